@@ -1,0 +1,98 @@
+# `make` alone lists the targets. Everything is installed into $(VENV); nothing outside it is touched.
+# PYTHON=python3.12 chooses the interpreter, UV= makes pip do what uv would do where it is found.
+
+PYTHON ?= python3
+VENV ?= .venv
+UV ?= $(shell command -v uv 2>/dev/null)
+CARGO ?= cargo
+PYTEST_ARGS ?=
+
+venv := $(abspath $(VENV))
+py := $(venv)/bin/python
+stamps := $(venv)/.stamps
+# What the installed package is built from. Python sources are used in place and need no rebuild.
+sources := pyproject.toml Cargo.toml $(wildcard Cargo.lock) \
+	$(shell find crates/rlox-core crates/rlox-python -name '*.rs' -o -name Cargo.toml)
+train_extras := torch,progress,plot
+test_extras := $(train_extras),classic-control,test
+lint_extras := $(test_extras),lint
+
+# PyO3 asks an interpreter how to build; the base one stays the same when the environment is made anew.
+export PYO3_PYTHON := $(shell command -v $(PYTHON))
+# maturin installs into VIRTUAL_ENV, and refuses to choose when a conda environment is active too.
+develop = env -u CONDA_PREFIX VIRTUAL_ENV="$(venv)" PATH="$(venv)/bin:$(if $(UV),$(dir $(UV)):)$$PATH" \
+	"$(venv)/bin/maturin" develop --release $(if $(UV),--uv)
+
+.DEFAULT_GOAL := help
+.PHONY: help train test test-rust test-python test-slow lint format docs licences bench bench-quick wheel clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(stamps)/venv:
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "rlox needs Python 3.10 or newer; choose one with: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@command -v "$(CARGO)" >/dev/null || { echo "rlox is built from Rust source and needs cargo (https://rustup.rs)" >&2; exit 1; }
+	@"$(PYTHON)" -m venv "$(venv)" || { rm -rf "$(venv)"; $(if $(UV),"$(UV)" venv --seed --python "$(PYTHON)" "$(venv)",\
+		echo "the venv module of $(PYTHON) does not work here; on Debian: apt install python3-venv" >&2; exit 1); }
+	"$(py)" -m pip install --quiet --disable-pip-version-check 'maturin>=1.9,<2'
+	@mkdir -p $(stamps) && touch $@
+
+$(stamps)/train: $(stamps)/venv $(sources)
+	$(develop) --extras $(train_extras)
+	@touch $@
+
+$(stamps)/test: $(stamps)/venv $(sources)
+	$(develop) --extras $(test_extras)
+	@touch $(stamps)/train $@
+
+$(stamps)/lint: $(stamps)/venv $(sources)
+	$(develop) --extras $(lint_extras)
+	@touch $(stamps)/train $(stamps)/test $@
+
+train: $(stamps)/train ## install rlox into .venv and train PPO on CartPole-v1
+	"$(py)" examples/python/train_cartpole.py
+
+test: test-rust test-python ## install what the tests need and run all but the slow ones
+
+test-rust: $(stamps)/venv
+	$(CARGO) test --workspace
+
+test-python: $(stamps)/test
+	"$(py)" -m pytest $(PYTEST_ARGS)
+
+test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers
+	$(CARGO) test --workspace --release -- --ignored
+	"$(py)" -m pytest -m slow --timeout 3600 $(PYTEST_ARGS)
+
+lint: $(stamps)/lint ## formatting, clippy, ruff, mypy --strict, stubtest
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	"$(py)" -m ruff format --check .
+	"$(py)" -m ruff check .
+	"$(py)" -m mypy
+	"$(py)" -m mypy.stubtest rlox._rlox
+
+format: $(stamps)/lint ## format Rust and Python sources
+	$(CARGO) fmt --all
+	"$(py)" -m ruff format .
+	"$(py)" -m ruff check --fix .
+
+docs: ## build the Rust documentation, warnings denied
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+licences: $(stamps)/train ## check the licences of everything rlox depends on
+	"$(py)" .ci/licences.py
+
+bench: $(stamps)/test ## measure rlox against its peers (installs them in environments of their own)
+	"$(py)" benches/python/run_all.py
+
+bench-quick: $(stamps)/test ## compile and briefly run our own benchmarks
+	$(CARGO) bench -p rlox-bench -- --test
+	"$(py)" benches/python/run_all.py --quick --no-peers
+
+wheel: $(stamps)/venv ## build a wheel into dist/ and check it in an empty environment
+	"$(py)" .ci/wheel.py
+
+clean: ## remove the environment and everything built
+	rm -rf "$(venv)" target dist

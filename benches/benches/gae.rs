@@ -1,0 +1,82 @@
+//! `gae/one/<dtype>/<t>`: one trajectory of t steps; `gae/time_major/<dtype>/<t>x<n>`: n environments at once.
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use rlox_core::advantage::{Ends, Float};
+use rlox_core::{Pcg64, compute_gae, compute_gae_time_major};
+
+/// Rewards, values and about one end of an episode in twenty steps.
+struct Rollout<T> {
+    rewards: Vec<T>,
+    values: Vec<T>,
+    terminated: Vec<bool>,
+    last_values: Vec<T>,
+}
+
+impl<T: Float> Rollout<T> {
+    fn new(steps: usize, num_envs: usize, number: fn(f64) -> T) -> Self {
+        let mut rng = Pcg64::seed_from(42);
+        let rows = steps * num_envs;
+        let mut draw = |count| (0..count).map(|_| number(rng.uniform(-1.0, 1.0))).collect();
+        let (rewards, values, last_values): (_, _, Vec<T>) = (draw(rows), draw(rows), draw(num_envs));
+        let terminated = (0..rows).map(|_| rng.uniform(0.0, 1.0) < 0.05).collect();
+        Self { rewards, values, terminated, last_values }
+    }
+
+    fn ends(&self) -> Ends<'_, T> {
+        Ends { terminated: &self.terminated, truncated: None, final_values: None }
+    }
+}
+
+fn measure<T: Float>(c: &mut Criterion, dtype: &str, number: fn(f64) -> T) {
+    let (gamma, lambda) = (number(0.99), number(0.95));
+    let mut group = c.benchmark_group(format!("gae/one/{dtype}"));
+    for steps in [128, 512, 2048, 8192, 32_768] {
+        group.throughput(Throughput::Elements(steps as u64));
+        group.bench_function(BenchmarkId::from_parameter(steps), |b| {
+            let data = Rollout::new(steps, 1, number);
+            let (mut advantages, mut returns) = (data.values.clone(), data.values.clone());
+            b.iter(|| {
+                compute_gae(
+                    &data.rewards,
+                    &data.values,
+                    data.ends(),
+                    data.last_values[0],
+                    gamma,
+                    lambda,
+                    &mut advantages,
+                    &mut returns,
+                )
+            });
+        });
+    }
+    group.finish();
+    let mut group = c.benchmark_group(format!("gae/time_major/{dtype}"));
+    for (steps, n) in [(128, 8), (128, 64), (2048, 64), (2048, 256)] {
+        group.throughput(Throughput::Elements((steps * n) as u64));
+        group.bench_function(BenchmarkId::from_parameter(format!("{steps}x{n}")), |b| {
+            let data = Rollout::new(steps, n, number);
+            let (mut advantages, mut returns) = (data.values.clone(), data.values.clone());
+            b.iter(|| {
+                compute_gae_time_major(
+                    &data.rewards,
+                    &data.values,
+                    data.ends(),
+                    &data.last_values,
+                    gamma,
+                    lambda,
+                    &mut advantages,
+                    &mut returns,
+                )
+            });
+        });
+    }
+    group.finish();
+}
+
+fn gae(c: &mut Criterion) {
+    measure(c, "f32", |x| x as f32);
+    measure(c, "f64", |x| x);
+}
+
+criterion_group!(groups, gae);
+criterion_main!(groups);

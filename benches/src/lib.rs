@@ -1,0 +1,16 @@
+//! Criterion benchmarks, one file a group in `benches/`; `cargo bench gae` runs the group `gae`.
+//!
+//! The Rust blocks of the documentation are run as this crate's doc tests: pages lie outside the published crates.
+
+/// One page, so that rustdoc tests its Rust blocks.
+macro_rules! page {
+    ($name:ident, $path:literal) => {
+        #[cfg(doctest)]
+        #[doc = include_str!($path)]
+        pub struct $name;
+    };
+}
+
+page!(Readme, "../../README.md");
+page!(Environments, "../../docs/environments.md");
+page!(Rollouts, "../../docs/rollouts.md");

@@ -1,0 +1,185 @@
+//! `CartPole-v1`, equal to Gymnasium's bit for bit.
+//!
+//! # Description
+//! A pole is hinged to a cart on a track. The cart is pushed left or right; the pole shall stay upright
+//! (Barto, Sutton and Anderson 1983, "Neuronlike adaptive elements that can solve difficult learning control problems").
+//!
+//! # Action Space
+//! `Discrete(2)`: 0 pushes left, 1 pushes right, with 10 N.
+//!
+//! # Observation Space
+//! `Box(4)` f32: cart position (m), cart velocity (m/s), pole angle (rad), pole angular velocity (rad/s).
+//!
+//! # Rewards
+//! 1 for every step, the last included. With `sutton_barto_reward`: 0, and -1 for the step that terminates.
+//!
+//! # Starting State
+//! All four numbers uniform in `[-0.05, 0.05)`.
+//!
+//! # Episode End
+//! Terminated if the cart is further than 2.4 m from the centre or the pole more than 12 degrees from upright.
+//! Truncated after 500 steps.
+//!
+//! # Arguments
+//! `sutton_barto_reward` (default false). Reset options: `low`, `high`, the bounds of the starting state.
+//!
+//! # Version History
+//! v1: the limit is 500 steps.
+
+use super::argument;
+use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step, check_len};
+
+const GRAVITY: f64 = 9.8;
+const MASS_POLE: f64 = 0.1;
+const TOTAL_MASS: f64 = MASS_POLE + 1.0;
+const LENGTH: f64 = 0.5;
+const POLE_MASS_LENGTH: f64 = MASS_POLE * LENGTH;
+const FORCE: f64 = 10.0;
+const TAU: f64 = 0.02;
+const X_THRESHOLD: f64 = 2.4;
+const THETA_THRESHOLD: f64 = 12.0 * 2.0 * std::f64::consts::PI / 360.0;
+
+/// The cart and its pole. See the module's text for spaces, rewards and ends.
+#[derive(Clone, Debug)]
+pub struct CartPole {
+    state: [f64; 4],
+    sutton_barto_reward: bool,
+    spec: EnvSpec,
+}
+
+impl Default for CartPole {
+    fn default() -> Self {
+        Self::new(false)
+    }
+}
+
+impl CartPole {
+    /// A cart at rest. `sutton_barto_reward` gives 0 a step and -1 at the fall instead of 1 a step.
+    ///
+    /// ```
+    /// use rlox_core::{Env, envs::CartPole};
+    /// assert_eq!(CartPole::new(false).spec().max_episode_steps, Some(500));
+    /// ```
+    pub fn new(sutton_barto_reward: bool) -> Self {
+        let high = [(X_THRESHOLD * 2.0) as f32, f32::INFINITY, (THETA_THRESHOLD * 2.0) as f32, f32::INFINITY];
+        let spec = EnvSpec {
+            id: "CartPole-v1".into(),
+            observation: Space::symmetric_box(&high),
+            action: Space::discrete(2),
+            max_episode_steps: Some(500),
+        };
+        Self { state: [0.0; 4], sutton_barto_reward, spec }
+    }
+
+    pub(super) fn from_arguments(arguments: &[(String, f64)]) -> Result<Self> {
+        let reward = argument(arguments, &["sutton_barto_reward"], "sutton_barto_reward", 0.0)?;
+        Ok(Self::new(reward != 0.0))
+    }
+
+    fn write(&self, obs: &mut [f32]) {
+        for (o, s) in obs.iter_mut().zip(self.state) {
+            *o = s as f32;
+        }
+    }
+}
+
+fn bounds(options: &ResetOptions) -> (f64, f64) {
+    (options.get("low").unwrap_or(-0.05), options.get("high").unwrap_or(0.05))
+}
+
+impl Env for CartPole {
+    type Action = i64;
+
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn check_options(&self, options: &ResetOptions) -> Result<()> {
+        options.only(&["low", "high"])?;
+        let (low, high) = bounds(options);
+        if low <= high && (high - low).is_finite() {
+            return Ok(());
+        }
+        Err(Error::config("options", "finite low <= high", format!("low {low}, high {high}"), "swap or correct them"))
+    }
+
+    fn reset(&mut self, rng: &mut Pcg64, options: &ResetOptions, obs: &mut [f32]) {
+        let (low, high) = bounds(options);
+        self.state = std::array::from_fn(|_| rng.uniform(low, high));
+        self.write(obs);
+    }
+
+    // The order of the operations is Gymnasium's, so that every bit is too.
+    #[inline]
+    fn step(&mut self, action: &i64, _: &mut Pcg64, obs: &mut [f32]) -> Step {
+        let [x, x_dot, theta, theta_dot] = self.state;
+        let force = if *action == 1 { FORCE } else { -FORCE };
+        let (sin, cos) = (theta.sin(), theta.cos());
+        let temp = (force + POLE_MASS_LENGTH * (theta_dot * theta_dot) * sin) / TOTAL_MASS;
+        let theta_acc = (GRAVITY * sin - cos * temp) / (LENGTH * (4.0 / 3.0 - MASS_POLE * (cos * cos) / TOTAL_MASS));
+        let x_acc = temp - POLE_MASS_LENGTH * theta_acc * cos / TOTAL_MASS;
+        let (x, theta) = (x + TAU * x_dot, theta + TAU * theta_dot);
+        self.state = [x, x_dot + TAU * x_acc, theta, theta_dot + TAU * theta_acc];
+        self.write(obs);
+        let terminated =
+            !(-X_THRESHOLD..=X_THRESHOLD).contains(&x) || !(-THETA_THRESHOLD..=THETA_THRESHOLD).contains(&theta);
+        let reward = match (self.sutton_barto_reward, terminated) {
+            (false, _) => 1.0,
+            (true, false) => 0.0,
+            (true, true) => -1.0,
+        };
+        Step { reward, terminated, truncated: false }
+    }
+
+    fn state(&self) -> Option<Vec<f64>> {
+        Some(self.state.to_vec())
+    }
+
+    fn set_state(&mut self, state: &[f64], obs: &mut [f32]) -> Result<()> {
+        check_len("state", state.len(), 4)?;
+        self.state.copy_from_slice(state);
+        self.write(obs);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_step_by_hand() {
+        // From rest and upright, a push right: temp = 10/1.1, theta_acc = -temp / (0.5 (4/3 - 0.1/1.1)).
+        let mut env = CartPole::default();
+        let mut obs = [0.0; 4];
+        env.set_state(&[0.0; 4], &mut obs).unwrap();
+        let step = env.step(&1, &mut Pcg64::seed_from(0), &mut obs);
+        let temp: f64 = 10.0 / 1.1;
+        let theta_acc = -temp / (0.5 * (4.0 / 3.0 - 0.1 / 1.1));
+        let x_acc = temp - 0.05 * theta_acc / 1.1;
+        assert_eq!(obs[0], 0.0);
+        assert!((f64::from(obs[1]) - 0.02 * x_acc).abs() < 1e-7);
+        assert!((f64::from(obs[3]) - 0.02 * theta_acc).abs() < 1e-7);
+        assert_eq!(step, Step { reward: 1.0, terminated: false, truncated: false });
+    }
+
+    #[test]
+    fn falling_terminates_with_either_reward() {
+        for (sutton_barto, reward) in [(false, 1.0), (true, -1.0)] {
+            let mut env = CartPole::new(sutton_barto);
+            let mut obs = [0.0; 4];
+            env.set_state(&[2.39, 10.0, 0.0, 0.0], &mut obs).unwrap();
+            let step = env.step(&1, &mut Pcg64::seed_from(0), &mut obs);
+            assert_eq!(step, Step { reward, terminated: true, truncated: false });
+        }
+    }
+
+    #[test]
+    fn bounds_that_make_no_sense_are_refused() {
+        let env = CartPole::default();
+        for bad in [vec![("low", 1.0)], vec![("high", f64::INFINITY)], vec![("width", 1.0)], vec![("low", f64::NAN)]] {
+            assert!(env.check_options(&ResetOptions::new(bad.clone())).is_err(), "{bad:?}");
+        }
+        assert!(env.check_options(&ResetOptions::new([("low", 0.02), ("high", 0.03)])).is_ok());
+    }
+}

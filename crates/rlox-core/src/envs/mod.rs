@@ -1,0 +1,152 @@
+//! The native environments and the one list that names them.
+
+mod cartpole;
+mod pendulum;
+
+pub use cartpole::CartPole;
+pub use pendulum::Pendulum;
+
+use crate::{AutoresetMode, Error, Result, VecEnv, VectorEnv};
+
+/// What a native environment is made with, besides its id.
+#[derive(Clone, Debug)]
+pub struct MakeOptions<'a> {
+    /// How many environments.
+    pub num_envs: usize,
+    /// Environment i is seeded with `seed + i`; `None` takes entropy from the operating system.
+    pub seed: Option<u64>,
+    /// When finished environments are reset.
+    pub autoreset_mode: AutoresetMode,
+    /// `None` for the id's own time limit, `Some(None)` for no limit.
+    pub max_episode_steps: Option<Option<u32>>,
+    /// The environment's own arguments by Gymnasium's names; booleans are 0 and 1.
+    pub arguments: &'a [(String, f64)],
+}
+
+type Maker = fn(&MakeOptions<'_>) -> Result<Box<dyn VectorEnv>>;
+
+const REGISTRY: &[(&str, Maker)] = &[
+    ("CartPole-v1", |options| build(options, CartPole::from_arguments(options.arguments)?)),
+    ("Pendulum-v1", |options| build(options, Pendulum::from_arguments(options.arguments)?)),
+];
+
+/// The ids that [`make`] knows.
+pub fn ids() -> impl Iterator<Item = &'static str> {
+    REGISTRY.iter().map(|(id, _)| *id)
+}
+
+/// Makes the vectorised environment of a Gymnasium id.
+///
+/// ```
+/// use rlox_core::{AutoresetMode, envs};
+///
+/// let options = envs::MakeOptions {
+///     num_envs: 4,
+///     seed: Some(0),
+///     autoreset_mode: AutoresetMode::SameStep,
+///     max_episode_steps: None,
+///     arguments: &[],
+/// };
+/// assert_eq!(envs::make("CartPole-v1", &options)?.num_envs(), 4);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Config`] for an id or argument that does not exist (near names are listed), and those of [`VecEnv::new`].
+pub fn make(id: &str, options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
+    if let Some((_, maker)) = REGISTRY.iter().find(|(known, _)| *known == id) {
+        return maker(options);
+    }
+    let mut near: Vec<_> = ids().map(|known| (distance(&known.to_lowercase(), &id.to_lowercase()), known)).collect();
+    near.sort_unstable();
+    let near: Vec<_> = near.iter().map(|(_, known)| *known).take(3).collect();
+    Err(Error::config(
+        "env_id",
+        "the id of a native environment",
+        format!("{id:?}"),
+        format!("did you mean {}? All ids: {}", near.join(" or "), ids().collect::<Vec<_>>().join(", ")),
+    ))
+}
+
+fn build<E: crate::Env + Clone + 'static>(options: &MakeOptions<'_>, env: E) -> Result<Box<dyn VectorEnv>> {
+    let limit = options.max_episode_steps.unwrap_or(env.spec().max_episode_steps);
+    if limit == Some(0) {
+        return Err(Error::config(
+            "max_episode_steps",
+            "at least 1",
+            "0",
+            "pass a positive number, or none for no limit",
+        ));
+    }
+    let env = VecEnv::new(options.num_envs, options.seed, options.autoreset_mode, move || env.clone())?;
+    Ok(Box::new(env.with_max_episode_steps(limit)))
+}
+
+/// Reads an environment's arguments: every one must be known and finite.
+fn argument(arguments: &[(String, f64)], known: &[&'static str], name: &str, default: f64) -> Result<f64> {
+    for (given, value) in arguments {
+        if !known.contains(&given.as_str()) {
+            let expected = format!("only {}", known.join(", "));
+            return Err(Error::config("env arguments", expected, format!("{given:?}"), "remove or rename it"));
+        }
+        if !value.is_finite() {
+            return Err(Error::config(given.clone(), "a finite number", value.to_string(), "pass a finite number"));
+        }
+    }
+    Ok(arguments.iter().rev().find(|(given, _)| given == name).map_or(default, |(_, value)| *value))
+}
+
+/// Levenshtein distance, for near names.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().take(64).collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let next = (diagonal + usize::from(x != *y)).min(row[j] + 1).min(row[j + 1] + 1);
+            diagonal = std::mem::replace(&mut row[j + 1], next);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(arguments: &[(String, f64)]) -> MakeOptions<'_> {
+        MakeOptions {
+            num_envs: 1,
+            seed: Some(0),
+            autoreset_mode: AutoresetMode::SameStep,
+            max_episode_steps: None,
+            arguments,
+        }
+    }
+
+    #[test]
+    fn unknown_ids_list_near_names() {
+        let error = make("cartpole", &options(&[])).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error.contains("did you mean CartPole-v1"), "{error}");
+    }
+
+    #[test]
+    fn unknown_arguments_are_refused() {
+        let arguments = [("gravity".to_string(), 1.0)];
+        let error = make("Pendulum-v1", &options(&arguments)).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error.contains("only g") && error.contains("gravity"), "{error}");
+    }
+
+    #[test]
+    fn limits_can_be_changed_and_removed() {
+        let limit = |limit| {
+            let options = MakeOptions { max_episode_steps: limit, ..options(&[]) };
+            make("Pendulum-v1", &options).map(|env| env.spec().max_episode_steps)
+        };
+        assert_eq!(limit(None).unwrap(), Some(200));
+        assert_eq!(limit(Some(Some(7))).unwrap(), Some(7));
+        assert_eq!(limit(Some(None)).unwrap(), None);
+        assert!(limit(Some(Some(0))).is_err());
+    }
+}

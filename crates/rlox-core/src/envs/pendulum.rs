@@ -1,0 +1,183 @@
+//! `Pendulum-v1`, equal to Gymnasium's bit for bit.
+//!
+//! # Description
+//! A pendulum hangs from a motor too weak to lift it at once; it shall be swung up and kept upright.
+//!
+//! # Action Space
+//! `Box(-2, 2, (1,))` f32: the torque (N m). Values outside are clipped.
+//!
+//! # Observation Space
+//! `Box(3)` f32: cosine and sine of the angle (0 is upright), angular velocity (rad/s) within 8.
+//!
+//! # Rewards
+//! `-(angle^2 + 0.1 * velocity^2 + 0.001 * torque^2)` with the angle in `[-pi, pi]`: between about -16.27 and 0.
+//!
+//! # Starting State
+//! Angle uniform in `[-pi, pi)`, angular velocity uniform in `[-1, 1)`.
+//!
+//! # Episode End
+//! Never terminated; truncated after 200 steps.
+//!
+//! # Arguments
+//! `g` (default 10), gravity in m/s^2. Reset options: `x_init`, `y_init`, the half-widths of the starting ranges.
+//!
+//! # Version History
+//! v1: as Gymnasium's v1, with the limited angular velocity in the dynamics.
+
+use std::f64::consts::PI;
+use std::hint::black_box;
+
+use super::argument;
+use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step, check_len};
+
+const MAX_SPEED: f64 = 8.0;
+const MAX_TORQUE: f32 = 2.0;
+const DT: f64 = 0.05;
+
+/// The pendulum. See the module's text for spaces, rewards and ends.
+#[derive(Clone, Debug)]
+pub struct Pendulum {
+    theta: f64,
+    theta_dot: f64,
+    last_torque: f64,
+    g: f64,
+    spec: EnvSpec,
+}
+
+impl Default for Pendulum {
+    fn default() -> Self {
+        Self::new(10.0)
+    }
+}
+
+impl Pendulum {
+    /// A pendulum at rest, upright, under gravity `g` (m/s^2).
+    ///
+    /// ```
+    /// use rlox_core::{Env, envs::Pendulum};
+    /// assert_eq!(Pendulum::default().spec().action.dim(), 1);
+    /// ```
+    pub fn new(g: f64) -> Self {
+        let spec = EnvSpec {
+            id: "Pendulum-v1".into(),
+            observation: Space::symmetric_box(&[1.0, 1.0, MAX_SPEED as f32]),
+            action: Space::uniform_box(-MAX_TORQUE, MAX_TORQUE, &[1]),
+            max_episode_steps: Some(200),
+        };
+        Self { theta: 0.0, theta_dot: 0.0, last_torque: f64::NAN, g, spec }
+    }
+
+    pub(super) fn from_arguments(arguments: &[(String, f64)]) -> Result<Self> {
+        Ok(Self::new(argument(arguments, &["g"], "g", 10.0)?))
+    }
+
+    fn write(&self, obs: &mut [f32]) {
+        obs[0] = self.theta.cos() as f32;
+        obs[1] = self.theta.sin() as f32;
+        obs[2] = self.theta_dot as f32;
+    }
+}
+
+fn half_widths(options: &ResetOptions) -> (f64, f64) {
+    (options.get("x_init").unwrap_or(PI), options.get("y_init").unwrap_or(1.0))
+}
+
+/// Squares as Gymnasium's `x ** 2` does: through libm's `pow`, which differs from `x * x` in the last bit now and then.
+/// The exponent is hidden from the compiler, which would fold the call to a product.
+fn square(x: f64) -> f64 {
+    x.powf(black_box(2.0))
+}
+
+/// `x % y` as Python has it: the result has the sign of `y`.
+fn modulo(x: f64, y: f64) -> f64 {
+    let rest = x % y;
+    if rest != 0.0 && (rest < 0.0) != (y < 0.0) { rest + y } else { rest }
+}
+
+impl Env for Pendulum {
+    type Action = [f32];
+
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn check_options(&self, options: &ResetOptions) -> Result<()> {
+        options.only(&["x_init", "y_init"])?;
+        let (x, y) = half_widths(options);
+        if x >= 0.0 && y >= 0.0 && (x + x).is_finite() && (y + y).is_finite() {
+            return Ok(());
+        }
+        Err(Error::config("options", "finite x_init, y_init >= 0", format!("{x}, {y}"), "pass half-widths"))
+    }
+
+    fn reset(&mut self, rng: &mut Pcg64, options: &ResetOptions, obs: &mut [f32]) {
+        let (x, y) = half_widths(options);
+        self.theta = rng.uniform(-x, x);
+        self.theta_dot = rng.uniform(-y, y);
+        self.last_torque = f64::NAN;
+        self.write(obs);
+    }
+
+    // The order of the operations and the f32 parts are Gymnasium's, so that every bit is too.
+    #[inline]
+    fn step(&mut self, action: &[f32], _: &mut Pcg64, obs: &mut [f32]) -> Step {
+        let torque = action[0].clamp(-MAX_TORQUE, MAX_TORQUE);
+        self.last_torque = f64::from(torque);
+        let angle = modulo(self.theta + PI, 2.0 * PI) - PI;
+        let effort = 0.001_f32 * torque.powf(black_box(2.0));
+        let cost = square(angle) + 0.1 * square(self.theta_dot) + f64::from(effort);
+        let push = f64::from(3.0_f32 * torque);
+        let theta_dot = self.theta_dot + (3.0 * self.g / 2.0 * self.theta.sin() + push) * DT;
+        self.theta_dot = theta_dot.clamp(-MAX_SPEED, MAX_SPEED);
+        self.theta += self.theta_dot * DT;
+        self.write(obs);
+        Step { reward: -cost, terminated: false, truncated: false }
+    }
+
+    /// Angle, angular velocity and the last torque (NaN before the first step), which renderers draw.
+    fn state(&self) -> Option<Vec<f64>> {
+        Some(vec![self.theta, self.theta_dot, self.last_torque])
+    }
+
+    fn set_state(&mut self, state: &[f64], obs: &mut [f32]) -> Result<()> {
+        check_len("state", state.len(), 3)?;
+        (self.theta, self.theta_dot, self.last_torque) = (state[0], state[1], state[2]);
+        self.write(obs);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_step_by_hand() {
+        // Horizontal, at rest, torque 1: cost (pi/2)^2 + 0.001, velocity (15 + 3) * 0.05.
+        let mut env = Pendulum::default();
+        let mut obs = [0.0; 3];
+        env.set_state(&[PI / 2.0, 0.0, f64::NAN], &mut obs).unwrap();
+        let step = env.step(&[1.0], &mut Pcg64::seed_from(0), &mut obs);
+        assert!((step.reward + (PI / 2.0).powi(2) + 0.001).abs() < 1e-9);
+        assert_eq!(obs[2], 0.9);
+        assert!((f64::from(obs[0]) - (PI / 2.0 + 0.045).cos()).abs() < 1e-7);
+        assert!(!step.terminated);
+    }
+
+    #[test]
+    fn torque_and_speed_are_limited() {
+        let mut env = Pendulum::default();
+        let mut obs = [0.0; 3];
+        env.set_state(&[PI / 2.0, 7.9, 0.0], &mut obs).unwrap();
+        env.step(&[100.0], &mut Pcg64::seed_from(0), &mut obs);
+        assert_eq!(obs[2], 8.0);
+        assert_eq!(env.state().unwrap()[2], 2.0);
+    }
+
+    #[test]
+    fn modulo_is_pythons() {
+        assert_eq!(modulo(-1.0, 4.0), 3.0);
+        assert_eq!(modulo(5.0, 4.0), 1.0);
+        assert_eq!(modulo(-4.0, 4.0), 0.0);
+    }
+}

@@ -1,0 +1,68 @@
+//! Returns and lengths of finished episodes, kept inside the environments and drained now and then.
+
+/// How many finished episodes are kept between two drains; older ones are dropped, so memory stays flat.
+const CAPACITY: usize = 16_384;
+
+/// The newest finished episodes, oldest first.
+///
+/// ```
+/// let mut log = rlox_core::EpisodeLog::default();
+/// log.push(21.0, 21);
+/// let (mut returns, mut lengths) = (Vec::new(), Vec::new());
+/// log.drain(&mut returns, &mut lengths);
+/// assert_eq!((returns, lengths), (vec![21.0], vec![21]));
+/// ```
+#[derive(Debug)]
+pub struct EpisodeLog {
+    episodes: Vec<(f64, u32)>,
+    oldest: usize,
+}
+
+impl Default for EpisodeLog {
+    fn default() -> Self {
+        Self { episodes: Vec::with_capacity(CAPACITY), oldest: 0 }
+    }
+}
+
+impl EpisodeLog {
+    /// Notes one finished episode: the sum of its rewards and its number of steps.
+    #[inline]
+    pub fn push(&mut self, episode_return: f64, length: u32) {
+        if self.episodes.len() < CAPACITY {
+            self.episodes.push((episode_return, length));
+        } else {
+            self.episodes[self.oldest] = (episode_return, length);
+            self.oldest = (self.oldest + 1) % CAPACITY;
+        }
+    }
+
+    /// Appends the episodes, oldest first, and forgets them. At most the newest 16,384 are there.
+    pub fn drain(&mut self, returns: &mut Vec<f64>, lengths: &mut Vec<u32>) {
+        let (newer, older) = self.episodes.split_at(self.oldest);
+        for (episode_return, length) in older.iter().chain(newer) {
+            returns.push(*episode_return);
+            lengths.push(*length);
+        }
+        self.episodes.clear();
+        self.oldest = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_log_keeps_the_newest_in_order() {
+        let mut log = EpisodeLog::default();
+        for i in 0..CAPACITY as u32 + 3 {
+            log.push(f64::from(i), i);
+        }
+        let (mut returns, mut lengths) = (Vec::new(), Vec::new());
+        log.drain(&mut returns, &mut lengths);
+        assert_eq!((returns.len(), lengths[0], lengths[CAPACITY - 1]), (CAPACITY, 3, CAPACITY as u32 + 2));
+        assert!(lengths.is_sorted());
+        log.drain(&mut returns, &mut lengths);
+        assert_eq!(returns.len(), CAPACITY);
+    }
+}

@@ -1,0 +1,109 @@
+//! A named array of any row shape and element type: the column of a buffer.
+
+use crate::{Error, Result, memory};
+
+/// The element types a field can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DType {
+    /// 32-bit floats.
+    F32,
+    /// 64-bit floats.
+    F64,
+    /// 64-bit integers.
+    I64,
+    /// Bytes, for images.
+    U8,
+    /// Booleans.
+    Bool,
+}
+
+/// A field's elements.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the variants are the dtypes")]
+pub enum FieldData {
+    F32(Vec<f32>),
+    F64(Vec<f64>),
+    I64(Vec<i64>),
+    U8(Vec<u8>),
+    Bool(Vec<bool>),
+}
+
+/// A named column of `rows` rows, each of a fixed shape, in row-major order.
+///
+/// ```
+/// use rlox_core::{DType, Field};
+///
+/// let frames = Field::new("frames", 10, &[84, 84], DType::U8)?;
+/// assert_eq!((frames.width(), frames.rows()), (84 * 84, 10));
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Field {
+    name: String,
+    shape: Vec<usize>,
+    rows: usize,
+    data: FieldData,
+}
+
+impl Field {
+    /// A zeroed field.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if it does not fit into memory, [`Error::Shape`] for a row without elements.
+    pub fn new(name: impl Into<String>, rows: usize, shape: &[usize], dtype: DType) -> Result<Self> {
+        let name = name.into();
+        if shape.contains(&0) {
+            return Err(Error::shape(name, "a row with elements", format!("{shape:?}"), "drop the empty dimension"));
+        }
+        let len = shape.iter().try_fold(rows, |len, n| len.checked_mul(*n)).unwrap_or(usize::MAX);
+        let data = match dtype {
+            DType::F32 => FieldData::F32(memory::zeroed("rows", len)?),
+            DType::F64 => FieldData::F64(memory::zeroed("rows", len)?),
+            DType::I64 => FieldData::I64(memory::zeroed("rows", len)?),
+            DType::U8 => FieldData::U8(memory::zeroed("rows", len)?),
+            DType::Bool => FieldData::Bool(memory::zeroed("rows", len)?),
+        };
+        Ok(Self { name, shape: shape.to_vec(), rows, data })
+    }
+
+    /// The field's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The shape of one row.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// How many elements a row has.
+    pub fn width(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// How many rows there are.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        match self.data {
+            FieldData::F32(_) => DType::F32,
+            FieldData::F64(_) => DType::F64,
+            FieldData::I64(_) => DType::I64,
+            FieldData::U8(_) => DType::U8,
+            FieldData::Bool(_) => DType::Bool,
+        }
+    }
+
+    /// The elements.
+    pub fn data(&self) -> &FieldData {
+        &self.data
+    }
+
+    /// The elements, to be changed in place; their number stays.
+    pub(crate) fn data_mut(&mut self) -> &mut FieldData {
+        &mut self.data
+    }
+}

@@ -1,0 +1,42 @@
+//! The data plane of rlox: vectorised environments, rollout buffers and advantage kernels.
+//!
+//! No Python and no tensor framework in here. Environments write into slices of the caller, kernels are free functions
+//! on slices, and the loops allocate nothing once they run.
+//!
+//! ```
+//! use rlox_core::{AutoresetMode, Pcg64, RandomPolicy, RolloutBuffer, VecEnv, VectorEnv, collect, envs::CartPole};
+//!
+//! let mut env = VecEnv::new(8, Some(42), AutoresetMode::SameStep, CartPole::default)?;
+//! let mut policy = RandomPolicy::new(&env.spec().action)?;
+//! let mut buffer = RolloutBuffer::for_env(128, &env)?;
+//! let mut rngs: Vec<_> = (0..8).map(Pcg64::seed_from).collect();
+//! collect(&mut env, &mut policy, &mut rngs, &mut buffer, None, 0.99, 0.95)?;
+//! # Ok::<(), rlox_core::Error>(())
+//! ```
+
+pub mod advantage;
+mod env;
+pub mod envs;
+mod episode;
+mod error;
+mod field;
+mod memory;
+mod normalize;
+mod policy;
+mod rng;
+mod rollout;
+mod simd;
+mod space;
+mod vector;
+
+pub use advantage::{compute_gae, compute_gae_batched, compute_gae_time_major};
+pub use env::{Action, Actions, Env, EnvSpec, ResetOptions, Step};
+pub use episode::EpisodeLog;
+pub use error::{Error, Mismatch, Result, check_len};
+pub use field::{DType, Field, FieldData};
+pub use normalize::{Normalizer, RunningMeanStd};
+pub use policy::{ActionsMut, Policy, PolicyOut, RandomPolicy};
+pub use rng::{Pcg64, Pcg64State, SeedSequence};
+pub use rollout::{PolicySaid, RolloutBuffer, Transition, collect};
+pub use space::Space;
+pub use vector::{AutoresetMode, Seeds, StepOut, VecEnv, VectorEnv};

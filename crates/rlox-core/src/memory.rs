@@ -1,0 +1,68 @@
+//! Refuses allocations the machine cannot hold, before the kernel kills the process for them.
+
+use crate::{Error, Result};
+
+/// Checks that `count` items of `bytes_each` fit into the memory that is free now.
+///
+/// # Errors
+/// [`Error::Memory`] with the number of bytes asked for, if the product overflows or exceeds what is available.
+pub(crate) fn check(argument: &'static str, count: usize, bytes_each: usize) -> Result<()> {
+    let bytes = count as u128 * bytes_each as u128;
+    // Rust's own limit on an allocation holds where the free memory is unknown.
+    let available = available().map_or(isize::MAX as u128, u128::from);
+    if bytes <= available {
+        return Ok(());
+    }
+    Err(Error::memory(
+        argument,
+        format!("at most {} of memory", human(available)),
+        format!("{argument} = {count}, which needs {bytes} bytes ({})", human(bytes)),
+        "ask for less",
+    ))
+}
+
+/// Checks and allocates a zeroed vector.
+pub(crate) fn zeroed<T: Clone + Default>(argument: &'static str, len: usize) -> Result<Vec<T>> {
+    check(argument, len, size_of::<T>())?;
+    Ok(vec![T::default(); len])
+}
+
+fn human(bytes: u128) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// Free memory in bytes: the smaller of the system's and the control group's, where Linux tells.
+fn available() -> Option<u64> {
+    let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+    });
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let group = number("/sys/fs/cgroup/memory.max")
+        .map(|limit| limit.saturating_sub(number("/sys/fs/cgroup/memory.current").unwrap_or(0)));
+    match (system, group) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absurd_sizes_are_refused_with_the_size() {
+        let error = check("num_envs", 1 << 62, 100).unwrap_err();
+        assert!(matches!(error, Error::Memory(_)));
+        assert!(error.to_string().contains("461168601842738790400 bytes (400.0 EiB)"), "{error}");
+        assert!(check("num_envs", usize::MAX, usize::MAX).is_err());
+        assert!(check("num_envs", 1024, 100).is_ok());
+    }
+}

@@ -1,0 +1,150 @@
+//! What chooses actions while a rollout is collected in Rust.
+
+use crate::{Error, Pcg64, Result, Space};
+
+/// Where a policy writes its actions: the rows of a batch.
+#[derive(Debug)]
+pub enum ActionsMut<'a> {
+    /// For Discrete (counted from 0, whatever the space's `start`), MultiDiscrete and MultiBinary spaces.
+    Discrete(&'a mut [i64]),
+    /// For Box spaces. What leaves the bounds is clipped on the way to the environment.
+    Continuous(&'a mut [f32]),
+}
+
+/// What a policy says about a batch of observations.
+#[derive(Debug)]
+pub struct PolicyOut<'a> {
+    /// The actions, `[N, a]`.
+    pub actions: ActionsMut<'a>,
+    /// Their log-probabilities, `[N]`.
+    pub log_probs: &'a mut [f32],
+    /// The values of the observations, `[N]`.
+    pub values: &'a mut [f32],
+}
+
+/// Chooses actions for a batch of observations and values them.
+///
+/// ```
+/// use rlox_core::{ActionsMut, Pcg64, Policy, PolicyOut, Result};
+///
+/// /// Always 0.
+/// struct Still;
+///
+/// impl Policy for Still {
+///     fn act(&mut self, _obs: &[f32], _rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+///         if let ActionsMut::Discrete(actions) = out.actions {
+///             actions.fill(0);
+///         }
+///         out.log_probs.fill(0.0);
+///         self.value(_obs, out.values)
+///     }
+///     fn value(&mut self, _obs: &[f32], values: &mut [f32]) -> Result<()> {
+///         values.fill(0.0);
+///         Ok(())
+///     }
+/// }
+/// ```
+pub trait Policy {
+    /// Actions, log-probabilities and values of `obs`, `[N, d]`, in one call. Row i draws only from `rngs[i]`, so
+    /// that results do not depend on how the batch is cut.
+    ///
+    /// # Errors
+    /// Whatever the policy cannot do, before it wrote anything that counts.
+    fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()>;
+
+    /// The values of `obs`, `[K, d]`, for any K.
+    ///
+    /// # Errors
+    /// Whatever the policy cannot do.
+    fn value(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()>;
+}
+
+/// Draws actions uniformly from a space; every value is 0.
+///
+/// ```
+/// use rlox_core::{ActionsMut, Pcg64, Policy, PolicyOut, RandomPolicy, Space};
+///
+/// let mut policy = RandomPolicy::new(&Space::discrete(2))?;
+/// let (mut actions, mut log_probs, mut values) = ([9], [0.0], [0.0]);
+/// let out = PolicyOut {
+///     actions: ActionsMut::Discrete(&mut actions),
+///     log_probs: &mut log_probs,
+///     values: &mut values,
+/// };
+/// policy.act(&[0.0; 4], &mut [Pcg64::seed_from(0)], out)?;
+/// assert!(actions[0] == 0 || actions[0] == 1);
+/// assert_eq!(log_probs[0], 0.5_f32.ln());
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RandomPolicy {
+    limits: Limits,
+    log_prob: f32,
+}
+
+#[derive(Clone, Debug)]
+enum Limits {
+    Counts(Vec<i64>),
+    Bounds(Vec<(f64, f64)>),
+}
+
+impl RandomPolicy {
+    /// A policy for `space`. Infinite bounds are cut to `[-1, 1]` around 0, where there is no uniform distribution.
+    ///
+    /// # Errors
+    /// [`Error::Space`] if the space makes no sense.
+    pub fn new(space: &Space) -> Result<Self> {
+        space.validate("action space")?;
+        let limits = match space {
+            Space::Discrete { n, .. } => Limits::Counts(vec![*n]),
+            Space::MultiDiscrete { nvec } => Limits::Counts(nvec.clone()),
+            Space::MultiBinary { n } => Limits::Counts(vec![2; *n]),
+            Space::Box { low, high, .. } => Limits::Bounds(
+                low.iter()
+                    .zip(high)
+                    .map(|(low, high)| {
+                        let finite = low.is_finite() && high.is_finite();
+                        if finite { (f64::from(*low), f64::from(*high)) } else { (-1.0, 1.0) }
+                    })
+                    .collect(),
+            ),
+        };
+        let log_prob = match &limits {
+            Limits::Counts(counts) => -counts.iter().map(|n| (*n as f32).ln()).sum::<f32>(),
+            Limits::Bounds(bounds) => -bounds.iter().map(|(low, high)| (high - low).ln() as f32).sum::<f32>(),
+        };
+        Ok(Self { limits, log_prob })
+    }
+}
+
+impl Policy for RandomPolicy {
+    fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+        match (&self.limits, out.actions) {
+            (Limits::Counts(counts), ActionsMut::Discrete(actions)) => {
+                for (row, rng) in actions.chunks_exact_mut(counts.len()).zip(rngs) {
+                    for (action, n) in row.iter_mut().zip(counts) {
+                        *action = rng.integers(0, *n);
+                    }
+                }
+            }
+            (Limits::Bounds(bounds), ActionsMut::Continuous(actions)) => {
+                for (row, rng) in actions.chunks_exact_mut(bounds.len()).zip(rngs) {
+                    for (action, (low, high)) in row.iter_mut().zip(bounds) {
+                        *action = rng.uniform(*low, *high) as f32;
+                    }
+                }
+            }
+            (limits, _) => {
+                let expected = if matches!(limits, Limits::Counts(_)) { "integer actions" } else { "f32 actions" };
+                return Err(Error::space("actions", expected, "the other kind", "match the policy to the buffer"));
+            }
+        }
+        out.log_probs.fill(self.log_prob);
+        self.value(obs, out.values)
+    }
+
+    fn value(&mut self, _obs: &[f32], values: &mut [f32]) -> Result<()> {
+        values.fill(0.0);
+        Ok(())
+    }
+}

@@ -1,0 +1,142 @@
+//! Observation and action spaces, as Gymnasium describes them.
+
+use crate::{Error, Result};
+
+/// The set of values an observation or action can take.
+///
+/// ```
+/// use rlox_core::Space;
+///
+/// let torque = Space::uniform_box(-2.0, 2.0, &[1]);
+/// assert_eq!(torque.dim(), 1);
+/// assert_eq!(Space::discrete(2).dim(), 1);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub enum Space {
+    /// The integers `start..start + n`.
+    Discrete {
+        /// How many values there are, at least 1.
+        n: i64,
+        /// The smallest value.
+        start: i64,
+    },
+    /// A vector of integers, the i-th in `0..nvec[i]`.
+    MultiDiscrete {
+        /// How many values each component has.
+        nvec: Vec<i64>,
+    },
+    /// A vector of `n` zeros and ones.
+    MultiBinary {
+        /// The vector's length.
+        n: usize,
+    },
+    /// An array of f32 between bounds (which may be infinite), flattened row-major.
+    Box {
+        /// The array's shape.
+        shape: Vec<usize>,
+        /// Lower bounds, one per element.
+        low: Vec<f32>,
+        /// Upper bounds, one per element.
+        high: Vec<f32>,
+    },
+}
+
+impl Space {
+    /// `Discrete` starting at 0.
+    pub fn discrete(n: i64) -> Self {
+        Self::Discrete { n, start: 0 }
+    }
+
+    /// A `Box` with the same bounds everywhere.
+    pub fn uniform_box(low: f32, high: f32, shape: &[usize]) -> Self {
+        let dim = shape.iter().product();
+        Self::Box { shape: shape.to_vec(), low: vec![low; dim], high: vec![high; dim] }
+    }
+
+    /// A one-dimensional `Box` with the bounds `-high..=high`.
+    pub fn symmetric_box(high: &[f32]) -> Self {
+        Self::Box { shape: vec![high.len()], low: high.iter().map(|x| -x).collect(), high: high.to_vec() }
+    }
+
+    /// How many numbers one value has when flattened.
+    pub fn dim(&self) -> usize {
+        match self {
+            Self::Discrete { .. } => 1,
+            Self::MultiDiscrete { nvec } => nvec.len(),
+            Self::MultiBinary { n } => *n,
+            Self::Box { low, .. } => low.len(),
+        }
+    }
+
+    /// The shape of one value: empty for `Discrete`.
+    pub fn shape(&self) -> Vec<usize> {
+        match self {
+            Self::Discrete { .. } => Vec::new(),
+            Self::MultiDiscrete { nvec } => vec![nvec.len()],
+            Self::MultiBinary { n } => vec![*n],
+            Self::Box { shape, .. } => shape.clone(),
+        }
+    }
+
+    /// Checks that the space describes something: counts positive, bounds ordered and of the shape's size.
+    ///
+    /// # Errors
+    /// [`Error::Space`] naming `argument` otherwise.
+    pub fn validate(&self, argument: &'static str) -> Result<()> {
+        let problem = match self {
+            Self::Discrete { n, .. } if *n < 1 => Some(("n of at least 1", format!("n = {n}"))),
+            Self::Discrete { n, start } if start.checked_add(*n).is_none() => {
+                Some(("start + n within i64", format!("start = {start}, n = {n}")))
+            }
+            Self::MultiDiscrete { nvec } if nvec.is_empty() || nvec.iter().any(|n| *n < 1) => {
+                Some(("components of at least 1", format!("nvec = {nvec:?}")))
+            }
+            Self::MultiBinary { n: 0 } => Some(("n of at least 1", "n = 0".into())),
+            Self::Box { shape, low, high } => {
+                let dim: usize = shape.iter().product();
+                if dim == 0 || low.len() != dim || high.len() != dim {
+                    Some(("as many bounds as elements", format!("shape {shape:?}, {} and {}", low.len(), high.len())))
+                } else {
+                    let bad = low.iter().zip(high).position(|(l, h)| l > h || l.is_nan() || h.is_nan());
+                    bad.map(|i| ("low <= high", format!("[{}, {}] at element {i}", low[i], high[i])))
+                }
+            }
+            _ => None,
+        };
+        match problem {
+            None => Ok(()),
+            Some((expected, got)) => Err(Error::space(argument, expected, got, "correct the space's definition")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dims_and_shapes() {
+        let image = Space::uniform_box(0.0, 1.0, &[2, 3]);
+        assert_eq!((image.dim(), image.shape()), (6, vec![2, 3]));
+        assert_eq!(Space::MultiDiscrete { nvec: vec![3, 4] }.dim(), 2);
+        assert_eq!(Space::discrete(5).shape(), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for space in [
+            Space::discrete(0),
+            Space::Discrete { n: 2, start: i64::MAX },
+            Space::MultiDiscrete { nvec: vec![2, 0] },
+            Space::MultiBinary { n: 0 },
+            Space::uniform_box(1.0, -1.0, &[2]),
+            Space::uniform_box(f32::NAN, 1.0, &[2]),
+            Space::Box { shape: vec![3], low: vec![0.0], high: vec![1.0] },
+        ] {
+            let error = space.validate("action space").unwrap_err();
+            assert!(matches!(error, Error::Space(_)), "{space:?}");
+            assert!(error.to_string().starts_with("action space: expected "), "{error}");
+        }
+        assert!(Space::symmetric_box(&[f32::INFINITY]).validate("x").is_ok());
+    }
+}

@@ -1,0 +1,361 @@
+//! N environments behind one object-safe trait, and the copy-of-any-`Env` implementation of it.
+
+use crate::episode::EpisodeLog;
+use crate::{Action, Actions, Env, EnvSpec, Error, Pcg64, ResetOptions, Result, SeedSequence, check_len, memory};
+
+/// When a finished environment starts its next episode, as Gymnasium 1.x names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AutoresetMode {
+    /// The step after the end ignores its action and gives the first observation, reward 0 and no flags.
+    NextStep,
+    /// The step that ends an episode gives the next episode's first observation; the true last one is `final_obs`.
+    SameStep,
+    /// Finished environments wait for a reset by mask; stepping them is an error.
+    Disabled,
+}
+
+/// Where a reset takes its randomness from.
+#[derive(Clone, Copy, Debug)]
+pub enum Seeds<'a> {
+    /// Each environment's stream goes on.
+    Keep,
+    /// Environment i is seeded with `base + i`, as Gymnasium does.
+    Base(u64),
+    /// One seed per environment; `None` lets that stream go on.
+    Each(&'a [Option<u64>]),
+}
+
+/// Where a step writes to: the caller's slices, `[N, d]` and `[N]`.
+#[derive(Debug)]
+pub struct StepOut<'a> {
+    /// The observations to act on next.
+    pub obs: &'a mut [f32],
+    /// The rewards.
+    pub reward: &'a mut [f64],
+    /// The task itself ended.
+    pub terminated: &'a mut [bool],
+    /// The episode was cut, by the time limit or by the environment.
+    pub truncated: &'a mut [bool],
+    /// The last observation of episodes that ended in this step. Only those rows are written, only in
+    /// [`AutoresetMode::SameStep`]. May be empty if nobody wants it.
+    pub final_obs: &'a mut [f32],
+}
+
+impl StepOut<'_> {
+    fn check(&self, num_envs: usize, dim: usize) -> Result<()> {
+        check_len("obs", self.obs.len(), num_envs * dim)?;
+        check_len("rewards", self.reward.len(), num_envs)?;
+        check_len("terminated", self.terminated.len(), num_envs)?;
+        check_len("truncated", self.truncated.len(), num_envs)?;
+        if self.final_obs.is_empty() { Ok(()) } else { check_len("final_obs", self.final_obs.len(), num_envs * dim) }
+    }
+}
+
+/// N environments of one kind. One dynamic call per batch, never per environment.
+pub trait VectorEnv: Send {
+    /// How many environments there are.
+    fn num_envs(&self) -> usize;
+
+    /// What each environment is.
+    fn spec(&self) -> &EnvSpec;
+
+    /// When finished environments are reset.
+    fn autoreset_mode(&self) -> AutoresetMode;
+
+    /// Starts episodes where `mask` is true (everywhere without one) and writes all current observations, `[N, d]`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for slices of the wrong length, [`Error::Config`] for options that the environment refuses,
+    /// [`Error::Action`] if an environment outside the mask has never been reset. Nothing has changed then.
+    fn reset(&mut self, seeds: Seeds<'_>, mask: Option<&[bool]>, options: &ResetOptions, obs: &mut [f32])
+    -> Result<()>;
+
+    /// Steps all environments.
+    ///
+    /// # Errors
+    /// Those of [`Action::rows`] for the actions, [`Error::Shape`] for slices of the wrong length, [`Error::Action`]
+    /// before the first reset, or for finished environments in [`AutoresetMode::Disabled`]. Nothing has changed then.
+    fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()>;
+
+    /// Writes the current observations, `[N, d]`, without stepping.
+    ///
+    /// # Errors
+    /// [`Error::Action`] before the first reset, [`Error::Shape`] for a slice of the wrong length.
+    fn observe(&self, obs: &mut [f32]) -> Result<()>;
+
+    /// The episodes finished since the log was last drained.
+    fn episodes(&mut self) -> &mut EpisodeLog;
+
+    /// What environment `index` remembers ([`Env::state`]); `None` if it cannot be told or there is no such index.
+    fn state(&self, index: usize) -> Option<Vec<f64>>;
+
+    /// Puts a state back, as if environment `index` had just been reset to it.
+    ///
+    /// # Errors
+    /// Those of [`Env::set_state`], [`Error::Shape`] if there is no such index.
+    fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()>;
+
+    /// The random streams, one per environment.
+    fn rngs(&self) -> Vec<Pcg64>;
+
+    /// Replaces the random streams.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if their number is wrong.
+    fn set_rngs(&mut self, rngs: &[Pcg64]) -> Result<()>;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Unborn,
+    Running,
+    Finished,
+}
+
+struct Slot<E> {
+    env: E,
+    rng: Pcg64,
+    phase: Phase,
+    steps: u32,
+    episode_return: f64,
+}
+
+impl<E: Env> Slot<E> {
+    fn reset(&mut self, options: &ResetOptions, obs: &mut [f32]) {
+        self.env.reset(&mut self.rng, options, obs);
+        self.phase = Phase::Running;
+        self.steps = 0;
+        self.episode_return = 0.0;
+    }
+}
+
+/// N copies of any [`Env`]: time limit, autoreset, statistics and argument checks around it.
+///
+/// ```
+/// use rlox_core::{Actions, AutoresetMode, ResetOptions, Seeds, StepOut, VecEnv, VectorEnv, envs::CartPole};
+///
+/// let mut env = VecEnv::new(2, Some(42), AutoresetMode::SameStep, || CartPole::default())?;
+/// let mut obs = [0.0; 8];
+/// env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut obs)?;
+/// let (mut reward, mut terminated, mut truncated) = ([0.0; 2], [false; 2], [false; 2]);
+/// let out = StepOut {
+///     obs: &mut obs,
+///     reward: &mut reward,
+///     terminated: &mut terminated,
+///     truncated: &mut truncated,
+///     final_obs: &mut [],
+/// };
+/// env.step(Actions::Discrete(&[0, 1]), out)?;
+/// assert_eq!(reward, [1.0, 1.0]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub struct VecEnv<E: Env> {
+    slots: Vec<Slot<E>>,
+    spec: EnvSpec,
+    mode: AutoresetMode,
+    dim: usize,
+    last_obs: Vec<f32>,
+    unborn: usize,
+    finished: usize,
+    log: EpisodeLog,
+}
+
+impl<E: Env> std::fmt::Debug for VecEnv<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VecEnv").field("id", &self.spec.id).field("num_envs", &self.slots.len()).finish_non_exhaustive()
+    }
+}
+
+impl<E: Env> VecEnv<E> {
+    /// `num_envs` environments made by `make`. Environment i draws from the seed `seed + i`; without a seed the
+    /// streams come from the operating system.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if `num_envs` is 0, [`Error::Space`] for spaces that make no sense, [`Error::Memory`] if
+    /// there is not enough memory.
+    pub fn new(num_envs: usize, seed: Option<u64>, mode: AutoresetMode, mut make: impl FnMut() -> E) -> Result<Self> {
+        if num_envs == 0 {
+            return Err(Error::config("num_envs", "at least 1", "0", "ask for one or more environments"));
+        }
+        let first = make();
+        let spec = first.spec().clone();
+        spec.observation.validate("observation space")?;
+        spec.action.validate("action space")?;
+        let dim = spec.observation.dim();
+        memory::check("num_envs", num_envs, size_of::<Slot<E>>() + size_of::<f32>() * dim)?;
+        let mut entropy = SeedSequence::from_os();
+        let slots = std::iter::once(first)
+            .chain(std::iter::repeat_with(make))
+            .take(num_envs)
+            .enumerate()
+            .map(|(i, env)| {
+                let rng = match seed {
+                    Some(base) => seeded(base, i),
+                    None => Pcg64::from_seed_sequence(&entropy.spawn(1)[0]),
+                };
+                Slot { env, rng, phase: Phase::Unborn, steps: 0, episode_return: 0.0 }
+            })
+            .collect();
+        let last_obs = vec![0.0; num_envs * dim];
+        Ok(Self { slots, spec, mode, dim, last_obs, unborn: num_envs, finished: 0, log: EpisodeLog::default() })
+    }
+
+    /// Replaces the time limit; `None` for none.
+    #[must_use]
+    pub fn with_max_episode_steps(mut self, limit: Option<u32>) -> Self {
+        self.spec.max_episode_steps = limit;
+        self
+    }
+
+    fn check_started(&self, doing: &'static str) -> Result<()> {
+        if self.unborn == 0 {
+            return Ok(());
+        }
+        Err(Error::action(doing, "environments that have been reset", "a call before reset", "call reset first"))
+    }
+
+    fn recount(&mut self) {
+        self.unborn = self.slots.iter().filter(|slot| slot.phase == Phase::Unborn).count();
+        self.finished = self.slots.iter().filter(|slot| slot.phase == Phase::Finished).count();
+    }
+}
+
+/// The generator Gymnasium gives environment `index` under the seed `base`.
+fn seeded(base: u64, index: usize) -> Pcg64 {
+    Pcg64::seed_from(u128::from(base) + index as u128)
+}
+
+impl<E: Env> VectorEnv for VecEnv<E> {
+    fn num_envs(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn autoreset_mode(&self) -> AutoresetMode {
+        self.mode
+    }
+
+    fn reset(
+        &mut self,
+        seeds: Seeds<'_>,
+        mask: Option<&[bool]>,
+        options: &ResetOptions,
+        obs: &mut [f32],
+    ) -> Result<()> {
+        let num_envs = self.slots.len();
+        check_len("obs", obs.len(), num_envs * self.dim)?;
+        if let Seeds::Each(seeds) = seeds {
+            check_len("seed", seeds.len(), num_envs)?;
+        }
+        if let Some(mask) = mask {
+            check_len("reset_mask", mask.len(), num_envs)?;
+            if self.slots.iter().zip(mask).any(|(slot, chosen)| slot.phase == Phase::Unborn && !chosen) {
+                self.check_started("reset_mask")?;
+            }
+        }
+        self.slots[0].env.check_options(options)?;
+        for (i, (slot, last)) in self.slots.iter_mut().zip(self.last_obs.chunks_exact_mut(self.dim)).enumerate() {
+            if mask.is_some_and(|mask| !mask[i]) {
+                continue;
+            }
+            match seeds {
+                Seeds::Keep => {}
+                Seeds::Base(base) => slot.rng = seeded(base, i),
+                Seeds::Each(seeds) => slot.rng = seeds[i].map_or_else(|| slot.rng.clone(), |seed| seeded(seed, 0)),
+            }
+            slot.reset(options, last);
+        }
+        self.recount();
+        obs.copy_from_slice(&self.last_obs);
+        Ok(())
+    }
+
+    fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()> {
+        out.check(self.slots.len(), self.dim)?;
+        self.check_started("step")?;
+        if self.mode == AutoresetMode::Disabled && self.finished > 0 {
+            let env = self.slots.iter().position(|slot| slot.phase == Phase::Finished).unwrap_or(0);
+            let got = format!("environment {env}, whose episode is over");
+            return Err(Error::action("step", "running environments", got, "reset it through reset_mask first"));
+        }
+        let actions = E::Action::rows(actions, self.slots.len(), &self.spec.action)?;
+        let limit = self.spec.max_episode_steps.unwrap_or(u32::MAX);
+        let flags = out.terminated.iter_mut().zip(out.truncated.iter_mut());
+        let results = out.obs.chunks_exact_mut(self.dim).zip(out.reward.iter_mut()).zip(flags);
+        for (i, ((slot, action), ((obs, reward), (terminated, truncated)))) in
+            self.slots.iter_mut().zip(actions).zip(results).enumerate()
+        {
+            if slot.phase == Phase::Finished {
+                slot.reset(&ResetOptions::default(), obs);
+                self.finished -= 1;
+                (*reward, *terminated, *truncated) = (0.0, false, false);
+                continue;
+            }
+            let step = slot.env.step(action, &mut slot.rng, obs);
+            slot.steps = slot.steps.saturating_add(1);
+            slot.episode_return += step.reward;
+            (*reward, *terminated) = (step.reward, step.terminated);
+            *truncated = step.truncated || slot.steps >= limit;
+            if *terminated || *truncated {
+                self.log.push(slot.episode_return, slot.steps);
+                if self.mode == AutoresetMode::SameStep {
+                    if let Some(last) = out.final_obs.get_mut(i * self.dim..(i + 1) * self.dim) {
+                        last.copy_from_slice(obs);
+                    }
+                    slot.reset(&ResetOptions::default(), obs);
+                } else {
+                    slot.phase = Phase::Finished;
+                    self.finished += 1;
+                }
+            }
+        }
+        self.last_obs.copy_from_slice(out.obs);
+        Ok(())
+    }
+
+    fn observe(&self, obs: &mut [f32]) -> Result<()> {
+        self.check_started("observe")?;
+        check_len("obs", obs.len(), self.last_obs.len())?;
+        obs.copy_from_slice(&self.last_obs);
+        Ok(())
+    }
+
+    fn episodes(&mut self) -> &mut EpisodeLog {
+        &mut self.log
+    }
+
+    fn state(&self, index: usize) -> Option<Vec<f64>> {
+        self.slots.get(index)?.env.state()
+    }
+
+    fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()> {
+        let num_envs = self.slots.len();
+        let Some(slot) = self.slots.get_mut(index) else {
+            return Err(Error::shape(
+                "index",
+                format!("less than {num_envs}"),
+                index.to_string(),
+                "name an environment",
+            ));
+        };
+        slot.env.set_state(state, &mut self.last_obs[index * self.dim..(index + 1) * self.dim])?;
+        (slot.phase, slot.steps, slot.episode_return) = (Phase::Running, 0, 0.0);
+        self.recount();
+        Ok(())
+    }
+
+    fn rngs(&self) -> Vec<Pcg64> {
+        self.slots.iter().map(|slot| slot.rng.clone()).collect()
+    }
+
+    fn set_rngs(&mut self, rngs: &[Pcg64]) -> Result<()> {
+        check_len("rngs", rngs.len(), self.slots.len())?;
+        for (slot, rng) in self.slots.iter_mut().zip(rngs) {
+            slot.rng = rng.clone();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! NumPy arrays in and out. The only file of this crate that holds `unsafe`.
+#![expect(unsafe_code, reason = "views of Rust memory whose owner NumPy keeps alive")]
+
+use numpy::ndarray::{ArrayViewD, IxDyn};
+use numpy::{
+    Element, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
+};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::error::{type_error, value_error};
+
+/// Which kinds of numbers (NumPy's `dtype.kind`) an argument takes, and how to say so.
+pub(crate) struct Kinds {
+    accepted: &'static str,
+    described: &'static str,
+}
+
+pub(crate) const REAL: Kinds = Kinds { accepted: "biuf", described: "real numbers" };
+pub(crate) const INTEGER: Kinds = Kinds { accepted: "iu", described: "integers" };
+pub(crate) const FLAG: Kinds = Kinds { accepted: "b", described: "booleans" };
+
+/// An input array: C-contiguous, of dtype `T`, borrowed where it was that already and converted once where not.
+pub(crate) struct Input<'py, T: Element>(PyReadonlyArrayDyn<'py, T>);
+
+impl<T: Element> Input<'_, T> {
+    pub(crate) fn shape(&self) -> &[usize] {
+        self.0.shape()
+    }
+
+    /// The elements. `None` never happens: the constructor made sure of the layout.
+    pub(crate) fn slice(&self) -> &[T] {
+        self.0.as_slice().unwrap_or(&[])
+    }
+}
+
+/// Takes whatever `np.asarray` takes as an array of `T`.
+///
+/// Raises `TypeError` for other kinds of elements, `ValueError` for ragged input or an array that is being written.
+pub(crate) fn input<'py, T: Element>(
+    argument: &str,
+    object: &Bound<'py, PyAny>,
+    kinds: &Kinds,
+) -> PyResult<Input<'py, T>> {
+    if let Ok(array) = object.cast::<PyArrayDyn<T>>()
+        && let Ok(array) = array.try_readonly()
+        && array.as_slice().is_ok()
+    {
+        return Ok(Input(array));
+    }
+    let py = object.py();
+    let numpy = py.import("numpy")?;
+    let array = numpy.call_method1("asarray", (object,)).map_err(|error| {
+        let got = format!("{} ({error})", object.get_type());
+        if error.is_instance_of::<pyo3::exceptions::PyMemoryError>(py) {
+            error
+        } else {
+            value_error(argument, "an array", &got, "pass an array")
+        }
+    })?;
+    let untyped = array.cast::<PyUntypedArray>()?;
+    let dtype = untyped.dtype();
+    let kind: char = dtype.getattr("kind")?.extract()?;
+    if !kinds.accepted.contains(kind) && untyped.len() > 0 {
+        let got = format!("dtype {dtype}");
+        return Err(type_error(argument, &format!("an array of {}", kinds.described), &got, "convert it first"));
+    }
+    let keywords = PyDict::new(py);
+    keywords.set_item("order", "C")?;
+    keywords.set_item("subok", false)?;
+    let converted = array.call_method("astype", (numpy::dtype::<T>(py),), Some(&keywords))?;
+    let converted = converted.cast_into::<PyArrayDyn<T>>()?;
+    let readonly = converted
+        .try_readonly()
+        .map_err(|e| value_error(argument, "a readable array", &e.to_string(), "pass a copy"))?;
+    Ok(Input(readonly))
+}
+
+/// Flags as booleans: bool arrays as they are, numbers if they are 0 or 1.
+pub(crate) fn flags<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Input<'py, bool>> {
+    if let Ok(array) = object.cast::<PyArrayDyn<bool>>()
+        && let Ok(array) = array.try_readonly()
+        && array.as_slice().is_ok()
+    {
+        return Ok(Input(array));
+    }
+    let numbers = input::<f64>(argument, object, &REAL)?;
+    if let Some(x) = numbers.slice().iter().find(|x| **x != 0.0 && **x != 1.0) {
+        return Err(value_error(argument, "flags, each 0 or 1", &x.to_string(), "pass booleans"));
+    }
+    let array = PyArrayDyn::<bool>::zeros(object.py(), IxDyn(numbers.shape()), false);
+    {
+        let mut array = array.readwrite();
+        for (flag, x) in array.as_slice_mut()?.iter_mut().zip(numbers.slice()) {
+            *flag = *x != 0.0;
+        }
+    }
+    Ok(Input(array.try_readonly().map_err(|e| value_error(argument, "flags", &e.to_string(), "pass booleans"))?))
+}
+
+/// A caller's array to be written in place: exactly dtype `T`, C-contiguous, writeable.
+pub(crate) fn output<'py, T: Element>(
+    argument: &str,
+    object: &Bound<'py, PyAny>,
+) -> PyResult<PyReadwriteArrayDyn<'py, T>> {
+    // Built only when something is wrong: naming a dtype costs more than a step.
+    let wanted = || format!("a writeable C-contiguous array of {}", numpy::dtype::<T>(object.py()));
+    let fix = "allocate it with np.empty of that dtype";
+    let Ok(array) = object.cast::<PyArrayDyn<T>>() else {
+        let dtype = object.getattr("dtype").map(|dtype| format!("dtype {dtype}"));
+        return Err(type_error(argument, &wanted(), &dtype.unwrap_or_else(|_| object.get_type().to_string()), fix));
+    };
+    let mut array = array.try_readwrite().map_err(|error| value_error(argument, &wanted(), &error.to_string(), fix))?;
+    if array.as_slice_mut().is_err() {
+        return Err(value_error(argument, &wanted(), "one with strides", fix));
+    }
+    Ok(array)
+}
+
+/// The elements of an [`output`] array.
+pub(crate) fn out_slice<'a, T: Element>(array: &'a mut PyReadwriteArrayDyn<'_, T>) -> &'a mut [T] {
+    array.as_slice_mut().unwrap_or(&mut [])
+}
+
+/// A fresh array of zeros for a result.
+pub(crate) fn fresh<'py, T: Element>(
+    py: Python<'py>,
+    shape: &[usize],
+) -> PyResult<(Bound<'py, PyArrayDyn<T>>, PyReadwriteArrayDyn<'py, T>)> {
+    let array = PyArrayDyn::<T>::zeros(py, IxDyn(shape), false);
+    let guard = array.try_readwrite().map_err(|e| value_error("out", "a new array", &e.to_string(), "report this"))?;
+    Ok((array, guard))
+}
+
+/// A writeable NumPy view of `data`, without a copy.
+///
+/// `data` must be memory that `owner` owns and neither moves nor frees while it lives: the fields of a rollout buffer,
+/// which are allocated once. NumPy holds a reference to `owner` as long as the view lives.
+pub(crate) fn view<'py, T: Element>(
+    data: &[T],
+    shape: &[usize],
+    owner: Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
+    let array = ArrayViewD::from_shape(IxDyn(shape), data)
+        .map_err(|e| value_error("shape", "as many elements as the field has", &e.to_string(), "report this"))?;
+    // SAFETY: the caller's promise above keeps the memory valid; Rust writes to it only inside calls on `owner`, under
+    // its lock, and holds no reference into it between calls.
+    Ok(unsafe { PyArrayDyn::borrow_from_array(&array, owner) })
+}

@@ -1,0 +1,41 @@
+//! The core's errors as Python exceptions.
+
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use rlox_core::Error;
+
+pyo3::create_exception!(
+    rlox,
+    ClosedError,
+    PyValueError,
+    "The object was closed, or was left in use by another process."
+);
+pyo3::create_exception!(
+    rlox,
+    CorruptFileError,
+    PyValueError,
+    "A file is damaged, truncated or not one of rlox's; the message names the file and the section."
+);
+
+/// The exception a Python caller expects for an error of the core.
+pub(crate) fn to_py(error: Error) -> PyErr {
+    let text = error.to_string();
+    match error {
+        Error::Memory(_) => PyMemoryError::new_err(text),
+        Error::Closed(_) => ClosedError::new_err(text),
+        Error::Corrupt(_) => CorruptFileError::new_err(text),
+        Error::Io { source, .. } => PyOSError::new_err((source.raw_os_error(), text)),
+        Error::Backend(_) => PyRuntimeError::new_err(text),
+        _ => PyValueError::new_err(text),
+    }
+}
+
+/// A `TypeError` in the four parts every message has.
+pub(crate) fn type_error(argument: &str, expected: &str, got: &str, fix: &str) -> PyErr {
+    PyTypeError::new_err(format!("{argument}: expected {expected}, got {got}; {fix}"))
+}
+
+/// A `ValueError` in the four parts every message has.
+pub(crate) fn value_error(argument: &str, expected: &str, got: &str, fix: &str) -> PyErr {
+    PyValueError::new_err(format!("{argument}: expected {expected}, got {got}; {fix}"))
+}

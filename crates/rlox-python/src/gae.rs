@@ -1,0 +1,197 @@
+//! `compute_gae` and `compute_gae_batched`.
+
+use numpy::{Element, PyArrayDyn};
+use pyo3::prelude::*;
+use rlox_core::advantage::{
+    Ends, Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major,
+};
+
+use crate::array::{Input, REAL, flags, fresh, input, out_slice, output};
+use crate::error::{to_py, type_error, value_error};
+
+type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// From how many elements on a call may take more than 5 us.
+const LONG: usize = 4096;
+
+#[expect(clippy::too_many_arguments, reason = "the documented signature")]
+#[pyfunction]
+#[pyo3(signature = (rewards, values, dones, last_value, gamma=0.99, lam=0.95, *, terminated=None, truncated=None, final_values=None, out=None))]
+pub(crate) fn compute_gae<'py>(
+    rewards: &Bound<'py, PyAny>,
+    values: &Bound<'py, PyAny>,
+    dones: Option<&Bound<'py, PyAny>>,
+    last_value: &Bound<'py, PyAny>,
+    gamma: f64,
+    lam: f64,
+    terminated: Option<&Bound<'py, PyAny>>,
+    truncated: Option<&Bound<'py, PyAny>>,
+    final_values: Option<&Bound<'py, PyAny>>,
+    out: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+) -> PyResult<Pair<'py>> {
+    let ends = Flags::read(dones, terminated, truncated)?;
+    let call = Call { rewards, values, last_value, final_values, ends, gamma, lam };
+    if rewards.cast::<PyArrayDyn<f32>>().is_ok() { call.run::<f32>(out) } else { call.run::<f64>(out) }
+}
+
+struct Flags<'py> {
+    terminated: Input<'py, bool>,
+    truncated: Option<Input<'py, bool>>,
+}
+
+impl<'py> Flags<'py> {
+    fn read(
+        dones: Option<&Bound<'py, PyAny>>,
+        terminated: Option<&Bound<'py, PyAny>>,
+        truncated: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Self> {
+        match (dones, terminated, truncated) {
+            (_, Some(terminated), truncated) => Ok(Self {
+                terminated: flags("terminated", terminated)?,
+                truncated: truncated.map(|flag| flags("truncated", flag)).transpose()?,
+            }),
+            (Some(dones), None, None) => Ok(Self { terminated: flags("dones", dones)?, truncated: None }),
+            _ => Err(type_error(
+                "dones",
+                "dones, or terminated and truncated",
+                "neither",
+                "pass terminated= and truncated=",
+            )),
+        }
+    }
+}
+
+struct Call<'a, 'py> {
+    rewards: &'a Bound<'py, PyAny>,
+    values: &'a Bound<'py, PyAny>,
+    last_value: &'a Bound<'py, PyAny>,
+    final_values: Option<&'a Bound<'py, PyAny>>,
+    ends: Flags<'py>,
+    gamma: f64,
+    lam: f64,
+}
+
+impl<'py> Call<'_, 'py> {
+    fn run<T: Float + Element>(self, out: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>) -> PyResult<Pair<'py>> {
+        let py = self.rewards.py();
+        let rewards = input::<T>("rewards", self.rewards, &REAL)?;
+        let shape = rewards.shape();
+        let num_envs = match shape {
+            [_] => None,
+            [_, num_envs] => Some(*num_envs),
+            _ => return Err(value_error("rewards", "shape (T,) or (T, N)", &format!("{shape:?}"), "reshape it")),
+        };
+        let same = |argument: &str, got: &[usize]| {
+            if got == shape {
+                return Ok(());
+            }
+            let expected = format!("the shape of rewards, {shape:?}");
+            Err(value_error(argument, &expected, &format!("{got:?}"), "pass arrays of one shape"))
+        };
+        let values = input::<T>("values", self.values, &REAL)?;
+        same("values", values.shape())?;
+        same("dones/terminated", self.ends.terminated.shape())?;
+        if let Some(truncated) = &self.ends.truncated {
+            same("truncated", truncated.shape())?;
+        }
+        let final_values = self.final_values.map(|x| input::<T>("final_values", x, &REAL)).transpose()?;
+        if let Some(final_values) = &final_values {
+            same("final_values", final_values.shape())?;
+        }
+        let last = input::<T>("last_value", self.last_value, &REAL)?;
+        let expected = num_envs.unwrap_or(1);
+        if last.slice().len() != expected || (num_envs.is_some() && last.shape() != [expected]) {
+            let expected = num_envs.map_or_else(|| "one number".into(), |n| format!("shape ({n},)"));
+            return Err(value_error(
+                "last_value",
+                &expected,
+                &format!("shape {:?}", last.shape()),
+                "pass V of the last state",
+            ));
+        }
+        let ((advantages, mut advantages_out), (returns, mut returns_out)) = match out {
+            None => (fresh::<T>(py, shape)?, fresh::<T>(py, shape)?),
+            Some((a, r)) => {
+                let (a_out, r_out) = (output::<T>("out[0]", &a)?, output::<T>("out[1]", &r)?);
+                ((a.cast_into::<PyArrayDyn<T>>()?, a_out), (r.cast_into::<PyArrayDyn<T>>()?, r_out))
+            }
+        };
+        {
+            use numpy::PyUntypedArrayMethods;
+            same("out[0]", advantages_out.shape())?;
+            same("out[1]", returns_out.shape())?;
+        }
+        let (gamma, lam) = (T::from_f64(self.gamma), T::from_f64(self.lam));
+        let ends = Ends {
+            terminated: self.ends.terminated.slice(),
+            truncated: self.ends.truncated.as_ref().map(Input::slice),
+            final_values: final_values.as_ref().map(Input::slice),
+        };
+        let (rewards, values, last) = (rewards.slice(), values.slice(), last.slice());
+        let (a, r) = (out_slice(&mut advantages_out), out_slice(&mut returns_out));
+        let mut work = || match num_envs {
+            None => one(rewards, values, ends, last[0], gamma, lam, a, r),
+            Some(_) => time_major(rewards, values, ends, last, gamma, lam, a, r),
+        };
+        if rewards.len() > LONG { py.detach(work) } else { work() }.map_err(to_py)?;
+        Ok((advantages.into_any(), returns.into_any()))
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "the documented signature")]
+#[pyfunction]
+#[pyo3(signature = (rewards, values, dones, last_values, n_steps, gamma=0.99, lam=0.95))]
+pub(crate) fn compute_gae_batched<'py>(
+    rewards: &Bound<'py, PyAny>,
+    values: &Bound<'py, PyAny>,
+    dones: &Bound<'py, PyAny>,
+    last_values: &Bound<'py, PyAny>,
+    n_steps: usize,
+    gamma: f64,
+    lam: f64,
+) -> PyResult<Pair<'py>> {
+    if rewards.cast::<PyArrayDyn<f32>>().is_ok() {
+        run_batched::<f32>(rewards, values, dones, last_values, n_steps, gamma, lam)
+    } else {
+        run_batched::<f64>(rewards, values, dones, last_values, n_steps, gamma, lam)
+    }
+}
+
+fn run_batched<'py, T: Float + Element>(
+    rewards: &Bound<'py, PyAny>,
+    values: &Bound<'py, PyAny>,
+    dones: &Bound<'py, PyAny>,
+    last_values: &Bound<'py, PyAny>,
+    n_steps: usize,
+    gamma: f64,
+    lam: f64,
+) -> PyResult<Pair<'py>> {
+    let py = rewards.py();
+    let rewards = input::<T>("rewards", rewards, &REAL)?;
+    let values = input::<T>("values", values, &REAL)?;
+    let dones = flags("dones", dones)?;
+    let last = input::<T>("last_values", last_values, &REAL)?;
+    for (argument, shape) in [
+        ("rewards", rewards.shape()),
+        ("values", values.shape()),
+        ("dones", dones.shape()),
+        ("last_values", last.shape()),
+    ] {
+        if shape.len() != 1 {
+            return Err(value_error(
+                argument,
+                "a flat array",
+                &format!("shape {shape:?}"),
+                "ravel it environment by environment",
+            ));
+        }
+    }
+    let ((advantages, mut a), (returns, mut r)) = (fresh::<T>(py, rewards.shape())?, fresh::<T>(py, rewards.shape())?);
+    let ends = Ends { terminated: dones.slice(), truncated: None, final_values: None };
+    let (rewards, values, last) = (rewards.slice(), values.slice(), last.slice());
+    let (a, r) = (out_slice(&mut a), out_slice(&mut r));
+    let (gamma, lam) = (T::from_f64(gamma), T::from_f64(lam));
+    let mut work = || batched(rewards, values, ends, last, n_steps, gamma, lam, a, r);
+    if rewards.len() > LONG { py.detach(work) } else { work() }.map_err(to_py)?;
+    Ok((advantages.into_any(), returns.into_any()))
+}

@@ -1,0 +1,36 @@
+//! The extension module `rlox._rlox`: arrays in, arrays out, errors mapped. No logic of its own.
+
+mod array;
+mod error;
+mod gae;
+mod normalize;
+mod rollout;
+mod shared;
+mod vector;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _rlox {
+    #[pymodule_export]
+    use crate::error::{ClosedError, CorruptFileError};
+    #[pymodule_export]
+    use crate::gae::{compute_gae, compute_gae_batched};
+    #[pymodule_export]
+    use crate::normalize::{Normalizer, RunningMeanStd};
+    #[pymodule_export]
+    use crate::rollout::RolloutBuffer;
+    #[pymodule_export]
+    use crate::vector::{NativeVectorEnv, env_ids};
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        if cfg!(debug_assertions) {
+            let text = c"rlox was built without optimisation and is many times slower; build it with --release";
+            PyErr::warn(module.py(), &module.py().get_type::<pyo3::exceptions::PyRuntimeWarning>(), text, 1)?;
+        }
+        Ok(())
+    }
+}

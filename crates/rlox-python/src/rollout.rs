@@ -1,0 +1,254 @@
+//! `RolloutBuffer`: the core's storage with NumPy views of its fields.
+
+use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
+use pyo3::exceptions::PyAttributeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rlox_core::{Actions, DType, Error, Field, FieldData, PolicySaid, RolloutBuffer as Core, Transition};
+
+use crate::array::{INTEGER, Input, REAL, flags, input, view};
+use crate::error::{to_py, value_error};
+use crate::normalize::Normalizer;
+use crate::shared::Shared;
+
+#[pyclass(frozen, module = "rlox._rlox")]
+pub(crate) struct RolloutBuffer {
+    pub(crate) inner: Shared<Core>,
+    #[pyo3(get)]
+    n_steps: usize,
+    #[pyo3(get)]
+    num_envs: usize,
+    obs_shape: Vec<usize>,
+    discrete: bool,
+    long: bool,
+}
+
+/// Actions as the core wants them, borrowed from the caller's array.
+pub(crate) enum ActionInput<'py> {
+    Discrete(Input<'py, i64>),
+    Continuous(Input<'py, f32>),
+}
+
+impl<'py> ActionInput<'py> {
+    /// Takes integers where `discrete`, real numbers where not, with `rows` rows.
+    pub(crate) fn read(object: &Bound<'py, PyAny>, discrete: bool, rows: usize) -> PyResult<Self> {
+        let (actions, shape) = if discrete {
+            let array = input::<i64>("actions", object, &INTEGER)?;
+            let shape = array.shape().first().copied();
+            (Self::Discrete(array), shape)
+        } else {
+            let array = input::<f32>("actions", object, &REAL)?;
+            let shape = array.shape().first().copied();
+            (Self::Continuous(array), shape)
+        };
+        if shape == Some(rows) {
+            return Ok(actions);
+        }
+        let got = shape.map_or_else(|| "a single number".into(), |got| format!("{got} rows"));
+        let expected = format!("{rows} rows, one per environment");
+        Err(value_error("actions", &expected, &got, "pass one action per environment"))
+    }
+
+    pub(crate) fn get(&self) -> Actions<'_> {
+        match self {
+            Self::Discrete(array) => Actions::Discrete(array.slice()),
+            Self::Continuous(array) => Actions::Continuous(array.slice()),
+        }
+    }
+}
+
+/// What a policy said, borrowed from the caller's arrays.
+pub(crate) struct SaidInput<'py> {
+    actions: ActionInput<'py>,
+    log_probs: Input<'py, f32>,
+    values: Input<'py, f32>,
+}
+
+impl<'py> SaidInput<'py> {
+    pub(crate) fn read(
+        actions: &Bound<'py, PyAny>,
+        log_probs: &Bound<'py, PyAny>,
+        values: &Bound<'py, PyAny>,
+        discrete: bool,
+        num_envs: usize,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            actions: ActionInput::read(actions, discrete, num_envs)?,
+            log_probs: input("log_probs", log_probs, &REAL)?,
+            values: input("values", values, &REAL)?,
+        })
+    }
+
+    pub(crate) fn get(&self) -> PolicySaid<'_> {
+        PolicySaid { actions: self.actions.get(), log_probs: self.log_probs.slice(), values: self.values.slice() }
+    }
+}
+
+fn dtype_of(argument: &str, name: &str) -> PyResult<DType> {
+    match name {
+        "float32" => Ok(DType::F32),
+        "float64" => Ok(DType::F64),
+        "int64" => Ok(DType::I64),
+        "uint8" => Ok(DType::U8),
+        "bool" => Ok(DType::Bool),
+        other => Err(value_error(argument, "float32, float64, int64, uint8 or bool", other, "choose one of them")),
+    }
+}
+
+/// A view of the rows from step `first` to step `last` of a field, `[T, N, ...]`, or `[N, ...]` for a single step.
+fn field_view<'py>(
+    slf: &Bound<'py, RolloutBuffer>,
+    name: &str,
+    first: usize,
+    steps: Option<usize>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let this = slf.get();
+    this.inner
+        .enter(|buffer| {
+            let field: &Field = buffer.field(name).ok_or_else(|| {
+                let known: Vec<_> = buffer.fields().map(Field::name).collect();
+                Error::config("field", format!("one of {}", known.join(", ")), format!("{name:?}"), "name a field")
+            })?;
+            let rows = steps.unwrap_or(1) * this.num_envs;
+            let (from, len) = (first * this.num_envs * field.width(), rows * field.width());
+            let mut shape: Vec<usize> = steps.into_iter().chain([this.num_envs]).collect();
+            shape.extend_from_slice(field.shape());
+            let owner = slf.clone().into_any();
+            Ok(match field.data() {
+                FieldData::F32(data) => view(&data[from..][..len], &shape, owner).map(Bound::into_any),
+                FieldData::F64(data) => view(&data[from..][..len], &shape, owner).map(Bound::into_any),
+                FieldData::I64(data) => view(&data[from..][..len], &shape, owner).map(Bound::into_any),
+                FieldData::U8(data) => view(&data[from..][..len], &shape, owner).map(Bound::into_any),
+                FieldData::Bool(data) => view(&data[from..][..len], &shape, owner).map(Bound::into_any),
+            })
+        })
+        .map_err(to_py)?
+}
+
+#[pymethods]
+impl RolloutBuffer {
+    #[new]
+    #[pyo3(signature = (n_steps, num_envs, obs_shape, action_shape=Vec::new(), *, action_dtype="int64", obs_dtype="float32", extra=None))]
+    fn new(
+        py: Python<'_>,
+        n_steps: usize,
+        num_envs: usize,
+        obs_shape: Vec<usize>,
+        action_shape: Vec<usize>,
+        action_dtype: &str,
+        obs_dtype: &str,
+        extra: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let (obs_dtype, action_dtype) = (dtype_of("obs_dtype", obs_dtype)?, dtype_of("action_dtype", action_dtype)?);
+        let mut fields = Vec::new();
+        for (name, spec) in extra.into_iter().flatten() {
+            let name: String = name.extract()?;
+            let (shape, dtype): (Vec<usize>, String) = spec.extract()?;
+            fields.push((name, shape, dtype_of("extra", &dtype)?));
+        }
+        let core = py.detach(|| {
+            let core = Core::new(n_steps, num_envs, (&obs_shape, obs_dtype), (&action_shape, action_dtype))?;
+            fields.iter().try_fold(core, |core, (name, shape, dtype)| core.with_field(name, shape, *dtype))
+        });
+        let inner = Shared::new("RolloutBuffer", core.map_err(to_py)?);
+        let long = num_envs >= 128;
+        Ok(Self { inner, n_steps, num_envs, obs_shape, discrete: action_dtype == DType::I64, long })
+    }
+
+    /// A view of a field by its name, `(T, N, ...)`.
+    fn field<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        field_view(slf, name, 0, Some(slf.get().n_steps))
+    }
+
+    fn __getattr__<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        // The fields are attributes: obs, actions, log_probs, values, rewards, ...
+        Self::field(slf, name).map_err(|error| PyAttributeError::new_err(error.to_string()))
+    }
+
+    #[getter]
+    fn last_obs<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        field_view(slf, "obs", slf.get().n_steps, None)
+    }
+
+    #[getter]
+    fn final_index<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let index =
+            self.inner.with(py, false, |b| Ok(b.final_index().iter().map(|i| *i as i64).collect::<Vec<_>>()))?;
+        Ok(index.into_pyarray(py))
+    }
+
+    #[getter]
+    fn final_obs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
+        let (rows, data) = self.inner.with(py, false, |b| Ok((b.final_index().len(), b.final_obs().to_vec())))?;
+        let mut shape = vec![rows];
+        shape.extend_from_slice(&self.obs_shape);
+        data.into_pyarray(py).reshape(shape)
+    }
+
+    #[pyo3(signature = (obs, fresh=true, normalizer=None))]
+    fn begin(
+        &self,
+        py: Python<'_>,
+        obs: &Bound<'_, PyAny>,
+        fresh: bool,
+        normalizer: Option<&Normalizer>,
+    ) -> PyResult<()> {
+        let obs = input::<f32>("obs", obs, &REAL)?;
+        let obs = obs.slice();
+        self.inner.with(py, self.long, |buffer| match normalizer {
+            Some(normalizer) => normalizer.inner.enter(|normalizer| buffer.begin_with(obs, fresh, Some(normalizer))),
+            None => buffer.begin_with(obs, fresh, None),
+        })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what the policy said and what the environments answered")]
+    #[pyo3(signature = (t, actions, log_probs, values, next_obs, rewards, terminated, truncated, final_obs=None, normalizer=None))]
+    fn record(
+        &self,
+        py: Python<'_>,
+        t: usize,
+        actions: &Bound<'_, PyAny>,
+        log_probs: &Bound<'_, PyAny>,
+        values: &Bound<'_, PyAny>,
+        next_obs: &Bound<'_, PyAny>,
+        rewards: &Bound<'_, PyAny>,
+        terminated: &Bound<'_, PyAny>,
+        truncated: &Bound<'_, PyAny>,
+        final_obs: Option<&Bound<'_, PyAny>>,
+        normalizer: Option<&Normalizer>,
+    ) -> PyResult<()> {
+        let said = SaidInput::read(actions, log_probs, values, self.discrete, self.num_envs)?;
+        let said = said.get();
+        let next_obs = input::<f32>("next_obs", next_obs, &REAL)?;
+        let rewards = input::<f64>("rewards", rewards, &REAL)?;
+        let (terminated, truncated) = (flags("terminated", terminated)?, flags("truncated", truncated)?);
+        let final_obs = final_obs.map(|array| input::<f32>("final_obs", array, &REAL)).transpose()?;
+        let answered = Transition {
+            next_obs: next_obs.slice(),
+            rewards: rewards.slice(),
+            terminated: terminated.slice(),
+            truncated: truncated.slice(),
+            final_obs: final_obs.as_ref().map_or(&[], Input::slice),
+        };
+        self.inner.with(py, self.long, |buffer| match normalizer {
+            Some(normalizer) => normalizer.inner.enter(|normalizer| buffer.record(t, said, answered, Some(normalizer))),
+            None => buffer.record(t, said, answered, None),
+        })
+    }
+
+    #[pyo3(signature = (last_values, gamma, gae_lambda, final_values=None))]
+    fn finish(
+        &self,
+        py: Python<'_>,
+        last_values: &Bound<'_, PyAny>,
+        gamma: f64,
+        gae_lambda: f64,
+        final_values: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let last = input::<f32>("last_values", last_values, &REAL)?;
+        let finals = final_values.map(|values| input::<f32>("final_values", values, &REAL)).transpose()?;
+        let (last, finals) = (last.slice(), finals.as_ref().map_or(&[][..], Input::slice));
+        let long = self.n_steps * self.num_envs > 4096;
+        self.inner.with(py, long, |buffer| buffer.finish(last, finals, gamma as f32, gae_lambda as f32))
+    }
+}

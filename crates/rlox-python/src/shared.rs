@@ -1,0 +1,75 @@
+//! One value shared by Python threads: locked per call, closable, and safe to inherit through a fork.
+
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use rlox_core::{Error, Result};
+
+use crate::error::to_py;
+
+/// How long a forked child waits for a lock that a thread of its parent may have held at the fork.
+const PATIENCE_AFTER_FORK: Duration = Duration::from_millis(500);
+
+pub(crate) struct Shared<T> {
+    value: Mutex<Option<T>>,
+    process: u32,
+    name: &'static str,
+}
+
+impl<T: Send> Shared<T> {
+    pub(crate) fn new(name: &'static str, value: T) -> Self {
+        Self { value: Mutex::new(Some(value)), process: std::process::id(), name }
+    }
+
+    /// Calls `f` on the value, without the GIL if `long`: if the call may take more than about 5 us.
+    pub(crate) fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        long: bool,
+        f: impl FnOnce(&mut T) -> Result<R> + Send,
+    ) -> PyResult<R> {
+        if long { py.detach(|| self.enter(f)) } else { self.enter(f) }.map_err(to_py)
+    }
+
+    /// Calls `f` on the value. Whoever holds the lock never waits for the GIL, so waiting for the lock with the GIL
+    /// held delays, but cannot deadlock. Several objects are entered in the order environment, buffer, normaliser.
+    pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
+        let mut guard = self.lock()?;
+        let name = self.name;
+        f(guard.as_mut().ok_or_else(|| Error::closed(name, "an open object", "a closed one", "make a new one"))?)
+    }
+
+    /// Drops the value; every later call raises `ClosedError`. Closing twice does nothing.
+    pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let value = py.detach(|| Ok(self.lock()?.take())).map_err(to_py)?;
+        drop(value);
+        Ok(())
+    }
+
+    pub(crate) fn is_closed(&self, py: Python<'_>) -> PyResult<bool> {
+        py.detach(|| Ok(self.lock()?.is_none())).map_err(to_py)
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, Option<T>>> {
+        match self.value.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn lock(&self) -> Result<MutexGuard<'_, Option<T>>> {
+        let start = Instant::now();
+        loop {
+            if let Some(guard) = self.try_lock() {
+                return Ok(guard);
+            }
+            if start.elapsed() > PATIENCE_AFTER_FORK && std::process::id() != self.process {
+                let got = "one that a thread of the parent process was using at the fork";
+                return Err(Error::closed(self.name, "an object free to use", got, "make a new one in this process"));
+            }
+            std::thread::sleep(Duration::from_micros(20));
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! `NativeVectorEnv`: a native vectorised environment, wrapped by `rlox.VecEnv`.
+
+use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyList};
+use rlox_core::envs::{self, MakeOptions};
+use rlox_core::{
+    AutoresetMode, EnvSpec, Error, Normalizer as CoreNormalizer, Pcg64, Pcg64State, ResetOptions, Result,
+    RolloutBuffer as Core, Seeds, Space, StepOut, VectorEnv,
+};
+
+use crate::array::{FLAG, Input, REAL, fresh, input, out_slice, output};
+use crate::error::{to_py, type_error, value_error};
+use crate::normalize::Normalizer;
+use crate::rollout::{ActionInput, RolloutBuffer, SaidInput};
+use crate::shared::Shared;
+
+/// From how many environments on a call may take more than 5 us.
+const LONG: usize = 128;
+
+struct Inner {
+    env: Box<dyn VectorEnv>,
+    final_obs: Vec<f32>,
+}
+
+#[pyclass(frozen, module = "rlox._rlox")]
+pub(crate) struct NativeVectorEnv {
+    inner: Shared<Inner>,
+    spec: EnvSpec,
+    #[pyo3(get)]
+    num_envs: usize,
+    #[pyo3(get)]
+    autoreset_mode: &'static str,
+    dim: usize,
+    long: bool,
+}
+
+fn seed_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
+    object.extract::<u64>().map_err(|_| {
+        let got = object.repr().map_or_else(|_| object.get_type().to_string(), |text| text.to_string());
+        value_error("seed", "an integer in [0, 2**64)", &got, "pass a non-negative integer or None")
+    })
+}
+
+fn options_of(options: Option<&Bound<'_, PyDict>>) -> PyResult<ResetOptions> {
+    let mut pairs = Vec::new();
+    for (name, value) in options.into_iter().flatten() {
+        let name: String = name.extract()?;
+        let number = value.extract::<f64>().map_err(|_| {
+            value_error("options", &format!("a number as {name:?}"), &value.get_type().to_string(), "pass a number")
+        })?;
+        pairs.push((name, number));
+    }
+    Ok(ResetOptions::new(pairs))
+}
+
+fn arguments_of(kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Vec<(String, f64)>> {
+    let mut arguments = Vec::new();
+    for (name, value) in kwargs.into_iter().flatten() {
+        let name: String = name.extract()?;
+        let number = if let Ok(flag) = value.cast::<PyBool>() {
+            Ok(f64::from(u8::from(flag.is_true())))
+        } else {
+            value.extract::<f64>()
+        };
+        let number = number
+            .map_err(|_| type_error(&name, "a number or a boolean", &value.get_type().to_string(), "pass a number"))?;
+        arguments.push((name, number));
+    }
+    Ok(arguments)
+}
+
+fn state_item<'py>(dict: &Bound<'py, PyDict>, key: &str) -> PyResult<Bound<'py, PyAny>> {
+    let missing =
+        || value_error("states", &format!("the key {key:?}"), "a dict without it", "pass what rng_states() gave");
+    dict.get_item(key)?.ok_or_else(missing)
+}
+
+fn space_dict<'py>(py: Python<'py>, space: &Space) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    match space {
+        Space::Discrete { n, start } => {
+            dict.set_item("kind", "discrete")?;
+            dict.set_item("n", n)?;
+            dict.set_item("start", start)?;
+        }
+        Space::MultiDiscrete { nvec } => {
+            dict.set_item("kind", "multi_discrete")?;
+            dict.set_item("nvec", nvec)?;
+        }
+        Space::MultiBinary { n } => {
+            dict.set_item("kind", "multi_binary")?;
+            dict.set_item("n", n)?;
+        }
+        Space::Box { shape, low, high } => {
+            dict.set_item("kind", "box")?;
+            dict.set_item("shape", shape)?;
+            dict.set_item("low", PyArray1::from_slice(py, low))?;
+            dict.set_item("high", PyArray1::from_slice(py, high))?;
+        }
+    }
+    Ok(dict)
+}
+
+impl NativeVectorEnv {
+    fn discrete(&self) -> bool {
+        !matches!(self.spec.action, Space::Box { .. })
+    }
+
+    /// Enters environment, buffer and normaliser, in this order.
+    fn roll(
+        &self,
+        py: Python<'_>,
+        buffer: &RolloutBuffer,
+        normalizer: Option<&Normalizer>,
+        f: impl FnOnce(&mut dyn VectorEnv, &mut Core, Option<&mut CoreNormalizer>) -> Result<()> + Send,
+    ) -> PyResult<()> {
+        self.inner.with(py, self.long, |inner| {
+            buffer.inner.enter(|buffer| match normalizer {
+                Some(normalizer) => normalizer.inner.enter(|normalizer| f(&mut *inner.env, buffer, Some(normalizer))),
+                None => f(&mut *inner.env, buffer, None),
+            })
+        })
+    }
+}
+
+#[pymethods]
+impl NativeVectorEnv {
+    #[new]
+    #[pyo3(signature = (env_id, num_envs, seed=None, autoreset_mode="SameStep", max_episode_steps=None, kwargs=None))]
+    fn new(
+        py: Python<'_>,
+        env_id: &str,
+        num_envs: &Bound<'_, PyAny>,
+        seed: Option<&Bound<'_, PyAny>>,
+        autoreset_mode: &str,
+        max_episode_steps: Option<i64>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let num_envs = num_envs.extract::<usize>().map_err(|_| {
+            let got = num_envs.repr().map_or_else(|_| num_envs.get_type().to_string(), |text| text.to_string());
+            value_error("num_envs", "a positive integer", &got, "ask for one or more environments")
+        })?;
+        let (mode, mode_name) = match autoreset_mode {
+            "NextStep" => (AutoresetMode::NextStep, "NextStep"),
+            "SameStep" => (AutoresetMode::SameStep, "SameStep"),
+            "Disabled" => (AutoresetMode::Disabled, "Disabled"),
+            other => {
+                return Err(value_error(
+                    "autoreset_mode",
+                    "NextStep, SameStep or Disabled",
+                    other,
+                    "choose one of them",
+                ));
+            }
+        };
+        let limit = match max_episode_steps {
+            None => None,
+            Some(-1) => Some(None),
+            Some(steps) => Some(Some(u32::try_from(steps).map_err(|_| {
+                value_error(
+                    "max_episode_steps",
+                    "a positive integer below 2**32, or -1 for no limit",
+                    &steps.to_string(),
+                    "correct it",
+                )
+            })?)),
+        };
+        let seed = seed.map(seed_of).transpose()?;
+        let arguments = arguments_of(kwargs)?;
+        let options =
+            MakeOptions { num_envs, seed, autoreset_mode: mode, max_episode_steps: limit, arguments: &arguments };
+        let env = py.detach(|| envs::make(env_id, &options)).map_err(to_py)?;
+        let spec = env.spec().clone();
+        let dim = spec.observation.dim();
+        let final_obs = if mode == AutoresetMode::SameStep { vec![0.0; num_envs * dim] } else { Vec::new() };
+        let inner = Shared::new("VecEnv", Inner { env, final_obs });
+        Ok(Self { inner, spec, num_envs, autoreset_mode: mode_name, dim, long: num_envs >= LONG })
+    }
+
+    #[getter]
+    fn env_id(&self) -> &str {
+        &self.spec.id
+    }
+
+    #[getter]
+    fn closed(&self, py: Python<'_>) -> PyResult<bool> {
+        self.inner.is_closed(py)
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.inner.close(py)
+    }
+
+    fn spec<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        dict.set_item("id", &self.spec.id)?;
+        dict.set_item("max_episode_steps", self.spec.max_episode_steps)?;
+        dict.set_item("observation", space_dict(py, &self.spec.observation)?)?;
+        dict.set_item("action", space_dict(py, &self.spec.action)?)?;
+        Ok(dict)
+    }
+
+    #[pyo3(signature = (seed=None, mask=None, options=None))]
+    fn reset<'py>(
+        &self,
+        py: Python<'py>,
+        seed: Option<&Bound<'py, PyAny>>,
+        mask: Option<&Bound<'py, PyAny>>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
+        let (base, each): (Option<u64>, Option<Vec<Option<u64>>>) = match seed {
+            None => (None, None),
+            Some(seed) if seed.hasattr("__len__")? => {
+                let seeds = seed
+                    .try_iter()?
+                    .map(|item| item.and_then(|item| if item.is_none() { Ok(None) } else { seed_of(&item).map(Some) }));
+                (None, Some(seeds.collect::<PyResult<_>>()?))
+            }
+            Some(seed) => (Some(seed_of(seed)?), None),
+        };
+        let seeds = match (&base, &each) {
+            (Some(base), _) => Seeds::Base(*base),
+            (None, Some(each)) => Seeds::Each(each),
+            (None, None) => Seeds::Keep,
+        };
+        let mask = mask.map(|mask| input::<bool>("reset_mask", mask, &FLAG)).transpose()?;
+        let mask = mask.as_ref().map(Input::slice);
+        let options = options_of(options)?;
+        let (obs, mut guard) = fresh::<f32>(py, &[self.num_envs, self.dim])?;
+        let row = out_slice(&mut guard);
+        self.inner.with(py, self.long, |inner| inner.env.reset(seeds, mask, &options, row))?;
+        Ok(obs)
+    }
+
+    #[expect(clippy::type_complexity, reason = "the five arrays of a step")]
+    fn step<'py>(
+        &self,
+        py: Python<'py>,
+        actions: &Bound<'py, PyAny>,
+    ) -> PyResult<(
+        Bound<'py, PyArrayDyn<f32>>,
+        Bound<'py, PyArrayDyn<f64>>,
+        Bound<'py, PyArrayDyn<bool>>,
+        Bound<'py, PyArrayDyn<bool>>,
+        Option<Bound<'py, PyArrayDyn<f32>>>,
+    )> {
+        let actions = ActionInput::read(actions, self.discrete(), self.num_envs)?;
+        let (obs, mut obs_out) = fresh::<f32>(py, &[self.num_envs, self.dim])?;
+        let (rewards, mut rewards_out) = fresh::<f64>(py, &[self.num_envs])?;
+        let (terminated, mut terminated_out) = fresh::<bool>(py, &[self.num_envs])?;
+        let (truncated, mut truncated_out) = fresh::<bool>(py, &[self.num_envs])?;
+        let (obs_out, reward) = (out_slice(&mut obs_out), out_slice(&mut rewards_out));
+        let (term, trunc) = (out_slice(&mut terminated_out), out_slice(&mut truncated_out));
+        let actions = actions.get();
+        let finals = self.inner.with(py, self.long, |inner| {
+            let out =
+                StepOut { obs: obs_out, reward, terminated: term, truncated: trunc, final_obs: &mut inner.final_obs };
+            inner.env.step(actions, out)?;
+            let any = !inner.final_obs.is_empty() && term.iter().zip(trunc.iter()).any(|(a, b)| *a | *b);
+            Ok(any.then(|| inner.final_obs.clone()))
+        })?;
+        let finals = finals.map(|data| data.into_pyarray(py).reshape([self.num_envs, self.dim])).transpose()?;
+        Ok((obs, rewards, terminated, truncated, finals.map(|array| array.to_dyn().clone())))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the caller's five arrays")]
+    #[pyo3(signature = (actions, obs, rewards, terminated, truncated, final_obs=None))]
+    fn step_into(
+        &self,
+        py: Python<'_>,
+        actions: &Bound<'_, PyAny>,
+        obs: &Bound<'_, PyAny>,
+        rewards: &Bound<'_, PyAny>,
+        terminated: &Bound<'_, PyAny>,
+        truncated: &Bound<'_, PyAny>,
+        final_obs: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let actions = ActionInput::read(actions, self.discrete(), self.num_envs)?;
+        let mut obs = output::<f32>("obs", obs)?;
+        let mut rewards = output::<f64>("rewards", rewards)?;
+        let mut terminated = output::<bool>("terminated", terminated)?;
+        let mut truncated = output::<bool>("truncated", truncated)?;
+        let mut final_obs = final_obs.map(|array| output::<f32>("final_obs", array)).transpose()?;
+        let final_slice: &mut [f32] = match &mut final_obs {
+            Some(array) => out_slice(array),
+            None => &mut [],
+        };
+        let out = StepOut {
+            obs: out_slice(&mut obs),
+            reward: out_slice(&mut rewards),
+            terminated: out_slice(&mut terminated),
+            truncated: out_slice(&mut truncated),
+            final_obs: final_slice,
+        };
+        let actions = actions.get();
+        self.inner.with(py, self.long, |inner| inner.env.step(actions, out))
+    }
+
+    #[pyo3(signature = (buffer, normalizer=None, seed=None))]
+    fn begin_rollout(
+        &self,
+        py: Python<'_>,
+        buffer: &RolloutBuffer,
+        normalizer: Option<&Normalizer>,
+        seed: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let seeds = seed.map(seed_of).transpose()?.map_or(Seeds::Keep, Seeds::Base);
+        self.roll(py, buffer, normalizer, |env, buffer, normalizer| buffer.begin(env, seeds, normalizer))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a policy says, and where it goes")]
+    #[pyo3(signature = (buffer, t, actions, log_probs, values, normalizer=None))]
+    fn step_rollout(
+        &self,
+        py: Python<'_>,
+        buffer: &RolloutBuffer,
+        t: usize,
+        actions: &Bound<'_, PyAny>,
+        log_probs: &Bound<'_, PyAny>,
+        values: &Bound<'_, PyAny>,
+        normalizer: Option<&Normalizer>,
+    ) -> PyResult<()> {
+        let said = SaidInput::read(actions, log_probs, values, self.discrete(), self.num_envs)?;
+        let said = said.get();
+        self.roll(py, buffer, normalizer, |env, buffer, normalizer| buffer.step(t, env, said, normalizer))
+    }
+
+    fn drain_episodes<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<i64>>)> {
+        let (returns, lengths) = self.inner.with(py, false, |inner| {
+            let (mut returns, mut lengths) = (Vec::new(), Vec::new());
+            inner.env.episodes().drain(&mut returns, &mut lengths);
+            Ok((returns, lengths))
+        })?;
+        let lengths: Vec<i64> = lengths.into_iter().map(i64::from).collect();
+        Ok((returns.into_pyarray(py), lengths.into_pyarray(py)))
+    }
+
+    fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
+        let states = self.inner.with(py, self.long, |inner| {
+            let states = (0..inner.env.num_envs()).map(|i| inner.env.state(i)).collect::<Option<Vec<_>>>();
+            states.ok_or_else(|| Error::config("states", "environments that tell their state", "others", "do without"))
+        })?;
+        let (array, mut guard) = fresh::<f64>(py, &[self.num_envs, states[0].len()])?;
+        for (row, state) in out_slice(&mut guard).chunks_exact_mut(states[0].len().max(1)).zip(&states) {
+            row.copy_from_slice(state);
+        }
+        Ok(array)
+    }
+
+    fn set_states(&self, py: Python<'_>, states: &Bound<'_, PyAny>) -> PyResult<()> {
+        let states = input::<f64>("states", states, &REAL)?;
+        let [rows, width] = states.shape() else {
+            return Err(value_error(
+                "states",
+                "shape (n, k)",
+                &format!("{:?}", states.shape()),
+                "pass what states() gave",
+            ));
+        };
+        if *rows != self.num_envs || *width == 0 {
+            return Err(value_error(
+                "states",
+                "one row per environment",
+                &format!("{:?}", states.shape()),
+                "pass what states() gave",
+            ));
+        }
+        let data = states.slice();
+        self.inner.with(py, self.long, |inner| {
+            data.chunks_exact(*width).enumerate().try_for_each(|(i, state)| inner.env.set_state(i, state))
+        })
+    }
+
+    fn rng_states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let rngs = self.inner.with(py, false, |inner| Ok(inner.env.rngs()))?;
+        let dicts = rngs.iter().map(|rng| {
+            let state = rng.state();
+            let dict = PyDict::new(py);
+            dict.set_item("state", state.state)?;
+            dict.set_item("inc", state.inc)?;
+            dict.set_item("has_uint32", u32::from(state.has_uint32))?;
+            dict.set_item("uinteger", state.uinteger)?;
+            Ok(dict)
+        });
+        PyList::new(py, dicts.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    fn set_rng_states(&self, py: Python<'_>, states: Vec<Bound<'_, PyDict>>) -> PyResult<()> {
+        let rngs = states.iter().map(|dict| {
+            Ok(Pcg64::from_state(Pcg64State {
+                state: state_item(dict, "state")?.extract()?,
+                inc: state_item(dict, "inc")?.extract()?,
+                has_uint32: state_item(dict, "has_uint32")?.extract::<u32>()? != 0,
+                uinteger: state_item(dict, "uinteger")?.extract()?,
+            }))
+        });
+        let rngs = rngs.collect::<PyResult<Vec<_>>>()?;
+        self.inner.with(py, false, |inner| inner.env.set_rngs(&rngs))
+    }
+}
+
+/// The ids of the native environments.
+#[pyfunction]
+pub(crate) fn env_ids() -> Vec<&'static str> {
+    envs::ids().collect()
+}

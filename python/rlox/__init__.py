@@ -1,0 +1,58 @@
+"""Reinforcement learning with a Rust data plane and a Python control plane.
+
+Environments, rollout buffers and advantage kernels are native and need only NumPy and Gymnasium. The trainers
+and algorithms are PyTorch and are imported when first asked for (``pip install 'rlox[torch]'``).
+
+>>> import rlox
+>>> env = rlox.VecEnv(n=8, seed=42, env_id="CartPole-v1")
+>>> env.reset_all().shape
+(8, 4)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from rlox import envs as envs
+from rlox._rlox import (
+    ClosedError,
+    CorruptFileError,
+    Normalizer,
+    RolloutBuffer,
+    RunningMeanStd,
+    __version__,
+    compute_gae,
+    compute_gae_batched,
+)
+from rlox.vector import RolloutBatch, VecEnv, collect_rollout, make_vec
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from rlox import algorithms as algorithms
+    from rlox import trainers as trainers
+
+__all__ = [
+    "ClosedError",
+    "CorruptFileError",
+    "Normalizer",
+    "RolloutBatch",
+    "RolloutBuffer",
+    "RunningMeanStd",
+    "VecEnv",
+    "__version__",
+    "collect_rollout",
+    "compute_gae",
+    "compute_gae_batched",
+    "make_vec",
+]
+
+_LAZY = ("algorithms", "trainers")
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import the PyTorch parts when they are first used, so that ``import rlox`` stays light."""
+    if name in _LAZY:
+        return importlib.import_module(f"rlox.{name}")
+    raise AttributeError(f"module 'rlox' has no attribute {name!r}")
