@@ -56,6 +56,7 @@ train: $(stamps)/train ## install rlox into .venv and train PPO on CartPole-v1
 test: test-rust test-python ## install what the tests need and run all but the slow ones
 
 test-rust: $(stamps)/venv
+	$(CARGO) run --quiet -p rlox-core --example custom_env
 	$(CARGO) test --workspace
 
 test-python: $(stamps)/test

@@ -167,7 +167,7 @@ fn wrong_count(num_envs: usize, dim: usize, got: usize) -> Error {
     Error::shape("actions", expected, format!("{got} numbers"), "pass one action per environment")
 }
 
-fn outside(env: usize, expected: String, got: String) -> Error {
+fn outside(env: usize, expected: &str, got: &str) -> Error {
     Error::action("actions", expected, format!("{got} for environment {env}"), "keep actions inside the action space")
 }
 
@@ -184,7 +184,7 @@ impl Action for i64 {
         let bad = |a: &i64| a.wrapping_sub(*start) as u64 >= *n as u64;
         if values.iter().fold(false, |any, a| any | bad(a)) {
             let env = values.iter().position(bad).unwrap_or(0);
-            return Err(outside(env, format!("integers in [{start}, {}]", start + n - 1), values[env].to_string()));
+            return Err(outside(env, &format!("integers in [{start}, {}]", start + n - 1), &values[env].to_string()));
         }
         Ok(values.iter())
     }
@@ -206,7 +206,7 @@ impl Action for [i64] {
         }
         if let Some(at) = values.iter().enumerate().position(|(i, a)| *a < 0 || *a >= limit(i % dim)) {
             let expected = format!("component {} in [0, {}]", at % dim, limit(at % dim) - 1);
-            return Err(outside(at / dim, expected, values[at].to_string()));
+            return Err(outside(at / dim, &expected, &values[at].to_string()));
         }
         Ok(values.chunks_exact(dim))
     }
@@ -224,7 +224,7 @@ impl Action for [f32] {
         }
         if values.iter().fold(false, |any, a| any | !a.is_finite()) {
             let at = values.iter().position(|a| !a.is_finite()).unwrap_or(0);
-            return Err(outside(at / dim, "finite numbers".into(), values[at].to_string()));
+            return Err(outside(at / dim, "finite numbers", &values[at].to_string()));
         }
         Ok(values.chunks_exact(dim))
     }

@@ -14,7 +14,36 @@ type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 /// From how many elements on a call may take more than 5 us.
 const LONG: usize = 4096;
 
-#[expect(clippy::too_many_arguments, reason = "the documented signature")]
+/// Generalized advantage estimation (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
+///
+/// `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`,
+/// `A_t = delta_t + gamma * lam * (1 - done_t) * A_{t+1}`, with `done = terminated | truncated` and
+/// `next_value_t = final_values_t` where an episode was truncated.
+///
+/// Args:
+///     rewards: (T,) for one trajectory or (T, N) time-major; float32 stays float32, all else is float64.
+///     values: V of the state each action was taken in, shape of `rewards`.
+///     dones: Ends of episodes, read as terminated; None where `terminated` is given.
+///     last_value: V of the state after the last step: a number, or (N,).
+///     gamma: Discount factor in [0, 1].
+///     lam: GAE's lambda in [0, 1].
+///     terminated: The task itself ended; takes the place of `dones`.
+///     truncated: The episode was cut, by a time limit for example.
+///     final_values: V of the true last observation, shape of `rewards`, read only where truncated and
+///         not terminated.
+///     out: A pair of arrays to write to, of the dtype and shape of the result.
+///
+/// Returns:
+///     (advantages, returns), both of the shape of `rewards`; returns = advantages + values.
+///
+/// Raises:
+///     TypeError: An array of no numbers, or no ends given.
+///     ValueError: Shapes that do not fit, a factor outside [0, 1], truncated rows without `final_values`.
+///
+/// >>> import numpy as np, rlox
+/// >>> advantages, returns = rlox.compute_gae(np.ones(3), np.zeros(3), [0, 0, 1], 0.0, gamma=1.0, lam=1.0)
+/// >>> returns
+/// array([3., 2., 1.])
 #[pyfunction]
 #[pyo3(signature = (rewards, values, dones, last_value, gamma=0.99, lam=0.95, *, terminated=None, truncated=None, final_values=None, out=None))]
 pub(crate) fn compute_gae<'py>(
@@ -138,7 +167,53 @@ impl<'py> Call<'_, 'py> {
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "the documented signature")]
+/// Generalized advantage estimation (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
+///
+/// `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`,
+/// `A_t = delta_t + gamma * lam * (1 - done_t) * A_{t+1}`, with `done = terminated | truncated` and
+/// `next_value_t = final_values_t` where an episode was truncated.
+///
+/// Args:
+///     rewards: (T,) for one trajectory or (T, N) time-major; float32 stays float32, all else is float64.
+///     values: V of the state each action was taken in, shape of `rewards`.
+///     dones: Ends of episodes, read as terminated; None where `terminated` is given.
+///     last_value: V of the state after the last step: a number, or (N,).
+///     gamma: Discount factor in [0, 1].
+///     lam: GAE's lambda in [0, 1].
+///     terminated: The task itself ended; takes the place of `dones`.
+///     truncated: The episode was cut, by a time limit for example.
+///     final_values: V of the true last observation, shape of `rewards`, read only where truncated and
+///         not terminated.
+///     out: A pair of arrays to write to, of the dtype and shape of the result.
+///
+/// Returns:
+///     (advantages, returns), both of the shape of `rewards`; returns = advantages + values.
+///
+/// Raises:
+///     TypeError: An array of no numbers, or no ends given.
+///     ValueError: Shapes that do not fit, a factor outside [0, 1], truncated rows without `final_values`.
+///
+/// >>> import numpy as np, rlox
+/// >>> advantages, returns = rlox.compute_gae(np.ones(3), np.zeros(3), [0, 0, 1], 0.0, gamma=1.0, lam=1.0)
+/// >>> returns
+/// array([3., 2., 1.])
+/// GAE of several trajectories laid end to end: flat and environment-major, `(n_envs * n_steps,)`.
+///
+/// Each environment's `n_steps` numbers stand together; `last_values` has one number per environment. `dones` are
+/// read as terminated. For time limits use `compute_gae` with (T, N) arrays.
+///
+/// Returns:
+///     (advantages, returns), flat as `rewards`; float32 stays float32, all else is float64.
+///
+/// Raises:
+///     TypeError: An array of no numbers.
+///     ValueError: Lengths that do not fit, a factor outside [0, 1].
+///
+/// >>> import numpy as np, rlox
+/// >>> advantages, returns = rlox.compute_gae_batched(
+/// ...     np.ones(4), np.zeros(4), np.zeros(4), np.zeros(2), n_steps=2, gamma=1.0, lam=1.0)
+/// >>> returns
+/// array([2., 1., 2., 1.])
 #[pyfunction]
 #[pyo3(signature = (rewards, values, dones, last_values, n_steps, gamma=0.99, lam=0.95))]
 pub(crate) fn compute_gae_batched<'py>(

@@ -1,4 +1,11 @@
 //! The extension module `rlox._rlox`: arrays in, arrays out, errors mapped. No logic of its own.
+#![allow(
+    clippy::doc_markdown,
+    clippy::needless_pass_by_value,
+    clippy::too_many_arguments,
+    clippy::type_complexity,
+    reason = "the documentation is Python's docstrings, and signatures follow Python's keywords and tuples"
+)]
 
 mod array;
 mod error;

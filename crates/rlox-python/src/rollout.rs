@@ -1,7 +1,6 @@
 //! `RolloutBuffer`: the core's storage with NumPy views of its fields.
 
 use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
-use pyo3::exceptions::PyAttributeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{Actions, DType, Error, Field, FieldData, PolicySaid, RolloutBuffer as Core, Transition};
@@ -11,6 +10,45 @@ use crate::error::{to_py, value_error};
 use crate::normalize::Normalizer;
 use crate::shared::Shared;
 
+/// Storage for one rollout of `n_steps` steps in `num_envs` environments, `(T, N, ...)` time-major.
+///
+/// Its fields are attributes, all views of Rust memory without a copy (`torch.from_numpy` shares it too); the next
+/// rollout writes into the same memory:
+///
+/// ==================================== ================== =============================================
+/// obs                                  (T, N, *obs_shape) what the policy saw
+/// last_obs                             (N, *obs_shape)    what follows the last step
+/// actions                              (T, N, *action_shape)
+/// log_probs, values, rewards           (T, N) float32     rewards after normalisation, if there is any
+/// terminated, truncated                (T, N) bool        never merged
+/// final_values, advantages, returns    (T, N) float32     written by `finish`
+/// ==================================== ================== =============================================
+///
+/// `final_index` and `final_obs` are copies: the rows `t * N + n` that were truncated and not terminated, and their
+/// true last observations.
+///
+/// Args:
+///     n_steps: T, at least 1.
+///     num_envs: N, at least 1.
+///     obs_shape: The shape of one observation.
+///     action_shape: The shape of one action; () for Discrete.
+///     action_dtype: "int64" or "float32".
+///     obs_dtype: "float32", "float64", "int64", "uint8" or "bool".
+///     extra: More fields: {name: (shape, dtype)}; read them with `field(name)`.
+///
+/// Raises:
+///     ValueError: A size of 0, an unknown dtype, a name twice.
+///     MemoryError: It does not fit into memory; the size asked for is named.
+///
+/// >>> import rlox
+/// >>> env = rlox.VecEnv(n=2, seed=0, env_id="CartPole-v1")
+/// >>> buffer = rlox.RolloutBuffer(3, 2, (4,))
+/// >>> env.begin_rollout(buffer)
+/// >>> for t in range(3):
+/// ...     env.step_rollout(buffer, t, [0, 1], log_probs=[-0.7, -0.7], values=[0.0, 0.0])
+/// >>> buffer.finish(last_values=[0.0, 0.0], gamma=1.0, gae_lambda=1.0)
+/// >>> buffer.returns[0]
+/// array([3., 3.], dtype=float32)
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct RolloutBuffer {
     pub(crate) inner: Shared<Core>,
@@ -160,16 +198,73 @@ impl RolloutBuffer {
         field_view(slf, name, 0, Some(slf.get().n_steps))
     }
 
-    fn __getattr__<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        // The fields are attributes: obs, actions, log_probs, values, rewards, ...
-        Self::field(slf, name).map_err(|error| PyAttributeError::new_err(error.to_string()))
+    /// What the policy saw, (T, N, *obs_shape).
+    #[getter]
+    fn obs<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::field(slf, "obs")
     }
 
+    /// The actions, (T, N, *action_shape); Discrete ones counted from 0.
+    #[getter]
+    fn actions<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::field(slf, "actions")
+    }
+
+    /// Their log-probabilities, (T, N).
+    #[getter]
+    fn log_probs<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::field(slf, "log_probs")
+    }
+
+    /// The values of the observations, (T, N).
+    #[getter]
+    fn values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::field(slf, "values")
+    }
+
+    /// The rewards, (T, N).
+    #[getter]
+    fn rewards<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::field(slf, "rewards")
+    }
+
+    /// The task itself ended, (T, N).
+    #[getter]
+    fn terminated<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::field(slf, "terminated")
+    }
+
+    /// The episode was cut, (T, N).
+    #[getter]
+    fn truncated<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::field(slf, "truncated")
+    }
+
+    /// The values of the final observations where truncated, else 0, (T, N).
+    #[getter]
+    fn final_values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::field(slf, "final_values")
+    }
+
+    /// What `finish` computed, (T, N).
+    #[getter]
+    fn advantages<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::field(slf, "advantages")
+    }
+
+    /// What `finish` computed, (T, N).
+    #[getter]
+    fn returns<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::field(slf, "returns")
+    }
+
+    /// The observations that follow the last step, (N, *obs_shape).
     #[getter]
     fn last_obs<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         field_view(slf, "obs", slf.get().n_steps, None)
     }
 
+    /// The rows `t * N + n` truncated and not terminated, (K,).
     #[getter]
     fn final_index<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
         let index =
@@ -177,6 +272,7 @@ impl RolloutBuffer {
         Ok(index.into_pyarray(py))
     }
 
+    /// Their true last observations, (K, *obs_shape).
     #[getter]
     fn final_obs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
         let (rows, data) = self.inner.with(py, false, |b| Ok((b.final_index().len(), b.final_obs().to_vec())))?;
@@ -185,6 +281,15 @@ impl RolloutBuffer {
         data.into_pyarray(py).reshape(shape)
     }
 
+    /// Starts a rollout from observations of environments elsewhere.
+    ///
+    /// Args:
+    ///     obs: (N, *obs_shape), raw.
+    ///     fresh: They come from a reset, so the normaliser's statistics take them in.
+    ///     normalizer: A `Normalizer`, or None.
+    ///
+    /// Raises:
+    ///     ValueError: A wrong shape, NaN or infinite observations.
     #[pyo3(signature = (obs, fresh=true, normalizer=None))]
     fn begin(
         &self,
@@ -201,7 +306,18 @@ impl RolloutBuffer {
         })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what the policy said and what the environments answered")]
+    /// Stores step `t`: what the policy said and what environments elsewhere answered, all of it raw.
+    ///
+    /// Args:
+    ///     t: The next step, counted from 0.
+    ///     actions, log_probs, values: (N, *action_shape), (N,), (N,).
+    ///     next_obs: (N, *obs_shape), after autoreset.
+    ///     rewards, terminated, truncated: (N,).
+    ///     final_obs: (N, *obs_shape), read where truncated and not terminated; None if there is no such row.
+    ///     normalizer: A `Normalizer`, or None.
+    ///
+    /// Raises:
+    ///     ValueError: `t` out of turn, a wrong shape; the step is not taken then.
     #[pyo3(signature = (t, actions, log_probs, values, next_obs, rewards, terminated, truncated, final_obs=None, normalizer=None))]
     fn record(
         &self,
@@ -236,6 +352,15 @@ impl RolloutBuffer {
         })
     }
 
+    /// Computes `advantages` and `returns` of a full rollout (see `rlox.compute_gae`).
+    ///
+    /// Args:
+    ///     last_values: V of `last_obs`, (N,).
+    ///     gamma, gae_lambda: In [0, 1].
+    ///     final_values: V of `final_obs`, (K,); None where K is 0.
+    ///
+    /// Raises:
+    ///     ValueError: The rollout is not full, a wrong length, a factor outside [0, 1].
     #[pyo3(signature = (last_values, gamma, gae_lambda, final_values=None))]
     fn finish(
         &self,

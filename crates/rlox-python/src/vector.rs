@@ -232,8 +232,6 @@ impl NativeVectorEnv {
         self.inner.with(py, self.long, |inner| inner.env.reset(seeds, mask, &options, row))?;
         Ok(obs)
     }
-
-    #[expect(clippy::type_complexity, reason = "the five arrays of a step")]
     fn step<'py>(
         &self,
         py: Python<'py>,
@@ -257,14 +255,12 @@ impl NativeVectorEnv {
             let out =
                 StepOut { obs: obs_out, reward, terminated: term, truncated: trunc, final_obs: &mut inner.final_obs };
             inner.env.step(actions, out)?;
-            let any = !inner.final_obs.is_empty() && term.iter().zip(trunc.iter()).any(|(a, b)| *a | *b);
+            let any = !inner.final_obs.is_empty() && term.iter().zip(trunc.iter()).any(|(a, b)| *a || *b);
             Ok(any.then(|| inner.final_obs.clone()))
         })?;
         let finals = finals.map(|data| data.into_pyarray(py).reshape([self.num_envs, self.dim])).transpose()?;
         Ok((obs, rewards, terminated, truncated, finals.map(|array| array.to_dyn().clone())))
     }
-
-    #[expect(clippy::too_many_arguments, reason = "the caller's five arrays")]
     #[pyo3(signature = (actions, obs, rewards, terminated, truncated, final_obs=None))]
     fn step_into(
         &self,
@@ -308,8 +304,6 @@ impl NativeVectorEnv {
         let seeds = seed.map(seed_of).transpose()?.map_or(Seeds::Keep, Seeds::Base);
         self.roll(py, buffer, normalizer, |env, buffer, normalizer| buffer.begin(env, seeds, normalizer))
     }
-
-    #[expect(clippy::too_many_arguments, reason = "what a policy says, and where it goes")]
     #[pyo3(signature = (buffer, t, actions, log_probs, values, normalizer=None))]
     fn step_rollout(
         &self,
@@ -336,8 +330,17 @@ impl NativeVectorEnv {
         Ok((returns.into_pyarray(py), lengths.into_pyarray(py)))
     }
 
+    fn observe<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
+        let (obs, mut guard) = fresh::<f32>(py, &[self.num_envs, self.dim])?;
+        let row = out_slice(&mut guard);
+        self.inner.with(py, self.long, |inner| inner.env.observe(row))?;
+        Ok(obs)
+    }
+
     fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
+        let mut obs = vec![0.0; self.num_envs * self.dim];
         let states = self.inner.with(py, self.long, |inner| {
+            inner.env.observe(&mut obs)?; // refuses before the first reset
             let states = (0..inner.env.num_envs()).map(|i| inner.env.state(i)).collect::<Option<Vec<_>>>();
             states.ok_or_else(|| Error::config("states", "environments that tell their state", "others", "do without"))
         })?;

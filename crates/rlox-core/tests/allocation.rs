@@ -1,0 +1,87 @@
+//! Stepping and collecting allocate nothing once they run.
+
+use rlox_core::envs::{self, MakeOptions};
+use rlox_core::{
+    ActionsMut, AutoresetMode, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions, RolloutBuffer, Seeds,
+    StepOut, VectorEnv, collect,
+};
+
+fn make(id: &str, mode: AutoresetMode) -> Box<dyn VectorEnv> {
+    let options = MakeOptions {
+        num_envs: 16,
+        seed: Some(0),
+        autoreset_mode: mode,
+        max_episode_steps: Some(Some(9)),
+        arguments: &[],
+    };
+    envs::make(id, &options).unwrap()
+}
+
+fn allocations(f: impl FnOnce()) -> u64 {
+    allocation_counter::measure(f).count_total
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(allocations(|| drop(std::hint::black_box(vec![0_u8; 10]))), 1);
+}
+
+#[test]
+fn steps_allocate_nothing() {
+    for id in envs::ids() {
+        for mode in [AutoresetMode::SameStep, AutoresetMode::NextStep] {
+            let mut env = make(id, mode);
+            let (n, d, a) = (16, env.spec().observation.dim(), env.spec().action.dim());
+            let mut policy = RandomPolicy::new(&env.spec().action).unwrap();
+            let mut rngs: Vec<_> = (0..16).map(Pcg64::seed_from).collect();
+            let (mut obs, mut final_obs, mut reward) = (vec![0.0; n * d], vec![0.0; n * d], vec![0.0; n]);
+            let (mut terminated, mut truncated) = (vec![false; n], vec![false; n]);
+            let (mut integers, mut floats) = (vec![0_i64; n * a], vec![0.0_f32; n * a]);
+            let (mut log_probs, mut values) = (vec![0.0; n], vec![0.0; n]);
+            env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut obs).unwrap();
+            let discrete = a == 1 && id.starts_with("CartPole");
+            let count = allocations(|| {
+                for _ in 0..200 {
+                    let actions = if discrete {
+                        ActionsMut::Discrete(&mut integers)
+                    } else {
+                        ActionsMut::Continuous(&mut floats)
+                    };
+                    let out = PolicyOut { actions, log_probs: &mut log_probs, values: &mut values };
+                    policy.act(&obs, &mut rngs, out).unwrap();
+                    let actions = if discrete {
+                        rlox_core::Actions::Discrete(&integers)
+                    } else {
+                        rlox_core::Actions::Continuous(&floats)
+                    };
+                    let out = StepOut {
+                        obs: &mut obs,
+                        reward: &mut reward,
+                        terminated: &mut terminated,
+                        truncated: &mut truncated,
+                        final_obs: &mut final_obs,
+                    };
+                    env.step(actions, out).unwrap();
+                }
+            });
+            assert_eq!(count, 0, "{id} {mode:?}");
+        }
+    }
+}
+
+#[test]
+fn rollouts_allocate_nothing_after_the_first() {
+    for id in envs::ids() {
+        let mut env = make(id, AutoresetMode::SameStep);
+        let mut policy = RandomPolicy::new(&env.spec().action).unwrap();
+        let mut rngs: Vec<_> = (0..16).map(Pcg64::seed_from).collect();
+        let mut buffer = RolloutBuffer::for_env(64, &*env).unwrap();
+        let mut normalizer = Normalizer::new(16, env.spec().observation.dim(), true, true, 0.99).unwrap();
+        let mut collect = || collect(&mut *env, &mut policy, &mut rngs, &mut buffer, Some(&mut normalizer), 0.99, 0.95);
+        // How many episodes are truncated varies from rollout to rollout; the store for them grows to the most seen.
+        for _ in 0..20 {
+            collect().unwrap();
+        }
+        assert_eq!(allocations(|| collect().unwrap()), 0, "{id}");
+    }
+}

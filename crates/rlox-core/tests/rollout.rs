@@ -1,0 +1,199 @@
+//! Rollouts: what is stored, what is bootstrapped, what is sent.
+
+use rlox_core::{
+    Actions, ActionsMut, AutoresetMode, DType, Env, EnvSpec, Error, FieldData, Normalizer, Pcg64, Policy, PolicyOut,
+    PolicySaid, ResetOptions, Result, RolloutBuffer, Seeds, Space, Step, Transition, VecEnv, VectorEnv, collect,
+    envs::CartPole,
+};
+
+/// Pays the action it was sent; the observation counts steps. Never terminates, limited to 2 steps.
+#[derive(Clone)]
+struct Echo {
+    steps: f32,
+    spec: EnvSpec,
+}
+
+impl Echo {
+    fn new() -> Self {
+        let spec = EnvSpec {
+            id: "Echo".into(),
+            observation: Space::uniform_box(0.0, 10.0, &[1]),
+            action: Space::uniform_box(-1.0, 1.0, &[1]),
+            max_episode_steps: Some(2),
+        };
+        Self { steps: 0.0, spec }
+    }
+}
+
+impl Env for Echo {
+    type Action = [f32];
+
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn reset(&mut self, _: &mut Pcg64, _: &ResetOptions, obs: &mut [f32]) {
+        self.steps = 0.0;
+        obs[0] = 0.0;
+    }
+
+    fn step(&mut self, action: &[f32], _: &mut Pcg64, obs: &mut [f32]) -> Step {
+        self.steps += 1.0;
+        obs[0] = self.steps;
+        Step { reward: f64::from(action[0]), terminated: false, truncated: false }
+    }
+}
+
+/// Acts 5 (outside the bounds) and values an observation x as 10 x.
+struct Five;
+
+impl Policy for Five {
+    fn act(&mut self, obs: &[f32], _: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+        if let ActionsMut::Continuous(actions) = out.actions {
+            actions.fill(5.0);
+        }
+        out.log_probs.fill(-0.5);
+        self.value(obs, out.values)
+    }
+
+    fn value(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
+        for (value, x) in values.iter_mut().zip(obs) {
+            *value = 10.0 * x;
+        }
+        Ok(())
+    }
+}
+
+fn f32s<'a>(buffer: &'a RolloutBuffer, name: &str) -> &'a [f32] {
+    let FieldData::F32(data) = buffer.field(name).unwrap().data() else { panic!("{name} is f32") };
+    data
+}
+
+#[test]
+fn one_call_collects_clips_and_bootstraps_at_truncation() {
+    let mut env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Echo::new).unwrap();
+    let mut buffer = RolloutBuffer::for_env(3, &env).unwrap();
+    collect(&mut env, &mut Five, &mut [Pcg64::seed_from(0)], &mut buffer, None, 0.5, 1.0).unwrap();
+    assert_eq!(f32s(&buffer, "obs"), [0.0, 1.0, 0.0, 1.0]);
+    assert_eq!(f32s(&buffer, "actions"), [5.0; 3], "actions are stored as the policy gave them");
+    assert_eq!(f32s(&buffer, "rewards"), [1.0; 3], "and sent inside the bounds");
+    assert_eq!((buffer.final_index(), buffer.final_obs()), (&[1][..], &[2.0][..]));
+    assert_eq!(f32s(&buffer, "final_values"), [0.0, 20.0, 0.0]);
+    // Returns: step 1 is truncated: 1 + 0.5 * V(2) = 11; step 0: 1 + 0.5 * 11; step 2: 1 + 0.5 * V(1).
+    assert_eq!(f32s(&buffer, "returns"), [6.5, 11.0, 6.0]);
+    assert_eq!(f32s(&buffer, "advantages"), [6.5, 1.0, 6.0]);
+}
+
+#[test]
+fn the_next_rollout_goes_on_where_the_last_stopped() {
+    let mut env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Echo::new).unwrap();
+    let mut buffer = RolloutBuffer::for_env(3, &env).unwrap();
+    let mut rngs = [Pcg64::seed_from(0)];
+    for first in [0.0, 1.0, 0.0] {
+        collect(&mut env, &mut Five, &mut rngs, &mut buffer, None, 0.5, 1.0).unwrap();
+        assert_eq!(f32s(&buffer, "obs")[0], first);
+    }
+}
+
+#[test]
+fn discrete_actions_are_sent_from_start() {
+    struct Shifted(EnvSpec);
+    impl Env for Shifted {
+        type Action = i64;
+        fn spec(&self) -> &EnvSpec {
+            &self.0
+        }
+        fn reset(&mut self, _: &mut Pcg64, _: &ResetOptions, obs: &mut [f32]) {
+            obs[0] = 0.0;
+        }
+        fn step(&mut self, action: &i64, _: &mut Pcg64, obs: &mut [f32]) -> Step {
+            obs[0] = *action as f32;
+            Step { reward: 0.0, terminated: false, truncated: false }
+        }
+    }
+    let spec = EnvSpec {
+        id: "Shifted".into(),
+        observation: Space::uniform_box(0.0, 10.0, &[1]),
+        action: Space::Discrete { n: 3, start: 5 },
+        max_episode_steps: None,
+    };
+    let mut env = VecEnv::new(2, Some(0), AutoresetMode::SameStep, || Shifted(spec.clone())).unwrap();
+    let mut buffer = RolloutBuffer::for_env(1, &env).unwrap();
+    buffer.begin(&mut env, Seeds::Keep, None).unwrap();
+    let said = PolicySaid { actions: Actions::Discrete(&[0, 2]), log_probs: &[0.0; 2], values: &[0.0; 2] };
+    buffer.step(0, &mut env, said, None).unwrap();
+    assert_eq!(f32s(&buffer, "obs"), [0.0, 0.0, 5.0, 7.0]);
+}
+
+#[test]
+fn steps_out_of_turn_and_unfinished_rollouts_are_refused() {
+    let mut env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, CartPole::default).unwrap();
+    let mut buffer = RolloutBuffer::for_env(2, &env).unwrap();
+    let said = PolicySaid { actions: Actions::Discrete(&[0]), log_probs: &[0.0], values: &[0.0] };
+    let text = |result: Result<()>| result.unwrap_err().to_string();
+    assert!(text(buffer.step(0, &mut env, said, None)).contains("begun"));
+    buffer.begin(&mut env, Seeds::Base(1), None).unwrap();
+    assert!(text(buffer.step(1, &mut env, said, None)).contains("0, the next step"));
+    assert!(text(buffer.finish(&[0.0], &[], 0.9, 0.9)).contains("0 of 2 steps"));
+    let bad = PolicySaid { actions: Actions::Discrete(&[7]), ..said };
+    assert!(matches!(buffer.step(0, &mut env, bad, None), Err(Error::Action(_))));
+    let wrong_kind = PolicySaid { actions: Actions::Continuous(&[0.0]), ..said };
+    assert!(matches!(buffer.step(0, &mut env, wrong_kind, None), Err(Error::Space(_))));
+    buffer.step(0, &mut env, said, None).unwrap();
+    buffer.step(1, &mut env, said, None).unwrap();
+    assert!(text(buffer.step(2, &mut env, said, None)).contains("full"));
+    assert!(matches!(buffer.finish(&[0.0], &[], 1.5, 0.9), Err(Error::Config(_))));
+    buffer.finish(&[0.0], &[], 0.9, 0.9).unwrap();
+}
+
+#[test]
+fn only_environments_that_reset_in_the_same_step_fill_rollouts() {
+    let mut env = VecEnv::new(1, Some(0), AutoresetMode::NextStep, CartPole::default).unwrap();
+    let mut buffer = RolloutBuffer::for_env(2, &env).unwrap();
+    assert!(buffer.begin(&mut env, Seeds::Keep, None).unwrap_err().to_string().contains("NextStep"));
+}
+
+#[test]
+fn what_other_environments_answer_is_recorded_alike() {
+    let mut env = VecEnv::new(2, Some(0), AutoresetMode::SameStep, Echo::new).unwrap();
+    let mut native = RolloutBuffer::for_env(2, &env).unwrap();
+    let mut foreign = RolloutBuffer::new(2, 2, (&[1], DType::F32), (&[1], DType::F32)).unwrap();
+    native.begin(&mut env, Seeds::Keep, None).unwrap();
+    foreign.begin_with(&[0.0, 0.0], true, None).unwrap();
+    let said = PolicySaid { actions: Actions::Continuous(&[0.5, 0.5]), log_probs: &[0.1; 2], values: &[0.2; 2] };
+    for t in 0..2 {
+        native.step(t, &mut env, said, None).unwrap();
+        let last = t == 1;
+        let answered = Transition {
+            next_obs: if last { &[0.0, 0.0] } else { &[1.0, 1.0] },
+            rewards: &[0.5, 0.5],
+            terminated: &[false; 2],
+            truncated: &[last; 2],
+            final_obs: if last { &[2.0, 2.0] } else { &[] },
+        };
+        if last {
+            let missing = Transition { final_obs: &[], ..answered };
+            assert!(matches!(foreign.record(t, said, missing, None), Err(Error::Shape(_))));
+        }
+        foreign.record(t, said, answered, None).unwrap();
+    }
+    native.finish(&[1.0; 2], &[3.0; 2], 0.9, 0.8).unwrap();
+    foreign.finish(&[1.0; 2], &[3.0; 2], 0.9, 0.8).unwrap();
+    for (a, b) in native.fields().zip(foreign.fields()) {
+        assert_eq!(a, b);
+    }
+    assert_eq!(native.final_obs(), foreign.final_obs());
+}
+
+#[test]
+fn fields_of_ones_own_have_shape_and_dtype() {
+    let buffer = RolloutBuffer::new(4, 2, (&[8, 8, 3], DType::U8), (&[], DType::I64)).unwrap();
+    let buffer = buffer.with_field("hidden", &[16], DType::F64).unwrap();
+    assert_eq!(buffer.field("hidden").unwrap().rows(), 8);
+    assert_eq!(buffer.field("obs").unwrap().dtype(), DType::U8);
+    assert!(matches!(buffer.with_field("values", &[], DType::F32), Err(Error::Config(_))));
+    assert!(matches!(
+        RolloutBuffer::new(1 << 40, 1 << 40, (&[4], DType::F32), (&[], DType::I64)),
+        Err(Error::Memory(_))
+    ));
+}

@@ -1,0 +1,239 @@
+//! The rules of vectorised environments, on an environment whose every number can be worked out by hand.
+
+use rlox_core::envs::{self, CartPole, MakeOptions};
+use rlox_core::{
+    Actions, AutoresetMode, Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Seeds, Space, Step, StepOut, VecEnv,
+    VectorEnv,
+};
+
+/// Counts up by its action; terminates at 3 or more. The observation is (count, which episode).
+#[derive(Clone)]
+struct Counter {
+    count: f32,
+    episode: f32,
+    spec: EnvSpec,
+}
+
+impl Counter {
+    fn new() -> Self {
+        let spec = EnvSpec {
+            id: "Counter".into(),
+            observation: Space::uniform_box(0.0, 100.0, &[2]),
+            action: Space::discrete(4),
+            max_episode_steps: Some(5),
+        };
+        Self { count: 0.0, episode: 0.0, spec }
+    }
+}
+
+impl Env for Counter {
+    type Action = i64;
+
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn reset(&mut self, _: &mut Pcg64, options: &ResetOptions, obs: &mut [f32]) {
+        self.count = options.get("count").unwrap_or(0.0) as f32;
+        self.episode += 1.0;
+        obs.copy_from_slice(&[self.count, self.episode]);
+    }
+
+    fn step(&mut self, action: &i64, _: &mut Pcg64, obs: &mut [f32]) -> Step {
+        self.count += *action as f32;
+        obs.copy_from_slice(&[self.count, self.episode]);
+        Step { reward: *action as f64, terminated: self.count >= 3.0, truncated: false }
+    }
+
+    fn check_options(&self, options: &ResetOptions) -> Result<()> {
+        options.only(&["count"])
+    }
+}
+
+struct Batch<V> {
+    env: V,
+    obs: Vec<f32>,
+    reward: Vec<f64>,
+    terminated: Vec<bool>,
+    truncated: Vec<bool>,
+    final_obs: Vec<f32>,
+}
+
+impl<V: VectorEnv> Batch<V> {
+    fn new(env: V) -> Self {
+        let (n, d) = (env.num_envs(), env.spec().observation.dim());
+        Self {
+            env,
+            obs: vec![0.0; n * d],
+            reward: vec![0.0; n],
+            terminated: vec![false; n],
+            truncated: vec![false; n],
+            final_obs: vec![-1.0; n * d],
+        }
+    }
+
+    fn reset(&mut self, mask: Option<&[bool]>, options: &ResetOptions) -> Result<()> {
+        self.env.reset(Seeds::Keep, mask, options, &mut self.obs)
+    }
+
+    fn step(&mut self, actions: &[i64]) -> Result<()> {
+        let out = StepOut {
+            obs: &mut self.obs,
+            reward: &mut self.reward,
+            terminated: &mut self.terminated,
+            truncated: &mut self.truncated,
+            final_obs: &mut self.final_obs,
+        };
+        self.env.step(Actions::Discrete(actions), out)
+    }
+}
+
+fn counters(n: usize, mode: AutoresetMode) -> Batch<VecEnv<Counter>> {
+    let mut batch = Batch::new(VecEnv::new(n, Some(0), mode, Counter::new).unwrap());
+    batch.reset(None, &ResetOptions::default()).unwrap();
+    batch
+}
+
+#[test]
+fn same_step_gives_the_next_episode_and_the_true_last_observation() {
+    let mut batch = counters(2, AutoresetMode::SameStep);
+    batch.step(&[3, 1]).unwrap();
+    assert_eq!(batch.obs, [0.0, 2.0, 1.0, 1.0]);
+    assert_eq!(batch.final_obs, [3.0, 1.0, -1.0, -1.0], "only rows that ended are written");
+    assert_eq!((&batch.reward[..], &batch.terminated[..]), (&[3.0, 1.0][..], &[true, false][..]));
+}
+
+#[test]
+fn next_step_resets_in_a_step_of_its_own() {
+    let mut batch = counters(2, AutoresetMode::NextStep);
+    batch.step(&[3, 1]).unwrap();
+    assert_eq!((batch.obs[0], batch.terminated[0]), (3.0, true));
+    batch.step(&[2, 1]).unwrap();
+    assert_eq!(batch.obs, [0.0, 2.0, 2.0, 1.0]);
+    assert_eq!((batch.reward[0], batch.terminated[0]), (0.0, false), "the action of a reset row is ignored");
+}
+
+#[test]
+fn disabled_waits_for_a_reset_by_mask() {
+    let mut batch = counters(2, AutoresetMode::Disabled);
+    batch.step(&[3, 1]).unwrap();
+    let before = batch.obs.clone();
+    let error = batch.step(&[1, 1]).unwrap_err();
+    assert!(matches!(error, Error::Action(_)) && error.to_string().contains("environment 0"), "{error}");
+    assert_eq!(batch.obs, before);
+    batch.reset(Some(&[true, false]), &ResetOptions::new([("count", 1.0)])).unwrap();
+    assert_eq!(batch.obs, [1.0, 2.0, 1.0, 1.0], "the other environment keeps its observation");
+    batch.step(&[1, 1]).unwrap();
+    assert_eq!(batch.obs[..1], [2.0]);
+}
+
+#[test]
+fn the_time_limit_truncates_and_may_coincide_with_the_end() {
+    let mut batch = counters(2, AutoresetMode::SameStep);
+    for _ in 0..4 {
+        batch.step(&[0, 0]).unwrap();
+        assert_eq!(batch.truncated, [false, false]);
+    }
+    batch.step(&[0, 3]).unwrap();
+    assert_eq!((&batch.terminated[..], &batch.truncated[..]), (&[false, true][..], &[true, true][..]));
+    assert_eq!(batch.final_obs, [0.0, 1.0, 3.0, 1.0]);
+}
+
+#[test]
+fn episodes_are_counted_with_return_and_length() {
+    let mut batch = counters(2, AutoresetMode::SameStep);
+    batch.step(&[2, 0]).unwrap();
+    batch.step(&[2, 3]).unwrap();
+    let (mut returns, mut lengths) = (Vec::new(), Vec::new());
+    batch.env.episodes().drain(&mut returns, &mut lengths);
+    assert_eq!((returns, lengths), (vec![4.0, 3.0], vec![2, 2]));
+}
+
+#[test]
+fn a_refused_call_changes_nothing() {
+    let mut batch = counters(2, AutoresetMode::SameStep);
+    let mut twin = counters(2, AutoresetMode::SameStep);
+    assert!(matches!(batch.step(&[0, 4]), Err(Error::Action(_))));
+    assert!(matches!(batch.step(&[0]), Err(Error::Shape(_))));
+    assert!(matches!(batch.reset(None, &ResetOptions::new([("size", 1.0)])), Err(Error::Config(_))));
+    assert!(matches!(batch.reset(Some(&[true]), &ResetOptions::default()), Err(Error::Shape(_))));
+    batch.truncated.pop();
+    assert!(matches!(batch.step(&[0, 0]), Err(Error::Shape(_))));
+    batch.truncated.push(false);
+    batch.step(&[1, 2]).unwrap();
+    twin.step(&[1, 2]).unwrap();
+    assert_eq!(batch.obs, twin.obs);
+}
+
+#[test]
+fn stepping_before_reset_is_refused() {
+    let mut batch = Batch::new(VecEnv::new(2, None, AutoresetMode::SameStep, Counter::new).unwrap());
+    assert!(batch.step(&[0, 0]).unwrap_err().to_string().contains("call reset first"));
+    assert!(batch.reset(Some(&[true, false]), &ResetOptions::default()).is_err(), "one would stay without a state");
+    assert!(batch.env.observe(&mut [0.0; 4]).is_err());
+}
+
+#[test]
+fn environment_i_draws_from_seed_plus_i() {
+    let make = |n, seed| Batch::new(VecEnv::new(n, Some(seed), AutoresetMode::SameStep, CartPole::default).unwrap());
+    let (mut three, mut one) = (make(3, 10), make(1, 12));
+    three.reset(None, &ResetOptions::default()).unwrap();
+    one.reset(None, &ResetOptions::default()).unwrap();
+    assert_eq!(three.obs[8..], one.obs[..]);
+    three.env.reset(Seeds::Each(&[None, Some(12), None]), None, &ResetOptions::default(), &mut three.obs).unwrap();
+    assert_eq!(three.obs[4..8], one.obs[..]);
+    let mut again = make(3, 10);
+    again.reset(None, &ResetOptions::default()).unwrap();
+    again.reset(None, &ResetOptions::default()).unwrap();
+    assert_eq!(three.obs[..4], again.obs[..4], "a stream without a new seed goes on");
+}
+
+#[test]
+fn streams_without_a_seed_differ() {
+    let mut batch = Batch::new(VecEnv::new(2, None, AutoresetMode::SameStep, CartPole::default).unwrap());
+    batch.reset(None, &ResetOptions::default()).unwrap();
+    assert_ne!(batch.obs[..4], batch.obs[4..]);
+}
+
+#[test]
+fn random_streams_can_be_taken_out_and_put_back() {
+    let mut batch = Batch::new(VecEnv::new(2, Some(3), AutoresetMode::SameStep, CartPole::default).unwrap());
+    let rngs = batch.env.rngs();
+    batch.reset(None, &ResetOptions::default()).unwrap();
+    let first = batch.obs.clone();
+    batch.env.set_rngs(&rngs).unwrap();
+    batch.reset(None, &ResetOptions::default()).unwrap();
+    assert_eq!(batch.obs, first);
+    assert!(batch.env.set_rngs(&rngs[..1]).is_err());
+}
+
+#[test]
+fn a_state_put_back_goes_on_alike() {
+    let make = || {
+        let options = MakeOptions {
+            num_envs: 1,
+            seed: Some(1),
+            autoreset_mode: AutoresetMode::SameStep,
+            max_episode_steps: None,
+            arguments: &[],
+        };
+        envs::make("CartPole-v1", &options).unwrap()
+    };
+    let (mut a, mut b) = (make(), make());
+    let mut obs = [0.0; 4];
+    a.reset(Seeds::Keep, None, &ResetOptions::default(), &mut obs).unwrap();
+    b.set_state(0, &a.state(0).unwrap()).unwrap();
+    let mut other = [0.0; 4];
+    b.observe(&mut other).unwrap();
+    assert_eq!(obs, other);
+    assert!(b.set_state(1, &[0.0; 4]).is_err());
+    assert!(b.set_state(0, &[0.0; 3]).is_err());
+}
+
+#[test]
+fn too_many_environments_are_refused_before_memory_is_taken() {
+    let error = VecEnv::new(1 << 62, Some(0), AutoresetMode::SameStep, CartPole::default).unwrap_err();
+    assert!(matches!(error, Error::Memory(_)) && error.to_string().contains("4611686018427387904"), "{error}");
+    let error = VecEnv::new(0, Some(0), AutoresetMode::SameStep, CartPole::default).unwrap_err();
+    assert!(matches!(error, Error::Config(_)));
+}

@@ -1,0 +1,96 @@
+//! An environment of one's own: one `impl Env`, and rollouts, statistics and advantages come with it.
+//!
+//! Run it with `cargo run --release -p rlox-core --example custom_env`.
+
+use rlox_core::{
+    ActionsMut, AutoresetMode, Env, EnvSpec, FieldData, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions, Result,
+    RolloutBuffer, Space, Step, VecEnv, VectorEnv, collect,
+};
+
+/// A walker on a line of cells starts in the middle; the right end pays 1, the left end nothing.
+struct Walk {
+    cell: i64,
+    cells: i64,
+    spec: EnvSpec,
+}
+
+impl Walk {
+    fn new(cells: i64) -> Self {
+        let spec = EnvSpec {
+            id: "Walk-v0".into(),
+            observation: Space::uniform_box(0.0, 1.0, &[1]),
+            action: Space::discrete(2),
+            max_episode_steps: Some(100),
+        };
+        Self { cell: 0, cells, spec }
+    }
+
+    fn observe(&self, obs: &mut [f32]) {
+        obs[0] = self.cell as f32 / (self.cells - 1) as f32;
+    }
+}
+
+impl Env for Walk {
+    type Action = i64;
+
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn reset(&mut self, rng: &mut Pcg64, _: &ResetOptions, obs: &mut [f32]) {
+        self.cell = self.cells / 2 + rng.integers(-1, 2);
+        self.observe(obs);
+    }
+
+    fn step(&mut self, action: &i64, _: &mut Pcg64, obs: &mut [f32]) -> Step {
+        self.cell += 2 * action - 1;
+        self.observe(obs);
+        let (left, right) = (self.cell <= 0, self.cell >= self.cells - 1);
+        Step { reward: f64::from(u8::from(right)), terminated: left || right, truncated: false }
+    }
+}
+
+/// Goes right with the probability it is given.
+struct Biased(f64);
+
+impl Policy for Biased {
+    fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+        if let ActionsMut::Discrete(actions) = out.actions {
+            for ((action, log_prob), rng) in actions.iter_mut().zip(out.log_probs).zip(rngs) {
+                let right = rng.random() < self.0;
+                *action = i64::from(right);
+                *log_prob = if right { self.0.ln() } else { (1.0 - self.0).ln() } as f32;
+            }
+        }
+        self.value(obs, out.values)
+    }
+
+    fn value(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
+        // The chance of a fair walker to end on the right is how far right it stands.
+        values.copy_from_slice(obs);
+        Ok(())
+    }
+}
+
+fn mean_return(policy: &mut dyn Policy) -> Result<(f64, f32)> {
+    let mut env = VecEnv::new(16, Some(0), AutoresetMode::SameStep, || Walk::new(9))?;
+    let mut buffer = RolloutBuffer::for_env(256, &env)?;
+    let mut rngs: Vec<_> = (0..16).map(Pcg64::seed_from).collect();
+    collect(&mut env, policy, &mut rngs, &mut buffer, None, 1.0, 0.95)?;
+    let (mut returns, mut lengths) = (Vec::new(), Vec::new());
+    env.episodes().drain(&mut returns, &mut lengths);
+    let Some(FieldData::F32(advantages)) = buffer.field("advantages").map(|field| field.data()) else {
+        return Ok((0.0, 0.0));
+    };
+    let mean_advantage = advantages.iter().sum::<f32>() / advantages.len() as f32;
+    Ok((returns.iter().sum::<f64>() / returns.len() as f64, mean_advantage))
+}
+
+#[expect(clippy::print_stdout, reason = "an example prints")]
+fn main() -> Result<()> {
+    let (random, advantage) = mean_return(&mut RandomPolicy::new(&Space::discrete(2))?)?;
+    println!("random walker:      mean return {random:.2}, mean advantage {advantage:+.3}");
+    let (biased, advantage) = mean_return(&mut Biased(0.75))?;
+    println!("walker with a bias: mean return {biased:.2}, mean advantage {advantage:+.3}");
+    Ok(())
+}

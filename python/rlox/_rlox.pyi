@@ -1,0 +1,198 @@
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+_F32: TypeAlias = npt.NDArray[np.float32]
+_F64: TypeAlias = npt.NDArray[np.float64]
+_I64: TypeAlias = npt.NDArray[np.int64]
+_Bool: TypeAlias = npt.NDArray[np.bool_]
+_Floats: TypeAlias = npt.NDArray[np.floating[Any]]
+
+__version__: str
+
+class ClosedError(ValueError): ...
+class CorruptFileError(ValueError): ...
+
+def compute_gae(
+    rewards: npt.ArrayLike,
+    values: npt.ArrayLike,
+    dones: npt.ArrayLike | None,
+    last_value: npt.ArrayLike,
+    gamma: float = 0.99,
+    lam: float = 0.95,
+    *,
+    terminated: npt.ArrayLike | None = None,
+    truncated: npt.ArrayLike | None = None,
+    final_values: npt.ArrayLike | None = None,
+    out: tuple[_Floats, _Floats] | None = None,
+) -> tuple[_Floats, _Floats]: ...
+def compute_gae_batched(
+    rewards: npt.ArrayLike,
+    values: npt.ArrayLike,
+    dones: npt.ArrayLike,
+    last_values: npt.ArrayLike,
+    n_steps: int,
+    gamma: float = 0.99,
+    lam: float = 0.95,
+) -> tuple[_Floats, _Floats]: ...
+def env_ids() -> list[str]: ...
+
+@final
+class Normalizer:
+    def __new__(
+        cls,
+        num_envs: int,
+        obs_shape: Sequence[int],
+        *,
+        obs: bool = True,
+        reward: bool = True,
+        gamma: float = 0.99,
+        clip_obs: float = 10.0,
+        clip_reward: float = 10.0,
+        epsilon: float = 1e-8,
+    ) -> Normalizer: ...
+    def update_obs(self, obs: npt.ArrayLike) -> None: ...
+    def normalize_obs(self, obs: npt.ArrayLike) -> _F32: ...
+    def state(self) -> dict[str, _F64]: ...
+    def load_state(self, state: Mapping[str, npt.ArrayLike]) -> None: ...
+
+@final
+class RunningMeanStd:
+    def __new__(cls, shape: Sequence[int] = ()) -> RunningMeanStd: ...
+    def update(self, x: npt.ArrayLike) -> None: ...
+    def merge(self, other: RunningMeanStd) -> None: ...
+    @property
+    def mean(self) -> _F64: ...
+    @property
+    def var(self) -> _F64: ...
+    @property
+    def count(self) -> float: ...
+
+@final
+class RolloutBuffer:
+    def __new__(
+        cls,
+        n_steps: int,
+        num_envs: int,
+        obs_shape: Sequence[int],
+        action_shape: Sequence[int] = (),
+        *,
+        action_dtype: Literal["int64", "float32"] = "int64",
+        obs_dtype: Literal["float32", "float64", "int64", "uint8", "bool"] = "float32",
+        extra: Mapping[str, tuple[Sequence[int], str]] | None = None,
+    ) -> RolloutBuffer: ...
+    @property
+    def n_steps(self) -> int: ...
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def obs(self) -> npt.NDArray[Any]: ...
+    @property
+    def last_obs(self) -> npt.NDArray[Any]: ...
+    @property
+    def actions(self) -> npt.NDArray[Any]: ...
+    @property
+    def log_probs(self) -> _F32: ...
+    @property
+    def values(self) -> _F32: ...
+    @property
+    def rewards(self) -> _F32: ...
+    @property
+    def terminated(self) -> _Bool: ...
+    @property
+    def truncated(self) -> _Bool: ...
+    @property
+    def final_values(self) -> _F32: ...
+    @property
+    def advantages(self) -> _F32: ...
+    @property
+    def returns(self) -> _F32: ...
+    @property
+    def final_index(self) -> _I64: ...
+    @property
+    def final_obs(self) -> _F32: ...
+    def field(self, name: str) -> npt.NDArray[Any]: ...
+    def begin(
+        self, obs: npt.ArrayLike, fresh: bool = True, normalizer: Normalizer | None = None
+    ) -> None: ...
+    def record(
+        self,
+        t: int,
+        actions: npt.ArrayLike,
+        log_probs: npt.ArrayLike,
+        values: npt.ArrayLike,
+        next_obs: npt.ArrayLike,
+        rewards: npt.ArrayLike,
+        terminated: npt.ArrayLike,
+        truncated: npt.ArrayLike,
+        final_obs: npt.ArrayLike | None = None,
+        normalizer: Normalizer | None = None,
+    ) -> None: ...
+    def finish(
+        self,
+        last_values: npt.ArrayLike,
+        gamma: float,
+        gae_lambda: float,
+        final_values: npt.ArrayLike | None = None,
+    ) -> None: ...
+
+@final
+class NativeVectorEnv:
+    def __new__(
+        cls,
+        env_id: str,
+        num_envs: int,
+        seed: int | None = None,
+        autoreset_mode: str = "SameStep",
+        max_episode_steps: int | None = None,
+        kwargs: Mapping[str, float] | None = None,
+    ) -> NativeVectorEnv: ...
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def env_id(self) -> str: ...
+    @property
+    def autoreset_mode(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+    def close(self) -> None: ...
+    def spec(self) -> dict[str, Any]: ...
+    def reset(
+        self,
+        seed: int | Sequence[int | None] | None = None,
+        mask: _Bool | None = None,
+        options: Mapping[str, float] | None = None,
+    ) -> _F32: ...
+    def step(self, actions: npt.ArrayLike) -> tuple[_F32, _F64, _Bool, _Bool, _F32 | None]: ...
+    def step_into(
+        self,
+        actions: npt.ArrayLike,
+        obs: _F32,
+        rewards: _F64,
+        terminated: _Bool,
+        truncated: _Bool,
+        final_obs: _F32 | None = None,
+    ) -> None: ...
+    def begin_rollout(
+        self,
+        buffer: RolloutBuffer,
+        normalizer: Normalizer | None = None,
+        seed: int | None = None,
+    ) -> None: ...
+    def step_rollout(
+        self,
+        buffer: RolloutBuffer,
+        t: int,
+        actions: npt.ArrayLike,
+        log_probs: npt.ArrayLike,
+        values: npt.ArrayLike,
+        normalizer: Normalizer | None = None,
+    ) -> None: ...
+    def drain_episodes(self) -> tuple[_F64, _I64]: ...
+    def observe(self) -> _F32: ...
+    def states(self) -> _F64: ...
+    def set_states(self, states: npt.ArrayLike) -> None: ...
+    def rng_states(self) -> list[dict[str, int]]: ...
+    def set_rng_states(self, states: Sequence[Mapping[str, int]]) -> None: ...

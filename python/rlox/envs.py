@@ -1,0 +1,138 @@
+"""The native environments as Gymnasium's registry knows them: `rlox/CartPole-v1` and so on.
+
+Importing `rlox` registers them, for `gymnasium.make` as well as `gymnasium.make_vec`:
+
+>>> import gymnasium as gym
+>>> gym.make("rlox/CartPole-v1").reset(seed=42)[0]
+array([ 0.0273956 , -0.00611216,  0.03585979,  0.0197368 ], dtype=float32)
+>>> gym.make_vec("rlox:rlox/Pendulum-v1", 64)
+VecEnv(rlox/Pendulum-v1, num_envs=64)
+"""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
+
+from rlox import spaces, streams
+from rlox._rlox import NativeVectorEnv, env_ids
+from rlox.rendering import Renderer, frames_per_second
+from rlox.vec_env import VecEnv
+
+Obs = npt.NDArray[np.float32]
+
+
+class NativeEnv(gym.Env[Obs, Any]):
+    """One native environment as a `gymnasium.Env`; `gymnasium.make` adds the time limit.
+
+    All its randomness comes from `np_random`, as in Gymnasium's environment of the same id.
+
+    Args:
+        env_id: A native id, such as "CartPole-v1".
+        render_mode: None, "human" or "rgb_array" (needs pygame).
+        **env_kwargs: The environment's own arguments.
+
+    Raises:
+        ValueError: Unknown id, mode or argument.
+
+    >>> env = NativeEnv("Pendulum-v1", g=9.81)
+    >>> obs, info = env.reset(seed=1)
+    >>> obs, reward, terminated, truncated, info = env.step(np.array([0.5]))
+    >>> terminated, truncated
+    (False, False)
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array"]}  # noqa: RUF012  # Gymnasium's declaration
+
+    def __init__(self, env_id: str, render_mode: str | None = None, **env_kwargs: float) -> None:
+        modes = self.metadata["render_modes"]
+        if render_mode is not None and render_mode not in modes:
+            raise ValueError(
+                f"render_mode: expected None or one of {modes}, got {render_mode!r}; choose one"
+            )
+        self._native = NativeVectorEnv(env_id, 1, None, "Disabled", -1, env_kwargs)
+        about = self._native.spec()
+        self.observation_space = spaces.from_native(about["observation"])
+        self.action_space = spaces.from_native(about["action"])
+        self.metadata = {**self.metadata, "render_fps": frames_per_second(env_id)}
+        self.render_mode = render_mode
+        self._renderer = None if render_mode is None else Renderer(env_id, render_mode)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Obs, dict[str, Any]]:
+        """Starts an episode; `options` are the environment's own numbers.
+
+        Raises:
+            ValueError: Unknown or senseless options.
+        """
+        super().reset(seed=seed)
+        # Native environments draw only when they are reset, so this is all np_random has to follow.
+        self._native.set_rng_states([streams.state_for_native(self.np_random)])
+        obs = self._native.reset(None, None, options)
+        (stream,) = self._native.rng_states()
+        self.np_random.bit_generator.state = streams.state_for_numpy(stream)
+        if self.render_mode == "human":
+            self.render()
+        return obs[0], {}
+
+    def step(self, action: npt.ArrayLike) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """Takes one step.
+
+        Raises:
+            ValueError: An action outside the space, or an episode that is over or was never begun.
+            TypeError: An action of another kind.
+        """
+        obs, rewards, terminated, truncated, _ = self._native.step(np.asarray(action)[None])
+        if self.render_mode == "human":
+            self.render()
+        return obs[0], float(rewards[0]), bool(terminated[0]), bool(truncated[0]), {}
+
+    def render(self) -> npt.NDArray[np.uint8] | None:
+        """A frame (height, width, 3) uint8 by Gymnasium's renderer; None in "human" mode."""
+        if self._renderer is None:
+            gym.logger.warn("render() needs a render mode: make the environment with 'rgb_array'.")
+            return None
+        return self._renderer.draw(self._native.states()[0])
+
+    def close(self) -> None:
+        """Frees the environment; later calls raise `rlox.ClosedError`. Closing twice is allowed."""
+        self._native.close()
+        if self._renderer is not None:
+            self._renderer.close()
+
+
+def make_native_vec(
+    num_envs: int = 1,
+    *,
+    env_id: str,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    **kwargs: Any,
+) -> VecEnv:
+    """What `gymnasium.make_vec` calls: a `VecEnv` with Gymnasium's default autoreset mode.
+
+    >>> make_native_vec(2, env_id="CartPole-v1").metadata["autoreset_mode"].name
+    'NEXT_STEP'
+    """
+    return VecEnv(num_envs, None, env_id, autoreset_mode=autoreset_mode, **kwargs)
+
+
+def register() -> None:
+    """Registers `rlox/ID` for every native id that is not registered yet."""
+    for env_id in env_ids():
+        if f"rlox/{env_id}" in gym.registry:
+            continue
+        original = gym.spec(env_id)
+        gym.register(
+            f"rlox/{env_id}",
+            entry_point="rlox.envs:NativeEnv",
+            vector_entry_point="rlox.envs:make_native_vec",
+            max_episode_steps=original.max_episode_steps,
+            reward_threshold=original.reward_threshold,
+            kwargs={"env_id": env_id},
+        )
+
+
+register()

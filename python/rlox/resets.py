@@ -1,0 +1,53 @@
+"""What starts and ends episodes in a batch: reset masks, and rows of final observations."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Flags = npt.NDArray[np.bool_]
+
+
+def split_options(
+    options: dict[str, Any] | None, num_envs: int
+) -> tuple[Flags | None, dict[str, Any] | None]:
+    """The "reset_mask" of reset options, checked, and the other options.
+
+    Raises:
+        TypeError, ValueError: In Gymnasium's words, for a mask that is not what it must be.
+
+    >>> split_options({"low": 0.0, "reset_mask": np.array([True, False])}, num_envs=2)
+    (array([ True, False]), {'low': 0.0})
+    """
+    if not options:
+        return None, None
+    others = dict(options)
+    if "reset_mask" not in others:
+        return None, others
+    mask = others.pop("reset_mask")
+    if not isinstance(mask, np.ndarray):
+        raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
+    if mask.shape != (num_envs,):
+        raise ValueError(
+            f"`options['reset_mask']` must have shape `({num_envs},)`, got {mask.shape}"
+        )
+    if mask.dtype != np.bool_:
+        raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
+    if not mask.any():
+        raise ValueError(
+            "`options['reset_mask']` must contain a boolean array with at least one True value, "
+            f"got reset_mask={mask}"
+        )
+    return mask, others
+
+
+def object_rows(chosen: Flags, rows: npt.NDArray[Any]) -> npt.NDArray[np.object_]:
+    """An object array with copies of the chosen rows, None elsewhere.
+
+    >>> object_rows(np.array([False, True]), np.array([[1.0], [2.0]])).tolist()
+    [None, array([2.])]
+    """
+    objects = np.empty(len(chosen), dtype=object)
+    for i, row in zip(np.flatnonzero(chosen).tolist(), rows[chosen], strict=True):
+        objects[i] = row
+    return objects

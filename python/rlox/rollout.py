@@ -1,0 +1,254 @@
+"""Collecting steps: `collect_rollout`, and what it needs of environments."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from rlox import spaces
+from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
+
+Floats = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
+
+
+class RolloutEnv(Protocol):
+    """What rollouts need of N environments: `VecEnv` and `ForeignVecEnv` have it."""
+
+    @property
+    def num_envs(self) -> int:
+        """How many environments there are."""
+
+    @property
+    def single_observation_space(self) -> gym.Space[Any]:
+        """The observation space of one environment."""
+
+    @property
+    def single_action_space(self) -> gym.Space[Any]:
+        """The action space of one environment."""
+
+    @property
+    def action_stream(self) -> np.random.Generator:
+        """The stream that uniformly random actions come from."""
+
+    def begin_rollout(
+        self,
+        buffer: RolloutBuffer,
+        normalizer: Normalizer | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """Puts the first observations of a rollout into `buffer.obs[0]`.
+
+        The first time, or where a seed is given, they come from a reset, else from where the
+        environments stand. With a normaliser they are normalised (and counted, after a reset).
+
+        Raises:
+            ValueError: Another mode than SAME_STEP, or a buffer made for other environments.
+        """
+
+    def step_rollout(
+        self,
+        buffer: RolloutBuffer,
+        t: int,
+        actions: npt.ArrayLike,
+        log_probs: npt.ArrayLike,
+        values: npt.ArrayLike,
+        normalizer: Normalizer | None = None,
+    ) -> None:
+        """Stores row `t` of what a policy said, steps with its actions, stores what came back.
+
+        Args:
+            buffer: Made for these environments; `begin_rollout` was called with it.
+            t: 0, 1, ... in order.
+            actions: (N, ...). Box actions are stored as they are and clipped to the bounds for the
+                environment; Discrete ones count from 0, the space's start is added.
+            log_probs: float32 (N,).
+            values: float32 (N,).
+            normalizer: Normalises the observations and rewards that are stored.
+
+        Raises:
+            ValueError: Not the next `t`, wrong shapes, actions out of range or not finite.
+            TypeError: Actions of another kind.
+        """
+
+    def drain_episodes(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Returns (sums of raw rewards) and lengths of the episodes ended since the last call."""
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """T steps of N environments, time-major; the arrays are views of one `RolloutBuffer`.
+
+    | field | shape | dtype | meaning |
+    |---|---|---|---|
+    | obs | (T, N, ...) | float32 | the observations acted on |
+    | actions | (T, N, ...) | int64, float32 | as the policy gave them; Discrete ones count from 0 |
+    | log_probs | (T, N) | float32 | log-probabilities of the actions |
+    | values | (T, N) | float32 | the policy's values of `obs` |
+    | rewards | (T, N) | float32 | |
+    | terminated, truncated | (T, N) | bool | the task ended; the episode was cut |
+    | advantages, returns | (T, N) | float32 | GAE, and advantages + values |
+    """
+
+    obs: Floats
+    actions: npt.NDArray[Any]
+    log_probs: Floats
+    values: Floats
+    rewards: Floats
+    terminated: Flags
+    truncated: Flags
+    advantages: Floats
+    returns: Floats
+
+
+Said = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
+
+
+def collect_rollout(
+    env: RolloutEnv,
+    policy: Any,
+    n_steps: int,
+    gamma: float = 0.99,
+    gae_lambda: float = 0.95,
+) -> RolloutBatch:
+    """Collects `n_steps` steps from each environment and computes advantages.
+
+    The environments go on where the last rollout left them. Where an episode is truncated, the
+    value of its true last observation is bootstrapped.
+
+    Args:
+        env: A `VecEnv`, or what `make_vec` makes of another environment.
+        policy: None for uniformly random actions (values 0), a callable from observations (N, ...)
+            to actions or to (actions, log_probs, values), or a torch module with
+            `get_action_and_logprob(obs) -> (actions, log_probs)` and `get_value(obs) -> values`.
+            Actions are (N, ...), Discrete ones counted from 0; log_probs and values are (N,).
+        n_steps: T, at least 1.
+        gamma: Discount in [0, 1].
+        gae_lambda: In [0, 1].
+
+    Raises:
+        TypeError: `env` is not made for rollouts.
+        ValueError: A number out of range; what a step of the environment refuses.
+        MemoryError: The rollout does not fit into memory.
+
+    >>> from rlox import VecEnv
+    >>> batch = collect_rollout(VecEnv(n=4, seed=0), None, n_steps=8)
+    >>> batch.obs.shape, batch.advantages.shape
+    ((8, 4, 4), (8, 4))
+    """
+    if not hasattr(env, "step_rollout"):
+        raise TypeError(
+            f"env: expected a VecEnv or ForeignVecEnv, got {type(env).__name__}; "
+            "pass rlox.make_vec(env)"
+        )
+    for name, value in (("gamma", gamma), ("gae_lambda", gae_lambda)):
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name}: expected a number in [0, 1], got {value}; correct it")
+    space = env.single_action_space
+    buffer = RolloutBuffer(
+        n_steps,
+        env.num_envs,
+        env.single_observation_space.shape or (),
+        space.shape or (),
+        action_dtype=spaces.action_dtype(space),
+    )
+    act, worth = _policy(policy, space, env.action_stream)
+    env.begin_rollout(buffer)
+    obs = buffer.obs
+    for t in range(n_steps):
+        env.step_rollout(buffer, t, *act(obs[t]))
+    final_values = worth(buffer.final_obs) if len(buffer.final_index) else None
+    buffer.finish(worth(buffer.last_obs), gamma, gae_lambda, final_values)
+    names = RolloutBatch.__dataclass_fields__
+    return RolloutBatch(**{name: getattr(buffer, name) for name in names})
+
+
+def _policy(
+    policy: Any, space: gym.Space[Any], stream: np.random.Generator
+) -> tuple[Callable[[Floats], Said], Callable[[Floats], npt.ArrayLike]]:
+    """What to do with observations, and what they are worth, for each kind of policy."""
+    if hasattr(policy, "get_action_and_logprob"):
+        return _torch_policy(policy)
+    if policy is None:
+        log_prob = spaces.uniform_log_prob(space)
+
+    def act(obs: Floats) -> Said:
+        zeros = np.zeros(len(obs), np.float32)
+        if policy is None:
+            return spaces.random_actions(space, stream, (len(obs),)), zeros + log_prob, zeros
+        said = policy(obs)
+        if isinstance(said, tuple):
+            actions, log_probs, values = said
+            return actions, log_probs, values
+        return said, zeros, zeros
+
+    return act, lambda obs: act(obs)[2]
+
+
+def _torch_policy(
+    module: Any,
+) -> tuple[Callable[[Floats], Said], Callable[[Floats], npt.ArrayLike]]:
+    import torch
+
+    device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+
+    def act(obs: Floats) -> Said:
+        with torch.no_grad():
+            rows = torch.as_tensor(obs, device=device)
+            said = (*module.get_action_and_logprob(rows)[:2], module.get_value(rows))
+            actions, log_probs, values = (np.asarray(x.cpu()) for x in said)
+            return actions, log_probs, values.reshape(len(obs))
+
+    def value(obs: Floats) -> npt.ArrayLike:
+        with torch.no_grad():
+            values = module.get_value(torch.as_tensor(obs, device=device))
+            return np.asarray(values.reshape(len(obs)).cpu())
+
+    return act, value
+
+
+def collect_steps(
+    native: NativeVectorEnv,
+    start: Floats,
+    space: gym.Space[Any],
+    n: int,
+    choose: np.random.Generator | Callable[[Floats], npt.ArrayLike],
+) -> dict[str, npt.NDArray[Any]]:
+    """`n` steps from the observations `start`, (N, d): the body of `VecEnv.collect_n_steps`."""
+    num_envs, dim = start.shape
+    lead = (n, num_envs)
+    try:
+        obs = np.empty((n + 1, num_envs, dim), np.float32)
+        final = np.empty((*lead, dim), np.float32)
+        rewards = np.empty(lead)
+        terminated, truncated = np.empty(lead, np.bool_), np.empty(lead, np.bool_)
+        actions = np.empty((*lead, *(space.shape or ())), spaces.action_dtype(space))
+    except (MemoryError, ValueError) as error:
+        raise MemoryError(f"n: expected steps that fit into memory, got {n}; {error}") from error
+    if isinstance(choose, np.random.Generator):
+        flat = (n * num_envs, *(space.shape or ()))
+        chosen = spaces.random_actions(space, choose, flat[:1])
+        actions[:] = spaces.sent_actions(space, chosen, n * num_envs).reshape(actions.shape)
+    obs[0] = start
+    rows = zip(actions, obs, obs[1:], rewards, terminated, truncated, final, strict=False)
+    for action, now, *out in rows:
+        if isinstance(choose, np.random.Generator):
+            native.step_into(action, *out)
+        else:
+            said = choose(now)
+            native.step_into(said, *out)
+            action[...] = said
+    ended = np.flatnonzero(terminated | truncated)
+    return {
+        "obs": obs[:n],
+        "actions": actions,
+        "rewards": rewards,
+        "terminated": terminated,
+        "truncated": truncated,
+        "last_obs": obs[n],
+        "final_index": ended,
+        "final_obs": final.reshape(n * num_envs, dim)[ended],
+    }

@@ -1,0 +1,144 @@
+"""Gymnasium spaces of native environments; actions as rollouts store and environments want them.
+
+A rollout stores Discrete and MultiDiscrete actions counted from 0 and Box actions unclipped; an
+environment gets the space's `start` added and Box actions clipped to the bounds.
+"""
+
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+
+def from_native(space: dict[str, Any]) -> gym.Space[Any]:
+    """The Gymnasium space of a native description.
+
+    >>> from_native({"kind": "discrete", "n": 3, "start": 5})
+    Discrete(3, start=5)
+    """
+    match space["kind"]:
+        case "discrete":
+            return spaces.Discrete(space["n"], start=space["start"])
+        case "multi_discrete":
+            return spaces.MultiDiscrete(space["nvec"])
+        case "multi_binary":
+            return spaces.MultiBinary(space["n"])
+        case _:
+            low, high = (np.reshape(space[side], space["shape"]) for side in ("low", "high"))
+            return spaces.Box(low, high, dtype=np.float32)
+
+
+def _counts(space: gym.Space[Any]) -> npt.NDArray[np.int64] | None:
+    """How many values each component of an integer action has; None for Box."""
+    match space:
+        case spaces.Discrete():
+            return np.asarray(space.n, dtype=np.int64)
+        case spaces.MultiDiscrete():
+            return np.asarray(space.nvec, dtype=np.int64)
+        case spaces.MultiBinary():
+            return np.full(space.shape, 2, dtype=np.int64)
+        case spaces.Box():
+            return None
+    raise TypeError(
+        f"action space: expected Discrete, MultiDiscrete, MultiBinary or Box, got {space}; "
+        "flatten it with gymnasium.wrappers.TransformAction"
+    )
+
+
+def action_dtype(space: gym.Space[Any]) -> Literal["int64", "float32"]:
+    """The dtype in which a rollout stores actions of this space: "int64" or "float32".
+
+    Raises:
+        TypeError: The space is none of Discrete, MultiDiscrete, MultiBinary and Box.
+
+    >>> action_dtype(spaces.Discrete(2)), action_dtype(spaces.Box(-1, 1, (3,)))
+    ('int64', 'float32')
+    """
+    return "float32" if _counts(space) is None else "int64"
+
+
+def sent_actions(space: gym.Space[Any], stored: npt.ArrayLike, num_envs: int) -> npt.NDArray[Any]:
+    """Stored actions, (num_envs, ...), as the environment wants them, in the space's dtype.
+
+    Raises:
+        ValueError: Wrong shape, a Box action that is not finite, an integer action out of range.
+        TypeError: Fractional actions for an integer space.
+
+    >>> sent_actions(spaces.Discrete(3, start=5), [0, 2], num_envs=2)
+    array([5, 7])
+    >>> sent_actions(spaces.Box(0, 1, (1,)), [[-3.0]], num_envs=1)
+    array([[0.]], dtype=float32)
+    """
+    actions = np.asarray(stored)
+    shape = (num_envs, *(space.shape or ()))
+    if actions.shape != shape:
+        raise ValueError(
+            f"actions: expected shape {shape}, got {actions.shape}; pass one action per environment"
+        )
+    counts = _counts(space)
+    if counts is None:
+        assert isinstance(space, spaces.Box)
+        _refuse(~np.isfinite(actions), actions, "finite numbers")
+        clipped: npt.NDArray[Any] = np.clip(actions, space.low, space.high).astype(space.dtype)
+        return clipped
+    if actions.dtype.kind not in "iu":
+        raise TypeError(
+            f"actions: expected integers, got dtype {actions.dtype}; convert them to int64 first"
+        )
+    _refuse((actions < 0) | (actions >= counts), actions, f"integers in [0, {counts})")
+    start = 0 if isinstance(space, spaces.MultiBinary) else getattr(space, "start", 0)
+    sent: npt.NDArray[Any] = (actions + start).astype(space.dtype)
+    return sent
+
+
+def _refuse(bad: npt.NDArray[np.bool_], actions: npt.NDArray[Any], expected: str) -> None:
+    if bad.any():
+        at = tuple(np.argwhere(bad)[0])
+        raise ValueError(
+            f"actions: expected {expected}, got {actions[at]} for environment {at[0]}; "
+            "keep actions inside the action space"
+        )
+
+
+def random_actions(
+    space: gym.Space[Any], rng: np.random.Generator, lead: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    """Uniform actions as a rollout stores them, shape (*lead, *space.shape), int64 or float32.
+
+    Raises:
+        ValueError: A Box without finite bounds has no uniform distribution.
+
+    >>> random_actions(spaces.Discrete(1, start=9), np.random.default_rng(0), (2, 3)).tolist()
+    [[0, 0, 0], [0, 0, 0]]
+    """
+    shape = (*lead, *(space.shape or ()))
+    counts = _counts(space)
+    if counts is not None:
+        return rng.integers(counts, size=shape)
+    low, high = _finite_bounds(space)
+    return np.clip(rng.uniform(low, high, shape).astype(np.float32), low, high)
+
+
+def uniform_log_prob(space: gym.Space[Any]) -> float:
+    """The log-probability (of Box actions: log-density) of each of the uniform `random_actions`.
+
+    >>> round(uniform_log_prob(spaces.MultiDiscrete([2, 5])), 4)
+    -2.3026
+    """
+    counts = _counts(space)
+    if counts is not None:
+        return -float(np.log(counts).sum())
+    low, high = _finite_bounds(space)
+    return -float(np.log(high.astype(np.float64) - low).sum())
+
+
+def _finite_bounds(space: gym.Space[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    assert isinstance(space, spaces.Box)
+    if not space.is_bounded():
+        raise ValueError(
+            f"policy: expected an action space with finite bounds for random actions, got {space}; "
+            "pass a policy"
+        )
+    return space.low, space.high

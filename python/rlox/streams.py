@@ -1,0 +1,94 @@
+"""Random streams: seeds of several environments, a native PCG64 as NumPy's and back."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Seed = int | Sequence[int | None] | None
+
+
+def seed_each(seed: Seed, num_envs: int) -> Sequence[int | None] | None:
+    """One seed for each environment: an int s stands for s, s + 1, ...; None for none at all.
+
+    Raises:
+        ValueError: In Gymnasium's words, for a sequence of another length.
+
+    >>> list(seed_each(5, num_envs=3))
+    [5, 6, 7]
+    """
+    if seed is None:
+        return None
+    if isinstance(seed, int | np.integer):
+        return range(int(seed), int(seed) + num_envs)
+    if len(seed) != num_envs:
+        raise ValueError(
+            "If seeds are passed as a list the length must match "
+            f"num_envs={num_envs} but got length={len(seed)}."
+        )
+    return seed
+
+
+def seeds_after(
+    given: Sequence[int | None],
+    mask: npt.NDArray[np.bool_] | None,
+    before: Sequence[int | None] | None,
+) -> Sequence[int | None]:
+    """The seed that each environment was last given, None where it never was given one.
+
+    >>> seeds_after([7, None, 9], np.array([True, True, False]), before=[0, 1, 2])
+    [7, 1, 2]
+    """
+    if mask is None and isinstance(given, range):
+        return given
+    old = [None] * len(given) if before is None else before
+    taken = [True] * len(given) if mask is None else mask.tolist()
+    rows = zip(given, taken, old, strict=True)
+    return [was if new is None or not take else new for new, take, was in rows]
+
+
+def state_for_numpy(stream: dict[str, int]) -> dict[str, Any]:
+    """A native stream as the `state` of NumPy's PCG64."""
+    return {
+        "bit_generator": "PCG64",
+        "state": {"state": stream["state"], "inc": stream["inc"]},
+        "has_uint32": stream["has_uint32"],
+        "uinteger": stream["uinteger"],
+    }
+
+
+def state_for_native(generator: np.random.Generator) -> dict[str, int]:
+    """Where a NumPy generator stands, as a native stream.
+
+    Raises:
+        ValueError: The generator is not a PCG64.
+
+    >>> sorted(state_for_native(np.random.default_rng(0)))
+    ['has_uint32', 'inc', 'state', 'uinteger']
+    """
+    state: dict[str, Any] = dict(generator.bit_generator.state)
+    if state["bit_generator"] != "PCG64":
+        raise ValueError(
+            f"np_random: expected a generator over PCG64, got {state['bit_generator']}; "
+            "use numpy.random.default_rng"
+        )
+    rest = {key: int(state[key]) for key in ("has_uint32", "uinteger")}
+    return {**state["state"], **rest}
+
+
+def to_numpy(stream: dict[str, int]) -> np.random.Generator:
+    """A NumPy generator that goes on where the native stream stands."""
+    bits = np.random.PCG64(0)
+    bits.state = state_for_numpy(stream)  # type: ignore[assignment]  # NumPy's TypedDict is private
+    return np.random.Generator(bits)
+
+
+def action_stream(seed: Seed) -> np.random.Generator:
+    """The stream of uniformly random actions that belongs to the seed of some environments."""
+    if seed is None or isinstance(seed, int | np.integer):
+        known: int | list[int] | None = seed
+    else:
+        known = [s for s in seed if s is not None]
+    # The spawn key keeps this stream apart from those of the environments, which have none.
+    return np.random.default_rng(np.random.SeedSequence(known, spawn_key=(0,)))

@@ -1,0 +1,339 @@
+"""`VecEnv`: the native vector environments, by the rules of `gymnasium.vector.VectorEnv`."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from rlox import spaces, streams
+from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
+from rlox.rendering import Renderer, frames_per_second
+from rlox.resets import object_rows, split_options
+from rlox.rollout import collect_steps
+from rlox.streams import Seed
+
+Obs = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
+Frame = npt.NDArray[np.uint8]
+
+
+class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
+    """`n` native environments stepped together; environment i draws from the seed `seed + i`.
+
+    `env_id` is a native id, with or without the prefix `rlox/`: the same seeds and actions give the
+    trajectories of Gymnasium's environment of that id.
+
+    Args:
+        n: How many environments, at least 1.
+        seed: For the first reset; None takes entropy from the operating system.
+        env_id: Such as "CartPole-v1".
+        autoreset_mode: When a finished environment starts anew; rollouts need SAME_STEP.
+        max_episode_steps: None for the id's own time limit, -1 for none.
+        render_mode: None or "rgb_array".
+        **env_kwargs: The environment's own: `sutton_barto_reward` (CartPole), `g` (Pendulum).
+
+    Raises:
+        ValueError: Unknown id (near ones are named), argument or mode; a number out of range.
+        MemoryError: `n` environments do not fit into memory; the size asked for is named.
+        rlox.ClosedError: From every method after `close`.
+
+    Example:
+        >>> env = VecEnv(n=2, seed=0, env_id="CartPole-v1")
+        >>> obs, infos = env.reset()
+        >>> obs.shape, obs.dtype
+        ((2, 4), dtype('float32'))
+        >>> obs, rewards, terminated, truncated, infos = env.step([0, 1])
+        >>> rewards
+        array([1., 1.])
+    """
+
+    def __init__(
+        self,
+        n: int = 1,
+        seed: int | None = None,
+        env_id: str = "CartPole-v1",
+        *,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+        max_episode_steps: int | None = None,
+        render_mode: str | None = None,
+        **env_kwargs: float,
+    ) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(
+                f"render_mode: expected None or 'rgb_array', got {render_mode!r}; pass one of them"
+            )
+        mode = autoreset_mode.value if isinstance(autoreset_mode, AutoresetMode) else autoreset_mode
+        name = str(env_id).removeprefix("rlox/")
+        self._native = native = NativeVectorEnv(name, n, seed, mode, max_episode_steps, env_kwargs)
+        self._step = native.step
+        if type(self).step_into is VecEnv.step_into:
+            # The native method itself, so that nothing runs between the caller and Rust.
+            self.__dict__["step_into"] = native.step_into
+        self._seed: Seed = seed
+        self._seeds = streams.seed_each(seed, n)
+        self._action_stream: np.random.Generator | None = None
+        self._renderer: Renderer | None = None
+        self._started = False
+
+        about = native.spec()
+        self.num_envs = native.num_envs
+        self.single_observation_space = spaces.from_native(about["observation"])
+        self.single_action_space = spaces.from_native(about["action"])
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.render_mode = render_mode
+        self.metadata = {
+            "render_modes": ["rgb_array"],
+            "render_fps": frames_per_second(name),
+            "autoreset_mode": AutoresetMode(mode),
+        }
+        self.spec = copy.deepcopy(gym.registry.get(f"rlox/{name}"))
+        if self.spec is not None:
+            given = {"render_mode": render_mode, "max_episode_steps": max_episode_steps}
+            self.spec.kwargs.update({key: value for key, value in given.items() if value})
+            self.spec.kwargs.update(env_kwargs, num_envs=n, autoreset_mode=mode)
+
+    def reset(
+        self, *, seed: Seed = None, options: dict[str, Any] | None = None
+    ) -> tuple[Obs, dict[str, Any]]:
+        """Starts episodes in all environments, or where `options["reset_mask"]` is true.
+
+        Args:
+            seed: An int s seeds environment i with s + i; a sequence has one seed (None: go on) for
+                each environment; None lets all streams go on.
+            options: "reset_mask", bool (n,), and the environment's own numbers: "low", "high"
+                (CartPole), "x_init", "y_init" (Pendulum). The dict is not changed.
+
+        Returns:
+            The observations of all environments, float32 (n, d), and infos: an empty dict.
+
+        Raises:
+            TypeError: "reset_mask" is not a NumPy array of bools.
+            ValueError: A "reset_mask" of another shape or without any True, a wrong number of
+                seeds, unknown or senseless options. Nothing has changed then.
+
+        >>> env = VecEnv(n=2)
+        >>> bool((env.reset(seed=7)[0] == env.reset(seed=[7, 8])[0]).all())
+        True
+        """
+        given = streams.seed_each(seed, self.num_envs)
+        mask, numbers = split_options(options, self.num_envs)
+        obs = self._native.reset(seed, mask, numbers)
+        self._started = True
+        if given is not None:
+            self._seed, self._action_stream = seed, None
+            self._seeds = streams.seeds_after(given, mask, self._seeds)
+        return obs, {}
+
+    def step(
+        self, actions: npt.ArrayLike
+    ) -> tuple[Obs, npt.NDArray[np.float64], Flags, Flags, dict[str, Any]]:
+        """Steps all environments; every array returned is fresh.
+
+        Args:
+            actions: One per environment, anything `np.asarray` takes: integers (n,) for Discrete,
+                real numbers (n, k) for Box, used as float32.
+
+        Returns:
+            obs float32 (n, d), rewards float64 (n,), terminated bool (n,), truncated bool (n,) and
+            infos. Where an episode ended in SAME_STEP mode, `infos["final_obs"]`, an object array,
+            has the true last observation (None elsewhere), with the mask "_final_obs".
+
+        Raises:
+            ValueError: Actions of another shape, out of range or not finite; a step before the
+                first reset, or of a finished environment in DISABLED mode.
+            TypeError: Actions of another kind. After either, nothing has moved.
+        """
+        obs, rewards, terminated, truncated, final_obs = self._step(actions)
+        if final_obs is None:
+            return obs, rewards, terminated, truncated, {}
+        done = terminated | truncated
+        infos = {
+            "final_obs": object_rows(done, final_obs),
+            "_final_obs": done,
+            "final_info": {},
+            "_final_info": done.copy(),
+        }
+        return obs, rewards, terminated, truncated, infos
+
+    def step_into(
+        self,
+        actions: npt.ArrayLike,
+        obs: Obs,
+        rewards: npt.NDArray[np.float64],
+        terminated: Flags,
+        truncated: Flags,
+        final_obs: Obs | None = None,
+    ) -> None:
+        """Steps all environments and writes into the caller's arrays; nothing is allocated.
+
+        Args:
+            actions: As for `step`.
+            obs: float32 (n, d). All arrays are C-contiguous and writeable.
+            rewards: float64 (n,).
+            terminated: bool (n,).
+            truncated: bool (n,).
+            final_obs: float32 (n, d). Written in SAME_STEP mode, only where an episode ended.
+
+        Raises:
+            TypeError: An array of another dtype.
+            ValueError: An array of another shape, and what `step` raises. Nothing has moved then.
+
+        >>> env = VecEnv(n=2, seed=0)
+        >>> obs, rewards = env.reset_all(), np.empty(2)
+        >>> env.step_into([0, 1], obs, rewards, np.empty(2, bool), np.empty(2, bool))
+        >>> rewards
+        array([1., 1.])
+        """
+        self._native.step_into(actions, obs, rewards, terminated, truncated, final_obs)
+
+    def reset_all(self, seed: Seed = None) -> Obs:
+        """Starts an episode in every environment; the observations, float32 (n, d).
+
+        >>> VecEnv(n=3, env_id="Pendulum-v1").reset_all(seed=1).shape
+        (3, 3)
+        """
+        return self.reset(seed=seed)[0]
+
+    def step_all(self, actions: npt.ArrayLike) -> dict[str, Any]:
+        """`step`, as a dict.
+
+        Returns:
+            obs float32 (n, d), rewards float64 (n,), terminated and truncated bool (n,), and
+            terminal_obs: a list with the true last observation, float32 (d,), where an episode
+            ended in this step, None elsewhere.
+
+        >>> env = VecEnv(n=2, seed=0)
+        >>> _ = env.reset_all()
+        >>> env.step_all([1, 0])["terminal_obs"]
+        [None, None]
+        """
+        obs, rewards, terminated, truncated, final_obs = self._step(actions)
+        if final_obs is not None:
+            last = object_rows(terminated | truncated, final_obs).tolist()
+        elif self.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP:
+            last = [None] * self.num_envs
+        else:
+            last = object_rows(terminated | truncated, obs).tolist()
+        return {
+            "obs": obs,
+            "rewards": rewards,
+            "terminated": terminated,
+            "truncated": truncated,
+            "terminal_obs": last,
+        }
+
+    def collect_n_steps(
+        self, n: int, policy: Callable[[Obs], npt.ArrayLike] | None = None
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Makes `n` steps from where the environments stand (the first time: from a reset).
+
+        Args:
+            n: How many steps, at least 1.
+            policy: From observations, float32 (N, d), to actions as `step` takes them. None:
+                uniformly random actions from a stream that the last seed given decides.
+
+        Returns:
+            Time-major arrays: obs (n, N, d), the observations acted on; actions (n, N, ...);
+            rewards float64, terminated, truncated (n, N); last_obs (N, d); final_index int64 (k,):
+            the rows t * N + i that ended an episode; final_obs (k, d): their last observations.
+
+        Raises:
+            ValueError: Another mode than SAME_STEP, `n` below 1, and what `step` raises.
+            MemoryError: `n` steps do not fit into memory.
+
+        >>> VecEnv(n=2, seed=0).collect_n_steps(5)["obs"].shape
+        (5, 2, 4)
+        """
+        if self.metadata["autoreset_mode"] is not AutoresetMode.SAME_STEP:
+            raise ValueError(
+                f"autoreset_mode: expected SAME_STEP, got {self.metadata['autoreset_mode'].name}; "
+                "make the VecEnv with autoreset_mode=AutoresetMode.SAME_STEP"
+            )
+        nowhere = np.zeros(self.num_envs, np.bool_)
+        start = self._native.reset(None, nowhere) if self._started else self.reset_all()
+        choose = self.action_stream if policy is None else policy
+        return collect_steps(self._native, start, self.single_action_space, n, choose)
+
+    def begin_rollout(
+        self,
+        buffer: RolloutBuffer,
+        normalizer: Normalizer | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """Puts the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
+        self._native.begin_rollout(buffer, normalizer, seed)
+        self._started = True
+        if seed is not None:
+            self._seed, self._action_stream = seed, None
+            self._seeds = streams.seed_each(seed, self.num_envs)
+
+    def step_rollout(
+        self,
+        buffer: RolloutBuffer,
+        t: int,
+        actions: npt.ArrayLike,
+        log_probs: npt.ArrayLike,
+        values: npt.ArrayLike,
+        normalizer: Normalizer | None = None,
+    ) -> None:
+        """Stores row `t`, steps, stores what came back; see `RolloutEnv.step_rollout`."""
+        self._native.step_rollout(buffer, t, actions, log_probs, values, normalizer)
+
+    def drain_episodes(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Returns (sums of raw rewards) and lengths of the episodes that ended since the last call.
+
+        In the order they ended; the newest 16,384 if there were more.
+
+        >>> VecEnv(n=2).drain_episodes()
+        (array([], dtype=float64), array([], dtype=int64))
+        """
+        return self._native.drain_episodes()
+
+    @property
+    def action_stream(self) -> np.random.Generator:
+        """The stream that uniformly random actions come from; the last seed given decides it."""
+        if self._action_stream is None:
+            self._action_stream = streams.action_stream(self._seed)
+        return self._action_stream
+
+    @property  # type: ignore[misc]  # read-only, as SyncVectorEnv
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # and one each
+        """Each environment's random stream where it stands, as NumPy generators (copies)."""
+        return tuple(map(streams.to_numpy, self._native.rng_states()))
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]  # one each
+        """The seed each stream was last given; -1 for entropy from the operating system."""
+        seeds = [None] * self.num_envs if self._seeds is None else self._seeds
+        return tuple(-1 if seed is None else seed for seed in seeds)
+
+    def render(self) -> tuple[Frame, ...] | None:
+        """A frame (height, width, 3) uint8 of every environment, by Gymnasium's renderer.
+
+        Raises:
+            ValueError: Before the first reset.
+            gymnasium.error.DependencyNotInstalled: pygame is missing.
+        """
+        if self.render_mode is None:
+            gym.logger.warn("render() needs a render mode: make the VecEnv with 'rgb_array'.")
+            return None
+        if not self._started:
+            raise ValueError(
+                "render: expected environments that have been reset, got a call before; reset first"
+            )
+        if self._renderer is None:
+            self._renderer = Renderer(self._native.env_id, self.render_mode)
+        frames = map(self._renderer.draw, self._native.states())
+        return tuple(frame for frame in frames if frame is not None)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Frees the environments; what `close` calls, once."""
+        self._native.close()
+        if self._renderer is not None:
+            self._renderer.close()

@@ -1,0 +1,218 @@
+"""Native environments against Gymnasium's, step by step: every number is equal."""
+
+from itertools import pairwise
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+from rlox import VecEnv
+
+NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
+N = 8
+
+
+def theirs(env_id, mode, n=N, **kwargs):
+    return SyncVectorEnv([lambda: gym.make(env_id, **kwargs)] * n, autoreset_mode=mode)
+
+
+def actions_for(env_id, obs, rng):
+    """Half of them act at random, half balance the pole so that time limits are reached."""
+    if env_id == "Pendulum-v1":
+        return rng.uniform(-3, 3, (len(obs), 1)).astype(np.float32)  # beyond the bounds too
+    random = rng.integers(0, 2, len(obs))
+    balancing = (obs[:, 2] + 0.4 * obs[:, 3] + 0.05 * obs[:, 1] + 0.02 * obs[:, 0] > 0).astype(int)
+    return np.where(np.arange(len(obs)) % 2, balancing, random)
+
+
+def assert_infos_equal(ours, expected):
+    assert ours.keys() == expected.keys()
+    for key, value in expected.items():
+        if isinstance(value, dict):
+            assert_infos_equal(ours[key], value)
+        elif value.dtype == object:
+            assert ours[key].dtype == object
+            for a, b in zip(ours[key], value, strict=True):
+                assert (a is None) == (b is None)
+                assert a is None or (a.dtype == b.dtype and np.array_equal(a, b))
+        else:
+            assert ours[key].dtype == value.dtype
+            assert np.array_equal(ours[key], value)
+
+
+def assert_steps_equal(ours, expected):
+    for name, a, b in zip(
+        ("obs", "rewards", "terminated", "truncated"), ours[:4], expected[:4], strict=True
+    ):
+        assert a.dtype == b.dtype, name
+        assert np.array_equal(a, b), name
+    assert_infos_equal(ours[4], expected[4])
+
+
+def run_in_lockstep(env_id, mode, steps, seed=123, **kwargs):
+    """Steps both; returns how often an episode ended by (termination, truncation, both at once)."""
+    ours = VecEnv(N, env_id=env_id, autoreset_mode=mode, **kwargs)
+    ref = theirs(env_id, mode, **kwargs)
+    obs, infos = ours.reset(seed=seed)
+    expected, expected_infos = ref.reset(seed=seed)
+    assert np.array_equal(obs, expected)
+    assert_infos_equal(infos, expected_infos)
+    rng = np.random.default_rng(seed)
+    ends = np.zeros(3, int)
+    for _ in range(steps):
+        actions = actions_for(env_id, obs, rng)
+        result = ours.step(actions)
+        assert_steps_equal(result, ref.step(actions))
+        obs, _, terminated, truncated, _ = result
+        done = terminated | truncated
+        ends += [terminated.sum(), truncated.sum(), (terminated & truncated).sum()]
+        if mode is DISABLED and done.any():
+            obs, _ = ours.reset(options={"reset_mask": done})
+            assert np.array_equal(obs, ref.reset(options={"reset_mask": done.copy()})[0])
+    for a, b in zip(ours.np_random, ref.np_random, strict=True):
+        assert a.bit_generator.state == b.bit_generator.state
+    assert ours.np_random_seed == ref.np_random_seed
+    ours.close()
+    ref.close()
+    return ends
+
+
+@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_a_hundred_thousand_steps_are_equal(env_id, mode):
+    terminated, truncated, _ = run_in_lockstep(env_id, mode, 100_000 // N)
+    assert truncated > 10
+    assert (terminated > 1000) == (env_id == "CartPole-v1")
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_masked_resets_are_equal(env_id):
+    assert run_in_lockstep(env_id, DISABLED, 2500).sum() > 50
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_short_time_limits_are_equal_also_where_both_ends_meet(mode):
+    assert (run_in_lockstep("CartPole-v1", mode, 600, max_episode_steps=12) > 0).all()
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize(
+    ("env_id", "kwargs"),
+    [
+        ("CartPole-v1", {"sutton_barto_reward": True}),
+        ("Pendulum-v1", {"g": 9.81}),
+        ("Pendulum-v1", {"g": 0}),
+        ("Pendulum-v1", {"max_episode_steps": 1}),
+        ("CartPole-v1", {"max_episode_steps": -1}),
+    ],
+)
+def test_the_environments_arguments_are_gymnasiums(env_id, kwargs, mode):
+    run_in_lockstep(env_id, mode, 700, **kwargs)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**63 + 5, [5] * N, list(range(N))[::-1]])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_every_seed_starts_as_gymnasiums(env_id, seed):
+    ours, ref = VecEnv(N, env_id=env_id), theirs(env_id, SAME_STEP)
+    for each in (seed, None, seed):
+        assert np.array_equal(ours.reset(seed=each)[0], ref.reset(seed=each)[0])
+    assert ours.np_random_seed == ref.np_random_seed
+
+
+def test_a_list_of_seeds_may_leave_streams_going_on():
+    ours, ref = VecEnv(3), theirs("CartPole-v1", SAME_STEP, n=3)
+    for seed in (7, [1, None, 3], [None, None, 5]):
+        assert np.array_equal(ours.reset(seed=seed)[0], ref.reset(seed=seed)[0])
+    assert ours.np_random_seed == ref.np_random_seed == (1, 8, 5)
+
+
+def test_the_constructors_seed_is_the_first_resets():
+    assert np.array_equal(
+        VecEnv(4, seed=11).reset_all(), theirs("CartPole-v1", SAME_STEP, n=4).reset(seed=11)[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options"),
+    [
+        ("CartPole-v1", {"low": -0.2, "high": 0.3}),
+        ("CartPole-v1", {"low": 0.01}),
+        ("CartPole-v1", {"high": np.float32(0.5)}),
+        ("CartPole-v1", {"low": 0, "high": 0}),
+        ("Pendulum-v1", {"x_init": 0.5, "y_init": 0.1}),
+        ("Pendulum-v1", {"y_init": 0}),
+        ("Pendulum-v1", {}),
+    ],
+)
+def test_reset_options_are_gymnasiums(env_id, options):
+    ours, ref = VecEnv(4, env_id=env_id), theirs(env_id, SAME_STEP, n=4)
+    ours.reset(seed=1), ref.reset(seed=1)
+    mask = np.array([True, False, True, True])
+    for seed, more in (
+        (2, {}),
+        (None, {}),
+        (3, {"reset_mask": mask}),
+        (None, {"reset_mask": mask}),
+    ):
+        obs, _ = ours.reset(seed=seed, options={**options, **more})
+        assert np.array_equal(obs, ref.reset(seed=seed, options={**options, **more})[0])
+
+
+def test_a_masked_reset_in_the_middle_cancels_a_pending_autoreset():
+    ours = VecEnv(2, autoreset_mode=NEXT_STEP, max_episode_steps=3)
+    ref = theirs("CartPole-v1", NEXT_STEP, n=2, max_episode_steps=3)
+    for env in (ours, ref):
+        env.reset(seed=0)
+    for step in range(12):
+        if step == 3:  # both are done now
+            mask = np.array([True, False])
+            assert np.array_equal(
+                ours.reset(options={"reset_mask": mask})[0],
+                ref.reset(options={"reset_mask": mask})[0],
+            )
+        assert_steps_equal(ours.step([0, 1]), ref.step(np.array([0, 1])))
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_episode_statistics_are_those_of_gymnasiums_wrapper(mode):
+    for env_id in ("CartPole-v1", "Pendulum-v1"):
+        ours = VecEnv(N, seed=3, env_id=env_id, autoreset_mode=mode, max_episode_steps=40)
+        ref = RecordEpisodeStatistics(
+            theirs(env_id, mode, max_episode_steps=40), buffer_length=10_000
+        )
+        obs, _ = ours.reset(seed=3)
+        ref.reset(seed=3)
+        rng = np.random.default_rng(0)
+        for _ in range(300):
+            actions = actions_for(env_id, obs, rng)
+            obs, _, terminated, truncated, _ = ours.step(actions)
+            ref.step(actions)
+            done = terminated | truncated
+            if mode is DISABLED and done.any():
+                obs, _ = ours.reset(options={"reset_mask": done})
+                # Gymnasium's SyncVectorEnv takes the mask out of the wrapper's options.
+                ref.env.reset(options={"reset_mask": done})
+                ref.episode_returns[done], ref.episode_lengths[done] = 0, 0
+                ref.prev_dones[done] = False
+        returns, lengths = ours.drain_episodes()
+        assert returns.dtype == np.float64
+        assert lengths.dtype == np.int64
+        assert len(returns) > 40
+        assert lengths.tolist() == list(ref.length_queue)
+        assert returns.tolist() == list(ref.return_queue)
+
+
+def test_native_vector_environments_agree_with_each_other_whatever_their_number():
+    """Environment i of many is the environment with seed + i alone."""
+    many = VecEnv(5, seed=10)
+    alone = [VecEnv(1, seed=10 + i) for i in range(5)]
+    rng = np.random.default_rng(0)
+    seen = [(many.reset_all(), [env.reset_all() for env in alone])]
+    for _ in range(200):
+        actions = rng.integers(0, 2, 5)
+        steps = [env.step(actions[i : i + 1])[0] for i, env in enumerate(alone)]
+        seen.append((many.step(actions)[0], steps))
+    assert all(np.array_equal(together, np.concatenate(apart)) for together, apart in seen)
+    assert any(not np.array_equal(a[0], b[0]) for a, b in pairwise(seen))

@@ -1,0 +1,80 @@
+"""Every code block of the documentation runs, every command and link in it leads somewhere."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import rlox
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LANGUAGES = {"python", "rust", "sh", "text", "mermaid"}
+
+
+def blocks(page: Path, language: str) -> list[tuple[int, str]]:
+    """The line before each block of a language and the block's text."""
+    text = page.read_text()
+    found = [m for m in BLOCK.finditer(text) if m[1] == language]
+    return [(text.count("\n", 0, m.start(2)), m[2]) for m in found]
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def modules() -> list[str]:
+    """Every module of the package, the extension included."""
+    names = [m.name for m in pkgutil.walk_packages(rlox.__path__, "rlox.")]
+    return ["rlox", *(name for name in names if not name.endswith("__main__"))]
+
+
+with_python = [page for page in PAGES if blocks(page, "python")]
+
+
+@pytest.mark.parametrize("page", with_python, ids=named)
+def test_the_python_blocks_of_a_page_run_in_order(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "__main__"}
+    for line, code in blocks(page, "python"):
+        exec(compile("\n" * line + code, page, "exec"), namespace)
+
+
+@pytest.mark.parametrize("name", modules())
+def test_the_examples_in_docstrings_hold(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_block_says_its_language(page):
+    assert {m[1] for m in BLOCK.finditer(page.read_text())} <= LANGUAGES
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_rust_blocks_are_doctests_of_the_bench_member(page):
+    included = (ROOT / "benches/src/lib.rs").read_text()
+    assert not blocks(page, "rust") or f'"../../{named(page)}"' in included
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_name_targets_and_files_that_exist(page):
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for _, code in blocks(page, "sh"):
+        for words in filter(None, (shlex.split(line, comments=True) for line in code.splitlines())):
+            if words[0] == "make":
+                assert set(words[1:]) <= targets
+            if words[0].endswith("python") and words[1].endswith(".py"):
+                assert (ROOT / words[1]).is_file()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_relative_links_lead_to_files(page):
+    targets = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", page.read_text())
+    assert [t for t in targets if not (page.parent / t).exists()] == []

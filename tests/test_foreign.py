@@ -1,0 +1,301 @@
+"""`ForeignVecEnv` and `make_vec`: other people's environments in rollouts."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from rlox import Normalizer, RolloutBuffer, VecEnv, make_vec
+from rlox.vector import ForeignVecEnv
+
+SAME_STEP = AutoresetMode.SAME_STEP
+
+
+class Counter(gym.Env):
+    """Observes how many steps it made; remembers the actions; ends as told."""
+
+    def __init__(
+        self,
+        action_space=None,
+        shape=(1,),
+        dtype=np.float32,
+        terminate_at=0,
+        truncate_at=0,
+        nan_obs_at=None,
+        reward=None,
+    ):
+        self.action_space = spaces.Discrete(2) if action_space is None else action_space
+        self.observation_space = spaces.Box(0, 250, shape, dtype)
+        self.terminate_at, self.truncate_at = terminate_at, truncate_at
+        self.nan_obs_at, self.reward = nan_obs_at, reward
+        self.actions = []
+
+    def _obs(self):
+        value = np.nan if self.at == self.nan_obs_at else self.at
+        return np.full(self.observation_space.shape, value, self.observation_space.dtype)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.actions.append(action)
+        self.at += 1
+        reward = float(self.at) if self.reward is None else self.reward
+        ends = (self.at == self.terminate_at, self.at == self.truncate_at)
+        return self._obs(), reward, *ends, {}
+
+
+def counters(n=2, **kwargs):
+    return make_vec(lambda: Counter(**kwargs), n)
+
+
+def fill(env, n_steps, actions=None, normalizer=None, seed=None):
+    space = env.single_action_space
+    kind = "float32" if isinstance(space, spaces.Box) else "int64"
+    n = env.num_envs
+    shape = env.single_observation_space.shape
+    buffer = RolloutBuffer(n_steps, n, shape, space.shape, action_dtype=kind)
+    env.begin_rollout(buffer, normalizer, seed)
+    zeros = np.zeros(n)
+    for t in range(n_steps):
+        row = np.zeros((n, *space.shape), kind) if actions is None else actions[t]
+        env.step_rollout(buffer, t, row, zeros, zeros, normalizer)
+    return buffer
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_a_rollout_of_gymnasiums_environment_is_the_native_one(env_id, normalize):
+    """Two rollouts each; every field equal, normalisation and final observations included."""
+    ours = VecEnv(4, 3, env_id, max_episode_steps=18)
+    foreign = ForeignVecEnv(
+        SyncVectorEnv(
+            [lambda: gym.make(env_id, max_episode_steps=18)] * 4, autoreset_mode=SAME_STEP
+        ),
+        seed=3,
+    )
+    rng = np.random.default_rng(0)
+    shape = (60, 4, 1) if env_id == "Pendulum-v1" else (60, 4)
+    obs_shape = ours.single_observation_space.shape
+    normalizers = [Normalizer(4, obs_shape) if normalize else None for _ in range(2)]
+    for _ in range(2):
+        actions = rng.normal(0, 2, shape) if shape[2:] else rng.integers(0, 2, shape)
+        a, b = (
+            fill(env, 60, actions, normalizer)
+            for env, normalizer in zip((ours, foreign), normalizers, strict=True)
+        )
+        for name in ("obs", "last_obs", "actions", "rewards", "terminated", "truncated"):
+            assert np.array_equal(getattr(a, name), getattr(b, name)), name
+        assert np.array_equal(a.final_index, b.final_index)
+        assert np.array_equal(a.final_obs, b.final_obs)
+        assert len(a.final_index) >= 4
+        for drained, expected in zip(ours.drain_episodes(), foreign.drain_episodes(), strict=True):
+            assert drained.dtype == expected.dtype
+            assert np.array_equal(drained, expected)
+            assert len(drained) >= 8
+    if normalize:
+        for key, value in normalizers[0].state().items():
+            assert np.array_equal(value, normalizers[1].state()[key]), key
+
+
+def test_final_observations_are_those_before_the_reset_and_only_of_cut_episodes():
+    buffer = fill(counters(truncate_at=3), 7)
+    assert buffer.obs[:, 0, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert buffer.final_index.tolist() == [4, 5, 10, 11]
+    assert buffer.final_obs[:, 0].tolist() == [3, 3, 3, 3]
+    both = fill(counters(truncate_at=3, terminate_at=3), 7)
+    assert both.terminated.sum() == both.truncated.sum() == 4
+    assert len(both.final_index) == 0
+
+
+def test_the_next_rollout_goes_on_where_the_last_stopped_also_in_another_buffer():
+    env = counters(truncate_at=5)
+    assert fill(env, 3).last_obs[:, 0].tolist() == [3, 3]
+    assert fill(env, 3).obs[:, 0, 0].tolist() == [3, 4, 0]
+    assert fill(env, 1, seed=1).obs[0, 0, 0] == 0
+    returns, lengths = env.drain_episodes()
+    assert (returns.tolist(), lengths.tolist()) == ([15.0, 15.0], [5, 5])
+    assert env.drain_episodes()[0].tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("space", "stored", "sent"),
+    [
+        (spaces.Discrete(3, start=5), [0, 2], [5, 7]),
+        (spaces.Box(0, 10, (2,), np.float32), [[-1, 3], [11, 0]], [[0, 3], [10, 0]]),
+        (spaces.Box(-1, 1, (1,), np.float64), [[0.5], [-7]], [[0.5], [-1]]),
+        (spaces.MultiDiscrete([2, 3], start=[1, 4]), [[0, 2], [1, 0]], [[1, 6], [2, 4]]),
+        (spaces.MultiBinary(2), [[0, 1], [1, 1]], [[0, 1], [1, 1]]),
+    ],
+    ids=str,
+)
+def test_actions_are_stored_as_given_and_sent_inside_the_space(space, stored, sent):
+    env = counters(action_space=space)
+    buffer = fill(env, 1, [np.array(stored)])
+    assert np.array_equal(buffer.actions[0], stored)
+    for single, expected in zip(env.unwrapped.envs, sent, strict=True):
+        assert np.array_equal(single.actions[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("space", "stored", "error", "words"),
+    [
+        (spaces.Discrete(3, start=5), [0, 3], ValueError, r"\[0, 3\).*3 for environment 1"),
+        (spaces.Discrete(3, start=5), [-1, 0], ValueError, "-1 for environment 0"),
+        (spaces.Discrete(3), [0.5, 1], TypeError, "integers.*float64"),
+        (spaces.Discrete(3), [0], ValueError, r"\(2,\).*\(1,\)"),
+        (spaces.Box(0, 1, (1,)), [[0], [np.nan]], ValueError, "finite.*nan for environment 1"),
+        (spaces.Box(0, 1, (1,)), [[np.inf], [0]], ValueError, "finite.*inf for environment 0"),
+        (spaces.Box(0, 1, (1,)), [0, 1], ValueError, r"\(2, 1\)"),
+        (spaces.MultiDiscrete([2, 3]), [[1, 1], [2, 0]], ValueError, "2 for environment 1"),
+        (spaces.MultiBinary(2), [[0, 1], [1, 2]], ValueError, "2 for environment 1"),
+    ],
+    ids=str,
+)
+def test_wrong_actions_are_refused_before_the_environment_moves(space, stored, error, words):
+    env = counters(action_space=space)
+    with pytest.raises(error, match=f"actions: .*{words}"):
+        fill(env, 1, [np.array(stored)])
+    assert all(single.actions == [] for single in env.unwrapped.envs)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3), (4, 5, 3)])
+def test_observations_may_have_any_rank(shape):
+    buffer = fill(counters(shape=shape, dtype=np.uint8, truncate_at=2), 3)
+    assert buffer.obs.shape == (3, 2, *shape)
+    assert buffer.obs.dtype == np.float32
+    assert [row.max() for row in buffer.obs[:, 1]] == [0, 1, 0]
+    assert buffer.final_obs.shape == (2, *shape)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"nan_obs_at": 2}, "observations: .*nan from environment 0 at step 2"),
+        ({"nan_obs_at": 0}, "observations: .*nan from environment 0 at step 0"),
+        ({"nan_obs_at": 3, "truncate_at": 3}, "final observations: .*environment 0 at step 3"),
+        ({"reward": float("nan")}, "rewards: .*nan from environment 0 at step 1"),
+        ({"reward": float("inf")}, "rewards: .*inf from environment 0 at step 1"),
+    ],
+)
+def test_numbers_that_are_not_finite_stop_with_environment_and_step(kwargs, words):
+    with pytest.raises(ValueError, match=words):
+        fill(counters(**kwargs), 5)
+
+
+def test_a_truncated_episode_without_its_final_observation_is_an_error():
+    class Forgetful(SyncVectorEnv):
+        def step(self, actions):
+            return *super().step(actions)[:4], {}
+
+    env = ForeignVecEnv(Forgetful([lambda: Counter(truncate_at=2)], autoreset_mode=SAME_STEP))
+    with pytest.raises(ValueError, match=r"final_obs: .*environment 0, truncated at step 2"):
+        fill(env, 3)
+
+
+def test_reset_and_step_are_the_environments_and_keep_the_books():
+    env = counters(truncate_at=3)
+    obs, infos = env.reset(seed=1)
+    assert obs.tolist() == [[0], [0]]
+    assert infos == {}
+    env.step(np.array([0, 1]))
+    env.reset(options={"reset_mask": np.array([True, False])})
+    for _ in range(3):
+        *_, infos = env.step(np.array([0, 1]))
+    assert infos["final_obs"][0].tolist() == [3]
+    assert env.drain_episodes()[1].tolist() == [3, 3]
+    assert fill(env, 1).obs[0, :, 0].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+def test_other_modes_are_refused_with_what_to_pass(mode):
+    with pytest.raises(ValueError, match=rf"SAME_STEP, got {mode.name}.*vector_kwargs"):
+        make_vec(SyncVectorEnv([Counter], autoreset_mode=mode))
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Discrete(3), spaces.Dict(a=spaces.Box(0, 1)), spaces.MultiBinary(3)], ids=str
+)
+def test_other_observations_are_refused_with_what_to_do(space):
+    class Other(Counter):
+        def __init__(self):
+            super().__init__()
+            self.observation_space = space
+
+    with pytest.raises(TypeError, match=r"observation space: expected Box.*FlattenObservation"):
+        make_vec(Other, 1)
+
+
+def test_other_actions_are_refused_with_what_to_do():
+    with pytest.raises(TypeError, match=r"action space: expected Discrete.*Tuple"):
+        counters(action_space=spaces.Tuple([spaces.Discrete(2)]))
+
+
+def test_asynchronous_environments_work_too():
+    made = AsyncVectorEnv([lambda: Counter(truncate_at=2)] * 2, autoreset_mode=SAME_STEP)
+    env = make_vec(made)
+    try:
+        assert fill(env, 3).final_obs.tolist() == [[2], [2]]
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "rlox/CartPole-v1", "rlox:rlox/CartPole-v1"])
+def test_make_vec_takes_the_native_implementation_of_an_id(env_id):
+    env = make_vec(env_id, 3, seed=5, sutton_barto_reward=True)
+    assert isinstance(env, VecEnv)
+    assert np.array_equal(env.reset_all(), VecEnv(3, 5).reset_all())
+    assert (env.step([0, 0, 0])[1] == 0).all()
+
+
+def test_make_vec_makes_gymnasiums_where_there_is_none():
+    env = make_vec("MountainCarContinuous-v0", 2, seed=3, goal_velocity=0.01)
+    assert isinstance(env, ForeignVecEnv)
+    expected = gym.make("MountainCarContinuous-v0").reset(seed=4)[0]
+    assert np.array_equal(fill(env, 1).obs[0, 1], expected)
+    assert env.unwrapped.envs[0].unwrapped.goal_velocity == 0.01
+
+
+def test_make_vec_takes_classes_functions_environments_and_vector_environments():
+    made = SyncVectorEnv([Counter] * 3, autoreset_mode=SAME_STEP)
+    for env, n in (
+        (make_vec(Counter, 2, truncate_at=4), 2),
+        (make_vec(lambda: Counter(truncate_at=4), 2), 2),
+        (make_vec(Counter()), 1),
+        (make_vec(made), 3),
+    ):
+        assert isinstance(env, ForeignVecEnv)
+        assert env.num_envs == n
+        assert make_vec(env) is env
+    native = VecEnv(2)
+    assert make_vec(native) is native
+    assert np.array_equal(
+        make_vec(native, seed=9).collect_n_steps(1)["obs"][0], VecEnv(2, 9).reset_all()
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "error", "words"),
+    [
+        (("CartPole-v9",), {}, ValueError, "env: .*'CartPole-v9'.*CartPole-v1"),
+        (("cartpole",), {}, ValueError, "CartPole-v1"),
+        (("MountianCar-v0",), {}, ValueError, "MountainCar-v0"),
+        (("qqqq",), {}, ValueError, r"env: .*'qqqq'.*registry"),
+        (("not an id!",), {}, ValueError, "env: .*'not an id!'"),
+        (("CartPole-v1", 0), {}, ValueError, "num_envs: .*at least 1, got 0"),
+        ((Counter, -3), {}, ValueError, "num_envs: .*at least 1, got -3"),
+        ((Counter(), 2), {}, ValueError, "num_envs: .*1 for a single"),
+        ((Counter(),), {"g": 1}, TypeError, "g: .*already made"),
+        ((VecEnv(1),), {"g": 1}, TypeError, "g: .*already made"),
+        ((3,), {}, TypeError, "env: .*got int"),
+        (("Pendulum-v1",), {"gravity": 1}, ValueError, "gravity"),
+    ],
+    ids=str,
+)
+def test_make_vec_says_what_is_wrong(args, kwargs, error, words):
+    with pytest.raises(error, match=words):
+        make_vec(*args, **kwargs)

@@ -1,0 +1,186 @@
+"""`compute_gae` and `compute_gae_batched`: the formula, the inputs they take and the errors they give."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rlox
+
+
+def slow_gae(rewards, values, terminated, truncated, final_values, last_value, gamma, lam):
+    """DESIGN's formula for one trajectory, step by step in float64."""
+    advantages = np.zeros(len(rewards))
+    advantage, next_value = 0.0, last_value
+    for t in reversed(range(len(rewards))):
+        after = final_values[t] if truncated[t] else next_value
+        delta = rewards[t] + (0.0 if terminated[t] else gamma * after) - values[t]
+        done = terminated[t] or truncated[t]
+        advantage = delta + (0.0 if done else gamma * lam * advantage)
+        advantages[t], next_value = advantage, values[t]
+    return advantages, advantages + values
+
+
+def random_rollout(seed, shape):
+    rng = np.random.default_rng(seed)
+    flags = rng.random((2, *shape)) < 0.1
+    return (
+        rng.normal(size=shape),
+        rng.normal(size=shape),
+        flags[0],
+        flags[1],
+        rng.normal(size=shape),
+        rng.normal(size=shape[1:]),
+    )
+
+
+def test_by_hand():
+    # gamma 0.5, lambda 0.5. Backwards: step 2 terminates: A = 4 - 1 = 3. Step 1 is truncated with
+    # V(final) = 8: A = 2 + 0.5 * 8 - 1 = 5. Step 0 goes on: A = 1 + 0.5 * 1 - 1 + 0.25 * 5 = 1.75.
+    advantages, returns = rlox.compute_gae(
+        [1.0, 2.0, 4.0],
+        [1.0, 1.0, 1.0],
+        None,
+        100.0,
+        gamma=0.5,
+        lam=0.5,
+        terminated=[False, False, True],
+        truncated=[False, True, False],
+        final_values=[0.0, 8.0, 0.0],
+    )
+    np.testing.assert_array_equal(advantages, [1.75, 5.0, 3.0])
+    np.testing.assert_array_equal(returns, [2.75, 6.0, 4.0])
+
+
+def test_an_end_of_both_kinds_in_one_step_is_a_termination():
+    advantages, _ = rlox.compute_gae(
+        [1.0], [0.5], None, 9.0, terminated=[True], truncated=[True], final_values=[9.0]
+    )
+    np.testing.assert_array_equal(advantages, [0.5])
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**32),
+    steps=st.integers(1, 70),
+    envs=st.integers(1, 40),
+    gamma=st.floats(0, 1),
+    lam=st.floats(0, 1),
+)
+def test_equals_the_slow_form(seed, steps, envs, gamma, lam):
+    rewards, values, terminated, truncated, final_values, last = random_rollout(seed, (steps, envs))
+    advantages, returns = rlox.compute_gae(
+        rewards,
+        values,
+        None,
+        last,
+        gamma,
+        lam,
+        terminated=terminated,
+        truncated=truncated,
+        final_values=final_values,
+    )
+    for n in range(envs):
+        column = [x[:, n] for x in (rewards, values, terminated, truncated, final_values)]
+        expected = slow_gae(*column, last[n], gamma, lam)
+        np.testing.assert_allclose(advantages[:, n], expected[0], rtol=1e-6, atol=1e-10)
+        np.testing.assert_allclose(returns[:, n], expected[1], rtol=1e-6, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_batched_equals_each_environment_alone(dtype):
+    rewards, values, dones, _, _, last = (
+        np.asarray(x, dtype) for x in random_rollout(3, (50, 7))
+    )
+    flat = [np.ascontiguousarray(x.T).ravel() for x in (rewards, values, dones)]
+    advantages, returns = rlox.compute_gae_batched(*flat, last, 50, 0.99, 0.95)
+    assert advantages.dtype == returns.dtype == dtype
+    for n in range(7):
+        alone = rlox.compute_gae(rewards[:, n], values[:, n], dones[:, n], last[n], 0.99, 0.95)
+        np.testing.assert_array_equal(advantages[n * 50 : (n + 1) * 50], alone[0])
+        np.testing.assert_array_equal(returns[n * 50 : (n + 1) * 50], alone[1])
+
+
+def test_what_asarray_takes_is_taken():
+    expected = rlox.compute_gae(np.ones(4), np.zeros(4), np.zeros(4, bool), 0.0)[0]
+    wide = np.zeros((4, 2))
+    wide[:, 0] = 1
+    for rewards in ([1, 1, 1, 1], (1.0,) * 4, np.ones(4, np.uint8), wide[:, 0], np.ones(4, ">f8")):
+        got, _ = rlox.compute_gae(rewards, [0] * 4, [0] * 4, 0)
+        np.testing.assert_array_equal(got, expected)
+        assert got.dtype == np.float64
+    frozen = np.ones(4)
+    frozen.flags.writeable = False
+    np.testing.assert_array_equal(rlox.compute_gae(frozen, [0] * 4, [0] * 4, 0)[0], expected)
+
+
+def test_float32_stays_float32():
+    ones = np.ones((8, 2), np.float32)
+    advantages, returns = rlox.compute_gae(ones, ones, ones * 0, [0.0, 0.0])
+    assert advantages.dtype == returns.dtype == np.float32
+
+
+def test_torch_tensors_are_taken():
+    torch = pytest.importorskip("torch", reason="torch is an extra")
+    ones = torch.ones(4)
+    got, _ = rlox.compute_gae(ones, torch.zeros(4), torch.zeros(4, dtype=torch.bool), 0.0)
+    np.testing.assert_array_equal(got, rlox.compute_gae(np.ones(4, np.float32), [0] * 4, [0] * 4, 0)[0])
+
+
+def test_out_is_written_and_returned():
+    out = np.full((4, 2), np.nan), np.full((4, 2), np.nan)
+    ones = np.ones((4, 2))
+    got = rlox.compute_gae(ones, ones * 0, ones * 0, [0.0, 0.0], out=out)
+    assert got[0] is out[0]
+    assert got[1] is out[1]
+    np.testing.assert_array_equal(out[0], rlox.compute_gae(ones, ones * 0, ones * 0, [0, 0])[0])
+
+
+def test_results_are_fresh_and_inputs_stay():
+    rewards = np.ones(4)
+    first = rlox.compute_gae(rewards, np.zeros(4), np.zeros(4), 0.0)[0]
+    kept = first.copy()
+    rlox.compute_gae(rewards * 7, np.zeros(4), np.zeros(4), 0.0)
+    np.testing.assert_array_equal(first, kept)
+    np.testing.assert_array_equal(rewards, np.ones(4))
+
+
+def test_nothing_in_nothing_out():
+    advantages, returns = rlox.compute_gae([], [], [], 0.0)
+    assert advantages.shape == returns.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "change"),
+    [
+        (ValueError, ["values", "3", "4"], {"values": np.zeros(3)}),
+        (ValueError, ["dones", "4"], {"dones": np.zeros(5)}),
+        (ValueError, ["rewards", "(T,) or (T, N)"], {"rewards": np.zeros((2, 2, 2))}),
+        (ValueError, ["last_value"], {"last_value": [0.0, 1.0]}),
+        (ValueError, ["gamma", "1.5", "[0, 1]"], {"gamma": 1.5}),
+        (ValueError, ["gamma"], {"gamma": float("nan")}),
+        (ValueError, ["lam", "-0.1"], {"lam": -0.1}),
+        (ValueError, ["dones", "0 or 1", "0.5"], {"dones": np.full(4, 0.5)}),
+        (TypeError, ["rewards", "object"], {"rewards": np.array([None] * 4)}),
+        (TypeError, ["rewards", "complex"], {"rewards": np.ones(4, complex)}),
+        (TypeError, ["rewards"], {"rewards": ["a", "b", "c", "d"]}),
+        (TypeError, ["terminated"], {"dones": None}),
+        (ValueError, ["final_values"], {"terminated": np.zeros(4), "truncated": np.ones(4)}),
+        (ValueError, ["out[0]", "float32"], {"out": (np.zeros(4, np.float32), np.zeros(4))}),
+        (ValueError, ["out[0]"], {"out": (np.zeros(3), np.zeros(4))}),
+    ],
+)
+def test_bad_input_names_the_argument(kind, words, change):
+    arguments = {"rewards": np.ones(4), "values": np.zeros(4), "dones": np.zeros(4), "last_value": 0.0}
+    with pytest.raises((ValueError, TypeError)) as caught:
+        rlox.compute_gae(**(arguments | change))
+    assert caught.type in (kind, TypeError) if "out" in change else caught.type is kind
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_batched_refuses_lengths_that_do_not_fit():
+    with pytest.raises(ValueError, match="rewards"):
+        rlox.compute_gae_batched(np.ones(7), np.ones(7), np.zeros(7), np.ones(2), 4, 0.9, 0.9)
+    with pytest.raises(ValueError, match="last_values"):
+        rlox.compute_gae_batched(np.ones(8), np.ones(8), np.zeros(8), np.ones((2, 1)), 4, 0.9, 0.9)
