@@ -76,8 +76,8 @@ class RolloutBuffer:
         cls,
         n_steps: int,
         num_envs: int,
-        obs_shape: Sequence[int],
-        action_shape: Sequence[int] = (),
+        obs_shape: Sequence[int] | int,
+        action_shape: Sequence[int] | int | None = None,
         *,
         action_dtype: Literal["int64", "float32"] = "int64",
         obs_dtype: Literal["float32", "float64", "int64", "uint8", "bool"] = "float32",
@@ -87,6 +87,8 @@ class RolloutBuffer:
     def n_steps(self) -> int: ...
     @property
     def num_envs(self) -> int: ...
+    @property
+    def next_step(self) -> int: ...
     @property
     def obs(self) -> npt.NDArray[Any]: ...
     @property

@@ -34,7 +34,7 @@ pub use env::{Action, Actions, Env, EnvSpec, ResetOptions, Step};
 pub use episode::EpisodeLog;
 pub use error::{Error, Mismatch, Result, check_len};
 pub use field::{DType, Field, FieldData};
-pub use normalize::{Normalizer, RunningMeanStd};
+pub use normalize::{Normalizer, NormalizerOptions, RunningMeanStd};
 pub use policy::{ActionsMut, Policy, PolicyOut, RandomPolicy};
 pub use rng::{Pcg64, Pcg64State, SeedSequence};
 pub use rollout::{PolicySaid, RolloutBuffer, Transition, collect};

@@ -1,71 +1,322 @@
-//! tmp
-#![allow(missing_docs, missing_debug_implementations)]
-use crate::Result;
-#[derive(Clone)]
+//! Running statistics, and the normalisation of observations and rewards by them.
+
+use crate::{Error, Result, check_len};
+
+/// What the count starts from, so that the first batch all but decides the statistics (as Gymnasium's does).
+const FIRST_COUNT: f64 = 1e-4;
+
+/// Mean and variance of each column of a stream of rows, in f64.
+///
+/// Batches are merged by Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for computing
+/// sample variances", so that any split of the stream gives the same numbers. The variance is the population's.
+///
+/// ```
+/// let mut statistics = rlox_core::RunningMeanStd::new(1);
+/// statistics.update(&[1.0_f32, 3.0])?;
+/// assert!((statistics.mean()[0] - 2.0).abs() < 1e-3);
+/// assert!((statistics.var()[0] - 1.0).abs() < 1e-3);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
 pub struct RunningMeanStd {
-    pub mean: Vec<f64>,
-    pub var: Vec<f64>,
-    pub count: f64,
+    mean: Vec<f64>,
+    var: Vec<f64>,
+    count: f64,
+    batch_mean: Vec<f64>,
+    batch_var: Vec<f64>,
 }
+
 impl RunningMeanStd {
-    pub fn new(d: usize) -> Self {
-        Self { mean: vec![0.0; d], var: vec![1.0; d], count: 1e-4 }
-    }
-    pub fn update(&mut self, rows: &[f32]) -> Result<()> {
-        let d = self.mean.len();
-        let n = (rows.len() / d) as f64;
-        for j in 0..d {
-            let m = rows.iter().skip(j).step_by(d).map(|x| f64::from(*x)).sum::<f64>() / n;
-            let v = rows.iter().skip(j).step_by(d).map(|x| (f64::from(*x) - m).powi(2)).sum::<f64>() / n;
-            let delta = m - self.mean[j];
-            let tot = self.count + n;
-            self.mean[j] += delta * n / tot;
-            self.var[j] = (self.var[j] * self.count + v * n + delta * delta * self.count * n / tot) / tot;
+    /// Statistics of rows with `dim` columns: mean 0, variance 1, count 1e-4.
+    pub fn new(dim: usize) -> Self {
+        Self {
+            mean: vec![0.0; dim],
+            var: vec![1.0; dim],
+            count: FIRST_COUNT,
+            batch_mean: vec![0.0; dim],
+            batch_var: vec![0.0; dim],
         }
-        self.count += n;
+    }
+
+    /// Statistics known from elsewhere.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the lengths differ, [`Error::Config`] for numbers that no stream has.
+    pub fn from_parts(mean: Vec<f64>, var: Vec<f64>, count: f64) -> Result<Self> {
+        check_len("var", var.len(), mean.len())?;
+        let sound = mean.iter().all(|m| m.is_finite()) && var.iter().all(|v| v.is_finite() && *v >= 0.0);
+        if !sound || !count.is_finite() || count < FIRST_COUNT {
+            let expected = "finite means, variances that are not negative and a count of at least 1e-4";
+            return Err(Error::config("statistics", expected, "others", "pass what a RunningMeanStd gave"));
+        }
+        let dim = mean.len();
+        Ok(Self { mean, var, count, batch_mean: vec![0.0; dim], batch_var: vec![0.0; dim] })
+    }
+
+    /// The mean of each column.
+    pub fn mean(&self) -> &[f64] {
+        &self.mean
+    }
+
+    /// The variance of each column.
+    pub fn var(&self) -> &[f64] {
+        &self.var
+    }
+
+    /// How many rows were taken in, plus the 1e-4 it started from.
+    pub fn count(&self) -> f64 {
+        self.count
+    }
+
+    /// Takes in rows, `[K, dim]`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the length is no multiple of the number of columns, [`Error::Space`] for a number that is
+    /// not finite, with its row. Nothing has changed then.
+    pub fn update<T: Copy + Into<f64>>(&mut self, rows: &[T]) -> Result<()> {
+        let dim = self.mean.len();
+        if dim == 0 || rows.len() % dim != 0 {
+            let expected = format!("rows of {dim} numbers");
+            return Err(Error::shape("rows", expected, format!("{} numbers", rows.len()), "pass whole rows"));
+        }
+        if let Some(at) = rows.iter().position(|x| !(*x).into().is_finite()) {
+            let got = format!("{} in row {}, column {}", rows[at].into(), at / dim, at % dim);
+            return Err(Error::space("rows", "finite numbers", got, "find out where it comes from"));
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let count = (rows.len() / dim) as f64;
+        self.batch_mean.fill(0.0);
+        self.batch_var.fill(0.0);
+        for row in rows.chunks_exact(dim) {
+            for (sum, x) in self.batch_mean.iter_mut().zip(row) {
+                *sum += (*x).into();
+            }
+        }
+        for mean in &mut self.batch_mean {
+            *mean /= count;
+        }
+        for row in rows.chunks_exact(dim) {
+            for ((sum, x), mean) in self.batch_var.iter_mut().zip(row).zip(&self.batch_mean) {
+                let distance = (*x).into() - mean;
+                *sum += distance * distance;
+            }
+        }
+        for var in &mut self.batch_var {
+            *var /= count;
+        }
+        merge((&mut self.mean, &mut self.var), &mut self.count, (&self.batch_mean, &self.batch_var), count);
         Ok(())
     }
-    pub fn normalize(&self, x: &mut [f32], clip: f64, eps: f64) {
-        let d = self.mean.len();
-        for (i, x) in x.iter_mut().enumerate() {
-            *x = ((f64::from(*x) - self.mean[i % d]) / (self.var[i % d] + eps).sqrt()).clamp(-clip, clip) as f32;
+
+    /// Takes in what another stream's statistics have seen.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the numbers of columns differ.
+    pub fn merge(&mut self, other: &Self) -> Result<()> {
+        check_len("other", other.mean.len(), self.mean.len())?;
+        // The other started from mean 0, variance 1 and a count that stands for no row: take that out of it first.
+        let count = other.count - FIRST_COUNT;
+        if count <= 0.0 {
+            return Ok(());
         }
+        let parts = self.batch_mean.iter_mut().zip(&mut self.batch_var).zip(other.mean.iter().zip(&other.var));
+        for ((batch_mean, batch_var), (mean, var)) in parts {
+            *batch_mean = mean * other.count / count;
+            let start = FIRST_COUNT + *batch_mean * *batch_mean * FIRST_COUNT * count / other.count;
+            *batch_var = ((var * other.count - start) / count).max(0.0);
+        }
+        merge((&mut self.mean, &mut self.var), &mut self.count, (&self.batch_mean, &self.batch_var), count);
+        Ok(())
+    }
+
+    /// Subtracts the mean, divides by the standard deviation and clips, in place; the statistics stay.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the length is no multiple of the number of columns.
+    pub fn normalize(&self, rows: &mut [f32], clip: f64, epsilon: f64) -> Result<()> {
+        let dim = self.mean.len();
+        if dim == 0 || rows.len() % dim != 0 {
+            let expected = format!("rows of {dim} numbers");
+            return Err(Error::shape("rows", expected, format!("{} numbers", rows.len()), "pass whole rows"));
+        }
+        for row in rows.chunks_exact_mut(dim) {
+            for ((x, mean), var) in row.iter_mut().zip(&self.mean).zip(&self.var) {
+                *x = ((f64::from(*x) - mean) / (var + epsilon).sqrt()).clamp(-clip, clip) as f32;
+            }
+        }
+        Ok(())
     }
 }
-pub struct Normalizer {
-    pub obs: Option<RunningMeanStd>,
-    pub ret: Option<(RunningMeanStd, Vec<f64>, f64)>,
+
+/// Chan et al.'s update of (mean, variance, count) by a batch's.
+fn merge(into: (&mut [f64], &mut [f64]), count: &mut f64, batch: (&[f64], &[f64]), batch_count: f64) {
+    let total = *count + batch_count;
+    for ((mean, var), (batch_mean, batch_var)) in into.0.iter_mut().zip(into.1).zip(batch.0.iter().zip(batch.1)) {
+        let delta = batch_mean - *mean;
+        let squares = *var * *count + batch_var * batch_count + delta * delta * *count * batch_count / total;
+        *mean += delta * batch_count / total;
+        *var = squares / total;
+    }
+    *count = total;
+}
+
+/// What a [`Normalizer`] does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormalizerOptions {
+    /// Normalise observations.
+    pub obs: bool,
+    /// Normalise rewards.
+    pub reward: bool,
+    /// The discount of the running return whose variance scales the rewards, in [0, 1].
+    pub gamma: f64,
+    /// Normalised observations stay within this distance of 0.
     pub clip_obs: f64,
+    /// Normalised rewards stay within this distance of 0.
     pub clip_reward: f64,
-    pub eps: f64,
+    /// Added to the variance.
+    pub epsilon: f64,
 }
+
+impl Default for NormalizerOptions {
+    fn default() -> Self {
+        Self { obs: true, reward: true, gamma: 0.99, clip_obs: 10.0, clip_reward: 10.0, epsilon: 1e-8 }
+    }
+}
+
+impl NormalizerOptions {
+    fn validate(&self) -> Result<()> {
+        if !(0.0..=1.0).contains(&self.gamma) {
+            return Err(Error::config("gamma", "a number in [0, 1]", self.gamma.to_string(), "correct it"));
+        }
+        for (name, value) in [("clip_obs", self.clip_obs), ("clip_reward", self.clip_reward), ("epsilon", self.epsilon)]
+        {
+            if value.is_nan() || value <= 0.0 {
+                return Err(Error::config(name, "a positive number", value.to_string(), "correct it"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Normalises observations by their running mean and deviation, and rewards by the deviation of the running
+/// discounted return (Stable-Baselines3's `VecNormalize`; Engstrom et al. 2020, arXiv:2005.12729).
+///
+/// ```
+/// use rlox_core::{Normalizer, NormalizerOptions};
+///
+/// let mut normalizer = Normalizer::new(2, 1, NormalizerOptions::default())?;
+/// let mut obs = [1.0, 3.0];
+/// normalizer.update_obs(&obs)?;
+/// normalizer.normalize_obs(&mut obs)?;
+/// assert!((obs[0] + 1.0).abs() < 1e-3 && (obs[1] - 1.0).abs() < 1e-3);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Normalizer {
+    options: NormalizerOptions,
+    obs: RunningMeanStd,
+    reward: RunningMeanStd,
+    returns: Vec<f64>,
+}
+
 impl Normalizer {
+    /// A normaliser for `num_envs` environments with observations of `obs_dim` numbers.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a size of 0 or an option out of range.
+    pub fn new(num_envs: usize, obs_dim: usize, options: NormalizerOptions) -> Result<Self> {
+        options.validate()?;
+        for (name, value) in [("num_envs", num_envs), ("obs_shape", obs_dim)] {
+            if value == 0 {
+                return Err(Error::config(name, "at least 1", "0", "pass a positive number"));
+            }
+        }
+        crate::memory::check("num_envs", num_envs, size_of::<f64>())?;
+        crate::memory::check("obs_shape", obs_dim, 4 * size_of::<f64>())?;
+        let (obs, reward) = (RunningMeanStd::new(obs_dim), RunningMeanStd::new(1));
+        Ok(Self { options, obs, reward, returns: vec![0.0; num_envs] })
+    }
+
+    /// What it does.
+    pub fn options(&self) -> &NormalizerOptions {
+        &self.options
+    }
+
+    /// The statistics of the observations.
+    pub fn obs(&self) -> &RunningMeanStd {
+        &self.obs
+    }
+
+    /// The statistics of the running discounted returns, one column.
+    pub fn reward(&self) -> &RunningMeanStd {
+        &self.reward
+    }
+
+    /// The running discounted return of each environment.
+    pub fn returns(&self) -> &[f64] {
+        &self.returns
+    }
+
+    /// Puts statistics back.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if they are of other sizes.
+    pub fn restore(&mut self, obs: RunningMeanStd, reward: RunningMeanStd, returns: &[f64]) -> Result<()> {
+        check_len("obs_mean", obs.mean.len(), self.obs.mean.len())?;
+        check_len("return_mean", reward.mean.len(), 1)?;
+        check_len("returns", returns.len(), self.returns.len())?;
+        self.returns.copy_from_slice(returns);
+        (self.obs, self.reward) = (obs, reward);
+        Ok(())
+    }
+
+    /// Takes observations, `[K, d]`, into the statistics.
+    ///
+    /// # Errors
+    /// Those of [`RunningMeanStd::update`].
     pub fn update_obs(&mut self, rows: &[f32]) -> Result<()> {
-        if let Some(o) = &mut self.obs {
-            o.update(rows)?
-        }
-        Ok(())
+        if self.options.obs { self.obs.update(rows) } else { Ok(()) }
     }
+
+    /// Normalises observations in place; the statistics stay as they are.
+    ///
+    /// # Errors
+    /// Those of [`RunningMeanStd::normalize`].
     pub fn normalize_obs(&self, rows: &mut [f32]) -> Result<()> {
-        if let Some(o) = &self.obs {
-            o.normalize(rows, self.clip_obs, self.eps)
+        if !self.options.obs {
+            return Ok(());
         }
-        Ok(())
+        self.obs.normalize(rows, self.options.clip_obs, self.options.epsilon)
     }
-    pub fn step_rewards(&mut self, r: &mut [f64], te: &[bool], tr: &[bool]) -> Result<()> {
-        if let Some((s, acc, g)) = &mut self.ret {
-            for (a, r) in acc.iter_mut().zip(r.iter()) {
-                *a = *a * *g + r;
-            }
-            let x: Vec<f32> = acc.iter().map(|x| *x as f32).collect();
-            s.update(&x)?;
-            for r in r.iter_mut() {
-                *r = (*r / (s.var[0] + self.eps).sqrt()).clamp(-self.clip_reward, self.clip_reward);
-            }
-            for i in 0..r.len() {
-                if te[i] || tr[i] {
-                    acc[i] = 0.0;
-                }
+
+    /// Takes one step's rewards, `[N]`, into the statistics and normalises them in place.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for wrong lengths, [`Error::Space`] for a reward that is not finite, with its environment.
+    pub fn step_rewards(&mut self, rewards: &mut [f64], terminated: &[bool], truncated: &[bool]) -> Result<()> {
+        if !self.options.reward {
+            return Ok(());
+        }
+        let num_envs = self.returns.len();
+        check_len("rewards", rewards.len(), num_envs)?;
+        check_len("terminated", terminated.len(), num_envs)?;
+        check_len("truncated", truncated.len(), num_envs)?;
+        if let Some(env) = rewards.iter().position(|reward| !reward.is_finite()) {
+            let got = format!("{} from environment {env}", rewards[env]);
+            return Err(Error::space("rewards", "finite numbers", got, "find out where it comes from"));
+        }
+        for (sum, reward) in self.returns.iter_mut().zip(&*rewards) {
+            *sum = *sum * self.options.gamma + reward;
+        }
+        self.reward.update(&self.returns)?;
+        let deviation = (self.reward.var[0] + self.options.epsilon).sqrt();
+        let clip = self.options.clip_reward;
+        for (i, reward) in rewards.iter_mut().enumerate() {
+            *reward = (*reward / deviation).clamp(-clip, clip);
+            if terminated[i] || truncated[i] {
+                self.returns[i] = 0.0;
             }
         }
         Ok(())

@@ -178,6 +178,11 @@ impl RolloutBuffer {
         self.num_envs
     }
 
+    /// The step that is due, counted from 0; T for a full rollout.
+    pub fn next_step(&self) -> usize {
+        self.next_step
+    }
+
     /// All fields: `obs` (T + 1 steps), `actions`, `log_probs`, `values`, `rewards`, `terminated`, `truncated`,
     /// `final_values`, `advantages`, `returns`, and the caller's own.
     pub fn fields(&self) -> impl Iterator<Item = &Field> {
@@ -214,6 +219,7 @@ impl RolloutBuffer {
         normalizer: Option<&mut Normalizer>,
     ) -> Result<()> {
         self.check_fits(env)?;
+        self.check_normalizer(normalizer.as_deref())?;
         let first = self.num_envs * self.obs.width();
         let row = &mut f32s_mut(&mut self.obs)[..first];
         let fresh = !matches!(seeds, Seeds::Keep) || env.observe(row).is_err();
@@ -230,6 +236,7 @@ impl RolloutBuffer {
     /// [`Error::Shape`] for a wrong length or a buffer whose observations are not f32.
     pub fn begin_with(&mut self, obs: &[f32], fresh: bool, normalizer: Option<&mut Normalizer>) -> Result<()> {
         self.check_f32()?;
+        self.check_normalizer(normalizer.as_deref())?;
         check_len("obs", obs.len(), self.num_envs * self.obs.width())?;
         f32s_mut(&mut self.obs)[..obs.len()].copy_from_slice(obs);
         self.open(fresh, normalizer)
@@ -248,6 +255,12 @@ impl RolloutBuffer {
         self.final_index.clear();
         self.final_obs.clear();
         Ok(())
+    }
+
+    fn check_normalizer(&self, normalizer: Option<&Normalizer>) -> Result<()> {
+        let Some(normalizer) = normalizer else { return Ok(()) };
+        check_len("normalizer's obs_shape", normalizer.obs().mean().len(), self.obs.width())?;
+        check_len("normalizer's num_envs", normalizer.returns().len(), self.num_envs)
     }
 
     fn check_f32(&self) -> Result<()> {
@@ -284,6 +297,7 @@ impl RolloutBuffer {
         normalizer: Option<&mut Normalizer>,
     ) -> Result<()> {
         self.check_fits(env)?;
+        self.check_normalizer(normalizer.as_deref())?;
         self.store(t, said)?;
         self.advance(env, normalizer)
     }
@@ -301,6 +315,7 @@ impl RolloutBuffer {
     ) -> Result<()> {
         let (n, d) = (self.num_envs, self.obs.width());
         self.check_f32()?;
+        self.check_normalizer(normalizer.as_deref())?;
         check_len("next_obs", answered.next_obs.len(), n * d)?;
         check_len("rewards", answered.rewards.len(), n)?;
         check_len("terminated", answered.terminated.len(), n)?;

@@ -2,8 +2,8 @@
 
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{
-    ActionsMut, AutoresetMode, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions, RolloutBuffer, Seeds,
-    StepOut, VectorEnv, collect,
+    ActionsMut, AutoresetMode, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions,
+    RolloutBuffer, Seeds, StepOut, VectorEnv, collect,
 };
 
 fn make(id: &str, mode: AutoresetMode) -> Box<dyn VectorEnv> {
@@ -76,7 +76,7 @@ fn rollouts_allocate_nothing_after_the_first() {
         let mut policy = RandomPolicy::new(&env.spec().action).unwrap();
         let mut rngs: Vec<_> = (0..16).map(Pcg64::seed_from).collect();
         let mut buffer = RolloutBuffer::for_env(64, &*env).unwrap();
-        let mut normalizer = Normalizer::new(16, env.spec().observation.dim(), true, true, 0.99).unwrap();
+        let mut normalizer = Normalizer::new(16, env.spec().observation.dim(), NormalizerOptions::default()).unwrap();
         let mut collect = || collect(&mut *env, &mut policy, &mut rngs, &mut buffer, Some(&mut normalizer), 0.99, 0.95);
         // How many episodes are truncated varies from rollout to rollout; the store for them grows to the most seen.
         for _ in 0..20 {

@@ -1,9 +1,8 @@
 //! Rollouts: what is stored, what is bootstrapped, what is sent.
 
 use rlox_core::{
-    Actions, ActionsMut, AutoresetMode, DType, Env, EnvSpec, Error, FieldData, Normalizer, Pcg64, Policy, PolicyOut,
-    PolicySaid, ResetOptions, Result, RolloutBuffer, Seeds, Space, Step, Transition, VecEnv, VectorEnv, collect,
-    envs::CartPole,
+    Actions, ActionsMut, AutoresetMode, DType, Env, EnvSpec, Error, FieldData, Pcg64, Policy, PolicyOut, PolicySaid,
+    ResetOptions, Result, RolloutBuffer, Seeds, Space, Step, Transition, VecEnv, collect, envs::CartPole,
 };
 
 /// Pays the action it was sent; the observation counts steps. Never terminates, limited to 2 steps.

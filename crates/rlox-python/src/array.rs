@@ -5,10 +5,40 @@ use numpy::ndarray::{ArrayViewD, IxDyn};
 use numpy::{
     Element, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
 };
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error::{type_error, value_error};
+
+/// A count: an integer that is not negative. What no machine could hold is a `MemoryError` here already.
+pub(crate) fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let Ok(index) = object.call_method0("__index__") else {
+        return Err(type_error(argument, "an integer", &shown(object), "pass a whole number"));
+    };
+    if index.lt(0)? {
+        return Err(value_error(argument, "zero or a positive integer", &shown(&index), "correct it"));
+    }
+    index.extract().map_err(|_| {
+        PyMemoryError::new_err(format!("{argument}: expected less than 2**64, got {}; ask for less", shown(&index)))
+    })
+}
+
+/// An object as its `repr`, cut short, for a message.
+pub(crate) fn shown(object: &Bound<'_, PyAny>) -> String {
+    let text = object.repr().map_or_else(|_| object.get_type().to_string(), |text| text.to_string());
+    if text.chars().count() <= 200 { text } else { text.chars().take(200).chain("...".chars()).collect() }
+}
+
+/// A shape: a sequence of counts, or a single count.
+pub(crate) fn shape(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+    if object.hasattr("__index__")? {
+        return Ok(vec![count(argument, object)?]);
+    }
+    let items =
+        object.try_iter().map_err(|_| type_error(argument, "a shape", &shown(object), "pass a tuple of integers"))?;
+    items.map(|item| count(argument, &item?)).collect()
+}
 
 /// Which kinds of numbers (NumPy's `dtype.kind`) an argument takes, and how to say so.
 pub(crate) struct Kinds {
@@ -34,6 +64,22 @@ impl<T: Element> Input<'_, T> {
     }
 }
 
+/// What `np.asarray` makes of an object; arrays stay what they are.
+pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    if let Ok(array) = object.cast::<PyUntypedArray>() {
+        return Ok(array.clone());
+    }
+    let py = object.py();
+    let array = py.import("numpy")?.call_method1("asarray", (object,)).map_err(|error| {
+        if error.is_instance_of::<PyMemoryError>(py) {
+            return error;
+        }
+        let got = format!("{} ({error})", object.get_type());
+        value_error(argument, "an array", &got, "pass what np.asarray takes")
+    })?;
+    Ok(array.cast_into::<PyUntypedArray>()?)
+}
+
 /// Takes whatever `np.asarray` takes as an array of `T`.
 ///
 /// Raises `TypeError` for other kinds of elements, `ValueError` for ragged input or an array that is being written.
@@ -44,21 +90,13 @@ pub(crate) fn input<'py, T: Element>(
 ) -> PyResult<Input<'py, T>> {
     if let Ok(array) = object.cast::<PyArrayDyn<T>>()
         && let Ok(array) = array.try_readonly()
+        && array.is_c_contiguous()
         && array.as_slice().is_ok()
     {
         return Ok(Input(array));
     }
     let py = object.py();
-    let numpy = py.import("numpy")?;
-    let array = numpy.call_method1("asarray", (object,)).map_err(|error| {
-        let got = format!("{} ({error})", object.get_type());
-        if error.is_instance_of::<pyo3::exceptions::PyMemoryError>(py) {
-            error
-        } else {
-            value_error(argument, "an array", &got, "pass an array")
-        }
-    })?;
-    let untyped = array.cast::<PyUntypedArray>()?;
+    let untyped = asarray(argument, object)?;
     let dtype = untyped.dtype();
     let kind: char = dtype.getattr("kind")?.extract()?;
     if !kinds.accepted.contains(kind) && untyped.len() > 0 {
@@ -68,7 +106,14 @@ pub(crate) fn input<'py, T: Element>(
     let keywords = PyDict::new(py);
     keywords.set_item("order", "C")?;
     keywords.set_item("subok", false)?;
-    let converted = array.call_method("astype", (numpy::dtype::<T>(py),), Some(&keywords))?;
+    // What overflows becomes infinite and is refused where it matters; NumPy shall not warn about it besides.
+    let silent = PyDict::new(py);
+    silent.set_item("all", "ignore")?;
+    let errstate = py.import("numpy")?.call_method("errstate", (), Some(&silent))?;
+    errstate.call_method0("__enter__")?;
+    let converted = untyped.call_method("astype", (numpy::dtype::<T>(py),), Some(&keywords));
+    errstate.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
+    let converted = converted?;
     let converted = converted.cast_into::<PyArrayDyn<T>>()?;
     let readonly = converted
         .try_readonly()
@@ -80,6 +125,7 @@ pub(crate) fn input<'py, T: Element>(
 pub(crate) fn flags<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Input<'py, bool>> {
     if let Ok(array) = object.cast::<PyArrayDyn<bool>>()
         && let Ok(array) = array.try_readonly()
+        && array.is_c_contiguous()
         && array.as_slice().is_ok()
     {
         return Ok(Input(array));
@@ -111,8 +157,8 @@ pub(crate) fn output<'py, T: Element>(
         return Err(type_error(argument, &wanted(), &dtype.unwrap_or_else(|_| object.get_type().to_string()), fix));
     };
     let mut array = array.try_readwrite().map_err(|error| value_error(argument, &wanted(), &error.to_string(), fix))?;
-    if array.as_slice_mut().is_err() {
-        return Err(value_error(argument, &wanted(), "one with strides", fix));
+    if !array.is_c_contiguous() || array.as_slice_mut().is_err() {
+        return Err(value_error(argument, &wanted(), "one that is strided, transposed or misaligned", fix));
     }
     Ok(array)
 }

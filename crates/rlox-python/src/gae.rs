@@ -6,7 +6,7 @@ use rlox_core::advantage::{
     Ends, Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major,
 };
 
-use crate::array::{Input, REAL, flags, fresh, input, out_slice, output};
+use crate::array::{Input, REAL, asarray, count, flags, fresh, input, out_slice, output};
 use crate::error::{to_py, type_error, value_error};
 
 type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
@@ -59,8 +59,10 @@ pub(crate) fn compute_gae<'py>(
     out: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
 ) -> PyResult<Pair<'py>> {
     let ends = Flags::read(dones, terminated, truncated)?;
+    let rewards = asarray("rewards", rewards)?.into_any();
+    let single = rewards.cast::<PyArrayDyn<f32>>().is_ok();
     let call = Call { rewards, values, last_value, final_values, ends, gamma, lam };
-    if rewards.cast::<PyArrayDyn<f32>>().is_ok() { call.run::<f32>(out) } else { call.run::<f64>(out) }
+    if single { call.run::<f32>(out) } else { call.run::<f64>(out) }
 }
 
 struct Flags<'py> {
@@ -91,7 +93,7 @@ impl<'py> Flags<'py> {
 }
 
 struct Call<'a, 'py> {
-    rewards: &'a Bound<'py, PyAny>,
+    rewards: Bound<'py, PyAny>,
     values: &'a Bound<'py, PyAny>,
     last_value: &'a Bound<'py, PyAny>,
     final_values: Option<&'a Bound<'py, PyAny>>,
@@ -103,7 +105,7 @@ struct Call<'a, 'py> {
 impl<'py> Call<'_, 'py> {
     fn run<T: Float + Element>(self, out: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>) -> PyResult<Pair<'py>> {
         let py = self.rewards.py();
-        let rewards = input::<T>("rewards", self.rewards, &REAL)?;
+        let rewards = input::<T>("rewards", &self.rewards, &REAL)?;
         let shape = rewards.shape();
         let num_envs = match shape {
             [_] => None,
@@ -221,10 +223,12 @@ pub(crate) fn compute_gae_batched<'py>(
     values: &Bound<'py, PyAny>,
     dones: &Bound<'py, PyAny>,
     last_values: &Bound<'py, PyAny>,
-    n_steps: usize,
+    n_steps: &Bound<'py, PyAny>,
     gamma: f64,
     lam: f64,
 ) -> PyResult<Pair<'py>> {
+    let n_steps = count("n_steps", n_steps)?;
+    let rewards = &asarray("rewards", rewards)?.into_any();
     if rewards.cast::<PyArrayDyn<f32>>().is_ok() {
         run_batched::<f32>(rewards, values, dones, last_values, n_steps, gamma, lam)
     } else {

@@ -1,113 +1,205 @@
-//! tmp
-use crate::array::{REAL, fresh, input, out_slice};
-use crate::shared::Shared;
-use numpy::{IntoPyArray, PyArrayDyn, PyArrayMethods};
+//! `Normalizer` and `RunningMeanStd`.
+
+use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::{Normalizer as Core, RunningMeanStd as Stats};
+use rlox_core::{Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics};
+
+use crate::array::{Input, REAL, count, fresh, input, out_slice, shape};
+use crate::error::{to_py, value_error};
+use crate::shared::Shared;
+
+/// From how many numbers on a call may take more than 5 us.
+const LONG: usize = 2048;
+
+/// Normalises observations and rewards by running statistics, as Stable-Baselines3's VecNormalize does.
+///
+/// Observations lose their mean and are divided by their standard deviation; rewards are divided by the standard
+/// deviation of the running discounted return. While a rollout is collected the statistics follow; `normalize_obs`
+/// leaves them as they are, for evaluation and prediction.
+///
+/// Args:
+///     num_envs: How many environments.
+///     obs_shape: The shape of one observation.
+///     obs, reward: Which of the two to normalise.
+///     gamma: The discount of the running return, in [0, 1].
+///     clip_obs, clip_reward: Normalised numbers stay within this distance of 0.
+///     epsilon: Added to the variance.
+///
+/// Raises:
+///     ValueError: A size of 0, a number out of range.
+///
+/// >>> import numpy as np, rlox
+/// >>> normalizer = rlox.Normalizer(num_envs=2, obs_shape=(1,))
+/// >>> normalizer.update_obs([[1.0], [3.0]])
+/// >>> normalizer.normalize_obs([[1.0], [3.0]]).round(3)
+/// array([[-1.],
+///        [ 1.]], dtype=float32)
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct Normalizer {
     pub(crate) inner: Shared<Core>,
 }
+
 #[pymethods]
 impl Normalizer {
     #[new]
     #[pyo3(signature = (num_envs, obs_shape, *, obs=true, reward=true, gamma=0.99, clip_obs=10.0, clip_reward=10.0, epsilon=1e-8))]
     fn new(
-        num_envs: usize,
-        obs_shape: Vec<usize>,
+        num_envs: &Bound<'_, PyAny>,
+        obs_shape: &Bound<'_, PyAny>,
         obs: bool,
         reward: bool,
         gamma: f64,
         clip_obs: f64,
         clip_reward: f64,
         epsilon: f64,
-    ) -> Self {
-        Self {
-            inner: Shared::new(
-                "Normalizer",
-                Core {
-                    obs: obs.then(|| Stats::new(obs_shape.iter().product())),
-                    ret: reward.then(|| (Stats::new(1), vec![0.0; num_envs], gamma)),
-                    clip_obs,
-                    clip_reward,
-                    eps: epsilon,
-                },
-            ),
-        }
+    ) -> PyResult<Self> {
+        let num_envs = count("num_envs", num_envs)?;
+        let dim = shape("obs_shape", obs_shape)?.iter().fold(1, |product: usize, n| product.saturating_mul(*n));
+        let options = NormalizerOptions { obs, reward, gamma, clip_obs, clip_reward, epsilon };
+        let core = Core::new(num_envs, dim, options).map_err(to_py)?;
+        Ok(Self { inner: Shared::new("Normalizer", core) })
     }
+
+    /// Takes observations, (K, *obs_shape), into the statistics.
+    ///
+    /// Raises:
+    ///     ValueError: A wrong shape, NaN or infinite numbers; nothing has changed then.
     fn update_obs(&self, py: Python<'_>, obs: &Bound<'_, PyAny>) -> PyResult<()> {
-        let x = input::<f32>("obs", obs, &REAL)?;
-        let x = x.slice();
-        self.inner.with(py, false, |n| n.update_obs(x))
+        let obs = input::<f32>("obs", obs, &REAL)?;
+        let rows = obs.slice();
+        self.inner.with(py, rows.len() > LONG, |normalizer| normalizer.update_obs(rows))
     }
+
+    /// Normalised copies of observations, (..., *obs_shape) float32; the statistics stay as they are.
+    ///
+    /// Raises:
+    ///     ValueError: A wrong shape.
     fn normalize_obs<'py>(&self, py: Python<'py>, obs: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
-        let x = input::<f32>("obs", obs, &REAL)?;
-        let (a, mut g) = fresh::<f32>(py, x.shape())?;
-        let out = out_slice(&mut g);
-        out.copy_from_slice(x.slice());
-        self.inner.with(py, false, |n| n.normalize_obs(out))?;
-        Ok(a)
+        let obs = input::<f32>("obs", obs, &REAL)?;
+        let (array, mut guard) = fresh::<f32>(py, obs.shape())?;
+        let rows = out_slice(&mut guard);
+        rows.copy_from_slice(obs.slice());
+        self.inner.with(py, rows.len() > LONG, |normalizer| normalizer.normalize_obs(rows))?;
+        Ok(array)
     }
+
+    /// The statistics as arrays: obs_mean, obs_var, obs_count, return_mean, return_var, return_count, returns.
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let d = PyDict::new(py);
-        let (o, r) = self.inner.with(py, false, |n| Ok((n.obs.clone(), n.ret.clone())))?;
-        if let Some(o) = o {
-            d.set_item("obs_mean", o.mean.into_pyarray(py))?;
-            d.set_item("obs_var", o.var.into_pyarray(py))?;
-            d.set_item("obs_count", vec![o.count].into_pyarray(py))?;
+        let core = self.inner.with(py, false, |normalizer| Ok(normalizer.clone()))?;
+        let dict = PyDict::new(py);
+        for (name, statistics) in [("obs", core.obs()), ("return", core.reward())] {
+            dict.set_item(format!("{name}_mean"), PyArray1::from_slice(py, statistics.mean()))?;
+            dict.set_item(format!("{name}_var"), PyArray1::from_slice(py, statistics.var()))?;
+            dict.set_item(format!("{name}_count"), PyArray1::from_slice(py, &[statistics.count()]))?;
         }
-        if let Some((s, acc, _)) = r {
-            d.set_item("return_mean", s.mean.into_pyarray(py))?;
-            d.set_item("return_var", s.var.into_pyarray(py))?;
-            d.set_item("return_count", vec![s.count].into_pyarray(py))?;
-            d.set_item("returns", acc.into_pyarray(py))?;
-        }
-        Ok(d)
+        dict.set_item("returns", PyArray1::from_slice(py, core.returns()))?;
+        Ok(dict)
     }
-    fn load_state(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
-        let get = |k: &str| -> PyResult<Vec<f64>> {
-            Ok(match state.get_item(k)? {
-                Some(x) => input::<f64>(k, &x, &REAL)?.slice().to_vec(),
-                None => vec![],
-            })
+
+    /// Puts back what `state` gave.
+    ///
+    /// Raises:
+    ///     ValueError: An array is missing or of another length; nothing has changed then.
+    fn load_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
+        let get = |name: &str| -> PyResult<Vec<f64>> {
+            let missing = |_| {
+                value_error("state", &format!("the key {name:?}"), "a mapping without it", "pass what state() gave")
+            };
+            Ok(input::<f64>(name, &state.get_item(name).map_err(missing)?, &REAL)?.slice().to_vec())
         };
-        let (om, ov, oc, rm, rv, rc, acc) = (
-            get("obs_mean")?,
-            get("obs_var")?,
-            get("obs_count")?,
-            get("return_mean")?,
-            get("return_var")?,
-            get("return_count")?,
-            get("returns")?,
-        );
-        self.inner.with(py, false, |n| {
-            if let Some(o) = &mut n.obs {
-                o.mean = om;
-                o.var = ov;
-                o.count = oc[0];
-            }
-            if let Some((s, a, _)) = &mut n.ret {
-                s.mean = rm;
-                s.var = rv;
-                s.count = rc[0];
-                *a = acc;
-            }
-            Ok(())
-        })
+        let one = |name: &str| -> PyResult<f64> {
+            let numbers = get(name)?;
+            let wrong =
+                || value_error(name, "one number", &format!("{} numbers", numbers.len()), "pass what state() gave");
+            if numbers.len() == 1 { Ok(numbers[0]) } else { Err(wrong()) }
+        };
+        let statistics = |name: &str| -> PyResult<Statistics> {
+            let (mean, var) = (get(&format!("{name}_mean"))?, get(&format!("{name}_var"))?);
+            Statistics::from_parts(mean, var, one(&format!("{name}_count"))?).map_err(to_py)
+        };
+        let (obs, reward, returns) = (statistics("obs")?, statistics("return")?, get("returns")?);
+        self.inner.with(py, false, |normalizer| normalizer.restore(obs, reward, &returns))
     }
 }
+
+/// Mean and variance of a stream of rows, in float64; batches merge by Chan et al. (1979).
+///
+/// Args:
+///     shape: The shape of one row; () for numbers.
+///
+/// >>> import rlox
+/// >>> statistics = rlox.RunningMeanStd(())
+/// >>> statistics.update([1.0, 3.0])
+/// >>> round(float(statistics.mean), 3), round(float(statistics.var), 3)
+/// (2.0, 1.0)
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct RunningMeanStd {
-    inner: Shared<Stats>,
+    inner: Shared<Statistics>,
+    shape: Vec<usize>,
 }
+
+impl RunningMeanStd {
+    fn column<'py>(
+        &self,
+        py: Python<'py>,
+        column: impl Fn(&Statistics) -> &[f64],
+    ) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
+        let numbers = self.inner.enter(|statistics| Ok(column(statistics).to_vec())).map_err(to_py)?;
+        PyArray1::from_vec(py, numbers).reshape(self.shape.clone())
+    }
+}
+
 #[pymethods]
 impl RunningMeanStd {
     #[new]
-    fn new(d: usize) -> Self {
-        Self { inner: Shared::new("RunningMeanStd", Stats::new(d)) }
+    #[pyo3(signature = (shape=None))]
+    fn new(shape: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let shape = shape.map_or_else(|| Ok(Vec::new()), |object| crate::array::shape("shape", object))?;
+        let dim = shape.iter().fold(1, |product: usize, n| product.saturating_mul(*n));
+        // The normaliser's own checks refuse sizes of 0 and beyond the memory.
+        Core::new(1, dim, NormalizerOptions::default()).map_err(to_py)?;
+        Ok(Self { inner: Shared::new("RunningMeanStd", Statistics::new(dim)), shape })
     }
+
+    /// Takes in rows, (K, *shape).
+    ///
+    /// Raises:
+    ///     ValueError: A wrong shape, NaN or infinite numbers; nothing has changed then.
+    fn update(&self, py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<()> {
+        let x = input::<f64>("x", x, &REAL)?;
+        if !x.shape().ends_with(&self.shape) {
+            let (expected, got) = (format!("rows of shape {:?}", self.shape), format!("shape {:?}", x.shape()));
+            return Err(value_error("x", &expected, &got, "pass rows of that shape"));
+        }
+        let rows = Input::slice(&x);
+        self.inner.with(py, rows.len() > LONG, |statistics| statistics.update(rows))
+    }
+
+    /// Takes in what another stream's statistics have seen.
+    ///
+    /// Raises:
+    ///     ValueError: They are of another shape.
+    fn merge(&self, py: Python<'_>, other: &Self) -> PyResult<()> {
+        let other = other.inner.with(py, false, |statistics| Ok(statistics.clone()))?;
+        self.inner.with(py, false, |statistics| statistics.merge(&other))
+    }
+
+    /// The mean, of the shape given.
+    #[getter]
+    fn mean<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
+        self.column(py, Statistics::mean)
+    }
+
+    /// The population's variance, of the shape given.
+    #[getter]
+    fn var<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
+        self.column(py, Statistics::var)
+    }
+
+    /// How many rows were taken in, plus the 1e-4 it started from.
+    #[getter]
     fn count(&self, py: Python<'_>) -> PyResult<f64> {
-        self.inner.with(py, false, |s| Ok(s.count))
+        self.inner.with(py, false, |statistics| Ok(statistics.count()))
     }
 }

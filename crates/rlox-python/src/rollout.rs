@@ -5,8 +5,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{Actions, DType, Error, Field, FieldData, PolicySaid, RolloutBuffer as Core, Transition};
 
-use crate::array::{INTEGER, Input, REAL, flags, input, view};
-use crate::error::{to_py, value_error};
+use crate::array::{INTEGER, Input, REAL, count, flags, input, shape, view};
+use crate::error::{to_py, type_error, value_error};
 use crate::normalize::Normalizer;
 use crate::shared::Shared;
 
@@ -166,23 +166,28 @@ fn field_view<'py>(
 #[pymethods]
 impl RolloutBuffer {
     #[new]
-    #[pyo3(signature = (n_steps, num_envs, obs_shape, action_shape=Vec::new(), *, action_dtype="int64", obs_dtype="float32", extra=None))]
+    #[pyo3(signature = (n_steps, num_envs, obs_shape, action_shape=None, *, action_dtype="int64", obs_dtype="float32", extra=None))]
     fn new(
         py: Python<'_>,
-        n_steps: usize,
-        num_envs: usize,
-        obs_shape: Vec<usize>,
-        action_shape: Vec<usize>,
+        n_steps: &Bound<'_, PyAny>,
+        num_envs: &Bound<'_, PyAny>,
+        obs_shape: &Bound<'_, PyAny>,
+        action_shape: Option<&Bound<'_, PyAny>>,
         action_dtype: &str,
         obs_dtype: &str,
         extra: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
+        let (n_steps, num_envs) = (count("n_steps", n_steps)?, count("num_envs", num_envs)?);
+        let obs_shape = shape("obs_shape", obs_shape)?;
+        let action_shape = action_shape.map_or_else(|| Ok(Vec::new()), |object| shape("action_shape", object))?;
         let (obs_dtype, action_dtype) = (dtype_of("obs_dtype", obs_dtype)?, dtype_of("action_dtype", action_dtype)?);
         let mut fields = Vec::new();
         for (name, spec) in extra.into_iter().flatten() {
             let name: String = name.extract()?;
-            let (shape, dtype): (Vec<usize>, String) = spec.extract()?;
-            fields.push((name, shape, dtype_of("extra", &dtype)?));
+            let (row, dtype): (Bound<'_, PyAny>, String) = spec.extract().map_err(|_| {
+                type_error("extra", "{name: (shape, dtype)}", &spec.to_string(), "pass a pair for every name")
+            })?;
+            fields.push((name, shape("extra", &row)?, dtype_of("extra", &dtype)?));
         }
         let core = py.detach(|| {
             let core = Core::new(n_steps, num_envs, (&obs_shape, obs_dtype), (&action_shape, action_dtype))?;
@@ -191,6 +196,12 @@ impl RolloutBuffer {
         let inner = Shared::new("RolloutBuffer", core.map_err(to_py)?);
         let long = num_envs >= 128;
         Ok(Self { inner, n_steps, num_envs, obs_shape, discrete: action_dtype == DType::I64, long })
+    }
+
+    /// The step that is due, counted from 0; `n_steps` for a full rollout.
+    #[getter]
+    fn next_step(&self, py: Python<'_>) -> PyResult<usize> {
+        self.inner.with(py, false, |buffer| Ok(buffer.next_step()))
     }
 
     /// A view of a field by its name, `(T, N, ...)`.
@@ -322,7 +333,7 @@ impl RolloutBuffer {
     fn record(
         &self,
         py: Python<'_>,
-        t: usize,
+        t: &Bound<'_, PyAny>,
         actions: &Bound<'_, PyAny>,
         log_probs: &Bound<'_, PyAny>,
         values: &Bound<'_, PyAny>,
@@ -333,6 +344,7 @@ impl RolloutBuffer {
         final_obs: Option<&Bound<'_, PyAny>>,
         normalizer: Option<&Normalizer>,
     ) -> PyResult<()> {
+        let t = count("t", t)?;
         let said = SaidInput::read(actions, log_probs, values, self.discrete, self.num_envs)?;
         let said = said.get();
         let next_obs = input::<f32>("next_obs", next_obs, &REAL)?;

@@ -9,7 +9,7 @@ use rlox_core::{
     RolloutBuffer as Core, Seeds, Space, StepOut, VectorEnv,
 };
 
-use crate::array::{FLAG, Input, REAL, fresh, input, out_slice, output};
+use crate::array::{FLAG, Input, REAL, count, fresh, input, out_slice, output, shown};
 use crate::error::{to_py, type_error, value_error};
 use crate::normalize::Normalizer;
 use crate::rollout::{ActionInput, RolloutBuffer, SaidInput};
@@ -37,9 +37,20 @@ pub(crate) struct NativeVectorEnv {
 
 fn seed_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
     object.extract::<u64>().map_err(|_| {
-        let got = object.repr().map_or_else(|_| object.get_type().to_string(), |text| text.to_string());
-        value_error("seed", "an integer in [0, 2**64)", &got, "pass a non-negative integer or None")
+        value_error("seed", "an integer in [0, 2**64)", &shown(object), "pass a non-negative integer or None")
     })
+}
+
+/// A time limit: None for -1.
+fn limit_of(object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+    match object.extract::<i64>().map(u32::try_from) {
+        Ok(Ok(steps)) => Ok(Some(steps)),
+        Ok(Err(_)) if object.eq(-1)? => Ok(None),
+        _ => {
+            let expected = "a positive integer below 2**32, or -1 for no limit";
+            Err(value_error("max_episode_steps", expected, &object.to_string(), "correct it"))
+        }
+    }
 }
 
 fn options_of(options: Option<&Bound<'_, PyDict>>) -> PyResult<ResetOptions> {
@@ -134,13 +145,10 @@ impl NativeVectorEnv {
         num_envs: &Bound<'_, PyAny>,
         seed: Option<&Bound<'_, PyAny>>,
         autoreset_mode: &str,
-        max_episode_steps: Option<i64>,
+        max_episode_steps: Option<&Bound<'_, PyAny>>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let num_envs = num_envs.extract::<usize>().map_err(|_| {
-            let got = num_envs.repr().map_or_else(|_| num_envs.get_type().to_string(), |text| text.to_string());
-            value_error("num_envs", "a positive integer", &got, "ask for one or more environments")
-        })?;
+        let num_envs = count("num_envs", num_envs)?;
         let (mode, mode_name) = match autoreset_mode {
             "NextStep" => (AutoresetMode::NextStep, "NextStep"),
             "SameStep" => (AutoresetMode::SameStep, "SameStep"),
@@ -154,18 +162,7 @@ impl NativeVectorEnv {
                 ));
             }
         };
-        let limit = match max_episode_steps {
-            None => None,
-            Some(-1) => Some(None),
-            Some(steps) => Some(Some(u32::try_from(steps).map_err(|_| {
-                value_error(
-                    "max_episode_steps",
-                    "a positive integer below 2**32, or -1 for no limit",
-                    &steps.to_string(),
-                    "correct it",
-                )
-            })?)),
-        };
+        let limit = max_episode_steps.map(limit_of).transpose()?;
         let seed = seed.map(seed_of).transpose()?;
         let arguments = arguments_of(kwargs)?;
         let options =
@@ -309,12 +306,13 @@ impl NativeVectorEnv {
         &self,
         py: Python<'_>,
         buffer: &RolloutBuffer,
-        t: usize,
+        t: &Bound<'_, PyAny>,
         actions: &Bound<'_, PyAny>,
         log_probs: &Bound<'_, PyAny>,
         values: &Bound<'_, PyAny>,
         normalizer: Option<&Normalizer>,
     ) -> PyResult<()> {
+        let t = count("t", t)?;
         let said = SaidInput::read(actions, log_probs, values, self.discrete(), self.num_envs)?;
         let said = said.get();
         self.roll(py, buffer, normalizer, |env, buffer, normalizer| buffer.step(t, env, said, normalizer))

@@ -1,0 +1,108 @@
+//! Running statistics and what they normalise.
+
+use proptest::prelude::*;
+use rlox_core::{
+    Actions, AutoresetMode, Error, Normalizer, NormalizerOptions, PolicySaid, RolloutBuffer, RunningMeanStd, Seeds,
+    VecEnv, envs::Pendulum,
+};
+
+fn close(a: &[f64], b: &[f64]) -> bool {
+    a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-9 * (1.0 + b.abs()))
+}
+
+proptest! {
+    #[test]
+    fn any_split_of_a_stream_gives_the_same(
+        rows in prop::collection::vec(-1e3_f64..1e3, 2..200),
+        at in 0.0_f64..1.0,
+    ) {
+        let rows = &rows[..rows.len() / 2 * 2];
+        let cut = (at * (rows.len() / 2) as f64) as usize * 2;
+        let (mut whole, mut parts, mut left, mut right) =
+            (RunningMeanStd::new(2), RunningMeanStd::new(2), RunningMeanStd::new(2), RunningMeanStd::new(2));
+        whole.update(rows).unwrap();
+        parts.update(&rows[..cut]).unwrap();
+        parts.update(&rows[cut..]).unwrap();
+        left.update(&rows[..cut]).unwrap();
+        right.update(&rows[cut..]).unwrap();
+        prop_assert!(close(parts.mean(), whole.mean()) && close(parts.var(), whole.var()));
+        prop_assert!((parts.count() - whole.count()).abs() < 1e-6);
+        left.merge(&right).unwrap();
+        prop_assert!(close(left.mean(), whole.mean()) && close(left.var(), whole.var()), "{left:?} {whole:?}");
+    }
+
+    #[test]
+    fn equals_the_plain_formula(rows in prop::collection::vec(-100.0_f64..100.0, 1..50)) {
+        let mut statistics = RunningMeanStd::new(1);
+        statistics.update(&rows).unwrap();
+        // The start counts as 1e-4 rows of mean 0 and variance 1.
+        let n = rows.len() as f64 + 1e-4;
+        let mean = rows.iter().sum::<f64>() / n;
+        let squares = rows.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() + 1e-4 * (1.0 + mean * mean);
+        prop_assert!(close(statistics.mean(), &[mean]) && close(statistics.var(), &[squares / n]));
+    }
+}
+
+#[test]
+fn bad_rows_change_nothing() {
+    let mut statistics = RunningMeanStd::new(2);
+    let before = statistics.clone();
+    assert!(matches!(statistics.update(&[1.0_f32, 2.0, 3.0]), Err(Error::Shape(_))));
+    let error = statistics.update(&[1.0_f32, 2.0, 3.0, f32::NAN]).unwrap_err();
+    assert!(error.to_string().contains("NaN in row 1, column 1"), "{error}");
+    assert!(RunningMeanStd::from_parts(vec![0.0], vec![-1.0], 1.0).is_err());
+    assert!(RunningMeanStd::from_parts(vec![0.0], vec![1.0], 0.0).is_err());
+    assert_eq!(statistics, before);
+}
+
+#[test]
+fn rewards_are_divided_by_the_deviation_of_the_discounted_return() {
+    let options = NormalizerOptions { gamma: 0.5, ..NormalizerOptions::default() };
+    let mut normalizer = Normalizer::new(2, 1, options).unwrap();
+    let mut rewards = [1.0, 3.0];
+    normalizer.step_rewards(&mut rewards, &[false, true], &[false, false]).unwrap();
+    // The returns 1 and 3 have variance 1, but for the starting count of 1e-4.
+    assert!((rewards[0] - 1.0).abs() < 1e-3 && (rewards[1] - 3.0).abs() < 1e-3, "{rewards:?}");
+    assert_eq!(normalizer.returns(), [1.0, 0.0]);
+    normalizer.step_rewards(&mut [1.0, 1.0], &[false; 2], &[true, false]).unwrap();
+    assert_eq!(normalizer.returns(), [0.0, 1.0], "1 * 0.5 + 1, then forgotten at the truncation");
+    let error = normalizer.step_rewards(&mut [0.0, f64::INFINITY], &[false; 2], &[false; 2]).unwrap_err();
+    assert!(error.to_string().contains("inf from environment 1"), "{error}");
+}
+
+#[test]
+fn senseless_options_are_refused() {
+    let default = NormalizerOptions::default();
+    for options in [
+        NormalizerOptions { gamma: 1.1, ..default },
+        NormalizerOptions { gamma: f64::NAN, ..default },
+        NormalizerOptions { clip_obs: 0.0, ..default },
+        NormalizerOptions { epsilon: -1.0, ..default },
+    ] {
+        assert!(matches!(Normalizer::new(1, 1, options), Err(Error::Config(_))), "{options:?}");
+    }
+    assert!(Normalizer::new(0, 1, default).is_err());
+}
+
+#[test]
+fn a_rollout_normalises_what_the_policy_sees_and_what_is_bootstrapped_alike() {
+    let make = || VecEnv::new(2, Some(3), AutoresetMode::SameStep, Pendulum::default).unwrap();
+    let (mut env, mut twin) = (make().with_max_episode_steps(Some(2)), make().with_max_episode_steps(Some(2)));
+    let mut normalizer = Normalizer::new(2, 3, NormalizerOptions::default()).unwrap();
+    let mut normalised = RolloutBuffer::for_env(2, &env).unwrap();
+    let mut raw = RolloutBuffer::for_env(2, &twin).unwrap();
+    normalised.begin(&mut env, Seeds::Keep, Some(&mut normalizer)).unwrap();
+    raw.begin(&mut twin, Seeds::Keep, None).unwrap();
+    let said = PolicySaid { actions: Actions::Continuous(&[0.5, -0.5]), log_probs: &[0.0; 2], values: &[0.0; 2] };
+    for t in 0..2 {
+        normalised.step(t, &mut env, said, Some(&mut normalizer)).unwrap();
+        raw.step(t, &mut twin, said, None).unwrap();
+    }
+    let mut expected = raw.final_obs().to_vec();
+    normalizer.normalize_obs(&mut expected).unwrap();
+    assert_eq!(normalised.final_obs(), expected, "with the statistics of the step that ended the episode");
+    assert!(expected.iter().any(|x| x.abs() > 0.0));
+    assert_eq!(normalizer.obs().count(), 6.0 + 1e-4, "two rows from the reset and two from each step");
+    let mut other = Normalizer::new(2, 2, NormalizerOptions::default()).unwrap();
+    assert!(matches!(normalised.begin(&mut env, Seeds::Keep, Some(&mut other)), Err(Error::Shape(_))));
+}
