@@ -136,13 +136,25 @@ def test_out_is_written_and_returned():
     np.testing.assert_array_equal(out[0], rlox.compute_gae(ones, ones * 0, ones * 0, [0, 0])[0])
 
 
-def test_results_are_fresh_and_inputs_stay():
-    rewards = np.ones(4)
-    first = rlox.compute_gae(rewards, np.zeros(4), np.zeros(4), 0.0)[0]
+@pytest.mark.parametrize("steps", [4, 100_000])
+def test_results_are_fresh_and_inputs_stay(steps):
+    rewards, zeros = np.ones(steps), np.zeros(steps)
+    first = rlox.compute_gae(rewards, zeros, zeros, 0.0)[0]
     kept = first.copy()
-    rlox.compute_gae(rewards * 7, np.zeros(4), np.zeros(4), 0.0)
+    second = rlox.compute_gae(rewards * 7, zeros, zeros, 0.0)[0]
     np.testing.assert_array_equal(first, kept)
-    np.testing.assert_array_equal(rewards, np.ones(4))
+    np.testing.assert_allclose(second, kept * 7)
+    np.testing.assert_array_equal(rewards, np.ones(steps))
+
+
+def test_memory_given_back_is_used_again_only_then():
+    rewards, zeros = np.ones(100_000), np.zeros(100_000)
+    expected = rlox.compute_gae(rewards, zeros, zeros, 0.0)[0].copy()
+    held = [rlox.compute_gae(rewards, zeros, zeros, 0.0)[0][::2] for _ in range(5)]
+    for _ in range(5):
+        rlox.compute_gae(rewards * 3, zeros, zeros, 0.0)
+    for view in held:
+        np.testing.assert_array_equal(view, expected[::2])
 
 
 def test_nothing_in_nothing_out():

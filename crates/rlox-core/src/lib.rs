@@ -14,7 +14,7 @@
 //! # Ok::<(), rlox_core::Error>(())
 //! ```
 
-pub mod advantage;
+mod advantage;
 mod env;
 pub mod envs;
 mod episode;
@@ -25,11 +25,11 @@ mod normalize;
 mod policy;
 mod rng;
 mod rollout;
-mod simd;
+pub mod simd;
 mod space;
 mod vector;
 
-pub use advantage::{compute_gae, compute_gae_batched, compute_gae_time_major};
+pub use advantage::{Ends, Float, compute_gae, compute_gae_batched, compute_gae_time_major};
 pub use env::{Action, Actions, Env, EnvSpec, ResetOptions, Step};
 pub use episode::EpisodeLog;
 pub use error::{Error, Mismatch, Result, check_len};

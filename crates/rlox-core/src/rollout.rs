@@ -415,14 +415,14 @@ impl RolloutBuffer {
     }
 
     /// Computes `advantages` and `returns` of a full rollout by DESIGN's one formula
-    /// ([`crate::advantage::compute_gae`]).
+    /// ([`crate::compute_gae`]).
     ///
     /// `last_values`, `[N]`, are the values of the last observations; `final_values`, `[K]`, those of
     /// [`RolloutBuffer::final_obs`].
     ///
     /// # Errors
     /// [`Error::Shape`] for wrong lengths, [`Error::Config`] if the rollout is not full or a factor is outside [0, 1].
-    pub fn finish(&mut self, last_values: &[f32], final_values: &[f32], gamma: f32, gae_lambda: f32) -> Result<()> {
+    pub fn finish(&mut self, last_values: &[f32], final_values: &[f32], gamma: f64, gae_lambda: f64) -> Result<()> {
         if self.next_step < self.n_steps {
             let got = format!("{} of {} steps", self.next_step, self.n_steps);
             return Err(Error::config("finish", "a full rollout", got, "step until the rollout is full"));
@@ -442,6 +442,7 @@ impl RolloutBuffer {
             f32s(&self.rewards),
             f32s(&self.values),
             ends,
+            self.num_envs,
             last_values,
             gamma,
             gae_lambda,
@@ -508,8 +509,8 @@ pub fn collect(
     rngs: &mut [Pcg64],
     buffer: &mut RolloutBuffer,
     mut normalizer: Option<&mut Normalizer>,
-    gamma: f32,
-    gae_lambda: f32,
+    gamma: f64,
+    gae_lambda: f64,
 ) -> Result<()> {
     check_len("rngs", rngs.len(), buffer.num_envs)?;
     buffer.begin(env, Seeds::Keep, normalizer.as_deref_mut())?;

@@ -1,15 +1,18 @@
 //! NumPy arrays in and out. The only file of this crate that holds `unsafe`.
 #![expect(unsafe_code, reason = "views of Rust memory whose owner NumPy keeps alive")]
 
+use bytemuck::Pod;
 use numpy::ndarray::{ArrayViewD, IxDyn};
 use numpy::{
-    Element, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
+    Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray,
+    PyUntypedArrayMethods,
 };
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error::{type_error, value_error};
+use crate::recycling;
 
 /// A count: an integer that is not negative. What no machine could hold is a `MemoryError` here already.
 pub(crate) fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
@@ -98,7 +101,7 @@ pub(crate) fn input<'py, T: Element>(
     let py = object.py();
     let untyped = asarray(argument, object)?;
     let dtype = untyped.dtype();
-    let kind: char = dtype.getattr("kind")?.extract()?;
+    let kind = char::from(dtype.kind());
     if !kinds.accepted.contains(kind) && untyped.len() > 0 {
         let got = format!("dtype {dtype}");
         return Err(type_error(argument, &format!("an array of {}", kinds.described), &got, "convert it first"));
@@ -106,14 +109,19 @@ pub(crate) fn input<'py, T: Element>(
     let keywords = PyDict::new(py);
     keywords.set_item("order", "C")?;
     keywords.set_item("subok", false)?;
-    // What overflows becomes infinite and is refused where it matters; NumPy shall not warn about it besides.
-    let silent = PyDict::new(py);
-    silent.set_item("all", "ignore")?;
-    let errstate = py.import("numpy")?.call_method("errstate", (), Some(&silent))?;
-    errstate.call_method0("__enter__")?;
-    let converted = untyped.call_method("astype", (numpy::dtype::<T>(py),), Some(&keywords));
-    errstate.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
-    let converted = converted?;
+    let convert = || untyped.call_method("astype", (numpy::dtype::<T>(py),), Some(&keywords));
+    let converted = if kind == 'f' && dtype.itemsize() > size_of::<T>() {
+        // What overflows becomes infinite and is refused where it matters; NumPy shall not warn about it besides.
+        let silent = PyDict::new(py);
+        silent.set_item("all", "ignore")?;
+        let errstate = py.import("numpy")?.call_method("errstate", (), Some(&silent))?;
+        errstate.call_method0("__enter__")?;
+        let converted = convert();
+        errstate.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
+        converted
+    } else {
+        convert()
+    }?;
     let converted = converted.cast_into::<PyArrayDyn<T>>()?;
     let readonly = converted
         .try_readonly()
@@ -168,20 +176,41 @@ pub(crate) fn out_slice<'a, T: Element>(array: &'a mut PyReadwriteArrayDyn<'_, T
     array.as_slice_mut().unwrap_or(&mut [])
 }
 
-/// A fresh array of zeros for a result.
+/// A new array of zeros for a result.
 pub(crate) fn fresh<'py, T: Element>(
     py: Python<'py>,
     shape: &[usize],
 ) -> PyResult<(Bound<'py, PyArrayDyn<T>>, PyReadwriteArrayDyn<'py, T>)> {
     let array = PyArrayDyn::<T>::zeros(py, IxDyn(shape), false);
+    guarded(array)
+}
+
+fn guarded<'py, T: Element>(
+    array: Bound<'py, PyArrayDyn<T>>,
+) -> PyResult<(Bound<'py, PyArrayDyn<T>>, PyReadwriteArrayDyn<'py, T>)> {
     let guard = array.try_readwrite().map_err(|e| value_error("out", "a new array", &e.to_string(), "report this"))?;
     Ok((array, guard))
 }
 
+/// A new array for a result that overwrites every element: large ones in memory that an earlier result gave back, as
+/// fetching fresh pages from the system costs several times what a kernel does to them.
+pub(crate) fn result<'py, T: Element + Pod>(
+    py: Python<'py>,
+    shape: &[usize],
+) -> PyResult<(Bound<'py, PyArrayDyn<T>>, PyReadwriteArrayDyn<'py, T>)> {
+    let len: usize = shape.iter().product();
+    if len * size_of::<T>() < recycling::SMALLEST {
+        return fresh(py, shape);
+    }
+    let owner = Bound::new(py, recycling::Block::take(len * size_of::<T>()))?;
+    let data: &[T] = bytemuck::cast_slice(owner.get().words());
+    guarded(view(&data[..len], shape, owner.clone().into_any())?)
+}
+
 /// A writeable NumPy view of `data`, without a copy.
 ///
-/// `data` must be memory that `owner` owns and neither moves nor frees while it lives: the fields of a rollout buffer,
-/// which are allocated once. NumPy holds a reference to `owner` as long as the view lives.
+/// `data` must be memory that `owner` owns and neither moves nor frees while it lives: the fields of a rollout buffer
+/// and the blocks of results, which are allocated once. NumPy holds a reference to `owner` as long as the view lives.
 pub(crate) fn view<'py, T: Element>(
     data: &[T],
     shape: &[usize],

@@ -1,12 +1,14 @@
 //! `compute_gae` and `compute_gae_batched`.
 
+use bytemuck::Pod;
 use numpy::{Element, PyArrayDyn};
 use pyo3::prelude::*;
-use rlox_core::advantage::{
+use pyo3::types::PyFloat;
+use rlox_core::{
     Ends, Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major,
 };
 
-use crate::array::{Input, REAL, asarray, count, flags, fresh, input, out_slice, output};
+use crate::array::{Input, REAL, asarray, count, flags, input, out_slice, output, result};
 use crate::error::{to_py, type_error, value_error};
 
 type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
@@ -62,7 +64,7 @@ pub(crate) fn compute_gae<'py>(
     let rewards = asarray("rewards", rewards)?.into_any();
     let single = rewards.cast::<PyArrayDyn<f32>>().is_ok();
     let call = Call { rewards, values, last_value, final_values, ends, gamma, lam };
-    if single { call.run::<f32>(out) } else { call.run::<f64>(out) }
+    if single { call.run(|x| x as f32, out) } else { call.run(|x: f64| x, out) }
 }
 
 struct Flags<'py> {
@@ -92,6 +94,37 @@ impl<'py> Flags<'py> {
     }
 }
 
+/// One number, or one per environment.
+enum LastValue<'py, T: Element> {
+    One([T; 1]),
+    Each(Input<'py, T>),
+}
+
+impl<'py, T: Element> LastValue<'py, T> {
+    fn read(object: &Bound<'py, PyAny>, num_envs: Option<usize>, number: fn(f64) -> T) -> PyResult<Self> {
+        if num_envs.is_none()
+            && let Ok(float) = object.cast::<PyFloat>()
+        {
+            return Ok(Self::One([number(float.value())]));
+        }
+        let array = input::<T>("last_value", object, &REAL)?;
+        let fits = num_envs.map_or(array.slice().len() == 1, |n| array.shape() == [n]);
+        if fits {
+            return Ok(Self::Each(array));
+        }
+        let expected = num_envs.map_or_else(|| "one number".into(), |n| format!("shape ({n},)"));
+        let got = format!("shape {:?}", array.shape());
+        Err(value_error("last_value", &expected, &got, "pass V of the state after the last step"))
+    }
+
+    fn slice(&self) -> &[T] {
+        match self {
+            Self::One(number) => number,
+            Self::Each(array) => array.slice(),
+        }
+    }
+}
+
 struct Call<'a, 'py> {
     rewards: Bound<'py, PyAny>,
     values: &'a Bound<'py, PyAny>,
@@ -103,7 +136,11 @@ struct Call<'a, 'py> {
 }
 
 impl<'py> Call<'_, 'py> {
-    fn run<T: Float + Element>(self, out: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>) -> PyResult<Pair<'py>> {
+    fn run<T: Float + Element + Pod>(
+        self,
+        number: fn(f64) -> T,
+        out: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+    ) -> PyResult<Pair<'py>> {
         let py = self.rewards.py();
         let rewards = input::<T>("rewards", &self.rewards, &REAL)?;
         let shape = rewards.shape();
@@ -129,19 +166,9 @@ impl<'py> Call<'_, 'py> {
         if let Some(final_values) = &final_values {
             same("final_values", final_values.shape())?;
         }
-        let last = input::<T>("last_value", self.last_value, &REAL)?;
-        let expected = num_envs.unwrap_or(1);
-        if last.slice().len() != expected || (num_envs.is_some() && last.shape() != [expected]) {
-            let expected = num_envs.map_or_else(|| "one number".into(), |n| format!("shape ({n},)"));
-            return Err(value_error(
-                "last_value",
-                &expected,
-                &format!("shape {:?}", last.shape()),
-                "pass V of the last state",
-            ));
-        }
+        let last = LastValue::read(self.last_value, num_envs, number)?;
         let ((advantages, mut advantages_out), (returns, mut returns_out)) = match out {
-            None => (fresh::<T>(py, shape)?, fresh::<T>(py, shape)?),
+            None => (result::<T>(py, shape)?, result::<T>(py, shape)?),
             Some((a, r)) => {
                 let (a_out, r_out) = (output::<T>("out[0]", &a)?, output::<T>("out[1]", &r)?);
                 ((a.cast_into::<PyArrayDyn<T>>()?, a_out), (r.cast_into::<PyArrayDyn<T>>()?, r_out))
@@ -152,7 +179,7 @@ impl<'py> Call<'_, 'py> {
             same("out[0]", advantages_out.shape())?;
             same("out[1]", returns_out.shape())?;
         }
-        let (gamma, lam) = (T::from_f64(self.gamma), T::from_f64(self.lam));
+        let (gamma, lam) = (self.gamma, self.lam);
         let ends = Ends {
             terminated: self.ends.terminated.slice(),
             truncated: self.ends.truncated.as_ref().map(Input::slice),
@@ -162,43 +189,13 @@ impl<'py> Call<'_, 'py> {
         let (a, r) = (out_slice(&mut advantages_out), out_slice(&mut returns_out));
         let mut work = || match num_envs {
             None => one(rewards, values, ends, last[0], gamma, lam, a, r),
-            Some(_) => time_major(rewards, values, ends, last, gamma, lam, a, r),
+            Some(num_envs) => time_major(rewards, values, ends, num_envs, last, gamma, lam, a, r),
         };
         if rewards.len() > LONG { py.detach(work) } else { work() }.map_err(to_py)?;
         Ok((advantages.into_any(), returns.into_any()))
     }
 }
 
-/// Generalized advantage estimation (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
-///
-/// `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`,
-/// `A_t = delta_t + gamma * lam * (1 - done_t) * A_{t+1}`, with `done = terminated | truncated` and
-/// `next_value_t = final_values_t` where an episode was truncated.
-///
-/// Args:
-///     rewards: (T,) for one trajectory or (T, N) time-major; float32 stays float32, all else is float64.
-///     values: V of the state each action was taken in, shape of `rewards`.
-///     dones: Ends of episodes, read as terminated; None where `terminated` is given.
-///     last_value: V of the state after the last step: a number, or (N,).
-///     gamma: Discount factor in [0, 1].
-///     lam: GAE's lambda in [0, 1].
-///     terminated: The task itself ended; takes the place of `dones`.
-///     truncated: The episode was cut, by a time limit for example.
-///     final_values: V of the true last observation, shape of `rewards`, read only where truncated and
-///         not terminated.
-///     out: A pair of arrays to write to, of the dtype and shape of the result.
-///
-/// Returns:
-///     (advantages, returns), both of the shape of `rewards`; returns = advantages + values.
-///
-/// Raises:
-///     TypeError: An array of no numbers, or no ends given.
-///     ValueError: Shapes that do not fit, a factor outside [0, 1], truncated rows without `final_values`.
-///
-/// >>> import numpy as np, rlox
-/// >>> advantages, returns = rlox.compute_gae(np.ones(3), np.zeros(3), [0, 0, 1], 0.0, gamma=1.0, lam=1.0)
-/// >>> returns
-/// array([3., 2., 1.])
 /// GAE of several trajectories laid end to end: flat and environment-major, `(n_envs * n_steps,)`.
 ///
 /// Each environment's `n_steps` numbers stand together; `last_values` has one number per environment. `dones` are
@@ -236,7 +233,7 @@ pub(crate) fn compute_gae_batched<'py>(
     }
 }
 
-fn run_batched<'py, T: Float + Element>(
+fn run_batched<'py, T: Float + Element + Pod>(
     rewards: &Bound<'py, PyAny>,
     values: &Bound<'py, PyAny>,
     dones: &Bound<'py, PyAny>,
@@ -265,11 +262,11 @@ fn run_batched<'py, T: Float + Element>(
             ));
         }
     }
-    let ((advantages, mut a), (returns, mut r)) = (fresh::<T>(py, rewards.shape())?, fresh::<T>(py, rewards.shape())?);
+    let ((advantages, mut a), (returns, mut r)) =
+        (result::<T>(py, rewards.shape())?, result::<T>(py, rewards.shape())?);
     let ends = Ends { terminated: dones.slice(), truncated: None, final_values: None };
     let (rewards, values, last) = (rewards.slice(), values.slice(), last.slice());
     let (a, r) = (out_slice(&mut a), out_slice(&mut r));
-    let (gamma, lam) = (T::from_f64(gamma), T::from_f64(lam));
     let mut work = || batched(rewards, values, ends, last, n_steps, gamma, lam, a, r);
     if rewards.len() > LONG { py.detach(work) } else { work() }.map_err(to_py)?;
     Ok((advantages.into_any(), returns.into_any()))

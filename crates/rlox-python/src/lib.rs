@@ -11,6 +11,7 @@ mod array;
 mod error;
 mod gae;
 mod normalize;
+mod recycling;
 mod rollout;
 mod shared;
 mod vector;
@@ -37,6 +38,10 @@ mod _rlox {
         if cfg!(debug_assertions) {
             let text = c"rlox was built without optimisation and is many times slower; build it with --release";
             PyErr::warn(module.py(), &module.py().get_type::<pyo3::exceptions::PyRuntimeWarning>(), text, 1)?;
+        }
+        if let Err(error) = rlox_core::simd::check_setting() {
+            let text = std::ffi::CString::new(error.to_string())?;
+            PyErr::warn(module.py(), &module.py().get_type::<pyo3::exceptions::PyRuntimeWarning>(), &text, 1)?;
         }
         Ok(())
     }

@@ -386,6 +386,6 @@ impl RolloutBuffer {
         let finals = final_values.map(|values| input::<f32>("final_values", values, &REAL)).transpose()?;
         let (last, finals) = (last.slice(), finals.as_ref().map_or(&[][..], Input::slice));
         let long = self.n_steps * self.num_envs > 4096;
-        self.inner.with(py, long, |buffer| buffer.finish(last, finals, gamma as f32, gae_lambda as f32))
+        self.inner.with(py, long, |buffer| buffer.finish(last, finals, gamma, gae_lambda))
     }
 }

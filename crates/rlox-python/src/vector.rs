@@ -9,7 +9,7 @@ use rlox_core::{
     RolloutBuffer as Core, Seeds, Space, StepOut, VectorEnv,
 };
 
-use crate::array::{FLAG, Input, REAL, count, fresh, input, out_slice, output, shown};
+use crate::array::{FLAG, Input, REAL, count, fresh, input, out_slice, output, result, shown};
 use crate::error::{to_py, type_error, value_error};
 use crate::normalize::Normalizer;
 use crate::rollout::{ActionInput, RolloutBuffer, SaidInput};
@@ -224,7 +224,7 @@ impl NativeVectorEnv {
         let mask = mask.map(|mask| input::<bool>("reset_mask", mask, &FLAG)).transpose()?;
         let mask = mask.as_ref().map(Input::slice);
         let options = options_of(options)?;
-        let (obs, mut guard) = fresh::<f32>(py, &[self.num_envs, self.dim])?;
+        let (obs, mut guard) = result::<f32>(py, &[self.num_envs, self.dim])?;
         let row = out_slice(&mut guard);
         self.inner.with(py, self.long, |inner| inner.env.reset(seeds, mask, &options, row))?;
         Ok(obs)
@@ -241,8 +241,8 @@ impl NativeVectorEnv {
         Option<Bound<'py, PyArrayDyn<f32>>>,
     )> {
         let actions = ActionInput::read(actions, self.discrete(), self.num_envs)?;
-        let (obs, mut obs_out) = fresh::<f32>(py, &[self.num_envs, self.dim])?;
-        let (rewards, mut rewards_out) = fresh::<f64>(py, &[self.num_envs])?;
+        let (obs, mut obs_out) = result::<f32>(py, &[self.num_envs, self.dim])?;
+        let (rewards, mut rewards_out) = result::<f64>(py, &[self.num_envs])?;
         let (terminated, mut terminated_out) = fresh::<bool>(py, &[self.num_envs])?;
         let (truncated, mut truncated_out) = fresh::<bool>(py, &[self.num_envs])?;
         let (obs_out, reward) = (out_slice(&mut obs_out), out_slice(&mut rewards_out));
@@ -329,7 +329,7 @@ impl NativeVectorEnv {
     }
 
     fn observe<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
-        let (obs, mut guard) = fresh::<f32>(py, &[self.num_envs, self.dim])?;
+        let (obs, mut guard) = result::<f32>(py, &[self.num_envs, self.dim])?;
         let row = out_slice(&mut guard);
         self.inner.with(py, self.long, |inner| inner.env.observe(row))?;
         Ok(obs)

@@ -1,0 +1,211 @@
+//! Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, eq. 16) with exact time limits.
+//!
+//! `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t` and
+//! `A_t = delta_t + gamma * lambda * (1 - done_t) * A_{t+1}`, where `done = terminated | truncated` and `next_value_t`
+//! is the value of the true final observation where the step was truncated, else the next row's. `returns = A + v`.
+//! What lies behind a finished episode is masked out, not multiplied by zero, so a NaN there stays there.
+
+#![expect(
+    clippy::too_many_arguments,
+    reason = "free functions on slices: what they read, the settings, what they write"
+)]
+
+use super::kernel::{Rows, columns, trajectory};
+use crate::{Error, Float, Result, check_len};
+
+/// How the steps of a rollout ended; every slice is as long as the rewards.
+///
+/// Plain `dones` that tell no time limit from a true end go in as `terminated`, see [`Ends::dones`].
+#[derive(Clone, Copy, Debug)]
+pub struct Ends<'a, T> {
+    /// The task itself ended at this step: no value follows.
+    pub terminated: &'a [bool],
+    /// The episode was cut at this step, by a time limit for one: the final observation's value follows.
+    pub truncated: Option<&'a [bool]>,
+    /// `V(final_obs_t)`, read only where a step is truncated and not terminated; the rest may hold anything.
+    pub final_values: Option<&'a [T]>,
+}
+
+impl<'a, T> Ends<'a, T> {
+    /// Episodes that only ever terminate.
+    ///
+    /// ```
+    /// let ends = rlox_core::Ends::<f32>::dones(&[false, true]);
+    /// assert!(ends.truncated.is_none());
+    /// ```
+    pub fn dones(dones: &'a [bool]) -> Self {
+        Self { terminated: dones, truncated: None, final_values: None }
+    }
+}
+
+/// Advantages and returns of one trajectory of T steps.
+///
+/// `last_value` is the value of the observation after the last step, read unless that step is done. All slices have
+/// length T; `advantages` and `returns` are overwritten. An empty trajectory is fine and writes nothing.
+///
+/// # Errors
+/// [`Error::Shape`] if a slice has another length than `rewards`, or if a step is truncated and not terminated but
+/// there are no final values; [`Error::Config`] if `gamma` or `gae_lambda` is outside [0, 1]. Nothing is written then.
+///
+/// ```
+/// use rlox_core::{Ends, compute_gae};
+///
+/// let (rewards, values) = ([1.0, 1.0, 1.0], [0.5, 0.5, 0.5]);
+/// let ends = Ends {
+///     terminated: &[false, false, false],
+///     truncated: Some(&[false, true, false]),
+///     final_values: Some(&[0.0, 2.0, 0.0]),
+/// };
+/// let (mut advantages, mut returns) = ([0.0; 3], [0.0; 3]);
+/// compute_gae(&rewards, &values, ends, 4.0, 0.5, 0.5, &mut advantages, &mut returns)?;
+/// // From the end: 1 + 0.5 * 4 - 0.5; 1 + 0.5 * 2 - 0.5, cut; 1 + 0.5 * 0.5 - 0.5 + 0.25 * 1.5.
+/// assert_eq!(advantages, [1.125, 1.5, 2.5]);
+/// assert_eq!(returns, [1.625, 2.0, 3.0]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn compute_gae<T: Float>(
+    rewards: &[T],
+    values: &[T],
+    ends: Ends<'_, T>,
+    last_value: T,
+    gamma: f64,
+    gae_lambda: f64,
+    advantages: &mut [T],
+    returns: &mut [T],
+) -> Result<()> {
+    let rows = check(rewards, values, ends, gamma, gae_lambda, [advantages.len(), returns.len()])?;
+    trajectory(rows, last_value, advantages, returns);
+    Ok(())
+}
+
+/// Advantages and returns of N environments over T steps, time-major: row `t * num_envs + n` is step t of
+/// environment n.
+///
+/// `last_values` has length N, all other slices T * N. Each environment's numbers equal [`compute_gae`]'s up to
+/// rounding.
+///
+/// # Errors
+/// As [`compute_gae`]; also [`Error::Shape`] if `rewards` is not a whole number of rows of `num_envs`.
+///
+/// ```
+/// use rlox_core::{Ends, compute_gae_time_major};
+///
+/// // Two environments, two steps; the second environment terminates at its first.
+/// let (rewards, values) = ([1.0_f32, 2.0, 3.0, 4.0], [0.0; 4]);
+/// let ends = Ends::dones(&[false, true, false, false]);
+/// let (mut advantages, mut returns) = ([0.0; 4], [0.0; 4]);
+/// compute_gae_time_major(&rewards, &values, ends, 2, &[8.0, 8.0], 0.5, 1.0, &mut advantages, &mut returns)?;
+/// assert_eq!(advantages, [4.5, 2.0, 7.0, 8.0]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn compute_gae_time_major<T: Float>(
+    rewards: &[T],
+    values: &[T],
+    ends: Ends<'_, T>,
+    num_envs: usize,
+    last_values: &[T],
+    gamma: f64,
+    gae_lambda: f64,
+    advantages: &mut [T],
+    returns: &mut [T],
+) -> Result<()> {
+    check_rows(rewards.len(), "num_envs", num_envs)?;
+    check_len("last_values", last_values.len(), num_envs)?;
+    let rows = check(rewards, values, ends, gamma, gae_lambda, [advantages.len(), returns.len()])?;
+    columns(rows, last_values, advantages, returns);
+    Ok(())
+}
+
+/// Advantages and returns of N trajectories of `n_steps` each, one after the other (environment-major): row
+/// `n * n_steps + t` is step t of trajectory n.
+///
+/// `last_values` has length N, all other slices N * `n_steps`. Each trajectory's numbers equal [`compute_gae`]'s bit
+/// for bit.
+///
+/// # Errors
+/// As [`compute_gae`]; also [`Error::Shape`] if `rewards` is not a whole number of trajectories of `n_steps`.
+///
+/// ```
+/// use rlox_core::{Ends, compute_gae_batched};
+///
+/// let (rewards, values) = ([1.0_f32, 3.0, 2.0, 4.0], [0.0; 4]);
+/// let ends = Ends::dones(&[false, false, true, false]);
+/// let (mut advantages, mut returns) = ([0.0; 4], [0.0; 4]);
+/// compute_gae_batched(&rewards, &values, ends, &[8.0, 8.0], 2, 0.5, 1.0, &mut advantages, &mut returns)?;
+/// assert_eq!(advantages, [4.5, 7.0, 2.0, 8.0]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn compute_gae_batched<T: Float>(
+    rewards: &[T],
+    values: &[T],
+    ends: Ends<'_, T>,
+    last_values: &[T],
+    n_steps: usize,
+    gamma: f64,
+    gae_lambda: f64,
+    advantages: &mut [T],
+    returns: &mut [T],
+) -> Result<()> {
+    check_rows(rewards.len(), "n_steps", n_steps)?;
+    if n_steps > 0 {
+        check_len("last_values", last_values.len(), rewards.len() / n_steps)?;
+    }
+    let rows = check(rewards, values, ends, gamma, gae_lambda, [advantages.len(), returns.len()])?;
+    for (n, &last_value) in last_values.iter().enumerate() {
+        let range = n * n_steps..(n + 1) * n_steps;
+        let (advantages, returns) = (&mut advantages[range.clone()], &mut returns[range.clone()]);
+        trajectory(rows.slice(range), last_value, advantages, returns);
+    }
+    Ok(())
+}
+
+fn check_rows(rewards: usize, name: &'static str, row: usize) -> Result<()> {
+    if rewards == 0 || (row > 0 && rewards.is_multiple_of(row)) {
+        return Ok(());
+    }
+    Err(Error::shape(
+        "rewards",
+        format!("a multiple of {name} = {row} elements"),
+        rewards.to_string(),
+        format!("pass whole rows, or the {name} they were recorded with"),
+    ))
+}
+
+/// Checks everything before anything is written.
+fn check<'a, T: Float>(
+    rewards: &'a [T],
+    values: &'a [T],
+    ends: Ends<'a, T>,
+    gamma: f64,
+    gae_lambda: f64,
+    out: [usize; 2],
+) -> Result<Rows<'a, T>> {
+    for (name, value) in [("gamma", gamma), ("gae_lambda", gae_lambda)] {
+        if !(0.0..=1.0).contains(&value) {
+            let fix = "discounts are at least 0 and at most 1";
+            return Err(Error::config(name, "a number in [0, 1]", value.to_string(), fix));
+        }
+    }
+    let len = rewards.len();
+    check_len("values", values.len(), len)?;
+    check_len("terminated", ends.terminated.len(), len)?;
+    check_len("truncated", ends.truncated.map_or(len, <[bool]>::len), len)?;
+    check_len("final_values", ends.final_values.map_or(len, <[T]>::len), len)?;
+    check_len("advantages", out[0], len)?;
+    check_len("returns", out[1], len)?;
+    if let (Some(truncated), None) = (ends.truncated, ends.final_values) {
+        let cut = (0..len).find(|&t| truncated[t] && !ends.terminated[t]);
+        if let Some(row) = cut {
+            return Err(Error::shape(
+                "final_values",
+                "a value for every row that is truncated and not terminated",
+                format!("no final_values, and row {row} is such a one"),
+                "pass V(final observation) in those rows, and anything in the others",
+            ));
+        }
+    }
+    // Without final values, every truncated row is terminated as well and changes nothing.
+    let finals = ends.truncated.zip(ends.final_values);
+    let (terminated, decay) = (ends.terminated, T::of(gamma * gae_lambda));
+    Ok(Rows { rewards, values, terminated, finals, gamma: T::of(gamma), decay })
+}
