@@ -3,8 +3,8 @@
 //! Run it with `cargo run --release -p rlox-core --example custom_env`.
 
 use rlox_core::{
-    ActionsMut, AutoresetMode, Env, EnvSpec, FieldData, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions, Result,
-    RolloutBuffer, Space, Step, VecEnv, VectorEnv, collect,
+    ActionsMut, AutoresetMode, Env, EnvSpec, Field, FieldData, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions,
+    Result, RolloutBuffer, Space, Step, VecEnv, VectorEnv, collect,
 };
 
 /// A walker on a line of cells starts in the middle; the right end pays 1, the left end nothing.
@@ -79,7 +79,7 @@ fn mean_return(policy: &mut dyn Policy) -> Result<(f64, f32)> {
     collect(&mut env, policy, &mut rngs, &mut buffer, None, 1.0, 0.95)?;
     let (mut returns, mut lengths) = (Vec::new(), Vec::new());
     env.episodes().drain(&mut returns, &mut lengths);
-    let Some(FieldData::F32(advantages)) = buffer.field("advantages").map(|field| field.data()) else {
+    let Some(FieldData::F32(advantages)) = buffer.field("advantages").map(Field::data) else {
         return Ok((0.0, 0.0));
     };
     let mean_advantage = advantages.iter().sum::<f32>() / advantages.len() as f32;

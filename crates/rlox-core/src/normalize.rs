@@ -7,7 +7,7 @@ const FIRST_COUNT: f64 = 1e-4;
 
 /// Mean and variance of each column of a stream of rows, in f64.
 ///
-/// Batches are merged by Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for computing
+/// Batches are merged by Chan, Golub and `LeVeque` (1979), "Updating formulae and a pairwise algorithm for computing
 /// sample variances", so that any split of the stream gives the same numbers. The variance is the population's.
 ///
 /// ```
@@ -75,7 +75,7 @@ impl RunningMeanStd {
     /// not finite, with its row. Nothing has changed then.
     pub fn update<T: Copy + Into<f64>>(&mut self, rows: &[T]) -> Result<()> {
         let dim = self.mean.len();
-        if dim == 0 || rows.len() % dim != 0 {
+        if dim == 0 || !rows.len().is_multiple_of(dim) {
             let expected = format!("rows of {dim} numbers");
             return Err(Error::shape("rows", expected, format!("{} numbers", rows.len()), "pass whole rows"));
         }
@@ -137,7 +137,7 @@ impl RunningMeanStd {
     /// [`Error::Shape`] if the length is no multiple of the number of columns.
     pub fn normalize(&self, rows: &mut [f32], clip: f64, epsilon: f64) -> Result<()> {
         let dim = self.mean.len();
-        if dim == 0 || rows.len() % dim != 0 {
+        if dim == 0 || !rows.len().is_multiple_of(dim) {
             let expected = format!("rows of {dim} numbers");
             return Err(Error::shape("rows", expected, format!("{} numbers", rows.len()), "pass whole rows"));
         }

@@ -135,11 +135,10 @@ impl SeedSequence {
     /// Fills `out` with seed words, `generate_state(len, np.uint64)`.
     pub fn generate_state_u64(&self, out: &mut [u64]) {
         let mut hash = Hash::output();
-        let mut source = self.pool.iter().cycle();
-        let mut next = || hash.next(*source.next().expect("a cycle over four words never ends"));
-        for word in out {
-            let low = next();
-            *word = u64::from(low) | u64::from(next()) << 32;
+        let [a, b, c, d] = self.pool;
+        for (word, &[low, high]) in out.iter_mut().zip([[a, b], [c, d]].iter().cycle()) {
+            let low = u64::from(hash.next(low));
+            *word = low | u64::from(hash.next(high)) << 32;
         }
     }
 

@@ -185,9 +185,9 @@ pub(crate) fn fresh<'py, T: Element>(
     guarded(array)
 }
 
-fn guarded<'py, T: Element>(
-    array: Bound<'py, PyArrayDyn<T>>,
-) -> PyResult<(Bound<'py, PyArrayDyn<T>>, PyReadwriteArrayDyn<'py, T>)> {
+fn guarded<T: Element>(
+    array: Bound<'_, PyArrayDyn<T>>,
+) -> PyResult<(Bound<'_, PyArrayDyn<T>>, PyReadwriteArrayDyn<'_, T>)> {
     let guard = array.try_readwrite().map_err(|e| value_error("out", "a new array", &e.to_string(), "report this"))?;
     Ok((array, guard))
 }

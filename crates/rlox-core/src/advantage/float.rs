@@ -42,7 +42,7 @@ pub(super) mod sealed {
 
     macro_rules! bits {
         ($float:ty, $bits:ty) => {
-            #[expect(clippy::inline_always, reason = "part of kernels compiled for several instruction sets")]
+            // Inlined always: part of kernels that are compiled for several instruction sets.
             impl Bits for $float {
                 #[inline(always)]
                 fn of(number: f64) -> Self {

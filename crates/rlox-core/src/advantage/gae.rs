@@ -147,8 +147,8 @@ pub fn compute_gae_batched<T: Float>(
     returns: &mut [T],
 ) -> Result<()> {
     check_rows(rewards.len(), "n_steps", n_steps)?;
-    if n_steps > 0 {
-        check_len("last_values", last_values.len(), rewards.len() / n_steps)?;
+    if let Some(trajectories) = rewards.len().checked_div(n_steps) {
+        check_len("last_values", last_values.len(), trajectories)?;
     }
     let rows = check(rewards, values, ends, gamma, gae_lambda, [advantages.len(), returns.len()])?;
     for (n, &last_value) in last_values.iter().enumerate() {

@@ -5,7 +5,6 @@
 //! steps at once; then the chain advances by a whole window of lanes at a time.
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
-#![expect(clippy::needless_range_loop, reason = "loops in lockstep over several arrays are what LLVM vectorises")]
 
 use std::ops::Range;
 
@@ -29,6 +28,9 @@ pub(super) struct Rows<'a, T> {
     pub(super) decay: T,
 }
 
+/// Rewards, values, terminated, truncated, final values.
+type Block<'a, T, const N: usize> = (&'a [T; N], &'a [T; N], &'a [bool; N], &'a [bool; N], &'a [T; N]);
+
 impl<'a, T: Float> Rows<'a, T> {
     #[inline(always)]
     pub(super) fn slice(&self, range: Range<usize>) -> Self {
@@ -42,10 +44,9 @@ impl<'a, T: Float> Rows<'a, T> {
         }
     }
 
-    /// N steps from `at` on: rewards, values, terminated, truncated, final values. Without final values the last two
-    /// hold something else and are not read.
+    /// N steps from `at` on. Without final values, `truncated` and `finals` hold something else and are not read.
     #[inline(always)]
-    fn block<const N: usize>(&self, at: usize) -> (&'a [T; N], &'a [T; N], &'a [bool; N], &'a [bool; N], &'a [T; N]) {
+    fn block<const N: usize>(&self, at: usize) -> Block<'a, T, N> {
         let (truncated, finals) = self.finals.unwrap_or((self.terminated, self.values));
         (
             fixed(self.rewards, at),
@@ -164,7 +165,8 @@ fn deltas<T: Float, const FINALS: bool, const C: usize>(
         deltas[i] = reward + (rows.gamma * next).only_if(!terminated[i]) - value;
     }
     for i in 0..C {
-        open[i] = !(terminated[i] | (FINALS & truncated[i]));
+        let cut = if FINALS { truncated[i] } else { false };
+        open[i] = !(terminated[i] | cut);
     }
     deltas[C - 1] = rows.delta::<FINALS>(at + C - 1, last_value).0;
 }
@@ -214,6 +216,7 @@ multiversion! {
 #[inline(always)]
 fn grid<T: Float, const FINALS: bool>(rows: &Rows<'_, T>, last_values: &[T], advantages: &mut [T], returns: &mut [T]) {
     let mut first = 0;
+    // Wide strips read and write memory in long runs, which counts once a rollout is larger than the caches.
     first = strips::<T, FINALS, 256>(rows, last_values, first, advantages, returns);
     first = strips::<T, FINALS, 64>(rows, last_values, first, advantages, returns);
     first = strips::<T, FINALS, 16>(rows, last_values, first, advantages, returns);
@@ -261,6 +264,44 @@ fn strip<T: Float, const FINALS: bool, const W: usize>(
             next[i] = value;
             advantages[i] = carry[i];
             returns[i] = carry[i] + value;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pcg64;
+    use crate::simd::tests::on_each_isa;
+
+    /// Advantages and returns of random rows with dense ends, as bits.
+    fn bits(len: usize, width: Option<usize>) -> Vec<u64> {
+        let mut rng = Pcg64::seed_from(len as u128);
+        let mut draw = |n: usize| (0..n).map(|_| rng.uniform(-1.0, 1.0)).collect::<Vec<f64>>();
+        let (rewards, values, finals, last_values) = (draw(len), draw(len), draw(len), draw(width.unwrap_or(1)));
+        let [terminated, truncated] = [(); 2].map(|()| draw(len).iter().map(|x| *x > 0.8).collect::<Vec<_>>());
+        let rows = Rows {
+            rewards: &rewards,
+            values: &values,
+            terminated: &terminated,
+            finals: Some((&truncated, &finals)),
+            gamma: 0.99,
+            decay: 0.95,
+        };
+        let (mut advantages, mut returns) = (vec![0.0; len], vec![0.0; len]);
+        if width.is_some() {
+            columns(rows, &last_values, &mut advantages, &mut returns);
+        } else {
+            trajectory(rows, last_values[0], &mut advantages, &mut returns);
+        }
+        advantages.iter().chain(&returns).map(|x| x.to_bits()).collect()
+    }
+
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        for (len, width) in [(1, None), (33, None), (500, None), (7 * 93, Some(93)), (64, Some(1))] {
+            let results = on_each_isa(|| bits(len, width));
+            assert!(results.iter().all(|result| *result == results[0]), "{len} rows, width {width:?}");
         }
     }
 }

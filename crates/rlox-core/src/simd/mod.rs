@@ -44,11 +44,11 @@ impl Isa {
 /// ```
 #[inline]
 pub fn isa() -> Isa {
+    static ISA: OnceLock<Isa> = OnceLock::new();
     #[cfg(test)]
     if let Some(forced) = tests::FORCED.get() {
         return forced;
     }
-    static ISA: OnceLock<Isa> = OnceLock::new();
     *ISA.get_or_init(|| detected().min(ceiling(setting().as_deref())))
 }
 
@@ -111,7 +111,6 @@ macro_rules! multiversion {
     ($(#[$meta:meta])* $vis:vis fn $name:ident $(<$t:ident: $bound:path>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$meta])*
         $vis fn $name $(<$t: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
-            #[expect(clippy::inline_always, reason = "each instruction set gets its own copy of the body")]
             #[inline(always)]
             fn portable $(<$t: $bound>)? ($($arg: $ty),*) $(-> $ret)? $body
 
