@@ -1,7 +1,8 @@
 """Reinforcement learning with a Rust data plane and a Python control plane.
 
-Environments, rollout buffers and advantage kernels are native and need only NumPy and Gymnasium. The trainers
-and algorithms are PyTorch and are imported when first asked for (``pip install 'rlox[torch]'``).
+Environments, rollout buffers and advantage kernels are native and need only NumPy and Gymnasium.
+The trainers and algorithms are PyTorch and are imported when first asked for
+(``pip install 'rlox[torch]'``).
 
 >>> import rlox
 >>> env = rlox.VecEnv(n=8, seed=42, env_id="CartPole-v1")

@@ -11,6 +11,18 @@ _Bool: TypeAlias = npt.NDArray[np.bool_]
 _Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 
 __version__: str
+__all__ = [
+    "ClosedError",
+    "CorruptFileError",
+    "NativeVectorEnv",
+    "Normalizer",
+    "RolloutBuffer",
+    "RunningMeanStd",
+    "__version__",
+    "compute_gae",
+    "compute_gae_batched",
+    "env_ids",
+]
 
 class ClosedError(ValueError): ...
 class CorruptFileError(ValueError): ...
@@ -60,7 +72,7 @@ class Normalizer:
 
 @final
 class RunningMeanStd:
-    def __new__(cls, shape: Sequence[int] = ()) -> RunningMeanStd: ...
+    def __new__(cls, shape: Sequence[int] | int | None = None) -> RunningMeanStd: ...
     def update(self, x: npt.ArrayLike) -> None: ...
     def merge(self, other: RunningMeanStd) -> None: ...
     @property

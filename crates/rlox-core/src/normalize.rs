@@ -17,7 +17,7 @@ const FIRST_COUNT: f64 = 1e-4;
 /// assert!((statistics.var()[0] - 1.0).abs() < 1e-3);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct RunningMeanStd {
     mean: Vec<f64>,
     var: Vec<f64>,
@@ -105,6 +105,10 @@ impl RunningMeanStd {
         }
         for var in &mut self.batch_var {
             *var /= count;
+        }
+        if self.batch_var.iter().any(|var| !var.is_finite()) {
+            let expected = "numbers whose squares are finite";
+            return Err(Error::space("rows", expected, "larger ones", "scale them down first"));
         }
         merge((&mut self.mean, &mut self.var), &mut self.count, (&self.batch_mean, &self.batch_var), count);
         Ok(())
@@ -213,7 +217,7 @@ impl NormalizerOptions {
 /// assert!((obs[0] + 1.0).abs() < 1e-3 && (obs[1] - 1.0).abs() < 1e-3);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Normalizer {
     options: NormalizerOptions,
     obs: RunningMeanStd,

@@ -199,7 +199,7 @@ impl Case {
 }
 
 prop_compose! {
-    fn cases()(n in 1_usize..90, t in 1_usize..40, long in 0_usize..4, ends in 0.0..0.5, gamma in 0.0..=1.0, lambda in 0.0..=1.0)
+    fn cases()(n in 1_usize..400, t in 1_usize..12, long in 0_usize..4, ends in 0.0..0.5, gamma in 0.0..=1.0, lambda in 0.0..=1.0)
         // A few long trajectories beside many short ones.
         (rows in { let (n, t) = if long == 0 { (1, n * t) } else { (n, t) }; (Just((n, t)), vec(
             (-1.0..1.0, -1.0..1.0, -1.0..1.0, prop::bool::weighted(ends), prop::bool::weighted(ends)), n * t)) },
@@ -262,7 +262,7 @@ proptest! {
         check(&case, |x| x, 1e-6, 1e-10)?;
     }
 
-    /// Sums of up to 3,500 terms of size one in f32.
+    /// Sums of up to 4,400 terms of size one in f32.
     #[test]
     fn every_form_equals_the_slow_reference_in_f32(case in cases()) {
         check(&case, |x| x as f32, 1e-4, 1e-3)?;
