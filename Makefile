@@ -96,4 +96,4 @@ wheel: $(stamps)/venv ## build a wheel into dist/ and check it in an empty envir
 	"$(py)" .ci/wheel.py
 
 clean: ## remove the environment and everything built
-	rm -rf "$(venv)" target dist
+	rm -rf "$(venv)" target dist benches/python/.peers

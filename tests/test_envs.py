@@ -11,7 +11,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.utils.performance import benchmark_step
 from gymnasium.vector import AutoresetMode
 
-from rlox import ClosedError, VecEnv, envs
+from rlox import ClosedError, VecEnv, envs, streams
 from rlox._rlox import env_ids
 
 IDS = ["CartPole-v1", "Pendulum-v1"]
@@ -102,6 +102,8 @@ def test_all_randomness_is_np_random():
         each.np_random.random(5)
         each.np_random.integers(0, 9, dtype=np.int32)  # leaves half a word behind
     assert np.array_equal(env.reset()[0], ref.reset()[0])
+    assert env.np_random.bit_generator.state == ref.np_random.bit_generator.state
+    assert env._native.rng_states() == [streams.state_for_native(ref.np_random)]
     for each in (env, ref):
         each.np_random = np.random.default_rng(5)
     assert np.array_equal(env.reset()[0], ref.reset()[0])

@@ -163,6 +163,28 @@ def test_wrong_actions_are_refused_before_the_environment_moves(space, stored, e
     assert all(single.actions == [] for single in env.unwrapped.envs)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"t": 1}, r"t: .*0, got 1"),
+        ({"t": -1}, r"t: .*0, got -1"),
+        ({"log_probs": [0.0]}, r"log_probs: .*\(2,\), got \(1,\)"),
+        ({"values": 0.0}, r"values: .*\(2,\), got \(\)"),
+    ],
+)
+def test_a_wrong_turn_is_refused_before_the_environment_moves(wrong, words):
+    env = counters()
+    buffer = RolloutBuffer(1, 2, (1,))
+    env.begin_rollout(buffer)
+    right = {"t": 0, "actions": [0, 0], "log_probs": [0.0, 0.0], "values": [0.0, 0.0]}
+    with pytest.raises(ValueError, match=words):
+        env.step_rollout(buffer, **{**right, **wrong})
+    assert all(single.actions == [] for single in env.unwrapped.envs)
+    env.step_rollout(buffer, **right)
+    with pytest.raises(ValueError, match=r"t: .*of 1 steps"):
+        env.step_rollout(buffer, **{**right, "t": 1})
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3), (4, 5, 3)])
 def test_observations_may_have_any_rank(shape):
     buffer = fill(counters(shape=shape, dtype=np.uint8, truncate_at=2), 3)
@@ -170,6 +192,19 @@ def test_observations_may_have_any_rank(shape):
     assert buffer.obs.dtype == np.float32
     assert [row.max() for row in buffer.obs[:, 1]] == [0, 1, 0]
     assert buffer.final_obs.shape == (2, *shape)
+
+
+@pytest.mark.parametrize("make", [np.asfortranarray, np.float64, lambda obs: obs[:, ::-1, ::-1]])
+def test_observations_are_taken_in_their_own_order_whatever_their_layout(make):
+    obs = make(np.arange(24, dtype=np.float32).reshape(2, 3, 4))
+    buffer = RolloutBuffer(1, 2, (3, 4))
+    buffer.begin(obs)
+    zeros = np.zeros(2)
+    cut = np.array([True, True])
+    buffer.record(0, [0, 0], zeros, zeros, obs + 1, zeros, ~cut, cut, make(np.asarray(obs)) * 2)
+    assert np.array_equal(buffer.obs[0], obs)
+    assert np.array_equal(buffer.last_obs, obs + 1)
+    assert np.array_equal(buffer.final_obs, make(np.asarray(obs)) * 2)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +230,8 @@ def test_a_truncated_episode_without_its_final_observation_is_an_error():
     env = ForeignVecEnv(Forgetful([lambda: Counter(truncate_at=2)], autoreset_mode=SAME_STEP))
     with pytest.raises(ValueError, match=r"final_obs: .*environment 0, truncated at step 2"):
         fill(env, 3)
+    both = Forgetful([lambda: Counter(truncate_at=2, terminate_at=2)], autoreset_mode=SAME_STEP)
+    assert len(fill(ForeignVecEnv(both), 3).final_index) == 0, "a terminated state has no value"
 
 
 def test_reset_and_step_are_the_environments_and_keep_the_books():
@@ -261,16 +298,17 @@ def test_make_vec_makes_gymnasiums_where_there_is_none():
 
 
 def test_make_vec_takes_classes_functions_environments_and_vector_environments():
-    made = SyncVectorEnv([Counter] * 3, autoreset_mode=SAME_STEP)
+    made = SyncVectorEnv([lambda: Counter(truncate_at=4)] * 3, autoreset_mode=SAME_STEP)
     for env, n in (
         (make_vec(Counter, 2, truncate_at=4), 2),
         (make_vec(lambda: Counter(truncate_at=4), 2), 2),
-        (make_vec(Counter()), 1),
+        (make_vec(Counter(truncate_at=4)), 1),
         (make_vec(made), 3),
     ):
         assert isinstance(env, ForeignVecEnv)
         assert env.num_envs == n
         assert make_vec(env) is env
+        assert fill(env, 5).truncated.sum() == n
     native = VecEnv(2)
     assert make_vec(native) is native
     assert np.array_equal(
@@ -288,6 +326,10 @@ def test_make_vec_takes_classes_functions_environments_and_vector_environments()
         (("not an id!",), {}, ValueError, "env: .*'not an id!'"),
         (("CartPole-v1", 0), {}, ValueError, "num_envs: .*at least 1, got 0"),
         ((Counter, -3), {}, ValueError, "num_envs: .*at least 1, got -3"),
+        (("CartPole-v1", "3"), {}, TypeError, "num_envs: .*integer.*'3'"),
+        (("CartPole-v1", 2**62), {}, MemoryError, "num_envs = 4611686018427387904"),
+        (("MountainCar-v0", 2**62), {}, MemoryError, "num_envs: .*got 4611686018427387904"),
+        ((Counter, 2**62), {}, MemoryError, "num_envs: .*got 4611686018427387904"),
         ((Counter(), 2), {}, ValueError, "num_envs: .*1 for a single"),
         ((Counter(),), {"g": 1}, TypeError, "g: .*already made"),
         ((VecEnv(1),), {"g": 1}, TypeError, "g: .*already made"),

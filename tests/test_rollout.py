@@ -102,8 +102,12 @@ def test_every_kind_of_policy_is_stored_as_it_spoke():
     def alone(obs):
         return act(module, obs)
 
-    batches = [collect_rollout(VecEnv(3, 1), policy, 40) for policy in (module, triple, alone)]
-    for batch in batches[:2]:
+    fused = Linear()
+    fused.act = lambda obs: (*module.get_action_and_logprob(obs), module.get_value(obs))
+    fused.get_action_and_logprob = None
+    policies = (module, triple, alone, fused)
+    batches = [collect_rollout(VecEnv(3, 1), policy, 40) for policy in policies]
+    for batch in (batches[0], batches[1], batches[3]):
         rows = torch.from_numpy(batch.obs.reshape(-1, 4))
         assert np.array_equal(batch.actions.ravel(), act(module, rows.numpy()))
         assert np.allclose(batch.values.ravel(), worth(module, rows.numpy()), atol=1e-6)

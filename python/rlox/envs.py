@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode
 from rlox import spaces, streams
 from rlox._rlox import NativeVectorEnv, env_ids
 from rlox.rendering import Renderer, frames_per_second
+from rlox.resets import split_options
 from rlox.vec_env import VecEnv
 
 Obs = npt.NDArray[np.float32]
@@ -71,7 +72,7 @@ class NativeEnv(gym.Env[Obs, Any]):
         super().reset(seed=seed)
         # Native environments draw only when they are reset, so this is all np_random has to follow.
         self._native.set_rng_states([streams.state_for_native(self.np_random)])
-        obs = self._native.reset(None, None, options)
+        obs = self._native.reset(None, *split_options(options, 1))
         (stream,) = self._native.rng_states()
         self.np_random.bit_generator.state = streams.state_for_numpy(stream)
         if self.render_mode == "human":

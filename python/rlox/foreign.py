@@ -1,7 +1,7 @@
 """`ForeignVecEnv`: any Gymnasium vector environment, made ready for rollouts."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -13,9 +13,13 @@ from rlox._rlox import Normalizer, RolloutBuffer
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    Wrapper = VectorWrapper[Array, Any, Array, Any, Array]
+else:  # not subscriptable before Gymnasium 1.4
+    Wrapper = VectorWrapper
 
 
-class ForeignVecEnv(VectorWrapper[Array, Any, Array, Any, Array]):
+class ForeignVecEnv(Wrapper):
     """A Gymnasium vector environment with what rollouts need.
 
     Observations are a Box of any rank and dtype (stored as float32); actions are Discrete,
@@ -133,6 +137,7 @@ class ForeignVecEnv(VectorWrapper[Array, Any, Array, Any, Array]):
                 episode without its final observation.
         """
         sent = spaces.sent_actions(self.single_action_space, actions, self.num_envs)
+        self._check_turn(buffer, t, log_probs=log_probs, values=values)
         obs, rewards, terminated, truncated, infos = self.step(sent)
         final_obs = None
         cut = truncated & ~terminated
@@ -141,6 +146,20 @@ class ForeignVecEnv(VectorWrapper[Array, Any, Array, Any, Array]):
         said = (actions, log_probs, values)
         flags = (terminated, truncated)
         buffer.record(t, *said, obs, rewards, *flags, final_obs, normalizer)
+
+    def _check_turn(self, buffer: RolloutBuffer, t: int, **said: npt.ArrayLike) -> None:
+        """What `RolloutBuffer.record` would refuse, refused before the environments have moved."""
+        if t != buffer.next_step or t == buffer.n_steps:
+            raise ValueError(
+                f"t: expected the next of {buffer.n_steps} steps, {buffer.next_step}, got {t}; "
+                "call begin_rollout before a rollout and step with t = 0, 1, ..."
+            )
+        for name, array in said.items():
+            if np.shape(array) != (self.num_envs,):
+                raise ValueError(
+                    f"{name}: expected shape ({self.num_envs},), got {np.shape(array)}; pass one "
+                    "number per environment"
+                )
 
     def _final_obs(self, obs: Array, cut: Flags, infos: dict[str, Any]) -> Array:
         """The true last observations in the rows of `cut`."""

@@ -8,19 +8,23 @@ import numpy.typing as npt
 Flags = npt.NDArray[np.bool_]
 
 
-def split_options(
-    options: dict[str, Any] | None, num_envs: int
-) -> tuple[Flags | None, dict[str, Any] | None]:
+def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[str, Any] | None]:
     """The "reset_mask" of reset options, checked, and the other options.
 
     Raises:
         TypeError, ValueError: In Gymnasium's words, for a mask that is not what it must be.
+        TypeError: The options are not a dict with names as keys.
 
     >>> split_options({"low": 0.0, "reset_mask": np.array([True, False])}, num_envs=2)
     (array([ True, False]), {'low': 0.0})
     """
-    if not options:
+    if options is None:
         return None, None
+    if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
+        raise TypeError(
+            f"options: expected a dict of names and values, got {options!r}; "
+            "pass for example {'reset_mask': mask}"
+        )
     others = dict(options)
     if "reset_mask" not in others:
         return None, others
@@ -42,12 +46,12 @@ def split_options(
 
 
 def object_rows(chosen: Flags, rows: npt.NDArray[Any]) -> npt.NDArray[np.object_]:
-    """An object array with copies of the chosen rows, None elsewhere.
+    """An object array with views of the chosen rows, None elsewhere.
 
     >>> object_rows(np.array([False, True]), np.array([[1.0], [2.0]])).tolist()
     [None, array([2.])]
     """
     objects = np.empty(len(chosen), dtype=object)
-    for i, row in zip(np.flatnonzero(chosen).tolist(), rows[chosen], strict=True):
-        objects[i] = row
+    for i in chosen.nonzero()[0].tolist():
+        objects[i] = rows[i]
     return objects

@@ -123,7 +123,8 @@ def collect_rollout(
         env: A `VecEnv`, or what `make_vec` makes of another environment.
         policy: None for uniformly random actions (values 0), a callable from observations (N, ...)
             to actions or to (actions, log_probs, values), or a torch module with
-            `get_action_and_logprob(obs) -> (actions, log_probs)` and `get_value(obs) -> values`.
+            `get_action_and_logprob(obs) -> (actions, log_probs)` and `get_value(obs) -> values`
+            (or `act(obs)`, all three at once, where there is one, see `rlox.policies`).
             Actions are (N, ...), Discrete ones counted from 0; log_probs and values are (N,).
         n_steps: T, at least 1.
         gamma: Discount in [0, 1].
@@ -198,7 +199,10 @@ def _torch_policy(
     def act(obs: Floats) -> Said:
         with torch.no_grad():
             rows = torch.as_tensor(obs, device=device)
-            said = (*module.get_action_and_logprob(rows)[:2], module.get_value(rows))
+            if hasattr(module, "act"):
+                said = module.act(rows)
+            else:
+                said = (*module.get_action_and_logprob(rows)[:2], module.get_value(rows))
             actions, log_probs, values = (np.asarray(x.cpu()) for x in said)
             return actions, log_probs, values.reshape(len(obs))
 
@@ -208,6 +212,19 @@ def _torch_policy(
             return np.asarray(values.reshape(len(obs)).cpu())
 
     return act, value
+
+
+def check_collection(n: int, policy: object) -> None:
+    """Refuses a number of steps that is no positive integer, and a policy that is no function."""
+    if not isinstance(n, int | np.integer):
+        raise TypeError(f"n: expected an integer, got {n!r}; pass how many steps to make")
+    if n < 1:
+        raise ValueError(f"n: expected at least 1, got {n}; pass how many steps to make")
+    if policy is not None and not callable(policy):
+        raise TypeError(
+            f"policy: expected a function of observations or None, got {type(policy).__name__}; "
+            "pass a callable"
+        )
 
 
 def collect_steps(

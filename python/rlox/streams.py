@@ -14,6 +14,7 @@ def seed_each(seed: Seed, num_envs: int) -> Sequence[int | None] | None:
 
     Raises:
         ValueError: In Gymnasium's words, for a sequence of another length.
+        TypeError: Neither an integer nor a sequence.
 
     >>> list(seed_each(5, num_envs=3))
     [5, 6, 7]
@@ -22,6 +23,11 @@ def seed_each(seed: Seed, num_envs: int) -> Sequence[int | None] | None:
         return None
     if isinstance(seed, int | np.integer):
         return range(int(seed), int(seed) + num_envs)
+    if not isinstance(seed, Sequence | np.ndarray):
+        raise TypeError(
+            f"seed: expected an integer, one for each environment or None, got {seed!r}; "
+            "pass an integer in [0, 2**64)"
+        )
     if len(seed) != num_envs:
         raise ValueError(
             "If seeds are passed as a list the length must match "

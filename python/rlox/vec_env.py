@@ -14,7 +14,7 @@ from rlox import spaces, streams
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
 from rlox.rendering import Renderer, frames_per_second
 from rlox.resets import object_rows, split_options
-from rlox.rollout import collect_steps
+from rlox.rollout import check_collection, collect_steps
 from rlox.streams import Seed
 
 Obs = npt.NDArray[np.float32]
@@ -52,6 +52,8 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         array([1., 1.])
     """
 
+    _renderer: Renderer | None = None
+
     def __init__(
         self,
         n: int = 1,
@@ -77,7 +79,6 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         self._seed: Seed = seed
         self._seeds = streams.seed_each(seed, n)
         self._action_stream: np.random.Generator | None = None
-        self._renderer: Renderer | None = None
         self._started = False
 
         about = native.spec()
@@ -245,6 +246,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
 
         Raises:
             ValueError: Another mode than SAME_STEP, `n` below 1, and what `step` raises.
+            TypeError: `n` is not an integer, `policy` not callable.
             MemoryError: `n` steps do not fit into memory.
 
         >>> VecEnv(n=2, seed=0).collect_n_steps(5)["obs"].shape
@@ -255,6 +257,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
                 f"autoreset_mode: expected SAME_STEP, got {self.metadata['autoreset_mode'].name}; "
                 "make the VecEnv with autoreset_mode=AutoresetMode.SAME_STEP"
             )
+        check_collection(n, policy)
         nowhere = np.zeros(self.num_envs, np.bool_)
         start = self._native.reset(None, nowhere) if self._started else self.reset_all()
         choose = self.action_stream if policy is None else policy
@@ -334,6 +337,8 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Frees the environments; what `close` calls, once."""
-        self._native.close()
+        # Gymnasium before 1.4 closes also what could not be made.
+        if hasattr(self, "_native"):
+            self._native.close()
         if self._renderer is not None:
             self._renderer.close()

@@ -2,10 +2,12 @@
 
 import difflib
 import importlib
+import os
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlox._rlox import env_ids
@@ -16,6 +18,8 @@ from rlox.vec_env import VecEnv
 __all__ = ["ForeignVecEnv", "RolloutBatch", "RolloutEnv", "VecEnv", "collect_rollout", "make_vec"]
 
 Factory = Callable[..., gym.Env[Any, Any]]
+# Bytes of a Gymnasium environment in Python: its spaces alone take more.
+SMALLEST_ENV = 2000
 
 
 def make_vec(
@@ -37,6 +41,7 @@ def make_vec(
 
     Raises:
         ValueError: Unknown id (near ones are named), a wrong number or autoreset mode.
+        MemoryError: So many environments do not fit into memory.
         TypeError: `env` is none of the above, or keywords for an environment already made.
 
     >>> make_vec("CartPole-v1", 4, seed=0)
@@ -44,6 +49,8 @@ def make_vec(
     >>> make_vec("MountainCar-v0", 2)
     <ForeignVecEnv, SyncVectorEnv(MountainCar-v0, num_envs=2)>
     """
+    if not isinstance(num_envs, int | np.integer):
+        raise TypeError(f"num_envs: expected an integer, got {num_envs!r}; pass how many to make")
     if num_envs < 1:
         raise ValueError(f"num_envs: expected at least 1, got {num_envs}; ask for one or more")
     if isinstance(env, str):
@@ -76,7 +83,20 @@ def make_vec(
     )
 
 
+def _check_memory(num_envs: int) -> None:
+    """Refuses so many Python environments that making them would never end."""
+    needed = num_envs * SMALLEST_ENV
+    known = hasattr(os, "sysconf")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if known else 2**40
+    if needed > memory:
+        raise MemoryError(
+            f"num_envs: expected environments that fit into {memory:,} bytes, got {num_envs}, "
+            f"which need {needed:,} or more; ask for less"
+        )
+
+
 def _sync(make: Factory, n: int, seed: int | None, kwargs: dict[str, Any]) -> ForeignVecEnv:
+    _check_memory(n)
     made = SyncVectorEnv([lambda: make(**kwargs)] * n, autoreset_mode=AutoresetMode.SAME_STEP)
     return ForeignVecEnv(made, seed)
 
@@ -99,6 +119,7 @@ def _from_id(
         near = [lower[key] for key in difflib.get_close_matches(env_id.lower(), lower, n=3)]
         hint = f"did you mean {' or '.join(near)}?" if near else "gymnasium.registry lists all ids"
         raise ValueError(f"env: expected a known id, got {env_id!r}; {hint}") from error
+    _check_memory(num_envs)
     vector_kwargs = {"autoreset_mode": AutoresetMode.SAME_STEP}
     made = gym.make_vec(plain_id, num_envs, "sync", vector_kwargs=vector_kwargs, **kwargs)
     return ForeignVecEnv(made, seed)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rlox import VecEnv
 
@@ -216,3 +218,45 @@ def test_native_vector_environments_agree_with_each_other_whatever_their_number(
         seen.append((many.step(actions)[0], steps))
     assert all(np.array_equal(together, np.concatenate(apart)) for together, apart in seen)
     assert any(not np.array_equal(a[0], b[0]) for a, b in pairwise(seen))
+
+
+MASKS = st.lists(st.booleans(), min_size=3, max_size=3).filter(any).map(np.array)
+SEEDS = (
+    st.none()
+    | st.integers(0, 2**40)
+    | st.lists(st.none() | st.integers(0, 99), min_size=3, max_size=3)
+)
+OPERATIONS = st.lists(
+    st.tuples(st.just("step"), st.integers(1, 12))
+    | st.tuples(st.just("reset"), SEEDS, st.none() | MASKS, st.sampled_from([{}, {"low": -0.2}])),
+    max_size=12,
+)
+
+
+@given(st.sampled_from(AutoresetMode), st.integers(1, 9), OPERATIONS)
+def test_any_sequence_of_resets_and_steps_is_equal(mode, limit, operations):
+    ours = VecEnv(3, autoreset_mode=mode, max_episode_steps=limit)
+    ref = theirs("CartPole-v1", mode, n=3, max_episode_steps=limit)
+    rng = np.random.default_rng(0)
+    ours.reset(seed=0), ref.reset(seed=0)
+    over = np.zeros(3, bool)
+    for kind, *details in operations:
+        if kind == "reset":
+            seed, mask, options = details
+            options = options if mask is None else {**options, "reset_mask": mask}
+            expected = ref.reset(seed=seed, options=dict(options))[0]
+            assert np.array_equal(ours.reset(seed=seed, options=options)[0], expected)
+            over[...] = False if mask is None else over & ~mask
+            continue
+        for _ in range(details[0]):
+            actions = rng.integers(0, 2, 3)
+            if mode is DISABLED and over.any():
+                with pytest.raises(ValueError, match="reset_mask"):
+                    ours.step(actions)
+                break
+            expected = ref.step(actions)
+            assert_steps_equal(ours.step(actions), expected)
+            over = expected[2] | expected[3]
+    assert ours.np_random_seed == ref.np_random_seed
+    for a, b in zip(ours.np_random, ref.np_random, strict=True):
+        assert a.bit_generator.state == b.bit_generator.state

@@ -9,6 +9,7 @@ use rlox_core::{
 };
 
 use crate::array::{Input, REAL, asarray, count, flags, input, out_slice, output, result};
+use crate::detach::detached;
 use crate::error::{to_py, type_error, value_error};
 
 type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
@@ -191,7 +192,7 @@ impl<'py> Call<'_, 'py> {
             None => one(rewards, values, ends, last[0], gamma, lam, a, r),
             Some(num_envs) => time_major(rewards, values, ends, num_envs, last, gamma, lam, a, r),
         };
-        if rewards.len() > LONG { py.detach(work) } else { work() }.map_err(to_py)?;
+        if rewards.len() > LONG { detached(py, work) } else { work() }.map_err(to_py)?;
         Ok((advantages.into_any(), returns.into_any()))
     }
 }
@@ -268,6 +269,6 @@ fn run_batched<'py, T: Float + Element + Pod>(
     let (rewards, values, last) = (rewards.slice(), values.slice(), last.slice());
     let (a, r) = (out_slice(&mut a), out_slice(&mut r));
     let mut work = || batched(rewards, values, ends, last, n_steps, gamma, lam, a, r);
-    if rewards.len() > LONG { py.detach(work) } else { work() }.map_err(to_py)?;
+    if rewards.len() > LONG { detached(py, work) } else { work() }.map_err(to_py)?;
     Ok((advantages.into_any(), returns.into_any()))
 }

@@ -6,6 +6,7 @@ use pyo3::types::PyDict;
 use rlox_core::{Actions, DType, Error, Field, FieldData, PolicySaid, RolloutBuffer as Core, Transition};
 
 use crate::array::{INTEGER, Input, REAL, count, flags, input, shape, view};
+use crate::detach::detached;
 use crate::error::{to_py, type_error, value_error};
 use crate::normalize::Normalizer;
 use crate::shared::Shared;
@@ -189,7 +190,7 @@ impl RolloutBuffer {
             })?;
             fields.push((name, shape("extra", &row)?, dtype_of("extra", &dtype)?));
         }
-        let core = py.detach(|| {
+        let core = detached(py, || {
             let core = Core::new(n_steps, num_envs, (&obs_shape, obs_dtype), (&action_shape, action_dtype))?;
             fields.iter().try_fold(core, |core, (name, shape, dtype)| core.with_field(name, shape, *dtype))
         });

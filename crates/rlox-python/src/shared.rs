@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use rlox_core::{Error, Result};
 
+use crate::detach::detached;
 use crate::error::to_py;
 
 /// How long a forked child waits for a lock that a thread of its parent may have held at the fork.
@@ -29,7 +30,7 @@ impl<T: Send> Shared<T> {
         long: bool,
         f: impl FnOnce(&mut T) -> Result<R> + Send,
     ) -> PyResult<R> {
-        if long { py.detach(|| self.enter(f)) } else { self.enter(f) }.map_err(to_py)
+        if long { detached(py, || self.enter(f)) } else { self.enter(f) }.map_err(to_py)
     }
 
     /// Calls `f` on the value. Whoever holds the lock never waits for the GIL, so waiting for the lock with the GIL
@@ -42,13 +43,13 @@ impl<T: Send> Shared<T> {
 
     /// Drops the value; every later call raises `ClosedError`. Closing twice does nothing.
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let value = py.detach(|| Ok(self.lock()?.take())).map_err(to_py)?;
+        let value = detached(py, || Ok(self.lock()?.take())).map_err(to_py)?;
         drop(value);
         Ok(())
     }
 
     pub(crate) fn is_closed(&self, py: Python<'_>) -> PyResult<bool> {
-        py.detach(|| Ok(self.lock()?.is_none())).map_err(to_py)
+        detached(py, || Ok(self.lock()?.is_none())).map_err(to_py)
     }
 
     fn try_lock(&self) -> Option<MutexGuard<'_, Option<T>>> {

@@ -10,6 +10,7 @@ use rlox_core::{
 };
 
 use crate::array::{FLAG, Input, REAL, count, fresh, input, out_slice, output, result, shown};
+use crate::detach::detached;
 use crate::error::{to_py, type_error, value_error};
 use crate::normalize::Normalizer;
 use crate::rollout::{ActionInput, RolloutBuffer, SaidInput};
@@ -167,7 +168,7 @@ impl NativeVectorEnv {
         let arguments = arguments_of(kwargs)?;
         let options =
             MakeOptions { num_envs, seed, autoreset_mode: mode, max_episode_steps: limit, arguments: &arguments };
-        let env = py.detach(|| envs::make(env_id, &options)).map_err(to_py)?;
+        let env = detached(py, || envs::make(env_id, &options)).map_err(to_py)?;
         let spec = env.spec().clone();
         let dim = spec.observation.dim();
         let final_obs = if mode == AutoresetMode::SameStep { vec![0.0; num_envs * dim] } else { Vec::new() };

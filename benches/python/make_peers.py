@@ -1,0 +1,107 @@
+"""Makes an environment for each library that rlox is measured against.
+
+    python benches/python/make_peers.py              # all of them
+    python benches/python/make_peers.py sb3 jax      # some
+
+They lie in benches/python/.peers; `--peers DIR` or the variable RLOX_PEERS says otherwise. Each
+has an environment of its own: rlox 1.2.0 has our import name, and the others disagree about their
+dependencies. uv is used where it is found; it links the files of torch instead of copying them.
+
+A library that cannot be installed stops nothing: the reason is kept, and the benchmarks show it
+in its rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+# What is measured, and what it needs besides; the versions are part of what a figure means.
+PEERS: dict[str, tuple[str, ...]] = {
+    "rlox-1.2.0": ("rlox==1.2.0",),
+    "sb3": ("stable-baselines3>=2.9,<2.10", "gymnasium>=1.4,<1.5"),
+    "torchrl": ("torchrl>=0.14,<0.15",),
+    "gymnasium": ("gymnasium>=1.4,<1.5",),
+    "envpool": ("envpool>=1.2,<1.3", "gymnasium>=1.4,<1.5"),
+    "jax": ("jax[cpu]>=0.10", "numpy"),
+}
+
+
+def peers_folder(given: str | None = None) -> Path:
+    """Where the environments lie."""
+    default = Path(__file__).resolve().parent / ".peers"
+    return Path(given or os.environ.get("RLOX_PEERS") or default).absolute()
+
+
+def interpreter(folder: Path, peer: str) -> Path:
+    """The Python of a peer's environment, made or not."""
+    inside = "Scripts/python.exe" if os.name == "nt" else "bin/python"
+    return folder / peer / inside
+
+
+def why_missing(folder: Path, peer: str) -> str | None:
+    """Why a peer cannot be measured; None if it can."""
+    if interpreter(folder, peer).exists() and stamp(folder, peer).exists():
+        return None
+    reason = folder / f"{peer}.failed"
+    if reason.exists():
+        return f"could not be installed: {reason.read_text().strip()}"
+    return "not installed (run make_peers.py)"
+
+
+def stamp(folder: Path, peer: str) -> Path:
+    """Written when a peer's environment is complete; holds what was asked for."""
+    return folder / peer / "installed.txt"
+
+
+def make(folder: Path, peer: str) -> bool:
+    """Makes one environment, unless it is there; False if that failed."""
+    wanted = "\n".join(PEERS[peer])
+    if why_missing(folder, peer) is None and stamp(folder, peer).read_text() == wanted:
+        print(f"{peer}: there already")
+        return True
+    print(f"{peer}: installing {', '.join(PEERS[peer])}", flush=True)
+    target, python = folder / peer, interpreter(folder, peer)
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(target, ignore_errors=True)
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if uv:
+        create = [uv, "venv", "--quiet", "--python", sys.executable, str(target)]
+        install = [uv, "pip", "install", "--quiet", "--python", str(python), *PEERS[peer]]
+    else:
+        create = [sys.executable, "-m", "venv", str(target)]
+        install = [str(python), "-m", "pip", "install", "--quiet", *PEERS[peer]]
+    failed = folder / f"{peer}.failed"
+    for command in (create, install):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(done.stderr, file=sys.stderr)
+            lines = (done.stderr or done.stdout).strip().splitlines() or ["no reason was given"]
+            failed.write_text(" ".join(line.strip() for line in lines[:3]))
+            print(f"{peer}: {why_missing(folder, peer)}")
+            return False
+    failed.unlink(missing_ok=True)
+    stamp(folder, peer).write_text(wanted)
+    return True
+
+
+def main() -> None:
+    """Makes the environments named on the command line, or all."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="PEER", help=f"some of {', '.join(PEERS)}")
+    parser.add_argument("--peers", metavar="DIR", help="where to make them")
+    options = parser.parse_args()
+    unknown = [name for name in options.names if name not in PEERS]
+    if unknown:
+        parser.error(f"{unknown[0]}: expected one of {', '.join(PEERS)}")
+    folder = peers_folder(options.peers)
+    made = [make(folder, peer) for peer in options.names or PEERS]
+    print(f"{sum(made)} of {len(made)} are in {folder}")
+
+
+if __name__ == "__main__":
+    main()

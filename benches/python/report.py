@@ -1,0 +1,185 @@
+"""What a benchmark says: medians, intervals, ratios, the machine, a table, a JSON file."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+RESAMPLES = 10_000
+Floats = npt.NDArray[np.float64]
+
+
+def resampled_medians(seconds: Floats) -> Floats:
+    """Medians of rounds drawn with replacement; subjects with as many rounds share the draws."""
+    rounds = len(seconds)
+    draws = np.random.default_rng(0).integers(0, rounds, (RESAMPLES, rounds))
+    medians: Floats = np.median(seconds[draws], axis=1)
+    return medians
+
+
+def interval(medians: Floats, middle: float) -> list[float]:
+    """A median and the 95% interval of its bootstrap distribution."""
+    low, high = np.percentile(medians, [2.5, 97.5])
+    return [float(middle), float(low), float(high)]
+
+
+def evaluate(row: dict[str, Any]) -> dict[str, Any]:
+    """Adds to each subject `time` and `ratio`, its time over ours, with intervals.
+
+    Ours is the first subject, at the number of threads that suits it best.
+    """
+    first = row["subjects"][0]
+    medians: dict[int, Floats] = {}
+    ours: int | None = None
+    for number, subject in enumerate(row["subjects"]):
+        if "error" in subject:
+            continue
+        seconds = np.asarray(subject["seconds"])
+        medians[number] = resampled_medians(seconds)
+        subject["time"] = interval(medians[number], float(np.median(seconds)))
+        same = subject["name"] == first["name"] and subject["peer"] == first["peer"]
+        if same and (ours is None or subject["time"][0] < row["subjects"][ours]["time"][0]):
+            ours = number
+    for number, resampled in medians.items():
+        if ours is not None:
+            subject, baseline = row["subjects"][number], row["subjects"][ours]
+            middle = subject["time"][0] / baseline["time"][0]
+            subject["ratio"] = interval(resampled / medians[ours], middle)
+    return row
+
+
+def heading(title: str) -> str:
+    """The title and the machine."""
+    about = machine()
+    load = f"load {about['load']:.2f}" if about["load"] is not None else "load unknown"
+    where = f"{about['processor']}, {about['cores']} cores, {about['system']}, {load}"
+    return f"\n{title}\n{'=' * len(title)}\n{where}"
+
+
+def duration(seconds: float) -> str:
+    """A time in a fitting unit."""
+    for scale, unit in ((1e-6, "ns"), (1e-3, "us"), (1.0, "ms")):
+        if seconds < scale:
+            return f"{seconds / scale * 1e3:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def rate(each_second: float, unit: str) -> str:
+    """So many units a second."""
+    for scale, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if each_second >= scale:
+            return f"{each_second / scale:.3g} {letter} {unit}/s"
+    return f"{each_second:.3g} {unit}/s"
+
+
+def table(row: dict[str, Any], columns: tuple[str, ...] = ()) -> str:
+    """A row as text: a line for each subject, and the best peer."""
+    others = row["load"]["others"]
+    busy = "" if others is None else f", other processes used {others:.0%} of the machine"
+    lines = [f"\n{row['name']}   ({row['rounds']} rounds{busy})"]
+    width = max(len(label(subject)) for subject in row["subjects"])
+    for subject in row["subjects"]:
+        name = label(subject).ljust(width)
+        if "error" in subject:
+            lines.append(f"  {name}  {subject['error']}")
+            continue
+        middle, low, high = subject["time"]
+        text = f"{duration(middle):>8} [{duration(low)}, {duration(high)}]"
+        speed = rate(row["amount"] / middle, row["unit"])
+        line = f"  {name}  {text:<30} {speed:>16}"
+        if "ratio" in subject:
+            line += "  {:>7.3g}x [{:.3g}, {:.3g}]".format(*subject["ratio"])
+        for column in columns:
+            values = " ".join(f"{value:.4g}" for value in subject.get(column, ()))
+            line += f"  {column}: {values}"
+        lines.append(line)
+    ours = row["subjects"][0]
+    peers = [s for s in row["subjects"] if "ratio" in s and s["peer"] != ours["peer"]]
+    if peers:
+        best = min(peers, key=lambda subject: subject["time"][0])
+        ratio = "{:.3g}x [{:.3g}, {:.3g}]".format(*best["ratio"])
+        lines.append(f"  best peer: {label(best)}, which takes {ratio} the time of {ours['name']}")
+    return "\n".join(lines)
+
+
+def label(subject: dict[str, Any]) -> str:
+    """A subject's name, with its threads if there are several."""
+    threads = f", {subject['threads']} threads" if subject["threads"] > 1 else ""
+    return f"{subject['name']}{threads}"
+
+
+def processor() -> str:
+    """The processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def instruction_sets() -> list[str]:
+    """Which of the vector extensions that matter here the processor has."""
+    try:
+        words = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        return []
+    return sorted(words & {"avx2", "fma", "avx512f", "avx512_bf16", "asimd", "sve"})
+
+
+def machine() -> dict[str, Any]:
+    """The machine, and how busy it is now."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "processor": processor(),
+        "vector extensions": instruction_sets(),
+        "cores": allowed,
+        "system": platform.platform(terse=True),
+        "python": platform.python_version(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+    }
+
+
+def machine_load() -> tuple[float, float, float] | None:
+    """Seconds so far: on the clock, of all processors together while busy, and their number."""
+    try:
+        line = Path("/proc/stat").read_text().splitlines()[0]
+    except OSError:
+        return None
+    user, nice, system, _, _, irq, softirq, steal = map(int, line.split()[1:9])
+    busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    return time.monotonic(), busy, float(os.cpu_count() or 1)
+
+
+def load_between(
+    before: tuple[float, float, float] | None, after: tuple[float, float, float] | None, ours: float
+) -> dict[str, float | None]:
+    """Which part of the machine other processes used, and the load average."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    if before is None or after is None:
+        return {"others": None, "average": load}
+    whole = (after[0] - before[0]) * after[2]
+    others = max(0.0, after[1] - before[1] - ours) / whole if whole else None
+    return {"others": others, "average": load}
+
+
+def save(
+    folder: Path, name: str, started: str, options: dict[str, Any], rows: list[dict[str, Any]]
+) -> None:
+    """Writes everything measured so far."""
+    folder.mkdir(parents=True, exist_ok=True)
+    document = {
+        "benchmark": name,
+        "started": started,
+        "machine": machine(),
+        "options": options,
+        "method": f"interleaved rounds; median; 95% bootstrap intervals of {RESAMPLES} resamples",
+        "rows": rows,
+    }
+    (folder / f"{name}-{started}.json").write_text(json.dumps(document, indent=1))

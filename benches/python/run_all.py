@@ -1,0 +1,33 @@
+"""Every benchmark, one after the other.
+
+    python benches/python/make_peers.py               # once: what rlox is measured against
+    python benches/python/run_all.py                  # everything, about 20 minutes
+    python benches/python/run_all.py --quick --no-peers   # does it run? under a minute
+
+Raw measurements go to benchmark_results/. Ends with 1 if something of ours failed.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import bench_e2e_rollout
+import bench_env_stepping
+import bench_gae
+import bench_ppo_cartpole
+from side_by_side import arguments, run
+
+BENCHMARKS = [
+    bench.BENCHMARK
+    for bench in (bench_gae, bench_env_stepping, bench_e2e_rollout, bench_ppo_cartpole)
+]
+
+
+def main() -> int:
+    """Runs the benchmarks with the options of the command line."""
+    options = arguments("Measures rlox against its peers.").parse_args()
+    return max([run(benchmark, options) for benchmark in BENCHMARKS])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

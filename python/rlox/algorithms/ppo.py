@@ -1,0 +1,349 @@
+"""Proximal policy optimization (Schulman et al. 2017) in PyTorch, from settings to loss.
+
+An iteration collects `n_steps` steps from each of `num_envs` environments with the current policy,
+estimates advantages (GAE), and takes `n_epochs` passes over the steps in minibatches. Rewards,
+observations and advantages live in a Rust buffer whose memory torch shares.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rlox import Normalizer, RolloutBuffer, spaces, torch_state
+from rlox.finite import refuse_nan, refuse_spoiled
+from rlox.learner import EpisodeStatistics, LearnerState, stream_from_state, stream_state
+from rlox.observations import as_batch
+from rlox.policies import SHAPE_SETTINGS, ActorCritic, PolicyLike, greedy, make_policy
+from rlox.rollout import RolloutEnv
+from rlox.settings import expect_between, expect_one_of, expect_whole
+
+Schedule = Literal["constant", "linear"]
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """Settings of PPO. The defaults are Stable-Baselines3's."""
+
+    num_envs: int = 1  # environments stepped together
+    n_steps: int = 2048  # steps from each environment in an iteration
+    batch_size: int = 64  # steps in a minibatch; the last one of an epoch may be smaller
+    n_epochs: int = 10  # passes over the steps of an iteration
+    gamma: float = 0.99  # discount
+    gae_lambda: float = 0.95  # from one-step advantages (0) to Monte Carlo (1)
+    learning_rate: float = 3e-4  # of Adam
+    lr_schedule: Schedule = "constant"  # "linear": from learning_rate to 0 over the run
+    clip_coef: float = 0.2  # how far the ratio of new to old probability may pay off
+    clip_schedule: Schedule = "constant"  # "linear": from clip_coef to 0 over the run
+    clip_coef_vf: float | None = None  # how far values may move in the value loss; None: any way
+    normalize_advantage: bool = True  # to mean 0 and standard deviation 1 in each minibatch
+    ent_coef: float = 0.0  # weight of the entropy bonus
+    vf_coef: float = 0.5  # weight of the value loss
+    max_grad_norm: float = 0.5  # the gradient of all parameters together is cut to this norm
+    target_kl: float | None = None  # updates end where a minibatch's KL is above 1.5 times this
+    normalize_obs: bool = False  # by running mean and variance, clipped to [-10, 10]
+    normalize_reward: bool = False  # by the discounted return's standard deviation, clipped alike
+    use_sde: bool = False  # state-dependent exploration (gSDE), for Box actions
+    sde_sample_freq: int = -1  # steps until a new noise matrix; -1: once in an iteration
+    full_std: bool = True  # gSDE: a deviation for each hidden unit and action, not only each unit
+    log_std_init: float = 0.0  # initial logarithm of the standard deviation, for Box actions
+    ortho_init: bool = True  # orthogonal initial weights
+    net_arch: tuple[int, ...] = (64, 64)  # hidden layers of the actor, and of the critic
+    activation: str = "tanh"  # or "relu", "elu", "gelu", "silu"
+    compile: bool = False  # the loss by torch.compile: about a minute first, then faster
+    device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "net_arch", tuple(self.net_arch))
+        weights = ("learning_rate", "clip_coef", "ent_coef", "vf_coef", "max_grad_norm")
+        expect_whole(self, ("num_envs", "n_steps", "batch_size", "n_epochs"))
+        expect_between(self, ("gamma", "gae_lambda"), 0, 1)
+        expect_between(self, (*weights, "clip_coef_vf", "target_kl"), 0)
+        expect_one_of(self, ("lr_schedule", "clip_schedule"), ("constant", "linear"))
+
+
+class Batch(NamedTuple):
+    """Steps to learn from, B rows of what was collected."""
+
+    obs: Tensor
+    """(B, *obs_shape) float32, normalised."""
+    actions: Tensor
+    """(B, *action_shape) int64 or float32, as the policy said them."""
+    log_probs: Tensor
+    """(B,) float32, when collected."""
+    values: Tensor
+    """(B,) float32, when collected."""
+    advantages: Tensor
+    """(B,) float32."""
+    returns: Tensor
+    """(B,) float32, advantages + values."""
+
+
+def ppo_loss(
+    policy: ActorCritic, batch: Batch, config: PPOConfig, clip_coef: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The clipped surrogate objective with its value loss and entropy bonus.
+
+    Returns:
+        The loss (); the logarithms of the ratios of new to old probability (B,); policy, value,
+        entropy and whole loss (4,). Only the first has a gradient.
+    """
+    _, log_probs, entropy = policy.get_action_and_logprob(batch.obs, action=batch.actions)
+    values = policy.get_value(batch.obs)
+    log_ratio = log_probs - batch.log_probs
+    ratio = log_ratio.exp()
+
+    advantages = batch.advantages
+    if config.normalize_advantage and len(advantages) > 1:
+        std, mean = torch.std_mean(advantages)
+        advantages = (advantages - mean) / (std + 1e-8)
+    clipped = ratio.clamp(1 - clip_coef, 1 + clip_coef)
+    policy_loss = -torch.minimum(advantages * ratio, advantages * clipped).mean()
+
+    if config.clip_coef_vf is not None:
+        moved = (values - batch.values).clamp(-config.clip_coef_vf, config.clip_coef_vf)
+        values = batch.values + moved
+    value_loss = F.mse_loss(values, batch.returns)
+    entropy_loss = -entropy.mean()
+
+    loss = policy_loss + config.vf_coef * value_loss
+    if config.ent_coef != 0:  # else its gradient would be computed only to be multiplied by 0
+        loss = loss + config.ent_coef * entropy_loss
+    parts = torch.stack((policy_loss, value_loss, entropy_loss, loss))
+    return loss, log_ratio.detach(), parts.detach()
+
+
+class PPO:
+    """The learner: environments, policy, optimiser, and the loop over them.
+
+    Args:
+        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
+        config: Settings; `num_envs` must be the environments'.
+        seed: Decides everything random: initial weights, environments, actions, minibatches.
+        policy: A torch module that does what `rlox.policies.ActorCritic` says, or a function from
+            the observation and action space to one (called under our seed); None: the built-in MLP.
+
+    Raises:
+        ValueError, TypeError: Spaces, policy and config that do not fit together.
+
+    >>> from rlox import make_vec
+    >>> learner = PPO(make_vec("CartPole-v1", 8), PPOConfig(num_envs=8, n_steps=32), seed=1)
+    >>> metrics = learner.iterate()
+    >>> metrics["time/total_timesteps"], sorted(metrics)[:2]
+    (256, ['rollout/ep_len_mean', 'rollout/ep_rew_mean'])
+    """
+
+    algorithm = "ppo"
+    backend = "torch"
+
+    def __init__(
+        self, env: RolloutEnv, config: PPOConfig, seed: int, policy: PolicyLike = None
+    ) -> None:
+        self.env, self.config = env, config
+        if env.num_envs != config.num_envs:
+            raise ValueError(f"num_envs: expected {env.num_envs}, got {config.num_envs}; set it so")
+        observation_space, action_space = env.single_observation_space, env.single_action_space
+        init, resets, iterations = np.random.SeedSequence(seed).spawn(3)
+        self.streams = {
+            "resets": np.random.default_rng(resets),  # a base seed for each reset of all
+            "iterations": np.random.default_rng(iterations),  # a seed for torch in each iteration
+        }
+        self.device = torch.device(config.device)
+        self.generator = torch.Generator(self.device)
+        shape = {name: getattr(config, name) for name in SHAPE_SETTINGS}
+        with torch_state.own_generator(int(init.generate_state(1, np.uint64)[0]), self.device):
+            # Any: a torch module that has ActorCritic's methods, too.
+            made: Any = make_policy(
+                policy, observation_space, action_space, use_sde=config.use_sde, shape=shape
+            )
+        self.policy = made.to(self.device)
+        if hasattr(made, "generator"):
+            made.generator = self.generator
+        # A small network is fastest on one thread; the others would only wait for each other.
+        small = sum(p.numel() for p in self.policy.parameters()) < 50_000
+        self.threads = 1 if small and self.device.type == "cpu" else None
+        self.optimizer = torch.optim.Adam(
+            self.policy.parameters(), config.learning_rate, eps=1e-5, fused=True
+        )
+        self.loss = torch.compile(ppo_loss) if config.compile else ppo_loss
+
+        obs_shape, action_shape = observation_space.shape or (), action_space.shape or ()
+        dtype = spaces.action_dtype(action_space)
+        self.buffer = RolloutBuffer(
+            config.n_steps, env.num_envs, obs_shape, action_shape, action_dtype=dtype
+        )
+        self.obs = torch.from_numpy(self.buffer.obs)
+        fields = (torch.from_numpy(getattr(self.buffer, name)) for name in Batch._fields)
+        self.rows = Batch(*(field.flatten(0, 1) for field in fields))
+        self.normalizer = None
+        if config.normalize_obs or config.normalize_reward:
+            self.normalizer = Normalizer(
+                env.num_envs,
+                obs_shape,
+                obs=config.normalize_obs,
+                reward=config.normalize_reward,
+                gamma=config.gamma,
+            )
+        self.episodes = EpisodeStatistics()
+        self.timesteps = self.epochs = 0
+        self.started = self.stopping = False
+
+    def iterate(self, progress: float = 0.0) -> dict[str, float]:
+        """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
+        config, left = self.config, {"constant": 1.0, "linear": 1.0 - progress}
+        learning_rate = config.learning_rate * left[config.lr_schedule]
+        clip_coef = config.clip_coef * left[config.clip_schedule]
+        seed = int(self.streams["iterations"].integers(2**63))
+        self.generator.manual_seed(seed)
+        # The context is for policies that draw from torch's global generator; ours do not.
+        with torch_state.own(seed, self.device, self.threads):
+            if not self.collect():
+                return {}
+            metrics = self.update(learning_rate, clip_coef)
+        self.timesteps += config.n_steps * config.num_envs
+        self.episodes.add(*self.env.drain_episodes())
+        return {
+            "rollout/ep_rew_mean": self.episodes.mean_return,
+            "rollout/ep_len_mean": self.episodes.mean_length,
+            "time/total_timesteps": self.timesteps,
+            **metrics,
+        }
+
+    @torch.no_grad()
+    def collect(self) -> bool:
+        """Fills the buffer; False if `stopping` was set meanwhile."""
+        env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
+        act = policy.act if hasattr(policy, "act") else self.act
+        if self.started:
+            env.begin_rollout(buffer, self.normalizer)
+        else:
+            env.drain_episodes()  # those are not ours
+            seed = int(self.streams["resets"].integers(2**31))
+            env.begin_rollout(buffer, self.normalizer, seed)
+            self.started = True
+        freq = config.sde_sample_freq
+        for t in range(config.n_steps):
+            if config.use_sde and (t == 0 or (freq > 0 and t % freq == 0)):
+                policy.reset_noise(config.num_envs)
+            said = act(self.obs[t].to(self.device))
+            actions, log_probs, values = (x.numpy(force=True) for x in said)
+            env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
+            if self.stopping:
+                return False
+        for name in ("obs", "rewards", "values"):
+            refuse_nan(name, getattr(buffer, name), self.timesteps // config.num_envs)
+        # Where an episode was cut, what would have followed is worth the value of its last state.
+        final_values = self.values(buffer.final_obs) if len(buffer.final_index) else None
+        last_values = self.values(buffer.last_obs)
+        buffer.finish(last_values, config.gamma, config.gae_lambda, final_values)
+        return True
+
+    def act(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What a policy without an `act` of its own does."""
+        action, log_prob, _ = self.policy.get_action_and_logprob(obs)
+        return action, log_prob, self.policy.get_value(obs)
+
+    def values(self, obs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """The policy's values of normalised observations, (n,)."""
+        values: Tensor = self.policy.get_value(torch.from_numpy(obs).to(self.device))
+        return values.numpy(force=True)
+
+    def update(self, learning_rate: float, clip_coef: float) -> dict[str, float]:
+        """Epochs of minibatches over the rollout, until `target_kl` or `stopping` ends them."""
+        config, policy, optimizer = self.config, self.policy, self.optimizer
+        optimizer.param_groups[0]["lr"] = learning_rate
+        rows = Batch(*(x.to(self.device) for x in self.rows))
+        total = config.n_steps * config.num_envs
+        parts: list[Tensor] = []
+        log_ratios: list[Tensor] = []
+        enough = False
+        for _ in range(config.n_epochs):
+            order = torch.randperm(total, generator=self.generator, device=self.device)
+            for index in order.split(config.batch_size):
+                batch = Batch(*(x[index] for x in rows))
+                loss, log_ratio, part = self.loss(policy, batch, config, clip_coef)
+                parts.append(part)
+                log_ratios.append(log_ratio)
+                if config.target_kl is not None:
+                    enough = approx_kl(log_ratio).item() > 1.5 * config.target_kl
+                if enough or self.stopping:
+                    break
+                optimizer.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(policy.parameters(), config.max_grad_norm)
+                optimizer.step()
+            self.epochs += 1
+            if enough or self.stopping:
+                break
+        return {
+            **self.metrics(torch.stack(parts), torch.cat(log_ratios), clip_coef),
+            "train/learning_rate": learning_rate,
+            "train/clip_range": clip_coef,
+            "train/n_updates": self.epochs,
+        }
+
+    def metrics(self, parts: Tensor, log_ratio: Tensor, clip_coef: float) -> dict[str, float]:
+        """What an iteration's updates did, from what `ppo_loss` said of each minibatch.
+
+        Raises:
+            FloatingPointError: A loss was NaN or infinite.
+        """
+        # Only here are numbers read: on a GPU, each reading would wait for all work before it.
+        names = ("policy_gradient_loss", "value_loss", "entropy_loss", "loss")
+        means = dict(zip(names, parts.mean(0).tolist(), strict=True))
+        refuse_spoiled(means, self.timesteps)
+        values, returns = self.buffer.values, self.buffer.returns
+        unexplained, spread = (returns - values).var(), returns.var()
+        metrics = {f"train/{name}": mean for name, mean in means.items()} | {
+            "train/approx_kl": approx_kl(log_ratio).item(),
+            "train/clip_fraction": ((log_ratio.exp() - 1).abs() > clip_coef).float().mean().item(),
+            "train/explained_variance": float(1 - unexplained / spread) if spread > 0 else np.nan,
+        }
+        if hasattr(self.policy, "log_std"):
+            metrics["train/std"] = self.policy.log_std.detach().exp().mean().item()
+        return metrics
+
+    def predict(self, obs: npt.ArrayLike, deterministic: bool = True) -> npt.NDArray[Any]:
+        """Actions for raw observations, greedy ones or samples; see `Learner`."""
+        space = self.env.single_observation_space
+        rows, single = as_batch(obs, space.shape or (), self.normalizer)
+        tensor = torch.from_numpy(rows).to(self.device)
+        with torch.no_grad(), torch_state.own_threads(self.threads):
+            if deterministic:
+                said = greedy(self.policy, tensor)
+            else:
+                said = self.policy.get_action_and_logprob(tensor)[0]
+        actions = said.numpy(force=True)
+        sent = spaces.sent_actions(self.env.single_action_space, actions, len(rows))
+        return sent[0] if single else sent
+
+    def state(self) -> LearnerState:
+        """A copy of everything but the environments' own state; see `Learner`."""
+        counts = {"timesteps": self.timesteps, "epochs": self.epochs}
+        return LearnerState(
+            networks=torch_state.module_arrays(self.policy),
+            optimizer=torch_state.optimizer_arrays(self.optimizer, self.policy),
+            normalizer={} if self.normalizer is None else dict(self.normalizer.state()),
+            counters={**counts, "episodes": self.episodes.state()},
+            streams={name: stream_state(stream) for name, stream in self.streams.items()},
+        )
+
+    def load_state(self, state: LearnerState) -> None:
+        """Goes back to a state; the environments start new episodes from a stream of their own."""
+        torch_state.load_module(self.policy, state.networks)
+        torch_state.load_optimizer(self.optimizer, self.policy, state.optimizer)
+        if self.normalizer is not None:
+            self.normalizer.load_state(state.normalizer)
+        self.timesteps, self.epochs = state.counters["timesteps"], state.counters["epochs"]
+        self.episodes.load_state(state.counters["episodes"])
+        self.streams = {name: stream_from_state(s) for name, s in state.streams.items()}
+        self.started = False
+
+
+def approx_kl(log_ratio: Tensor) -> Tensor:
+    """KL divergence of the new policy from the old one, estimated by k3 (Schulman 2020)."""
+    return (log_ratio.exp() - 1 - log_ratio).mean()

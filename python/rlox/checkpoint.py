@@ -1,0 +1,210 @@
+"""Checkpoints: a folder with a manifest and safetensors members, written whole or not at all.
+
+    manifest.json             what it is, the config, counters, random streams; and of each member
+                              its name, size and SHA-256; and the SHA-256 of all that
+    networks.safetensors      parameters and buffers by name
+    optimizer.safetensors     left out before the first update
+    normalizer.safetensors    left out where nothing is normalised
+
+A member is any safetensors file, and the manifest is canonical JSON (sorted keys, an indent of 2, a
+newline at the end), so other programs can read and write both. Reading runs no code of the file's.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.numpy
+
+from rlox._rlox import CorruptFileError, __version__
+from rlox.learner import Arrays
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What `read_checkpoint` gives: the manifest, and arrays by member and name."""
+
+    manifest: dict[str, Any]
+    members: dict[str, Arrays]
+
+
+def write_checkpoint(
+    path: str | os.PathLike[str], manifest: Mapping[str, Any], members: Mapping[str, Arrays]
+) -> None:
+    """Writes a checkpoint into the folder `path`, or leaves what was there.
+
+    A process killed at any time leaves the old or the new checkpoint, never a mixture: files are
+    written into a folder next to it, flushed to disk, and the folder is renamed.
+
+    Args:
+        path: Made with its parents. A checkpoint there is replaced.
+        manifest: What JSON can hold.
+        members: Arrays by member ([a-z0-9_]) and name; empty members are left out.
+
+    Raises:
+        FileExistsError: `path` is there and is not a checkpoint.
+        TypeError, ValueError: The manifest holds what JSON cannot.
+
+    >>> import tempfile, numpy as np
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_checkpoint(f"{folder}/a", {"steps": 7}, {"networks": {"w": np.ones(2)}})
+    ...     checkpoint = read_checkpoint(f"{folder}/a")
+    >>> checkpoint.manifest["steps"], checkpoint.members["networks"]["w"]
+    (7, array([1., 1.]))
+    """
+    path = Path(path)
+    if path.exists() and not (path / MANIFEST).is_file():
+        raise FileExistsError(
+            f"{path}: expected a checkpoint or nothing, got something else; choose another path"
+        )
+    files: dict[str, bytes] = {}
+    about: dict[str, Any] = {}
+    for name, arrays in members.items():
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"members: expected names of a-z, 0-9 and _, got {name!r}; rename it")
+        if arrays:
+            data = files[f"{name}.safetensors"] = safetensors.numpy.save(dict(arrays))
+            about[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    content = {**manifest, "format": FORMAT, "rlox": __version__, "members": about}
+    digest = hashlib.sha256(_canonical(content)).hexdigest()
+    files[MANIFEST] = _canonical({**content, "sha256": digest})
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial, previous = _beside(path, "partial"), _beside(path, "previous")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    for name, data in files.items():
+        with open(partial / name, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    _flush_folder(partial)
+    if path.exists():
+        # A folder cannot be renamed onto another. Between the two renames only `previous` is
+        # there, and `read_checkpoint` knows it.
+        shutil.rmtree(previous, ignore_errors=True)
+        path.rename(previous)
+    partial.rename(path)
+    _flush_folder(path.parent)
+    shutil.rmtree(previous, ignore_errors=True)
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Reads and checks a checkpoint.
+
+    Raises:
+        FileNotFoundError: Nothing is there.
+        rlox.CorruptFileError: Anything in it is damaged, missing or not a checkpoint's; the file
+            and the section are named.
+        ValueError: A newer rlox wrote it.
+    """
+    path = Path(path)
+    if not path.exists():
+        path = _beside(path, "previous") if _beside(path, "previous").exists() else path
+    if not path.exists():
+        raise FileNotFoundError(f"path: expected a checkpoint, {path} does not exist")
+    manifest = _read_manifest(path / MANIFEST)
+    members = {}
+    for name, about in manifest["members"].items():
+        if not _NAME.fullmatch(name):
+            raise _corrupt(path / MANIFEST, "members", f"the name {name!r}")
+        file = path / f"{name}.safetensors"
+        data = _read(file, name)
+        if len(data) != about["bytes"]:
+            raise _corrupt(file, name, f"{len(data)} bytes instead of {about['bytes']}")
+        if hashlib.sha256(data).hexdigest() != about["sha256"]:
+            raise _corrupt(file, name, "another SHA-256 than the manifest says")
+        try:
+            members[name] = safetensors.numpy.load(data)
+        except safetensors.SafetensorError as error:
+            raise _corrupt(file, name, f"no safetensors ({error})") from error
+    return Checkpoint(manifest, members)
+
+
+def expect_saved(what: str, saved: object, wanted: object, fix: str) -> None:
+    """A checkpoint is of what it is loaded into.
+
+    Raises:
+        ValueError: It is of something else.
+    """
+    if saved != wanted:
+        raise ValueError(f"path: expected {what} {wanted}, got a checkpoint of {saved}; {fix}")
+
+
+def expect_code(what: str, given: object, needed: bool) -> None:
+    """What a checkpoint cannot hold is given.
+
+    Raises:
+        ValueError: It is needed and it is not given.
+    """
+    if needed and given is None:
+        raise ValueError(
+            f"{what}: expected what the trainer was made with, as a checkpoint holds no code, got "
+            f"None; pass {what}="
+        )
+
+
+def _read_manifest(file: Path) -> dict[str, Any]:
+    data = _read(file, "manifest")
+    try:
+        manifest = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _corrupt(file, "manifest", f"no JSON ({error})") from error
+    if not isinstance(manifest, dict) or "sha256" not in manifest:
+        raise _corrupt(file, "manifest", "no SHA-256 of it")
+    digest = manifest.pop("sha256")
+    content = _canonical(manifest)
+    # Comparing the bytes, too, finds damage that JSON does not see, such as changed white space.
+    if hashlib.sha256(content).hexdigest() != digest or (
+        _canonical({**manifest, "sha256": digest}) != data
+    ):
+        raise _corrupt(file, "manifest", "another SHA-256 than it says")
+    if manifest.get("format") != FORMAT:
+        raise ValueError(
+            f"{file}: expected format {FORMAT}, got {manifest.get('format')!r}, written by rlox "
+            f"{manifest.get('rlox')}; read it with that version"
+        )
+    return manifest
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _read(file: Path, section: str) -> bytes:
+    try:
+        return file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise _corrupt(file, section, "no such file") from error
+
+
+def _corrupt(file: Path, section: str, got: str) -> CorruptFileError:
+    return CorruptFileError(
+        f"{file}, section {section}: expected what rlox wrote, got {got}; the file is damaged or "
+        "not a checkpoint's, use another copy"
+    )
+
+
+def _beside(path: Path, what: str) -> Path:
+    return path.with_name(f".{path.name}.{what}")
+
+
+def _flush_folder(folder: Path) -> None:
+    if os.name == "nt":  # folders cannot be opened there, and renames are flushed with the journal
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

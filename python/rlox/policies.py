@@ -1,0 +1,326 @@
+"""Policies: what a trainer asks of one (`ActorCritic`), and the built-in MLPs."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Protocol, TypeAlias
+
+import gymnasium as gym
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rlox.distributions import Categorical, Gaussian
+
+PolicyLike: TypeAlias = nn.Module | Callable[[gym.Space[Any], gym.Space[Any]], nn.Module] | None
+# The settings that only the built-in policies understand.
+SHAPE_SETTINGS = ("net_arch", "activation", "ortho_init", "log_std_init", "full_std")
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+}
+
+
+class ActorCritic(Protocol):
+    """What a trainer asks of a policy: any torch module with these methods can take its place.
+
+    | name | shape | dtype | meaning |
+    |---|---|---|---|
+    | obs | (N, *obs_shape) | float32 | observations, normalised where the trainer normalises |
+    | mask | (N, n) | bool | Discrete only: True where an action is allowed; None allows all |
+    | action | (N, *action_shape) | int64, float32 | Discrete counts from 0; Box is unclipped |
+    | log_prob | (N,) | float32 | log-probability (or -density) of the whole action |
+    | entropy | (N,) | float32 | of the distribution at each observation |
+    | value | (N,) | float32 | of each observation; (N, 1) is refused |
+
+    Two more methods are optional: `act(obs) -> (action, log_prob, value)`, which collecting steps
+    calls without gradients where one fused pass is cheaper than two calls, and
+    `mode(obs) -> action`, the greedy action, which deterministic prediction needs. If a policy has
+    an attribute `generator`, the trainer puts its own `torch.Generator` there. What draws from
+    torch's global generator while training finds a stream of the trainer's, and the global state is
+    put back afterwards.
+
+    >>> class Coin(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.logits, self.value = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))
+    ...
+    ...     def get_action_and_logprob(self, obs, mask=None, action=None):
+    ...         choice = torch.distributions.Categorical(logits=self.logits.expand(len(obs), 2))
+    ...         action = choice.sample() if action is None else action
+    ...         return action, choice.log_prob(action), choice.entropy()
+    ...
+    ...     def get_value(self, obs):
+    ...         return self.value.expand(len(obs))
+    >>> check_policy(Coin(), spaces.Box(-1, 1, (4,)), spaces.Discrete(2))
+    """
+
+    def get_action_and_logprob(
+        self, obs: Tensor, mask: Tensor | None = None, action: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(action, log_prob, entropy): of a sample, or of `action` where one is given."""
+
+    def get_value(self, obs: Tensor) -> Tensor:
+        """The value of each observation."""
+
+
+def check_policy(
+    policy: Any, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+) -> None:
+    """Tries a policy on two observations and compares what it says with the table above.
+
+    Raises:
+        TypeError: It is no torch module, or a method is missing.
+        ValueError: Something has another shape or dtype; it is named.
+    """
+    methods = ("get_action_and_logprob", "get_value")
+    if not isinstance(policy, nn.Module) or not all(hasattr(policy, name) for name in methods):
+        raise TypeError(
+            f"policy: expected a torch module with {' and '.join(methods)}, got "
+            f"{type(policy).__name__}; rlox.policies.ActorCritic says what they must do"
+        )
+    module: Any = policy  # mypy takes a module's methods for tensors
+    device = next((p.device for p in policy.parameters()), torch.device("cpu"))
+    obs = torch.zeros(2, *(observation_space.shape or ()), device=device)
+    with torch.no_grad():
+        action, log_prob, entropy = module.get_action_and_logprob(obs)
+        again = module.get_action_and_logprob(obs, action=action)[1]
+        said = {"log_prob": log_prob, "entropy": entropy, "value": module.get_value(obs)}
+    said["log_prob of a given action"] = again
+    integer = not isinstance(action_space, spaces.Box)
+    expected = ((2, *(action_space.shape or ())), torch.int64 if integer else torch.float32)
+    wanted = {"action": (action, *expected)}
+    wanted |= {name: (tensor, (2,), torch.float32) for name, tensor in said.items()}
+    for name, (tensor, shape, dtype) in wanted.items():
+        if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+            raise ValueError(
+                f"policy: expected {name} of shape {shape} and {dtype} for 2 observations, got "
+                f"{tuple(tensor.shape)} and {tensor.dtype}; see rlox.policies.ActorCritic"
+            )
+
+
+def mlp(
+    sizes: Sequence[int], activation: type[nn.Module], head_gain: float, ortho_init: bool
+) -> nn.Sequential:
+    """Linear layers of these sizes with activations between them.
+
+    With `ortho_init`, weights are orthogonal with gain sqrt(2), the last layer's with `head_gain`,
+    and biases 0; without, they start as torch's linear layers do.
+    """
+    layers: list[nn.Module] = []
+    for width_in, width_out in pairwise(sizes):
+        layers += [nn.Linear(width_in, width_out), activation()]
+    net = nn.Sequential(*layers[:-1])
+    if ortho_init:
+        linear = [layer for layer in net if isinstance(layer, nn.Linear)]
+        for layer in linear:
+            nn.init.orthogonal_(layer.weight, head_gain if layer is linear[-1] else math.sqrt(2))
+            nn.init.zeros_(layer.bias)
+    return net
+
+
+class MlpPolicy(nn.Module):
+    """An actor and a critic, two MLPs without a common layer: the built-in `ActorCritic`.
+
+    Discrete actions are categorical. Box actions are Gaussian around the actor's output, with a
+    standard deviation that does not depend on the state; `log_std` is a parameter.
+
+    Args:
+        observation_space: Box of any shape; flattened.
+        action_space: Discrete, or Box of one dimension.
+        net_arch: Widths of the hidden layers.
+        activation: "tanh", "relu", "elu", "gelu" or "silu".
+        ortho_init: Orthogonal initial weights with the gains that PPO is known to need.
+        log_std_init: Initial logarithm of the standard deviation.
+
+    Raises:
+        ValueError: Other spaces, an unknown activation.
+
+    >>> policy = MlpPolicy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2))
+    >>> action, log_prob, entropy = policy.get_action_and_logprob(torch.zeros(8, 4))
+    >>> action.shape, log_prob.shape, entropy.shape
+    (torch.Size([8]), torch.Size([8]), torch.Size([8]))
+    >>> next(iter(policy.state_dict()))
+    'actor.0.weight'
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        *,
+        net_arch: Sequence[int] = (64, 64),
+        activation: str = "tanh",
+        ortho_init: bool = True,
+        log_std_init: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if not isinstance(observation_space, spaces.Box):
+            raise ValueError(
+                f"observation space: expected Box, got {observation_space}; flatten it with "
+                "gymnasium.wrappers.FlattenObservation, or pass a policy of your own"
+            )
+        if activation not in ACTIVATIONS:
+            raise ValueError(
+                f"activation: expected one of {', '.join(ACTIVATIONS)}, got {activation!r}"
+            )
+        sizes = [math.prod(observation_space.shape), *net_arch]
+        self.discrete = isinstance(action_space, spaces.Discrete)
+        if isinstance(action_space, spaces.Discrete):
+            outputs = int(action_space.n)
+        elif isinstance(action_space, spaces.Box) and len(action_space.shape) == 1:
+            outputs = action_space.shape[0]
+            self.log_std = nn.Parameter(torch.full((outputs,), float(log_std_init)))
+        else:
+            raise ValueError(
+                f"action space: expected Discrete or a Box of one dimension, got {action_space}; "
+                "flatten it in a wrapper, or pass a policy of your own"
+            )
+        kind = ACTIVATIONS[activation]
+        self.actor = mlp([*sizes, outputs], kind, 0.01, ortho_init)
+        self.critic = mlp([*sizes, 1], kind, 1.0, ortho_init)
+        self.generator = torch.Generator()
+
+    def distribution(self, obs: Tensor, mask: Tensor | None = None) -> Categorical | Gaussian:
+        """Of the actions at each observation; `mask` is the table's, for Discrete actions only."""
+        out = self.actor(obs.flatten(1))
+        if not self.discrete:
+            return Gaussian(out, self.log_std.exp())
+        if mask is not None:
+            # The smallest number rather than -inf: 0 * log 0 shall be 0 in the entropy.
+            out = out.masked_fill(~mask, torch.finfo(out.dtype).min)
+        return Categorical(out)
+
+    def get_action_and_logprob(
+        self, obs: Tensor, mask: Tensor | None = None, action: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(action, log_prob, entropy): of a sample, or of `action` where one is given."""
+        chances = self.distribution(obs, mask)
+        if action is None:
+            action = chances.sample(self.generator)
+        return action, chances.log_prob(action), chances.entropy()
+
+    def get_value(self, obs: Tensor) -> Tensor:
+        """The value of each observation, (N,)."""
+        value: Tensor = self.critic(obs.flatten(1))
+        return value.squeeze(-1)
+
+    def act(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(action, log_prob, value) of a sample at each observation."""
+        chances = self.distribution(obs)
+        action = chances.sample(self.generator)
+        return action, chances.log_prob(action), self.get_value(obs)
+
+    def mode(self, obs: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The greedy action at each observation."""
+        return self.distribution(obs, mask).mode()
+
+
+class SdePolicy(MlpPolicy):
+    """`MlpPolicy` with state-dependent exploration (gSDE, Raffin et al. 2021), for Box actions.
+
+    A sample adds `latent @ matrix` to the mean, where `latent` is the actor's last hidden layer (no
+    gradient flows into it from here) and the matrix, one for each row, has Gaussian entries with
+    standard deviation `exp(log_std)`. It stays the same until `reset_noise`, so that exploration is
+    smooth in time. Given the state, an action is Gaussian with variance
+    `latent**2 @ exp(log_std)**2`.
+
+    Args:
+        full_std: A standard deviation for each hidden unit and action rather than for each unit.
+        observation_space, action_space, net_arch, activation, ortho_init, log_std_init: As for
+            `MlpPolicy`; `log_std` is (hidden units, k), or (hidden units, 1) without `full_std`.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        *,
+        net_arch: Sequence[int] = (64, 64),
+        full_std: bool = True,
+        log_std_init: float = 0.0,
+        **mlp_settings: Any,
+    ) -> None:
+        if not isinstance(action_space, spaces.Box):
+            raise ValueError(
+                f"use_sde: expected a Box action space, got {action_space}; set use_sde=False"
+            )
+        super().__init__(observation_space, action_space, net_arch=net_arch, **mlp_settings)
+        head = self.actor[-1]
+        assert isinstance(head, nn.Linear)
+        shape = (head.in_features, head.out_features if full_std else 1)
+        self.log_std = nn.Parameter(torch.full(shape, float(log_std_init)))
+        self.actions = head.out_features
+        self.exploration: Tensor | None = None
+
+    def reset_noise(self, rows: int) -> None:
+        """Draws a new exploration matrix for each of so many rows."""
+        std = self.log_std.detach().exp().expand(-1, self.actions)
+        noise = torch.empty((rows, *std.shape), device=std.device)
+        self.exploration = std * noise.normal_(generator=self.generator)
+
+    def distribution(self, obs: Tensor, mask: Tensor | None = None) -> Gaussian:
+        """Of the actions at each observation."""
+        *hidden, head = self.actor
+        latent = obs.flatten(1)
+        for layer in hidden:
+            latent = layer(latent)
+        mean, latent = head(latent), latent.detach()
+        variance = (latent**2) @ (self.log_std * 2).exp().expand(-1, self.actions)
+        noise = None
+        if self.exploration is not None and len(self.exploration) == len(latent):
+            noise = torch.bmm(latent.unsqueeze(1), self.exploration).squeeze(1)
+        return Gaussian(mean, (variance + 1e-6).sqrt(), noise)
+
+
+def make_policy(
+    policy: PolicyLike,
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    *,
+    use_sde: bool,
+    shape: Mapping[str, Any],
+) -> nn.Module:
+    """The caller's policy, checked, or for None a built-in one.
+
+    Args:
+        policy: A module, or a function from the two spaces to one.
+        observation_space: Of one environment.
+        action_space: Of one environment.
+        use_sde: `SdePolicy` rather than `MlpPolicy`.
+        shape: `SHAPE_SETTINGS`, for the built-in policies.
+
+    Raises:
+        ValueError, TypeError: As `check_policy` and the built-in policies do.
+    """
+    if policy is None:
+        if use_sde:
+            return SdePolicy(observation_space, action_space, **shape)
+        settings = {name: value for name, value in shape.items() if name != "full_std"}
+        return MlpPolicy(observation_space, action_space, **settings)
+    made = policy if isinstance(policy, nn.Module) else policy(observation_space, action_space)
+    check_policy(made, observation_space, action_space)
+    if use_sde and not hasattr(made, "reset_noise"):
+        raise ValueError(
+            f"use_sde: expected a policy with reset_noise(rows), {type(made).__name__} has none; "
+            "set use_sde=False or derive it from rlox.policies.SdePolicy"
+        )
+    return made
+
+
+def greedy(policy: Any, obs: Tensor) -> Tensor:
+    """The policy's greedy actions.
+
+    Raises:
+        TypeError: It has no `mode`.
+    """
+    if not hasattr(policy, "mode"):
+        raise TypeError(
+            f"policy: expected a method mode(obs) for greedy actions, {type(policy).__name__} has "
+            "none; add it or pass deterministic=False"
+        )
+    actions: Tensor = policy.mode(obs)
+    return actions

@@ -1,0 +1,18 @@
+"""rl-zoo3's tuned settings (its `hyperparams/*.yml`), by algorithm and environment."""
+
+from typing import Any
+
+from rlox.presets import ppo
+
+_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {"ppo": ppo.SETTINGS}
+
+
+def preset(algorithm: str, env_id: str) -> dict[str, Any]:
+    """The settings in which rl-zoo3 differs from the defaults; empty where it has none.
+
+    >>> preset("ppo", "CartPole-v1")["n_steps"]
+    32
+    >>> preset("ppo", "MyOwn-v0")
+    {}
+    """
+    return dict(_SETTINGS.get(algorithm, {}).get(env_id, {}))

@@ -1,0 +1,115 @@
+"""What torch keeps outside of us, and what its modules keep, as arrays."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+
+from rlox.learner import Arrays
+
+
+@contextmanager
+def own_generator(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Within it, torch's global generators are ours; they are put back after.
+
+    Args:
+        seed: For the generators of the CPU and of a CUDA `device`.
+        device: Where the network lives.
+
+    >>> before = torch.get_rng_state()
+    >>> with own_generator(seed=1):
+    ...     first = torch.rand(1)
+    >>> with own_generator(seed=1):
+    ...     bool(first == torch.rand(1))
+    True
+    >>> bool((torch.get_rng_state() == before).all())
+    True
+    """
+    cuda = device is not None and device.type == "cuda"
+    with torch.random.fork_rng([device] if cuda else []):
+        torch.default_generator.manual_seed(seed)
+        if cuda:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def own_threads(threads: int | None) -> Iterator[None]:
+    """Within it, torch computes on so many threads; None leaves them as they are.
+
+    >>> with own_threads(1):
+    ...     torch.get_num_threads()
+    1
+    """
+    outside = torch.get_num_threads()
+    torch.set_num_threads(threads or outside)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(outside)
+
+
+@contextmanager
+def own(seed: int, device: torch.device, threads: int | None) -> Iterator[None]:
+    """`own_generator` and `own_threads` in one."""
+    with own_generator(seed, device), own_threads(threads):
+        yield
+
+
+def module_arrays(module: nn.Module) -> Arrays:
+    """Copies of a module's parameters and buffers, by name."""
+    return {name: _copy(tensor) for name, tensor in module.state_dict().items()}
+
+
+def load_module(module: nn.Module, arrays: Arrays) -> None:
+    """Writes `module_arrays` back.
+
+    Raises:
+        ValueError: Names or shapes are not the module's.
+    """
+    tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+    try:
+        module.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise ValueError(
+            f"networks: expected what a {type(module).__name__} of this shape saved, got others; "
+            f"make the same policy. {error}"
+        ) from error
+
+
+def optimizer_arrays(optimizer: torch.optim.Optimizer, module: nn.Module) -> Arrays:
+    """Copies of what an optimizer keeps for a module's parameters: "exp_avg.actor.0.weight"."""
+    return {
+        f"{key}.{name}": _copy(torch.as_tensor(value))
+        for name, parameter in module.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, module: nn.Module, arrays: Arrays) -> None:
+    """Writes `optimizer_arrays` back.
+
+    Raises:
+        ValueError: Something is kept for a parameter that the module does not have.
+    """
+    parameters = dict(module.named_parameters())
+    state: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
+    for full_name, array in arrays.items():
+        key, _, name = full_name.partition(".")
+        if name not in parameters or array.shape not in ((), tuple(parameters[name].shape)):
+            raise ValueError(
+                f"optimizer: expected the parameters of {type(module).__name__}, got {full_name} "
+                f"of shape {array.shape}; make the same policy"
+            )
+        # Adam wants its step counts beside the parameters where it is fused, and so do we.
+        tensor = torch.from_numpy(np.array(array)).to(parameters[name].device)
+        state.setdefault(parameters[name], {})[key] = tensor
+    optimizer.state.clear()
+    optimizer.state.update(state)
+
+
+def _copy(tensor: torch.Tensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":
+    return np.array(tensor.detach().cpu().numpy())

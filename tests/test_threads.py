@@ -1,0 +1,151 @@
+"""One object in several threads, and in a forked process: it works or raises, and never hangs."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+
+from rlox import ClosedError, VecEnv
+
+
+def test_eight_threads_on_one_object_step_it_one_after_the_other():
+    """All send the same actions, so that the order cannot matter."""
+    for n in (2, 256):
+        env, alone = VecEnv(n, 0), VecEnv(n, 0)
+        env.reset(), alone.reset()
+        actions, errors = np.arange(n) % 2, []
+
+        def work(env=env, actions=actions, errors=errors):
+            try:
+                for _ in range(100):
+                    env.step(actions)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=60)
+        assert not any(thread.is_alive() for thread in threads)
+        assert errors == []
+        for _ in range(800):
+            alone.step(actions)
+        assert np.array_equal(env.step(actions)[0], alone.step(actions)[0])
+        assert env.drain_episodes()[1].tolist() == alone.drain_episodes()[1].tolist()
+
+
+def test_closing_while_others_step_ends_them_with_an_error():
+    env = VecEnv(512, 0)
+    env.reset()
+    outcomes, begun = [], threading.Barrier(5)
+
+    def work():
+        begun.wait()
+        try:
+            while True:
+                env.step(np.zeros(512, int))
+        except ClosedError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    env.close()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(outcomes) == 4
+
+
+def test_threads_writing_into_the_same_arrays_are_refused_or_take_turns():
+    env = VecEnv(512, 0)
+    obs = env.reset_all()
+    flags = np.zeros(512, bool), np.zeros(512, bool)
+    outcomes = []
+
+    def step():
+        try:
+            return env.step_into(np.zeros(512, int), obs, np.zeros(512), *flags)
+        except ValueError as error:
+            return error
+
+    def work():
+        outcomes.extend(step() for _ in range(50))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(outcomes) == 400
+    assert {type(got) for got in outcomes} <= {type(None), ValueError}
+    assert None in outcomes
+
+
+FORK = """
+    import os, threading
+    import numpy as np
+    from rlox import VecEnv
+    env = VecEnv(1024, 0)
+    env.reset()
+    actions = np.arange(1024) % 2
+    for _ in range(10):
+        env.step(actions)
+    if BUSY:
+        def work():
+            while True:
+                env.step(actions)
+        threading.Thread(target=work, daemon=True).start()
+    for _ in range(5):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                env.step(actions)
+                told = b"stepped"
+            except ValueError as error:
+                told = repr(error).encode()
+            os.write(write, told)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        print(os.read(read, 1000).decode(), flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "stepping"])
+def test_a_forked_child_works_or_raises(busy):
+    code = textwrap.dedent(FORK).replace("BUSY", str(busy))
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    told = done.stdout.split("\n")[:5]
+    allowed = ("stepped", "ClosedError") if busy else ("stepped",)
+    assert all(line.startswith(allowed) for line in told), told
+
+
+EXIT = """
+    import threading, time
+    import numpy as np
+    from rlox import VecEnv
+    env = VecEnv(1024, 0)
+    env.reset()
+    actions = np.arange(1024) % 2
+    def work():
+        while True:
+            env.step(actions)
+    for _ in range(8):
+        threading.Thread(target=work, daemon=True).start()
+    time.sleep(0.1)
+"""
+
+
+def test_the_interpreter_exits_cleanly_under_threads_that_still_step():
+    for _ in range(5):
+        command = [sys.executable, "-c", textwrap.dedent(EXIT)]
+        subprocess.run(command, capture_output=True, check=True, timeout=60)
