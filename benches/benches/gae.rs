@@ -1,8 +1,7 @@
 //! `gae/one/<dtype>/<t>`: one trajectory of t steps; `gae/time_major/<dtype>/<t>x<n>`: n environments at once.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use rlox_core::advantage::{Ends, Float};
-use rlox_core::{Pcg64, compute_gae, compute_gae_time_major};
+use rlox_core::{Ends, Float, Pcg64, compute_gae, compute_gae_time_major};
 
 /// Rewards, values and about one end of an episode in twenty steps.
 struct Rollout<T> {
@@ -23,12 +22,12 @@ impl<T: Float> Rollout<T> {
     }
 
     fn ends(&self) -> Ends<'_, T> {
-        Ends { terminated: &self.terminated, truncated: None, final_values: None }
+        Ends::dones(&self.terminated)
     }
 }
 
 fn measure<T: Float>(c: &mut Criterion, dtype: &str, number: fn(f64) -> T) {
-    let (gamma, lambda) = (number(0.99), number(0.95));
+    let (gamma, lambda) = (0.99, 0.95);
     let mut group = c.benchmark_group(format!("gae/one/{dtype}"));
     for steps in [128, 512, 2048, 8192, 32_768] {
         group.throughput(Throughput::Elements(steps as u64));
@@ -61,6 +60,7 @@ fn measure<T: Float>(c: &mut Criterion, dtype: &str, number: fn(f64) -> T) {
                     &data.rewards,
                     &data.values,
                     data.ends(),
+                    n,
                     &data.last_values,
                     gamma,
                     lambda,

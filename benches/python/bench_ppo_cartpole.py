@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -66,17 +65,15 @@ def timed(
 
 
 def rlox(total: int, episodes: int, threads: int) -> Callable[[int], dict[str, float]]:
-    """`PPOTrainer`, whose settings for CartPole-v1 are the zoo's."""
+    """`PPOTrainer`, whose settings for CartPole-v1 are the zoo's; no run folder, as the others."""
     from rlox.trainers import PPOTrainer
 
-    folder = tempfile.TemporaryDirectory()
-
     def train(steps: int, seed: int) -> Predict:
-        trainer = PPOTrainer(env="CartPole-v1", seed=seed)
+        trainer = PPOTrainer(env="CartPole-v1", seed=seed, runs_dir=None)
+        trainer.learner.threads = threads  # it would choose one by itself
         trainer.train(total_timesteps=steps)
         return lambda obs: trainer.predict(obs)
 
-    train.folder = folder  # type: ignore[attr-defined]  # removed with the subject
     return timed(train, total, threads, episodes)
 
 

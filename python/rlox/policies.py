@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from rlox.distributions import Categorical, Gaussian
 
 PolicyLike: TypeAlias = nn.Module | Callable[[gym.Space[Any], gym.Space[Any]], nn.Module] | None
-# The settings that only the built-in policies understand.
-SHAPE_SETTINGS = ("net_arch", "activation", "ortho_init", "log_std_init", "full_std")
+# The settings that choose and shape a built-in policy.
+SHAPE_SETTINGS = ("use_sde", "net_arch", "activation", "ortho_init", "log_std_init", "full_std")
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
@@ -36,12 +36,12 @@ class ActorCritic(Protocol):
     | entropy | (N,) | float32 | of the distribution at each observation |
     | value | (N,) | float32 | of each observation; (N, 1) is refused |
 
-    Two more methods are optional: `act(obs) -> (action, log_prob, value)`, which collecting steps
-    calls without gradients where one fused pass is cheaper than two calls, and
-    `mode(obs) -> action`, the greedy action, which deterministic prediction needs. If a policy has
-    an attribute `generator`, the trainer puts its own `torch.Generator` there. What draws from
-    torch's global generator while training finds a stream of the trainer's, and the global state is
-    put back afterwards.
+    More is optional. `act(obs) -> (action, log_prob, value)` is what collecting steps calls,
+    without gradients, where one pass is cheaper than two calls. `mode(obs) -> action` is the greedy
+    action, which deterministic prediction needs. `reset_noise(rows)` is called at the start of an
+    iteration and every `sde_sample_freq` steps. An attribute `generator` gets the trainer's own
+    `torch.Generator`. What draws from torch's global generator while training finds a stream of the
+    trainer's, and the global state is put back afterwards.
 
     >>> class Coin(nn.Module):
     ...     def __init__(self):
@@ -280,8 +280,6 @@ def make_policy(
     policy: PolicyLike,
     observation_space: gym.Space[Any],
     action_space: gym.Space[Any],
-    *,
-    use_sde: bool,
     shape: Mapping[str, Any],
 ) -> nn.Module:
     """The caller's policy, checked, or for None a built-in one.
@@ -290,24 +288,19 @@ def make_policy(
         policy: A module, or a function from the two spaces to one.
         observation_space: Of one environment.
         action_space: Of one environment.
-        use_sde: `SdePolicy` rather than `MlpPolicy`.
-        shape: `SHAPE_SETTINGS`, for the built-in policies.
+        shape: Values of `SHAPE_SETTINGS`, for the built-in policies.
 
     Raises:
         ValueError, TypeError: As `check_policy` and the built-in policies do.
     """
     if policy is None:
-        if use_sde:
-            return SdePolicy(observation_space, action_space, **shape)
-        settings = {name: value for name, value in shape.items() if name != "full_std"}
+        settings = dict(shape)
+        if settings.pop("use_sde"):
+            return SdePolicy(observation_space, action_space, **settings)
+        del settings["full_std"]
         return MlpPolicy(observation_space, action_space, **settings)
     made = policy if isinstance(policy, nn.Module) else policy(observation_space, action_space)
     check_policy(made, observation_space, action_space)
-    if use_sde and not hasattr(made, "reset_noise"):
-        raise ValueError(
-            f"use_sde: expected a policy with reset_noise(rows), {type(made).__name__} has none; "
-            "set use_sde=False or derive it from rlox.policies.SdePolicy"
-        )
     return made
 
 

@@ -4,7 +4,9 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NoReturn
+
+import numpy as np
 
 
 def expect_whole(config: object, names: Iterable[str], low: int = 1) -> None:
@@ -49,7 +51,7 @@ def expect_one_of(config: object, names: Iterable[str], choices: Sequence[str]) 
             _refuse(name, " or ".join(map(repr, choices)), getattr(config, name))
 
 
-def _refuse(name: str, expected: str, value: object) -> None:
+def _refuse(name: str, expected: str, value: object) -> NoReturn:
     raise ValueError(f"{name}: expected {expected}, got {value!r}; change the setting")
 
 
@@ -72,16 +74,43 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> Non
             raise TypeError(f"{what} has no setting {name!r}; {hint}")
 
 
+def chosen_seed(seed: int | None) -> int:
+    """The seed, or for None one from the operating system, so that every run can be repeated.
+
+    Raises:
+        ValueError: It is no integer, or below 0.
+    """
+    if seed is None:
+        return int(np.random.SeedSequence().generate_state(1)[0])
+    if int(seed) != seed or seed < 0:
+        _refuse("seed", "None or an integer of at least 0", seed)
+    return int(seed)
+
+
 def resolve(
-    defaults: Mapping[str, Any], preset: Mapping[str, Any], given: Mapping[str, Any]
+    defaults: Mapping[str, Any],
+    preset: Mapping[str, Any],
+    given: Mapping[str, Any],
+    without: Iterable[str] = (),
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Arguments before rl-zoo3's settings before defaults: the settings, and where each is from.
+
+    `without` names settings of built-in policies, where a policy of one's own takes their place:
+    the preset's are left out.
+
+    Raises:
+        TypeError: One of those is given.
 
     >>> resolve({"gamma": 0.99, "n_steps": 2048}, {"gamma": 0.9}, {"n_steps": 8})
     ({'gamma': 0.9, 'n_steps': 8}, {'gamma': 'rl-zoo3', 'n_steps': 'argument'})
     """
-    settings = {**defaults, **preset, **given}
+    for name in without:
+        if name in given:
+            raise TypeError(
+                f"{name}: expected no settings of the built-in policy beside a policy of your own, "
+                f"got {given[name]!r}; leave one of them out"
+            )
+    tuned = {name: value for name, value in preset.items() if name not in without}
     sources = dict.fromkeys(defaults, "default")
-    sources |= dict.fromkeys(preset, "rl-zoo3")
-    sources |= dict.fromkeys(given, "argument")
-    return settings, sources
+    sources |= dict.fromkeys(tuned, "rl-zoo3") | dict.fromkeys(given, "argument")
+    return {**defaults, **tuned, **given}, sources

@@ -1,11 +1,4 @@
-"""Trainers: one line from an environment's id to a trained policy.
-
->>> from rlox.trainers import PPOTrainer
->>> trainer = PPOTrainer(env="CartPole-v1", seed=42, runs_dir=None)
->>> result = trainer.train(total_timesteps=2_000)
->>> result["timesteps"]
-2048
-"""
+"""Trainers: one line from an environment's id to a trained policy."""
 
 import os
 import time
@@ -27,7 +20,7 @@ from rlox.learner import MEMBERS, Learner, LearnerState
 from rlox.logger import RunFolder, versions
 from rlox.policies import SHAPE_SETTINGS, PolicyLike
 from rlox.presets import preset
-from rlox.settings import refuse_unknown, resolve
+from rlox.settings import chosen_seed, refuse_unknown, resolve
 from rlox.vector import make_vec
 
 if TYPE_CHECKING:
@@ -73,21 +66,13 @@ class Trainer:
         self.env_name: str = getattr(env, "__name__", type(env).__name__)
         if isinstance(env, str):
             self.env_id = self.env_name = env.removeprefix("rlox:").removeprefix("rlox/")
-        tuned = preset(self.algorithm, self.env_id or "")
-        if policy is not None:
-            tuned = {name: x for name, x in tuned.items() if name not in SHAPE_SETTINGS}
-            for name in SHAPE_SETTINGS:
-                if name in settings:
-                    raise TypeError(
-                        f"{name}: expected no settings of the built-in policy beside a policy of "
-                        f"your own, got {settings[name]!r}; leave one of them out"
-                    )
         if isinstance(env, VectorEnv):
             settings.setdefault("num_envs", env.num_envs)
-        resolved, self.sources = resolve(defaults, tuned, settings)
+        tuned = preset(self.algorithm, self.env_id or "")
+        shape = () if policy is None else SHAPE_SETTINGS
+        resolved, self.sources = resolve(defaults, tuned, settings, without=shape)
         config = self.config_type(**resolved)
-        # Chosen here rather than below, so that a run without a seed can be repeated, too.
-        self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+        self.seed = chosen_seed(seed)
         self._env, self._env_kwargs, self._runs_dir = env, dict(env_kwargs or {}), runs_dir
         self._own_policy = policy is not None
         self.env = make_vec(env, config.num_envs, **self._env_kwargs)
@@ -119,11 +104,10 @@ class Trainer:
         `KeyboardInterrupt` at once.
 
         Args:
-            total_timesteps: Steps of all environments together. None goes on with a run that was
+            total_timesteps: Of all environments together. None goes on with a run that was
                 interrupted or loaded, to where it was to end.
             progress_bar: Show one; needs the extra `rlox[progress]`.
-            callbacks: `rlox.callbacks.Callback` objects, or functions of (trainer, metrics) to call
-                after each iteration.
+            callbacks: `rlox.callbacks.Callback` objects, or functions of (trainer, metrics).
 
         Raises:
             ValueError: Fewer than 1 step, or None with nothing to go on with.
@@ -166,19 +150,16 @@ class Trainer:
 
     def _plan(self, total_timesteps: int | None) -> None:
         """Decides where the run ends."""
-        if total_timesteps is not None:
-            if total_timesteps < 1 or total_timesteps != int(total_timesteps):
-                raise ValueError(
-                    f"total_timesteps: expected an integer of at least 1, got {total_timesteps}; "
-                    "ask for one step or more"
-                )
-            self.start_timesteps = self.timesteps
-            self.target_timesteps = self.timesteps + int(total_timesteps)
-        elif self.timesteps >= self.target_timesteps:
+        unfinished = self.timesteps < self.target_timesteps
+        if total_timesteps is None and unfinished:
+            return
+        if total_timesteps is None or total_timesteps < 1 or total_timesteps % 1:
             raise ValueError(
-                "total_timesteps: expected a number, as there is no unfinished run, got None; say "
-                "how many steps to make"
+                f"total_timesteps: expected an integer of at least 1{', or None' * unfinished}, "
+                f"got {total_timesteps}; say how many steps to make"
             )
+        self.start_timesteps = self.timesteps
+        self.target_timesteps = self.timesteps + int(total_timesteps)
 
     def _iterate(self, callbacks: list[Callback], began: float) -> None:
         first, iteration = self.timesteps, 0
@@ -311,7 +292,7 @@ class Trainer:
             runs_dir=runs_dir,
             **settings,
         )
-        for kind, space in trainer._spaces().items():
+        for kind, space in trainer._description()["spaces"].items():
             expect_saved(f"{kind} space", saved["spaces"][kind], space, "pass the same env")
         arrays = {name: checkpoint.members.get(name, {}) for name in MEMBERS}
         trainer.learner.load_state(
@@ -321,10 +302,6 @@ class Trainer:
         trainer.start_timesteps = saved["run"]["start"]
         trainer.target_timesteps = saved["run"]["target"]
         return trainer
-
-    def _spaces(self) -> dict[str, str]:
-        observation, action = self.env.single_observation_space, self.env.single_action_space
-        return {"observation": str(observation), "action": str(action)}
 
     def _description(self) -> dict[str, Any]:
         """What the run folder and checkpoints say about the run."""
@@ -337,7 +314,10 @@ class Trainer:
             "seed": self.seed,
             "settings": asdict(self.config),
             "sources": self.sources,
-            "spaces": self._spaces(),
+            "spaces": {
+                "observation": str(self.env.single_observation_space),
+                "action": str(self.env.single_action_space),
+            },
             "versions": versions(),
         }
 
@@ -361,6 +341,10 @@ class PPOTrainer(Trainer):
     Raises:
         TypeError: An unknown setting; near ones are named.
         ValueError: A setting out of range, spaces that PPO cannot do.
+
+    >>> trainer = PPOTrainer(env="CartPole-v1", seed=42, runs_dir=None)
+    >>> trainer.train(total_timesteps=2_000)["timesteps"]
+    2048
     """
 
     algorithm = "ppo"

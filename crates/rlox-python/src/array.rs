@@ -1,7 +1,7 @@
 //! NumPy arrays in and out. The only file of this crate that holds `unsafe`.
 #![expect(unsafe_code, reason = "views of Rust memory whose owner NumPy keeps alive")]
 
-use bytemuck::Pod;
+use bytemuck::{Pod, Zeroable};
 use numpy::ndarray::{ArrayViewD, IxDyn};
 use numpy::{
     Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray,
@@ -142,13 +142,11 @@ pub(crate) fn flags<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult
     if let Some(x) = numbers.slice().iter().find(|x| **x != 0.0 && **x != 1.0) {
         return Err(value_error(argument, "flags, each 0 or 1", &x.to_string(), "pass booleans"));
     }
-    let array = PyArrayDyn::<bool>::zeros(object.py(), IxDyn(numbers.shape()), false);
-    {
-        let mut array = array.readwrite();
-        for (flag, x) in array.as_slice_mut()?.iter_mut().zip(numbers.slice()) {
-            *flag = *x != 0.0;
-        }
+    let (array, mut guard) = fresh::<bool>(object.py(), numbers.shape())?;
+    for (flag, x) in out_slice(&mut guard).iter_mut().zip(numbers.slice()) {
+        *flag = *x != 0.0;
     }
+    drop(guard);
     Ok(Input(array.try_readonly().map_err(|e| value_error(argument, "flags", &e.to_string(), "pass booleans"))?))
 }
 
@@ -177,11 +175,17 @@ pub(crate) fn out_slice<'a, T: Element>(array: &'a mut PyReadwriteArrayDyn<'_, T
 }
 
 /// A new array of zeros for a result.
-pub(crate) fn fresh<'py, T: Element>(
+pub(crate) fn fresh<'py, T: Element + Zeroable>(
     py: Python<'py>,
     shape: &[usize],
 ) -> PyResult<(Bound<'py, PyArrayDyn<T>>, PyReadwriteArrayDyn<'py, T>)> {
-    let array = PyArrayDyn::<T>::zeros(py, IxDyn(shape), false);
+    // NumPy's own zeros release the GIL for a moment, in which the end of the interpreter may catch this thread.
+    // SAFETY: the array is new and C-contiguous, nobody else knows it, and zeros are valid for `T`.
+    let array = unsafe {
+        let array = PyArrayDyn::<T>::new(py, IxDyn(shape), false);
+        array.data().write_bytes(0, array.len());
+        array
+    };
     guarded(array)
 }
 

@@ -157,9 +157,7 @@ class PPO:
         shape = {name: getattr(config, name) for name in SHAPE_SETTINGS}
         with torch_state.own_generator(int(init.generate_state(1, np.uint64)[0]), self.device):
             # Any: a torch module that has ActorCritic's methods, too.
-            made: Any = make_policy(
-                policy, observation_space, action_space, use_sde=config.use_sde, shape=shape
-            )
+            made: Any = make_policy(policy, observation_space, action_space, shape)
         self.policy = made.to(self.device)
         if hasattr(made, "generator"):
             made.generator = self.generator
@@ -225,9 +223,9 @@ class PPO:
             seed = int(self.streams["resets"].integers(2**31))
             env.begin_rollout(buffer, self.normalizer, seed)
             self.started = True
-        freq = config.sde_sample_freq
+        resets_noise, freq = hasattr(policy, "reset_noise"), config.sde_sample_freq
         for t in range(config.n_steps):
-            if config.use_sde and (t == 0 or (freq > 0 and t % freq == 0)):
+            if resets_noise and (t == 0 or (freq > 0 and t % freq == 0)):
                 policy.reset_noise(config.num_envs)
             said = act(self.obs[t].to(self.device))
             actions, log_probs, values = (x.numpy(force=True) for x in said)
