@@ -70,7 +70,9 @@ def rlox(total: int, episodes: int, threads: int) -> Callable[[int], dict[str, f
 
     def train(steps: int, seed: int) -> Predict:
         trainer = PPOTrainer(env="CartPole-v1", seed=seed, runs_dir=None)
-        trainer.learner.threads = threads  # it would choose one by itself
+        learner: Any = trainer.learner
+        assert learner.threads  # chosen by itself; the sweep chooses otherwise
+        learner.threads = threads
         trainer.train(total_timesteps=steps)
         return lambda obs: trainer.predict(obs)
 
@@ -145,7 +147,7 @@ def rows(quick: bool) -> list[Row]:
     return [Row(f"PPO CartPole-v1, {total} steps", params, subjects, total)]
 
 
-BENCHMARK = Benchmark("bench_ppo_cartpole", "PPO training", rows, rounds=5, columns=("return",))
+BENCHMARK = Benchmark("bench_ppo_cartpole", "PPO training", rows, rounds=5, columns=("processor", "return"))
 
 if __name__ == "__main__":
     sys.exit(run(BENCHMARK))

@@ -14,6 +14,7 @@ mod gae;
 mod normalize;
 mod recycling;
 mod rollout;
+mod settings;
 mod shared;
 mod vector;
 

@@ -1,0 +1,63 @@
+//! The loop that fills a rollout with a Rust policy.
+
+use super::RolloutBuffer;
+use super::fill::{f32s, f32s_mut};
+use crate::{ActionsMut, FieldData, Normalizer, Pcg64, Policy, PolicyOut, Result, Seeds, VectorEnv, check_len};
+
+/// Fills a rollout with a Rust policy in one call: T steps, the values of the last and of the final observations, and
+/// the advantages. After the first call nothing is allocated.
+///
+/// `rngs`, one per environment, are the policy's streams.
+///
+/// ```
+/// use rlox_core::{AutoresetMode, FieldData, RandomPolicy, Pcg64, RolloutBuffer, VecEnv, VectorEnv, collect, envs::CartPole};
+///
+/// let mut env = VecEnv::new(8, Some(0), AutoresetMode::SameStep, CartPole::default)?;
+/// let mut policy = RandomPolicy::new(&env.spec().action)?;
+/// let mut buffer = RolloutBuffer::for_env(32, &env)?;
+/// let mut rngs: Vec<_> = (0..8).map(Pcg64::seed_from).collect();
+/// collect(&mut env, &mut policy, &mut rngs, &mut buffer, None, 0.99, 0.95)?;
+/// let FieldData::F32(rewards) = buffer.field("rewards").unwrap().data() else { unreachable!() };
+/// assert!(rewards.iter().all(|r| *r == 1.0));
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of [`RolloutBuffer::begin`], [`RolloutBuffer::step`], [`RolloutBuffer::finish`] and of the policy.
+pub fn collect(
+    env: &mut dyn VectorEnv,
+    policy: &mut dyn Policy,
+    rngs: &mut [Pcg64],
+    buffer: &mut RolloutBuffer,
+    mut normalizer: Option<&mut Normalizer>,
+    gamma: f64,
+    gae_lambda: f64,
+) -> Result<()> {
+    check_len("rngs", rngs.len(), buffer.num_envs)?;
+    buffer.begin(env, Seeds::Keep, normalizer.as_deref_mut())?;
+    let (n, d, a) = (buffer.num_envs, buffer.obs.width(), buffer.actions.width());
+    for t in 0..buffer.n_steps {
+        let actions = match buffer.actions.data_mut() {
+            FieldData::I64(data) => ActionsMut::Discrete(&mut data[t * n * a..][..n * a]),
+            FieldData::F32(data) => ActionsMut::Continuous(&mut data[t * n * a..][..n * a]),
+            _ => ActionsMut::Discrete(&mut []),
+        };
+        let out = PolicyOut {
+            actions,
+            log_probs: &mut f32s_mut(&mut buffer.log_probs)[t * n..][..n],
+            values: &mut f32s_mut(&mut buffer.values)[t * n..][..n],
+        };
+        policy.act(&f32s(&buffer.obs)[t * n * d..][..n * d], rngs, out)?;
+        buffer.advance(env, normalizer.as_deref_mut())?;
+    }
+    let finals = buffer.final_index.len();
+    let mut values = std::mem::take(&mut buffer.step_final_obs);
+    values.resize((n * d).max(n + finals), 0.0);
+    let (last, rest) = values.split_at_mut(n);
+    policy.value(&f32s(&buffer.obs)[buffer.n_steps * n * d..], last)?;
+    policy.value(&buffer.final_obs, &mut rest[..finals])?;
+    let finished = buffer.finish(last, &rest[..finals], gamma, gae_lambda);
+    values.resize(n * d, 0.0);
+    buffer.step_final_obs = values;
+    finished
+}

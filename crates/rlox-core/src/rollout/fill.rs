@@ -1,0 +1,305 @@
+//! How a rollout is filled, step by step, and finished.
+
+use super::{PolicySaid, RolloutBuffer, Transition};
+use crate::{
+    Actions, AutoresetMode, DType, Ends, Error, Field, FieldData, Normalizer, ResetOptions, Result, Seeds, Space,
+    StepOut, VectorEnv, check_len, compute_gae_time_major,
+};
+
+pub(super) fn f32s(field: &Field) -> &[f32] {
+    let FieldData::F32(data) = field.data() else { return &[] };
+    data
+}
+
+pub(super) fn f32s_mut(field: &mut Field) -> &mut [f32] {
+    let FieldData::F32(data) = field.data_mut() else { return &mut [] };
+    data
+}
+
+fn bools(field: &Field) -> &[bool] {
+    let FieldData::Bool(data) = field.data() else { return &[] };
+    data
+}
+
+fn bools_mut(field: &mut Field) -> &mut [bool] {
+    let FieldData::Bool(data) = field.data_mut() else { return &mut [] };
+    data
+}
+
+impl RolloutBuffer {
+    /// Starts a rollout: the first observations come from a reset (the first time, or where `seeds` are given), else
+    /// from where the environments stand.
+    ///
+    /// # Errors
+    /// [`Error::Config`] unless the environments reset in the same step, [`Error::Shape`] if they do not fit the
+    /// buffer, and those of [`VectorEnv::reset`].
+    pub fn begin(
+        &mut self,
+        env: &mut dyn VectorEnv,
+        seeds: Seeds<'_>,
+        normalizer: Option<&mut Normalizer>,
+    ) -> Result<()> {
+        self.check_fits(env)?;
+        self.check_normalizer(normalizer.as_deref())?;
+        let first = self.num_envs * self.obs.width();
+        let row = &mut f32s_mut(&mut self.obs)[..first];
+        let fresh = !matches!(seeds, Seeds::Keep) || env.observe(row).is_err();
+        if fresh {
+            env.reset(seeds, None, &ResetOptions::default(), row)?;
+        }
+        self.open(fresh, normalizer)
+    }
+
+    /// Starts a rollout from observations that the caller has, `[N, d]`. `fresh` says that they come from a reset, so
+    /// that the normaliser has not seen them.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a wrong length or a buffer whose observations are not f32.
+    pub fn begin_with(&mut self, obs: &[f32], fresh: bool, normalizer: Option<&mut Normalizer>) -> Result<()> {
+        self.check_f32()?;
+        self.check_normalizer(normalizer.as_deref())?;
+        check_len("obs", obs.len(), self.num_envs * self.obs.width())?;
+        f32s_mut(&mut self.obs)[..obs.len()].copy_from_slice(obs);
+        self.open(fresh, normalizer)
+    }
+
+    fn open(&mut self, fresh: bool, normalizer: Option<&mut Normalizer>) -> Result<()> {
+        let first = self.num_envs * self.obs.width();
+        if let Some(normalizer) = normalizer {
+            let row = &mut f32s_mut(&mut self.obs)[..first];
+            if fresh {
+                normalizer.update_obs(row)?;
+            }
+            normalizer.normalize_obs(row)?;
+        }
+        (self.next_step, self.begun) = (0, true);
+        self.final_index.clear();
+        self.final_obs.clear();
+        Ok(())
+    }
+
+    fn check_normalizer(&self, normalizer: Option<&Normalizer>) -> Result<()> {
+        let Some(normalizer) = normalizer else { return Ok(()) };
+        check_len("normalizer's obs_shape", normalizer.obs().mean().len(), self.obs.width())?;
+        check_len("normalizer's num_envs", normalizer.returns().len(), self.num_envs)
+    }
+
+    fn check_f32(&self) -> Result<()> {
+        if self.obs.dtype() == DType::F32 {
+            return Ok(());
+        }
+        Err(Error::shape("obs dtype", "F32", format!("{:?}", self.obs.dtype()), "make the buffer with F32"))
+    }
+
+    fn check_fits(&self, env: &dyn VectorEnv) -> Result<()> {
+        if env.autoreset_mode() != AutoresetMode::SameStep {
+            let got = format!("{:?}", env.autoreset_mode());
+            return Err(Error::config("autoreset_mode", "SameStep", got, "make the environments with SameStep"));
+        }
+        check_len("num_envs", env.num_envs(), self.num_envs)?;
+        check_len("observation", env.spec().observation.dim(), self.obs.width())?;
+        check_len("action", env.spec().action.dim(), self.actions.width())?;
+        self.check_f32()
+    }
+
+    /// Stores row `t` of what a policy said and steps the environments with its actions.
+    ///
+    /// Actions of a Box space are stored as they are and clipped to the bounds on their way to the environment;
+    /// Discrete actions are counted from 0, and the space's `start` is added on the way.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if `t` is not the next step, [`Error::Shape`] for wrong lengths, [`Error::Action`] for actions
+    /// that the environment refuses. The environments have not been stepped then.
+    pub fn step(
+        &mut self,
+        t: usize,
+        env: &mut dyn VectorEnv,
+        said: PolicySaid<'_>,
+        normalizer: Option<&mut Normalizer>,
+    ) -> Result<()> {
+        self.check_fits(env)?;
+        self.check_normalizer(normalizer.as_deref())?;
+        self.store(t, said)?;
+        self.advance(env, normalizer)
+    }
+
+    /// Stores row `t` of what a policy said and of what environments elsewhere answered, all of it raw.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if `t` is not the next step, [`Error::Shape`] for wrong lengths. The row is not taken then.
+    pub fn record(
+        &mut self,
+        t: usize,
+        said: PolicySaid<'_>,
+        answered: Transition<'_>,
+        normalizer: Option<&mut Normalizer>,
+    ) -> Result<()> {
+        let (n, d) = (self.num_envs, self.obs.width());
+        self.check_f32()?;
+        self.check_normalizer(normalizer.as_deref())?;
+        check_len("next_obs", answered.next_obs.len(), n * d)?;
+        check_len("rewards", answered.rewards.len(), n)?;
+        check_len("terminated", answered.terminated.len(), n)?;
+        check_len("truncated", answered.truncated.len(), n)?;
+        let cut = |i: usize| answered.truncated[i] && !answered.terminated[i];
+        if (0..n).any(cut) || !answered.final_obs.is_empty() {
+            check_len("final_obs", answered.final_obs.len(), n * d)?;
+        }
+        self.store(t, said)?;
+        for i in (0..n).filter(|i| cut(*i)) {
+            self.step_final_obs[i * d..][..d].copy_from_slice(&answered.final_obs[i * d..][..d]);
+        }
+        f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d].copy_from_slice(answered.next_obs);
+        self.step_rewards.copy_from_slice(answered.rewards);
+        bools_mut(&mut self.terminated)[t * n..][..n].copy_from_slice(answered.terminated);
+        bools_mut(&mut self.truncated)[t * n..][..n].copy_from_slice(answered.truncated);
+        self.commit(normalizer)
+    }
+
+    /// Writes what the policy said into row `t`, which must be the next.
+    fn store(&mut self, t: usize, said: PolicySaid<'_>) -> Result<()> {
+        self.check_turn(t)?;
+        let n = self.num_envs;
+        check_len("log_probs", said.log_probs.len(), n)?;
+        check_len("values", said.values.len(), n)?;
+        let width = n * self.actions.width();
+        match (self.actions.data_mut(), said.actions) {
+            (FieldData::I64(stored), Actions::Discrete(given)) => {
+                check_len("actions", given.len(), width)?;
+                stored[t * width..][..width].copy_from_slice(given);
+            }
+            (FieldData::F32(stored), Actions::Continuous(given)) => {
+                check_len("actions", given.len(), width)?;
+                stored[t * width..][..width].copy_from_slice(given);
+            }
+            (stored, _) => {
+                let expected = if matches!(stored, FieldData::I64(_)) { "integer actions" } else { "f32 actions" };
+                return Err(Error::space("actions", expected, "the other kind", "pass the buffer's action dtype"));
+            }
+        }
+        f32s_mut(&mut self.log_probs)[t * n..][..n].copy_from_slice(said.log_probs);
+        f32s_mut(&mut self.values)[t * n..][..n].copy_from_slice(said.values);
+        Ok(())
+    }
+
+    fn check_turn(&self, t: usize) -> Result<()> {
+        if self.begun && t == self.next_step && t < self.n_steps {
+            return Ok(());
+        }
+        let expected = match (self.begun, self.next_step) {
+            (false, _) => "a rollout that was begun".into(),
+            (true, next) if next < self.n_steps => format!("{next}, the next step"),
+            _ => "no further step, the rollout is full".into(),
+        };
+        Err(Error::config("t", expected, t.to_string(), "call begin before a rollout and step with t = 0, 1, ..."))
+    }
+
+    /// Steps the environments with the actions stored in the next row and takes in what comes back.
+    pub(super) fn advance(&mut self, env: &mut dyn VectorEnv, normalizer: Option<&mut Normalizer>) -> Result<()> {
+        let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
+        let actions = sent(&self.actions, t * n, n, &env.spec().action, &mut self.sent, &mut self.sent_discrete);
+        let out = StepOut {
+            obs: &mut f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d],
+            reward: &mut self.step_rewards,
+            terminated: &mut bools_mut(&mut self.terminated)[t * n..][..n],
+            truncated: &mut bools_mut(&mut self.truncated)[t * n..][..n],
+            final_obs: &mut self.step_final_obs,
+        };
+        env.step(actions, out)?;
+        self.commit(normalizer)
+    }
+
+    /// Normalises the row just written, keeps the final observations of truncated episodes, and goes on.
+    fn commit(&mut self, normalizer: Option<&mut Normalizer>) -> Result<()> {
+        let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
+        let terminated = &bools(&self.terminated)[t * n..][..n];
+        let truncated = &bools(&self.truncated)[t * n..][..n];
+        let cut = |i: &usize| truncated[*i] && !terminated[*i];
+        if let Some(normalizer) = normalizer {
+            let next_obs = &mut f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d];
+            normalizer.update_obs(next_obs)?;
+            normalizer.normalize_obs(next_obs)?;
+            for i in (0..n).filter(cut) {
+                normalizer.normalize_obs(&mut self.step_final_obs[i * d..][..d])?;
+            }
+            normalizer.step_rewards(&mut self.step_rewards, terminated, truncated)?;
+        }
+        for i in (0..n).filter(cut) {
+            self.final_index.push(t * n + i);
+            self.final_obs.extend_from_slice(&self.step_final_obs[i * d..][..d]);
+        }
+        for (stored, reward) in f32s_mut(&mut self.rewards)[t * n..].iter_mut().zip(&self.step_rewards) {
+            *stored = *reward as f32;
+        }
+        self.next_step += 1;
+        Ok(())
+    }
+
+    /// Computes `advantages` and `returns` of a full rollout by DESIGN's one formula
+    /// ([`crate::compute_gae`]).
+    ///
+    /// `last_values`, `[N]`, are the values of the last observations; `final_values`, `[K]`, those of
+    /// [`RolloutBuffer::final_obs`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for wrong lengths, [`Error::Config`] if the rollout is not full or a factor is outside [0, 1].
+    pub fn finish(&mut self, last_values: &[f32], final_values: &[f32], gamma: f64, gae_lambda: f64) -> Result<()> {
+        if self.next_step < self.n_steps {
+            let got = format!("{} of {} steps", self.next_step, self.n_steps);
+            return Err(Error::config("finish", "a full rollout", got, "step until the rollout is full"));
+        }
+        check_len("final_values", final_values.len(), self.final_index.len())?;
+        let scattered = f32s_mut(&mut self.final_values);
+        scattered.fill(0.0);
+        for (row, value) in self.final_index.iter().zip(final_values) {
+            scattered[*row] = *value;
+        }
+        let ends = Ends {
+            terminated: bools(&self.terminated),
+            truncated: Some(bools(&self.truncated)),
+            final_values: Some(f32s(&self.final_values)),
+        };
+        compute_gae_time_major(
+            f32s(&self.rewards),
+            f32s(&self.values),
+            ends,
+            self.num_envs,
+            last_values,
+            gamma,
+            gae_lambda,
+            f32s_mut(&mut self.advantages),
+            f32s_mut(&mut self.returns),
+        )
+    }
+}
+
+/// The actions as the environment wants them: Box clipped to its bounds, Discrete counted from `start`.
+fn sent<'a>(
+    actions: &'a Field,
+    from: usize,
+    rows: usize,
+    space: &Space,
+    clipped: &'a mut [f32],
+    shifted: &'a mut [i64],
+) -> Actions<'a> {
+    let width = actions.width();
+    match (actions.data(), space) {
+        (FieldData::F32(data), Space::Box { low, high, .. }) => {
+            let data = &data[from * width..][..rows * width];
+            for (row, out) in data.chunks_exact(width).zip(clipped.chunks_exact_mut(width)) {
+                for ((x, out), (low, high)) in row.iter().zip(out).zip(low.iter().zip(high)) {
+                    *out = x.clamp(*low, *high);
+                }
+            }
+            Actions::Continuous(clipped)
+        }
+        (FieldData::I64(data), Space::Discrete { start, .. }) if *start != 0 => {
+            for (out, action) in shifted.iter_mut().zip(&data[from * width..]) {
+                *out = action.wrapping_add(*start);
+            }
+            Actions::Discrete(shifted)
+        }
+        (FieldData::I64(data), _) => Actions::Discrete(&data[from * width..][..rows * width]),
+        _ => Actions::Continuous(&[]),
+    }
+}

@@ -1,0 +1,463 @@
+"""PPO: its loss against one written anew, what it must learn, what it must not do."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from toy_envs import Count, Echo, Imitate
+from torch import nn
+from torch.distributions import Categorical, Normal
+
+from rlox import make_vec
+from rlox.algorithms import PPO, PPOConfig
+from rlox.algorithms.ppo import Batch, ppo_loss
+from rlox.trainers import PPOTrainer
+
+SMALL = PPOConfig(num_envs=4, n_steps=32, batch_size=32, n_epochs=2)
+KINDS = {
+    "Discrete": ("CartPole-v1", SMALL),
+    "Box": ("Pendulum-v1", SMALL),
+    "gSDE": ("Pendulum-v1", replace(SMALL, use_sde=True, sde_sample_freq=4)),
+    "gSDE, one deviation a unit": ("Pendulum-v1", replace(SMALL, use_sde=True, full_std=False)),
+}
+
+
+def learner(env, config=SMALL, seed=0, policy=None):
+    return PPO(make_vec(env, config.num_envs), config, seed, policy)
+
+
+def recorded(kind):
+    """A batch, and the policy a few updates later, so that its ratios are not 1."""
+    ppo = learner(*KINDS[kind], seed=3)
+    ppo.collect()
+    batch = Batch(*(x.clone() for x in ppo.rows))
+    ppo.update(1e-3, 0.2)
+    return ppo, batch
+
+
+def reference_loss(weights, batch, kind, clip, clip_vf, ent_coef, vf_coef):
+    """PPO's loss once more, from the papers, in float64 and with torch's distributions."""
+
+    def net(name, x, layers):
+        for i in layers:
+            x = torch.tanh(x @ weights[f"{name}.{i}.weight"].T + weights[f"{name}.{i}.bias"])
+        return x
+
+    obs, actions, old_log_prob, old_value, advantage, target = (
+        x if x.dtype == torch.int64 else x.double() for x in batch
+    )
+    latent = net("actor", obs, (0, 2))
+    out = latent @ weights["actor.4.weight"].T + weights["actor.4.bias"]
+    value = net("critic", obs, (0, 2)) @ weights["critic.4.weight"].T + weights["critic.4.bias"]
+    value = value[:, 0]
+    if kind == "Discrete":
+        pi = Categorical(logits=out)
+        log_prob, entropy = pi.log_prob(actions), pi.entropy()
+    else:
+        deviation = weights["log_std"].exp()
+        if kind.startswith("gSDE"):
+            deviation = deviation * torch.ones(64, 1, dtype=torch.float64)
+            deviation = ((latent.detach() ** 2) @ (deviation**2) + 1e-6).sqrt()
+        pi = Normal(out, deviation)
+        log_prob, entropy = pi.log_prob(actions).sum(1), pi.entropy().sum(1)
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    ratio = torch.exp(log_prob - old_log_prob)
+    gain = torch.min(ratio * advantage, torch.clamp(ratio, 1 - clip, 1 + clip) * advantage)
+    if clip_vf is not None:
+        value = old_value + torch.clamp(value - old_value, -clip_vf, clip_vf)
+    error = ((value - target) ** 2).mean()
+    return -gain.mean() + vf_coef * error - ent_coef * entropy.mean()
+
+
+@pytest.mark.parametrize("clip_vf", [None, 0.01])
+@pytest.mark.parametrize("ent_coef", [0.0, 0.1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_loss_and_gradients_equal_an_independent_computation(kind, clip_vf, ent_coef):
+    ppo, batch = recorded(kind)
+    config = replace(ppo.config, clip_coef_vf=clip_vf, ent_coef=ent_coef, vf_coef=0.7)
+    ppo.policy.zero_grad()
+    loss, log_ratio, _ = ppo_loss(ppo.policy, batch, config, 0.01)
+    loss.backward()
+    assert (log_ratio.abs() > 0.01).any()
+    assert (log_ratio.abs() < 0.01).any()
+
+    weights = {
+        name: p.detach().double().requires_grad_() for name, p in ppo.policy.named_parameters()
+    }
+    expected = reference_loss(weights, batch, kind, 0.01, clip_vf, ent_coef, 0.7)
+    expected.backward()
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=1e-5)
+    for name, parameter in ppo.policy.named_parameters():
+        want = weights[name].grad
+        got = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        want = torch.zeros_like(weights[name]) if want is None else want
+        torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_advantages_of_a_single_step_are_not_normalized():
+    ppo, batch = recorded("Discrete")
+    one = Batch(*(x[:1] for x in batch))
+    assert ppo_loss(ppo.policy, one, ppo.config, 0.2)[0].isfinite()
+
+
+def test_a_discrete_identity_is_learned():
+    trainer = PPOTrainer(
+        env=Echo, seed=0, num_envs=4, n_steps=64, learning_rate=3e-3, gamma=0.0, runs_dir=None
+    )
+    trainer.train(4_000)
+    assert trainer.evaluate(10)["mean_reward"] == 10.0
+
+
+@pytest.mark.parametrize("sde", [False, True])
+def test_a_continuous_identity_is_learned(sde):
+    trainer = PPOTrainer(
+        env=Imitate,
+        seed=0,
+        num_envs=4,
+        n_steps=64,
+        learning_rate=3e-3,
+        gamma=0.0,
+        log_std_init=-1.0,
+        use_sde=sde,
+        runs_dir=None,
+    )
+    trainer.train(8_000)
+    assert trainer.evaluate(10)["mean_reward"] > -0.2  # 10 steps; doing nothing gives -3.3
+
+
+def value_of_a_constant_reward(terminate):
+    config = PPOConfig(
+        num_envs=4, n_steps=32, batch_size=128, n_epochs=10, gamma=0.9, learning_rate=1e-2
+    )
+    env = lambda: Count(limit=10, terminate=terminate, scale=0.0)  # noqa: E731
+    ppo = learner(env, config)
+    for _ in range(60):
+        ppo.iterate()
+    return float(ppo.values(np.zeros((1, 1), np.float32))[0])
+
+
+def test_what_follows_a_time_limit_is_worth_something():
+    assert value_of_a_constant_reward(terminate=False) == pytest.approx(1 / (1 - 0.9), rel=0.03)
+
+
+def test_nothing_follows_a_termination():
+    # The mean over the 10 places in an episode of the discounted rewards that are left.
+    expected = np.mean([(1 - 0.9**left) / (1 - 0.9) for left in range(1, 11)])
+    assert value_of_a_constant_reward(terminate=True) == pytest.approx(expected, rel=0.1)
+
+
+def test_the_bootstrap_at_a_truncation_is_normalized_like_observations():
+    config = replace(SMALL, n_steps=10, normalize_obs=True)
+    ppo = learner(lambda: Count(limit=10), config)
+    ppo.collect()
+    buffer = ppo.buffer
+    assert buffer.final_index.tolist() == [36, 37, 38, 39]  # the last of the 10 steps of each
+    normalized = ppo.normalizer.normalize_obs(np.full((4, 1), 1000.0))
+    np.testing.assert_array_equal(buffer.final_obs, normalized)
+    np.testing.assert_array_equal(buffer.final_values[9], ppo.values(normalized))
+    delta = buffer.rewards[9] + 0.99 * buffer.final_values[9] - buffer.values[9]
+    np.testing.assert_allclose(buffer.advantages[9], delta, rtol=1e-5)
+
+
+def test_schedules_go_from_the_setting_to_zero():
+    config = replace(SMALL, lr_schedule="linear", clip_schedule="linear", clip_coef=0.4)
+    ppo = learner("CartPole-v1", config)
+    for progress in (0.0, 0.25, 0.75):
+        metrics = ppo.iterate(progress)
+        assert metrics["train/learning_rate"] == pytest.approx(3e-4 * (1 - progress))
+        assert metrics["train/clip_range"] == pytest.approx(0.4 * (1 - progress))
+        assert ppo.optimizer.param_groups[0]["lr"] == metrics["train/learning_rate"]
+    constant = learner("CartPole-v1").iterate(0.5)
+    assert (constant["train/learning_rate"], constant["train/clip_range"]) == (3e-4, 0.2)
+
+
+def test_target_kl_ends_the_updates_of_an_iteration():
+    eager = replace(SMALL, learning_rate=0.1, n_epochs=10)
+    assert learner("CartPole-v1", eager).iterate()["train/n_updates"] == 10
+    bounded = learner("CartPole-v1", replace(eager, target_kl=0.01)).iterate()
+    assert bounded["train/n_updates"] < 10
+    assert bounded["train/approx_kl"] > 0.015
+
+
+def test_gradients_are_cut_to_their_joint_norm(monkeypatch):
+    norms = []
+    ppo = learner("CartPole-v1", replace(SMALL, max_grad_norm=1e-3))
+    step = ppo.optimizer.step
+
+    def watched():
+        grads = [p.grad.flatten() for p in ppo.policy.parameters()]
+        norms.append(torch.cat(grads).norm().item())
+        step()
+
+    monkeypatch.setattr(ppo.optimizer, "step", watched)
+    ppo.iterate()
+    assert norms == pytest.approx([1e-3] * len(norms), rel=1e-2)
+
+
+def test_every_step_is_learned_from_once_in_each_epoch(monkeypatch):
+    ppo = learner("CartPole-v1", replace(SMALL, batch_size=50))
+    seen = []
+    loss = ppo.loss
+
+    def watched(policy, batch, *rest):
+        seen.append(batch)
+        return loss(policy, batch, *rest)
+
+    ppo.loss = watched
+    ppo.iterate()
+    assert [len(batch.obs) for batch in seen] == [50, 50, 28] * 2
+    advantages = torch.cat([batch.advantages for batch in seen[:3]]).sort().values
+    np.testing.assert_array_equal(advantages, np.sort(ppo.buffer.advantages, axis=None))
+
+
+@pytest.mark.parametrize(("freq", "times"), [(-1, 1), (4, 8)])
+def test_gsde_draws_a_new_matrix_every_so_many_steps(freq, times):
+    ppo = learner("Pendulum-v1", replace(SMALL, use_sde=True, sde_sample_freq=freq))
+    drawn = []
+    reset_noise = ppo.policy.reset_noise
+    ppo.policy.reset_noise = lambda rows: (drawn.append(rows), reset_noise(rows))
+    ppo.iterate()
+    assert drawn == [4] * times
+
+
+def test_metrics_have_stable_baselines3s_names():
+    names = set(learner("Pendulum-v1").iterate())
+    assert names == {
+        "rollout/ep_rew_mean",
+        "rollout/ep_len_mean",
+        "time/total_timesteps",
+        "train/approx_kl",
+        "train/clip_fraction",
+        "train/clip_range",
+        "train/entropy_loss",
+        "train/explained_variance",
+        "train/learning_rate",
+        "train/loss",
+        "train/n_updates",
+        "train/policy_gradient_loss",
+        "train/std",
+        "train/value_loss",
+    }
+
+
+def test_metrics_mean_what_they_say():
+    ppo = learner("CartPole-v1", replace(SMALL, batch_size=128, n_epochs=1))
+    metrics = ppo.iterate()
+    assert metrics["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)  # nothing had changed yet
+    assert metrics["train/clip_fraction"] == 0.0
+    assert metrics["train/entropy_loss"] == pytest.approx(-np.log(2), abs=0.01)
+    values, returns = ppo.buffer.values, ppo.buffer.returns
+    assert metrics["train/value_loss"] == pytest.approx(
+        np.square(values - returns).mean(), rel=1e-4
+    )
+    explained = 1 - np.var(returns - values) / np.var(returns)
+    assert metrics["train/explained_variance"] == pytest.approx(explained, rel=1e-4)
+
+
+WEIGHTS = """
+import hashlib, random, sys
+import numpy as np, torch
+random.seed({outside}); np.random.seed({outside}); torch.manual_seed({outside})
+{lines}
+from rlox.trainers import PPOTrainer
+trainer = PPOTrainer(env={env!r}, seed={seed}, n_steps=64, runs_dir=None)
+trainer.train(600)
+weights = b"".join(p.detach().numpy().tobytes() for p in trainer.learner.policy.parameters())
+print(hashlib.sha256(weights).hexdigest())
+"""
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_a_seed_decides_the_weights_whatever_the_global_generators_say(env):
+    runs = [(1, 7, ""), (2, 7, "torch.rand(3); np.random.rand(5)"), (1, 8, "")]
+    programs = [WEIGHTS.format(outside=o, seed=s, lines=x, env=env) for o, s, x in runs]
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=os.environ)
+        for code in programs
+    ]
+    first, again, other = (process.communicate(timeout=100)[0] for process in started)
+    assert len(first.strip()) == 64
+    assert first == again
+    assert first != other
+
+
+def weights_of(ppo):
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in ppo.policy.parameters()))
+
+
+class Coin(nn.Module):
+    """The least that the policy contract asks for; it samples with torch's global generator."""
+
+    def __init__(self, observation_space, action_space):
+        super().__init__()
+        self.actor = nn.Linear(observation_space.shape[0], int(action_space.n))
+        self.critic = nn.Linear(observation_space.shape[0], 1)
+
+    def get_action_and_logprob(self, obs, mask=None, action=None):
+        pi = Categorical(logits=self.actor(obs))
+        action = pi.sample() if action is None else action
+        return action, pi.log_prob(action), pi.entropy()
+
+    def get_value(self, obs):
+        return self.critic(obs)[:, 0]
+
+
+def test_a_policy_of_ones_own_is_as_repeatable_and_leaves_the_global_generator_alone():
+    digests = []
+    for outside in (1, 2):
+        torch.manual_seed(outside)
+        before = torch.get_rng_state()
+        ppo = learner("CartPole-v1", policy=Coin)
+        for _ in range(3):
+            ppo.iterate()
+        assert torch.equal(before, torch.get_rng_state())
+        digests.append(weights_of(ppo).hexdigest())
+    assert digests[0] == digests[1]
+
+
+def test_a_policy_of_ones_own_learns():
+    ppo = learner(Echo, replace(SMALL, gamma=0.0, learning_rate=0.05, n_epochs=10), policy=Coin)
+    for _ in range(20):
+        metrics = ppo.iterate()
+    assert metrics["rollout/ep_rew_mean"] > 8  # 3.3 at first
+    with pytest.raises(TypeError, match="mode"):
+        ppo.predict(np.zeros(3))
+    assert 0 <= ppo.predict(np.zeros(3), deterministic=False) < 3
+
+
+def test_the_number_of_threads_is_put_back():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        ppo = learner("CartPole-v1")
+        inside = []
+        loss = ppo.loss
+        ppo.loss = lambda *args: (inside.append(torch.get_num_threads()), loss(*args))[1]
+        ppo.iterate()
+        assert (set(inside), torch.get_num_threads()) == ({1}, 2)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_weights_that_are_spoiled_end_the_run_by_name():
+    ppo = learner("CartPole-v1", replace(SMALL, learning_rate=1e30))
+    with pytest.raises(FloatingPointError, match=r"(loss|values): expected finite numbers"):
+        for _ in range(5):
+            ppo.iterate()
+
+
+def test_values_that_are_not_finite_are_named_with_step_and_environment():
+    class Unwell(Coin):
+        def get_value(self, obs):
+            value = super().get_value(obs)
+            return torch.where(obs[:, 0] == 700, torch.nan, value)
+
+    ppo = learner(Count, policy=Unwell)
+    message = "values: expected finite numbers, got nan from environment 0 at its step 7"
+    with pytest.raises(FloatingPointError, match=message):
+        ppo.iterate()
+
+
+def test_stopping_while_collecting_learns_nothing_and_counts_nothing():
+    ppo = learner("CartPole-v1")
+    before = weights_of(ppo).digest()
+    ppo.stopping = True
+    assert ppo.iterate() == {}
+    assert (ppo.timesteps, weights_of(ppo).digest()) == (0, before)
+    ppo.stopping = False
+    assert ppo.iterate()["time/total_timesteps"] == 128
+
+
+def test_prediction_normalizes_and_changes_no_statistics():
+    ppo = learner("Pendulum-v1", replace(SMALL, normalize_obs=True, normalize_reward=True))
+    ppo.iterate()
+    before = {name: x.copy() for name, x in ppo.normalizer.state().items()}
+    obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    normalized = torch.from_numpy(ppo.normalizer.normalize_obs(obs))
+    expected = ppo.policy.mode(normalized).detach().numpy().clip(-2, 2)
+    np.testing.assert_array_equal(ppo.predict(obs), expected)
+    np.testing.assert_allclose(ppo.predict(obs[0]), expected[0], atol=1e-6)
+    after = ppo.normalizer.state()
+    for name, x in before.items():
+        np.testing.assert_array_equal(after[name], x)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_steps": 0}, "n_steps: expected an integer of at least 1, got 0"),
+        ({"batch_size": 2.5}, "batch_size: expected an integer"),
+        ({"gamma": 1.5}, r"gamma: expected a finite number in \[0, 1\], got 1.5"),
+        ({"learning_rate": float("nan")}, "learning_rate: expected a finite number"),
+        ({"target_kl": -1.0}, "target_kl"),
+        ({"lr_schedule": "cosine"}, "lr_schedule: expected 'constant' or 'linear', got 'cosine'"),
+        ({"activation": "sine"}, "activation: expected one of tanh"),
+        ({"use_sde": True}, "use_sde: expected a Box action space"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        learner("CartPole-v1", replace(SMALL, **settings))
+
+
+def test_action_spaces_that_the_built_in_policy_cannot_do_are_refused():
+    class Dice(Echo):
+        def __init__(self):
+            super().__init__()
+            self.action_space = gym.spaces.MultiDiscrete([2, 3])
+
+    with pytest.raises(ValueError, match="expected Discrete or a Box of one dimension"):
+        learner(Dice)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Discrete", "gSDE"])
+def test_the_compiled_loss_is_the_same(kind):
+    env, config = KINDS[kind]
+    plain, compiled = learner(env, config), learner(env, replace(config, compile=True))
+    for progress in (0.0, 0.5):
+        a, b = plain.iterate(progress), compiled.iterate(progress)
+        assert a["train/loss"] == pytest.approx(b["train/loss"], rel=1e-4)
+
+
+def median_score(env, total, change=lambda learner: None):
+    scores = []
+    for seed in range(1, 6):
+        trainer = PPOTrainer(env=env, seed=seed, runs_dir=None)
+        change(trainer.learner)
+        trainer.train(total)
+        scores.append(trainer.evaluate(30)["mean_reward"])
+    return np.median(scores)
+
+
+@pytest.mark.slow
+def test_cartpole_is_solved():
+    assert median_score("CartPole-v1", 100_000) >= 475
+
+
+@pytest.mark.slow
+def test_pendulum_is_solved():
+    assert median_score("Pendulum-v1", 100_000) >= -200
+
+
+@pytest.mark.slow
+def test_cartpole_is_not_solved_with_advantages_that_belong_to_other_steps():
+    def permute_advantages(ppo):
+        collect, rng = ppo.collect, np.random.default_rng(0)
+
+        def collect_and_permute():
+            whole = collect()
+            ppo.buffer.advantages[:] = rng.permutation(ppo.buffer.advantages.ravel()).reshape(
+                ppo.buffer.advantages.shape
+            )
+            return whole
+
+        ppo.collect = collect_and_permute
+
+    assert median_score("CartPole-v1", 100_000, permute_advantages) < 200

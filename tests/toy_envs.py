@@ -1,0 +1,69 @@
+"""Environments so small that what must be learned in them is known."""
+
+import gymnasium as gym
+import numpy as np
+
+
+class Echo(gym.Env):
+    """A random one-hot observation; the reward is 1 for naming its place. Ten steps, then cut."""
+
+    def __init__(self, n=3, start=0):
+        self.observation_space = gym.spaces.Box(0.0, 1.0, (n,))
+        self.action_space = gym.spaces.Discrete(n, start=start)
+
+    def _observe(self):
+        self.place = int(self.np_random.integers(self.observation_space.shape[0]))
+        return np.eye(self.observation_space.shape[0], dtype=np.float32)[self.place]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        reward = float(action == self.place + self.action_space.start)
+        self.steps += 1
+        return self._observe(), reward, False, self.steps == 10, {}
+
+
+class Imitate(gym.Env):
+    """A random number in [-1, 1]; the reward is minus the squared distance of the action."""
+
+    def __init__(self):
+        self.observation_space = gym.spaces.Box(-1.0, 1.0, (1,))
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (1,))
+
+    def _observe(self):
+        self.number = self.np_random.uniform(-1.0, 1.0, 1).astype(np.float32)
+        return self.number
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        reward = -float(((action - self.number) ** 2).sum())
+        self.steps += 1
+        return self._observe(), reward, False, self.steps == 10, {}
+
+
+class Count(gym.Env):
+    """The observation is 100 times the number of steps; reward 1; cut (or ended) after `limit`."""
+
+    def __init__(self, limit=10, terminate=False, scale=100.0):
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (1,))
+        self.action_space = gym.spaces.Discrete(2)
+        self.limit, self.terminate, self.scale = limit, terminate, scale
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        over = self.steps == self.limit
+        obs = np.full(1, self.scale * self.steps, np.float32)
+        return obs, 1.0, over and self.terminate, over and not self.terminate, {}
