@@ -57,7 +57,7 @@ def evaluate(
     ...         return np.zeros(len(obs), np.int64)
     >>> result = evaluate(Left(), "CartPole-v1", n_episodes=3, seed=0)
     >>> result["returns"]
-    [8.0, 10.0, 9.0]
+    [11.0, 10.0, 9.0]
     """
     for name, value in (("n_episodes", n_episodes), ("num_envs", num_envs)):
         if value < 1:

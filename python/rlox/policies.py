@@ -122,6 +122,10 @@ def mlp(
     return net
 
 
+def _flat(obs: Tensor) -> Tensor:
+    return obs if obs.dim() == 2 else obs.reshape(len(obs), -1)
+
+
 class MlpPolicy(nn.Module):
     """An actor and a critic, two MLPs without a common layer: the built-in `ActorCritic`.
 
@@ -186,7 +190,7 @@ class MlpPolicy(nn.Module):
 
     def distribution(self, obs: Tensor, mask: Tensor | None = None) -> Categorical | Gaussian:
         """Of the actions at each observation; `mask` is the table's, for Discrete actions only."""
-        out = self.actor(obs.flatten(1))
+        out = self.actor(_flat(obs))
         if not self.discrete:
             return Gaussian(out, self.log_std.exp())
         if mask is not None:
@@ -205,7 +209,7 @@ class MlpPolicy(nn.Module):
 
     def get_value(self, obs: Tensor) -> Tensor:
         """The value of each observation, (N,)."""
-        value: Tensor = self.critic(obs.flatten(1))
+        value: Tensor = self.critic(_flat(obs))
         return value.squeeze(-1)
 
     def act(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -265,7 +269,7 @@ class SdePolicy(MlpPolicy):
     def distribution(self, obs: Tensor, mask: Tensor | None = None) -> Gaussian:
         """Of the actions at each observation."""
         *hidden, head = self.actor
-        latent = obs.flatten(1)
+        latent = _flat(obs)
         for layer in hidden:
             latent = layer(latent)
         mean, latent = head(latent), latent.detach()

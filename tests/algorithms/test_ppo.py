@@ -1,7 +1,6 @@
 """PPO: its loss against one written anew, what it must learn, what it must not do."""
 
 import hashlib
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,7 +9,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from toy_envs import Count, Echo, Imitate
 from torch import nn
 from torch.distributions import Categorical, Normal
 
@@ -18,6 +16,7 @@ from rlox import make_vec
 from rlox.algorithms import PPO, PPOConfig
 from rlox.algorithms.ppo import Batch, ppo_loss
 from rlox.trainers import PPOTrainer
+from toy_envs import Count, Echo, Imitate
 
 SMALL = PPOConfig(num_envs=4, n_steps=32, batch_size=32, n_epochs=2)
 KINDS = {
@@ -26,6 +25,14 @@ KINDS = {
     "gSDE": ("Pendulum-v1", replace(SMALL, use_sde=True, sde_sample_freq=4)),
     "gSDE, one deviation a unit": ("Pendulum-v1", replace(SMALL, use_sde=True, full_std=False)),
 }
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # as learners do for networks of this size
+    yield
+    torch.set_num_threads(before)
 
 
 def learner(env, config=SMALL, seed=0, policy=None):
@@ -110,7 +117,7 @@ def test_a_discrete_identity_is_learned():
     trainer = PPOTrainer(
         env=Echo, seed=0, num_envs=4, n_steps=64, learning_rate=3e-3, gamma=0.0, runs_dir=None
     )
-    trainer.train(4_000)
+    trainer.train(3_000)
     assert trainer.evaluate(10)["mean_reward"] == 10.0
 
 
@@ -121,23 +128,30 @@ def test_a_continuous_identity_is_learned(sde):
         seed=0,
         num_envs=4,
         n_steps=64,
+        n_epochs=5,
         learning_rate=3e-3,
         gamma=0.0,
         log_std_init=-1.0,
         use_sde=sde,
         runs_dir=None,
     )
-    trainer.train(8_000)
+    trainer.train(6_000)
     assert trainer.evaluate(10)["mean_reward"] > -0.2  # 10 steps; doing nothing gives -3.3
 
 
 def value_of_a_constant_reward(terminate):
     config = PPOConfig(
-        num_envs=4, n_steps=32, batch_size=128, n_epochs=10, gamma=0.9, learning_rate=1e-2
+        num_envs=4,
+        n_steps=20,
+        batch_size=80,
+        n_epochs=10,
+        gamma=0.9,
+        learning_rate=2e-2,
+        net_arch=(8,),
     )
     env = lambda: Count(limit=10, terminate=terminate, scale=0.0)  # noqa: E731
     ppo = learner(env, config)
-    for _ in range(60):
+    for _ in range(40):
         ppo.iterate()
     return float(ppo.values(np.zeros((1, 1), np.float32))[0])
 
@@ -264,27 +278,26 @@ WEIGHTS = """
 import hashlib, random, sys
 import numpy as np, torch
 random.seed({outside}); np.random.seed({outside}); torch.manual_seed({outside})
-{lines}
 from rlox.trainers import PPOTrainer
-trainer = PPOTrainer(env={env!r}, seed={seed}, n_steps=64, runs_dir=None)
-trainer.train(600)
-weights = b"".join(p.detach().numpy().tobytes() for p in trainer.learner.policy.parameters())
-print(hashlib.sha256(weights).hexdigest())
+for env in ("CartPole-v1", "Pendulum-v1"):
+    trainer = PPOTrainer(env=env, seed={seed}, n_steps=64, runs_dir=None)
+    trainer.train(600)
+    torch.rand({outside}), np.random.rand({outside})
+    weights = b"".join(p.detach().numpy().tobytes() for p in trainer.learner.policy.parameters())
+    print(hashlib.sha256(weights).hexdigest())
 """
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_a_seed_decides_the_weights_whatever_the_global_generators_say(env):
-    runs = [(1, 7, ""), (2, 7, "torch.rand(3); np.random.rand(5)"), (1, 8, "")]
-    programs = [WEIGHTS.format(outside=o, seed=s, lines=x, env=env) for o, s, x in runs]
+def test_a_seed_decides_the_weights_whatever_the_global_generators_say():
+    programs = [WEIGHTS.format(outside=o, seed=s) for o, s in ((1, 7), (2, 7), (1, 8))]
     started = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=os.environ)
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
         for code in programs
     ]
-    first, again, other = (process.communicate(timeout=100)[0] for process in started)
-    assert len(first.strip()) == 64
+    first, again, other = (process.communicate(timeout=110)[0].split() for process in started)
+    assert [len(digest) for digest in first] == [64, 64]
     assert first == again
-    assert first != other
+    assert set(first).isdisjoint(other)
 
 
 def weights_of(ppo):
@@ -347,9 +360,8 @@ def test_the_number_of_threads_is_put_back():
 
 def test_weights_that_are_spoiled_end_the_run_by_name():
     ppo = learner("CartPole-v1", replace(SMALL, learning_rate=1e30))
-    with pytest.raises(FloatingPointError, match=r"(loss|values): expected finite numbers"):
-        for _ in range(5):
-            ppo.iterate()
+    with pytest.raises(FloatingPointError, match=r"_loss: expected finite numbers, got"):
+        ppo.iterate()
 
 
 def test_values_that_are_not_finite_are_named_with_step_and_environment():
@@ -381,7 +393,7 @@ def test_prediction_normalizes_and_changes_no_statistics():
     obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     normalized = torch.from_numpy(ppo.normalizer.normalize_obs(obs))
     expected = ppo.policy.mode(normalized).detach().numpy().clip(-2, 2)
-    np.testing.assert_array_equal(ppo.predict(obs), expected)
+    np.testing.assert_allclose(ppo.predict(obs), expected, atol=1e-6)
     np.testing.assert_allclose(ppo.predict(obs[0]), expected[0], atol=1e-6)
     after = ppo.normalizer.state()
     for name, x in before.items():

@@ -1,6 +1,8 @@
 //! NumPy arrays in and out. The only file of this crate that holds `unsafe`.
 #![expect(unsafe_code, reason = "views of Rust memory whose owner NumPy keeps alive")]
 
+use std::fmt::Display;
+
 use bytemuck::{Pod, Zeroable};
 use numpy::ndarray::{ArrayViewD, IxDyn};
 use numpy::{
@@ -54,16 +56,28 @@ pub(crate) const INTEGER: Kinds = Kinds { accepted: "iu", described: "integers" 
 pub(crate) const FLAG: Kinds = Kinds { accepted: "b", described: "booleans" };
 
 /// An input array: C-contiguous, of dtype `T`, borrowed where it was that already and converted once where not.
-pub(crate) struct Input<'py, T: Element>(PyReadonlyArrayDyn<'py, T>);
+pub(crate) enum Input<'py, T: Element> {
+    /// Guarded against other calls of this module that would write to it.
+    Guarded(PyReadonlyArrayDyn<'py, T>),
+    /// For calls that write to no array of the caller's and keep the GIL: nobody else can write meanwhile.
+    Held(Bound<'py, PyArrayDyn<T>>),
+}
 
 impl<T: Element> Input<'_, T> {
     pub(crate) fn shape(&self) -> &[usize] {
-        self.0.shape()
+        match self {
+            Self::Guarded(array) => array.shape(),
+            Self::Held(array) => array.shape(),
+        }
     }
 
-    /// The elements. `None` never happens: the constructor made sure of the layout.
+    /// The elements. `None` never happens: the constructors made sure of the layout.
     pub(crate) fn slice(&self) -> &[T] {
-        self.0.as_slice().unwrap_or(&[])
+        match self {
+            Self::Guarded(array) => array.as_slice().unwrap_or(&[]),
+            // SAFETY: as said at `held`.
+            Self::Held(array) => unsafe { array.as_slice() }.unwrap_or(&[]),
+        }
     }
 }
 
@@ -96,7 +110,7 @@ pub(crate) fn input<'py, T: Element>(
         && array.is_c_contiguous()
         && array.as_slice().is_ok()
     {
-        return Ok(Input(array));
+        return Ok(Input::Guarded(array));
     }
     let py = object.py();
     let untyped = asarray(argument, object)?;
@@ -126,28 +140,76 @@ pub(crate) fn input<'py, T: Element>(
     let readonly = converted
         .try_readonly()
         .map_err(|e| value_error(argument, "a readable array", &e.to_string(), "pass a copy"))?;
-    Ok(Input(readonly))
+    Ok(Input::Guarded(readonly))
 }
 
-/// Flags as booleans: bool arrays as they are, numbers if they are 0 or 1.
-pub(crate) fn flags<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Input<'py, bool>> {
-    if let Ok(array) = object.cast::<PyArrayDyn<bool>>()
-        && let Ok(array) = array.try_readonly()
-        && array.is_c_contiguous()
-        && array.as_slice().is_ok()
-    {
-        return Ok(Input(array));
+/// As [`input`], without the guard, whose book-keeping costs as much as a short call's work.
+///
+/// The caller must keep the GIL while the result lives, and write to no array but new ones.
+pub(crate) fn held<'py, T: Element>(
+    argument: &str,
+    object: &Bound<'py, PyAny>,
+    kinds: &Kinds,
+) -> PyResult<Input<'py, T>> {
+    match object.cast::<PyArrayDyn<T>>() {
+        // SAFETY: only the layout is looked at.
+        Ok(array) if array.is_c_contiguous() && unsafe { array.as_slice() }.is_ok() => Ok(Input::Held(array.clone())),
+        _ => input(argument, object, kinds),
     }
-    let numbers = input::<f64>(argument, object, &REAL)?;
-    if let Some(x) = numbers.slice().iter().find(|x| **x != 0.0 && **x != 1.0) {
+}
+
+/// How an argument is read: [`input`] or [`held`].
+pub(crate) type Reader<'py, T> = fn(&str, &Bound<'py, PyAny>, &Kinds) -> PyResult<Input<'py, T>>;
+
+/// Flags as booleans.
+pub(crate) enum FlagInput<'py> {
+    Borrowed(Input<'py, bool>),
+    Converted { flags: Vec<bool>, shape: Vec<usize> },
+}
+
+impl FlagInput<'_> {
+    pub(crate) fn shape(&self) -> &[usize] {
+        match self {
+            Self::Borrowed(array) => array.shape(),
+            Self::Converted { shape, .. } => shape,
+        }
+    }
+
+    pub(crate) fn slice(&self) -> &[bool] {
+        match self {
+            Self::Borrowed(array) => array.slice(),
+            Self::Converted { flags, .. } => flags,
+        }
+    }
+}
+
+/// Takes boolean arrays as they are, and numbers if they are 0 or 1.
+pub(crate) fn flags<'py>(argument: &str, object: &Bound<'py, PyAny>, hold: bool) -> PyResult<FlagInput<'py>> {
+    if object.cast::<PyArrayDyn<bool>>().is_ok() {
+        let read: Reader<'py, bool> = if hold { held } else { input };
+        return Ok(FlagInput::Borrowed(read(argument, object, &FLAG)?));
+    }
+    // The conversion copies at once, with the GIL held and before anything is written.
+    if object.cast::<PyArrayDyn<f32>>().is_ok() {
+        return converted(argument, &held::<f32>(argument, object, &REAL)?);
+    }
+    converted(argument, &held::<f64>(argument, object, &REAL)?)
+}
+
+fn converted<'py, T: Element + Copy + PartialEq + From<u8> + Display>(
+    argument: &str,
+    numbers: &Input<'_, T>,
+) -> PyResult<FlagInput<'py>> {
+    let (zero, one) = (T::from(0), T::from(1));
+    let strange = |x: &T| *x != zero && *x != one;
+    let slice = numbers.slice();
+    // Passes without branches; the search for the culprit is for the unlucky case.
+    if slice.iter().map(|x| usize::from(strange(x))).sum::<usize>() > 0
+        && let Some(x) = slice.iter().find(|x| strange(x))
+    {
         return Err(value_error(argument, "flags, each 0 or 1", &x.to_string(), "pass booleans"));
     }
-    let (array, mut guard) = fresh::<bool>(object.py(), numbers.shape())?;
-    for (flag, x) in out_slice(&mut guard).iter_mut().zip(numbers.slice()) {
-        *flag = *x != 0.0;
-    }
-    drop(guard);
-    Ok(Input(array.try_readonly().map_err(|e| value_error(argument, "flags", &e.to_string(), "pass booleans"))?))
+    Ok(FlagInput::Converted { flags: slice.iter().map(|x| *x == one).collect(), shape: numbers.shape().to_vec() })
 }
 
 /// A caller's array to be written in place: exactly dtype `T`, C-contiguous, writeable.
@@ -174,41 +236,41 @@ pub(crate) fn out_slice<'a, T: Element>(array: &'a mut PyReadwriteArrayDyn<'_, T
     array.as_slice_mut().unwrap_or(&mut [])
 }
 
-/// A new array of zeros for a result.
-pub(crate) fn fresh<'py, T: Element + Zeroable>(
-    py: Python<'py>,
-    shape: &[usize],
-) -> PyResult<(Bound<'py, PyArrayDyn<T>>, PyReadwriteArrayDyn<'py, T>)> {
-    // NumPy's own zeros release the GIL for a moment, in which the end of the interpreter may catch this thread.
-    // SAFETY: the array is new and C-contiguous, nobody else knows it, and zeros are valid for `T`.
-    let array = unsafe {
-        let array = PyArrayDyn::<T>::new(py, IxDyn(shape), false);
-        array.data().write_bytes(0, array.len());
-        array
-    };
-    guarded(array)
+/// A new array for a result, which nobody else knows before [`New::into_array`].
+pub(crate) struct New<'py, T: Element>(Bound<'py, PyArrayDyn<T>>);
+
+impl<'py, T: Element> New<'py, T> {
+    pub(crate) fn slice(&mut self) -> &mut [T] {
+        // SAFETY: the array is new, C-contiguous and known to nobody else; its elements are initialised.
+        unsafe { self.0.as_slice_mut() }.unwrap_or(&mut [])
+    }
+
+    pub(crate) fn into_array(self) -> Bound<'py, PyArrayDyn<T>> {
+        self.0
+    }
 }
 
-fn guarded<T: Element>(
-    array: Bound<'_, PyArrayDyn<T>>,
-) -> PyResult<(Bound<'_, PyArrayDyn<T>>, PyReadwriteArrayDyn<'_, T>)> {
-    let guard = array.try_readwrite().map_err(|e| value_error("out", "a new array", &e.to_string(), "report this"))?;
-    Ok((array, guard))
+/// A new array of zeros.
+pub(crate) fn fresh<'py, T: Element + Zeroable>(py: Python<'py>, shape: &[usize]) -> New<'py, T> {
+    // NumPy's own zeros release the GIL for a moment, in which the end of the interpreter may catch this thread.
+    // SAFETY: the array is new and C-contiguous, nobody else knows it, and zeros are valid for `T`.
+    unsafe {
+        let array = PyArrayDyn::<T>::new(py, IxDyn(shape), false);
+        array.data().write_bytes(0, array.len());
+        New(array)
+    }
 }
 
 /// A new array for a result that overwrites every element: large ones in memory that an earlier result gave back, as
 /// fetching fresh pages from the system costs several times what a kernel does to them.
-pub(crate) fn result<'py, T: Element + Pod>(
-    py: Python<'py>,
-    shape: &[usize],
-) -> PyResult<(Bound<'py, PyArrayDyn<T>>, PyReadwriteArrayDyn<'py, T>)> {
+pub(crate) fn result<'py, T: Element + Pod>(py: Python<'py>, shape: &[usize]) -> PyResult<New<'py, T>> {
     let len: usize = shape.iter().product();
     if len * size_of::<T>() < recycling::SMALLEST {
-        return fresh(py, shape);
+        return Ok(fresh(py, shape));
     }
     let owner = Bound::new(py, recycling::Block::take(len * size_of::<T>()))?;
     let data: &[T] = bytemuck::cast_slice(owner.get().words());
-    guarded(view(&data[..len], shape, owner.clone().into_any())?)
+    Ok(New(view(&data[..len], shape, owner.clone().into_any())?))
 }
 
 /// A writeable NumPy view of `data`, without a copy.

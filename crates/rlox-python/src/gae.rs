@@ -1,14 +1,14 @@
 //! `compute_gae` and `compute_gae_batched`.
 
 use bytemuck::Pod;
-use numpy::{Element, PyArrayDyn};
+use numpy::{Element, PyArrayDyn, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyFloat;
 use rlox_core::{
     Ends, Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major,
 };
 
-use crate::array::{Input, REAL, asarray, count, flags, input, out_slice, output, result};
+use crate::array::{FlagInput, Input, REAL, Reader, asarray, count, flags, held, input, out_slice, output, result};
 use crate::detach::detached;
 use crate::error::{to_py, type_error, value_error};
 
@@ -61,16 +61,18 @@ pub(crate) fn compute_gae<'py>(
     final_values: Option<&Bound<'py, PyAny>>,
     out: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
 ) -> PyResult<Pair<'py>> {
-    let ends = Flags::read(dones, terminated, truncated)?;
-    let rewards = asarray("rewards", rewards)?.into_any();
+    let rewards = asarray("rewards", rewards)?;
+    let hold = rewards.len() <= LONG && out.is_none();
+    let ends = Flags::read(dones, terminated, truncated, hold)?;
+    let rewards = rewards.into_any();
     let single = rewards.cast::<PyArrayDyn<f32>>().is_ok();
-    let call = Call { rewards, values, last_value, final_values, ends, gamma, lam };
+    let call = Call { rewards, values, last_value, final_values, ends, gamma, lam, hold };
     if single { call.run(|x| x as f32, out) } else { call.run(|x: f64| x, out) }
 }
 
 struct Flags<'py> {
-    terminated: Input<'py, bool>,
-    truncated: Option<Input<'py, bool>>,
+    terminated: FlagInput<'py>,
+    truncated: Option<FlagInput<'py>>,
 }
 
 impl<'py> Flags<'py> {
@@ -78,13 +80,14 @@ impl<'py> Flags<'py> {
         dones: Option<&Bound<'py, PyAny>>,
         terminated: Option<&Bound<'py, PyAny>>,
         truncated: Option<&Bound<'py, PyAny>>,
+        hold: bool,
     ) -> PyResult<Self> {
         match (dones, terminated, truncated) {
             (_, Some(terminated), truncated) => Ok(Self {
-                terminated: flags("terminated", terminated)?,
-                truncated: truncated.map(|flag| flags("truncated", flag)).transpose()?,
+                terminated: flags("terminated", terminated, hold)?,
+                truncated: truncated.map(|flag| flags("truncated", flag, hold)).transpose()?,
             }),
-            (Some(dones), None, None) => Ok(Self { terminated: flags("dones", dones)?, truncated: None }),
+            (Some(dones), None, None) => Ok(Self { terminated: flags("dones", dones, hold)?, truncated: None }),
             _ => Err(type_error(
                 "dones",
                 "dones, or terminated and truncated",
@@ -134,6 +137,7 @@ struct Call<'a, 'py> {
     ends: Flags<'py>,
     gamma: f64,
     lam: f64,
+    hold: bool,
 }
 
 impl<'py> Call<'_, 'py> {
@@ -143,7 +147,8 @@ impl<'py> Call<'_, 'py> {
         out: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
     ) -> PyResult<Pair<'py>> {
         let py = self.rewards.py();
-        let rewards = input::<T>("rewards", &self.rewards, &REAL)?;
+        let read: Reader<'py, T> = if self.hold { held } else { input };
+        let rewards = read("rewards", &self.rewards, &REAL)?;
         let shape = rewards.shape();
         let num_envs = match shape {
             [_] => None,
@@ -157,43 +162,41 @@ impl<'py> Call<'_, 'py> {
             let expected = format!("the shape of rewards, {shape:?}");
             Err(value_error(argument, &expected, &format!("{got:?}"), "pass arrays of one shape"))
         };
-        let values = input::<T>("values", self.values, &REAL)?;
+        let values = read("values", self.values, &REAL)?;
         same("values", values.shape())?;
         same("dones/terminated", self.ends.terminated.shape())?;
         if let Some(truncated) = &self.ends.truncated {
             same("truncated", truncated.shape())?;
         }
-        let final_values = self.final_values.map(|x| input::<T>("final_values", x, &REAL)).transpose()?;
+        let final_values = self.final_values.map(|x| read("final_values", x, &REAL)).transpose()?;
         if let Some(final_values) = &final_values {
             same("final_values", final_values.shape())?;
         }
         let last = LastValue::read(self.last_value, num_envs, number)?;
-        let ((advantages, mut advantages_out), (returns, mut returns_out)) = match out {
-            None => (result::<T>(py, shape)?, result::<T>(py, shape)?),
-            Some((a, r)) => {
-                let (a_out, r_out) = (output::<T>("out[0]", &a)?, output::<T>("out[1]", &r)?);
-                ((a.cast_into::<PyArrayDyn<T>>()?, a_out), (r.cast_into::<PyArrayDyn<T>>()?, r_out))
-            }
-        };
-        {
-            use numpy::PyUntypedArrayMethods;
-            same("out[0]", advantages_out.shape())?;
-            same("out[1]", returns_out.shape())?;
-        }
         let (gamma, lam) = (self.gamma, self.lam);
         let ends = Ends {
             terminated: self.ends.terminated.slice(),
-            truncated: self.ends.truncated.as_ref().map(Input::slice),
+            truncated: self.ends.truncated.as_ref().map(FlagInput::slice),
             final_values: final_values.as_ref().map(Input::slice),
         };
         let (rewards, values, last) = (rewards.slice(), values.slice(), last.slice());
-        let (a, r) = (out_slice(&mut advantages_out), out_slice(&mut returns_out));
-        let mut work = || match num_envs {
-            None => one(rewards, values, ends, last[0], gamma, lam, a, r),
-            Some(num_envs) => time_major(rewards, values, ends, num_envs, last, gamma, lam, a, r),
+        let work = |advantages: &mut [T], returns: &mut [T]| {
+            let mut kernel = || match num_envs {
+                None => one(rewards, values, ends, last[0], gamma, lam, advantages, returns),
+                Some(n) => time_major(rewards, values, ends, n, last, gamma, lam, advantages, returns),
+            };
+            if rewards.len() > LONG { detached(py, kernel) } else { kernel() }.map_err(to_py)
         };
-        if rewards.len() > LONG { detached(py, work) } else { work() }.map_err(to_py)?;
-        Ok((advantages.into_any(), returns.into_any()))
+        let Some((advantages, returns)) = out else {
+            let (mut advantages, mut returns) = (result::<T>(py, shape)?, result::<T>(py, shape)?);
+            work(advantages.slice(), returns.slice())?;
+            return Ok((advantages.into_array().into_any(), returns.into_array().into_any()));
+        };
+        let (mut a, mut r) = (output::<T>("out[0]", &advantages)?, output::<T>("out[1]", &returns)?);
+        same("out[0]", a.shape())?;
+        same("out[1]", r.shape())?;
+        work(out_slice(&mut a), out_slice(&mut r))?;
+        Ok((advantages, returns))
     }
 }
 
@@ -246,7 +249,7 @@ fn run_batched<'py, T: Float + Element + Pod>(
     let py = rewards.py();
     let rewards = input::<T>("rewards", rewards, &REAL)?;
     let values = input::<T>("values", values, &REAL)?;
-    let dones = flags("dones", dones)?;
+    let dones = flags("dones", dones, false)?;
     let last = input::<T>("last_values", last_values, &REAL)?;
     for (argument, shape) in [
         ("rewards", rewards.shape()),
@@ -263,12 +266,11 @@ fn run_batched<'py, T: Float + Element + Pod>(
             ));
         }
     }
-    let ((advantages, mut a), (returns, mut r)) =
-        (result::<T>(py, rewards.shape())?, result::<T>(py, rewards.shape())?);
+    let (mut advantages, mut returns) = (result::<T>(py, rewards.shape())?, result::<T>(py, rewards.shape())?);
     let ends = Ends { terminated: dones.slice(), truncated: None, final_values: None };
     let (rewards, values, last) = (rewards.slice(), values.slice(), last.slice());
-    let (a, r) = (out_slice(&mut a), out_slice(&mut r));
+    let (a, r) = (advantages.slice(), returns.slice());
     let mut work = || batched(rewards, values, ends, last, n_steps, gamma, lam, a, r);
     if rewards.len() > LONG { detached(py, work) } else { work() }.map_err(to_py)?;
-    Ok((advantages.into_any(), returns.into_any()))
+    Ok((advantages.into_array().into_any(), returns.into_array().into_any()))
 }

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics};
 
-use crate::array::{Input, REAL, count, fresh, input, out_slice, shape};
+use crate::array::{Input, REAL, count, fresh, input, shape};
 use crate::error::{to_py, value_error};
 use crate::shared::Shared;
 
@@ -77,11 +77,11 @@ impl Normalizer {
     ///     ValueError: A wrong shape.
     fn normalize_obs<'py>(&self, py: Python<'py>, obs: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
         let obs = input::<f32>("obs", obs, &REAL)?;
-        let (array, mut guard) = fresh::<f32>(py, obs.shape())?;
-        let rows = out_slice(&mut guard);
+        let mut array = fresh::<f32>(py, obs.shape());
+        let rows = array.slice();
         rows.copy_from_slice(obs.slice());
         self.inner.with(py, rows.len() > LONG, |normalizer| normalizer.normalize_obs(rows))?;
-        Ok(array)
+        Ok(array.into_array())
     }
 
     /// The statistics as arrays: obs_mean, obs_var, obs_count, return_mean, return_var, return_count, returns.

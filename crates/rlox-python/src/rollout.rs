@@ -350,7 +350,7 @@ impl RolloutBuffer {
         let said = said.get();
         let next_obs = input::<f32>("next_obs", next_obs, &REAL)?;
         let rewards = input::<f64>("rewards", rewards, &REAL)?;
-        let (terminated, truncated) = (flags("terminated", terminated)?, flags("truncated", truncated)?);
+        let (terminated, truncated) = (flags("terminated", terminated, false)?, flags("truncated", truncated, false)?);
         let final_obs = final_obs.map(|array| input::<f32>("final_obs", array, &REAL)).transpose()?;
         let answered = Transition {
             next_obs: next_obs.slice(),

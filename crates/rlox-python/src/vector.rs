@@ -148,10 +148,10 @@ impl NativeVectorEnv {
         let mask = mask.map(|mask| input::<bool>("reset_mask", mask, &FLAG)).transpose()?;
         let mask = mask.as_ref().map(Input::slice);
         let options = options_of(options)?;
-        let (obs, mut guard) = result::<f32>(py, &[self.num_envs, self.dim])?;
-        let row = out_slice(&mut guard);
+        let mut obs = result::<f32>(py, &[self.num_envs, self.dim])?;
+        let row = obs.slice();
         self.inner.with(py, self.long, |inner| inner.env.reset(seeds, mask, &options, row))?;
-        Ok(obs)
+        Ok(obs.into_array())
     }
     fn step<'py>(
         &self,
@@ -165,12 +165,11 @@ impl NativeVectorEnv {
         Option<Bound<'py, PyArrayDyn<f32>>>,
     )> {
         let actions = ActionInput::read(actions, self.discrete(), self.num_envs)?;
-        let (obs, mut obs_out) = result::<f32>(py, &[self.num_envs, self.dim])?;
-        let (rewards, mut rewards_out) = result::<f64>(py, &[self.num_envs])?;
-        let (terminated, mut terminated_out) = fresh::<bool>(py, &[self.num_envs])?;
-        let (truncated, mut truncated_out) = fresh::<bool>(py, &[self.num_envs])?;
-        let (obs_out, reward) = (out_slice(&mut obs_out), out_slice(&mut rewards_out));
-        let (term, trunc) = (out_slice(&mut terminated_out), out_slice(&mut truncated_out));
+        let (mut obs, mut rewards) =
+            (result::<f32>(py, &[self.num_envs, self.dim])?, result::<f64>(py, &[self.num_envs])?);
+        let (mut terminated, mut truncated) =
+            (fresh::<bool>(py, &[self.num_envs]), fresh::<bool>(py, &[self.num_envs]));
+        let (obs_out, reward, term, trunc) = (obs.slice(), rewards.slice(), terminated.slice(), truncated.slice());
         let actions = actions.get();
         let finals = self.inner.with(py, self.long, |inner| {
             let out =
@@ -180,7 +179,8 @@ impl NativeVectorEnv {
             Ok(any.then(|| inner.final_obs.clone()))
         })?;
         let finals = finals.map(|data| data.into_pyarray(py).reshape([self.num_envs, self.dim])).transpose()?;
-        Ok((obs, rewards, terminated, truncated, finals.map(|array| array.to_dyn().clone())))
+        let finals = finals.map(|array| array.to_dyn().clone());
+        Ok((obs.into_array(), rewards.into_array(), terminated.into_array(), truncated.into_array(), finals))
     }
     #[pyo3(signature = (actions, obs, rewards, terminated, truncated, final_obs=None))]
     fn step_into(
@@ -253,10 +253,10 @@ impl NativeVectorEnv {
     }
 
     fn observe<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
-        let (obs, mut guard) = result::<f32>(py, &[self.num_envs, self.dim])?;
-        let row = out_slice(&mut guard);
+        let mut obs = result::<f32>(py, &[self.num_envs, self.dim])?;
+        let row = obs.slice();
         self.inner.with(py, self.long, |inner| inner.env.observe(row))?;
-        Ok(obs)
+        Ok(obs.into_array())
     }
 
     fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
@@ -266,11 +266,12 @@ impl NativeVectorEnv {
             let states = (0..inner.env.num_envs()).map(|i| inner.env.state(i)).collect::<Option<Vec<_>>>();
             states.ok_or_else(|| Error::config("states", "environments that tell their state", "others", "do without"))
         })?;
-        let (array, mut guard) = fresh::<f64>(py, &[self.num_envs, states[0].len()])?;
-        for (row, state) in out_slice(&mut guard).chunks_exact_mut(states[0].len().max(1)).zip(&states) {
+        let width = states[0].len();
+        let mut array = fresh::<f64>(py, &[self.num_envs, width]);
+        for (row, state) in array.slice().chunks_exact_mut(width.max(1)).zip(&states) {
             row.copy_from_slice(state);
         }
-        Ok(array)
+        Ok(array.into_array())
     }
 
     fn set_states(&self, py: Python<'_>, states: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -1,0 +1,63 @@
+"""Distributions of actions against torch's, which the library does without."""
+
+import pytest
+import torch
+from torch import distributions
+
+from rlox.distributions import Categorical, Gaussian
+
+
+def close(got, want):
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+def test_categorical_equals_torchs(generator):
+    logits = torch.randn(50, 4, generator=generator) * 3
+    ours, torchs = Categorical(logits), distributions.Categorical(logits=logits)
+    actions = ours.sample(generator)
+    assert (actions.dtype, tuple(actions.shape)) == (torch.int64, (50,))
+    close(ours.log_prob(actions), torchs.log_prob(actions))
+    close(ours.entropy(), torchs.entropy())
+    close(ours.mode(), logits.argmax(-1))
+
+
+def test_categorical_samples_have_their_probabilities(generator):
+    probabilities = torch.tensor([0.05, 0.25, 0.7])
+    samples = Categorical(probabilities.log().expand(40_000, 3)).sample(generator)
+    assert (samples.bincount() / 40_000 - probabilities).abs().max() < 0.01
+
+
+@pytest.mark.parametrize("shape", [(2,), (50, 2)])
+def test_gaussian_equals_torchs(generator, shape):
+    mean = torch.randn(50, 2, generator=generator)
+    std = torch.rand(shape, generator=generator) + 0.1
+    ours, torchs = Gaussian(mean, std), distributions.Normal(mean, std)
+    actions = ours.sample(generator)
+    close(ours.log_prob(actions), torchs.log_prob(actions).sum(-1))
+    close(ours.entropy(), torchs.entropy().sum(-1))
+    assert ours.mode() is mean
+
+
+def test_gaussian_samples_have_their_moments(generator):
+    mean, std = torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0])
+    samples = Gaussian(mean.expand(40_000, 2), std).sample(generator)
+    assert ((samples.mean(0) - mean) / std).abs().max() < 0.02
+    assert (samples.std(0) / std - 1).abs().max() < 0.02
+
+
+def test_noise_decided_elsewhere_is_what_a_sample_adds(generator):
+    mean, noise = torch.zeros(3, 1), torch.ones(3, 1)
+    close(Gaussian(mean, torch.ones(1), noise).sample(generator), noise)
+
+
+def test_samples_come_from_the_generator_given_and_no_other(generator):
+    before = torch.get_rng_state()
+    for chances in (Categorical(torch.zeros(9, 3)), Gaussian(torch.zeros(9, 3), torch.ones(3))):
+        first = chances.sample(generator.manual_seed(1))
+        close(chances.sample(generator.manual_seed(1)), first)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,166 @@
+"""The built-in policies, and what is said of policies that do not keep the contract."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from torch import nn
+
+from rlox.policies import MlpPolicy, SdePolicy, check_policy, greedy, make_policy
+
+OBS = Box(-1.0, 1.0, (5,))
+SHAPE = {
+    "use_sde": False,
+    "net_arch": (16,),
+    "activation": "relu",
+    "ortho_init": True,
+    "log_std_init": -0.5,
+    "full_std": True,
+}
+
+
+def test_parameters_have_torchs_names():
+    names = [
+        f"{net}.{i}.{kind}"
+        for net in ("actor", "critic")
+        for i in (0, 2, 4)
+        for kind in ("weight", "bias")
+    ]
+    assert [*MlpPolicy(OBS, Discrete(3)).state_dict()] == names
+    assert set(MlpPolicy(OBS, Box(-1, 1, (2,))).state_dict()) == {*names, "log_std"}
+
+
+@pytest.mark.parametrize("space", [Discrete(3), Box(-1, 1, (2,))])
+def test_orthogonal_weights_have_the_gains_of_stable_baselines3(space):
+    policy = MlpPolicy(OBS, space)
+    gains = {"actor": (math.sqrt(2), math.sqrt(2), 0.01), "critic": (math.sqrt(2), math.sqrt(2), 1)}
+    for name, expected in gains.items():
+        linear = [layer for layer in getattr(policy, name) if isinstance(layer, nn.Linear)]
+        for layer, gain in zip(linear, expected, strict=True):
+            singular = torch.linalg.svdvals(layer.weight.detach())
+            torch.testing.assert_close(singular, torch.full_like(singular, gain))
+            assert not layer.bias.any()
+    plain = MlpPolicy(OBS, space, ortho_init=False)
+    assert plain.actor[0].bias.any()
+
+
+def test_settings_shape_the_networks():
+    policy = make_policy(None, OBS, Box(-1, 1, (2,)), SHAPE)
+    assert [type(layer).__name__ for layer in policy.actor] == ["Linear", "ReLU", "Linear"]
+    assert policy.actor[0].weight.shape == (16, 5)
+    assert policy.log_std.tolist() == [-0.5, -0.5]
+
+
+@pytest.mark.parametrize("shape", [(), (4, 3, 2)])
+def test_observations_of_any_rank_are_flattened(shape):
+    policy = MlpPolicy(Box(-1, 1, shape), Discrete(2))
+    assert policy.get_value(torch.zeros(7, *shape)).shape == (7,)
+
+
+def test_acting_is_sampling_and_valuing_at_once():
+    policy, obs = MlpPolicy(OBS, Box(-1, 1, (2,))), torch.randn(6, 5)
+    policy.generator.manual_seed(0)
+    action, log_prob, value = policy.act(obs)
+    policy.generator.manual_seed(0)
+    torch.testing.assert_close(policy.get_action_and_logprob(obs)[0], action)
+    torch.testing.assert_close(policy.get_action_and_logprob(obs, action=action)[1], log_prob)
+    torch.testing.assert_close(policy.get_value(obs), value)
+
+
+def test_masked_actions_are_never_taken():
+    policy, obs = MlpPolicy(OBS, Discrete(4)), torch.randn(500, 5)
+    mask = torch.tensor([True, False, True, False]).expand(500, 4)
+    action, log_prob, entropy = policy.get_action_and_logprob(obs, mask=mask)
+    assert set(action.tolist()) == {0, 2}
+    torch.testing.assert_close(log_prob.exp(), torch.full((500,), 0.5), atol=0.02, rtol=0)
+    torch.testing.assert_close(entropy, torch.full((500,), math.log(2)), atol=0.01, rtol=0)
+    assert set(policy.mode(obs, mask).tolist()) <= {0, 2}
+    entropy.sum().backward()
+    assert policy.actor[4].weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("full_std", [True, False])
+def test_gsde_noise_is_linear_in_the_last_hidden_layer(full_std):
+    policy = SdePolicy(OBS, Box(-1, 1, (2,)), full_std=full_std, log_std_init=-1.0)
+    assert policy.log_std.shape == (64, 2 if full_std else 1)
+    policy.reset_noise(3)
+    obs = torch.randn(3, 5)
+    with torch.no_grad():
+        noise = policy.act(obs)[0] - policy.mode(obs)
+        latent = policy.actor[:4](obs)
+        want = torch.stack([latent[i] @ policy.exploration[i] for i in range(3)])
+        torch.testing.assert_close(noise, want)
+        torch.testing.assert_close(policy.act(obs)[0] - policy.mode(obs), noise)  # until reset
+        policy.reset_noise(3)
+        assert not torch.allclose(policy.act(obs)[0] - policy.mode(obs), noise)
+
+
+def test_gsde_noise_has_the_deviation_that_its_log_probability_says():
+    policy = SdePolicy(OBS, Box(-1, 1, (1,)), log_std_init=-1.0)
+    rows = 20_000
+    obs = torch.randn(1, 5).expand(rows, 5)
+    policy.reset_noise(rows)
+    with torch.no_grad():
+        noise = policy.act(obs)[0] - policy.mode(obs)
+        said = policy.distribution(obs[:1]).std.item()
+    assert noise.std().item() == pytest.approx(said, rel=0.03)
+
+
+def test_gsde_sends_no_gradient_into_the_hidden_layers():
+    policy = SdePolicy(OBS, Box(-1, 1, (1,)))
+    policy.distribution(torch.randn(4, 5)).std.sum().backward()
+    assert policy.actor[0].weight.grad is None
+    assert policy.log_std.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MlpPolicy(Discrete(3), Discrete(2)), "observation space: expected Box"),
+        (lambda: MlpPolicy(OBS, MultiDiscrete([2, 2])), "action space: expected Discrete or a Box"),
+        (lambda: MlpPolicy(OBS, Box(-1, 1, (2, 2))), "action space: expected Discrete or a Box"),
+        (lambda: MlpPolicy(OBS, Discrete(2), activation="sin"), "activation: expected one of tanh"),
+        (lambda: SdePolicy(OBS, Discrete(2)), "use_sde: expected a Box action space"),
+    ],
+)
+def test_what_the_built_in_policies_cannot_do_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+class Column(nn.Module):
+    """Says values as a column, which would broadcast against (N,) to (N, N)."""
+
+    def get_action_and_logprob(self, obs, mask=None, action=None):
+        zeros = torch.zeros(len(obs))
+        return zeros.long() if action is None else action, zeros, zeros
+
+    def get_value(self, obs):
+        return torch.zeros(len(obs), 1)
+
+
+class Floats(Column):
+    def get_action_and_logprob(self, obs, mask=None, action=None):
+        zeros = torch.zeros(len(obs))
+        return zeros, zeros, zeros
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "message"),
+    [
+        (Column(), ValueError, r"expected value of shape \(2,\) .* got \(2, 1\)"),
+        (Floats(), ValueError, r"expected action of shape \(2,\) and torch.int64"),
+        (nn.Linear(5, 2), TypeError, "get_action_and_logprob and get_value, got Linear"),
+        (np.zeros(3), TypeError, "expected a torch module"),
+    ],
+)
+def test_policies_that_break_the_contract_are_refused(policy, error, message):
+    with pytest.raises(error, match=message):
+        check_policy(policy, OBS, Discrete(2))
+
+
+def test_a_policy_without_a_mode_cannot_be_greedy():
+    with pytest.raises(TypeError, match="add it or pass deterministic=False"):
+        greedy(Column(), torch.zeros(1, 5))
