@@ -17,6 +17,11 @@ train_extras := torch,progress,plot
 test_extras := $(train_extras),classic-control,test
 lint_extras := $(test_extras),lint
 
+# Without the extension (after a git clean) what was installed does not count.
+ifeq ($(wildcard python/rlox/_rlox.*.so),)
+$(shell rm -f $(stamps)/train $(stamps)/test $(stamps)/lint)
+endif
+
 # PyO3 asks an interpreter how to build; the base one stays the same when the environment is made anew.
 export PYO3_PYTHON := $(shell command -v $(PYTHON))
 # maturin installs into VIRTUAL_ENV, and refuses to choose when a conda environment is active too.
@@ -63,7 +68,6 @@ test-python: $(stamps)/test
 	"$(py)" -m pytest $(PYTEST_ARGS)
 
 test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers
-	$(CARGO) test --workspace --release -- --ignored
 	"$(py)" -m pytest -m slow --timeout 3600 $(PYTEST_ARGS)
 
 lint: $(stamps)/lint ## formatting, clippy, ruff, mypy --strict, stubtest

@@ -147,7 +147,9 @@ def rows(quick: bool) -> list[Row]:
     return [Row(f"PPO CartPole-v1, {total} steps", params, subjects, total)]
 
 
-BENCHMARK = Benchmark("bench_ppo_cartpole", "PPO training", rows, rounds=5, columns=("processor", "return"))
+BENCHMARK = Benchmark(
+    "bench_ppo_cartpole", "PPO training", rows, rounds=5, columns=("processor", "return")
+)
 
 if __name__ == "__main__":
     sys.exit(run(BENCHMARK))

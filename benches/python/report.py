@@ -33,7 +33,8 @@ def interval(medians: Floats, middle: float) -> list[float]:
 def evaluate(row: dict[str, Any]) -> dict[str, Any]:
     """Adds to each subject `time` and `ratio`, its time over ours, with intervals.
 
-    Ours is the first subject, at the number of threads that suits it best.
+    Ours is the first subject, at the number of threads that suits it best. `best` compares the
+    fastest peer with the fastest of our own ways.
     """
     first = row["subjects"][0]
     medians: dict[int, Floats] = {}
@@ -52,6 +53,15 @@ def evaluate(row: dict[str, Any]) -> dict[str, Any]:
             subject, baseline = row["subjects"][number], row["subjects"][ours]
             middle = subject["time"][0] / baseline["time"][0]
             subject["ratio"] = interval(resampled / medians[ours], middle)
+    fastest: dict[bool, int] = {}
+    for number in sorted(medians, key=lambda number: -row["subjects"][number]["time"][0]):
+        fastest[row["subjects"][number]["peer"] == first["peer"]] = number
+    if len(fastest) == 2:
+        theirs, own = fastest[False], fastest[True]
+        pair = row["subjects"][theirs], row["subjects"][own]
+        middle = pair[0]["time"][0] / pair[1]["time"][0]
+        ratio = interval(medians[theirs] / medians[own], middle)
+        row["best"] = {"peer": label(pair[0]), "ours": label(pair[1]), "ratio": ratio}
     return row
 
 
@@ -100,12 +110,10 @@ def table(row: dict[str, Any], columns: tuple[str, ...] = ()) -> str:
             values = " ".join(f"{value:.4g}" for value in subject.get(column, ()))
             line += f"  {column}: {values}"
         lines.append(line)
-    ours = row["subjects"][0]
-    peers = [s for s in row["subjects"] if "ratio" in s and s["peer"] != ours["peer"]]
-    if peers:
-        best = min(peers, key=lambda subject: subject["time"][0])
+    if "best" in row:
+        best = row["best"]
         ratio = "{:.3g}x [{:.3g}, {:.3g}]".format(*best["ratio"])
-        lines.append(f"  best peer: {label(best)}, which takes {ratio} the time of {ours['name']}")
+        lines.append(f"  best peer: {best['peer']} takes {ratio} the time of {best['ours']}")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Trains PPO on CartPole-v1, plays 30 greedy episodes in Gymnasium's own CartPole, tells the score."""
+"""Trains PPO on CartPole-v1 and scores it by 30 greedy episodes in Gymnasium's own CartPole."""
 
 import logging
 import sys
@@ -14,9 +14,8 @@ score = trainer.evaluate(n_episodes=30)
 
 run = Path(result["run_dir"] or ".")
 print(f"steps           {result['timesteps']:,} in {result['seconds']:.1f} s")
-print(
-    f"score           {score['mean_reward']:.1f} +- {score['std_reward']:.1f} (30 episodes, at most 500)"
-)
+mean, std = score["mean_reward"], score["std_reward"]
+print(f"score           {mean:.1f} +- {std:.1f} (30 episodes, at most 500)")
 print(f"run folder      {run}")
 print(f"learning curve  {run / 'curve.png'}")
 if result["interrupted"]:

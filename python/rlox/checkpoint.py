@@ -3,7 +3,7 @@
     manifest.json             what it is, the config, counters, random streams; and of each member
                               its name, size and SHA-256; and the SHA-256 of all that
     networks.safetensors      parameters and buffers by name
-    optimizer.safetensors     left out before the first update
+    optimizer.safetensors     what it keeps for each parameter
     normalizer.safetensors    left out where nothing is normalised
 
 A member is any safetensors file, and the manifest is canonical JSON (sorted keys, an indent of 2, a

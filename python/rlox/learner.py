@@ -18,7 +18,7 @@ class LearnerState:
 
     Args:
         networks: Parameters and buffers by their names in torch's sense, "actor.0.weight".
-        optimizer: "exp_avg.actor.0.weight" and so on; empty before the first update.
+        optimizer: What it keeps for each parameter: "exp_avg.actor.0.weight" and so on.
         normalizer: What `rlox.Normalizer.state` gives; empty without one.
         counters: Steps, updates, finished episodes.
         streams: Random streams by name, as `stream_state` gives them.

@@ -80,36 +80,5 @@ def load_module(module: nn.Module, arrays: Arrays) -> None:
         ) from error
 
 
-def optimizer_arrays(optimizer: torch.optim.Optimizer, module: nn.Module) -> Arrays:
-    """Copies of what an optimizer keeps for a module's parameters: "exp_avg.actor.0.weight"."""
-    return {
-        f"{key}.{name}": _copy(torch.as_tensor(value))
-        for name, parameter in module.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }
-
-
-def load_optimizer(optimizer: torch.optim.Optimizer, module: nn.Module, arrays: Arrays) -> None:
-    """Writes `optimizer_arrays` back.
-
-    Raises:
-        ValueError: Something is kept for a parameter that the module does not have.
-    """
-    parameters = dict(module.named_parameters())
-    state: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
-    for full_name, array in arrays.items():
-        key, _, name = full_name.partition(".")
-        if name not in parameters or array.shape not in ((), tuple(parameters[name].shape)):
-            raise ValueError(
-                f"optimizer: expected the parameters of {type(module).__name__}, got {full_name} "
-                f"of shape {array.shape}; make the same policy"
-            )
-        # Adam wants its step counts beside the parameters where it is fused, and so do we.
-        tensor = torch.from_numpy(np.array(array)).to(parameters[name].device)
-        state.setdefault(parameters[name], {})[key] = tensor
-    optimizer.state.clear()
-    optimizer.state.update(state)
-
-
 def _copy(tensor: torch.Tensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":
     return np.array(tensor.detach().cpu().numpy())

@@ -1,8 +1,6 @@
 //! NumPy arrays in and out. The only file of this crate that holds `unsafe`.
 #![expect(unsafe_code, reason = "views of Rust memory whose owner NumPy keeps alive")]
 
-use std::fmt::Display;
-
 use bytemuck::{Pod, Zeroable};
 use numpy::ndarray::{ArrayViewD, IxDyn};
 use numpy::{
@@ -12,9 +10,10 @@ use numpy::{
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use rlox_core::{Float, flags_from_numbers};
 
-use crate::error::{type_error, value_error};
-use crate::recycling;
+use crate::error::{to_py, type_error, value_error};
+use crate::recycling::{self, Scratch};
 
 /// A count: an integer that is not negative. What no machine could hold is a `MemoryError` here already.
 pub(crate) fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
@@ -164,27 +163,27 @@ pub(crate) type Reader<'py, T> = fn(&str, &Bound<'py, PyAny>, &Kinds) -> PyResul
 /// Flags as booleans.
 pub(crate) enum FlagInput<'py> {
     Borrowed(Input<'py, bool>),
-    Converted { flags: Vec<bool>, shape: Vec<usize> },
+    Converted(Scratch, Vec<usize>),
 }
 
 impl FlagInput<'_> {
     pub(crate) fn shape(&self) -> &[usize] {
         match self {
             Self::Borrowed(array) => array.shape(),
-            Self::Converted { shape, .. } => shape,
+            Self::Converted(_, shape) => shape,
         }
     }
 
     pub(crate) fn slice(&self) -> &[bool] {
         match self {
             Self::Borrowed(array) => array.slice(),
-            Self::Converted { flags, .. } => flags,
+            Self::Converted(flags, _) => flags.slice(),
         }
     }
 }
 
 /// Takes boolean arrays as they are, and numbers if they are 0 or 1.
-pub(crate) fn flags<'py>(argument: &str, object: &Bound<'py, PyAny>, hold: bool) -> PyResult<FlagInput<'py>> {
+pub(crate) fn flags<'py>(argument: &'static str, object: &Bound<'py, PyAny>, hold: bool) -> PyResult<FlagInput<'py>> {
     if object.cast::<PyArrayDyn<bool>>().is_ok() {
         let read: Reader<'py, bool> = if hold { held } else { input };
         return Ok(FlagInput::Borrowed(read(argument, object, &FLAG)?));
@@ -196,20 +195,10 @@ pub(crate) fn flags<'py>(argument: &str, object: &Bound<'py, PyAny>, hold: bool)
     converted(argument, &held::<f64>(argument, object, &REAL)?)
 }
 
-fn converted<'py, T: Element + Copy + PartialEq + From<u8> + Display>(
-    argument: &str,
-    numbers: &Input<'_, T>,
-) -> PyResult<FlagInput<'py>> {
-    let (zero, one) = (T::from(0), T::from(1));
-    let strange = |x: &T| *x != zero && *x != one;
-    let slice = numbers.slice();
-    // Passes without branches; the search for the culprit is for the unlucky case.
-    if slice.iter().map(|x| usize::from(strange(x))).sum::<usize>() > 0
-        && let Some(x) = slice.iter().find(|x| strange(x))
-    {
-        return Err(value_error(argument, "flags, each 0 or 1", &x.to_string(), "pass booleans"));
-    }
-    Ok(FlagInput::Converted { flags: slice.iter().map(|x| *x == one).collect(), shape: numbers.shape().to_vec() })
+fn converted<'py, T: Element + Float>(argument: &'static str, numbers: &Input<'_, T>) -> PyResult<FlagInput<'py>> {
+    let mut flags = Scratch::take(numbers.slice().len());
+    flags_from_numbers(argument, numbers.slice(), flags.slice_mut()).map_err(to_py)?;
+    Ok(FlagInput::Converted(flags, numbers.shape().to_vec()))
 }
 
 /// A caller's array to be written in place: exactly dtype `T`, C-contiguous, writeable.

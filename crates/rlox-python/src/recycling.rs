@@ -1,5 +1,6 @@
-//! Memory of large results, kept for the next result when NumPy lets go of it.
+//! Memory that the next call uses again: of large results when NumPy lets go of them, and of converted flags.
 
+use std::cell::Cell;
 use std::sync::Mutex;
 
 use pyo3::prelude::*;
@@ -42,6 +43,39 @@ impl Drop for Block {
         let mut bytes: usize = free.iter().map(|block| 8 * block.len()).sum();
         while bytes > KEPT && !free.is_empty() {
             bytes -= 8 * free.remove(0).len();
+        }
+    }
+}
+
+thread_local! {
+    static FLAGS: Cell<Vec<bool>> = const { Cell::new(Vec::new()) };
+}
+
+/// Room for flags, each thread's own, which goes back when dropped unless it is large.
+pub(crate) struct Scratch(Vec<bool>, usize);
+
+impl Scratch {
+    pub(crate) fn take(len: usize) -> Self {
+        let mut flags = FLAGS.take();
+        if flags.len() < len {
+            flags.resize(len, false);
+        }
+        Self(flags, len)
+    }
+
+    pub(crate) fn slice(&self) -> &[bool] {
+        &self.0[..self.1]
+    }
+
+    pub(crate) fn slice_mut(&mut self) -> &mut [bool] {
+        &mut self.0[..self.1]
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if self.0.len() <= KEPT / 16 {
+            FLAGS.set(std::mem::take(&mut self.0));
         }
     }
 }

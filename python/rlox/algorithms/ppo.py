@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlox import Normalizer, RolloutBuffer, spaces, torch_state
+from rlox.adam import Adam, clip_norm_
 from rlox.finite import refuse_nan, refuse_spoiled
 from rlox.learner import EpisodeStatistics, LearnerState, stream_from_state, stream_state
 from rlox.observations import as_batch
@@ -164,9 +165,7 @@ class PPO:
         # A small network is fastest on one thread; the others would only wait for each other.
         small = sum(p.numel() for p in self.policy.parameters()) < 50_000
         self.threads = 1 if small and self.device.type == "cpu" else None
-        self.optimizer = torch.optim.Adam(
-            self.policy.parameters(), config.learning_rate, eps=1e-5, fused=True
-        )
+        self.optimizer = Adam(self.policy)
         self.loss = torch.compile(ppo_loss) if config.compile else ppo_loss
 
         obs_shape, action_shape = observation_space.shape or (), action_space.shape or ()
@@ -253,7 +252,6 @@ class PPO:
     def update(self, learning_rate: float, clip_coef: float) -> dict[str, float]:
         """Epochs of minibatches over the rollout, until `target_kl` or `stopping` ends them."""
         config, policy, optimizer = self.config, self.policy, self.optimizer
-        optimizer.param_groups[0]["lr"] = learning_rate
         rows = Batch(*(x.to(self.device) for x in self.rows))
         total = config.n_steps * config.num_envs
         parts: list[Tensor] = []
@@ -270,10 +268,9 @@ class PPO:
                     enough = approx_kl(log_ratio).item() > 1.5 * config.target_kl
                 if enough or self.stopping:
                     break
-                optimizer.zero_grad()
-                loss.backward()
-                nn.utils.clip_grad_norm_(policy.parameters(), config.max_grad_norm)
-                optimizer.step()
+                gradient = optimizer.gradient(loss)
+                clip_norm_(gradient, config.max_grad_norm)
+                optimizer.step(gradient, learning_rate)
             self.epochs += 1
             if enough or self.stopping:
                 break
@@ -324,7 +321,7 @@ class PPO:
         counts = {"timesteps": self.timesteps, "epochs": self.epochs}
         return LearnerState(
             networks=torch_state.module_arrays(self.policy),
-            optimizer=torch_state.optimizer_arrays(self.optimizer, self.policy),
+            optimizer=self.optimizer.state(),
             normalizer={} if self.normalizer is None else dict(self.normalizer.state()),
             counters={**counts, "episodes": self.episodes.state()},
             streams={name: stream_state(stream) for name, stream in self.streams.items()},
@@ -333,7 +330,7 @@ class PPO:
     def load_state(self, state: LearnerState) -> None:
         """Goes back to a state; the environments start new episodes from a stream of their own."""
         torch_state.load_module(self.policy, state.networks)
-        torch_state.load_optimizer(self.optimizer, self.policy, state.optimizer)
+        self.optimizer.load_state(state.optimizer)
         if self.normalizer is not None:
             self.normalizer.load_state(state.normalizer)
         self.timesteps, self.epochs = state.counters["timesteps"], state.counters["epochs"]
