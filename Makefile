@@ -87,6 +87,7 @@ docs: ## build the Rust documentation, warnings denied
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
 licences: $(stamps)/train ## check the licences of everything rlox depends on
+	"$(py)" -m doctest .ci/licences.py
 	"$(py)" .ci/licences.py
 
 bench: $(stamps)/test ## measure rlox against its peers (installs them in environments of their own)
