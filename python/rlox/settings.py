@@ -51,6 +51,32 @@ def expect_one_of(config: object, names: Iterable[str], choices: Sequence[str]) 
             _refuse(name, " or ".join(map(repr, choices)), getattr(config, name))
 
 
+def expect_flags(config: object) -> None:
+    """Each field that is True or False by default is one of them.
+
+    Raises:
+        ValueError: One is not; it is named.
+    """
+    for field in fields(config):  # type: ignore[arg-type]  # configs are dataclasses
+        value = getattr(config, field.name)
+        if isinstance(field.default, bool) and not isinstance(value, bool):
+            _refuse(field.name, "True or False", value)
+
+
+def whole_numbers(name: str, value: Any) -> tuple[int, ...]:
+    """A sequence of integers of at least 1, as a tuple.
+
+    Raises:
+        ValueError: It is something else.
+
+    >>> whole_numbers("net_arch", [64, 64])
+    (64, 64)
+    """
+    if not isinstance(value, Sequence) or not all(isinstance(x, int) and x >= 1 for x in value):
+        _refuse(name, "a sequence of integers of at least 1", value)
+    return tuple(value)
+
+
 def _refuse(name: str, expected: str, value: object) -> NoReturn:
     raise ValueError(f"{name}: expected {expected}, got {value!r}; change the setting")
 

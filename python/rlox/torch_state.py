@@ -59,6 +59,26 @@ def own(seed: int, device: torch.device, threads: int | None) -> Iterator[None]:
         yield
 
 
+def find_device(name: str) -> torch.device:
+    """The device of this name, if torch can use it.
+
+    Raises:
+        ValueError: It cannot.
+
+    >>> find_device("cpu")
+    device(type='cpu')
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        why = str(error).splitlines()[0]
+        raise ValueError(
+            f"device: expected one that torch can use here, got {name!r}; {why}"
+        ) from error
+    return device
+
+
 def module_arrays(module: nn.Module) -> Arrays:
     """Copies of a module's parameters and buffers, by name."""
     return {name: _copy(tensor) for name, tensor in module.state_dict().items()}

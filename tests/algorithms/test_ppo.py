@@ -412,6 +412,11 @@ def test_prediction_normalizes_and_changes_no_statistics():
         ({"target_kl": -1.0}, "target_kl"),
         ({"lr_schedule": "cosine"}, "lr_schedule: expected 'constant' or 'linear', got 'cosine'"),
         ({"activation": "sine"}, "activation: expected one of tanh"),
+        ({"net_arch": 64}, "net_arch: expected a sequence of integers of at least 1, got 64"),
+        ({"net_arch": (0,)}, "net_arch: expected a sequence"),
+        ({"normalize_obs": "no"}, "normalize_obs: expected True or False, got 'no'"),
+        ({"device": "abacus"}, "device: expected one that torch can use here, got 'abacus'"),
+        ({"device": "cuda:99"}, "device: expected one that torch can use here, got 'cuda:99'"),
         ({"use_sde": True}, "use_sde: expected a Box action space"),
     ],
 )

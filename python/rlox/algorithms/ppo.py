@@ -21,7 +21,13 @@ from rlox.learner import EpisodeStatistics, LearnerState, stream_from_state, str
 from rlox.observations import as_batch
 from rlox.policies import SHAPE_SETTINGS, ActorCritic, PolicyLike, greedy, make_policy
 from rlox.rollout import RolloutEnv
-from rlox.settings import expect_between, expect_one_of, expect_whole
+from rlox.settings import (
+    expect_between,
+    expect_flags,
+    expect_one_of,
+    expect_whole,
+    whole_numbers,
+)
 
 Schedule = Literal["constant", "linear"]
 
@@ -59,29 +65,24 @@ class PPOConfig:
     device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "net_arch", tuple(self.net_arch))
+        object.__setattr__(self, "net_arch", whole_numbers("net_arch", self.net_arch))
         weights = ("learning_rate", "clip_coef", "ent_coef", "vf_coef", "max_grad_norm")
         expect_whole(self, ("num_envs", "n_steps", "batch_size", "n_epochs"))
         expect_between(self, ("gamma", "gae_lambda"), 0, 1)
         expect_between(self, (*weights, "clip_coef_vf", "target_kl"), 0)
         expect_one_of(self, ("lr_schedule", "clip_schedule"), ("constant", "linear"))
+        expect_flags(self)
 
 
 class Batch(NamedTuple):
     """Steps to learn from, B rows of what was collected."""
 
-    obs: Tensor
-    """(B, *obs_shape) float32, normalised."""
-    actions: Tensor
-    """(B, *action_shape) int64 or float32, as the policy said them."""
-    log_probs: Tensor
-    """(B,) float32, when collected."""
-    values: Tensor
-    """(B,) float32, when collected."""
-    advantages: Tensor
-    """(B,) float32."""
-    returns: Tensor
-    """(B,) float32, advantages + values."""
+    obs: Tensor  # (B, *obs_shape) float32, normalised
+    actions: Tensor  # (B, *action_shape) int64 or float32, as the policy said them
+    log_probs: Tensor  # (B,) float32, when collected
+    values: Tensor  # (B,) float32, when collected
+    advantages: Tensor  # (B,) float32
+    returns: Tensor  # (B,) float32, advantages + values
 
 
 def ppo_loss(
@@ -153,7 +154,7 @@ class PPO:
             "resets": np.random.default_rng(resets),  # a base seed for each reset of all
             "iterations": np.random.default_rng(iterations),  # a seed for torch in each iteration
         }
-        self.device = torch.device(config.device)
+        self.device = torch_state.find_device(config.device)
         self.generator = torch.Generator(self.device)
         shape = {name: getattr(config, name) for name in SHAPE_SETTINGS}
         with torch_state.own_generator(int(init.generate_state(1, np.uint64)[0]), self.device):
@@ -258,6 +259,7 @@ class PPO:
         log_ratios: list[Tensor] = []
         enough = False
         for _ in range(config.n_epochs):
+            before = len(log_ratios)
             order = torch.randperm(total, generator=self.generator, device=self.device)
             for index in order.split(config.batch_size):
                 batch = Batch(*(x[index] for x in rows))
@@ -276,6 +278,7 @@ class PPO:
                 break
         return {
             **self.metrics(torch.stack(parts), torch.cat(log_ratios), clip_coef),
+            "train/approx_kl": approx_kl(torch.cat(log_ratios[before:])).item(),  # the last epoch's
             "train/learning_rate": learning_rate,
             "train/clip_range": clip_coef,
             "train/n_updates": self.epochs,
@@ -294,7 +297,6 @@ class PPO:
         values, returns = self.buffer.values, self.buffer.returns
         unexplained, spread = (returns - values).var(), returns.var()
         metrics = {f"train/{name}": mean for name, mean in means.items()} | {
-            "train/approx_kl": approx_kl(log_ratio).item(),
             "train/clip_fraction": ((log_ratio.exp() - 1).abs() > clip_coef).float().mean().item(),
             "train/explained_variance": float(1 - unexplained / spread) if spread > 0 else np.nan,
         }
