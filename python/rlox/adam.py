@@ -110,6 +110,8 @@ class Adam:
                 part.copy_(torch.from_numpy(np.array(arrays[f"{kind}.{name}"])))
 
 
-def clip_norm_(gradient: Tensor, max_norm: float) -> None:
-    """Shortens a gradient, in place, to a norm of at most `max_norm`."""
-    gradient.mul_((max_norm / (gradient.norm() + 1e-6)).clamp_(max=1.0))
+def clip_norm_(gradient: Tensor, max_norm: float) -> Tensor:
+    """Shortens a gradient, in place, to a norm of at most `max_norm`; returns the norm it had."""
+    norm: Tensor = gradient.norm()
+    gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
+    return norm

@@ -63,8 +63,8 @@ def write_checkpoint(
     >>> checkpoint.manifest["steps"], checkpoint.members["networks"]["w"]
     (7, array([1., 1.]))
     """
-    path = Path(path)
-    if path.exists() and not (path / MANIFEST).is_file():
+    path = Path(path).resolve()
+    if path.exists() and not _is_checkpoint(path):
         raise FileExistsError(
             f"{path}: expected a checkpoint or nothing, got something else; choose another path"
         )
@@ -98,6 +98,14 @@ def write_checkpoint(
     partial.rename(path)
     _flush_folder(path.parent)
     shutil.rmtree(previous, ignore_errors=True)
+
+
+def _is_checkpoint(path: Path) -> bool:
+    """Whether a folder holds a checkpoint, whole or damaged, and nothing else."""
+    manifest = path / MANIFEST
+    if not manifest.is_file() or b'"rlox":' not in manifest.read_bytes():
+        return False
+    return all(file.name == MANIFEST or file.suffix == ".safetensors" for file in path.iterdir())
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:

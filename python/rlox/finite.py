@@ -34,7 +34,7 @@ def refuse_nan(name: str, array: npt.NDArray[Any], steps_before: int) -> None:
 
 
 def refuse_spoiled(losses: Mapping[str, float], timesteps: int) -> None:
-    """Names the first loss that is not finite: the weights it was applied to are lost.
+    """Names the first loss, or sum of gradients' norms, that is not finite.
 
     Raises:
         FloatingPointError: There is one.
@@ -43,6 +43,6 @@ def refuse_spoiled(losses: Mapping[str, float], timesteps: int) -> None:
         if not np.isfinite(loss):
             raise FloatingPointError(
                 f"{name}: expected finite numbers, got {loss} in the update after step "
-                f"{timesteps}; the weights are spoiled: go back to a checkpoint, lower "
-                "learning_rate, or set normalize_obs and normalize_reward"
+                f"{timesteps}; go back to a checkpoint, lower learning_rate, or set normalize_obs "
+                "and normalize_reward"
             )

@@ -266,18 +266,29 @@ class SdePolicy(MlpPolicy):
         noise = torch.empty((rows, *std.shape), device=std.device)
         self.exploration = std * noise.normal_(generator=self.generator)
 
-    def distribution(self, obs: Tensor, mask: Tensor | None = None) -> Gaussian:
-        """Of the actions at each observation."""
+    def _latent(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean and standard deviation of the actions, and the last hidden layer."""
         *hidden, head = self.actor
         latent = _flat(obs)
         for layer in hidden:
             latent = layer(latent)
         mean, latent = head(latent), latent.detach()
         variance = (latent**2) @ (self.log_std * 2).exp().expand(-1, self.actions)
+        return mean, (variance + 1e-6).sqrt(), latent
+
+    def distribution(self, obs: Tensor, mask: Tensor | None = None) -> Gaussian:
+        """Of the actions at each observation."""
+        return Gaussian(*self._latent(obs)[:2])
+
+    def act(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As `MlpPolicy.act`, with `reset_noise`'s matrices where there is one for each row."""
+        mean, std, latent = self._latent(obs)
         noise = None
         if self.exploration is not None and len(self.exploration) == len(latent):
             noise = torch.bmm(latent.unsqueeze(1), self.exploration).squeeze(1)
-        return Gaussian(mean, (variance + 1e-6).sqrt(), noise)
+        chances = Gaussian(mean, std, noise)
+        action = chances.sample(self.generator)
+        return action, chances.log_prob(action), self.get_value(obs)
 
 
 def make_policy(

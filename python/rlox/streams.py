@@ -95,6 +95,6 @@ def action_stream(seed: Seed) -> np.random.Generator:
     if seed is None or isinstance(seed, int | np.integer):
         known: int | list[int] | None = seed
     else:
-        known = [s for s in seed if s is not None]
+        known = [s for s in seed if s is not None] or None
     # The spawn key keeps this stream apart from those of the environments, which have none.
     return np.random.default_rng(np.random.SeedSequence(known, spawn_key=(0,)))

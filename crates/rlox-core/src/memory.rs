@@ -23,8 +23,21 @@ pub(crate) fn check(argument: &'static str, count: usize, bytes_each: usize) -> 
 
 /// Checks and allocates a zeroed vector.
 pub(crate) fn zeroed<T: Clone + Default>(argument: &'static str, len: usize) -> Result<Vec<T>> {
+    let mut vector = reserved(argument, len)?;
+    vector.resize(len, T::default());
+    Ok(vector)
+}
+
+/// Checks and allocates an empty vector with room for `len` items.
+pub(crate) fn reserved<T>(argument: &'static str, len: usize) -> Result<Vec<T>> {
     check(argument, len, size_of::<T>())?;
-    Ok(vec![T::default(); len])
+    let mut vector = Vec::new();
+    vector.try_reserve_exact(len).map_err(|_| {
+        let bytes = len as u128 * size_of::<T>() as u128;
+        let got = format!("{argument} = {len}, which needs {bytes} bytes ({})", human(bytes));
+        Error::memory(argument, "memory that the system grants", got, "ask for less")
+    })?;
+    Ok(vector)
 }
 
 fn human(bytes: u128) -> String {

@@ -295,6 +295,27 @@ impl Normalizer {
         self.obs.normalize(rows, self.options.clip_obs, self.options.epsilon)
     }
 
+    /// Forgets the running returns, as new episodes start everywhere.
+    pub fn forget_returns(&mut self) {
+        self.returns.fill(0.0);
+    }
+
+    /// Checks that one step's rewards, `[N]`, can be taken in.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a wrong length, [`Error::Space`] for a reward that is not finite or makes the square of the
+    /// running return infinite, with its environment.
+    pub fn check_rewards(&self, rewards: &[f64]) -> Result<()> {
+        if !self.options.reward {
+            return Ok(());
+        }
+        check_len("rewards", rewards.len(), self.returns.len())?;
+        let sums = self.returns.iter().zip(rewards).map(|(sum, reward)| sum * self.options.gamma + reward);
+        let Some(env) = sums.into_iter().position(|sum| !(sum * sum).is_finite()) else { return Ok(()) };
+        let got = format!("{} from environment {env}", rewards[env]);
+        Err(Error::space("rewards", "numbers whose squares are finite", got, "find out where it comes from"))
+    }
+
     /// Takes one step's rewards, `[N]`, into the statistics and normalises them in place.
     ///
     /// # Errors
@@ -307,10 +328,7 @@ impl Normalizer {
         check_len("rewards", rewards.len(), num_envs)?;
         check_len("terminated", terminated.len(), num_envs)?;
         check_len("truncated", truncated.len(), num_envs)?;
-        if let Some(env) = rewards.iter().position(|reward| !reward.is_finite()) {
-            let got = format!("{} from environment {env}", rewards[env]);
-            return Err(Error::space("rewards", "finite numbers", got, "find out where it comes from"));
-        }
+        self.check_rewards(rewards)?;
         for (sum, reward) in self.returns.iter_mut().zip(&*rewards) {
             *sum = *sum * self.options.gamma + reward;
         }

@@ -184,19 +184,17 @@ impl<E: Env> VecEnv<E> {
         let dim = spec.observation.dim();
         memory::check("num_envs", num_envs, size_of::<Slot<E>>() + size_of::<f32>() * dim)?;
         let mut entropy = SeedSequence::from_os();
-        let slots = std::iter::once(first)
-            .chain(std::iter::repeat_with(make))
-            .take(num_envs)
-            .enumerate()
-            .map(|(i, env)| {
+        let mut slots = memory::reserved("num_envs", num_envs)?;
+        let last_obs = memory::zeroed("num_envs", num_envs * dim)?;
+        slots.extend(std::iter::once(first).chain(std::iter::repeat_with(make)).take(num_envs).enumerate().map(
+            |(i, env)| {
                 let rng = match seed {
                     Some(base) => seeded(base, i),
                     None => Pcg64::from_seed_sequence(&entropy.spawn(1)[0]),
                 };
                 Slot { env, rng, phase: Phase::Unborn, steps: 0, episode_return: 0.0 }
-            })
-            .collect();
-        let last_obs = vec![0.0; num_envs * dim];
+            },
+        ));
         Ok(Self { slots, spec, mode, dim, last_obs, unborn: num_envs, finished: 0, log: EpisodeLog::default() })
     }
 

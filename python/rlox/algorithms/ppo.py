@@ -149,10 +149,11 @@ class PPO:
         if env.num_envs != config.num_envs:
             raise ValueError(f"num_envs: expected {env.num_envs}, got {config.num_envs}; set it so")
         observation_space, action_space = env.single_observation_space, env.single_action_space
-        init, resets, iterations = np.random.SeedSequence(seed).spawn(3)
+        init, resets, iterations, predictions = np.random.SeedSequence(seed).spawn(4)
         self.streams = {
             "resets": np.random.default_rng(resets),  # a base seed for each reset of all
-            "iterations": np.random.default_rng(iterations),  # a seed for torch in each iteration
+            "iterations": np.random.default_rng(iterations),  # seeds for torch in each iteration
+            "predictions": np.random.default_rng(predictions),  # one for each sampled prediction
         }
         self.device = torch_state.find_device(config.device)
         self.generator = torch.Generator(self.device)
@@ -195,10 +196,10 @@ class PPO:
         config, left = self.config, {"constant": 1.0, "linear": 1.0 - progress}
         learning_rate = config.learning_rate * left[config.lr_schedule]
         clip_coef = config.clip_coef * left[config.clip_schedule]
-        seed = int(self.streams["iterations"].integers(2**63))
-        self.generator.manual_seed(seed)
+        ours, others = (int(seed) for seed in self.streams["iterations"].integers(2**63, size=2))
+        self.generator.manual_seed(ours)
         # The context is for policies that draw from torch's global generator; ours do not.
-        with torch_state.own(seed, self.device, self.threads):
+        with torch_state.own(others, self.device, self.threads):
             if not self.collect():
                 return {}
             metrics = self.update(learning_rate, clip_coef)
@@ -257,6 +258,7 @@ class PPO:
         total = config.n_steps * config.num_envs
         parts: list[Tensor] = []
         log_ratios: list[Tensor] = []
+        norms = torch.zeros((), device=self.device)
         enough = False
         for _ in range(config.n_epochs):
             before = len(log_ratios)
@@ -271,29 +273,34 @@ class PPO:
                 if enough or self.stopping:
                     break
                 gradient = optimizer.gradient(loss)
-                clip_norm_(gradient, config.max_grad_norm)
+                norms += clip_norm_(gradient, config.max_grad_norm)
+                # On a GPU, looking would wait for all work before it: `metrics` finds it there.
+                if enough := self.device.type == "cpu" and not norms.isfinite():
+                    break
                 optimizer.step(gradient, learning_rate)
             self.epochs += 1
             if enough or self.stopping:
                 break
         return {
-            **self.metrics(torch.stack(parts), torch.cat(log_ratios), clip_coef),
+            **self.metrics(torch.stack(parts), torch.cat(log_ratios), norms, clip_coef),
             "train/approx_kl": approx_kl(torch.cat(log_ratios[before:])).item(),  # the last epoch's
             "train/learning_rate": learning_rate,
             "train/clip_range": clip_coef,
             "train/n_updates": self.epochs,
         }
 
-    def metrics(self, parts: Tensor, log_ratio: Tensor, clip_coef: float) -> dict[str, float]:
+    def metrics(
+        self, parts: Tensor, log_ratio: Tensor, norms: Tensor, clip_coef: float
+    ) -> dict[str, float]:
         """What an iteration's updates did, from what `ppo_loss` said of each minibatch.
 
         Raises:
-            FloatingPointError: A loss was NaN or infinite.
+            FloatingPointError: A loss or a gradient was NaN or infinite.
         """
         # Only here are numbers read: on a GPU, each reading would wait for all work before it.
         names = ("policy_gradient_loss", "value_loss", "entropy_loss", "loss")
         means = dict(zip(names, parts.mean(0).tolist(), strict=True))
-        refuse_spoiled(means, self.timesteps)
+        refuse_spoiled({**means, "gradient": norms.item()}, self.timesteps)
         values, returns = self.buffer.values, self.buffer.returns
         unexplained, spread = (returns - values).var(), returns.var()
         metrics = {f"train/{name}": mean for name, mean in means.items()} | {
@@ -313,7 +320,9 @@ class PPO:
             if deterministic:
                 said = greedy(self.policy, tensor)
             else:
-                said = self.policy.get_action_and_logprob(tensor)[0]
+                seed = int(self.streams["predictions"].integers(2**63))
+                with torch_state.own_generator(seed, self.device):
+                    said = self.policy.get_action_and_logprob(tensor)[0]
         actions = said.numpy(force=True)
         sent = spaces.sent_actions(self.env.single_action_space, actions, len(rows))
         return sent[0] if single else sent

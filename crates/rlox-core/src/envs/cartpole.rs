@@ -26,6 +26,8 @@
 //! # Version History
 //! v1: the limit is 500 steps.
 
+use std::sync::Arc;
+
 use super::argument;
 use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step, check_len};
 
@@ -44,7 +46,7 @@ const THETA_THRESHOLD: f64 = 12.0 * 2.0 * std::f64::consts::PI / 360.0;
 pub struct CartPole {
     state: [f64; 4],
     sutton_barto_reward: bool,
-    spec: EnvSpec,
+    spec: Arc<EnvSpec>, // one for all copies
 }
 
 impl Default for CartPole {
@@ -62,12 +64,12 @@ impl CartPole {
     /// ```
     pub fn new(sutton_barto_reward: bool) -> Self {
         let high = [(X_THRESHOLD * 2.0) as f32, f32::INFINITY, (THETA_THRESHOLD * 2.0) as f32, f32::INFINITY];
-        let spec = EnvSpec {
+        let spec = Arc::new(EnvSpec {
             id: "CartPole-v1".into(),
             observation: Space::symmetric_box(&high),
             action: Space::discrete(2),
             max_episode_steps: Some(500),
-        };
+        });
         Self { state: [0.0; 4], sutton_barto_reward, spec }
     }
 

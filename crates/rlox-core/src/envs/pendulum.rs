@@ -26,6 +26,7 @@
 
 use std::f64::consts::PI;
 use std::hint::black_box;
+use std::sync::Arc;
 
 use super::argument;
 use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step, check_len};
@@ -41,7 +42,7 @@ pub struct Pendulum {
     theta_dot: f64,
     last_torque: f64,
     g: f64,
-    spec: EnvSpec,
+    spec: Arc<EnvSpec>, // one for all copies
 }
 
 impl Default for Pendulum {
@@ -58,12 +59,12 @@ impl Pendulum {
     /// assert_eq!(Pendulum::default().spec().action.dim(), 1);
     /// ```
     pub fn new(g: f64) -> Self {
-        let spec = EnvSpec {
+        let spec = Arc::new(EnvSpec {
             id: "Pendulum-v1".into(),
             observation: Space::symmetric_box(&[1.0, 1.0, MAX_SPEED as f32]),
             action: Space::uniform_box(-MAX_TORQUE, MAX_TORQUE, &[1]),
             max_episode_steps: Some(200),
-        };
+        });
         Self { theta: 0.0, theta_dot: 0.0, last_torque: f64::NAN, g, spec }
     }
 

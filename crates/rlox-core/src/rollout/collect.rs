@@ -53,11 +53,24 @@ pub fn collect(
     let finals = buffer.final_index.len();
     let mut values = std::mem::take(&mut buffer.step_final_obs);
     values.resize((n * d).max(n + finals), 0.0);
-    let (last, rest) = values.split_at_mut(n);
-    policy.value(&f32s(&buffer.obs)[buffer.n_steps * n * d..], last)?;
-    policy.value(&buffer.final_obs, &mut rest[..finals])?;
-    let finished = buffer.finish(last, &rest[..finals], gamma, gae_lambda);
+    let finished = bootstrap(policy, buffer, &mut values, finals, gamma, gae_lambda);
     values.resize(n * d, 0.0);
     buffer.step_final_obs = values;
     finished
+}
+
+/// Values of the last and of the final observations, written to `values`, and the advantages.
+fn bootstrap(
+    policy: &mut dyn Policy,
+    buffer: &mut RolloutBuffer,
+    values: &mut [f32],
+    finals: usize,
+    gamma: f64,
+    gae_lambda: f64,
+) -> Result<()> {
+    let (last, rest) = values.split_at_mut(buffer.num_envs);
+    let last_obs = buffer.n_steps * buffer.num_envs * buffer.obs.width();
+    policy.value(&f32s(&buffer.obs)[last_obs..], last)?;
+    policy.value(&buffer.final_obs, &mut rest[..finals])?;
+    buffer.finish(last, &rest[..finals], gamma, gae_lambda)
 }

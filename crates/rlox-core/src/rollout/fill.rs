@@ -59,6 +59,7 @@ impl RolloutBuffer {
         self.check_f32()?;
         self.check_normalizer(normalizer.as_deref())?;
         check_len("obs", obs.len(), self.num_envs * self.obs.width())?;
+        check_finite("obs", obs, self.obs.width())?;
         f32s_mut(&mut self.obs)[..obs.len()].copy_from_slice(obs);
         self.open(fresh, normalizer)
     }
@@ -69,6 +70,7 @@ impl RolloutBuffer {
             let row = &mut f32s_mut(&mut self.obs)[..first];
             if fresh {
                 normalizer.update_obs(row)?;
+                normalizer.forget_returns();
             }
             normalizer.normalize_obs(row)?;
         }
@@ -139,6 +141,8 @@ impl RolloutBuffer {
         self.check_normalizer(normalizer.as_deref())?;
         check_len("next_obs", answered.next_obs.len(), n * d)?;
         check_len("rewards", answered.rewards.len(), n)?;
+        check_finite("next_obs", answered.next_obs, d)?;
+        check_finite("rewards", answered.rewards, 1)?;
         check_len("terminated", answered.terminated.len(), n)?;
         check_len("truncated", answered.truncated.len(), n)?;
         let cut = |i: usize| answered.truncated[i] && !answered.terminated[i];
@@ -197,7 +201,7 @@ impl RolloutBuffer {
     /// Steps the environments with the actions stored in the next row and takes in what comes back.
     pub(super) fn advance(&mut self, env: &mut dyn VectorEnv, normalizer: Option<&mut Normalizer>) -> Result<()> {
         let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
-        let actions = sent(&self.actions, t * n, n, &env.spec().action, &mut self.sent, &mut self.sent_discrete);
+        let actions = sent(&self.actions, t * n, n, &env.spec().action, &mut self.sent, &mut self.sent_discrete)?;
         let out = StepOut {
             obs: &mut f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d],
             reward: &mut self.step_rewards,
@@ -217,6 +221,8 @@ impl RolloutBuffer {
         let cut = |i: &usize| truncated[*i] && !terminated[*i];
         if let Some(normalizer) = normalizer {
             let next_obs = &mut f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d];
+            // The rewards are looked at first, so that bad ones leave all statistics as they were.
+            normalizer.check_rewards(&self.step_rewards)?;
             normalizer.update_obs(next_obs)?;
             normalizer.normalize_obs(next_obs)?;
             for i in (0..n).filter(cut) {
@@ -281,25 +287,35 @@ fn sent<'a>(
     space: &Space,
     clipped: &'a mut [f32],
     shifted: &'a mut [i64],
-) -> Actions<'a> {
+) -> Result<Actions<'a>> {
     let width = actions.width();
     match (actions.data(), space) {
         (FieldData::F32(data), Space::Box { low, high, .. }) => {
             let data = &data[from * width..][..rows * width];
+            if let Some(at) = data.iter().position(|x| !x.is_finite()) {
+                let got = format!("{} for environment {}", data[at], at / width);
+                return Err(Error::action("actions", "finite numbers", got, "keep actions finite"));
+            }
             for (row, out) in data.chunks_exact(width).zip(clipped.chunks_exact_mut(width)) {
                 for ((x, out), (low, high)) in row.iter().zip(out).zip(low.iter().zip(high)) {
                     *out = x.clamp(*low, *high);
                 }
             }
-            Actions::Continuous(clipped)
+            Ok(Actions::Continuous(clipped))
         }
         (FieldData::I64(data), Space::Discrete { start, .. }) if *start != 0 => {
             for (out, action) in shifted.iter_mut().zip(&data[from * width..]) {
                 *out = action.wrapping_add(*start);
             }
-            Actions::Discrete(shifted)
+            Ok(Actions::Discrete(shifted))
         }
-        (FieldData::I64(data), _) => Actions::Discrete(&data[from * width..][..rows * width]),
-        _ => Actions::Continuous(&[]),
+        (FieldData::I64(data), _) => Ok(Actions::Discrete(&data[from * width..][..rows * width])),
+        _ => Ok(Actions::Continuous(&[])),
     }
+}
+
+fn check_finite<T: Copy + Into<f64>>(argument: &'static str, numbers: &[T], width: usize) -> Result<()> {
+    let Some(at) = numbers.iter().position(|x| !(*x).into().is_finite()) else { return Ok(()) };
+    let got = format!("{} from environment {}", numbers[at].into(), at / width);
+    Err(Error::space(argument, "finite numbers", got, "find out where it comes from"))
 }
