@@ -91,6 +91,7 @@ licences: $(stamps)/train ## check the licences of everything rlox depends on
 	"$(py)" .ci/licences.py
 
 bench: $(stamps)/test ## measure rlox against its peers (installs them in environments of their own)
+	"$(py)" benches/python/make_peers.py
 	"$(py)" benches/python/run_all.py
 
 bench-quick: $(stamps)/test ## compile and briefly run our own benchmarks

@@ -99,8 +99,9 @@ def test_what_cannot_be_made_says_why(make, error, words):
 
 USING = [
     # actions of a Discrete space
-    (cart, lambda env: env.step([0, 1]), ValueError, "actions: .*3.*got 2"),
-    (cart, lambda env: env.step([0, 1, 0, 1]), ValueError, "actions: .*3.*got 4"),
+    (cart, lambda env: env.step([0, 1]), ValueError, r"actions: .*\[3\], got shape \[2\]"),
+    (cart, lambda env: env.step([0, 1, 0, 1]), ValueError, r"actions: .*\[3\], got shape \[4\]"),
+    (cart, lambda env: env.step([[0], [1], [0]]), ValueError, r"actions: .*got shape \[3, 1\]"),
     (cart, lambda env: env.step(1), ValueError, "actions: .*3"),
     (cart, lambda env: env.step([]), ValueError, "actions: .*3.*0"),
     (cart, lambda env: env.step([[0, 1], [0, 1], [0, 1]]), ValueError, "actions: "),
@@ -125,12 +126,25 @@ USING = [
     (pendulum, lambda env: env.step([[0.0], [NAN], [0.0]]), ValueError, "NaN for environment 1"),
     (pendulum, lambda env: env.step([[0.0], [0.0], [-INF]]), ValueError, "-inf for environment 2"),
     (pendulum, lambda env: env.step([[0.0], [1e39], [0.0]]), ValueError, "inf for environment 1"),
-    (pendulum, lambda env: env.step([[0.0]]), ValueError, "actions: .*3.*got 1"),
+    (
+        pendulum,
+        lambda env: env.step([[0.0]]),
+        ValueError,
+        r"actions: .*\[3, 1\], got shape \[1, 1\]",
+    ),
+    (
+        pendulum,
+        lambda env: env.step([0.0] * 3),
+        ValueError,
+        r"actions: .*\[3, 1\], got shape \[3\]",
+    ),
     (pendulum, lambda env: env.step(np.zeros((3, 2))), ValueError, "actions: "),
     (pendulum, lambda env: env.step([["a"]] * 3), TypeError, "actions: .*real numbers"),
     # the caller's arrays
     (cart, {"obs": np.zeros((N, 4))}, TypeError, "obs: .*float32.*float64"),
-    (cart, {"obs": np.zeros((N, 5), np.float32)}, ValueError, "obs: .*12.*15"),
+    (cart, {"obs": np.zeros((N, 5), np.float32)}, ValueError, r"obs: .*\[3, 4\].*\[3, 5\]"),
+    (cart, {"obs": np.zeros((4, N), np.float32)}, ValueError, r"obs: .*\[3, 4\].*\[4, 3\]"),
+    (cart, {"rewards": np.zeros((N, 1))}, ValueError, r"rewards: .*\[3\].*\[3, 1\]"),
     (cart, {"obs": np.zeros((4, N), np.float32).T}, ValueError, "obs: .*C-contiguous"),
     (cart, {"obs": frozen(np.zeros((N, 4), np.float32))}, ValueError, "obs: .*writeable"),
     (cart, {"obs": [[0.0] * 4] * N}, TypeError, "obs: .*array.*list"),
@@ -140,7 +154,12 @@ USING = [
     (cart, {"truncated": np.zeros(N - 1, bool)}, ValueError, "truncated: .*3.*2"),
     (cart, {"truncated": None}, TypeError, "truncated: .*NoneType"),
     (cart, {"final_obs": np.zeros((N, 4))}, TypeError, "final_obs: .*float32"),
-    (cart, {"final_obs": np.zeros((N, 3), np.float32)}, ValueError, "final_obs: .*12.*9"),
+    (
+        cart,
+        {"final_obs": np.zeros((N, 3), np.float32)},
+        ValueError,
+        r"final_obs: .*\[3, 4\].*\[3, 3\]",
+    ),
     (cart, {"actions": [0, 0, 5]}, ValueError, "5 for environment 2"),
     # resets
     (cart, lambda env: env.reset(seed=-1), ValueError, r"seed: .*\[0, 2\*\*64\).*-1"),
@@ -245,7 +264,21 @@ def rollout(env, n=N, **replaced):
             ValueError,
             "obs dtype: .*F32",
         ),
-        (lambda: RolloutBuffer(2, N, (4,)).begin(np.zeros((N, 3))), ValueError, "obs: .*12.*9"),
+        (
+            lambda: RolloutBuffer(2, N, (4,)).begin(np.zeros((N, 3))),
+            ValueError,
+            r"obs: .*\[3, 4\].*\[3, 3\]",
+        ),
+        (
+            lambda: RolloutBuffer(2, N, (4,)).begin(np.full((N, 4), NAN)),
+            ValueError,
+            "obs: .*finite.*NaN from environment 0",
+        ),
+        (
+            lambda: Normalizer(N, (4,)).normalize_obs(np.zeros((4, N))),
+            ValueError,
+            r"obs: .*\[4\].*\[4, 3\]",
+        ),
         (
             lambda: RolloutBuffer(2, N, (4,)).finish([0.0] * N, 0.9, 0.9),
             ValueError,

@@ -68,6 +68,10 @@ fn rewards_are_divided_by_the_deviation_of_the_discounted_return() {
     assert_eq!(normalizer.returns(), [0.0, 1.0], "1 * 0.5 + 1, then forgotten at the truncation");
     let error = normalizer.step_rewards(&mut [0.0, f64::INFINITY], &[false; 2], &[false; 2]).unwrap_err();
     assert!(error.to_string().contains("inf from environment 1"), "{error}");
+    assert!(normalizer.step_rewards(&mut [1e200, 0.0], &[false; 2], &[false; 2]).is_err());
+    normalizer.step_rewards(&mut [1.0, 1.0], &[false; 2], &[false; 2]).unwrap();
+    normalizer.forget_returns();
+    assert_eq!(normalizer.returns(), [0.0, 0.0]);
 }
 
 #[test]

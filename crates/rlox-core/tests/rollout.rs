@@ -196,3 +196,33 @@ fn fields_of_ones_own_have_shape_and_dtype() {
         Err(Error::Memory(_))
     ));
 }
+
+#[test]
+fn a_policy_that_fails_once_leaves_a_buffer_that_works() {
+    /// Cannot value anything the first time.
+    struct Moody(bool);
+    impl Policy for Moody {
+        fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+            Five.act(obs, rngs, out)
+        }
+        fn value(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
+            if std::mem::take(&mut self.0) { Err(Error::Backend("not now".into())) } else { Five.value(obs, values) }
+        }
+    }
+    let mut env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Echo::new).unwrap();
+    let mut buffer = RolloutBuffer::for_env(3, &env).unwrap();
+    let (mut policy, mut rngs) = (Moody(true), [Pcg64::seed_from(0)]);
+    assert!(matches!(collect(&mut env, &mut policy, &mut rngs, &mut buffer, None, 0.5, 1.0), Err(Error::Backend(_))));
+    collect(&mut env, &mut policy, &mut rngs, &mut buffer, None, 0.5, 1.0).unwrap();
+    assert_eq!(buffer.final_obs(), [2.0, 2.0]);
+}
+
+#[test]
+fn infinite_actions_are_refused_before_they_are_clipped() {
+    let mut env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Echo::new).unwrap();
+    let mut buffer = RolloutBuffer::for_env(1, &env).unwrap();
+    buffer.begin(&mut env, Seeds::Keep, None).unwrap();
+    let said = PolicySaid { actions: Actions::Continuous(&[f32::INFINITY]), log_probs: &[0.0], values: &[0.0] };
+    let error = buffer.step(0, &mut env, said, None).unwrap_err();
+    assert!(error.to_string().contains("inf for environment 0"), "{error}");
+}

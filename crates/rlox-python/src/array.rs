@@ -28,6 +28,16 @@ pub(crate) fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize
     })
 }
 
+/// Checks an array's whole shape, so that nothing transposed passes for its length's sake.
+pub(crate) fn expect_shape(argument: &str, got: &[usize], first: usize, rest: &[usize]) -> PyResult<()> {
+    if got.split_first().is_some_and(|(n, tail)| *n == first && tail == rest) {
+        return Ok(());
+    }
+    let expected: Vec<_> = std::iter::once(&first).chain(rest).collect();
+    let got = format!("shape {got:?}");
+    Err(value_error(argument, &format!("shape {expected:?}"), &got, "pass one row per environment"))
+}
+
 /// An object as its `repr`, cut short, for a message.
 pub(crate) fn shown(object: &Bound<'_, PyAny>) -> String {
     let text = object.repr().map_or_else(|_| object.get_type().to_string(), |text| text.to_string());

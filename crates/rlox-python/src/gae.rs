@@ -83,17 +83,16 @@ impl<'py> Flags<'py> {
         hold: bool,
     ) -> PyResult<Self> {
         match (dones, terminated, truncated) {
-            (_, Some(terminated), truncated) => Ok(Self {
+            (None, Some(terminated), truncated) => Ok(Self {
                 terminated: flags("terminated", terminated, hold)?,
                 truncated: truncated.map(|flag| flags("truncated", flag, hold)).transpose()?,
             }),
             (Some(dones), None, None) => Ok(Self { terminated: flags("dones", dones, hold)?, truncated: None }),
-            _ => Err(type_error(
-                "dones",
-                "dones, or terminated and truncated",
-                "neither",
-                "pass terminated= and truncated=",
-            )),
+            (dones, _, _) => {
+                let got = if dones.is_some() { "both" } else { "neither" };
+                let fix = "pass None as dones beside terminated= and truncated=";
+                Err(type_error("dones", "either dones, or terminated (and truncated)", got, fix))
+            }
         }
     }
 }

@@ -38,6 +38,17 @@ const LONG: usize = 2048;
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct Normalizer {
     pub(crate) inner: Shared<Core>,
+    obs_shape: Vec<usize>,
+}
+
+impl Normalizer {
+    fn check(&self, obs: &[usize]) -> PyResult<()> {
+        if obs.ends_with(&self.obs_shape) {
+            return Ok(());
+        }
+        let expected = format!("observations of shape {:?}", self.obs_shape);
+        Err(value_error("obs", &expected, &format!("shape {obs:?}"), "pass them as they come"))
+    }
 }
 
 #[pymethods]
@@ -55,10 +66,11 @@ impl Normalizer {
         epsilon: f64,
     ) -> PyResult<Self> {
         let num_envs = count("num_envs", num_envs)?;
-        let dim = shape("obs_shape", obs_shape)?.iter().fold(1, |product: usize, n| product.saturating_mul(*n));
+        let obs_shape = shape("obs_shape", obs_shape)?;
+        let dim = obs_shape.iter().fold(1, |product: usize, n| product.saturating_mul(*n));
         let options = NormalizerOptions { obs, reward, gamma, clip_obs, clip_reward, epsilon };
         let core = Core::new(num_envs, dim, options).map_err(to_py)?;
-        Ok(Self { inner: Shared::new("Normalizer", core) })
+        Ok(Self { inner: Shared::new("Normalizer", core), obs_shape })
     }
 
     /// Takes observations, (K, *obs_shape), into the statistics.
@@ -67,6 +79,7 @@ impl Normalizer {
     ///     ValueError: A wrong shape, NaN or infinite numbers; nothing has changed then.
     fn update_obs(&self, py: Python<'_>, obs: &Bound<'_, PyAny>) -> PyResult<()> {
         let obs = input::<f32>("obs", obs, &REAL)?;
+        self.check(obs.shape())?;
         let rows = obs.slice();
         self.inner.with(py, rows.len() > LONG, |normalizer| normalizer.update_obs(rows))
     }
@@ -77,6 +90,7 @@ impl Normalizer {
     ///     ValueError: A wrong shape.
     fn normalize_obs<'py>(&self, py: Python<'py>, obs: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
         let obs = input::<f32>("obs", obs, &REAL)?;
+        self.check(obs.shape())?;
         let mut array = fresh::<f32>(py, obs.shape());
         let rows = array.slice();
         rows.copy_from_slice(obs.slice());

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{Actions, DType, Error, Field, FieldData, PolicySaid, RolloutBuffer as Core, Transition};
 
-use crate::array::{INTEGER, Input, REAL, count, flags, input, shape, view};
+use crate::array::{INTEGER, Input, REAL, count, expect_shape, flags, input, shape, view};
 use crate::detach::detached;
 use crate::error::{to_py, type_error, value_error};
 use crate::normalize::Normalizer;
@@ -58,6 +58,7 @@ pub(crate) struct RolloutBuffer {
     #[pyo3(get)]
     num_envs: usize,
     obs_shape: Vec<usize>,
+    action_shape: Vec<usize>,
     discrete: bool,
     long: bool,
 }
@@ -69,23 +70,16 @@ pub(crate) enum ActionInput<'py> {
 }
 
 impl<'py> ActionInput<'py> {
-    /// Takes integers where `discrete`, real numbers where not, with `rows` rows.
-    pub(crate) fn read(object: &Bound<'py, PyAny>, discrete: bool, rows: usize) -> PyResult<Self> {
-        let (actions, shape) = if discrete {
+    /// Takes integers where `discrete`, real numbers where not, of shape `[rows, *shape]`.
+    pub(crate) fn read(object: &Bound<'py, PyAny>, discrete: bool, rows: usize, shape: &[usize]) -> PyResult<Self> {
+        if discrete {
             let array = input::<i64>("actions", object, &INTEGER)?;
-            let shape = array.shape().first().copied();
-            (Self::Discrete(array), shape)
-        } else {
-            let array = input::<f32>("actions", object, &REAL)?;
-            let shape = array.shape().first().copied();
-            (Self::Continuous(array), shape)
-        };
-        if shape == Some(rows) {
-            return Ok(actions);
+            expect_shape("actions", array.shape(), rows, shape)?;
+            return Ok(Self::Discrete(array));
         }
-        let got = shape.map_or_else(|| "a single number".into(), |got| format!("{got} rows"));
-        let expected = format!("{rows} rows, one per environment");
-        Err(value_error("actions", &expected, &got, "pass one action per environment"))
+        let array = input::<f32>("actions", object, &REAL)?;
+        expect_shape("actions", array.shape(), rows, shape)?;
+        Ok(Self::Continuous(array))
     }
 
     pub(crate) fn get(&self) -> Actions<'_> {
@@ -110,12 +104,13 @@ impl<'py> SaidInput<'py> {
         values: &Bound<'py, PyAny>,
         discrete: bool,
         num_envs: usize,
+        action_shape: &[usize],
     ) -> PyResult<Self> {
-        Ok(Self {
-            actions: ActionInput::read(actions, discrete, num_envs)?,
-            log_probs: input("log_probs", log_probs, &REAL)?,
-            values: input("values", values, &REAL)?,
-        })
+        let actions = ActionInput::read(actions, discrete, num_envs, action_shape)?;
+        let (log_probs, values) = (input("log_probs", log_probs, &REAL)?, input("values", values, &REAL)?);
+        expect_shape("log_probs", log_probs.shape(), num_envs, &[])?;
+        expect_shape("values", values.shape(), num_envs, &[])?;
+        Ok(Self { actions, log_probs, values })
     }
 
     pub(crate) fn get(&self) -> PolicySaid<'_> {
@@ -196,7 +191,7 @@ impl RolloutBuffer {
         });
         let inner = Shared::new("RolloutBuffer", core.map_err(to_py)?);
         let long = num_envs >= 128;
-        Ok(Self { inner, n_steps, num_envs, obs_shape, discrete: action_dtype == DType::I64, long })
+        Ok(Self { inner, n_steps, num_envs, obs_shape, action_shape, discrete: action_dtype == DType::I64, long })
     }
 
     /// The step that is due, counted from 0; `n_steps` for a full rollout.
@@ -311,6 +306,7 @@ impl RolloutBuffer {
         normalizer: Option<&Normalizer>,
     ) -> PyResult<()> {
         let obs = input::<f32>("obs", obs, &REAL)?;
+        expect_shape("obs", obs.shape(), self.num_envs, &self.obs_shape)?;
         let obs = obs.slice();
         self.inner.with(py, self.long, |buffer| match normalizer {
             Some(normalizer) => normalizer.inner.enter(|normalizer| buffer.begin_with(obs, fresh, Some(normalizer))),
@@ -346,12 +342,19 @@ impl RolloutBuffer {
         normalizer: Option<&Normalizer>,
     ) -> PyResult<()> {
         let t = count("t", t)?;
-        let said = SaidInput::read(actions, log_probs, values, self.discrete, self.num_envs)?;
+        let said = SaidInput::read(actions, log_probs, values, self.discrete, self.num_envs, &self.action_shape)?;
         let said = said.get();
         let next_obs = input::<f32>("next_obs", next_obs, &REAL)?;
         let rewards = input::<f64>("rewards", rewards, &REAL)?;
         let (terminated, truncated) = (flags("terminated", terminated, false)?, flags("truncated", truncated, false)?);
         let final_obs = final_obs.map(|array| input::<f32>("final_obs", array, &REAL)).transpose()?;
+        expect_shape("next_obs", next_obs.shape(), self.num_envs, &self.obs_shape)?;
+        expect_shape("rewards", rewards.shape(), self.num_envs, &[])?;
+        expect_shape("terminated", terminated.shape(), self.num_envs, &[])?;
+        expect_shape("truncated", truncated.shape(), self.num_envs, &[])?;
+        if let Some(final_obs) = &final_obs {
+            expect_shape("final_obs", final_obs.shape(), self.num_envs, &self.obs_shape)?;
+        }
         let answered = Transition {
             next_obs: next_obs.slice(),
             rewards: rewards.slice(),

@@ -1,6 +1,6 @@
 //! `NativeVectorEnv`: a native vectorised environment, wrapped by `rlox.VecEnv`.
 
-use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
+use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use rlox_core::envs::{self, MakeOptions};
@@ -9,7 +9,7 @@ use rlox_core::{
     Seeds, Space, StepOut, VectorEnv,
 };
 
-use crate::array::{FLAG, Input, REAL, count, fresh, input, out_slice, output, result};
+use crate::array::{FLAG, Input, REAL, count, expect_shape, fresh, input, out_slice, output, result};
 use crate::detach::detached;
 use crate::error::{to_py, value_error};
 use crate::normalize::Normalizer;
@@ -34,6 +34,7 @@ pub(crate) struct NativeVectorEnv {
     #[pyo3(get)]
     autoreset_mode: &'static str,
     dim: usize,
+    action_shape: Vec<usize>,
     long: bool,
 }
 
@@ -93,10 +94,10 @@ impl NativeVectorEnv {
             MakeOptions { num_envs, seed, autoreset_mode: mode, max_episode_steps: limit, arguments: &arguments };
         let env = detached(py, || envs::make(env_id, &options)).map_err(to_py)?;
         let spec = env.spec().clone();
-        let dim = spec.observation.dim();
+        let (dim, action_shape) = (spec.observation.dim(), spec.action.shape());
         let final_obs = if mode == AutoresetMode::SameStep { vec![0.0; num_envs * dim] } else { Vec::new() };
         let inner = Shared::new("VecEnv", Inner { env, final_obs });
-        Ok(Self { inner, spec, num_envs, autoreset_mode: mode_name, dim, long: num_envs >= LONG })
+        Ok(Self { inner, spec, num_envs, autoreset_mode: mode_name, dim, action_shape, long: num_envs >= LONG })
     }
 
     #[getter]
@@ -164,7 +165,7 @@ impl NativeVectorEnv {
         Bound<'py, PyArrayDyn<bool>>,
         Option<Bound<'py, PyArrayDyn<f32>>>,
     )> {
-        let actions = ActionInput::read(actions, self.discrete(), self.num_envs)?;
+        let actions = ActionInput::read(actions, self.discrete(), self.num_envs, &self.action_shape)?;
         let (mut obs, mut rewards) =
             (result::<f32>(py, &[self.num_envs, self.dim])?, result::<f64>(py, &[self.num_envs])?);
         let (mut terminated, mut truncated) =
@@ -193,12 +194,19 @@ impl NativeVectorEnv {
         truncated: &Bound<'_, PyAny>,
         final_obs: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let actions = ActionInput::read(actions, self.discrete(), self.num_envs)?;
+        let actions = ActionInput::read(actions, self.discrete(), self.num_envs, &self.action_shape)?;
         let mut obs = output::<f32>("obs", obs)?;
         let mut rewards = output::<f64>("rewards", rewards)?;
         let mut terminated = output::<bool>("terminated", terminated)?;
         let mut truncated = output::<bool>("truncated", truncated)?;
         let mut final_obs = final_obs.map(|array| output::<f32>("final_obs", array)).transpose()?;
+        expect_shape("obs", obs.shape(), self.num_envs, &[self.dim])?;
+        expect_shape("rewards", rewards.shape(), self.num_envs, &[])?;
+        expect_shape("terminated", terminated.shape(), self.num_envs, &[])?;
+        expect_shape("truncated", truncated.shape(), self.num_envs, &[])?;
+        if let Some(final_obs) = &final_obs {
+            expect_shape("final_obs", final_obs.shape(), self.num_envs, &[self.dim])?;
+        }
         let final_slice: &mut [f32] = match &mut final_obs {
             Some(array) => out_slice(array),
             None => &mut [],
@@ -237,7 +245,7 @@ impl NativeVectorEnv {
         normalizer: Option<&Normalizer>,
     ) -> PyResult<()> {
         let t = count("t", t)?;
-        let said = SaidInput::read(actions, log_probs, values, self.discrete(), self.num_envs)?;
+        let said = SaidInput::read(actions, log_probs, values, self.discrete(), self.num_envs, &self.action_shape)?;
         let said = said.get();
         self.roll(py, buffer, normalizer, |env, buffer, normalizer| buffer.step(t, env, said, normalizer))
     }
