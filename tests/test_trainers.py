@@ -278,6 +278,8 @@ def test_a_loaded_trainer_predicts_the_same(tmp_path):
             trainer.seed,
             trainer.sources,
         )
+        samples = [t.predict(obs, deterministic=False) for t in (loaded, trainer)]
+        np.testing.assert_array_equal(*samples)
         assert loaded.evaluate(3) == trainer.evaluate(3)
 
 

@@ -201,8 +201,7 @@ class Trainer:
         Raises:
             ValueError: The trainer was given environments already made, so `env` is needed.
         """
-        known = self.env_id or (self._env if callable(self._env) else None)
-        chosen = known if env is None else env
+        chosen = env or self.env_id or (self._env if callable(self._env) else None)
         if chosen is None:
             raise ValueError(
                 "env: expected an id or a function, as the trainer was given environments already "
@@ -295,9 +294,8 @@ class Trainer:
         for kind, space in trainer._description()["spaces"].items():
             expect_saved(f"{kind} space", saved["spaces"][kind], space, "pass the same env")
         arrays = {name: checkpoint.members.get(name, {}) for name in MEMBERS}
-        trainer.learner.load_state(
-            LearnerState(**arrays, counters=saved["counters"], streams=saved["streams"])
-        )
+        state = LearnerState(**arrays, counters=saved["counters"], streams=saved["streams"])
+        trainer.learner.load_state(state)
         trainer.sources = saved["sources"]
         trainer.start_timesteps = saved["run"]["start"]
         trainer.target_timesteps = saved["run"]["target"]

@@ -5,6 +5,7 @@ estimates advantages (GAE), and takes `n_epochs` passes over the steps in miniba
 observations and advantages live in a Rust buffer whose memory torch shares.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -14,20 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlox import Normalizer, RolloutBuffer, spaces, torch_state
+from rlox import Normalizer, RolloutBuffer, settings, spaces, torch_state
 from rlox.adam import Adam, clip_norm_
 from rlox.finite import refuse_nan, refuse_spoiled
 from rlox.learner import EpisodeStatistics, LearnerState, stream_from_state, stream_state
 from rlox.observations import as_batch
 from rlox.policies import SHAPE_SETTINGS, ActorCritic, PolicyLike, greedy, make_policy
 from rlox.rollout import RolloutEnv
-from rlox.settings import (
-    expect_between,
-    expect_flags,
-    expect_one_of,
-    expect_whole,
-    whole_numbers,
-)
 
 Schedule = Literal["constant", "linear"]
 
@@ -65,13 +59,13 @@ class PPOConfig:
     device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "net_arch", whole_numbers("net_arch", self.net_arch))
+        object.__setattr__(self, "net_arch", settings.whole_numbers("net_arch", self.net_arch))
         weights = ("learning_rate", "clip_coef", "ent_coef", "vf_coef", "max_grad_norm")
-        expect_whole(self, ("num_envs", "n_steps", "batch_size", "n_epochs"))
-        expect_between(self, ("gamma", "gae_lambda"), 0, 1)
-        expect_between(self, (*weights, "clip_coef_vf", "target_kl"), 0)
-        expect_one_of(self, ("lr_schedule", "clip_schedule"), ("constant", "linear"))
-        expect_flags(self)
+        settings.expect_whole(self, ("num_envs", "n_steps", "batch_size", "n_epochs"))
+        settings.expect_between(self, ("gamma", "gae_lambda"), 0, 1)
+        settings.expect_between(self, (*weights, "clip_coef_vf", "target_kl"), 0)
+        settings.expect_one_of(self, ("lr_schedule", "clip_schedule"), ("constant", "linear"))
+        settings.expect_flags(self)
 
 
 class Batch(NamedTuple):
@@ -148,7 +142,7 @@ class PPO:
         self.env, self.config = env, config
         if env.num_envs != config.num_envs:
             raise ValueError(f"num_envs: expected {env.num_envs}, got {config.num_envs}; set it so")
-        observation_space, action_space = env.single_observation_space, env.single_action_space
+        observes, acts = env.single_observation_space, env.single_action_space
         init, resets, iterations, predictions = np.random.SeedSequence(seed).spawn(4)
         self.streams = {
             "resets": np.random.default_rng(resets),  # a base seed for each reset of all
@@ -160,7 +154,7 @@ class PPO:
         shape = {name: getattr(config, name) for name in SHAPE_SETTINGS}
         with torch_state.own_generator(int(init.generate_state(1, np.uint64)[0]), self.device):
             # Any: a torch module that has ActorCritic's methods, too.
-            made: Any = make_policy(policy, observation_space, action_space, shape)
+            made: Any = make_policy(policy, observes, acts, shape)
         self.policy = made.to(self.device)
         if hasattr(made, "generator"):
             made.generator = self.generator
@@ -170,23 +164,16 @@ class PPO:
         self.optimizer = Adam(self.policy)
         self.loss = torch.compile(ppo_loss) if config.compile else ppo_loss
 
-        obs_shape, action_shape = observation_space.shape or (), action_space.shape or ()
-        dtype = spaces.action_dtype(action_space)
-        self.buffer = RolloutBuffer(
-            config.n_steps, env.num_envs, obs_shape, action_shape, action_dtype=dtype
-        )
+        obs_shape, n, steps = observes.shape or (), env.num_envs, config.n_steps
+        dtype = spaces.action_dtype(acts)
+        self.buffer = RolloutBuffer(steps, n, obs_shape, acts.shape or (), action_dtype=dtype)
         self.obs = torch.from_numpy(self.buffer.obs)
         fields = (torch.from_numpy(getattr(self.buffer, name)) for name in Batch._fields)
         self.rows = Batch(*(field.flatten(0, 1) for field in fields))
-        self.normalizer = None
-        if config.normalize_obs or config.normalize_reward:
-            self.normalizer = Normalizer(
-                env.num_envs,
-                obs_shape,
-                obs=config.normalize_obs,
-                reward=config.normalize_reward,
-                gamma=config.gamma,
-            )
+        obs, reward = config.normalize_obs, config.normalize_reward
+        self.normalizer: Normalizer | None = None
+        if obs or reward:
+            self.normalizer = Normalizer(n, obs_shape, obs=obs, reward=reward, gamma=config.gamma)
         self.episodes = EpisodeStatistics()
         self.timesteps = self.epochs = 0
         self.started = self.stopping = False
@@ -251,20 +238,27 @@ class PPO:
         values: Tensor = self.policy.get_value(torch.from_numpy(obs).to(self.device))
         return values.numpy(force=True)
 
+    def batches(self, rows: Batch) -> Iterator[Batch]:
+        """All steps in minibatches, in a new random order."""
+        total, size = len(rows.obs), self.config.batch_size
+        if total <= size:
+            yield rows  # in any order they give the same loss
+            return
+        order = torch.randperm(total, generator=self.generator, device=self.device)
+        for index in order.split(size):
+            yield Batch(*(x[index] for x in rows))
+
     def update(self, learning_rate: float, clip_coef: float) -> dict[str, float]:
         """Epochs of minibatches over the rollout, until `target_kl` or `stopping` ends them."""
         config, policy, optimizer = self.config, self.policy, self.optimizer
         rows = Batch(*(x.to(self.device) for x in self.rows))
-        total = config.n_steps * config.num_envs
         parts: list[Tensor] = []
         log_ratios: list[Tensor] = []
         norms = torch.zeros((), device=self.device)
         enough = False
         for _ in range(config.n_epochs):
             before = len(log_ratios)
-            order = torch.randperm(total, generator=self.generator, device=self.device)
-            for index in order.split(config.batch_size):
-                batch = Batch(*(x[index] for x in rows))
+            for batch in self.batches(rows):
                 loss, log_ratio, part = self.loss(policy, batch, config, clip_coef)
                 parts.append(part)
                 log_ratios.append(log_ratio)
@@ -321,6 +315,7 @@ class PPO:
                 said = greedy(self.policy, tensor)
             else:
                 seed = int(self.streams["predictions"].integers(2**63))
+                self.generator.manual_seed(seed)
                 with torch_state.own_generator(seed, self.device):
                     said = self.policy.get_action_and_logprob(tensor)[0]
         actions = said.numpy(force=True)
