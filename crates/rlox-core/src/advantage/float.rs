@@ -3,7 +3,7 @@
 use std::fmt::{Debug, Display};
 use std::ops::{Add, Mul, Sub};
 
-/// `f32` or `f64`: kernels give back what they got.
+/// `f32` or `f64`: kernels compute in f64 and give back what they got.
 ///
 /// ```
 /// fn twice<T: rlox_core::Float>(x: T) -> T {
@@ -21,7 +21,7 @@ pub trait Float:
     + Sub<Output = Self>
     + Send
     + Sync
-    + sealed::Bits
+    + sealed::Wide
     + 'static
 {
 }
@@ -30,38 +30,43 @@ impl Float for f32 {}
 impl Float for f64 {}
 
 pub(super) mod sealed {
-    /// Branch-free selection, on the bits so that nothing is multiplied by what is not wanted.
-    pub trait Bits: Sized {
+    /// To f64, in which kernels compute, and back.
+    pub trait Wide: Sized {
         /// The nearest number of this width.
         fn of(number: f64) -> Self;
-        /// This number, or zero.
-        fn only_if(self, keep: bool) -> Self;
-        /// This number, or the other one.
-        fn or(self, take: bool, other: Self) -> Self;
+        /// This number, exactly.
+        fn wide(self) -> f64;
     }
 
-    macro_rules! bits {
-        ($float:ty, $bits:ty) => {
+    macro_rules! wide {
+        ($float:ty) => {
             // Inlined always: part of kernels that are compiled for several instruction sets.
-            impl Bits for $float {
+            impl Wide for $float {
                 #[inline(always)]
                 fn of(number: f64) -> Self {
                     number as Self
                 }
 
                 #[inline(always)]
-                fn only_if(self, keep: bool) -> Self {
-                    Self::from_bits(self.to_bits() & <$bits>::from(keep).wrapping_neg())
-                }
-
-                #[inline(always)]
-                fn or(self, take: bool, other: Self) -> Self {
-                    let mask = <$bits>::from(take).wrapping_neg();
-                    Self::from_bits((self.to_bits() & !mask) | (other.to_bits() & mask))
+                fn wide(self) -> f64 {
+                    self.into()
                 }
             }
         };
     }
-    bits!(f32, u32);
-    bits!(f64, u64);
+    wide!(f32);
+    wide!(f64);
+}
+
+/// The number, or zero: branch-free, and on the bits so that nothing is multiplied by what is not wanted.
+#[inline(always)]
+pub(super) fn only_if(keep: bool, number: f64) -> f64 {
+    f64::from_bits(number.to_bits() & u64::from(keep).wrapping_neg())
+}
+
+/// One number or the other, branch-free.
+#[inline(always)]
+pub(super) fn either(first: bool, number: f64, other: f64) -> f64 {
+    let mask = u64::from(first).wrapping_neg();
+    f64::from_bits((number.to_bits() & mask) | (other.to_bits() & !mask))
 }

@@ -3,6 +3,7 @@
 //! `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t` and
 //! `A_t = delta_t + gamma * lambda * (1 - done_t) * A_{t+1}`, where `done = terminated | truncated` and `next_value_t`
 //! is the value of the true final observation where the step was truncated, else the next row's. `returns = A + v`.
+//! All of it is computed in f64, also for f32 numbers, which are rounded once, at the end.
 //! What lies behind a finished episode is masked out, not multiplied by zero, so a NaN there stays there.
 
 #![expect(
@@ -206,6 +207,5 @@ fn check<'a, T: Float>(
     }
     // Without final values, every truncated row is terminated as well and changes nothing.
     let finals = ends.truncated.zip(ends.final_values);
-    let (terminated, decay) = (ends.terminated, T::of(gamma * gae_lambda));
-    Ok(Rows { rewards, values, terminated, finals, gamma: T::of(gamma), decay })
+    Ok(Rows { rewards, values, terminated: ends.terminated, finals, gamma, decay: gamma * gae_lambda })
 }

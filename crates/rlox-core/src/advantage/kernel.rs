@@ -8,6 +8,7 @@
 
 use std::ops::Range;
 
+use super::float::{either, only_if};
 use crate::Float;
 use crate::simd::multiversion;
 
@@ -23,9 +24,9 @@ pub(super) struct Rows<'a, T> {
     pub(super) terminated: &'a [bool],
     /// Truncated, and the values of final observations.
     pub(super) finals: Option<(&'a [bool], &'a [T])>,
-    pub(super) gamma: T,
+    pub(super) gamma: f64,
     /// gamma * lambda
-    pub(super) decay: T,
+    pub(super) decay: f64,
 }
 
 /// Rewards, values, terminated, truncated, final values.
@@ -59,11 +60,11 @@ impl<'a, T: Float> Rows<'a, T> {
 
     /// One step's delta and whether the episode goes on after it, given the value of the observation after it.
     #[inline(always)]
-    fn delta<const FINALS: bool>(&self, t: usize, next: T) -> (T, bool) {
+    fn delta<const FINALS: bool>(&self, t: usize, next: f64) -> (f64, bool) {
         let ([reward], [value], [terminated], [truncated], [last]) = self.block::<1>(t);
         let cut = FINALS && *truncated;
-        let bootstrap = (self.gamma * next.or(cut, *last)).only_if(!terminated);
-        (*reward + bootstrap - *value, !(terminated | cut))
+        let bootstrap = only_if(!terminated, self.gamma * either(cut, last.wide(), next));
+        (reward.wide() + bootstrap - value.wide(), !(terminated | cut))
     }
 }
 
@@ -90,15 +91,15 @@ multiversion! {
 
 /// What a stretch of steps hands to the stretch before it: its first advantage and value.
 #[derive(Clone, Copy)]
-struct Carry<T> {
-    advantage: T,
-    value: T,
+struct Carry {
+    advantage: f64,
+    value: f64,
 }
 
 #[inline(always)]
 fn scan<T: Float, const FINALS: bool>(rows: &Rows<'_, T>, last_value: T, advantages: &mut [T], returns: &mut [T]) {
     let mut end = rows.rewards.len();
-    let mut carry = Carry { advantage: T::of(0.0), value: last_value };
+    let mut carry = Carry { advantage: 0.0, value: last_value.wide() };
     while end >= CHUNK {
         end -= CHUNK;
         carry = chunk::<T, FINALS, CHUNK>(rows, end, carry, advantages, returns);
@@ -109,9 +110,10 @@ fn scan<T: Float, const FINALS: bool>(rows: &Rows<'_, T>, last_value: T, advanta
     }
     for t in (0..end).rev() {
         let (delta, open) = rows.delta::<FINALS>(t, carry.value);
-        carry = Carry { advantage: delta + (rows.decay * carry.advantage).only_if(open), value: rows.values[t] };
-        advantages[t] = carry.advantage;
-        returns[t] = carry.advantage + carry.value;
+        let advantage = delta + only_if(open, rows.decay * carry.advantage);
+        carry = Carry { advantage, value: rows.values[t].wide() };
+        advantages[t] = T::of(advantage);
+        returns[t] = T::of(advantage + carry.value);
     }
 }
 
@@ -120,15 +122,15 @@ fn scan<T: Float, const FINALS: bool>(rows: &Rows<'_, T>, last_value: T, advanta
 fn chunk<T: Float, const FINALS: bool, const C: usize>(
     rows: &Rows<'_, T>,
     at: usize,
-    carry: Carry<T>,
+    carry: Carry,
     advantages: &mut [T],
     returns: &mut [T],
-) -> Carry<T> {
+) -> Carry {
     // The padding lets windows reach over the end, where they add nothing.
-    let mut sums = [T::of(0.0); CHUNK + LANES];
+    let mut sums = [0.0; CHUNK + LANES];
     let mut open = [true; CHUNK + LANES];
     deltas::<T, FINALS, C>(rows, at, carry.value, &mut sums, &mut open);
-    let [g1, g2, g4, g8] = windows::<T, C>(rows.decay, &mut sums, &mut open);
+    let [g1, g2, g4, g8] = windows::<C>(rows.decay, &mut sums, &mut open);
 
     let values = fixed::<T, C>(rows.values, at);
     let (advantages, returns) = (fixed_mut::<T, C>(advantages, at), fixed_mut::<T, C>(returns, at));
@@ -137,32 +139,32 @@ fn chunk<T: Float, const FINALS: bool, const C: usize>(
     for block in (0..C / LANES).rev() {
         let t = block * LANES;
         for i in 0..LANES {
-            lanes[i] = sums[t + i] + lanes[i].only_if(open[t + i]);
+            lanes[i] = sums[t + i] + only_if(open[t + i], lanes[i]);
         }
         for i in 0..LANES {
-            advantages[t + i] = lanes[i];
-            returns[t + i] = lanes[i] + values[t + i];
+            advantages[t + i] = T::of(lanes[i]);
+            returns[t + i] = T::of(lanes[i] + values[t + i].wide());
         }
         if block > 0 {
             lanes = lanes.map(|advantage| g8 * advantage);
         }
     }
-    Carry { advantage: lanes[0], value: values[0] }
+    Carry { advantage: lanes[0], value: values[0].wide() }
 }
 
 #[inline(always)]
 fn deltas<T: Float, const FINALS: bool, const C: usize>(
     rows: &Rows<'_, T>,
     at: usize,
-    last_value: T,
-    deltas: &mut [T; CHUNK + LANES],
+    last_value: f64,
+    deltas: &mut [f64; CHUNK + LANES],
     open: &mut [bool; CHUNK + LANES],
 ) {
     let (rewards, values, terminated, truncated, finals) = rows.block::<C>(at);
     for i in 0..C - 1 {
-        let (reward, value, next, last) = (rewards[i], values[i], values[i + 1], finals[i]);
-        let next = if FINALS { next.or(truncated[i], last) } else { next };
-        deltas[i] = reward + (rows.gamma * next).only_if(!terminated[i]) - value;
+        let (reward, value, next) = (rewards[i].wide(), values[i].wide(), values[i + 1].wide());
+        let next = if FINALS { either(truncated[i], finals[i].wide(), next) } else { next };
+        deltas[i] = reward + only_if(!terminated[i], rows.gamma * next) - value;
     }
     for i in 0..C {
         let cut = if FINALS { truncated[i] } else { false };
@@ -174,28 +176,28 @@ fn deltas<T: Float, const FINALS: bool, const C: usize>(
 /// Sums the discounted deltas of each step and the `LANES - 1` after it, as far as its episode goes; `open` then says
 /// whether the episode goes on after those. Returns the decay over 1, 2, 4 and 8 steps.
 #[inline(always)]
-fn windows<T: Float, const C: usize>(
-    decay: T,
-    sums: &mut [T; CHUNK + LANES],
+fn windows<const C: usize>(
+    decay: f64,
+    sums: &mut [f64; CHUNK + LANES],
     open: &mut [bool; CHUNK + LANES],
-) -> [T; 4] {
+) -> [f64; 4] {
     let g2 = decay * decay;
     let g4 = g2 * g2;
-    double::<T, C, 1>(decay, sums, open);
-    double::<T, C, 2>(g2, sums, open);
-    double::<T, C, 4>(g4, sums, open);
+    double::<C, 1>(decay, sums, open);
+    double::<C, 2>(g2, sums, open);
+    double::<C, 4>(g4, sums, open);
     [decay, g2, g4, g4 * g4]
 }
 
 /// Doubles windows of K steps. In rising order the step ahead is read before it changes.
 #[inline(always)]
-fn double<T: Float, const C: usize, const K: usize>(
-    decay: T,
-    sums: &mut [T; CHUNK + LANES],
+fn double<const C: usize, const K: usize>(
+    decay: f64,
+    sums: &mut [f64; CHUNK + LANES],
     open: &mut [bool; CHUNK + LANES],
 ) {
     for i in 0..C {
-        sums[i] = sums[i] + (decay * sums[i + K]).only_if(open[i]);
+        sums[i] += only_if(open[i], decay * sums[i + K]);
     }
     for i in 0..C {
         open[i] &= open[i + K];
@@ -250,20 +252,21 @@ fn strip<T: Float, const FINALS: bool, const W: usize>(
     returns: &mut [T],
 ) {
     let width = last_values.len();
-    let mut carry = [T::of(0.0); W];
-    let mut next = *fixed::<T, W>(last_values, first);
+    let mut carry = [0.0; W];
+    let mut next = fixed::<T, W>(last_values, first).map(T::wide);
     for t in (0..rows.rewards.len() / width).rev() {
         let at = t * width + first;
         let (rewards, values, terminated, truncated, finals) = rows.block::<W>(at);
         let (advantages, returns) = (fixed_mut::<T, W>(advantages, at), fixed_mut::<T, W>(returns, at));
         for i in 0..W {
-            let (reward, value, last) = (rewards[i], values[i], finals[i]);
-            let (after, cut) = if FINALS { (next[i].or(truncated[i], last), truncated[i]) } else { (next[i], false) };
-            let delta = reward + (rows.gamma * after).only_if(!terminated[i]) - value;
-            carry[i] = delta + (rows.decay * carry[i]).only_if(!(terminated[i] | cut));
+            let (reward, value, last) = (rewards[i].wide(), values[i].wide(), finals[i].wide());
+            let cut = FINALS && truncated[i];
+            let after = if FINALS { either(cut, last, next[i]) } else { next[i] };
+            let delta = reward + only_if(!terminated[i], rows.gamma * after) - value;
+            carry[i] = delta + only_if(!(terminated[i] | cut), rows.decay * carry[i]);
             next[i] = value;
-            advantages[i] = carry[i];
-            returns[i] = carry[i] + value;
+            advantages[i] = T::of(carry[i]);
+            returns[i] = T::of(carry[i] + value);
         }
     }
 }
