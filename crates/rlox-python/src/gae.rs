@@ -1,6 +1,7 @@
 //! `compute_gae` and `compute_gae_batched`.
 
 use bytemuck::Pod;
+use num_traits::AsPrimitive;
 use numpy::{Element, PyArrayDyn, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyFloat;
@@ -8,8 +9,11 @@ use rlox_core::{
     Ends, Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major,
 };
 
-use crate::array::{FlagInput, Input, REAL, Reader, asarray, count, flags, held, input, out_slice, output, result};
-use crate::detach::detached;
+use crate::argument::{
+    Argument, FlagArgument, Flags, Input, REAL, argument, asarray, count, flag_argument, out_slice, output,
+};
+use crate::array::{FromArray, result};
+use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error, value_error};
 
 type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
@@ -62,32 +66,29 @@ pub(crate) fn compute_gae<'py>(
     out: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
 ) -> PyResult<Pair<'py>> {
     let rewards = asarray("rewards", rewards)?;
-    let hold = rewards.len() <= LONG && out.is_none();
-    let ends = Flags::read(dones, terminated, truncated, hold)?;
-    let rewards = rewards.into_any();
     let single = rewards.cast::<PyArrayDyn<f32>>().is_ok();
-    let call = Call { rewards, values, last_value, final_values, ends, gamma, lam, hold };
-    if single { call.run(|x| x as f32, out) } else { call.run(|x: f64| x, out) }
+    let call = Call { rewards: rewards.as_any(), values, last_value, final_values, gamma, lam, out };
+    let ends = EndsArgument::new(dones, terminated, truncated)?;
+    if single { call.run::<f32>(ends) } else { call.run::<f64>(ends) }
 }
 
-struct Flags<'py> {
-    terminated: FlagInput<'py>,
-    truncated: Option<FlagInput<'py>>,
+struct EndsArgument<'py> {
+    terminated: FlagArgument<'py>,
+    truncated: Option<FlagArgument<'py>>,
 }
 
-impl<'py> Flags<'py> {
-    fn read(
+impl<'py> EndsArgument<'py> {
+    fn new(
         dones: Option<&Bound<'py, PyAny>>,
         terminated: Option<&Bound<'py, PyAny>>,
         truncated: Option<&Bound<'py, PyAny>>,
-        hold: bool,
     ) -> PyResult<Self> {
         match (dones, terminated, truncated) {
             (None, Some(terminated), truncated) => Ok(Self {
-                terminated: flags("terminated", terminated, hold)?,
-                truncated: truncated.map(|flag| flags("truncated", flag, hold)).transpose()?,
+                terminated: flag_argument("terminated", terminated)?,
+                truncated: truncated.map(|flags| flag_argument("truncated", flags)).transpose()?,
             }),
-            (Some(dones), None, None) => Ok(Self { terminated: flags("dones", dones, hold)?, truncated: None }),
+            (Some(dones), None, None) => Ok(Self { terminated: flag_argument("dones", dones)?, truncated: None }),
             (dones, _, _) => {
                 let got = if dones.is_some() { "both" } else { "neither" };
                 let fix = "pass None as dones beside terminated= and truncated=";
@@ -100,54 +101,58 @@ impl<'py> Flags<'py> {
 /// One number, or one per environment.
 enum LastValue<'py, T: Element> {
     One([T; 1]),
-    Each(Input<'py, T>),
+    Each(Argument<'py, T>),
 }
 
-impl<'py, T: Element> LastValue<'py, T> {
-    fn read(object: &Bound<'py, PyAny>, num_envs: Option<usize>, number: fn(f64) -> T) -> PyResult<Self> {
-        if num_envs.is_none()
-            && let Ok(float) = object.cast::<PyFloat>()
-        {
-            return Ok(Self::One([number(float.value())]));
+impl<'py, T: FromArray + Float> LastValue<'py, T>
+where
+    f64: AsPrimitive<T>,
+{
+    fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        if let Ok(float) = object.cast::<PyFloat>() {
+            return Ok(Self::One([float.value().as_()]));
         }
-        let array = input::<T>("last_value", object, &REAL)?;
-        let fits = num_envs.map_or(array.slice().len() == 1, |n| array.shape() == [n]);
-        if fits {
-            return Ok(Self::Each(array));
-        }
-        let expected = num_envs.map_or_else(|| "one number".into(), |n| format!("shape ({n},)"));
-        let got = format!("shape {:?}", array.shape());
-        Err(value_error("last_value", &expected, &got, "pass V of the state after the last step"))
+        Ok(Self::Each(argument("last_value", object, &REAL)?))
     }
 
-    fn slice(&self) -> &[T] {
-        match self {
-            Self::One(number) => number,
-            Self::Each(array) => array.slice(),
+    fn read(self, num_envs: Option<usize>, hold: bool) -> PyResult<Input<'py, T>> {
+        let last = match self {
+            Self::One(number) => Input::Own(number.to_vec(), Vec::new()),
+            Self::Each(argument) => argument.read(hold)?,
+        };
+        let fits = num_envs.map_or(last.slice().len() == 1, |n| last.shape() == [n]);
+        if fits {
+            return Ok(last);
         }
+        let expected = num_envs.map_or_else(|| "one number".into(), |n| format!("shape ({n},)"));
+        let got = format!("shape {:?}", last.shape());
+        Err(value_error("last_value", &expected, &got, "pass V of the state after the last step"))
     }
 }
 
 struct Call<'a, 'py> {
-    rewards: Bound<'py, PyAny>,
+    rewards: &'a Bound<'py, PyAny>,
     values: &'a Bound<'py, PyAny>,
     last_value: &'a Bound<'py, PyAny>,
     final_values: Option<&'a Bound<'py, PyAny>>,
-    ends: Flags<'py>,
     gamma: f64,
     lam: f64,
-    hold: bool,
+    out: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
 }
 
 impl<'py> Call<'_, 'py> {
-    fn run<T: Float + Element + Pod>(
-        self,
-        number: fn(f64) -> T,
-        out: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
-    ) -> PyResult<Pair<'py>> {
+    fn run<T: Float + FromArray + Pod>(self, ends: EndsArgument<'py>) -> PyResult<Pair<'py>>
+    where
+        f64: AsPrimitive<T>,
+    {
         let py = self.rewards.py();
-        let read: Reader<'py, T> = if self.hold { held } else { input };
-        let rewards = read("rewards", &self.rewards, &REAL)?;
+        let rewards = argument::<T>("rewards", self.rewards, &REAL)?;
+        let values = argument::<T>("values", self.values, &REAL)?;
+        let final_values = self.final_values.map(|x| argument::<T>("final_values", x, &REAL)).transpose()?;
+        let last = LastValue::<T>::new(self.last_value)?;
+
+        let hold = self.out.is_none() && rewards.len() <= LONG && alone(py);
+        let rewards = rewards.read(hold)?;
         let shape = rewards.shape();
         let num_envs = match shape {
             [_] => None,
@@ -161,21 +166,23 @@ impl<'py> Call<'_, 'py> {
             let expected = format!("the shape of rewards, {shape:?}");
             Err(value_error(argument, &expected, &format!("{got:?}"), "pass arrays of one shape"))
         };
-        let values = read("values", self.values, &REAL)?;
+        let values = values.read(hold)?;
         same("values", values.shape())?;
-        same("dones/terminated", self.ends.terminated.shape())?;
-        if let Some(truncated) = &self.ends.truncated {
+        let terminated = ends.terminated.read(hold)?;
+        same("dones/terminated", terminated.shape())?;
+        let truncated = ends.truncated.map(|flags| flags.read(hold)).transpose()?;
+        if let Some(truncated) = &truncated {
             same("truncated", truncated.shape())?;
         }
-        let final_values = self.final_values.map(|x| read("final_values", x, &REAL)).transpose()?;
+        let final_values = final_values.map(|x| x.read(hold)).transpose()?;
         if let Some(final_values) = &final_values {
             same("final_values", final_values.shape())?;
         }
-        let last = LastValue::read(self.last_value, num_envs, number)?;
+        let last = last.read(num_envs, hold)?;
         let (gamma, lam) = (self.gamma, self.lam);
         let ends = Ends {
-            terminated: self.ends.terminated.slice(),
-            truncated: self.ends.truncated.as_ref().map(FlagInput::slice),
+            terminated: terminated.slice(),
+            truncated: truncated.as_ref().map(Flags::slice),
             final_values: final_values.as_ref().map(Input::slice),
         };
         let (rewards, values, last) = (rewards.slice(), values.slice(), last.slice());
@@ -186,7 +193,7 @@ impl<'py> Call<'_, 'py> {
             };
             if rewards.len() > LONG { detached(py, kernel) } else { kernel() }.map_err(to_py)
         };
-        let Some((advantages, returns)) = out else {
+        let Some((advantages, returns)) = self.out else {
             let (mut advantages, mut returns) = (result::<T>(py, shape)?, result::<T>(py, shape)?);
             work(advantages.slice(), returns.slice())?;
             return Ok((advantages.into_array().into_any(), returns.into_array().into_any()));
@@ -228,15 +235,16 @@ pub(crate) fn compute_gae_batched<'py>(
     lam: f64,
 ) -> PyResult<Pair<'py>> {
     let n_steps = count("n_steps", n_steps)?;
-    let rewards = &asarray("rewards", rewards)?.into_any();
-    if rewards.cast::<PyArrayDyn<f32>>().is_ok() {
+    let rewards = asarray("rewards", rewards)?;
+    let (rewards, single) = (rewards.as_any(), rewards.cast::<PyArrayDyn<f32>>().is_ok());
+    if single {
         run_batched::<f32>(rewards, values, dones, last_values, n_steps, gamma, lam)
     } else {
         run_batched::<f64>(rewards, values, dones, last_values, n_steps, gamma, lam)
     }
 }
 
-fn run_batched<'py, T: Float + Element + Pod>(
+fn run_batched<'py, T: Float + FromArray + Pod>(
     rewards: &Bound<'py, PyAny>,
     values: &Bound<'py, PyAny>,
     dones: &Bound<'py, PyAny>,
@@ -246,11 +254,15 @@ fn run_batched<'py, T: Float + Element + Pod>(
     lam: f64,
 ) -> PyResult<Pair<'py>> {
     let py = rewards.py();
-    let rewards = input::<T>("rewards", rewards, &REAL)?;
-    let values = input::<T>("values", values, &REAL)?;
-    let dones = flags("dones", dones, false)?;
-    let last = input::<T>("last_values", last_values, &REAL)?;
-    for (argument, shape) in [
+    let rewards = argument::<T>("rewards", rewards, &REAL)?;
+    let values = argument::<T>("values", values, &REAL)?;
+    let dones = flag_argument("dones", dones)?;
+    let last = argument::<T>("last_values", last_values, &REAL)?;
+
+    let hold = rewards.len() <= LONG && alone(py);
+    let (rewards, values, last) = (rewards.read(hold)?, values.read(hold)?, last.read(hold)?);
+    let dones = dones.read(hold)?;
+    for (name, shape) in [
         ("rewards", rewards.shape()),
         ("values", values.shape()),
         ("dones", dones.shape()),
@@ -258,7 +270,7 @@ fn run_batched<'py, T: Float + Element + Pod>(
     ] {
         if shape.len() != 1 {
             return Err(value_error(
-                argument,
+                name,
                 "a flat array",
                 &format!("shape {shape:?}"),
                 "ravel it environment by environment",

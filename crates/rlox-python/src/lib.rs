@@ -7,6 +7,7 @@
     reason = "the documentation is Python's docstrings, and signatures follow Python's keywords and tuples"
 )]
 
+mod argument;
 mod array;
 mod detach;
 mod error;
@@ -37,7 +38,6 @@ mod _rlox {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        crate::detach::register(module)?;
         if cfg!(debug_assertions) {
             let text = c"rlox was built without optimisation and is many times slower; build it with --release";
             PyErr::warn(module.py(), &module.py().get_type::<pyo3::exceptions::PyRuntimeWarning>(), text, 1)?;

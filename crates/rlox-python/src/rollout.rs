@@ -1,15 +1,19 @@
 //! `RolloutBuffer`: the core's storage with NumPy views of its fields.
 
-use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
+use numpy::{Element, IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::{Actions, DType, Error, Field, FieldData, PolicySaid, RolloutBuffer as Core, Transition};
+use rlox_core::{Actions, DType, PolicySaid, RolloutBuffer as Core, Transition};
 
-use crate::array::{INTEGER, Input, REAL, count, expect_shape, flags, input, shape, view};
+use crate::argument::{Argument, INTEGER, Input, REAL, argument, count, expect_shape, flag_argument, shape};
+use crate::array::FieldMemory;
 use crate::detach::detached;
 use crate::error::{to_py, type_error, value_error};
 use crate::normalize::Normalizer;
 use crate::shared::Shared;
+
+/// From how many numbers in a step on a call may take more than 5 us.
+const LONG: usize = 2048;
 
 /// Storage for one rollout of `n_steps` steps in `num_envs` environments, `(T, N, ...)` time-major.
 ///
@@ -60,59 +64,106 @@ pub(crate) struct RolloutBuffer {
     obs_shape: Vec<usize>,
     action_shape: Vec<usize>,
     discrete: bool,
+    fields: Vec<(String, FieldMemory)>,
     long: bool,
 }
 
-/// Actions as the core wants them, borrowed from the caller's array.
+/// Actions whose Python code has run.
+pub(crate) enum ActionArgument<'py> {
+    Discrete(Argument<'py, i64>),
+    Continuous(Argument<'py, f32>),
+}
+
+impl<'py> ActionArgument<'py> {
+    /// Takes integers where `discrete`, real numbers where not. May run Python code.
+    pub(crate) fn new(object: &Bound<'py, PyAny>, discrete: bool) -> PyResult<Self> {
+        Ok(if discrete {
+            Self::Discrete(argument("actions", object, &INTEGER)?)
+        } else {
+            Self::Continuous(argument("actions", object, &REAL)?)
+        })
+    }
+
+    /// The actions, of shape `[rows, *shape]`; see [`Argument::read`].
+    pub(crate) fn read(self, hold: bool, rows: usize, shape: &[usize]) -> PyResult<ActionInput<'py>> {
+        let actions = match self {
+            Self::Discrete(actions) => ActionInput::Discrete(actions.read(hold)?),
+            Self::Continuous(actions) => ActionInput::Continuous(actions.read(hold)?),
+        };
+        let got = match &actions {
+            ActionInput::Discrete(array) => array.shape(),
+            ActionInput::Continuous(array) => array.shape(),
+        };
+        expect_shape("actions", got, rows, shape)?;
+        Ok(actions)
+    }
+}
+
+/// Actions as the core wants them.
 pub(crate) enum ActionInput<'py> {
     Discrete(Input<'py, i64>),
     Continuous(Input<'py, f32>),
 }
 
-impl<'py> ActionInput<'py> {
-    /// Takes integers where `discrete`, real numbers where not, of shape `[rows, *shape]`.
-    pub(crate) fn read(object: &Bound<'py, PyAny>, discrete: bool, rows: usize, shape: &[usize]) -> PyResult<Self> {
-        if discrete {
-            let array = input::<i64>("actions", object, &INTEGER)?;
-            expect_shape("actions", array.shape(), rows, shape)?;
-            return Ok(Self::Discrete(array));
-        }
-        let array = input::<f32>("actions", object, &REAL)?;
-        expect_shape("actions", array.shape(), rows, shape)?;
-        Ok(Self::Continuous(array))
-    }
-
+impl ActionInput<'_> {
     pub(crate) fn get(&self) -> Actions<'_> {
         match self {
             Self::Discrete(array) => Actions::Discrete(array.slice()),
             Self::Continuous(array) => Actions::Continuous(array.slice()),
         }
     }
+
+    fn apart_from(self, buffer: &RolloutBuffer) -> Self {
+        match self {
+            Self::Discrete(array) => Self::Discrete(buffer.apart(array)),
+            Self::Continuous(array) => Self::Continuous(buffer.apart(array)),
+        }
+    }
 }
 
-/// What a policy said, borrowed from the caller's arrays.
+/// What a policy said, whose Python code has run.
+pub(crate) struct SaidArgument<'py> {
+    actions: ActionArgument<'py>,
+    log_probs: Argument<'py, f32>,
+    values: Argument<'py, f32>,
+}
+
+impl<'py> SaidArgument<'py> {
+    pub(crate) fn new(
+        actions: &Bound<'py, PyAny>,
+        log_probs: &Bound<'py, PyAny>,
+        values: &Bound<'py, PyAny>,
+        discrete: bool,
+    ) -> PyResult<Self> {
+        let actions = ActionArgument::new(actions, discrete)?;
+        let (log_probs, values) = (argument("log_probs", log_probs, &REAL)?, argument("values", values, &REAL)?);
+        Ok(Self { actions, log_probs, values })
+    }
+
+    /// What is to be stored in `buffer`.
+    pub(crate) fn read(
+        self,
+        buffer: &RolloutBuffer,
+        num_envs: usize,
+        action_shape: &[usize],
+    ) -> PyResult<SaidInput<'py>> {
+        let actions = self.actions.read(false, num_envs, action_shape)?.apart_from(buffer);
+        let log_probs = buffer.apart(self.log_probs.read(false)?);
+        let values = buffer.apart(self.values.read(false)?);
+        expect_shape("log_probs", log_probs.shape(), num_envs, &[])?;
+        expect_shape("values", values.shape(), num_envs, &[])?;
+        Ok(SaidInput { actions, log_probs, values })
+    }
+}
+
+/// What a policy said, as the core wants it.
 pub(crate) struct SaidInput<'py> {
     actions: ActionInput<'py>,
     log_probs: Input<'py, f32>,
     values: Input<'py, f32>,
 }
 
-impl<'py> SaidInput<'py> {
-    pub(crate) fn read(
-        actions: &Bound<'py, PyAny>,
-        log_probs: &Bound<'py, PyAny>,
-        values: &Bound<'py, PyAny>,
-        discrete: bool,
-        num_envs: usize,
-        action_shape: &[usize],
-    ) -> PyResult<Self> {
-        let actions = ActionInput::read(actions, discrete, num_envs, action_shape)?;
-        let (log_probs, values) = (input("log_probs", log_probs, &REAL)?, input("values", values, &REAL)?);
-        expect_shape("log_probs", log_probs.shape(), num_envs, &[])?;
-        expect_shape("values", values.shape(), num_envs, &[])?;
-        Ok(Self { actions, log_probs, values })
-    }
-
+impl SaidInput<'_> {
     pub(crate) fn get(&self) -> PolicySaid<'_> {
         PolicySaid { actions: self.actions.get(), log_probs: self.log_probs.slice(), values: self.values.slice() }
     }
@@ -129,34 +180,18 @@ fn dtype_of(argument: &str, name: &str) -> PyResult<DType> {
     }
 }
 
-/// A view of the rows from step `first` to step `last` of a field, `[T, N, ...]`, or `[N, ...]` for a single step.
-fn field_view<'py>(
-    slf: &Bound<'py, RolloutBuffer>,
-    name: &str,
-    first: usize,
-    steps: Option<usize>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let this = slf.get();
-    this.inner
-        .enter(|buffer| {
-            let field: &Field = buffer.field(name).ok_or_else(|| {
-                let known: Vec<_> = buffer.fields().map(Field::name).collect();
-                Error::config("field", format!("one of {}", known.join(", ")), format!("{name:?}"), "name a field")
-            })?;
-            let rows = steps.unwrap_or(1) * this.num_envs;
-            let (from, len) = (first * this.num_envs * field.width(), rows * field.width());
-            let mut shape: Vec<usize> = steps.into_iter().chain([this.num_envs]).collect();
-            shape.extend_from_slice(field.shape());
-            let owner = slf.clone().into_any();
-            Ok(match field.data() {
-                FieldData::F32(data) => view(&data[from..][..len], &shape, owner).map(Bound::into_any),
-                FieldData::F64(data) => view(&data[from..][..len], &shape, owner).map(Bound::into_any),
-                FieldData::I64(data) => view(&data[from..][..len], &shape, owner).map(Bound::into_any),
-                FieldData::U8(data) => view(&data[from..][..len], &shape, owner).map(Bound::into_any),
-                FieldData::Bool(data) => view(&data[from..][..len], &shape, owner).map(Bound::into_any),
-            })
-        })
-        .map_err(to_py)?
+impl RolloutBuffer {
+    fn memory_of(&self, name: &str) -> PyResult<&FieldMemory> {
+        let known = || self.fields.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        let unknown =
+            || value_error("field", &format!("one of {}", known()), &format!("{name:?}"), "name a field of the buffer");
+        self.fields.iter().find(|(field, _)| field == name).map(|(_, memory)| memory).ok_or_else(unknown)
+    }
+
+    /// The call's input, or a copy of it where it lies in a field, to which the call writes.
+    pub(crate) fn apart<'py, T: Element + Copy>(&self, input: Input<'py, T>) -> Input<'py, T> {
+        if self.fields.iter().any(|(_, memory)| input.overlaps(&memory.range())) { input.into_copy() } else { input }
+    }
 }
 
 #[pymethods]
@@ -189,9 +224,14 @@ impl RolloutBuffer {
             let core = Core::new(n_steps, num_envs, (&obs_shape, obs_dtype), (&action_shape, action_dtype))?;
             fields.iter().try_fold(core, |core, (name, shape, dtype)| core.with_field(name, shape, *dtype))
         });
-        let inner = Shared::new("RolloutBuffer", core.map_err(to_py)?);
-        let long = num_envs >= 128;
-        Ok(Self { inner, n_steps, num_envs, obs_shape, action_shape, discrete: action_dtype == DType::I64, long })
+        let mut core = core.map_err(to_py)?;
+        let names: Vec<_> = core.fields().map(|field| field.name().to_owned()).collect();
+        let fields = names.into_iter().filter_map(|name| Some((name.clone(), FieldMemory::of(&mut core, &name)?)));
+        let fields = fields.collect();
+        let long = num_envs * (8 + obs_shape.iter().product::<usize>()) > LONG;
+        let discrete = action_dtype == DType::I64;
+        let inner = Shared::new("RolloutBuffer", core);
+        Ok(Self { inner, n_steps, num_envs, obs_shape, action_shape, discrete, fields, long })
     }
 
     /// The step that is due, counted from 0; `n_steps` for a full rollout.
@@ -202,7 +242,8 @@ impl RolloutBuffer {
 
     /// A view of a field by its name, `(T, N, ...)`.
     fn field<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        field_view(slf, name, 0, Some(slf.get().n_steps))
+        let this = slf.get();
+        Ok(this.memory_of(name)?.view(0, &[this.n_steps, this.num_envs], slf.clone().into_any()))
     }
 
     /// What the policy saw, (T, N, *obs_shape).
@@ -268,7 +309,9 @@ impl RolloutBuffer {
     /// The observations that follow the last step, (N, *obs_shape).
     #[getter]
     fn last_obs<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        field_view(slf, "obs", slf.get().n_steps, None)
+        let this = slf.get();
+        let first = this.n_steps * this.num_envs;
+        Ok(this.memory_of("obs")?.view(first, &[this.num_envs], slf.clone().into_any()))
     }
 
     /// The rows `t * N + n` truncated and not terminated, (K,).
@@ -305,7 +348,7 @@ impl RolloutBuffer {
         fresh: bool,
         normalizer: Option<&Normalizer>,
     ) -> PyResult<()> {
-        let obs = input::<f32>("obs", obs, &REAL)?;
+        let obs = self.apart(argument::<f32>("obs", obs, &REAL)?.read(false)?);
         expect_shape("obs", obs.shape(), self.num_envs, &self.obs_shape)?;
         let obs = obs.slice();
         self.inner.with(py, self.long, |buffer| match normalizer {
@@ -342,12 +385,20 @@ impl RolloutBuffer {
         normalizer: Option<&Normalizer>,
     ) -> PyResult<()> {
         let t = count("t", t)?;
-        let said = SaidInput::read(actions, log_probs, values, self.discrete, self.num_envs, &self.action_shape)?;
+        let said = SaidArgument::new(actions, log_probs, values, self.discrete)?;
+        let next_obs = argument::<f32>("next_obs", next_obs, &REAL)?;
+        let rewards = argument::<f64>("rewards", rewards, &REAL)?;
+        let terminated = flag_argument("terminated", terminated)?;
+        let truncated = flag_argument("truncated", truncated)?;
+        let final_obs = final_obs.map(|array| argument::<f32>("final_obs", array, &REAL)).transpose()?;
+
+        let said = said.read(self, self.num_envs, &self.action_shape)?;
         let said = said.get();
-        let next_obs = input::<f32>("next_obs", next_obs, &REAL)?;
-        let rewards = input::<f64>("rewards", rewards, &REAL)?;
-        let (terminated, truncated) = (flags("terminated", terminated, false)?, flags("truncated", truncated, false)?);
-        let final_obs = final_obs.map(|array| input::<f32>("final_obs", array, &REAL)).transpose()?;
+        let next_obs = self.apart(next_obs.read(false)?);
+        let rewards = self.apart(rewards.read(false)?);
+        let terminated = terminated.read(false)?.map(|flags| self.apart(flags));
+        let truncated = truncated.read(false)?.map(|flags| self.apart(flags));
+        let final_obs = final_obs.map(|array| array.read(false)).transpose()?.map(|array| self.apart(array));
         expect_shape("next_obs", next_obs.shape(), self.num_envs, &self.obs_shape)?;
         expect_shape("rewards", rewards.shape(), self.num_envs, &[])?;
         expect_shape("terminated", terminated.shape(), self.num_envs, &[])?;
@@ -386,8 +437,10 @@ impl RolloutBuffer {
         gae_lambda: f64,
         final_values: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let last = input::<f32>("last_values", last_values, &REAL)?;
-        let finals = final_values.map(|values| input::<f32>("final_values", values, &REAL)).transpose()?;
+        let last = argument::<f32>("last_values", last_values, &REAL)?;
+        let finals = final_values.map(|values| argument::<f32>("final_values", values, &REAL)).transpose()?;
+        let last = self.apart(last.read(false)?);
+        let finals = finals.map(|values| values.read(false)).transpose()?.map(|values| self.apart(values));
         let (last, finals) = (last.slice(), finals.as_ref().map_or(&[][..], Input::slice));
         let long = self.n_steps * self.num_envs > 4096;
         self.inner.with(py, long, |buffer| buffer.finish(last, finals, gamma, gae_lambda))

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
 use rlox_core::{ResetOptions, Space};
 
-use crate::array::shown;
+use crate::argument::shown;
 use crate::error::{type_error, value_error};
 
 pub(crate) fn seed_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {

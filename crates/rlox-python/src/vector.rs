@@ -9,16 +9,19 @@ use rlox_core::{
     Seeds, Space, StepOut, VectorEnv,
 };
 
-use crate::array::{FLAG, Input, REAL, count, expect_shape, fresh, input, out_slice, output, result};
-use crate::detach::detached;
+use crate::argument::{Flags, REAL, argument, count, expect_shape, flag_argument, out_slice, output, sequence};
+use crate::array::{fresh, result};
+use crate::detach::{alone, detached};
 use crate::error::{to_py, value_error};
 use crate::normalize::Normalizer;
-use crate::rollout::{ActionInput, RolloutBuffer, SaidInput};
+use crate::recycling::zeroed;
+use crate::rollout::{ActionArgument, RolloutBuffer, SaidArgument};
 use crate::settings::{arguments_of, limit_of, options_of, seed_of, space_dict, state_item};
 use crate::shared::Shared;
 
-/// From how many environments on a call may take more than 5 us.
+/// From how many environments, or numbers of observations, on a call may take more than 5 us.
 const LONG: usize = 128;
+const LONG_OBS: usize = 4096;
 
 struct Inner {
     env: Box<dyn VectorEnv>,
@@ -95,9 +98,11 @@ impl NativeVectorEnv {
         let env = detached(py, || envs::make(env_id, &options)).map_err(to_py)?;
         let spec = env.spec().clone();
         let (dim, action_shape) = (spec.observation.dim(), spec.action.shape());
-        let final_obs = if mode == AutoresetMode::SameStep { vec![0.0; num_envs * dim] } else { Vec::new() };
+        let finals = if mode == AutoresetMode::SameStep { num_envs * dim } else { 0 };
+        let final_obs = zeroed(finals).map_err(to_py)?;
         let inner = Shared::new("VecEnv", Inner { env, final_obs });
-        Ok(Self { inner, spec, num_envs, autoreset_mode: mode_name, dim, action_shape, long: num_envs >= LONG })
+        let long = num_envs >= LONG || num_envs * dim >= LONG_OBS;
+        Ok(Self { inner, spec, num_envs, autoreset_mode: mode_name, dim, action_shape, long })
     }
 
     #[getter]
@@ -134,10 +139,11 @@ impl NativeVectorEnv {
         let (base, each): (Option<u64>, Option<Vec<Option<u64>>>) = match seed {
             None => (None, None),
             Some(seed) if seed.hasattr("__len__")? => {
-                let seeds = seed
-                    .try_iter()?
-                    .map(|item| item.and_then(|item| if item.is_none() { Ok(None) } else { seed_of(&item).map(Some) }));
-                (None, Some(seeds.collect::<PyResult<_>>()?))
+                let seed_or_none = |item: &Bound<'py, PyAny>| {
+                    if item.is_none() { Ok(None) } else { seed_of(item).map(Some) }
+                };
+                let seeds = sequence(seed)?.iter().map(|item| seed_or_none(&item)).collect::<PyResult<_>>()?;
+                (None, Some(seeds))
             }
             Some(seed) => (Some(seed_of(seed)?), None),
         };
@@ -146,9 +152,9 @@ impl NativeVectorEnv {
             (None, Some(each)) => Seeds::Each(each),
             (None, None) => Seeds::Keep,
         };
-        let mask = mask.map(|mask| input::<bool>("reset_mask", mask, &FLAG)).transpose()?;
-        let mask = mask.as_ref().map(Input::slice);
         let options = options_of(options)?;
+        let mask = mask.map(|mask| flag_argument("reset_mask", mask)?.read(false)).transpose()?;
+        let mask = mask.as_ref().map(Flags::slice);
         let mut obs = result::<f32>(py, &[self.num_envs, self.dim])?;
         let row = obs.slice();
         self.inner.with(py, self.long, |inner| inner.env.reset(seeds, mask, &options, row))?;
@@ -165,7 +171,8 @@ impl NativeVectorEnv {
         Bound<'py, PyArrayDyn<bool>>,
         Option<Bound<'py, PyArrayDyn<f32>>>,
     )> {
-        let actions = ActionInput::read(actions, self.discrete(), self.num_envs, &self.action_shape)?;
+        let actions = ActionArgument::new(actions, self.discrete())?;
+        let actions = actions.read(!self.long && alone(py), self.num_envs, &self.action_shape)?;
         let (mut obs, mut rewards) =
             (result::<f32>(py, &[self.num_envs, self.dim])?, result::<f64>(py, &[self.num_envs])?);
         let (mut terminated, mut truncated) =
@@ -177,7 +184,12 @@ impl NativeVectorEnv {
                 StepOut { obs: obs_out, reward, terminated: term, truncated: trunc, final_obs: &mut inner.final_obs };
             inner.env.step(actions, out)?;
             let any = !inner.final_obs.is_empty() && term.iter().zip(trunc.iter()).any(|(a, b)| *a || *b);
-            Ok(any.then(|| inner.final_obs.clone()))
+            if !any {
+                return Ok(None);
+            }
+            let mut copy = zeroed(inner.final_obs.len())?;
+            copy.copy_from_slice(&inner.final_obs);
+            Ok(Some(copy))
         })?;
         let finals = finals.map(|data| data.into_pyarray(py).reshape([self.num_envs, self.dim])).transpose()?;
         let finals = finals.map(|array| array.to_dyn().clone());
@@ -194,7 +206,8 @@ impl NativeVectorEnv {
         truncated: &Bound<'_, PyAny>,
         final_obs: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let actions = ActionInput::read(actions, self.discrete(), self.num_envs, &self.action_shape)?;
+        let actions = ActionArgument::new(actions, self.discrete())?;
+        let actions = actions.read(false, self.num_envs, &self.action_shape)?;
         let mut obs = output::<f32>("obs", obs)?;
         let mut rewards = output::<f64>("rewards", rewards)?;
         let mut terminated = output::<bool>("terminated", terminated)?;
@@ -245,7 +258,8 @@ impl NativeVectorEnv {
         normalizer: Option<&Normalizer>,
     ) -> PyResult<()> {
         let t = count("t", t)?;
-        let said = SaidInput::read(actions, log_probs, values, self.discrete(), self.num_envs, &self.action_shape)?;
+        let said = SaidArgument::new(actions, log_probs, values, self.discrete())?;
+        let said = said.read(buffer, self.num_envs, &self.action_shape)?;
         let said = said.get();
         self.roll(py, buffer, normalizer, |env, buffer, normalizer| buffer.step(t, env, said, normalizer))
     }
@@ -268,9 +282,10 @@ impl NativeVectorEnv {
     }
 
     fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
-        let mut obs = vec![0.0; self.num_envs * self.dim];
+        let mut obs = result::<f32>(py, &[self.num_envs, self.dim])?;
+        let row = obs.slice();
         let states = self.inner.with(py, self.long, |inner| {
-            inner.env.observe(&mut obs)?; // refuses before the first reset
+            inner.env.observe(row)?; // refuses before the first reset
             let states = (0..inner.env.num_envs()).map(|i| inner.env.state(i)).collect::<Option<Vec<_>>>();
             states.ok_or_else(|| Error::config("states", "environments that tell their state", "others", "do without"))
         })?;
@@ -283,7 +298,7 @@ impl NativeVectorEnv {
     }
 
     fn set_states(&self, py: Python<'_>, states: &Bound<'_, PyAny>) -> PyResult<()> {
-        let states = input::<f64>("states", states, &REAL)?;
+        let states = argument::<f64>("states", states, &REAL)?.read(false)?;
         let [rows, width] = states.shape() else {
             return Err(value_error(
                 "states",

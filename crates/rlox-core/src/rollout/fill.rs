@@ -2,8 +2,8 @@
 
 use super::{PolicySaid, RolloutBuffer, Transition};
 use crate::{
-    Actions, AutoresetMode, DType, Ends, Error, Field, FieldData, Normalizer, ResetOptions, Result, Seeds, Space,
-    StepOut, VectorEnv, check_len, compute_gae_time_major,
+    Actions, AutoresetMode, DType, Ends, Error, Field, FieldData, FieldMut, Normalizer, ResetOptions, Result, Seeds,
+    Space, StepOut, VectorEnv, check_len, compute_gae_time_major,
 };
 
 pub(super) fn f32s(field: &Field) -> &[f32] {
@@ -12,7 +12,7 @@ pub(super) fn f32s(field: &Field) -> &[f32] {
 }
 
 pub(super) fn f32s_mut(field: &mut Field) -> &mut [f32] {
-    let FieldData::F32(data) = field.data_mut() else { return &mut [] };
+    let FieldMut::F32(data) = field.data_mut() else { return &mut [] };
     data
 }
 
@@ -22,7 +22,7 @@ fn bools(field: &Field) -> &[bool] {
 }
 
 fn bools_mut(field: &mut Field) -> &mut [bool] {
-    let FieldData::Bool(data) = field.data_mut() else { return &mut [] };
+    let FieldMut::Bool(data) = field.data_mut() else { return &mut [] };
     data
 }
 
@@ -168,16 +168,16 @@ impl RolloutBuffer {
         check_len("values", said.values.len(), n)?;
         let width = n * self.actions.width();
         match (self.actions.data_mut(), said.actions) {
-            (FieldData::I64(stored), Actions::Discrete(given)) => {
+            (FieldMut::I64(stored), Actions::Discrete(given)) => {
                 check_len("actions", given.len(), width)?;
                 stored[t * width..][..width].copy_from_slice(given);
             }
-            (FieldData::F32(stored), Actions::Continuous(given)) => {
+            (FieldMut::F32(stored), Actions::Continuous(given)) => {
                 check_len("actions", given.len(), width)?;
                 stored[t * width..][..width].copy_from_slice(given);
             }
             (stored, _) => {
-                let expected = if matches!(stored, FieldData::I64(_)) { "integer actions" } else { "f32 actions" };
+                let expected = if matches!(stored, FieldMut::I64(_)) { "integer actions" } else { "f32 actions" };
                 return Err(Error::space("actions", expected, "the other kind", "pass the buffer's action dtype"));
             }
         }
