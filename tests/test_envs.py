@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import warnings
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import ClosedError, VecEnv, envs, streams
 from rlox._rlox import env_ids
+from rlox.spaces import random_actions
 
 IDS = ["CartPole-v1", "Pendulum-v1"]
 KWARGS = {"CartPole-v1": {"sutton_barto_reward": True}, "Pendulum-v1": {"g": 3.5}}
@@ -241,3 +243,52 @@ def test_gymnasiums_wrappers_and_benchmark_take_a_single_environment():
         assert env.step(0)[0].shape == (5,)
     assert env.step(0)[4]["episode"]["l"] == 5
     assert benchmark_step(gym.make("rlox/Pendulum-v1"), target_duration=0.05, seed=0) > 100
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+@pytest.mark.parametrize("env_id", env_ids())
+def test_environments_go_on_exactly_from_a_state_taken_at_any_step(env_id, mode):
+    n, limit = 5, 7
+    make = partial(VecEnv, n, env_id=env_id, autoreset_mode=mode, max_episode_steps=limit)
+    env, rng = make(seed=3), np.random.default_rng(0)
+    env.reset()
+    for _ in range(20):
+        copy = make()
+        copy.set_state({name: array.copy() for name, array in env.get_state().items()})
+        assert np.array_equal(copy._native.observe(), env._native.observe())
+        over = env.get_state()["finished"]
+        if mode == "Disabled" and over.any():
+            options = {"reset_mask": over}
+            obs = [e.reset(options=options)[0] for e in (env, copy)]
+            assert np.array_equal(*obs)
+        env.drain_episodes()
+        for _ in range(1 if mode == "Disabled" else 3):
+            actions = random_actions(env.single_action_space, rng, (n,))
+            got, expected = copy.step(actions), env.step(actions)
+            for x, y in zip(got[:4], expected[:4], strict=True):
+                assert np.array_equal(x, y)
+        for x, y in zip(copy.drain_episodes(), env.drain_episodes(), strict=True):
+            assert np.array_equal(x, y)
+
+
+def test_states_that_make_no_sense_are_refused_and_change_nothing():
+    env = VecEnv(3, 0)
+    with pytest.raises(ValueError, match="reset"):
+        env.get_state()
+    env.reset()
+    good = env.get_state()
+    for name, bad in [
+        ("states", np.full((3, 4), np.inf)),
+        ("states", np.zeros((3, 5))),
+        ("states", np.zeros((2, 4))),
+        ("episode_steps", [-1, 0, 0]),
+        ("episode_returns", [0.0]),
+        ("finished", [2, 0, 0]),
+        ("streams", np.zeros((3, 5), int)),
+    ]:
+        with pytest.raises(ValueError, match=name):
+            env.set_state(good | {name: bad})
+    with pytest.raises(ValueError, match=r"state: .*streams"):
+        env.set_state({name: array for name, array in good.items() if name != "streams"})
+    for name, array in env.get_state().items():
+        assert np.array_equal(array, good[name]), name

@@ -237,18 +237,20 @@ def test_numbers_of_every_kind_and_layout_count_as_their_value(dtype, n):
     misaligned = raw[1:].view(dtype)
     misaligned[:] = rewards
     strided = np.repeat(rewards, 2)[::2]
-    for given in (rewards, strided, misaligned, strided[::-1][::-1], rewards.tolist()):
-        assert np.array_equal(rlox.compute_gae(given, zeros, dones, 0.0)[0], expected)
+    for numbers in (rewards, strided, misaligned, strided[::-1][::-1], rewards.tolist()):
+        assert np.array_equal(rlox.compute_gae(numbers, zeros, dones, 0.0)[0], expected)
     assert np.array_equal(
         rlox.compute_gae(zeros, rewards, dones, 0.0)[0] + rewards.astype(float),
         rlox.compute_gae(zeros, rewards.astype(float), dones, 0.0)[1],
     )
 
 
-def test_booleans_of_other_bytes_are_refused():
-    odd = np.array([0, 2, 255], np.uint8).view(bool)
-    with pytest.raises(ValueError, match="dones: .*booleans"):
-        rlox.compute_gae(np.ones(3), np.zeros(3), odd, 0.0)
+def test_booleans_of_other_bytes_are_true_as_numpy_has_it():
+    odd = np.array([0, 2, 255, 0, 1], np.uint8).view(bool)
+    plain = np.array([False, True, True, False, True])
+    for flags in (odd, np.repeat(odd, 2)[::2]):
+        got = rlox.compute_gae(np.ones(5), np.zeros(5), flags, 0.0)
+        assert np.array_equal(got, rlox.compute_gae(np.ones(5), np.zeros(5), plain, 0.0))
 
 
 def test_single_precision_is_computed_in_double():

@@ -156,34 +156,48 @@ def collect_rollout(
         space.shape or (),
         action_dtype=spaces.action_dtype(space),
     )
-    act, worth = _policy(policy, space, env.action_stream)
+    if policy is None:
+        chosen = spaces.random_actions(space, env.action_stream, (n_steps, env.num_envs))
+        env.begin_rollout(buffer)
+        zeros = np.zeros(env.num_envs, np.float32)
+        log_probs = zeros + np.float32(spaces.uniform_log_prob(space))
+        for t, actions in enumerate(chosen):
+            env.step_rollout(buffer, t, actions, log_probs, zeros)
+        buffer.finish(zeros, gamma, gae_lambda, np.zeros(len(buffer.final_index), np.float32))
+        return _batch(buffer)
+    act, worth = _policy(policy)
     env.begin_rollout(buffer)
     obs = buffer.obs
     for t in range(n_steps):
         env.step_rollout(buffer, t, *act(obs[t]))
     final_values = worth(buffer.final_obs) if len(buffer.final_index) else None
     buffer.finish(worth(buffer.last_obs), gamma, gae_lambda, final_values)
+    return _batch(buffer)
+
+
+def _batch(buffer: RolloutBuffer) -> RolloutBatch:
     names = RolloutBatch.__dataclass_fields__
     return RolloutBatch(**{name: getattr(buffer, name) for name in names})
 
 
 def _policy(
-    policy: Any, space: gym.Space[Any], stream: np.random.Generator
+    policy: Any,
 ) -> tuple[Callable[[Floats], Said], Callable[[Floats], npt.ArrayLike]]:
     """What to do with observations, and what they are worth, for each kind of policy."""
     if hasattr(policy, "get_action_and_logprob"):
         return _torch_policy(policy)
-    if policy is None:
-        log_prob = spaces.uniform_log_prob(space)
+    if not callable(policy):
+        raise TypeError(
+            "policy: expected None, a function of observations or a torch module with "
+            f"get_action_and_logprob and get_value, got {type(policy).__name__}; pass one of them"
+        )
 
     def act(obs: Floats) -> Said:
-        zeros = np.zeros(len(obs), np.float32)
-        if policy is None:
-            return spaces.random_actions(space, stream, (len(obs),)), zeros + log_prob, zeros
         said = policy(obs)
         if isinstance(said, tuple):
             actions, log_probs, values = said
             return actions, log_probs, values
+        zeros = np.zeros(len(obs), np.float32)
         return said, zeros, zeros
 
     return act, lambda obs: act(obs)[2]

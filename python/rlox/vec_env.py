@@ -258,8 +258,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
                 "make the VecEnv with autoreset_mode=AutoresetMode.SAME_STEP"
             )
         check_collection(n, policy)
-        nowhere = np.zeros(self.num_envs, np.bool_)
-        start = self._native.reset(None, nowhere) if self._started else self.reset_all()
+        start = self._native.observe() if self._started else self.reset_all()
         choose = self.action_stream if policy is None else policy
         return collect_steps(self._native, start, self.single_action_space, n, choose)
 
@@ -297,6 +296,34 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         (array([], dtype=float64), array([], dtype=int64))
         """
         return self._native.drain_episodes()
+
+    def get_state(self) -> dict[str, npt.NDArray[Any]]:
+        """What the environments remember, for `set_state` of an equal VecEnv.
+
+        Returns:
+            states float64 (n, k), episode_returns float64 (n,), episode_steps int64 (n,), finished
+            bool (n,), streams int64 (n, 6): each environment's random stream.
+
+        Raises:
+            ValueError: Before the first reset.
+
+        >>> env, copy = VecEnv(n=2, seed=0), VecEnv(n=2)
+        >>> _ = env.reset_all(), env.step_all([0, 1])
+        >>> copy.set_state(env.get_state())
+        >>> bool((copy.step_all([0, 0])["obs"] == env.step_all([0, 0])["obs"]).all())
+        True
+        """
+        return self._native.get_state()
+
+    def set_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        """Puts the environments where `get_state` found them; they go on from there.
+
+        Raises:
+            ValueError: An array is missing, of another shape, or makes no sense. Nothing has
+                changed then.
+        """
+        self._native.set_state(state)
+        self._started = True
 
     @property
     def action_stream(self) -> np.random.Generator:

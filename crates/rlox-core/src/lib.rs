@@ -39,4 +39,4 @@ pub use policy::{ActionsMut, Policy, PolicyOut, RandomPolicy};
 pub use rng::{Pcg64, Pcg64State, SeedSequence};
 pub use rollout::{PolicySaid, RolloutBuffer, Transition, collect};
 pub use space::Space;
-pub use vector::{AutoresetMode, Seeds, StepOut, VecEnv, VectorEnv};
+pub use vector::{AutoresetMode, Progress, Seeds, StepOut, VecEnv, VectorEnv};

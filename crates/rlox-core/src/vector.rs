@@ -51,6 +51,17 @@ impl StepOut<'_> {
     }
 }
 
+/// Where an environment stands in its episode.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// Steps made.
+    pub steps: u32,
+    /// The sum of their rewards.
+    pub episode_return: f64,
+    /// The episode is over, and the next one has not begun.
+    pub finished: bool,
+}
+
 /// N environments of one kind. One dynamic call per batch, never per environment.
 pub trait VectorEnv: Send {
     /// How many environments there are.
@@ -94,6 +105,15 @@ pub trait VectorEnv: Send {
     /// # Errors
     /// Those of [`Env::set_state`], [`Error::Shape`] if there is no such index.
     fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()>;
+
+    /// Where environment `index` stands in its episode; `None` if there is no such index.
+    fn progress(&self, index: usize) -> Option<Progress>;
+
+    /// Puts environment `index` where it stood in an episode, after [`VectorEnv::set_state`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if there is no such index.
+    fn set_progress(&mut self, index: usize, progress: Progress) -> Result<()>;
 
     /// The random streams, one per environment.
     fn rngs(&self) -> Vec<Pcg64>;
@@ -218,6 +238,13 @@ impl<E: Env> VecEnv<E> {
     }
 }
 
+fn check_index(index: usize, num_envs: usize) -> Result<()> {
+    if index < num_envs {
+        return Ok(());
+    }
+    Err(Error::shape("index", format!("less than {num_envs}"), index.to_string(), "name an environment"))
+}
+
 /// The generator Gymnasium gives environment `index` under the seed `base`.
 fn seeded(base: u64, index: usize) -> Pcg64 {
     Pcg64::seed_from(u128::from(base) + index as u128)
@@ -330,17 +357,24 @@ impl<E: Env> VectorEnv for VecEnv<E> {
     }
 
     fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()> {
-        let num_envs = self.slots.len();
-        let Some(slot) = self.slots.get_mut(index) else {
-            return Err(Error::shape(
-                "index",
-                format!("less than {num_envs}"),
-                index.to_string(),
-                "name an environment",
-            ));
-        };
+        check_index(index, self.slots.len())?;
+        let slot = &mut self.slots[index];
         slot.env.set_state(state, &mut self.last_obs[index * self.dim..(index + 1) * self.dim])?;
         (slot.phase, slot.steps, slot.episode_return) = (Phase::Running, 0, 0.0);
+        self.recount();
+        Ok(())
+    }
+
+    fn progress(&self, index: usize) -> Option<Progress> {
+        let Slot { phase, steps, episode_return, .. } = self.slots.get(index)?;
+        Some(Progress { steps: *steps, episode_return: *episode_return, finished: *phase == Phase::Finished })
+    }
+
+    fn set_progress(&mut self, index: usize, progress: Progress) -> Result<()> {
+        check_index(index, self.slots.len())?;
+        let slot = &mut self.slots[index];
+        (slot.steps, slot.episode_return) = (progress.steps, progress.episode_return);
+        slot.phase = if progress.finished { Phase::Finished } else { Phase::Running };
         self.recount();
         Ok(())
     }

@@ -14,7 +14,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyTuple};
 use rlox_core::{Float, flags_from_numbers};
 
-use crate::array::{FromArray, call, elements, holds_booleans};
+use crate::array::{Elements, FromArray, call, typed};
+use crate::detach::times_others_ran;
 use crate::error::{to_py, type_error, value_error};
 use crate::recycling::Scratch;
 
@@ -111,41 +112,56 @@ pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResu
 /// An argument whose Python code has run.
 pub(crate) struct Argument<'py, T> {
     name: &'static str,
-    array: Bound<'py, PyUntypedArray>,
-    converted: Option<Vec<T>>,
+    found: Found<'py, T>,
+}
+
+enum Found<'py, T> {
+    /// An array of `T`, when Python code had run so many times.
+    Typed(Bound<'py, PyArrayDyn<T>>, usize),
+    /// Other numbers, to be converted.
+    Other(Bound<'py, PyUntypedArray>),
+    /// Many other numbers, converted already, and their shape.
+    Converted(Vec<T>, Vec<usize>),
 }
 
 /// Takes whatever `np.asarray` takes, of numbers of these kinds. May run Python code.
 ///
 /// Raises `TypeError` for other kinds of elements, `ValueError` for ragged input.
-pub(crate) fn argument<'py, T: FromArray + Send>(
+pub(crate) fn argument<'py, T: FromArray>(
     name: &'static str,
     object: &Bound<'py, PyAny>,
     kinds: &Kinds,
 ) -> PyResult<Argument<'py, T>> {
-    if let Ok(array) = object.cast::<PyArrayDyn<T>>() {
-        // Far the most frequent case.
-        return Ok(Argument { name, array: array.as_untyped().clone(), converted: None });
+    if let Some(array) = typed::<T>(object) {
+        return Ok(Argument { name, found: Found::Typed(array.clone(), times_others_ran()) });
     }
     let mut array = asarray(name, object)?;
     let py = object.py();
     let dtype = array.dtype();
     let kind = char::from(dtype.kind());
-    if !kinds.accepted.contains(kind) && array.len() > 0 {
+    let wrong = !kinds.accepted.contains(kind);
+    if wrong && array.len() > 0 {
         let expected = format!("an array of {}", kinds.described);
         return Err(type_error(name, &expected, &dtype_of(&array), "convert it first"));
     }
-    let known = dtype.is_native_byteorder() != Some(false) && array.is_aligned() && dtype.itemsize() <= 8;
-    if !known || dtype.itemsize() == 2 && kind == 'f' || !kinds.accepted.contains(kind) {
+    let half_or_long = kind == 'f' && !matches!(dtype.itemsize(), 4 | 8);
+    if wrong || half_or_long || dtype.is_native_byteorder() == Some(false) || !array.is_aligned() {
         let keywords = PyDict::new(py);
         keywords.set_item("order", "C")?;
         keywords.set_item("subok", false)?;
         let convert = array.getattr("astype")?;
         array = call(&convert, &PyTuple::new(py, [numpy::dtype::<T>(py)])?, Some(&keywords))?.cast_into()?;
     }
-    let long = array.len() > LONG && array.cast::<PyArrayDyn<T>>().is_err();
-    let converted = if long { T::from_array(&array, true).transpose()? } else { None };
-    Ok(Argument { name, array, converted })
+    let found = if let Some(array) = typed::<T>(array.as_any()) {
+        Found::Typed(array.clone(), times_others_ran())
+    } else if array.len() > LONG
+        && let Some(numbers) = T::from_array(&array, true).transpose()?
+    {
+        Found::Converted(numbers, array.shape().to_vec())
+    } else {
+        Found::Other(array)
+    };
+    Ok(Argument { name, found })
 }
 
 impl<'py, T: FromArray> Argument<'py, T> {
@@ -156,30 +172,38 @@ impl<'py, T: FromArray> Argument<'py, T> {
     ///
     /// Raises `ValueError` for an array that is being written to.
     pub(crate) fn read(self, hold: bool) -> PyResult<Input<'py, T>> {
-        if let Some(numbers) = self.converted {
-            return Ok(Input::Own(numbers, self.array.shape().to_vec()));
-        }
-        if let Ok(array) = self.array.cast::<PyArrayDyn<T>>()
-            && elements(array).is_some()
-        {
-            if hold {
-                return Ok(Input::Held(array.clone()));
-            }
-            let busy = |error: numpy::BorrowError| {
-                value_error(self.name, "an array that nobody writes to", &error.to_string(), "pass a copy")
-            };
-            return Ok(Input::Guarded(array.try_readonly().map_err(busy)?));
-        }
-        let strange = || {
-            let got = "one that changed while the arguments were read, or is misaligned";
-            value_error(self.name, "an array of numbers", got, "pass a copy")
+        let copied = |array: &Bound<'py, PyUntypedArray>| {
+            // What Python made of the array since is refused, not converted: that would run Python again.
+            let got = "one that changed while the arguments were read";
+            let changed = || value_error(self.name, "an array of numbers", got, "pass a copy");
+            Ok(Input::Own(T::from_array(array, false).ok_or_else(changed)??, array.shape().to_vec()))
         };
-        let numbers = T::from_array(&self.array, false).ok_or_else(strange)??;
-        Ok(Input::Own(numbers, self.array.shape().to_vec()))
+        let array = match self.found {
+            Found::Converted(numbers, shape) => return Ok(Input::Own(numbers, shape)),
+            Found::Other(array) => return copied(&array),
+            Found::Typed(array, times) => {
+                if times != times_others_ran() && typed::<T>(array.as_any()).is_none() {
+                    return copied(array.as_untyped());
+                }
+                array
+            }
+        };
+        let Some(elements) = Elements::of(&array) else { return copied(array.as_untyped()) };
+        if hold {
+            return Ok(Input::Held(elements));
+        }
+        let busy = |error: numpy::BorrowError| {
+            value_error(self.name, "an array that nobody writes to", &error.to_string(), "pass a copy")
+        };
+        Ok(Input::Guarded(array.try_readonly().map_err(busy)?))
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.array.len()
+        match &self.found {
+            Found::Typed(array, _) => array.len(),
+            Found::Other(array) => array.len(),
+            Found::Converted(numbers, _) => numbers.len(),
+        }
     }
 }
 
@@ -188,31 +212,31 @@ pub(crate) enum Input<'py, T: Element> {
     /// Guarded against other calls of this module that would write to it.
     Guarded(PyReadonlyArrayDyn<'py, T>),
     /// As [`Argument::read`] says.
-    Held(Bound<'py, PyArrayDyn<T>>),
+    Held(Elements<'py, T>),
     /// A copy, and its shape.
     Own(Vec<T>, Vec<usize>),
 }
 
-impl<T: Element> Input<'_, T> {
+impl<T: Element + 'static> Input<'_, T> {
     pub(crate) fn shape(&self) -> &[usize] {
         match self {
             Self::Guarded(array) => array.shape(),
-            Self::Held(array) => array.shape(),
+            Self::Held(elements) => elements.shape(),
             Self::Own(_, shape) => shape,
         }
     }
 
-    /// The elements. The fallbacks never happen: the constructors made sure of the layout.
+    /// The elements. The fallback never happens: [`Argument::read`] made sure of the layout.
     pub(crate) fn slice(&self) -> &[T] {
         match self {
             Self::Guarded(array) => array.as_slice().unwrap_or(&[]),
-            Self::Held(array) => elements(array).unwrap_or(&[]),
+            Self::Held(elements) => elements.slice(),
             Self::Own(numbers, _) => numbers,
         }
     }
 }
 
-impl<T: Element + Copy> Input<'_, T> {
+impl<T: Element + Copy + 'static> Input<'_, T> {
     /// Whether any of the elements lies at these addresses.
     pub(crate) fn overlaps(&self, addresses: &Range<usize>) -> bool {
         let here = self.slice().as_ptr_range();
@@ -233,12 +257,17 @@ pub(crate) enum FlagArgument<'py> {
 
 /// Takes boolean arrays as they are, and numbers if they are 0 or 1. May run Python code.
 pub(crate) fn flag_argument<'py>(name: &'static str, object: &Bound<'py, PyAny>) -> PyResult<FlagArgument<'py>> {
+    if typed::<bool>(object).is_some() {
+        return Ok(FlagArgument::Booleans(argument(name, object, &FLAG)?));
+    }
     let array = asarray(name, object)?;
     let object = array.as_any();
-    if array.cast::<PyArrayDyn<bool>>().is_ok() {
-        Ok(FlagArgument::Booleans(argument(name, object, &FLAG)?))
-    } else if array.cast::<PyArrayDyn<f32>>().is_ok() {
+    if typed::<f64>(object).is_some() {
+        Ok(FlagArgument::Doubles(argument(name, object, &REAL)?))
+    } else if typed::<f32>(object).is_some() {
         Ok(FlagArgument::Singles(argument(name, object, &REAL)?))
+    } else if typed::<bool>(object).is_some() {
+        Ok(FlagArgument::Booleans(argument(name, object, &FLAG)?))
     } else {
         Ok(FlagArgument::Doubles(argument(name, object, &REAL)?))
     }
@@ -248,16 +277,7 @@ impl<'py> FlagArgument<'py> {
     /// As [`Argument::read`]; numbers are converted at once.
     pub(crate) fn read(self, hold: bool) -> PyResult<Flags<'py>> {
         match self {
-            Self::Booleans(flags) => {
-                let name = flags.name;
-                if let Ok(array) = flags.array.cast::<PyArrayDyn<bool>>()
-                    && !holds_booleans(array)
-                {
-                    let got = "other bytes than 0 and 1";
-                    return Err(value_error(name, "an array of booleans", got, "pass array != 0"));
-                }
-                Ok(Flags::Borrowed(flags.read(hold)?))
-            }
+            Self::Booleans(flags) => Ok(Flags::Borrowed(flags.read(hold)?)),
             Self::Singles(numbers) => converted(numbers, hold),
             Self::Doubles(numbers) => converted(numbers, hold),
         }
@@ -311,7 +331,7 @@ pub(crate) fn output<'py, T: Element>(
     let dtype = || text_of(numpy::dtype::<T>(object.py()).as_any(), "str");
     let wanted = || format!("a writeable C-contiguous array of {}", dtype());
     let fix = "allocate it with np.empty of that dtype";
-    let Ok(array) = object.cast::<PyArrayDyn<T>>() else {
+    let Some(array) = typed::<T>(object) else {
         let got = object.cast::<PyUntypedArray>().map(dtype_of);
         return Err(type_error(argument, &wanted(), &got.unwrap_or_else(|_| object.get_type().to_string()), fix));
     };

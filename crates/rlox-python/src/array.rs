@@ -1,6 +1,7 @@
 //! NumPy's memory and Python's calls. The only file of this crate that holds `unsafe`.
 #![expect(unsafe_code, reason = "memory shared with NumPy, and calls into Python that may never come back")]
 
+use std::any::TypeId;
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
@@ -13,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rlox_core::{DType, FieldMut, RolloutBuffer};
 
-use crate::detach::detached;
+use crate::detach::{detached, others_may_run};
 use crate::recycling::{self, no_memory};
 
 unsafe extern "C-unwind" {
@@ -39,6 +40,7 @@ pub(crate) fn call<'py>(
     args: &Bound<'py, PyTuple>,
     kwargs: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    others_may_run();
     let hang = Hang;
     // SAFETY: the objects live, the GIL is held, and null stands for no keywords.
     let result =
@@ -48,31 +50,58 @@ pub(crate) fn call<'py>(
     unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
 }
 
-/// The elements of a C-contiguous, aligned array; None if it is not.
-///
-/// The caller keeps the GIL, runs no Python code and writes to no array of others while it reads them.
-pub(crate) fn elements<'a, T: Element>(array: &'a Bound<'_, PyArrayDyn<T>>) -> Option<&'a [T]> {
-    if !array.is_c_contiguous() {
-        return None;
+/// The object as an array of `T`, if it is one.
+pub(crate) fn typed<'a, 'py, T: Element>(object: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyArrayDyn<T>>> {
+    let array = object.cast::<PyUntypedArray>().ok()?;
+    if array.dtype().is(numpy::dtype::<T>(object.py())) {
+        // SAFETY: an array, and its dtype is the very object; comparing dtypes by their properties costs ten times that.
+        return Some(unsafe { object.cast_unchecked() });
     }
-    // SAFETY: the caller's promise above: nobody else can write, move or free the memory.
-    unsafe { array.as_slice() }.ok()
+    object.cast().ok()
 }
 
-/// Whether every boolean of an array is the byte 0 or 1; NumPy lets views of other numbers be anything.
+/// The elements of a C-contiguous, aligned array, borrowed without a guard.
 ///
-/// The caller keeps the GIL meanwhile.
-pub(crate) fn holds_booleans(array: &Bound<'_, PyArrayDyn<bool>>) -> bool {
-    // SAFETY: bytes of any value may be read as u8, and nobody writes them meanwhile.
-    let view = unsafe { array.as_raw_array().cast::<u8>().deref_into_view() };
-    match view.as_slice() {
-        Some(bytes) => bytes.iter().fold(0, |all, byte| all | byte) <= 1,
-        None => view.iter().all(|byte| *byte <= 1),
+/// Whoever reads them keeps the GIL meanwhile, runs no Python code and writes to no array of others.
+pub(crate) struct Elements<'py, T> {
+    array: Bound<'py, PyArrayDyn<T>>,
+    start: *const T,
+}
+
+impl<'py, T: Element + 'static> Elements<'py, T> {
+    /// None if the array is not C-contiguous and aligned, or holds booleans of other bytes than 0 and 1, which NumPy
+    /// lets views of other numbers have.
+    pub(crate) fn of(array: &Bound<'py, PyArrayDyn<T>>) -> Option<Self> {
+        if !array.is_c_contiguous() || !array.is_aligned() {
+            return None;
+        }
+        // An array without elements may point anywhere.
+        let start = if array.is_empty() { std::ptr::dangling() } else { array.data().cast_const() };
+        let elements = Self { array: array.clone(), start };
+        elements.holds_valid().then_some(elements)
+    }
+
+    fn holds_valid(&self) -> bool {
+        if TypeId::of::<T>() != TypeId::of::<bool>() {
+            return true;
+        }
+        // SAFETY: a byte each, of any value; nobody writes them meanwhile.
+        let bytes = unsafe { std::slice::from_raw_parts(self.start.cast::<u8>(), self.array.len()) };
+        bytes.iter().fold(0, |all, byte| all | byte) <= 1
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        self.array.shape()
+    }
+
+    pub(crate) fn slice(&self) -> &[T] {
+        // SAFETY: looked at when made; by the promise above nobody has changed the array since.
+        unsafe { std::slice::from_raw_parts(self.start, self.array.len()) }
     }
 }
 
 /// An array of other numbers, of any strides, as C-contiguous elements of `Self`, by the rules of Rust's `as`.
-pub(crate) trait FromArray: Element + Copy + Send {
+pub(crate) trait FromArray: Element + Copy + Send + 'static {
     /// None for an array of other elements, or misaligned ones. The GIL may be let go meanwhile only if `long`.
     fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>>;
 }
@@ -108,7 +137,7 @@ macro_rules! from_array {
                     return None;
                 }
                 $(
-                    if let Ok(array) = array.cast::<PyArrayDyn<$source>>() {
+                    if let Some(array) = typed::<$source>(array.as_any()) {
                         return Some(collected(array, long, |x: $source| x.as_()));
                     }
                 )*

@@ -1,10 +1,11 @@
-//! Calls without the GIL.
+//! Calls without the GIL, and how to tell whether there were any.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pyo3::prelude::*;
 
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
+static TIMES: AtomicUsize = AtomicUsize::new(0);
 
 /// Counts a call while it lives.
 struct Running;
@@ -18,6 +19,7 @@ impl Drop for Running {
 /// Calls `f` without the GIL.
 pub(crate) fn detached<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) -> R {
     RUNNING.fetch_add(1, Ordering::SeqCst);
+    others_may_run();
     let _running = Running;
     py.detach(f)
 }
@@ -25,4 +27,14 @@ pub(crate) fn detached<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) ->
 /// Whether no call runs without the GIL. Asked with the GIL held, the answer stays true until the GIL is let go.
 pub(crate) fn alone(_py: Python<'_>) -> bool {
     RUNNING.load(Ordering::SeqCst) == 0
+}
+
+/// Notes that Python code is about to run, of this thread or of others.
+pub(crate) fn others_may_run() {
+    TIMES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// How often Python code may have run so far: as long as it stays the same, no array has changed its dtype or shape.
+pub(crate) fn times_others_ran() -> usize {
+    TIMES.load(Ordering::Relaxed)
 }

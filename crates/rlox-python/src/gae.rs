@@ -2,7 +2,7 @@
 
 use bytemuck::Pod;
 use num_traits::AsPrimitive;
-use numpy::{Element, PyArrayDyn, PyUntypedArrayMethods};
+use numpy::{Element, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyFloat;
 use rlox_core::{
@@ -12,7 +12,7 @@ use rlox_core::{
 use crate::argument::{
     Argument, FlagArgument, Flags, Input, REAL, argument, asarray, count, flag_argument, out_slice, output,
 };
-use crate::array::{FromArray, result};
+use crate::array::{FromArray, result, typed};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error, value_error};
 
@@ -66,7 +66,7 @@ pub(crate) fn compute_gae<'py>(
     out: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
 ) -> PyResult<Pair<'py>> {
     let rewards = asarray("rewards", rewards)?;
-    let single = rewards.cast::<PyArrayDyn<f32>>().is_ok();
+    let single = typed::<f32>(rewards.as_any()).is_some();
     let call = Call { rewards: rewards.as_any(), values, last_value, final_values, gamma, lam, out };
     let ends = EndsArgument::new(dones, terminated, truncated)?;
     if single { call.run::<f32>(ends) } else { call.run::<f64>(ends) }
@@ -236,7 +236,7 @@ pub(crate) fn compute_gae_batched<'py>(
 ) -> PyResult<Pair<'py>> {
     let n_steps = count("n_steps", n_steps)?;
     let rewards = asarray("rewards", rewards)?;
-    let (rewards, single) = (rewards.as_any(), rewards.cast::<PyArrayDyn<f32>>().is_ok());
+    let (rewards, single) = (rewards.as_any(), typed::<f32>(rewards.as_any()).is_some());
     if single {
         run_batched::<f32>(rewards, values, dones, last_values, n_steps, gamma, lam)
     } else {

@@ -17,6 +17,7 @@ mod recycling;
 mod rollout;
 mod settings;
 mod shared;
+mod state;
 mod vector;
 
 use pyo3::prelude::*;

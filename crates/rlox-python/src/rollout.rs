@@ -189,7 +189,7 @@ impl RolloutBuffer {
     }
 
     /// The call's input, or a copy of it where it lies in a field, to which the call writes.
-    pub(crate) fn apart<'py, T: Element + Copy>(&self, input: Input<'py, T>) -> Input<'py, T> {
+    pub(crate) fn apart<'py, T: Element + Copy + 'static>(&self, input: Input<'py, T>) -> Input<'py, T> {
         if self.fields.iter().any(|(_, memory)| input.overlaps(&memory.range())) { input.into_copy() } else { input }
     }
 }

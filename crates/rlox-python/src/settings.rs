@@ -54,12 +54,6 @@ pub(crate) fn arguments_of(kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Vec<(
     Ok(arguments)
 }
 
-pub(crate) fn state_item<'py>(dict: &Bound<'py, PyDict>, key: &str) -> PyResult<Bound<'py, PyAny>> {
-    let missing =
-        || value_error("states", &format!("the key {key:?}"), "a dict without it", "pass what rng_states() gave");
-    dict.get_item(key)?.ok_or_else(missing)
-}
-
 pub(crate) fn space_dict<'py>(py: Python<'py>, space: &Space) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     match space {

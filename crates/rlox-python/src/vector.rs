@@ -5,26 +5,27 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{
-    AutoresetMode, EnvSpec, Error, Normalizer as CoreNormalizer, Pcg64, Pcg64State, Result, RolloutBuffer as Core,
-    Seeds, Space, StepOut, VectorEnv,
+    AutoresetMode, EnvSpec, Error, Normalizer as CoreNormalizer, Result, RolloutBuffer as Core, Seeds, Space, StepOut,
+    VectorEnv,
 };
 
-use crate::argument::{Flags, REAL, argument, count, expect_shape, flag_argument, out_slice, output, sequence};
+use crate::argument::{Flags, count, expect_shape, flag_argument, out_slice, output, sequence};
 use crate::array::{fresh, result};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, value_error};
 use crate::normalize::Normalizer;
 use crate::recycling::zeroed;
 use crate::rollout::{ActionArgument, RolloutBuffer, SaidArgument};
-use crate::settings::{arguments_of, limit_of, options_of, seed_of, space_dict, state_item};
+use crate::settings::{arguments_of, limit_of, options_of, seed_of, space_dict};
 use crate::shared::Shared;
+use crate::state;
 
 /// From how many environments, or numbers of observations, on a call may take more than 5 us.
 const LONG: usize = 128;
 const LONG_OBS: usize = 4096;
 
-struct Inner {
-    env: Box<dyn VectorEnv>,
+pub(crate) struct Inner {
+    pub(crate) env: Box<dyn VectorEnv>,
     final_obs: Vec<f32>,
 }
 
@@ -297,54 +298,23 @@ impl NativeVectorEnv {
         Ok(array.into_array())
     }
 
-    fn set_states(&self, py: Python<'_>, states: &Bound<'_, PyAny>) -> PyResult<()> {
-        let states = argument::<f64>("states", states, &REAL)?.read(false)?;
-        let [rows, width] = states.shape() else {
-            return Err(value_error(
-                "states",
-                "shape (n, k)",
-                &format!("{:?}", states.shape()),
-                "pass what states() gave",
-            ));
-        };
-        if *rows != self.num_envs || *width == 0 {
-            return Err(value_error(
-                "states",
-                "one row per environment",
-                &format!("{:?}", states.shape()),
-                "pass what states() gave",
-            ));
-        }
-        let data = states.slice();
-        self.inner.with(py, self.long, |inner| {
-            data.chunks_exact(*width).enumerate().try_for_each(|(i, state)| inner.env.set_state(i, state))
-        })
+    fn get_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let states = self.states(py)?;
+        state::take(py, &self.inner, self.num_envs, states)
+    }
+
+    fn set_state(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
+        state::put(py, &self.inner, self.num_envs, state)
     }
 
     fn rng_states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let rngs = self.inner.with(py, false, |inner| Ok(inner.env.rngs()))?;
-        let dicts = rngs.iter().map(|rng| {
-            let state = rng.state();
-            let dict = PyDict::new(py);
-            dict.set_item("state", state.state)?;
-            dict.set_item("inc", state.inc)?;
-            dict.set_item("has_uint32", u32::from(state.has_uint32))?;
-            dict.set_item("uinteger", state.uinteger)?;
-            Ok(dict)
-        });
+        let dicts = rngs.iter().map(|rng| state::stream_dict(py, rng));
         PyList::new(py, dicts.collect::<PyResult<Vec<_>>>()?)
     }
 
     fn set_rng_states(&self, py: Python<'_>, states: Vec<Bound<'_, PyDict>>) -> PyResult<()> {
-        let rngs = states.iter().map(|dict| {
-            Ok(Pcg64::from_state(Pcg64State {
-                state: state_item(dict, "state")?.extract()?,
-                inc: state_item(dict, "inc")?.extract()?,
-                has_uint32: state_item(dict, "has_uint32")?.extract::<u32>()? != 0,
-                uinteger: state_item(dict, "uinteger")?.extract()?,
-            }))
-        });
-        let rngs = rngs.collect::<PyResult<Vec<_>>>()?;
+        let rngs = states.iter().map(state::stream_from).collect::<PyResult<Vec<_>>>()?;
         self.inner.with(py, false, |inner| inner.env.set_rngs(&rngs))
     }
 }
