@@ -159,7 +159,7 @@ class NativeVectorEnv:
         env_id: str,
         num_envs: int,
         seed: int | None = None,
-        autoreset_mode: str = "SameStep",
+        autoreset_mode: str | None = None,
         max_episode_steps: int | None = None,
         kwargs: Mapping[str, float] | None = None,
     ) -> NativeVectorEnv: ...

@@ -145,14 +145,25 @@ impl RunningMeanStd {
             let expected = format!("rows of {dim} numbers");
             return Err(Error::shape("rows", expected, format!("{} numbers", rows.len()), "pass whole rows"));
         }
-        for row in rows.chunks_exact_mut(dim) {
-            for ((x, mean), var) in row.iter_mut().zip(&self.mean).zip(&self.var) {
-                *x = ((f64::from(*x) - mean) / (var + epsilon).sqrt()).clamp(-clip, clip) as f32;
+        // Blocks of columns, so that their deviations are computed once for all rows and need no memory.
+        let mut deviations = [0.0; COLUMNS];
+        for from in (0..dim).step_by(COLUMNS) {
+            let (mean, var) = (&self.mean[from..], &self.var[from..]);
+            for (deviation, var) in deviations.iter_mut().zip(var) {
+                *deviation = (var + epsilon).sqrt();
+            }
+            for row in rows.chunks_exact_mut(dim) {
+                for ((x, mean), deviation) in row[from..].iter_mut().zip(mean).zip(&deviations) {
+                    *x = ((f64::from(*x) - mean) / deviation).clamp(-clip, clip) as f32;
+                }
             }
         }
         Ok(())
     }
 }
+
+/// How many columns are normalised at a time.
+const COLUMNS: usize = 64;
 
 /// Chan et al.'s update of (mean, variance, count) by a batch's.
 fn merge(into: (&mut [f64], &mut [f64]), count: &mut f64, batch: (&[f64], &[f64]), batch_count: f64) {

@@ -9,6 +9,7 @@ use numpy::{
     Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray,
     PyUntypedArrayMethods,
 };
+use pyo3::PyTypeCheck;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyTuple};
@@ -38,6 +39,42 @@ pub(crate) fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize
     index.extract().map_err(|_| {
         PyMemoryError::new_err(format!("{argument}: expected less than 2**64, got {}; ask for less", shown(&index)))
     })
+}
+
+/// A number.
+pub(crate) fn number(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<f64> {
+    object.extract().map_err(|_| type_error(argument, "a number", &shown(object), "pass a float"))
+}
+
+/// Numbers with defaults, for `from_py_with`: each function is named as its argument.
+pub(crate) mod numbers {
+    use pyo3::prelude::*;
+
+    macro_rules! numbers {
+        ($($name:ident)*) => {
+            $(
+                pub(crate) fn $name(object: &Bound<'_, PyAny>) -> PyResult<f64> {
+                    super::number(stringify!($name), object)
+                }
+            )*
+        };
+    }
+    numbers!(gamma lam gae_lambda clip_obs clip_reward epsilon);
+}
+
+/// A text.
+pub(crate) fn text(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<String> {
+    object.extract().map_err(|_| type_error(argument, "a string", &shown(object), "pass a str"))
+}
+
+/// One of this module's own objects.
+pub(crate) fn instance<'a, 'py, T: PyTypeCheck>(
+    argument: &str,
+    object: &'a Bound<'py, PyAny>,
+    name: &str,
+) -> PyResult<&'a Bound<'py, T>> {
+    let wrong = |_| type_error(argument, &format!("a rlox.{name}"), &object.get_type().to_string(), "pass one");
+    object.cast().map_err(wrong)
 }
 
 /// A shape: a sequence of counts, or a single count.

@@ -10,7 +10,7 @@ use rlox_core::{
 };
 
 use crate::argument::{
-    Argument, FlagArgument, Flags, Input, REAL, argument, asarray, count, flag_argument, out_slice, output,
+    Argument, FlagArgument, Flags, Input, REAL, argument, asarray, count, flag_argument, numbers, out_slice, output,
 };
 use crate::array::{FromArray, result, typed};
 use crate::detach::{alone, detached};
@@ -58,8 +58,8 @@ pub(crate) fn compute_gae<'py>(
     values: &Bound<'py, PyAny>,
     dones: Option<&Bound<'py, PyAny>>,
     last_value: &Bound<'py, PyAny>,
-    gamma: f64,
-    lam: f64,
+    #[pyo3(from_py_with = numbers::gamma)] gamma: f64,
+    #[pyo3(from_py_with = numbers::lam)] lam: f64,
     terminated: Option<&Bound<'py, PyAny>>,
     truncated: Option<&Bound<'py, PyAny>>,
     final_values: Option<&Bound<'py, PyAny>>,
@@ -231,8 +231,8 @@ pub(crate) fn compute_gae_batched<'py>(
     dones: &Bound<'py, PyAny>,
     last_values: &Bound<'py, PyAny>,
     n_steps: &Bound<'py, PyAny>,
-    gamma: f64,
-    lam: f64,
+    #[pyo3(from_py_with = numbers::gamma)] gamma: f64,
+    #[pyo3(from_py_with = numbers::lam)] lam: f64,
 ) -> PyResult<Pair<'py>> {
     let n_steps = count("n_steps", n_steps)?;
     let rewards = asarray("rewards", rewards)?;

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics};
 
-use crate::argument::{Input, REAL, argument, count, shape};
+use crate::argument::{Input, REAL, argument, count, instance, numbers, shape};
 use crate::array::result;
 use crate::detach::alone;
 use crate::error::{to_py, value_error};
@@ -43,6 +43,12 @@ pub(crate) struct Normalizer {
     obs_shape: Vec<usize>,
 }
 
+/// The argument `normalizer`.
+pub(crate) fn normalizer_of<'a>(object: Option<&'a Bound<'_, PyAny>>) -> PyResult<Option<&'a Normalizer>> {
+    let cast = |object| Ok(instance::<Normalizer>("normalizer", object, "Normalizer, or None")?.get());
+    object.map(cast).transpose()
+}
+
 impl Normalizer {
     fn check(&self, obs: &[usize]) -> PyResult<()> {
         if obs.ends_with(&self.obs_shape) {
@@ -62,10 +68,10 @@ impl Normalizer {
         obs_shape: &Bound<'_, PyAny>,
         obs: bool,
         reward: bool,
-        gamma: f64,
-        clip_obs: f64,
-        clip_reward: f64,
-        epsilon: f64,
+        #[pyo3(from_py_with = numbers::gamma)] gamma: f64,
+        #[pyo3(from_py_with = numbers::clip_obs)] clip_obs: f64,
+        #[pyo3(from_py_with = numbers::clip_reward)] clip_reward: f64,
+        #[pyo3(from_py_with = numbers::epsilon)] epsilon: f64,
     ) -> PyResult<Self> {
         let num_envs = count("num_envs", num_envs)?;
         let obs_shape = shape("obs_shape", obs_shape)?;
@@ -197,7 +203,8 @@ impl RunningMeanStd {
     ///
     /// Raises:
     ///     ValueError: They are of another shape.
-    fn merge(&self, py: Python<'_>, other: &Self) -> PyResult<()> {
+    fn merge(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        let other = instance::<Self>("other", other, "RunningMeanStd")?.get();
         let other = other.inner.with(py, false, |statistics| Ok(statistics.clone()))?;
         self.inner.with(py, false, |statistics| statistics.merge(&other))
     }

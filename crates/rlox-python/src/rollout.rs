@@ -5,11 +5,13 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{Actions, DType, PolicySaid, RolloutBuffer as Core, Transition};
 
-use crate::argument::{Argument, INTEGER, Input, REAL, argument, count, expect_shape, flag_argument, shape};
+use crate::argument::{
+    Argument, INTEGER, Input, REAL, argument, count, expect_shape, flag_argument, numbers, shape, shown, text,
+};
 use crate::array::FieldMemory;
 use crate::detach::detached;
 use crate::error::{to_py, type_error, value_error};
-use crate::normalize::Normalizer;
+use crate::normalize::normalizer_of;
 use crate::shared::Shared;
 
 /// From how many numbers in a step on a call may take more than 5 us.
@@ -197,27 +199,35 @@ impl RolloutBuffer {
 #[pymethods]
 impl RolloutBuffer {
     #[new]
-    #[pyo3(signature = (n_steps, num_envs, obs_shape, action_shape=None, *, action_dtype="int64", obs_dtype="float32", extra=None))]
+    #[pyo3(signature = (n_steps, num_envs, obs_shape, action_shape=None, *, action_dtype=None, obs_dtype=None, extra=None),
+        text_signature = "(n_steps, num_envs, obs_shape, action_shape=None, *, action_dtype='int64', obs_dtype='float32', extra=None)")]
     fn new(
         py: Python<'_>,
         n_steps: &Bound<'_, PyAny>,
         num_envs: &Bound<'_, PyAny>,
         obs_shape: &Bound<'_, PyAny>,
         action_shape: Option<&Bound<'_, PyAny>>,
-        action_dtype: &str,
-        obs_dtype: &str,
-        extra: Option<&Bound<'_, PyDict>>,
+        action_dtype: Option<&Bound<'_, PyAny>>,
+        obs_dtype: Option<&Bound<'_, PyAny>>,
+        extra: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let (n_steps, num_envs) = (count("n_steps", n_steps)?, count("num_envs", num_envs)?);
         let obs_shape = shape("obs_shape", obs_shape)?;
         let action_shape = action_shape.map_or_else(|| Ok(Vec::new()), |object| shape("action_shape", object))?;
-        let (obs_dtype, action_dtype) = (dtype_of("obs_dtype", obs_dtype)?, dtype_of("action_dtype", action_dtype)?);
+        let dtype = |name, given: Option<&Bound<'_, PyAny>>, default| match given {
+            Some(given) => dtype_of(name, &text(name, given)?),
+            None => Ok(default),
+        };
+        let action_dtype = dtype("action_dtype", action_dtype, DType::I64)?;
+        let obs_dtype = dtype("obs_dtype", obs_dtype, DType::F32)?;
         let mut fields = Vec::new();
+        let wrong = |given: &Bound<'_, PyAny>| {
+            type_error("extra", "{name: (shape, dtype)}", &shown(given), "pass a pair for every name")
+        };
+        let extra = extra.map(|extra| extra.cast::<PyDict>().map_err(|_| wrong(extra))).transpose()?;
         for (name, spec) in extra.into_iter().flatten() {
-            let name: String = name.extract()?;
-            let (row, dtype): (Bound<'_, PyAny>, String) = spec.extract().map_err(|_| {
-                type_error("extra", "{name: (shape, dtype)}", &spec.to_string(), "pass a pair for every name")
-            })?;
+            let name: String = name.extract().map_err(|_| wrong(&name))?;
+            let (row, dtype): (Bound<'_, PyAny>, String) = spec.extract().map_err(|_| wrong(&spec))?;
             fields.push((name, shape("extra", &row)?, dtype_of("extra", &dtype)?));
         }
         let core = detached(py, || {
@@ -346,8 +356,9 @@ impl RolloutBuffer {
         py: Python<'_>,
         obs: &Bound<'_, PyAny>,
         fresh: bool,
-        normalizer: Option<&Normalizer>,
+        normalizer: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        let normalizer = normalizer_of(normalizer)?;
         let obs = self.apart(argument::<f32>("obs", obs, &REAL)?.read(false)?);
         expect_shape("obs", obs.shape(), self.num_envs, &self.obs_shape)?;
         let obs = obs.slice();
@@ -382,8 +393,9 @@ impl RolloutBuffer {
         terminated: &Bound<'_, PyAny>,
         truncated: &Bound<'_, PyAny>,
         final_obs: Option<&Bound<'_, PyAny>>,
-        normalizer: Option<&Normalizer>,
+        normalizer: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        let normalizer = normalizer_of(normalizer)?;
         let t = count("t", t)?;
         let said = SaidArgument::new(actions, log_probs, values, self.discrete)?;
         let next_obs = argument::<f32>("next_obs", next_obs, &REAL)?;
@@ -433,8 +445,8 @@ impl RolloutBuffer {
         &self,
         py: Python<'_>,
         last_values: &Bound<'_, PyAny>,
-        gamma: f64,
-        gae_lambda: f64,
+        #[pyo3(from_py_with = numbers::gamma)] gamma: f64,
+        #[pyo3(from_py_with = numbers::gae_lambda)] gae_lambda: f64,
         final_values: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let last = argument::<f32>("last_values", last_values, &REAL)?;

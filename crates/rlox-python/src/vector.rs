@@ -9,11 +9,11 @@ use rlox_core::{
     VectorEnv,
 };
 
-use crate::argument::{Flags, count, expect_shape, flag_argument, out_slice, output, sequence};
+use crate::argument::{Flags, count, expect_shape, flag_argument, instance, out_slice, output, sequence, text};
 use crate::array::{fresh, result};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, value_error};
-use crate::normalize::Normalizer;
+use crate::normalize::{Normalizer, normalizer_of};
 use crate::recycling::zeroed;
 use crate::rollout::{ActionArgument, RolloutBuffer, SaidArgument};
 use crate::settings::{arguments_of, limit_of, options_of, seed_of, space_dict};
@@ -67,18 +67,20 @@ impl NativeVectorEnv {
 #[pymethods]
 impl NativeVectorEnv {
     #[new]
-    #[pyo3(signature = (env_id, num_envs, seed=None, autoreset_mode="SameStep", max_episode_steps=None, kwargs=None))]
+    #[pyo3(signature = (env_id, num_envs, seed=None, autoreset_mode=None, max_episode_steps=None, kwargs=None))]
     fn new(
         py: Python<'_>,
-        env_id: &str,
+        env_id: &Bound<'_, PyAny>,
         num_envs: &Bound<'_, PyAny>,
         seed: Option<&Bound<'_, PyAny>>,
-        autoreset_mode: &str,
+        autoreset_mode: Option<&Bound<'_, PyAny>>,
         max_episode_steps: Option<&Bound<'_, PyAny>>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let num_envs = count("num_envs", num_envs)?;
-        let (mode, mode_name) = match autoreset_mode {
+        let env_id = text("env_id", env_id)?;
+        let mode = autoreset_mode.map(|mode| text("autoreset_mode", mode)).transpose()?;
+        let (mode, mode_name) = match mode.as_deref().unwrap_or("SameStep") {
             "NextStep" => (AutoresetMode::NextStep, "NextStep"),
             "SameStep" => (AutoresetMode::SameStep, "SameStep"),
             "Disabled" => (AutoresetMode::Disabled, "Disabled"),
@@ -96,7 +98,7 @@ impl NativeVectorEnv {
         let arguments = arguments_of(kwargs)?;
         let options =
             MakeOptions { num_envs, seed, autoreset_mode: mode, max_episode_steps: limit, arguments: &arguments };
-        let env = detached(py, || envs::make(env_id, &options)).map_err(to_py)?;
+        let env = detached(py, || envs::make(&env_id, &options)).map_err(to_py)?;
         let spec = env.spec().clone();
         let (dim, action_shape) = (spec.observation.dim(), spec.action.shape());
         let finals = if mode == AutoresetMode::SameStep { num_envs * dim } else { 0 };
@@ -240,10 +242,12 @@ impl NativeVectorEnv {
     fn begin_rollout(
         &self,
         py: Python<'_>,
-        buffer: &RolloutBuffer,
-        normalizer: Option<&Normalizer>,
+        buffer: &Bound<'_, PyAny>,
+        normalizer: Option<&Bound<'_, PyAny>>,
         seed: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
+        let normalizer = normalizer_of(normalizer)?;
         let seeds = seed.map(seed_of).transpose()?.map_or(Seeds::Keep, Seeds::Base);
         self.roll(py, buffer, normalizer, |env, buffer, normalizer| buffer.begin(env, seeds, normalizer))
     }
@@ -251,13 +255,15 @@ impl NativeVectorEnv {
     fn step_rollout(
         &self,
         py: Python<'_>,
-        buffer: &RolloutBuffer,
+        buffer: &Bound<'_, PyAny>,
         t: &Bound<'_, PyAny>,
         actions: &Bound<'_, PyAny>,
         log_probs: &Bound<'_, PyAny>,
         values: &Bound<'_, PyAny>,
-        normalizer: Option<&Normalizer>,
+        normalizer: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
+        let normalizer = normalizer_of(normalizer)?;
         let t = count("t", t)?;
         let said = SaidArgument::new(actions, log_probs, values, self.discrete())?;
         let said = said.read(buffer, self.num_envs, &self.action_shape)?;
