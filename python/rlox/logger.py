@@ -115,13 +115,10 @@ def expect_root(root: Any) -> Path | None:
     if not isinstance(root, str | os.PathLike) or not isinstance(os.fspath(root), str):
         raise TypeError(f"{expected}, got {root!r}; pass a str or a pathlib.Path")
     path = Path(root)
-    try:
-        there = next(
-            folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder)
-        )
-        usable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{expected}, got {root!r} ({error}); pass another path") from error
+    there = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
+    usable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    if "\0" in os.fspath(root):
+        raise ValueError(f"{expected}, got {root!r}, which no system has; pass another path")
     if not usable:
         why = "cannot be written" if there.is_dir() else "is no folder"
         raise ValueError(f"{expected}, got {root!r}, where {there} {why}; pass another path")

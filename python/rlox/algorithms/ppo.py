@@ -181,11 +181,11 @@ class PPO:
         self.generator.manual_seed(ours)
         # The context is for policies that draw from torch's global generator; ours do not.
         with torch_state.own(others, self.device, self.threads):
-            if not self.collect():
-                return {}
-            metrics = self.update(learning_rate, clip_coef)
-        self.timesteps += config.n_steps * config.num_envs
+            metrics = self.update(learning_rate, clip_coef) if self.collect() else {}
         self.episodes.drain(self.env)
+        if not metrics:
+            return {}
+        self.timesteps += config.n_steps * config.num_envs
         return {
             "rollout/ep_rew_mean": self.episodes.mean_return,
             "rollout/ep_len_mean": self.episodes.mean_length,
