@@ -16,7 +16,7 @@ def own_generator(seed: int, device: torch.device | None = None) -> Iterator[Non
     """Within it, torch's global generators are ours; they are put back after.
 
     Args:
-        seed: For the generators of the CPU and of a CUDA `device`.
+        seed: For the generators of the CPU and of a CUDA or MPS `device`.
         device: Where the network lives.
 
     >>> before = torch.get_rng_state()
@@ -28,13 +28,20 @@ def own_generator(seed: int, device: torch.device | None = None) -> Iterator[Non
     >>> bool((torch.get_rng_state() == before).all())
     True
     """
-    cuda = device is not None and device.type == "cuda"
-    with torch.random.fork_rng([device] if cuda else []):
+    kind = "cpu" if device is None else device.type
+    mps = torch.mps.get_rng_state() if kind == "mps" else None  # which fork_rng does not know
+    with torch.random.fork_rng([device] if kind == "cuda" else []):
         torch.default_generator.manual_seed(seed)
-        if cuda:
+        if kind == "cuda":
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
-        yield
+        try:
+            if mps is not None:
+                torch.mps.manual_seed(seed)
+            yield
+        finally:
+            if mps is not None:
+                torch.mps.set_rng_state(mps)
 
 
 @contextmanager

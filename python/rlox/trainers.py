@@ -18,13 +18,16 @@ class PPOTrainer(Trainer):
         seed: Decides everything random. None takes one from the operating system; `seed` tells.
         policy: A torch module as `rlox.policies.ActorCritic` describes, or a function from the
             observation space and the action space to one; None: the built-in MLP.
-        env_kwargs: Passed to what makes the environments.
+        env_kwargs: Passed to what makes the environments; only what JSON can hold, as the run
+            folder and checkpoints have it (there, tuples are lists).
         runs_dir: Where run folders are made; None: nothing is written.
         **settings: Fields of `rlox.algorithms.PPOConfig`.
 
     Raises:
-        TypeError: An unknown setting; near ones are named.
-        ValueError: A setting out of range, spaces that PPO cannot do.
+        TypeError: An unknown setting (near ones are named), or an argument of another kind.
+        ValueError: A setting out of range, spaces that PPO cannot do, an unknown id, a `runs_dir`
+            in which no folder can be made.
+        MemoryError: Environments, rollout or networks do not fit into memory.
 
     >>> trainer = PPOTrainer(env="CartPole-v1", seed=42, runs_dir=None)
     >>> trainer.train(total_timesteps=2_000)["timesteps"]

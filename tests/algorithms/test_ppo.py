@@ -260,6 +260,9 @@ def test_metrics_have_stable_baselines3s_names():
         "train/std",
         "train/value_loss",
     }
+    clipped = learner("Pendulum-v1", replace(SMALL, clip_coef_vf=0.1)).iterate()
+    assert {*clipped} - names == {"train/clip_range_vf"}
+    assert clipped["train/clip_range_vf"] == 0.1
 
 
 def test_metrics_mean_what_they_say():

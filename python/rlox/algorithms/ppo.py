@@ -245,8 +245,7 @@ class PPO:
         config, policy, optimizer = self.config, self.policy, self.optimizer
         rows = Batch(*(x.to(self.device) for x in self.rows))
         parts, log_ratios = list[Tensor](), list[Tensor]()
-        norms = torch.zeros((), device=self.device)
-        enough = False
+        norms, enough = torch.zeros((), device=self.device), False
         for _ in range(config.n_epochs):
             before = len(log_ratios)
             for batch in self.batches(rows):
@@ -271,6 +270,7 @@ class PPO:
             "train/approx_kl": approx_kl(torch.cat(log_ratios[before:])).item(),  # the last epoch's
             "train/learning_rate": learning_rate,
             "train/clip_range": clip_coef,
+            **({} if config.clip_coef_vf is None else {"train/clip_range_vf": config.clip_coef_vf}),
             "train/n_updates": self.epochs,
         }
 
