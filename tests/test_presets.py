@@ -21,6 +21,52 @@ def test_cartpole_is_rl_zoo3s():
     assert (config.lr_schedule, config.clip_schedule, config.clip_coef) == ("linear", "linear", 0.2)
 
 
+# normalised; envs, steps, batch, epochs; gamma, lambda; learning rate, clip, entropy, value, norm;
+# steps between gSDE's matrices (None: no gSDE), log_std, orthogonal
+ZOO = {
+    "CartPole-v1": (False, 8, 32, 256, 20, 0.98, 0.8, 1e-3, 0.2, 0, 0.5, 0.5, None, 0, True),
+    "Pendulum-v1": (False, 4, 1024, 64, 10, 0.9, 0.95, 1e-3, 0.2, 0, 0.5, 0.5, 4, 0, True),
+    "Acrobot-v1": (True, 16, 256, 64, 4, 0.99, 0.94, 3e-4, 0.2, 0, 0.5, 0.5, None, 0, True),
+    "MountainCar-v0": (True, 16, 16, 64, 4, 0.99, 0.98, 3e-4, 0.2, 0, 0.5, 0.5, None, 0, True),
+    "MountainCarContinuous-v0": (
+        *(True, 1, 8, 256, 10, 0.9999, 0.9, 7.77e-5, 0.1, 0.00429, 0.19, 5, -1, -3.29, False),
+    ),
+    "LunarLander-v3": (
+        *(False, 16, 1024, 64, 4, 0.999, 0.98, 3e-4, 0.2, 0.01, 0.5, 0.5, None, 0, True),
+    ),
+    "LunarLanderContinuous-v3": (
+        *(False, 16, 1024, 64, 4, 0.999, 0.98, 3e-4, 0.2, 0.01, 0.5, 0.5, None, 0, True),
+    ),
+    "HalfCheetah-v4": (
+        *(True, 1, 512, 64, 20, 0.98, 0.92, 2.0633e-5, 0.1, 0.000401762, 0.58096, 0.8, None),
+        *(-2, False),
+    ),
+    "Hopper-v4": (
+        *(True, 1, 512, 32, 5, 0.999, 0.99, 9.80828e-5, 0.2, 0.00229519, 0.835671, 0.7, None),
+        *(-2, False),
+    ),
+    "Walker2d-v4": (
+        *(True, 1, 512, 32, 20, 0.99, 0.95, 5.05041e-5, 0.1, 0.000585045, 0.871923, 1, None),
+        *(0, True),
+    ),
+}
+
+
+@pytest.mark.parametrize("env_id", ppo.SETTINGS)
+def test_settings_are_rl_zoo3s(env_id):
+    c = PPOConfig(**preset("ppo", env_id))
+    assert c.normalize_obs == c.normalize_reward
+    got = (c.normalize_obs, c.num_envs, c.n_steps, c.batch_size, c.n_epochs, c.gamma, c.gae_lambda)
+    got += (c.learning_rate, c.clip_coef, c.ent_coef, c.vf_coef, c.max_grad_norm)
+    got += (c.sde_sample_freq if c.use_sde else None, c.log_std_init, c.ortho_init)
+    assert got == ZOO[env_id]
+    linear = env_id == "CartPole-v1"
+    assert (c.lr_schedule == "linear", c.clip_schedule == "linear") == (linear, linear)
+    wide = env_id in ("HalfCheetah-v4", "Hopper-v4")
+    layers = ((256, 256), "relu") if wide else ((64, 64), "tanh")
+    assert (c.net_arch, c.activation) == layers
+
+
 def test_a_preset_is_a_copy():
     preset("ppo", "CartPole-v1")["gamma"] = 0.0
     assert preset("ppo", "CartPole-v1")["gamma"] == 0.98

@@ -1,7 +1,5 @@
 """Adam over all parameters of a module, as one vector."""
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -92,10 +90,12 @@ class Adam:
         """Goes back to what `state` gave.
 
         Raises:
-            ValueError: It is the state of other parameters.
+            ValueError: It is the state of other parameters; nothing has changed then.
         """
-        expected: dict[str, Any] = {name: array.shape for name, array in self.state().items()}
-        got = {name: array.shape for name, array in arrays.items()}
+        about = (
+            {name: (a.shape, a.dtype) for name, a in x.items()} for x in (self.state(), arrays)
+        )
+        expected, got = about
         if got != expected:
             names = sorted(
                 name for name in {*got, *expected} if got.get(name) != expected.get(name)
@@ -104,6 +104,8 @@ class Adam:
                 f"optimizer: expected the state of these parameters, got others, first {names[0]}; "
                 "make the same policy"
             )
+        if arrays["steps"] < 0:
+            raise ValueError(f"optimizer: expected a count of steps, got {arrays['steps']}")
         self.steps = int(arrays["steps"])
         for kind in ("exp_avg", "exp_avg_sq"):
             for name, part in zip(self.named, self._parts(getattr(self, kind)), strict=True):

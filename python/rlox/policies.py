@@ -10,6 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rlox import settings
 from rlox.distributions import Categorical, Gaussian
 
 PolicyLike: TypeAlias = nn.Module | Callable[[gym.Space[Any], gym.Space[Any]], nn.Module] | None
@@ -111,8 +112,11 @@ def mlp(
     and biases 0; without, they start as torch's linear layers do.
     """
     layers: list[nn.Module] = []
-    for width_in, width_out in pairwise(sizes):
-        layers += [nn.Linear(width_in, width_out), activation()]
+    try:
+        for width_in, width_out in pairwise(sizes):
+            layers += [nn.Linear(width_in, width_out), activation()]
+    except RuntimeError as error:  # torch's way to say so
+        raise MemoryError(f"net_arch: expected layers that fit in memory, got {sizes}") from error
     net = nn.Sequential(*layers[:-1])
     if ortho_init:
         linear = [layer for layer in net if isinstance(layer, nn.Linear)]
@@ -167,11 +171,8 @@ class MlpPolicy(nn.Module):
                 f"observation space: expected Box, got {observation_space}; flatten it with "
                 "gymnasium.wrappers.FlattenObservation, or pass a policy of your own"
             )
-        if activation not in ACTIVATIONS:
-            raise ValueError(
-                f"activation: expected one of {', '.join(ACTIVATIONS)}, got {activation!r}"
-            )
-        sizes = [math.prod(observation_space.shape), *net_arch]
+        kind = ACTIVATIONS[settings.text("activation", activation, tuple(ACTIVATIONS))]
+        sizes = [math.prod(observation_space.shape), *settings.whole_numbers("net_arch", net_arch)]
         self.discrete = isinstance(action_space, spaces.Discrete)
         if isinstance(action_space, spaces.Discrete):
             outputs = int(action_space.n)
@@ -183,7 +184,6 @@ class MlpPolicy(nn.Module):
                 f"action space: expected Discrete or a Box of one dimension, got {action_space}; "
                 "flatten it in a wrapper, or pass a policy of your own"
             )
-        kind = ACTIVATIONS[activation]
         self.actor = mlp([*sizes, outputs], kind, 0.01, ortho_init)
         self.critic = mlp([*sizes, 1], kind, 1.0, ortho_init)
         self.generator = torch.Generator()
@@ -309,14 +309,29 @@ def make_policy(
         ValueError, TypeError: As `check_policy` and the built-in policies do.
     """
     if policy is None:
-        settings = dict(shape)
-        if settings.pop("use_sde"):
-            return SdePolicy(observation_space, action_space, **settings)
-        del settings["full_std"]
-        return MlpPolicy(observation_space, action_space, **settings)
+        given = dict(shape)
+        if given.pop("use_sde"):
+            return SdePolicy(observation_space, action_space, **given)
+        del given["full_std"]
+        return MlpPolicy(observation_space, action_space, **given)
+    if not callable(policy):  # a module is
+        raise TypeError(
+            "policy: expected a torch module, a function of observation and action space that "
+            f"makes one, or None, got {policy!r}; see rlox.policies.ActorCritic"
+        )
     made = policy if isinstance(policy, nn.Module) else policy(observation_space, action_space)
     check_policy(made, observation_space, action_space)
     return made
+
+
+def acting(policy: Any) -> Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]:
+    """The policy's `act`, or what does the same for one that has none."""
+
+    def act(obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        action, log_prob, _ = policy.get_action_and_logprob(obs)
+        return action, log_prob, policy.get_value(obs)
+
+    return getattr(policy, "act", act)
 
 
 def greedy(policy: Any, obs: Tensor) -> Tensor:

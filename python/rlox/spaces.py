@@ -4,6 +4,7 @@ A rollout stores Discrete and MultiDiscrete actions counted from 0 and Box actio
 environment gets the space's `start` added and Box actions clipped to the bounds.
 """
 
+import hashlib
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -28,6 +29,51 @@ def from_native(space: dict[str, Any]) -> gym.Space[Any]:
         case _:
             low, high = (np.reshape(space[side], space["shape"]) for side in ("low", "high"))
             return spaces.Box(low, high, dtype=np.float32)
+
+
+_LISTED = 16  # numbers of a description; more are told by their checksum
+
+
+def describe(space: gym.Space[Any]) -> str:
+    """A space in one line that says all of it: two spaces are equal if these are.
+
+    Unlike `str(space)`, it depends on no print options and leaves nothing out: bounds that differ
+    from place to place are listed, or told by their SHA-256 where they are many.
+
+    Raises:
+        TypeError: The space is none of Discrete, MultiDiscrete, MultiBinary and Box.
+
+    >>> describe(spaces.Discrete(3, start=5))
+    'Discrete(n=3, start=5, dtype=int64)'
+    >>> describe(spaces.Box(-1.0, np.array([0.5, np.inf], np.float32)))
+    'Box(low=-1.0, high=[0.5, inf], shape=(2,), dtype=float32)'
+    """
+    told: dict[str, object]
+    match space:
+        case spaces.Discrete():
+            told = {"n": int(space.n), "start": int(space.start)}
+        case spaces.MultiDiscrete():
+            told = {"nvec": _told(space.nvec), "start": _told(space.start), "shape": space.shape}
+        case spaces.MultiBinary():
+            told = {"shape": space.shape}
+        case spaces.Box():
+            told = {"low": _told(space.low), "high": _told(space.high), "shape": space.shape}
+        case _:
+            raise TypeError(
+                "space: expected Discrete, MultiDiscrete, MultiBinary or Box, got "
+                f"{type(space).__name__}; flatten it in a wrapper"
+            )
+    words = ", ".join(f"{name}={value}" for name, value in {**told, "dtype": space.dtype}.items())
+    return f"{type(space).__name__}({words})"
+
+
+def _told(array: npt.NDArray[Any]) -> object:
+    if array.size > 0 and (array == array.flat[0]).all():
+        return array.flat[0].item()
+    if array.size <= _LISTED:
+        return array.tolist()
+    data = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<")))
+    return f"sha256:{hashlib.sha256(data.tobytes()).hexdigest()[:32]}"
 
 
 def _counts(space: gym.Space[Any]) -> npt.NDArray[np.int64] | None:

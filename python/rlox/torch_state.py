@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ def own_generator(seed: int, device: torch.device | None = None) -> Iterator[Non
     """Within it, torch's global generators are ours; they are put back after.
 
     Args:
-        seed: For the generators of the CPU and of a CUDA `device`.
+        seed: For the generators of the CPU and of a CUDA or MPS `device`.
         device: Where the network lives.
 
     >>> before = torch.get_rng_state()
@@ -27,13 +28,20 @@ def own_generator(seed: int, device: torch.device | None = None) -> Iterator[Non
     >>> bool((torch.get_rng_state() == before).all())
     True
     """
-    cuda = device is not None and device.type == "cuda"
-    with torch.random.fork_rng([device] if cuda else []):
+    kind = "cpu" if device is None else device.type
+    mps = torch.mps.get_rng_state() if kind == "mps" else None  # which fork_rng does not know
+    with torch.random.fork_rng([device] if kind == "cuda" else []):
         torch.default_generator.manual_seed(seed)
-        if cuda:
+        if kind == "cuda":
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
-        yield
+        try:
+            if mps is not None:
+                torch.mps.manual_seed(seed)
+            yield
+        finally:
+            if mps is not None:
+                torch.mps.set_rng_state(mps)
 
 
 @contextmanager
@@ -70,8 +78,10 @@ def find_device(name: str) -> torch.device:
     """
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
+        # Reading back refuses "meta", which computes nothing; not every device has generators.
+        torch.zeros(1, device=device).item()
+        torch.Generator(device)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         why = str(error).splitlines()[0]
         raise ValueError(
             f"device: expected one that torch can use here, got {name!r}; {why}"
@@ -79,25 +89,38 @@ def find_device(name: str) -> torch.device:
     return device
 
 
+def place(module: Any, generator: torch.Generator) -> Any:
+    """Moves a module to the generator's device, and lets it draw from there if it has a place."""
+    if hasattr(module, "generator"):
+        module.generator = generator
+    return module.to(generator.device)
+
+
 def module_arrays(module: nn.Module) -> Arrays:
     """Copies of a module's parameters and buffers, by name."""
     return {name: _copy(tensor) for name, tensor in module.state_dict().items()}
 
 
-def load_module(module: nn.Module, arrays: Arrays) -> None:
-    """Writes `module_arrays` back.
+def module_tensors(module: nn.Module, arrays: Arrays) -> dict[str, torch.Tensor]:
+    """What `module.load_state_dict` takes, from what `module_arrays` gave.
 
     Raises:
-        ValueError: Names or shapes are not the module's.
+        ValueError: Names, shapes or dtypes are not the module's.
     """
-    tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-    try:
-        module.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise ValueError(
-            f"networks: expected what a {type(module).__name__} of this shape saved, got others; "
-            f"make the same policy. {error}"
-        ) from error
+    expected = {name: (a.shape, a.dtype) for name, a in module_arrays(module).items()}
+    got = {name: (array.shape, array.dtype) for name, array in arrays.items()}
+    for name in sorted({*expected, *got}):
+        if expected.get(name) != got.get(name):
+            wanted, there = (_shown(about.get(name)) for about in (expected, got))
+            raise ValueError(
+                f"networks: expected what a {type(module).__name__} of this shape saved, with "
+                f"{wanted} as {name}, got {there}; make the same policy"
+            )
+    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+
+
+def _shown(about: tuple[tuple[int, ...], np.dtype[Any]] | None) -> str:
+    return "nothing" if about is None else f"{about[1]} {about[0]}"
 
 
 def _copy(tensor: torch.Tensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":
