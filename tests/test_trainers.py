@@ -440,7 +440,7 @@ def test_a_loaded_trainer_goes_on_from_where_it_was(tmp_path):
     for half in halves:
         state = half.learner.state()
         assert (state.counters, state.streams) == (before.counters, before.streams)
-        for name in ("networks", "optimizer", "normalizer"):
+        for name in ("networks", "optimizer", "normalizer", "environment"):
             mine, theirs = getattr(state, name), getattr(before, name)
             assert mine.keys() == theirs.keys()
             assert mine
@@ -452,6 +452,40 @@ def test_a_loaded_trainer_goes_on_from_where_it_was(tmp_path):
     assert not equal(weights(halves[0]), weights(trainer))
     expected = 1e-3 * (1 - np.arange(20) / 20)
     np.testing.assert_allclose(rates, [*expected, *expected[10:]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_a_run_in_two_parts_is_the_run_in_one(tmp_path, env):
+    """Weights, optimiser, statistics, environments, streams and metrics, byte for byte."""
+    settings = {
+        "env": env,
+        "lr_schedule": "linear",
+        "normalize_obs": True,
+        "normalize_reward": True,
+    }
+    whole, rows, again = small(**settings), [], []
+    whole.train(640, callbacks=[lambda _, metrics: rows.append(metrics)])
+
+    halt = lambda trainer, metrics: trainer.timesteps >= 320 and trainer.stop()  # noqa: E731
+    first = small(**settings)
+    first.train(640, callbacks=[halt])
+    first.save(tmp_path / "half")
+    second = PPOTrainer.load(tmp_path / "half", runs_dir=None)
+    second.train(callbacks=[lambda _, metrics: again.append(metrics)])
+
+    expected, got = whole.learner.state(), second.learner.state()
+    assert (got.counters, got.streams) == (expected.counters, expected.streams)
+    for name in ("networks", "optimizer", "normalizer", "environment"):
+        mine, theirs = getattr(got, name), getattr(expected, name)
+        assert mine.keys() == theirs.keys()
+        assert mine
+        for key in mine:
+            np.testing.assert_array_equal(mine[key], theirs[key])
+    assert len(again) == len(rows) / 2
+    for got, expected in zip(again, rows[len(rows) // 2 :], strict=True):
+        for name in expected:
+            if not name.startswith("time/") or name == "time/total_timesteps":
+                np.testing.assert_equal(got[name], expected[name])
 
 
 def test_an_update_after_loading_is_the_update_without(tmp_path):

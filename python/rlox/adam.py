@@ -86,11 +86,11 @@ class Adam:
                 arrays[f"{kind}.{name}"] = np.array(part.numpy(force=True))
         return arrays
 
-    def load_state(self, arrays: Arrays) -> None:
-        """Goes back to what `state` gave.
+    def check_state(self, arrays: Arrays) -> None:
+        """Refuses what `load_state` cannot go back to.
 
         Raises:
-            ValueError: It is the state of other parameters; nothing has changed then.
+            ValueError: It is the state of other parameters.
         """
         about = (
             {name: (a.shape, a.dtype) for name, a in x.items()} for x in (self.state(), arrays)
@@ -106,6 +106,14 @@ class Adam:
             )
         if arrays["steps"] < 0:
             raise ValueError(f"optimizer: expected a count of steps, got {arrays['steps']}")
+
+    def load_state(self, arrays: Arrays) -> None:
+        """Goes back to what `state` gave.
+
+        Raises:
+            ValueError: It is the state of other parameters; nothing has changed then.
+        """
+        self.check_state(arrays)
         self.steps = int(arrays["steps"])
         for kind in ("exp_avg", "exp_avg_sq"):
             for name, part in zip(self.named, self._parts(getattr(self, kind)), strict=True):

@@ -14,7 +14,7 @@ from rlox._rlox import ClosedError, Normalizer
 from rlox.rollout import RolloutEnv
 
 # The parts of a state that are arrays: the members of a checkpoint.
-MEMBERS = ("networks", "optimizer", "normalizer")
+MEMBERS = ("networks", "optimizer", "normalizer", "environment")
 Arrays = dict[str, npt.NDArray[Any]]
 Stream = np.random.Generator
 
@@ -27,6 +27,8 @@ class LearnerState:
         networks: Parameters and buffers by their names in torch's sense, "actor.0.weight".
         optimizer: What it keeps for each parameter: "exp_avg.actor.0.weight" and so on.
         normalizer: What `rlox.Normalizer.state` gives; empty without one.
+        environment: What `VecEnv.get_state` gives; empty for environments that cannot tell, and
+            before the first reset.
         counters: Steps, updates, finished episodes.
         streams: Random streams by name, as `stream_state` gives them.
     """
@@ -34,6 +36,7 @@ class LearnerState:
     networks: Arrays
     optimizer: Arrays
     normalizer: Arrays
+    environment: Arrays
     counters: dict[str, Any]
     streams: dict[str, dict[str, Any]]
 
@@ -239,6 +242,28 @@ def make_normalizer(
         except (TypeError, ValueError) as error:
             raise ValueError(f"normalizer: {error}") from error
     return made
+
+
+def environment_state(env: RolloutEnv) -> Arrays:
+    """What the environments remember; empty if they cannot tell, or are closed."""
+    with suppress(ClosedError):
+        return dict(env.get_state()) if hasattr(env, "get_state") else {}
+    return {}
+
+
+def restore_environment(env: RolloutEnv, arrays: Arrays) -> bool:
+    """Puts environments back where `environment_state` found them, if they can and it could.
+
+    Raises:
+        ValueError: The arrays are others'; nothing has changed then.
+    """
+    if not arrays or not hasattr(env, "set_state"):
+        return False
+    try:
+        env.set_state(arrays)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"environment: {error}") from error
+    return True
 
 
 def explained_variance(values: npt.NDArray[Any], returns: npt.NDArray[Any]) -> float:

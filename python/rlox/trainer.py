@@ -297,7 +297,8 @@ class Trainer:
     ) -> "Self":
         """The trainer that was saved: it predicts the same, and goes on learning from there.
 
-        The environments themselves are not saved: they start new episodes, from a stream that is.
+        Native environments go on in the middle of their episodes, so that the run is the one that
+        was not stopped; others start new episodes.
 
         Args:
             path: What `save` wrote.

@@ -1,8 +1,7 @@
 """Proximal policy optimization (Schulman et al. 2017) in PyTorch, from settings to loss.
 
-An iteration collects `n_steps` steps from each of `num_envs` environments with the current policy,
-estimates advantages (GAE), and takes `n_epochs` passes over the steps in minibatches. Rewards,
-observations and advantages live in a Rust buffer whose memory torch shares.
+An iteration collects `n_steps` steps from each of `num_envs` environments into a buffer that torch
+shares with Rust, estimates advantages (GAE), and takes `n_epochs` passes over it in minibatches.
 """
 
 from collections.abc import Iterator
@@ -318,7 +317,7 @@ class PPO:
         return sent[0] if single else sent
 
     def state(self) -> learner.LearnerState:
-        """A copy of everything but the environments' own state; see `Learner`."""
+        """A copy of all that is needed to go on; see `Learner`."""
         if self.started:  # else the episodes that ended are not ours
             self.episodes.drain(self.env)
         counts = {"timesteps": self.timesteps, "epochs": self.epochs}
@@ -326,23 +325,24 @@ class PPO:
             networks=torch_state.module_arrays(self.policy),
             optimizer=self.optimizer.state(),
             normalizer={} if self.normalizer is None else dict(self.normalizer.state()),
+            environment=learner.environment_state(self.env) if self.started else {},
             counters={**counts, "episodes": self.episodes.state()},
             streams={name: learner.stream_state(s) for name, s in self.streams.items()},
         )
 
     def load_state(self, state: learner.LearnerState) -> None:
-        """Goes back to a state; the environments start new episodes from a stream of their own."""
-        # All of it is read before anything changes, so that an error changes nothing.
+        """Goes back to a state, whole or not at all; foreign environments start new episodes."""
         streams = learner.streams_from_states(state.streams, self.streams)
         counts, episodes = learner.counts_from_state(state.counters, ("timesteps", "epochs"))
         tensors = torch_state.module_tensors(self.policy, state.networks)
         observes = self.env.single_observation_space
         normalizer = learner.make_normalizer(self.config, observes, state.normalizer)
+        self.optimizer.check_state(state.optimizer)
+        self.started = learner.restore_environment(self.env, state.environment)
         self.optimizer.load_state(state.optimizer)
         self.policy.load_state_dict(tensors)
         self.normalizer, self.streams, self.episodes = normalizer, streams, episodes
         self.timesteps, self.epochs = counts
-        self.started = False
 
 
 def approx_kl(log_ratio: Tensor) -> Tensor:
