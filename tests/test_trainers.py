@@ -127,7 +127,7 @@ def test_numpys_numbers_are_settings_and_arguments_like_others(tmp_path):
 @pytest.mark.parametrize(
     "env",
     [
-        "MountainCar-v0",
+        "toy/Echo-v0",
         Echo,
         lambda: Echo(n=2),
         lambda: gym.make_vec(

@@ -29,6 +29,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use super::argument;
+use super::numpy::square;
 use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step, check_len};
 
 const MAX_SPEED: f64 = 8.0;
@@ -81,12 +82,6 @@ impl Pendulum {
 
 fn half_widths(options: &ResetOptions) -> (f64, f64) {
     (options.get("x_init").unwrap_or(PI), options.get("y_init").unwrap_or(1.0))
-}
-
-/// Squares as Gymnasium's `x ** 2` does: through libm's `pow`, which differs from `x * x` in the last bit now and then.
-/// The exponent is hidden from the compiler, which would fold the call to a product.
-fn square(x: f64) -> f64 {
-    x.powf(black_box(2.0))
 }
 
 /// `x % y` as Python has it: the result has the sign of `y`.
