@@ -12,7 +12,7 @@ use crate::array::{FlagInput, Input, REAL, Reader, asarray, count, flags, held, 
 use crate::detach::detached;
 use crate::error::{to_py, type_error, value_error};
 
-type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+pub(crate) type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 
 /// From how many elements on a call may take more than 5 us.
 const LONG: usize = 4096;
@@ -70,13 +70,13 @@ pub(crate) fn compute_gae<'py>(
     if single { call.run(|x| x as f32, out) } else { call.run(|x: f64| x, out) }
 }
 
-struct Flags<'py> {
+pub(crate) struct Flags<'py> {
     terminated: FlagInput<'py>,
     truncated: Option<FlagInput<'py>>,
 }
 
 impl<'py> Flags<'py> {
-    fn read(
+    pub(crate) fn read(
         dones: Option<&Bound<'py, PyAny>>,
         terminated: Option<&Bound<'py, PyAny>>,
         truncated: Option<&Bound<'py, PyAny>>,
@@ -98,33 +98,84 @@ impl<'py> Flags<'py> {
 }
 
 /// One number, or one per environment.
-enum LastValue<'py, T: Element> {
+pub(crate) enum LastValue<'py, T: Element> {
     One([T; 1]),
     Each(Input<'py, T>),
 }
 
 impl<'py, T: Element> LastValue<'py, T> {
-    fn read(object: &Bound<'py, PyAny>, num_envs: Option<usize>, number: fn(f64) -> T) -> PyResult<Self> {
+    pub(crate) fn read(
+        argument: &str,
+        object: &Bound<'py, PyAny>,
+        num_envs: Option<usize>,
+        number: fn(f64) -> T,
+    ) -> PyResult<Self> {
         if num_envs.is_none()
             && let Ok(float) = object.cast::<PyFloat>()
         {
             return Ok(Self::One([number(float.value())]));
         }
-        let array = input::<T>("last_value", object, &REAL)?;
+        let array = input::<T>(argument, object, &REAL)?;
         let fits = num_envs.map_or(array.slice().len() == 1, |n| array.shape() == [n]);
         if fits {
             return Ok(Self::Each(array));
         }
         let expected = num_envs.map_or_else(|| "one number".into(), |n| format!("shape ({n},)"));
         let got = format!("shape {:?}", array.shape());
-        Err(value_error("last_value", &expected, &got, "pass V of the state after the last step"))
+        Err(value_error(argument, &expected, &got, "pass V of the state after the last step"))
     }
 
-    fn slice(&self) -> &[T] {
+    pub(crate) fn slice(&self) -> &[T] {
         match self {
             Self::One(number) => number,
             Self::Each(array) => array.slice(),
         }
+    }
+}
+
+/// The shape of the rewards, which the other arrays share.
+#[derive(Clone, Copy)]
+pub(crate) struct Layout<'a> {
+    pub(crate) shape: &'a [usize],
+    /// None for one trajectory.
+    pub(crate) num_envs: Option<usize>,
+}
+
+impl<'a> Layout<'a> {
+    pub(crate) fn of(shape: &'a [usize]) -> PyResult<Self> {
+        let num_envs = match shape {
+            [_] => None,
+            [_, num_envs] => Some(*num_envs),
+            _ => return Err(value_error("rewards", "shape (T,) or (T, N)", &format!("{shape:?}"), "reshape it")),
+        };
+        Ok(Self { shape, num_envs })
+    }
+
+    pub(crate) fn same(&self, argument: &str, got: &[usize]) -> PyResult<()> {
+        if got == self.shape {
+            return Ok(());
+        }
+        let expected = format!("the shape of rewards, {:?}", self.shape);
+        Err(value_error(argument, &expected, &format!("{got:?}"), "pass arrays of one shape"))
+    }
+
+    pub(crate) fn ends<'b, T: Element>(
+        &self,
+        flags: &'b Flags<'_>,
+        final_values: Option<&'b Input<'_, T>>,
+    ) -> PyResult<Ends<'b, T>> {
+        self.same("dones/terminated", flags.terminated.shape())?;
+        if let Some(truncated) = &flags.truncated {
+            self.same("truncated", truncated.shape())?;
+        }
+        if let Some(final_values) = final_values {
+            self.same("final_values", final_values.shape())?;
+        }
+        Ok(Ends {
+            terminated: flags.terminated.slice(),
+            truncated: flags.truncated.as_ref().map(FlagInput::slice),
+            final_values: final_values.map(Input::slice),
+        })
     }
 }
 
@@ -148,36 +199,14 @@ impl<'py> Call<'_, 'py> {
         let py = self.rewards.py();
         let read: Reader<'py, T> = if self.hold { held } else { input };
         let rewards = read("rewards", &self.rewards, &REAL)?;
-        let shape = rewards.shape();
-        let num_envs = match shape {
-            [_] => None,
-            [_, num_envs] => Some(*num_envs),
-            _ => return Err(value_error("rewards", "shape (T,) or (T, N)", &format!("{shape:?}"), "reshape it")),
-        };
-        let same = |argument: &str, got: &[usize]| {
-            if got == shape {
-                return Ok(());
-            }
-            let expected = format!("the shape of rewards, {shape:?}");
-            Err(value_error(argument, &expected, &format!("{got:?}"), "pass arrays of one shape"))
-        };
+        let layout = Layout::of(rewards.shape())?;
+        let Layout { shape, num_envs } = layout;
         let values = read("values", self.values, &REAL)?;
-        same("values", values.shape())?;
-        same("dones/terminated", self.ends.terminated.shape())?;
-        if let Some(truncated) = &self.ends.truncated {
-            same("truncated", truncated.shape())?;
-        }
+        layout.same("values", values.shape())?;
         let final_values = self.final_values.map(|x| read("final_values", x, &REAL)).transpose()?;
-        if let Some(final_values) = &final_values {
-            same("final_values", final_values.shape())?;
-        }
-        let last = LastValue::read(self.last_value, num_envs, number)?;
+        let ends = layout.ends(&self.ends, final_values.as_ref())?;
+        let last = LastValue::read("last_value", self.last_value, num_envs, number)?;
         let (gamma, lam) = (self.gamma, self.lam);
-        let ends = Ends {
-            terminated: self.ends.terminated.slice(),
-            truncated: self.ends.truncated.as_ref().map(FlagInput::slice),
-            final_values: final_values.as_ref().map(Input::slice),
-        };
         let (rewards, values, last) = (rewards.slice(), values.slice(), last.slice());
         let work = |advantages: &mut [T], returns: &mut [T]| {
             let mut kernel = || match num_envs {
@@ -192,8 +221,8 @@ impl<'py> Call<'_, 'py> {
             return Ok((advantages.into_array().into_any(), returns.into_array().into_any()));
         };
         let (mut a, mut r) = (output::<T>("out[0]", &advantages)?, output::<T>("out[1]", &returns)?);
-        same("out[0]", a.shape())?;
-        same("out[1]", r.shape())?;
+        layout.same("out[0]", a.shape())?;
+        layout.same("out[1]", r.shape())?;
         work(out_slice(&mut a), out_slice(&mut r))?;
         Ok((advantages, returns))
     }

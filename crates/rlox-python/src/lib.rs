@@ -13,10 +13,12 @@ mod error;
 mod gae;
 mod normalize;
 mod recycling;
+mod returns;
 mod rollout;
 mod settings;
 mod shared;
 mod vector;
+mod vtrace;
 
 use pyo3::prelude::*;
 
@@ -29,9 +31,13 @@ mod _rlox {
     #[pymodule_export]
     use crate::normalize::{Normalizer, RunningMeanStd};
     #[pymodule_export]
+    use crate::returns::{compute_lambda_returns, compute_returns};
+    #[pymodule_export]
     use crate::rollout::RolloutBuffer;
     #[pymodule_export]
     use crate::vector::{NativeVectorEnv, env_ids};
+    #[pymodule_export]
+    use crate::vtrace::compute_vtrace;
     use pyo3::prelude::*;
 
     #[pymodule_init]

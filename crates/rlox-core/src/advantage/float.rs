@@ -1,5 +1,7 @@
 //! The two widths of number that kernels take.
 
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+
 use std::fmt::{Debug, Display};
 use std::ops::{Add, Mul, Sub};
 
