@@ -13,7 +13,6 @@ use crate::simd::multiversion;
 
 const LANES: usize = 8;
 const CHUNK: usize = 64;
-const SMALL_CHUNK: usize = 16;
 
 /// The steps every estimator reads, checked for equal lengths.
 #[derive(Clone, Copy)]
@@ -113,24 +112,23 @@ impl<R: Recursion, const N: usize> Row<R, N> {
 multiversion! {
     /// One trajectory.
     pub(super) fn trajectory<R: Recursion>(recursion: &mut R, last_value: R::Float) {
-        let Some(mut end) = recursion.steps().rewards.len().checked_sub(1) else { return };
-        let (mut row, mut carry) = (Row::new(), [R::start(last_value)]);
-        // Behind the last step comes another value than the next row's.
-        row.step(recursion, end, &[last_value], &mut carry);
-        let mut chunk = Chunk::<R, CHUNK>::new();
+        let mut end = recursion.steps().rewards.len();
+        let (mut next, mut carry) = ([last_value], [R::start(last_value)]);
+        let mut chunk = Chunk::<R, CHUNK>::new(last_value);
         while end >= CHUNK {
             end -= CHUNK;
-            chunk.step(recursion, end, &mut carry[0]);
+            chunk.step(recursion, end, &mut next, &mut carry);
         }
-        let mut chunk = Chunk::<R, SMALL_CHUNK>::new();
-        while end >= SMALL_CHUNK {
-            end -= SMALL_CHUNK;
-            chunk.step(recursion, end, &mut carry[0]);
+        let mut chunk = Chunk::<R, LANES>::new(last_value);
+        while end >= LANES {
+            end -= LANES;
+            chunk.step(recursion, end, &mut next, &mut carry);
         }
+        let mut row = Row::new();
         while end > 0 {
             end -= 1;
-            let next = *fixed(recursion.steps().values, end + 1);
             row.step(recursion, end, &next, &mut carry);
+            next = *fixed(recursion.steps().values, end);
         }
     }
 }
@@ -140,28 +138,34 @@ struct Chunk<R: Recursion, const C: usize> {
     /// The padding lets windows reach over the end, where they add nothing and change nothing.
     sums: [f64; CHUNK + LANES],
     factors: [f64; CHUNK + LANES],
+    next: [R::Float; C],
     kept: R::Kept<C>,
     x: [f64; CHUNK + 1],
 }
 
 impl<R: Recursion, const C: usize> Chunk<R, C> {
     #[inline(always)]
-    fn new() -> Self {
-        Self { sums: [0.0; CHUNK + LANES], factors: [1.0; CHUNK + LANES], kept: R::kept(), x: [0.0; CHUNK + 1] }
+    fn new(value: R::Float) -> Self {
+        let (sums, factors) = ([0.0; CHUNK + LANES], [1.0; CHUNK + LANES]);
+        Self { sums, factors, next: [value; C], kept: R::kept(), x: [0.0; CHUNK + 1] }
     }
 
-    /// C steps from `at` on.
+    /// C steps from `at` on, given the value and `x` behind them, in whose place come those of the first of them.
     #[inline(always)]
-    fn step(&mut self, recursion: &mut R, at: usize, carry: &mut f64) {
-        let Self { sums, factors, kept, x } = self;
+    fn step(&mut self, recursion: &mut R, at: usize, value: &mut [R::Float; 1], carry: &mut [f64; 1]) {
+        let Self { sums, factors, next, kept, x } = self;
+        let values = *fixed::<_, C>(recursion.steps().values, at);
+        next[..C - 1].copy_from_slice(&values[1..]);
+        [next[C - 1]] = *value;
+        value[0] = values[0];
         let terms = Terms { offset: fixed_mut(sums, 0), factor: fixed_mut(factors, 0) };
-        recursion.terms::<C>(at, fixed(recursion.steps().values, at + 1), terms, kept);
+        recursion.terms::<C>(at, next, terms, kept);
         double::<C, 1>(sums, factors);
         double::<C, 2>(sums, factors);
         double::<C, 4>(sums, factors);
 
-        let mut lanes = [*carry; LANES];
-        x[C] = *carry;
+        let mut lanes = [carry[0]; LANES];
+        x[C] = carry[0];
         for block in (0..C / LANES).rev() {
             let t = block * LANES;
             for i in 0..LANES {
@@ -170,7 +174,7 @@ impl<R: Recursion, const C: usize> Chunk<R, C> {
             x[t..t + LANES].copy_from_slice(&lanes);
         }
         recursion.write(at, kept, fixed::<_, C>(x, 0), fixed::<_, C>(x, 1));
-        *carry = x[0];
+        carry[0] = x[0];
     }
 }
 
