@@ -25,6 +25,9 @@ from rlox._rlox import (
     __version__,
     compute_gae,
     compute_gae_batched,
+    compute_lambda_returns,
+    compute_returns,
+    compute_vtrace,
 )
 from rlox.vector import RolloutBatch, VecEnv, collect_rollout, make_vec
 
@@ -46,6 +49,9 @@ __all__ = [
     "collect_rollout",
     "compute_gae",
     "compute_gae_batched",
+    "compute_lambda_returns",
+    "compute_returns",
+    "compute_vtrace",
     "make_vec",
 ]
 

@@ -21,6 +21,9 @@ __all__ = [
     "__version__",
     "compute_gae",
     "compute_gae_batched",
+    "compute_lambda_returns",
+    "compute_returns",
+    "compute_vtrace",
     "env_ids",
 ]
 
@@ -48,6 +51,44 @@ def compute_gae_batched(
     n_steps: int,
     gamma: float = 0.99,
     lam: float = 0.95,
+) -> tuple[_Floats, _Floats]: ...
+def compute_lambda_returns(
+    rewards: npt.ArrayLike,
+    values: npt.ArrayLike,
+    dones: npt.ArrayLike | None,
+    last_value: npt.ArrayLike,
+    gamma: float = 0.99,
+    lam: float = 0.95,
+    *,
+    terminated: npt.ArrayLike | None = None,
+    truncated: npt.ArrayLike | None = None,
+    final_values: npt.ArrayLike | None = None,
+) -> _Floats: ...
+def compute_returns(
+    rewards: npt.ArrayLike,
+    dones: npt.ArrayLike | None,
+    last_value: npt.ArrayLike,
+    gamma: float = 0.99,
+    *,
+    terminated: npt.ArrayLike | None = None,
+    truncated: npt.ArrayLike | None = None,
+    final_values: npt.ArrayLike | None = None,
+) -> _Floats: ...
+def compute_vtrace(
+    log_rhos: npt.ArrayLike,
+    rewards: npt.ArrayLike,
+    values: npt.ArrayLike,
+    dones: npt.ArrayLike | None,
+    bootstrap_value: npt.ArrayLike,
+    gamma: float,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+    *,
+    lam: float = 1.0,
+    pg_rho_bar: float = 1.0,
+    terminated: npt.ArrayLike | None = None,
+    truncated: npt.ArrayLike | None = None,
+    final_values: npt.ArrayLike | None = None,
 ) -> tuple[_Floats, _Floats]: ...
 def env_ids() -> list[str]: ...
 

@@ -29,7 +29,11 @@ pub mod simd;
 mod space;
 mod vector;
 
-pub use advantage::{Ends, Float, compute_gae, compute_gae_batched, compute_gae_time_major, flags_from_numbers};
+pub use advantage::{
+    Ends, Float, Vtrace, compute_gae, compute_gae_batched, compute_gae_time_major, compute_lambda_returns,
+    compute_lambda_returns_time_major, compute_returns, compute_returns_time_major, compute_vtrace,
+    compute_vtrace_time_major, flags_from_numbers,
+};
 pub use env::{Action, Actions, Env, EnvSpec, ResetOptions, Step};
 pub use episode::EpisodeLog;
 pub use error::{Error, Mismatch, Result, check_len};

@@ -59,7 +59,7 @@ pub(crate) mod numbers {
             )*
         };
     }
-    numbers!(gamma lam gae_lambda clip_obs clip_reward epsilon);
+    numbers!(gamma lam gae_lambda rho_bar c_bar pg_rho_bar clip_obs clip_reward epsilon);
 }
 
 /// A text.
@@ -233,6 +233,10 @@ impl<'py, T: FromArray> Argument<'py, T> {
             value_error(self.name, "an array that nobody writes to", &error.to_string(), "pass a copy")
         };
         Ok(Input::Guarded(array.try_readonly().map_err(busy)?))
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -2,21 +2,17 @@
 
 use bytemuck::Pod;
 use num_traits::AsPrimitive;
-use numpy::{Element, PyUntypedArrayMethods};
+use numpy::PyUntypedArrayMethods;
 use pyo3::prelude::*;
-use pyo3::types::PyFloat;
 use rlox_core::{
     Ends, Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major,
 };
 
-use crate::argument::{
-    Argument, FlagArgument, Flags, Input, REAL, argument, asarray, count, flag_argument, numbers, out_slice, output,
-};
+use crate::argument::{REAL, argument, asarray, count, flag_argument, numbers, out_slice, output};
 use crate::array::{FromArray, result, typed};
 use crate::detach::{alone, detached};
-use crate::error::{to_py, type_error, value_error};
-
-type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+use crate::error::{to_py, value_error};
+use crate::trajectory::{EndsArgument, LastValue, Layout, Pair};
 
 /// From how many elements on a call may take more than 5 us.
 const LONG: usize = 4096;
@@ -72,64 +68,6 @@ pub(crate) fn compute_gae<'py>(
     if single { call.run::<f32>(ends) } else { call.run::<f64>(ends) }
 }
 
-struct EndsArgument<'py> {
-    terminated: FlagArgument<'py>,
-    truncated: Option<FlagArgument<'py>>,
-}
-
-impl<'py> EndsArgument<'py> {
-    fn new(
-        dones: Option<&Bound<'py, PyAny>>,
-        terminated: Option<&Bound<'py, PyAny>>,
-        truncated: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Self> {
-        match (dones, terminated, truncated) {
-            (None, Some(terminated), truncated) => Ok(Self {
-                terminated: flag_argument("terminated", terminated)?,
-                truncated: truncated.map(|flags| flag_argument("truncated", flags)).transpose()?,
-            }),
-            (Some(dones), None, None) => Ok(Self { terminated: flag_argument("dones", dones)?, truncated: None }),
-            (dones, _, _) => {
-                let got = if dones.is_some() { "both" } else { "neither" };
-                let fix = "pass None as dones beside terminated= and truncated=";
-                Err(type_error("dones", "either dones, or terminated (and truncated)", got, fix))
-            }
-        }
-    }
-}
-
-/// One number, or one per environment.
-enum LastValue<'py, T: Element> {
-    One([T; 1]),
-    Each(Argument<'py, T>),
-}
-
-impl<'py, T: FromArray + Float> LastValue<'py, T>
-where
-    f64: AsPrimitive<T>,
-{
-    fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
-        if let Ok(float) = object.cast::<PyFloat>() {
-            return Ok(Self::One([float.value().as_()]));
-        }
-        Ok(Self::Each(argument("last_value", object, &REAL)?))
-    }
-
-    fn read(self, num_envs: Option<usize>, hold: bool) -> PyResult<Input<'py, T>> {
-        let last = match self {
-            Self::One(number) => Input::Own(number.to_vec(), Vec::new()),
-            Self::Each(argument) => argument.read(hold)?,
-        };
-        let fits = num_envs.map_or(last.slice().len() == 1, |n| last.shape() == [n]);
-        if fits {
-            return Ok(last);
-        }
-        let expected = num_envs.map_or_else(|| "one number".into(), |n| format!("shape ({n},)"));
-        let got = format!("shape {:?}", last.shape());
-        Err(value_error("last_value", &expected, &got, "pass V of the state after the last step"))
-    }
-}
-
 struct Call<'a, 'py> {
     rewards: &'a Bound<'py, PyAny>,
     values: &'a Bound<'py, PyAny>,
@@ -149,42 +87,18 @@ impl<'py> Call<'_, 'py> {
         let rewards = argument::<T>("rewards", self.rewards, &REAL)?;
         let values = argument::<T>("values", self.values, &REAL)?;
         let final_values = self.final_values.map(|x| argument::<T>("final_values", x, &REAL)).transpose()?;
-        let last = LastValue::<T>::new(self.last_value)?;
+        let last = LastValue::<T>::new("last_value", self.last_value)?;
 
         let hold = self.out.is_none() && rewards.len() <= LONG && alone(py);
         let rewards = rewards.read(hold)?;
-        let shape = rewards.shape();
-        let num_envs = match shape {
-            [_] => None,
-            [_, num_envs] => Some(*num_envs),
-            _ => return Err(value_error("rewards", "shape (T,) or (T, N)", &format!("{shape:?}"), "reshape it")),
-        };
-        let same = |argument: &str, got: &[usize]| {
-            if got == shape {
-                return Ok(());
-            }
-            let expected = format!("the shape of rewards, {shape:?}");
-            Err(value_error(argument, &expected, &format!("{got:?}"), "pass arrays of one shape"))
-        };
-        let values = values.read(hold)?;
-        same("values", values.shape())?;
-        let terminated = ends.terminated.read(hold)?;
-        same("dones/terminated", terminated.shape())?;
-        let truncated = ends.truncated.map(|flags| flags.read(hold)).transpose()?;
-        if let Some(truncated) = &truncated {
-            same("truncated", truncated.shape())?;
-        }
-        let final_values = final_values.map(|x| x.read(hold)).transpose()?;
-        if let Some(final_values) = &final_values {
-            same("final_values", final_values.shape())?;
-        }
-        let last = last.read(num_envs, hold)?;
+        let layout = Layout::of(rewards.shape())?;
+        let Layout { shape, num_envs } = layout;
+        let values = layout.read(values, hold)?;
+        let final_values = final_values.map(|x| layout.read(x, hold)).transpose()?;
+        let flags = ends.read(hold)?;
+        let ends = layout.ends(&flags, final_values.as_ref())?;
+        let last = layout.last(last, hold)?;
         let (gamma, lam) = (self.gamma, self.lam);
-        let ends = Ends {
-            terminated: terminated.slice(),
-            truncated: truncated.as_ref().map(Flags::slice),
-            final_values: final_values.as_ref().map(Input::slice),
-        };
         let (rewards, values, last) = (rewards.slice(), values.slice(), last.slice());
         let work = |advantages: &mut [T], returns: &mut [T]| {
             let mut kernel = || match num_envs {
@@ -199,8 +113,8 @@ impl<'py> Call<'_, 'py> {
             return Ok((advantages.into_array().into_any(), returns.into_array().into_any()));
         };
         let (mut a, mut r) = (output::<T>("out[0]", &advantages)?, output::<T>("out[1]", &returns)?);
-        same("out[0]", a.shape())?;
-        same("out[1]", r.shape())?;
+        layout.same("out[0]", a.shape())?;
+        layout.same("out[1]", r.shape())?;
         work(out_slice(&mut a), out_slice(&mut r))?;
         Ok((advantages, returns))
     }

@@ -14,11 +14,14 @@ mod error;
 mod gae;
 mod normalize;
 mod recycling;
+mod returns;
 mod rollout;
 mod settings;
 mod shared;
 mod state;
+mod trajectory;
 mod vector;
+mod vtrace;
 
 use pyo3::prelude::*;
 
@@ -31,9 +34,13 @@ mod _rlox {
     #[pymodule_export]
     use crate::normalize::{Normalizer, RunningMeanStd};
     #[pymodule_export]
+    use crate::returns::{compute_lambda_returns, compute_returns};
+    #[pymodule_export]
     use crate::rollout::RolloutBuffer;
     #[pymodule_export]
     use crate::vector::{NativeVectorEnv, env_ids};
+    #[pymodule_export]
+    use crate::vtrace::compute_vtrace;
     use pyo3::prelude::*;
 
     #[pymodule_init]

@@ -7,6 +7,8 @@
 //! valgrind that know fewer instructions. It never exceeds what the CPU has. Any other value means `portable`, which
 //! is safe wherever it was meant to go, and [`check_setting`] reports it.
 
+pub(crate) mod exp;
+
 use std::sync::OnceLock;
 
 use crate::{Error, Result};
