@@ -7,7 +7,7 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 use num_traits::AsPrimitive;
 use numpy::ndarray::{ArrayView, IxDyn};
-use numpy::{Element, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
@@ -50,14 +50,20 @@ pub(crate) fn call<'py>(
     unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
 }
 
+/// NumPy's own dtypes have numbers below this.
+const OWN_DTYPES: i32 = 24;
+
 /// The object as an array of `T`, if it is one.
 pub(crate) fn typed<'a, 'py, T: Element>(object: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyArrayDyn<T>>> {
-    let array = object.cast::<PyUntypedArray>().ok()?;
-    if array.dtype().is(numpy::dtype::<T>(object.py())) {
-        // SAFETY: an array, and its dtype is the very object; comparing dtypes by their properties costs ten times that.
-        return Some(unsafe { object.cast_unchecked() });
-    }
-    object.cast().ok()
+    let got = object.cast::<PyUntypedArray>().ok()?.dtype();
+    let wanted = numpy::dtype::<T>(object.py());
+    let same = got.is(&wanted)
+        || got.num() < OWN_DTYPES
+            && (got.kind(), got.itemsize()) == (wanted.kind(), wanted.itemsize())
+            && got.is_native_byteorder() != Some(false);
+    // SAFETY: an array, whose elements are of the same kind, size and byte order as `T`. NumPy's own comparison of dtypes
+    // costs as much as the rest of a short call.
+    same.then(|| unsafe { object.cast_unchecked() })
 }
 
 /// The elements of a C-contiguous, aligned array, borrowed without a guard.
