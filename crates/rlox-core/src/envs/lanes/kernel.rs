@@ -1,0 +1,52 @@
+//! What an environment adds to step as lanes: its state as columns, and one step of a block of environments.
+
+use crate::simd::{BLOCK, Block};
+use crate::{Actions, Env};
+
+/// An environment that steps a block of its kind at once. `K` numbers are its state, `D` its observation.
+pub trait Lanes<const K: usize, const D: usize>: Env + Clone {
+    /// `i64` for Discrete, `f32` for Box action spaces of one number.
+    type Number: Number;
+
+    /// The state, one number a column.
+    fn columns(&self) -> [f64; K];
+
+    /// Puts back what [`Lanes::columns`] gave.
+    fn set_columns(&mut self, columns: [f64; K]);
+
+    /// Steps the first `out.count` environments: [`Env::step`], bit for bit, of an environment with `self`'s arguments
+    /// and that column's state. It may write whatever it likes behind them. The environment truncates nothing itself
+    /// and draws no random numbers.
+    fn step_block(&self, state: &mut [Block; K], actions: &[Self::Number; BLOCK], out: LanesOut<'_, D>);
+}
+
+/// Where the step of a block writes to.
+#[derive(Debug)]
+pub struct LanesOut<'a, const D: usize> {
+    /// How many environments of the block there are.
+    pub count: usize,
+    /// The observations.
+    pub obs: &'a mut [[f32; D]; BLOCK],
+    /// The rewards.
+    pub reward: &'a mut Block,
+    /// The task itself ended.
+    pub terminated: &'a mut [bool; BLOCK],
+}
+
+/// The numbers that actions are made of.
+pub trait Number: Copy + Default + Send {
+    /// The actions, if they are of this kind; none otherwise.
+    fn of(actions: Actions<'_>) -> &[Self];
+}
+
+impl Number for i64 {
+    fn of(actions: Actions<'_>) -> &[Self] {
+        if let Actions::Discrete(actions) = actions { actions } else { &[] }
+    }
+}
+
+impl Number for f32 {
+    fn of(actions: Actions<'_>) -> &[Self] {
+        if let Actions::Continuous(actions) = actions { actions } else { &[] }
+    }
+}
