@@ -3,7 +3,7 @@
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{
     ActionsMut, AutoresetMode, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions,
-    RolloutBuffer, Seeds, StepOut, VectorEnv, collect,
+    RolloutBuffer, Seeds, Space, StepOut, VectorEnv, collect,
 };
 
 fn make(id: &str, num_envs: usize, mode: AutoresetMode) -> Box<dyn VectorEnv> {
@@ -37,7 +37,7 @@ fn steps_allocate_nothing() {
             let (mut integers, mut floats) = (vec![0_i64; n * a], vec![0.0_f32; n * a]);
             let (mut log_probs, mut values) = (vec![0.0; n], vec![0.0; n]);
             env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut obs).unwrap();
-            let discrete = a == 1 && id.starts_with("CartPole");
+            let discrete = matches!(env.spec().action, Space::Discrete { .. });
             let count = allocations(|| {
                 for _ in 0..200 {
                     let actions = if discrete {

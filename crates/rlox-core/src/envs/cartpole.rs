@@ -30,8 +30,8 @@
 
 use std::sync::Arc;
 
-use super::argument;
-use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step, check_len};
+use super::{argument, bounds, check_bounds};
+use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step, check_len};
 
 const GRAVITY: f64 = 9.8;
 const MASS_POLE: f64 = 0.1;
@@ -42,6 +42,7 @@ const FORCE: f64 = 10.0;
 const TAU: f64 = 0.02;
 const X_THRESHOLD: f64 = 2.4;
 const THETA_THRESHOLD: f64 = 12.0 * 2.0 * std::f64::consts::PI / 360.0;
+const START: (f64, f64) = (-0.05, 0.05);
 
 /// The cart and its pole. See the module's text for spaces, rewards and ends.
 #[derive(Clone, Debug)]
@@ -117,10 +118,6 @@ pub(super) fn has_fallen([x, _, theta, _]: [f64; 4]) -> bool {
     x.abs() > X_THRESHOLD || theta.abs() > THETA_THRESHOLD
 }
 
-fn bounds(options: &ResetOptions) -> (f64, f64) {
-    (options.get("low").unwrap_or(-0.05), options.get("high").unwrap_or(0.05))
-}
-
 impl Env for CartPole {
     type Action = i64;
 
@@ -129,16 +126,11 @@ impl Env for CartPole {
     }
 
     fn check_options(&self, options: &ResetOptions) -> Result<()> {
-        options.only(&["low", "high"])?;
-        let (low, high) = bounds(options);
-        if low <= high && (high - low).is_finite() {
-            return Ok(());
-        }
-        Err(Error::config("options", "finite low <= high", format!("low {low}, high {high}"), "swap or correct them"))
+        check_bounds(options, START)
     }
 
     fn reset(&mut self, rng: &mut Pcg64, options: &ResetOptions, obs: &mut [f32]) {
-        let (low, high) = bounds(options);
+        let (low, high) = bounds(options, START);
         self.state = std::array::from_fn(|_| rng.uniform(low, high));
         self.write(obs);
     }

@@ -9,6 +9,8 @@
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
+pub(crate) mod power;
+pub(crate) mod rounding;
 pub(crate) mod trig;
 
 use std::sync::OnceLock;
@@ -37,7 +39,7 @@ pub(crate) fn vectors_mut<T>(block: &mut [T; BLOCK]) -> impl Iterator<Item = &mu
 }
 
 /// The numbers of the set bits, rising.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Bits(u64);
 
 impl Iterator for Bits {

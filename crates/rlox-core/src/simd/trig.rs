@@ -1,17 +1,12 @@
 //! Sine and cosine of many angles at once, equal to libm's `f64::sin` and `f64::cos` bit for bit.
 //!
-//! A libm is not rounded correctly everywhere, so equality cannot come from accuracy alone. A lane evaluates head and
-//! tail of a double-double, accurate to some thousandths of an ulp, and asks whether everything within [`WINDOW`] of
-//! it rounds to the same number (the test of Ziv 1991, "Fast evaluation of elementary mathematical functions with
-//! correctly rounded last bit"). Then every libm whose error is below 0.5 + `WINDOW` ulp gives that number too. The
-//! other lanes call libm.
+//! Each lane evaluates head and tail of a double-double, accurate to some thousandths of an ulp, and rounds them as
+//! [`super::rounding`] says.
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
-use super::{BLOCK, Bits, Block, Isa, LANES, isa, lane_bits, multiversion, vectors, vectors_mut};
-
-/// In ulp. glibc documents errors of at most 0.518 ulp for both functions; before 2.28 they were rounded correctly.
-const WINDOW: f64 = 0.04;
+use super::rounding::{Rounded, each_lane, lanes_pay, mend, round};
+use super::{BLOCK, Block, LANES, multiversion, vectors, vectors_mut};
 
 /// Up to which angle the reduction of [`any`] is exact enough, in rad.
 const FAR: f64 = 9e4;
@@ -58,8 +53,8 @@ pub(crate) fn sin_cos_near_zero(x: &Block, count: usize, sin: &mut Block, cos: &
     }
     let (mut sin_fails, mut cos_fails) = ([false; BLOCK], [false; BLOCK]);
     near_zero_block(x, count, sin, cos, &mut sin_fails, &mut cos_fails);
-    mend(x, sin, lane_bits(&sin_fails, count), f64::sin);
-    mend(x, cos, lane_bits(&cos_fails, count), f64::cos);
+    mend(x, count, sin, &sin_fails, f64::sin);
+    mend(x, count, cos, &cos_fails, f64::cos);
 }
 
 /// Writes the sines and cosines of the first `count` angles; what the other places hold afterwards does not matter.
@@ -71,25 +66,23 @@ pub(crate) fn sin_cos(x: &Block, count: usize, sin: &mut Block, cos: &mut Block)
     }
     let (mut sin_fails, mut cos_fails) = ([false; BLOCK], [false; BLOCK]);
     any_block(x, count, sin, cos, &mut sin_fails, &mut cos_fails);
-    mend(x, sin, lane_bits(&sin_fails, count), f64::sin);
-    mend(x, cos, lane_bits(&cos_fails, count), f64::cos);
+    mend(x, count, sin, &sin_fails, f64::sin);
+    mend(x, count, cos, &cos_fails, f64::cos);
 }
 
-/// Without a fused multiply-add lanes are slower than libm, and other libms than glibc promise less.
+/// Writes the cosines of the first `count` angles, as [`sin_cos`] does.
 #[inline]
-fn lanes_pay() -> bool {
-    cfg!(all(target_os = "linux", target_env = "gnu")) && isa() > Isa::Portable
+pub(crate) fn cos(x: &Block, count: usize, cos: &mut Block) {
+    let mut fails = [true; BLOCK];
+    if lanes_pay() {
+        cos_block(x, count, cos, &mut fails);
+    }
+    mend(x, count, cos, &fails, f64::cos);
 }
 
 fn by_libm(x: &Block, count: usize, sin: &mut Block, cos: &mut Block) {
     for (x, (sin, cos)) in x.iter().zip(sin.iter_mut().zip(cos)).take(count) {
         (*sin, *cos) = (x.sin(), x.cos());
-    }
-}
-
-fn mend(x: &Block, y: &mut Block, lanes: Bits, libm: impl Fn(f64) -> f64) {
-    for i in lanes {
-        y[i] = libm(x[i]);
     }
 }
 
@@ -119,6 +112,12 @@ multiversion! {
     }
 }
 
+multiversion! {
+    fn cos_block(x: &Block, count: usize, cos: &mut Block, fails: &mut [bool; BLOCK]) {
+        each_lane(x, count, cos, fails, |x| any(x)[1]);
+    }
+}
+
 /// The inner loop has a fixed length, so that it becomes whole vectors without a remainder.
 #[inline(always)]
 fn evaluate(
@@ -128,7 +127,7 @@ fn evaluate(
     cos: &mut Block,
     sin_fails: &mut [bool; BLOCK],
     cos_fails: &mut [bool; BLOCK],
-    lane: impl Fn(f64) -> [Rounded; 2],
+    lane: impl Fn(f64) -> [Rounded<f64>; 2],
 ) {
     let results = vectors_mut(sin).zip(vectors_mut(cos));
     let fails = vectors_mut(sin_fails).zip(vectors_mut(cos_fails));
@@ -140,22 +139,6 @@ fn evaluate(
             (cos[j], cos_fails[j]) = (c.value, c.fails);
         }
     }
-}
-
-/// A rounded result, and whether libm may have rounded it otherwise.
-#[derive(Clone, Copy)]
-struct Rounded {
-    value: f64,
-    fails: bool,
-}
-
-/// Rounds head + tail if everything within the window rounds alike.
-#[inline(always)]
-fn round(head: f64, tail: f64, out_of_range: bool) -> Rounded {
-    const EXPONENT: u64 = 0x7ff << 52;
-    let window = f64::from_bits(head.to_bits() & EXPONENT) * (WINDOW * f64::EPSILON);
-    let (low, high) = (head + (tail - window), head + (tail + window));
-    Rounded { value: low, fails: (low != high) | out_of_range }
 }
 
 #[inline(always)]
@@ -186,21 +169,21 @@ fn sine(x: f64, tail: f64, square: f64, cube: [f64; 2], series: &[f64]) -> (f64,
 
 /// Sine and cosine for |x| <= [`NEAR`].
 #[inline(always)]
-fn near_zero(x: f64) -> [Rounded; 2] {
+fn near_zero(x: f64) -> [Rounded<f64>; 2] {
     // -0.0 has a sine of its own.
-    let out_of_range = !(x.abs() <= NEAR) | (x.to_bits() == 1 << 63);
+    let in_range = x.abs() <= NEAR && x.to_bits() != 1 << 63;
     let ([square, square_tail], cube) = powers(x, 0.0);
     let (sin, sin_tail) = sine(x, 0.0, square, cube, &SIN[2..]);
     let half = 0.5 * square;
     let cos = 1.0 - half;
     let cos_tail = square_tail.mul_add(-0.5, (1.0 - cos) - half);
     let cos_tail = (square * square).mul_add(polynomial(&COS[2..], square), cos_tail);
-    [round(sin, sin_tail, out_of_range), round(cos, cos_tail, out_of_range)]
+    [round(sin, sin_tail, in_range), round(cos, cos_tail, in_range)]
 }
 
 /// Sine and cosine for |x| <= [`FAR`].
 #[inline(always)]
-fn any(x: f64) -> [Rounded; 2] {
+fn any(x: f64) -> [Rounded<f64>; 2] {
     const TO_INTEGER: f64 = 1.5 * (1_u64 << 52) as f64;
     let shifted = x.mul_add(std::f64::consts::FRAC_2_PI, TO_INTEGER);
     let quadrant = shifted - TO_INTEGER;
@@ -215,7 +198,7 @@ fn any(x: f64) -> [Rounded; 2] {
     let r = left + tail;
     let tail = (left - r) + tail;
     // Next to a zero the tail has too few bits left; so has x = 0, whose sign counts.
-    let out_of_range = !(x.abs() <= FAR) | (r.abs() < 1e-9);
+    let in_range = x.abs() <= FAR && r.abs() >= 1e-9;
 
     let ([square, square_tail], cube) = powers(r, tail);
     let sin = sine(r, tail, square, cube, &SIN);
@@ -223,7 +206,7 @@ fn any(x: f64) -> [Rounded; 2] {
     let ((sin, sin_tail), (cos, cos_tail)) = if odd { (cos, sin) } else { (sin, cos) };
     let sin_sign = if half_turn { -1.0 } else { 1.0 };
     let cos_sign = if half_turn ^ odd { -1.0 } else { 1.0 };
-    [round(sin * sin_sign, sin_tail * sin_sign, out_of_range), round(cos * cos_sign, cos_tail * cos_sign, out_of_range)]
+    [round(sin * sin_sign, sin_tail * sin_sign, in_range), round(cos * cos_sign, cos_tail * cos_sign, in_range)]
 }
 
 /// The cosine as head and tail, from the square of the angle: 1, x^2/2, x^4/24 exact to the tail, the rest plain.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Pcg64;
+use crate::simd::rounding::WINDOW;
 use crate::simd::tests::on_each_isa;
 
 type Kernel = fn(&Block, usize, &mut Block, &mut Block);

@@ -1,7 +1,5 @@
 //! A block of environments: their states and counters, the rows a step writes, and the counting after each step.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
-
 use crate::simd::{BLOCK, Bits, Block, LANES, lane_bits, multiversion, vectors, vectors_mut};
 
 /// What [`BLOCK`] environments remember. Places without an environment hold zeros.

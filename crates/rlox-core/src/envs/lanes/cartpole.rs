@@ -1,7 +1,5 @@
 //! `CartPole-v1` as lanes.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
-
 use super::{Lanes, LanesOut};
 use crate::envs::cartpole::{CartPole, dynamics, force, has_fallen};
 use crate::simd::{BLOCK, Block, LANES, multiversion, trig, vectors, vectors_mut};

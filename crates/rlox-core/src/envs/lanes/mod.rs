@@ -9,6 +9,7 @@ mod batch;
 mod block;
 mod cartpole;
 mod kernel;
+mod pendulum;
 #[cfg(test)]
 mod tests;
 
@@ -81,10 +82,11 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
             truncated: &mut edge.truncated,
         };
         self.batch.step_block(self.batch.blocks.len() - 1, count, &edge.actions, rows, rest.final_obs);
-        rest.obs.copy_from_slice(&edge.obs[..count]);
-        rest.reward.copy_from_slice(&edge.reward[..count]);
-        rest.terminated.copy_from_slice(&edge.terminated[..count]);
-        rest.truncated.copy_from_slice(&edge.truncated[..count]);
+        let Rest { obs, reward, terminated, truncated, .. } = rest;
+        obs.copy_from_slice(&edge.obs[..count]);
+        reward.copy_from_slice(&edge.reward[..count]);
+        terminated.copy_from_slice(&edge.terminated[..count]);
+        truncated.copy_from_slice(&edge.truncated[..count]);
     }
 }
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::envs::CartPole;
+use crate::envs::{CartPole, Pendulum};
 use crate::simd::tests::on_each_isa;
 use crate::{Space, VecEnv};
 
@@ -94,7 +94,7 @@ fn pair<E: Lanes<K, D>, const K: usize, const D: usize>(
 }
 
 /// Steps both forms with the same random actions. Now and then environments are reset or put into a strange state.
-fn lockstep<E: Lanes<K, D>, const K: usize, const D: usize>(env: &E, strange: &[f64], case: &Case) {
+fn lockstep<E: Lanes<K, D>, const K: usize, const D: usize>(env: &E, case: &Case) {
     let (mut scalar, mut lanes) = pair(env, case);
     let mut rng = Pcg64::seed_from(u128::from(case.seed) + 1000);
     let (space, none) = (env.spec().action.clone(), ResetOptions::default());
@@ -114,7 +114,10 @@ fn lockstep<E: Lanes<K, D>, const K: usize, const D: usize>(env: &E, strange: &[
         }
         if step % 64 == 9 {
             let index = rng.integers(0, case.num_envs as i64) as usize;
-            let state: Vec<f64> = (0..K).map(|_| strange[rng.integers(0, strange.len() as i64) as usize]).collect();
+            let mut state = env.state().unwrap();
+            for number in &mut state {
+                *number = STRANGE[rng.integers(0, STRANGE.len() as i64) as usize];
+            }
             scalar.env.set_state(index, &state).unwrap();
             lanes.env.set_state(index, &state).unwrap();
         }
@@ -127,9 +130,12 @@ fn lockstep<E: Lanes<K, D>, const K: usize, const D: usize>(env: &E, strange: &[
 
 const STRANGE: &[f64] = &[0.0, -0.0, 0.1, -0.2, 0.3, 1.0, -7.0, 1e3, 1e5, -1e19, f64::NAN, f64::INFINITY, 1e-310];
 
-fn on_cartpole(case: &Case) {
+fn on_all(case: &Case) {
     for sutton_barto_reward in [false, true] {
-        lockstep(&CartPole::new(sutton_barto_reward), STRANGE, case);
+        lockstep(&CartPole::new(sutton_barto_reward), case);
+    }
+    for g in [10.0, -3.7] {
+        lockstep(&Pendulum::new(g), case);
     }
 }
 
@@ -137,7 +143,7 @@ fn on_cartpole(case: &Case) {
 fn thousands_of_steps_are_the_scalar_environments() {
     for mode in [AutoresetMode::SameStep, AutoresetMode::NextStep, AutoresetMode::Disabled] {
         let case = Case { num_envs: 71, seed: 5, mode, limit: Some(100), steps: 2000 };
-        on_each_isa(|| on_cartpole(&case));
+        on_each_isa(|| on_all(&case));
     }
 }
 
@@ -151,7 +157,7 @@ proptest! {
         limit in prop::option::of(0_u32..40),
     ) {
         let case = Case { num_envs, seed, mode, limit, steps: 100 };
-        on_each_isa(|| on_cartpole(&case));
+        on_each_isa(|| on_all(&case));
     }
 }
 
