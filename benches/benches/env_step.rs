@@ -4,7 +4,7 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use rlox_core::envs::{self, CartPole, MakeOptions, Pendulum, SoaVecEnv};
+use rlox_core::envs::{self, Acrobot, CartPole, MakeOptions, MountainCar, MountainCarContinuous, Pendulum, SoaVecEnv};
 use rlox_core::{Actions, AutoresetMode, Pcg64, ResetOptions, Seeds, Space, StepOut, VecEnv, VectorEnv};
 
 /// So many batches of random actions are drawn beforehand and used in turn.
@@ -71,6 +71,9 @@ macro_rules! forms {
 
 fn both_forms(c: &mut Criterion) {
     forms!(c, CartPole::default());
+    forms!(c, Acrobot::default());
+    forms!(c, MountainCar::default());
+    forms!(c, MountainCarContinuous::default());
     forms!(c, Pendulum::default());
 }
 

@@ -35,10 +35,12 @@ pub struct MakeOptions<'a> {
 type Maker = fn(&MakeOptions<'_>) -> Result<Box<dyn VectorEnv>>;
 
 const REGISTRY: &[(&str, Maker)] = &[
-    ("Acrobot-v1", |options| build(options, Acrobot::from_arguments(options.arguments)?)),
+    ("Acrobot-v1", |options| build_lanes(options, Acrobot::from_arguments(options.arguments)?)),
     ("CartPole-v1", |options| build_lanes(options, CartPole::from_arguments(options.arguments)?)),
-    ("MountainCar-v0", |options| build(options, MountainCar::from_arguments(options.arguments)?)),
-    ("MountainCarContinuous-v0", |options| build(options, MountainCarContinuous::from_arguments(options.arguments)?)),
+    ("MountainCar-v0", |options| build_lanes(options, MountainCar::from_arguments(options.arguments)?)),
+    ("MountainCarContinuous-v0", |options| {
+        build_lanes(options, MountainCarContinuous::from_arguments(options.arguments)?)
+    }),
     ("Pendulum-v1", |options| build_lanes(options, Pendulum::from_arguments(options.arguments)?)),
 ];
 
@@ -80,14 +82,11 @@ pub fn make(id: &str, options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
     ))
 }
 
-/// From how many environments on lanes are at least as fast as copies, on every instruction set.
-const LANES_FROM: usize = 8;
-
 fn build_lanes<E, const K: usize, const D: usize>(options: &MakeOptions<'_>, env: E) -> Result<Box<dyn VectorEnv>>
 where
     E: lanes::Lanes<K, D> + 'static,
 {
-    if options.num_envs < LANES_FROM {
+    if options.num_envs < E::FROM || !env.has_lanes() {
         return build(options, env);
     }
     let limit = time_limit(options, env.spec())?;

@@ -4,7 +4,7 @@ use super::block::{LanesBlock, Rows, tally};
 use super::kernel::{Lanes, LanesOut};
 use crate::simd::BLOCK;
 use crate::vector::{Phase, checks};
-use crate::{AutoresetMode, EnvSpec, EpisodeLog, Pcg64, ResetOptions, Result, memory};
+use crate::{AutoresetMode, EnvSpec, EpisodeLog, Error, Pcg64, ResetOptions, Result, memory};
 
 /// All that N environments remember.
 pub(super) struct Batch<E, const K: usize, const D: usize> {
@@ -25,6 +25,10 @@ pub(super) struct Batch<E, const K: usize, const D: usize> {
 impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
     pub(super) fn new(num_envs: usize, seed: Option<u64>, mode: AutoresetMode, env: E) -> Result<Self> {
         checks::num_envs(num_envs)?;
+        if !env.has_lanes() {
+            let (expected, got) = ("arguments that can be stepped as lanes", format!("{:?}", env.spec().id));
+            return Err(Error::config("env", expected, got, "use VecEnv, which takes all arguments"));
+        }
         let each = size_of::<LanesBlock<K, D>>() / BLOCK + size_of::<Pcg64>() + size_of::<Phase>();
         memory::check("num_envs", num_envs, each)?;
         let blocks = memory::zeroed("num_envs", num_envs.div_ceil(BLOCK))?;
@@ -60,7 +64,7 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
         let (block, first) = (&mut self.blocks[index], index * BLOCK);
         let out = LanesOut { count, obs: rows.obs, reward: rows.reward, terminated: rows.terminated };
         self.env.step_block(&mut block.state, actions, out);
-        block.clear_from(count);
+        block.clear_behind(count);
         if self.finished > 0 {
             self.start_next(first, count, &mut rows);
         }
@@ -79,7 +83,7 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
                 self.finished += 1;
             }
         }
-        self.blocks[index].last_obs = *rows.obs;
+        self.blocks[index].last_obs[..count].copy_from_slice(&rows.obs[..count]);
     }
 
     /// Resets the finished environments among `first..first + count`; for them this step is the reset.

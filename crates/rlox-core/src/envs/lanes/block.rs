@@ -33,12 +33,11 @@ impl<const K: usize, const D: usize> LanesBlock<K, D> {
         std::array::from_fn(|column| self.state[column][lane])
     }
 
-    /// Zeroes the state behind the first `count` environments, which would wander off to where steps are slow.
-    pub(super) fn clear_from(&mut self, count: usize) {
-        if count < BLOCK {
-            for column in &mut self.state {
-                column[count..].fill(0.0);
-            }
+    /// Zeroes what a step of the first `count` environments has written behind them, lest it wander off to where steps
+    /// are slow.
+    pub(super) fn clear_behind(&mut self, count: usize) {
+        for column in &mut self.state {
+            column[count..count.next_multiple_of(LANES)].fill(0.0);
         }
     }
 }

@@ -5,6 +5,8 @@ use crate::envs::cartpole::{CartPole, dynamics, force, has_fallen};
 use crate::simd::{BLOCK, Block, LANES, multiversion, trig, vectors, vectors_mut};
 
 impl Lanes<4, 4> for CartPole {
+    const FROM: usize = 8;
+
     type Number = i64;
 
     fn columns(&self) -> [f64; 4] {

@@ -8,6 +8,14 @@ pub trait Lanes<const K: usize, const D: usize>: Env + Clone {
     /// `i64` for Discrete, `f32` for Box action spaces of one number.
     type Number: Number;
 
+    /// From how many environments on lanes are at least as fast as copies, on every instruction set.
+    const FROM: usize;
+
+    /// Whether environments with these arguments can be stepped as lanes.
+    fn has_lanes(&self) -> bool {
+        true
+    }
+
     /// The state, one number a column.
     fn columns(&self) -> [f64; K];
 
@@ -15,7 +23,8 @@ pub trait Lanes<const K: usize, const D: usize>: Env + Clone {
     fn set_columns(&mut self, columns: [f64; K]);
 
     /// Steps the first `out.count` environments: [`Env::step`], bit for bit, of an environment with `self`'s arguments
-    /// and that column's state. It may write whatever it likes behind them. The environment truncates nothing itself
+    /// and that column's state. It may write whatever it
+    /// likes behind them, to places of the same vector of [`crate::simd::LANES`]. The environment truncates nothing itself
     /// and draws no random numbers.
     fn step_block(&self, state: &mut [Block; K], actions: &[Self::Number; BLOCK], out: LanesOut<'_, D>);
 }

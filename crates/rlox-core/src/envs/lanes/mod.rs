@@ -5,10 +5,13 @@
 //! time; only its step has a second form, made of the same formulas. Which instructions run is decided at run time
 //! ([`crate::simd`]); the results are the same bits on all of them.
 
+mod acrobot;
 mod batch;
 mod block;
 mod cartpole;
 mod kernel;
+mod mountain_car;
+mod mountain_car_continuous;
 mod pendulum;
 #[cfg(test)]
 mod tests;
@@ -55,7 +58,8 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
     /// seed the streams come from the operating system.
     ///
     /// # Errors
-    /// [`crate::Error::Config`] if `num_envs` is 0, [`crate::Error::Memory`] if there is not enough memory.
+    /// [`crate::Error::Config`] if `num_envs` is 0 or the arguments are not for lanes (Acrobot's noise),
+    /// [`crate::Error::Memory`] if there is not enough memory.
     pub fn new(num_envs: usize, seed: Option<u64>, mode: AutoresetMode, env: E) -> Result<Self> {
         Ok(Self { batch: Batch::new(num_envs, seed, mode, env)?, edge: Box::default() })
     }

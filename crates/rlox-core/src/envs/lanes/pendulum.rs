@@ -9,6 +9,8 @@ use crate::simd::{BLOCK, Block, LANES, multiversion, power, trig, vectors, vecto
 
 /// Angle, angular velocity, last torque, and the sine of the angle, which an observation needs and the next step too.
 impl Lanes<4, 3> for Pendulum {
+    const FROM: usize = 4;
+
     type Number = f32;
 
     fn columns(&self) -> [f64; 4] {

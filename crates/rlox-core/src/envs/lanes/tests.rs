@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::envs::{CartPole, Pendulum};
+use crate::envs::{Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum};
 use crate::simd::tests::on_each_isa;
 use crate::{Space, VecEnv};
 
@@ -137,18 +137,26 @@ fn on_all(case: &Case) {
     for g in [10.0, -3.7] {
         lockstep(&Pendulum::new(g), case);
     }
+    for nips in [false, true] {
+        lockstep(&Acrobot::new(0.2, 0.0, nips).unwrap(), case);
+    }
+    for goal_velocity in [0.0, 0.02] {
+        lockstep(&MountainCar::new(goal_velocity), case);
+        lockstep(&MountainCarContinuous::new(goal_velocity), case);
+    }
 }
 
 #[test]
 fn thousands_of_steps_are_the_scalar_environments() {
-    for mode in [AutoresetMode::SameStep, AutoresetMode::NextStep, AutoresetMode::Disabled] {
-        let case = Case { num_envs: 71, seed: 5, mode, limit: Some(100), steps: 2000 };
+    let modes = [(AutoresetMode::SameStep, 2000), (AutoresetMode::NextStep, 400), (AutoresetMode::Disabled, 400)];
+    for (mode, steps) in modes {
+        let case = Case { num_envs: 71, seed: 5, mode, limit: Some(100), steps };
         on_each_isa(|| on_all(&case));
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn any_number_of_environments_and_any_limit(
         num_envs in 1_usize..200,
@@ -156,7 +164,7 @@ proptest! {
         mode in prop::sample::select(vec![AutoresetMode::SameStep, AutoresetMode::NextStep, AutoresetMode::Disabled]),
         limit in prop::option::of(0_u32..40),
     ) {
-        let case = Case { num_envs, seed, mode, limit, steps: 100 };
+        let case = Case { num_envs, seed, mode, limit, steps: 50 };
         on_each_isa(|| on_all(&case));
     }
 }
