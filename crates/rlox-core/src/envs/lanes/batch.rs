@@ -7,9 +7,10 @@ use crate::vector::{Phase, checks};
 use crate::{AutoresetMode, EnvSpec, EpisodeLog, Error, Pcg64, ResetOptions, Result, memory};
 
 /// All that N environments remember.
-pub(super) struct Batch<E, const K: usize, const D: usize> {
+pub(super) struct Batch<E: Lanes<K, D>, const K: usize, const D: usize> {
     /// The arguments of all environments; its own state is whatever was last loaded into it.
     pub(super) env: E,
+    scratch: Box<E::Scratch>,
     pub(super) blocks: Vec<LanesBlock<K, D>>,
     pub(super) rngs: Vec<Pcg64>,
     pub(super) phases: Vec<Phase>,
@@ -37,7 +38,19 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
         let mut rngs = memory::reserved("num_envs", num_envs)?;
         rngs.extend(checks::streams(seed).take(num_envs));
         let (spec, log) = (env.spec().clone(), EpisodeLog::default());
-        Ok(Self { env, blocks, rngs, phases, unborn: num_envs, finished: 0, now: 0, spec, mode, log })
+        Ok(Self {
+            env,
+            scratch: Box::default(),
+            blocks,
+            rngs,
+            phases,
+            unborn: num_envs,
+            finished: 0,
+            now: 0,
+            spec,
+            mode,
+            log,
+        })
     }
 
     pub(super) fn recount(&mut self) {
@@ -63,7 +76,7 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
     ) {
         let (block, first) = (&mut self.blocks[index], index * BLOCK);
         let out = LanesOut { count, obs: rows.obs, reward: rows.reward, terminated: rows.terminated };
-        self.env.step_block(&mut block.state, actions, out);
+        self.env.step_block(&mut block.state, actions, &mut self.scratch, out);
         block.clear_behind(count);
         if self.finished > 0 {
             self.start_next(first, count, &mut rows);

@@ -1,10 +1,12 @@
 //! `CartPole-v1` as lanes.
 
-use super::{Lanes, LanesOut};
+use super::{Columns, Lanes, LanesOut};
 use crate::envs::cartpole::{CartPole, dynamics, force, has_fallen};
 use crate::simd::{BLOCK, Block, LANES, multiversion, trig, vectors, vectors_mut};
 
 impl Lanes<4, 4> for CartPole {
+    type Scratch = Columns<2>;
+
     const FROM: usize = 8;
 
     type Number = i64;
@@ -17,13 +19,19 @@ impl Lanes<4, 4> for CartPole {
         self.state = columns;
     }
 
-    fn step_block(&self, state: &mut [Block; 4], actions: &[i64; BLOCK], out: LanesOut<'_, 4>) {
-        let (mut sin, mut cos) = ([0.0; BLOCK], [0.0; BLOCK]);
-        trig::sin_cos_near_zero(&state[2], out.count, &mut sin, &mut cos);
+    fn step_block(
+        &self,
+        state: &mut [Block; 4],
+        actions: &[i64; BLOCK],
+        scratch: &mut Self::Scratch,
+        out: LanesOut<'_, 4>,
+    ) {
+        let Columns([sin, cos]) = scratch;
+        trig::sin_cos_near_zero(&state[2], out.count, sin, cos);
         let [x, x_dot, theta, theta_dot] = state;
         let LanesOut { count, obs, reward, terminated } = out;
         let rewards = [self.reward(false), self.reward(true)];
-        step(count, x, x_dot, theta, theta_dot, actions, &sin, &cos, rewards, obs, reward, terminated);
+        step(count, x, x_dot, theta, theta_dot, actions, sin, cos, rewards, obs, reward, terminated);
     }
 }
 

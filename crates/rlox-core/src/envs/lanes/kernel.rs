@@ -8,6 +8,9 @@ pub trait Lanes<const K: usize, const D: usize>: Env + Clone {
     /// `i64` for Discrete, `f32` for Box action spaces of one number.
     type Number: Number;
 
+    /// What a step works with, made once so that steps need not clear it.
+    type Scratch: Default + Send;
+
     /// From how many environments on lanes are at least as fast as copies, on every instruction set.
     const FROM: usize;
 
@@ -26,7 +29,23 @@ pub trait Lanes<const K: usize, const D: usize>: Env + Clone {
     /// and that column's state. It may write whatever it
     /// likes behind them, to places of the same vector of [`crate::simd::LANES`]. The environment truncates nothing itself
     /// and draws no random numbers.
-    fn step_block(&self, state: &mut [Block; K], actions: &[Self::Number; BLOCK], out: LanesOut<'_, D>);
+    fn step_block(
+        &self,
+        state: &mut [Block; K],
+        actions: &[Self::Number; BLOCK],
+        scratch: &mut Self::Scratch,
+        out: LanesOut<'_, D>,
+    );
+}
+
+/// So many columns to work with.
+#[derive(Debug)]
+pub struct Columns<const N: usize>(pub [Block; N]);
+
+impl<const N: usize> Default for Columns<N> {
+    fn default() -> Self {
+        Self([[0.0; BLOCK]; N])
+    }
 }
 
 /// Where the step of a block writes to.

@@ -19,7 +19,7 @@ mod tests;
 use batch::Batch;
 use block::{Edge, Rows};
 pub(super) use kernel::Lanes;
-use kernel::{LanesOut, Number};
+use kernel::{Columns, LanesOut, Number};
 
 use crate::simd::BLOCK;
 use crate::vector::{Phase, checks};

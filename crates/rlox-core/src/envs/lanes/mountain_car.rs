@@ -1,10 +1,12 @@
 //! `MountainCar-v0` as lanes.
 
-use super::{Lanes, LanesOut};
+use super::{Columns, Lanes, LanesOut};
 use crate::envs::mountain_car::{MountainCar, advance};
 use crate::simd::{BLOCK, Block, LANES, multiversion, trig, vectors, vectors_mut};
 
 impl Lanes<2, 2> for MountainCar {
+    type Scratch = Columns<2>;
+
     const FROM: usize = 8;
 
     type Number = i64;
@@ -17,12 +19,20 @@ impl Lanes<2, 2> for MountainCar {
         self.state = columns;
     }
 
-    fn step_block(&self, state: &mut [Block; 2], actions: &[i64; BLOCK], out: LanesOut<'_, 2>) {
+    fn step_block(
+        &self,
+        state: &mut [Block; 2],
+        actions: &[i64; BLOCK],
+        scratch: &mut Self::Scratch,
+        out: LanesOut<'_, 2>,
+    ) {
         let ([position, velocity], count) = (state, out.count);
-        let slope = position.map(|position| 3.0 * position);
-        let mut cos = [0.0; BLOCK];
-        trig::cos(&slope, count, &mut cos);
-        step(count, position, velocity, actions, &cos, self.goal_velocity, out.obs, out.terminated);
+        let Columns([slope, cos]) = scratch;
+        for (slope, position) in slope.iter_mut().zip(&*position) {
+            *slope = 3.0 * position;
+        }
+        trig::cos(slope, count, cos);
+        step(count, position, velocity, actions, cos, self.goal_velocity, out.obs, out.terminated);
         *out.reward = [-1.0; BLOCK];
     }
 }

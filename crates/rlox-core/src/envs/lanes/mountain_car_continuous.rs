@@ -1,11 +1,13 @@
 //! `MountainCarContinuous-v0` as lanes: steps after the first of an episode, which are f32, all at once.
 
-use super::{Lanes, LanesOut};
+use super::{Columns, Lanes, LanesOut};
 use crate::envs::mountain_car_continuous::{Car, MountainCarContinuous, advance, advance_reset, reward, slope};
 use crate::simd::{BLOCK, Block, LANES, lane_bits, multiversion, trig, vectors, vectors_mut};
 
 /// Position, velocity, and 1 where they are f32 since a step has been taken, else 0.
 impl Lanes<3, 2> for MountainCarContinuous {
+    type Scratch = Columns<2>;
+
     const FROM: usize = 8;
 
     type Number = f32;
@@ -25,14 +27,22 @@ impl Lanes<3, 2> for MountainCarContinuous {
         };
     }
 
-    fn step_block(&self, state: &mut [Block; 3], actions: &[f32; BLOCK], out: LanesOut<'_, 2>) {
+    fn step_block(
+        &self,
+        state: &mut [Block; 3],
+        actions: &[f32; BLOCK],
+        scratch: &mut Self::Scratch,
+        out: LanesOut<'_, 2>,
+    ) {
         let ([position, velocity, stepped], LanesOut { count, obs, reward: rewards, terminated }) = (state, out);
-        let angle = position.map(|position| slope(position as f32));
-        let mut cos = [0.0; BLOCK];
-        trig::cos(&angle, count, &mut cos);
+        let Columns([angle, cos]) = scratch;
+        for (angle, position) in angle.iter_mut().zip(&*position) {
+            *angle = slope(*position as f32);
+        }
+        trig::cos(angle, count, cos);
         let fresh = lane_bits(&stepped.map(|stepped| stepped == 0.0), count);
         let goal_velocity = self.goal_velocity;
-        step(count, position, velocity, stepped, actions, &cos, goal_velocity, obs, rewards, terminated);
+        step(count, position, velocity, stepped, actions, cos, goal_velocity, obs, rewards, terminated);
         for i in fresh {
             let (next, reached) = advance_reset([position[i], velocity[i]], actions[i], goal_velocity);
             [position[i], velocity[i]] = next.map(f64::from);

@@ -2,13 +2,15 @@
 
 use std::f64::consts::PI;
 
-use super::{Lanes, LanesOut};
+use super::{Columns, Lanes, LanesOut};
 use crate::envs::pendulum::{Pendulum, advance, clip, reward, wrap};
 use crate::simd::rounding::{Rounded, each_lane, lanes_pay, mend};
 use crate::simd::{BLOCK, Block, LANES, multiversion, power, trig, vectors, vectors_mut};
 
 /// Angle, angular velocity, last torque, and the sine of the angle, which an observation needs and the next step too.
 impl Lanes<4, 3> for Pendulum {
+    type Scratch = Columns<4>;
+
     const FROM: usize = 4;
 
     type Number = f32;
@@ -21,19 +23,25 @@ impl Lanes<4, 3> for Pendulum {
         [self.theta, self.theta_dot, self.last_torque, _] = columns;
     }
 
-    fn step_block(&self, state: &mut [Block; 4], actions: &[f32; BLOCK], out: LanesOut<'_, 3>) {
+    fn step_block(
+        &self,
+        state: &mut [Block; 4],
+        actions: &[f32; BLOCK],
+        scratch: &mut Self::Scratch,
+        out: LanesOut<'_, 3>,
+    ) {
         let ([theta, theta_dot, last_torque, sin], count) = (state, out.count);
-        let (mut angle, mut cos, mut torque) = ([0.0; BLOCK], [0.0; BLOCK], [0.0; BLOCK]);
-        let (mut angle_squared, mut speed_squared, mut torque_squared) = ([0.0; BLOCK], [0.0; BLOCK], [0.0; BLOCK]);
-        wrap_all(theta, count, &mut angle);
+        let Columns([angle, cos, angle_squared, speed_squared]) = scratch;
+        let (mut torque, mut torque_squared) = ([0.0; BLOCK], [0.0; BLOCK]);
+        wrap_all(theta, count, angle);
         clip_block(actions, &mut torque);
-        power::square(&angle, count, &mut angle_squared);
-        power::square(theta_dot, count, &mut speed_squared);
+        power::square(angle, count, angle_squared);
+        power::square(theta_dot, count, speed_squared);
         power::square_f32(&torque, count, &mut torque_squared);
-        reward_block(count, &angle_squared, &speed_squared, &torque_squared, out.reward);
+        reward_block(count, angle_squared, speed_squared, &torque_squared, out.reward);
         advance_block(count, self.g, &torque, sin, theta, theta_dot, last_torque);
-        trig::sin_cos(theta, count, sin, &mut cos);
-        observe_block(count, &cos, sin, theta_dot, out.obs);
+        trig::sin_cos(theta, count, sin, cos);
+        observe_block(count, cos, sin, theta_dot, out.obs);
         *out.terminated = [false; BLOCK];
     }
 }
