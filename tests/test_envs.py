@@ -14,12 +14,19 @@ from gymnasium.vector import AutoresetMode
 from rlox import ClosedError, VecEnv, envs, streams
 from rlox._rlox import env_ids
 
-IDS = ["CartPole-v1", "Pendulum-v1"]
-KWARGS = {"CartPole-v1": {"sutton_barto_reward": True}, "Pendulum-v1": {"g": 3.5}}
+IDS = ["Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
+# Gymnasium's Acrobot takes none; its attributes are compared in parity/test_lockstep.py.
+KWARGS = {
+    "Acrobot-v1": {},
+    "CartPole-v1": {"sutton_barto_reward": True},
+    "MountainCar-v0": {"goal_velocity": 0.02},
+    "MountainCarContinuous-v0": {"goal_velocity": 0.02},
+    "Pendulum-v1": {"g": 3.5},
+}
 
 
 def test_every_native_id_is_registered_with_gymnasiums_limit():
-    assert set(IDS) <= set(env_ids())
+    assert set(IDS) == set(env_ids())
     for env_id in env_ids():
         ours, ref = gym.spec(f"rlox/{env_id}"), gym.spec(env_id)
         assert ours.max_episode_steps == ref.max_episode_steps
@@ -95,6 +102,16 @@ def test_nothing_but_a_reset_draws(env_id):
     assert env._native.rng_states() == before
 
 
+def test_a_noisy_environment_draws_from_np_random():
+    ours = gym.make("rlox/Acrobot-v1", torque_noise_max=0.5)
+    ref = gym.make("Acrobot-v1")
+    ref.unwrapped.torque_noise_max = 0.5
+    assert np.array_equal(ours.reset(seed=1)[0], ref.reset(seed=1)[0])
+    for _ in range(5):
+        assert np.array_equal(ours.step(1)[0], ref.step(1)[0])
+        assert ours.unwrapped.np_random.random() == ref.unwrapped.np_random.random()
+
+
 def test_all_randomness_is_np_random():
     env, ref = envs.NativeEnv("CartPole-v1"), gym.make("CartPole-v1").unwrapped
     for each in (env, ref):
@@ -115,9 +132,8 @@ def test_all_randomness_is_np_random():
 
 @pytest.mark.parametrize("env_id", IDS)
 def test_reset_options_reach_the_environment(env_id):
-    options = (
-        {"low": 0.1, "high": 0.2} if env_id == "CartPole-v1" else {"x_init": 0.1, "y_init": 0.2}
-    )
+    names = ("x_init", "y_init") if env_id == "Pendulum-v1" else ("low", "high")
+    options = dict(zip(names, (0.1, 0.2), strict=True))
     ours, ref = gym.make(f"rlox/{env_id}"), gym.make(env_id)
     assert np.array_equal(
         ours.reset(seed=1, options=options)[0], ref.reset(seed=1, options=options)[0]

@@ -6,6 +6,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+import toy_envs  # noqa: F401  # registers an id
 from rlox import Normalizer, RolloutBuffer, VecEnv, make_vec
 from rlox.vector import ForeignVecEnv
 
@@ -290,9 +291,15 @@ def test_make_vec_takes_the_native_implementation_of_an_id(env_id):
 
 
 def test_make_vec_makes_gymnasiums_where_there_is_none():
-    env = make_vec("MountainCarContinuous-v0", 2, seed=3, goal_velocity=0.01)
+    env = make_vec("toy/Echo-v0", 2, seed=3, n=5)
     assert isinstance(env, ForeignVecEnv)
-    expected = gym.make("MountainCarContinuous-v0").reset(seed=4)[0]
+    assert np.array_equal(fill(env, 1).obs[0, 1], gym.make("toy/Echo-v0", n=5).reset(seed=4)[0])
+
+
+def test_make_vec_takes_gymnasiums_own_environment_from_a_function():
+    env = make_vec(lambda: gym.make("MountainCarContinuous-v0", goal_velocity=0.01), 2, seed=3)
+    assert isinstance(env, ForeignVecEnv)
+    expected = VecEnv(1, env_id="MountainCarContinuous-v0").reset_all(seed=4)[0]
     assert np.array_equal(fill(env, 1).obs[0, 1], expected)
     assert env.unwrapped.envs[0].unwrapped.goal_velocity == 0.01
 
@@ -328,7 +335,7 @@ def test_make_vec_takes_classes_functions_environments_and_vector_environments()
         ((Counter, -3), {}, ValueError, "num_envs: .*at least 1, got -3"),
         (("CartPole-v1", "3"), {}, TypeError, "num_envs: .*integer.*'3'"),
         (("CartPole-v1", 2**62), {}, MemoryError, "num_envs = 4611686018427387904"),
-        (("MountainCar-v0", 2**62), {}, MemoryError, "num_envs: .*got 4611686018427387904"),
+        (("toy/Echo-v0", 2**62), {}, MemoryError, "num_envs: .*got 4611686018427387904"),
         ((Counter, 2**62), {}, MemoryError, "num_envs: .*got 4611686018427387904"),
         ((Counter(), 2), {}, ValueError, "num_envs: .*1 for a single"),
         ((Counter(),), {"g": 1}, TypeError, "g: .*already made"),

@@ -91,7 +91,7 @@ def test_steps_that_make_no_sense_are_refused(total):
 @pytest.mark.parametrize(
     "env",
     [
-        "MountainCar-v0",
+        "toy/Echo-v0",
         Echo,
         lambda: Echo(n=2),
         lambda: gym.make_vec(

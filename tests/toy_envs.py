@@ -67,3 +67,7 @@ class Count(gym.Env):
         over = self.steps == self.limit
         obs = np.full(1, self.scale * self.steps, np.float32)
         return obs, 1.0, over and self.terminate, over and not self.terminate, {}
+
+
+# An id that has no native implementation.
+gym.register("toy/Echo-v0", entry_point="toy_envs:Echo")

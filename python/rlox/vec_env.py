@@ -35,7 +35,8 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         autoreset_mode: When a finished environment starts anew; rollouts need SAME_STEP.
         max_episode_steps: None for the id's own time limit, -1 for none.
         render_mode: None or "rgb_array".
-        **env_kwargs: The environment's own: `sutton_barto_reward` (CartPole), `g` (Pendulum).
+        **env_kwargs: The environment's own: `dt`, `nips`, `torque_noise_max` (Acrobot),
+            `sutton_barto_reward` (CartPole), `goal_velocity` (both MountainCars), `g` (Pendulum).
 
     Raises:
         ValueError: Unknown id (near ones are named), argument or mode; a number out of range.
@@ -107,8 +108,8 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         Args:
             seed: An int s seeds environment i with s + i; a sequence has one seed (None: go on) for
                 each environment; None lets all streams go on.
-            options: "reset_mask", bool (n,), and the environment's own numbers: "low", "high"
-                (CartPole), "x_init", "y_init" (Pendulum). The dict is not changed.
+            options: "reset_mask", bool (n,), and the environment's own numbers: "x_init", "y_init"
+                (Pendulum), "low", "high" (all others). The dict is not changed.
 
         Returns:
             The observations of all environments, float32 (n, d), and infos: an empty dict.

@@ -46,8 +46,8 @@ def make_vec(
 
     >>> make_vec("CartPole-v1", 4, seed=0)
     VecEnv(rlox/CartPole-v1, num_envs=4)
-    >>> make_vec("MountainCar-v0", 2)
-    <ForeignVecEnv, SyncVectorEnv(MountainCar-v0, num_envs=2)>
+    >>> make_vec(lambda: gym.make("CartPole-v1"), 2)  # Gymnasium's own
+    <ForeignVecEnv, SyncVectorEnv(num_envs=2)>
     """
     if not isinstance(num_envs, int | np.integer):
         raise TypeError(f"num_envs: expected an integer, got {num_envs!r}; pass how many to make")
