@@ -155,6 +155,30 @@ fn thousands_of_steps_are_the_scalar_environments() {
     }
 }
 
+#[test]
+fn the_shortest_limits_reset_in_every_other_step() {
+    for (mode, limit) in [(AutoresetMode::NextStep, 0), (AutoresetMode::NextStep, 1), (AutoresetMode::SameStep, 0)] {
+        let case = Case { num_envs: 9, seed: 1, mode, limit: Some(limit), steps: 20 };
+        on_each_isa(|| on_all(&case));
+    }
+}
+
+#[test]
+fn noise_is_not_for_lanes() {
+    let noisy = Acrobot::new(0.2, 0.1, false).unwrap();
+    let error = SoaVecEnv::new(8, None, AutoresetMode::SameStep, noisy).unwrap_err().to_string();
+    assert!(error.contains("Acrobot-v1") && error.contains("VecEnv"), "{error}");
+    let arguments = [("torque_noise_max".to_string(), 0.1)];
+    let options = crate::envs::MakeOptions {
+        num_envs: 16,
+        seed: Some(0),
+        autoreset_mode: AutoresetMode::SameStep,
+        max_episode_steps: None,
+        arguments: &arguments,
+    };
+    assert_eq!(crate::envs::make("Acrobot-v1", &options).unwrap().num_envs(), 16);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
