@@ -67,22 +67,22 @@ pub trait VectorEnv: Send {
     /// Starts episodes where `mask` is true (everywhere without one) and writes all current observations, `[N, d]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices of the wrong length, [`Error::Config`] for options that the environment refuses,
-    /// [`Error::Action`] if an environment outside the mask has never been reset. Nothing has changed then.
+    /// [`crate::Error::Shape`] for slices of the wrong length, [`crate::Error::Config`] for options that the environment refuses,
+    /// [`crate::Error::Action`] if an environment outside the mask has never been reset. Nothing has changed then.
     fn reset(&mut self, seeds: Seeds<'_>, mask: Option<&[bool]>, options: &ResetOptions, obs: &mut [f32])
     -> Result<()>;
 
     /// Steps all environments.
     ///
     /// # Errors
-    /// Those of [`Action::rows`] for the actions, [`Error::Shape`] for slices of the wrong length, [`Error::Action`]
+    /// Those of [`Action::rows`] for the actions, [`crate::Error::Shape`] for slices of the wrong length, [`crate::Error::Action`]
     /// before the first reset, or for finished environments in [`AutoresetMode::Disabled`]. Nothing has changed then.
     fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()>;
 
     /// Writes the current observations, `[N, d]`, without stepping.
     ///
     /// # Errors
-    /// [`Error::Action`] before the first reset, [`Error::Shape`] for a slice of the wrong length.
+    /// [`crate::Error::Action`] before the first reset, [`crate::Error::Shape`] for a slice of the wrong length.
     fn observe(&self, obs: &mut [f32]) -> Result<()>;
 
     /// The episodes finished since the log was last drained.
@@ -94,7 +94,7 @@ pub trait VectorEnv: Send {
     /// Puts a state back, as if environment `index` had just been reset to it.
     ///
     /// # Errors
-    /// Those of [`Env::set_state`], [`Error::Shape`] if there is no such index.
+    /// Those of [`Env::set_state`], [`crate::Error::Shape`] if there is no such index.
     fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()>;
 
     /// The random streams, one per environment.
@@ -103,7 +103,7 @@ pub trait VectorEnv: Send {
     /// Replaces the random streams.
     ///
     /// # Errors
-    /// [`Error::Shape`] if their number is wrong.
+    /// [`crate::Error::Shape`] if their number is wrong.
     fn set_rngs(&mut self, rngs: &[Pcg64]) -> Result<()>;
 }
 
@@ -177,7 +177,7 @@ impl<E: Env> VecEnv<E> {
     /// streams come from the operating system.
     ///
     /// # Errors
-    /// [`Error::Config`] if `num_envs` is 0, [`Error::Space`] for spaces that make no sense, [`Error::Memory`] if
+    /// [`crate::Error::Config`] if `num_envs` is 0, [`crate::Error::Space`] for spaces that make no sense, [`crate::Error::Memory`] if
     /// there is not enough memory.
     pub fn new(num_envs: usize, seed: Option<u64>, mode: AutoresetMode, mut make: impl FnMut() -> E) -> Result<Self> {
         checks::num_envs(num_envs)?;
