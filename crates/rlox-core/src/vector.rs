@@ -67,16 +67,18 @@ pub trait VectorEnv: Send {
     /// Starts episodes where `mask` is true (everywhere without one) and writes all current observations, `[N, d]`.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] for slices of the wrong length, [`crate::Error::Config`] for options that the environment refuses,
-    /// [`crate::Error::Action`] if an environment outside the mask has never been reset. Nothing has changed then.
+    /// [`crate::Error::Shape`] for slices of the wrong length, [`crate::Error::Config`] for options that the
+    /// environment refuses, [`crate::Error::Action`] if an environment outside the mask has never been reset. Nothing
+    /// has changed then.
     fn reset(&mut self, seeds: Seeds<'_>, mask: Option<&[bool]>, options: &ResetOptions, obs: &mut [f32])
     -> Result<()>;
 
     /// Steps all environments.
     ///
     /// # Errors
-    /// Those of [`Action::rows`] for the actions, [`crate::Error::Shape`] for slices of the wrong length, [`crate::Error::Action`]
-    /// before the first reset, or for finished environments in [`AutoresetMode::Disabled`]. Nothing has changed then.
+    /// Those of [`Action::rows`] for the actions, [`crate::Error::Shape`] for slices of the wrong length,
+    /// [`crate::Error::Action`] before the first reset, or for finished environments in [`AutoresetMode::Disabled`].
+    /// Nothing has changed then.
     fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()>;
 
     /// Writes the current observations, `[N, d]`, without stepping.
@@ -177,8 +179,8 @@ impl<E: Env> VecEnv<E> {
     /// streams come from the operating system.
     ///
     /// # Errors
-    /// [`crate::Error::Config`] if `num_envs` is 0, [`crate::Error::Space`] for spaces that make no sense, [`crate::Error::Memory`] if
-    /// there is not enough memory.
+    /// [`crate::Error::Config`] if `num_envs` is 0, [`crate::Error::Space`] for spaces that make no sense,
+    /// [`crate::Error::Memory`] if there is not enough memory.
     pub fn new(num_envs: usize, seed: Option<u64>, mode: AutoresetMode, mut make: impl FnMut() -> E) -> Result<Self> {
         checks::num_envs(num_envs)?;
         let first = make();
