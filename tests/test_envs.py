@@ -263,8 +263,9 @@ def test_gymnasiums_wrappers_and_benchmark_take_a_single_environment():
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 @pytest.mark.parametrize("env_id", env_ids())
-def test_environments_go_on_exactly_from_a_state_taken_at_any_step(env_id, mode):
-    n, limit = 5, 7
+@pytest.mark.parametrize("n", [3, 21])  # copies, and lanes
+def test_environments_go_on_exactly_from_a_state_taken_at_any_step(env_id, mode, n):
+    limit = 7
     make = partial(VecEnv, n, env_id=env_id, autoreset_mode=mode, max_episode_steps=limit)
     env, rng = make(seed=3), np.random.default_rng(0)
     env.reset()

@@ -30,6 +30,8 @@
 //! # Version History
 //! v1: cosines and sines are observed instead of angles; the limit is 500 steps.
 
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+
 use std::f64::consts::PI;
 use std::sync::Arc;
 
@@ -48,11 +50,11 @@ const MAX_TURNING: f64 = 1e7;
 /// The two links. See the module's text for spaces, rewards and ends.
 #[derive(Clone, Debug)]
 pub struct Acrobot {
-    state: [f64; 4],
-    at_start: bool, // the state is f32, and so are the sines and cosines of the observation
-    dt: f64,
-    torque_noise_max: f64,
-    nips: bool,
+    pub(super) state: [f64; 4],
+    pub(super) at_start: bool, // the state is f32, and so are the sines and cosines of the observation
+    pub(super) dt: f64,
+    pub(super) torque_noise_max: f64,
+    pub(super) nips: bool,
     spec: Arc<EnvSpec>, // one for all copies
 }
 
@@ -112,38 +114,75 @@ impl Acrobot {
     }
 }
 
-/// The time derivative of the two angles and the two angular velocities under a torque (N m).
-#[inline]
-pub(crate) fn derivative([theta1, theta2, velocity1, velocity2]: [f64; 4], torque: f64, nips: bool) -> [f64; 4] {
+/// What an equation of motion takes from libm.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parts {
+    /// Sine and cosine of the second angle.
+    pub(super) sin: f64,
+    pub(super) cos: f64,
+    /// The cosines of [`directions`].
+    pub(super) across: [f64; 2],
+    /// The squares of the two velocities and of [`coupling`].
+    pub(super) squares: [f64; 3],
+}
+
+/// The directions of the two links, a quarter turn from the state's.
+#[inline(always)]
+pub(super) fn directions(theta1: f64, theta2: f64) -> [f64; 2] {
+    [theta1 - PI / 2.0, theta1 + theta2 - PI / 2.0]
+}
+
+/// How strongly an acceleration of one link drives the other.
+#[inline(always)]
+pub(super) fn coupling(cos: f64) -> f64 {
+    0.25 + 0.5 * cos + 1.0
+}
+
+/// The accelerations of the two angles under a torque (N m).
+#[inline(always)]
+pub(super) fn accelerations([velocity1, velocity2]: [f64; 2], parts: Parts, torque: f64, nips: bool) -> [f64; 2] {
     const WEIGHT_1: f64 = 1.5 * GRAVITY;
     const WEIGHT_2: f64 = 0.5 * GRAVITY;
-    let (sin, cos) = (theta2.sin(), theta2.cos());
+    let Parts { sin, cos, across, squares: [velocity1_squared, velocity2_squared, d2_squared] } = parts;
     let d1 = 0.25 + (1.25 + cos) + 1.0 + 1.0;
-    let d2 = 0.25 + 0.5 * cos + 1.0;
-    let phi2 = WEIGHT_2 * (theta1 + theta2 - PI / 2.0).cos();
-    let phi1 =
-        -0.5 * square(velocity2) * sin - velocity2 * velocity1 * sin + WEIGHT_1 * (theta1 - PI / 2.0).cos() + phi2;
+    let d2 = coupling(cos);
+    let phi2 = WEIGHT_2 * across[1];
+    let phi1 = -0.5 * velocity2_squared * sin - velocity2 * velocity1 * sin + WEIGHT_1 * across[0] + phi2;
     let drive = torque + d2 / d1 * phi1;
-    let drive = if nips { drive } else { drive - 0.5 * square(velocity1) * sin };
-    let acceleration2 = (drive - phi2) / (1.25 - square(d2) / d1);
-    let acceleration1 = -(d2 * acceleration2 + phi1) / d1;
+    let drive = if nips { drive } else { drive - 0.5 * velocity1_squared * sin };
+    let acceleration2 = (drive - phi2) / (1.25 - d2_squared / d1);
+    [-(d2 * acceleration2 + phi1) / d1, acceleration2]
+}
+
+/// The time derivative of the two angles and the two angular velocities under a torque (N m).
+#[inline]
+fn derivative([theta1, theta2, velocity1, velocity2]: [f64; 4], torque: f64, nips: bool) -> [f64; 4] {
+    let (sin, cos) = (theta2.sin(), theta2.cos());
+    let squares = [if nips { 0.0 } else { square(velocity1) }, square(velocity2), square(coupling(cos))];
+    let parts = Parts { sin, cos, across: directions(theta1, theta2).map(f64::cos), squares };
+    let [acceleration1, acceleration2] = accelerations([velocity1, velocity2], parts, torque, nips);
     [velocity1, velocity2, acceleration1, acceleration2]
 }
 
 /// One step of the classical Runge-Kutta method of fourth order, without wrapping the angles or bounding the velocities.
 #[inline]
-pub(crate) fn runge_kutta(state: [f64; 4], torque: f64, dt: f64, nips: bool) -> [f64; 4] {
+fn runge_kutta(state: [f64; 4], torque: f64, dt: f64, nips: bool) -> [f64; 4] {
     let ahead = |dt: f64, slope: [f64; 4]| -> [f64; 4] { std::array::from_fn(|i| state[i] + dt * slope[i]) };
     let k1 = derivative(state, torque, nips);
     let k2 = derivative(ahead(dt / 2.0, k1), torque, nips);
     let k3 = derivative(ahead(dt / 2.0, k2), torque, nips);
     let k4 = derivative(ahead(dt, k3), torque, nips);
-    std::array::from_fn(|i| state[i] + dt / 6.0 * (k1[i] + 2.0 * k2[i] + 2.0 * k3[i] + k4[i]))
+    std::array::from_fn(|i| weighted(state[i], [k1[i], k2[i], k3[i], k4[i]], dt))
+}
+
+/// A number one step later, from its four slopes.
+#[inline(always)]
+pub(super) fn weighted(now: f64, [k1, k2, k3, k4]: [f64; 4], dt: f64) -> f64 {
+    now + dt / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
 }
 
 /// The angle in `[-pi, pi]`, turn by turn as Gymnasium wraps it, since every subtraction rounds.
-#[inline]
-pub(crate) fn wrap(mut angle: f64) -> f64 {
+pub(super) fn wrap(mut angle: f64) -> f64 {
     const TURN: f64 = 2.0 * PI;
     if angle.abs() > MAX_TURNING {
         // Gymnasium's loop takes minutes or for ever here; the remainder answers at once (NaN for infinity).
@@ -158,18 +197,25 @@ pub(crate) fn wrap(mut angle: f64) -> f64 {
     angle
 }
 
-/// Angles and angular velocities one step later.
-#[inline]
-pub(crate) fn advance(state: [f64; 4], torque: f64, dt: f64, nips: bool) -> [f64; 4] {
-    let [theta1, theta2, velocity1, velocity2] = runge_kutta(state, torque, dt, nips);
+/// The angular velocities within their bounds.
+#[inline(always)]
+pub(super) fn bounded([velocity1, velocity2]: [f64; 2]) -> [f64; 2] {
     let [max1, max2] = MAX_VELOCITY;
-    [wrap(theta1), wrap(theta2), velocity1.clamp(-max1, max1), velocity2.clamp(-max2, max2)]
+    [velocity1.clamp(-max1, max1), velocity2.clamp(-max2, max2)]
 }
 
-/// Whether the free end is above the line.
+/// Angles and angular velocities one step later.
 #[inline]
-pub(crate) fn is_up([theta1, theta2, ..]: [f64; 4]) -> bool {
-    -theta1.cos() - (theta2 + theta1).cos() > 1.0
+fn advance(state: [f64; 4], torque: f64, dt: f64, nips: bool) -> [f64; 4] {
+    let [theta1, theta2, velocity1, velocity2] = runge_kutta(state, torque, dt, nips);
+    let [velocity1, velocity2] = bounded([velocity1, velocity2]);
+    [wrap(theta1), wrap(theta2), velocity1, velocity2]
+}
+
+/// Whether the free end is above the line, from the cosines of the first angle and of the sum of both.
+#[inline(always)]
+pub(super) fn is_up(cos1: f64, cos_sum: f64) -> bool {
+    -cos1 - cos_sum > 1.0
 }
 
 impl Env for Acrobot {
@@ -198,7 +244,8 @@ impl Env for Acrobot {
         self.state = advance(self.state, torque, self.dt, self.nips);
         self.at_start = false;
         self.write(obs);
-        let terminated = is_up(self.state);
+        let [theta1, theta2, ..] = self.state;
+        let terminated = is_up(theta1.cos(), (theta2 + theta1).cos());
         Step { reward: if terminated { 0.0 } else { -1.0 }, terminated, truncated: false }
     }
 

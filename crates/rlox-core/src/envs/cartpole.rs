@@ -26,6 +26,8 @@
 //! # Version History
 //! v1: the limit is 500 steps.
 
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+
 use std::sync::Arc;
 
 use super::{argument, bounds, check_bounds};
@@ -45,7 +47,7 @@ const START: (f64, f64) = (-0.05, 0.05);
 /// The cart and its pole. See the module's text for spaces, rewards and ends.
 #[derive(Clone, Debug)]
 pub struct CartPole {
-    state: [f64; 4],
+    pub(super) state: [f64; 4],
     sutton_barto_reward: bool,
     spec: Arc<EnvSpec>, // one for all copies
 }
@@ -79,11 +81,41 @@ impl CartPole {
         Ok(Self::new(reward != 0.0))
     }
 
+    /// The reward of a step that does or does not terminate.
+    pub(super) fn reward(&self, terminated: bool) -> f64 {
+        match (self.sutton_barto_reward, terminated) {
+            (false, _) => 1.0,
+            (true, false) => 0.0,
+            (true, true) => -1.0,
+        }
+    }
+
     fn write(&self, obs: &mut [f32]) {
         for (o, s) in obs.iter_mut().zip(self.state) {
             *o = s as f32;
         }
     }
+}
+
+/// The force of an action, in N.
+#[inline(always)]
+pub(super) fn force(action: i64) -> f64 {
+    if action == 1 { FORCE } else { -FORCE }
+}
+
+/// The next state, by Euler's method. The order of the operations is Gymnasium's, so that every bit is too.
+#[inline(always)]
+pub(super) fn dynamics([x, x_dot, theta, theta_dot]: [f64; 4], force: f64, sin: f64, cos: f64) -> [f64; 4] {
+    let temp = (force + POLE_MASS_LENGTH * (theta_dot * theta_dot) * sin) / TOTAL_MASS;
+    let theta_acc = (GRAVITY * sin - cos * temp) / (LENGTH * (4.0 / 3.0 - MASS_POLE * (cos * cos) / TOTAL_MASS));
+    let x_acc = temp - POLE_MASS_LENGTH * theta_acc * cos / TOTAL_MASS;
+    [x + TAU * x_dot, x_dot + TAU * x_acc, theta + TAU * theta_dot, theta_dot + TAU * theta_acc]
+}
+
+/// Whether the cart has left the track or the pole has fallen.
+#[inline(always)]
+pub(super) fn has_fallen([x, _, theta, _]: [f64; 4]) -> bool {
+    x.abs() > X_THRESHOLD || theta.abs() > THETA_THRESHOLD
 }
 
 impl Env for CartPole {
@@ -103,26 +135,13 @@ impl Env for CartPole {
         self.write(obs);
     }
 
-    // The order of the operations is Gymnasium's, so that every bit is too.
     #[inline]
     fn step(&mut self, action: &i64, _: &mut Pcg64, obs: &mut [f32]) -> Step {
-        let [x, x_dot, theta, theta_dot] = self.state;
-        let force = if *action == 1 { FORCE } else { -FORCE };
-        let (sin, cos) = (theta.sin(), theta.cos());
-        let temp = (force + POLE_MASS_LENGTH * (theta_dot * theta_dot) * sin) / TOTAL_MASS;
-        let theta_acc = (GRAVITY * sin - cos * temp) / (LENGTH * (4.0 / 3.0 - MASS_POLE * (cos * cos) / TOTAL_MASS));
-        let x_acc = temp - POLE_MASS_LENGTH * theta_acc * cos / TOTAL_MASS;
-        let (x, theta) = (x + TAU * x_dot, theta + TAU * theta_dot);
-        self.state = [x, x_dot + TAU * x_acc, theta, theta_dot + TAU * theta_acc];
+        let theta = self.state[2];
+        self.state = dynamics(self.state, force(*action), theta.sin(), theta.cos());
         self.write(obs);
-        let terminated =
-            !(-X_THRESHOLD..=X_THRESHOLD).contains(&x) || !(-THETA_THRESHOLD..=THETA_THRESHOLD).contains(&theta);
-        let reward = match (self.sutton_barto_reward, terminated) {
-            (false, _) => 1.0,
-            (true, false) => 0.0,
-            (true, true) => -1.0,
-        };
-        Step { reward, terminated, truncated: false }
+        let terminated = has_fallen(self.state);
+        Step { reward: self.reward(terminated), terminated, truncated: false }
     }
 
     fn state(&self) -> Option<Vec<f64>> {

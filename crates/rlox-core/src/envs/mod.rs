@@ -2,18 +2,20 @@
 
 mod acrobot;
 mod cartpole;
+mod lanes;
 mod mountain_car;
 mod mountain_car_continuous;
-mod numpy;
+pub(crate) mod numpy;
 mod pendulum;
 
 pub use acrobot::Acrobot;
 pub use cartpole::CartPole;
+pub use lanes::SoaVecEnv;
 pub use mountain_car::MountainCar;
 pub use mountain_car_continuous::MountainCarContinuous;
 pub use pendulum::Pendulum;
 
-use crate::{AutoresetMode, Error, ResetOptions, Result, VecEnv, VectorEnv};
+use crate::{AutoresetMode, EnvSpec, Error, ResetOptions, Result, VecEnv, VectorEnv};
 
 /// What a native environment is made with, besides its id.
 #[derive(Clone, Debug)]
@@ -33,11 +35,13 @@ pub struct MakeOptions<'a> {
 type Maker = fn(&MakeOptions<'_>) -> Result<Box<dyn VectorEnv>>;
 
 const REGISTRY: &[(&str, Maker)] = &[
-    ("Acrobot-v1", |options| build(options, Acrobot::from_arguments(options.arguments)?)),
-    ("CartPole-v1", |options| build(options, CartPole::from_arguments(options.arguments)?)),
-    ("MountainCar-v0", |options| build(options, MountainCar::from_arguments(options.arguments)?)),
-    ("MountainCarContinuous-v0", |options| build(options, MountainCarContinuous::from_arguments(options.arguments)?)),
-    ("Pendulum-v1", |options| build(options, Pendulum::from_arguments(options.arguments)?)),
+    ("Acrobot-v1", |options| build_lanes(options, Acrobot::from_arguments(options.arguments)?)),
+    ("CartPole-v1", |options| build_lanes(options, CartPole::from_arguments(options.arguments)?)),
+    ("MountainCar-v0", |options| build_lanes(options, MountainCar::from_arguments(options.arguments)?)),
+    ("MountainCarContinuous-v0", |options| {
+        build_lanes(options, MountainCarContinuous::from_arguments(options.arguments)?)
+    }),
+    ("Pendulum-v1", |options| build_lanes(options, Pendulum::from_arguments(options.arguments)?)),
 ];
 
 /// The ids that [`make`] knows.
@@ -78,18 +82,31 @@ pub fn make(id: &str, options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
     ))
 }
 
-fn build<E: crate::Env + Clone + 'static>(options: &MakeOptions<'_>, env: E) -> Result<Box<dyn VectorEnv>> {
-    let limit = options.max_episode_steps.unwrap_or(env.spec().max_episode_steps);
-    if limit == Some(0) {
-        return Err(Error::config(
-            "max_episode_steps",
-            "at least 1",
-            "0",
-            "pass a positive number, or none for no limit",
-        ));
+fn build_lanes<E, const K: usize, const D: usize>(options: &MakeOptions<'_>, env: E) -> Result<Box<dyn VectorEnv>>
+where
+    E: lanes::Lanes<K, D> + 'static,
+{
+    if options.num_envs < E::FROM || !env.has_lanes() {
+        return build(options, env);
     }
+    let limit = time_limit(options, env.spec())?;
+    let env = SoaVecEnv::new(options.num_envs, options.seed, options.autoreset_mode, env)?;
+    Ok(Box::new(env.with_max_episode_steps(limit)))
+}
+
+fn build<E: crate::Env + Clone + 'static>(options: &MakeOptions<'_>, env: E) -> Result<Box<dyn VectorEnv>> {
+    let limit = time_limit(options, env.spec())?;
     let env = VecEnv::new(options.num_envs, options.seed, options.autoreset_mode, move || env.clone())?;
     Ok(Box::new(env.with_max_episode_steps(limit)))
+}
+
+fn time_limit(options: &MakeOptions<'_>, spec: &EnvSpec) -> Result<Option<u32>> {
+    let limit = options.max_episode_steps.unwrap_or(spec.max_episode_steps);
+    if limit == Some(0) {
+        let fix = "pass a positive number, or none for no limit";
+        return Err(Error::config("max_episode_steps", "at least 1", "0", fix));
+    }
+    Ok(limit)
 }
 
 /// Reads an environment's arguments: every one must be known and finite.

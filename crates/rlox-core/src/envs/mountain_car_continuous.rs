@@ -24,6 +24,8 @@
 //! # Version History
 //! v0: the first.
 
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+
 use std::sync::Arc;
 
 use super::mountain_car::{MAX_POSITION, MAX_SPEED, MIN_POSITION, START, observation_space};
@@ -37,14 +39,14 @@ const GRAVITY: f64 = 0.0025;
 /// The car and its engine. See the module's text for spaces, rewards and ends.
 #[derive(Clone, Debug)]
 pub struct MountainCarContinuous {
-    car: Car,
-    goal_velocity: f64,
+    pub(super) car: Car,
+    pub(super) goal_velocity: f64,
     spec: Arc<EnvSpec>, // one for all copies
 }
 
 /// Position and velocity as Gymnasium keeps them: in f64 after a reset, in f32 after a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Car {
+pub(super) enum Car {
     Reset([f64; 2]),
     Stepped([f32; 2]),
 }
@@ -87,7 +89,7 @@ impl MountainCarContinuous {
 
 /// The first step after a reset: f64, but for the engine's push, which is f32 where the action is inside its bounds.
 #[inline]
-pub(crate) fn advance_reset([position, velocity]: [f64; 2], action: f32, goal_velocity: f64) -> ([f32; 2], bool) {
+pub(super) fn advance_reset([position, velocity]: [f64; 2], action: f32, goal_velocity: f64) -> ([f32; 2], bool) {
     let pull = GRAVITY * (3.0 * position).cos();
     let mut velocity = velocity
         + match clipped(action) {
@@ -104,10 +106,11 @@ pub(crate) fn advance_reset([position, velocity]: [f64; 2], action: f32, goal_ve
 
 /// Every other step: f32, but for the push of a clipped action, and for the comparison of a clipped velocity with the
 /// goal's, since clipping puts Python's f64 numbers in the place of NumPy's f32.
-#[inline]
-pub(crate) fn advance([position, velocity]: [f32; 2], action: f32, goal_velocity: f64) -> ([f32; 2], bool) {
+/// `cos` is that of [`slope`].
+#[inline(always)]
+pub(super) fn advance([position, velocity]: [f32; 2], cos: f64, action: f32, goal_velocity: f64) -> ([f32; 2], bool) {
     const SPEED: f32 = MAX_SPEED as f32;
-    let pull = GRAVITY * f64::from(3.0 * position).cos();
+    let pull = GRAVITY * cos;
     let velocity = velocity
         + match clipped(action) {
             Some(force) => (force * POWER - pull) as f32,
@@ -128,7 +131,21 @@ pub(crate) fn advance([position, velocity]: [f32; 2], action: f32, goal_velocity
     ([position, velocity], position >= GOAL_POSITION as f32 && fast_enough)
 }
 
+/// The argument of the cosine that is the slope of the hill, after the first step.
+#[inline(always)]
+pub(super) fn slope(position: f32) -> f64 {
+    f64::from(3.0 * position)
+}
+
+/// The reward. The square of an f32 is exact in f64, so no pow is needed.
+#[inline(always)]
+pub(super) fn reward(action: f32, terminated: bool) -> f64 {
+    let effort = f64::from(action) * f64::from(action);
+    if terminated { 100.0 - effort * 0.1 } else { 0.0 - effort * 0.1 }
+}
+
 /// The bound that replaces an action outside of it, a Python float; actions inside stay NumPy's f32.
+#[inline(always)]
 fn clipped(action: f32) -> Option<f64> {
     if action > 1.0 {
         Some(1.0)
@@ -161,14 +178,11 @@ impl Env for MountainCarContinuous {
         let action = action[0];
         let (state, terminated) = match self.car {
             Car::Reset(state) => advance_reset(state, action, self.goal_velocity),
-            Car::Stepped(state) => advance(state, action, self.goal_velocity),
+            Car::Stepped(state) => advance(state, slope(state[0]).cos(), action, self.goal_velocity),
         };
         self.car = Car::Stepped(state);
         self.write(obs);
-        // The square of an f32 is exact in f64, so no pow is needed.
-        let effort = f64::from(action) * f64::from(action);
-        let reward = if terminated { 100.0 } else { 0.0 } - effort * 0.1;
-        Step { reward, terminated, truncated: false }
+        Step { reward: reward(action, terminated), terminated, truncated: false }
     }
 
     /// Position, velocity, and 1 if they are f32 since a step has been taken, else 0.
@@ -235,14 +249,15 @@ mod tests {
         let (above, below) = (0.07 + 1e-10, 0.07);
         assert_eq!(above as f32, MAX_SPEED as f32);
         let fast = [0.44, 0.0699];
-        assert!(!advance(fast, 1.0, above).1);
+        let cos = slope(fast[0]).cos();
+        assert!(!advance(fast, cos, 1.0, above).1);
         assert!(!advance_reset(fast.map(f64::from), 1.0, above).1);
-        assert!(advance(fast, 1.0, below).1);
+        assert!(advance(fast, cos, 1.0, below).1);
     }
 
     #[test]
     fn the_left_wall_stops_the_car() {
-        assert_eq!(advance([-1.18, -0.069], -1.0, 0.0), ([MIN_POSITION as f32, 0.0], false));
+        assert_eq!(advance([-1.18, -0.069], slope(-1.18).cos(), -1.0, 0.0), ([MIN_POSITION as f32, 0.0], false));
         assert_eq!(advance_reset([-1.18, -0.069], -1.0, 0.0), ([MIN_POSITION as f32, 0.0], false));
     }
 
