@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyTuple};
 use rlox_core::{Float, flags_from_numbers};
 
-use crate::array::{Elements, FromArray, call, typed};
+use crate::array::{Elements, FromArray, Kind, call, typed};
 use crate::detach::times_others_ran;
 use crate::error::{to_py, type_error, value_error};
 use crate::recycling::Scratch;
@@ -364,7 +364,7 @@ impl<'py> Flags<'py> {
 }
 
 /// A caller's array to be written in place: exactly dtype `T`, C-contiguous, writeable.
-pub(crate) fn output<'py, T: Element>(
+pub(crate) fn output<'py, T: Kind>(
     argument: &str,
     object: &Bound<'py, PyAny>,
 ) -> PyResult<PyReadwriteArrayDyn<'py, T>> {

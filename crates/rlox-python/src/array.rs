@@ -53,14 +53,22 @@ pub(crate) fn call<'py>(
 /// NumPy's own dtypes have numbers below this.
 const OWN_DTYPES: i32 = 24;
 
+/// A kind of number that NumPy has too, by `dtype.kind`.
+pub(crate) trait Kind: Element + Copy + Send + 'static {
+    const KIND: u8;
+}
+
+macro_rules! kinds {
+    ($($number:ty: $kind:literal),*) => { $(impl Kind for $number { const KIND: u8 = $kind; })* };
+}
+kinds!(f32: b'f', f64: b'f', i64: b'i', i32: b'i', i16: b'i', i8: b'i', u64: b'u', u32: b'u', u16: b'u', u8: b'u', bool: b'b');
+
 /// The object as an array of `T`, if it is one.
-pub(crate) fn typed<'a, 'py, T: Element>(object: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyArrayDyn<T>>> {
-    let got = object.cast::<PyUntypedArray>().ok()?.dtype();
-    let wanted = numpy::dtype::<T>(object.py());
-    let same = got.is(&wanted)
-        || got.num() < OWN_DTYPES
-            && (got.kind(), got.itemsize()) == (wanted.kind(), wanted.itemsize())
-            && got.is_native_byteorder() != Some(false);
+pub(crate) fn typed<'a, 'py, T: Kind>(object: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyArrayDyn<T>>> {
+    let dtype = object.cast::<PyUntypedArray>().ok()?.dtype();
+    let same = (dtype.kind(), dtype.itemsize()) == (T::KIND, size_of::<T>())
+        && dtype.num() < OWN_DTYPES
+        && dtype.is_native_byteorder() != Some(false);
     // SAFETY: an array, whose elements are of the same kind, size and byte order as `T`. NumPy's own comparison of dtypes
     // costs as much as the rest of a short call.
     same.then(|| unsafe { object.cast_unchecked() })
@@ -107,7 +115,7 @@ impl<'py, T: Element + 'static> Elements<'py, T> {
 }
 
 /// An array of other numbers, of any strides, as C-contiguous elements of `Self`, by the rules of Rust's `as`.
-pub(crate) trait FromArray: Element + Copy + Send + 'static {
+pub(crate) trait FromArray: Kind {
     /// None for an array of other elements, or misaligned ones. The GIL may be let go meanwhile only if `long`.
     fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>>;
 }
