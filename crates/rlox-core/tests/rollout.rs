@@ -158,7 +158,7 @@ fn what_other_environments_answer_is_recorded_alike() {
     let mut native = RolloutBuffer::for_env(2, &env).unwrap();
     let mut foreign = RolloutBuffer::new(2, 2, (&[1], DType::F32), (&[1], DType::F32)).unwrap();
     native.begin(&mut env, Seeds::Keep, None).unwrap();
-    foreign.begin_with(&[0.0, 0.0], true, None).unwrap();
+    foreign.begin_with(&[0.0, 0.0], true, None, None).unwrap();
     let said = PolicySaid { actions: Actions::Continuous(&[0.5, 0.5]), log_probs: &[0.1; 2], values: &[0.2; 2] };
     for t in 0..2 {
         native.step(t, &mut env, said, None).unwrap();
