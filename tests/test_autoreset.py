@@ -222,7 +222,7 @@ def test_normalisation_counts_what_the_same_step_mode_counts(mode, terminate):
 @pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize("n_steps", [1, 5, 64])
 def test_trainers_learn_in_every_mode_and_count_only_transitions(mode, n_steps):
-    """A minibatch larger than the rollout holds all transitions: their number is seen in the loss."""
+    """A minibatch larger than the rollout holds all of its transitions, and nothing else."""
     made = SyncVectorEnv([lambda: Count(limit=2)] * 2, autoreset_mode=mode)
     settings = {"n_steps": n_steps, "batch_size": 1000, "n_epochs": 1, "normalize_reward": True}
     with PPOTrainer(made, 1, runs_dir=None, **settings) as trainer:
@@ -279,7 +279,7 @@ def test_environments_that_do_not_do_what_their_mode_says_are_refused():
     with pytest.raises(ValueError, match=r"environment 0 to reset at step 3.*got 1.0.*metadata"):
         finished(env, 5)
     env = make_vec(Quiet(SAME_STEP, NEXT_STEP))
-    with pytest.raises(ValueError, match="final_obs: .*truncated at step 2"):
+    with pytest.raises(ValueError, match=r"final_obs: .*truncated at step 2"):
         finished(env, 5)
 
 

@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector.async_vector_env import AsyncState
 
 from rlox import spaces, streams
 from rlox._rlox import Normalizer, RolloutBuffer
@@ -118,8 +119,13 @@ class ForeignVecEnv(Wrapper):
 
     def close(self, **kwargs: Any) -> None:
         """Closes the wrapped environment; after a failure, workers are ended without waiting."""
-        if self._failed and isinstance(self.unwrapped, AsyncVectorEnv):
-            kwargs.setdefault("terminate", True)
+        inner = self.unwrapped
+        if self._failed and isinstance(inner, AsyncVectorEnv) and not inner.closed:
+            # Gymnasium's own `close` would wait for answers that may never come.
+            for process in inner.processes:
+                process.terminate()
+            inner._state = AsyncState.DEFAULT
+            kwargs["terminate"] = True
         self.env.close(**kwargs)
 
     def _guarded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
