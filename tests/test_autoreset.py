@@ -358,3 +358,35 @@ def test_wrappers_go_around_each_environment_the_first_one_first():
         made = make_vec(env, 1, seed=0, wrappers=[twice, plus])
         assert isinstance(made, ForeignVecEnv)
         assert collect_rollout(made, None, 1).rewards.tolist() == [[3]]
+
+
+def test_a_buffer_filled_by_hand_marks_the_resets_itself():
+    buffer, zeros = RolloutBuffer(3, 2, (1,)), np.zeros(2)
+    buffer.begin([[5], [0]], ended=[True, False])
+    cut = np.array([False, True])
+    # What lies in a row that only resets, reward and flags, is not looked at.
+    buffer.record(0, [0, 0], zeros, zeros, [[0], [1]], [9, 1], ~cut, cut)
+    buffer.record(1, [0, 0], zeros, zeros, [[1], [0]], [1, 0], zeros > 0, zeros > 0)
+    assert buffer.n_transitions == 2
+    buffer.record(2, [0, 0], zeros, zeros, [[2], [1]], [1, 1], zeros > 0, zeros > 0)
+    assert buffer.valid.tolist() == [[False, True], [True, False], [True, True]]
+    assert buffer.rewards.tolist() == [[0, 1], [1, 0], [1, 1]]
+    assert not buffer.terminated.any()
+    assert (buffer.final_index.tolist(), buffer.final_obs.tolist()) == ([1], [[1]])
+    buffer.finish(zeros, 1, 1, [4])
+    assert buffer.advantages.tolist() == [[0, 5], [2, 0], [1, 1]]
+    buffer.begin([[5], [0]])
+    buffer.record(0, [0, 0], zeros, zeros, [[0], [1]], [9, 1], ~cut, ~cut)
+    assert buffer.rewards[0].tolist() == [9, 1]
+    assert buffer.valid.all(), "a buffer may change from one kind of environments to the other"
+
+
+@pytest.mark.parametrize(
+    ("ended", "error"),
+    [([True], ValueError), ([[True, False]], ValueError), (["a", "b"], TypeError)],
+)
+def test_wrong_marks_of_ended_episodes_are_refused_before_anything_changes(ended, error):
+    buffer = RolloutBuffer(3, 2, (1,))
+    with pytest.raises(error, match="ended"):
+        buffer.begin([[5], [0]], ended=ended)
+    assert buffer.obs[0].tolist() == [[0], [0]]
