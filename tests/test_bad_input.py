@@ -234,11 +234,6 @@ def rollout(env, n=N, **replaced):
     ("wrong", "error", "words"),
     [
         (lambda: rollout(cart(), n=4), ValueError, "num_envs: .*4.*3"),
-        (
-            lambda: rollout(cart(autoreset_mode="NextStep")),
-            ValueError,
-            "autoreset_mode: .*SameStep",
-        ),
         (lambda: rollout(pendulum()), ValueError, "observation: "),
         (lambda: rollout(cart(), t=1), ValueError, "t: .*0, the next step.*1"),
         (lambda: rollout(cart(), t=-1), ValueError, "t: .*-1"),

@@ -249,12 +249,6 @@ def test_reset_and_step_are_the_environments_and_keep_the_books():
     assert fill(env, 1).obs[0, :, 0].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
-def test_other_modes_are_refused_with_what_to_pass(mode):
-    with pytest.raises(ValueError, match=rf"SAME_STEP, got {mode.name}.*vector_kwargs"):
-        make_vec(SyncVectorEnv([Counter], autoreset_mode=mode))
-
-
 @pytest.mark.parametrize(
     "space", [spaces.Discrete(3), spaces.Dict(a=spaces.Box(0, 1)), spaces.MultiBinary(3)], ids=str
 )
@@ -342,6 +336,17 @@ def test_make_vec_takes_classes_functions_environments_and_vector_environments()
         ((VecEnv(1),), {"g": 1}, TypeError, "g: .*already made"),
         ((3,), {}, TypeError, "env: .*got int"),
         (("Pendulum-v1",), {"gravity": 1}, ValueError, "gravity"),
+        ((Counter,), {"vectorization_mode": "both"}, ValueError, "vectorization_mode: .*'both'"),
+        ((Counter,), {"vectorization_mode": "vector_entry_point"}, ValueError, "vectorization_mod"),
+        (("toy/Echo-v0",), {"vectorization_mode": "vector_entry_point"}, ValueError, "toy/Echo-v0"),
+        ((Counter(),), {"vectorization_mode": "async"}, ValueError, "async.*its class"),
+        ((VecEnv(1),), {"vectorization_mode": "sync"}, TypeError, "vectorization_mode: .*already"),
+        ((VecEnv(1),), {"wrappers": [lambda env: env]}, TypeError, "wrappers: .*already"),
+        ((Counter,), {"wrappers": ["flat"]}, TypeError, "wrappers: .*functions"),
+        ((Counter,), {"wrappers": lambda env: env}, TypeError, "wrappers: .*list"),
+        ((Counter,), {"wrappers": [lambda env: 3]}, TypeError, "env: .*got a int"),
+        ((lambda: VecEnv(1),), {}, TypeError, "env: .*got a VecEnv"),
+        ((Counter,), {"autoreset_mode": "never"}, ValueError, "autoreset_mode: .*'never'"),
     ],
     ids=str,
 )

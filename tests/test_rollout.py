@@ -81,7 +81,7 @@ def test_the_batch_is_views_of_one_buffer():
     assert set(shapes.values()) == {(6, 2)}
     dtypes = {name: getattr(batch, name).dtype.name for name in batch.__dataclass_fields__}
     assert dtypes.pop("actions") == "int64"
-    assert dtypes.pop("terminated") == dtypes.pop("truncated") == "bool"
+    assert {dtypes.pop(name) for name in ("terminated", "truncated", "valid")} == {"bool"}
     assert set(dtypes.values()) == {"float32"}
     for name in batch.__dataclass_fields__:
         array = getattr(batch, name)

@@ -83,7 +83,7 @@ def evaluate(
         seed: Environment i gets `seed + i`; None takes entropy from the operating system.
         deterministic: Passed to `policy.predict`.
         num_envs: How many environments play at once, at most.
-        env_kwargs: Passed to what makes the environments.
+        env_kwargs: Passed to what makes the environments; `make_vec`'s own modes are left out.
 
     Raises:
         TypeError: An argument of another kind, such as an environment already made.
@@ -106,12 +106,14 @@ def evaluate(
             f"policy: expected an object with predict(obs, deterministic), got "
             f"{type(policy).__name__}; pass a trainer or a learner"
         )
-    keywords = {} if env_kwargs is None else env_kwargs
+    keywords: Mapping[str, Any] = {} if env_kwargs is None else env_kwargs
     if not isinstance(keywords, Mapping):
         raise TypeError(
             f"env_kwargs: expected a dict of keywords or None, got {keywords!r}; pass a dict"
         )
-    envs = _make(env, n, keywords)
+    # How `make_vec` steps them for training is nothing to the episodes.
+    own = {"vectorization_mode", "autoreset_mode"}
+    envs = _make(env, n, {name: value for name, value in keywords.items() if name not in own})
     try:
         episodes = _play(policy, envs, n_episodes, seed, deterministic)
     finally:

@@ -46,7 +46,7 @@ class RolloutEnv(Protocol):
         environments stand. With a normaliser they are normalised (and counted, after a reset).
 
         Raises:
-            ValueError: Another mode than SAME_STEP, or a buffer made for other environments.
+            ValueError: A buffer made for other environments.
         """
 
     def step_rollout(
@@ -59,6 +59,10 @@ class RolloutEnv(Protocol):
         normalizer: Normalizer | None = None,
     ) -> None:
         """Stores row `t` of what a policy said, steps with its actions, stores what came back.
+
+        In NEXT_STEP mode, an environment whose episode ended in the row before ignores its action
+        and only resets: `buffer.valid` is False there. In DISABLED mode, environments whose
+        episodes end are reset at once, so that the rollout is that of SAME_STEP.
 
         Args:
             buffer: Made for these environments; `begin_rollout` was called with it.
@@ -90,6 +94,7 @@ class RolloutBatch:
     | values | (T, N) | float32 | the policy's values of `obs` |
     | rewards | (T, N) | float32 | |
     | terminated, truncated | (T, N) | bool | the task ended; the episode was cut |
+    | valid | (T, N) | bool | True for transitions; False where NEXT_STEP environments only reset |
     | advantages, returns | (T, N) | float32 | GAE, and advantages + values |
     """
 
@@ -100,11 +105,24 @@ class RolloutBatch:
     rewards: Floats
     terminated: Flags
     truncated: Flags
+    valid: Flags
     advantages: Floats
     returns: Floats
 
 
 Said = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
+
+
+def make_buffer(env: RolloutEnv, n_steps: int) -> RolloutBuffer:
+    """A buffer for `n_steps` steps of these environments.
+
+    Raises:
+        ValueError: `n_steps` is below 1.
+        MemoryError: It does not fit into memory.
+    """
+    observes, acts = env.single_observation_space, env.single_action_space
+    shapes = (n_steps, env.num_envs, observes.shape or (), acts.shape or ())
+    return RolloutBuffer(*shapes, action_dtype=spaces.action_dtype(acts))
 
 
 def collect_rollout(
@@ -117,7 +135,8 @@ def collect_rollout(
     """Collects `n_steps` steps from each environment and computes advantages.
 
     The environments go on where the last rollout left them. Where an episode is truncated, the
-    value of its true last observation is bootstrapped.
+    value of its true last observation is bootstrapped. In DISABLED mode it is the rollout that
+    resets environments; in NEXT_STEP mode, rows in which they only reset are not `valid`.
 
     Args:
         env: A `VecEnv`, or what `make_vec` makes of another environment.
@@ -149,13 +168,7 @@ def collect_rollout(
         if not 0 <= value <= 1:
             raise ValueError(f"{name}: expected a number in [0, 1], got {value}; correct it")
     space = env.single_action_space
-    buffer = RolloutBuffer(
-        n_steps,
-        env.num_envs,
-        env.single_observation_space.shape or (),
-        space.shape or (),
-        action_dtype=spaces.action_dtype(space),
-    )
+    buffer = make_buffer(env, n_steps)
     if policy is None:
         chosen = spaces.random_actions(space, env.action_stream, (n_steps, env.num_envs))
         env.begin_rollout(buffer)

@@ -14,12 +14,12 @@ class PPOTrainer(Trainer):
 
     Args:
         env: An id, an environment class or a function that makes an environment, a vector
-            environment in SAME_STEP mode.
+            environment in any autoreset mode.
         seed: Decides everything random. None takes one from the operating system; `seed` tells.
         policy: A torch module as `rlox.policies.ActorCritic` describes, or a function from the
             observation space and the action space to one; None: the built-in MLP.
-        env_kwargs: Passed to what makes the environments; only what JSON can hold, as the run
-            folder and checkpoints have it (there, tuples are lists).
+        env_kwargs: Passed to `rlox.make_vec` and what makes the environments; only what JSON can
+            hold, as the run folder and checkpoints have it (there, tuples are lists).
         runs_dir: Where run folders are made; None: nothing is written.
         **settings: Fields of `rlox.algorithms.PPOConfig`.
 

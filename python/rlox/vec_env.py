@@ -32,7 +32,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         n: How many environments, at least 1.
         seed: For the first reset; None takes entropy from the operating system.
         env_id: Such as "CartPole-v1".
-        autoreset_mode: When a finished environment starts anew; rollouts need SAME_STEP.
+        autoreset_mode: When a finished environment starts anew.
         max_episode_steps: None for the id's own time limit, -1 for none.
         render_mode: None or "rgb_array".
         **env_kwargs: The environment's own: `dt`, `nips`, `torque_noise_max` (Acrobot),

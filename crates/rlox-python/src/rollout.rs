@@ -6,7 +6,7 @@ use pyo3::types::PyDict;
 use rlox_core::{Actions, DType, PolicySaid, RolloutBuffer as Core, Transition};
 
 use crate::argument::{
-    Argument, INTEGER, Input, REAL, argument, count, expect_shape, flag_argument, numbers, shape, shown, text,
+    Argument, Flags, INTEGER, Input, REAL, argument, count, expect_shape, flag_argument, numbers, shape, shown, text,
 };
 use crate::array::FieldMemory;
 use crate::detach::detached;
@@ -28,6 +28,7 @@ const LONG: usize = 2048;
 /// actions                              (T, N, *action_shape)
 /// log_probs, values, rewards           (T, N) float32     rewards after normalisation, if there is any
 /// terminated, truncated                (T, N) bool        never merged
+/// valid                                (T, N) bool        False where a step only reset (NEXT_STEP)
 /// final_values, advantages, returns    (T, N) float32     written by `finish`
 /// ==================================== ================== =============================================
 ///
@@ -298,6 +299,20 @@ impl RolloutBuffer {
         Self::field(slf, "truncated")
     }
 
+    /// True for transitions, False where a step only reset, as it does in NEXT_STEP mode, (T, N).
+    ///
+    /// Such a row has reward, flags and advantage 0, and is nothing to learn from.
+    #[getter]
+    fn valid<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::field(slf, "valid")
+    }
+
+    /// How many transitions are stored: the rows filled so far where `valid` is True.
+    #[getter]
+    fn n_transitions(&self, py: Python<'_>) -> PyResult<usize> {
+        self.inner.with(py, false, |buffer| Ok(buffer.transitions()))
+    }
+
     /// The values of the final observations where truncated, else 0, (T, N).
     #[getter]
     fn final_values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
@@ -347,24 +362,35 @@ impl RolloutBuffer {
     ///     obs: (N, *obs_shape), raw.
     ///     fresh: They come from a reset, so the normaliser's statistics take them in.
     ///     normalizer: A `Normalizer`, or None.
+    ///     ended: For environments in NEXT_STEP mode, bool (N,): whose episode has ended, so that their next step only
+    ///         resets. None for environments that reset in the same step.
     ///
     /// Raises:
     ///     ValueError: A wrong shape, NaN or infinite observations.
-    #[pyo3(signature = (obs, fresh=true, normalizer=None))]
+    #[pyo3(signature = (obs, fresh=true, normalizer=None, ended=None))]
     fn begin(
         &self,
         py: Python<'_>,
         obs: &Bound<'_, PyAny>,
         fresh: bool,
         normalizer: Option<&Bound<'_, PyAny>>,
+        ended: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let normalizer = normalizer_of(normalizer)?;
-        let obs = self.apart(argument::<f32>("obs", obs, &REAL)?.read(false)?);
+        let obs = argument::<f32>("obs", obs, &REAL)?;
+        let ended = ended.map(|flags| flag_argument("ended", flags)).transpose()?;
+        let obs = self.apart(obs.read(false)?);
+        let ended = ended.map(|flags| flags.read(false)).transpose()?.map(|flags| flags.map(|flags| self.apart(flags)));
         expect_shape("obs", obs.shape(), self.num_envs, &self.obs_shape)?;
-        let obs = obs.slice();
+        if let Some(ended) = &ended {
+            expect_shape("ended", ended.shape(), self.num_envs, &[])?;
+        }
+        let (obs, ended) = (obs.slice(), ended.as_ref().map(Flags::slice));
         self.inner.with(py, self.long, |buffer| match normalizer {
-            Some(normalizer) => normalizer.inner.enter(|normalizer| buffer.begin_with(obs, fresh, Some(normalizer))),
-            None => buffer.begin_with(obs, fresh, None),
+            Some(normalizer) => {
+                normalizer.inner.enter(|normalizer| buffer.begin_with(obs, fresh, ended, Some(normalizer)))
+            }
+            None => buffer.begin_with(obs, fresh, ended, None),
         })
     }
 
@@ -373,9 +399,10 @@ impl RolloutBuffer {
     /// Args:
     ///     t: The next step, counted from 0.
     ///     actions, log_probs, values: (N, *action_shape), (N,), (N,).
-    ///     next_obs: (N, *obs_shape), after autoreset.
+    ///     next_obs: (N, *obs_shape), as `step` returned them.
     ///     rewards, terminated, truncated: (N,).
-    ///     final_obs: (N, *obs_shape), read where truncated and not terminated; None if there is no such row.
+    ///     final_obs: (N, *obs_shape), read where truncated and not terminated; None if there is no such row,
+    ///         and in NEXT_STEP mode, where `next_obs` has them.
     ///     normalizer: A `Normalizer`, or None.
     ///
     /// Raises:

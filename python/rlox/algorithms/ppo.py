@@ -16,10 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlox import finite, learner, policies, settings, spaces, torch_state
-from rlox._rlox import RolloutBuffer
 from rlox.adam import Adam, clip_norm_
 from rlox.observations import as_batch
-from rlox.rollout import RolloutEnv
+from rlox.rollout import RolloutEnv, make_buffer
 
 
 @dataclass(frozen=True)
@@ -161,8 +160,7 @@ class PPO:
         self.optimizer = Adam(self.policy)
         self.loss = torch.compile(ppo_loss) if config.compile else ppo_loss
 
-        shapes = (config.n_steps, config.num_envs, observes.shape or (), acts.shape or ())
-        self.buffer = RolloutBuffer(*shapes, action_dtype=spaces.action_dtype(acts))
+        self.buffer = make_buffer(env, config.n_steps)
         self.obs = torch.from_numpy(self.buffer.obs)
         fields = (torch.from_numpy(getattr(self.buffer, name)) for name in Batch._fields)
         self.rows = Batch(*(field.flatten(0, 1) for field in fields))
@@ -184,7 +182,7 @@ class PPO:
         self.episodes.drain(self.env)
         if not metrics:
             return {}
-        self.timesteps += config.n_steps * config.num_envs
+        self.timesteps += self.buffer.n_transitions
         return {
             "rollout/ep_rew_mean": self.episodes.mean_return,
             "rollout/ep_len_mean": self.episodes.mean_length,
@@ -223,7 +221,7 @@ class PPO:
         last_values = self.values(buffer.last_obs)
         finite.refuse_nan_rollout(buffer, last_values, final_values, made)
         buffer.finish(last_values, config.gamma, config.gae_lambda, final_values)
-        return True
+        return buffer.n_transitions > 0 or self.collect()  # again if all that happened was resets
 
     def values(self, obs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """The policy's values of normalised observations, (n,)."""
@@ -243,6 +241,8 @@ class PPO:
         """Epochs of minibatches over the rollout, until `target_kl` or `stopping` ends them."""
         config, policy, optimizer = self.config, self.policy, self.optimizer
         rows = Batch(*(x.to(self.device) for x in self.rows))
+        if self.buffer.n_transitions < len(rows.obs):  # in the others, environments only reset
+            rows = Batch(*(x[torch.from_numpy(self.buffer.valid).flatten()] for x in rows))
         parts, log_ratios = list[Tensor](), list[Tensor]()
         norms, enough = torch.zeros((), device=self.device), False
         for _ in range(config.n_epochs):
@@ -265,7 +265,7 @@ class PPO:
             if enough or self.stopping:
                 break
         return {
-            **self.metrics(torch.stack(parts), torch.cat(log_ratios), norms, clip_coef),
+            **self.metrics(rows, torch.stack(parts), torch.cat(log_ratios), norms, clip_coef),
             "train/approx_kl": approx_kl(torch.cat(log_ratios[before:])).item(),  # the last epoch's
             "train/learning_rate": learning_rate,
             "train/clip_range": clip_coef,
@@ -274,7 +274,7 @@ class PPO:
         }
 
     def metrics(
-        self, parts: Tensor, log_ratio: Tensor, norms: Tensor, clip_coef: float
+        self, rows: Batch, parts: Tensor, log_ratio: Tensor, norms: Tensor, clip_coef: float
     ) -> dict[str, float]:
         """What an iteration's updates did, from what `ppo_loss` said of each minibatch.
 
@@ -288,11 +288,11 @@ class PPO:
         names = ("policy_gradient_loss", "value_loss", "entropy_loss", "loss")
         means = dict(zip(names, parts.mean(0).tolist(), strict=True))
         finite.refuse_spoiled({**means, "gradient": norms.item()}, self.timesteps)
-        explained = learner.explained_variance(self.buffer.values, self.buffer.returns)
+        said = (x.numpy(force=True) for x in (rows.values, rows.returns))
         metrics = {f"train/{name}": mean for name, mean in means.items()} | {
             "train/loss": parts[-1, -1].item(),  # the last minibatch's, as Stable-Baselines3's
             "train/clip_fraction": ((log_ratio.exp() - 1).abs() > clip_coef).float().mean().item(),
-            "train/explained_variance": explained,
+            "train/explained_variance": learner.explained_variance(*said),
         }
         if hasattr(self.policy, "log_std"):
             metrics["train/std"] = self.policy.log_std.detach().exp().mean().item()
