@@ -16,6 +16,7 @@ mod normalize;
 mod recycling;
 mod returns;
 mod rollout;
+mod said;
 mod settings;
 mod shared;
 mod state;
