@@ -17,8 +17,9 @@ from torch import Tensor
 
 from rlox import finite, learner, policies, settings, spaces, torch_state
 from rlox._rlox import RolloutBuffer
-from rlox.adam import Adam, clip_norm_
+from rlox.adam import Adam
 from rlox.observations import as_batch
+from rlox.optimizer import clip_norm_
 from rlox.rollout import RolloutEnv
 
 
@@ -160,7 +161,6 @@ class PPO:
         self.threads = 1 if small and self.device.type == "cpu" else None
         self.optimizer = Adam(self.policy)
         self.loss = torch.compile(ppo_loss) if config.compile else ppo_loss
-
         shapes = (config.n_steps, config.num_envs, observes.shape or (), acts.shape or ())
         self.buffer = RolloutBuffer(*shapes, action_dtype=spaces.action_dtype(acts))
         self.obs = torch.from_numpy(self.buffer.obs)
