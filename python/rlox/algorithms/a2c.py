@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlox import finite, learner, policies, settings, spaces, torch_state
+from rlox import finite, learner, networks, policies, settings, spaces, torch_state
 from rlox._rlox import RolloutBuffer
 from rlox.adam import Adam
 from rlox.observations import as_batch
@@ -62,7 +62,7 @@ class A2CConfig:
         check(settings.flag, settings.flags_of(self))
         check(settings.text, ("lr_schedule",), ("constant", "linear"))
         check(settings.text, ("optimizer",), ("rmsprop", "rmsprop_tf", "adam"))
-        check(settings.text, ("activation",), tuple(policies.ACTIVATIONS))
+        check(settings.text, ("activation",), tuple(networks.ACTIVATIONS))
         check(settings.text, ("device",))
 
     def make_optimizer(self, module: torch.nn.Module) -> VectorOptimizer:

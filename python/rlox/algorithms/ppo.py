@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlox import finite, learner, policies, settings, spaces, torch_state
+from rlox import finite, learner, networks, policies, settings, spaces, torch_state
 from rlox._rlox import RolloutBuffer
 from rlox.adam import Adam
 from rlox.observations import as_batch
@@ -66,7 +66,7 @@ class PPOConfig:
         check(settings.number, ("log_std_init",))
         check(settings.flag, settings.flags_of(self))
         check(settings.text, ("lr_schedule", "clip_schedule"), ("constant", "linear"))
-        check(settings.text, ("activation",), tuple(policies.ACTIVATIONS))
+        check(settings.text, ("activation",), tuple(networks.ACTIVATIONS))
         check(settings.text, ("device",))
 
 
