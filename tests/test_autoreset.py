@@ -8,7 +8,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import vector as vector_wrappers
 
 from rlox import Normalizer, RolloutBuffer, VecEnv, collect_rollout, make_vec
-from rlox.trainers import PPOTrainer
+from rlox.algorithms import a2c
+from rlox.trainers import A2CTrainer, PPOTrainer
 from rlox.vector import ForeignVecEnv
 from toy_envs import Count
 
@@ -237,6 +238,20 @@ def test_trainers_learn_in_every_mode_and_count_only_transitions(mode, n_steps):
         # The rollout in which the run ended may go on for a row.
         assert result["episodes"] == pytest.approx(result["timesteps"] / 2, abs=1)
         assert (result["mean_reward"], result["mean_length"]) == (2, 2)
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_a2c_learns_from_transitions_alone_in_every_mode(mode, monkeypatch):
+    made, seen = SyncVectorEnv([lambda: Count(limit=2)] * 2, autoreset_mode=mode), []
+    loss = a2c.a2c_loss
+    monkeypatch.setattr(
+        a2c, "a2c_loss", lambda p, batch, c: seen.append(batch) or loss(p, batch, c)
+    )
+    with A2CTrainer(made, 1, runs_dir=None, n_steps=5) as trainer:
+        result = trainer.train(40)
+    assert sum(len(batch.obs) for batch in seen) == result["timesteps"] >= 40
+    assert {float(x) for batch in seen for x in batch.obs.unique()} <= {0, 100}
+    assert (result["mean_reward"], result["mean_length"]) == (2, 2)
 
 
 def test_a_run_of_native_environments_in_the_next_step_mode_goes_on_from_its_checkpoint(tmp_path):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rlox.algorithms import PPOConfig
-from rlox.presets import ppo, preset
+from rlox.algorithms import A2CConfig, PPOConfig
+from rlox.presets import a2c, ppo, preset
 
 
 @pytest.mark.parametrize("env_id", ppo.SETTINGS)
@@ -65,6 +65,26 @@ def test_settings_are_rl_zoo3s(env_id):
     wide = env_id in ("HalfCheetah-v4", "Hopper-v4")
     layers = ((256, 256), "relu") if wide else ((64, 64), "tanh")
     assert (c.net_arch, c.activation) == layers
+
+
+# normalised; envs, steps; gamma, lambda; learning rate, linear; entropy, value; gSDE, std, ortho
+A2C_ZOO = {
+    "CartPole-v1": (False, 8, 5, 0.99, 1, 7e-4, False, 0, 0.5, False, 0, True),
+    "Acrobot-v1": (True, 16, 5, 0.99, 1, 7e-4, False, 0, 0.5, False, 0, True),
+    "MountainCar-v0": (True, 16, 5, 0.99, 1, 7e-4, False, 0, 0.5, False, 0, True),
+    "Pendulum-v1": (True, 8, 8, 0.9, 0.9, 7e-4, True, 0, 0.4, True, -2, False),
+    "LunarLander-v3": (False, 8, 5, 0.995, 1, 8.3e-4, True, 1e-5, 0.5, False, 0, True),
+}
+
+
+@pytest.mark.parametrize("env_id", a2c.SETTINGS)
+def test_settings_of_a2c_are_rl_zoo3s(env_id):
+    c = A2CConfig(**preset("a2c", env_id))
+    assert c.normalize_obs == c.normalize_reward
+    got = (c.normalize_obs, c.num_envs, c.n_steps, c.gamma, c.gae_lambda, c.learning_rate)
+    got += (c.lr_schedule == "linear", c.ent_coef, c.vf_coef, c.use_sde, c.log_std_init)
+    assert (*got, c.ortho_init) == A2C_ZOO[env_id]
+    assert (c.optimizer, c.optimizer_eps, c.max_grad_norm) == ("rmsprop", 1e-5, 0.5)
 
 
 def test_a_preset_is_a_copy():

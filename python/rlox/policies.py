@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
 import gymnasium as gym
@@ -11,18 +10,12 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rlox import settings
-from rlox.distributions import Categorical, Gaussian
+from rlox.distributions import Bernoulli, Categorical, Distribution, Gaussian, MultiCategorical
+from rlox.networks import ACTIVATIONS, mlp
 
 PolicyLike: TypeAlias = nn.Module | Callable[[gym.Space[Any], gym.Space[Any]], nn.Module] | None
 # The settings that choose and shape a built-in policy.
 SHAPE_SETTINGS = ("use_sde", "net_arch", "activation", "ortho_init", "log_std_init", "full_std")
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
-    "elu": nn.ELU,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-}
 
 
 class ActorCritic(Protocol):
@@ -32,7 +25,7 @@ class ActorCritic(Protocol):
     |---|---|---|---|
     | obs | (N, *obs_shape) | float32 | observations, normalised where the trainer normalises |
     | mask | (N, n) | bool | Discrete only: True where an action is allowed; None allows all |
-    | action | (N, *action_shape) | int64, float32 | Discrete counts from 0; Box is unclipped |
+    | action | (N, *action_shape) | int64, float32 | integers count from 0; Box is unclipped |
     | log_prob | (N,) | float32 | log-probability (or -density) of the whole action |
     | entropy | (N,) | float32 | of the distribution at each observation |
     | value | (N,) | float32 | of each observation; (N, 1) is refused |
@@ -103,29 +96,6 @@ def check_policy(
             )
 
 
-def mlp(
-    sizes: Sequence[int], activation: type[nn.Module], head_gain: float, ortho_init: bool
-) -> nn.Sequential:
-    """Linear layers of these sizes with activations between them.
-
-    With `ortho_init`, weights are orthogonal with gain sqrt(2), the last layer's with `head_gain`,
-    and biases 0; without, they start as torch's linear layers do.
-    """
-    layers: list[nn.Module] = []
-    try:
-        for width_in, width_out in pairwise(sizes):
-            layers += [nn.Linear(width_in, width_out), activation()]
-    except RuntimeError as error:  # torch's way to say so
-        raise MemoryError(f"net_arch: expected layers that fit in memory, got {sizes}") from error
-    net = nn.Sequential(*layers[:-1])
-    if ortho_init:
-        linear = [layer for layer in net if isinstance(layer, nn.Linear)]
-        for layer in linear:
-            nn.init.orthogonal_(layer.weight, head_gain if layer is linear[-1] else math.sqrt(2))
-            nn.init.zeros_(layer.bias)
-    return net
-
-
 def _flat(obs: Tensor) -> Tensor:
     return obs if obs.dim() == 2 else obs.reshape(len(obs), -1)
 
@@ -133,12 +103,13 @@ def _flat(obs: Tensor) -> Tensor:
 class MlpPolicy(nn.Module):
     """An actor and a critic, two MLPs without a common layer: the built-in `ActorCritic`.
 
-    Discrete actions are categorical. Box actions are Gaussian around the actor's output, with a
-    standard deviation that does not depend on the state; `log_std` is a parameter.
+    Discrete actions are categorical, the components of MultiDiscrete ones independently so, and
+    those of MultiBinary ones are independently 0 or 1. Box actions are Gaussian around the actor's
+    output, with a standard deviation that does not depend on the state; `log_std` is a parameter.
 
     Args:
         observation_space: Box of any shape; flattened.
-        action_space: Discrete, or Box of one dimension.
+        action_space: Discrete, MultiDiscrete, MultiBinary or Box, of any shape.
         net_arch: Widths of the hidden layers.
         activation: "tanh", "relu", "elu", "gelu" or "silu".
         ortho_init: Orthogonal initial weights with the gains that PPO is known to need.
@@ -171,41 +142,60 @@ class MlpPolicy(nn.Module):
                 f"observation space: expected Box, got {observation_space}; flatten it with "
                 "gymnasium.wrappers.FlattenObservation, or pass a policy of your own"
             )
-        kind = ACTIVATIONS[settings.text("activation", activation, tuple(ACTIVATIONS))]
+        layer = ACTIVATIONS[settings.text("activation", activation, tuple(ACTIVATIONS))]
         sizes = [math.prod(observation_space.shape), *settings.whole_numbers("net_arch", net_arch)]
-        self.discrete = isinstance(action_space, spaces.Discrete)
-        if isinstance(action_space, spaces.Discrete):
-            outputs = int(action_space.n)
-        elif isinstance(action_space, spaces.Box) and len(action_space.shape) == 1:
-            outputs = action_space.shape[0]
-            self.log_std = nn.Parameter(torch.full((outputs,), float(log_std_init)))
-        else:
-            raise ValueError(
-                f"action space: expected Discrete or a Box of one dimension, got {action_space}; "
-                "flatten it in a wrapper, or pass a policy of your own"
-            )
-        self.actor = mlp([*sizes, outputs], kind, 0.01, ortho_init)
-        self.critic = mlp([*sizes, 1], kind, 1.0, ortho_init)
+        self.action_shape = tuple(action_space.shape or ())
+        self.counts: list[int] = []
+        match action_space:
+            case spaces.Discrete():
+                self.kind, outputs = "categorical", int(action_space.n)
+            case spaces.MultiDiscrete():
+                self.counts = action_space.nvec.ravel().tolist()
+                self.kind, outputs = "categoricals", sum(self.counts)
+            case spaces.MultiBinary():
+                self.kind, outputs = "bernoulli", math.prod(self.action_shape)
+            case spaces.Box():
+                self.kind, outputs = "gaussian", math.prod(self.action_shape)
+                self.log_std = nn.Parameter(torch.full((outputs,), float(log_std_init)))
+            case _:
+                raise ValueError(
+                    "action space: expected Discrete, MultiDiscrete, MultiBinary or Box, got "
+                    f"{action_space}; flatten it in a wrapper, or pass a policy of your own"
+                )
+        self.actor = mlp([*sizes, outputs], layer, 0.01, ortho_init)
+        self.critic = mlp([*sizes, 1], layer, 1.0, ortho_init)
         self.generator = torch.Generator()
 
-    def distribution(self, obs: Tensor, mask: Tensor | None = None) -> Categorical | Gaussian:
+    def distribution(self, obs: Tensor, mask: Tensor | None = None) -> Distribution:
         """Of the actions at each observation; `mask` is the table's, for Discrete actions only."""
         out = self.actor(_flat(obs))
-        if not self.discrete:
-            return Gaussian(out, self.log_std.exp())
-        if mask is not None:
-            # The smallest number rather than -inf: 0 * log 0 shall be 0 in the entropy.
-            out = out.masked_fill(~mask, torch.finfo(out.dtype).min)
-        return Categorical(out)
+        match self.kind:
+            case "categorical":
+                if mask is not None:
+                    # The smallest number, not -inf: 0 * log 0 shall be 0 in the entropy.
+                    out = out.masked_fill(~mask, torch.finfo(out.dtype).min)
+                return Categorical(out)
+            case "categoricals":
+                return MultiCategorical(out, self.counts)
+            case "bernoulli":
+                return Bernoulli(out)
+        return Gaussian(out, self.log_std.exp())
+
+    def _rows(self, actions: Tensor) -> Tensor:
+        """Actions as distributions have them: (N,) of Discrete ones, else (N, k)."""
+        return actions if self.kind == "categorical" else actions.reshape(len(actions), -1)
+
+    def _shaped(self, rows: Tensor) -> Tensor:
+        """Actions in the shape that their space has."""
+        return rows.reshape(len(rows), *self.action_shape)
 
     def get_action_and_logprob(
         self, obs: Tensor, mask: Tensor | None = None, action: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(action, log_prob, entropy): of a sample, or of `action` where one is given."""
         chances = self.distribution(obs, mask)
-        if action is None:
-            action = chances.sample(self.generator)
-        return action, chances.log_prob(action), chances.entropy()
+        rows = chances.sample(self.generator) if action is None else self._rows(action)
+        return self._shaped(rows), chances.log_prob(rows), chances.entropy()
 
     def get_value(self, obs: Tensor) -> Tensor:
         """The value of each observation, (N,)."""
@@ -215,12 +205,12 @@ class MlpPolicy(nn.Module):
     def act(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(action, log_prob, value) of a sample at each observation."""
         chances = self.distribution(obs)
-        action = chances.sample(self.generator)
-        return action, chances.log_prob(action), self.get_value(obs)
+        rows = chances.sample(self.generator)
+        return self._shaped(rows), chances.log_prob(rows), self.get_value(obs)
 
     def mode(self, obs: Tensor, mask: Tensor | None = None) -> Tensor:
         """The greedy action at each observation."""
-        return self.distribution(obs, mask).mode()
+        return self._shaped(self.distribution(obs, mask).mode())
 
 
 class SdePolicy(MlpPolicy):
@@ -287,8 +277,8 @@ class SdePolicy(MlpPolicy):
         if self.exploration is not None and len(self.exploration) == len(latent):
             noise = torch.bmm(latent.unsqueeze(1), self.exploration).squeeze(1)
         chances = Gaussian(mean, std, noise)
-        action = chances.sample(self.generator)
-        return action, chances.log_prob(action), self.get_value(obs)
+        rows = chances.sample(self.generator)
+        return self._shaped(rows), chances.log_prob(rows), self.get_value(obs)
 
 
 def make_policy(

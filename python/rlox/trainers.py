@@ -1,9 +1,9 @@
 """Trainers: one line from an environment's id to a trained policy. One class for each algorithm."""
 
-from rlox.algorithms import PPO, PPOConfig
+from rlox.algorithms import A2C, PPO, A2CConfig, PPOConfig
 from rlox.trainer import Trainer, TrainResult
 
-__all__ = ["PPOTrainer", "TrainResult", "Trainer"]
+__all__ = ["A2CTrainer", "PPOTrainer", "TrainResult", "Trainer"]
 
 
 class PPOTrainer(Trainer):
@@ -37,3 +37,23 @@ class PPOTrainer(Trainer):
     algorithm = "ppo"
     learner_type = PPO
     config_type = PPOConfig
+
+
+class A2CTrainer(Trainer):
+    """Trains with advantage actor-critic, `rlox.algorithms.a2c`.
+
+    Args:
+        env, seed, policy, env_kwargs, runs_dir: As for `PPOTrainer`.
+        **settings: Fields of `rlox.algorithms.A2CConfig`.
+
+    Raises:
+        TypeError, ValueError, MemoryError: As `PPOTrainer` does.
+
+    >>> trainer = A2CTrainer(env="CartPole-v1", seed=42, runs_dir=None)
+    >>> trainer.train(total_timesteps=2_000)["timesteps"]
+    2000
+    """
+
+    algorithm = "a2c"
+    learner_type = A2C
+    config_type = A2CConfig

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -496,16 +495,6 @@ def test_prediction_normalizes_and_changes_no_statistics():
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         learner("CartPole-v1", replace(SMALL, **settings))
-
-
-def test_action_spaces_that_the_built_in_policy_cannot_do_are_refused():
-    class Dice(Echo):
-        def __init__(self):
-            super().__init__()
-            self.action_space = gym.spaces.MultiDiscrete([2, 3])
-
-    with pytest.raises(ValueError, match="expected Discrete or a Box of one dimension"):
-        learner(Dice)
 
 
 @pytest.mark.slow

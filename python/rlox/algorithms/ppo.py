@@ -15,9 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlox import finite, learner, policies, settings, spaces, torch_state
-from rlox.adam import Adam, clip_norm_
+from rlox import finite, learner, networks, policies, settings, spaces, torch_state
+from rlox.adam import Adam
 from rlox.observations import as_batch
+from rlox.optimizer import clip_norm_
 from rlox.rollout import RolloutEnv, make_buffer
 
 
@@ -64,7 +65,7 @@ class PPOConfig:
         check(settings.number, ("log_std_init",))
         check(settings.flag, settings.flags_of(self))
         check(settings.text, ("lr_schedule", "clip_schedule"), ("constant", "linear"))
-        check(settings.text, ("activation",), tuple(policies.ACTIVATIONS))
+        check(settings.text, ("activation",), tuple(networks.ACTIVATIONS))
         check(settings.text, ("device",))
 
 
@@ -159,7 +160,6 @@ class PPO:
         self.threads = 1 if small and self.device.type == "cpu" else None
         self.optimizer = Adam(self.policy)
         self.loss = torch.compile(ppo_loss) if config.compile else ppo_loss
-
         self.buffer = make_buffer(env, config.n_steps)
         self.obs = torch.from_numpy(self.buffer.obs)
         fields = (torch.from_numpy(getattr(self.buffer, name)) for name in Batch._fields)
