@@ -238,6 +238,15 @@ class NativeVectorEnv:
         truncated: _Bool,
         final_obs: _F32 | None = None,
     ) -> None: ...
+    def steps_into(
+        self,
+        actions: npt.ArrayLike,
+        obs: _F32,
+        rewards: _F64,
+        terminated: _Bool,
+        truncated: _Bool,
+        final_obs: _F32,
+    ) -> None: ...
     def begin_rollout(
         self,
         buffer: RolloutBuffer,

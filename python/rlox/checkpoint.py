@@ -63,7 +63,7 @@ def write_checkpoint(
     >>> checkpoint.manifest["steps"], checkpoint.members["networks"]["w"]
     (7, array([1., 1.]))
     """
-    path = Path(path).resolve()
+    path = _folder(path).resolve()
     if path.exists() and not _is_checkpoint(path):
         raise FileExistsError(
             f"{path}: expected a checkpoint or nothing, got something else; choose another path"
@@ -108,6 +108,12 @@ def _is_checkpoint(path: Path) -> bool:
     return all(file.name == MANIFEST or file.suffix == ".safetensors" for file in path.iterdir())
 
 
+def _folder(path: object) -> Path:
+    if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
+        raise TypeError(f"path: expected the path of a folder, got {path!r}; pass a str or a Path")
+    return Path(path)
+
+
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Reads and checks a checkpoint.
 
@@ -117,7 +123,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
             and the section are named.
         ValueError: A newer rlox wrote it.
     """
-    path = Path(path)
+    path = _folder(path)
     if not path.exists():
         path = _beside(path, "previous") if _beside(path, "previous").exists() else path
     if not path.exists():

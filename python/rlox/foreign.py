@@ -10,7 +10,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWra
 from gymnasium.vector.async_vector_env import AsyncState
 
 from rlox import spaces, streams
-from rlox._rlox import Normalizer, RolloutBuffer
+from rlox._rlox import ClosedError, Normalizer, RolloutBuffer
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
@@ -60,7 +60,7 @@ class ForeignVecEnv(Wrapper):
         self._seed: int | Sequence[int | None] | None = seed
         self._obs: Array | None = None
         self._steps = 0
-        self._failed = False
+        self._failed = self._closed = False
         # Whose episode is over and not reset yet: what NEXT_STEP environments do by themselves.
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._returns = np.zeros(self.num_envs)
@@ -84,6 +84,7 @@ class ForeignVecEnv(Wrapper):
         """The wrapped environment's `reset`; the episodes it cuts are not counted."""
         if seed is not None:
             self._seed, self._action_stream = seed, None
+        self._expect_open()
         masked = None if options is None else options.get("reset_mask")
         obs, infos = self._guarded(self.env.reset, seed=seed, options=options)
         self._obs = self._checked("observations", np.asarray(obs))
@@ -95,11 +96,21 @@ class ForeignVecEnv(Wrapper):
         """The wrapped environment's `step`.
 
         Raises:
-            ValueError: Observations or rewards that are not finite, with the environment and step;
+            rlox.ClosedError: After `close`.
+            TypeError: Actions of another kind; nothing has moved then.
+            ValueError: A call before the first reset; actions of another shape, out of range or not
+                finite, before anything has moved; observations or rewards that are not finite, with
+                the environment and step;
                 an environment that does not reset as its autoreset mode says.
             RuntimeError: A worker process of an asynchronous environment has died. What an
                 environment raises in a worker is raised here.
         """
+        self._expect_open()
+        if self._obs is None:
+            raise ValueError(
+                "step: expected environments that have been reset, got a call before; reset first"
+            )
+        spaces.expect_actions(self.single_action_space, actions, self.num_envs)
         answer = self._guarded(self.env.step, actions)
         obs, rewards, terminated, truncated, infos = answer
         self._steps += 1
@@ -117,8 +128,13 @@ class ForeignVecEnv(Wrapper):
             self._ended = done
         return obs, rewards, terminated, truncated, infos
 
+    def _expect_open(self) -> None:
+        if self._closed:
+            raise ClosedError("env: expected an open one, got a closed one; make a new one")
+
     def close(self, **kwargs: Any) -> None:
         """Closes the wrapped environment; after a failure, workers are ended without waiting."""
+        self._closed = True
         inner = self.unwrapped
         if self._failed and isinstance(inner, AsyncVectorEnv) and not inner.closed:
             # Gymnasium's own `close` would wait for answers that may never come.

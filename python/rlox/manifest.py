@@ -59,6 +59,8 @@ def expect_trainer(
     file = path / MANIFEST
     expect_keys(file, "manifest", manifest, _KINDS)
     expect_saved("algorithm", manifest["algorithm"], algorithm, "load it with that trainer")
+    if manifest["env"] is not None and ":" in manifest["env"]:
+        raise corrupt(file, "manifest", f"{manifest['env']!r} as 'env': an id names no module")
     if manifest["seed"] < 0:
         raise corrupt(file, "manifest", f"{manifest['seed']} as 'seed'")
     expect_keys(file, "spaces", manifest["spaces"], {"observation": (str,), "action": (str,)})

@@ -27,7 +27,7 @@ def mlp(
     try:
         for width_in, width_out in pairwise(sizes):
             layers += [nn.Linear(width_in, width_out), activation()]
-    except RuntimeError as error:  # torch's way to say so
+    except (RuntimeError, TypeError) as error:  # torch's ways to say so
         raise MemoryError(f"net_arch: expected layers that fit in memory, got {sizes}") from error
     net = nn.Sequential(*layers[:-1])
     if ortho_init:

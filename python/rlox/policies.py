@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rlox import settings
 from rlox.distributions import Bernoulli, Categorical, Distribution, Gaussian, MultiCategorical
 from rlox.networks import ACTIVATIONS, mlp
+from rlox.torch_state import evaluating
 
 PolicyLike: TypeAlias = nn.Module | Callable[[gym.Space[Any], gym.Space[Any]], nn.Module] | None
 # The settings that choose and shape a built-in policy.
@@ -79,10 +80,22 @@ def check_policy(
     module: Any = policy  # mypy takes a module's methods for tensors
     device = next((p.device for p in policy.parameters()), torch.device("cpu"))
     obs = torch.zeros(2, *(observation_space.shape or ()), device=device)
-    with torch.no_grad():
-        action, log_prob, entropy = module.get_action_and_logprob(obs)
-        again = module.get_action_and_logprob(obs, action=action)[1]
-        said = {"log_prob": log_prob, "entropy": entropy, "value": module.get_value(obs)}
+    try:
+        with torch.no_grad(), evaluating(policy):
+            action, log_prob, entropy = module.get_action_and_logprob(obs)
+            again = module.get_action_and_logprob(obs, action=action)[1]
+            said = {"log_prob": log_prob, "entropy": entropy, "value": module.get_value(obs)}
+            if hasattr(module, "act"):
+                _, said["log_prob of act"], said["value of act"] = module.act(obs)
+    except Exception as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            "policy: expected get_action_and_logprob(obs, mask=None, action=None) to give action, "
+            "log_prob and entropy, of a given action too, get_value(obs) to give values, and "
+            "act(obs), if there is one, action, log_prob and value, for float32 observations; "
+            f"{type(policy).__name__} failed with {type(error).__name__}: {error}; see "
+            "rlox.policies.ActorCritic"
+        ) from error
     said["log_prob of a given action"] = again
     integer = not isinstance(action_space, spaces.Box)
     expected = ((2, *(action_space.shape or ())), torch.int64 if integer else torch.float32)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from rlox import spaces
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
+from rlox.settings import number, whole
 
 Floats = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
@@ -164,9 +165,8 @@ def collect_rollout(
             f"env: expected a VecEnv or ForeignVecEnv, got {type(env).__name__}; "
             "pass rlox.make_vec(env)"
         )
-    for name, value in (("gamma", gamma), ("gae_lambda", gae_lambda)):
-        if not 0 <= value <= 1:
-            raise ValueError(f"{name}: expected a number in [0, 1], got {value}; correct it")
+    gamma = number("gamma", gamma, 0, 1, fix="correct it")
+    gae_lambda = number("gae_lambda", gae_lambda, 0, 1, fix="correct it")
     space = env.single_action_space
     buffer = make_buffer(env, n_steps)
     if policy is None:
@@ -208,6 +208,11 @@ def _policy(
     def act(obs: Floats) -> Said:
         said = policy(obs)
         if isinstance(said, tuple):
+            if len(said) != 3:
+                raise ValueError(
+                    "policy: expected actions, or (actions, log_probs, values), got a tuple of "
+                    f"{len(said)}; give all three"
+                )
             actions, log_probs, values = said
             return actions, log_probs, values
         zeros = np.zeros(len(obs), np.float32)
@@ -241,17 +246,14 @@ def _torch_policy(
     return act, value
 
 
-def check_collection(n: int, policy: object) -> None:
-    """Refuses a number of steps that is no positive integer, and a policy that is no function."""
-    if not isinstance(n, int | np.integer):
-        raise TypeError(f"n: expected an integer, got {n!r}; pass how many steps to make")
-    if n < 1:
-        raise ValueError(f"n: expected at least 1, got {n}; pass how many steps to make")
+def check_collection(n: int, policy: object) -> int:
+    """The number of steps, refused unless positive, as is a policy that is no function."""
     if policy is not None and not callable(policy):
         raise TypeError(
             f"policy: expected a function of observations or None, got {type(policy).__name__}; "
             "pass a callable"
         )
+    return whole("n", n, 1, fix="pass how many steps to make")
 
 
 def collect_steps(
@@ -277,13 +279,18 @@ def collect_steps(
         chosen = spaces.random_actions(space, choose, flat[:1])
         actions[:] = spaces.sent_actions(space, chosen, n * num_envs).reshape(actions.shape)
     obs[0] = start
-    rows = zip(actions, obs, obs[1:], rewards, terminated, truncated, final, strict=False)
-    for action, now, *out in rows:
-        if isinstance(choose, np.random.Generator):
-            native.step_into(action, *out)
-        else:
-            said = choose(now)
-            native.step_into(said, *out)
+    if isinstance(choose, np.random.Generator):
+        # One call for all steps, but that Ctrl-C is looked for now and then.
+        some = max(1, 1_000_000 // num_envs)
+        for t in range(0, n, some):
+            now = slice(t, t + some)
+            out = (obs[1:][now], rewards[now], terminated[now], truncated[now], final[now])
+            native.steps_into(actions[now], *out)
+    else:
+        rows = zip(actions, obs, obs[1:], rewards, terminated, truncated, final, strict=False)
+        for action, seen, *into in rows:
+            said = choose(seen)
+            native.step_into(said, *into)
             action[...] = said
     ended = np.flatnonzero(terminated | truncated)
     return {

@@ -152,10 +152,15 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> Non
     known = list(known)
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=3)
+            near = [x for x in known if x.startswith(name) or _initials(x) == name]
+            near = near or difflib.get_close_matches(name, known, n=3)
             hint = f"did you mean {' or '.join(map(repr, near))}?" if near else ""
             hint = hint or f"it has {', '.join(known)}"
             raise TypeError(f"{what} has no setting {name!r}; {hint}")
+
+
+def _initials(name: str) -> str:
+    return "".join(part[:1] for part in name.split("_"))
 
 
 def chosen_seed(seed: int | None) -> int:

@@ -139,6 +139,23 @@ def sent_actions(space: gym.Space[Any], stored: npt.ArrayLike, num_envs: int) ->
     return sent
 
 
+def expect_actions(space: gym.Space[Any], actions: npt.ArrayLike, num_envs: int) -> None:
+    """Refuses what is no batch of actions as environments take them.
+
+    Raises:
+        ValueError: Wrong shape, a Box action that is not finite, an integer action out of range.
+        TypeError: Fractional actions for an integer space.
+
+    >>> expect_actions(spaces.Discrete(3, start=5), [5, 7], num_envs=2)
+    """
+    array = np.asarray(actions)
+    counts = _counts(space)
+    if counts is not None and array.dtype.kind in "iu":
+        start = 0 if isinstance(space, spaces.MultiBinary) else getattr(space, "start", 0)
+        array = array - start
+    sent_actions(space, array, num_envs)
+
+
 def _refuse(bad: npt.NDArray[np.bool_], actions: npt.NDArray[Any], expected: str) -> None:
     if bad.any():
         at = tuple(np.argwhere(bad)[0])

@@ -1,5 +1,6 @@
 """What torch keeps outside of us, and what its modules keep, as arrays."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +10,11 @@ import torch
 from torch import nn
 
 from rlox.learner import Arrays
+
+# torch's global generators and number of threads are the process's: one thread at a time has them.
+_LOCK = threading.RLock()
+# What was there before, and what those within `own_threads` asked for, the last one at the end.
+_THREADS: list[int] = []
 
 
 @contextmanager
@@ -29,15 +35,22 @@ def own_generator(seed: int, device: torch.device | None = None) -> Iterator[Non
     True
     """
     kind = "cpu" if device is None else device.type
-    mps = torch.mps.get_rng_state() if kind == "mps" else None  # which fork_rng does not know
-    with torch.random.fork_rng([device] if kind == "cuda" else []):
+    with _LOCK, _forked(kind, device):
         torch.default_generator.manual_seed(seed)
         if kind == "cuda":
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
+        elif kind == "mps":
+            torch.mps.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def _forked(kind: str, device: torch.device | None) -> Iterator[None]:
+    """Puts the generators back after."""
+    mps = torch.mps.get_rng_state() if kind == "mps" else None  # which fork_rng does not know
+    with torch.random.fork_rng([device] if kind == "cuda" else []):
         try:
-            if mps is not None:
-                torch.mps.manual_seed(seed)
             yield
         finally:
             if mps is not None:
@@ -48,23 +61,69 @@ def own_generator(seed: int, device: torch.device | None = None) -> Iterator[Non
 def own_threads(threads: int | None) -> Iterator[None]:
     """Within it, torch computes on so many threads; None leaves them as they are.
 
+    Where several threads of Python are within, the last one to leave puts back what was before.
+
     >>> with own_threads(1):
     ...     torch.get_num_threads()
     1
     """
-    outside = torch.get_num_threads()
-    torch.set_num_threads(threads or outside)
+    with _LOCK:
+        before = torch.get_num_threads()
+        if not _THREADS:
+            _THREADS.append(before)
+        wanted = threads or before
+        _THREADS.append(wanted)
+        torch.set_num_threads(wanted)
     try:
         yield
     finally:
-        torch.set_num_threads(outside)
+        with _LOCK:
+            del _THREADS[len(_THREADS) - 1 - _THREADS[::-1].index(wanted)]
+            torch.set_num_threads(_THREADS[-1])
+            if len(_THREADS) == 1:
+                _THREADS.clear()
 
 
 @contextmanager
-def own(seed: int, device: torch.device, threads: int | None) -> Iterator[None]:
-    """`own_generator` and `own_threads` in one."""
-    with own_generator(seed, device), own_threads(threads):
+def own(module: nn.Module, seed: int, device: torch.device, threads: int | None) -> Iterator[None]:
+    """`own_threads`, and `own_generator` for modules that have no `generator` of their own."""
+    with own_threads(threads):
+        if hasattr(module, "generator"):
+            yield
+        else:
+            with own_generator(seed, device):
+                yield
+
+
+@contextmanager
+def initialising(sequence: np.random.SeedSequence, device: torch.device) -> Iterator[None]:
+    """`own_generator`, and one thread: orthogonal matrices come out otherwise on another number."""
+    seed = int(sequence.generate_state(1, np.uint64)[0])
+    with own_generator(seed, device), own_threads(1):
         yield
+
+
+@contextmanager
+def evaluating(module: nn.Module, threads: int | None = None) -> Iterator[None]:
+    """Within it, layers such as dropout and batch normalisation do as in evaluation.
+
+    Torch computes on so many threads meanwhile; None leaves them as they are.
+
+    >>> layer = nn.Dropout()
+    >>> with evaluating(layer):
+    ...     layer.training
+    False
+    >>> layer.training
+    True
+    """
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with own_threads(threads):
+            yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def find_device(name: str) -> torch.device:

@@ -70,7 +70,9 @@ class Trainer:
         self.env_id: str | None = None
         self.env_name: str = getattr(env, "__name__", type(env).__name__)
         if isinstance(env, str):
-            self.env_id = self.env_name = env.removeprefix("rlox:").removeprefix("rlox/")
+            name = env.removeprefix("rlox:").removeprefix("rlox/")
+            # Without the module that registers it: a checkpoint shall not say what to import.
+            self.env_id = self.env_name = name.rpartition(":")[2]
         if isinstance(env, VectorEnv):
             settings.setdefault("num_envs", env.num_envs)
         tuned = preset(self.algorithm, self.env_id or "")

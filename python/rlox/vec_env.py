@@ -15,6 +15,7 @@ from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
 from rlox.rendering import Renderer, frames_per_second
 from rlox.resets import object_rows, split_options
 from rlox.rollout import check_collection, collect_steps
+from rlox.settings import refuse_unknown, whole
 from rlox.streams import Seed
 
 Obs = npt.NDArray[np.float32]
@@ -70,8 +71,11 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
             raise ValueError(
                 f"render_mode: expected None or 'rgb_array', got {render_mode!r}; pass one of them"
             )
+        refuse_unknown({"num_envs", "n_envs", "id"} & env_kwargs.keys(), ("n", "env_id"), "VecEnv")
         mode = autoreset_mode.value if isinstance(autoreset_mode, AutoresetMode) else autoreset_mode
-        name = str(env_id).removeprefix("rlox/")
+        if not isinstance(mode, str):
+            raise TypeError(f"autoreset_mode: expected an AutoresetMode, got {mode!r}; pass one")
+        name, n = str(env_id).removeprefix("rlox/"), whole("n", n, 1, fix="say how many to make")
         self._native = native = NativeVectorEnv(name, n, seed, mode, max_episode_steps, env_kwargs)
         self._step = native.step
         if type(self).step_into is VecEnv.step_into:
@@ -258,7 +262,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
                 f"autoreset_mode: expected SAME_STEP, got {self.metadata['autoreset_mode'].name}; "
                 "make the VecEnv with autoreset_mode=AutoresetMode.SAME_STEP"
             )
-        check_collection(n, policy)
+        n = check_collection(n, policy)
         start = self._native.observe() if self._started else self.reset_all()
         choose = self.action_stream if policy is None else policy
         return collect_steps(self._native, start, self.single_action_space, n, choose)

@@ -14,6 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from rlox._rlox import env_ids
 from rlox.foreign import ForeignVecEnv
 from rlox.rollout import RolloutBatch, RolloutEnv, collect_rollout
+from rlox.settings import whole
 from rlox.vec_env import VecEnv
 
 __all__ = ["ForeignVecEnv", "RolloutBatch", "RolloutEnv", "VecEnv", "collect_rollout", "make_vec"]
@@ -68,6 +69,8 @@ def make_vec(
         raise TypeError(f"num_envs: expected an integer, got {num_envs!r}; pass how many to make")
     if num_envs < 1:
         raise ValueError(f"num_envs: expected at least 1, got {num_envs}; ask for one or more")
+    if seed is not None:
+        seed = whole("seed", seed, 0, fix="pass an integer, or None for any")
     how = _mode_of(vectorization_mode)
     around = _wrappers_of(wrappers)
     resets = _autoreset_of(autoreset_mode)
@@ -257,5 +260,9 @@ def _find(env_id: str) -> tuple[str, gym.envs.registration.EnvSpec]:
         known = [*env_ids(), *gym.registry]
         lower = {known_id.lower(): known_id for known_id in known}
         near = [lower[key] for key in difflib.get_close_matches(env_id.lower(), lower, n=3)]
-        hint = f"did you mean {' or '.join(near)}?" if near else "gymnasium.registry lists all ids"
+        hint = (
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else "gymnasium.registry lists all ids; import the module that registers it"
+        )
         raise ValueError(f"env: expected a known id, got {env_id!r}; {hint}") from error

@@ -208,7 +208,8 @@ impl<E: Env> VecEnv<E> {
         spec.observation.validate("observation space")?;
         spec.action.validate("action space")?;
         let dim = spec.observation.dim();
-        memory::check("num_envs", num_envs, size_of::<Slot<E>>() + size_of::<f32>() * dim)?;
+        // Twice that, as callers hold spaces, observations and results for them, too.
+        memory::check("num_envs", num_envs, 2 * (size_of::<Slot<E>>() + size_of::<f32>() * dim))?;
         let mut slots = memory::reserved("num_envs", num_envs)?;
         let last_obs = memory::zeroed("num_envs", num_envs * dim)?;
         let envs = std::iter::once(first).chain(std::iter::repeat_with(make)).take(num_envs);

@@ -46,6 +46,15 @@ pub(crate) fn number(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<f64>
     object.extract().map_err(|_| type_error(argument, "a number", &shown(object), "pass a float"))
 }
 
+/// A number in [0, 1].
+fn factor(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<f64> {
+    let factor = number(argument, object)?;
+    if (0.0..=1.0).contains(&factor) {
+        return Ok(factor);
+    }
+    Err(value_error(argument, "a number in [0, 1]", &factor.to_string(), "correct it"))
+}
+
 /// Numbers with defaults, for `from_py_with`: each function is named as its argument.
 pub(crate) mod numbers {
     use pyo3::prelude::*;
@@ -59,7 +68,18 @@ pub(crate) mod numbers {
             )*
         };
     }
-    numbers!(gamma lam gae_lambda rho_bar c_bar pg_rho_bar clip_obs clip_reward epsilon);
+    numbers!(rho_bar c_bar pg_rho_bar clip_obs clip_reward epsilon);
+
+    macro_rules! factors {
+        ($($name:ident)*) => {
+            $(
+                pub(crate) fn $name(object: &Bound<'_, PyAny>) -> PyResult<f64> {
+                    super::factor(stringify!($name), object)
+                }
+            )*
+        };
+    }
+    factors!(gamma lam gae_lambda);
 }
 
 /// A text.
@@ -237,6 +257,16 @@ impl<'py, T: FromArray> Argument<'py, T> {
 
     pub(crate) fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// The length of the first axis; 0 for a number.
+    pub(crate) fn rows(&self) -> usize {
+        let shape = match &self.found {
+            Found::Typed(array, _) => array.shape(),
+            Found::Other(array) => array.shape(),
+            Found::Converted(_, shape) => shape,
+        };
+        shape.first().copied().unwrap_or(0)
     }
 
     pub(crate) fn len(&self) -> usize {

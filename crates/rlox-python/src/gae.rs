@@ -8,10 +8,10 @@ use rlox_core::{
     Ends, Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major,
 };
 
-use crate::argument::{REAL, argument, asarray, count, flag_argument, numbers, out_slice, output};
+use crate::argument::{REAL, argument, asarray, count, flag_argument, numbers, out_slice, output, sequence, shown};
 use crate::array::{FromArray, result, typed};
 use crate::detach::{alone, detached};
-use crate::error::{to_py, value_error};
+use crate::error::{to_py, type_error, value_error};
 use crate::trajectory::{EndsArgument, LastValue, Layout, Pair};
 
 /// From how many elements on a call may take more than 5 us.
@@ -59,8 +59,13 @@ pub(crate) fn compute_gae<'py>(
     terminated: Option<&Bound<'py, PyAny>>,
     truncated: Option<&Bound<'py, PyAny>>,
     final_values: Option<&Bound<'py, PyAny>>,
-    out: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+    out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Pair<'py>> {
+    let pair = |out: &Bound<'py, PyAny>| {
+        let pair = sequence(out).and_then(|pair| pair.extract());
+        pair.map_err(|_| type_error("out", "a pair of arrays", &shown(out), "pass (advantages, returns)"))
+    };
+    let out = out.map(pair).transpose()?;
     let rewards = asarray("rewards", rewards)?;
     let single = typed::<f32>(rewards.as_any()).is_some();
     let call = Call { rewards: rewards.as_any(), values, last_value, final_values, gamma, lam, out };

@@ -82,6 +82,12 @@ fn dtype_of(argument: &str, name: &str) -> PyResult<DType> {
 }
 
 impl RolloutBuffer {
+    /// A view of the field of this name.
+    fn named<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        let this = slf.get();
+        Ok(this.memory_of(name)?.view(0, &[this.n_steps, this.num_envs], slf.clone().into_any()))
+    }
+
     fn memory_of(&self, name: &str) -> PyResult<&FieldMemory> {
         let known = || self.fields.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
         let unknown =
@@ -150,51 +156,50 @@ impl RolloutBuffer {
     }
 
     /// A view of a field by its name, `(T, N, ...)`.
-    fn field<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        let this = slf.get();
-        Ok(this.memory_of(name)?.view(0, &[this.n_steps, this.num_envs], slf.clone().into_any()))
+    fn field<'py>(slf: &Bound<'py, Self>, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        Self::named(slf, &text("name", name)?)
     }
 
     /// What the policy saw, (T, N, *obs_shape).
     #[getter]
     fn obs<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "obs")
+        Self::named(slf, "obs")
     }
 
     /// The actions, (T, N, *action_shape); Discrete ones counted from 0.
     #[getter]
     fn actions<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "actions")
+        Self::named(slf, "actions")
     }
 
     /// Their log-probabilities, (T, N).
     #[getter]
     fn log_probs<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "log_probs")
+        Self::named(slf, "log_probs")
     }
 
     /// The values of the observations, (T, N).
     #[getter]
     fn values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "values")
+        Self::named(slf, "values")
     }
 
     /// The rewards, (T, N).
     #[getter]
     fn rewards<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "rewards")
+        Self::named(slf, "rewards")
     }
 
     /// The task itself ended, (T, N).
     #[getter]
     fn terminated<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "terminated")
+        Self::named(slf, "terminated")
     }
 
     /// The episode was cut, (T, N).
     #[getter]
     fn truncated<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "truncated")
+        Self::named(slf, "truncated")
     }
 
     /// True for transitions, False where a step only reset, as it does in NEXT_STEP mode, (T, N).
@@ -202,7 +207,7 @@ impl RolloutBuffer {
     /// Such a row has reward, flags and advantage 0, and is nothing to learn from.
     #[getter]
     fn valid<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "valid")
+        Self::named(slf, "valid")
     }
 
     /// How many transitions are stored: the rows filled so far where `valid` is True.
@@ -214,19 +219,19 @@ impl RolloutBuffer {
     /// The values of the final observations where truncated, else 0, (T, N).
     #[getter]
     fn final_values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "final_values")
+        Self::named(slf, "final_values")
     }
 
     /// What `finish` computed, (T, N).
     #[getter]
     fn advantages<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "advantages")
+        Self::named(slf, "advantages")
     }
 
     /// What `finish` computed, (T, N).
     #[getter]
     fn returns<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "returns")
+        Self::named(slf, "returns")
     }
 
     /// The observations that follow the last step, (N, *obs_shape).

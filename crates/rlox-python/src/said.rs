@@ -22,6 +22,14 @@ impl<'py> ActionArgument<'py> {
         })
     }
 
+    /// The length of the first axis.
+    pub(crate) fn rows(&self) -> usize {
+        match self {
+            Self::Discrete(actions) => actions.rows(),
+            Self::Continuous(actions) => actions.rows(),
+        }
+    }
+
     /// The actions, of shape `[rows, *shape]`; see [`Argument::read`].
     pub(crate) fn read(self, hold: bool, rows: usize, shape: &[usize]) -> PyResult<ActionInput<'py>> {
         let actions = match self {

@@ -5,8 +5,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{
-    AutoresetMode, EnvSpec, Error, Normalizer as CoreNormalizer, Result, RolloutBuffer as Core, Seeds, Space, StepOut,
-    VectorEnv,
+    Actions, AutoresetMode, EnvSpec, Error, Normalizer as CoreNormalizer, Result, RolloutBuffer as Core, Seeds, Space,
+    StepOut, VectorEnv,
 };
 
 use crate::argument::{Flags, count, expect_shape, flag_argument, instance, out_slice, output, sequence, text};
@@ -239,6 +239,51 @@ impl NativeVectorEnv {
         self.inner.with(py, self.long, |inner| inner.env.step(actions, out))
     }
 
+    /// Many steps, of whose arrays each has a leading axis for time.
+    fn steps_into(
+        &self,
+        py: Python<'_>,
+        actions: &Bound<'_, PyAny>,
+        obs: &Bound<'_, PyAny>,
+        rewards: &Bound<'_, PyAny>,
+        terminated: &Bound<'_, PyAny>,
+        truncated: &Bound<'_, PyAny>,
+        final_obs: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (n, dim) = (self.num_envs, self.dim);
+        let shape = [&[n][..], &self.action_shape].concat();
+        let actions = ActionArgument::new(actions, self.discrete())?;
+        let steps = actions.rows();
+        let actions = actions.read(false, steps, &shape)?;
+        let mut obs = output::<f32>("obs", obs)?;
+        let mut rewards = output::<f64>("rewards", rewards)?;
+        let mut terminated = output::<bool>("terminated", terminated)?;
+        let mut truncated = output::<bool>("truncated", truncated)?;
+        let mut final_obs = output::<f32>("final_obs", final_obs)?;
+        expect_shape("obs", obs.shape(), steps, &[n, dim])?;
+        expect_shape("rewards", rewards.shape(), steps, &[n])?;
+        expect_shape("terminated", terminated.shape(), steps, &[n])?;
+        expect_shape("truncated", truncated.shape(), steps, &[n])?;
+        expect_shape("final_obs", final_obs.shape(), steps, &[n, dim])?;
+        let obs = out_slice(&mut obs).chunks_exact_mut(n * dim);
+        let rewards = out_slice(&mut rewards).chunks_exact_mut(n);
+        let terminated = out_slice(&mut terminated).chunks_exact_mut(n);
+        let truncated = out_slice(&mut truncated).chunks_exact_mut(n);
+        let final_obs = out_slice(&mut final_obs).chunks_exact_mut(n * dim);
+        let rows = obs.zip(rewards).zip(terminated.zip(truncated)).zip(final_obs).enumerate();
+        let (actions, width) = (actions.get(), shape.iter().product());
+        self.inner.with(py, true, |inner| {
+            for (t, (((obs, reward), (terminated, truncated)), final_obs)) in rows {
+                let actions = match actions {
+                    Actions::Discrete(all) => Actions::Discrete(&all[t * width..][..width]),
+                    Actions::Continuous(all) => Actions::Continuous(&all[t * width..][..width]),
+                };
+                inner.env.step(actions, StepOut { obs, reward, terminated, truncated, final_obs })?;
+            }
+            Ok(())
+        })
+    }
+
     #[pyo3(signature = (buffer, normalizer=None, seed=None))]
     fn begin_rollout(
         &self,
@@ -310,7 +355,8 @@ impl NativeVectorEnv {
         state::take(py, &self.inner, self.num_envs, states)
     }
 
-    fn set_state(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
+    fn set_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
+        let state = instance::<PyDict>("state", state, "VecEnv's state, a dict")?;
         state::put(py, &self.inner, self.num_envs, state)
     }
 

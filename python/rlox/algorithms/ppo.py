@@ -61,8 +61,8 @@ class PPOConfig:
         check(settings.whole, ("sde_sample_freq",), 1, -1)
         check(settings.whole_numbers, ("net_arch",))
         check(settings.number, ("gamma", "gae_lambda"), 0, 1)
-        check(settings.number, (*weights, "clip_coef_vf", "target_kl"), 0)
-        check(settings.number, ("log_std_init",))
+        check(settings.number, (*weights, "clip_coef_vf", "target_kl"), 0, 1e30)
+        check(settings.number, ("log_std_init",), -50, 50)
         check(settings.flag, settings.flags_of(self))
         check(settings.text, ("lr_schedule", "clip_schedule"), ("constant", "linear"))
         check(settings.text, ("activation",), tuple(networks.ACTIVATIONS))
@@ -151,9 +151,8 @@ class PPO:
         self.device = torch_state.find_device(config.device)
         self.generator = torch.Generator(self.device)
         shape = {name: getattr(config, name) for name in policies.SHAPE_SETTINGS}
-        with torch_state.own_generator(int(init.generate_state(1, np.uint64)[0]), self.device):
-            # Any: a torch module that has ActorCritic's methods, too.
-            made: Any = policies.make_policy(policy, observes, acts, shape)
+        with torch_state.initialising(init, self.device):
+            made: Any = policies.make_policy(policy, observes, acts, shape)  # an ActorCritic
         self.policy = torch_state.place(made, self.generator)
         # A small network is fastest on one thread; the others would only wait for each other.
         small = sum(p.numel() for p in self.policy.parameters()) < 50_000
@@ -176,9 +175,10 @@ class PPO:
         clip_coef = config.clip_coef * left[config.clip_schedule]
         ours, others = (int(seed) for seed in self.streams["iterations"].integers(2**63, size=2))
         self.generator.manual_seed(ours)
-        # The context is for policies that draw from torch's global generator; ours do not.
-        with torch_state.own(others, self.device, self.threads):
-            metrics = self.update(learning_rate, clip_coef) if self.collect() else {}
+        with torch_state.own(self.policy, others, self.device, self.threads):
+            with torch_state.evaluating(self.policy):
+                full = self.collect()
+            metrics = self.update(learning_rate, clip_coef) if full else {}
         self.episodes.drain(self.env)
         if not metrics:
             return {}
@@ -305,7 +305,7 @@ class PPO:
         observes, acts = self.env.single_observation_space, self.env.single_action_space
         rows, single = as_batch(obs, observes.shape or (), self.normalizer)
         tensor = torch.from_numpy(rows).to(self.device)
-        with torch.no_grad(), torch_state.own_threads(self.threads):
+        with torch.no_grad(), torch_state.evaluating(self.policy, self.threads):
             if deterministic:
                 said = policies.greedy(self.policy, tensor)
             else:

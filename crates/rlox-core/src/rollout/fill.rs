@@ -125,6 +125,11 @@ impl RolloutBuffer {
         check_len("num_envs", env.num_envs(), self.num_envs)?;
         check_len("observation", env.spec().observation.dim(), self.obs.width())?;
         check_len("action", env.spec().action.dim(), self.actions.width())?;
+        let wanted = if matches!(env.spec().action, Space::Box { .. }) { DType::F32 } else { DType::I64 };
+        if self.actions.dtype() != wanted {
+            let got = format!("a buffer with {:?}", self.actions.dtype());
+            return Err(Error::space("buffer's action dtype", format!("{wanted:?}"), got, "make one for this env"));
+        }
         self.check_f32()
     }
 

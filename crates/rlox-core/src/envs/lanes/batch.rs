@@ -31,7 +31,8 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
             return Err(Error::config("env", expected, got, "use VecEnv, which takes all arguments"));
         }
         let each = size_of::<LanesBlock<K, D>>() / BLOCK + size_of::<Pcg64>() + size_of::<Phase>();
-        memory::check("num_envs", num_envs, each)?;
+        // Twice that, as callers hold spaces, observations and results for them, too.
+        memory::check("num_envs", num_envs, 2 * each)?;
         let mut blocks = memory::reserved("num_envs", num_envs.div_ceil(BLOCK))?;
         blocks.resize_with(num_envs.div_ceil(BLOCK), LanesBlock::default);
         let mut phases = memory::reserved("num_envs", num_envs)?;
