@@ -179,7 +179,7 @@ USING = [
     # collecting
     (cart, lambda env: env.collect_n_steps(0), ValueError, "n: .*at least 1.*0"),
     (cart, lambda env: env.collect_n_steps(-5), ValueError, "n: .*at least 1.*-5"),
-    (cart, lambda env: env.collect_n_steps(2.5), TypeError, "n: .*integer.*2.5"),
+    (cart, lambda env: env.collect_n_steps(2.5), ValueError, "n: .*integer.*2.5"),
     (cart, lambda env: env.collect_n_steps(2**62), MemoryError, "n: .*4611686018427387904"),
     (cart, lambda env: env.collect_n_steps(2**42), MemoryError, "n: .*4398046511104"),
     (cart, lambda env: env.collect_n_steps(2, 7), TypeError, "policy: .*int"),

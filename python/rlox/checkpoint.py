@@ -5,6 +5,7 @@
     networks.safetensors      parameters and buffers by name
     optimizer.safetensors     what it keeps for each parameter
     normalizer.safetensors    left out where nothing is normalised
+    environment.safetensors   where native environments stand; left out where others do
 
 A member is any safetensors file, and the manifest is canonical JSON (sorted keys, an indent of 2, a
 newline at the end), so other programs can read and write both. Reading runs no code of the file's.

@@ -87,9 +87,9 @@ class Learner(Protocol):
         """
 
     def state(self) -> LearnerState:
-        """A copy of everything, between two iterations; the environments' own state is not in it.
+        """A copy of everything, between two iterations; of environments, where they can tell.
 
-        Episodes that have ended are, even those of an iteration that was cut short.
+        Episodes that have ended are in it, even those of an iteration that was cut short.
         """
 
     def load_state(self, state: LearnerState) -> None:
