@@ -21,8 +21,9 @@ use crate::{Float, Result, check_len};
 /// length T; `advantages` and `returns` are overwritten. An empty trajectory is fine and writes nothing.
 ///
 /// # Errors
-/// [`Error::Shape`] if a slice has another length than `rewards`, or if a step is truncated and not terminated but
-/// there are no final values; [`Error::Config`] if `gamma` or `gae_lambda` is outside [0, 1]. Nothing is written then.
+/// [`crate::Error::Shape`] if a slice has another length than `rewards`, or if a step is truncated and not terminated
+/// but there are no final values; [`crate::Error::Config`] if `gamma` or `gae_lambda` is outside [0, 1]. Nothing is
+/// written then.
 ///
 /// ```
 /// use rlox_core::{Ends, compute_gae};
@@ -62,7 +63,7 @@ pub fn compute_gae<T: Float>(
 /// rounding.
 ///
 /// # Errors
-/// As [`compute_gae`]; also [`Error::Shape`] if `rewards` is not a whole number of rows of `num_envs`.
+/// As [`compute_gae`]; also [`crate::Error::Shape`] if `rewards` is not a whole number of rows of `num_envs`.
 ///
 /// ```
 /// use rlox_core::{Ends, compute_gae_time_major};
@@ -100,7 +101,7 @@ pub fn compute_gae_time_major<T: Float>(
 /// for bit.
 ///
 /// # Errors
-/// As [`compute_gae`]; also [`Error::Shape`] if `rewards` is not a whole number of trajectories of `n_steps`.
+/// As [`compute_gae`]; also [`crate::Error::Shape`] if `rewards` is not a whole number of trajectories of `n_steps`.
 ///
 /// ```
 /// use rlox_core::{Ends, compute_gae_batched};
