@@ -71,13 +71,15 @@ test-slow: $(stamps)/test ## run the tests marked slow: training to a score, pee
 	$(CARGO) test --release -p rlox-core -- --ignored
 	"$(py)" -m pytest -m slow --timeout 3600 $(PYTEST_ARGS)
 
-lint: $(stamps)/lint ## formatting, clippy, ruff, mypy --strict, stubtest
+lint: $(stamps)/lint ## formatting, clippy, ruff, mypy --strict, stubtest, lengths
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	"$(py)" -m ruff format --check .
 	"$(py)" -m ruff check .
 	"$(py)" -m mypy
 	"$(py)" -m mypy.stubtest rlox._rlox
+	"$(py)" -m doctest .ci/ceilings.py
+	"$(py)" .ci/ceilings.py
 
 format: $(stamps)/lint ## format Rust and Python sources
 	$(CARGO) fmt --all

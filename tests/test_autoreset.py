@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector as vector_wrappers
 
 from rlox import Normalizer, RolloutBuffer, VecEnv, collect_rollout, make_vec
@@ -268,64 +268,6 @@ def test_a_run_of_native_environments_in_the_next_step_mode_goes_on_from_its_che
     assert np.array_equal(whole.learner.buffer.valid, rest.learner.buffer.valid)
     assert not whole.learner.buffer.valid.all()
     assert np.array_equal(whole.learner.buffer.obs, rest.learner.buffer.obs)
-
-
-class Quiet(SyncVectorEnv):
-    """Says nothing, or something else, about its mode."""
-
-    def __init__(self, says, mode):
-        super().__init__([Script] * 2, autoreset_mode=mode)
-        self.metadata = dict(self.metadata, autoreset_mode=says)
-        if says is None:
-            del self.metadata["autoreset_mode"]
-
-
-def test_without_a_mode_in_its_metadata_an_environment_is_taken_as_gymnasium_takes_it():
-    with pytest.warns(UserWarning, match=r"no metadata\['autoreset_mode'\].*NEXT_STEP"):
-        env = make_vec(Quiet(None, NEXT_STEP))
-    assert column("valid", finished(env, 5)) == [True, True, False, True, True]
-    assert column("valid", finished(make_vec(Quiet("NextStep", NEXT_STEP)), 3))[2] is False
-
-
-def test_environments_that_do_not_do_what_their_mode_says_are_refused():
-    with pytest.raises(ValueError, match=r"autoreset_mode'\], got 'sometimes'"):
-        make_vec(Quiet("sometimes", NEXT_STEP))
-    env = make_vec(Quiet(NEXT_STEP, SAME_STEP))
-    with pytest.raises(ValueError, match=r"environment 0 to reset at step 3.*got 1.0.*metadata"):
-        finished(env, 5)
-    env = make_vec(Quiet(SAME_STEP, NEXT_STEP))
-    with pytest.raises(ValueError, match=r"final_obs: .*truncated at step 2"):
-        finished(env, 5)
-
-
-class Deaf(VectorEnv):
-    """Two counters in DISABLED mode that take no reset mask: all start anew, or none can."""
-
-    num_envs = 2
-    single_observation_space, single_action_space = Script.observation_space, Script.action_space
-    metadata = {"autoreset_mode": DISABLED}  # noqa: RUF012
-
-    def __init__(self, takes_options):
-        self.takes_options, self.at = takes_options, None
-
-    def reset(self, *, seed=None, **kwargs):
-        if not self.takes_options and "options" in kwargs and kwargs["options"] is not None:
-            raise TypeError("reset() got an unexpected keyword argument 'options'")
-        self.at = np.zeros(2)
-        return self.at[:, None].astype(np.float32), {}
-
-    def step(self, actions):
-        self.at += 1
-        over = self.at >= [2, 5]
-        return self.at[:, None].astype(np.float32), np.ones(2), over, np.zeros(2, bool), {}
-
-
-@pytest.mark.parametrize(
-    ("takes_options", "words"), [(True, "other observations"), (False, "unexpected keyword")]
-)
-def test_disabled_environments_that_cannot_reset_by_mask_are_refused(takes_options, words):
-    with pytest.raises(ValueError, match=f"env: .*DISABLED.*reset_mask.*{words}"):
-        finished(make_vec(Deaf(takes_options)), 3)
 
 
 @pytest.mark.parametrize("kind", ["native", "sync"])

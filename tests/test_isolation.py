@@ -167,3 +167,113 @@ def test_a_checkpoint_names_no_module_to_import(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="Somebodys-v0"):
         PPOTrainer.load(tmp_path / "saved")
     assert "somebodys" not in sys.modules
+
+
+@pytest.mark.parametrize("kind", [PPOTrainer, A2CTrainer])
+def test_dropout_draws_from_the_trainers_seed_not_from_torchs_generator(kind):
+    said = []
+    for of_torch in (0, 1):
+        torch.manual_seed(of_torch)
+        before = torch.get_rng_state()
+        trainer = kind("CartPole-v1", 1, policy=Regularised, **SMALL)
+        trainer.train(128)
+        assert bool((torch.get_rng_state() == before).all())
+        said.append(weights(trainer))
+    assert np.array_equal(*said)
+
+
+class Wrapped(torch.nn.Module):
+    """A policy inside a policy, which says nothing but what that one says."""
+
+    def __init__(self, observation_space, action_space):
+        super().__init__()
+        self.inner = MlpPolicy(observation_space, action_space)
+
+    def get_action_and_logprob(self, *args, **keywords):
+        return self.inner.get_action_and_logprob(*args, **keywords)
+
+    def get_value(self, obs):
+        return self.inner.get_value(obs)
+
+
+def test_a_policy_within_a_policy_draws_from_the_trainers_seed():
+    actions = []
+    for seed in (1, 2):
+        trainer = PPOTrainer("CartPole-v1", seed, policy=Wrapped, **SMALL)
+        torch.nn.init.zeros_(trainer.learner.policy.inner.actor[-1].weight)
+        trainer.train(64)
+        actions.append(trainer.learner.buffer.actions.copy())
+    assert not np.array_equal(*actions)
+
+
+def test_a_policy_within_a_policy_goes_on_as_if_never_stopped(tmp_path):
+    constant = {"lr_schedule": "constant", "clip_schedule": "constant"}
+    whole = PPOTrainer("CartPole-v1", 1, policy=Wrapped, **SMALL, **constant)
+    whole.train(128)
+    half = PPOTrainer("CartPole-v1", 1, policy=Wrapped, **SMALL, **constant)
+    half.train(64)
+    half.save(tmp_path / "half")
+    rest = PPOTrainer.load(tmp_path / "half", policy=Wrapped, runs_dir=None)
+    rest.train(64)
+    assert np.array_equal(weights(whole), weights(rest))
+
+
+FORK = """
+import os, threading, warnings
+from rlox.torch_state import own_generator
+from rlox.trainers import PPOTrainer
+
+warnings.simplefilter("ignore")
+entered, leave = threading.Event(), threading.Event()
+
+def hold():
+    with own_generator(1):
+        entered.set()
+        leave.wait()
+
+thread = threading.Thread(target=hold)
+thread.start()
+entered.wait()
+child = os.fork()
+if child == 0:
+    PPOTrainer("CartPole-v1", 1, num_envs=2, n_steps=16, runs_dir=None).train(32)
+    os._exit(0)
+leave.set()
+thread.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_forked_while_another_thread_trains_can_train():
+    command = [sys.executable, "-c", FORK]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "0\n"
+
+
+@pytest.mark.parametrize("progress", [float("nan"), -0.1, 2.0])
+@pytest.mark.parametrize("kind", [PPOTrainer, A2CTrainer])
+def test_progress_outside_of_the_run_changes_nothing(kind, progress):
+    trainer = kind("CartPole-v1", 1, **SMALL)
+    before = weights(trainer)
+    with pytest.raises(ValueError, match=r"progress: expected a finite number in \[0, 1\]"):
+        trainer.learner.iterate(progress)
+    assert np.array_equal(weights(trainer), before)
+    assert trainer.timesteps == 0
+
+
+def test_a_stop_before_the_first_update_counts_nothing():
+    trainer = PPOTrainer("CartPole-v1", 1, **SMALL)
+    learner = trainer.learner
+    collect = learner.collect
+
+    def stopped():
+        full = collect()
+        learner.stopping = True
+        return full
+
+    learner.collect = stopped
+    before = weights(trainer)
+    result = trainer.train(64)
+    assert (result["timesteps"], learner.updates, result["interrupted"]) == (0, 0, True)
+    assert np.array_equal(weights(trainer), before)

@@ -7,6 +7,7 @@ from gymnasium.utils.performance import benchmark_vector_step
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector as wrappers
 
+import rlox
 from rlox import ClosedError, VecEnv
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
@@ -41,8 +42,8 @@ def test_spaces_are_gymnasiums(env_id):
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_the_autoreset_mode_is_an_enum_member_also_if_given_by_its_value(mode):
-    for given in (mode, mode.value):
+def test_the_autoreset_mode_is_an_enum_member_also_if_given_by_its_value_or_name(mode):
+    for given in (mode, mode.value, mode.name):
         assert VecEnv(autoreset_mode=given).metadata["autoreset_mode"] is mode
 
 
@@ -211,10 +212,29 @@ def test_rendering_needs_a_mode_and_a_reset():
     env.reset()
     with pytest.warns(UserWarning, match="rgb_array"):
         assert env.render() is None
-    with pytest.raises(ValueError, match="reset first"):
+    with pytest.raises(ValueError, match="call reset first"):
         VecEnv(1, render_mode="rgb_array").render()
     with pytest.raises(ValueError, match=r"render_mode: .*'human'"):
         VecEnv(1, render_mode="human")
+
+
+@pytest.mark.parametrize("render_mode", [None, "rgb_array"])
+def test_a_closed_environment_does_not_render(render_mode):
+    env = VecEnv(1, render_mode=render_mode)
+    env.close()
+    with pytest.raises(ClosedError, match="expected an open VecEnv"):
+        env.render()
+
+
+def test_other_ids_of_gymnasium_are_sent_to_make_vec():
+    with pytest.raises(ValueError, match=r"env_id: .*'Blackjack-v1'.*rlox\.make_vec"):
+        VecEnv(env_id="Blackjack-v1")
+
+
+@pytest.mark.parametrize("name", ["n", "env_id", "n_envs"])
+def test_names_of_other_calls_are_refused_with_the_right_one(name):
+    with pytest.raises(TypeError, match=f"make_vec has no setting '{name}'"):
+        rlox.make_vec("CartPole-v1", 2, **{name: 3})
 
 
 def test_a_closed_environment_says_so():

@@ -27,8 +27,10 @@ impl<T: Float> Rollout<T> {
     }
 }
 
-fn measure<T: Float>(c: &mut Criterion, dtype: &str, number: fn(f64) -> T) {
-    let (gamma, lambda) = (0.99, 0.95);
+const GAMMA: f64 = 0.99;
+const LAMBDA: f64 = 0.95;
+
+fn one<T: Float>(c: &mut Criterion, dtype: &str, number: fn(f64) -> T) {
     let mut group = c.benchmark_group(format!("gae/one/{dtype}"));
     for steps in [128, 512, 2048, 8192, 32_768] {
         group.throughput(Throughput::Elements(steps as u64));
@@ -41,8 +43,8 @@ fn measure<T: Float>(c: &mut Criterion, dtype: &str, number: fn(f64) -> T) {
                     &data.values,
                     data.ends(),
                     data.last_values[0],
-                    gamma,
-                    lambda,
+                    GAMMA,
+                    LAMBDA,
                     &mut advantages,
                     &mut returns,
                 )
@@ -50,6 +52,9 @@ fn measure<T: Float>(c: &mut Criterion, dtype: &str, number: fn(f64) -> T) {
         });
     }
     group.finish();
+}
+
+fn time_major<T: Float>(c: &mut Criterion, dtype: &str, number: fn(f64) -> T) {
     let mut group = c.benchmark_group(format!("gae/time_major/{dtype}"));
     for (steps, n) in [(128, 8), (128, 64), (2048, 64), (2048, 256)] {
         group.throughput(Throughput::Elements((steps * n) as u64));
@@ -63,8 +68,8 @@ fn measure<T: Float>(c: &mut Criterion, dtype: &str, number: fn(f64) -> T) {
                     data.ends(),
                     n,
                     &data.last_values,
-                    gamma,
-                    lambda,
+                    GAMMA,
+                    LAMBDA,
                     &mut advantages,
                     &mut returns,
                 )
@@ -72,6 +77,9 @@ fn measure<T: Float>(c: &mut Criterion, dtype: &str, number: fn(f64) -> T) {
         });
     }
     group.finish();
+}
+
+fn batched<T: Float>(c: &mut Criterion, dtype: &str, number: fn(f64) -> T) {
     let mut group = c.benchmark_group(format!("gae/batched/{dtype}"));
     for (n, steps) in [(8, 128), (64, 128), (64, 2048), (256, 2048)] {
         group.throughput(Throughput::Elements((steps * n) as u64));
@@ -85,8 +93,8 @@ fn measure<T: Float>(c: &mut Criterion, dtype: &str, number: fn(f64) -> T) {
                     data.ends(),
                     &data.last_values,
                     steps,
-                    gamma,
-                    lambda,
+                    GAMMA,
+                    LAMBDA,
                     &mut advantages,
                     &mut returns,
                 )
@@ -97,8 +105,12 @@ fn measure<T: Float>(c: &mut Criterion, dtype: &str, number: fn(f64) -> T) {
 }
 
 fn gae(c: &mut Criterion) {
-    measure(c, "f32", |x| x as f32);
-    measure(c, "f64", |x| x);
+    for measure in [one::<f32>, time_major, batched] {
+        measure(c, "f32", |x| x as f32);
+    }
+    for measure in [one::<f64>, time_major, batched] {
+        measure(c, "f64", |x| x);
+    }
 }
 
 criterion_group!(groups, gae);

@@ -132,7 +132,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
             and the section are named.
         ValueError: A newer rlox wrote it.
     """
-    path = _folder(path)
+    path = _folder(path).resolve()
     inner = path / "checkpoint"
     if not (path / MANIFEST).exists() and (inner.exists() or _beside(inner, "previous").exists()):
         path = inner

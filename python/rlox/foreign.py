@@ -108,11 +108,12 @@ class ForeignVecEnv(Wrapper):
             )
         spaces.expect_actions(self.single_action_space, actions, self.num_envs)
         answer = self._guarded(self.env.step, actions)
-        obs, rewards, terminated, truncated, infos = answer
+        obs, rewards, *flags, infos = answer
+        terminated, truncated = (np.asarray(ended, np.bool_) for ended in flags)
         self._steps += 1
         self._obs = self._checked("observations", np.asarray(obs))
         gained = self._checked("rewards", np.asarray(rewards, np.float64))
-        done = np.asarray(terminated, np.bool_) | np.asarray(truncated, np.bool_)
+        done = terminated | truncated
         if self._mode is AutoresetMode.NEXT_STEP and self._ended.any():
             self._check_resets(gained, done)
         self._returns += gained
@@ -199,7 +200,9 @@ class ForeignVecEnv(Wrapper):
             RuntimeError: As `step`.
         """
         sent = spaces.sent_actions(self.single_action_space, actions, self.num_envs)
-        self._check_turn(buffer, t, log_probs=log_probs, values=values)
+        self._check_turn(buffer, t, normalizer)
+        log_probs = self._numbers("log_probs", log_probs)
+        values = self._numbers("values", values)
         obs, rewards, terminated, truncated, infos = self.step(sent)
         final_obs = None
         if self._mode is AutoresetMode.SAME_STEP:
@@ -213,19 +216,49 @@ class ForeignVecEnv(Wrapper):
         flags = (terminated, truncated)
         buffer.record(t, *said, obs, rewards, *flags, final_obs, normalizer)
 
-    def _check_turn(self, buffer: RolloutBuffer, t: int, **said: npt.ArrayLike) -> None:
+    def _check_turn(self, buffer: RolloutBuffer, t: int, normalizer: Normalizer | None) -> None:
         """What `RolloutBuffer.record` would refuse, refused before the environments have moved."""
+        if not isinstance(buffer, RolloutBuffer):
+            raise TypeError(
+                f"buffer: expected a rlox.RolloutBuffer, got {type(buffer).__name__}; pass one"
+            )
         if t != buffer.next_step or t == buffer.n_steps:
             raise ValueError(
                 f"t: expected the next of {buffer.n_steps} steps, {buffer.next_step}, got {t}; "
                 "call begin_rollout before a rollout and step with t = 0, 1, ..."
             )
-        for name, array in said.items():
-            if np.shape(array) != (self.num_envs,):
-                raise ValueError(
-                    f"{name}: expected shape ({self.num_envs},), got {np.shape(array)}; pass one "
-                    "number per environment"
-                )
+        observes, acts = self.single_observation_space, self.single_action_space
+        n = buffer.num_envs
+        there = [(n, *field.shape[2:]) for field in (buffer.obs, buffer.actions)]
+        wanted = [(self.num_envs, *(space.shape or ())) for space in (observes, acts)]
+        kinds = str(buffer.actions.dtype), spaces.action_dtype(acts)
+        if there != wanted or kinds[0] != kinds[1]:
+            raise ValueError(
+                f"buffer: expected rows of observations and {kinds[1]} actions of shapes {wanted}, "
+                f"got {there} and {kinds[0]}; make one for this environment"
+            )
+        shape = (self.num_envs, observes.shape or ())
+        if normalizer is not None and (normalizer.num_envs, normalizer.obs_shape) != shape:
+            raise ValueError(
+                f"normalizer: expected one for {shape[0]} environments with observations of shape "
+                f"{shape[1]}, got one for {normalizer.num_envs} with {normalizer.obs_shape}; make "
+                "another"
+            )
+
+    def _numbers(self, name: str, given: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Finite numbers, one for each environment."""
+        try:
+            numbers = np.asarray(given, np.float32)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"{name}: expected real numbers, got {given!r}; pass one per environment"
+            ) from error
+        if numbers.shape != (self.num_envs,):
+            raise ValueError(
+                f"{name}: expected shape ({self.num_envs},), got {numbers.shape}; pass one number "
+                "per environment"
+            )
+        return self._checked(name, numbers)
 
     def _restart(self, before: Array) -> Array:
         """Starts new episodes where one is over; the observations after it."""

@@ -61,11 +61,11 @@ class Learner(Protocol):
         """Collects steps and learns from them.
 
         Args:
-            progress: How much of the run is done, in [0, 1): schedules go by it.
+            progress: How much of the run is done, in [0, 1]: schedules go by it.
 
         Returns:
-            Metrics under Stable-Baselines3's names. Empty when `stopping` cut the collection short:
-            nothing was learned then, and the steps do not count.
+            Metrics under Stable-Baselines3's names. Empty when `stopping` came before the first
+            update: nothing was learned then, and the steps do not count.
 
         Raises:
             FloatingPointError: NaN or infinity, with the tensor, the step and the environment.

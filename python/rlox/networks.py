@@ -6,6 +6,8 @@ from itertools import pairwise
 
 from torch import nn
 
+from rlox.memory import expect_memory
+
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
@@ -22,13 +24,16 @@ def mlp(
 
     With `ortho_init`, weights are orthogonal with gain sqrt(2), the last layer's with `head_gain`,
     and biases 0; without, they start as torch's linear layers do.
+
+    Raises:
+        MemoryError: They do not fit into memory, with what training needs.
     """
+    # Training needs as much again for the gradient and for the optimiser's two vectors, in float32.
+    needed = 16 * sum((width_in + 1) * width_out for width_in, width_out in pairwise(sizes))
+    expect_memory("net_arch", list(sizes[1:-1]), needed)
     layers: list[nn.Module] = []
-    try:
-        for width_in, width_out in pairwise(sizes):
-            layers += [nn.Linear(width_in, width_out), activation()]
-    except (RuntimeError, TypeError) as error:  # torch's ways to say so
-        raise MemoryError(f"net_arch: expected layers that fit in memory, got {sizes}") from error
+    for width_in, width_out in pairwise(sizes):
+        layers += [nn.Linear(width_in, width_out), activation()]
     net = nn.Sequential(*layers[:-1])
     if ortho_init:
         linear = [layer for layer in net if isinstance(layer, nn.Linear)]

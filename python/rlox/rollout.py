@@ -1,5 +1,6 @@
 """Collecting steps: `collect_rollout`, and what it needs of environments."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import spaces
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
+from rlox.memory import expect_memory
 from rlox.settings import number, whole
 
 Floats = npt.NDArray[np.float32]
@@ -272,17 +274,17 @@ def collect_steps(
     """`n` steps from the observations `start`, (N, d): the body of `VecEnv.collect_n_steps`."""
     num_envs, dim = start.shape
     lead = (n, num_envs)
-    try:
-        obs = np.empty((n + 1, num_envs, dim), np.float32)
-        final = np.empty((*lead, dim), np.float32)
-        rewards = np.empty(lead)
-        terminated, truncated = np.empty(lead, np.bool_), np.empty(lead, np.bool_)
-        actions = np.empty((*lead, *(space.shape or ())), spaces.action_dtype(space))
-    except (MemoryError, ValueError) as error:
-        raise MemoryError(f"n: expected steps that fit into memory, got {n}; {error}") from error
+    kind, shape = np.dtype(spaces.action_dtype(space)), space.shape or ()
+    # Random actions are drawn at once, which takes their memory twice more.
+    bytes_each = 8 * dim + 10 + 3 * math.prod(shape) * kind.itemsize
+    expect_memory("n", n, n * num_envs * bytes_each)
+    obs = np.empty((n + 1, num_envs, dim), np.float32)
+    final = np.empty((*lead, dim), np.float32)
+    rewards = np.empty(lead)
+    terminated, truncated = np.empty(lead, np.bool_), np.empty(lead, np.bool_)
+    actions = np.empty((*lead, *shape), kind)
     if isinstance(choose, np.random.Generator):
-        flat = (n * num_envs, *(space.shape or ()))
-        chosen = spaces.random_actions(space, choose, flat[:1])
+        chosen = spaces.random_actions(space, choose, (n * num_envs,))
         actions[:] = spaces.sent_actions(space, chosen, n * num_envs).reshape(actions.shape)
     obs[0] = start
     if isinstance(choose, np.random.Generator):

@@ -23,7 +23,8 @@ def seed_each(seed: Seed, num_envs: int) -> Sequence[int | None] | None:
         return None
     if isinstance(seed, int | np.integer):
         return range(int(seed), int(seed) + num_envs)
-    if not isinstance(seed, Sequence | np.ndarray):
+    scalar = getattr(seed, "shape", None) == ()
+    if scalar or not isinstance(seed, Sequence | np.ndarray):
         raise TypeError(
             f"seed: expected an integer, one for each environment or None, got {seed!r}; "
             "pass an integer in [0, 2**64)"

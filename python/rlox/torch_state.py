@@ -1,8 +1,9 @@
 """What torch keeps outside of us, and what its modules keep, as arrays."""
 
+import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,17 @@ from rlox.learner import Arrays
 _LOCK = threading.RLock()
 # What was there before, and what those within `own_threads` asked for, the last one at the end.
 _THREADS: list[int] = []
+
+
+def _forget() -> None:
+    """In a forked child, those that held the lock are not there any more."""
+    global _LOCK
+    _LOCK = threading.RLock()
+    _THREADS.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 @contextmanager
@@ -85,14 +97,10 @@ def own_threads(threads: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def own(module: nn.Module, seed: int, device: torch.device, threads: int | None) -> Iterator[None]:
-    """`own_threads`, and `own_generator` for modules that have no `generator` of their own."""
-    with own_threads(threads):
-        if hasattr(module, "generator"):
-            yield
-        else:
-            with own_generator(seed, device):
-                yield
+def own(seed: int | None, device: torch.device, threads: int | None) -> Iterator[None]:
+    """`own_threads`, and `own_generator` unless the seed is None."""
+    with own_threads(threads), nullcontext() if seed is None else own_generator(seed, device):
+        yield
 
 
 @contextmanager
@@ -148,10 +156,23 @@ def find_device(name: str) -> torch.device:
     return device
 
 
+def best_threads(module: nn.Module, device: torch.device) -> int | None:
+    """How many threads a module is fastest on; None for as many as torch has.
+
+    On a small one's work, the others would only wait for each other.
+    """
+    small = sum(parameter.numel() for parameter in module.parameters()) < 50_000
+    return 1 if small and device.type == "cpu" else None
+
+
 def place(module: Any, generator: torch.Generator) -> Any:
-    """Moves a module to the generator's device, and lets it draw from there if it has a place."""
-    if hasattr(module, "generator"):
-        module.generator = generator
+    """Moves a module to the generator's device; it and its parts draw from there, if they can.
+
+    Those can that have an attribute `generator`, which is a `torch.Generator` or None.
+    """
+    for part in module.modules():
+        if isinstance(getattr(part, "generator", module), torch.Generator | None):
+            part.generator = generator
     return module.to(generator.device)
 
 

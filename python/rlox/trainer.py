@@ -37,7 +37,7 @@ class TrainResult(TypedDict):
     mean_reward: float  # mean return of the last 100 finished episodes; NaN before the first
     mean_length: float  # their mean number of steps
     episodes: int  # finished so far
-    timesteps: int  # made so far, all environments and all calls of `train` together
+    timesteps: int  # learned from so far, all environments and all calls of `train` together
     sps: float  # steps per second of this call, updates included
     seconds: float  # how long this call took
     interrupted: bool  # Ctrl-C or `stop` ended it before all steps were made; `train()` goes on
@@ -73,11 +73,11 @@ class Trainer:
             name = env.removeprefix("rlox:").removeprefix("rlox/")
             # Without the module that registers it: a checkpoint shall not say what to import.
             self.env_id = self.env_name = name.rpartition(":")[2]
-        if isinstance(env, VectorEnv):
-            settings.setdefault("num_envs", env.num_envs)
         tuned = preset(self.algorithm, self.env_id or "")
         shape = () if policy is None else SHAPE_SETTINGS
         resolved, self.sources = resolve(defaults, tuned, settings, without=shape)
+        if isinstance(env, VectorEnv) and "num_envs" not in settings:
+            resolved["num_envs"], self.sources["num_envs"] = env.num_envs, "env"
         config = self.config_type(**resolved)
         self.seed = chosen_seed(seed)
         keywords = {} if env_kwargs is None else env_kwargs
@@ -129,8 +129,8 @@ class Trainer:
         """Makes at least `total_timesteps` more steps, in whole iterations.
 
         Schedules run over the steps of the call. Ctrl-C ends it after the current step, or update
-        of the weights, and what was learned is kept and saved; a second one raises
-        `KeyboardInterrupt` at once.
+        of the weights; what was learned is kept and saved, steps not learned from are lost. A
+        second one raises `KeyboardInterrupt` at once.
 
         Args:
             total_timesteps: Of all environments together. None goes on with a run that was
@@ -299,8 +299,8 @@ class Trainer:
     ) -> "Self":
         """The trainer that was saved: it predicts the same, and goes on learning from there.
 
-        Native environments go on in the middle of their episodes, so that the run is the one that
-        was not stopped; others start new episodes.
+        Native environments go on in the middle of their episodes, so that a run saved between two
+        iterations is the one that was not stopped; others start new episodes.
 
         Args:
             path: What `save` wrote, or the run folder.

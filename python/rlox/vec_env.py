@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlox import spaces, streams
-from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
+from rlox._rlox import ClosedError, NativeVectorEnv, Normalizer, RolloutBuffer
 from rlox.ids import frames_per_second, native_id, vector_spec
 from rlox.rendering import Renderer
 from rlox.resets import as_autoreset_mode, final_infos, object_rows, split_options
@@ -329,16 +329,15 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
             ValueError: Before the first reset.
             gymnasium.error.DependencyNotInstalled: pygame is missing.
         """
+        if self._native.closed:
+            raise ClosedError("env: expected an open VecEnv, got a closed one; make another")
         if self.render_mode is None:
             gym.logger.warn("render() needs a render mode: make the VecEnv with 'rgb_array'.")
             return None
-        if not self._started:
-            raise ValueError(
-                "render: expected environments that have been reset, got a call before; reset first"
-            )
+        states = self._native.states()
         if self._renderer is None:
             self._renderer = Renderer(self._native.env_id, self.render_mode)
-        frames = map(self._renderer.draw, self._native.states())
+        frames = map(self._renderer.draw, states)
         return tuple(frame for frame in frames if frame is not None)
 
     def close_extras(self, **kwargs: Any) -> None:

@@ -13,9 +13,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from rlox._rlox import env_ids
 from rlox.foreign import ForeignVecEnv
+from rlox.memory import expect_memory
 from rlox.resets import as_autoreset_mode
 from rlox.rollout import RolloutBatch, RolloutEnv, collect_rollout
-from rlox.settings import whole
+from rlox.settings import refuse_unknown, whole
 from rlox.vec_env import VecEnv
 
 __all__ = ["ForeignVecEnv", "RolloutBatch", "RolloutEnv", "VecEnv", "collect_rollout", "make_vec"]
@@ -145,18 +146,6 @@ def _made_ready(env: VectorEnv[Any, Any, Any], seed: int | None) -> VecEnv | For
         raise
 
 
-def _check_memory(num_envs: int) -> None:
-    """Refuses so many Python environments that making them would never end."""
-    needed = num_envs * SMALLEST_ENV
-    known = hasattr(os, "sysconf")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if known else 2**40
-    if needed > memory:
-        raise MemoryError(
-            f"num_envs: expected environments that fit into {memory:,} bytes, got {num_envs}, "
-            f"which need {needed:,} or more; ask for less"
-        )
-
-
 def _leave_interrupts(parent: int) -> EnvWrapper:
     """A wrapper that changes nothing but that worker processes ignore Ctrl-C.
 
@@ -187,7 +176,7 @@ def _vectorized(
             "vectorization_mode: expected 'sync' or 'async' for a function that makes single "
             "environments, got 'vector_entry_point'; make that one and pass it"
         )
-    _check_memory(n)
+    expect_memory("num_envs", n, n * SMALLEST_ENV)
     parent = os.getpid()
 
     def one() -> Single:
@@ -218,11 +207,13 @@ def _from_id(
 ) -> VecEnv | ForeignVecEnv:
     name = env_id.removeprefix("rlox:").removeprefix("rlox/")
     if name in env_ids() and how is None and not wrappers:
+        others = {"n", "n_envs", "env_id", "id"} & kwargs.keys()
+        refuse_unknown(others, ("num_envs", "env"), "make_vec")
         return VecEnv(num_envs, seed, name, autoreset_mode=resets, **kwargs)
     plain_id, spec = _find(env_id)
     if how is None:
         how = "vector_entry_point" if spec.entry_point is None else "sync"
-    _check_memory(num_envs)
+    expect_memory("num_envs", num_envs, num_envs * SMALLEST_ENV)
     vector_kwargs: dict[str, Any] = {"autoreset_mode": resets}
     if how == "vector_entry_point":
         vector_kwargs = {}

@@ -331,46 +331,9 @@ def test_prediction_normalizes_and_changes_no_statistics():
         ({"optimizer_eps": -1.0}, r"optimizer_eps: expected a finite number in \[0"),
         ({"lr_schedule": "cosine"}, "lr_schedule: expected 'constant' or 'linear', got 'cosine'"),
         ({"use_sde": True}, "use_sde: expected a Box action space"),
-        ({"num_envs": 3}, "num_envs: expected 4, got 3"),
+        ({"num_envs": 3}, "num_envs: expected 4, .*got 3"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         A2C(make_vec("CartPole-v1", 4), replace(SMALL, **settings), 0)
-
-
-def median_score(env, total, change=lambda learner: None):
-    scores = []
-    for seed in range(1, 6):
-        trainer = A2CTrainer(env=env, seed=seed, runs_dir=None)
-        change(trainer.learner)
-        trainer.train(total)
-        scores.append(trainer.evaluate(30)["mean_reward"])
-    return np.median(scores)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_cartpole_is_solved():
-    assert median_score("CartPole-v1", 500_000) >= 475
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_cartpole_is_not_solved_with_advantages_that_belong_to_other_steps():
-    # Shuffling those of the same iteration is not enough: their mean belongs to its 40 actions, and
-    # that is a gradient, only a noisier one, from which CartPole is still learned.
-    def take_earlier_advantages(a2c):
-        collect, rng = a2c.collect, np.random.default_rng(0)
-        earlier = np.zeros_like(a2c.buffer.advantages)
-
-        def collect_and_exchange():
-            whole = collect()
-            now = a2c.buffer.advantages.copy()
-            shuffled = rng.permutation(earlier.ravel()).reshape(earlier.shape)
-            a2c.buffer.advantages[:], earlier[:] = shuffled, now
-            return whole
-
-        a2c.collect = collect_and_exchange
-
-    assert median_score("CartPole-v1", 500_000, take_earlier_advantages) < 200

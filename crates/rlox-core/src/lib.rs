@@ -38,6 +38,7 @@ pub use env::{Action, Actions, Env, EnvSpec, ResetOptions, Step};
 pub use episode::EpisodeLog;
 pub use error::{Error, Mismatch, Result, check_len};
 pub use field::{DType, Field, FieldData, FieldMut};
+pub use memory::available_memory;
 pub use normalize::{Normalizer, NormalizerOptions, RunningMeanStd};
 pub use policy::{ActionsMut, Policy, PolicyOut, RandomPolicy};
 pub use rng::{Pcg64, Pcg64State, SeedSequence};

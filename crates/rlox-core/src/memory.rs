@@ -12,7 +12,7 @@ use crate::{Error, Result};
 pub(crate) fn check(argument: &'static str, count: usize, bytes_each: usize) -> Result<()> {
     let bytes = count as u128 * bytes_each as u128;
     // Rust's own limit on an allocation holds where the free memory is unknown.
-    let available = available().map_or(isize::MAX as u128, u128::from);
+    let available = available_memory().map_or(isize::MAX as u128, u128::from);
     if bytes <= available {
         return Ok(());
     }
@@ -56,7 +56,8 @@ fn human(bytes: u128) -> String {
 }
 
 /// Free memory in bytes: the smaller of the system's and the control group's, where Linux tells.
-fn available() -> Option<u64> {
+#[must_use]
+pub fn available_memory() -> Option<u64> {
     let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
         let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
         line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)

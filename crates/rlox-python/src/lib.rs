@@ -40,7 +40,7 @@ mod _rlox {
     #[pymodule_export]
     use crate::rollout::RolloutBuffer;
     #[pymodule_export]
-    use crate::vector::{NativeVectorEnv, env_ids};
+    use crate::vector::{NativeVectorEnv, available_memory, env_ids};
     #[pymodule_export]
     use crate::vtrace::compute_vtrace;
     use pyo3::prelude::*;

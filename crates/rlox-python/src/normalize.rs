@@ -2,7 +2,7 @@
 
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 use rlox_core::{Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics};
 
 use crate::argument::{Input, REAL, argument, count, instance, numbers, shape};
@@ -79,6 +79,18 @@ impl Normalizer {
         let options = NormalizerOptions { obs, reward, gamma, clip_obs, clip_reward, epsilon };
         let core = Core::new(num_envs, dim, options).map_err(to_py)?;
         Ok(Self { inner: Shared::new("Normalizer", core), obs_shape })
+    }
+
+    /// How many environments it is for.
+    #[getter]
+    fn num_envs(&self, py: Python<'_>) -> PyResult<usize> {
+        self.inner.with(py, false, |normalizer| Ok(normalizer.returns().len()))
+    }
+
+    /// The shape of one observation.
+    #[getter]
+    fn obs_shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.obs_shape)
     }
 
     /// Takes observations, (K, *obs_shape), into the statistics.

@@ -373,6 +373,12 @@ impl NativeVectorEnv {
     }
 }
 
+/// Free memory in bytes, the control group's limit included; None where the system does not tell.
+#[pyfunction]
+pub(crate) fn available_memory() -> Option<u64> {
+    rlox_core::available_memory()
+}
+
 /// The ids of the native environments.
 #[pyfunction]
 pub(crate) fn env_ids() -> Vec<&'static str> {

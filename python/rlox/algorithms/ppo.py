@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlox import finite, learner, networks, policies, settings, spaces, torch_state
+from rlox import finite, learner, networks, policies, settings, torch_state
 from rlox.adam import Adam
-from rlox.observations import as_batch
 from rlox.optimizer import clip_norm_
 from rlox.rollout import RolloutEnv, make_buffer
+from rlox.torch_learner import TorchLearner
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def ppo_loss(
     return loss, log_ratio.detach(), parts.detach()
 
 
-class PPO:
+class PPO(TorchLearner):
     """The learner: environments, policy, optimiser, and the loop over them.
 
     Args:
@@ -135,47 +134,25 @@ class PPO:
     """
 
     algorithm = "ppo"
-    backend = "torch"
 
     def __init__(
         self, env: RolloutEnv, config: PPOConfig, seed: int, policy: policies.PolicyLike = None
     ) -> None:
-        self.env, self.config = env, config
-        if env.num_envs != config.num_envs:
-            raise ValueError(f"num_envs: expected {env.num_envs}, got {config.num_envs}; set it so")
-        observes, acts = env.single_observation_space, env.single_action_space
-        init, *own = np.random.SeedSequence(settings.whole("seed", seed, 0)).spawn(4)
-        # A base seed for each reset of all, seeds for torch in each iteration, for each sample.
-        names = ("resets", "iterations", "predictions")
-        self.streams = {n: np.random.default_rng(s) for n, s in zip(names, own, strict=True)}
-        self.device = torch_state.find_device(config.device)
-        self.generator = torch.Generator(self.device)
-        shape = {name: getattr(config, name) for name in policies.SHAPE_SETTINGS}
-        with torch_state.initialising(init, self.device):
-            made: Any = policies.make_policy(policy, observes, acts, shape)  # an ActorCritic
-        self.policy = torch_state.place(made, self.generator)
-        # A small network is fastest on one thread; the others would only wait for each other.
-        small = sum(p.numel() for p in self.policy.parameters()) < 50_000
-        self.threads = 1 if small and self.device.type == "cpu" else None
+        super().__init__(env, config, seed, policy)
         self.optimizer = Adam(self.policy)
         self.loss = torch.compile(ppo_loss) if config.compile else ppo_loss
         self.buffer = make_buffer(env, config.n_steps)
         self.obs = torch.from_numpy(self.buffer.obs)
         fields = (torch.from_numpy(getattr(self.buffer, name)) for name in Batch._fields)
         self.rows = Batch(*(field.flatten(0, 1) for field in fields))
-        self.normalizer = learner.make_normalizer(config, observes)
-        self.episodes = learner.EpisodeStatistics()
-        self.timesteps = self.epochs = 0
-        self.started = self.stopping = False
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
+        progress = settings.number("progress", progress, 0, 1, fix="pass the share that is done")
         config, left = self.config, {"constant": 1.0, "linear": 1.0 - progress}
         learning_rate = config.learning_rate * left[config.lr_schedule]
         clip_coef = config.clip_coef * left[config.clip_schedule]
-        ours, others = (int(seed) for seed in self.streams["iterations"].integers(2**63, size=2))
-        self.generator.manual_seed(ours)
-        with torch_state.own(self.policy, others, self.device, self.threads):
+        with self.seeded():
             with torch_state.evaluating(self.policy):
                 full = self.collect()
             metrics = self.update(learning_rate, clip_coef) if full else {}
@@ -195,11 +172,7 @@ class PPO:
         """Fills the buffer; False if `stopping` was set meanwhile."""
         env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
         act, made = policies.acting(policy), self.timesteps // config.num_envs
-        seed = None
-        if not self.started:
-            env.drain_episodes()  # those are not ours
-            seed = int(self.streams["resets"].integers(2**31))
-        env.begin_rollout(buffer, self.normalizer, seed)
+        env.begin_rollout(buffer, self.normalizer, self.first_seed())
         self.started = True
         resets_noise, freq = hasattr(policy, "reset_noise"), config.sde_sample_freq
         for t in range(config.n_steps):
@@ -223,11 +196,6 @@ class PPO:
         buffer.finish(last_values, config.gamma, config.gae_lambda, final_values)
         return buffer.n_transitions > 0 or self.collect()  # again if all that happened was resets
 
-    def values(self, obs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """The policy's values of normalised observations, (n,)."""
-        values: Tensor = self.policy.get_value(torch.from_numpy(obs).to(self.device))
-        return values.numpy(force=True)
-
     def batches(self, rows: Batch) -> Iterator[Batch]:
         """All steps in minibatches, in a new random order."""
         total, size = len(rows.obs), self.config.batch_size
@@ -238,7 +206,11 @@ class PPO:
         yield from (Batch(*(x[index] for x in rows)) for index in order.split(size))
 
     def update(self, learning_rate: float, clip_coef: float) -> dict[str, float]:
-        """Epochs of minibatches over the rollout, until `target_kl` or `stopping` ends them."""
+        """Epochs of minibatches over the rollout, until `target_kl` or `stopping` ends them.
+
+        Returns:
+            Metrics; empty if it was stopped before the first minibatch.
+        """
         config, policy, optimizer = self.config, self.policy, self.optimizer
         rows = Batch(*(x.to(self.device) for x in self.rows))
         if self.buffer.n_transitions < len(rows.obs):  # in the others, environments only reset
@@ -248,29 +220,37 @@ class PPO:
         for _ in range(config.n_epochs):
             before = len(log_ratios)
             for batch in self.batches(rows):
+                if self.stopping:
+                    break
                 loss, log_ratio, part = self.loss(policy, batch, config, clip_coef)
                 parts.append(part)
                 log_ratios.append(log_ratio)
                 if config.target_kl is not None:
                     enough = approx_kl(log_ratio).item() > 1.5 * config.target_kl
-                if enough or self.stopping:
+                if enough:
                     break
                 gradient = optimizer.gradient(loss)
                 norms += clip_norm_(gradient, config.max_grad_norm)
-                # On a GPU, looking would wait for all work before it: `metrics` finds it there.
-                if enough := self.device.type == "cpu" and not norms.isfinite():
+                spoiled = ~norms.isfinite()
+                if self.device.type != "cpu":
+                    # Looking would wait for all work before it: `metrics` does, once.
+                    gradient.masked_fill_(spoiled, 0.0)
+                elif enough := bool(spoiled):
                     break
                 optimizer.step(gradient, learning_rate)
-            self.epochs += 1
+            self.updates += len(log_ratios) > before
             if enough or self.stopping:
                 break
+        if not parts:
+            return {}
+        last = torch.cat(log_ratios[before:] or log_ratios[-1:])  # the last epoch's
         return {
             **self.metrics(rows, torch.stack(parts), torch.cat(log_ratios), norms, clip_coef),
-            "train/approx_kl": approx_kl(torch.cat(log_ratios[before:])).item(),  # the last epoch's
+            "train/approx_kl": approx_kl(last).item(),
             "train/learning_rate": learning_rate,
             "train/clip_range": clip_coef,
             **({} if config.clip_coef_vf is None else {"train/clip_range_vf": config.clip_coef_vf}),
-            "train/n_updates": self.epochs,
+            "train/n_updates": self.updates,
         }
 
     def metrics(
@@ -297,52 +277,6 @@ class PPO:
         if hasattr(self.policy, "log_std"):
             metrics["train/std"] = self.policy.log_std.detach().exp().mean().item()
         return metrics
-
-    def predict(
-        self, obs: npt.ArrayLike, deterministic: bool = True, stream: learner.Stream | None = None
-    ) -> npt.NDArray[Any]:
-        """Actions for raw observations, greedy ones or samples; see `Learner`."""
-        observes, acts = self.env.single_observation_space, self.env.single_action_space
-        rows, single = as_batch(obs, observes.shape or (), self.normalizer)
-        tensor = torch.from_numpy(rows).to(self.device)
-        with torch.no_grad(), torch_state.evaluating(self.policy, self.threads):
-            if deterministic:
-                said = policies.greedy(self.policy, tensor)
-            else:
-                seed = int((stream or self.streams["predictions"]).integers(2**63))
-                self.generator.manual_seed(seed)
-                with torch_state.own_generator(seed, self.device):
-                    said = self.policy.get_action_and_logprob(tensor)[0]
-        sent = spaces.sent_actions(acts, said.numpy(force=True), len(rows))
-        return sent[0] if single else sent
-
-    def state(self) -> learner.LearnerState:
-        """A copy of all that is needed to go on; see `Learner`."""
-        if self.started:  # else the episodes that ended are not ours
-            self.episodes.drain(self.env)
-        counts = {"timesteps": self.timesteps, "epochs": self.epochs}
-        return learner.LearnerState(
-            networks=torch_state.module_arrays(self.policy),
-            optimizer=self.optimizer.state(),
-            normalizer={} if self.normalizer is None else dict(self.normalizer.state()),
-            environment=learner.environment_state(self.env) if self.started else {},
-            counters={**counts, "episodes": self.episodes.state()},
-            streams={name: learner.stream_state(s) for name, s in self.streams.items()},
-        )
-
-    def load_state(self, state: learner.LearnerState) -> None:
-        """Goes back to a state, whole or not at all; foreign environments start new episodes."""
-        streams = learner.streams_from_states(state.streams, self.streams)
-        counts, episodes = learner.counts_from_state(state.counters, ("timesteps", "epochs"))
-        tensors = torch_state.module_tensors(self.policy, state.networks)
-        observes = self.env.single_observation_space
-        normalizer = learner.make_normalizer(self.config, observes, state.normalizer)
-        self.optimizer.check_state(state.optimizer)
-        self.started = learner.restore_environment(self.env, state.environment)
-        self.optimizer.load_state(state.optimizer)
-        self.policy.load_state_dict(tensors)
-        self.normalizer, self.streams, self.episodes = normalizer, streams, episodes
-        self.timesteps, self.epochs = counts
 
 
 def approx_kl(log_ratio: Tensor) -> Tensor:

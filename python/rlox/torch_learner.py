@@ -1,0 +1,126 @@
+"""`TorchLearner`: what learners on torch have in common, around the algorithm itself."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rlox import learner, policies, settings, spaces, torch_state
+from rlox.observations import as_batch
+from rlox.optimizer import VectorOptimizer
+from rlox.rollout import RolloutEnv
+
+
+class TorchLearner:
+    """Environments, policy, normaliser, random streams, and a state to save; see `Learner`.
+
+    Args:
+        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
+        config: Settings; `num_envs` must be the environments'.
+        seed: Decides everything random: initial weights, environments, actions, minibatches.
+        policy: A torch module that does what `rlox.policies.ActorCritic` says, or a function from
+            the observation and action space to one (called under our seed); None: the built-in MLP.
+
+    Raises:
+        ValueError, TypeError: Spaces, policy and config that do not fit together.
+        MemoryError: The networks do not fit into memory.
+    """
+
+    backend = "torch"
+    optimizer: VectorOptimizer
+
+    def __init__(
+        self, env: RolloutEnv, config: Any, seed: int, policy: policies.PolicyLike = None
+    ) -> None:
+        self.env, self.config = env, config
+        if env.num_envs != config.num_envs:
+            raise ValueError(
+                f"num_envs: expected {env.num_envs}, as there are so many environments, got "
+                f"{config.num_envs}; make them as many as the setting says, or change it"
+            )
+        init, *own = np.random.SeedSequence(settings.whole("seed", seed, 0)).spawn(4)
+        # A base seed for each reset of all, seeds for torch in each iteration, for each sample.
+        names = ("resets", "iterations", "predictions")
+        self.streams = {n: np.random.default_rng(s) for n, s in zip(names, own, strict=True)}
+        self.device = torch_state.find_device(config.device)
+        self.generator = torch.Generator(self.device)
+        self.spaces = env.single_observation_space, env.single_action_space
+        shape = {name: getattr(config, name) for name in policies.SHAPE_SETTINGS}
+        with torch_state.initialising(init, self.device):
+            made: Any = policies.make_policy(policy, *self.spaces, shape)  # an ActorCritic
+        self.policy, self.built_in = torch_state.place(made, self.generator), policy is None
+        self.threads = torch_state.best_threads(self.policy, self.device)
+        self.normalizer = learner.make_normalizer(config, self.spaces[0])
+        self.episodes = learner.EpisodeStatistics()
+        self.timesteps = self.updates = 0
+        self.started = self.stopping = False
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """Within it, all that torch draws comes from the next seeds of ours."""
+        ours, others = (int(seed) for seed in self.streams["iterations"].integers(2**63, size=2))
+        self.generator.manual_seed(ours)
+        # Built-in policies draw from nothing else; others may, from torch's global generators.
+        with torch_state.own(None if self.built_in else others, self.device, self.threads):
+            yield
+
+    def first_seed(self) -> int | None:
+        """For the environments, where they have not been reset by us yet."""
+        if self.started:
+            return None
+        self.env.drain_episodes()  # those are not ours
+        return int(self.streams["resets"].integers(2**31))
+
+    def values(self, obs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """The policy's values of normalised observations, (n,)."""
+        values: Tensor = self.policy.get_value(torch.from_numpy(obs).to(self.device))
+        return values.numpy(force=True)
+
+    def predict(
+        self, obs: npt.ArrayLike, deterministic: bool = True, stream: learner.Stream | None = None
+    ) -> npt.NDArray[Any]:
+        """Actions for raw observations, greedy ones or samples; see `Learner`."""
+        observes, acts = self.spaces
+        rows, single = as_batch(obs, observes.shape or (), self.normalizer)
+        tensor = torch.from_numpy(rows).to(self.device)
+        with torch.no_grad(), torch_state.evaluating(self.policy, self.threads):
+            if deterministic:
+                said = policies.greedy(self.policy, tensor)
+            else:
+                seed = int((stream or self.streams["predictions"]).integers(2**63))
+                self.generator.manual_seed(seed)
+                with torch_state.own_generator(seed, self.device):
+                    said = self.policy.get_action_and_logprob(tensor)[0]
+        sent = spaces.sent_actions(acts, said.numpy(force=True), len(rows))
+        return sent[0] if single else sent
+
+    def state(self) -> learner.LearnerState:
+        """A copy of all that is needed to go on; see `Learner`."""
+        if self.started:  # else the episodes that ended are not ours
+            self.episodes.drain(self.env)
+        counts = {"timesteps": self.timesteps, "updates": self.updates}
+        return learner.LearnerState(
+            networks=torch_state.module_arrays(self.policy),
+            optimizer=self.optimizer.state(),
+            normalizer={} if self.normalizer is None else dict(self.normalizer.state()),
+            environment=learner.environment_state(self.env) if self.started else {},
+            counters={**counts, "episodes": self.episodes.state()},
+            streams={name: learner.stream_state(s) for name, s in self.streams.items()},
+        )
+
+    def load_state(self, state: learner.LearnerState) -> None:
+        """Goes back to a state, whole or not at all; foreign environments start new episodes."""
+        streams = learner.streams_from_states(state.streams, self.streams)
+        counts, episodes = learner.counts_from_state(state.counters, ("timesteps", "updates"))
+        tensors = torch_state.module_tensors(self.policy, state.networks)
+        normalizer = learner.make_normalizer(self.config, self.spaces[0], state.normalizer)
+        self.optimizer.check_state(state.optimizer)
+        self.started = learner.restore_environment(self.env, state.environment)
+        self.optimizer.load_state(state.optimizer)
+        self.policy.load_state_dict(tensors)
+        self.normalizer, self.streams, self.episodes = normalizer, streams, episodes
+        self.timesteps, self.updates = counts

@@ -1,0 +1,137 @@
+"""PPO: what ends an iteration, and by which name."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Categorical
+
+from rlox import make_vec
+from rlox.algorithms import PPO, PPOConfig
+from toy_envs import Count
+
+SMALL = PPOConfig(num_envs=4, n_steps=32, batch_size=32, n_epochs=2)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # as learners do for networks of this size
+    yield
+    torch.set_num_threads(before)
+
+
+def learner(env, config=SMALL, seed=0, policy=None):
+    return PPO(make_vec(env, config.num_envs), config, seed, policy)
+
+
+class Coin(nn.Module):
+    """The least that the policy contract asks for; it samples with torch's global generator."""
+
+    def __init__(self, observation_space, action_space):
+        super().__init__()
+        self.actor = nn.Linear(observation_space.shape[0], int(action_space.n))
+        self.critic = nn.Linear(observation_space.shape[0], 1)
+
+    def get_action_and_logprob(self, obs, mask=None, action=None):
+        pi = Categorical(logits=self.actor(obs))
+        action = pi.sample() if action is None else action
+        return action, pi.log_prob(action), pi.entropy()
+
+    def get_value(self, obs):
+        return self.critic(obs)[:, 0]
+
+
+def test_weights_that_are_spoiled_end_the_run_by_name():
+    ppo = learner("CartPole-v1", replace(SMALL, learning_rate=1e30))
+    with pytest.raises(FloatingPointError, match=r"_loss: expected finite numbers, got"):
+        ppo.iterate()
+
+
+def test_values_that_are_not_finite_are_named_with_step_and_environment():
+    class Unwell(Coin):
+        def get_value(self, obs):
+            value = super().get_value(obs)
+            return torch.where(obs[:, 0] == 700, torch.nan, value)
+
+    ppo = learner(Count, policy=Unwell)
+    message = "values: expected finite numbers, got nan from environment 0 at its step 7"
+    with pytest.raises(FloatingPointError, match=message):
+        ppo.iterate()
+
+
+def spoil(ppo, name):
+    with torch.no_grad():
+        dict(ppo.policy.named_parameters())[name].view(-1)[0] = torch.nan
+
+
+@pytest.mark.parametrize(
+    ("env", "policy", "parameter", "tensor"),
+    [
+        ("Pendulum-v1", None, "actor.4.bias", "actions: .* from environment 0 at its step 32"),
+        ("Pendulum-v1", None, "log_std", "actions: .* from environment 0 at its step 32"),
+        ("CartPole-v1", None, "actor.4.bias", "log_probs: .* from environment 0 at its step 32"),
+        ("CartPole-v1", None, "critic.4.bias", "values: .* from environment 0 at its step 32"),
+        ("CartPole-v1", Coin, "actor.weight", "actor.weight: .* at their step 32"),
+    ],
+)
+def test_nan_in_a_parameter_is_named_where_it_comes_out(env, policy, parameter, tensor):
+    ppo = learner(env, policy=policy)
+    ppo.iterate()
+    spoil(ppo, parameter)
+    with pytest.raises(FloatingPointError, match=f"^{tensor}"):
+        ppo.iterate()
+
+
+@pytest.mark.parametrize(
+    ("at", "name"),
+    [(1000, "final_values: .* from environment 0 at its step 9"), (200, "last_values: .* step 12")],
+)
+def test_bootstrap_values_that_are_not_finite_are_named(at, name):
+    class Unwell(Coin):
+        def get_value(self, obs):
+            return torch.where(obs[:, 0] == at, torch.inf, super().get_value(obs))
+
+        def act(self, obs):  # collecting sees nothing of it
+            return *self.get_action_and_logprob(obs)[:2], super().get_value(obs)
+
+    ppo = learner(Count, replace(SMALL, n_steps=12), policy=Unwell)
+    with pytest.raises(FloatingPointError, match=name):
+        ppo.iterate()
+
+
+def test_what_an_environment_refuses_is_passed_on():
+    ppo = learner("CartPole-v1")
+    ppo.policy.act = lambda obs: (torch.full((4,), 7), torch.zeros(4), torch.zeros(4))
+    with pytest.raises(ValueError, match="actions"):
+        ppo.iterate()
+
+
+@pytest.mark.parametrize("seed", ["abc", -1, None, True])
+def test_a_seed_that_is_none_is_refused(seed):
+    with pytest.raises((TypeError, ValueError), match="seed: expected an integer of at least 0"):
+        learner("CartPole-v1", seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_steps": 0}, "n_steps: expected an integer of at least 1, got 0"),
+        ({"batch_size": 2.5}, "batch_size: expected an integer"),
+        ({"gamma": 1.5}, r"gamma: expected a finite number in \[0, 1\], got 1.5"),
+        ({"learning_rate": float("nan")}, "learning_rate: expected a finite number"),
+        ({"target_kl": -1.0}, "target_kl"),
+        ({"lr_schedule": "cosine"}, "lr_schedule: expected 'constant' or 'linear', got 'cosine'"),
+        ({"activation": "sine"}, "activation: expected one of tanh"),
+        ({"net_arch": 64}, "net_arch: expected a sequence of integers of at least 1, got 64"),
+        ({"net_arch": (0,)}, "net_arch: expected a sequence"),
+        ({"normalize_obs": "no"}, "normalize_obs: expected True or False, got 'no'"),
+        ({"device": "abacus"}, "device: expected one that torch can use here, got 'abacus'"),
+        ({"device": "cuda:99"}, "device: expected one that torch can use here, got 'cuda:99'"),
+        ({"use_sde": True}, "use_sde: expected a Box action space"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        learner("CartPole-v1", replace(SMALL, **settings))

@@ -1,0 +1,43 @@
+"""What PPO must reach, by evaluation in Gymnasium, and what it must not reach."""
+
+import numpy as np
+import pytest
+
+from rlox.trainers import PPOTrainer
+
+
+def median_score(env, total, change=lambda learner: None):
+    scores = []
+    for seed in range(1, 6):
+        trainer = PPOTrainer(env=env, seed=seed, runs_dir=None)
+        change(trainer.learner)
+        trainer.train(total)
+        scores.append(trainer.evaluate(30)["mean_reward"])
+    return np.median(scores)
+
+
+@pytest.mark.slow
+def test_cartpole_is_solved():
+    assert median_score("CartPole-v1", 100_000) >= 475
+
+
+@pytest.mark.slow
+def test_pendulum_is_solved():
+    assert median_score("Pendulum-v1", 100_000) >= -200
+
+
+@pytest.mark.slow
+def test_cartpole_is_not_solved_with_advantages_that_belong_to_other_steps():
+    def permute_advantages(ppo):
+        collect, rng = ppo.collect, np.random.default_rng(0)
+
+        def collect_and_permute():
+            whole = collect()
+            ppo.buffer.advantages[:] = rng.permutation(ppo.buffer.advantages.ravel()).reshape(
+                ppo.buffer.advantages.shape
+            )
+            return whole
+
+        ppo.collect = collect_and_permute
+
+    assert median_score("CartPole-v1", 100_000, permute_advantages) < 200

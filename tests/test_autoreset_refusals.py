@@ -1,0 +1,114 @@
+"""Environments that say nothing of their autoreset mode, or what is not true."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from rlox import RolloutBuffer, make_vec
+
+NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
+GAMMA, LAMBDA = 0.5, 0.5
+
+
+class Script(gym.Env):
+    """Observes how many steps it made (10 more in every later episode); reward 1; ends as told."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, lengths=(2,), terminate=False):
+        self.lengths, self.terminate, self.episode = lengths, terminate, -1
+
+    def _obs(self):
+        return np.array([10 * self.episode + self.at], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.at = self.episode + 1, 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.at += 1
+        over = self.at == self.lengths[self.episode % len(self.lengths)]
+        return self._obs(), 1.0, over and self.terminate, over and not self.terminate, {}
+
+
+def worth(obs):
+    """Values that tell the observations apart."""
+    return (np.asarray(obs)[:, 0] + 1).astype(np.float32)
+
+
+def finished(env, n_steps, normalizer=None, buffer=None, action=0):
+    """A rollout whose policy always does the same, with `worth` as values."""
+    n, shape = env.num_envs, env.single_observation_space.shape
+    buffer = RolloutBuffer(n_steps, n, shape) if buffer is None else buffer
+    env.begin_rollout(buffer, normalizer)
+    for t in range(n_steps):
+        said = (np.full(n, action), np.zeros(n), worth(buffer.obs[t]))
+        env.step_rollout(buffer, t, *said, normalizer)
+    buffer.finish(worth(buffer.last_obs), GAMMA, LAMBDA, worth(buffer.final_obs))
+    return buffer
+
+
+def column(name, buffer, env=0):
+    return getattr(buffer, name).reshape(buffer.n_steps, -1)[:, env].tolist()
+
+
+class Quiet(SyncVectorEnv):
+    """Says nothing, or something else, about its mode."""
+
+    def __init__(self, says, mode):
+        super().__init__([Script] * 2, autoreset_mode=mode)
+        self.metadata = dict(self.metadata, autoreset_mode=says)
+        if says is None:
+            del self.metadata["autoreset_mode"]
+
+
+def test_without_a_mode_in_its_metadata_an_environment_is_taken_as_gymnasium_takes_it():
+    with pytest.warns(UserWarning, match=r"no metadata\['autoreset_mode'\].*NEXT_STEP"):
+        env = make_vec(Quiet(None, NEXT_STEP))
+    assert column("valid", finished(env, 5)) == [True, True, False, True, True]
+    assert column("valid", finished(make_vec(Quiet("NextStep", NEXT_STEP)), 3))[2] is False
+
+
+def test_environments_that_do_not_do_what_their_mode_says_are_refused():
+    with pytest.raises(ValueError, match=r"autoreset_mode'\], got 'sometimes'"):
+        make_vec(Quiet("sometimes", NEXT_STEP))
+    env = make_vec(Quiet(NEXT_STEP, SAME_STEP))
+    with pytest.raises(ValueError, match=r"environment 0 to reset at step 3.*got 1.0.*metadata"):
+        finished(env, 5)
+    env = make_vec(Quiet(SAME_STEP, NEXT_STEP))
+    with pytest.raises(ValueError, match=r"final_obs: .*truncated at step 2"):
+        finished(env, 5)
+
+
+class Deaf(VectorEnv):
+    """Two counters in DISABLED mode that take no reset mask: all start anew, or none can."""
+
+    num_envs = 2
+    single_observation_space, single_action_space = Script.observation_space, Script.action_space
+    metadata = {"autoreset_mode": DISABLED}  # noqa: RUF012
+
+    def __init__(self, takes_options):
+        self.takes_options, self.at = takes_options, None
+
+    def reset(self, *, seed=None, **kwargs):
+        if not self.takes_options and "options" in kwargs and kwargs["options"] is not None:
+            raise TypeError("reset() got an unexpected keyword argument 'options'")
+        self.at = np.zeros(2)
+        return self.at[:, None].astype(np.float32), {}
+
+    def step(self, actions):
+        self.at += 1
+        over = self.at >= [2, 5]
+        return self.at[:, None].astype(np.float32), np.ones(2), over, np.zeros(2, bool), {}
+
+
+@pytest.mark.parametrize(
+    ("takes_options", "words"), [(True, "other observations"), (False, "unexpected keyword")]
+)
+def test_disabled_environments_that_cannot_reset_by_mask_are_refused(takes_options, words):
+    with pytest.raises(ValueError, match=f"env: .*DISABLED.*reset_mask.*{words}"):
+        finished(make_vec(Deaf(takes_options)), 3)
