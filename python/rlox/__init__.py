@@ -23,8 +23,10 @@ from rlox._rlox import (
     RolloutBuffer,
     RunningMeanStd,
     __version__,
+    compute_batch_group_advantages,
     compute_gae,
     compute_gae_batched,
+    compute_group_advantages,
 )
 from rlox.vector import RolloutBatch, VecEnv, collect_rollout, make_vec
 
@@ -44,8 +46,10 @@ __all__ = [
     "VecEnv",
     "__version__",
     "collect_rollout",
+    "compute_batch_group_advantages",
     "compute_gae",
     "compute_gae_batched",
+    "compute_group_advantages",
     "make_vec",
 ]
 

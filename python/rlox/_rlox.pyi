@@ -19,8 +19,10 @@ __all__ = [
     "RolloutBuffer",
     "RunningMeanStd",
     "__version__",
+    "compute_batch_group_advantages",
     "compute_gae",
     "compute_gae_batched",
+    "compute_group_advantages",
     "env_ids",
 ]
 
@@ -49,6 +51,25 @@ def compute_gae_batched(
     gamma: float = 0.99,
     lam: float = 0.95,
 ) -> tuple[_Floats, _Floats]: ...
+def compute_group_advantages(
+    rewards: npt.ArrayLike,
+    *,
+    ddof: int | None = None,
+    eps: float = 0.0,
+    scale: Literal["group", "batch", "none"] = "group",
+    leave_one_out: bool = False,
+    weights: npt.ArrayLike | None = None,
+) -> _Floats: ...
+def compute_batch_group_advantages(
+    rewards: npt.ArrayLike,
+    group_size: int,
+    *,
+    ddof: int | None = None,
+    eps: float = 0.0,
+    scale: Literal["group", "batch", "none"] = "group",
+    leave_one_out: bool = False,
+    weights: npt.ArrayLike | None = None,
+) -> _Floats: ...
 def env_ids() -> list[str]: ...
 
 @final

@@ -11,6 +11,7 @@ mod array;
 mod detach;
 mod error;
 mod gae;
+mod llm;
 mod normalize;
 mod recycling;
 mod rollout;
@@ -26,6 +27,8 @@ mod _rlox {
     use crate::error::{ClosedError, CorruptFileError};
     #[pymodule_export]
     use crate::gae::{compute_gae, compute_gae_batched};
+    #[pymodule_export]
+    use crate::llm::advantage::{compute_batch_group_advantages, compute_group_advantages};
     #[pymodule_export]
     use crate::normalize::{Normalizer, RunningMeanStd};
     #[pymodule_export]

@@ -22,6 +22,7 @@ pub trait Float:
     + Send
     + Sync
     + sealed::Wide
+    + crate::llm::Exponential
     + 'static
 {
 }

@@ -176,11 +176,7 @@ fn deltas<T: Float, const FINALS: bool, const C: usize>(
 /// Sums the discounted deltas of each step and the `LANES - 1` after it, as far as its episode goes; `open` then says
 /// whether the episode goes on after those. Returns the decay over 1, 2, 4 and 8 steps.
 #[inline(always)]
-fn windows<const C: usize>(
-    decay: f64,
-    sums: &mut [f64; CHUNK + LANES],
-    open: &mut [bool; CHUNK + LANES],
-) -> [f64; 4] {
+fn windows<const C: usize>(decay: f64, sums: &mut [f64; CHUNK + LANES], open: &mut [bool; CHUNK + LANES]) -> [f64; 4] {
     let g2 = decay * decay;
     let g4 = g2 * g2;
     double::<C, 1>(decay, sums, open);

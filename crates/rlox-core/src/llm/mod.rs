@@ -1,0 +1,14 @@
+//! Kernels of language-model post-training: group advantages, divergences, ratios and packing.
+//!
+//! Free functions on the caller's slices. Log-probabilities are those of the tokens that were sampled, in nats, row by
+//! row: token t of sequence b is element `b * seq_len + t`.
+
+mod advantage;
+mod exponential;
+mod kl;
+
+pub use advantage::{
+    GroupOptions, RewardScale, combine_rewards, compute_batch_group_advantages, compute_group_advantages,
+};
+pub(crate) use exponential::Exponential;
+pub use kl::{KlEstimator, Reduction, sequence_kl, token_kl};

@@ -1,0 +1,3 @@
+//! Kernels of language-model post-training.
+
+pub(crate) mod advantage;
