@@ -1,3 +1,8 @@
 //! Kernels of language-model post-training.
 
 pub(crate) mod advantage;
+pub(crate) mod kl;
+pub(crate) mod packing;
+pub(crate) mod ratio;
+pub(crate) mod sequence_kl;
+mod tokens;

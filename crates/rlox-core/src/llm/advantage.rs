@@ -231,7 +231,7 @@ impl Sums {
         let std = ((self.square - self.sum * mean) / (self.count - ddof)).sqrt();
         let noise = 2.0 * ulp * (self.origin + mean).abs();
         // False for NaN too, which too few rewards give.
-        if (self.count > ddof) & (std > noise) { std } else { 0.0 }
+        if self.count > ddof && std > noise { std } else { 0.0 }
     }
 
     /// What the differences from the mean are multiplied by; 0 where there is nothing to tell apart.
@@ -242,7 +242,7 @@ impl Sums {
         // r - (n * mean - r) / (n - 1) = (r - mean) * n / (n - 1)
         let others = if how.leave_one_out { self.count - 1.0 } else { self.count };
         let factor = scale * (self.count / others);
-        if (std > 0.0) & (factor < f64::INFINITY) { factor } else { 0.0 }
+        if std > 0.0 && factor < f64::INFINITY { factor } else { 0.0 }
     }
 }
 

@@ -5,9 +5,7 @@
 //!
 //! `FUSED` is for processors that multiply and add in one instruction: half the instructions, other last digits.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
-
-/// Exponentials of a width of number. `e^x` is within 2 units in the last place and `e^x - 1 - x` within 8, for `x`
+/// Exponentials of a width of number. `e^x` is within 2 units in the last place and `e^x - 1 - x` within 16, for `x`
 /// from `-LARGE` up; further down `e^x` is 0. NaN stays NaN.
 pub trait Exponential: Copy {
     /// `e^x`
@@ -133,10 +131,10 @@ mod tests {
                 let ulp = f64::from(f32::EPSILON);
                 assert!(error(Exponential::exp::<FUSED>(single).into(), wide.exp(), ulp) < 2.0, "f32 e^{single}");
                 let got = single.exp_minus_1_minus_x::<FUSED>();
-                assert!(error(got.into(), exact(wide), ulp) < 8.0, "f32 {single}: {got} {}", exact(wide));
+                assert!(error(got.into(), exact(wide), ulp) < 16.0, "f32 {single}: {got} {}", exact(wide));
                 assert!(error(Exponential::exp::<FUSED>(x), x.exp(), f64::EPSILON) < 2.0, "f64 e^{x}");
                 let got = x.exp_minus_1_minus_x::<FUSED>();
-                assert!(error(got, exact(x), f64::EPSILON) < 10.0, "f64 {x}: {got} {}", exact(x));
+                assert!(error(got, exact(x), f64::EPSILON) < 16.0, "f64 {x}: {got} {}", exact(x));
                 assert!(got >= 0.0 && single.exp_minus_1_minus_x::<FUSED>() >= 0.0);
             }
         }
@@ -144,11 +142,11 @@ mod tests {
 
     #[test]
     fn extremes() {
-        assert_eq!([0.0_f32, -0.0].map(|x| Exponential::exp::<false>(x)), [1.0; 2]);
-        assert_eq!([0.0_f64, -0.0].map(|x| x.exp_minus_1_minus_x::<false>()), [0.0; 2]);
-        assert_eq!([88.8_f32, 1e30, f32::INFINITY].map(|x| Exponential::exp::<false>(x)), [f32::INFINITY; 3]);
-        assert_eq!([709.8_f64, f64::INFINITY].map(|x| x.exp_minus_1_minus_x::<false>()), [f64::INFINITY; 2]);
-        assert_eq!([-200.0_f32, f32::NEG_INFINITY].map(|x| Exponential::exp::<false>(x)), [0.0; 2]);
+        assert_eq!([0.0_f32, -0.0].map(Exponential::exp::<false>), [1.0; 2]);
+        assert_eq!([0.0_f64, -0.0].map(Exponential::exp_minus_1_minus_x::<false>), [0.0; 2]);
+        assert_eq!([88.8_f32, 1e30, f32::INFINITY].map(Exponential::exp::<false>), [f32::INFINITY; 3]);
+        assert_eq!([709.8_f64, f64::INFINITY].map(Exponential::exp_minus_1_minus_x::<false>), [f64::INFINITY; 2]);
+        assert_eq!([-200.0_f32, f32::NEG_INFINITY].map(Exponential::exp::<false>), [0.0; 2]);
         assert_eq!((-200.0_f32).exp_minus_1_minus_x::<false>(), 199.0);
         assert_eq!((-1e5_f64).exp_minus_1_minus_x::<false>(), 99_999.0);
         assert_eq!(f64::NEG_INFINITY.exp_minus_1_minus_x::<false>(), f64::INFINITY);

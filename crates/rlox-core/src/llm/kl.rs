@@ -38,7 +38,7 @@ pub enum Reduction {
 
 /// The divergence of each token; 0 where `mask` is false, whatever the log-probabilities are there.
 ///
-/// All slices have one length. Results are within 8 units in the last place of what exact arithmetic makes of the
+/// All slices have one length. Results are within 16 units in the last place of what exact arithmetic makes of the
 /// difference of the log-probabilities.
 ///
 /// # Errors

@@ -6,9 +6,13 @@
 mod advantage;
 mod exponential;
 mod kl;
+mod packing;
+mod ratio;
 
 pub use advantage::{
     GroupOptions, RewardScale, combine_rewards, compute_batch_group_advantages, compute_group_advantages,
 };
 pub(crate) use exponential::Exponential;
 pub use kl::{KlEstimator, Reduction, sequence_kl, token_kl};
+pub use packing::{Overflow, Packing, pack};
+pub use ratio::{RatioStats, policy_ratios, ratio_stats, sequence_ratios};

@@ -1,0 +1,233 @@
+//! `pack_sequences` and `pack_lengths`.
+
+use bytemuck::Pod;
+use numpy::{Element, PyArrayDyn};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PySlice, PyString, PyTuple};
+use rlox_core::llm::{Overflow, Packing, pack};
+
+use crate::array::{INTEGER, Input, count, input, result};
+use crate::detach::detached;
+use crate::error::{to_py, type_error, value_error};
+
+/// Packs sequences of tokens into rows of at most `max_length`: best fit, longest first.
+///
+/// Args:
+///     sequences: Arrays or lists of integers, one for each sequence. Empty ones are left out.
+///     max_length: Tokens of a row at most.
+///     overflow: "error" refuses sequences that are longer; "truncate" cuts them off at the end.
+///
+/// Returns:
+///     One dict for each row, of arrays that share memory with nothing of the caller's:
+///     `input_ids`, the tokens of its sequences, longest first (uint32 or int32 if all sequences are, else
+///     int64); `position_ids`, which start at 0 in each sequence; `attention_mask`, ones; `sequence_starts`;
+///     `cu_seqlens` (int32), the starts and the row's length, as variable-length attention takes them; and
+///     `source_indices`, which of `sequences` they are. Rows are not padded. A mask of ones does not keep
+///     sequences apart: attention needs `position_ids` or `cu_seqlens` for that.
+///
+/// Raises:
+///     TypeError: Tokens that are no integers.
+///     ValueError: A sequence that is not one-dimensional or too long, `max_length` 0.
+///     MemoryError: Tables that do not fit.
+///
+/// >>> import rlox
+/// >>> (row,) = rlox.pack_sequences([[7, 8], [1, 2, 3]], 5)
+/// >>> row["input_ids"], row["position_ids"], row["cu_seqlens"], row["source_indices"]
+/// (array([1, 2, 3, 7, 8]), array([0, 1, 2, 0, 1]), array([0, 3, 5], dtype=int32), array([1, 0]))
+#[pyfunction]
+#[pyo3(signature = (sequences, max_length, *, overflow="error"))]
+pub(crate) fn pack_sequences<'py>(
+    sequences: &Bound<'py, PyAny>,
+    max_length: &Bound<'py, PyAny>,
+    overflow: &str,
+) -> PyResult<Bound<'py, PyList>> {
+    let max_length = count("max_length", max_length)?;
+    let overflow = named(overflow)?;
+    let py = sequences.py();
+    let items = py
+        .get_type::<PyTuple>()
+        .call1((sequences,))
+        .map_err(|_| type_error("sequences", "a list of sequences", &sequences.get_type().to_string(), "pass a list"))?
+        .cast_into::<PyTuple>()?;
+    let all = |is: fn(&Bound<'_, PyAny>) -> bool| items.iter().all(|item| is(&item));
+    if !items.is_empty() && all(|item| item.cast::<PyArrayDyn<u32>>().is_ok()) {
+        rows::<u32>(&items, max_length, overflow)
+    } else if !items.is_empty() && all(|item| item.cast::<PyArrayDyn<i32>>().is_ok()) {
+        rows::<i32>(&items, max_length, overflow)
+    } else {
+        rows::<i64>(&items, max_length, overflow)
+    }
+}
+
+fn named(overflow: &str) -> PyResult<Overflow> {
+    match overflow {
+        "error" => Ok(Overflow::Error),
+        "truncate" => Ok(Overflow::Truncate),
+        _ => Err(value_error("overflow", "\"error\" or \"truncate\"", &format!("{overflow:?}"), "correct it")),
+    }
+}
+
+fn rows<'py, T: Element + Pod + Send + Sync>(
+    items: &Bound<'py, PyTuple>,
+    max_length: usize,
+    overflow: Overflow,
+) -> PyResult<Bound<'py, PyList>> {
+    let py = items.py();
+    let mut arrays: Vec<Input<'py, T>> = Vec::with_capacity(items.len());
+    for (at, item) in items.iter().enumerate() {
+        let array = input::<T>("sequences", &item, &INTEGER)?;
+        if array.shape().len() != 1 {
+            let got = format!("shape {:?} in sequence {at}", array.shape());
+            return Err(value_error("sequences", "one-dimensional sequences", &got, "pass one array for each"));
+        }
+        arrays.push(array);
+    }
+    let slices: Vec<&[T]> = arrays.iter().map(Input::slice).collect();
+    let lengths: Vec<usize> = slices.iter().map(|slice| slice.len().min(max_length)).collect();
+    let plan = || {
+        let longest = slices.iter().map(|slice| slice.len()).collect::<Vec<_>>();
+        pack(&longest, max_length, overflow)
+    };
+    let packing = detached(py, plan).map_err(to_py)?;
+    let total: usize = lengths.iter().sum();
+    if i32::try_from(total.min(max_length)).is_err() {
+        let got = max_length.to_string();
+        return Err(value_error("max_length", "less than 2**31 tokens in a row", &got, "pass the length of a row"));
+    }
+    let (count, bins) = (packing.sources().len(), packing.num_bins());
+    let (mut tokens, mut positions) = (result::<T>(py, &[total])?, result::<i64>(py, &[total])?);
+    let (mut mask, mut starts) = (result::<i64>(py, &[total])?, result::<i64>(py, &[count])?);
+    let (mut cumulated, mut sources) = (result::<i32>(py, &[count + bins])?, result::<i64>(py, &[count])?);
+    let mut flat = Flat {
+        tokens: tokens.slice(),
+        positions: positions.slice(),
+        mask: mask.slice(),
+        starts: starts.slice(),
+        cumulated: cumulated.slice(),
+        sources: sources.slice(),
+    };
+    detached(py, || flat.fill(&slices, &packing, max_length));
+    let flat = [
+        tokens.into_array().into_any(),
+        positions.into_array().into_any(),
+        mask.into_array().into_any(),
+        starts.into_array().into_any(),
+        sources.into_array().into_any(),
+        cumulated.into_array().into_any(),
+    ];
+    dicts(py, &packing, &lengths, &flat)
+}
+
+/// The rows' arrays, one row after the other.
+struct Flat<'a, T> {
+    tokens: &'a mut [T],
+    positions: &'a mut [i64],
+    mask: &'a mut [i64],
+    starts: &'a mut [i64],
+    cumulated: &'a mut [i32],
+    sources: &'a mut [i64],
+}
+
+impl<T: Copy> Flat<'_, T> {
+    fn fill(&mut self, slices: &[&[T]], packing: &Packing, max_length: usize) {
+        self.mask.fill(1);
+        let (mut at, mut sequence) = (0, 0);
+        for (row, bin) in packing.bins().enumerate() {
+            let start = at;
+            for &source in bin {
+                let tokens = &slices[source][..slices[source].len().min(max_length)];
+                let end = at + tokens.len();
+                self.tokens[at..end].copy_from_slice(tokens);
+                for (position, t) in self.positions[at..end].iter_mut().zip(0..) {
+                    *position = t;
+                }
+                self.starts[sequence] = (at - start) as i64;
+                self.cumulated[sequence + row] = (at - start) as i32;
+                self.sources[sequence] = source as i64;
+                (at, sequence) = (end, sequence + 1);
+            }
+            self.cumulated[sequence + row] = (at - start) as i32;
+        }
+    }
+}
+
+/// A dict of views for each row.
+fn dicts<'py>(
+    py: Python<'py>,
+    packing: &Packing,
+    lengths: &[usize],
+    flat: &[Bound<'py, PyAny>; 6],
+) -> PyResult<Bound<'py, PyList>> {
+    let names = ["input_ids", "position_ids", "attention_mask", "sequence_starts", "source_indices", "cu_seqlens"]
+        .map(|name| PyString::intern(py, name));
+    let rows = PyList::empty(py);
+    let (mut at, mut sequence) = (0, 0);
+    for (row, bin) in packing.bins().enumerate() {
+        let dict = PyDict::new(py);
+        let length: usize = bin.iter().map(|&source| lengths[source]).sum();
+        let tokens = PySlice::new(py, at as isize, (at + length) as isize, 1);
+        let sequences = PySlice::new(py, sequence as isize, (sequence + bin.len()) as isize, 1);
+        let ends = PySlice::new(py, (sequence + row) as isize, (sequence + row + bin.len() + 1) as isize, 1);
+        let ranges = [&tokens, &tokens, &tokens, &sequences, &sequences, &ends];
+        for ((name, array), range) in names.iter().zip(flat).zip(ranges) {
+            dict.set_item(name, array.get_item(range)?)?;
+        }
+        rows.append(dict)?;
+        (at, sequence) = (at + length, sequence + bin.len());
+    }
+    Ok(rows)
+}
+
+/// Plans rows for sequences of which only the lengths are known: best fit, longest first.
+///
+/// Args:
+///     lengths: (N,) integers. Sequences of length 0 are left out.
+///     max_length: Tokens of a row at most.
+///     overflow: "error" refuses sequences that are longer; "truncate" takes them for cut off.
+///
+/// Returns:
+///     (source_indices, row_starts): the sequences of row i are
+///     `source_indices[row_starts[i]:row_starts[i + 1]]`, the longest first.
+///
+/// Raises:
+///     TypeError: Lengths that are no integers.
+///     ValueError: Lengths that are negative, not one-dimensional or too long, `max_length` 0.
+///     MemoryError: Tables that do not fit.
+///
+/// >>> import rlox
+/// >>> rlox.pack_lengths([3, 5, 2, 4], 8)
+/// (array([1, 0, 3, 2]), array([0, 2, 4]))
+#[pyfunction]
+#[pyo3(signature = (lengths, max_length, *, overflow="error"))]
+pub(crate) fn pack_lengths<'py>(
+    lengths: &Bound<'py, PyAny>,
+    max_length: &Bound<'py, PyAny>,
+    overflow: &str,
+) -> PyResult<Bound<'py, PyTuple>> {
+    let py = lengths.py();
+    let max_length = count("max_length", max_length)?;
+    let overflow = named(overflow)?;
+    let lengths = input::<i64>("lengths", lengths, &INTEGER)?;
+    if lengths.shape().len() != 1 {
+        return Err(value_error("lengths", "shape (N,)", &format!("shape {:?}", lengths.shape()), "ravel it"));
+    }
+    if let Some(at) = lengths.slice().iter().position(|length| *length < 0) {
+        let got = format!("{} at element {at}", lengths.slice()[at]);
+        return Err(value_error("lengths", "numbers of tokens", &got, "correct it"));
+    }
+    let slice = lengths.slice();
+    let plan = || pack(&slice.iter().map(|length| *length as usize).collect::<Vec<_>>(), max_length, overflow);
+    let packing = detached(py, plan).map_err(to_py)?;
+    let mut sources = result::<i64>(py, &[packing.sources().len()])?;
+    for (to, from) in sources.slice().iter_mut().zip(packing.sources()) {
+        *to = *from as i64;
+    }
+    let mut starts = result::<i64>(py, &[packing.num_bins() + 1])?;
+    let mut sum = 0;
+    starts.slice()[0] = 0;
+    for (to, bin) in starts.slice()[1..].iter_mut().zip(packing.bins()) {
+        sum += bin.len() as i64;
+        *to = sum;
+    }
+    PyTuple::new(py, [sources.into_array().into_any(), starts.into_array().into_any()])
+}
