@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySlice, PyString, PyTuple};
 use rlox_core::llm::{Overflow, Packing, pack};
 
-use crate::array::{INTEGER, Input, count, input, result};
+use crate::array::{INTEGER, Input, count, held, input, result};
 use crate::detach::detached;
 use crate::error::{to_py, type_error, value_error};
 
@@ -32,8 +32,8 @@ use crate::error::{to_py, type_error, value_error};
 ///
 /// >>> import rlox
 /// >>> (row,) = rlox.pack_sequences([[7, 8], [1, 2, 3]], 5)
-/// >>> row["input_ids"], row["position_ids"], row["cu_seqlens"], row["source_indices"]
-/// (array([1, 2, 3, 7, 8]), array([0, 1, 2, 0, 1]), array([0, 3, 5], dtype=int32), array([1, 0]))
+/// >>> [row[key].tolist() for key in ("input_ids", "position_ids", "cu_seqlens", "source_indices")]
+/// [[1, 2, 3, 7, 8], [0, 1, 2, 0, 1], [0, 3, 5], [1, 0]]
 #[pyfunction]
 #[pyo3(signature = (sequences, max_length, *, overflow="error"))]
 pub(crate) fn pack_sequences<'py>(
@@ -75,20 +75,17 @@ fn rows<'py, T: Element + Pod + Send + Sync>(
     let py = items.py();
     let mut arrays: Vec<Input<'py, T>> = Vec::with_capacity(items.len());
     for (at, item) in items.iter().enumerate() {
-        let array = input::<T>("sequences", &item, &INTEGER)?;
+        // Guards would compare each sequence with all others that are parts of the same array.
+        let array = held::<T>("sequences", &item, &INTEGER)?;
         if array.shape().len() != 1 {
             let got = format!("shape {:?} in sequence {at}", array.shape());
             return Err(value_error("sequences", "one-dimensional sequences", &got, "pass one array for each"));
         }
         arrays.push(array);
     }
-    let slices: Vec<&[T]> = arrays.iter().map(Input::slice).collect();
-    let lengths: Vec<usize> = slices.iter().map(|slice| slice.len().min(max_length)).collect();
-    let plan = || {
-        let longest = slices.iter().map(|slice| slice.len()).collect::<Vec<_>>();
-        pack(&longest, max_length, overflow)
-    };
-    let packing = detached(py, plan).map_err(to_py)?;
+    let whole: Vec<usize> = arrays.iter().map(|array| array.slice().len()).collect();
+    let packing = detached(py, || pack(&whole, max_length, overflow)).map_err(to_py)?;
+    let lengths: Vec<usize> = whole.iter().map(|length| *length.min(&max_length)).collect();
     let total: usize = lengths.iter().sum();
     if i32::try_from(total.min(max_length)).is_err() {
         let got = max_length.to_string();
@@ -98,15 +95,17 @@ fn rows<'py, T: Element + Pod + Send + Sync>(
     let (mut tokens, mut positions) = (result::<T>(py, &[total])?, result::<i64>(py, &[total])?);
     let (mut mask, mut starts) = (result::<i64>(py, &[total])?, result::<i64>(py, &[count])?);
     let (mut cumulated, mut sources) = (result::<i32>(py, &[count + bins])?, result::<i64>(py, &[count])?);
+    // With the GIL from here on: nobody else writes to the sequences meanwhile.
+    copy(&arrays, &whole, &packing, max_length, tokens.slice())?;
+    drop(arrays);
     let mut flat = Flat {
-        tokens: tokens.slice(),
         positions: positions.slice(),
         mask: mask.slice(),
         starts: starts.slice(),
         cumulated: cumulated.slice(),
         sources: sources.slice(),
     };
-    detached(py, || flat.fill(&slices, &packing, max_length));
+    detached(py, || flat.fill(&lengths, &packing));
     let flat = [
         tokens.into_array().into_any(),
         positions.into_array().into_any(),
@@ -118,9 +117,30 @@ fn rows<'py, T: Element + Pod + Send + Sync>(
     dicts(py, &packing, &lengths, &flat)
 }
 
-/// The rows' arrays, one row after the other.
-struct Flat<'a, T> {
-    tokens: &'a mut [T],
+/// Copies the tokens of all rows, one row after the other.
+fn copy<T: Element + Copy>(
+    arrays: &[Input<'_, T>],
+    whole: &[usize],
+    packing: &Packing,
+    max_length: usize,
+    tokens: &mut [T],
+) -> PyResult<()> {
+    let mut rest = tokens;
+    for &source in packing.sources() {
+        let sequence = arrays[source].slice();
+        if sequence.len() != whole[source] {
+            let got = format!("sequence {source}, which another thread changed");
+            return Err(value_error("sequences", "arrays that nobody writes to", &got, "pass copies"));
+        }
+        let (to, behind) = rest.split_at_mut(sequence.len().min(max_length));
+        to.copy_from_slice(&sequence[..to.len()]);
+        rest = behind;
+    }
+    Ok(())
+}
+
+/// The other arrays of all rows, one row after the other.
+struct Flat<'a> {
     positions: &'a mut [i64],
     mask: &'a mut [i64],
     starts: &'a mut [i64],
@@ -128,16 +148,14 @@ struct Flat<'a, T> {
     sources: &'a mut [i64],
 }
 
-impl<T: Copy> Flat<'_, T> {
-    fn fill(&mut self, slices: &[&[T]], packing: &Packing, max_length: usize) {
+impl Flat<'_> {
+    fn fill(&mut self, lengths: &[usize], packing: &Packing) {
         self.mask.fill(1);
         let (mut at, mut sequence) = (0, 0);
         for (row, bin) in packing.bins().enumerate() {
             let start = at;
             for &source in bin {
-                let tokens = &slices[source][..slices[source].len().min(max_length)];
-                let end = at + tokens.len();
-                self.tokens[at..end].copy_from_slice(tokens);
+                let end = at + lengths[source];
                 for (position, t) in self.positions[at..end].iter_mut().zip(0..) {
                     *position = t;
                 }
