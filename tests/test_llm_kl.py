@@ -77,7 +77,7 @@ def test_over_a_vocabulary_full_is_the_divergence():
     exact = (policy * np.log(policy / reference)).sum()
     got = rlox.compute_token_kl(np.log(policy), np.log(reference), estimator="full")
     assert got == pytest.approx(exact)
-    # Weighted with the policy's probabilities, k1 and k3 have the same mean; the other way round they have not.
+    # Weighted with the policy's probabilities, k1 and k3 have that mean; the other way round not.
     for estimator in ("k1", "k3"):
         each = rlox.token_kl(np.log(policy), np.log(reference), estimator=estimator)
         assert (policy * each).sum() == pytest.approx(exact)
@@ -169,7 +169,11 @@ BAD = [
     (lambda: rlox.token_kl(["a"], [0.0]), TypeError, "log_probs"),
     (lambda: rlox.token_kl([0.0], [0.0], estimator="k4"), ValueError, "estimator: .*k4"),
     (lambda: rlox.token_kl([0.0], [0.0], reduction="max"), ValueError, "reduction: .*max"),
-    (lambda: rlox.token_kl(np.zeros((1, 1, 1)), np.zeros((1, 1, 1)), reduction="sum"), ValueError, "T"),
+    (
+        lambda: rlox.token_kl(np.zeros((1, 1, 1)), np.zeros((1, 1, 1)), reduction="sum"),
+        ValueError,
+        "T",
+    ),
     (lambda: rlox.compute_token_kl(TWO, TWO), ValueError, "log_probs_policy: .*shape"),
     (lambda: rlox.compute_batch_token_kl(TWO.ravel(), TWO.ravel(), 4), ValueError, "4 tokens"),
     (lambda: rlox.compute_batch_token_kl(TWO.ravel(), TWO.ravel(), 0), ValueError, "0 tokens"),

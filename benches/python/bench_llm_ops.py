@@ -95,9 +95,7 @@ def kl_numpy(batch: int, tokens: int, dtype: str, kind: str) -> timeit.Timer:
     return timeit.Timer("f(p, r, t)", globals=names)
 
 
-def kl_rlox(
-    batch: int, tokens: int, dtype: str, kind: str, swapped: bool = False
-) -> timeit.Timer:
+def kl_rlox(batch: int, tokens: int, dtype: str, kind: str, swapped: bool = False) -> timeit.Timer:
     """The calls of the documents; rlox 1.2.0's has the roles swapped in k3."""
     import rlox
 
