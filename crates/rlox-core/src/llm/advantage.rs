@@ -6,6 +6,7 @@
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
+use super::rewards::check_size;
 use crate::simd::multiversion;
 use crate::{Error, Float, Result, check_len};
 
@@ -13,9 +14,6 @@ const LANES: usize = 8;
 
 /// Groups whose divisions and roots are computed together.
 const BLOCK: usize = 16;
-
-/// Rewards must be smaller than this, so that squares can be summed.
-const LIMIT: f64 = 1e140;
 
 /// What the differences from the baseline are divided by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,70 +104,6 @@ pub fn compute_batch_group_advantages<T: Float>(
         groups(rewards, group_size, options, advantages);
     }
     Ok(())
-}
-
-/// The weighted sum of several reward functions: row n of `rewards` holds what each of `weights.len()` functions gave
-/// completion n.
-///
-/// NaN, for a function that does not apply, is left out of the sum; where no function applies the sum is NaN.
-///
-/// # Errors
-/// [`Error::Shape`] if `rewards` does not hold one row for each element of `combined`; [`Error::Config`] if there are
-/// no weights, or a weight or reward is infinite or beyond 1e140 in size, or a weight is NaN.
-///
-/// ```
-/// let rewards = [1.0, 0.5, f64::NAN, 0.25, f64::NAN, f64::NAN];
-/// let mut combined = [0.0; 3];
-/// rlox_core::llm::combine_rewards(&rewards, &[1.0, 2.0], &mut combined)?;
-/// assert_eq!(combined[..2], [2.0, 0.5]);
-/// assert!(combined[2].is_nan());
-/// # Ok::<(), rlox_core::Error>(())
-/// ```
-pub fn combine_rewards<T: Float>(rewards: &[T], weights: &[f64], combined: &mut [T]) -> Result<()> {
-    if weights.is_empty() || weights.iter().any(|weight| weight.is_nan()) {
-        let fix = "pass one finite weight for each reward function";
-        return Err(Error::config("weights", "at least one number", format!("{weights:?}"), fix));
-    }
-    check_len("rewards", rewards.len(), weights.len().saturating_mul(combined.len()))?;
-    check_size("weights", weights)?;
-    check_size("rewards", rewards)?;
-    for (sum, row) in combined.iter_mut().zip(rewards.chunks_exact(weights.len())) {
-        let mut applies = false;
-        let mut total = 0.0;
-        for (reward, weight) in row.iter().zip(weights) {
-            let reward = reward.wide();
-            if !reward.is_nan() {
-                applies = true;
-                total += weight * reward;
-            }
-        }
-        *sum = T::of(if applies { total } else { f64::NAN });
-    }
-    Ok(())
-}
-
-fn check_size<T: Float>(argument: &'static str, numbers: &[T]) -> Result<()> {
-    if within_limit(numbers) {
-        return Ok(());
-    }
-    let strange = numbers.iter().position(|x| x.wide().abs() > LIMIT);
-    let got = strange.map_or_else(String::new, |at| format!("{} at element {at}", numbers[at]));
-    Err(Error::config(
-        argument,
-        "finite numbers, or NaN for missing ones",
-        got,
-        "clip what the reward functions return",
-    ))
-}
-
-multiversion! {
-    fn within_limit<T: Float>(numbers: &[T]) -> bool {
-        let mut large = 0;
-        for x in numbers {
-            large |= u64::from(x.wide().abs() > LIMIT);
-        }
-        large == 0
-    }
 }
 
 /// What a group's rewards sum to, relative to its first one: equal rewards have no spread at all, and nothing is lost
@@ -446,8 +380,5 @@ mod tests {
         for eps in [-1e-4, f64::NAN, f64::INFINITY] {
             refuse(&[1.0, 2.0], 2, &GroupOptions { eps, ..usual }, "eps");
         }
-        assert!(combine_rewards(&[1.0; 3], &[1.0, 1.0], &mut [0.0; 2]).is_err());
-        assert!(combine_rewards(&[1.0; 2], &[f64::NAN], &mut [0.0; 2]).is_err());
-        assert!(combine_rewards::<f64>(&[], &[], &mut []).is_err());
     }
 }

@@ -87,7 +87,7 @@ fn ratios<'py, T: Float + Element + Pod>(
 ///     ValueError: Shapes that do not fit, a negative clip range, a mask of other numbers than 0 and 1.
 ///
 /// >>> import numpy as np, rlox
-/// >>> rlox.policy_ratio_stats(np.log([0.5, 1.0, 1.1, 1.6]), np.zeros(4), clip_low=0.2)["clip_fraction"]
+/// >>> rlox.policy_ratio_stats(np.log([0.5, 1.0, 1.1, 1.6]), np.zeros(4)).get("clip_fraction")
 /// 0.5
 #[pyfunction]
 #[pyo3(signature = (log_probs, old_log_probs, mask=None, *, clip_low=0.2, clip_high=None, advantages=None))]
