@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from rlox.adam import Adam, clip_norm_
+from rlox.adam import Adam
+from rlox.optimizer import clip_norm_
 
 
 def network():

@@ -39,3 +39,49 @@ def test_a_function_is_a_callback():
     assert isinstance(callback, Callback)
     train(callback)
     assert seen == [20, 40]
+
+
+class Ending(Callback):
+    def __init__(self, name, ended, error=None):
+        self.name, self.ended, self.error = name, ended, error
+
+    def on_train_end(self, trainer):
+        self.ended.append(self.name)
+        if self.error is not None:
+            raise self.error
+
+
+def test_an_error_at_the_end_keeps_no_callback_from_ending_and_loses_nothing(tmp_path):
+    ended = []
+    callbacks = [Ending("a", ended), Ending("b", ended, RuntimeError("b")), Ending("c", ended)]
+    trainer = PPOTrainer(env="CartPole-v1", seed=0, n_steps=4, batch_size=32, runs_dir=tmp_path)
+    with pytest.raises(RuntimeError, match="b"):
+        trainer.train(64, callbacks=callbacks)
+    assert ended == ["c", "b", "a"]
+    assert PPOTrainer.load(trainer.run.path / "checkpoint", runs_dir=None).timesteps == 64
+
+
+def test_only_callbacks_that_started_are_ended():
+    class Late(Callback):
+        def on_train_start(self, trainer):
+            raise RuntimeError("not today")
+
+        def on_train_end(self, trainer):
+            pytest.fail("never started")
+
+    ended = []
+    trainer = PPOTrainer(env="CartPole-v1", seed=0, runs_dir=None)
+    with pytest.raises(RuntimeError, match="not today"):
+        trainer.train(64, callbacks=[Ending("a", ended), Late(), Ending("b", ended)])
+    assert ended == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "got"),
+    [(3, "got int"), (print, "got builtin_function_or_method"), ([ProgressBar], "the class Pro")],
+)
+def test_what_is_no_list_of_callbacks_changes_nothing(callbacks, got):
+    trainer = PPOTrainer(env="CartPole-v1", seed=0, runs_dir=None)
+    with pytest.raises(TypeError, match=f"callbacks: expected a list.*{got}"):
+        trainer.train(64, callbacks=callbacks)
+    assert trainer.target_timesteps == 0

@@ -102,6 +102,22 @@ def test_member_names_cannot_leave_the_folder(saved, name):
         read_checkpoint(saved)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest.pop("members"),
+        lambda manifest: manifest.update(members=[]),
+        lambda manifest: manifest["members"].update(networks=3),
+        lambda manifest: manifest["members"]["networks"].pop("bytes"),
+        lambda manifest: manifest["members"]["networks"].update(sha256=None),
+    ],
+)
+def test_a_list_of_members_that_is_none_is_named(saved, change):
+    forge(saved, change)
+    with pytest.raises(CorruptFileError, match=r"manifest\.json, section (manifest|members): "):
+        read_checkpoint(saved)
+
+
 def test_a_format_from_the_future_is_refused_with_its_version(saved):
     forge(saved, lambda manifest: manifest.update(format=99, rlox="9.0.0"))
     with pytest.raises(ValueError, match=r"expected format 1, got 99, written by rlox 9\.0\.0"):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import distributions
 
-from rlox.distributions import Categorical, Gaussian
+from rlox.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical
 
 
 def close(got, want):
@@ -30,6 +30,42 @@ def test_categorical_samples_have_their_probabilities(generator):
     probabilities = torch.tensor([0.05, 0.25, 0.7])
     samples = Categorical(probabilities.log().expand(40_000, 3)).sample(generator)
     assert (samples.bincount() / 40_000 - probabilities).abs().max() < 0.01
+
+
+def test_several_categoricals_equal_torchs(generator):
+    logits = torch.randn(50, 9, generator=generator) * 3
+    ours = MultiCategorical(logits, [2, 4, 3])
+    torchs = [distributions.Categorical(logits=part) for part in logits.split([2, 4, 3], -1)]
+    actions = ours.sample(generator)
+    assert (actions.dtype, tuple(actions.shape)) == (torch.int64, (50, 3))
+    assert (actions.amax(0) < torch.tensor([2, 4, 3])).all()
+    close(ours.log_prob(actions), sum(t.log_prob(actions[:, i]) for i, t in enumerate(torchs)))
+    close(ours.entropy(), sum(t.entropy() for t in torchs))
+    close(ours.mode(), torch.stack([t.probs.argmax(-1) for t in torchs], -1))
+
+
+def test_components_of_several_categoricals_are_drawn_apart(generator):
+    samples = MultiCategorical(torch.zeros(40_000, 4), [2, 2]).sample(generator)
+    assert ((samples[:, 0] == samples[:, 1]).float().mean() - 0.5).abs() < 0.01
+
+
+def test_bernoulli_equals_torchs(generator):
+    logits = torch.randn(50, 3, generator=generator) * 3
+    ours, torchs = Bernoulli(logits), distributions.Bernoulli(logits=logits)
+    actions = ours.sample(generator)
+    assert (actions.dtype, tuple(actions.shape)) == (torch.int64, (50, 3))
+    close(ours.log_prob(actions), torchs.log_prob(actions.float()).sum(-1))
+    close(ours.entropy(), torchs.entropy().sum(-1))
+    close(ours.mode(), (torchs.probs > 0.5).long())
+    certain = Bernoulli(torch.tensor([[200.0, -200.0]]))
+    assert certain.entropy().isfinite().all()
+    assert certain.log_prob(torch.tensor([[0, 0]])).isfinite().all()
+
+
+def test_bernoulli_samples_have_their_probabilities(generator):
+    probabilities = torch.tensor([0.05, 0.3, 0.9])
+    samples = Bernoulli(probabilities.logit().expand(40_000, 3)).sample(generator)
+    assert (samples.float().mean(0) - probabilities).abs().max() < 0.01
 
 
 @pytest.mark.parametrize("shape", [(2,), (50, 2)])

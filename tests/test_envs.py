@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import warnings
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
@@ -13,13 +14,21 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import ClosedError, VecEnv, envs, streams
 from rlox._rlox import env_ids
+from rlox.spaces import random_actions
 
-IDS = ["CartPole-v1", "Pendulum-v1"]
-KWARGS = {"CartPole-v1": {"sutton_barto_reward": True}, "Pendulum-v1": {"g": 3.5}}
+IDS = ["Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
+# Gymnasium's Acrobot takes none; its attributes are compared in parity/test_lockstep.py.
+KWARGS = {
+    "Acrobot-v1": {},
+    "CartPole-v1": {"sutton_barto_reward": True},
+    "MountainCar-v0": {"goal_velocity": 0.02},
+    "MountainCarContinuous-v0": {"goal_velocity": 0.02},
+    "Pendulum-v1": {"g": 3.5},
+}
 
 
 def test_every_native_id_is_registered_with_gymnasiums_limit():
-    assert set(IDS) <= set(env_ids())
+    assert set(IDS) == set(env_ids())
     for env_id in env_ids():
         ours, ref = gym.spec(f"rlox/{env_id}"), gym.spec(env_id)
         assert ours.max_episode_steps == ref.max_episode_steps
@@ -95,6 +104,16 @@ def test_nothing_but_a_reset_draws(env_id):
     assert env._native.rng_states() == before
 
 
+def test_a_noisy_environment_draws_from_np_random():
+    ours = gym.make("rlox/Acrobot-v1", torque_noise_max=0.5)
+    ref = gym.make("Acrobot-v1")
+    ref.unwrapped.torque_noise_max = 0.5
+    assert np.array_equal(ours.reset(seed=1)[0], ref.reset(seed=1)[0])
+    for _ in range(5):
+        assert np.array_equal(ours.step(1)[0], ref.step(1)[0])
+        assert ours.unwrapped.np_random.random() == ref.unwrapped.np_random.random()
+
+
 def test_all_randomness_is_np_random():
     env, ref = envs.NativeEnv("CartPole-v1"), gym.make("CartPole-v1").unwrapped
     for each in (env, ref):
@@ -115,9 +134,8 @@ def test_all_randomness_is_np_random():
 
 @pytest.mark.parametrize("env_id", IDS)
 def test_reset_options_reach_the_environment(env_id):
-    options = (
-        {"low": 0.1, "high": 0.2} if env_id == "CartPole-v1" else {"x_init": 0.1, "y_init": 0.2}
-    )
+    names = ("x_init", "y_init") if env_id == "Pendulum-v1" else ("low", "high")
+    options = dict(zip(names, (0.1, 0.2), strict=True))
     ours, ref = gym.make(f"rlox/{env_id}"), gym.make(env_id)
     assert np.array_equal(
         ours.reset(seed=1, options=options)[0], ref.reset(seed=1, options=options)[0]
@@ -241,3 +259,53 @@ def test_gymnasiums_wrappers_and_benchmark_take_a_single_environment():
         assert env.step(0)[0].shape == (5,)
     assert env.step(0)[4]["episode"]["l"] == 5
     assert benchmark_step(gym.make("rlox/Pendulum-v1"), target_duration=0.05, seed=0) > 100
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+@pytest.mark.parametrize("env_id", env_ids())
+@pytest.mark.parametrize("n", [3, 21])  # copies, and lanes
+def test_environments_go_on_exactly_from_a_state_taken_at_any_step(env_id, mode, n):
+    limit = 7
+    make = partial(VecEnv, n, env_id=env_id, autoreset_mode=mode, max_episode_steps=limit)
+    env, rng = make(seed=3), np.random.default_rng(0)
+    env.reset()
+    for _ in range(20):
+        copy = make()
+        copy.set_state({name: array.copy() for name, array in env.get_state().items()})
+        assert np.array_equal(copy._native.observe(), env._native.observe())
+        over = env.get_state()["finished"]
+        if mode == "Disabled" and over.any():
+            options = {"reset_mask": over}
+            obs = [e.reset(options=options)[0] for e in (env, copy)]
+            assert np.array_equal(*obs)
+        env.drain_episodes()
+        for _ in range(1 if mode == "Disabled" else 3):
+            actions = random_actions(env.single_action_space, rng, (n,))
+            got, expected = copy.step(actions), env.step(actions)
+            for x, y in zip(got[:4], expected[:4], strict=True):
+                assert np.array_equal(x, y)
+        for x, y in zip(copy.drain_episodes(), env.drain_episodes(), strict=True):
+            assert np.array_equal(x, y)
+
+
+def test_states_that_make_no_sense_are_refused_and_change_nothing():
+    env = VecEnv(3, 0)
+    with pytest.raises(ValueError, match="reset"):
+        env.get_state()
+    env.reset()
+    good = env.get_state()
+    for name, bad in [
+        ("states", np.full((3, 4), np.inf)),
+        ("states", np.zeros((3, 5))),
+        ("states", np.zeros((2, 4))),
+        ("episode_steps", [-1, 0, 0]),
+        ("episode_returns", [0.0]),
+        ("finished", [2, 0, 0]),
+        ("streams", np.zeros((3, 5), int)),
+    ]:
+        with pytest.raises(ValueError, match=name):
+            env.set_state(good | {name: bad})
+    with pytest.raises(ValueError, match=r"state: .*streams"):
+        env.set_state({name: array for name, array in good.items() if name != "streams"})
+    for name, array in env.get_state().items():
+        assert np.array_equal(array, good[name]), name

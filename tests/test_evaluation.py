@@ -70,5 +70,32 @@ def test_environments_get_their_arguments():
 
 @pytest.mark.parametrize("wrong", [{"n_episodes": 0}, {"num_envs": -1}])
 def test_numbers_below_one_are_refused(wrong):
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))}: expected at least 1"):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))}: expected an integer of at least 1"):
         evaluate(Still(), Count, **{"n_episodes": 1, **wrong})
+
+
+class Unable:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"n_episodes": "x"}, TypeError, "n_episodes: expected an integer of at least 1, got 'x'"),
+        ({"n_episodes": 1.5}, ValueError, "n_episodes: expected an integer of at least 1, got 1.5"),
+        ({"n_episodes": True}, TypeError, "n_episodes: expected an integer"),
+        ({"num_envs": None}, TypeError, "num_envs: expected an integer"),
+        ({"seed": -1}, ValueError, "seed: expected None or an integer of at least 0, got -1"),
+        ({"seed": "abc"}, TypeError, "seed: expected None or an integer"),
+        ({"seed": float("nan")}, ValueError, "seed: expected None or an integer"),
+        ({"deterministic": "no"}, ValueError, "deterministic: expected True or False, got 'no'"),
+        ({"env": "CartPoll-v1"}, ValueError, "env: expected an id in Gymnasium's registry"),
+        ({"env": 3}, TypeError, "env: expected an id or a function .*, got int"),
+        ({"env": Count()}, TypeError, "env: expected an id or a function .*, got Count"),
+        ({"env_kwargs": [1]}, TypeError, "env_kwargs: expected a dict of keywords"),
+        ({"policy": Unable()}, TypeError, "policy: expected an object with predict"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, error, message):
+    with pytest.raises(error, match=message):
+        evaluate(**{"policy": Still(), "env": Count, "n_episodes": 1, **arguments})

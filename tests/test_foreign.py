@@ -6,6 +6,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+import toy_envs  # noqa: F401  # registers an id
 from rlox import Normalizer, RolloutBuffer, VecEnv, make_vec
 from rlox.vector import ForeignVecEnv
 
@@ -248,12 +249,6 @@ def test_reset_and_step_are_the_environments_and_keep_the_books():
     assert fill(env, 1).obs[0, :, 0].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
-def test_other_modes_are_refused_with_what_to_pass(mode):
-    with pytest.raises(ValueError, match=rf"SAME_STEP, got {mode.name}.*vector_kwargs"):
-        make_vec(SyncVectorEnv([Counter], autoreset_mode=mode))
-
-
 @pytest.mark.parametrize(
     "space", [spaces.Discrete(3), spaces.Dict(a=spaces.Box(0, 1)), spaces.MultiBinary(3)], ids=str
 )
@@ -290,9 +285,15 @@ def test_make_vec_takes_the_native_implementation_of_an_id(env_id):
 
 
 def test_make_vec_makes_gymnasiums_where_there_is_none():
-    env = make_vec("MountainCarContinuous-v0", 2, seed=3, goal_velocity=0.01)
+    env = make_vec("toy/Echo-v0", 2, seed=3, n=5)
     assert isinstance(env, ForeignVecEnv)
-    expected = gym.make("MountainCarContinuous-v0").reset(seed=4)[0]
+    assert np.array_equal(fill(env, 1).obs[0, 1], gym.make("toy/Echo-v0", n=5).reset(seed=4)[0])
+
+
+def test_make_vec_takes_gymnasiums_own_environment_from_a_function():
+    env = make_vec(lambda: gym.make("MountainCarContinuous-v0", goal_velocity=0.01), 2, seed=3)
+    assert isinstance(env, ForeignVecEnv)
+    expected = VecEnv(1, env_id="MountainCarContinuous-v0").reset_all(seed=4)[0]
     assert np.array_equal(fill(env, 1).obs[0, 1], expected)
     assert env.unwrapped.envs[0].unwrapped.goal_velocity == 0.01
 
@@ -328,13 +329,24 @@ def test_make_vec_takes_classes_functions_environments_and_vector_environments()
         ((Counter, -3), {}, ValueError, "num_envs: .*at least 1, got -3"),
         (("CartPole-v1", "3"), {}, TypeError, "num_envs: .*integer.*'3'"),
         (("CartPole-v1", 2**62), {}, MemoryError, "num_envs = 4611686018427387904"),
-        (("MountainCar-v0", 2**62), {}, MemoryError, "num_envs: .*got 4611686018427387904"),
+        (("toy/Echo-v0", 2**62), {}, MemoryError, "num_envs: .*got 4611686018427387904"),
         ((Counter, 2**62), {}, MemoryError, "num_envs: .*got 4611686018427387904"),
         ((Counter(), 2), {}, ValueError, "num_envs: .*1 for a single"),
         ((Counter(),), {"g": 1}, TypeError, "g: .*already made"),
         ((VecEnv(1),), {"g": 1}, TypeError, "g: .*already made"),
         ((3,), {}, TypeError, "env: .*got int"),
         (("Pendulum-v1",), {"gravity": 1}, ValueError, "gravity"),
+        ((Counter,), {"vectorization_mode": "both"}, ValueError, "vectorization_mode: .*'both'"),
+        ((Counter,), {"vectorization_mode": "vector_entry_point"}, ValueError, "vectorization_mod"),
+        (("toy/Echo-v0",), {"vectorization_mode": "vector_entry_point"}, ValueError, "toy/Echo-v0"),
+        ((Counter(),), {"vectorization_mode": "async"}, ValueError, "async.*its class"),
+        ((VecEnv(1),), {"vectorization_mode": "sync"}, TypeError, "vectorization_mode: .*already"),
+        ((VecEnv(1),), {"wrappers": [lambda env: env]}, TypeError, "wrappers: .*already"),
+        ((Counter,), {"wrappers": ["flat"]}, TypeError, "wrappers: .*functions"),
+        ((Counter,), {"wrappers": lambda env: env}, TypeError, "wrappers: .*list"),
+        ((Counter,), {"wrappers": [lambda env: 3]}, TypeError, "env: .*got a int"),
+        ((lambda: VecEnv(1),), {}, TypeError, "env: .*got a VecEnv"),
+        ((Counter,), {"autoreset_mode": "never"}, ValueError, "autoreset_mode: .*'never'"),
     ],
     ids=str,
 )

@@ -202,3 +202,63 @@ def test_batched_refuses_lengths_that_do_not_fit():
         rlox.compute_gae_batched(np.ones(7), np.ones(7), np.zeros(7), np.ones(2), 4, 0.9, 0.9)
     with pytest.raises(ValueError, match="last_values"):
         rlox.compute_gae_batched(np.ones(8), np.ones(8), np.zeros(8), np.ones((2, 1)), 4, 0.9, 0.9)
+
+
+def test_an_argument_that_changes_another_while_it_is_read_does_no_harm():
+    """An `__array__` runs between the look at one argument and the next."""
+    rewards = np.ones(1000)
+
+    class Meddler:
+        def __array__(self, dtype=None, copy=None):
+            rewards.dtype = np.int8  # eight times as many elements
+            return np.zeros(1000)
+
+    with pytest.raises(ValueError, match=r"values: .*\[8000\].*\[1000\]"):
+        rlox.compute_gae(rewards, Meddler(), np.zeros(1000, bool), 0.0)
+    rewards.dtype = np.float64
+
+    class Shrinker(Meddler):
+        def __array__(self, dtype=None, copy=None):
+            rewards.dtype = "V8"
+            return np.zeros(1000)
+
+    with pytest.raises((ValueError, TypeError), match="rewards"):
+        rlox.compute_gae(rewards, np.zeros(1000), Shrinker(), 0.0)
+
+
+@pytest.mark.parametrize("dtype", ["f2", ">f4", ">f8", "g", "i1", "u2", ">i4", "u8", "?"])
+@pytest.mark.parametrize("n", [50, 20_000])
+def test_numbers_of_every_kind_and_layout_count_as_their_value(dtype, n):
+    rng = np.random.default_rng(0)
+    rewards = rng.integers(0, 2, n).astype(dtype)
+    zeros, dones = np.zeros(n), rng.random(n) < 0.1
+    expected = rlox.compute_gae(rewards.astype(float), zeros, dones, 0.0)[0]
+    raw = np.zeros(n * rewards.itemsize + 1, np.uint8)
+    misaligned = raw[1:].view(dtype)
+    misaligned[:] = rewards
+    strided = np.repeat(rewards, 2)[::2]
+    for numbers in (rewards, strided, misaligned, strided[::-1][::-1], rewards.tolist()):
+        assert np.array_equal(rlox.compute_gae(numbers, zeros, dones, 0.0)[0], expected)
+    assert np.array_equal(
+        rlox.compute_gae(zeros, rewards, dones, 0.0)[0] + rewards.astype(float),
+        rlox.compute_gae(zeros, rewards.astype(float), dones, 0.0)[1],
+    )
+
+
+def test_booleans_of_other_bytes_are_true_as_numpy_has_it():
+    odd = np.array([0, 2, 255, 0, 1], np.uint8).view(bool)
+    plain = np.array([False, True, True, False, True])
+    for flags in (odd, np.repeat(odd, 2)[::2]):
+        got = rlox.compute_gae(np.ones(5), np.zeros(5), flags, 0.0)
+        assert np.array_equal(got, rlox.compute_gae(np.ones(5), np.zeros(5), plain, 0.0))
+
+
+def test_single_precision_is_computed_in_double():
+    n = 5000
+    rewards = np.random.default_rng(0).normal(size=n).astype(np.float32)
+    dones, values = np.zeros(n, bool), rewards[::-1].copy()
+    single = rlox.compute_gae(rewards, values, dones, 0.5, 1.0, 1.0)
+    double = rlox.compute_gae(rewards.astype(float), values.astype(float), dones, 0.5, 1.0, 1.0)
+    for got, expected in zip(single, double, strict=True):
+        assert got.dtype == np.float32
+        assert np.array_equal(got, expected.astype(np.float32))

@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Tuple
 from torch import nn
 
+from rlox import spaces
 from rlox.policies import MlpPolicy, SdePolicy, check_policy, greedy, make_policy
 
 OBS = Box(-1.0, 1.0, (5,))
@@ -69,6 +70,32 @@ def test_acting_is_sampling_and_valuing_at_once():
     torch.testing.assert_close(policy.get_value(obs), value)
 
 
+@pytest.mark.parametrize(
+    ("space", "outputs"),
+    [
+        (Discrete(3, start=-7), 3),
+        (MultiDiscrete([2, 5, 1]), 8),
+        (MultiDiscrete([[2, 3], [4, 5]], start=[[1, 1], [2, 2]]), 14),
+        (MultiBinary(4), 4),
+        (MultiBinary((2, 3)), 6),
+        (Box(-1, 1, ()), 1),
+        (Box(0, 9, (2, 3)), 6),
+    ],
+)
+def test_actions_have_the_shape_of_their_space(space, outputs):
+    policy, obs = MlpPolicy(OBS, space, log_std_init=-3.0), torch.randn(40, 5)
+    assert policy.actor[-1].out_features == outputs
+    check_policy(policy, OBS, space)
+    action, log_prob, value = policy.act(obs)
+    _, again, entropy = policy.get_action_and_logprob(obs, action=action)
+    torch.testing.assert_close(log_prob, again)
+    assert log_prob.shape == value.shape == entropy.shape == (40,)
+    for said in (action, policy.mode(obs)):
+        sent = spaces.sent_actions(space, said.detach().numpy(), 40)
+        assert all(space.contains(np.asarray(x)) for x in sent)
+        assert sent.shape == (40, *space.shape)
+
+
 def test_masked_actions_are_never_taken():
     policy, obs = MlpPolicy(OBS, Discrete(4)), torch.randn(500, 5)
     mask = torch.tensor([True, False, True, False]).expand(500, 4)
@@ -119,8 +146,8 @@ def test_gsde_sends_no_gradient_into_the_hidden_layers():
     ("make", "message"),
     [
         (lambda: MlpPolicy(Discrete(3), Discrete(2)), "observation space: expected Box"),
-        (lambda: MlpPolicy(OBS, MultiDiscrete([2, 2])), "action space: expected Discrete or a Box"),
-        (lambda: MlpPolicy(OBS, Box(-1, 1, (2, 2))), "action space: expected Discrete or a Box"),
+        (lambda: MlpPolicy(OBS, Tuple([Discrete(2)])), "action space: expected Discrete, MultiD"),
+        (lambda: SdePolicy(OBS, MultiBinary(2)), "use_sde: expected a Box action space"),
         (lambda: MlpPolicy(OBS, Discrete(2), activation="sin"), "activation: expected one of tanh"),
         (lambda: SdePolicy(OBS, Discrete(2)), "use_sde: expected a Box action space"),
     ],

@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlox import RolloutBatch, VecEnv, collect_rollout, make_vec
+from rlox import RolloutBatch, RolloutBuffer, VecEnv, collect_rollout, make_vec
 
 torch = pytest.importorskip("torch")
 
@@ -81,7 +81,7 @@ def test_the_batch_is_views_of_one_buffer():
     assert set(shapes.values()) == {(6, 2)}
     dtypes = {name: getattr(batch, name).dtype.name for name in batch.__dataclass_fields__}
     assert dtypes.pop("actions") == "int64"
-    assert dtypes.pop("terminated") == dtypes.pop("truncated") == "bool"
+    assert {dtypes.pop(name) for name in ("terminated", "truncated", "valid")} == {"bool"}
     assert set(dtypes.values()) == {"float32"}
     for name in batch.__dataclass_fields__:
         array = getattr(batch, name)
@@ -217,3 +217,29 @@ def test_an_unbounded_action_space_needs_a_policy():
 
     with pytest.raises(ValueError, match=r"policy: .*bounds"):
         collect_rollout(make_vec(Unbounded), None, 3)
+
+
+def test_a_buffers_own_fields_may_be_passed_back_to_it():
+    env, twin = (VecEnv(n=4, seed=0, env_id="Pendulum-v1", max_episode_steps=3) for _ in range(2))
+    buffers = [RolloutBuffer(6, 4, (3,), (1,), action_dtype="float32") for _ in range(2)]
+    own, apart = buffers
+    for e, buffer in ((env, own), (twin, apart)):
+        e.begin_rollout(buffer)
+    for buffer in buffers:
+        buffer.actions[:] = np.arange(24, dtype=np.float32).reshape(6, 4, 1) / 24
+        buffer.values[:] = 0.5
+    for t in range(6):
+        env.step_rollout(own, t, own.actions[5 - t], own.values[t], own.values[t])
+        said = apart.actions[5 - t].copy(), apart.values[t].copy(), apart.values[t].copy()
+        twin.step_rollout(apart, t, *said)
+    finals = np.arange(len(own.final_index), dtype=np.float32)
+    own.final_values.ravel()[: len(finals)] = finals
+    own.finish(own.values[0], 0.9, 0.9, own.final_values.ravel()[: len(finals)])
+    apart.finish(apart.values[0].copy(), 0.9, 0.9, finals)
+    for name in ("obs", "actions", "values", "final_values", "advantages", "returns"):
+        assert np.array_equal(getattr(own, name), getattr(apart, name)), name
+
+
+def test_extra_fields_that_do_not_fit_beside_the_others_are_refused():
+    with pytest.raises(MemoryError, match="extra"):
+        RolloutBuffer(1000, 100, (4,), extra={"frames": ((2**20, 2), "float64")})

@@ -1,9 +1,14 @@
 """Settings: where they come from, and what is said of wrong ones."""
 
+import json
+import math
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
-from rlox.settings import chosen_seed, refuse_unknown, resolve
+from rlox.algorithms import PPOConfig
+from rlox.settings import chosen_seed, json_keywords, number, refuse_unknown, resolve, whole
 
 
 def test_arguments_come_before_rl_zoo3_before_defaults():
@@ -32,3 +37,88 @@ def test_a_seed_is_kept_or_chosen():
     for wrong in (-1, 1.5):
         with pytest.raises(ValueError, match="seed: expected None or an integer of at least 0"):
             chosen_seed(wrong)
+    for wrong in (float("nan"), math.inf, np.float64("nan")):
+        with pytest.raises(
+            ValueError, match="seed: expected None or an integer of at least 0, got"
+        ):
+            chosen_seed(wrong)
+    for wrong in ("abc", [1], True, np.bool_(True), 1j):
+        with pytest.raises(TypeError, match=r"seed: expected None or .* pass an integer"):
+            chosen_seed(wrong)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "expected"),
+    [
+        ({"sde_sample_freq": 0}, ValueError, "-1 or an integer of at least 1, got 0; change"),
+        ({"sde_sample_freq": -2}, ValueError, "-1 or an integer of at least 1, got -2"),
+        ({"sde_sample_freq": "x"}, TypeError, "-1 or an integer of at least 1, got 'x'"),
+        ({"log_std_init": math.nan}, ValueError, r"a finite number in .*, got nan"),
+        ({"log_std_init": "0"}, TypeError, r"a finite number in .*, got '0'"),
+        ({"n_steps": True}, TypeError, "an integer of at least 1, got True"),
+        ({"n_steps": np.bool_(True)}, TypeError, "an integer of at least 1"),
+        ({"n_epochs": None}, TypeError, "an integer of at least 1, got None"),
+        ({"batch_size": math.inf}, ValueError, "an integer of at least 1, got inf"),
+        ({"gamma": True}, TypeError, r"a finite number in \[0, 1\], got True"),
+        ({"learning_rate": 10**400}, ValueError, r"a finite number in \[0, 1e\+30\], got 1000"),
+        ({"learning_rate": 1j}, TypeError, r"a finite number in \[0, 1e\+30\], got 1j"),
+        ({"normalize_obs": 1}, ValueError, "True or False, got 1"),
+        ({"lr_schedule": 3}, TypeError, "'constant' or 'linear', got 3"),
+        ({"device": 0}, TypeError, "a str, got 0"),
+        ({"activation": None}, TypeError, "one of tanh, relu, elu, gelu, silu, got None"),
+        ({"activation": ["tanh"]}, TypeError, "one of tanh"),
+        ({"net_arch": (64, True)}, ValueError, "a sequence of integers of at least 1"),
+        ({"net_arch": "64"}, ValueError, "a sequence of integers of at least 1, got '64'"),
+        ({"net_arch": ""}, ValueError, "a sequence of integers of at least 1, got ''"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_the_config(settings, error, expected):
+    with pytest.raises(error, match=f"{next(iter(settings))}: expected {expected}"):
+        PPOConfig(**settings)
+
+
+def test_settings_become_plain_numbers():
+    given = {
+        "n_steps": np.int64(8),
+        "num_envs": np.uint8(2),
+        "batch_size": 16.0,
+        "gamma": np.float32(0.5),
+        "gae_lambda": 1,
+        "sde_sample_freq": np.int32(-1),
+        "clip_coef_vf": np.float64(0.25),
+        "use_sde": np.bool_(True),
+        "net_arch": np.array([32, 16]),
+        "activation": np.str_("relu"),
+    }
+    config = asdict(PPOConfig(**given))
+    types = {name: type(value) for name, value in config.items() if name in given}
+    plain = (int, int, int, float, float, int, float, bool, tuple, str)
+    assert types == dict(zip(given, plain, strict=True))
+    assert [type(width) for width in config["net_arch"]] == [int, int]
+    assert json.loads(json.dumps(config)) == {**config, "net_arch": [32, 16]}
+    assert (config["n_steps"], config["gamma"], config["use_sde"]) == (8, 0.5, True)
+    assert config["target_kl"] is None  # None stays where it is the default
+
+
+def test_whole_floats_are_whole_numbers():
+    assert whole("n", 1e6, 1) == 10**6
+    assert whole("n", 10**400, 1) == 10**400
+    assert type(number("x", 1)) is float
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ([1], r"env_kwargs: expected a dict of keywords, got \[1\]"),
+        ("g=1", "env_kwargs: expected a dict"),
+        ({1: 2}, "env_kwargs: expected keys that are str, got 1"),
+        ({"a": 1, "make": object()}, r"env_kwargs\['make'\]: expected what JSON can hold"),
+        ({"low": math.nan}, r"env_kwargs\['low'\]: expected what JSON can hold .* got nan"),
+        ({"a": {"b": [0, {2}]}}, r"env_kwargs\['a'\]\['b'\]\[1\]: expected .* got \{2\}"),
+        ({"a": {3: 1}}, r"env_kwargs\['a'\]: expected keys that are str, got 3"),
+        ({"seed": 1}, "env_kwargs: expected no 'seed'"),
+    ],
+)
+def test_keywords_that_json_cannot_hold_are_named(keywords, message):
+    with pytest.raises(TypeError, match=message):
+        json_keywords("env_kwargs", keywords, taken=("seed",))

@@ -7,7 +7,7 @@ from gymnasium.vector import AutoresetMode
 from rlox import RolloutBuffer, VecEnv
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
-IDS = ["CartPole-v1", "Pendulum-v1"]
+IDS = ["Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
 
 
 def random_actions(env, seed=0):
@@ -78,8 +78,9 @@ def test_collect_n_steps_is_stepping_by_hand(env_id):
     env, twin = (VecEnv(3, 5, env_id, max_episode_steps=20) for _ in "ab")
 
     def policy(obs):
-        actions = np.sign(obs[:, 1:2]) if env_id == "Pendulum-v1" else obs[:, 2] > 0
-        return actions if env_id == "Pendulum-v1" else actions.astype(int)
+        if env.single_action_space.shape:
+            return np.sign(obs[:, 1:2])
+        return (obs[:, -1] > 0).astype(int)
 
     obs = twin.reset_all()
     for _ in range(2):  # the second call goes on where the first stopped

@@ -130,22 +130,46 @@ def test_a_forked_child_works_or_raises(busy):
 
 
 EXIT = """
-    import threading, time
+    import atexit, threading, time
     import numpy as np
-    from rlox import VecEnv
-    env = VecEnv(1024, 0)
+    done = threading.Event()
+    late = threading.Thread(target=lambda: (done.wait(), call()), daemon=True)
+    atexit.register(late.join)  # runs after what importing rlox may have registered
+    atexit.register(done.set)
+    import rlox
+    env = rlox.VecEnv(1024, 0)
     env.reset()
     actions = np.arange(1024) % 2
+    numbers = np.linspace(0, 1, 20_000)
+    class Slow:
+        def __array__(self, dtype=None, copy=None):
+            sum(range(1000))
+            return np.ones(64)
+    def call():
+        CALL
     def work():
         while True:
-            env.step(actions)
+            call()
     for _ in range(8):
         threading.Thread(target=work, daemon=True).start()
+    late.start()
     time.sleep(0.1)
 """
 
 
-def test_the_interpreter_exits_cleanly_under_threads_that_still_step():
-    for _ in range(5):
-        command = [sys.executable, "-c", textwrap.dedent(EXIT)]
-        subprocess.run(command, capture_output=True, check=True, timeout=60)
+@pytest.mark.parametrize(
+    "call",
+    [
+        "env.step(actions)",
+        "rlox.compute_gae(numbers, numbers, numbers > 0.9, 0.0)",
+        "rlox.compute_gae(numbers.astype('f4'), numbers, numbers > 0.9, 0.0)",
+        "rlox.compute_gae(numbers[:200].tolist(), numbers[:200].tolist(), [0] * 200, [0.0])",
+        "rlox.compute_gae(Slow(), Slow(), Slow(), 0.0)",
+        "rlox.compute_gae(np.ones(64, '>f8'), np.ones(64, 'f2'), np.zeros(64, '>f4'), 0.0)",
+    ],
+)
+def test_the_interpreter_exits_cleanly_under_threads_that_still_call(call):
+    code = textwrap.dedent(EXIT).replace("CALL", call)
+    for _ in range(4):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+        assert done.returncode == 0, done.stderr.decode()

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 from torch import nn
 
 import rlox
-from rlox import CorruptFileError
+from rlox import CorruptFileError, checkpoint
 from rlox.callbacks import Callback
 from rlox.policies import MlpPolicy
 from rlox.trainers import PPOTrainer
@@ -72,6 +72,21 @@ def test_an_unknown_setting_is_told_near_ones():
         ({"env": "CartPoll-v1"}, ValueError, "did you mean CartPole-v1"),
         ({"env": 3}, TypeError, "env: expected an id"),
         ({"seed": -1}, ValueError, "seed: expected"),
+        ({"seed": "abc"}, TypeError, "seed: expected"),
+        ({"seed": [1]}, TypeError, "seed: expected"),
+        ({"seed": float("nan")}, ValueError, "seed: expected"),
+        ({"seed": True}, TypeError, "seed: expected"),
+        ({"sde_sample_freq": 0}, ValueError, "sde_sample_freq: expected -1 or an integer"),
+        ({"device": 3}, TypeError, "device: expected a str"),
+        ({"device": "meta"}, ValueError, "device: expected one that torch can use here"),
+        ({"net_arch": (2**62,)}, MemoryError, "net_arch: expected layers that fit in memory"),
+        ({"n_steps": 2**62}, MemoryError, "n_steps"),
+        ({"env_kwargs": [1]}, TypeError, "env_kwargs: expected a dict"),
+        ({"env_kwargs": {"f": print}}, TypeError, r"env_kwargs\['f'\]: expected what JSON can"),
+        ({"env_kwargs": {"num_envs": 3}}, TypeError, "env_kwargs: expected no 'num_envs'"),
+        ({"runs_dir": 3}, TypeError, "runs_dir: expected a folder"),
+        ({"runs_dir": __file__}, ValueError, "runs_dir: expected a folder"),
+        ({"policy": "MlpPolicy"}, TypeError, "policy: expected a torch module, a function"),
         ({"n_steps": -1}, ValueError, "n_steps: expected"),
         ({"policy": nn.Linear(1, 1)}, TypeError, "policy: expected a torch module with"),
         ({"policy": MlpPolicy, "net_arch": (8,)}, TypeError, "net_arch: expected no settings"),
@@ -82,16 +97,37 @@ def test_wrong_arguments_are_named(arguments, error, message):
         PPOTrainer(**{"env": "CartPole-v1", "runs_dir": None, **arguments})
 
 
-@pytest.mark.parametrize("total", [0, -5, 1.5, None])
+@pytest.mark.parametrize("total", [0, -5, 1.5, None, float("nan"), float("inf")])
 def test_steps_that_make_no_sense_are_refused(total):
     with pytest.raises(ValueError, match="total_timesteps: expected an integer of at least 1"):
         small().train(total)
 
 
+@pytest.mark.parametrize("total", ["100", True, [1]])
+def test_steps_that_are_no_number_are_refused_before_anything_is_made(tmp_path, total):
+    trainer = small(runs_dir=tmp_path)
+    with pytest.raises(TypeError, match="total_timesteps: expected an integer of at least 1"):
+        trainer.train(total)
+    assert os.listdir(tmp_path) == []
+    assert trainer.timesteps == trainer.target_timesteps == 0
+
+
+def test_numpys_numbers_are_settings_and_arguments_like_others(tmp_path):
+    kwargs = {"g": np.float32(5.0)}
+    trainer = small(
+        "Pendulum-v1", np.int64(3), n_steps=np.int64(8), env_kwargs=kwargs, runs_dir=tmp_path
+    )
+    result = trainer.train(np.int64(1))
+    config = json.loads((trainer.run.path / "config.json").read_text())
+    assert (config["seed"], config["settings"]["n_steps"]) == (3, 8)
+    assert config["env_kwargs"] == {"g": 5.0}
+    assert PPOTrainer.load(trainer.run.path / "checkpoint").timesteps == result["timesteps"] == 16
+
+
 @pytest.mark.parametrize(
     "env",
     [
-        "MountainCar-v0",
+        "toy/Echo-v0",
         Echo,
         lambda: Echo(n=2),
         lambda: gym.make_vec(
@@ -135,10 +171,13 @@ def test_predictions_are_actions():
         (np.zeros((2, 2, 4)), r"got shape \(2, 2, 4\)"),
         (0.0, r"got shape \(\)"),
         ([np.nan, 0, 0, 0], "obs: expected finite numbers"),
+        ("abc", "obs: expected an array of real numbers, got dtype"),
+        ([[0.0] * 4, [0.0]], "obs: expected an array of real numbers, got list"),
+        (np.array([0, 0, 0, None]), "obs: expected an array of real numbers, got dtype object"),
     ],
 )
 def test_observations_that_are_none_are_refused(obs, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         small().predict(obs)
 
 
@@ -150,6 +189,41 @@ def test_evaluation_is_the_same_each_time_and_disturbs_nothing():
     trainer.train(100, callbacks=[lambda trainer, metrics: trainer.evaluate(1)])
     other.train(100)
     assert equal(weights(trainer), weights(other))
+
+
+def test_sampled_evaluation_is_the_same_each_time_and_disturbs_nothing():
+    trainer, other = small(), small()
+    first = trainer.evaluate(5, deterministic=False)
+    assert trainer.evaluate(5, deterministic=False) == first
+    assert trainer.evaluate(5, seed=99, deterministic=False) != first
+    seeded = trainer.evaluate(5, seed=99, deterministic=False)
+    assert trainer.evaluate(5, seed=np.int64(99), deterministic=False) == seeded
+    assert seeded != trainer.evaluate(5, seed=99)
+    assert trainer.learner.state().streams == other.learner.state().streams
+    sample = lambda trainer, metrics: trainer.evaluate(1, deterministic=False)  # noqa: E731
+    trainer.train(100, callbacks=[sample])
+    other.train(100)
+    assert equal(weights(trainer), weights(other))
+    obs = np.zeros((20, 4))
+    samples = [one.predict(obs, deterministic=False) for one in (trainer, other)]
+    np.testing.assert_array_equal(*samples)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"n_episodes": "x"}, TypeError),
+        ({"n_episodes": 1.5}, ValueError),
+        ({"n_episodes": True}, TypeError),
+        ({"seed": "x"}, TypeError),
+        ({"seed": -1}, ValueError),
+        ({"env": 0}, TypeError),
+        ({"env": "CartPoll-v1"}, ValueError),
+    ],
+)
+def test_what_cannot_be_evaluated_is_named(arguments, error):
+    with pytest.raises(error, match=f"{next(iter(arguments))}: expected"):
+        small().evaluate(**arguments)
 
 
 def test_evaluation_needs_to_know_an_environment():
@@ -252,6 +326,76 @@ def test_a_callback_can_stop_the_run_and_it_can_go_on():
     assert (result["timesteps"], result["interrupted"]) == (320, False)
 
 
+def test_a_run_that_made_all_its_steps_was_not_interrupted():
+    trainer = small()
+    result = trainer.train(32, callbacks=[lambda trainer, metrics: trainer.stop()])
+    assert (result["timesteps"], result["interrupted"]) == (32, False)
+    with pytest.raises(ValueError, match="no run to go on with"):
+        trainer.train()
+
+
+def test_a_closed_trainer_keeps_what_was_learned(tmp_path):
+    with small() as trainer:
+        trainer.train(64)
+        obs = np.zeros((3, 4))
+        before = trainer.predict(obs)
+    trainer.close()  # twice is allowed
+    assert trainer.env.closed
+    np.testing.assert_array_equal(trainer.predict(obs), before)
+    assert len(trainer.evaluate(2)["returns"]) == 2
+    trainer.save(tmp_path / "saved")
+    assert PPOTrainer.load(tmp_path / "saved", runs_dir=None).timesteps == 64
+    with pytest.raises(rlox.ClosedError, match="trainer: expected an open one"):
+        trainer.train(64)
+
+
+def test_environments_that_were_given_stay_open():
+    given = rlox.VecEnv(2)
+    with small(env=given):
+        pass
+    assert not given.closed
+    assert given.reset_all(seed=0).shape == (2, 4)
+
+
+def test_environments_that_were_made_are_closed_also_when_the_rest_fails(monkeypatch):
+    closed = []
+
+    class Watched(Echo):
+        def close(self):
+            closed.append(self)
+
+    with pytest.raises(ValueError, match="use_sde"):
+        small(env=Watched, use_sde=True)
+    assert len(closed) == 2
+    with small(env=Watched):
+        pass
+    assert len(closed) == 4
+
+
+def test_episodes_of_an_iteration_that_was_cut_short_are_in_the_state():
+    trainer = small(env=Count, n_steps=64)
+    trainer.train(1)
+    ended = trainer.learner.episodes.count
+    env, steps = trainer.env, []
+    step = env.step_rollout
+
+    def stop_after_25(*args):
+        step(*args)
+        steps.append(1)
+        if len(steps) == 25:
+            trainer.stop()
+
+    env.step_rollout = stop_after_25
+    result = trainer.train(64)
+    assert result["interrupted"]
+    assert trainer.timesteps == 128  # those 25 do not count
+    assert trainer.learner.state().counters["episodes"]["count"] == ended + 2 * 2
+    assert result["episodes"] == ended + 2 * 2
+    trainer.learner.stopping = False
+    trainer.learner.collect()  # 153 steps now
+    assert trainer.learner.state().counters["episodes"]["count"] == 2 * 15
+
+
 def test_progress_is_told_in_plain_lines_where_there_is_no_terminal(capfd):
     small().train(64, progress_bar=True)
     said = capfd.readouterr()
@@ -296,7 +440,7 @@ def test_a_loaded_trainer_goes_on_from_where_it_was(tmp_path):
     for half in halves:
         state = half.learner.state()
         assert (state.counters, state.streams) == (before.counters, before.streams)
-        for name in ("networks", "optimizer", "normalizer"):
+        for name in ("networks", "optimizer", "normalizer", "environment"):
             mine, theirs = getattr(state, name), getattr(before, name)
             assert mine.keys() == theirs.keys()
             assert mine
@@ -308,6 +452,40 @@ def test_a_loaded_trainer_goes_on_from_where_it_was(tmp_path):
     assert not equal(weights(halves[0]), weights(trainer))
     expected = 1e-3 * (1 - np.arange(20) / 20)
     np.testing.assert_allclose(rates, [*expected, *expected[10:]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_a_run_in_two_parts_is_the_run_in_one(tmp_path, env):
+    """Weights, optimiser, statistics, environments, streams and metrics, byte for byte."""
+    settings = {
+        "env": env,
+        "lr_schedule": "linear",
+        "normalize_obs": True,
+        "normalize_reward": True,
+    }
+    whole, rows, again = small(**settings), [], []
+    whole.train(640, callbacks=[lambda _, metrics: rows.append(metrics)])
+
+    halt = lambda trainer, metrics: trainer.timesteps >= 320 and trainer.stop()  # noqa: E731
+    first = small(**settings)
+    first.train(640, callbacks=[halt])
+    first.save(tmp_path / "half")
+    second = PPOTrainer.load(tmp_path / "half", runs_dir=None)
+    second.train(callbacks=[lambda _, metrics: again.append(metrics)])
+
+    expected, got = whole.learner.state(), second.learner.state()
+    assert (got.counters, got.streams) == (expected.counters, expected.streams)
+    for name in ("networks", "optimizer", "normalizer", "environment"):
+        mine, theirs = getattr(got, name), getattr(expected, name)
+        assert mine.keys() == theirs.keys()
+        assert mine
+        for key in mine:
+            np.testing.assert_array_equal(mine[key], theirs[key])
+    assert len(again) == len(rows) / 2
+    for got, expected in zip(again, rows[len(rows) // 2 :], strict=True):
+        for name in expected:
+            if not name.startswith("time/") or name == "time/total_timesteps":
+                np.testing.assert_equal(got[name], expected[name])
 
 
 def test_an_update_after_loading_is_the_update_without(tmp_path):
@@ -372,6 +550,87 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
     (tmp_path / "saved" / "networks.safetensors").write_bytes(b"")
     with pytest.raises(CorruptFileError, match=r"networks\.safetensors, section networks"):
         PPOTrainer.load(tmp_path / "saved")
+
+
+def forged(folder, change):
+    """A checkpoint's manifest, changed and signed again."""
+    read = checkpoint.read_checkpoint(folder)
+    about = {k: v for k, v in read.manifest.items() if k not in ("format", "rlox", "members")}
+    change(about, read.members)
+    checkpoint.write_checkpoint(folder, about, read.members)
+
+
+KEYS = "algorithm backend env env_kwargs own_policy seed settings sources spaces run counters"
+
+
+@pytest.mark.parametrize("key", [*KEYS.split(), "streams"])
+@pytest.mark.parametrize("change", ["missing", "of another type"])
+def test_a_manifest_without_what_it_needs_is_named(tmp_path, key, change):
+    small().save(tmp_path / "saved")
+    spoil = lambda m, _: m.pop(key) if change == "missing" else m.update({key: 1.5})  # noqa: E731
+    forged(tmp_path / "saved", spoil)
+    with pytest.raises(CorruptFileError, match=rf"manifest\.json, section .*{key}"):
+        PPOTrainer.load(tmp_path / "saved")
+
+
+DAMAGE = {
+    "settings": lambda m, _: m["settings"].update(gamma=7.0),
+    "settings: unknown": lambda m, _: m["settings"].update(more=1),
+    "settings: none": lambda m, _: m["settings"].pop("gamma"),
+    "sources": lambda m, _: m["sources"].pop("gamma"),
+    "spaces": lambda m, _: m["spaces"].pop("action"),
+    "run": lambda m, _: m["run"].update(start=-1),
+    "manifest": lambda m, _: m.update(seed=-1),
+    "counters": lambda m, _: m["counters"].update(timesteps="7"),
+    "counters: episodes": lambda m, _: m["counters"].update(episodes={"count": 3}),
+    "streams": lambda m, _: m["streams"].pop("resets"),
+    "streams: state": lambda m, _: m["streams"]["resets"].update(state={}),
+    "networks": lambda _, members: members["networks"].pop("actor.0.bias"),
+    "networks: dtype": lambda _, members: members["networks"].update(
+        {"actor.0.bias": np.zeros(64)}
+    ),
+    "optimizer": lambda _, members: members.pop("optimizer"),
+    "optimizer: steps": lambda _, members: members["optimizer"].update(steps=np.array(-1)),
+    "normalizer": lambda _, members: members["normalizer"].update(obs_mean=np.zeros(9)),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_section_is_named(tmp_path, what):
+    trainer = small(normalize_obs=True)
+    trainer.train(32)
+    trainer.save(tmp_path / "saved")
+    forged(tmp_path / "saved", DAMAGE[what])
+    section = what.partition(":")[0]
+    with pytest.raises(CorruptFileError, match=rf"saved.*, section {section}: "):
+        PPOTrainer.load(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("part", ["networks", "optimizer", "normalizer", "counters", "streams"])
+def test_a_state_that_is_refused_changes_nothing(part):
+    ppo = small(normalize_obs=True, normalize_reward=True).learner
+    other = small(seed=2, normalize_obs=True, normalize_reward=True).learner
+    for _ in range(2):
+        ppo.iterate()
+        other.iterate()
+    before, state = ppo.state(), other.state()
+    getattr(state, part).pop(min(getattr(state, part)))
+    with pytest.raises(ValueError, match=f"^{part}: "):
+        ppo.load_state(state)
+    after = ppo.state()
+    assert (after.counters, after.streams) == (before.counters, before.streams)
+    for name in ("networks", "optimizer", "normalizer"):
+        mine, theirs = getattr(after, name), getattr(before, name)
+        assert mine.keys() == theirs.keys()
+        for key in mine:
+            np.testing.assert_array_equal(mine[key], theirs[key])
+    assert ppo.started
+
+
+def test_print_options_do_not_change_what_a_checkpoint_fits(tmp_path):
+    small(env="Pendulum-v1").save(tmp_path / "saved")
+    with np.printoptions(precision=1, floatmode="fixed", sign="+"):
+        assert PPOTrainer.load(tmp_path / "saved").timesteps == 0
 
 
 INTERRUPTED = """

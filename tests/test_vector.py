@@ -10,7 +10,14 @@ from gymnasium.wrappers import vector as wrappers
 from rlox import ClosedError, VecEnv
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
-IDS = ["CartPole-v1", "Pendulum-v1"]
+IDS = ["Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
+KWARGS = {
+    "Acrobot-v1": {"dt": 0.1},
+    "CartPole-v1": {"sutton_barto_reward": True},
+    "MountainCar-v0": {"goal_velocity": 0.01},
+    "MountainCarContinuous-v0": {"goal_velocity": 0.01},
+    "Pendulum-v1": {"g": 5.0},
+}
 
 
 def sync(env_id="CartPole-v1", mode=SAME_STEP, n=3, **kwargs):
@@ -292,8 +299,7 @@ def test_gymnasiums_benchmark_runs(mode):
 
 @pytest.mark.parametrize("env_id", IDS)
 def test_the_spec_makes_the_same_again(env_id):
-    kwargs = {"g": 5.0} if env_id == "Pendulum-v1" else {"sutton_barto_reward": True}
-    env = VecEnv(3, env_id=env_id, max_episode_steps=7, **kwargs)
+    env = VecEnv(3, env_id=env_id, max_episode_steps=7, **KWARGS[env_id])
     assert str(env) == f"VecEnv(rlox/{env_id}, num_envs=3)"
     again = gym.make_vec(env.spec)
     assert isinstance(again, VecEnv)

@@ -49,6 +49,48 @@ class Imitate(gym.Env):
         return self._observe(), reward, False, self.steps == 10, {}
 
 
+class Answer(gym.Env):
+    """Random numbers in [-1, 1]; each action has one right answer, which depends on them.
+
+    An integer component is right where it is the number's place among as many equal intervals as it
+    has values; a Box component where it has that place between its bounds. Rewards are the share of
+    right components, or minus the squared distance from the right ones, in half widths. Ten steps.
+    """
+
+    def __init__(self, action_space):
+        self.action_space = action_space
+        k = int(np.prod(action_space.shape or ()))
+        self.observation_space = gym.spaces.Box(-1.0, 1.0, (k,))
+
+    def _observe(self):
+        self.numbers = self.np_random.uniform(-1.0, 1.0, self.observation_space.shape)
+        self.numbers = self.numbers.astype(np.float32)
+        return self.numbers
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        space, share = self.action_space, (self.numbers + 1) / 2
+        said = np.asarray(action).ravel()
+        if isinstance(space, gym.spaces.Box):
+            low, high = space.low.ravel(), space.high.ravel()
+            wrong = (said - low - share * (high - low)) / ((high - low) / 2)
+            reward = -float((wrong**2).mean())
+        else:
+            counts = np.ravel(getattr(space, "nvec", getattr(space, "n", 2)))
+            if isinstance(space, gym.spaces.MultiBinary):
+                counts = np.full(said.shape, 2)
+            right = np.minimum(share * counts, counts - 1).astype(int)
+            right = right + np.ravel(getattr(space, "start", 0))
+            reward = float((said == right).mean())
+        self.steps += 1
+        return self._observe(), reward, False, self.steps == 10, {}
+
+
 class Count(gym.Env):
     """The observation is 100 times the number of steps; reward 1; cut (or ended) after `limit`."""
 
@@ -67,3 +109,7 @@ class Count(gym.Env):
         over = self.steps == self.limit
         obs = np.full(1, self.scale * self.steps, np.float32)
         return obs, 1.0, over and self.terminate, over and not self.terminate, {}
+
+
+# An id that has no native implementation.
+gym.register("toy/Echo-v0", entry_point="toy_envs:Echo")

@@ -1,7 +1,8 @@
-//! `gae/one/<dtype>/<t>`: one trajectory of t steps; `gae/time_major/<dtype>/<t>x<n>`: n environments at once.
+//! `gae/one/<dtype>/<t>`: one trajectory of t steps; `gae/time_major/<dtype>/<t>x<n>`: n environments at once;
+//! `gae/batched/<dtype>/<n>x<t>`: their trajectories end to end.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use rlox_core::{Ends, Float, Pcg64, compute_gae, compute_gae_time_major};
+use rlox_core::{Ends, Float, Pcg64, compute_gae, compute_gae_batched, compute_gae_time_major};
 
 /// Rewards, values and about one end of an episode in twenty steps.
 struct Rollout<T> {
@@ -62,6 +63,28 @@ fn measure<T: Float>(c: &mut Criterion, dtype: &str, number: fn(f64) -> T) {
                     data.ends(),
                     n,
                     &data.last_values,
+                    gamma,
+                    lambda,
+                    &mut advantages,
+                    &mut returns,
+                )
+            });
+        });
+    }
+    group.finish();
+    let mut group = c.benchmark_group(format!("gae/batched/{dtype}"));
+    for (n, steps) in [(8, 128), (64, 128), (64, 2048), (256, 2048)] {
+        group.throughput(Throughput::Elements((steps * n) as u64));
+        group.bench_function(BenchmarkId::from_parameter(format!("{n}x{steps}")), |b| {
+            let data = Rollout::new(steps, n, number);
+            let (mut advantages, mut returns) = (data.values.clone(), data.values.clone());
+            b.iter(|| {
+                compute_gae_batched(
+                    &data.rewards,
+                    &data.values,
+                    data.ends(),
+                    &data.last_values,
+                    steps,
                     gamma,
                     lambda,
                     &mut advantages,

@@ -28,10 +28,13 @@ __all__ = [
     "compute_gae",
     "compute_gae_batched",
     "compute_group_advantages",
+    "compute_lambda_returns",
+    "compute_returns",
     "compute_token_kl",
     "compute_token_kl_f32",
     "compute_token_kl_schulman",
     "compute_token_kl_schulman_f32",
+    "compute_vtrace",
     "env_ids",
     "pack_lengths",
     "pack_sequences",
@@ -200,6 +203,44 @@ def pack_lengths(
     *,
     overflow: Literal["error", "truncate"] = "error",
 ) -> tuple[_I64, _I64]: ...
+def compute_lambda_returns(
+    rewards: npt.ArrayLike,
+    values: npt.ArrayLike,
+    dones: npt.ArrayLike | None,
+    last_value: npt.ArrayLike,
+    gamma: float = 0.99,
+    lam: float = 0.95,
+    *,
+    terminated: npt.ArrayLike | None = None,
+    truncated: npt.ArrayLike | None = None,
+    final_values: npt.ArrayLike | None = None,
+) -> _Floats: ...
+def compute_returns(
+    rewards: npt.ArrayLike,
+    dones: npt.ArrayLike | None,
+    last_value: npt.ArrayLike,
+    gamma: float = 0.99,
+    *,
+    terminated: npt.ArrayLike | None = None,
+    truncated: npt.ArrayLike | None = None,
+    final_values: npt.ArrayLike | None = None,
+) -> _Floats: ...
+def compute_vtrace(
+    log_rhos: npt.ArrayLike,
+    rewards: npt.ArrayLike,
+    values: npt.ArrayLike,
+    dones: npt.ArrayLike | None,
+    bootstrap_value: npt.ArrayLike,
+    gamma: float,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+    *,
+    lam: float = 1.0,
+    pg_rho_bar: float = 1.0,
+    terminated: npt.ArrayLike | None = None,
+    truncated: npt.ArrayLike | None = None,
+    final_values: npt.ArrayLike | None = None,
+) -> tuple[_Floats, _Floats]: ...
 def env_ids() -> list[str]: ...
 
 @final
@@ -269,6 +310,10 @@ class RolloutBuffer:
     @property
     def truncated(self) -> _Bool: ...
     @property
+    def valid(self) -> _Bool: ...
+    @property
+    def n_transitions(self) -> int: ...
+    @property
     def final_values(self) -> _F32: ...
     @property
     def advantages(self) -> _F32: ...
@@ -280,7 +325,11 @@ class RolloutBuffer:
     def final_obs(self) -> _F32: ...
     def field(self, name: str) -> npt.NDArray[Any]: ...
     def begin(
-        self, obs: npt.ArrayLike, fresh: bool = True, normalizer: Normalizer | None = None
+        self,
+        obs: npt.ArrayLike,
+        fresh: bool = True,
+        normalizer: Normalizer | None = None,
+        ended: npt.ArrayLike | None = None,
     ) -> None: ...
     def record(
         self,
@@ -310,7 +359,7 @@ class NativeVectorEnv:
         env_id: str,
         num_envs: int,
         seed: int | None = None,
-        autoreset_mode: str = "SameStep",
+        autoreset_mode: str | None = None,
         max_episode_steps: int | None = None,
         kwargs: Mapping[str, float] | None = None,
     ) -> NativeVectorEnv: ...
@@ -340,6 +389,15 @@ class NativeVectorEnv:
         truncated: _Bool,
         final_obs: _F32 | None = None,
     ) -> None: ...
+    def steps_into(
+        self,
+        actions: npt.ArrayLike,
+        obs: _F32,
+        rewards: _F64,
+        terminated: _Bool,
+        truncated: _Bool,
+        final_obs: _F32,
+    ) -> None: ...
     def begin_rollout(
         self,
         buffer: RolloutBuffer,
@@ -358,6 +416,7 @@ class NativeVectorEnv:
     def drain_episodes(self) -> tuple[_F64, _I64]: ...
     def observe(self) -> _F32: ...
     def states(self) -> _F64: ...
-    def set_states(self, states: npt.ArrayLike) -> None: ...
+    def get_state(self) -> dict[str, npt.NDArray[Any]]: ...
+    def set_state(self, state: dict[str, npt.NDArray[Any]]) -> None: ...
     def rng_states(self) -> list[dict[str, int]]: ...
     def set_rng_states(self, states: Sequence[Mapping[str, int]]) -> None: ...

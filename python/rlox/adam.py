@@ -1,22 +1,13 @@
 """Adam over all parameters of a module, as one vector."""
 
-from typing import Any
-
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlox.learner import Arrays
+from rlox.optimizer import VectorOptimizer
 
 
-class Adam:
+class Adam(VectorOptimizer):
     """Adam (Kingma and Ba 2015) for the trainable parameters of a module.
-
-    The parameters become views of one vector: a step is then a few operations, not a few for each
-    parameter, which for small networks would cost as much as the network. A parameter that is given
-    other memory meanwhile (`module.to`) is taken in again.
-
-    `torch.optim` would do, but its first use imports torch's compiler, which takes seconds.
 
     Args:
         module: Its parameters have one dtype and one device.
@@ -34,84 +25,18 @@ class Adam:
     tensor([[0.5000, 0.5000]])
     """
 
+    kept = ("exp_avg", "exp_avg_sq")
+
     def __init__(
         self, module: nn.Module, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-5
     ) -> None:
-        self.named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        super().__init__(module)
         self.betas, self.eps = betas, eps
-        self._parameters = list(self.named.values())
-        kinds = {(p.dtype, p.device) for p in self._parameters}
-        if len(kinds) != 1:
-            got = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds)) or "none"
-            raise ValueError(
-                f"policy: expected trainable parameters of one dtype on one device, got {got}; "
-                "convert them with module.to(...)"
-            )
-        self._join()
         self.exp_avg, self.exp_avg_sq = (torch.zeros_like(self.vector) for _ in range(2))
-        self.steps = 0
 
-    @torch.no_grad()
-    def _join(self) -> None:
-        self.vector = torch.cat([p.reshape(-1) for p in self._parameters])
-        for parameter, part in zip(self._parameters, self._parts(self.vector), strict=True):
-            parameter.data = part
-        self._addresses = [p.data_ptr() for p in self._parameters]
-
-    def _parts(self, vector: Tensor) -> list[Tensor]:
-        """A vector's parts in the shapes of the parameters."""
-        parts = vector.split([p.numel() for p in self._parameters])
-        return [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
-
-    def gradient(self, loss: Tensor) -> Tensor:
-        """The gradient of a loss with respect to all parameters; 0 where it has none."""
-        grads = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
-        return torch.cat([grad.reshape(-1) for grad in grads])
-
-    @torch.no_grad()
-    def step(self, gradient: Tensor, learning_rate: float) -> None:
-        """Moves the parameters."""
-        if [p.data_ptr() for p in self._parameters] != self._addresses:
-            self._join()
+    def _move(self, gradient: Tensor, learning_rate: float) -> None:
         beta1, beta2 = self.betas
-        self.steps += 1
         self.exp_avg.lerp_(gradient, 1 - beta1)
         self.exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         root = self.exp_avg_sq.sqrt().div_((1 - beta2**self.steps) ** 0.5).add_(self.eps)
         self.vector.addcdiv_(self.exp_avg, root, value=-learning_rate / (1 - beta1**self.steps))
-
-    def state(self) -> Arrays:
-        """Copies of what is kept: "steps", and "exp_avg.actor.0.weight" and so on by parameter."""
-        arrays: Arrays = {"steps": np.array(self.steps)}
-        for kind in ("exp_avg", "exp_avg_sq"):
-            for name, part in zip(self.named, self._parts(getattr(self, kind)), strict=True):
-                arrays[f"{kind}.{name}"] = np.array(part.numpy(force=True))
-        return arrays
-
-    def load_state(self, arrays: Arrays) -> None:
-        """Goes back to what `state` gave.
-
-        Raises:
-            ValueError: It is the state of other parameters.
-        """
-        expected: dict[str, Any] = {name: array.shape for name, array in self.state().items()}
-        got = {name: array.shape for name, array in arrays.items()}
-        if got != expected:
-            names = sorted(
-                name for name in {*got, *expected} if got.get(name) != expected.get(name)
-            )
-            raise ValueError(
-                f"optimizer: expected the state of these parameters, got others, first {names[0]}; "
-                "make the same policy"
-            )
-        self.steps = int(arrays["steps"])
-        for kind in ("exp_avg", "exp_avg_sq"):
-            for name, part in zip(self.named, self._parts(getattr(self, kind)), strict=True):
-                part.copy_(torch.from_numpy(np.array(arrays[f"{kind}.{name}"])))
-
-
-def clip_norm_(gradient: Tensor, max_norm: float) -> Tensor:
-    """Shortens a gradient, in place, to a norm of at most `max_norm`; returns the norm it had."""
-    norm: Tensor = gradient.norm()
-    gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
-    return norm

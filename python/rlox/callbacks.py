@@ -1,7 +1,7 @@
 """Callbacks: what happens around the iterations of a training run."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,7 +25,11 @@ class Callback:
         """After each iteration, with the row that goes into `metrics.csv`."""
 
     def on_train_end(self, trainer: "Trainer") -> None:
-        """After the last iteration, also when an error ended the run."""
+        """After the last iteration and what it leaves behind, also when an error ended the run.
+
+        Callbacks that started are ended in the opposite order, each of them, whatever the others
+        raise.
+        """
 
 
 class FunctionCallback(Callback):
@@ -43,16 +47,35 @@ def as_callback(callback: Any) -> Callback:
     """A callback as it is, or a function as one.
 
     Raises:
-        TypeError: It is neither.
+        TypeError: It is neither; a class is none, its objects are.
     """
     if isinstance(callback, Callback):
         return callback
-    if callable(callback):
+    if callable(callback) and not isinstance(callback, type):
         return FunctionCallback(callback)
     raise TypeError(
-        f"callbacks: expected rlox.callbacks.Callback objects or functions of (trainer, metrics), "
-        f"got {type(callback).__name__}; derive it from Callback"
+        "callbacks: expected a list of rlox.callbacks.Callback objects or functions of (trainer, "
+        f"metrics), got {_named(callback)}; derive it from Callback, and pass an object of it"
     )
+
+
+def as_callbacks(callbacks: Any) -> list[Callback]:
+    """Each as `as_callback`.
+
+    Raises:
+        TypeError: One is no callback, or they are no sequence.
+    """
+    if not isinstance(callbacks, Iterable):
+        raise TypeError(
+            f"callbacks: expected a list, got {_named(callbacks)}; put it into square brackets"
+        )
+    return [as_callback(callback) for callback in callbacks]
+
+
+def _named(callback: Any) -> str:
+    if isinstance(callback, type):
+        return f"the class {callback.__name__}"
+    return type(callback).__name__
 
 
 class ProgressBar(Callback):

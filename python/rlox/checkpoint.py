@@ -5,6 +5,7 @@
     networks.safetensors      parameters and buffers by name
     optimizer.safetensors     what it keeps for each parameter
     normalizer.safetensors    left out where nothing is normalised
+    environment.safetensors   where native environments stand; left out where others do
 
 A member is any safetensors file, and the manifest is canonical JSON (sorted keys, an indent of 2, a
 newline at the end), so other programs can read and write both. Reading runs no code of the file's.
@@ -63,7 +64,7 @@ def write_checkpoint(
     >>> checkpoint.manifest["steps"], checkpoint.members["networks"]["w"]
     (7, array([1., 1.]))
     """
-    path = Path(path).resolve()
+    path = _folder(path).resolve()
     if path.exists() and not _is_checkpoint(path):
         raise FileExistsError(
             f"{path}: expected a checkpoint or nothing, got something else; choose another path"
@@ -108,6 +109,12 @@ def _is_checkpoint(path: Path) -> bool:
     return all(file.name == MANIFEST or file.suffix == ".safetensors" for file in path.iterdir())
 
 
+def _folder(path: object) -> Path:
+    if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
+        raise TypeError(f"path: expected the path of a folder, got {path!r}; pass a str or a Path")
+    return Path(path)
+
+
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Reads and checks a checkpoint.
 
@@ -117,50 +124,46 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
             and the section are named.
         ValueError: A newer rlox wrote it.
     """
-    path = Path(path)
+    path = _folder(path)
     if not path.exists():
         path = _beside(path, "previous") if _beside(path, "previous").exists() else path
     if not path.exists():
         raise FileNotFoundError(f"path: expected a checkpoint, {path} does not exist")
     manifest = _read_manifest(path / MANIFEST)
     members = {}
+    expect_keys(path / MANIFEST, "manifest", manifest, {"members": (dict,)})
     for name, about in manifest["members"].items():
         if not _NAME.fullmatch(name):
-            raise _corrupt(path / MANIFEST, "members", f"the name {name!r}")
+            raise corrupt(path / MANIFEST, "members", f"the name {name!r}")
+        expect_keys(path / MANIFEST, "members", about, {"bytes": (int,), "sha256": (str,)})
         file = path / f"{name}.safetensors"
         data = _read(file, name)
         if len(data) != about["bytes"]:
-            raise _corrupt(file, name, f"{len(data)} bytes instead of {about['bytes']}")
+            raise corrupt(file, name, f"{len(data)} bytes instead of {about['bytes']}")
         if hashlib.sha256(data).hexdigest() != about["sha256"]:
-            raise _corrupt(file, name, "another SHA-256 than the manifest says")
+            raise corrupt(file, name, "another SHA-256 than the manifest says")
         try:
             members[name] = safetensors.numpy.load(data)
         except safetensors.SafetensorError as error:
-            raise _corrupt(file, name, f"no safetensors ({error})") from error
+            raise corrupt(file, name, f"no safetensors ({error})") from error
     return Checkpoint(manifest, members)
 
 
-def expect_saved(what: str, saved: object, wanted: object, fix: str) -> None:
-    """A checkpoint is of what it is loaded into.
+def expect_keys(
+    file: Path, section: str, content: Any, kinds: Mapping[str, tuple[type, ...]]
+) -> None:
+    """A section is a dict with these keys, and values of exactly these types.
 
     Raises:
-        ValueError: It is of something else.
+        rlox.CorruptFileError: It is not; file and section are named.
     """
-    if saved != wanted:
-        raise ValueError(f"path: expected {what} {wanted}, got a checkpoint of {saved}; {fix}")
-
-
-def expect_code(what: str, given: object, needed: bool) -> None:
-    """What a checkpoint cannot hold is given.
-
-    Raises:
-        ValueError: It is needed and it is not given.
-    """
-    if needed and given is None:
-        raise ValueError(
-            f"{what}: expected what the trainer was made with, as a checkpoint holds no code, got "
-            f"None; pass {what}="
-        )
+    if not isinstance(content, dict):
+        raise corrupt(file, section, type(content).__name__)
+    for key, types in kinds.items():
+        if key not in content:
+            raise corrupt(file, section, f"no key {key!r}")
+        if type(content[key]) not in types:
+            raise corrupt(file, section, f"{content[key]!r} as {key!r}")
 
 
 def _read_manifest(file: Path) -> dict[str, Any]:
@@ -168,16 +171,16 @@ def _read_manifest(file: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise _corrupt(file, "manifest", f"no JSON ({error})") from error
+        raise corrupt(file, "manifest", f"no JSON ({error})") from error
     if not isinstance(manifest, dict) or "sha256" not in manifest:
-        raise _corrupt(file, "manifest", "no SHA-256 of it")
+        raise corrupt(file, "manifest", "no SHA-256 of it")
     digest = manifest.pop("sha256")
     content = _canonical(manifest)
     # Comparing the bytes, too, finds damage that JSON does not see, such as changed white space.
     if hashlib.sha256(content).hexdigest() != digest or (
         _canonical({**manifest, "sha256": digest}) != data
     ):
-        raise _corrupt(file, "manifest", "another SHA-256 than it says")
+        raise corrupt(file, "manifest", "another SHA-256 than it says")
     if manifest.get("format") != FORMAT:
         raise ValueError(
             f"{file}: expected format {FORMAT}, got {manifest.get('format')!r}, written by rlox "
@@ -194,10 +197,11 @@ def _read(file: Path, section: str) -> bytes:
     try:
         return file.read_bytes()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise _corrupt(file, section, "no such file") from error
+        raise corrupt(file, section, "no such file") from error
 
 
-def _corrupt(file: Path, section: str, got: str) -> CorruptFileError:
+def corrupt(file: Path, section: str, got: str) -> CorruptFileError:
+    """The error that names a file and the section of it that is not as rlox writes it."""
     return CorruptFileError(
         f"{file}, section {section}: expected what rlox wrote, got {got}; the file is damaged or "
         "not a checkpoint's, use another copy"

@@ -1,12 +1,30 @@
 """Distributions of actions. Samples come from a given generator, never from torch's global one."""
 
 import math
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class Distribution(Protocol):
+    """Of one action in each of N rows."""
+
+    def sample(self, generator: torch.Generator) -> Tensor:
+        """One action for each row."""
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """(N,), of whole actions."""
+
+    def entropy(self) -> Tensor:
+        """(N,), of whole actions."""
+
+    def mode(self) -> Tensor:
+        """The most probable actions."""
 
 
 class Categorical:
@@ -32,6 +50,56 @@ class Categorical:
     def mode(self) -> Tensor:
         """(N,), the most probable actions."""
         return self.log_probs.argmax(-1)
+
+
+class MultiCategorical:
+    """Independent components, each one of `counts[i]` values, from logits (N, sum(counts))."""
+
+    def __init__(self, logits: Tensor, counts: Sequence[int]) -> None:
+        self.components = [Categorical(part) for part in logits.split(list(counts), -1)]
+
+    def sample(self, generator: torch.Generator) -> Tensor:
+        """(N, k) int64."""
+        return torch.stack([part.sample(generator) for part in self.components], -1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """(N,), of the components together."""
+        pairs = zip(self.components, action.unbind(-1), strict=True)
+        return torch.stack([part.log_prob(said) for part, said in pairs]).sum(0)
+
+    def entropy(self) -> Tensor:
+        """(N,), of the components together."""
+        return torch.stack([part.entropy() for part in self.components]).sum(0)
+
+    def mode(self) -> Tensor:
+        """(N, k)."""
+        return torch.stack([part.mode() for part in self.components], -1)
+
+
+class Bernoulli:
+    """Independent components that are 1 with probability sigmoid(logits), logits (N, k)."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
+    def sample(self, generator: torch.Generator) -> Tensor:
+        """(N, k) int64."""
+        uniform = torch.empty_like(self.logits).uniform_(generator=generator)
+        return (uniform < self.logits.sigmoid()).long()
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """(N,), of the components together."""
+        signs = 2 * action.to(self.logits.dtype) - 1
+        return F.logsigmoid(signs * self.logits).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """(N,), of the components together."""
+        on, off = F.logsigmoid(self.logits), F.logsigmoid(-self.logits)
+        return -(on.exp() * on + off.exp() * off).sum(-1)
+
+    def mode(self) -> Tensor:
+        """(N, k) int64."""
+        return (self.logits > 0).long()
 
 
 class Gaussian:

@@ -60,6 +60,15 @@ class NativeEnv(gym.Env[Obs, Any]):
         self.metadata = {**self.metadata, "render_fps": frames_per_second(env_id)}
         self.render_mode = render_mode
         self._renderer = None if render_mode is None else Renderer(env_id, render_mode)
+        # Of the native environments only a noisy Acrobot draws when it is stepped.
+        self._steps_draw = env_kwargs.get("torque_noise_max", 0.0) > 0.0
+
+    def _lend_stream(self) -> None:
+        self._native.set_rng_states([streams.state_for_native(self.np_random)])
+
+    def _take_stream_back(self) -> None:
+        (stream,) = self._native.rng_states()
+        self.np_random.bit_generator.state = streams.state_for_numpy(stream)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -70,11 +79,9 @@ class NativeEnv(gym.Env[Obs, Any]):
             ValueError: Unknown or senseless options.
         """
         super().reset(seed=seed)
-        # Native environments draw only when they are reset, so this is all np_random has to follow.
-        self._native.set_rng_states([streams.state_for_native(self.np_random)])
+        self._lend_stream()
         obs = self._native.reset(None, *split_options(options, 1))
-        (stream,) = self._native.rng_states()
-        self.np_random.bit_generator.state = streams.state_for_numpy(stream)
+        self._take_stream_back()
         if self.render_mode == "human":
             self.render()
         return obs[0], {}
@@ -86,7 +93,11 @@ class NativeEnv(gym.Env[Obs, Any]):
             ValueError: An action outside the space, or an episode that is over or was never begun.
             TypeError: An action of another kind.
         """
+        if self._steps_draw:
+            self._lend_stream()
         obs, rewards, terminated, truncated, _ = self._native.step(np.asarray(action)[None])
+        if self._steps_draw:
+            self._take_stream_back()
         if self.render_mode == "human":
             self.render()
         return obs[0], float(rewards[0]), bool(terminated[0]), bool(truncated[0]), {}

@@ -1,12 +1,17 @@
 """Scores: full episodes in Gymnasium's own environments."""
 
-from collections.abc import Callable
-from typing import Any, Protocol, TypedDict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from rlox.settings import chosen_seed, flag, whole
+
+if TYPE_CHECKING:
+    from rlox.learner import Learner
 
 
 class Predictor(Protocol):
@@ -14,6 +19,36 @@ class Predictor(Protocol):
 
     def predict(self, obs: npt.NDArray[Any], deterministic: bool = True) -> npt.NDArray[Any]:
         """Actions (n, ...) as the environment takes them, for raw observations (n, ...)."""
+
+
+class SeededPredictor:
+    """A learner whose samples come from a seed, so that they neither differ from one evaluation to
+    the next nor move the learner's own stream.
+
+    Args:
+        learner: Decides on actions.
+        seed: Of the samples; environments made with this seed have other streams.
+    """
+
+    def __init__(self, learner: "Learner", seed: int) -> None:
+        self._learner = learner
+        # The spawn key keeps this stream apart from the environments', which have none.
+        self._stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
+
+    def predict(self, obs: npt.NDArray[Any], deterministic: bool = True) -> npt.NDArray[Any]:
+        """As `Learner.predict`, with this stream."""
+        return self._learner.predict(obs, deterministic, self._stream)
+
+
+def evaluation_seed(seed: int) -> int:
+    """The seed of the episodes that belong to a trainer's seed: always the same, and its own.
+
+    >>> evaluation_seed(1) == evaluation_seed(1) != evaluation_seed(2)
+    True
+    """
+    # The learner's streams are children 0, 1, ... of the same sequence.
+    stream = np.random.SeedSequence(seed, spawn_key=(2**32 - 1,))
+    return int(stream.generate_state(1)[0] >> 1)
 
 
 class EvaluationResult(TypedDict):
@@ -41,16 +76,18 @@ def evaluate(
     and no others. Taking the first `n_episodes` to finish would prefer short episodes.
 
     Args:
-        policy: Decides on actions.
+        policy: Decides on actions. Samples (`deterministic=False`) come from its own stream:
+            `Trainer.evaluate` is what makes them the same each time.
         env: An id in Gymnasium's registry, or a function that makes an environment.
         n_episodes: At least 1.
         seed: Environment i gets `seed + i`; None takes entropy from the operating system.
         deterministic: Passed to `policy.predict`.
         num_envs: How many environments play at once, at most.
-        env_kwargs: Passed to what makes the environments.
+        env_kwargs: Passed to what makes the environments; `make_vec`'s own modes are left out.
 
     Raises:
-        ValueError: `n_episodes` or `num_envs` below 1.
+        TypeError: An argument of another kind, such as an environment already made.
+        ValueError: A number below 1 or not whole, a negative seed, an unknown id.
 
     >>> class Left:
     ...     def predict(self, obs, deterministic=True):
@@ -59,11 +96,24 @@ def evaluate(
     >>> result["returns"]
     [11.0, 10.0, 9.0]
     """
-    for name, value in (("n_episodes", n_episodes), ("num_envs", num_envs)):
-        if value < 1:
-            raise ValueError(f"{name}: expected at least 1, got {value}; ask for one or more")
-    n = min(num_envs, n_episodes)
-    envs = _make(env, n, env_kwargs or {})
+    fix = "ask for one or more"
+    n_episodes = whole("n_episodes", n_episodes, 1, fix=fix)
+    n = min(whole("num_envs", num_envs, 1, fix=fix), n_episodes)
+    seed = None if seed is None else chosen_seed(seed)
+    deterministic = flag("deterministic", deterministic, fix="pass one of them")
+    if not hasattr(policy, "predict"):
+        raise TypeError(
+            f"policy: expected an object with predict(obs, deterministic), got "
+            f"{type(policy).__name__}; pass a trainer or a learner"
+        )
+    keywords: Mapping[str, Any] = {} if env_kwargs is None else env_kwargs
+    if not isinstance(keywords, Mapping):
+        raise TypeError(
+            f"env_kwargs: expected a dict of keywords or None, got {keywords!r}; pass a dict"
+        )
+    # How `make_vec` steps them for training is nothing to the episodes.
+    own = {"vectorization_mode", "autoreset_mode"}
+    envs = _make(env, n, {name: value for name, value in keywords.items() if name not in own})
     try:
         episodes = _play(policy, envs, n_episodes, seed, deterministic)
     finally:
@@ -78,14 +128,25 @@ def evaluate(
 
 
 def _make(
-    env: str | Callable[..., gym.Env[Any, Any]], n: int, env_kwargs: dict[str, Any]
+    env: str | Callable[..., gym.Env[Any, Any]], n: int, env_kwargs: Mapping[str, Any]
 ) -> VectorEnv[Any, Any, Any]:
     same_step = AutoresetMode.SAME_STEP
-    if callable(env):
-        make = env
-        return SyncVectorEnv([lambda: make(**env_kwargs)] * n, autoreset_mode=same_step)
-    vector_kwargs = {"autoreset_mode": same_step}
-    return gym.make_vec(env, n, "sync", vector_kwargs=vector_kwargs, **env_kwargs)
+    if isinstance(env, str):
+        vector_kwargs = {"autoreset_mode": same_step}
+        try:
+            return gym.make_vec(env, n, "sync", vector_kwargs=vector_kwargs, **env_kwargs)
+        except gym.error.DependencyNotInstalled:
+            raise
+        except gym.error.Error as error:
+            raise ValueError(
+                f"env: expected an id in Gymnasium's registry, got {env!r}; {error}"
+            ) from error
+    if not callable(env):
+        raise TypeError(
+            f"env: expected an id or a function that makes an environment, got "
+            f"{type(env).__name__}; pass what makes it"
+        )
+    return SyncVectorEnv([lambda: env(**env_kwargs)] * n, autoreset_mode=same_step)
 
 
 def _play(

@@ -1,17 +1,23 @@
 """NaN and infinity end a run, with a message that says where they came from."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from rlox._rlox import RolloutBuffer
+
+_ENVIRONMENT = "look at the environment's dynamics"
+_POLICY = "go back to a checkpoint, and lower learning_rate or normalise observations and rewards"
+_FIXES = {"obs": _ENVIRONMENT, "rewards": _ENVIRONMENT}
 
 
 def refuse_nan(name: str, array: npt.NDArray[Any], steps_before: int) -> None:
     """Names the step and the environment of the first number that is not finite.
 
     Args:
-        name: What `array` is.
+        name: What `array` is: "obs", "rewards", or something that the policy said.
         array: (T, N, ...).
         steps_before: Steps that each environment made before those of `array`.
 
@@ -21,16 +27,65 @@ def refuse_nan(name: str, array: npt.NDArray[Any], steps_before: int) -> None:
     >>> refuse_nan("rewards", np.array([[0.0, 1.0], [np.inf, 0.0]]), steps_before=40)
     Traceback (most recent call last):
     FloatingPointError: rewards: expected finite numbers, got inf from environment 0 at its step \
-41; look at the environment's dynamics, or at the policy where it is values
+41; look at the environment's dynamics
     """
     finite = np.isfinite(array)
     if not finite.all():
         t, env, *rest = np.argwhere(~finite)[0]
         raise FloatingPointError(
             f"{name}: expected finite numbers, got {array[(t, env, *rest)]} from environment {env} "
-            f"at its step {steps_before + t}; look at the environment's dynamics, or at the policy "
-            "where it is values"
+            f"at its step {steps_before + t}; {_FIXES.get(name, _POLICY)}"
         )
+
+
+def refuse_nan_rollout(
+    buffer: RolloutBuffer,
+    last_values: npt.NDArray[np.float32],
+    final_values: npt.NDArray[np.float32] | None,
+    steps_before: int,
+) -> None:
+    """As `refuse_nan`, for all that advantages are computed from.
+
+    Args:
+        buffer: Filled.
+        last_values: (N,), of `buffer.last_obs`.
+        final_values: (k,), of `buffer.final_obs`; None where no episode was truncated.
+        steps_before: Steps that each environment made before those in the buffer.
+
+    Raises:
+        FloatingPointError: Something is not finite.
+    """
+    for name in ("obs", "rewards", "log_probs", "values"):
+        refuse_nan(name, getattr(buffer, name), steps_before)
+    if final_values is not None:
+        rows = np.zeros((buffer.n_steps, buffer.num_envs), final_values.dtype)
+        rows.flat[buffer.final_index] = final_values
+        refuse_nan("final_values", rows, steps_before)
+    refuse_nan("last_values", last_values[None], steps_before + buffer.n_steps)
+
+
+def refuse_nan_policy(
+    said: Iterable[npt.NDArray[Any]], parameters: Mapping[str, npt.NDArray[Any]], step: int
+) -> None:
+    """Says whether NaN or infinity from the policy is why a step was refused.
+
+    Args:
+        said: Actions, log_probs and values, (N, ...) each, as far as the policy said them.
+        parameters: The policy's, by name.
+        step: Steps that each environment had made.
+
+    Raises:
+        FloatingPointError: It is.
+    """
+    for name, array in zip(("actions", "log_probs", "values"), said, strict=False):
+        if array.ndim:
+            refuse_nan(name, array[None], step)
+    for name, array in parameters.items():
+        if not np.isfinite(array).all():
+            raise FloatingPointError(
+                f"{name}: expected finite numbers, got NaN or infinity in this parameter of the "
+                f"policy, which then failed for all environments at their step {step}; {_POLICY}"
+            )
 
 
 def refuse_spoiled(losses: Mapping[str, float], timesteps: int) -> None:

@@ -1,15 +1,16 @@
 """`ForeignVecEnv`: any Gymnasium vector environment, made ready for rollouts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector.async_vector_env import AsyncState
 
 from rlox import spaces, streams
-from rlox._rlox import Normalizer, RolloutBuffer
+from rlox._rlox import ClosedError, Normalizer, RolloutBuffer
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
@@ -27,12 +28,14 @@ class ForeignVecEnv(Wrapper):
     those of `RolloutEnv`; `reset`, `step`, `render` and `close` are the wrapped environment's.
 
     Args:
-        env: In SAME_STEP mode.
+        env: In the autoreset mode that `metadata["autoreset_mode"]` names. Without one it is taken
+            to be in NEXT_STEP mode, with a warning, as Gymnasium's own wrappers do. In DISABLED
+            mode it must reset by `options["reset_mask"]`.
         seed: For the first reset, environment i gets `seed + i`; None lets the environment choose.
 
     Raises:
         TypeError: Not a vector environment, or spaces other than those above.
-        ValueError: Another autoreset mode.
+        ValueError: The metadata names no autoreset mode of Gymnasium's.
 
     Example:
         >>> same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
@@ -47,13 +50,7 @@ class ForeignVecEnv(Wrapper):
 
     def __init__(self, env: VectorEnv[Array, Any, Array], seed: int | None = None) -> None:
         super().__init__(env)
-        mode = env.metadata.get("autoreset_mode")
-        if mode is not AutoresetMode.SAME_STEP:
-            raise ValueError(
-                f"env: expected autoreset mode SAME_STEP, got {getattr(mode, 'name', mode)}; make "
-                "it with gymnasium.make_vec(id, n, vectorization_mode='sync', "
-                "vector_kwargs={'autoreset_mode': AutoresetMode.SAME_STEP})"
-            )
+        self._mode = _autoreset_mode(env)
         if not isinstance(env.single_observation_space, gym.spaces.Box):
             raise TypeError(
                 f"observation space: expected Box, got {env.single_observation_space}; flatten "
@@ -63,6 +60,9 @@ class ForeignVecEnv(Wrapper):
         self._seed: int | Sequence[int | None] | None = seed
         self._obs: Array | None = None
         self._steps = 0
+        self._failed = self._closed = False
+        # Whose episode is over and not reset yet: what NEXT_STEP environments do by themselves.
+        self._ended = np.zeros(self.num_envs, np.bool_)
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, np.int64)
         self._finished: list[tuple[Array, Array]] = []
@@ -84,29 +84,90 @@ class ForeignVecEnv(Wrapper):
         """The wrapped environment's `reset`; the episodes it cuts are not counted."""
         if seed is not None:
             self._seed, self._action_stream = seed, None
+        self._expect_open()
         masked = None if options is None else options.get("reset_mask")
-        obs, infos = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]  # Gymnasium's own environments take sequences too
+        obs, infos = self._guarded(self.env.reset, seed=seed, options=options)
         self._obs = self._checked("observations", np.asarray(obs))
         reset = slice(None) if masked is None else masked
-        self._returns[reset], self._lengths[reset] = 0.0, 0
+        self._returns[reset], self._lengths[reset], self._ended[reset] = 0.0, 0, False
         return obs, infos
 
     def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """The wrapped environment's `step`.
 
         Raises:
-            ValueError: Observations or rewards that are not finite, with the environment and step.
+            rlox.ClosedError: After `close`.
+            TypeError: Actions of another kind; nothing has moved then.
+            ValueError: A call before the first reset; actions of another shape, out of range or not
+                finite, before anything has moved; observations or rewards that are not finite, with
+                the environment and step;
+                an environment that does not reset as its autoreset mode says.
+            RuntimeError: A worker process of an asynchronous environment has died. What an
+                environment raises in a worker is raised here.
         """
-        obs, rewards, terminated, truncated, infos = self.env.step(actions)
+        self._expect_open()
+        if self._obs is None:
+            raise ValueError(
+                "step: expected environments that have been reset, got a call before; reset first"
+            )
+        spaces.expect_actions(self.single_action_space, actions, self.num_envs)
+        answer = self._guarded(self.env.step, actions)
+        obs, rewards, terminated, truncated, infos = answer
         self._steps += 1
         self._obs = self._checked("observations", np.asarray(obs))
-        self._returns += self._checked("rewards", np.asarray(rewards, np.float64))
-        self._lengths += 1
-        done = terminated | truncated
+        gained = self._checked("rewards", np.asarray(rewards, np.float64))
+        done = np.asarray(terminated, np.bool_) | np.asarray(truncated, np.bool_)
+        if self._mode is AutoresetMode.NEXT_STEP and self._ended.any():
+            self._check_resets(gained, done)
+        self._returns += gained
+        self._lengths += ~self._ended
         if done.any():
             self._finished.append((self._returns[done], self._lengths[done]))
             self._returns[done], self._lengths[done] = 0.0, 0
+        if self._mode is not AutoresetMode.SAME_STEP:
+            self._ended = done
         return obs, rewards, terminated, truncated, infos
+
+    def _expect_open(self) -> None:
+        if self._closed:
+            raise ClosedError("env: expected an open one, got a closed one; make a new one")
+
+    def close(self, **kwargs: Any) -> None:
+        """Closes the wrapped environment; after a failure, workers are ended without waiting."""
+        self._closed = True
+        inner = self.unwrapped
+        if self._failed and isinstance(inner, AsyncVectorEnv) and not inner.closed:
+            # Gymnasium's own `close` would wait for answers that may never come.
+            for process in inner.processes:
+                process.terminate()
+            inner._state = AsyncState.DEFAULT
+            kwargs["terminate"] = True
+        self.env.close(**kwargs)
+
+    def _guarded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Calls the wrapped environment and remembers whether it failed."""
+        try:
+            return call(*args, **kwargs)
+        except BaseException as error:
+            self._failed = True
+            if isinstance(error, EOFError | ConnectionError):
+                raise RuntimeError(
+                    f"env: expected living worker processes, got one that died at step "
+                    f"{self._steps + 1}; look at its output, and whether memory ran out"
+                ) from error
+            raise
+
+    def _check_resets(self, rewards: Array, done: Flags) -> None:
+        """Refuses a step after an end that was no reset: its transition would be left out."""
+        wrong = self._ended & (done | (rewards != 0))
+        if wrong.any():
+            i = int(wrong.argmax())
+            end = "an end" if done[i] else "no end"
+            raise ValueError(
+                f"env: expected environment {i} to reset at step {self._steps}, as its episode was "
+                f"over (autoreset mode NEXT_STEP), with reward 0 and no end, got {rewards[i]} and "
+                f"{end}; set metadata['autoreset_mode'] to what is true"
+            )
 
     def begin_rollout(
         self,
@@ -118,8 +179,11 @@ class ForeignVecEnv(Wrapper):
         fresh = self._obs is None or seed is not None
         if fresh:
             self.reset(seed=self._seed if seed is None else seed)
+        elif self._mode is AutoresetMode.DISABLED and self._ended.any():
+            self._restart(np.array(self._obs))
         assert self._obs is not None
-        buffer.begin(self._obs, fresh, normalizer)
+        ended = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
+        buffer.begin(self._obs, fresh, normalizer, ended)
 
     def step_rollout(
         self,
@@ -133,16 +197,22 @@ class ForeignVecEnv(Wrapper):
         """Stores row `t`, steps, stores what came back; see `RolloutEnv`.
 
         Raises:
-            ValueError: Also for observations or rewards that are not finite, and for a truncated
-                episode without its final observation.
+            ValueError: Also for observations or rewards that are not finite, for a truncated
+                episode without its final observation, and for environments that do not reset as
+                their autoreset mode says.
+            RuntimeError: As `step`.
         """
         sent = spaces.sent_actions(self.single_action_space, actions, self.num_envs)
         self._check_turn(buffer, t, log_probs=log_probs, values=values)
         obs, rewards, terminated, truncated, infos = self.step(sent)
         final_obs = None
-        cut = truncated & ~terminated
-        if cut.any():
-            final_obs = self._final_obs(np.asarray(obs), cut, infos)
+        if self._mode is AutoresetMode.SAME_STEP:
+            cut = truncated & ~terminated
+            if cut.any():
+                final_obs = self._final_obs(np.asarray(obs), cut, infos)
+        elif self._mode is AutoresetMode.DISABLED and self._ended.any():
+            final_obs = np.array(obs)
+            obs = self._restart(final_obs)
         said = (actions, log_probs, values)
         flags = (terminated, truncated)
         buffer.record(t, *said, obs, rewards, *flags, final_obs, normalizer)
@@ -160,6 +230,25 @@ class ForeignVecEnv(Wrapper):
                     f"{name}: expected shape ({self.num_envs},), got {np.shape(array)}; pass one "
                     "number per environment"
                 )
+
+    def _restart(self, before: Array) -> Array:
+        """Starts new episodes where one is over; the observations after it."""
+        mask = self._ended.copy()
+        try:
+            after = np.asarray(self.reset(options={"reset_mask": mask})[0])
+            kept = np.array_equal(after[~mask], before[~mask])
+        except TypeError as error:
+            raise self._no_reset_mask(f"{type(error).__name__}: {error}") from error
+        if not kept:
+            raise self._no_reset_mask("other observations of the rest")
+        return after
+
+    def _no_reset_mask(self, got: str) -> ValueError:
+        return ValueError(
+            "env: expected that in autoreset mode DISABLED, reset(options={'reset_mask': mask}) "
+            f"resets the chosen environments and leaves the rest, got {got}; make it with another "
+            "autoreset mode"
+        )
 
     def _final_obs(self, obs: Array, cut: Flags, infos: dict[str, Any]) -> Array:
         """The true last observations in the rows of `cut`."""
@@ -191,3 +280,20 @@ class ForeignVecEnv(Wrapper):
             np.concatenate([np.empty(0), *returns]),
             np.concatenate([np.empty(0, np.int64), *lengths]),
         )
+
+
+def _autoreset_mode(env: VectorEnv[Array, Any, Array]) -> AutoresetMode:
+    mode = env.metadata.get("autoreset_mode")
+    if mode is None:
+        gym.logger.warn(
+            f"{env} has no metadata['autoreset_mode']: rlox takes it to be NEXT_STEP, as Gymnasium "
+            "does. Set it to the member of gymnasium.vector.AutoresetMode that is true."
+        )
+        return AutoresetMode.NEXT_STEP
+    try:
+        return AutoresetMode(mode)
+    except ValueError as error:
+        raise ValueError(
+            "env: expected a member of gymnasium.vector.AutoresetMode in "
+            f"metadata['autoreset_mode'], got {mode!r}; set it to what the environment does"
+        ) from error

@@ -1,15 +1,22 @@
 """`Learner`: what an algorithm on some backend must do for a trainer. Needs no tensor library."""
 
 from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from rlox._rlox import ClosedError, Normalizer
+from rlox.rollout import RolloutEnv
+
 # The parts of a state that are arrays: the members of a checkpoint.
-MEMBERS = ("networks", "optimizer", "normalizer")
+MEMBERS = ("networks", "optimizer", "normalizer", "environment")
 Arrays = dict[str, npt.NDArray[Any]]
+Stream = np.random.Generator
 
 
 @dataclass
@@ -20,6 +27,8 @@ class LearnerState:
         networks: Parameters and buffers by their names in torch's sense, "actor.0.weight".
         optimizer: What it keeps for each parameter: "exp_avg.actor.0.weight" and so on.
         normalizer: What `rlox.Normalizer.state` gives; empty without one.
+        environment: What `VecEnv.get_state` gives; empty for environments that cannot tell, and
+            before the first reset.
         counters: Steps, updates, finished episodes.
         streams: Random streams by name, as `stream_state` gives them.
     """
@@ -27,6 +36,7 @@ class LearnerState:
     networks: Arrays
     optimizer: Arrays
     normalizer: Arrays
+    environment: Arrays
     counters: dict[str, Any]
     streams: dict[str, dict[str, Any]]
 
@@ -61,14 +71,34 @@ class Learner(Protocol):
             FloatingPointError: NaN or infinity, with the tensor, the step and the environment.
         """
 
-    def predict(self, obs: npt.ArrayLike, deterministic: bool = True) -> npt.NDArray[Any]:
-        """Actions as the environment takes them, for one observation or a batch."""
+    def predict(
+        self, obs: npt.ArrayLike, deterministic: bool = True, stream: Stream | None = None
+    ) -> npt.NDArray[Any]:
+        """Actions as the environment takes them, for one observation or a batch.
+
+        Args:
+            obs: (*obs_shape) or (n, *obs_shape), raw.
+            deterministic: Greedy actions rather than samples.
+            stream: Decides the samples; None: a stream of the learner's own, which goes on.
+
+        Raises:
+            TypeError: No array of real numbers; a policy that cannot be greedy.
+            ValueError: Another shape, or numbers that are not finite.
+        """
 
     def state(self) -> LearnerState:
-        """A copy of everything, between two iterations."""
+        """A copy of everything, between two iterations; of environments, where they can tell.
+
+        Episodes that have ended are in it, even those of an iteration that was cut short.
+        """
 
     def load_state(self, state: LearnerState) -> None:
-        """Goes back to a state of a learner with the same config and spaces."""
+        """Goes back to a state of a learner with the same config and spaces.
+
+        Raises:
+            ValueError: It is of another learner, or damaged; the message begins with the name of
+                the part. Nothing has changed then.
+        """
 
 
 @dataclass
@@ -93,6 +123,11 @@ class EpisodeStatistics:
         self.returns.extend(returns.tolist())
         self.lengths.extend(lengths.tolist())
 
+    def drain(self, env: RolloutEnv) -> None:
+        """Takes in those that ended since the last time; closed environments have none left."""
+        with suppress(ClosedError):
+            self.add(*env.drain_episodes())
+
     @property
     def mean_return(self) -> float:
         """NaN before the first episode has finished."""
@@ -107,11 +142,21 @@ class EpisodeStatistics:
         """What JSON can hold of it."""
         return {"count": self.count, "returns": [*self.returns], "lengths": [*self.lengths]}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Goes back to what `state` gave."""
-        self.count = int(state["count"])
-        self.returns = deque(map(float, state["returns"]), maxlen=100)
-        self.lengths = deque(map(int, state["lengths"]), maxlen=100)
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Goes back to what `state` gave.
+
+        Raises:
+            ValueError: It is something else. Nothing has changed then.
+        """
+        try:
+            count = int(state["count"])
+            returns, lengths = [*map(float, state["returns"])], [*map(int, state["lengths"])]
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise _damaged("counters", "the episodes' count, returns and lengths", state) from error
+        if not len(returns) == len(lengths) == min(count, 100):
+            raise _damaged("counters", "the last 100 episodes' returns and lengths", state)
+        self.count = count
+        self.returns, self.lengths = deque(returns, maxlen=100), deque(lengths, maxlen=100)
 
 
 def stream_state(stream: np.random.Generator) -> dict[str, Any]:
@@ -126,9 +171,112 @@ def stream_state(stream: np.random.Generator) -> dict[str, Any]:
     return {**state, "state": {key: str(value) for key, value in state["state"].items()}}
 
 
-def stream_from_state(state: dict[str, Any]) -> np.random.Generator:
-    """A NumPy stream that goes on where `stream_state` was called."""
+def stream_from_state(state: Mapping[str, Any]) -> np.random.Generator:
+    """A NumPy stream that goes on where `stream_state` was called.
+
+    Raises:
+        ValueError: `state` is nothing that it gave.
+    """
     bits = np.random.PCG64(0)
-    numbers = {key: int(value) for key, value in state["state"].items()}
-    bits.state = dict(state, state=numbers)  # type: ignore[assignment]  # NumPy checks it
+    try:
+        numbers = {key: int(value) for key, value in state["state"].items()}
+        bits.state = dict(state, state=numbers)  # type: ignore[assignment]  # NumPy checks it
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise _damaged("streams", "a PCG64's state", state) from error
     return np.random.Generator(bits)
+
+
+def streams_from_states(
+    states: Mapping[str, Any], names: Iterable[str]
+) -> dict[str, np.random.Generator]:
+    """The streams of these names.
+
+    Raises:
+        ValueError: Others are there, or one is missing or damaged.
+    """
+    if {*states} != {*names}:
+        raise _damaged("streams", f"those of {', '.join(names)}", [*states])
+    return {name: stream_from_state(state) for name, state in states.items()}
+
+
+def counts_from_state(
+    counters: Mapping[str, Any], names: Iterable[str]
+) -> tuple[list[int], EpisodeStatistics]:
+    """The counts of these names, and the episodes.
+
+    Raises:
+        ValueError: One is missing or not a count.
+    """
+    counts = [counters.get(name) for name in names]
+    plain = [count for count in counts if type(count) is int and count >= 0]
+    if len(plain) != len(counts):
+        raise _damaged("counters", f"counts of {', '.join(names)}", counters)
+    episodes = EpisodeStatistics()
+    episodes.load_state(counters.get("episodes", {}))
+    return plain, episodes
+
+
+def make_normalizer(
+    config: Any, observation_space: gym.Space[Any], arrays: Arrays | None = None
+) -> Normalizer | None:
+    """A normaliser of what the config says, None for nothing.
+
+    Args:
+        config: Has `num_envs`, `gamma`, `normalize_obs` and `normalize_reward`.
+        observation_space: Of one environment.
+        arrays: The statistics to start with, as `Normalizer.state` gives them; None for none.
+
+    Raises:
+        ValueError: `arrays` do not fit.
+    """
+    obs, reward = config.normalize_obs, config.normalize_reward
+    if not obs and not reward:
+        if arrays:
+            raise _damaged("normalizer", "nothing, as nothing is normalised", [*arrays])
+        return None
+    shape = observation_space.shape or ()
+    made = Normalizer(config.num_envs, shape, obs=obs, reward=reward, gamma=config.gamma)
+    if arrays is not None:
+        try:
+            made.load_state(arrays)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"normalizer: {error}") from error
+    return made
+
+
+def environment_state(env: RolloutEnv) -> Arrays:
+    """What the environments remember; empty if they cannot tell, or are closed."""
+    with suppress(ClosedError):
+        return dict(env.get_state()) if hasattr(env, "get_state") else {}
+    return {}
+
+
+def restore_environment(env: RolloutEnv, arrays: Arrays) -> bool:
+    """Puts environments back where `environment_state` found them, if they can and it could.
+
+    Raises:
+        ValueError: The arrays are others'; nothing has changed then.
+    """
+    if not arrays or not hasattr(env, "set_state"):
+        return False
+    try:
+        env.set_state(arrays)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"environment: {error}") from error
+    return True
+
+
+def explained_variance(values: npt.NDArray[Any], returns: npt.NDArray[Any]) -> float:
+    """1 - Var(returns - values) / Var(returns): 1 for perfect values; NaN where returns are equal.
+
+    >>> explained_variance(np.array([1.0, 2.0]), np.array([1.0, 3.0]))
+    0.75
+    """
+    spread = returns.var()
+    return float(1 - (returns - values).var() / spread) if spread > 0 else float("nan")
+
+
+def _damaged(part: str, expected: str, got: object) -> ValueError:
+    shown = repr(got)
+    shown = shown if len(shown) <= 200 else f"{shown[:200]}..."
+    return ValueError(f"{part}: expected {expected}, got {shown}; use what `state` gave")

@@ -44,10 +44,17 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._columns: list[str] = []
+        if (path / "metrics.csv").exists():
+            with open(path / "metrics.csv", newline="") as file:
+                self._columns = next(csv.reader(file), [])
 
     @classmethod
     def make(cls, root: str | os.PathLike[str], env: str, algorithm: str, seed: int) -> "RunFolder":
-        """Makes a new folder `<root>/<env>/<algorithm>/<time>-<seed>`."""
+        """Makes a new folder `<root>/<env>/<algorithm>/<time>-<seed>`.
+
+        Raises:
+            OSError: The folder cannot be made.
+        """
         parent = Path(root) / re.sub(r"[^\w.+-]+", "-", env) / algorithm
         parent.mkdir(parents=True, exist_ok=True)
         name = f"{datetime.now():%Y%m%d-%H%M%S}-{seed}"
@@ -74,6 +81,10 @@ class RunFolder:
         Raises:
             ValueError: A metric that the first row did not have.
         """
+        if unknown := [name for name in metrics if self._columns and name not in self._columns]:
+            raise ValueError(
+                f"metrics: expected those of the first row, got {unknown[0]!r}; log it in every row"
+            )
         # Opened each time: a run can be watched, a killed one loses nothing, nothing stays open.
         with open(self.path / "metrics.csv", "a", newline="") as file:
             if not self._columns:
@@ -89,6 +100,29 @@ class RunFolder:
             plot_curve(self.path / "metrics.csv", self.path / "curve.png", title)
         except ModuleNotFoundError as error:
             _log.warning("no curve.png: %s", error)
+
+
+def expect_root(root: Any) -> Path | None:
+    """Where run folders can be made, or None for nowhere. Nothing is made yet.
+
+    Raises:
+        TypeError: It is no path.
+        ValueError: It is, or lies below, something that is no folder or cannot be written.
+    """
+    if root is None:
+        return None
+    expected = "runs_dir: expected a folder to make run folders in, or None"
+    if not isinstance(root, str | os.PathLike) or not isinstance(os.fspath(root), str):
+        raise TypeError(f"{expected}, got {root!r}; pass a str or a pathlib.Path")
+    path = Path(root)
+    there = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
+    usable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    if "\0" in os.fspath(root):
+        raise ValueError(f"{expected}, got {root!r}, which no system has; pass another path")
+    if not usable:
+        why = "cannot be written" if there.is_dir() else "is no folder"
+        raise ValueError(f"{expected}, got {root!r}, where {there} {why}; pass another path")
+    return path
 
 
 def versions() -> dict[str, str]:

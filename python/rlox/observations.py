@@ -20,12 +20,13 @@ def as_batch(
         float32 (n, *shape), and True if `obs` was one observation.
 
     Raises:
-        ValueError: Another shape, or numbers that are not finite.
+        TypeError: No array of real numbers.
+        ValueError: Another shape, or numbers that are not finite in float32.
 
     >>> as_batch([1.0, 2.0], (2,))
     (array([[1., 2.]], dtype=float32), True)
     """
-    raw = np.array(obs, np.float32)
+    raw = _real_numbers(obs)
     single = raw.shape == shape
     rows = raw[None] if single else raw
     if rows.shape[1:] != shape or rows.ndim == 0:
@@ -36,3 +37,20 @@ def as_batch(
     if not np.isfinite(rows).all():
         raise ValueError("obs: expected finite numbers, got NaN or infinity; look at their source")
     return (rows if normalizer is None else normalizer.normalize_obs(rows)), single
+
+
+def _real_numbers(obs: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """A float32 copy. Numbers too large for float32 become infinite."""
+    expected = "obs: expected an array of real numbers"
+    try:
+        array = np.asarray(obs)
+    except (TypeError, ValueError, RuntimeError) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TypeError(
+            f"{expected}, got {type(obs).__name__} that NumPy cannot make one of ({why}); give all "
+            "rows the same length, and copy tensors to the CPU with .detach().cpu()"
+        ) from error
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{expected}, got dtype {array.dtype}; convert it to float32")
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
 import gymnasium as gym
@@ -10,18 +9,14 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rlox.distributions import Categorical, Gaussian
+from rlox import settings
+from rlox.distributions import Bernoulli, Categorical, Distribution, Gaussian, MultiCategorical
+from rlox.networks import ACTIVATIONS, mlp
+from rlox.torch_state import evaluating
 
 PolicyLike: TypeAlias = nn.Module | Callable[[gym.Space[Any], gym.Space[Any]], nn.Module] | None
 # The settings that choose and shape a built-in policy.
 SHAPE_SETTINGS = ("use_sde", "net_arch", "activation", "ortho_init", "log_std_init", "full_std")
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
-    "elu": nn.ELU,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-}
 
 
 class ActorCritic(Protocol):
@@ -31,7 +26,7 @@ class ActorCritic(Protocol):
     |---|---|---|---|
     | obs | (N, *obs_shape) | float32 | observations, normalised where the trainer normalises |
     | mask | (N, n) | bool | Discrete only: True where an action is allowed; None allows all |
-    | action | (N, *action_shape) | int64, float32 | Discrete counts from 0; Box is unclipped |
+    | action | (N, *action_shape) | int64, float32 | integers count from 0; Box is unclipped |
     | log_prob | (N,) | float32 | log-probability (or -density) of the whole action |
     | entropy | (N,) | float32 | of the distribution at each observation |
     | value | (N,) | float32 | of each observation; (N, 1) is refused |
@@ -85,10 +80,22 @@ def check_policy(
     module: Any = policy  # mypy takes a module's methods for tensors
     device = next((p.device for p in policy.parameters()), torch.device("cpu"))
     obs = torch.zeros(2, *(observation_space.shape or ()), device=device)
-    with torch.no_grad():
-        action, log_prob, entropy = module.get_action_and_logprob(obs)
-        again = module.get_action_and_logprob(obs, action=action)[1]
-        said = {"log_prob": log_prob, "entropy": entropy, "value": module.get_value(obs)}
+    try:
+        with torch.no_grad(), evaluating(policy):
+            action, log_prob, entropy = module.get_action_and_logprob(obs)
+            again = module.get_action_and_logprob(obs, action=action)[1]
+            said = {"log_prob": log_prob, "entropy": entropy, "value": module.get_value(obs)}
+            if hasattr(module, "act"):
+                _, said["log_prob of act"], said["value of act"] = module.act(obs)
+    except Exception as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            "policy: expected get_action_and_logprob(obs, mask=None, action=None) to give action, "
+            "log_prob and entropy, of a given action too, get_value(obs) to give values, and "
+            "act(obs), if there is one, action, log_prob and value, for float32 observations; "
+            f"{type(policy).__name__} failed with {type(error).__name__}: {error}; see "
+            "rlox.policies.ActorCritic"
+        ) from error
     said["log_prob of a given action"] = again
     integer = not isinstance(action_space, spaces.Box)
     expected = ((2, *(action_space.shape or ())), torch.int64 if integer else torch.float32)
@@ -102,26 +109,6 @@ def check_policy(
             )
 
 
-def mlp(
-    sizes: Sequence[int], activation: type[nn.Module], head_gain: float, ortho_init: bool
-) -> nn.Sequential:
-    """Linear layers of these sizes with activations between them.
-
-    With `ortho_init`, weights are orthogonal with gain sqrt(2), the last layer's with `head_gain`,
-    and biases 0; without, they start as torch's linear layers do.
-    """
-    layers: list[nn.Module] = []
-    for width_in, width_out in pairwise(sizes):
-        layers += [nn.Linear(width_in, width_out), activation()]
-    net = nn.Sequential(*layers[:-1])
-    if ortho_init:
-        linear = [layer for layer in net if isinstance(layer, nn.Linear)]
-        for layer in linear:
-            nn.init.orthogonal_(layer.weight, head_gain if layer is linear[-1] else math.sqrt(2))
-            nn.init.zeros_(layer.bias)
-    return net
-
-
 def _flat(obs: Tensor) -> Tensor:
     return obs if obs.dim() == 2 else obs.reshape(len(obs), -1)
 
@@ -129,12 +116,13 @@ def _flat(obs: Tensor) -> Tensor:
 class MlpPolicy(nn.Module):
     """An actor and a critic, two MLPs without a common layer: the built-in `ActorCritic`.
 
-    Discrete actions are categorical. Box actions are Gaussian around the actor's output, with a
-    standard deviation that does not depend on the state; `log_std` is a parameter.
+    Discrete actions are categorical, the components of MultiDiscrete ones independently so, and
+    those of MultiBinary ones are independently 0 or 1. Box actions are Gaussian around the actor's
+    output, with a standard deviation that does not depend on the state; `log_std` is a parameter.
 
     Args:
         observation_space: Box of any shape; flattened.
-        action_space: Discrete, or Box of one dimension.
+        action_space: Discrete, MultiDiscrete, MultiBinary or Box, of any shape.
         net_arch: Widths of the hidden layers.
         activation: "tanh", "relu", "elu", "gelu" or "silu".
         ortho_init: Orthogonal initial weights with the gains that PPO is known to need.
@@ -167,45 +155,60 @@ class MlpPolicy(nn.Module):
                 f"observation space: expected Box, got {observation_space}; flatten it with "
                 "gymnasium.wrappers.FlattenObservation, or pass a policy of your own"
             )
-        if activation not in ACTIVATIONS:
-            raise ValueError(
-                f"activation: expected one of {', '.join(ACTIVATIONS)}, got {activation!r}"
-            )
-        sizes = [math.prod(observation_space.shape), *net_arch]
-        self.discrete = isinstance(action_space, spaces.Discrete)
-        if isinstance(action_space, spaces.Discrete):
-            outputs = int(action_space.n)
-        elif isinstance(action_space, spaces.Box) and len(action_space.shape) == 1:
-            outputs = action_space.shape[0]
-            self.log_std = nn.Parameter(torch.full((outputs,), float(log_std_init)))
-        else:
-            raise ValueError(
-                f"action space: expected Discrete or a Box of one dimension, got {action_space}; "
-                "flatten it in a wrapper, or pass a policy of your own"
-            )
-        kind = ACTIVATIONS[activation]
-        self.actor = mlp([*sizes, outputs], kind, 0.01, ortho_init)
-        self.critic = mlp([*sizes, 1], kind, 1.0, ortho_init)
+        layer = ACTIVATIONS[settings.text("activation", activation, tuple(ACTIVATIONS))]
+        sizes = [math.prod(observation_space.shape), *settings.whole_numbers("net_arch", net_arch)]
+        self.action_shape = tuple(action_space.shape or ())
+        self.counts: list[int] = []
+        match action_space:
+            case spaces.Discrete():
+                self.kind, outputs = "categorical", int(action_space.n)
+            case spaces.MultiDiscrete():
+                self.counts = action_space.nvec.ravel().tolist()
+                self.kind, outputs = "categoricals", sum(self.counts)
+            case spaces.MultiBinary():
+                self.kind, outputs = "bernoulli", math.prod(self.action_shape)
+            case spaces.Box():
+                self.kind, outputs = "gaussian", math.prod(self.action_shape)
+                self.log_std = nn.Parameter(torch.full((outputs,), float(log_std_init)))
+            case _:
+                raise ValueError(
+                    "action space: expected Discrete, MultiDiscrete, MultiBinary or Box, got "
+                    f"{action_space}; flatten it in a wrapper, or pass a policy of your own"
+                )
+        self.actor = mlp([*sizes, outputs], layer, 0.01, ortho_init)
+        self.critic = mlp([*sizes, 1], layer, 1.0, ortho_init)
         self.generator = torch.Generator()
 
-    def distribution(self, obs: Tensor, mask: Tensor | None = None) -> Categorical | Gaussian:
+    def distribution(self, obs: Tensor, mask: Tensor | None = None) -> Distribution:
         """Of the actions at each observation; `mask` is the table's, for Discrete actions only."""
         out = self.actor(_flat(obs))
-        if not self.discrete:
-            return Gaussian(out, self.log_std.exp())
-        if mask is not None:
-            # The smallest number rather than -inf: 0 * log 0 shall be 0 in the entropy.
-            out = out.masked_fill(~mask, torch.finfo(out.dtype).min)
-        return Categorical(out)
+        match self.kind:
+            case "categorical":
+                if mask is not None:
+                    # The smallest number, not -inf: 0 * log 0 shall be 0 in the entropy.
+                    out = out.masked_fill(~mask, torch.finfo(out.dtype).min)
+                return Categorical(out)
+            case "categoricals":
+                return MultiCategorical(out, self.counts)
+            case "bernoulli":
+                return Bernoulli(out)
+        return Gaussian(out, self.log_std.exp())
+
+    def _rows(self, actions: Tensor) -> Tensor:
+        """Actions as distributions have them: (N,) of Discrete ones, else (N, k)."""
+        return actions if self.kind == "categorical" else actions.reshape(len(actions), -1)
+
+    def _shaped(self, rows: Tensor) -> Tensor:
+        """Actions in the shape that their space has."""
+        return rows.reshape(len(rows), *self.action_shape)
 
     def get_action_and_logprob(
         self, obs: Tensor, mask: Tensor | None = None, action: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(action, log_prob, entropy): of a sample, or of `action` where one is given."""
         chances = self.distribution(obs, mask)
-        if action is None:
-            action = chances.sample(self.generator)
-        return action, chances.log_prob(action), chances.entropy()
+        rows = chances.sample(self.generator) if action is None else self._rows(action)
+        return self._shaped(rows), chances.log_prob(rows), chances.entropy()
 
     def get_value(self, obs: Tensor) -> Tensor:
         """The value of each observation, (N,)."""
@@ -215,12 +218,12 @@ class MlpPolicy(nn.Module):
     def act(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(action, log_prob, value) of a sample at each observation."""
         chances = self.distribution(obs)
-        action = chances.sample(self.generator)
-        return action, chances.log_prob(action), self.get_value(obs)
+        rows = chances.sample(self.generator)
+        return self._shaped(rows), chances.log_prob(rows), self.get_value(obs)
 
     def mode(self, obs: Tensor, mask: Tensor | None = None) -> Tensor:
         """The greedy action at each observation."""
-        return self.distribution(obs, mask).mode()
+        return self._shaped(self.distribution(obs, mask).mode())
 
 
 class SdePolicy(MlpPolicy):
@@ -287,8 +290,8 @@ class SdePolicy(MlpPolicy):
         if self.exploration is not None and len(self.exploration) == len(latent):
             noise = torch.bmm(latent.unsqueeze(1), self.exploration).squeeze(1)
         chances = Gaussian(mean, std, noise)
-        action = chances.sample(self.generator)
-        return action, chances.log_prob(action), self.get_value(obs)
+        rows = chances.sample(self.generator)
+        return self._shaped(rows), chances.log_prob(rows), self.get_value(obs)
 
 
 def make_policy(
@@ -309,14 +312,29 @@ def make_policy(
         ValueError, TypeError: As `check_policy` and the built-in policies do.
     """
     if policy is None:
-        settings = dict(shape)
-        if settings.pop("use_sde"):
-            return SdePolicy(observation_space, action_space, **settings)
-        del settings["full_std"]
-        return MlpPolicy(observation_space, action_space, **settings)
+        given = dict(shape)
+        if given.pop("use_sde"):
+            return SdePolicy(observation_space, action_space, **given)
+        del given["full_std"]
+        return MlpPolicy(observation_space, action_space, **given)
+    if not callable(policy):  # a module is
+        raise TypeError(
+            "policy: expected a torch module, a function of observation and action space that "
+            f"makes one, or None, got {policy!r}; see rlox.policies.ActorCritic"
+        )
     made = policy if isinstance(policy, nn.Module) else policy(observation_space, action_space)
     check_policy(made, observation_space, action_space)
     return made
+
+
+def acting(policy: Any) -> Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]:
+    """The policy's `act`, or what does the same for one that has none."""
+
+    def act(obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        action, log_prob, _ = policy.get_action_and_logprob(obs)
+        return action, log_prob, policy.get_value(obs)
+
+    return getattr(policy, "act", act)
 
 
 def greedy(policy: Any, obs: Tensor) -> Tensor:

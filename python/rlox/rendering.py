@@ -1,5 +1,6 @@
 """Frames of native environments, drawn by Gymnasium's own renderers from our states."""
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -19,6 +20,31 @@ def frames_per_second(env_id: str) -> int:
     return int(getattr(creator, "metadata", {}).get("render_fps", 30))
 
 
+State = npt.NDArray[np.float64]
+
+
+def _show_acrobot(env: Any, state: State) -> None:
+    env.state = state[:4] if state[4] else state[:4].astype(np.float32)
+
+
+def _show_continuous_car(env: Any, state: State) -> None:
+    env.state = state[:2].astype(np.float32) if state[2] else state[:2]
+
+
+def _show_pendulum(env: Any, state: State) -> None:
+    torque = np.float32(state[2])
+    env.state = state[:2]
+    env.last_u = None if np.isnan(torque) else torque
+
+
+# Native states hold more than what Gymnasium calls state: its precision, or the last action.
+_SHOWN: dict[str, Callable[[Any, State], None]] = {
+    "Acrobot-v1": _show_acrobot,
+    "MountainCarContinuous-v0": _show_continuous_car,
+    "Pendulum-v1": _show_pendulum,
+}
+
+
 class Renderer:
     """Gymnasium's environment `env_id`, used only to draw; needs `rlox[classic-control]`."""
 
@@ -26,14 +52,13 @@ class Renderer:
         made = gym.make(env_id, render_mode=render_mode, disable_env_checker=True)
         self._env: Any = made.unwrapped
 
-    def draw(self, state: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8] | None:
+    def draw(self, state: State) -> npt.NDArray[np.uint8] | None:
         """The frame of one native state, (height, width, 3) uint8; None in "human" mode."""
-        if self._env.spec.id == "Pendulum-v1":
-            torque = np.float32(state[2])
-            self._env.state = state[:2]
-            self._env.last_u = None if np.isnan(torque) else torque
-        else:
+        show = _SHOWN.get(self._env.spec.id)
+        if show is None:
             self._env.state = state
+        else:
+            show(self._env, state)
         frame: npt.NDArray[np.uint8] | None = self._env.render()
         return frame
 

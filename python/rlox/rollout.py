@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from rlox import spaces
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
+from rlox.settings import number, whole
 
 Floats = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
@@ -46,7 +47,7 @@ class RolloutEnv(Protocol):
         environments stand. With a normaliser they are normalised (and counted, after a reset).
 
         Raises:
-            ValueError: Another mode than SAME_STEP, or a buffer made for other environments.
+            ValueError: A buffer made for other environments.
         """
 
     def step_rollout(
@@ -59,6 +60,10 @@ class RolloutEnv(Protocol):
         normalizer: Normalizer | None = None,
     ) -> None:
         """Stores row `t` of what a policy said, steps with its actions, stores what came back.
+
+        In NEXT_STEP mode, an environment whose episode ended in the row before ignores its action
+        and only resets: `buffer.valid` is False there. In DISABLED mode, environments whose
+        episodes end are reset at once, so that the rollout is that of SAME_STEP.
 
         Args:
             buffer: Made for these environments; `begin_rollout` was called with it.
@@ -90,6 +95,7 @@ class RolloutBatch:
     | values | (T, N) | float32 | the policy's values of `obs` |
     | rewards | (T, N) | float32 | |
     | terminated, truncated | (T, N) | bool | the task ended; the episode was cut |
+    | valid | (T, N) | bool | True for transitions; False where NEXT_STEP environments only reset |
     | advantages, returns | (T, N) | float32 | GAE, and advantages + values |
     """
 
@@ -100,11 +106,24 @@ class RolloutBatch:
     rewards: Floats
     terminated: Flags
     truncated: Flags
+    valid: Flags
     advantages: Floats
     returns: Floats
 
 
 Said = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
+
+
+def make_buffer(env: RolloutEnv, n_steps: int) -> RolloutBuffer:
+    """A buffer for `n_steps` steps of these environments.
+
+    Raises:
+        ValueError: `n_steps` is below 1.
+        MemoryError: It does not fit into memory.
+    """
+    observes, acts = env.single_observation_space, env.single_action_space
+    shapes = (n_steps, env.num_envs, observes.shape or (), acts.shape or ())
+    return RolloutBuffer(*shapes, action_dtype=spaces.action_dtype(acts))
 
 
 def collect_rollout(
@@ -117,7 +136,8 @@ def collect_rollout(
     """Collects `n_steps` steps from each environment and computes advantages.
 
     The environments go on where the last rollout left them. Where an episode is truncated, the
-    value of its true last observation is bootstrapped.
+    value of its true last observation is bootstrapped. In DISABLED mode it is the rollout that
+    resets environments; in NEXT_STEP mode, rows in which they only reset are not `valid`.
 
     Args:
         env: A `VecEnv`, or what `make_vec` makes of another environment.
@@ -145,45 +165,57 @@ def collect_rollout(
             f"env: expected a VecEnv or ForeignVecEnv, got {type(env).__name__}; "
             "pass rlox.make_vec(env)"
         )
-    for name, value in (("gamma", gamma), ("gae_lambda", gae_lambda)):
-        if not 0 <= value <= 1:
-            raise ValueError(f"{name}: expected a number in [0, 1], got {value}; correct it")
+    gamma = number("gamma", gamma, 0, 1, fix="correct it")
+    gae_lambda = number("gae_lambda", gae_lambda, 0, 1, fix="correct it")
     space = env.single_action_space
-    buffer = RolloutBuffer(
-        n_steps,
-        env.num_envs,
-        env.single_observation_space.shape or (),
-        space.shape or (),
-        action_dtype=spaces.action_dtype(space),
-    )
-    act, worth = _policy(policy, space, env.action_stream)
+    buffer = make_buffer(env, n_steps)
+    if policy is None:
+        chosen = spaces.random_actions(space, env.action_stream, (n_steps, env.num_envs))
+        env.begin_rollout(buffer)
+        zeros = np.zeros(env.num_envs, np.float32)
+        log_probs = zeros + np.float32(spaces.uniform_log_prob(space))
+        for t, actions in enumerate(chosen):
+            env.step_rollout(buffer, t, actions, log_probs, zeros)
+        buffer.finish(zeros, gamma, gae_lambda, np.zeros(len(buffer.final_index), np.float32))
+        return _batch(buffer)
+    act, worth = _policy(policy)
     env.begin_rollout(buffer)
     obs = buffer.obs
     for t in range(n_steps):
         env.step_rollout(buffer, t, *act(obs[t]))
     final_values = worth(buffer.final_obs) if len(buffer.final_index) else None
     buffer.finish(worth(buffer.last_obs), gamma, gae_lambda, final_values)
+    return _batch(buffer)
+
+
+def _batch(buffer: RolloutBuffer) -> RolloutBatch:
     names = RolloutBatch.__dataclass_fields__
     return RolloutBatch(**{name: getattr(buffer, name) for name in names})
 
 
 def _policy(
-    policy: Any, space: gym.Space[Any], stream: np.random.Generator
+    policy: Any,
 ) -> tuple[Callable[[Floats], Said], Callable[[Floats], npt.ArrayLike]]:
     """What to do with observations, and what they are worth, for each kind of policy."""
     if hasattr(policy, "get_action_and_logprob"):
         return _torch_policy(policy)
-    if policy is None:
-        log_prob = spaces.uniform_log_prob(space)
+    if not callable(policy):
+        raise TypeError(
+            "policy: expected None, a function of observations or a torch module with "
+            f"get_action_and_logprob and get_value, got {type(policy).__name__}; pass one of them"
+        )
 
     def act(obs: Floats) -> Said:
-        zeros = np.zeros(len(obs), np.float32)
-        if policy is None:
-            return spaces.random_actions(space, stream, (len(obs),)), zeros + log_prob, zeros
         said = policy(obs)
         if isinstance(said, tuple):
+            if len(said) != 3:
+                raise ValueError(
+                    "policy: expected actions, or (actions, log_probs, values), got a tuple of "
+                    f"{len(said)}; give all three"
+                )
             actions, log_probs, values = said
             return actions, log_probs, values
+        zeros = np.zeros(len(obs), np.float32)
         return said, zeros, zeros
 
     return act, lambda obs: act(obs)[2]
@@ -214,17 +246,14 @@ def _torch_policy(
     return act, value
 
 
-def check_collection(n: int, policy: object) -> None:
-    """Refuses a number of steps that is no positive integer, and a policy that is no function."""
-    if not isinstance(n, int | np.integer):
-        raise TypeError(f"n: expected an integer, got {n!r}; pass how many steps to make")
-    if n < 1:
-        raise ValueError(f"n: expected at least 1, got {n}; pass how many steps to make")
+def check_collection(n: int, policy: object) -> int:
+    """The number of steps, refused unless positive, as is a policy that is no function."""
     if policy is not None and not callable(policy):
         raise TypeError(
             f"policy: expected a function of observations or None, got {type(policy).__name__}; "
             "pass a callable"
         )
+    return whole("n", n, 1, fix="pass how many steps to make")
 
 
 def collect_steps(
@@ -250,13 +279,18 @@ def collect_steps(
         chosen = spaces.random_actions(space, choose, flat[:1])
         actions[:] = spaces.sent_actions(space, chosen, n * num_envs).reshape(actions.shape)
     obs[0] = start
-    rows = zip(actions, obs, obs[1:], rewards, terminated, truncated, final, strict=False)
-    for action, now, *out in rows:
-        if isinstance(choose, np.random.Generator):
-            native.step_into(action, *out)
-        else:
-            said = choose(now)
-            native.step_into(said, *out)
+    if isinstance(choose, np.random.Generator):
+        # One call for all steps, but that Ctrl-C is looked for now and then.
+        some = max(1, 1_000_000 // num_envs)
+        for t in range(0, n, some):
+            now = slice(t, t + some)
+            out = (obs[1:][now], rewards[now], terminated[now], truncated[now], final[now])
+            native.steps_into(actions[now], *out)
+    else:
+        rows = zip(actions, obs, obs[1:], rewards, terminated, truncated, final, strict=False)
+        for action, seen, *into in rows:
+            said = choose(seen)
+            native.step_into(said, *into)
             action[...] = said
     ended = np.flatnonzero(terminated | truncated)
     return {

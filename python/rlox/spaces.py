@@ -4,6 +4,7 @@ A rollout stores Discrete and MultiDiscrete actions counted from 0 and Box actio
 environment gets the space's `start` added and Box actions clipped to the bounds.
 """
 
+import hashlib
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -28,6 +29,51 @@ def from_native(space: dict[str, Any]) -> gym.Space[Any]:
         case _:
             low, high = (np.reshape(space[side], space["shape"]) for side in ("low", "high"))
             return spaces.Box(low, high, dtype=np.float32)
+
+
+_LISTED = 16  # numbers of a description; more are told by their checksum
+
+
+def describe(space: gym.Space[Any]) -> str:
+    """A space in one line that says all of it: two spaces are equal if these are.
+
+    Unlike `str(space)`, it depends on no print options and leaves nothing out: bounds that differ
+    from place to place are listed, or told by their SHA-256 where they are many.
+
+    Raises:
+        TypeError: The space is none of Discrete, MultiDiscrete, MultiBinary and Box.
+
+    >>> describe(spaces.Discrete(3, start=5))
+    'Discrete(n=3, start=5, dtype=int64)'
+    >>> describe(spaces.Box(-1.0, np.array([0.5, np.inf], np.float32)))
+    'Box(low=-1.0, high=[0.5, inf], shape=(2,), dtype=float32)'
+    """
+    told: dict[str, object]
+    match space:
+        case spaces.Discrete():
+            told = {"n": int(space.n), "start": int(space.start)}
+        case spaces.MultiDiscrete():
+            told = {"nvec": _told(space.nvec), "start": _told(space.start), "shape": space.shape}
+        case spaces.MultiBinary():
+            told = {"shape": space.shape}
+        case spaces.Box():
+            told = {"low": _told(space.low), "high": _told(space.high), "shape": space.shape}
+        case _:
+            raise TypeError(
+                "space: expected Discrete, MultiDiscrete, MultiBinary or Box, got "
+                f"{type(space).__name__}; flatten it in a wrapper"
+            )
+    words = ", ".join(f"{name}={value}" for name, value in {**told, "dtype": space.dtype}.items())
+    return f"{type(space).__name__}({words})"
+
+
+def _told(array: npt.NDArray[Any]) -> object:
+    if array.size > 0 and (array == array.flat[0]).all():
+        return array.flat[0].item()
+    if array.size <= _LISTED:
+        return array.tolist()
+    data = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<")))
+    return f"sha256:{hashlib.sha256(data.tobytes()).hexdigest()[:32]}"
 
 
 def _counts(space: gym.Space[Any]) -> npt.NDArray[np.int64] | None:
@@ -91,6 +137,23 @@ def sent_actions(space: gym.Space[Any], stored: npt.ArrayLike, num_envs: int) ->
     start = 0 if isinstance(space, spaces.MultiBinary) else getattr(space, "start", 0)
     sent: npt.NDArray[Any] = (actions + start).astype(space.dtype)
     return sent
+
+
+def expect_actions(space: gym.Space[Any], actions: npt.ArrayLike, num_envs: int) -> None:
+    """Refuses what is no batch of actions as environments take them.
+
+    Raises:
+        ValueError: Wrong shape, a Box action that is not finite, an integer action out of range.
+        TypeError: Fractional actions for an integer space.
+
+    >>> expect_actions(spaces.Discrete(3, start=5), [5, 7], num_envs=2)
+    """
+    array = np.asarray(actions)
+    counts = _counts(space)
+    if counts is not None and array.dtype.kind in "iu":
+        start = 0 if isinstance(space, spaces.MultiBinary) else getattr(space, "start", 0)
+        array = array - start
+    sent_actions(space, array, num_envs)
 
 
 def _refuse(bad: npt.NDArray[np.bool_], actions: npt.NDArray[Any], expected: str) -> None:

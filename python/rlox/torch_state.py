@@ -1,7 +1,9 @@
 """What torch keeps outside of us, and what its modules keep, as arrays."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,13 +11,18 @@ from torch import nn
 
 from rlox.learner import Arrays
 
+# torch's global generators and number of threads are the process's: one thread at a time has them.
+_LOCK = threading.RLock()
+# What was there before, and what those within `own_threads` asked for, the last one at the end.
+_THREADS: list[int] = []
+
 
 @contextmanager
 def own_generator(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """Within it, torch's global generators are ours; they are put back after.
 
     Args:
-        seed: For the generators of the CPU and of a CUDA `device`.
+        seed: For the generators of the CPU and of a CUDA or MPS `device`.
         device: Where the network lives.
 
     >>> before = torch.get_rng_state()
@@ -27,36 +34,96 @@ def own_generator(seed: int, device: torch.device | None = None) -> Iterator[Non
     >>> bool((torch.get_rng_state() == before).all())
     True
     """
-    cuda = device is not None and device.type == "cuda"
-    with torch.random.fork_rng([device] if cuda else []):
+    kind = "cpu" if device is None else device.type
+    with _LOCK, _forked(kind, device):
         torch.default_generator.manual_seed(seed)
-        if cuda:
+        if kind == "cuda":
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
+        elif kind == "mps":
+            torch.mps.manual_seed(seed)
         yield
+
+
+@contextmanager
+def _forked(kind: str, device: torch.device | None) -> Iterator[None]:
+    """Puts the generators back after."""
+    mps = torch.mps.get_rng_state() if kind == "mps" else None  # which fork_rng does not know
+    with torch.random.fork_rng([device] if kind == "cuda" else []):
+        try:
+            yield
+        finally:
+            if mps is not None:
+                torch.mps.set_rng_state(mps)
 
 
 @contextmanager
 def own_threads(threads: int | None) -> Iterator[None]:
     """Within it, torch computes on so many threads; None leaves them as they are.
 
+    Where several threads of Python are within, the last one to leave puts back what was before.
+
     >>> with own_threads(1):
     ...     torch.get_num_threads()
     1
     """
-    outside = torch.get_num_threads()
-    torch.set_num_threads(threads or outside)
+    with _LOCK:
+        before = torch.get_num_threads()
+        if not _THREADS:
+            _THREADS.append(before)
+        wanted = threads or before
+        _THREADS.append(wanted)
+        torch.set_num_threads(wanted)
     try:
         yield
     finally:
-        torch.set_num_threads(outside)
+        with _LOCK:
+            del _THREADS[len(_THREADS) - 1 - _THREADS[::-1].index(wanted)]
+            torch.set_num_threads(_THREADS[-1])
+            if len(_THREADS) == 1:
+                _THREADS.clear()
 
 
 @contextmanager
-def own(seed: int, device: torch.device, threads: int | None) -> Iterator[None]:
-    """`own_generator` and `own_threads` in one."""
-    with own_generator(seed, device), own_threads(threads):
+def own(module: nn.Module, seed: int, device: torch.device, threads: int | None) -> Iterator[None]:
+    """`own_threads`, and `own_generator` for modules that have no `generator` of their own."""
+    with own_threads(threads):
+        if hasattr(module, "generator"):
+            yield
+        else:
+            with own_generator(seed, device):
+                yield
+
+
+@contextmanager
+def initialising(sequence: np.random.SeedSequence, device: torch.device) -> Iterator[None]:
+    """`own_generator`, and one thread: orthogonal matrices come out otherwise on another number."""
+    seed = int(sequence.generate_state(1, np.uint64)[0])
+    with own_generator(seed, device), own_threads(1):
         yield
+
+
+@contextmanager
+def evaluating(module: nn.Module, threads: int | None = None) -> Iterator[None]:
+    """Within it, layers such as dropout and batch normalisation do as in evaluation.
+
+    Torch computes on so many threads meanwhile; None leaves them as they are.
+
+    >>> layer = nn.Dropout()
+    >>> with evaluating(layer):
+    ...     layer.training
+    False
+    >>> layer.training
+    True
+    """
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with own_threads(threads):
+            yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def find_device(name: str) -> torch.device:
@@ -70,8 +137,10 @@ def find_device(name: str) -> torch.device:
     """
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
+        # Reading back refuses "meta", which computes nothing; not every device has generators.
+        torch.zeros(1, device=device).item()
+        torch.Generator(device)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         why = str(error).splitlines()[0]
         raise ValueError(
             f"device: expected one that torch can use here, got {name!r}; {why}"
@@ -79,25 +148,38 @@ def find_device(name: str) -> torch.device:
     return device
 
 
+def place(module: Any, generator: torch.Generator) -> Any:
+    """Moves a module to the generator's device, and lets it draw from there if it has a place."""
+    if hasattr(module, "generator"):
+        module.generator = generator
+    return module.to(generator.device)
+
+
 def module_arrays(module: nn.Module) -> Arrays:
     """Copies of a module's parameters and buffers, by name."""
     return {name: _copy(tensor) for name, tensor in module.state_dict().items()}
 
 
-def load_module(module: nn.Module, arrays: Arrays) -> None:
-    """Writes `module_arrays` back.
+def module_tensors(module: nn.Module, arrays: Arrays) -> dict[str, torch.Tensor]:
+    """What `module.load_state_dict` takes, from what `module_arrays` gave.
 
     Raises:
-        ValueError: Names or shapes are not the module's.
+        ValueError: Names, shapes or dtypes are not the module's.
     """
-    tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-    try:
-        module.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise ValueError(
-            f"networks: expected what a {type(module).__name__} of this shape saved, got others; "
-            f"make the same policy. {error}"
-        ) from error
+    expected = {name: (a.shape, a.dtype) for name, a in module_arrays(module).items()}
+    got = {name: (array.shape, array.dtype) for name, array in arrays.items()}
+    for name in sorted({*expected, *got}):
+        if expected.get(name) != got.get(name):
+            wanted, there = (_shown(about.get(name)) for about in (expected, got))
+            raise ValueError(
+                f"networks: expected what a {type(module).__name__} of this shape saved, with "
+                f"{wanted} as {name}, got {there}; make the same policy"
+            )
+    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+
+
+def _shown(about: tuple[tuple[int, ...], np.dtype[Any]] | None) -> str:
+    return "nothing" if about is None else f"{about[1]} {about[0]}"
 
 
 def _copy(tensor: torch.Tensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":

@@ -1,323 +1,9 @@
-"""Trainers: one line from an environment's id to a trained policy."""
+"""Trainers: one line from an environment's id to a trained policy. One class for each algorithm."""
 
-import os
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, TypedDict
+from rlox.algorithms import A2C, PPO, A2CConfig, PPOConfig
+from rlox.trainer import Trainer, TrainResult
 
-import gymnasium as gym
-import numpy as np
-import numpy.typing as npt
-from gymnasium.vector import VectorEnv
-
-from rlox.algorithms import PPO, PPOConfig
-from rlox.callbacks import Callback, ProgressBar, as_callback
-from rlox.checkpoint import expect_code, expect_saved, read_checkpoint, write_checkpoint
-from rlox.evaluation import EvaluationResult, evaluate
-from rlox.interrupt import stop_on_interrupt
-from rlox.learner import MEMBERS, Learner, LearnerState
-from rlox.logger import RunFolder, versions
-from rlox.policies import SHAPE_SETTINGS, PolicyLike
-from rlox.presets import preset
-from rlox.settings import chosen_seed, refuse_unknown, resolve
-from rlox.vector import make_vec
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-EnvLike = str | VectorEnv[Any, Any, Any] | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]
-
-
-class TrainResult(TypedDict):
-    """What `train` returns."""
-
-    mean_reward: float  # mean return of the last 100 finished episodes; NaN before the first
-    mean_length: float  # their mean number of steps
-    episodes: int  # finished so far
-    timesteps: int  # made so far, all environments and all calls of `train` together
-    sps: float  # steps per second of this call, updates included
-    seconds: float  # how long this call took
-    interrupted: bool  # Ctrl-C or `stop` ended it early; `train()` goes on
-    run_dir: str | None  # the run folder, where there is one
-
-
-class Trainer:
-    """What the trainers of all algorithms do; `PPOTrainer` describes the arguments."""
-
-    learner_type: Callable[..., Learner]
-    config_type: type[Any]
-    algorithm: str
-
-    def __init__(
-        self,
-        env: EnvLike,
-        seed: int | None = None,
-        *,
-        policy: PolicyLike = None,
-        env_kwargs: dict[str, Any] | None = None,
-        runs_dir: str | os.PathLike[str] | None = "runs",
-        **settings: Any,
-    ) -> None:
-        defaults = {field.name: field.default for field in fields(self.config_type)}
-        own = ("env", "seed", "policy", "env_kwargs", "runs_dir")
-        refuse_unknown(settings, (*defaults, *own), type(self).__name__)
-        self.env_id: str | None = None
-        self.env_name: str = getattr(env, "__name__", type(env).__name__)
-        if isinstance(env, str):
-            self.env_id = self.env_name = env.removeprefix("rlox:").removeprefix("rlox/")
-        if isinstance(env, VectorEnv):
-            settings.setdefault("num_envs", env.num_envs)
-        tuned = preset(self.algorithm, self.env_id or "")
-        shape = () if policy is None else SHAPE_SETTINGS
-        resolved, self.sources = resolve(defaults, tuned, settings, without=shape)
-        config = self.config_type(**resolved)
-        self.seed = chosen_seed(seed)
-        self._env, self._env_kwargs, self._runs_dir = env, dict(env_kwargs or {}), runs_dir
-        self._own_policy = policy is not None
-        self.env = make_vec(env, config.num_envs, **self._env_kwargs)
-        self.learner = self.learner_type(self.env, config, self.seed, policy)
-        self.run: RunFolder | None = None
-        self.start_timesteps = self.target_timesteps = 0
-
-    @property
-    def config(self) -> Any:
-        """All settings, resolved; `sources` says where each comes from."""
-        return self.learner.config
-
-    @property
-    def timesteps(self) -> int:
-        """Steps learned from so far, all environments together."""
-        return self.learner.timesteps
-
-    def train(
-        self,
-        total_timesteps: int | None = None,
-        *,
-        progress_bar: bool = False,
-        callbacks: Sequence[Callback | Callable[["Trainer", dict[str, float]], object]] = (),
-    ) -> TrainResult:
-        """Makes at least `total_timesteps` more steps, in whole iterations.
-
-        Schedules run over the steps of the call. Ctrl-C ends it after the current step, or update
-        of the weights, and what was learned is kept and saved; a second one raises
-        `KeyboardInterrupt` at once.
-
-        Args:
-            total_timesteps: Of all environments together. None goes on with a run that was
-                interrupted or loaded, to where it was to end.
-            progress_bar: Show one; needs the extra `rlox[progress]`.
-            callbacks: `rlox.callbacks.Callback` objects, or functions of (trainer, metrics).
-
-        Raises:
-            ValueError: Fewer than 1 step, or None with nothing to go on with.
-            FloatingPointError: NaN or infinity, with the tensor, the step and the environment.
-        """
-        self._plan(total_timesteps)
-        called = [as_callback(callback) for callback in callbacks]
-        if progress_bar:
-            called.append(ProgressBar())
-        if self.run is None and self._runs_dir is not None:
-            self.run = RunFolder.make(self._runs_dir, self.env_name, self.algorithm, self.seed)
-            self.run.write("config.json", self._description())
-        first, began = self.timesteps, time.perf_counter()
-        self.learner.stopping = False
-        with stop_on_interrupt(self.stop):
-            try:
-                for callback in called:
-                    callback.on_train_start(self)
-                self._iterate(called, began)
-            finally:
-                for callback in called:
-                    callback.on_train_end(self)
-            seconds = time.perf_counter() - began
-            episodes = self.learner.episodes
-            result: TrainResult = {
-                "mean_reward": episodes.mean_return,
-                "mean_length": episodes.mean_length,
-                "episodes": episodes.count,
-                "timesteps": self.timesteps,
-                "sps": (self.timesteps - first) / seconds,
-                "seconds": seconds,
-                "interrupted": self.learner.stopping,
-                "run_dir": None if self.run is None else str(self.run.path),
-            }
-            if self.run is not None:
-                self.save(self.run.path / "checkpoint")
-                self.run.write("summary.json", result)
-                self.run.plot(f"{self.algorithm} {self.env_name}, seed {self.seed}")
-        return result
-
-    def _plan(self, total_timesteps: int | None) -> None:
-        """Decides where the run ends."""
-        unfinished = self.timesteps < self.target_timesteps
-        if total_timesteps is None and unfinished:
-            return
-        if total_timesteps is None or total_timesteps < 1 or total_timesteps % 1:
-            raise ValueError(
-                f"total_timesteps: expected an integer of at least 1{', or None' * unfinished}, "
-                f"got {total_timesteps}; say how many steps to make"
-            )
-        self.start_timesteps = self.timesteps
-        self.target_timesteps = self.timesteps + int(total_timesteps)
-
-    def _iterate(self, callbacks: list[Callback], began: float) -> None:
-        first, iteration = self.timesteps, 0
-        planned = self.target_timesteps - self.start_timesteps
-        while self.timesteps < self.target_timesteps and not self.learner.stopping:
-            metrics = self.learner.iterate((self.timesteps - self.start_timesteps) / planned)
-            if not metrics:
-                return
-            iteration += 1
-            elapsed = time.perf_counter() - began
-            metrics["time/iterations"] = iteration
-            metrics["time/time_elapsed"] = elapsed
-            metrics["time/fps"] = (self.timesteps - first) / elapsed
-            if self.run is not None:
-                self.run.log(metrics)
-            for callback in callbacks:
-                callback.on_iteration(self, metrics)
-
-    def stop(self) -> None:
-        """Ends `train` after the current step; from a callback or another thread."""
-        self.learner.stopping = True
-
-    def evaluate(
-        self,
-        n_episodes: int = 30,
-        *,
-        seed: int | None = None,
-        deterministic: bool = True,
-        env: str | Callable[..., gym.Env[Any, Any]] | None = None,
-    ) -> EvaluationResult:
-        """Plays full episodes in Gymnasium's own environment, without learning anything.
-
-        Args:
-            n_episodes: At least 1.
-            seed: Of the episodes; None takes one that belongs to the trainer's, the same each time.
-            deterministic: Greedy actions rather than samples.
-            env: Another environment; None: the one trained on, by its id or the function given.
-
-        Raises:
-            ValueError: The trainer was given environments already made, so `env` is needed.
-        """
-        chosen = env or self.env_id or (self._env if callable(self._env) else None)
-        if chosen is None:
-            raise ValueError(
-                "env: expected an id or a function, as the trainer was given environments already "
-                "made, got None; pass env="
-            )
-        if seed is None:
-            # The learner's streams are children 0, 1, ... of the same sequence.
-            stream = np.random.SeedSequence(self.seed, spawn_key=(2**32 - 1,))
-            seed = int(stream.generate_state(1)[0] >> 1)
-        kwargs = self._env_kwargs if env is None else {}
-        return evaluate(
-            self, chosen, n_episodes, seed=seed, deterministic=deterministic, env_kwargs=kwargs
-        )
-
-    def predict(self, obs: npt.ArrayLike, deterministic: bool = True) -> npt.NDArray[Any]:
-        """Actions as the environment takes them, for one observation or a batch.
-
-        Args:
-            obs: (*obs_shape) or (n, *obs_shape), raw: where training normalises observations, so
-                does this, with the statistics as they are.
-            deterministic: Greedy actions rather than samples.
-
-        Returns:
-            (*action_shape) or (n, *action_shape), in the action space.
-
-        Raises:
-            ValueError: Another shape, or numbers that are not finite.
-            TypeError: A policy of your own without `mode` cannot be greedy.
-        """
-        return self.learner.predict(obs, deterministic)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a checkpoint, see `rlox.checkpoint`, from which `load` makes an equal trainer.
-
-        Raises:
-            FileExistsError: Something that is no checkpoint is at `path`.
-            TypeError: `env_kwargs` holds what JSON cannot.
-        """
-        state = self.learner.state()
-        manifest = {
-            **self._description(),
-            "run": {"start": self.start_timesteps, "target": self.target_timesteps},
-            "counters": state.counters,
-            "streams": state.streams,
-        }
-        write_checkpoint(path, manifest, {name: getattr(state, name) for name in MEMBERS})
-
-    @classmethod
-    def load(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        env: EnvLike | None = None,
-        policy: PolicyLike = None,
-        device: str | None = None,
-        runs_dir: str | os.PathLike[str] | None = "runs",
-    ) -> "Self":
-        """The trainer that was saved: it predicts the same, and goes on learning from there.
-
-        The environments themselves are not saved: they start new episodes, from a stream that is.
-
-        Args:
-            path: What `save` wrote.
-            env: Needed where the trainer was not made with an id.
-            policy: Needed where the trainer was made with one.
-            device: Where the networks shall live; None: where they were.
-            runs_dir: As for the constructor.
-
-        Raises:
-            FileNotFoundError: Nothing is there.
-            rlox.CorruptFileError: It is damaged; the file and the section are named.
-            ValueError: It is another algorithm's, or does not fit the environment or policy.
-        """
-        checkpoint = read_checkpoint(path)
-        saved = checkpoint.manifest
-        expect_saved("algorithm", saved["algorithm"], cls.algorithm, "load it with that trainer")
-        expect_code("env", env, saved["env"] is None)
-        expect_code("policy", policy, saved["own_policy"])
-        settings = saved["settings"] | ({} if device is None else {"device": device})
-        if policy is not None:
-            settings = {n: x for n, x in settings.items() if n not in SHAPE_SETTINGS}
-        trainer = cls(
-            saved["env"] if env is None else env,
-            saved["seed"],
-            policy=policy,
-            env_kwargs=saved["env_kwargs"] if env is None else None,
-            runs_dir=runs_dir,
-            **settings,
-        )
-        for kind, space in trainer._description()["spaces"].items():
-            expect_saved(f"{kind} space", saved["spaces"][kind], space, "pass the same env")
-        arrays = {name: checkpoint.members.get(name, {}) for name in MEMBERS}
-        state = LearnerState(**arrays, counters=saved["counters"], streams=saved["streams"])
-        trainer.learner.load_state(state)
-        trainer.sources = saved["sources"]
-        trainer.start_timesteps = saved["run"]["start"]
-        trainer.target_timesteps = saved["run"]["target"]
-        return trainer
-
-    def _description(self) -> dict[str, Any]:
-        """What the run folder and checkpoints say about the run."""
-        return {
-            "algorithm": self.algorithm,
-            "backend": self.learner.backend,
-            "env": self.env_id,
-            "env_kwargs": self._env_kwargs,
-            "own_policy": self._own_policy,
-            "seed": self.seed,
-            "settings": asdict(self.config),
-            "sources": self.sources,
-            "spaces": {
-                "observation": str(self.env.single_observation_space),
-                "action": str(self.env.single_action_space),
-            },
-            "versions": versions(),
-        }
+__all__ = ["A2CTrainer", "PPOTrainer", "TrainResult", "Trainer"]
 
 
 class PPOTrainer(Trainer):
@@ -328,17 +14,20 @@ class PPOTrainer(Trainer):
 
     Args:
         env: An id, an environment class or a function that makes an environment, a vector
-            environment in SAME_STEP mode.
+            environment in any autoreset mode.
         seed: Decides everything random. None takes one from the operating system; `seed` tells.
         policy: A torch module as `rlox.policies.ActorCritic` describes, or a function from the
             observation space and the action space to one; None: the built-in MLP.
-        env_kwargs: Passed to what makes the environments.
+        env_kwargs: Passed to `rlox.make_vec` and what makes the environments; only what JSON can
+            hold, as the run folder and checkpoints have it (there, tuples are lists).
         runs_dir: Where run folders are made; None: nothing is written.
         **settings: Fields of `rlox.algorithms.PPOConfig`.
 
     Raises:
-        TypeError: An unknown setting; near ones are named.
-        ValueError: A setting out of range, spaces that PPO cannot do.
+        TypeError: An unknown setting (near ones are named), or an argument of another kind.
+        ValueError: A setting out of range, spaces that PPO cannot do, an unknown id, a `runs_dir`
+            in which no folder can be made.
+        MemoryError: Environments, rollout or networks do not fit into memory.
 
     >>> trainer = PPOTrainer(env="CartPole-v1", seed=42, runs_dir=None)
     >>> trainer.train(total_timesteps=2_000)["timesteps"]
@@ -348,3 +37,23 @@ class PPOTrainer(Trainer):
     algorithm = "ppo"
     learner_type = PPO
     config_type = PPOConfig
+
+
+class A2CTrainer(Trainer):
+    """Trains with advantage actor-critic, `rlox.algorithms.a2c`.
+
+    Args:
+        env, seed, policy, env_kwargs, runs_dir: As for `PPOTrainer`.
+        **settings: Fields of `rlox.algorithms.A2CConfig`.
+
+    Raises:
+        TypeError, ValueError, MemoryError: As `PPOTrainer` does.
+
+    >>> trainer = A2CTrainer(env="CartPole-v1", seed=42, runs_dir=None)
+    >>> trainer.train(total_timesteps=2_000)["timesteps"]
+    2000
+    """
+
+    algorithm = "a2c"
+    learner_type = A2C
+    config_type = A2CConfig

@@ -15,6 +15,7 @@ from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
 from rlox.rendering import Renderer, frames_per_second
 from rlox.resets import object_rows, split_options
 from rlox.rollout import check_collection, collect_steps
+from rlox.settings import refuse_unknown, whole
 from rlox.streams import Seed
 
 Obs = npt.NDArray[np.float32]
@@ -32,10 +33,11 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         n: How many environments, at least 1.
         seed: For the first reset; None takes entropy from the operating system.
         env_id: Such as "CartPole-v1".
-        autoreset_mode: When a finished environment starts anew; rollouts need SAME_STEP.
+        autoreset_mode: When a finished environment starts anew.
         max_episode_steps: None for the id's own time limit, -1 for none.
         render_mode: None or "rgb_array".
-        **env_kwargs: The environment's own: `sutton_barto_reward` (CartPole), `g` (Pendulum).
+        **env_kwargs: The environment's own: `dt`, `nips`, `torque_noise_max` (Acrobot),
+            `sutton_barto_reward` (CartPole), `goal_velocity` (both MountainCars), `g` (Pendulum).
 
     Raises:
         ValueError: Unknown id (near ones are named), argument or mode; a number out of range.
@@ -69,8 +71,11 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
             raise ValueError(
                 f"render_mode: expected None or 'rgb_array', got {render_mode!r}; pass one of them"
             )
+        refuse_unknown({"num_envs", "n_envs", "id"} & env_kwargs.keys(), ("n", "env_id"), "VecEnv")
         mode = autoreset_mode.value if isinstance(autoreset_mode, AutoresetMode) else autoreset_mode
-        name = str(env_id).removeprefix("rlox/")
+        if not isinstance(mode, str):
+            raise TypeError(f"autoreset_mode: expected an AutoresetMode, got {mode!r}; pass one")
+        name, n = str(env_id).removeprefix("rlox/"), whole("n", n, 1, fix="say how many to make")
         self._native = native = NativeVectorEnv(name, n, seed, mode, max_episode_steps, env_kwargs)
         self._step = native.step
         if type(self).step_into is VecEnv.step_into:
@@ -107,8 +112,8 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         Args:
             seed: An int s seeds environment i with s + i; a sequence has one seed (None: go on) for
                 each environment; None lets all streams go on.
-            options: "reset_mask", bool (n,), and the environment's own numbers: "low", "high"
-                (CartPole), "x_init", "y_init" (Pendulum). The dict is not changed.
+            options: "reset_mask", bool (n,), and the environment's own numbers: "x_init", "y_init"
+                (Pendulum), "low", "high" (all others). The dict is not changed.
 
         Returns:
             The observations of all environments, float32 (n, d), and infos: an empty dict.
@@ -257,9 +262,8 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
                 f"autoreset_mode: expected SAME_STEP, got {self.metadata['autoreset_mode'].name}; "
                 "make the VecEnv with autoreset_mode=AutoresetMode.SAME_STEP"
             )
-        check_collection(n, policy)
-        nowhere = np.zeros(self.num_envs, np.bool_)
-        start = self._native.reset(None, nowhere) if self._started else self.reset_all()
+        n = check_collection(n, policy)
+        start = self._native.observe() if self._started else self.reset_all()
         choose = self.action_stream if policy is None else policy
         return collect_steps(self._native, start, self.single_action_space, n, choose)
 
@@ -297,6 +301,34 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         (array([], dtype=float64), array([], dtype=int64))
         """
         return self._native.drain_episodes()
+
+    def get_state(self) -> dict[str, npt.NDArray[Any]]:
+        """What the environments remember, for `set_state` of an equal VecEnv.
+
+        Returns:
+            states float64 (n, k), episode_returns float64 (n,), episode_steps int64 (n,), finished
+            bool (n,), streams int64 (n, 6): each environment's random stream.
+
+        Raises:
+            ValueError: Before the first reset.
+
+        >>> env, copy = VecEnv(n=2, seed=0), VecEnv(n=2)
+        >>> _ = env.reset_all(), env.step_all([0, 1])
+        >>> copy.set_state(env.get_state())
+        >>> bool((copy.step_all([0, 0])["obs"] == env.step_all([0, 0])["obs"]).all())
+        True
+        """
+        return self._native.get_state()
+
+    def set_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        """Puts the environments where `get_state` found them; they go on from there.
+
+        Raises:
+            ValueError: An array is missing, of another shape, or makes no sense. Nothing has
+                changed then.
+        """
+        self._native.set_state(state)
+        self._started = True
 
     @property
     def action_stream(self) -> np.random.Generator:

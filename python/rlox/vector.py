@@ -3,84 +3,155 @@
 import difflib
 import importlib
 import os
-from collections.abc import Callable
-from typing import Any
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlox._rlox import env_ids
 from rlox.foreign import ForeignVecEnv
 from rlox.rollout import RolloutBatch, RolloutEnv, collect_rollout
+from rlox.settings import whole
 from rlox.vec_env import VecEnv
 
 __all__ = ["ForeignVecEnv", "RolloutBatch", "RolloutEnv", "VecEnv", "collect_rollout", "make_vec"]
 
-Factory = Callable[..., gym.Env[Any, Any]]
+Single = gym.Env[Any, Any]
+Factory = Callable[..., Single]
+EnvWrapper = Callable[[Single], Single]
+Mode = Literal["sync", "async", "vector_entry_point"]
 # Bytes of a Gymnasium environment in Python: its spaces alone take more.
 SMALLEST_ENV = 2000
 
 
 def make_vec(
-    env: str | VectorEnv[Any, Any, Any] | gym.Env[Any, Any] | Factory,
+    env: str | VectorEnv[Any, Any, Any] | Single | Factory,
     num_envs: int = 1,
     *,
     seed: int | None = None,
+    vectorization_mode: Mode | None = None,
+    wrappers: Sequence[EnvWrapper] = (),
+    autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
     **kwargs: Any,
 ) -> VecEnv | ForeignVecEnv:
     """Makes `num_envs` environments ready for rollouts.
 
     Args:
-        env: An id (native where there is a native implementation, else Gymnasium's, stepped one by
-            one), an environment class or a function that makes one, a vector environment in
-            SAME_STEP mode (`num_envs` is its own then), or a single environment for `num_envs=1`.
+        env: An id, an environment class or a function that makes one, a vector environment in any
+            autoreset mode (`num_envs` is its own then), or a single environment for `num_envs=1`.
         num_envs: How many, at least 1.
         seed: For the first reset: environment i gets `seed + i`.
+        vectorization_mode: "sync" steps Gymnasium's environments one by one, "async" each in a
+            process of its own, "vector_entry_point" is what an id registers as such. None: native
+            where an id has a native implementation and there are no wrappers, else "sync", or the
+            vector entry point where an id has nothing else.
+        wrappers: Functions, or classes, that take a single environment and give one; applied to
+            each, the first one first.
+        autoreset_mode: Of the environments made here; a vector entry point has its own.
         **kwargs: Passed to what makes the environments.
 
     Raises:
-        ValueError: Unknown id (near ones are named), a wrong number or autoreset mode.
+        ValueError: Unknown id (near ones are named) or mode, a wrong number.
         MemoryError: So many environments do not fit into memory.
         TypeError: `env` is none of the above, or keywords for an environment already made.
 
     >>> make_vec("CartPole-v1", 4, seed=0)
     VecEnv(rlox/CartPole-v1, num_envs=4)
-    >>> make_vec("MountainCar-v0", 2)
-    <ForeignVecEnv, SyncVectorEnv(MountainCar-v0, num_envs=2)>
+    >>> make_vec(lambda: gym.make("CartPole-v1"), 2)  # Gymnasium's own
+    <ForeignVecEnv, SyncVectorEnv(num_envs=2)>
+    >>> make_vec("CartPole-v1", 2, wrappers=[gym.wrappers.FlattenObservation])
+    <ForeignVecEnv, SyncVectorEnv(CartPole-v1, num_envs=2)>
     """
     if not isinstance(num_envs, int | np.integer):
         raise TypeError(f"num_envs: expected an integer, got {num_envs!r}; pass how many to make")
     if num_envs < 1:
         raise ValueError(f"num_envs: expected at least 1, got {num_envs}; ask for one or more")
+    if seed is not None:
+        seed = whole("seed", seed, 0, fix="pass an integer, or None for any")
+    how = _mode_of(vectorization_mode)
+    around = _wrappers_of(wrappers)
+    resets = _autoreset_of(autoreset_mode)
     if isinstance(env, str):
-        return _from_id(env, num_envs, seed, kwargs)
-    if isinstance(env, VectorEnv | gym.Env) and kwargs:
-        raise TypeError(
-            f"{next(iter(kwargs))}: expected no keywords for an environment already made, got "
-            f"{kwargs}; pass them where it is made"
-        )
-    if isinstance(env, VecEnv):
-        if seed is not None:
-            env.reset(seed=seed)
-        return env
-    if isinstance(env, ForeignVecEnv) and seed is None:
-        return env
+        return _from_id(env, num_envs, seed, how, around, resets, kwargs)
     if isinstance(env, VectorEnv):
-        return ForeignVecEnv(env, seed)
+        given = {"vectorization_mode": how, "wrappers": around} | kwargs
+        _refuse_keywords({name: value for name, value in given.items() if value})
+        return _ready(env, seed)
     if isinstance(env, gym.Env):
-        if num_envs != 1:
+        _refuse_keywords(kwargs)
+        if num_envs != 1 or how == "async":
             raise ValueError(
-                f"num_envs: expected 1 for a single environment, got {num_envs}; pass its class "
-                "or a function that makes it"
+                "num_envs: expected 1 for a single environment, and no process of its own, got "
+                f"{num_envs} and vectorization_mode={how!r}; pass its class or a function that "
+                "makes it"
             )
-        return _sync(lambda: env, 1, seed, {})
+        return _vectorized(lambda: env, 1, seed, how, around, resets, {})
     if callable(env):
-        return _sync(env, num_envs, seed, kwargs)
+        return _vectorized(env, num_envs, seed, how, around, resets, kwargs)
     raise TypeError(
         "env: expected an id, an environment, a vector environment or a function that makes one, "
         f"got {type(env).__name__}; see gymnasium.make"
     )
+
+
+def _mode_of(given: object) -> Mode | None:
+    """What a name, or a member of Gymnasium's `VectorizeMode`, says."""
+    name = getattr(given, "value", given)
+    if name not in (None, "sync", "async", "vector_entry_point"):
+        raise ValueError(
+            "vectorization_mode: expected 'sync', 'async', 'vector_entry_point' or None, got "
+            f"{given!r}; pass one of them"
+        )
+    mode: Mode | None = name
+    return mode
+
+
+def _wrappers_of(given: Any) -> list[EnvWrapper]:
+    wrong = isinstance(given, str) or not isinstance(given, Sequence)
+    if wrong or not all(callable(wrapper) for wrapper in given):
+        raise TypeError(
+            "wrappers: expected a list of functions from an environment to an environment, got "
+            f"{given!r}; pass for example [gymnasium.wrappers.FlattenObservation]"
+        )
+    return list(given)
+
+
+def _autoreset_of(given: object) -> AutoresetMode:
+    try:
+        return AutoresetMode(given)
+    except ValueError as error:
+        raise ValueError(
+            f"autoreset_mode: expected {', '.join(repr(mode.value) for mode in AutoresetMode)} or "
+            f"a member of AutoresetMode, got {given!r}; pass one of them"
+        ) from error
+
+
+def _refuse_keywords(given: dict[str, Any]) -> None:
+    if given:
+        raise TypeError(
+            f"{next(iter(given))}: expected no keywords for an environment already made, got "
+            f"{given}; pass them where it is made"
+        )
+
+
+def _ready(env: VectorEnv[Any, Any, Any], seed: int | None) -> VecEnv | ForeignVecEnv:
+    if isinstance(env, VecEnv) and seed is not None:
+        env.reset(seed=seed)
+    if isinstance(env, VecEnv) or (isinstance(env, ForeignVecEnv) and seed is None):
+        return env
+    return ForeignVecEnv(env, seed)
+
+
+def _made_ready(env: VectorEnv[Any, Any, Any], seed: int | None) -> VecEnv | ForeignVecEnv:
+    """As `_ready`, for one made here: where it is refused, no process of it stays behind."""
+    try:
+        return _ready(env, seed)
+    except BaseException:
+        env.close()
+        raise
 
 
 def _check_memory(num_envs: int) -> None:
@@ -95,31 +166,103 @@ def _check_memory(num_envs: int) -> None:
         )
 
 
-def _sync(make: Factory, n: int, seed: int | None, kwargs: dict[str, Any]) -> ForeignVecEnv:
+def _leave_interrupts(parent: int) -> EnvWrapper:
+    """A wrapper that changes nothing but that worker processes ignore Ctrl-C.
+
+    A terminal sends it to all processes. It is for the one that drives the workers, and ends them.
+    """
+
+    def wrapper(env: Single) -> Single:
+        # Gymnasium makes one environment in the parent, too, to see its spaces.
+        if os.getpid() != parent:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return env
+
+    return wrapper
+
+
+def _vectorized(
+    make: Factory,
+    n: int,
+    seed: int | None,
+    how: Mode | None,
+    wrappers: list[EnvWrapper],
+    resets: AutoresetMode,
+    kwargs: dict[str, Any],
+) -> VecEnv | ForeignVecEnv:
+    """Environments that a function makes."""
+    if how == "vector_entry_point":
+        raise ValueError(
+            "vectorization_mode: expected 'sync' or 'async' for a function that makes single "
+            "environments, got 'vector_entry_point'; make that one and pass it"
+        )
     _check_memory(n)
-    made = SyncVectorEnv([lambda: make(**kwargs)] * n, autoreset_mode=AutoresetMode.SAME_STEP)
-    return ForeignVecEnv(made, seed)
+    parent = os.getpid()
+
+    def one() -> Single:
+        made: object = make(**kwargs)
+        for wrapper in [_leave_interrupts(parent), *wrappers]:
+            if not isinstance(made, gym.Env):
+                break
+            made = wrapper(made)
+        if not isinstance(made, gym.Env):
+            raise TypeError(
+                f"env: expected a function that makes a gymnasium.Env, got a {type(made).__name__} "
+                "from it; pass a vector environment as it is, not what makes it"
+            )
+        return made
+
+    kind = AsyncVectorEnv if how == "async" else SyncVectorEnv
+    return _made_ready(kind([one] * n, autoreset_mode=resets), seed)
 
 
 def _from_id(
-    env_id: str, num_envs: int, seed: int | None, kwargs: dict[str, Any]
+    env_id: str,
+    num_envs: int,
+    seed: int | None,
+    how: Mode | None,
+    wrappers: list[EnvWrapper],
+    resets: AutoresetMode,
+    kwargs: dict[str, Any],
 ) -> VecEnv | ForeignVecEnv:
     name = env_id.removeprefix("rlox:").removeprefix("rlox/")
-    native = env_ids()
-    if name in native:
-        return VecEnv(num_envs, seed, name, **kwargs)
+    if name in env_ids() and how is None and not wrappers:
+        return VecEnv(num_envs, seed, name, autoreset_mode=resets, **kwargs)
+    plain_id, spec = _find(env_id)
+    if how is None:
+        how = "vector_entry_point" if spec.entry_point is None else "sync"
+    _check_memory(num_envs)
+    vector_kwargs: dict[str, Any] = {"autoreset_mode": resets}
+    if how == "vector_entry_point":
+        vector_kwargs = {}
+    elif how == "async":
+        wrappers = [_leave_interrupts(os.getpid()), *wrappers]
+    try:
+        around: Any = wrappers  # functions will do, too
+        made = gym.make_vec(plain_id, num_envs, how, vector_kwargs, around, **kwargs)
+    except gym.error.DependencyNotInstalled:
+        raise
+    except gym.error.Error as error:
+        raise ValueError(
+            f"vectorization_mode: expected one that {env_id!r} has, got {how!r}; {error}"
+        ) from error
+    return _made_ready(made, seed)
+
+
+def _find(env_id: str) -> tuple[str, gym.envs.registration.EnvSpec]:
+    """An id without its module, which is imported, and what is registered under it."""
     module, _, plain_id = env_id.rpartition(":")
     if module:
         importlib.import_module(module)
     try:
-        gym.spec(plain_id)
+        return plain_id, gym.spec(plain_id)
     except gym.error.Error as error:
-        known = [*native, *gym.registry]
+        known = [*env_ids(), *gym.registry]
         lower = {known_id.lower(): known_id for known_id in known}
         near = [lower[key] for key in difflib.get_close_matches(env_id.lower(), lower, n=3)]
-        hint = f"did you mean {' or '.join(near)}?" if near else "gymnasium.registry lists all ids"
+        hint = (
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else "gymnasium.registry lists all ids; import the module that registers it"
+        )
         raise ValueError(f"env: expected a known id, got {env_id!r}; {hint}") from error
-    _check_memory(num_envs)
-    vector_kwargs = {"autoreset_mode": AutoresetMode.SAME_STEP}
-    made = gym.make_vec(plain_id, num_envs, "sync", vector_kwargs=vector_kwargs, **kwargs)
-    return ForeignVecEnv(made, seed)

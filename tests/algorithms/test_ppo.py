@@ -5,7 +5,6 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -260,6 +259,9 @@ def test_metrics_have_stable_baselines3s_names():
         "train/std",
         "train/value_loss",
     }
+    clipped = learner("Pendulum-v1", replace(SMALL, clip_coef_vf=0.1)).iterate()
+    assert {*clipped} - names == {"train/clip_range_vf"}
+    assert clipped["train/clip_range_vf"] == 0.1
 
 
 def test_metrics_mean_what_they_say():
@@ -274,6 +276,23 @@ def test_metrics_mean_what_they_say():
     )
     explained = 1 - np.var(returns - values) / np.var(returns)
     assert metrics["train/explained_variance"] == pytest.approx(explained, rel=1e-4)
+
+
+def test_losses_are_means_but_the_last_one_as_stable_baselines3s():
+    ppo = learner("CartPole-v1", replace(SMALL, learning_rate=0.01))
+    seen = []
+    loss = ppo.loss
+    ppo.loss = lambda *args: (seen.append(loss(*args)), seen[-1])[1]
+    metrics = ppo.iterate()
+    parts = np.array([part.numpy() for _, _, part in seen])  # 2 epochs of 4 minibatches
+    for i, name in enumerate(("policy_gradient_loss", "value_loss", "entropy_loss")):
+        assert metrics[f"train/{name}"] == pytest.approx(parts[:, i].mean(), rel=1e-4, abs=1e-7)
+    assert metrics["train/loss"] == pytest.approx(parts[-1, 3], rel=1e-6)
+    ratios = [log_ratio.double() for _, log_ratio, _ in seen]
+    kl = [(r.exp() - 1 - r).mean().item() for r in ratios[4:]]  # the last epoch's
+    assert metrics["train/approx_kl"] == pytest.approx(np.mean(kl), rel=1e-2)
+    clipped = [((r.exp() - 1).abs() > 0.2).double().mean().item() for r in ratios]
+    assert metrics["train/clip_fraction"] == pytest.approx(np.mean(clipped), rel=1e-5)
 
 
 WEIGHTS = """
@@ -378,6 +397,59 @@ def test_values_that_are_not_finite_are_named_with_step_and_environment():
         ppo.iterate()
 
 
+def spoil(ppo, name):
+    with torch.no_grad():
+        dict(ppo.policy.named_parameters())[name].view(-1)[0] = torch.nan
+
+
+@pytest.mark.parametrize(
+    ("env", "policy", "parameter", "tensor"),
+    [
+        ("Pendulum-v1", None, "actor.4.bias", "actions: .* from environment 0 at its step 32"),
+        ("Pendulum-v1", None, "log_std", "actions: .* from environment 0 at its step 32"),
+        ("CartPole-v1", None, "actor.4.bias", "log_probs: .* from environment 0 at its step 32"),
+        ("CartPole-v1", None, "critic.4.bias", "values: .* from environment 0 at its step 32"),
+        ("CartPole-v1", Coin, "actor.weight", "actor.weight: .* at their step 32"),
+    ],
+)
+def test_nan_in_a_parameter_is_named_where_it_comes_out(env, policy, parameter, tensor):
+    ppo = learner(env, policy=policy)
+    ppo.iterate()
+    spoil(ppo, parameter)
+    with pytest.raises(FloatingPointError, match=f"^{tensor}"):
+        ppo.iterate()
+
+
+@pytest.mark.parametrize(
+    ("at", "name"),
+    [(1000, "final_values: .* from environment 0 at its step 9"), (200, "last_values: .* step 12")],
+)
+def test_bootstrap_values_that_are_not_finite_are_named(at, name):
+    class Unwell(Coin):
+        def get_value(self, obs):
+            return torch.where(obs[:, 0] == at, torch.inf, super().get_value(obs))
+
+        def act(self, obs):  # collecting sees nothing of it
+            return *self.get_action_and_logprob(obs)[:2], super().get_value(obs)
+
+    ppo = learner(Count, replace(SMALL, n_steps=12), policy=Unwell)
+    with pytest.raises(FloatingPointError, match=name):
+        ppo.iterate()
+
+
+def test_what_an_environment_refuses_is_passed_on():
+    ppo = learner("CartPole-v1")
+    ppo.policy.act = lambda obs: (torch.full((4,), 7), torch.zeros(4), torch.zeros(4))
+    with pytest.raises(ValueError, match="actions"):
+        ppo.iterate()
+
+
+@pytest.mark.parametrize("seed", ["abc", -1, None, True])
+def test_a_seed_that_is_none_is_refused(seed):
+    with pytest.raises((TypeError, ValueError), match="seed: expected an integer of at least 0"):
+        learner("CartPole-v1", seed=seed)
+
+
 def test_stopping_while_collecting_learns_nothing_and_counts_nothing():
     ppo = learner("CartPole-v1")
     before = weights_of(ppo).digest()
@@ -423,16 +495,6 @@ def test_prediction_normalizes_and_changes_no_statistics():
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         learner("CartPole-v1", replace(SMALL, **settings))
-
-
-def test_action_spaces_that_the_built_in_policy_cannot_do_are_refused():
-    class Dice(Echo):
-        def __init__(self):
-            super().__init__()
-            self.action_space = gym.spaces.MultiDiscrete([2, 3])
-
-    with pytest.raises(ValueError, match="expected Discrete or a Box of one dimension"):
-        learner(Dice)
 
 
 @pytest.mark.slow

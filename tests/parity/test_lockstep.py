@@ -14,19 +14,46 @@ from rlox import VecEnv
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 N = 8
+IDS = ["Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
+# What Gymnasium's constructor does not take but its Acrobot has as attributes.
+ATTRIBUTES = ("dt", "torque_noise_max", "nips")
 
 
 def theirs(env_id, mode, n=N, **kwargs):
-    return SyncVectorEnv([lambda: gym.make(env_id, **kwargs)] * n, autoreset_mode=mode)
+    attributes = {name: kwargs.pop(name) for name in ATTRIBUTES if name in kwargs}
+    if "nips" in attributes:
+        attributes["book_or_nips"] = "nips" if attributes.pop("nips") else "book"
+    # Two checks of Gymnasium's own on every action and observation cost more than the steps.
+    make = {"disable_env_checker": True, **kwargs}
+    env = SyncVectorEnv([lambda: gym.make(env_id, **make)] * n, autoreset_mode=mode)
+    for each in env.envs:
+        for name, value in attributes.items():
+            setattr(each.unwrapped, name, value)
+    return env
+
+
+def skilled_actions(env_id, obs):
+    """Actions that reach the goal, or the time limit where that is the goal."""
+    if env_id == "CartPole-v1":
+        lean = obs[:, 2] + 0.4 * obs[:, 3] + 0.05 * obs[:, 1] + 0.02 * obs[:, 0]
+        return (lean > 0).astype(int)
+    if env_id == "Acrobot-v1":
+        return np.where(obs[:, 4] > 0, 0, 2)
+    return np.where(obs[:, 1] < 0, 0, 2)
 
 
 def actions_for(env_id, obs, rng):
-    """Half of them act at random, half balance the pole so that time limits are reached."""
+    """A quarter of them act at random, a quarter with skill, the others take turns."""
+    n = len(obs)
     if env_id == "Pendulum-v1":
-        return rng.uniform(-3, 3, (len(obs), 1)).astype(np.float32)  # beyond the bounds too
-    random = rng.integers(0, 2, len(obs))
-    balancing = (obs[:, 2] + 0.4 * obs[:, 3] + 0.05 * obs[:, 1] + 0.02 * obs[:, 0] > 0).astype(int)
-    return np.where(np.arange(len(obs)) % 2, balancing, random)
+        return rng.uniform(-3, 3, (n, 1)).astype(np.float32)  # beyond the bounds too
+    random = rng.integers(0, 2 if env_id == "CartPole-v1" else 3, n)
+    skill = np.arange(n) % 4 / 3
+    actions = np.where(rng.random(n) < skill, skilled_actions(env_id, obs), random)
+    if env_id == "MountainCarContinuous-v0":
+        strength = rng.choice([0.7, 1.0, 1.3, 4.0], n) * rng.choice([1.0, rng.random()])
+        return ((actions - 1) * strength).astype(np.float32)[:, None]
+    return actions
 
 
 def assert_infos_equal(ours, expected):
@@ -53,20 +80,29 @@ def assert_steps_equal(ours, expected):
     assert_infos_equal(ours[4], expected[4])
 
 
-def run_in_lockstep(env_id, mode, steps, seed=123, **kwargs):
+def assert_states_equal(ours, ref):
+    """The f64 states, whose last bits the f32 observations do not show for a long time."""
+    for state, env in zip(ours._native.states(), ref.envs, strict=True):
+        expected = np.asarray(env.unwrapped.state)
+        assert np.array_equal(state[: len(expected)], expected)
+
+
+def run_in_lockstep(env_id, mode, steps, n=N, seed=123, **kwargs):
     """Steps both; returns how often an episode ended by (termination, truncation, both at once)."""
-    ours = VecEnv(N, env_id=env_id, autoreset_mode=mode, **kwargs)
-    ref = theirs(env_id, mode, **kwargs)
+    ours = VecEnv(n, env_id=env_id, autoreset_mode=mode, **kwargs)
+    ref = theirs(env_id, mode, n, **kwargs)
     obs, infos = ours.reset(seed=seed)
     expected, expected_infos = ref.reset(seed=seed)
     assert np.array_equal(obs, expected)
     assert_infos_equal(infos, expected_infos)
     rng = np.random.default_rng(seed)
     ends = np.zeros(3, int)
-    for _ in range(steps):
+    for step in range(steps):
         actions = actions_for(env_id, obs, rng)
         result = ours.step(actions)
         assert_steps_equal(result, ref.step(actions))
+        if step % 10 == 0:
+            assert_states_equal(ours, ref)
         obs, _, terminated, truncated, _ = result
         done = terminated | truncated
         ends += [terminated.sum(), truncated.sum(), (terminated & truncated).sum()]
@@ -89,9 +125,26 @@ def test_a_hundred_thousand_steps_are_equal(env_id, mode):
     assert (terminated > 1000) == (env_id == "CartPole-v1")
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize(
+    ("env_id", "steps"),
+    [
+        ("MountainCar-v0", 100_000),
+        ("MountainCarContinuous-v0", 100_000),
+        ("Acrobot-v1", 20_000),
+        pytest.param("Acrobot-v1", 100_000, marks=pytest.mark.slow),  # seconds in Gymnasium
+    ],
+)
+def test_steps_to_the_goal_are_equal(env_id, steps, mode):
+    terminated, truncated, _ = run_in_lockstep(env_id, mode, steps // 50, n=50)
+    assert terminated > 50
+    assert truncated > 10 or steps < 100_000
+
+
+@pytest.mark.parametrize("env_id", IDS)
 def test_masked_resets_are_equal(env_id):
-    assert run_in_lockstep(env_id, DISABLED, 2500).sum() > 50
+    steps = 2500 if env_id != "Acrobot-v1" else 600
+    assert run_in_lockstep(env_id, DISABLED, steps).sum() > 5
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -108,14 +161,27 @@ def test_short_time_limits_are_equal_also_where_both_ends_meet(mode):
         ("Pendulum-v1", {"g": 0}),
         ("Pendulum-v1", {"max_episode_steps": 1}),
         ("CartPole-v1", {"max_episode_steps": -1}),
+        ("MountainCar-v0", {"goal_velocity": 0.03}),
+        ("MountainCarContinuous-v0", {"goal_velocity": 0.03}),
+        ("MountainCarContinuous-v0", {"goal_velocity": 0.07 + 1e-10, "max_episode_steps": 300}),
     ],
 )
 def test_the_environments_arguments_are_gymnasiums(env_id, kwargs, mode):
     run_in_lockstep(env_id, mode, 700, **kwargs)
 
 
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize(
+    "kwargs",
+    [{"dt": 0.05}, {"nips": True}, {"torque_noise_max": 0.7}, {"max_episode_steps": 3}],
+    ids=str,
+)
+def test_the_arguments_of_acrobot_are_gymnasiums_attributes(kwargs, mode):
+    run_in_lockstep("Acrobot-v1", mode, 120, **kwargs)
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**63 + 5, [5] * N, list(range(N))[::-1]])
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("env_id", IDS)
 def test_every_seed_starts_as_gymnasiums(env_id, seed):
     ours, ref = VecEnv(N, env_id=env_id), theirs(env_id, SAME_STEP)
     for each in (seed, None, seed):
@@ -146,6 +212,12 @@ def test_the_constructors_seed_is_the_first_resets():
         ("Pendulum-v1", {"x_init": 0.5, "y_init": 0.1}),
         ("Pendulum-v1", {"y_init": 0}),
         ("Pendulum-v1", {}),
+        ("Acrobot-v1", {"low": -3, "high": 3}),
+        ("Acrobot-v1", {"low": 0.0}),
+        ("MountainCar-v0", {"low": -1.3, "high": 0.7}),
+        ("MountainCar-v0", {"low": 1e4, "high": 1e4}),
+        ("MountainCarContinuous-v0", {"low": -1.3, "high": 0.7}),
+        ("MountainCarContinuous-v0", {"high": -0.55}),
     ],
 )
 def test_reset_options_are_gymnasiums(env_id, options):
@@ -160,6 +232,12 @@ def test_reset_options_are_gymnasiums(env_id, options):
     ):
         obs, _ = ours.reset(seed=seed, options={**options, **more})
         assert np.array_equal(obs, ref.reset(seed=seed, options={**options, **more})[0])
+        rng = np.random.default_rng(0)
+        for _ in range(20):
+            actions = actions_for(env_id, obs, rng)
+            result = ours.step(actions)
+            assert_steps_equal(result, ref.step(actions))
+            obs = result[0]
 
 
 def test_a_masked_reset_in_the_middle_cancels_a_pending_autoreset():

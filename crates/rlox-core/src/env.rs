@@ -1,5 +1,6 @@
 //! One environment: the trait a user implements, and the sealed kinds of actions.
 
+use crate::simd::multiversion;
 use crate::{Error, Pcg64, Result, Space};
 
 /// What an environment is: its id, spaces and time limit.
@@ -171,6 +172,13 @@ fn outside(env: usize, expected: &str, got: &str) -> Error {
     Error::action("actions", expected, format!("{got} for environment {env}"), "keep actions inside the action space")
 }
 
+multiversion! {
+    /// One pass without branches, so that it vectorises; the search for the culprit is for the unlucky case.
+    fn any_outside(values: &[i64], start: i64, n: i64) -> bool {
+        values.iter().fold(false, |any, a| any | (a.wrapping_sub(start) as u64 >= n as u64))
+    }
+}
+
 impl Action for i64 {
     #[inline]
     fn rows<'a>(actions: Actions<'a>, num_envs: usize, space: &Space) -> Result<impl Iterator<Item = &'a Self>> {
@@ -180,10 +188,8 @@ impl Action for i64 {
         if values.len() != num_envs {
             return Err(wrong_count(num_envs, 1, values.len()));
         }
-        // One pass without branches, so that it vectorises; the search for the culprit is for the unlucky case.
-        let bad = |a: &i64| a.wrapping_sub(*start) as u64 >= *n as u64;
-        if values.iter().fold(false, |any, a| any | bad(a)) {
-            let env = values.iter().position(bad).unwrap_or(0);
+        if any_outside(values, *start, *n) {
+            let env = values.iter().position(|a| a.wrapping_sub(*start) as u64 >= *n as u64).unwrap_or(0);
             return Err(outside(env, &format!("integers in [{start}, {}]", start + n - 1), &values[env].to_string()));
         }
         Ok(values.iter())

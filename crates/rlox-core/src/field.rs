@@ -17,6 +17,17 @@ pub enum DType {
     Bool,
 }
 
+impl DType {
+    /// Bytes of one element.
+    pub fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F64 | Self::I64 => 8,
+            Self::U8 | Self::Bool => 1,
+        }
+    }
+}
+
 /// A field's elements.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the variants are the dtypes")]
@@ -26,6 +37,17 @@ pub enum FieldData {
     I64(Vec<i64>),
     U8(Vec<u8>),
     Bool(Vec<bool>),
+}
+
+/// A field's elements, to be changed in place.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "the variants are the dtypes")]
+pub enum FieldMut<'a> {
+    F32(&'a mut [f32]),
+    F64(&'a mut [f64]),
+    I64(&'a mut [i64]),
+    U8(&'a mut [u8]),
+    Bool(&'a mut [bool]),
 }
 
 /// A named column of `rows` rows, each of a fixed shape, in row-major order.
@@ -102,8 +124,14 @@ impl Field {
         &self.data
     }
 
-    /// The elements, to be changed in place; their number stays.
-    pub(crate) fn data_mut(&mut self) -> &mut FieldData {
-        &mut self.data
+    /// The elements, to be changed in place.
+    pub fn data_mut(&mut self) -> FieldMut<'_> {
+        match &mut self.data {
+            FieldData::F32(data) => FieldMut::F32(data),
+            FieldData::F64(data) => FieldMut::F64(data),
+            FieldData::I64(data) => FieldMut::I64(data),
+            FieldData::U8(data) => FieldMut::U8(data),
+            FieldData::Bool(data) => FieldMut::Bool(data),
+        }
     }
 }

@@ -30,14 +30,18 @@ pub mod simd;
 mod space;
 mod vector;
 
-pub use advantage::{Ends, Float, compute_gae, compute_gae_batched, compute_gae_time_major, flags_from_numbers};
+pub use advantage::{
+    Ends, Float, Vtrace, compute_gae, compute_gae_batched, compute_gae_time_major, compute_lambda_returns,
+    compute_lambda_returns_time_major, compute_returns, compute_returns_time_major, compute_vtrace,
+    compute_vtrace_time_major, flags_from_numbers,
+};
 pub use env::{Action, Actions, Env, EnvSpec, ResetOptions, Step};
 pub use episode::EpisodeLog;
 pub use error::{Error, Mismatch, Result, check_len};
-pub use field::{DType, Field, FieldData};
+pub use field::{DType, Field, FieldData, FieldMut};
 pub use normalize::{Normalizer, NormalizerOptions, RunningMeanStd};
 pub use policy::{ActionsMut, Policy, PolicyOut, RandomPolicy};
 pub use rng::{Pcg64, Pcg64State, SeedSequence};
 pub use rollout::{PolicySaid, RolloutBuffer, Transition, collect};
 pub use space::Space;
-pub use vector::{AutoresetMode, Seeds, StepOut, VecEnv, VectorEnv};
+pub use vector::{AutoresetMode, Progress, Seeds, StepOut, VecEnv, VectorEnv};

@@ -1,5 +1,8 @@
 //! Refuses allocations the machine cannot hold, before the kernel kills the process for them.
 
+use bytemuck::Zeroable;
+use bytemuck::allocation::try_zeroed_vec;
+
 use crate::{Error, Result};
 
 /// Checks that `count` items of `bytes_each` fit into the memory that is free now.
@@ -21,23 +24,24 @@ pub(crate) fn check(argument: &'static str, count: usize, bytes_each: usize) -> 
     ))
 }
 
-/// Checks and allocates a zeroed vector.
-pub(crate) fn zeroed<T: Clone + Default>(argument: &'static str, len: usize) -> Result<Vec<T>> {
-    let mut vector = reserved(argument, len)?;
-    vector.resize(len, T::default());
-    Ok(vector)
+/// Checks and allocates a zeroed vector, whose pages the system provides when they are first touched.
+pub(crate) fn zeroed<T: Zeroable>(argument: &'static str, len: usize) -> Result<Vec<T>> {
+    check(argument, len, size_of::<T>())?;
+    try_zeroed_vec(len).map_err(|()| refused(argument, len, size_of::<T>()))
 }
 
 /// Checks and allocates an empty vector with room for `len` items.
 pub(crate) fn reserved<T>(argument: &'static str, len: usize) -> Result<Vec<T>> {
     check(argument, len, size_of::<T>())?;
     let mut vector = Vec::new();
-    vector.try_reserve_exact(len).map_err(|_| {
-        let bytes = len as u128 * size_of::<T>() as u128;
-        let got = format!("{argument} = {len}, which needs {bytes} bytes ({})", human(bytes));
-        Error::memory(argument, "memory that the system grants", got, "ask for less")
-    })?;
+    vector.try_reserve_exact(len).map_err(|_| refused(argument, len, size_of::<T>()))?;
     Ok(vector)
+}
+
+fn refused(argument: &'static str, count: usize, bytes_each: usize) -> Error {
+    let bytes = count as u128 * bytes_each as u128;
+    let got = format!("{argument} = {count}, which needs {bytes} bytes ({})", human(bytes));
+    Error::memory(argument, "memory that the system grants", got, "ask for less")
 }
 
 fn human(bytes: u128) -> String {

@@ -145,14 +145,25 @@ impl RunningMeanStd {
             let expected = format!("rows of {dim} numbers");
             return Err(Error::shape("rows", expected, format!("{} numbers", rows.len()), "pass whole rows"));
         }
-        for row in rows.chunks_exact_mut(dim) {
-            for ((x, mean), var) in row.iter_mut().zip(&self.mean).zip(&self.var) {
-                *x = ((f64::from(*x) - mean) / (var + epsilon).sqrt()).clamp(-clip, clip) as f32;
+        // Blocks of columns, so that their deviations are computed once for all rows and need no memory.
+        let mut deviations = [0.0; COLUMNS];
+        for from in (0..dim).step_by(COLUMNS) {
+            let (mean, var) = (&self.mean[from..], &self.var[from..]);
+            for (deviation, var) in deviations.iter_mut().zip(var) {
+                *deviation = (var + epsilon).sqrt();
+            }
+            for row in rows.chunks_exact_mut(dim) {
+                for ((x, mean), deviation) in row[from..].iter_mut().zip(mean).zip(&deviations) {
+                    *x = ((f64::from(*x) - mean) / deviation).clamp(-clip, clip) as f32;
+                }
             }
         }
         Ok(())
     }
 }
+
+/// How many columns are normalised at a time.
+const COLUMNS: usize = 64;
 
 /// Chan et al.'s update of (mean, variance, count) by a batch's.
 fn merge(into: (&mut [f64], &mut [f64]), count: &mut f64, batch: (&[f64], &[f64]), batch_count: f64) {
@@ -321,6 +332,20 @@ impl Normalizer {
     /// # Errors
     /// [`Error::Shape`] for wrong lengths, [`Error::Space`] for a reward that is not finite, with its environment.
     pub fn step_rewards(&mut self, rewards: &mut [f64], terminated: &[bool], truncated: &[bool]) -> Result<()> {
+        self.step_rewards_where(None, rewards, terminated, truncated)
+    }
+
+    /// As [`Normalizer::step_rewards`], where only the environments in `valid`, `[N]`, made a step; `None`: all did.
+    ///
+    /// # Errors
+    /// Those of [`Normalizer::step_rewards`].
+    pub fn step_rewards_where(
+        &mut self,
+        valid: Option<&[bool]>,
+        rewards: &mut [f64],
+        terminated: &[bool],
+        truncated: &[bool],
+    ) -> Result<()> {
         if !self.options.reward {
             return Ok(());
         }
@@ -328,11 +353,22 @@ impl Normalizer {
         check_len("rewards", rewards.len(), num_envs)?;
         check_len("terminated", terminated.len(), num_envs)?;
         check_len("truncated", truncated.len(), num_envs)?;
+        check_len("valid", valid.map_or(num_envs, <[bool]>::len), num_envs)?;
         self.check_rewards(rewards)?;
-        for (sum, reward) in self.returns.iter_mut().zip(&*rewards) {
-            *sum = *sum * self.options.gamma + reward;
+        match valid.filter(|valid| valid.contains(&false)) {
+            None => {
+                for (sum, reward) in self.returns.iter_mut().zip(&*rewards) {
+                    *sum = *sum * self.options.gamma + reward;
+                }
+                self.reward.update(&self.returns)?;
+            }
+            Some(valid) => {
+                for i in (0..num_envs).filter(|i| valid[*i]) {
+                    self.returns[i] = self.returns[i] * self.options.gamma + rewards[i];
+                    self.reward.update(&self.returns[i..=i])?;
+                }
+            }
         }
-        self.reward.update(&self.returns)?;
         let deviation = (self.reward.var[0] + self.options.epsilon).sqrt();
         let clip = self.options.clip_reward;
         for (i, reward) in rewards.iter_mut().enumerate() {

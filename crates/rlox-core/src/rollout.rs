@@ -5,7 +5,7 @@ mod fill;
 
 pub use collect::collect;
 
-use crate::{Actions, DType, Error, Field, Result, Space, VectorEnv, memory};
+use crate::{Actions, DType, Error, Field, FieldMut, Result, Space, VectorEnv, memory};
 
 /// What a policy said about a batch of observations, to be stored.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,8 @@ pub struct Transition<'a> {
     pub terminated: &'a [bool],
     /// The episode was cut, `[N]`.
     pub truncated: &'a [bool],
-    /// The true last observations, `[N, d]`; only rows truncated and not terminated are read. May be empty without any.
+    /// The true last observations, `[N, d]`; only rows truncated and not terminated are read. May be empty without any,
+    /// and where environments reset in the next step: `next_obs` has them then.
     pub final_obs: &'a [f32],
 }
 
@@ -39,6 +40,10 @@ pub struct Transition<'a> {
 /// its last is what the next rollout starts from. Rewards are kept as f32 after normalisation, if there is any.
 /// `terminated` and `truncated` are never merged; where an episode was truncated, its true last observation is kept
 /// aside ([`RolloutBuffer::final_obs`]) so that its value can be bootstrapped.
+///
+/// Environments that reset in the next step ([`crate::AutoresetMode::NextStep`]) spend a row on it, which is no
+/// transition: `valid` is false there, reward and advantage are 0, and no statistics take it in. It starts from the last
+/// observation of the episode that ended in the row before.
 #[derive(Debug)]
 pub struct RolloutBuffer {
     n_steps: usize,
@@ -50,12 +55,16 @@ pub struct RolloutBuffer {
     rewards: Field,
     terminated: Field,
     truncated: Field,
+    valid: Field,
     final_values: Field,
     advantages: Field,
     returns: Field,
     extra: Vec<Field>,
     next_step: usize,
     begun: bool,
+    resets_next_step: bool,
+    ended: Vec<bool>,
+    reset_rows: usize,
     final_index: Vec<usize>,
     final_obs: Vec<f32>,
     step_rewards: Vec<f64>,
@@ -94,10 +103,13 @@ impl RolloutBuffer {
             ));
         }
         let rows = n_steps.saturating_mul(num_envs);
-        memory::check("n_steps * num_envs", rows, 26)?;
+        let width = |shape: &[usize]| shape.iter().fold(1, |width: usize, n| width.saturating_mul(*n));
+        let bytes = |(shape, dtype): (&[usize], DType)| width(shape).saturating_mul(dtype.size());
+        // All of it at once: what is not touched yet still counts as free.
+        memory::check("n_steps * num_envs", rows, bytes(obs).saturating_add(bytes(action)).saturating_add(27))?;
         let scalar = |name: &str, dtype| Field::new(name, rows, &[], dtype);
-        let width: usize = obs.0.iter().product();
-        let sent = if action.1 == DType::F32 { action.0.iter().product::<usize>() * num_envs } else { 0 };
+        let row = |shape, wanted| if wanted { width(shape).saturating_mul(num_envs) } else { 0 };
+        let obs_row = row(obs.0, obs.1 == DType::F32);
         Ok(Self {
             n_steps,
             num_envs,
@@ -108,21 +120,22 @@ impl RolloutBuffer {
             rewards: scalar("rewards", DType::F32)?,
             terminated: scalar("terminated", DType::Bool)?,
             truncated: scalar("truncated", DType::Bool)?,
+            valid: all_true(scalar("valid", DType::Bool)?),
             final_values: scalar("final_values", DType::F32)?,
             advantages: scalar("advantages", DType::F32)?,
             returns: scalar("returns", DType::F32)?,
             extra: Vec::new(),
             next_step: 0,
             begun: false,
-            final_index: Vec::with_capacity(num_envs),
-            final_obs: Vec::with_capacity(if obs.1 == DType::F32 { width * num_envs } else { 0 }),
-            step_rewards: vec![0.0; num_envs],
-            step_final_obs: vec![0.0; if obs.1 == DType::F32 { width * num_envs } else { 0 }],
-            sent: vec![0.0; sent],
-            sent_discrete: vec![
-                0;
-                if action.1 == DType::I64 { action.0.iter().product::<usize>() * num_envs } else { 0 }
-            ],
+            resets_next_step: false,
+            ended: memory::zeroed("num_envs", num_envs)?,
+            reset_rows: 0,
+            final_index: memory::reserved("num_envs", num_envs)?,
+            final_obs: memory::reserved("num_envs", obs_row)?,
+            step_rewards: memory::zeroed("num_envs", num_envs)?,
+            step_final_obs: memory::zeroed("num_envs", obs_row)?,
+            sent: memory::zeroed("num_envs", row(action.0, action.1 == DType::F32))?,
+            sent_discrete: memory::zeroed("num_envs", row(action.0, action.1 == DType::I64))?,
         })
     }
 
@@ -145,7 +158,11 @@ impl RolloutBuffer {
         if self.field(name).is_some() {
             return Err(Error::config("name", "a new field name", format!("{name:?}"), "choose another"));
         }
-        self.extra.push(Field::new(name, self.n_steps * self.num_envs, shape, dtype)?);
+        let rows = self.n_steps * self.num_envs;
+        let width = shape.iter().fold(dtype.size(), |width: usize, n| width.saturating_mul(*n));
+        let held: usize = self.fields().map(|field| field.width() * field.dtype().size()).sum();
+        memory::check("extra", rows, width.saturating_add(held))?;
+        self.extra.push(Field::new(name, rows, shape, dtype)?);
         Ok(self)
     }
 
@@ -164,17 +181,41 @@ impl RolloutBuffer {
         self.next_step
     }
 
-    /// All fields: `obs` (T + 1 steps), `actions`, `log_probs`, `values`, `rewards`, `terminated`, `truncated`,
+    /// How many transitions are stored: the rows filled so far without those that only reset.
+    pub fn transitions(&self) -> usize {
+        self.next_step * self.num_envs - self.reset_rows
+    }
+
+    /// All fields: `obs` (T + 1 steps), `actions`, `log_probs`, `values`, `rewards`, `terminated`, `truncated`, `valid`,
     /// `final_values`, `advantages`, `returns`, and the caller's own.
     pub fn fields(&self) -> impl Iterator<Item = &Field> {
         let fixed = [&self.obs, &self.actions, &self.log_probs, &self.values, &self.rewards, &self.terminated];
-        let more = [&self.truncated, &self.final_values, &self.advantages, &self.returns];
+        let more = [&self.truncated, &self.valid, &self.final_values, &self.advantages, &self.returns];
         fixed.into_iter().chain(more).chain(&self.extra)
     }
 
     /// One field by its name.
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.fields().find(|field| field.name() == name)
+    }
+
+    /// One field's elements, to be changed in place: this is how the caller's own are filled.
+    ///
+    /// ```
+    /// use rlox_core::{DType, FieldMut, RolloutBuffer};
+    ///
+    /// let buffer = RolloutBuffer::new(2, 1, (&[4], DType::F32), (&[], DType::I64))?;
+    /// let mut buffer = buffer.with_field("costs", &[], DType::F64)?;
+    /// let Some(FieldMut::F64(costs)) = buffer.field_mut("costs") else { unreachable!() };
+    /// costs[1] = 0.5;
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    pub fn field_mut(&mut self, name: &str) -> Option<FieldMut<'_>> {
+        let fixed = [&mut self.obs, &mut self.actions, &mut self.log_probs, &mut self.values, &mut self.rewards];
+        let flags = [&mut self.terminated, &mut self.truncated, &mut self.valid];
+        let computed = [&mut self.final_values, &mut self.advantages, &mut self.returns];
+        let mut fields = fixed.into_iter().chain(flags).chain(computed).chain(&mut self.extra);
+        fields.find(|field| field.name() == name).map(Field::data_mut)
     }
 
     /// The rows `t * N + n` whose episode was truncated and not terminated, in the order of collection.
@@ -186,4 +227,11 @@ impl RolloutBuffer {
     pub fn final_obs(&self) -> &[f32] {
         &self.final_obs
     }
+}
+
+fn all_true(mut field: Field) -> Field {
+    if let FieldMut::Bool(flags) = field.data_mut() {
+        flags.fill(true);
+    }
+    field
 }

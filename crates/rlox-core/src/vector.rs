@@ -1,7 +1,9 @@
 //! N environments behind one object-safe trait, and the copy-of-any-`Env` implementation of it.
 
+pub(crate) mod checks;
+
 use crate::episode::EpisodeLog;
-use crate::{Action, Actions, Env, EnvSpec, Error, Pcg64, ResetOptions, Result, SeedSequence, check_len, memory};
+use crate::{Action, Actions, Env, EnvSpec, Pcg64, ResetOptions, Result, check_len, memory};
 
 /// When a finished environment starts its next episode, as Gymnasium 1.x names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +44,24 @@ pub struct StepOut<'a> {
 }
 
 impl StepOut<'_> {
-    fn check(&self, num_envs: usize, dim: usize) -> Result<()> {
+    pub(crate) fn check(&self, num_envs: usize, dim: usize) -> Result<()> {
         check_len("obs", self.obs.len(), num_envs * dim)?;
         check_len("rewards", self.reward.len(), num_envs)?;
         check_len("terminated", self.terminated.len(), num_envs)?;
         check_len("truncated", self.truncated.len(), num_envs)?;
         if self.final_obs.is_empty() { Ok(()) } else { check_len("final_obs", self.final_obs.len(), num_envs * dim) }
     }
+}
+
+/// Where an environment stands in its episode.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// Steps made.
+    pub steps: u32,
+    /// The sum of their rewards.
+    pub episode_return: f64,
+    /// The episode is over, and the next one has not begun.
+    pub finished: bool,
 }
 
 /// N environments of one kind. One dynamic call per batch, never per environment.
@@ -65,22 +78,24 @@ pub trait VectorEnv: Send {
     /// Starts episodes where `mask` is true (everywhere without one) and writes all current observations, `[N, d]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices of the wrong length, [`Error::Config`] for options that the environment refuses,
-    /// [`Error::Action`] if an environment outside the mask has never been reset. Nothing has changed then.
+    /// [`crate::Error::Shape`] for slices of the wrong length, [`crate::Error::Config`] for options that the
+    /// environment refuses, [`crate::Error::Action`] if an environment outside the mask has never been reset. Nothing
+    /// has changed then.
     fn reset(&mut self, seeds: Seeds<'_>, mask: Option<&[bool]>, options: &ResetOptions, obs: &mut [f32])
     -> Result<()>;
 
     /// Steps all environments.
     ///
     /// # Errors
-    /// Those of [`Action::rows`] for the actions, [`Error::Shape`] for slices of the wrong length, [`Error::Action`]
-    /// before the first reset, or for finished environments in [`AutoresetMode::Disabled`]. Nothing has changed then.
+    /// Those of [`Action::rows`] for the actions, [`crate::Error::Shape`] for slices of the wrong length,
+    /// [`crate::Error::Action`] before the first reset, or for finished environments in [`AutoresetMode::Disabled`].
+    /// Nothing has changed then.
     fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()>;
 
     /// Writes the current observations, `[N, d]`, without stepping.
     ///
     /// # Errors
-    /// [`Error::Action`] before the first reset, [`Error::Shape`] for a slice of the wrong length.
+    /// [`crate::Error::Action`] before the first reset, [`crate::Error::Shape`] for a slice of the wrong length.
     fn observe(&self, obs: &mut [f32]) -> Result<()>;
 
     /// The episodes finished since the log was last drained.
@@ -92,8 +107,17 @@ pub trait VectorEnv: Send {
     /// Puts a state back, as if environment `index` had just been reset to it.
     ///
     /// # Errors
-    /// Those of [`Env::set_state`], [`Error::Shape`] if there is no such index.
+    /// Those of [`Env::set_state`], [`crate::Error::Shape`] if there is no such index.
     fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()>;
+
+    /// Where environment `index` stands in its episode; `None` if there is no such index.
+    fn progress(&self, index: usize) -> Option<Progress>;
+
+    /// Puts environment `index` where it stood in an episode, after [`VectorEnv::set_state`].
+    ///
+    /// # Errors
+    /// [`crate::Error::Shape`] if there is no such index.
+    fn set_progress(&mut self, index: usize, progress: Progress) -> Result<()>;
 
     /// The random streams, one per environment.
     fn rngs(&self) -> Vec<Pcg64>;
@@ -101,14 +125,18 @@ pub trait VectorEnv: Send {
     /// Replaces the random streams.
     ///
     /// # Errors
-    /// [`Error::Shape`] if their number is wrong.
+    /// [`crate::Error::Shape`] if their number is wrong.
     fn set_rngs(&mut self, rngs: &[Pcg64]) -> Result<()>;
 }
 
+/// Where an environment stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+pub(crate) enum Phase {
+    /// Never reset.
     Unborn,
+    /// In an episode.
     Running,
+    /// Its episode is over and no reset has followed.
     Finished,
 }
 
@@ -171,30 +199,27 @@ impl<E: Env> VecEnv<E> {
     /// streams come from the operating system.
     ///
     /// # Errors
-    /// [`Error::Config`] if `num_envs` is 0, [`Error::Space`] for spaces that make no sense, [`Error::Memory`] if
-    /// there is not enough memory.
+    /// [`crate::Error::Config`] if `num_envs` is 0, [`crate::Error::Space`] for spaces that make no sense,
+    /// [`crate::Error::Memory`] if there is not enough memory.
     pub fn new(num_envs: usize, seed: Option<u64>, mode: AutoresetMode, mut make: impl FnMut() -> E) -> Result<Self> {
-        if num_envs == 0 {
-            return Err(Error::config("num_envs", "at least 1", "0", "ask for one or more environments"));
-        }
+        checks::num_envs(num_envs)?;
         let first = make();
         let spec = first.spec().clone();
         spec.observation.validate("observation space")?;
         spec.action.validate("action space")?;
         let dim = spec.observation.dim();
-        memory::check("num_envs", num_envs, size_of::<Slot<E>>() + size_of::<f32>() * dim)?;
-        let mut entropy = SeedSequence::from_os();
+        // Twice that, as callers hold spaces, observations and results for them, too.
+        memory::check("num_envs", num_envs, 2 * (size_of::<Slot<E>>() + size_of::<f32>() * dim))?;
         let mut slots = memory::reserved("num_envs", num_envs)?;
         let last_obs = memory::zeroed("num_envs", num_envs * dim)?;
-        slots.extend(std::iter::once(first).chain(std::iter::repeat_with(make)).take(num_envs).enumerate().map(
-            |(i, env)| {
-                let rng = match seed {
-                    Some(base) => seeded(base, i),
-                    None => Pcg64::from_seed_sequence(&entropy.spawn(1)[0]),
-                };
-                Slot { env, rng, phase: Phase::Unborn, steps: 0, episode_return: 0.0 }
-            },
-        ));
+        let envs = std::iter::once(first).chain(std::iter::repeat_with(make)).take(num_envs);
+        slots.extend(envs.zip(checks::streams(seed)).map(|(env, rng)| Slot {
+            env,
+            rng,
+            phase: Phase::Unborn,
+            steps: 0,
+            episode_return: 0.0,
+        }));
         Ok(Self { slots, spec, mode, dim, last_obs, unborn: num_envs, finished: 0, log: EpisodeLog::default() })
     }
 
@@ -205,22 +230,16 @@ impl<E: Env> VecEnv<E> {
         self
     }
 
-    fn check_started(&self, doing: &'static str) -> Result<()> {
-        if self.unborn == 0 {
-            return Ok(());
-        }
-        Err(Error::action(doing, "environments that have been reset", "a call before reset", "call reset first"))
+    fn set_phase(&mut self, index: usize, phase: Phase) {
+        let before = std::mem::replace(&mut self.slots[index].phase, phase);
+        self.unborn -= usize::from(before == Phase::Unborn);
+        self.finished = self.finished - usize::from(before == Phase::Finished) + usize::from(phase == Phase::Finished);
     }
 
     fn recount(&mut self) {
         self.unborn = self.slots.iter().filter(|slot| slot.phase == Phase::Unborn).count();
         self.finished = self.slots.iter().filter(|slot| slot.phase == Phase::Finished).count();
     }
-}
-
-/// The generator Gymnasium gives environment `index` under the seed `base`.
-fn seeded(base: u64, index: usize) -> Pcg64 {
-    Pcg64::seed_from(u128::from(base) + index as u128)
 }
 
 impl<E: Env> VectorEnv for VecEnv<E> {
@@ -243,27 +262,14 @@ impl<E: Env> VectorEnv for VecEnv<E> {
         options: &ResetOptions,
         obs: &mut [f32],
     ) -> Result<()> {
-        let num_envs = self.slots.len();
-        check_len("obs", obs.len(), num_envs * self.dim)?;
-        if let Seeds::Each(seeds) = seeds {
-            check_len("seed", seeds.len(), num_envs)?;
-        }
-        if let Some(mask) = mask {
-            check_len("reset_mask", mask.len(), num_envs)?;
-            if self.slots.iter().zip(mask).any(|(slot, chosen)| slot.phase == Phase::Unborn && !chosen) {
-                self.check_started("reset_mask")?;
-            }
-        }
+        let phases = self.slots.iter().map(|slot| slot.phase);
+        checks::reset((self.slots.len(), self.dim), obs, seeds, mask, phases)?;
         self.slots[0].env.check_options(options)?;
         for (i, (slot, last)) in self.slots.iter_mut().zip(self.last_obs.chunks_exact_mut(self.dim)).enumerate() {
             if mask.is_some_and(|mask| !mask[i]) {
                 continue;
             }
-            match seeds {
-                Seeds::Keep => {}
-                Seeds::Base(base) => slot.rng = seeded(base, i),
-                Seeds::Each(seeds) => slot.rng = seeds[i].map_or_else(|| slot.rng.clone(), |seed| seeded(seed, 0)),
-            }
+            checks::reseed(&mut slot.rng, seeds, i);
             slot.reset(options, last);
         }
         self.recount();
@@ -273,11 +279,10 @@ impl<E: Env> VectorEnv for VecEnv<E> {
 
     fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()> {
         out.check(self.slots.len(), self.dim)?;
-        self.check_started("step")?;
+        checks::started(self.unborn, "step")?;
         if self.mode == AutoresetMode::Disabled && self.finished > 0 {
             let env = self.slots.iter().position(|slot| slot.phase == Phase::Finished).unwrap_or(0);
-            let got = format!("environment {env}, whose episode is over");
-            return Err(Error::action("step", "running environments", got, "reset it through reset_mask first"));
+            return Err(checks::episode_over(env));
         }
         let actions = E::Action::rows(actions, self.slots.len(), &self.spec.action)?;
         let limit = self.spec.max_episode_steps.unwrap_or(u32::MAX);
@@ -315,7 +320,7 @@ impl<E: Env> VectorEnv for VecEnv<E> {
     }
 
     fn observe(&self, obs: &mut [f32]) -> Result<()> {
-        self.check_started("observe")?;
+        checks::started(self.unborn, "observe")?;
         check_len("obs", obs.len(), self.last_obs.len())?;
         obs.copy_from_slice(&self.last_obs);
         Ok(())
@@ -332,16 +337,26 @@ impl<E: Env> VectorEnv for VecEnv<E> {
     fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()> {
         let num_envs = self.slots.len();
         let Some(slot) = self.slots.get_mut(index) else {
-            return Err(Error::shape(
-                "index",
-                format!("less than {num_envs}"),
-                index.to_string(),
-                "name an environment",
-            ));
+            return Err(checks::no_such_env(index, num_envs));
         };
         slot.env.set_state(state, &mut self.last_obs[index * self.dim..(index + 1) * self.dim])?;
-        (slot.phase, slot.steps, slot.episode_return) = (Phase::Running, 0, 0.0);
-        self.recount();
+        (slot.steps, slot.episode_return) = (0, 0.0);
+        self.set_phase(index, Phase::Running);
+        Ok(())
+    }
+
+    fn progress(&self, index: usize) -> Option<Progress> {
+        let Slot { phase, steps, episode_return, .. } = self.slots.get(index)?;
+        Some(Progress { steps: *steps, episode_return: *episode_return, finished: *phase == Phase::Finished })
+    }
+
+    fn set_progress(&mut self, index: usize, progress: Progress) -> Result<()> {
+        let num_envs = self.slots.len();
+        let Some(slot) = self.slots.get_mut(index) else {
+            return Err(checks::no_such_env(index, num_envs));
+        };
+        (slot.steps, slot.episode_return) = (progress.steps, progress.episode_return);
+        self.set_phase(index, if progress.finished { Phase::Finished } else { Phase::Running });
         Ok(())
     }
 

@@ -3,19 +3,16 @@
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{
     ActionsMut, AutoresetMode, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions,
-    RolloutBuffer, Seeds, StepOut, VectorEnv, collect,
+    RolloutBuffer, Seeds, Space, StepOut, VectorEnv, collect,
 };
 
-fn make(id: &str, mode: AutoresetMode) -> Box<dyn VectorEnv> {
-    let options = MakeOptions {
-        num_envs: 16,
-        seed: Some(0),
-        autoreset_mode: mode,
-        max_episode_steps: Some(Some(9)),
-        arguments: &[],
-    };
+fn make(id: &str, num_envs: usize, mode: AutoresetMode) -> Box<dyn VectorEnv> {
+    let options =
+        MakeOptions { num_envs, seed: Some(0), autoreset_mode: mode, max_episode_steps: Some(Some(9)), arguments: &[] };
     envs::make(id, &options).unwrap()
 }
+
+const MODES: [AutoresetMode; 2] = [AutoresetMode::SameStep, AutoresetMode::NextStep];
 
 fn allocations(f: impl FnOnce()) -> u64 {
     allocation_counter::measure(f).count_total
@@ -29,17 +26,18 @@ fn the_counter_counts() {
 #[test]
 fn steps_allocate_nothing() {
     for id in envs::ids() {
-        for mode in [AutoresetMode::SameStep, AutoresetMode::NextStep] {
-            let mut env = make(id, mode);
-            let (n, d, a) = (16, env.spec().observation.dim(), env.spec().action.dim());
+        // Copies of the environment, a block of lanes that is not full, and one that is with another that is not.
+        for (n, mode) in [4, 16, 100].into_iter().flat_map(|n| MODES.map(|mode| (n, mode))) {
+            let mut env = make(id, n, mode);
+            let (d, a) = (env.spec().observation.dim(), env.spec().action.dim());
             let mut policy = RandomPolicy::new(&env.spec().action).unwrap();
-            let mut rngs: Vec<_> = (0..16).map(Pcg64::seed_from).collect();
+            let mut rngs: Vec<_> = (0..n as u128).map(Pcg64::seed_from).collect();
             let (mut obs, mut final_obs, mut reward) = (vec![0.0; n * d], vec![0.0; n * d], vec![0.0; n]);
             let (mut terminated, mut truncated) = (vec![false; n], vec![false; n]);
             let (mut integers, mut floats) = (vec![0_i64; n * a], vec![0.0_f32; n * a]);
             let (mut log_probs, mut values) = (vec![0.0; n], vec![0.0; n]);
             env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut obs).unwrap();
-            let discrete = a == 1 && id.starts_with("CartPole");
+            let discrete = matches!(env.spec().action, Space::Discrete { .. });
             let count = allocations(|| {
                 for _ in 0..200 {
                     let actions = if discrete {
@@ -64,7 +62,7 @@ fn steps_allocate_nothing() {
                     env.step(actions, out).unwrap();
                 }
             });
-            assert_eq!(count, 0, "{id} {mode:?}");
+            assert_eq!(count, 0, "{n} {id} {mode:?}");
         }
     }
 }
@@ -72,7 +70,7 @@ fn steps_allocate_nothing() {
 #[test]
 fn rollouts_allocate_nothing_after_the_first() {
     for id in envs::ids() {
-        let mut env = make(id, AutoresetMode::SameStep);
+        let mut env = make(id, 16, AutoresetMode::SameStep);
         let mut policy = RandomPolicy::new(&env.spec().action).unwrap();
         let mut rngs: Vec<_> = (0..16).map(Pcg64::seed_from).collect();
         let mut buffer = RolloutBuffer::for_env(64, &*env).unwrap();

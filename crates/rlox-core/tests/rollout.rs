@@ -2,7 +2,8 @@
 
 use rlox_core::{
     Actions, ActionsMut, AutoresetMode, DType, Env, EnvSpec, Error, FieldData, Pcg64, Policy, PolicyOut, PolicySaid,
-    ResetOptions, Result, RolloutBuffer, Seeds, Space, Step, Transition, VecEnv, collect, envs::CartPole,
+    RandomPolicy, ResetOptions, Result, RolloutBuffer, Seeds, Space, Step, Transition, VecEnv, VectorEnv, collect,
+    envs::CartPole,
 };
 
 /// Pays the action it was sent; the observation counts steps. Never terminates, limited to 2 steps.
@@ -65,6 +66,11 @@ impl Policy for Five {
 
 fn f32s<'a>(buffer: &'a RolloutBuffer, name: &str) -> &'a [f32] {
     let FieldData::F32(data) = buffer.field(name).unwrap().data() else { panic!("{name} is f32") };
+    data
+}
+
+fn bools<'a>(buffer: &'a RolloutBuffer, name: &str) -> &'a [bool] {
+    let FieldData::Bool(data) = buffer.field(name).unwrap().data() else { panic!("{name} is bool") };
     data
 }
 
@@ -146,19 +152,12 @@ fn steps_out_of_turn_and_unfinished_rollouts_are_refused() {
 }
 
 #[test]
-fn only_environments_that_reset_in_the_same_step_fill_rollouts() {
-    let mut env = VecEnv::new(1, Some(0), AutoresetMode::NextStep, CartPole::default).unwrap();
-    let mut buffer = RolloutBuffer::for_env(2, &env).unwrap();
-    assert!(buffer.begin(&mut env, Seeds::Keep, None).unwrap_err().to_string().contains("NextStep"));
-}
-
-#[test]
 fn what_other_environments_answer_is_recorded_alike() {
     let mut env = VecEnv::new(2, Some(0), AutoresetMode::SameStep, Echo::new).unwrap();
     let mut native = RolloutBuffer::for_env(2, &env).unwrap();
     let mut foreign = RolloutBuffer::new(2, 2, (&[1], DType::F32), (&[1], DType::F32)).unwrap();
     native.begin(&mut env, Seeds::Keep, None).unwrap();
-    foreign.begin_with(&[0.0, 0.0], true, None).unwrap();
+    foreign.begin_with(&[0.0, 0.0], true, None, None).unwrap();
     let said = PolicySaid { actions: Actions::Continuous(&[0.5, 0.5]), log_probs: &[0.1; 2], values: &[0.2; 2] };
     for t in 0..2 {
         native.step(t, &mut env, said, None).unwrap();
@@ -225,4 +224,43 @@ fn infinite_actions_are_refused_before_they_are_clipped() {
     let said = PolicySaid { actions: Actions::Continuous(&[f32::INFINITY]), log_probs: &[0.0], values: &[0.0] };
     let error = buffer.step(0, &mut env, said, None).unwrap_err();
     assert!(error.to_string().contains("inf for environment 0"), "{error}");
+}
+
+#[test]
+fn a_step_that_only_resets_is_no_transition_wherever_the_rollout_ends() {
+    let mut env = VecEnv::new(1, Some(0), AutoresetMode::NextStep, Echo::new).unwrap();
+    let mut buffer = RolloutBuffer::for_env(4, &env).unwrap();
+    let mut rngs = [Pcg64::seed_from(0)];
+    collect(&mut env, &mut Five, &mut rngs, &mut buffer, None, 0.5, 1.0).unwrap();
+    assert_eq!(f32s(&buffer, "obs"), [0.0, 1.0, 2.0, 0.0, 1.0]);
+    assert_eq!(bools(&buffer, "valid"), [true, true, false, true]);
+    assert_eq!(f32s(&buffer, "rewards"), [1.0, 1.0, 0.0, 1.0]);
+    assert_eq!((buffer.final_index(), buffer.final_obs()), (&[1][..], &[2.0][..]));
+    // The numbers of the same trajectory in SAME_STEP, above; a reset has the advantage 0.
+    assert_eq!(f32s(&buffer, "returns"), [6.5, 11.0, 20.0, 6.0]);
+    assert_eq!(f32s(&buffer, "advantages"), [6.5, 1.0, 0.0, 6.0]);
+    assert_eq!(buffer.transitions(), 3);
+    // The second rollout ends as its episode does, so that the third begins with a reset.
+    collect(&mut env, &mut Five, &mut rngs, &mut buffer, None, 0.5, 1.0).unwrap();
+    assert_eq!(bools(&buffer, "valid"), [true, false, true, true]);
+    assert_eq!(buffer.final_index(), [0, 3]);
+    collect(&mut env, &mut Five, &mut rngs, &mut buffer, None, 0.5, 1.0).unwrap();
+    assert_eq!(bools(&buffer, "valid"), [false, true, true, false]);
+    assert_eq!(f32s(&buffer, "obs"), [2.0, 0.0, 1.0, 2.0, 0.0]);
+    assert_eq!(buffer.transitions(), 2);
+}
+
+#[test]
+fn a_rollout_resets_environments_that_do_not_reset_themselves() {
+    let fields = |mode| {
+        let mut env = VecEnv::new(3, Some(0), mode, CartPole::default).unwrap().with_max_episode_steps(Some(5));
+        let mut buffer = RolloutBuffer::for_env(20, &env).unwrap();
+        let mut policy = RandomPolicy::new(&env.spec().action).unwrap();
+        let mut rngs = [1, 2, 3].map(Pcg64::seed_from);
+        collect(&mut env, &mut policy, &mut rngs, &mut buffer, None, 0.5, 1.0).unwrap();
+        let names = ["obs", "rewards", "advantages", "returns"];
+        (names.map(|name| f32s(&buffer, name).to_vec()), buffer.final_obs().to_vec(), bools(&buffer, "valid").to_vec())
+    };
+    assert_eq!(fields(AutoresetMode::Disabled), fields(AutoresetMode::SameStep));
+    assert!(!fields(AutoresetMode::SameStep).1.is_empty());
 }

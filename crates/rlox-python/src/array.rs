@@ -1,238 +1,187 @@
-//! NumPy arrays in and out. The only file of this crate that holds `unsafe`.
-#![expect(unsafe_code, reason = "views of Rust memory whose owner NumPy keeps alive")]
+//! NumPy's memory and Python's calls. The only file of this crate that holds `unsafe`.
+#![expect(unsafe_code, reason = "memory shared with NumPy, and calls into Python that may never come back")]
+
+use std::any::TypeId;
+use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
-use numpy::ndarray::{ArrayViewD, IxDyn};
-use numpy::{
-    Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray,
-    PyUntypedArrayMethods,
-};
-use pyo3::exceptions::PyMemoryError;
+use num_traits::AsPrimitive;
+use numpy::ndarray::{ArrayView, IxDyn};
+use numpy::{Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::PyValueError;
+use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
-use rlox_core::{Float, flags_from_numbers};
+use pyo3::types::{PyDict, PyTuple};
+use rlox_core::{DType, FieldMut, RolloutBuffer};
 
-use crate::error::{to_py, type_error, value_error};
-use crate::recycling::{self, Scratch};
+use crate::detach::{detached, others_may_run};
+use crate::recycling::{self, no_memory};
 
-/// A count: an integer that is not negative. What no machine could hold is a `MemoryError` here already.
-pub(crate) fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
-    let Ok(index) = object.call_method0("__index__") else {
-        return Err(type_error(argument, "an integer", &shown(object), "pass a whole number"));
-    };
-    if index.lt(0)? {
-        return Err(value_error(argument, "zero or a positive integer", &shown(&index), "correct it"));
-    }
-    index.extract().map_err(|_| {
-        PyMemoryError::new_err(format!("{argument}: expected less than 2**64, got {}; ask for less", shown(&index)))
-    })
+unsafe extern "C-unwind" {
+    fn PyObject_Call(callable: *mut PyObject, args: *mut PyObject, kwargs: *mut PyObject) -> *mut PyObject;
 }
 
-/// Checks an array's whole shape, so that nothing transposed passes for its length's sake.
-pub(crate) fn expect_shape(argument: &str, got: &[usize], first: usize, rest: &[usize]) -> PyResult<()> {
-    if got.split_first().is_some_and(|(n, tail)| *n == first && tail == rest) {
-        return Ok(());
-    }
-    let expected: Vec<_> = std::iter::once(&first).chain(rest).collect();
-    let got = format!("shape {got:?}");
-    Err(value_error(argument, &format!("shape {expected:?}"), &got, "pass one row per environment"))
-}
+/// Keeps a thread that the interpreter's end unwinds from meeting Rust code that cannot unwind.
+struct Hang;
 
-/// An object as its `repr`, cut short, for a message.
-pub(crate) fn shown(object: &Bound<'_, PyAny>) -> String {
-    let text = object.repr().map_or_else(|_| object.get_type().to_string(), |text| text.to_string());
-    if text.chars().count() <= 200 { text } else { text.chars().take(200).chain("...".chars()).collect() }
-}
-
-/// A shape: a sequence of counts, or a single count.
-pub(crate) fn shape(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
-    if object.hasattr("__index__")? {
-        return Ok(vec![count(argument, object)?]);
-    }
-    let items =
-        object.try_iter().map_err(|_| type_error(argument, "a shape", &shown(object), "pass a tuple of integers"))?;
-    items.map(|item| count(argument, &item?)).collect()
-}
-
-/// Which kinds of numbers (NumPy's `dtype.kind`) an argument takes, and how to say so.
-pub(crate) struct Kinds {
-    accepted: &'static str,
-    described: &'static str,
-}
-
-pub(crate) const REAL: Kinds = Kinds { accepted: "biuf", described: "real numbers" };
-pub(crate) const INTEGER: Kinds = Kinds { accepted: "iu", described: "integers" };
-pub(crate) const FLAG: Kinds = Kinds { accepted: "b", described: "booleans" };
-
-/// An input array: C-contiguous, of dtype `T`, borrowed where it was that already and converted once where not.
-pub(crate) enum Input<'py, T: Element> {
-    /// Guarded against other calls of this module that would write to it.
-    Guarded(PyReadonlyArrayDyn<'py, T>),
-    /// For calls that write to no array of the caller's and keep the GIL: nobody else can write meanwhile.
-    Held(Bound<'py, PyArrayDyn<T>>),
-}
-
-impl<T: Element> Input<'_, T> {
-    pub(crate) fn shape(&self) -> &[usize] {
-        match self {
-            Self::Guarded(array) => array.shape(),
-            Self::Held(array) => array.shape(),
+impl Drop for Hang {
+    fn drop(&mut self) {
+        loop {
+            std::thread::park();
         }
     }
+}
 
-    /// The elements. `None` never happens: the constructors made sure of the layout.
+/// Calls Python code, as every call must that may run bytecode or let the GIL go: before CPython 3.14, a daemon thread
+/// that asks for the GIL while the interpreter ends is unwound where it stands, which would abort the process. Here it
+/// stays where it is, until the process ends.
+pub(crate) fn call<'py>(
+    callable: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    others_may_run();
+    let hang = Hang;
+    // SAFETY: the objects live, the GIL is held, and null stands for no keywords.
+    let result =
+        unsafe { PyObject_Call(callable.as_ptr(), args.as_ptr(), kwargs.map_or(std::ptr::null_mut(), Bound::as_ptr)) };
+    std::mem::forget(hang);
+    // SAFETY: a new reference, or null with an exception set.
+    unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
+}
+
+/// NumPy's own dtypes have numbers below this.
+const OWN_DTYPES: i32 = 24;
+
+/// A kind of number that NumPy has too, by `dtype.kind`.
+pub(crate) trait Kind: Element + Copy + Send + 'static {
+    const KIND: u8;
+}
+
+macro_rules! kinds {
+    ($($number:ty: $kind:literal),*) => { $(impl Kind for $number { const KIND: u8 = $kind; })* };
+}
+kinds!(f32: b'f', f64: b'f', i64: b'i', i32: b'i', i16: b'i', i8: b'i', u64: b'u', u32: b'u', u16: b'u', u8: b'u', bool: b'b');
+
+/// The object as an array of `T`, if it is one.
+pub(crate) fn typed<'a, 'py, T: Kind>(object: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyArrayDyn<T>>> {
+    let dtype = object.cast::<PyUntypedArray>().ok()?.dtype();
+    let same = (dtype.kind(), dtype.itemsize()) == (T::KIND, size_of::<T>())
+        && dtype.num() < OWN_DTYPES
+        && dtype.is_native_byteorder() != Some(false);
+    // SAFETY: an array, whose elements are of the same kind, size and byte order as `T`. NumPy's own comparison of dtypes
+    // costs as much as the rest of a short call.
+    same.then(|| unsafe { object.cast_unchecked() })
+}
+
+/// The elements of a C-contiguous, aligned array, borrowed without a guard.
+///
+/// Whoever reads them keeps the GIL meanwhile, runs no Python code and writes to no array of others.
+pub(crate) struct Elements<'py, T> {
+    array: Bound<'py, PyArrayDyn<T>>,
+    start: *const T,
+}
+
+impl<'py, T: Element + 'static> Elements<'py, T> {
+    /// None if the array is not C-contiguous and aligned, or holds booleans of other bytes than 0 and 1, which NumPy
+    /// lets views of other numbers have.
+    pub(crate) fn of(array: &Bound<'py, PyArrayDyn<T>>) -> Option<Self> {
+        if !array.is_c_contiguous() || !array.is_aligned() {
+            return None;
+        }
+        // An array without elements may point anywhere.
+        let start = if array.is_empty() { std::ptr::dangling() } else { array.data().cast_const() };
+        let elements = Self { array: array.clone(), start };
+        elements.holds_valid().then_some(elements)
+    }
+
+    fn holds_valid(&self) -> bool {
+        if TypeId::of::<T>() != TypeId::of::<bool>() {
+            return true;
+        }
+        // SAFETY: a byte each, of any value; nobody writes them meanwhile.
+        let bytes = unsafe { std::slice::from_raw_parts(self.start.cast::<u8>(), self.array.len()) };
+        bytes.iter().fold(0, |all, byte| all | byte) <= 1
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        self.array.shape()
+    }
+
     pub(crate) fn slice(&self) -> &[T] {
-        match self {
-            Self::Guarded(array) => array.as_slice().unwrap_or(&[]),
-            // SAFETY: as said at `held`.
-            Self::Held(array) => unsafe { array.as_slice() }.unwrap_or(&[]),
-        }
+        // SAFETY: looked at when made; by the promise above nobody has changed the array since.
+        unsafe { std::slice::from_raw_parts(self.start, self.array.len()) }
     }
 }
 
-/// What `np.asarray` makes of an object; arrays stay what they are.
-pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
-    if let Ok(array) = object.cast::<PyUntypedArray>() {
-        return Ok(array.clone());
-    }
-    let py = object.py();
-    let array = py.import("numpy")?.call_method1("asarray", (object,)).map_err(|error| {
-        if error.is_instance_of::<PyMemoryError>(py) {
-            return error;
-        }
-        let got = format!("{} ({error})", object.get_type());
-        value_error(argument, "an array", &got, "pass what np.asarray takes")
-    })?;
-    Ok(array.cast_into::<PyUntypedArray>()?)
+/// An array of other numbers, of any strides, as C-contiguous elements of `Self`, by the rules of Rust's `as`.
+pub(crate) trait FromArray: Kind {
+    /// None for an array of other elements, or misaligned ones. The GIL may be let go meanwhile only if `long`.
+    fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>>;
 }
 
-/// Takes whatever `np.asarray` takes as an array of `T`.
-///
-/// Raises `TypeError` for other kinds of elements, `ValueError` for ragged input or an array that is being written.
-pub(crate) fn input<'py, T: Element>(
-    argument: &str,
-    object: &Bound<'py, PyAny>,
-    kinds: &Kinds,
-) -> PyResult<Input<'py, T>> {
-    if let Ok(array) = object.cast::<PyArrayDyn<T>>()
-        && let Ok(array) = array.try_readonly()
-        && array.is_c_contiguous()
-        && array.as_slice().is_ok()
-    {
-        return Ok(Input::Guarded(array));
-    }
-    let py = object.py();
-    let untyped = asarray(argument, object)?;
-    let dtype = untyped.dtype();
-    let kind = char::from(dtype.kind());
-    if !kinds.accepted.contains(kind) && untyped.len() > 0 {
-        let got = format!("dtype {dtype}");
-        return Err(type_error(argument, &format!("an array of {}", kinds.described), &got, "convert it first"));
-    }
-    let keywords = PyDict::new(py);
-    keywords.set_item("order", "C")?;
-    keywords.set_item("subok", false)?;
-    let convert = || untyped.call_method("astype", (numpy::dtype::<T>(py),), Some(&keywords));
-    let converted = if kind == 'f' && dtype.itemsize() > size_of::<T>() {
-        // What overflows becomes infinite and is refused where it matters; NumPy shall not warn about it besides.
-        let silent = PyDict::new(py);
-        silent.set_item("all", "ignore")?;
-        let errstate = py.import("numpy")?.call_method("errstate", (), Some(&silent))?;
-        errstate.call_method0("__enter__")?;
-        let converted = convert();
-        errstate.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
-        converted
-    } else {
-        convert()
-    }?;
-    let converted = converted.cast_into::<PyArrayDyn<T>>()?;
-    let readonly = converted
-        .try_readonly()
-        .map_err(|e| value_error(argument, "a readable array", &e.to_string(), "pass a copy"))?;
-    Ok(Input::Guarded(readonly))
-}
-
-/// As [`input`], without the guard, whose book-keeping costs as much as a short call's work.
-///
-/// The caller must keep the GIL while the result lives, and write to no array but new ones.
-pub(crate) fn held<'py, T: Element>(
-    argument: &str,
-    object: &Bound<'py, PyAny>,
-    kinds: &Kinds,
-) -> PyResult<Input<'py, T>> {
-    match object.cast::<PyArrayDyn<T>>() {
-        // SAFETY: only the layout is looked at.
-        Ok(array) if array.is_c_contiguous() && unsafe { array.as_slice() }.is_ok() => Ok(Input::Held(array.clone())),
-        _ => input(argument, object, kinds),
-    }
-}
-
-/// How an argument is read: [`input`] or [`held`].
-pub(crate) type Reader<'py, T> = fn(&str, &Bound<'py, PyAny>, &Kinds) -> PyResult<Input<'py, T>>;
-
-/// Flags as booleans.
-pub(crate) enum FlagInput<'py> {
-    Borrowed(Input<'py, bool>),
-    Converted(Scratch, Vec<usize>),
-}
-
-impl FlagInput<'_> {
-    pub(crate) fn shape(&self) -> &[usize] {
-        match self {
-            Self::Borrowed(array) => array.shape(),
-            Self::Converted(_, shape) => shape,
-        }
-    }
-
-    pub(crate) fn slice(&self) -> &[bool] {
-        match self {
-            Self::Borrowed(array) => array.slice(),
-            Self::Converted(flags, _) => flags.slice(),
-        }
-    }
-}
-
-/// Takes boolean arrays as they are, and numbers if they are 0 or 1.
-pub(crate) fn flags<'py>(argument: &'static str, object: &Bound<'py, PyAny>, hold: bool) -> PyResult<FlagInput<'py>> {
-    if object.cast::<PyArrayDyn<bool>>().is_ok() {
-        let read: Reader<'py, bool> = if hold { held } else { input };
-        return Ok(FlagInput::Borrowed(read(argument, object, &FLAG)?));
-    }
-    // The conversion copies at once, with the GIL held and before anything is written.
-    if object.cast::<PyArrayDyn<f32>>().is_ok() {
-        return converted(argument, &held::<f32>(argument, object, &REAL)?);
-    }
-    converted(argument, &held::<f64>(argument, object, &REAL)?)
-}
-
-fn converted<'py, T: Element + Float>(argument: &'static str, numbers: &Input<'_, T>) -> PyResult<FlagInput<'py>> {
-    let mut flags = Scratch::take(numbers.slice().len());
-    flags_from_numbers(argument, numbers.slice(), flags.slice_mut()).map_err(to_py)?;
-    Ok(FlagInput::Converted(flags, numbers.shape().to_vec()))
-}
-
-/// A caller's array to be written in place: exactly dtype `T`, C-contiguous, writeable.
-pub(crate) fn output<'py, T: Element>(
-    argument: &str,
-    object: &Bound<'py, PyAny>,
-) -> PyResult<PyReadwriteArrayDyn<'py, T>> {
-    // Built only when something is wrong: naming a dtype costs more than a step.
-    let wanted = || format!("a writeable C-contiguous array of {}", numpy::dtype::<T>(object.py()));
-    let fix = "allocate it with np.empty of that dtype";
-    let Ok(array) = object.cast::<PyArrayDyn<T>>() else {
-        let dtype = object.getattr("dtype").map(|dtype| format!("dtype {dtype}"));
-        return Err(type_error(argument, &wanted(), &dtype.unwrap_or_else(|_| object.get_type().to_string()), fix));
+fn collected<S, T>(array: &Bound<'_, PyArrayDyn<S>>, long: bool, number: impl Fn(S) -> T + Sync) -> PyResult<Vec<T>>
+where
+    S: Element + Copy + Sync,
+    T: Send,
+{
+    // Against those of our own calls that write without the GIL.
+    let _guard = array.try_readonly().map_err(|error| PyValueError::new_err(error.to_string()))?;
+    // SAFETY: the guard, and the array's own reference, keep the memory; other writers race as they do with NumPy.
+    let view = unsafe { array.as_array() };
+    let mut numbers = Vec::new();
+    numbers.try_reserve_exact(view.len()).map_err(|_| no_memory(view.len() * size_of::<T>()))?;
+    let mut fill = || match view.as_slice() {
+        Some(slice) => numbers.extend(slice.iter().map(|x| number(*x))),
+        None => numbers.extend(view.iter().map(|x| number(*x))),
     };
-    let mut array = array.try_readwrite().map_err(|error| value_error(argument, &wanted(), &error.to_string(), fix))?;
-    if !array.is_c_contiguous() || array.as_slice_mut().is_err() {
-        return Err(value_error(argument, &wanted(), "one that is strided, transposed or misaligned", fix));
+    if long {
+        detached(array.py(), fill);
+    } else {
+        fill();
     }
-    Ok(array)
+    Ok(numbers)
 }
 
-/// The elements of an [`output`] array.
-pub(crate) fn out_slice<'a, T: Element>(array: &'a mut PyReadwriteArrayDyn<'_, T>) -> &'a mut [T] {
-    array.as_slice_mut().unwrap_or(&mut [])
+macro_rules! from_array {
+    ($target:ty: $($source:ty)*) => {
+        impl FromArray for $target {
+            fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>> {
+                if !array.is_aligned() {
+                    return None;
+                }
+                $(
+                    if let Some(array) = typed::<$source>(array.as_any()) {
+                        return Some(collected(array, long, |x: $source| x.as_()));
+                    }
+                )*
+                let booleans = from_booleans(array.cast::<PyArrayDyn<bool>>().ok()?);
+                Some(booleans.map(|all| all.into_iter().map(|x| u8::from(x).as_()).collect()))
+            }
+        }
+    };
+}
+from_array!(f32: f64 f32 i64 i32 u8 i16 i8 u64 u32 u16);
+from_array!(f64: f32 f64 i64 i32 u8 i16 i8 u64 u32 u16);
+from_array!(i64: i32 i64 u8 i16 i8 u64 u32 u16);
+from_array!(i32: i32);
+from_array!(u32: u32);
+
+impl FromArray for bool {
+    fn from_array(array: &Bound<'_, PyUntypedArray>, _long: bool) -> Option<PyResult<Vec<Self>>> {
+        Some(from_booleans(array.cast::<PyArrayDyn<Self>>().ok()?))
+    }
+}
+
+/// Booleans of any strides, whose bytes may be any.
+fn from_booleans(array: &Bound<'_, PyArrayDyn<bool>>) -> PyResult<Vec<bool>> {
+    let _guard = array.try_readonly().map_err(|error| PyValueError::new_err(error.to_string()))?;
+    // SAFETY: bytes of any value may be read as u8; the guard and the GIL keep writers away.
+    let view = unsafe { array.as_raw_array().cast::<u8>().deref_into_view() };
+    let mut booleans = Vec::new();
+    booleans.try_reserve_exact(view.len()).map_err(|_| no_memory(view.len()))?;
+    booleans.extend(view.iter().map(|byte| *byte != 0));
+    Ok(booleans)
 }
 
 /// A new array for a result, which nobody else knows before [`New::into_array`].
@@ -251,7 +200,7 @@ impl<'py, T: Element> New<'py, T> {
 
 /// A new array of zeros.
 pub(crate) fn fresh<'py, T: Element + Zeroable>(py: Python<'py>, shape: &[usize]) -> New<'py, T> {
-    // NumPy's own zeros release the GIL for a moment, in which the end of the interpreter may catch this thread.
+    // NumPy's own zeros let the GIL go for a moment.
     // SAFETY: the array is new and C-contiguous, nobody else knows it, and zeros are valid for `T`.
     unsafe {
         let array = PyArrayDyn::<T>::new(py, IxDyn(shape), false);
@@ -263,27 +212,85 @@ pub(crate) fn fresh<'py, T: Element + Zeroable>(py: Python<'py>, shape: &[usize]
 /// A new array for a result that overwrites every element: large ones in memory that an earlier result gave back, as
 /// fetching fresh pages from the system costs several times what a kernel does to them.
 pub(crate) fn result<'py, T: Element + Pod>(py: Python<'py>, shape: &[usize]) -> PyResult<New<'py, T>> {
-    let len: usize = shape.iter().product();
-    if len * size_of::<T>() < recycling::SMALLEST {
+    let bytes = shape.iter().fold(size_of::<T>(), |bytes, n| bytes.saturating_mul(*n));
+    if bytes < recycling::SMALLEST {
         return Ok(fresh(py, shape));
     }
-    let owner = Bound::new(py, recycling::Block::take(len * size_of::<T>()))?;
-    let data: &[T] = bytemuck::cast_slice(owner.get().words());
-    Ok(New(view(&data[..len], shape, owner.clone().into_any())?))
+    let owner = Bound::new(py, recycling::Block::take(bytes)?)?;
+    let start = owner.get().start().cast::<T>();
+    // SAFETY: the block is large enough, aligned for any number, initialised, and lives as long as `owner`.
+    Ok(New(unsafe { view_at(start, shape, owner.into_any()) }))
 }
 
-/// A writeable NumPy view of `data`, without a copy.
+/// The memory of a buffer's field, which NumPy shares.
 ///
-/// `data` must be memory that `owner` owns and neither moves nor frees while it lives: the fields of a rollout buffer
-/// and the blocks of results, which are allocated once. NumPy holds a reference to `owner` as long as the view lives.
-pub(crate) fn view<'py, T: Element>(
-    data: &[T],
+/// The buffer allocates it once, neither moves nor frees it while it lives, and touches it only inside calls, under its
+/// lock, holding no reference into it between calls.
+pub(crate) struct FieldMemory {
+    start: *mut u8,
+    bytes: usize,
+    dtype: DType,
+    width: usize,
+    shape: Vec<usize>,
+}
+
+// SAFETY: only an address and a size; what is done with them is argued at `view`.
+unsafe impl Send for FieldMemory {}
+// SAFETY: as above.
+unsafe impl Sync for FieldMemory {}
+
+impl FieldMemory {
+    /// The memory of a field of a buffer that is moved no more, except as a whole. None if it has no such field.
+    pub(crate) fn of(buffer: &mut RolloutBuffer, name: &str) -> Option<Self> {
+        fn start<T>(data: &mut [T]) -> (*mut u8, usize) {
+            (data.as_mut_ptr().cast(), size_of_val(data))
+        }
+        let field = buffer.field(name)?;
+        let (dtype, width, shape) = (field.dtype(), field.width(), field.shape().to_vec());
+        let (start, bytes) = match buffer.field_mut(name)? {
+            FieldMut::F32(data) => start(data),
+            FieldMut::F64(data) => start(data),
+            FieldMut::I64(data) => start(data),
+            FieldMut::U8(data) => start(data),
+            FieldMut::Bool(data) => start(data),
+        };
+        Some(Self { start, bytes, dtype, width, shape })
+    }
+
+    /// The addresses it takes.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.start.addr()..self.start.addr() + self.bytes
+    }
+
+    /// A writeable view of the rows from `first` on, without a copy: `[*lead, *row_shape]`. It keeps `owner` alive,
+    /// which must own the buffer.
+    pub(crate) fn view<'py>(&self, first: usize, lead: &[usize], owner: Bound<'py, PyAny>) -> Bound<'py, PyAny> {
+        match self.dtype {
+            DType::F32 => self.view_of::<f32>(first, lead, owner),
+            DType::F64 => self.view_of::<f64>(first, lead, owner),
+            DType::I64 => self.view_of::<i64>(first, lead, owner),
+            DType::U8 => self.view_of::<u8>(first, lead, owner),
+            DType::Bool => self.view_of::<bool>(first, lead, owner),
+        }
+    }
+
+    fn view_of<'py, T: Element>(&self, first: usize, lead: &[usize], owner: Bound<'py, PyAny>) -> Bound<'py, PyAny> {
+        let shape = [lead, &self.shape].concat();
+        let (from, len) = (first * self.width, shape.iter().product::<usize>());
+        assert!((from + len) * size_of::<T>() <= self.bytes, "a view stays within its field");
+        // SAFETY: within the field by the check above; the owner keeps the field, which stays where it is. Python
+        // writes to it only between our calls, or races with them as it would with NumPy's.
+        unsafe { view_at(self.start.cast::<T>().add(from), &shape, owner) }.into_any()
+    }
+}
+
+/// # Safety
+/// From `start` on there are as many initialised elements as `shape` has, valid as long as `owner` lives.
+unsafe fn view_at<'py, T: Element>(
+    start: *mut T,
     shape: &[usize],
     owner: Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
-    let array = ArrayViewD::from_shape(IxDyn(shape), data)
-        .map_err(|e| value_error("shape", "as many elements as the field has", &e.to_string(), "report this"))?;
-    // SAFETY: the caller's promise above keeps the memory valid; Rust writes to it only inside calls on `owner`, under
-    // its lock, and holds no reference into it between calls.
-    Ok(unsafe { PyArrayDyn::borrow_from_array(&array, owner) })
+) -> Bound<'py, PyArrayDyn<T>> {
+    // SAFETY: the caller's promise. The view only carries the pointer, whose right to write NumPy inherits.
+    unsafe { PyArrayDyn::borrow_from_array(&ArrayView::from_shape_ptr(IxDyn(shape), start), owner) }
 }

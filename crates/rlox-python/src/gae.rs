@@ -1,18 +1,18 @@
 //! `compute_gae` and `compute_gae_batched`.
 
 use bytemuck::Pod;
-use numpy::{Element, PyArrayDyn, PyUntypedArrayMethods};
+use num_traits::AsPrimitive;
+use numpy::PyUntypedArrayMethods;
 use pyo3::prelude::*;
-use pyo3::types::PyFloat;
 use rlox_core::{
     Ends, Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major,
 };
 
-use crate::array::{FlagInput, Input, REAL, Reader, asarray, count, flags, held, input, out_slice, output, result};
-use crate::detach::detached;
+use crate::argument::{REAL, argument, asarray, count, flag_argument, numbers, out_slice, output, sequence, shown};
+use crate::array::{FromArray, result, typed};
+use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error, value_error};
-
-type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+use crate::trajectory::{EndsArgument, LastValue, Layout, Pair};
 
 /// From how many elements on a call may take more than 5 us.
 const LONG: usize = 4096;
@@ -54,130 +54,56 @@ pub(crate) fn compute_gae<'py>(
     values: &Bound<'py, PyAny>,
     dones: Option<&Bound<'py, PyAny>>,
     last_value: &Bound<'py, PyAny>,
-    gamma: f64,
-    lam: f64,
+    #[pyo3(from_py_with = numbers::gamma)] gamma: f64,
+    #[pyo3(from_py_with = numbers::lam)] lam: f64,
     terminated: Option<&Bound<'py, PyAny>>,
     truncated: Option<&Bound<'py, PyAny>>,
     final_values: Option<&Bound<'py, PyAny>>,
-    out: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+    out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Pair<'py>> {
+    let pair = |out: &Bound<'py, PyAny>| {
+        let pair = sequence(out).and_then(|pair| pair.extract());
+        pair.map_err(|_| type_error("out", "a pair of arrays", &shown(out), "pass (advantages, returns)"))
+    };
+    let out = out.map(pair).transpose()?;
     let rewards = asarray("rewards", rewards)?;
-    let hold = rewards.len() <= LONG && out.is_none();
-    let ends = Flags::read(dones, terminated, truncated, hold)?;
-    let rewards = rewards.into_any();
-    let single = rewards.cast::<PyArrayDyn<f32>>().is_ok();
-    let call = Call { rewards, values, last_value, final_values, ends, gamma, lam, hold };
-    if single { call.run(|x| x as f32, out) } else { call.run(|x: f64| x, out) }
-}
-
-struct Flags<'py> {
-    terminated: FlagInput<'py>,
-    truncated: Option<FlagInput<'py>>,
-}
-
-impl<'py> Flags<'py> {
-    fn read(
-        dones: Option<&Bound<'py, PyAny>>,
-        terminated: Option<&Bound<'py, PyAny>>,
-        truncated: Option<&Bound<'py, PyAny>>,
-        hold: bool,
-    ) -> PyResult<Self> {
-        match (dones, terminated, truncated) {
-            (None, Some(terminated), truncated) => Ok(Self {
-                terminated: flags("terminated", terminated, hold)?,
-                truncated: truncated.map(|flag| flags("truncated", flag, hold)).transpose()?,
-            }),
-            (Some(dones), None, None) => Ok(Self { terminated: flags("dones", dones, hold)?, truncated: None }),
-            (dones, _, _) => {
-                let got = if dones.is_some() { "both" } else { "neither" };
-                let fix = "pass None as dones beside terminated= and truncated=";
-                Err(type_error("dones", "either dones, or terminated (and truncated)", got, fix))
-            }
-        }
-    }
-}
-
-/// One number, or one per environment.
-enum LastValue<'py, T: Element> {
-    One([T; 1]),
-    Each(Input<'py, T>),
-}
-
-impl<'py, T: Element> LastValue<'py, T> {
-    fn read(object: &Bound<'py, PyAny>, num_envs: Option<usize>, number: fn(f64) -> T) -> PyResult<Self> {
-        if num_envs.is_none()
-            && let Ok(float) = object.cast::<PyFloat>()
-        {
-            return Ok(Self::One([number(float.value())]));
-        }
-        let array = input::<T>("last_value", object, &REAL)?;
-        let fits = num_envs.map_or(array.slice().len() == 1, |n| array.shape() == [n]);
-        if fits {
-            return Ok(Self::Each(array));
-        }
-        let expected = num_envs.map_or_else(|| "one number".into(), |n| format!("shape ({n},)"));
-        let got = format!("shape {:?}", array.shape());
-        Err(value_error("last_value", &expected, &got, "pass V of the state after the last step"))
-    }
-
-    fn slice(&self) -> &[T] {
-        match self {
-            Self::One(number) => number,
-            Self::Each(array) => array.slice(),
-        }
-    }
+    let single = typed::<f32>(rewards.as_any()).is_some();
+    let call = Call { rewards: rewards.as_any(), values, last_value, final_values, gamma, lam, out };
+    let ends = EndsArgument::new(dones, terminated, truncated)?;
+    if single { call.run::<f32>(ends) } else { call.run::<f64>(ends) }
 }
 
 struct Call<'a, 'py> {
-    rewards: Bound<'py, PyAny>,
+    rewards: &'a Bound<'py, PyAny>,
     values: &'a Bound<'py, PyAny>,
     last_value: &'a Bound<'py, PyAny>,
     final_values: Option<&'a Bound<'py, PyAny>>,
-    ends: Flags<'py>,
     gamma: f64,
     lam: f64,
-    hold: bool,
+    out: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
 }
 
 impl<'py> Call<'_, 'py> {
-    fn run<T: Float + Element + Pod>(
-        self,
-        number: fn(f64) -> T,
-        out: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
-    ) -> PyResult<Pair<'py>> {
+    fn run<T: Float + FromArray + Pod>(self, ends: EndsArgument<'py>) -> PyResult<Pair<'py>>
+    where
+        f64: AsPrimitive<T>,
+    {
         let py = self.rewards.py();
-        let read: Reader<'py, T> = if self.hold { held } else { input };
-        let rewards = read("rewards", &self.rewards, &REAL)?;
-        let shape = rewards.shape();
-        let num_envs = match shape {
-            [_] => None,
-            [_, num_envs] => Some(*num_envs),
-            _ => return Err(value_error("rewards", "shape (T,) or (T, N)", &format!("{shape:?}"), "reshape it")),
-        };
-        let same = |argument: &str, got: &[usize]| {
-            if got == shape {
-                return Ok(());
-            }
-            let expected = format!("the shape of rewards, {shape:?}");
-            Err(value_error(argument, &expected, &format!("{got:?}"), "pass arrays of one shape"))
-        };
-        let values = read("values", self.values, &REAL)?;
-        same("values", values.shape())?;
-        same("dones/terminated", self.ends.terminated.shape())?;
-        if let Some(truncated) = &self.ends.truncated {
-            same("truncated", truncated.shape())?;
-        }
-        let final_values = self.final_values.map(|x| read("final_values", x, &REAL)).transpose()?;
-        if let Some(final_values) = &final_values {
-            same("final_values", final_values.shape())?;
-        }
-        let last = LastValue::read(self.last_value, num_envs, number)?;
+        let rewards = argument::<T>("rewards", self.rewards, &REAL)?;
+        let values = argument::<T>("values", self.values, &REAL)?;
+        let final_values = self.final_values.map(|x| argument::<T>("final_values", x, &REAL)).transpose()?;
+        let last = LastValue::<T>::new("last_value", self.last_value)?;
+
+        let hold = self.out.is_none() && rewards.len() <= LONG && alone(py);
+        let rewards = rewards.read(hold)?;
+        let layout = Layout::of(rewards.shape())?;
+        let Layout { shape, num_envs } = layout;
+        let values = layout.read(values, hold)?;
+        let final_values = final_values.map(|x| layout.read(x, hold)).transpose()?;
+        let flags = ends.read(hold)?;
+        let ends = layout.ends(&flags, final_values.as_ref())?;
+        let last = layout.last(last, hold)?;
         let (gamma, lam) = (self.gamma, self.lam);
-        let ends = Ends {
-            terminated: self.ends.terminated.slice(),
-            truncated: self.ends.truncated.as_ref().map(FlagInput::slice),
-            final_values: final_values.as_ref().map(Input::slice),
-        };
         let (rewards, values, last) = (rewards.slice(), values.slice(), last.slice());
         let work = |advantages: &mut [T], returns: &mut [T]| {
             let mut kernel = || match num_envs {
@@ -186,14 +112,14 @@ impl<'py> Call<'_, 'py> {
             };
             if rewards.len() > LONG { detached(py, kernel) } else { kernel() }.map_err(to_py)
         };
-        let Some((advantages, returns)) = out else {
+        let Some((advantages, returns)) = self.out else {
             let (mut advantages, mut returns) = (result::<T>(py, shape)?, result::<T>(py, shape)?);
             work(advantages.slice(), returns.slice())?;
             return Ok((advantages.into_array().into_any(), returns.into_array().into_any()));
         };
         let (mut a, mut r) = (output::<T>("out[0]", &advantages)?, output::<T>("out[1]", &returns)?);
-        same("out[0]", a.shape())?;
-        same("out[1]", r.shape())?;
+        layout.same("out[0]", a.shape())?;
+        layout.same("out[1]", r.shape())?;
         work(out_slice(&mut a), out_slice(&mut r))?;
         Ok((advantages, returns))
     }
@@ -224,19 +150,20 @@ pub(crate) fn compute_gae_batched<'py>(
     dones: &Bound<'py, PyAny>,
     last_values: &Bound<'py, PyAny>,
     n_steps: &Bound<'py, PyAny>,
-    gamma: f64,
-    lam: f64,
+    #[pyo3(from_py_with = numbers::gamma)] gamma: f64,
+    #[pyo3(from_py_with = numbers::lam)] lam: f64,
 ) -> PyResult<Pair<'py>> {
     let n_steps = count("n_steps", n_steps)?;
-    let rewards = &asarray("rewards", rewards)?.into_any();
-    if rewards.cast::<PyArrayDyn<f32>>().is_ok() {
+    let rewards = asarray("rewards", rewards)?;
+    let (rewards, single) = (rewards.as_any(), typed::<f32>(rewards.as_any()).is_some());
+    if single {
         run_batched::<f32>(rewards, values, dones, last_values, n_steps, gamma, lam)
     } else {
         run_batched::<f64>(rewards, values, dones, last_values, n_steps, gamma, lam)
     }
 }
 
-fn run_batched<'py, T: Float + Element + Pod>(
+fn run_batched<'py, T: Float + FromArray + Pod>(
     rewards: &Bound<'py, PyAny>,
     values: &Bound<'py, PyAny>,
     dones: &Bound<'py, PyAny>,
@@ -246,11 +173,15 @@ fn run_batched<'py, T: Float + Element + Pod>(
     lam: f64,
 ) -> PyResult<Pair<'py>> {
     let py = rewards.py();
-    let rewards = input::<T>("rewards", rewards, &REAL)?;
-    let values = input::<T>("values", values, &REAL)?;
-    let dones = flags("dones", dones, false)?;
-    let last = input::<T>("last_values", last_values, &REAL)?;
-    for (argument, shape) in [
+    let rewards = argument::<T>("rewards", rewards, &REAL)?;
+    let values = argument::<T>("values", values, &REAL)?;
+    let dones = flag_argument("dones", dones)?;
+    let last = argument::<T>("last_values", last_values, &REAL)?;
+
+    let hold = rewards.len() <= LONG && alone(py);
+    let (rewards, values, last) = (rewards.read(hold)?, values.read(hold)?, last.read(hold)?);
+    let dones = dones.read(hold)?;
+    for (name, shape) in [
         ("rewards", rewards.shape()),
         ("values", values.shape()),
         ("dones", dones.shape()),
@@ -258,7 +189,7 @@ fn run_batched<'py, T: Float + Element + Pod>(
     ] {
         if shape.len() != 1 {
             return Err(value_error(
-                argument,
+                name,
                 "a flat array",
                 &format!("shape {shape:?}"),
                 "ravel it environment by environment",

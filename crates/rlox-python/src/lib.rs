@@ -7,6 +7,7 @@
     reason = "the documentation is Python's docstrings, and signatures follow Python's keywords and tuples"
 )]
 
+mod argument;
 mod array;
 mod detach;
 mod error;
@@ -14,10 +15,15 @@ mod gae;
 mod llm;
 mod normalize;
 mod recycling;
+mod returns;
 mod rollout;
+mod said;
 mod settings;
 mod shared;
+mod state;
+mod trajectory;
 mod vector;
+mod vtrace;
 
 use pyo3::prelude::*;
 
@@ -44,15 +50,18 @@ mod _rlox {
     #[pymodule_export]
     use crate::normalize::{Normalizer, RunningMeanStd};
     #[pymodule_export]
+    use crate::returns::{compute_lambda_returns, compute_returns};
+    #[pymodule_export]
     use crate::rollout::RolloutBuffer;
     #[pymodule_export]
     use crate::vector::{NativeVectorEnv, env_ids};
+    #[pymodule_export]
+    use crate::vtrace::compute_vtrace;
     use pyo3::prelude::*;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        crate::detach::register(module)?;
         if cfg!(debug_assertions) {
             let text = c"rlox was built without optimisation and is many times slower; build it with --release";
             PyErr::warn(module.py(), &module.py().get_type::<pyo3::exceptions::PyRuntimeWarning>(), text, 1)?;

@@ -5,7 +5,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics};
 
-use crate::array::{Input, REAL, count, fresh, input, shape};
+use crate::argument::{Input, REAL, argument, count, instance, numbers, shape};
+use crate::array::result;
+use crate::detach::alone;
 use crate::error::{to_py, value_error};
 use crate::shared::Shared;
 
@@ -41,6 +43,12 @@ pub(crate) struct Normalizer {
     obs_shape: Vec<usize>,
 }
 
+/// The argument `normalizer`.
+pub(crate) fn normalizer_of<'a>(object: Option<&'a Bound<'_, PyAny>>) -> PyResult<Option<&'a Normalizer>> {
+    let cast = |object| Ok(instance::<Normalizer>("normalizer", object, "Normalizer, or None")?.get());
+    object.map(cast).transpose()
+}
+
 impl Normalizer {
     fn check(&self, obs: &[usize]) -> PyResult<()> {
         if obs.ends_with(&self.obs_shape) {
@@ -60,10 +68,10 @@ impl Normalizer {
         obs_shape: &Bound<'_, PyAny>,
         obs: bool,
         reward: bool,
-        gamma: f64,
-        clip_obs: f64,
-        clip_reward: f64,
-        epsilon: f64,
+        #[pyo3(from_py_with = numbers::gamma)] gamma: f64,
+        #[pyo3(from_py_with = numbers::clip_obs)] clip_obs: f64,
+        #[pyo3(from_py_with = numbers::clip_reward)] clip_reward: f64,
+        #[pyo3(from_py_with = numbers::epsilon)] epsilon: f64,
     ) -> PyResult<Self> {
         let num_envs = count("num_envs", num_envs)?;
         let obs_shape = shape("obs_shape", obs_shape)?;
@@ -78,7 +86,7 @@ impl Normalizer {
     /// Raises:
     ///     ValueError: A wrong shape, NaN or infinite numbers; nothing has changed then.
     fn update_obs(&self, py: Python<'_>, obs: &Bound<'_, PyAny>) -> PyResult<()> {
-        let obs = input::<f32>("obs", obs, &REAL)?;
+        let obs = argument::<f32>("obs", obs, &REAL)?.read(false)?;
         self.check(obs.shape())?;
         let rows = obs.slice();
         self.inner.with(py, rows.len() > LONG, |normalizer| normalizer.update_obs(rows))
@@ -89,12 +97,16 @@ impl Normalizer {
     /// Raises:
     ///     ValueError: A wrong shape.
     fn normalize_obs<'py>(&self, py: Python<'py>, obs: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
-        let obs = input::<f32>("obs", obs, &REAL)?;
+        let obs = argument::<f32>("obs", obs, &REAL)?;
+        let long = obs.len() > LONG;
+        let obs = obs.read(!long && alone(py))?;
         self.check(obs.shape())?;
-        let mut array = fresh::<f32>(py, obs.shape());
-        let rows = array.slice();
-        rows.copy_from_slice(obs.slice());
-        self.inner.with(py, rows.len() > LONG, |normalizer| normalizer.normalize_obs(rows))?;
+        let mut array = result::<f32>(py, obs.shape())?;
+        let (raw, rows) = (obs.slice(), array.slice());
+        self.inner.with(py, long, |normalizer| {
+            rows.copy_from_slice(raw);
+            normalizer.normalize_obs(rows)
+        })?;
         Ok(array.into_array())
     }
 
@@ -116,23 +128,24 @@ impl Normalizer {
     /// Raises:
     ///     ValueError: An array is missing or of another length; nothing has changed then.
     fn load_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
-        let get = |name: &str| -> PyResult<Vec<f64>> {
+        let get = |name: &'static str| -> PyResult<Vec<f64>> {
             let missing = |_| {
                 value_error("state", &format!("the key {name:?}"), "a mapping without it", "pass what state() gave")
             };
-            Ok(input::<f64>(name, &state.get_item(name).map_err(missing)?, &REAL)?.slice().to_vec())
+            Ok(argument::<f64>(name, &state.get_item(name).map_err(missing)?, &REAL)?.read(true)?.slice().to_vec())
         };
-        let one = |name: &str| -> PyResult<f64> {
+        let one = |name: &'static str| -> PyResult<f64> {
             let numbers = get(name)?;
             let wrong =
                 || value_error(name, "one number", &format!("{} numbers", numbers.len()), "pass what state() gave");
             if numbers.len() == 1 { Ok(numbers[0]) } else { Err(wrong()) }
         };
-        let statistics = |name: &str| -> PyResult<Statistics> {
-            let (mean, var) = (get(&format!("{name}_mean"))?, get(&format!("{name}_var"))?);
-            Statistics::from_parts(mean, var, one(&format!("{name}_count"))?).map_err(to_py)
+        let statistics = |[mean, var, count]: [&'static str; 3]| -> PyResult<Statistics> {
+            Statistics::from_parts(get(mean)?, get(var)?, one(count)?).map_err(to_py)
         };
-        let (obs, reward, returns) = (statistics("obs")?, statistics("return")?, get("returns")?);
+        let obs = statistics(["obs_mean", "obs_var", "obs_count"])?;
+        let reward = statistics(["return_mean", "return_var", "return_count"])?;
+        let returns = get("returns")?;
         self.inner.with(py, false, |normalizer| normalizer.restore(obs, reward, &returns))
     }
 }
@@ -154,12 +167,8 @@ pub(crate) struct RunningMeanStd {
 }
 
 impl RunningMeanStd {
-    fn column<'py>(
-        &self,
-        py: Python<'py>,
-        column: impl Fn(&Statistics) -> &[f64],
-    ) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
-        let numbers = self.inner.enter(|statistics| Ok(column(statistics).to_vec())).map_err(to_py)?;
+    fn column<'py>(&self, py: Python<'py>, column: fn(&Statistics) -> &[f64]) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
+        let numbers = self.inner.with(py, false, |statistics| Ok(column(statistics).to_vec()))?;
         PyArray1::from_vec(py, numbers).reshape(self.shape.clone())
     }
 }
@@ -169,7 +178,7 @@ impl RunningMeanStd {
     #[new]
     #[pyo3(signature = (shape=None))]
     fn new(shape: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
-        let shape = shape.map_or_else(|| Ok(Vec::new()), |object| crate::array::shape("shape", object))?;
+        let shape = shape.map_or_else(|| Ok(Vec::new()), |object| crate::argument::shape("shape", object))?;
         let dim = shape.iter().fold(1, |product: usize, n| product.saturating_mul(*n));
         // The normaliser's own checks refuse sizes of 0 and beyond the memory.
         Core::new(1, dim, NormalizerOptions::default()).map_err(to_py)?;
@@ -181,7 +190,7 @@ impl RunningMeanStd {
     /// Raises:
     ///     ValueError: A wrong shape, NaN or infinite numbers; nothing has changed then.
     fn update(&self, py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<()> {
-        let x = input::<f64>("x", x, &REAL)?;
+        let x = argument::<f64>("x", x, &REAL)?.read(false)?;
         if !x.shape().ends_with(&self.shape) {
             let (expected, got) = (format!("rows of shape {:?}", self.shape), format!("shape {:?}", x.shape()));
             return Err(value_error("x", &expected, &got, "pass rows of that shape"));
@@ -194,7 +203,8 @@ impl RunningMeanStd {
     ///
     /// Raises:
     ///     ValueError: They are of another shape.
-    fn merge(&self, py: Python<'_>, other: &Self) -> PyResult<()> {
+    fn merge(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        let other = instance::<Self>("other", other, "RunningMeanStd")?.get();
         let other = other.inner.with(py, false, |statistics| Ok(statistics.clone()))?;
         self.inner.with(py, false, |statistics| statistics.merge(&other))
     }

@@ -2,8 +2,14 @@
 
 use std::cell::Cell;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 
+use bytemuck::Zeroable;
+use bytemuck::allocation::{try_zeroed_slice_box, try_zeroed_vec};
 use pyo3::prelude::*;
+use rlox_core::{Error, Result};
+
+use crate::error::to_py;
 
 /// Results smaller than this, in bytes, come from NumPy's own allocator, which keeps such sizes itself.
 pub(crate) const SMALLEST: usize = 64 << 10;
@@ -11,28 +17,44 @@ pub(crate) const SMALLEST: usize = 64 << 10;
 /// How many bytes are kept at most.
 const KEPT: usize = 64 << 20;
 
-static FREE: Mutex<Vec<Box<[u64]>>> = Mutex::new(Vec::new());
+static FREE: Mutex<Vec<Box<[AtomicU64]>>> = Mutex::new(Vec::new());
 
 /// A block of memory that owns what a result array shows. Dropped with the array, it waits for the next result.
+///
+/// It is made of atomics because NumPy writes to it while Rust shares it.
 #[pyclass(frozen, module = "rlox._rlox")]
-pub(crate) struct Block(Box<[u64]>);
+pub(crate) struct Block(Box<[AtomicU64]>);
 
 impl Block {
     /// A block of at least `bytes`, of which at most half is wasted. Its content is arbitrary.
-    pub(crate) fn take(bytes: usize) -> Self {
+    pub(crate) fn take(bytes: usize) -> PyResult<Self> {
         let words = bytes.div_ceil(8);
         // Never waits for the lock: after a fork its holder may not exist in this process.
         if let Ok(mut free) = FREE.try_lock()
             && let Some(at) = free.iter().position(|block| (words..=2 * words).contains(&block.len()))
         {
-            return Self(free.swap_remove(at));
+            return Ok(Self(free.swap_remove(at)));
         }
-        Self(vec![0; words].into_boxed_slice())
+        try_zeroed_slice_box(words).map(Self).map_err(|()| no_memory(bytes))
     }
 
-    pub(crate) fn words(&self) -> &[u64] {
-        &self.0
+    /// Where it begins.
+    pub(crate) fn start(&self) -> *mut u64 {
+        self.0.as_ptr().cast_mut().cast()
     }
+}
+
+pub(crate) fn no_memory(bytes: usize) -> PyErr {
+    to_py(refused(bytes))
+}
+
+fn refused(bytes: usize) -> Error {
+    Error::memory("the result", "memory that the system grants", format!("{bytes} bytes to ask for"), "ask for less")
+}
+
+/// Zeros, or an error where the system grants no memory for them.
+pub(crate) fn zeroed<T: Zeroable>(len: usize) -> Result<Vec<T>> {
+    try_zeroed_vec(len).map_err(|()| refused(len.saturating_mul(size_of::<T>())))
 }
 
 impl Drop for Block {
@@ -55,12 +77,13 @@ thread_local! {
 pub(crate) struct Scratch(Vec<bool>, usize);
 
 impl Scratch {
-    pub(crate) fn take(len: usize) -> Self {
+    pub(crate) fn take(len: usize) -> PyResult<Self> {
         let mut flags = FLAGS.take();
         if flags.len() < len {
+            flags.try_reserve_exact(len - flags.len()).map_err(|_| no_memory(len))?;
             flags.resize(len, false);
         }
-        Self(flags, len)
+        Ok(Self(flags, len))
     }
 
     pub(crate) fn slice(&self) -> &[bool] {

@@ -1,15 +1,20 @@
 //! `RolloutBuffer`: the core's storage with NumPy views of its fields.
 
-use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
+use numpy::{Element, IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::{Actions, DType, Error, Field, FieldData, PolicySaid, RolloutBuffer as Core, Transition};
+use rlox_core::{DType, RolloutBuffer as Core, Transition};
 
-use crate::array::{INTEGER, Input, REAL, count, expect_shape, flags, input, shape, view};
+use crate::argument::{Flags, Input, REAL, argument, count, expect_shape, flag_argument, numbers, shape, shown, text};
+use crate::array::FieldMemory;
 use crate::detach::detached;
 use crate::error::{to_py, type_error, value_error};
-use crate::normalize::Normalizer;
+use crate::normalize::normalizer_of;
+use crate::said::SaidArgument;
 use crate::shared::Shared;
+
+/// From how many numbers in a step on a call may take more than 5 us.
+const LONG: usize = 2048;
 
 /// Storage for one rollout of `n_steps` steps in `num_envs` environments, `(T, N, ...)` time-major.
 ///
@@ -22,6 +27,7 @@ use crate::shared::Shared;
 /// actions                              (T, N, *action_shape)
 /// log_probs, values, rewards           (T, N) float32     rewards after normalisation, if there is any
 /// terminated, truncated                (T, N) bool        never merged
+/// valid                                (T, N) bool        False where a step only reset (NEXT_STEP)
 /// final_values, advantages, returns    (T, N) float32     written by `finish`
 /// ==================================== ================== =============================================
 ///
@@ -60,62 +66,8 @@ pub(crate) struct RolloutBuffer {
     obs_shape: Vec<usize>,
     action_shape: Vec<usize>,
     discrete: bool,
+    fields: Vec<(String, FieldMemory)>,
     long: bool,
-}
-
-/// Actions as the core wants them, borrowed from the caller's array.
-pub(crate) enum ActionInput<'py> {
-    Discrete(Input<'py, i64>),
-    Continuous(Input<'py, f32>),
-}
-
-impl<'py> ActionInput<'py> {
-    /// Takes integers where `discrete`, real numbers where not, of shape `[rows, *shape]`.
-    pub(crate) fn read(object: &Bound<'py, PyAny>, discrete: bool, rows: usize, shape: &[usize]) -> PyResult<Self> {
-        if discrete {
-            let array = input::<i64>("actions", object, &INTEGER)?;
-            expect_shape("actions", array.shape(), rows, shape)?;
-            return Ok(Self::Discrete(array));
-        }
-        let array = input::<f32>("actions", object, &REAL)?;
-        expect_shape("actions", array.shape(), rows, shape)?;
-        Ok(Self::Continuous(array))
-    }
-
-    pub(crate) fn get(&self) -> Actions<'_> {
-        match self {
-            Self::Discrete(array) => Actions::Discrete(array.slice()),
-            Self::Continuous(array) => Actions::Continuous(array.slice()),
-        }
-    }
-}
-
-/// What a policy said, borrowed from the caller's arrays.
-pub(crate) struct SaidInput<'py> {
-    actions: ActionInput<'py>,
-    log_probs: Input<'py, f32>,
-    values: Input<'py, f32>,
-}
-
-impl<'py> SaidInput<'py> {
-    pub(crate) fn read(
-        actions: &Bound<'py, PyAny>,
-        log_probs: &Bound<'py, PyAny>,
-        values: &Bound<'py, PyAny>,
-        discrete: bool,
-        num_envs: usize,
-        action_shape: &[usize],
-    ) -> PyResult<Self> {
-        let actions = ActionInput::read(actions, discrete, num_envs, action_shape)?;
-        let (log_probs, values) = (input("log_probs", log_probs, &REAL)?, input("values", values, &REAL)?);
-        expect_shape("log_probs", log_probs.shape(), num_envs, &[])?;
-        expect_shape("values", values.shape(), num_envs, &[])?;
-        Ok(Self { actions, log_probs, values })
-    }
-
-    pub(crate) fn get(&self) -> PolicySaid<'_> {
-        PolicySaid { actions: self.actions.get(), log_probs: self.log_probs.slice(), values: self.values.slice() }
-    }
 }
 
 fn dtype_of(argument: &str, name: &str) -> PyResult<DType> {
@@ -129,69 +81,72 @@ fn dtype_of(argument: &str, name: &str) -> PyResult<DType> {
     }
 }
 
-/// A view of the rows from step `first` to step `last` of a field, `[T, N, ...]`, or `[N, ...]` for a single step.
-fn field_view<'py>(
-    slf: &Bound<'py, RolloutBuffer>,
-    name: &str,
-    first: usize,
-    steps: Option<usize>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let this = slf.get();
-    this.inner
-        .enter(|buffer| {
-            let field: &Field = buffer.field(name).ok_or_else(|| {
-                let known: Vec<_> = buffer.fields().map(Field::name).collect();
-                Error::config("field", format!("one of {}", known.join(", ")), format!("{name:?}"), "name a field")
-            })?;
-            let rows = steps.unwrap_or(1) * this.num_envs;
-            let (from, len) = (first * this.num_envs * field.width(), rows * field.width());
-            let mut shape: Vec<usize> = steps.into_iter().chain([this.num_envs]).collect();
-            shape.extend_from_slice(field.shape());
-            let owner = slf.clone().into_any();
-            Ok(match field.data() {
-                FieldData::F32(data) => view(&data[from..][..len], &shape, owner).map(Bound::into_any),
-                FieldData::F64(data) => view(&data[from..][..len], &shape, owner).map(Bound::into_any),
-                FieldData::I64(data) => view(&data[from..][..len], &shape, owner).map(Bound::into_any),
-                FieldData::U8(data) => view(&data[from..][..len], &shape, owner).map(Bound::into_any),
-                FieldData::Bool(data) => view(&data[from..][..len], &shape, owner).map(Bound::into_any),
-            })
-        })
-        .map_err(to_py)?
+impl RolloutBuffer {
+    /// A view of the field of this name.
+    fn named<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        let this = slf.get();
+        Ok(this.memory_of(name)?.view(0, &[this.n_steps, this.num_envs], slf.clone().into_any()))
+    }
+
+    fn memory_of(&self, name: &str) -> PyResult<&FieldMemory> {
+        let known = || self.fields.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        let unknown =
+            || value_error("field", &format!("one of {}", known()), &format!("{name:?}"), "name a field of the buffer");
+        self.fields.iter().find(|(field, _)| field == name).map(|(_, memory)| memory).ok_or_else(unknown)
+    }
+
+    /// The call's input, or a copy of it where it lies in a field, to which the call writes.
+    pub(crate) fn apart<'py, T: Element + Copy + 'static>(&self, input: Input<'py, T>) -> Input<'py, T> {
+        if self.fields.iter().any(|(_, memory)| input.overlaps(&memory.range())) { input.into_copy() } else { input }
+    }
 }
 
 #[pymethods]
 impl RolloutBuffer {
     #[new]
-    #[pyo3(signature = (n_steps, num_envs, obs_shape, action_shape=None, *, action_dtype="int64", obs_dtype="float32", extra=None))]
+    #[pyo3(signature = (n_steps, num_envs, obs_shape, action_shape=None, *, action_dtype=None, obs_dtype=None, extra=None),
+        text_signature = "(n_steps, num_envs, obs_shape, action_shape=None, *, action_dtype='int64', obs_dtype='float32', extra=None)")]
     fn new(
         py: Python<'_>,
         n_steps: &Bound<'_, PyAny>,
         num_envs: &Bound<'_, PyAny>,
         obs_shape: &Bound<'_, PyAny>,
         action_shape: Option<&Bound<'_, PyAny>>,
-        action_dtype: &str,
-        obs_dtype: &str,
-        extra: Option<&Bound<'_, PyDict>>,
+        action_dtype: Option<&Bound<'_, PyAny>>,
+        obs_dtype: Option<&Bound<'_, PyAny>>,
+        extra: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let (n_steps, num_envs) = (count("n_steps", n_steps)?, count("num_envs", num_envs)?);
         let obs_shape = shape("obs_shape", obs_shape)?;
         let action_shape = action_shape.map_or_else(|| Ok(Vec::new()), |object| shape("action_shape", object))?;
-        let (obs_dtype, action_dtype) = (dtype_of("obs_dtype", obs_dtype)?, dtype_of("action_dtype", action_dtype)?);
+        let dtype = |name, given: Option<&Bound<'_, PyAny>>, default| match given {
+            Some(given) => dtype_of(name, &text(name, given)?),
+            None => Ok(default),
+        };
+        let action_dtype = dtype("action_dtype", action_dtype, DType::I64)?;
+        let obs_dtype = dtype("obs_dtype", obs_dtype, DType::F32)?;
         let mut fields = Vec::new();
+        let wrong = |given: &Bound<'_, PyAny>| {
+            type_error("extra", "{name: (shape, dtype)}", &shown(given), "pass a pair for every name")
+        };
+        let extra = extra.map(|extra| extra.cast::<PyDict>().map_err(|_| wrong(extra))).transpose()?;
         for (name, spec) in extra.into_iter().flatten() {
-            let name: String = name.extract()?;
-            let (row, dtype): (Bound<'_, PyAny>, String) = spec.extract().map_err(|_| {
-                type_error("extra", "{name: (shape, dtype)}", &spec.to_string(), "pass a pair for every name")
-            })?;
+            let name: String = name.extract().map_err(|_| wrong(&name))?;
+            let (row, dtype): (Bound<'_, PyAny>, String) = spec.extract().map_err(|_| wrong(&spec))?;
             fields.push((name, shape("extra", &row)?, dtype_of("extra", &dtype)?));
         }
         let core = detached(py, || {
             let core = Core::new(n_steps, num_envs, (&obs_shape, obs_dtype), (&action_shape, action_dtype))?;
             fields.iter().try_fold(core, |core, (name, shape, dtype)| core.with_field(name, shape, *dtype))
         });
-        let inner = Shared::new("RolloutBuffer", core.map_err(to_py)?);
-        let long = num_envs >= 128;
-        Ok(Self { inner, n_steps, num_envs, obs_shape, action_shape, discrete: action_dtype == DType::I64, long })
+        let mut core = core.map_err(to_py)?;
+        let names: Vec<_> = core.fields().map(|field| field.name().to_owned()).collect();
+        let fields = names.into_iter().filter_map(|name| Some((name.clone(), FieldMemory::of(&mut core, &name)?)));
+        let fields = fields.collect();
+        let long = num_envs * (8 + obs_shape.iter().product::<usize>()) > LONG;
+        let discrete = action_dtype == DType::I64;
+        let inner = Shared::new("RolloutBuffer", core);
+        Ok(Self { inner, n_steps, num_envs, obs_shape, action_shape, discrete, fields, long })
     }
 
     /// The step that is due, counted from 0; `n_steps` for a full rollout.
@@ -201,74 +156,90 @@ impl RolloutBuffer {
     }
 
     /// A view of a field by its name, `(T, N, ...)`.
-    fn field<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        field_view(slf, name, 0, Some(slf.get().n_steps))
+    fn field<'py>(slf: &Bound<'py, Self>, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        Self::named(slf, &text("name", name)?)
     }
 
     /// What the policy saw, (T, N, *obs_shape).
     #[getter]
     fn obs<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "obs")
+        Self::named(slf, "obs")
     }
 
     /// The actions, (T, N, *action_shape); Discrete ones counted from 0.
     #[getter]
     fn actions<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "actions")
+        Self::named(slf, "actions")
     }
 
     /// Their log-probabilities, (T, N).
     #[getter]
     fn log_probs<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "log_probs")
+        Self::named(slf, "log_probs")
     }
 
     /// The values of the observations, (T, N).
     #[getter]
     fn values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "values")
+        Self::named(slf, "values")
     }
 
     /// The rewards, (T, N).
     #[getter]
     fn rewards<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "rewards")
+        Self::named(slf, "rewards")
     }
 
     /// The task itself ended, (T, N).
     #[getter]
     fn terminated<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "terminated")
+        Self::named(slf, "terminated")
     }
 
     /// The episode was cut, (T, N).
     #[getter]
     fn truncated<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "truncated")
+        Self::named(slf, "truncated")
+    }
+
+    /// True for transitions, False where a step only reset, as it does in NEXT_STEP mode, (T, N).
+    ///
+    /// Such a row has reward, flags and advantage 0, and is nothing to learn from.
+    #[getter]
+    fn valid<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::named(slf, "valid")
+    }
+
+    /// How many transitions are stored: the rows filled so far where `valid` is True.
+    #[getter]
+    fn n_transitions(&self, py: Python<'_>) -> PyResult<usize> {
+        self.inner.with(py, false, |buffer| Ok(buffer.transitions()))
     }
 
     /// The values of the final observations where truncated, else 0, (T, N).
     #[getter]
     fn final_values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "final_values")
+        Self::named(slf, "final_values")
     }
 
     /// What `finish` computed, (T, N).
     #[getter]
     fn advantages<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "advantages")
+        Self::named(slf, "advantages")
     }
 
     /// What `finish` computed, (T, N).
     #[getter]
     fn returns<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::field(slf, "returns")
+        Self::named(slf, "returns")
     }
 
     /// The observations that follow the last step, (N, *obs_shape).
     #[getter]
     fn last_obs<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        field_view(slf, "obs", slf.get().n_steps, None)
+        let this = slf.get();
+        let first = this.n_steps * this.num_envs;
+        Ok(this.memory_of("obs")?.view(first, &[this.num_envs], slf.clone().into_any()))
     }
 
     /// The rows `t * N + n` truncated and not terminated, (K,).
@@ -294,23 +265,35 @@ impl RolloutBuffer {
     ///     obs: (N, *obs_shape), raw.
     ///     fresh: They come from a reset, so the normaliser's statistics take them in.
     ///     normalizer: A `Normalizer`, or None.
+    ///     ended: For environments in NEXT_STEP mode, bool (N,): whose episode has ended, so that their next step only
+    ///         resets. None for environments that reset in the same step.
     ///
     /// Raises:
     ///     ValueError: A wrong shape, NaN or infinite observations.
-    #[pyo3(signature = (obs, fresh=true, normalizer=None))]
+    #[pyo3(signature = (obs, fresh=true, normalizer=None, ended=None))]
     fn begin(
         &self,
         py: Python<'_>,
         obs: &Bound<'_, PyAny>,
         fresh: bool,
-        normalizer: Option<&Normalizer>,
+        normalizer: Option<&Bound<'_, PyAny>>,
+        ended: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let obs = input::<f32>("obs", obs, &REAL)?;
+        let normalizer = normalizer_of(normalizer)?;
+        let obs = argument::<f32>("obs", obs, &REAL)?;
+        let ended = ended.map(|flags| flag_argument("ended", flags)).transpose()?;
+        let obs = self.apart(obs.read(false)?);
+        let ended = ended.map(|flags| flags.read(false)).transpose()?.map(|flags| flags.map(|flags| self.apart(flags)));
         expect_shape("obs", obs.shape(), self.num_envs, &self.obs_shape)?;
-        let obs = obs.slice();
+        if let Some(ended) = &ended {
+            expect_shape("ended", ended.shape(), self.num_envs, &[])?;
+        }
+        let (obs, ended) = (obs.slice(), ended.as_ref().map(Flags::slice));
         self.inner.with(py, self.long, |buffer| match normalizer {
-            Some(normalizer) => normalizer.inner.enter(|normalizer| buffer.begin_with(obs, fresh, Some(normalizer))),
-            None => buffer.begin_with(obs, fresh, None),
+            Some(normalizer) => {
+                normalizer.inner.enter(|normalizer| buffer.begin_with(obs, fresh, ended, Some(normalizer)))
+            }
+            None => buffer.begin_with(obs, fresh, ended, None),
         })
     }
 
@@ -319,9 +302,10 @@ impl RolloutBuffer {
     /// Args:
     ///     t: The next step, counted from 0.
     ///     actions, log_probs, values: (N, *action_shape), (N,), (N,).
-    ///     next_obs: (N, *obs_shape), after autoreset.
+    ///     next_obs: (N, *obs_shape), as `step` returned them.
     ///     rewards, terminated, truncated: (N,).
-    ///     final_obs: (N, *obs_shape), read where truncated and not terminated; None if there is no such row.
+    ///     final_obs: (N, *obs_shape), read where truncated and not terminated; None if there is no such row,
+    ///         and in NEXT_STEP mode, where `next_obs` has them.
     ///     normalizer: A `Normalizer`, or None.
     ///
     /// Raises:
@@ -339,15 +323,24 @@ impl RolloutBuffer {
         terminated: &Bound<'_, PyAny>,
         truncated: &Bound<'_, PyAny>,
         final_obs: Option<&Bound<'_, PyAny>>,
-        normalizer: Option<&Normalizer>,
+        normalizer: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        let normalizer = normalizer_of(normalizer)?;
         let t = count("t", t)?;
-        let said = SaidInput::read(actions, log_probs, values, self.discrete, self.num_envs, &self.action_shape)?;
+        let said = SaidArgument::new(actions, log_probs, values, self.discrete)?;
+        let next_obs = argument::<f32>("next_obs", next_obs, &REAL)?;
+        let rewards = argument::<f64>("rewards", rewards, &REAL)?;
+        let terminated = flag_argument("terminated", terminated)?;
+        let truncated = flag_argument("truncated", truncated)?;
+        let final_obs = final_obs.map(|array| argument::<f32>("final_obs", array, &REAL)).transpose()?;
+
+        let said = said.read(self, self.num_envs, &self.action_shape)?;
         let said = said.get();
-        let next_obs = input::<f32>("next_obs", next_obs, &REAL)?;
-        let rewards = input::<f64>("rewards", rewards, &REAL)?;
-        let (terminated, truncated) = (flags("terminated", terminated, false)?, flags("truncated", truncated, false)?);
-        let final_obs = final_obs.map(|array| input::<f32>("final_obs", array, &REAL)).transpose()?;
+        let next_obs = self.apart(next_obs.read(false)?);
+        let rewards = self.apart(rewards.read(false)?);
+        let terminated = terminated.read(false)?.map(|flags| self.apart(flags));
+        let truncated = truncated.read(false)?.map(|flags| self.apart(flags));
+        let final_obs = final_obs.map(|array| array.read(false)).transpose()?.map(|array| self.apart(array));
         expect_shape("next_obs", next_obs.shape(), self.num_envs, &self.obs_shape)?;
         expect_shape("rewards", rewards.shape(), self.num_envs, &[])?;
         expect_shape("terminated", terminated.shape(), self.num_envs, &[])?;
@@ -382,12 +375,14 @@ impl RolloutBuffer {
         &self,
         py: Python<'_>,
         last_values: &Bound<'_, PyAny>,
-        gamma: f64,
-        gae_lambda: f64,
+        #[pyo3(from_py_with = numbers::gamma)] gamma: f64,
+        #[pyo3(from_py_with = numbers::gae_lambda)] gae_lambda: f64,
         final_values: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let last = input::<f32>("last_values", last_values, &REAL)?;
-        let finals = final_values.map(|values| input::<f32>("final_values", values, &REAL)).transpose()?;
+        let last = argument::<f32>("last_values", last_values, &REAL)?;
+        let finals = final_values.map(|values| argument::<f32>("final_values", values, &REAL)).transpose()?;
+        let last = self.apart(last.read(false)?);
+        let finals = finals.map(|values| values.read(false)).transpose()?.map(|values| self.apart(values));
         let (last, finals) = (last.slice(), finals.as_ref().map_or(&[][..], Input::slice));
         let long = self.n_steps * self.num_envs > 4096;
         self.inner.with(py, long, |buffer| buffer.finish(last, finals, gamma, gae_lambda))

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
 use rlox_core::{ResetOptions, Space};
 
-use crate::array::shown;
+use crate::argument::shown;
 use crate::error::{type_error, value_error};
 
 pub(crate) fn seed_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
@@ -52,12 +52,6 @@ pub(crate) fn arguments_of(kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Vec<(
         arguments.push((name, number));
     }
     Ok(arguments)
-}
-
-pub(crate) fn state_item<'py>(dict: &Bound<'py, PyDict>, key: &str) -> PyResult<Bound<'py, PyAny>> {
-    let missing =
-        || value_error("states", &format!("the key {key:?}"), "a dict without it", "pass what rng_states() gave");
-    dict.get_item(key)?.ok_or_else(missing)
 }
 
 pub(crate) fn space_dict<'py>(py: Python<'py>, space: &Space) -> PyResult<Bound<'py, PyDict>> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use rlox_core::{Error, Result};
 
-use crate::detach::detached;
+use crate::detach::{alone, detached};
 use crate::error::to_py;
 
 /// How long a forked child waits for a lock that a thread of its parent may have held at the fork.
@@ -23,18 +23,18 @@ impl<T: Send> Shared<T> {
         Self { value: Mutex::new(Some(value)), process: std::process::id(), name }
     }
 
-    /// Calls `f` on the value, without the GIL if `long`: if the call may take more than about 5 us.
+    /// Calls `f` on the value, without the GIL if `long` - if the call may take more than about 5 us - or if another call
+    /// runs without it, which may hold a lock that this one waits for.
     pub(crate) fn with<R: Send>(
         &self,
         py: Python<'_>,
         long: bool,
         f: impl FnOnce(&mut T) -> Result<R> + Send,
     ) -> PyResult<R> {
-        if long { detached(py, || self.enter(f)) } else { self.enter(f) }.map_err(to_py)
+        if long || !alone(py) { detached(py, || self.enter(f)) } else { self.enter(f) }.map_err(to_py)
     }
 
-    /// Calls `f` on the value. Whoever holds the lock never waits for the GIL, so waiting for the lock with the GIL
-    /// held delays, but cannot deadlock. Several objects are entered in the order environment, buffer, normaliser.
+    /// Calls `f` on the value: inside [`Shared::with`] of another object, in the order environment, buffer, normaliser.
     pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
         let mut guard = self.lock()?;
         let name = self.name;

@@ -5,23 +5,28 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{
-    AutoresetMode, EnvSpec, Error, Normalizer as CoreNormalizer, Pcg64, Pcg64State, Result, RolloutBuffer as Core,
-    Seeds, Space, StepOut, VectorEnv,
+    Actions, AutoresetMode, EnvSpec, Error, Normalizer as CoreNormalizer, Result, RolloutBuffer as Core, Seeds, Space,
+    StepOut, VectorEnv,
 };
 
-use crate::array::{FLAG, Input, REAL, count, expect_shape, fresh, input, out_slice, output, result};
-use crate::detach::detached;
+use crate::argument::{Flags, count, expect_shape, flag_argument, instance, out_slice, output, sequence, text};
+use crate::array::{fresh, result};
+use crate::detach::{alone, detached};
 use crate::error::{to_py, value_error};
-use crate::normalize::Normalizer;
-use crate::rollout::{ActionInput, RolloutBuffer, SaidInput};
-use crate::settings::{arguments_of, limit_of, options_of, seed_of, space_dict, state_item};
+use crate::normalize::{Normalizer, normalizer_of};
+use crate::recycling::zeroed;
+use crate::rollout::RolloutBuffer;
+use crate::said::{ActionArgument, SaidArgument};
+use crate::settings::{arguments_of, limit_of, options_of, seed_of, space_dict};
 use crate::shared::Shared;
+use crate::state;
 
-/// From how many environments on a call may take more than 5 us.
+/// From how many environments, or numbers of observations, on a call may take more than 5 us.
 const LONG: usize = 128;
+const LONG_OBS: usize = 4096;
 
-struct Inner {
-    env: Box<dyn VectorEnv>,
+pub(crate) struct Inner {
+    pub(crate) env: Box<dyn VectorEnv>,
     final_obs: Vec<f32>,
 }
 
@@ -63,18 +68,20 @@ impl NativeVectorEnv {
 #[pymethods]
 impl NativeVectorEnv {
     #[new]
-    #[pyo3(signature = (env_id, num_envs, seed=None, autoreset_mode="SameStep", max_episode_steps=None, kwargs=None))]
+    #[pyo3(signature = (env_id, num_envs, seed=None, autoreset_mode=None, max_episode_steps=None, kwargs=None))]
     fn new(
         py: Python<'_>,
-        env_id: &str,
+        env_id: &Bound<'_, PyAny>,
         num_envs: &Bound<'_, PyAny>,
         seed: Option<&Bound<'_, PyAny>>,
-        autoreset_mode: &str,
+        autoreset_mode: Option<&Bound<'_, PyAny>>,
         max_episode_steps: Option<&Bound<'_, PyAny>>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let num_envs = count("num_envs", num_envs)?;
-        let (mode, mode_name) = match autoreset_mode {
+        let env_id = text("env_id", env_id)?;
+        let mode = autoreset_mode.map(|mode| text("autoreset_mode", mode)).transpose()?;
+        let (mode, mode_name) = match mode.as_deref().unwrap_or("SameStep") {
             "NextStep" => (AutoresetMode::NextStep, "NextStep"),
             "SameStep" => (AutoresetMode::SameStep, "SameStep"),
             "Disabled" => (AutoresetMode::Disabled, "Disabled"),
@@ -92,12 +99,14 @@ impl NativeVectorEnv {
         let arguments = arguments_of(kwargs)?;
         let options =
             MakeOptions { num_envs, seed, autoreset_mode: mode, max_episode_steps: limit, arguments: &arguments };
-        let env = detached(py, || envs::make(env_id, &options)).map_err(to_py)?;
+        let env = detached(py, || envs::make(&env_id, &options)).map_err(to_py)?;
         let spec = env.spec().clone();
         let (dim, action_shape) = (spec.observation.dim(), spec.action.shape());
-        let final_obs = if mode == AutoresetMode::SameStep { vec![0.0; num_envs * dim] } else { Vec::new() };
+        let finals = if mode == AutoresetMode::SameStep { num_envs * dim } else { 0 };
+        let final_obs = zeroed(finals).map_err(to_py)?;
         let inner = Shared::new("VecEnv", Inner { env, final_obs });
-        Ok(Self { inner, spec, num_envs, autoreset_mode: mode_name, dim, action_shape, long: num_envs >= LONG })
+        let long = num_envs >= LONG || num_envs * dim >= LONG_OBS;
+        Ok(Self { inner, spec, num_envs, autoreset_mode: mode_name, dim, action_shape, long })
     }
 
     #[getter]
@@ -134,10 +143,11 @@ impl NativeVectorEnv {
         let (base, each): (Option<u64>, Option<Vec<Option<u64>>>) = match seed {
             None => (None, None),
             Some(seed) if seed.hasattr("__len__")? => {
-                let seeds = seed
-                    .try_iter()?
-                    .map(|item| item.and_then(|item| if item.is_none() { Ok(None) } else { seed_of(&item).map(Some) }));
-                (None, Some(seeds.collect::<PyResult<_>>()?))
+                let seed_or_none = |item: &Bound<'py, PyAny>| {
+                    if item.is_none() { Ok(None) } else { seed_of(item).map(Some) }
+                };
+                let seeds = sequence(seed)?.iter().map(|item| seed_or_none(&item)).collect::<PyResult<_>>()?;
+                (None, Some(seeds))
             }
             Some(seed) => (Some(seed_of(seed)?), None),
         };
@@ -146,9 +156,9 @@ impl NativeVectorEnv {
             (None, Some(each)) => Seeds::Each(each),
             (None, None) => Seeds::Keep,
         };
-        let mask = mask.map(|mask| input::<bool>("reset_mask", mask, &FLAG)).transpose()?;
-        let mask = mask.as_ref().map(Input::slice);
         let options = options_of(options)?;
+        let mask = mask.map(|mask| flag_argument("reset_mask", mask)?.read(false)).transpose()?;
+        let mask = mask.as_ref().map(Flags::slice);
         let mut obs = result::<f32>(py, &[self.num_envs, self.dim])?;
         let row = obs.slice();
         self.inner.with(py, self.long, |inner| inner.env.reset(seeds, mask, &options, row))?;
@@ -165,7 +175,8 @@ impl NativeVectorEnv {
         Bound<'py, PyArrayDyn<bool>>,
         Option<Bound<'py, PyArrayDyn<f32>>>,
     )> {
-        let actions = ActionInput::read(actions, self.discrete(), self.num_envs, &self.action_shape)?;
+        let actions = ActionArgument::new(actions, self.discrete())?;
+        let actions = actions.read(!self.long && alone(py), self.num_envs, &self.action_shape)?;
         let (mut obs, mut rewards) =
             (result::<f32>(py, &[self.num_envs, self.dim])?, result::<f64>(py, &[self.num_envs])?);
         let (mut terminated, mut truncated) =
@@ -177,7 +188,12 @@ impl NativeVectorEnv {
                 StepOut { obs: obs_out, reward, terminated: term, truncated: trunc, final_obs: &mut inner.final_obs };
             inner.env.step(actions, out)?;
             let any = !inner.final_obs.is_empty() && term.iter().zip(trunc.iter()).any(|(a, b)| *a || *b);
-            Ok(any.then(|| inner.final_obs.clone()))
+            if !any {
+                return Ok(None);
+            }
+            let mut copy = zeroed(inner.final_obs.len())?;
+            copy.copy_from_slice(&inner.final_obs);
+            Ok(Some(copy))
         })?;
         let finals = finals.map(|data| data.into_pyarray(py).reshape([self.num_envs, self.dim])).transpose()?;
         let finals = finals.map(|array| array.to_dyn().clone());
@@ -194,7 +210,8 @@ impl NativeVectorEnv {
         truncated: &Bound<'_, PyAny>,
         final_obs: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let actions = ActionInput::read(actions, self.discrete(), self.num_envs, &self.action_shape)?;
+        let actions = ActionArgument::new(actions, self.discrete())?;
+        let actions = actions.read(false, self.num_envs, &self.action_shape)?;
         let mut obs = output::<f32>("obs", obs)?;
         let mut rewards = output::<f64>("rewards", rewards)?;
         let mut terminated = output::<bool>("terminated", terminated)?;
@@ -222,14 +239,61 @@ impl NativeVectorEnv {
         self.inner.with(py, self.long, |inner| inner.env.step(actions, out))
     }
 
+    /// Many steps, of whose arrays each has a leading axis for time.
+    fn steps_into(
+        &self,
+        py: Python<'_>,
+        actions: &Bound<'_, PyAny>,
+        obs: &Bound<'_, PyAny>,
+        rewards: &Bound<'_, PyAny>,
+        terminated: &Bound<'_, PyAny>,
+        truncated: &Bound<'_, PyAny>,
+        final_obs: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (n, dim) = (self.num_envs, self.dim);
+        let shape = [&[n][..], &self.action_shape].concat();
+        let actions = ActionArgument::new(actions, self.discrete())?;
+        let steps = actions.rows();
+        let actions = actions.read(false, steps, &shape)?;
+        let mut obs = output::<f32>("obs", obs)?;
+        let mut rewards = output::<f64>("rewards", rewards)?;
+        let mut terminated = output::<bool>("terminated", terminated)?;
+        let mut truncated = output::<bool>("truncated", truncated)?;
+        let mut final_obs = output::<f32>("final_obs", final_obs)?;
+        expect_shape("obs", obs.shape(), steps, &[n, dim])?;
+        expect_shape("rewards", rewards.shape(), steps, &[n])?;
+        expect_shape("terminated", terminated.shape(), steps, &[n])?;
+        expect_shape("truncated", truncated.shape(), steps, &[n])?;
+        expect_shape("final_obs", final_obs.shape(), steps, &[n, dim])?;
+        let obs = out_slice(&mut obs).chunks_exact_mut(n * dim);
+        let rewards = out_slice(&mut rewards).chunks_exact_mut(n);
+        let terminated = out_slice(&mut terminated).chunks_exact_mut(n);
+        let truncated = out_slice(&mut truncated).chunks_exact_mut(n);
+        let final_obs = out_slice(&mut final_obs).chunks_exact_mut(n * dim);
+        let rows = obs.zip(rewards).zip(terminated.zip(truncated)).zip(final_obs).enumerate();
+        let (actions, width) = (actions.get(), shape.iter().product());
+        self.inner.with(py, true, |inner| {
+            for (t, (((obs, reward), (terminated, truncated)), final_obs)) in rows {
+                let actions = match actions {
+                    Actions::Discrete(all) => Actions::Discrete(&all[t * width..][..width]),
+                    Actions::Continuous(all) => Actions::Continuous(&all[t * width..][..width]),
+                };
+                inner.env.step(actions, StepOut { obs, reward, terminated, truncated, final_obs })?;
+            }
+            Ok(())
+        })
+    }
+
     #[pyo3(signature = (buffer, normalizer=None, seed=None))]
     fn begin_rollout(
         &self,
         py: Python<'_>,
-        buffer: &RolloutBuffer,
-        normalizer: Option<&Normalizer>,
+        buffer: &Bound<'_, PyAny>,
+        normalizer: Option<&Bound<'_, PyAny>>,
         seed: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
+        let normalizer = normalizer_of(normalizer)?;
         let seeds = seed.map(seed_of).transpose()?.map_or(Seeds::Keep, Seeds::Base);
         self.roll(py, buffer, normalizer, |env, buffer, normalizer| buffer.begin(env, seeds, normalizer))
     }
@@ -237,15 +301,18 @@ impl NativeVectorEnv {
     fn step_rollout(
         &self,
         py: Python<'_>,
-        buffer: &RolloutBuffer,
+        buffer: &Bound<'_, PyAny>,
         t: &Bound<'_, PyAny>,
         actions: &Bound<'_, PyAny>,
         log_probs: &Bound<'_, PyAny>,
         values: &Bound<'_, PyAny>,
-        normalizer: Option<&Normalizer>,
+        normalizer: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
+        let normalizer = normalizer_of(normalizer)?;
         let t = count("t", t)?;
-        let said = SaidInput::read(actions, log_probs, values, self.discrete(), self.num_envs, &self.action_shape)?;
+        let said = SaidArgument::new(actions, log_probs, values, self.discrete())?;
+        let said = said.read(buffer, self.num_envs, &self.action_shape)?;
         let said = said.get();
         self.roll(py, buffer, normalizer, |env, buffer, normalizer| buffer.step(t, env, said, normalizer))
     }
@@ -268,9 +335,10 @@ impl NativeVectorEnv {
     }
 
     fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
-        let mut obs = vec![0.0; self.num_envs * self.dim];
+        let mut obs = result::<f32>(py, &[self.num_envs, self.dim])?;
+        let row = obs.slice();
         let states = self.inner.with(py, self.long, |inner| {
-            inner.env.observe(&mut obs)?; // refuses before the first reset
+            inner.env.observe(row)?; // refuses before the first reset
             let states = (0..inner.env.num_envs()).map(|i| inner.env.state(i)).collect::<Option<Vec<_>>>();
             states.ok_or_else(|| Error::config("states", "environments that tell their state", "others", "do without"))
         })?;
@@ -282,54 +350,24 @@ impl NativeVectorEnv {
         Ok(array.into_array())
     }
 
-    fn set_states(&self, py: Python<'_>, states: &Bound<'_, PyAny>) -> PyResult<()> {
-        let states = input::<f64>("states", states, &REAL)?;
-        let [rows, width] = states.shape() else {
-            return Err(value_error(
-                "states",
-                "shape (n, k)",
-                &format!("{:?}", states.shape()),
-                "pass what states() gave",
-            ));
-        };
-        if *rows != self.num_envs || *width == 0 {
-            return Err(value_error(
-                "states",
-                "one row per environment",
-                &format!("{:?}", states.shape()),
-                "pass what states() gave",
-            ));
-        }
-        let data = states.slice();
-        self.inner.with(py, self.long, |inner| {
-            data.chunks_exact(*width).enumerate().try_for_each(|(i, state)| inner.env.set_state(i, state))
-        })
+    fn get_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let states = self.states(py)?;
+        state::take(py, &self.inner, self.num_envs, states)
+    }
+
+    fn set_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
+        let state = instance::<PyDict>("state", state, "VecEnv's state, a dict")?;
+        state::put(py, &self.inner, self.num_envs, state)
     }
 
     fn rng_states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let rngs = self.inner.with(py, false, |inner| Ok(inner.env.rngs()))?;
-        let dicts = rngs.iter().map(|rng| {
-            let state = rng.state();
-            let dict = PyDict::new(py);
-            dict.set_item("state", state.state)?;
-            dict.set_item("inc", state.inc)?;
-            dict.set_item("has_uint32", u32::from(state.has_uint32))?;
-            dict.set_item("uinteger", state.uinteger)?;
-            Ok(dict)
-        });
+        let dicts = rngs.iter().map(|rng| state::stream_dict(py, rng));
         PyList::new(py, dicts.collect::<PyResult<Vec<_>>>()?)
     }
 
     fn set_rng_states(&self, py: Python<'_>, states: Vec<Bound<'_, PyDict>>) -> PyResult<()> {
-        let rngs = states.iter().map(|dict| {
-            Ok(Pcg64::from_state(Pcg64State {
-                state: state_item(dict, "state")?.extract()?,
-                inc: state_item(dict, "inc")?.extract()?,
-                has_uint32: state_item(dict, "has_uint32")?.extract::<u32>()? != 0,
-                uinteger: state_item(dict, "uinteger")?.extract()?,
-            }))
-        });
-        let rngs = rngs.collect::<PyResult<Vec<_>>>()?;
+        let rngs = states.iter().map(state::stream_from).collect::<PyResult<Vec<_>>>()?;
         self.inner.with(py, false, |inner| inner.env.set_rngs(&rngs))
     }
 }

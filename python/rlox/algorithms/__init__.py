@@ -11,6 +11,7 @@ except ModuleNotFoundError as error:
         name="torch",
     ) from error
 
+from rlox.algorithms.a2c import A2C, A2CConfig
 from rlox.algorithms.ppo import PPO, PPOConfig
 
-__all__ = ["PPO", "PPOConfig"]
+__all__ = ["A2C", "PPO", "A2CConfig", "PPOConfig"]

@@ -1,12 +1,12 @@
 """Proximal policy optimization (Schulman et al. 2017) in PyTorch, from settings to loss.
 
-An iteration collects `n_steps` steps from each of `num_envs` environments with the current policy,
-estimates advantages (GAE), and takes `n_epochs` passes over the steps in minibatches. Rewards,
-observations and advantages live in a Rust buffer whose memory torch shares.
+An iteration collects `n_steps` steps from each of `num_envs` environments into a buffer that torch
+shares with Rust, estimates advantages (GAE), and takes `n_epochs` passes over it in minibatches.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,15 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlox import Normalizer, RolloutBuffer, settings, spaces, torch_state
-from rlox.adam import Adam, clip_norm_
-from rlox.finite import refuse_nan, refuse_spoiled
-from rlox.learner import EpisodeStatistics, LearnerState, stream_from_state, stream_state
+from rlox import finite, learner, networks, policies, settings, spaces, torch_state
+from rlox.adam import Adam
 from rlox.observations import as_batch
-from rlox.policies import SHAPE_SETTINGS, ActorCritic, PolicyLike, greedy, make_policy
-from rlox.rollout import RolloutEnv
-
-Schedule = Literal["constant", "linear"]
+from rlox.optimizer import clip_norm_
+from rlox.rollout import RolloutEnv, make_buffer
 
 
 @dataclass(frozen=True)
@@ -37,9 +33,9 @@ class PPOConfig:
     gamma: float = 0.99  # discount
     gae_lambda: float = 0.95  # from one-step advantages (0) to Monte Carlo (1)
     learning_rate: float = 3e-4  # of Adam
-    lr_schedule: Schedule = "constant"  # "linear": from learning_rate to 0 over the run
+    lr_schedule: Literal["constant", "linear"] = "constant"  # "linear": to 0 over the run
     clip_coef: float = 0.2  # how far the ratio of new to old probability may pay off
-    clip_schedule: Schedule = "constant"  # "linear": from clip_coef to 0 over the run
+    clip_schedule: Literal["constant", "linear"] = "constant"  # "linear": to 0 over the run
     clip_coef_vf: float | None = None  # how far values may move in the value loss; None: any way
     normalize_advantage: bool = True  # to mean 0 and standard deviation 1 in each minibatch
     ent_coef: float = 0.0  # weight of the entropy bonus
@@ -59,13 +55,18 @@ class PPOConfig:
     device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "net_arch", settings.whole_numbers("net_arch", self.net_arch))
         weights = ("learning_rate", "clip_coef", "ent_coef", "vf_coef", "max_grad_norm")
-        settings.expect_whole(self, ("num_envs", "n_steps", "batch_size", "n_epochs"))
-        settings.expect_between(self, ("gamma", "gae_lambda"), 0, 1)
-        settings.expect_between(self, (*weights, "clip_coef_vf", "target_kl"), 0)
-        settings.expect_one_of(self, ("lr_schedule", "clip_schedule"), ("constant", "linear"))
-        settings.expect_flags(self)
+        check = partial(settings.settle, self)
+        check(settings.whole, ("num_envs", "n_steps", "batch_size", "n_epochs"), 1)
+        check(settings.whole, ("sde_sample_freq",), 1, -1)
+        check(settings.whole_numbers, ("net_arch",))
+        check(settings.number, ("gamma", "gae_lambda"), 0, 1)
+        check(settings.number, (*weights, "clip_coef_vf", "target_kl"), 0, 1e30)
+        check(settings.number, ("log_std_init",), -50, 50)
+        check(settings.flag, settings.flags_of(self))
+        check(settings.text, ("lr_schedule", "clip_schedule"), ("constant", "linear"))
+        check(settings.text, ("activation",), tuple(networks.ACTIVATIONS))
+        check(settings.text, ("device",))
 
 
 class Batch(NamedTuple):
@@ -80,7 +81,7 @@ class Batch(NamedTuple):
 
 
 def ppo_loss(
-    policy: ActorCritic, batch: Batch, config: PPOConfig, clip_coef: float
+    policy: policies.ActorCritic, batch: Batch, config: PPOConfig, clip_coef: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The clipped surrogate objective with its value loss and entropy bonus.
 
@@ -137,44 +138,33 @@ class PPO:
     backend = "torch"
 
     def __init__(
-        self, env: RolloutEnv, config: PPOConfig, seed: int, policy: PolicyLike = None
+        self, env: RolloutEnv, config: PPOConfig, seed: int, policy: policies.PolicyLike = None
     ) -> None:
         self.env, self.config = env, config
         if env.num_envs != config.num_envs:
             raise ValueError(f"num_envs: expected {env.num_envs}, got {config.num_envs}; set it so")
         observes, acts = env.single_observation_space, env.single_action_space
-        init, resets, iterations, predictions = np.random.SeedSequence(seed).spawn(4)
-        self.streams = {
-            "resets": np.random.default_rng(resets),  # a base seed for each reset of all
-            "iterations": np.random.default_rng(iterations),  # seeds for torch in each iteration
-            "predictions": np.random.default_rng(predictions),  # one for each sampled prediction
-        }
+        init, *own = np.random.SeedSequence(settings.whole("seed", seed, 0)).spawn(4)
+        # A base seed for each reset of all, seeds for torch in each iteration, for each sample.
+        names = ("resets", "iterations", "predictions")
+        self.streams = {n: np.random.default_rng(s) for n, s in zip(names, own, strict=True)}
         self.device = torch_state.find_device(config.device)
         self.generator = torch.Generator(self.device)
-        shape = {name: getattr(config, name) for name in SHAPE_SETTINGS}
-        with torch_state.own_generator(int(init.generate_state(1, np.uint64)[0]), self.device):
-            # Any: a torch module that has ActorCritic's methods, too.
-            made: Any = make_policy(policy, observes, acts, shape)
-        self.policy = made.to(self.device)
-        if hasattr(made, "generator"):
-            made.generator = self.generator
+        shape = {name: getattr(config, name) for name in policies.SHAPE_SETTINGS}
+        with torch_state.initialising(init, self.device):
+            made: Any = policies.make_policy(policy, observes, acts, shape)  # an ActorCritic
+        self.policy = torch_state.place(made, self.generator)
         # A small network is fastest on one thread; the others would only wait for each other.
         small = sum(p.numel() for p in self.policy.parameters()) < 50_000
         self.threads = 1 if small and self.device.type == "cpu" else None
         self.optimizer = Adam(self.policy)
         self.loss = torch.compile(ppo_loss) if config.compile else ppo_loss
-
-        obs_shape, n, steps = observes.shape or (), env.num_envs, config.n_steps
-        dtype = spaces.action_dtype(acts)
-        self.buffer = RolloutBuffer(steps, n, obs_shape, acts.shape or (), action_dtype=dtype)
+        self.buffer = make_buffer(env, config.n_steps)
         self.obs = torch.from_numpy(self.buffer.obs)
         fields = (torch.from_numpy(getattr(self.buffer, name)) for name in Batch._fields)
         self.rows = Batch(*(field.flatten(0, 1) for field in fields))
-        obs, reward = config.normalize_obs, config.normalize_reward
-        self.normalizer: Normalizer | None = None
-        if obs or reward:
-            self.normalizer = Normalizer(n, obs_shape, obs=obs, reward=reward, gamma=config.gamma)
-        self.episodes = EpisodeStatistics()
+        self.normalizer = learner.make_normalizer(config, observes)
+        self.episodes = learner.EpisodeStatistics()
         self.timesteps = self.epochs = 0
         self.started = self.stopping = False
 
@@ -185,13 +175,14 @@ class PPO:
         clip_coef = config.clip_coef * left[config.clip_schedule]
         ours, others = (int(seed) for seed in self.streams["iterations"].integers(2**63, size=2))
         self.generator.manual_seed(ours)
-        # The context is for policies that draw from torch's global generator; ours do not.
-        with torch_state.own(others, self.device, self.threads):
-            if not self.collect():
-                return {}
-            metrics = self.update(learning_rate, clip_coef)
-        self.timesteps += config.n_steps * config.num_envs
-        self.episodes.add(*self.env.drain_episodes())
+        with torch_state.own(self.policy, others, self.device, self.threads):
+            with torch_state.evaluating(self.policy):
+                full = self.collect()
+            metrics = self.update(learning_rate, clip_coef) if full else {}
+        self.episodes.drain(self.env)
+        if not metrics:
+            return {}
+        self.timesteps += self.buffer.n_transitions
         return {
             "rollout/ep_rew_mean": self.episodes.mean_return,
             "rollout/ep_len_mean": self.episodes.mean_length,
@@ -203,35 +194,34 @@ class PPO:
     def collect(self) -> bool:
         """Fills the buffer; False if `stopping` was set meanwhile."""
         env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
-        act = policy.act if hasattr(policy, "act") else self.act
-        if self.started:
-            env.begin_rollout(buffer, self.normalizer)
-        else:
+        act, made = policies.acting(policy), self.timesteps // config.num_envs
+        seed = None
+        if not self.started:
             env.drain_episodes()  # those are not ours
             seed = int(self.streams["resets"].integers(2**31))
-            env.begin_rollout(buffer, self.normalizer, seed)
-            self.started = True
+        env.begin_rollout(buffer, self.normalizer, seed)
+        self.started = True
         resets_noise, freq = hasattr(policy, "reset_noise"), config.sde_sample_freq
         for t in range(config.n_steps):
             if resets_noise and (t == 0 or (freq > 0 and t % freq == 0)):
                 policy.reset_noise(config.num_envs)
-            said = act(self.obs[t].to(self.device))
-            actions, log_probs, values = (x.numpy(force=True) for x in said)
-            env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
+            said = list[npt.NDArray[Any]]()
+            try:
+                said += (x.numpy(force=True) for x in act(self.obs[t].to(self.device)))
+                actions, log_probs, values = said
+                env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
+            except ValueError:
+                # NaN from the policy is refused by what meets it first; here it gets its name.
+                finite.refuse_nan_policy(said, torch_state.module_arrays(policy), made + t)
+                raise
             if self.stopping:
                 return False
-        for name in ("obs", "rewards", "values"):
-            refuse_nan(name, getattr(buffer, name), self.timesteps // config.num_envs)
         # Where an episode was cut, what would have followed is worth the value of its last state.
         final_values = self.values(buffer.final_obs) if len(buffer.final_index) else None
         last_values = self.values(buffer.last_obs)
+        finite.refuse_nan_rollout(buffer, last_values, final_values, made)
         buffer.finish(last_values, config.gamma, config.gae_lambda, final_values)
-        return True
-
-    def act(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What a policy without an `act` of its own does."""
-        action, log_prob, _ = self.policy.get_action_and_logprob(obs)
-        return action, log_prob, self.policy.get_value(obs)
+        return buffer.n_transitions > 0 or self.collect()  # again if all that happened was resets
 
     def values(self, obs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """The policy's values of normalised observations, (n,)."""
@@ -245,17 +235,16 @@ class PPO:
             yield rows  # in any order they give the same loss
             return
         order = torch.randperm(total, generator=self.generator, device=self.device)
-        for index in order.split(size):
-            yield Batch(*(x[index] for x in rows))
+        yield from (Batch(*(x[index] for x in rows)) for index in order.split(size))
 
     def update(self, learning_rate: float, clip_coef: float) -> dict[str, float]:
         """Epochs of minibatches over the rollout, until `target_kl` or `stopping` ends them."""
         config, policy, optimizer = self.config, self.policy, self.optimizer
         rows = Batch(*(x.to(self.device) for x in self.rows))
-        parts: list[Tensor] = []
-        log_ratios: list[Tensor] = []
-        norms = torch.zeros((), device=self.device)
-        enough = False
+        if self.buffer.n_transitions < len(rows.obs):  # in the others, environments only reset
+            rows = Batch(*(x[torch.from_numpy(self.buffer.valid).flatten()] for x in rows))
+        parts, log_ratios = list[Tensor](), list[Tensor]()
+        norms, enough = torch.zeros((), device=self.device), False
         for _ in range(config.n_epochs):
             before = len(log_ratios)
             for batch in self.batches(rows):
@@ -276,17 +265,21 @@ class PPO:
             if enough or self.stopping:
                 break
         return {
-            **self.metrics(torch.stack(parts), torch.cat(log_ratios), norms, clip_coef),
+            **self.metrics(rows, torch.stack(parts), torch.cat(log_ratios), norms, clip_coef),
             "train/approx_kl": approx_kl(torch.cat(log_ratios[before:])).item(),  # the last epoch's
             "train/learning_rate": learning_rate,
             "train/clip_range": clip_coef,
+            **({} if config.clip_coef_vf is None else {"train/clip_range_vf": config.clip_coef_vf}),
             "train/n_updates": self.epochs,
         }
 
     def metrics(
-        self, parts: Tensor, log_ratio: Tensor, norms: Tensor, clip_coef: float
+        self, rows: Batch, parts: Tensor, log_ratio: Tensor, norms: Tensor, clip_coef: float
     ) -> dict[str, float]:
         """What an iteration's updates did, from what `ppo_loss` said of each minibatch.
+
+        Ratios count by steps, where Stable-Baselines3 takes the mean over the minibatches' means:
+        the same, unless the last minibatch is smaller.
 
         Raises:
             FloatingPointError: A loss or a gradient was NaN or infinite.
@@ -294,55 +287,62 @@ class PPO:
         # Only here are numbers read: on a GPU, each reading would wait for all work before it.
         names = ("policy_gradient_loss", "value_loss", "entropy_loss", "loss")
         means = dict(zip(names, parts.mean(0).tolist(), strict=True))
-        refuse_spoiled({**means, "gradient": norms.item()}, self.timesteps)
-        values, returns = self.buffer.values, self.buffer.returns
-        unexplained, spread = (returns - values).var(), returns.var()
+        finite.refuse_spoiled({**means, "gradient": norms.item()}, self.timesteps)
+        said = (x.numpy(force=True) for x in (rows.values, rows.returns))
         metrics = {f"train/{name}": mean for name, mean in means.items()} | {
+            "train/loss": parts[-1, -1].item(),  # the last minibatch's, as Stable-Baselines3's
             "train/clip_fraction": ((log_ratio.exp() - 1).abs() > clip_coef).float().mean().item(),
-            "train/explained_variance": float(1 - unexplained / spread) if spread > 0 else np.nan,
+            "train/explained_variance": learner.explained_variance(*said),
         }
         if hasattr(self.policy, "log_std"):
             metrics["train/std"] = self.policy.log_std.detach().exp().mean().item()
         return metrics
 
-    def predict(self, obs: npt.ArrayLike, deterministic: bool = True) -> npt.NDArray[Any]:
+    def predict(
+        self, obs: npt.ArrayLike, deterministic: bool = True, stream: learner.Stream | None = None
+    ) -> npt.NDArray[Any]:
         """Actions for raw observations, greedy ones or samples; see `Learner`."""
-        space = self.env.single_observation_space
-        rows, single = as_batch(obs, space.shape or (), self.normalizer)
+        observes, acts = self.env.single_observation_space, self.env.single_action_space
+        rows, single = as_batch(obs, observes.shape or (), self.normalizer)
         tensor = torch.from_numpy(rows).to(self.device)
-        with torch.no_grad(), torch_state.own_threads(self.threads):
+        with torch.no_grad(), torch_state.evaluating(self.policy, self.threads):
             if deterministic:
-                said = greedy(self.policy, tensor)
+                said = policies.greedy(self.policy, tensor)
             else:
-                seed = int(self.streams["predictions"].integers(2**63))
+                seed = int((stream or self.streams["predictions"]).integers(2**63))
                 self.generator.manual_seed(seed)
                 with torch_state.own_generator(seed, self.device):
                     said = self.policy.get_action_and_logprob(tensor)[0]
-        actions = said.numpy(force=True)
-        sent = spaces.sent_actions(self.env.single_action_space, actions, len(rows))
+        sent = spaces.sent_actions(acts, said.numpy(force=True), len(rows))
         return sent[0] if single else sent
 
-    def state(self) -> LearnerState:
-        """A copy of everything but the environments' own state; see `Learner`."""
+    def state(self) -> learner.LearnerState:
+        """A copy of all that is needed to go on; see `Learner`."""
+        if self.started:  # else the episodes that ended are not ours
+            self.episodes.drain(self.env)
         counts = {"timesteps": self.timesteps, "epochs": self.epochs}
-        return LearnerState(
+        return learner.LearnerState(
             networks=torch_state.module_arrays(self.policy),
             optimizer=self.optimizer.state(),
             normalizer={} if self.normalizer is None else dict(self.normalizer.state()),
+            environment=learner.environment_state(self.env) if self.started else {},
             counters={**counts, "episodes": self.episodes.state()},
-            streams={name: stream_state(stream) for name, stream in self.streams.items()},
+            streams={name: learner.stream_state(s) for name, s in self.streams.items()},
         )
 
-    def load_state(self, state: LearnerState) -> None:
-        """Goes back to a state; the environments start new episodes from a stream of their own."""
-        torch_state.load_module(self.policy, state.networks)
+    def load_state(self, state: learner.LearnerState) -> None:
+        """Goes back to a state, whole or not at all; foreign environments start new episodes."""
+        streams = learner.streams_from_states(state.streams, self.streams)
+        counts, episodes = learner.counts_from_state(state.counters, ("timesteps", "epochs"))
+        tensors = torch_state.module_tensors(self.policy, state.networks)
+        observes = self.env.single_observation_space
+        normalizer = learner.make_normalizer(self.config, observes, state.normalizer)
+        self.optimizer.check_state(state.optimizer)
+        self.started = learner.restore_environment(self.env, state.environment)
         self.optimizer.load_state(state.optimizer)
-        if self.normalizer is not None:
-            self.normalizer.load_state(state.normalizer)
-        self.timesteps, self.epochs = state.counters["timesteps"], state.counters["epochs"]
-        self.episodes.load_state(state.counters["episodes"])
-        self.streams = {name: stream_from_state(s) for name, s in state.streams.items()}
-        self.started = False
+        self.policy.load_state_dict(tensors)
+        self.normalizer, self.streams, self.episodes = normalizer, streams, episodes
+        self.timesteps, self.epochs = counts
 
 
 def approx_kl(log_ratio: Tensor) -> Tensor:

@@ -2,9 +2,12 @@
 
 from typing import Any
 
-from rlox.presets import ppo
+from rlox.presets import a2c, ppo
 
-_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {"ppo": ppo.SETTINGS}
+_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "a2c": a2c.SETTINGS,
+    "ppo": ppo.SETTINGS,
+}
 
 
 def preset(algorithm: str, env_id: str) -> dict[str, Any]:

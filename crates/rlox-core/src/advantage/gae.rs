@@ -11,33 +11,9 @@
     reason = "free functions on slices: what they read, the settings, what they write"
 )]
 
+use super::ends::{Ends, check_discount, check_rows};
 use super::kernel::{Rows, columns, trajectory};
-use crate::{Error, Float, Result, check_len};
-
-/// How the steps of a rollout ended; every slice is as long as the rewards.
-///
-/// Plain `dones` that tell no time limit from a true end go in as `terminated`, see [`Ends::dones`].
-#[derive(Clone, Copy, Debug)]
-pub struct Ends<'a, T> {
-    /// The task itself ended at this step: no value follows.
-    pub terminated: &'a [bool],
-    /// The episode was cut at this step, by a time limit for one: the final observation's value follows.
-    pub truncated: Option<&'a [bool]>,
-    /// `V(final_obs_t)`, read only where a step is truncated and not terminated; the rest may hold anything.
-    pub final_values: Option<&'a [T]>,
-}
-
-impl<'a, T> Ends<'a, T> {
-    /// Episodes that only ever terminate.
-    ///
-    /// ```
-    /// let ends = rlox_core::Ends::<f32>::dones(&[false, true]);
-    /// assert!(ends.truncated.is_none());
-    /// ```
-    pub fn dones(dones: &'a [bool]) -> Self {
-        Self { terminated: dones, truncated: None, final_values: None }
-    }
-}
+use crate::{Float, Result, check_len};
 
 /// Advantages and returns of one trajectory of T steps.
 ///
@@ -45,8 +21,9 @@ impl<'a, T> Ends<'a, T> {
 /// length T; `advantages` and `returns` are overwritten. An empty trajectory is fine and writes nothing.
 ///
 /// # Errors
-/// [`Error::Shape`] if a slice has another length than `rewards`, or if a step is truncated and not terminated but
-/// there are no final values; [`Error::Config`] if `gamma` or `gae_lambda` is outside [0, 1]. Nothing is written then.
+/// [`crate::Error::Shape`] if a slice has another length than `rewards`, or if a step is truncated and not terminated
+/// but there are no final values; [`crate::Error::Config`] if `gamma` or `gae_lambda` is outside [0, 1]. Nothing is
+/// written then.
 ///
 /// ```
 /// use rlox_core::{Ends, compute_gae};
@@ -86,7 +63,7 @@ pub fn compute_gae<T: Float>(
 /// rounding.
 ///
 /// # Errors
-/// As [`compute_gae`]; also [`Error::Shape`] if `rewards` is not a whole number of rows of `num_envs`.
+/// As [`compute_gae`]; also [`crate::Error::Shape`] if `rewards` is not a whole number of rows of `num_envs`.
 ///
 /// ```
 /// use rlox_core::{Ends, compute_gae_time_major};
@@ -124,7 +101,7 @@ pub fn compute_gae_time_major<T: Float>(
 /// for bit.
 ///
 /// # Errors
-/// As [`compute_gae`]; also [`Error::Shape`] if `rewards` is not a whole number of trajectories of `n_steps`.
+/// As [`compute_gae`]; also [`crate::Error::Shape`] if `rewards` is not a whole number of trajectories of `n_steps`.
 ///
 /// ```
 /// use rlox_core::{Ends, compute_gae_batched};
@@ -160,18 +137,6 @@ pub fn compute_gae_batched<T: Float>(
     Ok(())
 }
 
-fn check_rows(rewards: usize, name: &'static str, row: usize) -> Result<()> {
-    if rewards == 0 || (row > 0 && rewards.is_multiple_of(row)) {
-        return Ok(());
-    }
-    Err(Error::shape(
-        "rewards",
-        format!("a multiple of {name} = {row} elements"),
-        rewards.to_string(),
-        format!("pass whole rows, or the {name} they were recorded with"),
-    ))
-}
-
 /// Checks everything before anything is written.
 fn check<'a, T: Float>(
     rewards: &'a [T],
@@ -181,31 +146,12 @@ fn check<'a, T: Float>(
     gae_lambda: f64,
     out: [usize; 2],
 ) -> Result<Rows<'a, T>> {
-    for (name, value) in [("gamma", gamma), ("gae_lambda", gae_lambda)] {
-        if !(0.0..=1.0).contains(&value) {
-            let fix = "discounts are at least 0 and at most 1";
-            return Err(Error::config(name, "a number in [0, 1]", value.to_string(), fix));
-        }
-    }
+    check_discount("gamma", gamma)?;
+    check_discount("gae_lambda", gae_lambda)?;
     let len = rewards.len();
     check_len("values", values.len(), len)?;
-    check_len("terminated", ends.terminated.len(), len)?;
-    check_len("truncated", ends.truncated.map_or(len, <[bool]>::len), len)?;
-    check_len("final_values", ends.final_values.map_or(len, <[T]>::len), len)?;
+    let finals = ends.check(len)?;
     check_len("advantages", out[0], len)?;
     check_len("returns", out[1], len)?;
-    if let (Some(truncated), None) = (ends.truncated, ends.final_values) {
-        let cut = (0..len).find(|&t| truncated[t] && !ends.terminated[t]);
-        if let Some(row) = cut {
-            return Err(Error::shape(
-                "final_values",
-                "a value for every row that is truncated and not terminated",
-                format!("no final_values, and row {row} is such a one"),
-                "pass V(final observation) in those rows, and anything in the others",
-            ));
-        }
-    }
-    // Without final values, every truncated row is terminated as well and changes nothing.
-    let finals = ends.truncated.zip(ends.final_values);
     Ok(Rows { rewards, values, terminated: ends.terminated, finals, gamma, decay: gamma * gae_lambda })
 }

@@ -69,12 +69,12 @@ impl<'a, T: Float> Rows<'a, T> {
 }
 
 #[inline(always)]
-fn fixed<T, const N: usize>(slice: &[T], at: usize) -> &[T; N] {
+pub(super) fn fixed<T, const N: usize>(slice: &[T], at: usize) -> &[T; N] {
     slice[at..].first_chunk().expect("the caller counted the rows")
 }
 
 #[inline(always)]
-fn fixed_mut<T, const N: usize>(slice: &mut [T], at: usize) -> &mut [T; N] {
+pub(super) fn fixed_mut<T, const N: usize>(slice: &mut [T], at: usize) -> &mut [T; N] {
     slice[at..].first_chunk_mut().expect("the caller counted the rows")
 }
 

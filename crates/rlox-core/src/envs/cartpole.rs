@@ -26,10 +26,12 @@
 //! # Version History
 //! v1: the limit is 500 steps.
 
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+
 use std::sync::Arc;
 
-use super::argument;
-use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step, check_len};
+use super::{argument, bounds, check_bounds};
+use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step, check_len};
 
 const GRAVITY: f64 = 9.8;
 const MASS_POLE: f64 = 0.1;
@@ -40,11 +42,12 @@ const FORCE: f64 = 10.0;
 const TAU: f64 = 0.02;
 const X_THRESHOLD: f64 = 2.4;
 const THETA_THRESHOLD: f64 = 12.0 * 2.0 * std::f64::consts::PI / 360.0;
+const START: (f64, f64) = (-0.05, 0.05);
 
 /// The cart and its pole. See the module's text for spaces, rewards and ends.
 #[derive(Clone, Debug)]
 pub struct CartPole {
-    state: [f64; 4],
+    pub(super) state: [f64; 4],
     sutton_barto_reward: bool,
     spec: Arc<EnvSpec>, // one for all copies
 }
@@ -78,6 +81,15 @@ impl CartPole {
         Ok(Self::new(reward != 0.0))
     }
 
+    /// The reward of a step that does or does not terminate.
+    pub(super) fn reward(&self, terminated: bool) -> f64 {
+        match (self.sutton_barto_reward, terminated) {
+            (false, _) => 1.0,
+            (true, false) => 0.0,
+            (true, true) => -1.0,
+        }
+    }
+
     fn write(&self, obs: &mut [f32]) {
         for (o, s) in obs.iter_mut().zip(self.state) {
             *o = s as f32;
@@ -85,8 +97,25 @@ impl CartPole {
     }
 }
 
-fn bounds(options: &ResetOptions) -> (f64, f64) {
-    (options.get("low").unwrap_or(-0.05), options.get("high").unwrap_or(0.05))
+/// The force of an action, in N.
+#[inline(always)]
+pub(super) fn force(action: i64) -> f64 {
+    if action == 1 { FORCE } else { -FORCE }
+}
+
+/// The next state, by Euler's method. The order of the operations is Gymnasium's, so that every bit is too.
+#[inline(always)]
+pub(super) fn dynamics([x, x_dot, theta, theta_dot]: [f64; 4], force: f64, sin: f64, cos: f64) -> [f64; 4] {
+    let temp = (force + POLE_MASS_LENGTH * (theta_dot * theta_dot) * sin) / TOTAL_MASS;
+    let theta_acc = (GRAVITY * sin - cos * temp) / (LENGTH * (4.0 / 3.0 - MASS_POLE * (cos * cos) / TOTAL_MASS));
+    let x_acc = temp - POLE_MASS_LENGTH * theta_acc * cos / TOTAL_MASS;
+    [x + TAU * x_dot, x_dot + TAU * x_acc, theta + TAU * theta_dot, theta_dot + TAU * theta_acc]
+}
+
+/// Whether the cart has left the track or the pole has fallen.
+#[inline(always)]
+pub(super) fn has_fallen([x, _, theta, _]: [f64; 4]) -> bool {
+    x.abs() > X_THRESHOLD || theta.abs() > THETA_THRESHOLD
 }
 
 impl Env for CartPole {
@@ -97,40 +126,22 @@ impl Env for CartPole {
     }
 
     fn check_options(&self, options: &ResetOptions) -> Result<()> {
-        options.only(&["low", "high"])?;
-        let (low, high) = bounds(options);
-        if low <= high && (high - low).is_finite() {
-            return Ok(());
-        }
-        Err(Error::config("options", "finite low <= high", format!("low {low}, high {high}"), "swap or correct them"))
+        check_bounds(options, START)
     }
 
     fn reset(&mut self, rng: &mut Pcg64, options: &ResetOptions, obs: &mut [f32]) {
-        let (low, high) = bounds(options);
+        let (low, high) = bounds(options, START);
         self.state = std::array::from_fn(|_| rng.uniform(low, high));
         self.write(obs);
     }
 
-    // The order of the operations is Gymnasium's, so that every bit is too.
     #[inline]
     fn step(&mut self, action: &i64, _: &mut Pcg64, obs: &mut [f32]) -> Step {
-        let [x, x_dot, theta, theta_dot] = self.state;
-        let force = if *action == 1 { FORCE } else { -FORCE };
-        let (sin, cos) = (theta.sin(), theta.cos());
-        let temp = (force + POLE_MASS_LENGTH * (theta_dot * theta_dot) * sin) / TOTAL_MASS;
-        let theta_acc = (GRAVITY * sin - cos * temp) / (LENGTH * (4.0 / 3.0 - MASS_POLE * (cos * cos) / TOTAL_MASS));
-        let x_acc = temp - POLE_MASS_LENGTH * theta_acc * cos / TOTAL_MASS;
-        let (x, theta) = (x + TAU * x_dot, theta + TAU * theta_dot);
-        self.state = [x, x_dot + TAU * x_acc, theta, theta_dot + TAU * theta_acc];
+        let theta = self.state[2];
+        self.state = dynamics(self.state, force(*action), theta.sin(), theta.cos());
         self.write(obs);
-        let terminated =
-            !(-X_THRESHOLD..=X_THRESHOLD).contains(&x) || !(-THETA_THRESHOLD..=THETA_THRESHOLD).contains(&theta);
-        let reward = match (self.sutton_barto_reward, terminated) {
-            (false, _) => 1.0,
-            (true, false) => 0.0,
-            (true, true) => -1.0,
-        };
-        Step { reward, terminated, truncated: false }
+        let terminated = has_fallen(self.state);
+        Step { reward: self.reward(terminated), terminated, truncated: false }
     }
 
     fn state(&self) -> Option<Vec<f64>> {

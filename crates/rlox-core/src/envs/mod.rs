@@ -1,12 +1,21 @@
 //! The native environments and the one list that names them.
 
+mod acrobot;
 mod cartpole;
+mod lanes;
+mod mountain_car;
+mod mountain_car_continuous;
+pub(crate) mod numpy;
 mod pendulum;
 
+pub use acrobot::Acrobot;
 pub use cartpole::CartPole;
+pub use lanes::SoaVecEnv;
+pub use mountain_car::MountainCar;
+pub use mountain_car_continuous::MountainCarContinuous;
 pub use pendulum::Pendulum;
 
-use crate::{AutoresetMode, Error, Result, VecEnv, VectorEnv};
+use crate::{AutoresetMode, EnvSpec, Error, ResetOptions, Result, VecEnv, VectorEnv};
 
 /// What a native environment is made with, besides its id.
 #[derive(Clone, Debug)]
@@ -26,8 +35,13 @@ pub struct MakeOptions<'a> {
 type Maker = fn(&MakeOptions<'_>) -> Result<Box<dyn VectorEnv>>;
 
 const REGISTRY: &[(&str, Maker)] = &[
-    ("CartPole-v1", |options| build(options, CartPole::from_arguments(options.arguments)?)),
-    ("Pendulum-v1", |options| build(options, Pendulum::from_arguments(options.arguments)?)),
+    ("Acrobot-v1", |options| build_lanes(options, Acrobot::from_arguments(options.arguments)?)),
+    ("CartPole-v1", |options| build_lanes(options, CartPole::from_arguments(options.arguments)?)),
+    ("MountainCar-v0", |options| build_lanes(options, MountainCar::from_arguments(options.arguments)?)),
+    ("MountainCarContinuous-v0", |options| {
+        build_lanes(options, MountainCarContinuous::from_arguments(options.arguments)?)
+    }),
+    ("Pendulum-v1", |options| build_lanes(options, Pendulum::from_arguments(options.arguments)?)),
 ];
 
 /// The ids that [`make`] knows.
@@ -68,18 +82,31 @@ pub fn make(id: &str, options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
     ))
 }
 
-fn build<E: crate::Env + Clone + 'static>(options: &MakeOptions<'_>, env: E) -> Result<Box<dyn VectorEnv>> {
-    let limit = options.max_episode_steps.unwrap_or(env.spec().max_episode_steps);
-    if limit == Some(0) {
-        return Err(Error::config(
-            "max_episode_steps",
-            "at least 1",
-            "0",
-            "pass a positive number, or none for no limit",
-        ));
+fn build_lanes<E, const K: usize, const D: usize>(options: &MakeOptions<'_>, env: E) -> Result<Box<dyn VectorEnv>>
+where
+    E: lanes::Lanes<K, D> + 'static,
+{
+    if options.num_envs < E::FROM || !env.has_lanes() {
+        return build(options, env);
     }
+    let limit = time_limit(options, env.spec())?;
+    let env = SoaVecEnv::new(options.num_envs, options.seed, options.autoreset_mode, env)?;
+    Ok(Box::new(env.with_max_episode_steps(limit)))
+}
+
+fn build<E: crate::Env + Clone + 'static>(options: &MakeOptions<'_>, env: E) -> Result<Box<dyn VectorEnv>> {
+    let limit = time_limit(options, env.spec())?;
     let env = VecEnv::new(options.num_envs, options.seed, options.autoreset_mode, move || env.clone())?;
     Ok(Box::new(env.with_max_episode_steps(limit)))
+}
+
+fn time_limit(options: &MakeOptions<'_>, spec: &EnvSpec) -> Result<Option<u32>> {
+    let limit = options.max_episode_steps.unwrap_or(spec.max_episode_steps);
+    if limit == Some(0) {
+        let fix = "pass a positive number, or none for no limit";
+        return Err(Error::config("max_episode_steps", "at least 1", "0", fix));
+    }
+    Ok(limit)
 }
 
 /// Reads an environment's arguments: every one must be known and finite.
@@ -94,6 +121,23 @@ fn argument(arguments: &[(String, f64)], known: &[&'static str], name: &str, def
         }
     }
     Ok(arguments.iter().rev().find(|(given, _)| given == name).map_or(default, |(_, value)| *value))
+}
+
+/// The options `low` and `high`, between which the starting state is drawn.
+fn bounds(options: &ResetOptions, default: (f64, f64)) -> (f64, f64) {
+    (options.get("low").unwrap_or(default.0), options.get("high").unwrap_or(default.1))
+}
+
+/// Refuses all options but a `low` and a `high` that have numbers between them which f32 observations can hold.
+fn check_bounds(options: &ResetOptions, default: (f64, f64)) -> Result<()> {
+    options.only(&["low", "high"])?;
+    let (low, high) = bounds(options, default);
+    let limit = f64::from(f32::MAX);
+    if -limit <= low && low <= high && high <= limit {
+        return Ok(());
+    }
+    let fix = "swap or correct them";
+    Err(Error::config("options", "low <= high, both finite in f32", format!("low {low}, high {high}"), fix))
 }
 
 /// Levenshtein distance, for near names.

@@ -24,11 +24,14 @@
 //! # Version History
 //! v1: as Gymnasium's v1, with the limited angular velocity in the dynamics.
 
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+
 use std::f64::consts::PI;
 use std::hint::black_box;
 use std::sync::Arc;
 
 use super::argument;
+use super::numpy::square;
 use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step, check_len};
 
 const MAX_SPEED: f64 = 8.0;
@@ -38,10 +41,10 @@ const DT: f64 = 0.05;
 /// The pendulum. See the module's text for spaces, rewards and ends.
 #[derive(Clone, Debug)]
 pub struct Pendulum {
-    theta: f64,
-    theta_dot: f64,
-    last_torque: f64,
-    g: f64,
+    pub(super) theta: f64,
+    pub(super) theta_dot: f64,
+    pub(super) last_torque: f64,
+    pub(super) g: f64,
     spec: Arc<EnvSpec>, // one for all copies
 }
 
@@ -83,16 +86,38 @@ fn half_widths(options: &ResetOptions) -> (f64, f64) {
     (options.get("x_init").unwrap_or(PI), options.get("y_init").unwrap_or(1.0))
 }
 
-/// Squares as Gymnasium's `x ** 2` does: through libm's `pow`, which differs from `x * x` in the last bit now and then.
-/// The exponent is hidden from the compiler, which would fold the call to a product.
-fn square(x: f64) -> f64 {
-    x.powf(black_box(2.0))
-}
-
 /// `x % y` as Python has it: the result has the sign of `y`.
 fn modulo(x: f64, y: f64) -> f64 {
     let rest = x % y;
     if rest != 0.0 && (rest < 0.0) != (y < 0.0) { rest + y } else { rest }
+}
+
+// The order of the operations and the f32 parts are Gymnasium's, so that every bit is too.
+
+/// The torque that is applied, in N m.
+#[inline(always)]
+pub(super) fn clip(action: f32) -> f32 {
+    action.clamp(-MAX_TORQUE, MAX_TORQUE)
+}
+
+/// The angle in `[-pi, pi]`.
+pub(super) fn wrap(theta: f64) -> f64 {
+    modulo(theta + PI, 2.0 * PI) - PI
+}
+
+/// The reward, of the squares of the wrapped angle, the angular velocity and the torque.
+#[inline(always)]
+pub(super) fn reward(angle: f64, theta_dot: f64, torque: f32) -> f64 {
+    -(angle + 0.1 * theta_dot + f64::from(0.001_f32 * torque))
+}
+
+/// Angle and angular velocity one step later. `sin` is that of the angle now.
+#[inline(always)]
+pub(super) fn advance(theta: f64, theta_dot: f64, torque: f32, sin: f64, g: f64) -> (f64, f64) {
+    let push = f64::from(3.0_f32 * torque);
+    let theta_dot = theta_dot + (3.0 * g / 2.0 * sin + push) * DT;
+    let theta_dot = theta_dot.clamp(-MAX_SPEED, MAX_SPEED);
+    (theta + theta_dot * DT, theta_dot)
 }
 
 impl Env for Pendulum {
@@ -119,20 +144,14 @@ impl Env for Pendulum {
         self.write(obs);
     }
 
-    // The order of the operations and the f32 parts are Gymnasium's, so that every bit is too.
     #[inline]
     fn step(&mut self, action: &[f32], _: &mut Pcg64, obs: &mut [f32]) -> Step {
-        let torque = action[0].clamp(-MAX_TORQUE, MAX_TORQUE);
+        let torque = clip(action[0]);
+        let reward = reward(square(wrap(self.theta)), square(self.theta_dot), torque.powf(black_box(2.0)));
+        (self.theta, self.theta_dot) = advance(self.theta, self.theta_dot, torque, self.theta.sin(), self.g);
         self.last_torque = f64::from(torque);
-        let angle = modulo(self.theta + PI, 2.0 * PI) - PI;
-        let effort = 0.001_f32 * torque.powf(black_box(2.0));
-        let cost = square(angle) + 0.1 * square(self.theta_dot) + f64::from(effort);
-        let push = f64::from(3.0_f32 * torque);
-        let theta_dot = self.theta_dot + (3.0 * self.g / 2.0 * self.theta.sin() + push) * DT;
-        self.theta_dot = theta_dot.clamp(-MAX_SPEED, MAX_SPEED);
-        self.theta += self.theta_dot * DT;
         self.write(obs);
-        Step { reward: -cost, terminated: false, truncated: false }
+        Step { reward, terminated: false, truncated: false }
     }
 
     /// Angle, angular velocity and the last torque (NaN before the first step), which renderers draw.

@@ -4,14 +4,12 @@
 //! row: token t of sequence b is element `b * seq_len + t`.
 
 mod advantage;
-mod exponential;
 mod kl;
 mod packing;
 mod ratio;
 mod rewards;
 
 pub use advantage::{GroupOptions, RewardScale, compute_batch_group_advantages, compute_group_advantages};
-pub(crate) use exponential::Exponential;
 pub use kl::{KlEstimator, Reduction, sequence_kl, token_kl};
 pub use packing::{Overflow, Packing, pack};
 pub use ratio::{RatioStats, policy_ratios, ratio_stats, sequence_ratios};

@@ -2,7 +2,7 @@
 
 use super::RolloutBuffer;
 use super::fill::{f32s, f32s_mut};
-use crate::{ActionsMut, FieldData, Normalizer, Pcg64, Policy, PolicyOut, Result, Seeds, VectorEnv, check_len};
+use crate::{ActionsMut, FieldMut, Normalizer, Pcg64, Policy, PolicyOut, Result, Seeds, VectorEnv, check_len};
 
 /// Fills a rollout with a Rust policy in one call: T steps, the values of the last and of the final observations, and
 /// the advantages. After the first call nothing is allocated.
@@ -38,8 +38,8 @@ pub fn collect(
     let (n, d, a) = (buffer.num_envs, buffer.obs.width(), buffer.actions.width());
     for t in 0..buffer.n_steps {
         let actions = match buffer.actions.data_mut() {
-            FieldData::I64(data) => ActionsMut::Discrete(&mut data[t * n * a..][..n * a]),
-            FieldData::F32(data) => ActionsMut::Continuous(&mut data[t * n * a..][..n * a]),
+            FieldMut::I64(data) => ActionsMut::Discrete(&mut data[t * n * a..][..n * a]),
+            FieldMut::F32(data) => ActionsMut::Continuous(&mut data[t * n * a..][..n * a]),
             _ => ActionsMut::Discrete(&mut []),
         };
         let out = PolicyOut {

@@ -2,8 +2,8 @@
 
 use super::{PolicySaid, RolloutBuffer, Transition};
 use crate::{
-    Actions, AutoresetMode, DType, Ends, Error, Field, FieldData, Normalizer, ResetOptions, Result, Seeds, Space,
-    StepOut, VectorEnv, check_len, compute_gae_time_major,
+    Actions, AutoresetMode, DType, Ends, Error, Field, FieldData, FieldMut, Normalizer, ResetOptions, Result, Seeds,
+    Space, StepOut, VectorEnv, check_len, compute_gae_time_major,
 };
 
 pub(super) fn f32s(field: &Field) -> &[f32] {
@@ -12,7 +12,7 @@ pub(super) fn f32s(field: &Field) -> &[f32] {
 }
 
 pub(super) fn f32s_mut(field: &mut Field) -> &mut [f32] {
-    let FieldData::F32(data) = field.data_mut() else { return &mut [] };
+    let FieldMut::F32(data) = field.data_mut() else { return &mut [] };
     data
 }
 
@@ -22,17 +22,17 @@ fn bools(field: &Field) -> &[bool] {
 }
 
 fn bools_mut(field: &mut Field) -> &mut [bool] {
-    let FieldData::Bool(data) = field.data_mut() else { return &mut [] };
+    let FieldMut::Bool(data) = field.data_mut() else { return &mut [] };
     data
 }
 
 impl RolloutBuffer {
     /// Starts a rollout: the first observations come from a reset (the first time, or where `seeds` are given), else
-    /// from where the environments stand.
+    /// from where the environments stand. In [`AutoresetMode::Disabled`], the rollout itself resets environments whose
+    /// episodes have ended, at once.
     ///
     /// # Errors
-    /// [`Error::Config`] unless the environments reset in the same step, [`Error::Shape`] if they do not fit the
-    /// buffer, and those of [`VectorEnv::reset`].
+    /// [`Error::Shape`] if the environments do not fit the buffer, and those of [`VectorEnv::reset`].
     pub fn begin(
         &mut self,
         env: &mut dyn VectorEnv,
@@ -47,20 +47,44 @@ impl RolloutBuffer {
         if fresh {
             env.reset(seeds, None, &ResetOptions::default(), row)?;
         }
+        let mode = env.autoreset_mode();
+        self.resets_next_step = mode == AutoresetMode::NextStep;
+        if mode != AutoresetMode::SameStep {
+            for (i, ended) in self.ended.iter_mut().enumerate() {
+                *ended = env.progress(i).is_some_and(|progress| progress.finished);
+            }
+            if mode == AutoresetMode::Disabled && self.ended.contains(&true) {
+                env.reset(Seeds::Keep, Some(&self.ended), &ResetOptions::default(), row)?;
+            }
+        }
         self.open(fresh, normalizer)
     }
 
-    /// Starts a rollout from observations that the caller has, `[N, d]`. `fresh` says that they come from a reset, so
-    /// that the normaliser has not seen them.
+    /// Starts a rollout from observations that the caller has, `[N, d]`.
+    ///
+    /// `fresh` says that they come from a reset, so that the normaliser has not seen them. `ended`, `[N]`, is for
+    /// environments that reset in the next step ([`AutoresetMode::NextStep`]): whose episode has ended, so that their
+    /// first row is no transition. `None` is for environments that reset in the same step.
     ///
     /// # Errors
     /// [`Error::Shape`] for a wrong length or a buffer whose observations are not f32.
-    pub fn begin_with(&mut self, obs: &[f32], fresh: bool, normalizer: Option<&mut Normalizer>) -> Result<()> {
+    pub fn begin_with(
+        &mut self,
+        obs: &[f32],
+        fresh: bool,
+        ended: Option<&[bool]>,
+        normalizer: Option<&mut Normalizer>,
+    ) -> Result<()> {
         self.check_f32()?;
         self.check_normalizer(normalizer.as_deref())?;
         check_len("obs", obs.len(), self.num_envs * self.obs.width())?;
         check_finite("obs", obs, self.obs.width())?;
+        check_len("ended", ended.map_or(self.num_envs, <[bool]>::len), self.num_envs)?;
         f32s_mut(&mut self.obs)[..obs.len()].copy_from_slice(obs);
+        self.resets_next_step = ended.is_some();
+        if let Some(ended) = ended {
+            self.ended.copy_from_slice(ended);
+        }
         self.open(fresh, normalizer)
     }
 
@@ -75,6 +99,10 @@ impl RolloutBuffer {
             normalizer.normalize_obs(row)?;
         }
         (self.next_step, self.begun) = (0, true);
+        if self.reset_rows > 0 {
+            bools_mut(&mut self.valid).fill(true);
+            self.reset_rows = 0;
+        }
         self.final_index.clear();
         self.final_obs.clear();
         Ok(())
@@ -94,13 +122,14 @@ impl RolloutBuffer {
     }
 
     fn check_fits(&self, env: &dyn VectorEnv) -> Result<()> {
-        if env.autoreset_mode() != AutoresetMode::SameStep {
-            let got = format!("{:?}", env.autoreset_mode());
-            return Err(Error::config("autoreset_mode", "SameStep", got, "make the environments with SameStep"));
-        }
         check_len("num_envs", env.num_envs(), self.num_envs)?;
         check_len("observation", env.spec().observation.dim(), self.obs.width())?;
         check_len("action", env.spec().action.dim(), self.actions.width())?;
+        let wanted = if matches!(env.spec().action, Space::Box { .. }) { DType::F32 } else { DType::I64 };
+        if self.actions.dtype() != wanted {
+            let got = format!("a buffer with {:?}", self.actions.dtype());
+            return Err(Error::space("buffer's action dtype", format!("{wanted:?}"), got, "make one for this env"));
+        }
         self.check_f32()
     }
 
@@ -145,12 +174,13 @@ impl RolloutBuffer {
         check_finite("rewards", answered.rewards, 1)?;
         check_len("terminated", answered.terminated.len(), n)?;
         check_len("truncated", answered.truncated.len(), n)?;
-        let cut = |i: usize| answered.truncated[i] && !answered.terminated[i];
+        let cut = |i: usize| answered.truncated[i] && !answered.terminated[i] && !self.resets_next_step;
         if (0..n).any(cut) || !answered.final_obs.is_empty() {
             check_len("final_obs", answered.final_obs.len(), n * d)?;
         }
         self.store(t, said)?;
-        for i in (0..n).filter(|i| cut(*i)) {
+        let cut = |i: &usize| answered.truncated[*i] && !answered.terminated[*i] && !answered.final_obs.is_empty();
+        for i in (0..n).filter(cut) {
             self.step_final_obs[i * d..][..d].copy_from_slice(&answered.final_obs[i * d..][..d]);
         }
         f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d].copy_from_slice(answered.next_obs);
@@ -168,16 +198,16 @@ impl RolloutBuffer {
         check_len("values", said.values.len(), n)?;
         let width = n * self.actions.width();
         match (self.actions.data_mut(), said.actions) {
-            (FieldData::I64(stored), Actions::Discrete(given)) => {
+            (FieldMut::I64(stored), Actions::Discrete(given)) => {
                 check_len("actions", given.len(), width)?;
                 stored[t * width..][..width].copy_from_slice(given);
             }
-            (FieldData::F32(stored), Actions::Continuous(given)) => {
+            (FieldMut::F32(stored), Actions::Continuous(given)) => {
                 check_len("actions", given.len(), width)?;
                 stored[t * width..][..width].copy_from_slice(given);
             }
             (stored, _) => {
-                let expected = if matches!(stored, FieldData::I64(_)) { "integer actions" } else { "f32 actions" };
+                let expected = if matches!(stored, FieldMut::I64(_)) { "integer actions" } else { "f32 actions" };
                 return Err(Error::space("actions", expected, "the other kind", "pass the buffer's action dtype"));
             }
         }
@@ -210,29 +240,75 @@ impl RolloutBuffer {
             final_obs: &mut self.step_final_obs,
         };
         env.step(actions, out)?;
+        if env.autoreset_mode() == AutoresetMode::Disabled {
+            self.restart(env)?;
+        }
         self.commit(normalizer)
+    }
+
+    /// Keeps the last observations of the episodes that ended in this step, and starts the next ones.
+    fn restart(&mut self, env: &mut dyn VectorEnv) -> Result<()> {
+        let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
+        let flags = bools(&self.terminated)[t * n..].iter().zip(&bools(&self.truncated)[t * n..]);
+        for (ended, (terminated, truncated)) in self.ended.iter_mut().zip(flags) {
+            *ended = *terminated || *truncated;
+        }
+        if !self.ended.contains(&true) {
+            return Ok(());
+        }
+        let next_obs = &mut f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d];
+        self.step_final_obs.copy_from_slice(next_obs);
+        env.reset(Seeds::Keep, Some(&self.ended), &ResetOptions::default(), next_obs)
+    }
+
+    /// Where environments reset in the next step: marks the rows in which they did.
+    fn mark_resets(&mut self) {
+        let (t, n) = (self.next_step, self.num_envs);
+        for i in (0..n).filter(|i| self.ended[*i]) {
+            bools_mut(&mut self.valid)[t * n + i] = false;
+            bools_mut(&mut self.terminated)[t * n + i] = false;
+            bools_mut(&mut self.truncated)[t * n + i] = false;
+            self.step_rewards[i] = 0.0;
+            self.reset_rows += 1;
+        }
+        let flags = bools(&self.terminated)[t * n..].iter().zip(&bools(&self.truncated)[t * n..]);
+        for (ended, (terminated, truncated)) in self.ended.iter_mut().zip(flags) {
+            *ended = *terminated || *truncated;
+        }
     }
 
     /// Normalises the row just written, keeps the final observations of truncated episodes, and goes on.
     fn commit(&mut self, normalizer: Option<&mut Normalizer>) -> Result<()> {
+        if self.resets_next_step {
+            self.mark_resets();
+        }
         let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
         let terminated = &bools(&self.terminated)[t * n..][..n];
         let truncated = &bools(&self.truncated)[t * n..][..n];
         let cut = |i: &usize| truncated[*i] && !terminated[*i];
+        let next_obs = &mut f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d];
         if let Some(normalizer) = normalizer {
-            let next_obs = &mut f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d];
             // The rewards are looked at first, so that bad ones leave all statistics as they were.
             normalizer.check_rewards(&self.step_rewards)?;
-            normalizer.update_obs(next_obs)?;
+            if self.resets_next_step && self.ended.contains(&true) {
+                // Last observations are not acted on: in no mode do they count.
+                for (row, _) in next_obs.chunks_exact(d).zip(&self.ended).filter(|(_, ended)| !**ended) {
+                    normalizer.update_obs(row)?;
+                }
+            } else {
+                normalizer.update_obs(next_obs)?;
+            }
             normalizer.normalize_obs(next_obs)?;
-            for i in (0..n).filter(cut) {
+            for i in (0..n).filter(|i| cut(i) && !self.resets_next_step) {
                 normalizer.normalize_obs(&mut self.step_final_obs[i * d..][..d])?;
             }
-            normalizer.step_rewards(&mut self.step_rewards, terminated, truncated)?;
+            let valid = self.resets_next_step.then_some(&bools(&self.valid)[t * n..][..n]);
+            normalizer.step_rewards_where(valid, &mut self.step_rewards, terminated, truncated)?;
         }
+        let finals = if self.resets_next_step { &*next_obs } else { &self.step_final_obs };
         for i in (0..n).filter(cut) {
             self.final_index.push(t * n + i);
-            self.final_obs.extend_from_slice(&self.step_final_obs[i * d..][..d]);
+            self.final_obs.extend_from_slice(&finals[i * d..][..d]);
         }
         for (stored, reward) in f32s_mut(&mut self.rewards)[t * n..].iter_mut().zip(&self.step_rewards) {
             *stored = *reward as f32;
@@ -245,7 +321,7 @@ impl RolloutBuffer {
     /// ([`crate::compute_gae`]).
     ///
     /// `last_values`, `[N]`, are the values of the last observations; `final_values`, `[K]`, those of
-    /// [`RolloutBuffer::final_obs`].
+    /// [`RolloutBuffer::final_obs`]. Rows that are no transitions get the advantage 0.
     ///
     /// # Errors
     /// [`Error::Shape`] for wrong lengths, [`Error::Config`] if the rollout is not full or a factor is outside [0, 1].
@@ -275,7 +351,15 @@ impl RolloutBuffer {
             gae_lambda,
             f32s_mut(&mut self.advantages),
             f32s_mut(&mut self.returns),
-        )
+        )?;
+        if self.reset_rows > 0 {
+            let (values, advantages, returns) =
+                (f32s(&self.values), f32s_mut(&mut self.advantages), f32s_mut(&mut self.returns));
+            for (row, _) in bools(&self.valid).iter().enumerate().filter(|(_, valid)| !**valid) {
+                (advantages[row], returns[row]) = (0.0, values[row]);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -7,9 +7,62 @@
 //! valgrind that know fewer instructions. It never exceeds what the CPU has. Any other value means `portable`, which
 //! is safe wherever it was meant to go, and [`check_setting`] reports it.
 
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+
+pub(crate) mod exp;
+pub(crate) mod power;
+pub(crate) mod rounding;
+pub(crate) mod trig;
+
 use std::sync::OnceLock;
 
 use crate::{Error, Result};
+
+/// How many f64 the widest vectors hold. Inner loops of this length become whole vectors on every path.
+pub(crate) const LANES: usize = 8;
+
+/// How many environments a kernel steps in one call: their numbers stay in the innermost cache, their flags fit u64.
+pub(crate) const BLOCK: usize = 64;
+
+/// One number of each environment of a block.
+pub(crate) type Block = [f64; BLOCK];
+
+/// A block vector by vector.
+#[inline(always)]
+pub(crate) fn vectors<T>(block: &[T; BLOCK]) -> impl Iterator<Item = &[T; LANES]> {
+    block.as_chunks().0.iter()
+}
+
+/// A block vector by vector, to be changed.
+#[inline(always)]
+pub(crate) fn vectors_mut<T>(block: &mut [T; BLOCK]) -> impl Iterator<Item = &mut [T; LANES]> {
+    block.as_chunks_mut().0.iter_mut()
+}
+
+/// The numbers of the set bits, rising.
+#[derive(Debug)]
+pub(crate) struct Bits(u64);
+
+impl Iterator for Bits {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        let lowest = self.0.trailing_zeros() as usize;
+        self.0 &= self.0.wrapping_sub(1);
+        (lowest < BLOCK).then_some(lowest)
+    }
+}
+
+/// Which of the first `count` flags are set.
+#[inline]
+pub(crate) fn lane_bits(flags: &[bool; BLOCK], count: usize) -> Bits {
+    // Multiplied so, the lowest bits of eight bytes meet in the highest byte.
+    const GATHER: u64 = 0x0102_0408_1020_4080;
+    let bytes = flags.as_chunks::<8>().0.iter().map(|flags| u64::from_le_bytes(flags.map(u8::from)));
+    let bits = bytes.enumerate().fold(0, |bits, (i, bytes)| bits | (bytes.wrapping_mul(GATHER) >> 56) << (8 * i));
+    Bits(bits & u64::MAX.checked_shr((BLOCK - count.min(BLOCK)) as u32).unwrap_or(0))
+}
 
 const VARIABLE: &str = "RLOX_SIMD";
 
@@ -159,6 +212,18 @@ pub(crate) mod tests {
             .collect();
         FORCED.set(None);
         results
+    }
+
+    #[test]
+    fn flags_become_bits_in_order() {
+        let mut flags = [false; BLOCK];
+        for i in [0, 1, 9, 40, 63] {
+            flags[i] = true;
+        }
+        let set = |count| lane_bits(&flags, count).collect::<Vec<_>>();
+        assert_eq!(set(BLOCK), [0, 1, 9, 40, 63]);
+        assert_eq!(set(9), [0, 1]);
+        assert!(set(0).is_empty());
     }
 
     multiversion! {

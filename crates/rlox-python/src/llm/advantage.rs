@@ -1,14 +1,15 @@
 //! `compute_group_advantages` and `compute_batch_group_advantages`.
 
 use bytemuck::Pod;
-use numpy::{Element, PyArrayDyn, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use rlox_core::Float;
 use rlox_core::llm::{GroupOptions, RewardScale, combine_rewards, compute_batch_group_advantages as batch};
 
-use crate::array::{Input, REAL, Reader, asarray, count, held, input, result};
-use crate::detach::detached;
+use crate::argument::{Input, REAL, argument, asarray, count, numbers};
+use crate::array::{FromArray, result, typed};
+use crate::detach::{alone, detached};
 use crate::error::{to_py, value_error};
+use crate::recycling::zeroed;
 
 /// From how many elements on a call may take more than 5 us.
 const LONG: usize = 4096;
@@ -44,7 +45,7 @@ const LONG: usize = 4096;
 pub(crate) fn compute_group_advantages<'py>(
     rewards: &Bound<'py, PyAny>,
     ddof: Option<&Bound<'py, PyAny>>,
-    eps: f64,
+    #[pyo3(from_py_with = numbers::eps)] eps: f64,
     scale: &str,
     leave_one_out: bool,
     weights: Option<&Bound<'py, PyAny>>,
@@ -84,7 +85,7 @@ pub(crate) fn compute_batch_group_advantages<'py>(
     rewards: &Bound<'py, PyAny>,
     group_size: &Bound<'py, PyAny>,
     ddof: Option<&Bound<'py, PyAny>>,
-    eps: f64,
+    #[pyo3(from_py_with = numbers::eps)] eps: f64,
     scale: &str,
     leave_one_out: bool,
     weights: Option<&Bound<'py, PyAny>>,
@@ -112,26 +113,27 @@ fn run<'py>(
     weights: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let rewards = asarray("rewards", rewards)?;
-    let hold = rewards.len() <= LONG;
-    let rewards = rewards.into_any();
-    if rewards.cast::<PyArrayDyn<f32>>().is_ok() {
-        run_as::<f32>(&rewards, group_size, options, weights, hold)
+    let rewards = rewards.as_any();
+    if typed::<f32>(rewards).is_some() {
+        run_as::<f32>(rewards, group_size, options, weights)
     } else {
-        run_as::<f64>(&rewards, group_size, options, weights, hold)
+        run_as::<f64>(rewards, group_size, options, weights)
     }
 }
 
-fn run_as<'py, T: Float + Element + Pod>(
+fn run_as<'py, T: Float + FromArray + Pod>(
     rewards: &Bound<'py, PyAny>,
     group_size: Option<usize>,
     options: GroupOptions,
     weights: Option<&Bound<'py, PyAny>>,
-    hold: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = rewards.py();
-    let read: Reader<'py, T> = if hold { held } else { input };
-    let rewards = read("rewards", rewards, &REAL)?;
-    let weights = weights.map(|weights| input::<f64>("weights", weights, &REAL)).transpose()?;
+    let rewards = argument::<T>("rewards", rewards, &REAL)?;
+    let weights = weights.map(|x| argument::<f64>("weights", x, &REAL)).transpose()?;
+
+    let hold = rewards.len() <= LONG && alone(py);
+    let rewards = rewards.read(hold)?;
+    let weights = weights.map(|weights| weights.read(hold)).transpose()?;
     let shape = result_shape(rewards.shape(), group_size, weights.as_ref().map(Input::shape))?;
     let mut advantages = result::<T>(py, shape)?;
     let (rewards, weights) = (rewards.slice(), weights.as_ref().map(Input::slice));
@@ -140,12 +142,12 @@ fn run_as<'py, T: Float + Element + Pod>(
     let mut work = || match weights {
         None => batch(rewards, group_size, &options, out),
         Some(weights) => {
-            let mut combined = vec![T::of(0.0); out.len()];
+            let mut combined = zeroed(out.len())?;
             combine_rewards(rewards, weights, &mut combined)?;
             batch(&combined, group_size, &options, out)
         }
     };
-    if hold { work() } else { detached(py, work) }.map_err(to_py)?;
+    if rewards.len() > LONG { detached(py, work) } else { work() }.map_err(to_py)?;
     Ok(advantages.into_array().into_any())
 }
 

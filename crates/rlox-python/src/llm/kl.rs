@@ -1,13 +1,13 @@
 //! `token_kl` and the functions that sum over a sequence.
 
 use bytemuck::Pod;
-use numpy::Element;
 use pyo3::prelude::*;
 use pyo3::types::PyFloat;
 use rlox_core::Float;
 use rlox_core::llm::{KlEstimator, Reduction, sequence_kl, token_kl as each};
 
-use crate::array::result;
+use crate::argument::asarray;
+use crate::array::{FromArray, result, typed};
 use crate::detach::detached;
 use crate::error::{to_py, value_error};
 use crate::llm::tokens::{Arguments, Tokens};
@@ -48,12 +48,13 @@ pub(crate) fn token_kl<'py>(
     estimator: &str,
     reduction: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let arguments = Arguments { names: ["log_probs", "ref_log_probs"], log_probs, others: ref_log_probs, mask };
-    let estimator = named(estimator)?;
-    if arguments.single()? {
-        reduced::<f32>(&arguments, estimator, reduction)
+    let (estimator, reduction) = (named(estimator)?, reduced(reduction)?);
+    let log_probs = asarray("log_probs", log_probs)?;
+    let log_probs = log_probs.as_any();
+    if typed::<f32>(log_probs).is_some() {
+        run::<f32>(log_probs, ref_log_probs, mask, estimator, reduction)
     } else {
-        reduced::<f64>(&arguments, estimator, reduction)
+        run::<f64>(log_probs, ref_log_probs, mask, estimator, reduction)
     }
 }
 
@@ -69,30 +70,36 @@ pub(super) fn named(estimator: &str) -> PyResult<KlEstimator> {
     }
 }
 
-fn reduced<'py, T: Float + Element + Pod>(
-    arguments: &Arguments<'_, 'py>,
-    estimator: KlEstimator,
-    reduction: &str,
-) -> PyResult<Bound<'py, PyAny>> {
-    let py = arguments.py();
-    let reduction = match reduction {
-        "none" => None,
-        "sum" => Some(Reduction::Sum),
-        "mean" | "token_mean" => Some(Reduction::Mean),
+/// How tokens are reduced, if they are, and whether all together.
+fn reduced(reduction: &str) -> PyResult<Option<(Reduction, bool)>> {
+    match reduction {
+        "none" => Ok(None),
+        "sum" => Ok(Some((Reduction::Sum, false))),
+        "mean" => Ok(Some((Reduction::Mean, false))),
+        "token_mean" => Ok(Some((Reduction::Mean, true))),
         _ => {
             let expected = "\"none\", \"sum\", \"mean\" or \"token_mean\"";
-            return Err(value_error("reduction", expected, &format!("{reduction:?}"), "correct it"));
+            Err(value_error("reduction", expected, &format!("{reduction:?}"), "correct it"))
         }
     }
-    .map(|kind| (kind, reduction == "token_mean"));
-    let tokens = arguments.read::<T>()?;
+}
+
+fn run<'py, T: Float + FromArray + Pod>(
+    log_probs: &Bound<'py, PyAny>,
+    ref_log_probs: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+    estimator: KlEstimator,
+    reduction: Option<(Reduction, bool)>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = log_probs.py();
+    let tokens = Arguments::<T>::new(["log_probs", "ref_log_probs"], log_probs, ref_log_probs, mask)?.read(py)?;
     match reduction {
         None => {
             let mut kl = result::<T>(py, tokens.shape())?;
             let (policy, reference, mask) = tokens.slices();
             let out = kl.slice();
             let mut work = || each(policy, reference, mask, estimator, out);
-            if tokens.short { work() } else { detached(py, work) }.map_err(to_py)?;
+            if tokens.long() { detached(py, work) } else { work() }.map_err(to_py)?;
             Ok(kl.into_array().into_any())
         }
         Some((kind, true)) => one(py, &tokens, estimator, kind),
@@ -104,7 +111,7 @@ fn reduced<'py, T: Float + Element + Pod>(
 }
 
 /// A number for all tokens.
-pub(super) fn one<'py, T: Float + Element>(
+pub(super) fn one<'py, T: Float + FromArray>(
     py: Python<'py>,
     tokens: &Tokens<'py, T>,
     estimator: KlEstimator,
@@ -113,12 +120,12 @@ pub(super) fn one<'py, T: Float + Element>(
     let (policy, reference, mask) = tokens.slices();
     let mut kl = [T::of(0.0)];
     let mut work = || sequence_kl(policy, reference, mask, estimator, reduction, &mut kl);
-    if tokens.short { work() } else { detached(py, work) }.map_err(to_py)?;
+    if tokens.long() { detached(py, work) } else { work() }.map_err(to_py)?;
     Ok(PyFloat::new(py, kl[0].wide()).into_any())
 }
 
 /// A number for each of `rows` sequences.
-pub(super) fn many<'py, T: Float + Element + Pod>(
+pub(super) fn many<'py, T: Float + FromArray + Pod>(
     py: Python<'py>,
     tokens: &Tokens<'py, T>,
     rows: usize,
@@ -129,6 +136,6 @@ pub(super) fn many<'py, T: Float + Element + Pod>(
     let mut kl = result::<T>(py, &[rows])?;
     let out = kl.slice();
     let mut work = || sequence_kl(policy, reference, mask, estimator, reduction, out);
-    if tokens.short { work() } else { detached(py, work) }.map_err(to_py)?;
+    if tokens.long() { detached(py, work) } else { work() }.map_err(to_py)?;
     Ok(kl.into_array().into_any())
 }

@@ -1,14 +1,26 @@
 //! `pack_sequences` and `pack_lengths`.
 
 use bytemuck::Pod;
-use numpy::{Element, PyArrayDyn};
+use numpy::PyUntypedArray;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySlice, PyString, PyTuple};
 use rlox_core::llm::{Overflow, Packing, pack};
 
-use crate::array::{INTEGER, Input, count, held, input, result};
-use crate::detach::detached;
+use crate::argument::{Argument, INTEGER, argument, asarray, count, sequence};
+use crate::array::{FromArray, Kind, result, typed};
+use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error, value_error};
+
+/// How many sequences or rows, and how many tokens, are worked on before other threads have a turn: a few ms.
+const TURN: usize = 4096;
+const TURN_TOKENS: usize = 1 << 20;
+
+/// Lets other threads run, and Ctrl-C end the call.
+fn pause(py: Python<'_>) -> PyResult<()> {
+    detached(py, || ());
+    py.check_signals()
+}
 
 /// Packs sequences of tokens into rows of at most `max_length`: best fit, longest first.
 ///
@@ -44,19 +56,40 @@ pub(crate) fn pack_sequences<'py>(
     let max_length = count("max_length", max_length)?;
     let overflow = named(overflow)?;
     let py = sequences.py();
-    let items = py
-        .get_type::<PyTuple>()
-        .call1((sequences,))
-        .map_err(|_| type_error("sequences", "a list of sequences", &sequences.get_type().to_string(), "pass a list"))?
-        .cast_into::<PyTuple>()?;
-    let all = |is: fn(&Bound<'_, PyAny>) -> bool| items.iter().all(|item| is(&item));
-    if !items.is_empty() && all(|item| item.cast::<PyArrayDyn<u32>>().is_ok()) {
-        rows::<u32>(&items, max_length, overflow)
-    } else if !items.is_empty() && all(|item| item.cast::<PyArrayDyn<i32>>().is_ok()) {
-        rows::<i32>(&items, max_length, overflow)
+    let items = sequence(sequences).map_err(|error| {
+        if error.is_instance_of::<PyTypeError>(py) {
+            return type_error("sequences", "a list of sequences", &sequences.get_type().to_string(), "pass a list");
+        }
+        error
+    })?;
+    let arrays = taken(py, items.iter(), |item| asarray("sequences", &item))?;
+    if all::<u32>(&arrays) {
+        rows::<u32>(py, arrays, max_length, overflow)
+    } else if all::<i32>(&arrays) {
+        rows::<i32>(py, arrays, max_length, overflow)
     } else {
-        rows::<i64>(&items, max_length, overflow)
+        rows::<i64>(py, arrays, max_length, overflow)
     }
+}
+
+/// What is made of many sequences, one after the other.
+fn taken<S, R>(
+    py: Python<'_>,
+    sequences: impl ExactSizeIterator<Item = S>,
+    take: impl Fn(S) -> PyResult<R>,
+) -> PyResult<Vec<R>> {
+    let mut all = Vec::with_capacity(sequences.len());
+    for (at, sequence) in sequences.enumerate() {
+        if at % TURN == TURN - 1 {
+            pause(py)?;
+        }
+        all.push(take(sequence)?);
+    }
+    Ok(all)
+}
+
+fn all<T: Kind>(arrays: &[Bound<'_, PyUntypedArray>]) -> bool {
+    !arrays.is_empty() && arrays.iter().all(|array| typed::<T>(array.as_any()).is_some())
 }
 
 fn named(overflow: &str) -> PyResult<Overflow> {
@@ -67,26 +100,18 @@ fn named(overflow: &str) -> PyResult<Overflow> {
     }
 }
 
-fn rows<'py, T: Element + Pod + Send + Sync>(
-    items: &Bound<'py, PyTuple>,
+fn rows<'py, T: FromArray + Pod + Sync>(
+    py: Python<'py>,
+    arrays: Vec<Bound<'py, PyUntypedArray>>,
     max_length: usize,
     overflow: Overflow,
 ) -> PyResult<Bound<'py, PyList>> {
-    let py = items.py();
-    let mut arrays: Vec<Input<'py, T>> = Vec::with_capacity(items.len());
-    for (at, item) in items.iter().enumerate() {
-        // Guards would compare each sequence with all others that are parts of the same array.
-        let array = held::<T>("sequences", &item, &INTEGER)?;
-        if array.shape().len() != 1 {
-            let got = format!("shape {:?} in sequence {at}", array.shape());
-            return Err(value_error("sequences", "one-dimensional sequences", &got, "pass one array for each"));
-        }
-        arrays.push(array);
-    }
-    let whole: Vec<usize> = arrays.iter().map(|array| array.slice().len()).collect();
+    let sequences = taken(py, arrays.into_iter(), |array| argument::<T>("sequences", array.as_any(), &INTEGER))?;
+
+    let whole = lengths_of(&sequences)?;
     let packing = detached(py, || pack(&whole, max_length, overflow)).map_err(to_py)?;
     let lengths: Vec<usize> = whole.iter().map(|length| *length.min(&max_length)).collect();
-    let total: usize = lengths.iter().sum();
+    let total = lengths.iter().fold(0_usize, |sum, length| sum.saturating_add(*length));
     if i32::try_from(total.min(max_length)).is_err() {
         let got = max_length.to_string();
         return Err(value_error("max_length", "less than 2**31 tokens in a row", &got, "pass the length of a row"));
@@ -95,9 +120,7 @@ fn rows<'py, T: Element + Pod + Send + Sync>(
     let (mut tokens, mut positions) = (result::<T>(py, &[total])?, result::<i64>(py, &[total])?);
     let (mut mask, mut starts) = (result::<i64>(py, &[total])?, result::<i64>(py, &[count])?);
     let (mut cumulated, mut sources) = (result::<i32>(py, &[count + bins])?, result::<i64>(py, &[count])?);
-    // With the GIL from here on: nobody else writes to the sequences meanwhile.
-    copy(&arrays, &whole, &packing, max_length, tokens.slice())?;
-    drop(arrays);
+    copy(py, sequences, &whole, &places(&lengths, &packing), max_length, tokens.slice())?;
     let mut flat = Flat {
         positions: positions.slice(),
         mask: mask.slice(),
@@ -117,24 +140,53 @@ fn rows<'py, T: Element + Pod + Send + Sync>(
     dicts(py, &packing, &lengths, &flat)
 }
 
-/// Copies the tokens of all rows, one row after the other.
-fn copy<T: Element + Copy>(
-    arrays: &[Input<'_, T>],
+fn lengths_of<T: FromArray>(sequences: &[Argument<'_, T>]) -> PyResult<Vec<usize>> {
+    let length = |(at, sequence): (usize, &Argument<'_, T>)| match sequence.shape() {
+        [length] => Ok(*length),
+        shape => {
+            let got = format!("shape {shape:?} in sequence {at}");
+            Err(value_error("sequences", "one-dimensional sequences", &got, "pass one array for each"))
+        }
+    };
+    sequences.iter().enumerate().map(length).collect()
+}
+
+/// Where the tokens of each sequence begin; 0 for empty ones.
+fn places(lengths: &[usize], packing: &Packing) -> Vec<usize> {
+    let (mut places, mut at) = (vec![0; lengths.len()], 0);
+    for &source in packing.sources() {
+        places[source] = at;
+        at += lengths[source];
+    }
+    places
+}
+
+/// Copies the tokens of each sequence to its place.
+///
+/// One after the other is read, so that a guard meets no other of this call: they would be compared, each with all
+/// others that are parts of the same array.
+fn copy<'py, T: FromArray>(
+    py: Python<'py>,
+    sequences: Vec<Argument<'py, T>>,
     whole: &[usize],
-    packing: &Packing,
+    places: &[usize],
     max_length: usize,
     tokens: &mut [T],
 ) -> PyResult<()> {
-    let mut rest = tokens;
-    for &source in packing.sources() {
-        let sequence = arrays[source].slice();
-        if sequence.len() != whole[source] {
+    let (mut hold, mut since) = (alone(py), 0);
+    for (source, sequence) in sequences.into_iter().enumerate() {
+        if since >= TURN_TOKENS {
+            pause(py)?;
+            (hold, since) = (alone(py), 0);
+        }
+        let sequence = sequence.read(hold)?;
+        if sequence.shape() != [whole[source]] {
             let got = format!("sequence {source}, which another thread changed");
             return Err(value_error("sequences", "arrays that nobody writes to", &got, "pass copies"));
         }
-        let (to, behind) = rest.split_at_mut(sequence.len().min(max_length));
-        to.copy_from_slice(&sequence[..to.len()]);
-        rest = behind;
+        let sequence = &sequence.slice()[..max_length.min(whole[source])];
+        tokens[places[source]..][..sequence.len()].copy_from_slice(sequence);
+        since += sequence.len();
     }
     Ok(())
 }
@@ -181,6 +233,9 @@ fn dicts<'py>(
     let rows = PyList::empty(py);
     let (mut at, mut sequence) = (0, 0);
     for (row, bin) in packing.bins().enumerate() {
+        if row % TURN == TURN - 1 {
+            pause(py)?;
+        }
         let dict = PyDict::new(py);
         let length: usize = bin.iter().map(|&source| lengths[source]).sum();
         let tokens = PySlice::new(py, at as isize, (at + length) as isize, 1);
@@ -225,7 +280,7 @@ pub(crate) fn pack_lengths<'py>(
     let py = lengths.py();
     let max_length = count("max_length", max_length)?;
     let overflow = named(overflow)?;
-    let lengths = input::<i64>("lengths", lengths, &INTEGER)?;
+    let lengths = argument::<i64>("lengths", lengths, &INTEGER)?.read(false)?;
     if lengths.shape().len() != 1 {
         return Err(value_error("lengths", "shape (N,)", &format!("shape {:?}", lengths.shape()), "ravel it"));
     }

@@ -1,13 +1,13 @@
 //! `policy_ratios` and `policy_ratio_stats`.
 
 use bytemuck::Pod;
-use numpy::Element;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::Float;
 use rlox_core::llm::{policy_ratios as each, ratio_stats, sequence_ratios};
 
-use crate::array::{Input, REAL, input, result};
+use crate::argument::{Input, REAL, argument, asarray, number, numbers};
+use crate::array::{FromArray, result, typed};
 use crate::detach::detached;
 use crate::error::{to_py, value_error};
 use crate::llm::tokens::Arguments;
@@ -47,22 +47,29 @@ pub(crate) fn policy_ratios<'py>(
         "sequence" => false,
         _ => return Err(value_error("level", "\"token\" or \"sequence\"", &format!("{level:?}"), "correct it")),
     };
-    let arguments = Arguments { names: NAMES, log_probs, others: old_log_probs, mask };
-    if arguments.single()? { ratios::<f32>(&arguments, by_token) } else { ratios::<f64>(&arguments, by_token) }
+    let log_probs = asarray(NAMES[0], log_probs)?;
+    let log_probs = log_probs.as_any();
+    if typed::<f32>(log_probs).is_some() {
+        ratios::<f32>(log_probs, old_log_probs, mask, by_token)
+    } else {
+        ratios::<f64>(log_probs, old_log_probs, mask, by_token)
+    }
 }
 
-fn ratios<'py, T: Float + Element + Pod>(
-    arguments: &Arguments<'_, 'py>,
+fn ratios<'py, T: Float + FromArray + Pod>(
+    log_probs: &Bound<'py, PyAny>,
+    old_log_probs: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
     by_token: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let py = arguments.py();
-    let tokens = arguments.read::<T>()?;
+    let py = log_probs.py();
+    let tokens = Arguments::<T>::new(NAMES, log_probs, old_log_probs, mask)?.read(py)?;
     let shape = if by_token { tokens.shape() } else { tokens.sequences(NAMES[0])? };
     let mut ratios = result::<T>(py, shape)?;
     let (new, old, mask) = tokens.slices();
     let out = ratios.slice();
     let mut work = || if by_token { each(new, old, mask, out) } else { sequence_ratios(new, old, mask, out) };
-    if tokens.short { work() } else { detached(py, work) }.map_err(to_py)?;
+    if tokens.long() { detached(py, work) } else { work() }.map_err(to_py)?;
     Ok(ratios.into_array().into_any())
 }
 
@@ -95,27 +102,34 @@ pub(crate) fn policy_ratio_stats<'py>(
     log_probs: &Bound<'py, PyAny>,
     old_log_probs: &Bound<'py, PyAny>,
     mask: Option<&Bound<'py, PyAny>>,
-    clip_low: f64,
-    clip_high: Option<f64>,
+    #[pyo3(from_py_with = numbers::clip_low)] clip_low: f64,
+    clip_high: Option<&Bound<'py, PyAny>>,
     advantages: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let arguments = Arguments { names: NAMES, log_probs, others: old_log_probs, mask };
-    let clips = [clip_low, clip_high.unwrap_or(clip_low)];
-    if arguments.single()? {
-        stats::<f32>(&arguments, clips, advantages)
+    let clip_high = clip_high.map_or(Ok(clip_low), |clip| number("clip_high", clip))?;
+    let clips = [clip_low, clip_high];
+    let log_probs = asarray(NAMES[0], log_probs)?;
+    let log_probs = log_probs.as_any();
+    if typed::<f32>(log_probs).is_some() {
+        stats::<f32>(log_probs, old_log_probs, mask, clips, advantages)
     } else {
-        stats::<f64>(&arguments, clips, advantages)
+        stats::<f64>(log_probs, old_log_probs, mask, clips, advantages)
     }
 }
 
-fn stats<'py, T: Float + Element>(
-    arguments: &Arguments<'_, 'py>,
+fn stats<'py, T: Float + FromArray>(
+    log_probs: &Bound<'py, PyAny>,
+    old_log_probs: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
     [low, high]: [f64; 2],
     advantages: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let py = arguments.py();
-    let tokens = arguments.read::<T>()?;
-    let advantages = advantages.map(|advantages| input::<T>("advantages", advantages, &REAL)).transpose()?;
+    let py = log_probs.py();
+    let tokens = Arguments::<T>::new(NAMES, log_probs, old_log_probs, mask)?;
+    let advantages = advantages.map(|x| argument::<T>("advantages", x, &REAL)).transpose()?;
+
+    let tokens = tokens.read(py)?;
+    let advantages = advantages.map(|advantages| advantages.read(tokens.hold)).transpose()?;
     if let Some(advantages) = &advantages {
         let rows = tokens.sequences(NAMES[0])?;
         let one = rows.is_empty() && advantages.slice().len() == 1;
@@ -128,7 +142,7 @@ fn stats<'py, T: Float + Element>(
     let (new, old, mask) = tokens.slices();
     let advantages = advantages.as_ref().map(Input::slice);
     let work = || ratio_stats(new, old, mask, low, high, advantages);
-    let stats = if tokens.short { work() } else { detached(py, work) }.map_err(to_py)?;
+    let stats = if tokens.long() { detached(py, work) } else { work() }.map_err(to_py)?;
     let dict = PyDict::new(py);
     dict.set_item("count", stats.count)?;
     for (name, value) in [

@@ -1,26 +1,30 @@
 //! `compute_token_kl`, `compute_batch_token_kl` and their variants: sums over the tokens of a sequence.
 
 use bytemuck::Pod;
-use numpy::Element;
 use pyo3::prelude::*;
 use rlox_core::Float;
 use rlox_core::llm::{KlEstimator, Reduction};
 
-use crate::array::count;
+use crate::argument::count;
+use crate::array::FromArray;
 use crate::error::value_error;
 use crate::llm::kl::{many, named, one};
 use crate::llm::tokens::Arguments;
 
+const NAMES: [&str; 2] = ["log_probs_policy", "log_probs_ref"];
+
 /// The divergence of a policy from a reference, summed over one sequence.
 ///
-/// KL(policy || ref), estimated from tokens that the policy sampled; see `token_kl` for the estimators.
+/// KL(policy || ref), estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`, "k1"
+/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>); k1 and
+/// k3 have the divergence as their mean. "full" sums `exp(log_probs_policy) * -x`: over a whole vocabulary it is the
+/// divergence itself.
 ///
 /// Args:
 ///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; taken as float64.
 ///     log_probs_ref: The same under the reference.
 ///     mask: True or 1 for tokens that count, of the same shape.
-///     estimator: "k1", "k2", "k3" or "full"; "full" weights each term with its probability, for the
-///         log-probabilities of a whole vocabulary.
+///     estimator: "k1", "k2", "k3" or "full".
 ///
 /// Returns:
 ///     A float.
@@ -45,14 +49,16 @@ pub(crate) fn compute_token_kl<'py>(
 
 /// The divergence of a policy from a reference, summed over one sequence.
 ///
-/// KL(policy || ref), estimated from tokens that the policy sampled; see `token_kl` for the estimators.
+/// KL(policy || ref), estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`, "k1"
+/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>); k1 and
+/// k3 have the divergence as their mean. "full" sums `exp(log_probs_policy) * -x`: over a whole vocabulary it is the
+/// divergence itself.
 ///
 /// Args:
 ///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; taken as float32.
 ///     log_probs_ref: The same under the reference.
 ///     mask: True or 1 for tokens that count, of the same shape.
-///     estimator: "k1", "k2", "k3" or "full"; "full" weights each term with its probability, for the
-///         log-probabilities of a whole vocabulary.
+///     estimator: "k1", "k2", "k3" or "full".
 ///
 /// Returns:
 ///     A float.
@@ -137,7 +143,10 @@ pub(crate) fn compute_token_kl_schulman_f32<'py>(
 
 /// The divergence of a policy from a reference, summed over each of many sequences.
 ///
-/// KL(policy || ref), estimated from tokens that the policy sampled; see `token_kl` for the estimators.
+/// KL(policy || ref), estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`, "k1"
+/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>); k1 and
+/// k3 have the divergence as their mean. "full" sums `exp(log_probs_policy) * -x`: over a whole vocabulary it is the
+/// divergence itself.
 ///
 /// Args:
 ///     log_probs_policy: Log-probabilities under the policy, sequence after sequence (B * T,), or (B, T), in
@@ -145,8 +154,7 @@ pub(crate) fn compute_token_kl_schulman_f32<'py>(
 ///     log_probs_ref: The same under the reference.
 ///     seq_len: T, the tokens of a sequence.
 ///     mask: True or 1 for tokens that count, of the same shape.
-///     estimator: "k1", "k2", "k3" or "full"; "full" weights each term with its probability, for the
-///         log-probabilities of a whole vocabulary.
+///     estimator: "k1", "k2", "k3" or "full".
 ///
 /// Returns:
 ///     (B,) of float64.
@@ -172,7 +180,10 @@ pub(crate) fn compute_batch_token_kl<'py>(
 
 /// The divergence of a policy from a reference, summed over each of many sequences.
 ///
-/// KL(policy || ref), estimated from tokens that the policy sampled; see `token_kl` for the estimators.
+/// KL(policy || ref), estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`, "k1"
+/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>); k1 and
+/// k3 have the divergence as their mean. "full" sums `exp(log_probs_policy) * -x`: over a whole vocabulary it is the
+/// divergence itself.
 ///
 /// Args:
 ///     log_probs_policy: Log-probabilities under the policy, sequence after sequence (B * T,), or (B, T), in
@@ -180,8 +191,7 @@ pub(crate) fn compute_batch_token_kl<'py>(
 ///     log_probs_ref: The same under the reference.
 ///     seq_len: T, the tokens of a sequence.
 ///     mask: True or 1 for tokens that count, of the same shape.
-///     estimator: "k1", "k2", "k3" or "full"; "full" weights each term with its probability, for the
-///         log-probabilities of a whole vocabulary.
+///     estimator: "k1", "k2", "k3" or "full".
 ///
 /// Returns:
 ///     (B,) of float32.
@@ -271,22 +281,21 @@ pub(crate) fn compute_batch_token_kl_schulman_f32<'py>(
     batch::<f32>(log_probs_policy, log_probs_ref, seq_len, mask, KlEstimator::K3)
 }
 
-fn sequence<'py, T: Float + Element + Pod>(
+fn sequence<'py, T: Float + FromArray + Pod>(
     log_probs: &Bound<'py, PyAny>,
     others: &Bound<'py, PyAny>,
     mask: Option<&Bound<'py, PyAny>>,
     estimator: KlEstimator,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let names = ["log_probs_policy", "log_probs_ref"];
-    let tokens = Arguments { names, log_probs, others, mask }.read::<T>()?;
+    let tokens = Arguments::<T>::new(NAMES, log_probs, others, mask)?.read(log_probs.py())?;
     if let [_] = tokens.shape() {
         return one(log_probs.py(), &tokens, estimator, Reduction::Sum);
     }
     let got = format!("shape {:?}", tokens.shape());
-    Err(value_error(names[0], "shape (T,)", &got, "pass one sequence, or use compute_batch_token_kl or token_kl"))
+    Err(value_error(NAMES[0], "shape (T,)", &got, "pass one sequence, or use compute_batch_token_kl or token_kl"))
 }
 
-fn batch<'py, T: Float + Element + Pod>(
+fn batch<'py, T: Float + FromArray + Pod>(
     log_probs: &Bound<'py, PyAny>,
     others: &Bound<'py, PyAny>,
     seq_len: &Bound<'py, PyAny>,
@@ -294,8 +303,7 @@ fn batch<'py, T: Float + Element + Pod>(
     estimator: KlEstimator,
 ) -> PyResult<Bound<'py, PyAny>> {
     let seq_len = count("seq_len", seq_len)?;
-    let names = ["log_probs_policy", "log_probs_ref"];
-    let tokens = Arguments { names, log_probs, others, mask }.read::<T>()?;
+    let tokens = Arguments::<T>::new(NAMES, log_probs, others, mask)?.read(log_probs.py())?;
     let rows = match tokens.shape() {
         [0] => Some(0),
         [len] if seq_len > 0 && len.is_multiple_of(seq_len) => Some(len / seq_len),
@@ -307,5 +315,5 @@ fn batch<'py, T: Float + Element + Pod>(
     }
     let expected = format!("a flat array of sequences of {seq_len} tokens, or shape (B, {seq_len})");
     let got = format!("shape {:?}", tokens.shape());
-    Err(value_error(names[0], &expected, &got, "pass whole sequences, one after the other"))
+    Err(value_error(NAMES[0], &expected, &got, "pass whole sequences, one after the other"))
 }

@@ -1,58 +1,62 @@
 //! Arguments with one number for each token: two arrays of log-probabilities and a mask.
 
-use numpy::{Element, PyArrayDyn, PyUntypedArrayMethods};
+use numpy::Element;
 use pyo3::prelude::*;
 
-use crate::array::{FlagInput, Input, REAL, Reader, asarray, flags, held, input};
+use crate::argument::{Argument, FlagArgument, Flags, Input, REAL, argument, flag_argument};
+use crate::array::FromArray;
+use crate::detach::alone;
 use crate::error::value_error;
 
 /// From how many tokens on a call may take more than 5 us.
 const LONG: usize = 8192;
 
-/// The arguments as the caller passed them.
-pub(crate) struct Arguments<'a, 'py> {
-    pub(crate) names: [&'static str; 2],
-    pub(crate) log_probs: &'a Bound<'py, PyAny>,
-    pub(crate) others: &'a Bound<'py, PyAny>,
-    pub(crate) mask: Option<&'a Bound<'py, PyAny>>,
+/// The arguments, whose Python code has run.
+pub(crate) struct Arguments<'py, T> {
+    log_probs: Argument<'py, T>,
+    others: Argument<'py, T>,
+    mask: Option<FlagArgument<'py>>,
+}
+
+impl<'py, T: FromArray> Arguments<'py, T> {
+    pub(crate) fn new(
+        names: [&'static str; 2],
+        log_probs: &Bound<'py, PyAny>,
+        others: &Bound<'py, PyAny>,
+        mask: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            log_probs: argument(names[0], log_probs, &REAL)?,
+            others: argument(names[1], others, &REAL)?,
+            mask: mask.map(|mask| flag_argument("mask", mask)).transpose()?,
+        })
+    }
+
+    /// Arrays of one shape. Runs no Python code.
+    pub(crate) fn read(self, py: Python<'py>) -> PyResult<Tokens<'py, T>> {
+        let hold = self.log_probs.len() <= LONG && alone(py);
+        let (like, name) = (self.log_probs.name(), self.others.name());
+        let (log_probs, others) = (self.log_probs.read(hold)?, self.others.read(hold)?);
+        let mask = self.mask.map(|mask| mask.read(hold)).transpose()?;
+        let tokens = Tokens { log_probs, others, mask, hold };
+        tokens.expect_shape(name, tokens.others.shape(), like)?;
+        if let Some(mask) = &tokens.mask {
+            tokens.expect_shape("mask", mask.shape(), like)?;
+        }
+        Ok(tokens)
+    }
 }
 
 /// The same as arrays of one shape.
 pub(crate) struct Tokens<'py, T: Element> {
     log_probs: Input<'py, T>,
     others: Input<'py, T>,
-    mask: Option<FlagInput<'py>>,
-    /// Too short to let the GIL go.
-    pub(crate) short: bool,
+    mask: Option<Flags<'py>>,
+    /// As [`Argument::read`] takes it.
+    pub(crate) hold: bool,
 }
 
-impl<'py> Arguments<'_, 'py> {
-    pub(crate) fn py(&self) -> Python<'py> {
-        self.log_probs.py()
-    }
-
-    /// Whether the log-probabilities are float32.
-    pub(crate) fn single(&self) -> PyResult<bool> {
-        Ok(asarray(self.names[0], self.log_probs)?.into_any().cast::<PyArrayDyn<f32>>().is_ok())
-    }
-
-    pub(crate) fn read<T: Element>(&self) -> PyResult<Tokens<'py, T>> {
-        let array = asarray(self.names[0], self.log_probs)?;
-        let short = array.len() <= LONG;
-        let read: Reader<'py, T> = if short { held } else { input };
-        let log_probs = read(self.names[0], array.as_any(), &REAL)?;
-        let others = read(self.names[1], self.others, &REAL)?;
-        let mask = self.mask.map(|mask| flags("mask", mask, short)).transpose()?;
-        let tokens = Tokens { log_probs, others, mask, short };
-        tokens.expect_shape(self.names[1], tokens.others.shape(), self.names[0])?;
-        if let Some(mask) = &tokens.mask {
-            tokens.expect_shape("mask", mask.shape(), self.names[0])?;
-        }
-        Ok(tokens)
-    }
-}
-
-impl<T: Element> Tokens<'_, T> {
+impl<T: FromArray> Tokens<'_, T> {
     fn expect_shape(&self, name: &str, got: &[usize], like: &str) -> PyResult<()> {
         let shape = self.shape();
         if got == shape {
@@ -60,6 +64,11 @@ impl<T: Element> Tokens<'_, T> {
         }
         let expected = format!("the shape of {like}, {shape:?}");
         Err(value_error(name, &expected, &format!("{got:?}"), "pass arrays of one shape"))
+    }
+
+    /// Whether the GIL is let go.
+    pub(crate) fn long(&self) -> bool {
+        self.log_probs.slice().len() > LONG
     }
 
     pub(crate) fn shape(&self) -> &[usize] {
@@ -78,6 +87,6 @@ impl<T: Element> Tokens<'_, T> {
     }
 
     pub(crate) fn slices(&self) -> (&[T], &[T], Option<&[bool]>) {
-        (self.log_probs.slice(), self.others.slice(), self.mask.as_ref().map(FlagInput::slice))
+        (self.log_probs.slice(), self.others.slice(), self.mask.as_ref().map(Flags::slice))
     }
 }

@@ -1,0 +1,208 @@
+//! Discounted returns, and lambda returns (Sutton and Barto 2018, eq. 12.2 and 12.18), with exact time limits.
+//!
+//! `G_t = r_t + gamma * (1 - terminated_t) * ((1 - lambda) * next_value_t + lambda * G_{t+1})`, where `G_{t+1}` is the
+//! value of the true final observation where the step was truncated and that of the observation after the last step at
+//! the end; `lambda` is 1 for discounted returns, which need no other values. What lies behind a finished episode is
+//! masked out, not multiplied by zero, so a NaN there stays there.
+
+#![expect(
+    clippy::inline_always,
+    clippy::too_many_arguments,
+    reason = "loops that are compiled for several instruction sets; free functions on slices"
+)]
+
+use super::ends::{Ends, check_discount, check_rows};
+use super::float::{either, only_if};
+use super::kernel::{fixed, fixed_mut};
+use super::scan::{Recursion, Steps, Terms, columns, trajectory};
+use crate::{Float, Result, check_len};
+
+/// Discounted returns of one trajectory of T steps.
+///
+/// `last_value` is the value of the observation after the last step, read unless that step is done; 0 gives plain sums
+/// of rewards. All slices have length T; `returns` is overwritten. An empty trajectory is fine and writes nothing.
+///
+/// # Errors
+/// [`crate::Error::Shape`] if a slice has another length than `rewards`, or if a step is truncated and not terminated
+/// but there are no final values; [`crate::Error::Config`] if `gamma` is outside [0, 1]. Nothing is written then.
+///
+/// ```
+/// use rlox_core::{Ends, compute_returns};
+///
+/// let mut returns = [0.0; 3];
+/// compute_returns(&[1.0, 2.0, 3.0], Ends::dones(&[false, true, false]), 4.0, 0.5, &mut returns)?;
+/// assert_eq!(returns, [2.0, 2.0, 5.0]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn compute_returns<T: Float>(
+    rewards: &[T],
+    ends: Ends<'_, T>,
+    last_value: T,
+    gamma: f64,
+    returns: &mut [T],
+) -> Result<()> {
+    // With lambda = 1 no value is read; any slice of that length does.
+    compute_lambda_returns(rewards, rewards, ends, last_value, gamma, 1.0, returns)
+}
+
+/// Discounted returns of N environments over T steps, time-major: row `t * num_envs + n` is step t of environment n.
+///
+/// `last_values` has length N, all other slices T * N. Each environment's numbers equal [`compute_returns`]' up to
+/// rounding.
+///
+/// # Errors
+/// As [`compute_returns`]; also [`crate::Error::Shape`] if `rewards` is not a whole number of rows of `num_envs`.
+///
+/// ```
+/// use rlox_core::{Ends, compute_returns_time_major};
+///
+/// let mut returns = [0.0_f32; 4];
+/// let ends = Ends::dones(&[false, true, false, false]);
+/// compute_returns_time_major(&[1.0, 2.0, 3.0, 4.0], ends, 2, &[8.0, 8.0], 0.5, &mut returns)?;
+/// assert_eq!(returns, [4.5, 2.0, 7.0, 8.0]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn compute_returns_time_major<T: Float>(
+    rewards: &[T],
+    ends: Ends<'_, T>,
+    num_envs: usize,
+    last_values: &[T],
+    gamma: f64,
+    returns: &mut [T],
+) -> Result<()> {
+    compute_lambda_returns_time_major(rewards, rewards, ends, num_envs, last_values, gamma, 1.0, returns)
+}
+
+/// Lambda returns, the targets of TD(lambda), of one trajectory of T steps.
+///
+/// `values[t]` is the value of the observation that step t acted on, as for [`crate::compute_gae`], whose returns these
+/// equal; so `values[0]` plays no part. `lambda` 0 gives one-step targets, 1 gives [`compute_returns`]'.
+///
+/// # Errors
+/// As [`compute_returns`], for `values` and `lambda` too.
+///
+/// ```
+/// use rlox_core::{Ends, compute_lambda_returns};
+///
+/// let mut returns = [0.0; 2];
+/// let ends = Ends::dones(&[false, false]);
+/// compute_lambda_returns(&[1.0, 2.0], &[2.0, 1.0], ends, 4.0, 0.5, 0.5, &mut returns)?;
+/// // From the end: 2 + 0.5 * 4; 1 + 0.5 * (0.5 * 1 + 0.5 * 4).
+/// assert_eq!(returns, [2.25, 4.0]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn compute_lambda_returns<T: Float>(
+    rewards: &[T],
+    values: &[T],
+    ends: Ends<'_, T>,
+    last_value: T,
+    gamma: f64,
+    lambda: f64,
+    returns: &mut [T],
+) -> Result<()> {
+    trajectory(&mut check(rewards, values, ends, gamma, lambda, returns)?, last_value);
+    Ok(())
+}
+
+/// Lambda returns of N environments over T steps, time-major: row `t * num_envs + n` is step t of environment n.
+///
+/// `last_values` has length N, all other slices T * N. Each environment's numbers equal [`compute_lambda_returns`]' up
+/// to rounding.
+///
+/// # Errors
+/// As [`compute_lambda_returns`]; also [`crate::Error::Shape`] if `rewards` is not a whole number of rows of
+/// `num_envs`.
+///
+/// ```
+/// use rlox_core::{Ends, compute_lambda_returns_time_major};
+///
+/// let mut returns = [0.0; 2];
+/// let ends = Ends::dones(&[false, true]);
+/// compute_lambda_returns_time_major(&[1.0, 2.0], &[0.0; 2], ends, 2, &[8.0, 8.0], 0.5, 0.9, &mut returns)?;
+/// assert_eq!(returns, [5.0, 2.0]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn compute_lambda_returns_time_major<T: Float>(
+    rewards: &[T],
+    values: &[T],
+    ends: Ends<'_, T>,
+    num_envs: usize,
+    last_values: &[T],
+    gamma: f64,
+    lambda: f64,
+    returns: &mut [T],
+) -> Result<()> {
+    check_rows(rewards.len(), "num_envs", num_envs)?;
+    check_len("last_values", last_values.len(), num_envs)?;
+    columns(&mut check(rewards, values, ends, gamma, lambda, returns)?, last_values);
+    Ok(())
+}
+
+/// Checks everything before anything is written.
+fn check<'a, T: Float>(
+    rewards: &'a [T],
+    values: &'a [T],
+    ends: Ends<'a, T>,
+    gamma: f64,
+    lambda: f64,
+    returns: &'a mut [T],
+) -> Result<LambdaReturns<'a, T>> {
+    check_discount("gamma", gamma)?;
+    check_discount("lambda", lambda)?;
+    let len = rewards.len();
+    check_len("values", values.len(), len)?;
+    let finals = ends.check(len)?;
+    check_len("returns", returns.len(), len)?;
+    let steps = Steps { rewards, values, terminated: ends.terminated, finals };
+    Ok(LambdaReturns { steps, gamma, lambda, returns })
+}
+
+/// The recursion over `G_t`.
+struct LambdaReturns<'a, T> {
+    steps: Steps<'a, T>,
+    gamma: f64,
+    lambda: f64,
+    returns: &'a mut [T],
+}
+
+impl<T: Float> Recursion for LambdaReturns<'_, T> {
+    type Float = T;
+    type Kept<const N: usize> = ();
+
+    #[inline(always)]
+    fn steps(&self) -> Steps<'_, T> {
+        self.steps
+    }
+
+    #[inline(always)]
+    fn start(last_value: T) -> f64 {
+        last_value.wide()
+    }
+
+    #[inline(always)]
+    fn kept<const N: usize>() {}
+
+    #[inline(always)]
+    fn terms<const N: usize>(&self, at: usize, next: &[T; N], terms: Terms<'_, N>, (): &mut ()) {
+        let following = self.steps.following(at, next);
+        let rewards = fixed::<_, N>(self.steps.rewards, at);
+        // The value's share of what follows: all of it behind a truncation, else 1 - lambda. A share of nothing is
+        // masked out.
+        let (share, trace) = (self.gamma * (1.0 - self.lambda), self.gamma * self.lambda);
+        let shared = self.lambda < 1.0;
+        for (i, reward) in rewards.iter().enumerate() {
+            let (bootstrap, open) = following.step(i);
+            let weight = either(open, share, self.gamma);
+            terms.offset[i] = reward.wide() + only_if(shared || !open, weight * bootstrap);
+            terms.factor[i] = only_if(open, trace);
+        }
+    }
+
+    #[inline(always)]
+    fn write<const N: usize>(&mut self, at: usize, (): &(), x: &[f64; N], _: &[f64; N]) {
+        let returns = fixed_mut::<_, N>(self.returns, at);
+        for i in 0..N {
+            returns[i] = T::of(x[i]);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! V-trace targets for learning from another policy's data (Espeholt et al. 2018, arXiv:1802.01561, eq. 1).
+//!
+//! `rho_t = min(rho_bar, exp(log_rhos_t))`, `c_t = lambda * min(c_bar, exp(log_rhos_t))`,
+//! `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`,
+//! `vs_t - v_t = rho_t * delta_t + gamma * c_t * (1 - done_t) * (vs_{t+1} - v_{t+1})`, and for the policy gradient
+//! `pg_advantage_t = min(pg_rho_bar, exp(log_rhos_t)) * (r_t + gamma * (1 - terminated_t) * next_vs_t - v_t)`, where
+//! `done = terminated | truncated`; `next_value_t` and `next_vs_t` are the value of the true final observation where the
+//! step was truncated, else the next row's. What lies behind a finished episode is masked out, not multiplied by zero.
+
+#![expect(
+    clippy::inline_always,
+    clippy::too_many_arguments,
+    reason = "loops that are compiled for several instruction sets; free functions on slices"
+)]
+
+use super::ends::{Ends, check_discount, check_rows};
+use super::float::only_if;
+use super::kernel::{fixed, fixed_mut};
+use super::scan::{Recursion, Steps, Terms, columns, trajectory};
+use crate::simd::exp::exp;
+use crate::{Error, Float, Result, check_len};
+
+/// V-trace's settings.
+///
+/// ```
+/// let settings = rlox_core::Vtrace { gamma: 0.9, ..rlox_core::Vtrace::default() };
+/// assert_eq!((settings.rho_bar, settings.c_bar, settings.lambda), (1.0, 1.0, 1.0));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Vtrace {
+    /// Discount in [0, 1].
+    pub gamma: f64,
+    /// Ratios are at most this in the temporal difference; decides which policy's value is the fixed point. Infinity
+    /// leaves them as they are.
+    pub rho_bar: f64,
+    /// Ratios are at most this in the trace; the paper assumes no more than `rho_bar`.
+    pub c_bar: f64,
+    /// What traces are multiplied by, in [0, 1] (the paper's remark 2).
+    pub lambda: f64,
+    /// Ratios are at most this in the policy gradient's advantages.
+    pub pg_rho_bar: f64,
+}
+
+impl Default for Vtrace {
+    /// The paper's: `gamma` 0.99, all else 1.
+    fn default() -> Self {
+        Self { gamma: 0.99, rho_bar: 1.0, c_bar: 1.0, lambda: 1.0, pg_rho_bar: 1.0 }
+    }
+}
+
+impl Vtrace {
+    fn check(&self) -> Result<()> {
+        check_discount("gamma", self.gamma)?;
+        check_discount("lambda", self.lambda)?;
+        for (name, bar) in [("rho_bar", self.rho_bar), ("c_bar", self.c_bar), ("pg_rho_bar", self.pg_rho_bar)] {
+            if bar.is_nan() || bar < 0.0 {
+                let fix = "pass 1 as the paper does, or infinity for no limit";
+                return Err(Error::config(name, "a number of at least 0", bar.to_string(), fix));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// V-trace targets `vs` and policy gradient advantages of one trajectory of T steps.
+///
+/// `log_rhos` are `log pi(a|s) - log mu(a|s)`, of the policy that learns over the one that acted. `bootstrap_value` is
+/// the value of the observation after the last step, read unless that step is done. All slices have length T; `vs` and
+/// `pg_advantages` are overwritten. An empty trajectory is fine and writes nothing.
+///
+/// A ratio of zero (a `log_rho` of minus infinity, or below -707) is one; a NaN makes NaN of its own step and of those
+/// before it, as far as their traces reach.
+///
+/// # Errors
+/// [`Error::Shape`] if a slice has another length than `rewards`, or if a step is truncated and not terminated but
+/// there are no final values; [`Error::Config`] if `gamma` or `lambda` is outside [0, 1], or a bar is negative or NaN.
+/// Nothing is written then.
+///
+/// ```
+/// use rlox_core::{Ends, Vtrace, compute_vtrace};
+///
+/// // The policy that learns takes the first action half as often, the second four times as often.
+/// let log_rhos = [0.5_f64.ln(), 4.0_f64.ln()];
+/// let (rewards, values) = ([1.0, 2.0], [2.0, 1.0]);
+/// let (mut vs, mut pg_advantages) = ([0.0; 2], [0.0; 2]);
+/// let settings = Vtrace { gamma: 0.5, ..Vtrace::default() };
+/// let ends = Ends::dones(&[false, false]);
+/// compute_vtrace(&log_rhos, &rewards, &values, ends, 4.0, settings, &mut vs, &mut pg_advantages)?;
+/// // From the end: 1 * (2 + 0.5 * 4 - 1) = 3; 0.5 * (1 + 0.5 * 1 - 2) + 0.5 * 0.5 * 3 = 0.5.
+/// assert_eq!(vs, [2.5, 4.0]);
+/// // 0.5 * (1 + 0.5 * 4 - 2); 1 * (2 + 0.5 * 4 - 1).
+/// assert_eq!(pg_advantages, [0.5, 3.0]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn compute_vtrace<T: Float>(
+    log_rhos: &[T],
+    rewards: &[T],
+    values: &[T],
+    ends: Ends<'_, T>,
+    bootstrap_value: T,
+    settings: Vtrace,
+    vs: &mut [T],
+    pg_advantages: &mut [T],
+) -> Result<()> {
+    let mut targets = check(log_rhos, rewards, values, ends, settings, vs, pg_advantages)?;
+    trajectory(&mut targets, bootstrap_value);
+    Ok(())
+}
+
+/// V-trace targets and policy gradient advantages of N environments over T steps, time-major: row `t * num_envs + n` is
+/// step t of environment n.
+///
+/// `bootstrap_values` has length N, all other slices T * N. Each environment's numbers equal [`compute_vtrace`]'s up to
+/// rounding.
+///
+/// # Errors
+/// As [`compute_vtrace`]; also [`Error::Shape`] if `rewards` is not a whole number of rows of `num_envs`.
+///
+/// ```
+/// use rlox_core::{Ends, Vtrace, compute_vtrace_time_major};
+///
+/// // Two environments, two steps on policy; the second environment terminates at its first.
+/// let (rewards, zeros) = ([1.0_f32, 2.0, 3.0, 4.0], [0.0; 4]);
+/// let ends = Ends::dones(&[false, true, false, false]);
+/// let (mut vs, mut pg_advantages) = ([0.0; 4], [0.0; 4]);
+/// let settings = Vtrace { gamma: 0.5, ..Vtrace::default() };
+/// compute_vtrace_time_major(&zeros, &rewards, &zeros, ends, 2, &[8.0, 8.0], settings, &mut vs, &mut pg_advantages)?;
+/// assert_eq!(vs, [4.5, 2.0, 7.0, 8.0]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn compute_vtrace_time_major<T: Float>(
+    log_rhos: &[T],
+    rewards: &[T],
+    values: &[T],
+    ends: Ends<'_, T>,
+    num_envs: usize,
+    bootstrap_values: &[T],
+    settings: Vtrace,
+    vs: &mut [T],
+    pg_advantages: &mut [T],
+) -> Result<()> {
+    check_rows(rewards.len(), "num_envs", num_envs)?;
+    check_len("bootstrap_values", bootstrap_values.len(), num_envs)?;
+    let mut targets = check(log_rhos, rewards, values, ends, settings, vs, pg_advantages)?;
+    columns(&mut targets, bootstrap_values);
+    Ok(())
+}
+
+/// Checks everything before anything is written.
+fn check<'a, T: Float>(
+    log_rhos: &'a [T],
+    rewards: &'a [T],
+    values: &'a [T],
+    ends: Ends<'a, T>,
+    settings: Vtrace,
+    vs: &'a mut [T],
+    pg_advantages: &'a mut [T],
+) -> Result<Targets<'a, T>> {
+    settings.check()?;
+    let len = rewards.len();
+    check_len("log_rhos", log_rhos.len(), len)?;
+    check_len("values", values.len(), len)?;
+    let finals = ends.check(len)?;
+    check_len("vs", vs.len(), len)?;
+    check_len("pg_advantages", pg_advantages.len(), len)?;
+    let steps = Steps { rewards, values, terminated: ends.terminated, finals };
+    Ok(Targets { log_rhos, steps, settings, trace: settings.gamma * settings.lambda, vs, pg_advantages })
+}
+
+/// The recursion over `vs_t - v_t`.
+struct Targets<'a, T> {
+    log_rhos: &'a [T],
+    steps: Steps<'a, T>,
+    settings: Vtrace,
+    /// gamma * lambda
+    trace: f64,
+    vs: &'a mut [T],
+    pg_advantages: &'a mut [T],
+}
+
+/// What the policy gradient needs of N steps.
+struct Kept<const N: usize> {
+    delta: [f64; N],
+    rho: [f64; N],
+    open: [bool; N],
+}
+
+/// The smaller one, NaN if the ratio is NaN.
+#[inline(always)]
+fn limit(rho: f64, bar: f64) -> f64 {
+    if rho > bar { bar } else { rho }
+}
+
+impl<T: Float> Recursion for Targets<'_, T> {
+    type Float = T;
+    type Kept<const N: usize> = Kept<N>;
+
+    #[inline(always)]
+    fn steps(&self) -> Steps<'_, T> {
+        self.steps
+    }
+
+    #[inline(always)]
+    fn start(_: T) -> f64 {
+        0.0
+    }
+
+    #[inline(always)]
+    fn kept<const N: usize>() -> Kept<N> {
+        Kept { delta: [0.0; N], rho: [0.0; N], open: [false; N] }
+    }
+
+    #[inline(always)]
+    fn terms<const N: usize>(&self, at: usize, next: &[T; N], terms: Terms<'_, N>, kept: &mut Kept<N>) {
+        let Vtrace { gamma, rho_bar, c_bar, pg_rho_bar, .. } = self.settings;
+        let following = self.steps.following(at, next);
+        let (log_rhos, rewards) = (fixed::<_, N>(self.log_rhos, at), fixed::<_, N>(self.steps.rewards, at));
+        let values = fixed::<_, N>(self.steps.values, at);
+        for i in 0..N {
+            let ratio = exp(log_rhos[i].wide());
+            let (bootstrap, open) = following.step(i);
+            let delta = rewards[i].wide() + gamma * bootstrap - values[i].wide();
+            terms.offset[i] = limit(ratio, rho_bar) * delta;
+            terms.factor[i] = only_if(open, self.trace * limit(ratio, c_bar));
+            (kept.delta[i], kept.rho[i], kept.open[i]) = (delta, limit(ratio, pg_rho_bar), open);
+        }
+    }
+
+    #[inline(always)]
+    fn write<const N: usize>(&mut self, at: usize, kept: &Kept<N>, x: &[f64; N], after: &[f64; N]) {
+        let values = fixed::<_, N>(self.steps.values, at);
+        let (vs, pg_advantages) = (fixed_mut::<_, N>(self.vs, at), fixed_mut::<_, N>(self.pg_advantages, at));
+        for i in 0..N {
+            vs[i] = T::of(values[i].wide() + x[i]);
+            let ahead = only_if(kept.open[i], self.settings.gamma * after[i]);
+            pg_advantages[i] = T::of(kept.rho[i] * (kept.delta[i] + ahead));
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! `Acrobot-v1`, equal to Gymnasium's bit for bit.
+//!
+//! # Description
+//! Two links hang from a fixed joint; a motor between them shall swing the free end above a line one link's length
+//! over the fixed joint (Sutton 1996, "Generalization in Reinforcement Learning: Successful Examples Using Sparse
+//! Coarse Coding", NIPS 8; Sutton and Barto 2018, "Reinforcement Learning: An Introduction").
+//!
+//! # Action Space
+//! `Discrete(3)`: a torque of -1, 0 or 1 N m on the joint between the links.
+//!
+//! # Observation Space
+//! `Box(6)` f32: cosine and sine of the first link's angle (0 is downwards), cosine and sine of the second link's angle
+//! relative to the first, the two angular velocities (rad/s) within 4 pi and 9 pi.
+//!
+//! # Rewards
+//! -1 for every step but the one that reaches the line, which gives 0.
+//!
+//! # Starting State
+//! All four numbers uniform in `[-0.1, 0.1)`, rounded to f32.
+//!
+//! # Episode End
+//! Terminated if `-cos(theta1) - cos(theta1 + theta2) > 1`. Truncated after 500 steps.
+//!
+//! # Arguments
+//! `dt` (default 0.2 s), the step of the Runge-Kutta integration; `torque_noise_max` (default 0 N m), the half-width of
+//! uniform noise on the torque; `nips` (default false), the equations of the paper instead of the book's. Gymnasium has
+//! these as attributes `dt`, `torque_noise_max` and `book_or_nips`. Reset options: `low`, `high`, the bounds of the
+//! starting state.
+//!
+//! # Version History
+//! v1: cosines and sines are observed instead of angles; the limit is 500 steps.
+
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+
+use std::f64::consts::PI;
+use std::sync::Arc;
+
+use super::numpy::{cos_f32, sin_f32, square};
+use super::{argument, bounds, check_bounds};
+use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step, check_len};
+
+// Both links have length, mass and moment of inertia 1 and their centre of mass in the middle; the numbers in the
+// equations of motion are what these leave, multiplied in Gymnasium's order.
+const GRAVITY: f64 = 9.8;
+const MAX_VELOCITY: [f64; 2] = [4.0 * PI, 9.0 * PI];
+const START: (f64, f64) = (-0.1, 0.1);
+/// Beyond this many radians an angle is not wrapped turn by turn.
+const MAX_TURNING: f64 = 1e7;
+
+/// The two links. See the module's text for spaces, rewards and ends.
+#[derive(Clone, Debug)]
+pub struct Acrobot {
+    pub(super) state: [f64; 4],
+    pub(super) at_start: bool, // the state is f32, and so are the sines and cosines of the observation
+    pub(super) dt: f64,
+    pub(super) torque_noise_max: f64,
+    pub(super) nips: bool,
+    spec: Arc<EnvSpec>, // one for all copies
+}
+
+impl Default for Acrobot {
+    fn default() -> Self {
+        let high = [1.0, 1.0, 1.0, 1.0, MAX_VELOCITY[0] as f32, MAX_VELOCITY[1] as f32];
+        let spec = Arc::new(EnvSpec {
+            id: "Acrobot-v1".into(),
+            observation: Space::symmetric_box(&high),
+            action: Space::discrete(3),
+            max_episode_steps: Some(500),
+        });
+        Self { state: [0.0; 4], at_start: true, dt: 0.2, torque_noise_max: 0.0, nips: false, spec }
+    }
+}
+
+impl Acrobot {
+    /// Two links hanging at rest. `dt` is the step of the integration (s), `torque_noise_max` the half-width of uniform
+    /// noise on the torque (N m), `nips` chooses the equations of Sutton's paper, which lack a term of the book's.
+    ///
+    /// ```
+    /// use rlox_core::{Env, envs::Acrobot};
+    /// assert_eq!(Acrobot::new(0.05, 0.0, false)?.spec().observation.dim(), 6);
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Config`] if `dt` is not positive and finite or `torque_noise_max` is negative or too large.
+    pub fn new(dt: f64, torque_noise_max: f64, nips: bool) -> Result<Self> {
+        if !(dt > 0.0 && dt.is_finite()) {
+            return Err(Error::config("dt", "a positive number of seconds", dt.to_string(), "Gymnasium has 0.2"));
+        }
+        if !(torque_noise_max >= 0.0 && (2.0 * torque_noise_max).is_finite()) {
+            let got = torque_noise_max.to_string();
+            return Err(Error::config("torque_noise_max", "a finite number of at least 0", got, "0 means no noise"));
+        }
+        Ok(Self { dt, torque_noise_max, nips, ..Self::default() })
+    }
+
+    pub(super) fn from_arguments(arguments: &[(String, f64)]) -> Result<Self> {
+        let known = ["dt", "torque_noise_max", "nips"];
+        let read = |name, default| argument(arguments, &known, name, default);
+        Self::new(read("dt", 0.2)?, read("torque_noise_max", 0.0)?, read("nips", 0.0)? != 0.0)
+    }
+
+    fn write(&self, obs: &mut [f32]) {
+        for (pair, angle) in obs[..4].chunks_exact_mut(2).zip(self.state) {
+            let (cos, sin) = if self.at_start {
+                (cos_f32(angle as f32), sin_f32(angle as f32))
+            } else {
+                (angle.cos() as f32, angle.sin() as f32)
+            };
+            pair.copy_from_slice(&[cos, sin]);
+        }
+        obs[4] = self.state[2] as f32;
+        obs[5] = self.state[3] as f32;
+    }
+}
+
+/// What an equation of motion takes from libm.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parts {
+    /// Sine and cosine of the second angle.
+    pub(super) sin: f64,
+    pub(super) cos: f64,
+    /// The cosines of [`directions`].
+    pub(super) across: [f64; 2],
+    /// The squares of the two velocities and of [`coupling`].
+    pub(super) squares: [f64; 3],
+}
+
+/// The directions of the two links, a quarter turn from the state's.
+#[inline(always)]
+pub(super) fn directions(theta1: f64, theta2: f64) -> [f64; 2] {
+    [theta1 - PI / 2.0, theta1 + theta2 - PI / 2.0]
+}
+
+/// How strongly an acceleration of one link drives the other.
+#[inline(always)]
+pub(super) fn coupling(cos: f64) -> f64 {
+    0.25 + 0.5 * cos + 1.0
+}
+
+/// The accelerations of the two angles under a torque (N m).
+#[inline(always)]
+pub(super) fn accelerations([velocity1, velocity2]: [f64; 2], parts: Parts, torque: f64, nips: bool) -> [f64; 2] {
+    const WEIGHT_1: f64 = 1.5 * GRAVITY;
+    const WEIGHT_2: f64 = 0.5 * GRAVITY;
+    let Parts { sin, cos, across, squares: [velocity1_squared, velocity2_squared, d2_squared] } = parts;
+    let d1 = 0.25 + (1.25 + cos) + 1.0 + 1.0;
+    let d2 = coupling(cos);
+    let phi2 = WEIGHT_2 * across[1];
+    let phi1 = -0.5 * velocity2_squared * sin - velocity2 * velocity1 * sin + WEIGHT_1 * across[0] + phi2;
+    let drive = torque + d2 / d1 * phi1;
+    let drive = if nips { drive } else { drive - 0.5 * velocity1_squared * sin };
+    let acceleration2 = (drive - phi2) / (1.25 - d2_squared / d1);
+    [-(d2 * acceleration2 + phi1) / d1, acceleration2]
+}
+
+/// The time derivative of the two angles and the two angular velocities under a torque (N m).
+#[inline]
+fn derivative([theta1, theta2, velocity1, velocity2]: [f64; 4], torque: f64, nips: bool) -> [f64; 4] {
+    let (sin, cos) = (theta2.sin(), theta2.cos());
+    let squares = [if nips { 0.0 } else { square(velocity1) }, square(velocity2), square(coupling(cos))];
+    let parts = Parts { sin, cos, across: directions(theta1, theta2).map(f64::cos), squares };
+    let [acceleration1, acceleration2] = accelerations([velocity1, velocity2], parts, torque, nips);
+    [velocity1, velocity2, acceleration1, acceleration2]
+}
+
+/// One step of the classical Runge-Kutta method of fourth order, without wrapping the angles or bounding the velocities.
+#[inline]
+fn runge_kutta(state: [f64; 4], torque: f64, dt: f64, nips: bool) -> [f64; 4] {
+    let ahead = |dt: f64, slope: [f64; 4]| -> [f64; 4] { std::array::from_fn(|i| state[i] + dt * slope[i]) };
+    let k1 = derivative(state, torque, nips);
+    let k2 = derivative(ahead(dt / 2.0, k1), torque, nips);
+    let k3 = derivative(ahead(dt / 2.0, k2), torque, nips);
+    let k4 = derivative(ahead(dt, k3), torque, nips);
+    std::array::from_fn(|i| weighted(state[i], [k1[i], k2[i], k3[i], k4[i]], dt))
+}
+
+/// A number one step later, from its four slopes.
+#[inline(always)]
+pub(super) fn weighted(now: f64, [k1, k2, k3, k4]: [f64; 4], dt: f64) -> f64 {
+    now + dt / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
+}
+
+/// The angle in `[-pi, pi]`, turn by turn as Gymnasium wraps it, since every subtraction rounds.
+pub(super) fn wrap(mut angle: f64) -> f64 {
+    const TURN: f64 = 2.0 * PI;
+    if angle.abs() > MAX_TURNING {
+        // Gymnasium's loop takes minutes or for ever here; the remainder answers at once (NaN for infinity).
+        angle %= TURN;
+    }
+    while angle > PI {
+        angle -= TURN;
+    }
+    while angle < -PI {
+        angle += TURN;
+    }
+    angle
+}
+
+/// The angular velocities within their bounds.
+#[inline(always)]
+pub(super) fn bounded([velocity1, velocity2]: [f64; 2]) -> [f64; 2] {
+    let [max1, max2] = MAX_VELOCITY;
+    [velocity1.clamp(-max1, max1), velocity2.clamp(-max2, max2)]
+}
+
+/// Angles and angular velocities one step later.
+#[inline]
+fn advance(state: [f64; 4], torque: f64, dt: f64, nips: bool) -> [f64; 4] {
+    let [theta1, theta2, velocity1, velocity2] = runge_kutta(state, torque, dt, nips);
+    let [velocity1, velocity2] = bounded([velocity1, velocity2]);
+    [wrap(theta1), wrap(theta2), velocity1, velocity2]
+}
+
+/// Whether the free end is above the line, from the cosines of the first angle and of the sum of both.
+#[inline(always)]
+pub(super) fn is_up(cos1: f64, cos_sum: f64) -> bool {
+    -cos1 - cos_sum > 1.0
+}
+
+impl Env for Acrobot {
+    type Action = i64;
+
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn check_options(&self, options: &ResetOptions) -> Result<()> {
+        check_bounds(options, START)
+    }
+
+    fn reset(&mut self, rng: &mut Pcg64, options: &ResetOptions, obs: &mut [f32]) {
+        let (low, high) = bounds(options, START);
+        self.state = std::array::from_fn(|_| f64::from(rng.uniform(low, high) as f32));
+        self.at_start = true;
+        self.write(obs);
+    }
+
+    fn step(&mut self, action: &i64, rng: &mut Pcg64, obs: &mut [f32]) -> Step {
+        let mut torque = (action - 1) as f64;
+        if self.torque_noise_max > 0.0 {
+            torque += rng.uniform(-self.torque_noise_max, self.torque_noise_max);
+        }
+        self.state = advance(self.state, torque, self.dt, self.nips);
+        self.at_start = false;
+        self.write(obs);
+        let [theta1, theta2, ..] = self.state;
+        let terminated = is_up(theta1.cos(), (theta2 + theta1).cos());
+        Step { reward: if terminated { 0.0 } else { -1.0 }, terminated, truncated: false }
+    }
+
+    /// The two angles, the two angular velocities, and 0 at the start of an episode, 1 after a step.
+    fn state(&self) -> Option<Vec<f64>> {
+        let [theta1, theta2, velocity1, velocity2] = self.state;
+        Some(vec![theta1, theta2, velocity1, velocity2, f64::from(u8::from(!self.at_start))])
+    }
+
+    fn set_state(&mut self, state: &[f64], obs: &mut [f32]) -> Result<()> {
+        check_len("state", state.len(), 5)?;
+        self.state.copy_from_slice(&state[..4]);
+        self.at_start = state[4] == 0.0;
+        self.write(obs);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_derivative_by_hand() {
+        // Hanging at rest with torque 1: cos = 1 gives d1 = 4.5 and d2 = 1.75, and gravity pulls nowhere.
+        let acceleration2 = 1.0 / (1.25 - 1.75 * 1.75 / 4.5);
+        let expected = [0.0, 0.0, -1.75 * acceleration2 / 4.5, acceleration2];
+        for (got, expected) in derivative([0.0; 4], 1.0, false).into_iter().zip(expected) {
+            assert!((got - expected).abs() < 1e-12, "{got} {expected}");
+        }
+        // Horizontal and stretched: 14.7 + 4.9 and 4.9 N m pull down.
+        let [.., acceleration1, acceleration2] = derivative([PI / 2.0, 0.0, 0.0, 0.0], 0.0, false);
+        assert!((4.5 * acceleration1 + 1.75 * acceleration2 + 19.6).abs() < 1e-12);
+        assert!((1.75 * acceleration1 + 1.25 * acceleration2 + 4.9).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_paper_lacks_the_books_centrifugal_term() {
+        let state = [0.0, PI / 2.0, 2.0, 0.0];
+        let (book, paper) = (derivative(state, 0.0, false), derivative(state, 0.0, true));
+        // The term is 0.5 * 2^2 * sin(pi/2) = 2, over 1.25 - 1.25^2 / 3.5.
+        assert!((paper[3] - book[3] - 2.0 / (1.25 - 1.5625 / 3.5)).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_integration_is_of_fourth_order() {
+        let fine = (0..1000).fold([1.0, -0.5, 0.3, 0.2], |state, _| runge_kutta(state, 1.0, 2e-4, false));
+        let error = |n: i32| {
+            let dt = 0.2 / f64::from(n);
+            let coarse = (0..n).fold([1.0, -0.5, 0.3, 0.2], |state, _| runge_kutta(state, 1.0, dt, false));
+            (coarse[1] - fine[1]).abs()
+        };
+        let ratio = error(8) / error(16);
+        assert!((12.0..24.0).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn energy_is_kept_without_torque() {
+        // Kinetic energy of the mass matrix [[d1, d2], [d2, 1.25]] and the heights of the two centres of mass.
+        let energy = |[a, b, u, v]: [f64; 4]| {
+            let (d1, d2) = (3.5 + b.cos(), 1.25 + 0.5 * b.cos());
+            0.5 * d1 * u * u + d2 * u * v + 0.625 * v * v - 14.7 * a.cos() - 4.9 * (a + b).cos()
+        };
+        let start = [1.0, 0.5, -0.3, 0.8];
+        let end = (0..2000).fold(start, |state, _| runge_kutta(state, 0.0, 1e-3, false));
+        assert!((energy(end) - energy(start)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn reaching_the_line_ends_the_episode_with_reward_0() {
+        let mut env = Acrobot::default();
+        let mut obs = [0.0; 6];
+        env.set_state(&[3.0, 0.0, 0.0, 0.0, 1.0], &mut obs).unwrap();
+        let step = env.step(&1, &mut Pcg64::seed_from(0), &mut obs);
+        assert_eq!(step, Step { reward: 0.0, terminated: true, truncated: false });
+        env.set_state(&[0.0; 5], &mut obs).unwrap();
+        assert_eq!(obs, [1.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
+        let step = env.step(&1, &mut Pcg64::seed_from(0), &mut obs);
+        assert_eq!(step, Step { reward: -1.0, terminated: false, truncated: false });
+    }
+
+    #[test]
+    fn angles_are_wrapped_and_velocities_bounded() {
+        assert_eq!(wrap(4.0), 4.0 - 2.0 * PI);
+        assert_eq!(wrap(-10.0), -10.0 + 2.0 * PI + 2.0 * PI);
+        assert!(wrap(1e300).abs() <= PI && wrap(f64::INFINITY).is_nan() && wrap(f64::NAN).is_nan());
+        let [.., velocity1, velocity2] = advance([0.0, 0.0, 100.0, -100.0], 0.0, 1e-3, false);
+        assert_eq!([velocity1, velocity2], [4.0 * PI, -9.0 * PI]);
+    }
+
+    #[test]
+    fn noise_draws_from_the_stream_it_is_handed() {
+        let mut rng = Pcg64::seed_from(0);
+        Acrobot::default().step(&1, &mut rng, &mut [0.0; 6]);
+        assert_eq!(rng, Pcg64::seed_from(0));
+        let mut env = Acrobot::new(0.2, 0.5, false).unwrap();
+        env.step(&1, &mut rng, &mut [0.0; 6]);
+        let torque = Pcg64::seed_from(0).uniform(-0.5, 0.5);
+        assert_eq!(env.state, advance([0.0; 4], torque, 0.2, false));
+        assert_ne!(rng, Pcg64::seed_from(0));
+    }
+
+    #[test]
+    fn arguments_that_make_no_sense_are_named() {
+        for (name, value) in [("dt", 0.0), ("dt", -0.2), ("torque_noise_max", -1.0), ("torque_noise_max", 1e308)] {
+            let error = Acrobot::from_arguments(&[(name.to_string(), value)]).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+        let env = Acrobot::default();
+        assert!(env.check_options(&ResetOptions::new([("low", -1e39)])).is_err());
+    }
+}

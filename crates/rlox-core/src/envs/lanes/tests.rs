@@ -1,0 +1,264 @@
+//! Lanes against copies of the scalar environment, bit by bit, on every instruction set; and the same refusals.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::envs::{Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum};
+use crate::simd::tests::on_each_isa;
+use crate::{Space, VecEnv};
+
+/// One vectorised environment with the slices it writes into.
+struct Batched<V> {
+    env: V,
+    obs: Vec<f32>,
+    reward: Vec<f64>,
+    terminated: Vec<bool>,
+    truncated: Vec<bool>,
+    final_obs: Vec<f32>,
+}
+
+impl<V: VectorEnv> Batched<V> {
+    fn new(env: V) -> Self {
+        let (n, d) = (env.num_envs(), env.spec().observation.dim());
+        let (obs, final_obs) = (vec![0.0; n * d], vec![0.0; n * d]);
+        Self { env, obs, reward: vec![0.0; n], terminated: vec![false; n], truncated: vec![false; n], final_obs }
+    }
+
+    fn reset(&mut self, seeds: Seeds<'_>, mask: Option<&[bool]>, options: &ResetOptions) -> Result<()> {
+        self.env.reset(seeds, mask, options, &mut self.obs)
+    }
+
+    fn step(&mut self, actions: Actions<'_>) -> Result<()> {
+        let out = StepOut {
+            obs: &mut self.obs,
+            reward: &mut self.reward,
+            terminated: &mut self.terminated,
+            truncated: &mut self.truncated,
+            final_obs: &mut self.final_obs,
+        };
+        self.env.step(actions, out)
+    }
+
+    fn wait_for_reset(&self) -> Vec<bool> {
+        self.terminated.iter().zip(&self.truncated).map(|(a, b)| a | b).collect()
+    }
+
+    /// Everything that can be seen from outside, as bits; every NaN alike.
+    fn seen(&mut self) -> Vec<u64> {
+        let bits = |x: f64| if x.is_nan() { u64::MAX } else { x.to_bits() };
+        let mut seen: Vec<u64> = self.obs.iter().chain(&self.final_obs).map(|x| bits(f64::from(*x))).collect();
+        seen.extend(self.reward.iter().map(|x| bits(*x)));
+        seen.extend(self.terminated.iter().chain(&self.truncated).map(|x| u64::from(*x)));
+        let (mut returns, mut lengths) = (Vec::new(), Vec::new());
+        self.env.episodes().drain(&mut returns, &mut lengths);
+        seen.extend(returns.iter().map(|x| bits(*x)));
+        seen.extend(lengths.iter().map(|x| u64::from(*x)));
+        seen
+    }
+
+    /// States, streams and the observation on request, which take longer.
+    fn inside(&self) -> (Vec<u64>, Vec<Pcg64>) {
+        let mut obs = vec![0.0; self.obs.len()];
+        self.env.observe(&mut obs).unwrap();
+        let states = (0..self.env.num_envs()).flat_map(|i| self.env.state(i).unwrap());
+        let numbers = states.chain(obs.into_iter().map(f64::from));
+        (numbers.map(|x| if x.is_nan() { u64::MAX } else { x.to_bits() }).collect(), self.env.rngs())
+    }
+}
+
+fn random_actions(space: &Space, n: usize, rng: &mut Pcg64) -> (Vec<i64>, Vec<f32>) {
+    match space {
+        Space::Discrete { n: k, start } => ((0..n).map(|_| start + rng.integers(0, *k)).collect(), Vec::new()),
+        // Beyond the bounds, on them and at zero too.
+        _ => (Vec::new(), (0..n).map(|_| (rng.uniform(-3.0, 3.0) as f32).clamp(-2.5, 2.5)).collect()),
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    num_envs: usize,
+    seed: u64,
+    mode: AutoresetMode,
+    limit: Option<u32>,
+    steps: usize,
+}
+
+fn pair<E: Lanes<K, D>, const K: usize, const D: usize>(
+    env: &E,
+    case: &Case,
+) -> (Batched<VecEnv<E>>, Batched<SoaVecEnv<E, K, D>>) {
+    let Case { num_envs, seed, mode, limit, .. } = *case;
+    let scalar = VecEnv::new(num_envs, Some(seed), mode, || env.clone()).unwrap().with_max_episode_steps(limit);
+    let lanes = SoaVecEnv::new(num_envs, Some(seed), mode, env.clone()).unwrap().with_max_episode_steps(limit);
+    (Batched::new(scalar), Batched::new(lanes))
+}
+
+/// Steps both forms with the same random actions. Now and then environments are reset or put into a strange state.
+fn lockstep<E: Lanes<K, D>, const K: usize, const D: usize>(env: &E, case: &Case) {
+    let (mut scalar, mut lanes) = pair(env, case);
+    let mut rng = Pcg64::seed_from(u128::from(case.seed) + 1000);
+    let (space, none) = (env.spec().action.clone(), ResetOptions::default());
+    scalar.reset(Seeds::Keep, None, &none).unwrap();
+    lanes.reset(Seeds::Keep, None, &none).unwrap();
+    assert_eq!(scalar.seen(), lanes.seen(), "after reset, {case:?}");
+    for step in 0..case.steps {
+        let (integers, reals) = random_actions(&space, case.num_envs, &mut rng);
+        let actions = if reals.is_empty() { Actions::Discrete(&integers) } else { Actions::Continuous(&reals) };
+        scalar.step(actions).unwrap();
+        lanes.step(actions).unwrap();
+        assert_eq!(scalar.seen(), lanes.seen(), "step {step} of {case:?}");
+        let ended = lanes.wait_for_reset();
+        if case.mode == AutoresetMode::Disabled && ended.contains(&true) {
+            scalar.reset(Seeds::Base(step as u64), Some(&ended), &none).unwrap();
+            lanes.reset(Seeds::Base(step as u64), Some(&ended), &none).unwrap();
+        }
+        if step % 64 == 9 {
+            let index = rng.integers(0, case.num_envs as i64) as usize;
+            let mut state = env.state().unwrap();
+            for number in &mut state {
+                *number = STRANGE[rng.integers(0, STRANGE.len() as i64) as usize];
+            }
+            scalar.env.set_state(index, &state).unwrap();
+            lanes.env.set_state(index, &state).unwrap();
+        }
+        if step % 64 == 10 {
+            assert_eq!(scalar.inside(), lanes.inside(), "step {step} of {case:?}");
+        }
+    }
+    assert_eq!(scalar.inside(), lanes.inside(), "at the end of {case:?}");
+}
+
+const STRANGE: &[f64] = &[0.0, -0.0, 0.1, -0.2, 0.3, 1.0, -7.0, 1e3, 1e5, -1e19, f64::NAN, f64::INFINITY, 1e-310];
+
+fn on_all(case: &Case) {
+    for sutton_barto_reward in [false, true] {
+        lockstep(&CartPole::new(sutton_barto_reward), case);
+    }
+    for g in [10.0, -3.7] {
+        lockstep(&Pendulum::new(g), case);
+    }
+    for nips in [false, true] {
+        lockstep(&Acrobot::new(0.2, 0.0, nips).unwrap(), case);
+    }
+    for goal_velocity in [0.0, 0.02] {
+        lockstep(&MountainCar::new(goal_velocity), case);
+        lockstep(&MountainCarContinuous::new(goal_velocity), case);
+    }
+}
+
+#[test]
+fn thousands_of_steps_are_the_scalar_environments() {
+    let modes = [(AutoresetMode::SameStep, 2000), (AutoresetMode::NextStep, 400), (AutoresetMode::Disabled, 400)];
+    for (mode, steps) in modes {
+        let case = Case { num_envs: 71, seed: 5, mode, limit: Some(100), steps };
+        on_each_isa(|| on_all(&case));
+    }
+}
+
+#[test]
+fn the_shortest_limits_reset_in_every_other_step() {
+    for (mode, limit) in [(AutoresetMode::NextStep, 0), (AutoresetMode::NextStep, 1), (AutoresetMode::SameStep, 0)] {
+        let case = Case { num_envs: 9, seed: 1, mode, limit: Some(limit), steps: 20 };
+        on_each_isa(|| on_all(&case));
+    }
+}
+
+#[test]
+fn noise_is_not_for_lanes() {
+    let noisy = Acrobot::new(0.2, 0.1, false).unwrap();
+    let error = SoaVecEnv::new(8, None, AutoresetMode::SameStep, noisy).unwrap_err().to_string();
+    assert!(error.contains("Acrobot-v1") && error.contains("VecEnv"), "{error}");
+    let arguments = [("torque_noise_max".to_string(), 0.1)];
+    let options = crate::envs::MakeOptions {
+        num_envs: 16,
+        seed: Some(0),
+        autoreset_mode: AutoresetMode::SameStep,
+        max_episode_steps: None,
+        arguments: &arguments,
+    };
+    assert_eq!(crate::envs::make("Acrobot-v1", &options).unwrap().num_envs(), 16);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn any_number_of_environments_and_any_limit(
+        num_envs in 1_usize..200,
+        seed in any::<u64>(),
+        mode in prop::sample::select(vec![AutoresetMode::SameStep, AutoresetMode::NextStep, AutoresetMode::Disabled]),
+        limit in prop::option::of(0_u32..40),
+    ) {
+        let case = Case { num_envs, seed, mode, limit, steps: 50 };
+        on_each_isa(|| on_all(&case));
+    }
+}
+
+/// The words of every refusal, in one list.
+fn refusals(env: &mut dyn VectorEnv) -> Vec<String> {
+    let (n, d) = (env.num_envs(), env.spec().observation.dim());
+    let discrete = matches!(env.spec().action, Space::Discrete { .. });
+    let (integers, reals) = (vec![0; 2 * n], vec![0.0; 2 * n]);
+    let actions = |n| if discrete { Actions::Discrete(&integers[..n]) } else { Actions::Continuous(&reals[..n]) };
+    let mut words = Vec::new();
+    let mut note = |result: Result<()>| words.push(result.err().map_or("accepted".into(), |error| error.to_string()));
+    let step = |env: &mut dyn VectorEnv, actions: Actions<'_>, short: usize| {
+        let mut sizes = [n * d, n, n, n, n * d];
+        if short < 5 {
+            sizes[short] -= 1;
+        }
+        let (mut obs, mut reward, mut final_obs) = (vec![0.0; sizes[0]], vec![0.0; sizes[1]], vec![0.0; sizes[4]]);
+        let (mut terminated, mut truncated) = (vec![false; sizes[2]], vec![false; sizes[3]]);
+        let out = StepOut {
+            obs: &mut obs,
+            reward: &mut reward,
+            terminated: &mut terminated,
+            truncated: &mut truncated,
+            final_obs: &mut final_obs,
+        };
+        env.step(actions, out)
+    };
+    let (none, unknown) = (ResetOptions::default(), ResetOptions::new([("colour", 1.0)]));
+    let (mut obs, mut mask) = (vec![0.0; n * d], vec![true; n]);
+    mask[n - 1] = false;
+    note(step(env, actions(n), 9));
+    note(step(env, actions(n + 1), 2));
+    note(env.observe(&mut obs));
+    note(env.reset(Seeds::Keep, Some(&mask), &unknown, &mut obs));
+    note(env.reset(Seeds::Each(&[None]), Some(&mask[1..]), &unknown, &mut obs[1..]));
+    note(env.reset(Seeds::Each(&[None]), Some(&mask[1..]), &unknown, &mut obs));
+    note(env.reset(Seeds::Keep, Some(&mask[1..]), &unknown, &mut obs));
+    note(env.reset(Seeds::Keep, None, &unknown, &mut obs));
+    note(env.reset(Seeds::Keep, None, &none, &mut obs));
+    for short in 0..5 {
+        note(step(env, actions(n - 1), short));
+    }
+    note(step(env, actions(n + 1), 9));
+    note(step(env, Actions::Discrete(&vec![i64::MIN; n]), 9));
+    note(step(env, Actions::Continuous(&vec![f32::NAN; n]), 9));
+    note(env.set_state(n, &[]));
+    note(env.set_state(n - 1, &[0.0; 17]));
+    note(env.observe(&mut obs[1..]));
+    note(env.set_rngs(&[]));
+    note(env.state(n).map_or(Ok(()), |_| check_len("state", 0, 1)));
+    for _ in 0..2 {
+        note(step(env, actions(n), 9)); // with a limit of one step the second one finds the episodes over
+    }
+    note(env.reset(Seeds::Keep, Some(&mask), &none, &mut obs));
+    note(step(env, actions(n), 9));
+    words
+}
+
+#[test]
+fn refusals_have_the_same_words_in_the_same_order() {
+    for (num_envs, mode) in [(2, AutoresetMode::Disabled), (70, AutoresetMode::Disabled), (64, AutoresetMode::SameStep)]
+    {
+        let case = Case { num_envs, seed: 0, mode, limit: Some(1), steps: 0 };
+        let (mut scalar, mut lanes) = pair(&CartPole::default(), &case);
+        let words = refusals(&mut lanes.env);
+        assert_eq!(words, refusals(&mut scalar.env));
+        assert!(words.iter().filter(|words| *words != "accepted").count() >= 20, "{words:?}");
+    }
+    let error = |num_envs| SoaVecEnv::new(num_envs, None, AutoresetMode::SameStep, CartPole::default()).err();
+    assert!(matches!(error(0), Some(crate::Error::Config(_))));
+    assert!(matches!(error(1 << 62), Some(crate::Error::Memory(_))));
+}

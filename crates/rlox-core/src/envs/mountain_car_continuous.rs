@@ -1,0 +1,275 @@
+//! `MountainCarContinuous-v0`, equal to Gymnasium's bit for bit.
+//!
+//! # Description
+//! The car of `MountainCar-v0` with an engine that is driven smoothly and whose effort costs.
+//!
+//! # Action Space
+//! `Box(-1, 1, (1,))` f32: the force. The engine clips it, the cost does not.
+//!
+//! # Observation Space
+//! `Box(2)` f32: position within `[-1.2, 0.6]` (m), velocity within 0.07 (m per step).
+//!
+//! # Rewards
+//! `-0.1 * action^2`, and 100 more for the step that reaches the goal.
+//!
+//! # Starting State
+//! Position uniform in `[-0.6, -0.4)`, at rest.
+//!
+//! # Episode End
+//! Terminated at a position of at least 0.45 with at least the goal velocity. Truncated after 999 steps.
+//!
+//! # Arguments
+//! `goal_velocity` (default 0). Reset options: `low`, `high`, the bounds of the starting position.
+//!
+//! # Version History
+//! v0: the first.
+
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+
+use std::sync::Arc;
+
+use super::mountain_car::{MAX_POSITION, MAX_SPEED, MIN_POSITION, START, observation_space};
+use super::{argument, bounds, check_bounds};
+use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step, check_len};
+
+const GOAL_POSITION: f64 = 0.45;
+const POWER: f64 = 0.0015;
+const GRAVITY: f64 = 0.0025;
+
+/// The car and its engine. See the module's text for spaces, rewards and ends.
+#[derive(Clone, Debug)]
+pub struct MountainCarContinuous {
+    pub(super) car: Car,
+    pub(super) goal_velocity: f64,
+    spec: Arc<EnvSpec>, // one for all copies
+}
+
+/// Position and velocity as Gymnasium keeps them: in f64 after a reset, in f32 after a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Car {
+    Reset([f64; 2]),
+    Stepped([f32; 2]),
+}
+
+impl Default for MountainCarContinuous {
+    fn default() -> Self {
+        Self::new(0.0)
+    }
+}
+
+impl MountainCarContinuous {
+    /// A car at rest at 0 that must pass the flag with at least `goal_velocity` (m per step).
+    ///
+    /// ```
+    /// use rlox_core::{Env, envs::MountainCarContinuous};
+    /// assert_eq!(MountainCarContinuous::default().spec().max_episode_steps, Some(999));
+    /// ```
+    pub fn new(goal_velocity: f64) -> Self {
+        let spec = Arc::new(EnvSpec {
+            id: "MountainCarContinuous-v0".into(),
+            observation: observation_space(),
+            action: Space::uniform_box(-1.0, 1.0, &[1]),
+            max_episode_steps: Some(999),
+        });
+        Self { car: Car::Reset([0.0; 2]), goal_velocity, spec }
+    }
+
+    pub(super) fn from_arguments(arguments: &[(String, f64)]) -> Result<Self> {
+        Ok(Self::new(argument(arguments, &["goal_velocity"], "goal_velocity", 0.0)?))
+    }
+
+    fn write(&self, obs: &mut [f32]) {
+        let seen = match self.car {
+            Car::Reset(state) => state.map(|x| x as f32),
+            Car::Stepped(state) => state,
+        };
+        obs[..2].copy_from_slice(&seen);
+    }
+}
+
+/// The first step after a reset: f64, but for the engine's push, which is f32 where the action is inside its bounds.
+#[inline]
+pub(super) fn advance_reset([position, velocity]: [f64; 2], action: f32, goal_velocity: f64) -> ([f32; 2], bool) {
+    let pull = GRAVITY * (3.0 * position).cos();
+    let mut velocity = velocity
+        + match clipped(action) {
+            Some(force) => force * POWER - pull,
+            None => f64::from(action * POWER as f32 - pull as f32),
+        };
+    velocity = velocity.clamp(-MAX_SPEED, MAX_SPEED);
+    let position = (position + velocity).clamp(MIN_POSITION, MAX_POSITION);
+    if position == MIN_POSITION && velocity < 0.0 {
+        velocity = 0.0;
+    }
+    ([position as f32, velocity as f32], position >= GOAL_POSITION && velocity >= goal_velocity)
+}
+
+/// Every other step: f32, but for the push of a clipped action, and for the comparison of a clipped velocity with the
+/// goal's, since clipping puts Python's f64 numbers in the place of NumPy's f32.
+/// `cos` is that of [`slope`].
+#[inline(always)]
+pub(super) fn advance([position, velocity]: [f32; 2], cos: f64, action: f32, goal_velocity: f64) -> ([f32; 2], bool) {
+    const SPEED: f32 = MAX_SPEED as f32;
+    let pull = GRAVITY * cos;
+    let velocity = velocity
+        + match clipped(action) {
+            Some(force) => (force * POWER - pull) as f32,
+            None => action * POWER as f32 - pull as f32,
+        };
+    let fast_enough = if velocity > SPEED {
+        MAX_SPEED >= goal_velocity
+    } else if velocity < -SPEED {
+        -MAX_SPEED >= goal_velocity
+    } else {
+        velocity >= goal_velocity as f32
+    };
+    let mut velocity = velocity.clamp(-SPEED, SPEED);
+    let position = (position + velocity).clamp(MIN_POSITION as f32, MAX_POSITION as f32);
+    if position == MIN_POSITION as f32 && velocity < 0.0 {
+        velocity = 0.0;
+    }
+    ([position, velocity], position >= GOAL_POSITION as f32 && fast_enough)
+}
+
+/// The argument of the cosine that is the slope of the hill, after the first step.
+#[inline(always)]
+pub(super) fn slope(position: f32) -> f64 {
+    f64::from(3.0 * position)
+}
+
+/// The reward. The square of an f32 is exact in f64, so no pow is needed.
+#[inline(always)]
+pub(super) fn reward(action: f32, terminated: bool) -> f64 {
+    let effort = f64::from(action) * f64::from(action);
+    if terminated { 100.0 - effort * 0.1 } else { 0.0 - effort * 0.1 }
+}
+
+/// The bound that replaces an action outside of it, a Python float; actions inside stay NumPy's f32.
+#[inline(always)]
+fn clipped(action: f32) -> Option<f64> {
+    if action > 1.0 {
+        Some(1.0)
+    } else if action < -1.0 {
+        Some(-1.0)
+    } else {
+        None
+    }
+}
+
+impl Env for MountainCarContinuous {
+    type Action = [f32];
+
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn check_options(&self, options: &ResetOptions) -> Result<()> {
+        check_bounds(options, START)
+    }
+
+    fn reset(&mut self, rng: &mut Pcg64, options: &ResetOptions, obs: &mut [f32]) {
+        let (low, high) = bounds(options, START);
+        self.car = Car::Reset([rng.uniform(low, high), 0.0]);
+        self.write(obs);
+    }
+
+    #[inline]
+    fn step(&mut self, action: &[f32], _: &mut Pcg64, obs: &mut [f32]) -> Step {
+        let action = action[0];
+        let (state, terminated) = match self.car {
+            Car::Reset(state) => advance_reset(state, action, self.goal_velocity),
+            Car::Stepped(state) => advance(state, slope(state[0]).cos(), action, self.goal_velocity),
+        };
+        self.car = Car::Stepped(state);
+        self.write(obs);
+        Step { reward: reward(action, terminated), terminated, truncated: false }
+    }
+
+    /// Position, velocity, and 1 if they are f32 since a step has been taken, else 0.
+    fn state(&self) -> Option<Vec<f64>> {
+        let ([position, velocity], stepped) = match self.car {
+            Car::Reset(state) => (state, 0.0),
+            Car::Stepped(state) => (state.map(f64::from), 1.0),
+        };
+        Some(vec![position, velocity, stepped])
+    }
+
+    fn set_state(&mut self, state: &[f64], obs: &mut [f32]) -> Result<()> {
+        check_len("state", state.len(), 3)?;
+        self.car = if state[2] == 0.0 {
+            Car::Reset([state[0], state[1]])
+        } else {
+            Car::Stepped([state[0] as f32, state[1] as f32])
+        };
+        self.write(obs);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(env: &mut MountainCarContinuous, action: f32) -> (Step, [f32; 2]) {
+        let mut obs = [0.0; 2];
+        (env.step(&[action], &mut Pcg64::seed_from(0), &mut obs), obs)
+    }
+
+    #[test]
+    fn two_steps_by_hand() {
+        // cos(3 * 0) = 1, so full force gives 0.0015 - 0.0025; the effort costs 0.1.
+        let mut env = MountainCarContinuous::default();
+        let (first, obs) = step(&mut env, 1.0);
+        assert_eq!(first, Step { reward: -0.1, terminated: false, truncated: false });
+        assert!(obs.iter().all(|x| (x + 0.001).abs() < 1e-9), "{obs:?}");
+        let (_, obs) = step(&mut env, 0.0);
+        assert!((f64::from(obs[1]) + 0.001 + 0.0025 * 0.003_f64.cos()).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_engine_clips_the_action_and_the_cost_does_not() {
+        let (mut env, mut twin) = (MountainCarContinuous::default(), MountainCarContinuous::default());
+        let ((stronger, obs), (_, expected)) = (step(&mut env, 3.0), step(&mut twin, 1.0));
+        assert!((obs[1] - expected[1]).abs() < 1e-9);
+        assert!((stronger.reward + 0.9).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_goal_gives_a_hundred_and_needs_its_velocity() {
+        for (goal_velocity, reward) in [(0.0, 100.0), (0.05, 0.0)] {
+            let mut env = MountainCarContinuous::new(goal_velocity);
+            env.set_state(&[0.44, 0.03, 1.0], &mut [0.0; 2]).unwrap();
+            let (step, _) = step(&mut env, 0.0);
+            assert_eq!((step.reward, step.terminated), (reward, reward > 0.0));
+        }
+    }
+
+    #[test]
+    fn a_velocity_at_its_limit_is_compared_as_the_f64_it_is() {
+        let (above, below) = (0.07 + 1e-10, 0.07);
+        assert_eq!(above as f32, MAX_SPEED as f32);
+        let fast = [0.44, 0.0699];
+        let cos = slope(fast[0]).cos();
+        assert!(!advance(fast, cos, 1.0, above).1);
+        assert!(!advance_reset(fast.map(f64::from), 1.0, above).1);
+        assert!(advance(fast, cos, 1.0, below).1);
+    }
+
+    #[test]
+    fn the_left_wall_stops_the_car() {
+        assert_eq!(advance([-1.18, -0.069], slope(-1.18).cos(), -1.0, 0.0), ([MIN_POSITION as f32, 0.0], false));
+        assert_eq!(advance_reset([-1.18, -0.069], -1.0, 0.0), ([MIN_POSITION as f32, 0.0], false));
+    }
+
+    #[test]
+    fn a_restored_state_goes_on_in_the_same_precision() {
+        let mut env = MountainCarContinuous::default();
+        env.reset(&mut Pcg64::seed_from(3), &ResetOptions::default(), &mut [0.0; 2]);
+        for _ in 0..3 {
+            let mut copy = MountainCarContinuous::default();
+            copy.set_state(&env.state().unwrap(), &mut [0.0; 2]).unwrap();
+            assert_eq!(copy.car, env.car);
+            assert_eq!(step(&mut copy, 0.3), step(&mut env, 0.3));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The arithmetic of NumPy where its bits differ from those of Rust's own operations.
+
+use std::hint::black_box;
+
+/// Squares as `x ** 2` does: through libm's `pow`, which differs from `x * x` in the last bit now and then.
+/// The exponent is hidden from the compiler, which would fold the call to a product.
+pub(crate) fn square(x: f64) -> f64 {
+    x.powf(black_box(2.0))
+}
+
+/// `np.sin` of a float32, bit for bit: see [`quadrant`].
+pub(crate) fn sin_f32(x: f32) -> f32 {
+    // NaN is outside of every range, so libm answers it.
+    if x.abs() <= 117_435.99 { quadrant(x, 0) } else { x.sin() }
+}
+
+/// `np.cos` of a float32, bit for bit: see [`quadrant`].
+pub(crate) fn cos_f32(x: f32) -> f32 {
+    if x.abs() <= 71_476.06 { quadrant(x, 1) } else { x.cos() }
+}
+
+/// The sine of `x + shift * pi / 2` as NumPy 2.2 to 2.4 rounds it on processors with fused multiply-add (NumPy 2.0 too
+/// where |x| < 80; on processors without it NumPy calls libm).
+///
+/// NumPy has float32 polynomials of its own, up to 1.5 ulp from the true value, where libm rounds nearly always right:
+/// the nearest multiple of pi/2 is taken off in three parts (Cody and Waite 1980), then a polynomial of the rest gives
+/// sine or cosine. Its coefficients and its order of operations are needed to arrive at the same bits.
+fn quadrant(x: f32, shift: i32) -> f32 {
+    const TWO_OVER_PI: f32 = std::f32::consts::FRAC_2_PI;
+    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: at this size f32 numbers are whole
+    const PI_2: [u32; 3] = [0x3fc9_0fd8, 0x34a8_885a, 0x27c2_34c4]; // f32 bits of pi/2 in three parts
+    const SIN: [u32; 4] = [0x363e_9dde, 0xb950_35dd, 0x3c08_88cd, 0xbe2a_aaab]; // x^9, x^7, x^5, x^3
+    const COS: [u32; 4] = [0x37cc_730b, 0xbab6_036e, 0x3d2a_aa9e, 0xbf00_0000]; // x^8, x^6, x^4, x^2
+    let turns = x.mul_add(TWO_OVER_PI, ROUND) - ROUND;
+    let rest = PI_2.iter().fold(x, |rest, part| turns.mul_add(-f32::from_bits(*part), rest));
+    let squared = rest * rest;
+    let horner = |bits: [u32; 4]| {
+        let [first, others @ ..] = bits.map(f32::from_bits);
+        others.iter().fold(first, |sum, next| sum.mul_add(squared, *next))
+    };
+    let which = turns as i32 + shift;
+    let value = if which & 1 == 0 {
+        horner(SIN).mul_add(squared, 0.0).mul_add(rest, rest)
+    } else {
+        horner(COS).mul_add(squared, 1.0)
+    };
+    if which & 2 == 0 { value } else { 0.0 - value }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn float32_sine_and_cosine_are_numpys() {
+        // Bits of x, np.sin(x) and np.cos(x), NumPy 2.4. In the first six libm's sinf and cosf both round otherwise;
+        // in the next two the nearest multiple of pi/2 is decided by the fused operation.
+        for (x, sin, cos) in [
+            (0x3dca_fa9e, 0x3dca_a596, 0x3f7e_be62),
+            (0xbdc9_cb2e, 0xbdc9_77a1, 0x3f7e_c221),
+            (0xc079_3a0a, 0x3f2e_fb31, 0xbf3a_dcc9),
+            (0xbf84_626e, 0xbf5c_06f6, 0x3f02_dbdd),
+            (0xc1db_24d8, 0xbf45_8736, 0xbf22_d86c),
+            (0x461a_4496, 0x3f45_2ece, 0xbf23_436d),
+            (0x42ae_5bc0, 0xbf35_04cf, 0x3f35_0517),
+            (0x475b_cf6c, 0xbf35_149c, 0x3f34_f549),
+            (0x8000_0000, 0x8000_0000, 0x3f80_0000),
+            (0x478b_9a08, 0xbf7e_3e19, 0x3def_8fc6),
+            (0x47c3_5000, 0x3d12_6d55, 0xbf7f_d61c),
+            (0x47e5_5dff, 0xbdef_7be3, 0xbf7e_3e64),
+            (0x47e5_5e01, 0xbe07_9def, 0xbf7d_beb5),
+            (0x7217_7617, 0xbf76_6adc, 0xbe8a_c5c8),
+        ] {
+            let x = f32::from_bits(x);
+            assert_eq!((sin_f32(x).to_bits(), cos_f32(x).to_bits()), (sin, cos), "{x}");
+        }
+        assert!(sin_f32(f32::NAN).is_nan() && cos_f32(f32::INFINITY).is_nan());
+    }
+
+    #[test]
+    fn squares_are_pows() {
+        // The square of 7.964778909945345 in NumPy, which differs from the product in its last bit.
+        let x = f64::from_bits(0x401f_dbef_00a8_57d8);
+        assert_eq!(square(x).to_bits(), 0x404f_b806_a798_3c37);
+        assert_ne!(square(x), x * x);
+        assert_eq!(square(-3.0), 9.0);
+    }
+}

@@ -1,0 +1,230 @@
+//! Sine and cosine of many angles at once, equal to libm's `f64::sin` and `f64::cos` bit for bit.
+//!
+//! Each lane evaluates head and tail of a double-double, accurate to some thousandths of an ulp, and rounds them as
+//! [`super::rounding`] says.
+
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+
+use super::rounding::{Rounded, each_lane, lanes_pay, mend, round};
+use super::{BLOCK, Block, LANES, multiversion, vectors, vectors_mut};
+
+/// Up to which angle the reduction of [`any`] is exact enough, in rad.
+const FAR: f64 = 9e4;
+
+/// Up to which angle the series of [`near_zero`] are long enough, in rad.
+const NEAR: f64 = 0.3;
+
+/// Taylor coefficients of (sin x - x + x^3/6) / x^5, highest power first.
+const SIN: [f64; 7] = [
+    1.0 / 355_687_428_096_000.0,
+    -1.0 / 1_307_674_368_000.0,
+    1.0 / 6_227_020_800.0,
+    -1.0 / 39_916_800.0,
+    1.0 / 362_880.0,
+    -1.0 / 5040.0,
+    1.0 / 120.0,
+];
+
+/// Taylor coefficients of (cos x - 1 + x^2/2) / x^4, highest power first; the last one is the 1/24 of [`near_zero`].
+const COS: [f64; 8] = [
+    -1.0 / 6_402_373_705_728_000.0,
+    1.0 / 20_922_789_888_000.0,
+    -1.0 / 87_178_291_200.0,
+    1.0 / 479_001_600.0,
+    -1.0 / 3_628_800.0,
+    1.0 / 40_320.0,
+    -1.0 / 720.0,
+    1.0 / 24.0,
+];
+
+// 1/6 and 1/24 as heads and tails.
+const SIXTH: (f64, f64) = (1.0 / 6.0, 9.251_858_538_542_97e-18);
+const TWENTY_FOURTH: (f64, f64) = (1.0 / 24.0, 2.312_964_634_635_742_7e-18);
+
+/// pi/2 in three parts. The first two have 33 bits each, so that their products with a quadrant are exact.
+const HALF_PI: [f64; 3] = [1.570_796_326_734_125_6, 6.077_100_506_303_966e-11, 2.022_266_248_795_950_6e-21];
+
+/// Writes the sines and cosines of the first `count` angles; what the other places hold afterwards does not matter.
+/// Fast within [`NEAR`] of 0, right everywhere.
+#[inline]
+pub(crate) fn sin_cos_near_zero(x: &Block, count: usize, sin: &mut Block, cos: &mut Block) {
+    if !lanes_pay() {
+        return by_libm(x, count, sin, cos);
+    }
+    let (mut sin_fails, mut cos_fails) = ([false; BLOCK], [false; BLOCK]);
+    near_zero_block(x, count, sin, cos, &mut sin_fails, &mut cos_fails);
+    mend(x, count, sin, &sin_fails, f64::sin);
+    mend(x, count, cos, &cos_fails, f64::cos);
+}
+
+/// Writes the sines and cosines of the first `count` angles; what the other places hold afterwards does not matter.
+/// Fast up to [`FAR`], right everywhere.
+#[inline]
+pub(crate) fn sin_cos(x: &Block, count: usize, sin: &mut Block, cos: &mut Block) {
+    if !lanes_pay() {
+        return by_libm(x, count, sin, cos);
+    }
+    let (mut sin_fails, mut cos_fails) = ([false; BLOCK], [false; BLOCK]);
+    any_block(x, count, sin, cos, &mut sin_fails, &mut cos_fails);
+    mend(x, count, sin, &sin_fails, f64::sin);
+    mend(x, count, cos, &cos_fails, f64::cos);
+}
+
+/// Writes the cosines of the first `count` angles, as [`sin_cos`] does.
+#[inline]
+pub(crate) fn cos(x: &Block, count: usize, cos: &mut Block) {
+    let mut fails = [true; BLOCK];
+    if lanes_pay() {
+        cos_block(x, count, cos, &mut fails);
+    }
+    mend(x, count, cos, &fails, f64::cos);
+}
+
+fn by_libm(x: &Block, count: usize, sin: &mut Block, cos: &mut Block) {
+    for (x, (sin, cos)) in x.iter().zip(sin.iter_mut().zip(cos)).take(count) {
+        (*sin, *cos) = (x.sin(), x.cos());
+    }
+}
+
+multiversion! {
+    fn near_zero_block(
+        x: &Block,
+        count: usize,
+        sin: &mut Block,
+        cos: &mut Block,
+        sin_fails: &mut [bool; BLOCK],
+        cos_fails: &mut [bool; BLOCK],
+    ) {
+        evaluate(x, count, sin, cos, sin_fails, cos_fails, near_zero);
+    }
+}
+
+multiversion! {
+    fn any_block(
+        x: &Block,
+        count: usize,
+        sin: &mut Block,
+        cos: &mut Block,
+        sin_fails: &mut [bool; BLOCK],
+        cos_fails: &mut [bool; BLOCK],
+    ) {
+        evaluate(x, count, sin, cos, sin_fails, cos_fails, any);
+    }
+}
+
+multiversion! {
+    fn cos_block(x: &Block, count: usize, cos: &mut Block, fails: &mut [bool; BLOCK]) {
+        each_lane(x, count, cos, fails, |x| any(x)[1]);
+    }
+}
+
+/// The inner loop has a fixed length, so that it becomes whole vectors without a remainder.
+#[inline(always)]
+fn evaluate(
+    x: &Block,
+    count: usize,
+    sin: &mut Block,
+    cos: &mut Block,
+    sin_fails: &mut [bool; BLOCK],
+    cos_fails: &mut [bool; BLOCK],
+    lane: impl Fn(f64) -> [Rounded<f64>; 2],
+) {
+    let results = vectors_mut(sin).zip(vectors_mut(cos));
+    let fails = vectors_mut(sin_fails).zip(vectors_mut(cos_fails));
+    let all = vectors(x).zip(results).zip(fails).take(count.div_ceil(LANES));
+    for ((x, (sin, cos)), (sin_fails, cos_fails)) in all {
+        for j in 0..LANES {
+            let [s, c] = lane(x[j]);
+            (sin[j], sin_fails[j]) = (s.value, s.fails);
+            (cos[j], cos_fails[j]) = (c.value, c.fails);
+        }
+    }
+}
+
+#[inline(always)]
+fn polynomial(coefficients: &[f64], x: f64) -> f64 {
+    coefficients.iter().fold(0.0, |sum, c| f64::mul_add(sum, x, *c))
+}
+
+/// x^2 and x^3 as heads and tails, for x with a tail of its own.
+#[inline(always)]
+fn powers(x: f64, tail: f64) -> ([f64; 2], [f64; 2]) {
+    let square = x * x;
+    let square_tail = (x + x).mul_add(tail, x.mul_add(x, -square));
+    let cube = square * x;
+    let cube_tail = square.mul_add(tail, square_tail.mul_add(x, square.mul_add(x, -cube)));
+    ([square, square_tail], [cube, cube_tail])
+}
+
+/// sin(x + tail) as head and tail: x, x^3/6 exact to the tail, the rest of the series plain.
+#[inline(always)]
+fn sine(x: f64, tail: f64, square: f64, cube: [f64; 2], series: &[f64]) -> (f64, f64) {
+    let [cube, cube_tail] = cube;
+    let third = cube * -SIXTH.0;
+    let third_tail = cube.mul_add(-SIXTH.1, cube_tail.mul_add(-SIXTH.0, cube.mul_add(-SIXTH.0, -third)));
+    let rest = (cube * square).mul_add(polynomial(series, square), third_tail + tail);
+    let head = x + third;
+    (head, ((x - head) + third) + rest)
+}
+
+/// Sine and cosine for |x| <= [`NEAR`].
+#[inline(always)]
+fn near_zero(x: f64) -> [Rounded<f64>; 2] {
+    // -0.0 has a sine of its own.
+    let in_range = x.abs() <= NEAR && x.to_bits() != 1 << 63;
+    let ([square, square_tail], cube) = powers(x, 0.0);
+    let (sin, sin_tail) = sine(x, 0.0, square, cube, &SIN[2..]);
+    let half = 0.5 * square;
+    let cos = 1.0 - half;
+    let cos_tail = square_tail.mul_add(-0.5, (1.0 - cos) - half);
+    let cos_tail = (square * square).mul_add(polynomial(&COS[2..], square), cos_tail);
+    [round(sin, sin_tail, in_range), round(cos, cos_tail, in_range)]
+}
+
+/// Sine and cosine for |x| <= [`FAR`].
+#[inline(always)]
+fn any(x: f64) -> [Rounded<f64>; 2] {
+    const TO_INTEGER: f64 = 1.5 * (1_u64 << 52) as f64;
+    let shifted = x.mul_add(std::f64::consts::FRAC_2_PI, TO_INTEGER);
+    let quadrant = shifted - TO_INTEGER;
+    let (odd, half_turn) = (shifted.to_bits() & 1 != 0, shifted.to_bits() & 2 != 0);
+    // What is left of x, in [-pi/4, pi/4], as head and tail.
+    let first = (-quadrant).mul_add(HALF_PI[0], x);
+    let second = quadrant * HALF_PI[1];
+    let left = first - second;
+    let taken = left - first;
+    let tail = (first - (left - taken)) - (second + taken);
+    let tail = (-quadrant).mul_add(HALF_PI[2], tail);
+    let r = left + tail;
+    let tail = (left - r) + tail;
+    // Next to a zero the tail has too few bits left; so has x = 0, whose sign counts.
+    let in_range = x.abs() <= FAR && r.abs() >= 1e-9;
+
+    let ([square, square_tail], cube) = powers(r, tail);
+    let sin = sine(r, tail, square, cube, &SIN);
+    let cos = cosine(square, square_tail);
+    let ((sin, sin_tail), (cos, cos_tail)) = if odd { (cos, sin) } else { (sin, cos) };
+    let sin_sign = if half_turn { -1.0 } else { 1.0 };
+    let cos_sign = if half_turn ^ odd { -1.0 } else { 1.0 };
+    [round(sin * sin_sign, sin_tail * sin_sign, in_range), round(cos * cos_sign, cos_tail * cos_sign, in_range)]
+}
+
+/// The cosine as head and tail, from the square of the angle: 1, x^2/2, x^4/24 exact to the tail, the rest plain.
+#[inline(always)]
+fn cosine(square: f64, square_tail: f64) -> (f64, f64) {
+    let fourth = square * square;
+    let fourth_tail = (square + square).mul_add(square_tail, square.mul_add(square, -fourth));
+    let term = fourth * TWENTY_FOURTH.0;
+    let term_tail = fourth_tail.mul_add(TWENTY_FOURTH.0, fourth.mul_add(TWENTY_FOURTH.0, -term));
+    let term_tail = fourth.mul_add(TWENTY_FOURTH.1, term_tail);
+    let rest = (fourth * square).mul_add(polynomial(&COS[..7], square), term_tail);
+    let half = 0.5 * square;
+    let first = 1.0 - half;
+    let first_tail = square_tail.mul_add(-0.5, (1.0 - first) - half);
+    let head = first + term;
+    (head, ((first - head) + term) + (first_tail + rest))
+}
+
+#[cfg(test)]
+#[path = "trig_tests.rs"]
+mod tests;

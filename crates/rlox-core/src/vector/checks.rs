@@ -1,0 +1,78 @@
+//! What every vectorised environment refuses, in the same words and order, and how it seeds its streams.
+
+use super::{Phase, Seeds};
+use crate::{Error, Pcg64, Result, SeedSequence, check_len};
+
+/// Refuses a vector of no environments.
+pub(crate) fn num_envs(num_envs: usize) -> Result<()> {
+    if num_envs > 0 {
+        return Ok(());
+    }
+    Err(Error::config("num_envs", "at least 1", "0", "ask for one or more environments"))
+}
+
+/// Refuses to go on while `unborn` environments have never been reset.
+pub(crate) fn started(unborn: usize, doing: &'static str) -> Result<()> {
+    if unborn == 0 {
+        return Ok(());
+    }
+    Err(Error::action(doing, "environments that have been reset", "a call before reset", "call reset first"))
+}
+
+/// Refuses a reset whose slices have the wrong length, or that would leave an environment without a first state.
+pub(crate) fn reset(
+    (num_envs, dim): (usize, usize),
+    obs: &[f32],
+    seeds: Seeds<'_>,
+    mask: Option<&[bool]>,
+    phases: impl Iterator<Item = Phase>,
+) -> Result<()> {
+    check_len("obs", obs.len(), num_envs * dim)?;
+    if let Seeds::Each(seeds) = seeds {
+        check_len("seed", seeds.len(), num_envs)?;
+    }
+    if let Some(mask) = mask {
+        check_len("reset_mask", mask.len(), num_envs)?;
+        let left_out = phases.zip(mask).filter(|(phase, chosen)| *phase == Phase::Unborn && !**chosen).count();
+        started(left_out, "reset_mask")?;
+    }
+    Ok(())
+}
+
+/// Says that environment `env` waits for a reset by mask.
+pub(crate) fn episode_over(env: usize) -> Error {
+    let got = format!("environment {env}, whose episode is over");
+    Error::action("step", "running environments", got, "reset it through reset_mask first")
+}
+
+/// Says that there is no environment `index`.
+pub(crate) fn no_such_env(index: usize, num_envs: usize) -> Error {
+    Error::shape("index", format!("less than {num_envs}"), index.to_string(), "name an environment")
+}
+
+/// The streams of a new vector of environments: of `seed + i`, or of the operating system's entropy.
+pub(crate) fn streams(seed: Option<u64>) -> impl Iterator<Item = Pcg64> {
+    let mut entropy = SeedSequence::from_os();
+    (0..).map(move |i| match seed {
+        Some(base) => seeded(base, i),
+        None => Pcg64::from_seed_sequence(&entropy.spawn(1)[0]),
+    })
+}
+
+/// Gives environment `index` the stream that a reset asks for.
+pub(crate) fn reseed(rng: &mut Pcg64, seeds: Seeds<'_>, index: usize) {
+    match seeds {
+        Seeds::Keep => {}
+        Seeds::Base(base) => *rng = seeded(base, index),
+        Seeds::Each(seeds) => {
+            if let Some(seed) = seeds[index] {
+                *rng = seeded(seed, 0);
+            }
+        }
+    }
+}
+
+/// The generator Gymnasium gives environment `index` under the seed `base`.
+fn seeded(base: u64, index: usize) -> Pcg64 {
+    Pcg64::seed_from(u128::from(base) + index as u128)
+}

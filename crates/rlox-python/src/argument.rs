@@ -1,0 +1,418 @@
+//! Arguments: what callers pass, turned into elements once, or refused by name.
+//!
+//! First [`argument`] is called for every argument, which may run Python code; then [`Argument::read`] for each, which
+//! runs none. So nothing that an argument's `__array__` does can change an array that was already looked at.
+
+use std::ops::Range;
+
+use numpy::{
+    Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray,
+    PyUntypedArrayMethods,
+};
+use pyo3::PyTypeCheck;
+use pyo3::exceptions::PyMemoryError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyInt, PyTuple};
+use rlox_core::{Float, flags_from_numbers};
+
+use crate::array::{Elements, FromArray, Kind, call, typed};
+use crate::detach::times_others_ran;
+use crate::error::{to_py, type_error, value_error};
+use crate::recycling::Scratch;
+
+/// From how many elements on a conversion may take more than 5 us.
+const LONG: usize = 8192;
+
+/// A count: an integer that is not negative. What no machine could hold is a `MemoryError` here already.
+pub(crate) fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let index = if object.is_instance_of::<PyInt>() {
+        object.clone()
+    } else {
+        let index = object.py().import("operator")?.getattr("index")?;
+        let args = PyTuple::new(object.py(), [object])?;
+        call(&index, &args, None)
+            .map_err(|_| type_error(argument, "an integer", &shown(object), "pass a whole number"))?
+    };
+    if index.lt(0)? {
+        return Err(value_error(argument, "zero or a positive integer", &shown(&index), "correct it"));
+    }
+    index.extract().map_err(|_| {
+        PyMemoryError::new_err(format!("{argument}: expected less than 2**64, got {}; ask for less", shown(&index)))
+    })
+}
+
+/// A number.
+pub(crate) fn number(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<f64> {
+    object.extract().map_err(|_| type_error(argument, "a number", &shown(object), "pass a float"))
+}
+
+/// A number in [0, 1].
+fn factor(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<f64> {
+    let factor = number(argument, object)?;
+    if (0.0..=1.0).contains(&factor) {
+        return Ok(factor);
+    }
+    Err(value_error(argument, "a number in [0, 1]", &factor.to_string(), "correct it"))
+}
+
+/// Numbers with defaults, for `from_py_with`: each function is named as its argument.
+pub(crate) mod numbers {
+    use pyo3::prelude::*;
+
+    macro_rules! numbers {
+        ($($name:ident)*) => {
+            $(
+                pub(crate) fn $name(object: &Bound<'_, PyAny>) -> PyResult<f64> {
+                    super::number(stringify!($name), object)
+                }
+            )*
+        };
+    }
+    numbers!(rho_bar c_bar pg_rho_bar clip_obs clip_reward epsilon eps clip_low);
+
+    macro_rules! factors {
+        ($($name:ident)*) => {
+            $(
+                pub(crate) fn $name(object: &Bound<'_, PyAny>) -> PyResult<f64> {
+                    super::factor(stringify!($name), object)
+                }
+            )*
+        };
+    }
+    factors!(gamma lam gae_lambda);
+}
+
+/// A text.
+pub(crate) fn text(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<String> {
+    object.extract().map_err(|_| type_error(argument, "a string", &shown(object), "pass a str"))
+}
+
+/// One of this module's own objects.
+pub(crate) fn instance<'a, 'py, T: PyTypeCheck>(
+    argument: &str,
+    object: &'a Bound<'py, PyAny>,
+    name: &str,
+) -> PyResult<&'a Bound<'py, T>> {
+    let wrong = |_| type_error(argument, &format!("a rlox.{name}"), &object.get_type().to_string(), "pass one");
+    object.cast().map_err(wrong)
+}
+
+/// A shape: a sequence of counts, or a single count.
+pub(crate) fn shape(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+    if object.hasattr("__index__")? {
+        return Ok(vec![count(argument, object)?]);
+    }
+    let items =
+        sequence(object).map_err(|_| type_error(argument, "a shape", &shown(object), "pass a tuple of ints"))?;
+    items.iter().map(|item| count(argument, &item)).collect()
+}
+
+/// The items of anything iterable.
+pub(crate) fn sequence<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    let py = object.py();
+    Ok(call(py.get_type::<PyTuple>().as_any(), &PyTuple::new(py, [object])?, None)?.cast_into()?)
+}
+
+/// An object as its `repr`, cut short, for a message.
+pub(crate) fn shown(object: &Bound<'_, PyAny>) -> String {
+    text_of(object, "repr")
+}
+
+fn dtype_of(array: &Bound<'_, PyUntypedArray>) -> String {
+    format!("dtype {}", text_of(array.dtype().as_any(), "str"))
+}
+
+fn text_of(object: &Bound<'_, PyAny>, function: &str) -> String {
+    let py = object.py();
+    let text = || call(&py.import("builtins")?.getattr(function)?, &PyTuple::new(py, [object])?, None);
+    let text = text().map_or_else(|_| object.get_type().to_string(), |text| text.to_string());
+    if text.chars().count() <= 200 { text } else { text.chars().take(200).chain("...".chars()).collect() }
+}
+
+/// Checks an array's whole shape, so that nothing transposed passes for its length's sake.
+pub(crate) fn expect_shape(argument: &str, got: &[usize], first: usize, rest: &[usize]) -> PyResult<()> {
+    if got.split_first().is_some_and(|(n, tail)| *n == first && tail == rest) {
+        return Ok(());
+    }
+    let expected: Vec<_> = std::iter::once(&first).chain(rest).collect();
+    let got = format!("shape {got:?}");
+    Err(value_error(argument, &format!("shape {expected:?}"), &got, "pass one row per environment"))
+}
+
+/// Which kinds of numbers (NumPy's `dtype.kind`) an argument takes, and how to say so.
+pub(crate) struct Kinds {
+    accepted: &'static str,
+    described: &'static str,
+}
+
+pub(crate) const REAL: Kinds = Kinds { accepted: "biuf", described: "real numbers" };
+pub(crate) const INTEGER: Kinds = Kinds { accepted: "iu", described: "integers" };
+pub(crate) const FLAG: Kinds = Kinds { accepted: "b", described: "booleans" };
+
+/// What `np.asarray` makes of an object; arrays stay what they are. May run Python code.
+pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    if let Ok(array) = object.cast::<PyUntypedArray>() {
+        return Ok(array.clone());
+    }
+    let py = object.py();
+    let convert = py.import("numpy")?.getattr("asarray")?;
+    let array = call(&convert, &PyTuple::new(py, [object])?, None).map_err(|error| {
+        if error.is_instance_of::<PyMemoryError>(py) {
+            return error;
+        }
+        let got = format!("{} ({})", object.get_type(), shown(error.value(py).as_any()));
+        value_error(argument, "an array", &got, "pass what np.asarray takes")
+    })?;
+    Ok(array.cast_into::<PyUntypedArray>()?)
+}
+
+/// An argument whose Python code has run.
+pub(crate) struct Argument<'py, T> {
+    name: &'static str,
+    found: Found<'py, T>,
+}
+
+enum Found<'py, T> {
+    /// An array of `T`, when Python code had run so many times.
+    Typed(Bound<'py, PyArrayDyn<T>>, usize),
+    /// Other numbers, to be converted.
+    Other(Bound<'py, PyUntypedArray>),
+    /// Many other numbers, converted already, and their shape.
+    Converted(Vec<T>, Vec<usize>),
+}
+
+/// Takes whatever `np.asarray` takes, of numbers of these kinds. May run Python code.
+///
+/// Raises `TypeError` for other kinds of elements, `ValueError` for ragged input.
+pub(crate) fn argument<'py, T: FromArray>(
+    name: &'static str,
+    object: &Bound<'py, PyAny>,
+    kinds: &Kinds,
+) -> PyResult<Argument<'py, T>> {
+    if let Some(array) = typed::<T>(object) {
+        return Ok(Argument { name, found: Found::Typed(array.clone(), times_others_ran()) });
+    }
+    let mut array = asarray(name, object)?;
+    let py = object.py();
+    let dtype = array.dtype();
+    let kind = char::from(dtype.kind());
+    let wrong = !kinds.accepted.contains(kind);
+    if wrong && array.len() > 0 {
+        let expected = format!("an array of {}", kinds.described);
+        return Err(type_error(name, &expected, &dtype_of(&array), "convert it first"));
+    }
+    let half_or_long = kind == 'f' && !matches!(dtype.itemsize(), 4 | 8);
+    if wrong || half_or_long || dtype.is_native_byteorder() == Some(false) || !array.is_aligned() {
+        let keywords = PyDict::new(py);
+        keywords.set_item("order", "C")?;
+        keywords.set_item("subok", false)?;
+        let convert = array.getattr("astype")?;
+        array = call(&convert, &PyTuple::new(py, [numpy::dtype::<T>(py)])?, Some(&keywords))?.cast_into()?;
+    }
+    let found = if let Some(array) = typed::<T>(array.as_any()) {
+        Found::Typed(array.clone(), times_others_ran())
+    } else if array.len() > LONG
+        && let Some(numbers) = T::from_array(&array, true).transpose()?
+    {
+        Found::Converted(numbers, array.shape().to_vec())
+    } else {
+        Found::Other(array)
+    };
+    Ok(Argument { name, found })
+}
+
+impl<'py, T: FromArray> Argument<'py, T> {
+    /// The elements, C-contiguous: borrowed where they were that already, else copied. Runs no Python code.
+    ///
+    /// With `hold`, elements are borrowed without the guard against writers, whose book-keeping costs as much as a
+    /// short call's work: for calls that write to no array of others, keep the GIL, and found no others running.
+    ///
+    /// Raises `ValueError` for an array that is being written to.
+    pub(crate) fn read(self, hold: bool) -> PyResult<Input<'py, T>> {
+        let copied = |array: &Bound<'py, PyUntypedArray>| {
+            // What Python made of the array since is refused, not converted: that would run Python again.
+            let got = "one that changed while the arguments were read";
+            let changed = || value_error(self.name, "an array of numbers", got, "pass a copy");
+            Ok(Input::Own(T::from_array(array, false).ok_or_else(changed)??, array.shape().to_vec()))
+        };
+        let array = match self.found {
+            Found::Converted(numbers, shape) => return Ok(Input::Own(numbers, shape)),
+            Found::Other(array) => return copied(&array),
+            Found::Typed(array, times) => {
+                if times != times_others_ran() && typed::<T>(array.as_any()).is_none() {
+                    return copied(array.as_untyped());
+                }
+                array
+            }
+        };
+        let Some(elements) = Elements::of(&array) else { return copied(array.as_untyped()) };
+        if hold {
+            return Ok(Input::Held(elements));
+        }
+        let busy = |error: numpy::BorrowError| {
+            value_error(self.name, "an array that nobody writes to", &error.to_string(), "pass a copy")
+        };
+        Ok(Input::Guarded(array.try_readonly().map_err(busy)?))
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        match &self.found {
+            Found::Typed(array, _) => array.shape(),
+            Found::Other(array) => array.shape(),
+            Found::Converted(_, shape) => shape,
+        }
+    }
+
+    /// The length of the first axis; 0 for a number.
+    pub(crate) fn rows(&self) -> usize {
+        self.shape().first().copied().unwrap_or(0)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.shape().iter().product()
+    }
+}
+
+/// An argument's elements.
+pub(crate) enum Input<'py, T: Element> {
+    /// Guarded against other calls of this module that would write to it.
+    Guarded(PyReadonlyArrayDyn<'py, T>),
+    /// As [`Argument::read`] says.
+    Held(Elements<'py, T>),
+    /// A copy, and its shape.
+    Own(Vec<T>, Vec<usize>),
+}
+
+impl<T: Element + 'static> Input<'_, T> {
+    pub(crate) fn shape(&self) -> &[usize] {
+        match self {
+            Self::Guarded(array) => array.shape(),
+            Self::Held(elements) => elements.shape(),
+            Self::Own(_, shape) => shape,
+        }
+    }
+
+    /// The elements. The fallback never happens: [`Argument::read`] made sure of the layout.
+    pub(crate) fn slice(&self) -> &[T] {
+        match self {
+            Self::Guarded(array) => array.as_slice().unwrap_or(&[]),
+            Self::Held(elements) => elements.slice(),
+            Self::Own(numbers, _) => numbers,
+        }
+    }
+}
+
+impl<T: Element + Copy + 'static> Input<'_, T> {
+    /// Whether any of the elements lies at these addresses.
+    pub(crate) fn overlaps(&self, addresses: &Range<usize>) -> bool {
+        let here = self.slice().as_ptr_range();
+        here.start.addr() < addresses.end && addresses.start < here.end.addr()
+    }
+
+    pub(crate) fn into_copy(self) -> Self {
+        Self::Own(self.slice().to_vec(), self.shape().to_vec())
+    }
+}
+
+/// Flags whose Python code has run: booleans, or numbers that are 0 or 1.
+pub(crate) enum FlagArgument<'py> {
+    Booleans(Argument<'py, bool>),
+    Singles(Argument<'py, f32>),
+    Doubles(Argument<'py, f64>),
+}
+
+/// Takes boolean arrays as they are, and numbers if they are 0 or 1. May run Python code.
+pub(crate) fn flag_argument<'py>(name: &'static str, object: &Bound<'py, PyAny>) -> PyResult<FlagArgument<'py>> {
+    if typed::<bool>(object).is_some() {
+        return Ok(FlagArgument::Booleans(argument(name, object, &FLAG)?));
+    }
+    let array = asarray(name, object)?;
+    let object = array.as_any();
+    if typed::<f64>(object).is_some() {
+        Ok(FlagArgument::Doubles(argument(name, object, &REAL)?))
+    } else if typed::<f32>(object).is_some() {
+        Ok(FlagArgument::Singles(argument(name, object, &REAL)?))
+    } else if typed::<bool>(object).is_some() {
+        Ok(FlagArgument::Booleans(argument(name, object, &FLAG)?))
+    } else {
+        Ok(FlagArgument::Doubles(argument(name, object, &REAL)?))
+    }
+}
+
+impl<'py> FlagArgument<'py> {
+    /// As [`Argument::read`]; numbers are converted at once.
+    pub(crate) fn read(self, hold: bool) -> PyResult<Flags<'py>> {
+        match self {
+            Self::Booleans(flags) => Ok(Flags::Borrowed(flags.read(hold)?)),
+            Self::Singles(numbers) => converted(numbers, hold),
+            Self::Doubles(numbers) => converted(numbers, hold),
+        }
+    }
+}
+
+fn converted<T: FromArray + Float>(numbers: Argument<'_, T>, hold: bool) -> PyResult<Flags<'_>> {
+    let name = numbers.name;
+    let numbers = numbers.read(hold)?;
+    let mut flags = Scratch::take(numbers.slice().len())?;
+    flags_from_numbers(name, numbers.slice(), flags.slice_mut()).map_err(to_py)?;
+    Ok(Flags::Converted(flags, numbers.shape().to_vec()))
+}
+
+/// Flags as booleans.
+pub(crate) enum Flags<'py> {
+    Borrowed(Input<'py, bool>),
+    Converted(Scratch, Vec<usize>),
+}
+
+impl<'py> Flags<'py> {
+    pub(crate) fn shape(&self) -> &[usize] {
+        match self {
+            Self::Borrowed(array) => array.shape(),
+            Self::Converted(_, shape) => shape,
+        }
+    }
+
+    pub(crate) fn slice(&self) -> &[bool] {
+        match self {
+            Self::Borrowed(array) => array.slice(),
+            Self::Converted(flags, _) => flags.slice(),
+        }
+    }
+
+    /// Changes what is borrowed.
+    pub(crate) fn map(self, change: impl FnOnce(Input<'py, bool>) -> Input<'py, bool>) -> Self {
+        match self {
+            Self::Borrowed(flags) => Self::Borrowed(change(flags)),
+            converted @ Self::Converted(..) => converted,
+        }
+    }
+}
+
+/// A caller's array to be written in place: exactly dtype `T`, C-contiguous, writeable.
+pub(crate) fn output<'py, T: Kind>(
+    argument: &str,
+    object: &Bound<'py, PyAny>,
+) -> PyResult<PyReadwriteArrayDyn<'py, T>> {
+    // Built only when something is wrong: naming a dtype costs more than a step.
+    let dtype = || text_of(numpy::dtype::<T>(object.py()).as_any(), "str");
+    let wanted = || format!("a writeable C-contiguous array of {}", dtype());
+    let fix = "allocate it with np.empty of that dtype";
+    let Some(array) = typed::<T>(object) else {
+        let got = object.cast::<PyUntypedArray>().map(dtype_of);
+        return Err(type_error(argument, &wanted(), &got.unwrap_or_else(|_| object.get_type().to_string()), fix));
+    };
+    let mut array = array.try_readwrite().map_err(|error| value_error(argument, &wanted(), &error.to_string(), fix))?;
+    if !array.is_c_contiguous() || array.as_slice_mut().is_err() {
+        return Err(value_error(argument, &wanted(), "one that is strided, transposed or misaligned", fix));
+    }
+    Ok(array)
+}
+
+/// The elements of an [`output`] array.
+pub(crate) fn out_slice<'a, T: Element>(array: &'a mut PyReadwriteArrayDyn<'_, T>) -> &'a mut [T] {
+    array.as_slice_mut().unwrap_or(&mut [])
+}

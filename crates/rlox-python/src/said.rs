@@ -1,0 +1,116 @@
+//! What a policy said - actions, log-probabilities, values - as arguments of calls.
+
+use pyo3::prelude::*;
+use rlox_core::{Actions, PolicySaid};
+
+use crate::argument::{Argument, INTEGER, Input, REAL, argument, expect_shape};
+use crate::rollout::RolloutBuffer;
+
+/// Actions whose Python code has run.
+pub(crate) enum ActionArgument<'py> {
+    Discrete(Argument<'py, i64>),
+    Continuous(Argument<'py, f32>),
+}
+
+impl<'py> ActionArgument<'py> {
+    /// Takes integers where `discrete`, real numbers where not. May run Python code.
+    pub(crate) fn new(object: &Bound<'py, PyAny>, discrete: bool) -> PyResult<Self> {
+        Ok(if discrete {
+            Self::Discrete(argument("actions", object, &INTEGER)?)
+        } else {
+            Self::Continuous(argument("actions", object, &REAL)?)
+        })
+    }
+
+    /// The length of the first axis.
+    pub(crate) fn rows(&self) -> usize {
+        match self {
+            Self::Discrete(actions) => actions.rows(),
+            Self::Continuous(actions) => actions.rows(),
+        }
+    }
+
+    /// The actions, of shape `[rows, *shape]`; see [`Argument::read`].
+    pub(crate) fn read(self, hold: bool, rows: usize, shape: &[usize]) -> PyResult<ActionInput<'py>> {
+        let actions = match self {
+            Self::Discrete(actions) => ActionInput::Discrete(actions.read(hold)?),
+            Self::Continuous(actions) => ActionInput::Continuous(actions.read(hold)?),
+        };
+        let got = match &actions {
+            ActionInput::Discrete(array) => array.shape(),
+            ActionInput::Continuous(array) => array.shape(),
+        };
+        expect_shape("actions", got, rows, shape)?;
+        Ok(actions)
+    }
+}
+
+/// Actions as the core wants them.
+pub(crate) enum ActionInput<'py> {
+    Discrete(Input<'py, i64>),
+    Continuous(Input<'py, f32>),
+}
+
+impl ActionInput<'_> {
+    pub(crate) fn get(&self) -> Actions<'_> {
+        match self {
+            Self::Discrete(array) => Actions::Discrete(array.slice()),
+            Self::Continuous(array) => Actions::Continuous(array.slice()),
+        }
+    }
+
+    fn apart_from(self, buffer: &RolloutBuffer) -> Self {
+        match self {
+            Self::Discrete(array) => Self::Discrete(buffer.apart(array)),
+            Self::Continuous(array) => Self::Continuous(buffer.apart(array)),
+        }
+    }
+}
+
+/// What a policy said, whose Python code has run.
+pub(crate) struct SaidArgument<'py> {
+    actions: ActionArgument<'py>,
+    log_probs: Argument<'py, f32>,
+    values: Argument<'py, f32>,
+}
+
+impl<'py> SaidArgument<'py> {
+    pub(crate) fn new(
+        actions: &Bound<'py, PyAny>,
+        log_probs: &Bound<'py, PyAny>,
+        values: &Bound<'py, PyAny>,
+        discrete: bool,
+    ) -> PyResult<Self> {
+        let actions = ActionArgument::new(actions, discrete)?;
+        let (log_probs, values) = (argument("log_probs", log_probs, &REAL)?, argument("values", values, &REAL)?);
+        Ok(Self { actions, log_probs, values })
+    }
+
+    /// What is to be stored in `buffer`.
+    pub(crate) fn read(
+        self,
+        buffer: &RolloutBuffer,
+        num_envs: usize,
+        action_shape: &[usize],
+    ) -> PyResult<SaidInput<'py>> {
+        let actions = self.actions.read(false, num_envs, action_shape)?.apart_from(buffer);
+        let log_probs = buffer.apart(self.log_probs.read(false)?);
+        let values = buffer.apart(self.values.read(false)?);
+        expect_shape("log_probs", log_probs.shape(), num_envs, &[])?;
+        expect_shape("values", values.shape(), num_envs, &[])?;
+        Ok(SaidInput { actions, log_probs, values })
+    }
+}
+
+/// What a policy said, as the core wants it.
+pub(crate) struct SaidInput<'py> {
+    actions: ActionInput<'py>,
+    log_probs: Input<'py, f32>,
+    values: Input<'py, f32>,
+}
+
+impl SaidInput<'_> {
+    pub(crate) fn get(&self) -> PolicySaid<'_> {
+        PolicySaid { actions: self.actions.get(), log_probs: self.log_probs.slice(), values: self.values.slice() }
+    }
+}

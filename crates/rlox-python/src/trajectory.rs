@@ -1,0 +1,150 @@
+//! What kernels over trajectories share: one layout, ends of episodes, the value behind the last step.
+
+use num_traits::AsPrimitive;
+use numpy::Element;
+use pyo3::prelude::*;
+use pyo3::types::PyFloat;
+use rlox_core::{Ends, Float};
+
+use crate::argument::{Argument, FlagArgument, Flags, Input, REAL, argument, flag_argument};
+use crate::array::FromArray;
+use crate::error::{type_error, value_error};
+
+/// Two results.
+pub(crate) type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// `dones`, or `terminated` and `truncated`, whose Python code has run.
+pub(crate) struct EndsArgument<'py> {
+    terminated: FlagArgument<'py>,
+    truncated: Option<FlagArgument<'py>>,
+}
+
+impl<'py> EndsArgument<'py> {
+    pub(crate) fn new(
+        dones: Option<&Bound<'py, PyAny>>,
+        terminated: Option<&Bound<'py, PyAny>>,
+        truncated: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Self> {
+        match (dones, terminated, truncated) {
+            (None, Some(terminated), truncated) => Ok(Self {
+                terminated: flag_argument("terminated", terminated)?,
+                truncated: truncated.map(|flags| flag_argument("truncated", flags)).transpose()?,
+            }),
+            (Some(dones), None, None) => Ok(Self { terminated: flag_argument("dones", dones)?, truncated: None }),
+            (dones, _, _) => {
+                let got = if dones.is_some() { "both" } else { "neither" };
+                let fix = "pass None as dones beside terminated= and truncated=";
+                Err(type_error("dones", "either dones, or terminated (and truncated)", got, fix))
+            }
+        }
+    }
+
+    pub(crate) fn read(self, hold: bool) -> PyResult<EndFlags<'py>> {
+        let truncated = self.truncated.map(|flags| flags.read(hold)).transpose()?;
+        Ok(EndFlags { terminated: self.terminated.read(hold)?, truncated })
+    }
+}
+
+pub(crate) struct EndFlags<'py> {
+    terminated: Flags<'py>,
+    truncated: Option<Flags<'py>>,
+}
+
+/// One number, or one per environment.
+pub(crate) enum LastValue<'py, T> {
+    One(&'static str, T),
+    Each(Argument<'py, T>),
+}
+
+impl<'py, T: FromArray + Float> LastValue<'py, T>
+where
+    f64: AsPrimitive<T>,
+{
+    pub(crate) fn new(name: &'static str, object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        if let Ok(float) = object.cast::<PyFloat>() {
+            return Ok(Self::One(name, float.value().as_()));
+        }
+        Ok(Self::Each(argument(name, object, &REAL)?))
+    }
+}
+
+/// The shape of the rewards, which the other arrays share.
+#[derive(Clone, Copy)]
+pub(crate) struct Layout<'a> {
+    pub(crate) shape: &'a [usize],
+    /// None for one trajectory.
+    pub(crate) num_envs: Option<usize>,
+}
+
+impl<'a> Layout<'a> {
+    pub(crate) fn of(shape: &'a [usize]) -> PyResult<Self> {
+        let num_envs = match shape {
+            [_] => None,
+            [_, num_envs] => Some(*num_envs),
+            _ => return Err(value_error("rewards", "shape (T,) or (T, N)", &format!("{shape:?}"), "reshape it")),
+        };
+        Ok(Self { shape, num_envs })
+    }
+
+    pub(crate) fn same(&self, name: &str, got: &[usize]) -> PyResult<()> {
+        if got == self.shape {
+            return Ok(());
+        }
+        let expected = format!("the shape of rewards, {:?}", self.shape);
+        Err(value_error(name, &expected, &format!("{got:?}"), "pass arrays of one shape"))
+    }
+
+    /// The elements of an argument that has this shape.
+    pub(crate) fn read<'py, T: FromArray>(&self, argument: Argument<'py, T>, hold: bool) -> PyResult<Input<'py, T>> {
+        let name = argument.name();
+        let input = argument.read(hold)?;
+        self.same(name, input.shape())?;
+        Ok(input)
+    }
+
+    pub(crate) fn ends<'b, T: Element + 'static>(
+        &self,
+        flags: &'b EndFlags<'_>,
+        final_values: Option<&'b Input<'_, T>>,
+    ) -> PyResult<Ends<'b, T>> {
+        self.same("dones/terminated", flags.terminated.shape())?;
+        if let Some(truncated) = &flags.truncated {
+            self.same("truncated", truncated.shape())?;
+        }
+        Ok(Ends {
+            terminated: flags.terminated.slice(),
+            truncated: flags.truncated.as_ref().map(Flags::slice),
+            final_values: final_values.map(Input::slice),
+        })
+    }
+
+    /// The values behind the last step: one number, or one per environment.
+    pub(crate) fn last<'py, T: FromArray>(&self, last: LastValue<'py, T>, hold: bool) -> PyResult<Last<'py, T>> {
+        let (name, last) = match last {
+            LastValue::One(_, number) if self.num_envs.is_none() => return Ok(Last::One([number])),
+            LastValue::One(name, number) => (name, Input::Own(vec![number], Vec::new())),
+            LastValue::Each(argument) => (argument.name(), argument.read(hold)?),
+        };
+        let fits = self.num_envs.map_or(last.slice().len() == 1, |n| last.shape() == [n]);
+        if fits {
+            return Ok(Last::Each(last));
+        }
+        let expected = self.num_envs.map_or_else(|| "one number".into(), |n| format!("shape ({n},)"));
+        let got = format!("shape {:?}", last.shape());
+        Err(value_error(name, &expected, &got, "pass V of the state after the last step"))
+    }
+}
+
+pub(crate) enum Last<'py, T: Element> {
+    One([T; 1]),
+    Each(Input<'py, T>),
+}
+
+impl<T: Element + 'static> Last<'_, T> {
+    pub(crate) fn slice(&self) -> &[T] {
+        match self {
+            Self::One(number) => number,
+            Self::Each(input) => input.slice(),
+        }
+    }
+}

@@ -1,0 +1,293 @@
+"""Advantage actor-critic (Mnih et al. 2016) in PyTorch, synchronous, from settings to loss.
+
+An iteration collects `n_steps` steps from each of `num_envs` environments into a buffer that torch
+shares with Rust, estimates advantages (GAE), and takes one gradient step on all of them.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rlox import finite, learner, networks, policies, settings, spaces, torch_state
+from rlox.adam import Adam
+from rlox.observations import as_batch
+from rlox.optimizer import VectorOptimizer, clip_norm_
+from rlox.rmsprop import RMSprop
+from rlox.rollout import RolloutEnv, make_buffer
+
+
+@dataclass(frozen=True)
+class A2CConfig:
+    """Settings of A2C. The defaults are Stable-Baselines3's."""
+
+    num_envs: int = 1  # environments stepped together
+    n_steps: int = 5  # steps from each environment in an iteration
+    gamma: float = 0.99  # discount
+    gae_lambda: float = 1.0  # from one-step advantages (0) to Monte Carlo (1)
+    learning_rate: float = 7e-4  # of the optimiser
+    lr_schedule: Literal["constant", "linear"] = "constant"  # "linear": to 0 over the run
+    optimizer: Literal["rmsprop", "rmsprop_tf", "adam"] = "rmsprop"  # "rmsprop_tf": TensorFlow's
+    optimizer_eps: float = 1e-5  # what keeps the optimiser's divisor above 0
+    normalize_advantage: bool = False  # to mean 0 and standard deviation 1 in each iteration
+    ent_coef: float = 0.0  # weight of the entropy bonus
+    vf_coef: float = 0.5  # weight of the value loss
+    max_grad_norm: float = 0.5  # the gradient of all parameters together is cut to this norm
+    normalize_obs: bool = False  # by running mean and variance, clipped to [-10, 10]
+    normalize_reward: bool = False  # by the discounted return's standard deviation, clipped alike
+    use_sde: bool = False  # state-dependent exploration (gSDE), for Box actions
+    sde_sample_freq: int = -1  # steps until a new noise matrix; -1: once in an iteration
+    full_std: bool = True  # gSDE: a deviation for each hidden unit and action, not only each unit
+    log_std_init: float = 0.0  # initial logarithm of the standard deviation, for Box actions
+    ortho_init: bool = True  # orthogonal initial weights
+    net_arch: tuple[int, ...] = (64, 64)  # hidden layers of the actor, and of the critic
+    activation: str = "tanh"  # or "relu", "elu", "gelu", "silu"
+    device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
+
+    def __post_init__(self) -> None:
+        weights = ("learning_rate", "optimizer_eps", "ent_coef", "vf_coef", "max_grad_norm")
+        check = partial(settings.settle, self)
+        check(settings.whole, ("num_envs", "n_steps"), 1)
+        check(settings.whole, ("sde_sample_freq",), 1, -1)
+        check(settings.whole_numbers, ("net_arch",))
+        check(settings.number, ("gamma", "gae_lambda"), 0, 1)
+        check(settings.number, weights, 0, 1e30)
+        check(settings.number, ("log_std_init",), -50, 50)
+        check(settings.flag, settings.flags_of(self))
+        check(settings.text, ("lr_schedule",), ("constant", "linear"))
+        check(settings.text, ("optimizer",), ("rmsprop", "rmsprop_tf", "adam"))
+        check(settings.text, ("activation",), tuple(networks.ACTIVATIONS))
+        check(settings.text, ("device",))
+
+    def make_optimizer(self, module: torch.nn.Module) -> VectorOptimizer:
+        """The optimiser that is asked for, over all parameters of a module."""
+        if self.optimizer == "adam":
+            return Adam(module, eps=self.optimizer_eps)
+        tf_like = self.optimizer == "rmsprop_tf"
+        return RMSprop(module, eps=self.optimizer_eps, tf_like=tf_like)
+
+
+class Batch(NamedTuple):
+    """Steps to learn from, B rows of what was collected."""
+
+    obs: Tensor  # (B, *obs_shape) float32, normalised
+    actions: Tensor  # (B, *action_shape) int64 or float32, as the policy said them
+    advantages: Tensor  # (B,) float32
+    returns: Tensor  # (B,) float32, advantages + values
+
+
+def a2c_loss(
+    policy: policies.ActorCritic, batch: Batch, config: A2CConfig
+) -> tuple[Tensor, Tensor]:
+    """The policy gradient's loss with the value loss and the entropy bonus.
+
+    Returns:
+        The loss (); policy, value, entropy and whole loss (4,). Only the first has a gradient.
+    """
+    _, log_probs, entropy = policy.get_action_and_logprob(batch.obs, action=batch.actions)
+    values = policy.get_value(batch.obs)
+
+    advantages = batch.advantages
+    if config.normalize_advantage and len(advantages) > 1:
+        std, mean = torch.std_mean(advantages)
+        advantages = (advantages - mean) / (std + 1e-8)
+    policy_loss = -(advantages * log_probs).mean()
+    value_loss = F.mse_loss(values, batch.returns)
+    entropy_loss = -entropy.mean()
+
+    loss = policy_loss + config.vf_coef * value_loss
+    if config.ent_coef != 0:  # else its gradient would be computed only to be multiplied by 0
+        loss = loss + config.ent_coef * entropy_loss
+    return loss, torch.stack((policy_loss, value_loss, entropy_loss, loss)).detach()
+
+
+class A2C:
+    """The learner: environments, policy, optimiser, and the loop over them.
+
+    Args:
+        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
+        config: Settings; `num_envs` must be the environments'.
+        seed: Decides everything random: initial weights, environments, actions.
+        policy: A torch module that does what `rlox.policies.ActorCritic` says, or a function from
+            the observation and action space to one (called under our seed); None: the built-in MLP.
+
+    Raises:
+        ValueError, TypeError: Spaces, policy and config that do not fit together.
+
+    >>> from rlox import make_vec
+    >>> learner = A2C(make_vec("CartPole-v1", 8), A2CConfig(num_envs=8), seed=1)
+    >>> metrics = learner.iterate()
+    >>> metrics["time/total_timesteps"], sorted(metrics)[:2]
+    (40, ['rollout/ep_len_mean', 'rollout/ep_rew_mean'])
+    """
+
+    algorithm = "a2c"
+    backend = "torch"
+
+    def __init__(
+        self, env: RolloutEnv, config: A2CConfig, seed: int, policy: policies.PolicyLike = None
+    ) -> None:
+        self.env, self.config = env, config
+        if env.num_envs != config.num_envs:
+            raise ValueError(f"num_envs: expected {env.num_envs}, got {config.num_envs}; set it so")
+        observes, acts = env.single_observation_space, env.single_action_space
+        init, *own = np.random.SeedSequence(settings.whole("seed", seed, 0)).spawn(4)
+        # A base seed for each reset of all, seeds for torch in each iteration, for each sample.
+        names = ("resets", "iterations", "predictions")
+        self.streams = {n: np.random.default_rng(s) for n, s in zip(names, own, strict=True)}
+        self.device = torch_state.find_device(config.device)
+        self.generator = torch.Generator(self.device)
+        shape = {name: getattr(config, name) for name in policies.SHAPE_SETTINGS}
+        with torch_state.initialising(init, self.device):
+            made: Any = policies.make_policy(policy, observes, acts, shape)  # an ActorCritic
+        self.policy = torch_state.place(made, self.generator)
+        # A small network is fastest on one thread; the others would only wait for each other.
+        small = sum(p.numel() for p in self.policy.parameters()) < 50_000
+        self.threads = 1 if small and self.device.type == "cpu" else None
+        self.optimizer = config.make_optimizer(self.policy)
+        self.buffer = make_buffer(env, config.n_steps)
+        self.obs = torch.from_numpy(self.buffer.obs)
+        fields = (torch.from_numpy(getattr(self.buffer, name)) for name in Batch._fields)
+        self.rows = Batch(*(field.flatten(0, 1) for field in fields))
+        self.normalizer = learner.make_normalizer(config, observes)
+        self.episodes = learner.EpisodeStatistics()
+        self.timesteps = self.updates = 0
+        self.started = self.stopping = False
+
+    def iterate(self, progress: float = 0.0) -> dict[str, float]:
+        """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
+        config, left = self.config, {"constant": 1.0, "linear": 1.0 - progress}
+        learning_rate = config.learning_rate * left[config.lr_schedule]
+        ours, others = (int(seed) for seed in self.streams["iterations"].integers(2**63, size=2))
+        self.generator.manual_seed(ours)
+        with torch_state.own(self.policy, others, self.device, self.threads):
+            with torch_state.evaluating(self.policy):
+                full = self.collect()
+            metrics = self.update(learning_rate) if full else {}
+        self.episodes.drain(self.env)
+        if not metrics:
+            return {}
+        self.timesteps += self.buffer.n_transitions
+        return {
+            "rollout/ep_rew_mean": self.episodes.mean_return,
+            "rollout/ep_len_mean": self.episodes.mean_length,
+            "time/total_timesteps": self.timesteps,
+            **metrics,
+        }
+
+    @torch.no_grad()
+    def collect(self) -> bool:
+        """Fills the buffer; False if `stopping` was set meanwhile."""
+        env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
+        act, made = policies.acting(policy), self.timesteps // config.num_envs
+        seed = None
+        if not self.started:
+            env.drain_episodes()  # those are not ours
+            seed = int(self.streams["resets"].integers(2**31))
+        env.begin_rollout(buffer, self.normalizer, seed)
+        self.started = True
+        resets_noise, freq = hasattr(policy, "reset_noise"), config.sde_sample_freq
+        for t in range(config.n_steps):
+            if resets_noise and (t == 0 or (freq > 0 and t % freq == 0)):
+                policy.reset_noise(config.num_envs)
+            said = list[npt.NDArray[Any]]()
+            try:
+                said += (x.numpy(force=True) for x in act(self.obs[t].to(self.device)))
+                actions, log_probs, values = said
+                env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
+            except ValueError:
+                # NaN from the policy is refused by what meets it first; here it gets its name.
+                finite.refuse_nan_policy(said, torch_state.module_arrays(policy), made + t)
+                raise
+            if self.stopping:
+                return False
+        # Where an episode was cut, what would have followed is worth the value of its last state.
+        final_values = self.values(buffer.final_obs) if len(buffer.final_index) else None
+        last_values = self.values(buffer.last_obs)
+        finite.refuse_nan_rollout(buffer, last_values, final_values, made)
+        buffer.finish(last_values, config.gamma, config.gae_lambda, final_values)
+        return buffer.n_transitions > 0 or self.collect()  # again if all that happened was resets
+
+    def values(self, obs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """The policy's values of normalised observations, (n,)."""
+        values: Tensor = self.policy.get_value(torch.from_numpy(obs).to(self.device))
+        return values.numpy(force=True)
+
+    def update(self, learning_rate: float) -> dict[str, float]:
+        """One gradient step on the rollout.
+
+        Raises:
+            FloatingPointError: A loss or the gradient is NaN or infinite; nothing has moved then.
+        """
+        config, policy = self.config, self.policy
+        rows = Batch(*(x.to(self.device) for x in self.rows))
+        if self.buffer.n_transitions < len(rows.obs):  # in the others, environments only reset
+            rows = Batch(*(x[torch.from_numpy(self.buffer.valid).flatten()] for x in rows))
+        loss, parts = a2c_loss(policy, rows, config)
+        gradient = self.optimizer.gradient(loss)
+        norm = clip_norm_(gradient, config.max_grad_norm)
+        names = ("policy_loss", "value_loss", "entropy_loss", "loss")
+        losses = dict(zip(names, parts.tolist(), strict=True))
+        finite.refuse_spoiled({**losses, "gradient": norm.item()}, self.timesteps)
+        self.optimizer.step(gradient, learning_rate)
+        self.updates += 1
+        said = (x.numpy(force=True) for x in (rows.returns - rows.advantages, rows.returns))
+        metrics = {f"train/{name}": value for name, value in losses.items()} | {
+            "train/explained_variance": learner.explained_variance(*said),
+            "train/learning_rate": learning_rate,
+            "train/n_updates": self.updates,
+        }
+        if hasattr(policy, "log_std"):
+            metrics["train/std"] = policy.log_std.detach().exp().mean().item()
+        return metrics
+
+    def predict(
+        self, obs: npt.ArrayLike, deterministic: bool = True, stream: learner.Stream | None = None
+    ) -> npt.NDArray[Any]:
+        """Actions for raw observations, greedy ones or samples; see `Learner`."""
+        observes, acts = self.env.single_observation_space, self.env.single_action_space
+        rows, single = as_batch(obs, observes.shape or (), self.normalizer)
+        tensor = torch.from_numpy(rows).to(self.device)
+        with torch.no_grad(), torch_state.evaluating(self.policy, self.threads):
+            if deterministic:
+                said = policies.greedy(self.policy, tensor)
+            else:
+                seed = int((stream or self.streams["predictions"]).integers(2**63))
+                self.generator.manual_seed(seed)
+                with torch_state.own_generator(seed, self.device):
+                    said = self.policy.get_action_and_logprob(tensor)[0]
+        sent = spaces.sent_actions(acts, said.numpy(force=True), len(rows))
+        return sent[0] if single else sent
+
+    def state(self) -> learner.LearnerState:
+        """A copy of all that is needed to go on; see `Learner`."""
+        if self.started:  # else the episodes that ended are not ours
+            self.episodes.drain(self.env)
+        counts = {"timesteps": self.timesteps, "updates": self.updates}
+        return learner.LearnerState(
+            networks=torch_state.module_arrays(self.policy),
+            optimizer=self.optimizer.state(),
+            normalizer={} if self.normalizer is None else dict(self.normalizer.state()),
+            environment=learner.environment_state(self.env) if self.started else {},
+            counters={**counts, "episodes": self.episodes.state()},
+            streams={name: learner.stream_state(s) for name, s in self.streams.items()},
+        )
+
+    def load_state(self, state: learner.LearnerState) -> None:
+        """Goes back to a state, whole or not at all; foreign environments start new episodes."""
+        streams = learner.streams_from_states(state.streams, self.streams)
+        counts, episodes = learner.counts_from_state(state.counters, ("timesteps", "updates"))
+        tensors = torch_state.module_tensors(self.policy, state.networks)
+        observes = self.env.single_observation_space
+        normalizer = learner.make_normalizer(self.config, observes, state.normalizer)
+        self.optimizer.check_state(state.optimizer)
+        self.started = learner.restore_environment(self.env, state.environment)
+        self.optimizer.load_state(state.optimizer)
+        self.policy.load_state_dict(tensors)
+        self.normalizer, self.streams, self.episodes = normalizer, streams, episodes
+        self.timesteps, self.updates = counts

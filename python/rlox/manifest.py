@@ -1,0 +1,102 @@
+"""What a trainer's checkpoint and run folder say about it, and whether that can be believed."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlox import spaces
+from rlox.checkpoint import MANIFEST, corrupt, expect_keys
+from rlox.logger import versions
+
+if TYPE_CHECKING:
+    from rlox.trainer import Trainer
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "algorithm": (str,),
+    "backend": (str,),
+    "env": (str, type(None)),
+    "env_kwargs": (dict,),
+    "own_policy": (bool,),
+    "seed": (int,),
+    "settings": (dict,),
+    "sources": (dict,),
+    "spaces": (dict,),
+    "run": (dict,),
+    "counters": (dict,),
+    "streams": (dict,),
+}
+
+
+def describe(trainer: "Trainer") -> dict[str, Any]:
+    """What JSON can hold of how a trainer was made: `config.json`, and part of the manifest."""
+    return {
+        "algorithm": trainer.algorithm,
+        "backend": trainer.learner.backend,
+        "env": trainer.env_id,
+        "env_kwargs": trainer.env_kwargs,
+        "own_policy": trainer.own_policy,
+        "seed": trainer.seed,
+        "settings": asdict(trainer.config),
+        "sources": trainer.sources,
+        "spaces": {
+            "observation": spaces.describe(trainer.env.single_observation_space),
+            "action": spaces.describe(trainer.env.single_action_space),
+        },
+        "versions": versions(),
+    }
+
+
+def expect_trainer(
+    path: Path, manifest: Mapping[str, Any], algorithm: str, config_type: type[Any]
+) -> None:
+    """A manifest has all that a trainer of this algorithm needs, each part of the right kind.
+
+    Raises:
+        rlox.CorruptFileError: It has not; the file and the section are named.
+        ValueError: It is another algorithm's.
+    """
+    file = path / MANIFEST
+    expect_keys(file, "manifest", manifest, _KINDS)
+    expect_saved("algorithm", manifest["algorithm"], algorithm, "load it with that trainer")
+    if manifest["env"] is not None and ":" in manifest["env"]:
+        raise corrupt(file, "manifest", f"{manifest['env']!r} as 'env': an id names no module")
+    if manifest["seed"] < 0:
+        raise corrupt(file, "manifest", f"{manifest['seed']} as 'seed'")
+    expect_keys(file, "spaces", manifest["spaces"], {"observation": (str,), "action": (str,)})
+    run = manifest["run"]
+    expect_keys(file, "run", run, {"start": (int,), "target": (int,)})
+    if not 0 <= run["start"] <= run["target"]:
+        raise corrupt(file, "run", f"a run from {run['start']} to {run['target']}")
+    names = {field.name for field in fields(config_type)}
+    for section in ("settings", "sources"):
+        if wrong := names ^ {*manifest[section]}:
+            there = "the unknown" if wrong & {*manifest[section]} else "no"
+            raise corrupt(file, section, f"{there} key {min(wrong)!r}")
+    try:
+        config_type(**manifest["settings"])
+    except (TypeError, ValueError) as error:
+        raise corrupt(file, "settings", f"a setting that is none ({error})") from error
+
+
+def expect_saved(what: str, saved: object, wanted: object, fix: str) -> None:
+    """A checkpoint is of what it is loaded into.
+
+    Raises:
+        ValueError: It is of something else.
+    """
+    if saved != wanted:
+        raise ValueError(f"path: expected {what} {wanted}, got a checkpoint of {saved}; {fix}")
+
+
+def expect_code(what: str, given: object, needed: bool) -> None:
+    """What a checkpoint cannot hold is given.
+
+    Raises:
+        ValueError: It is needed and it is not given.
+    """
+    if needed and given is None:
+        raise ValueError(
+            f"{what}: expected what the trainer was made with, as a checkpoint holds no code, got "
+            f"None; pass {what}="
+        )

@@ -1,0 +1,119 @@
+"""What optimisers of a whole module share: its parameters as one vector, and their state."""
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlox.learner import Arrays
+
+
+class VectorOptimizer:
+    """The trainable parameters of a module as one vector, with gradients to match.
+
+    The parameters become views of the vector: a step is then a few operations, not a few for each
+    parameter, which for small networks would cost as much as the network. A parameter that is given
+    other memory meanwhile (`module.to`) is taken in again.
+
+    `torch.optim` would do, but its first use imports torch's compiler, which takes seconds.
+
+    Args:
+        module: Its parameters have one dtype and one device.
+
+    Raises:
+        ValueError: Parameters of several dtypes or devices, or none.
+    """
+
+    kept: ClassVar[tuple[str, ...]]
+    """The attributes that hold a number for each parameter: vectors."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._parameters = list(self.named.values())
+        kinds = {(p.dtype, p.device) for p in self._parameters}
+        if len(kinds) != 1:
+            got = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds)) or "none"
+            raise ValueError(
+                f"policy: expected trainable parameters of one dtype on one device, got {got}; "
+                "convert them with module.to(...)"
+            )
+        self._join()
+        self.steps = 0
+
+    @torch.no_grad()
+    def _join(self) -> None:
+        self.vector = torch.cat([p.reshape(-1) for p in self._parameters])
+        for parameter, part in zip(self._parameters, self._parts(self.vector), strict=True):
+            parameter.data = part
+        self._addresses = [p.data_ptr() for p in self._parameters]
+
+    def _parts(self, vector: Tensor) -> list[Tensor]:
+        """A vector's parts in the shapes of the parameters."""
+        parts = vector.split([p.numel() for p in self._parameters])
+        return [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """The gradient of a loss with respect to all parameters; 0 where it has none."""
+        grads = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+        return torch.cat([grad.reshape(-1) for grad in grads])
+
+    @torch.no_grad()
+    def step(self, gradient: Tensor, learning_rate: float) -> None:
+        """Moves the parameters."""
+        if [p.data_ptr() for p in self._parameters] != self._addresses:
+            self._join()
+        self.steps += 1
+        self._move(gradient, learning_rate)
+
+    def _move(self, gradient: Tensor, learning_rate: float) -> None:
+        """Changes `vector`, and what is kept."""
+        raise NotImplementedError
+
+    def state(self) -> Arrays:
+        """Copies of what is kept: "steps", and "exp_avg.actor.0.weight" and so on by parameter."""
+        arrays: Arrays = {"steps": np.array(self.steps)}
+        for kind in self.kept:
+            for name, part in zip(self.named, self._parts(getattr(self, kind)), strict=True):
+                arrays[f"{kind}.{name}"] = np.array(part.numpy(force=True))
+        return arrays
+
+    def check_state(self, arrays: Arrays) -> None:
+        """Refuses what `load_state` cannot go back to.
+
+        Raises:
+            ValueError: It is the state of other parameters.
+        """
+        about = (
+            {name: (a.shape, a.dtype) for name, a in x.items()} for x in (self.state(), arrays)
+        )
+        expected, got = about
+        if got != expected:
+            names = sorted(
+                name for name in {*got, *expected} if got.get(name) != expected.get(name)
+            )
+            raise ValueError(
+                f"optimizer: expected the state of these parameters, got others, first {names[0]}; "
+                "make the same policy"
+            )
+        if arrays["steps"] < 0:
+            raise ValueError(f"optimizer: expected a count of steps, got {arrays['steps']}")
+
+    def load_state(self, arrays: Arrays) -> None:
+        """Goes back to what `state` gave.
+
+        Raises:
+            ValueError: It is the state of other parameters; nothing has changed then.
+        """
+        self.check_state(arrays)
+        self.steps = int(arrays["steps"])
+        for kind in self.kept:
+            for name, part in zip(self.named, self._parts(getattr(self, kind)), strict=True):
+                part.copy_(torch.from_numpy(np.array(arrays[f"{kind}.{name}"])))
+
+
+def clip_norm_(gradient: Tensor, max_norm: float) -> Tensor:
+    """Shortens a gradient, in place, to a norm of at most `max_norm`; returns the norm it had."""
+    norm: Tensor = gradient.norm()
+    gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
+    return norm

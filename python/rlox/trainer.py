@@ -1,0 +1,350 @@
+"""`Trainer`: what surrounds an algorithm, from the environment's id to the checkpoint."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import gymnasium as gym
+import numpy.typing as npt
+from gymnasium.vector import VectorEnv
+
+from rlox._rlox import ClosedError, CorruptFileError
+from rlox.callbacks import Callback, ProgressBar, as_callbacks
+from rlox.checkpoint import read_checkpoint, write_checkpoint
+from rlox.evaluation import EvaluationResult, SeededPredictor, evaluate, evaluation_seed
+from rlox.interrupt import stop_on_interrupt
+from rlox.learner import MEMBERS, Learner, LearnerState
+from rlox.logger import RunFolder, expect_root
+from rlox.manifest import describe, expect_code, expect_saved, expect_trainer
+from rlox.policies import SHAPE_SETTINGS, PolicyLike
+from rlox.presets import preset
+from rlox.settings import chosen_seed, json_keywords, refuse_unknown, resolve, whole
+from rlox.vector import make_vec
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+EnvLike = str | VectorEnv[Any, Any, Any] | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]
+
+
+class TrainResult(TypedDict):
+    """What `train` returns."""
+
+    mean_reward: float  # mean return of the last 100 finished episodes; NaN before the first
+    mean_length: float  # their mean number of steps
+    episodes: int  # finished so far
+    timesteps: int  # made so far, all environments and all calls of `train` together
+    sps: float  # steps per second of this call, updates included
+    seconds: float  # how long this call took
+    interrupted: bool  # Ctrl-C or `stop` ended it before all steps were made; `train()` goes on
+    run_dir: str | None  # the run folder, where there is one
+
+
+class Trainer:
+    """What the trainers of all algorithms do; `rlox.trainers.PPOTrainer` describes the arguments.
+
+    As a context manager it is closed at the end.
+    """
+
+    learner_type: Callable[..., Learner]
+    config_type: type[Any]
+    algorithm: str
+
+    def __init__(
+        self,
+        env: EnvLike,
+        seed: int | None = None,
+        *,
+        policy: PolicyLike = None,
+        env_kwargs: dict[str, Any] | None = None,
+        runs_dir: str | os.PathLike[str] | None = "runs",
+        **settings: Any,
+    ) -> None:
+        defaults = {field.name: field.default for field in fields(self.config_type)}
+        own = ("env", "seed", "policy", "env_kwargs", "runs_dir")
+        refuse_unknown(settings, (*defaults, *own), type(self).__name__)
+        self.env_id: str | None = None
+        self.env_name: str = getattr(env, "__name__", type(env).__name__)
+        if isinstance(env, str):
+            name = env.removeprefix("rlox:").removeprefix("rlox/")
+            # Without the module that registers it: a checkpoint shall not say what to import.
+            self.env_id = self.env_name = name.rpartition(":")[2]
+        if isinstance(env, VectorEnv):
+            settings.setdefault("num_envs", env.num_envs)
+        tuned = preset(self.algorithm, self.env_id or "")
+        shape = () if policy is None else SHAPE_SETTINGS
+        resolved, self.sources = resolve(defaults, tuned, settings, without=shape)
+        config = self.config_type(**resolved)
+        self.seed = chosen_seed(seed)
+        keywords = {} if env_kwargs is None else env_kwargs
+        self.env_kwargs = json_keywords("env_kwargs", keywords, ("env", "num_envs", "seed"))
+        self.own_policy = policy is not None
+        self._env, self._env_kwargs = env, dict(keywords)
+        self._runs_dir, self._closed = expect_root(runs_dir), False
+        self.env = make_vec(env, config.num_envs, **self._env_kwargs)
+        try:
+            self.learner = self.learner_type(self.env, config, self.seed, policy)
+        except BaseException:
+            self.close()
+            raise
+        self.run: RunFolder | None = None
+        self.start_timesteps = self.target_timesteps = 0
+
+    @property
+    def config(self) -> Any:
+        """All settings, resolved; `sources` says where each comes from."""
+        return self.learner.config
+
+    @property
+    def timesteps(self) -> int:
+        """Steps learned from so far, all environments together."""
+        return self.learner.timesteps
+
+    def close(self) -> None:
+        """Frees the environments, unless they were given already made; closing twice is allowed.
+
+        What was learned stays: only `train` needs environments.
+        """
+        if not self._closed and not isinstance(self._env, VectorEnv | gym.Env):
+            self.env.close()
+        self._closed = True
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def train(
+        self,
+        total_timesteps: int | None = None,
+        *,
+        progress_bar: bool = False,
+        callbacks: Sequence[Callback | Callable[["Trainer", dict[str, float]], object]] = (),
+    ) -> TrainResult:
+        """Makes at least `total_timesteps` more steps, in whole iterations.
+
+        Schedules run over the steps of the call. Ctrl-C ends it after the current step, or update
+        of the weights, and what was learned is kept and saved; a second one raises
+        `KeyboardInterrupt` at once.
+
+        Args:
+            total_timesteps: Of all environments together. None goes on with a run that was
+                interrupted or loaded, to where it was to end.
+            progress_bar: Show one; needs the extra `rlox[progress]`.
+            callbacks: `rlox.callbacks.Callback` objects, or functions of (trainer, metrics).
+
+        Raises:
+            TypeError: `total_timesteps` is no number, or a callback is none.
+            ValueError: Fewer than 1 step, or None with nothing to go on with; what an environment
+                gives that is not finite, with the step and the environment.
+            FloatingPointError: NaN or infinity, with the tensor, the step and the environment.
+            ModuleNotFoundError: The progress bar needs rich.
+            OSError: The run folder cannot be written.
+            rlox.ClosedError: After `close`.
+        """
+        if self._closed:
+            raise ClosedError("trainer: expected an open one, got a closed one; make another")
+        called = as_callbacks(callbacks)
+        if progress_bar:
+            called.append(ProgressBar())
+        self._plan(total_timesteps)
+        if self.run is None and self._runs_dir is not None:
+            self.run = RunFolder.make(self._runs_dir, self.env_name, self.algorithm, self.seed)
+            self.run.write("config.json", describe(self))
+        first, began = self.timesteps, time.perf_counter()
+        self.learner.stopping = False
+        with stop_on_interrupt(self.stop), ExitStack() as ends:
+            for callback in called:
+                callback.on_train_start(self)
+                ends.callback(callback.on_train_end, self)
+            self._iterate(called, began)
+            seconds = time.perf_counter() - began
+            episodes = self.learner.episodes
+            result: TrainResult = {
+                "mean_reward": episodes.mean_return,
+                "mean_length": episodes.mean_length,
+                "episodes": episodes.count,
+                "timesteps": self.timesteps,
+                "sps": (self.timesteps - first) / seconds,
+                "seconds": seconds,
+                "interrupted": self.timesteps < self.target_timesteps,
+                "run_dir": None if self.run is None else str(self.run.path),
+            }
+            if self.run is not None:
+                self.save(self.run.path / "checkpoint")
+                self.run.write("summary.json", result)
+                self.run.plot(f"{self.algorithm} {self.env_name}, seed {self.seed}")
+        return result
+
+    def _plan(self, total_timesteps: int | None) -> None:
+        """Decides where the run ends."""
+        if total_timesteps is None:
+            if self.timesteps < self.target_timesteps:
+                return
+            raise ValueError(
+                "total_timesteps: expected an integer of at least 1, as there is no run to go on "
+                "with, got None; say how many steps to make"
+            )
+        steps = whole("total_timesteps", total_timesteps, 1, fix="say how many steps to make")
+        self.start_timesteps = self.timesteps
+        self.target_timesteps = self.timesteps + steps
+
+    def _iterate(self, callbacks: list[Callback], began: float) -> None:
+        first, iteration = self.timesteps, 0
+        planned = self.target_timesteps - self.start_timesteps
+        while self.timesteps < self.target_timesteps and not self.learner.stopping:
+            metrics = self.learner.iterate((self.timesteps - self.start_timesteps) / planned)
+            if not metrics:
+                return
+            iteration += 1
+            elapsed = time.perf_counter() - began
+            metrics["time/iterations"] = iteration
+            metrics["time/time_elapsed"] = elapsed
+            metrics["time/fps"] = (self.timesteps - first) / elapsed
+            if self.run is not None:
+                self.run.log(metrics)
+            for callback in callbacks:
+                callback.on_iteration(self, metrics)
+
+    def stop(self) -> None:
+        """Ends `train` after the current step; from a callback or another thread."""
+        self.learner.stopping = True
+
+    def evaluate(
+        self,
+        n_episodes: int = 30,
+        *,
+        seed: int | None = None,
+        deterministic: bool = True,
+        env: str | Callable[..., gym.Env[Any, Any]] | None = None,
+    ) -> EvaluationResult:
+        """Plays full episodes in Gymnasium's own environment, without learning anything.
+
+        Args:
+            n_episodes: At least 1.
+            seed: Of the episodes, and of the samples; None takes one that belongs to the trainer's.
+                The same seed and weights give the same result, and training goes on as without.
+            deterministic: Greedy actions rather than samples.
+            env: Another environment; None: the one trained on, by its id or the function given.
+
+        Raises:
+            ValueError: The trainer was given environments already made, so `env` is needed; what
+                `rlox.evaluation.evaluate` refuses.
+            TypeError: An argument of another kind; a policy of your own without `mode` cannot be
+                greedy.
+        """
+        chosen = env
+        if env is None:
+            chosen = self.env_id or (self._env if callable(self._env) else None)
+        if chosen is None:
+            raise ValueError(
+                "env: expected an id or a function, as the trainer was given environments already "
+                "made, got None; pass env="
+            )
+        seed = evaluation_seed(self.seed) if seed is None else chosen_seed(seed)
+        kwargs = self._env_kwargs if env is None else {}
+        policy = SeededPredictor(self.learner, seed)
+        return evaluate(
+            policy, chosen, n_episodes, seed=seed, deterministic=deterministic, env_kwargs=kwargs
+        )
+
+    def predict(self, obs: npt.ArrayLike, deterministic: bool = True) -> npt.NDArray[Any]:
+        """Actions as the environment takes them, for one observation or a batch.
+
+        Args:
+            obs: (*obs_shape) or (n, *obs_shape), raw: where training normalises observations, so
+                does this, with the statistics as they are.
+            deterministic: Greedy actions rather than samples.
+
+        Returns:
+            (*action_shape) or (n, *action_shape), in the action space.
+
+        Raises:
+            ValueError: Another shape, or numbers that are not finite.
+            TypeError: No array of real numbers; a policy of your own without `mode` cannot be
+                greedy.
+        """
+        return self.learner.predict(obs, deterministic)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a checkpoint, see `rlox.checkpoint`, from which `load` makes an equal trainer.
+
+        Raises:
+            FileExistsError: Something that is no checkpoint is at `path`.
+            OSError: It cannot be written; what was there stays.
+        """
+        state = self.learner.state()
+        manifest = {
+            **describe(self),
+            "run": {"start": self.start_timesteps, "target": self.target_timesteps},
+            "counters": state.counters,
+            "streams": state.streams,
+        }
+        write_checkpoint(path, manifest, {name: getattr(state, name) for name in MEMBERS})
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        env: EnvLike | None = None,
+        policy: PolicyLike = None,
+        device: str | None = None,
+        runs_dir: str | os.PathLike[str] | None = "runs",
+    ) -> "Self":
+        """The trainer that was saved: it predicts the same, and goes on learning from there.
+
+        Native environments go on in the middle of their episodes, so that the run is the one that
+        was not stopped; others start new episodes.
+
+        Args:
+            path: What `save` wrote.
+            env: Takes the place of the saved id and `env_kwargs`; needed where there was no id.
+            policy: Needed where the trainer was made with one.
+            device: Where the networks shall live; None: where they were.
+            runs_dir: As for the constructor.
+
+        Raises:
+            FileNotFoundError: Nothing is there.
+            rlox.CorruptFileError: It is damaged; the file and the section are named.
+            ValueError: It is another algorithm's, or does not fit the environment or policy.
+        """
+        checkpoint = read_checkpoint(path)
+        saved = checkpoint.manifest
+        expect_trainer(Path(path), saved, cls.algorithm, cls.config_type)
+        expect_code("env", env, saved["env"] is None)
+        expect_code("policy", policy, saved["own_policy"])
+        settings = saved["settings"] | ({} if device is None else {"device": device})
+        if policy is not None:
+            settings = {n: x for n, x in settings.items() if n not in SHAPE_SETTINGS}
+        made = cls(
+            saved["env"] if env is None else env,
+            saved["seed"],
+            policy=policy,
+            env_kwargs=saved["env_kwargs"] if env is None else None,
+            runs_dir=runs_dir,
+            **settings,
+        )
+        with ExitStack() as on_error:
+            on_error.callback(made.close)
+            about = describe(made)
+            expect_saved("backend", saved["backend"], about["backend"], "use that one")
+            for kind, space in about["spaces"].items():
+                expect_saved(f"{kind} space", saved["spaces"][kind], space, "pass the same env")
+            arrays = {name: checkpoint.members.get(name, {}) for name in MEMBERS}
+            state = LearnerState(**arrays, counters=saved["counters"], streams=saved["streams"])
+            try:
+                made.learner.load_state(state)
+            except ValueError as error:
+                # Only a policy of the caller's can be another one than that which was saved.
+                kind_of = CorruptFileError if policy is None else ValueError
+                raise kind_of(f"{path}, section {error}") from error
+            on_error.pop_all()
+        made.sources = saved["sources"]
+        made.start_timesteps, made.target_timesteps = saved["run"]["start"], saved["run"]["target"]
+        return made

@@ -1,0 +1,87 @@
+"""Every kind of action is learned by every algorithm, and what is sent is in the action space."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+
+from rlox.trainers import A2CTrainer, PPOTrainer
+from toy_envs import Answer
+
+# The score of ten steps that shows that the answer is known. A constant answer scores 5 at most
+# where components are integers, and -3.3 at most for Box.
+SPACES = {
+    "Discrete": (Discrete(3, start=-7), 9.0),
+    "MultiDiscrete": (MultiDiscrete([2, 3], start=[5, -1]), 8.5),
+    "MultiDiscrete of two dimensions": (MultiDiscrete([[2, 3], [2, 2]]), 8.5),
+    "MultiBinary": (MultiBinary(3), 9.0),
+    "Box": (Box(np.float32([-3, 0]), np.float32([1, 2])), -0.4),
+    "Box of two dimensions": (Box(-2.0, 2.0, (2, 1)), -0.3),
+}
+LINEAR = {"gamma": 0.0, "lr_schedule": "linear", "runs_dir": None}
+PPO = {**LINEAR, "num_envs": 8, "n_steps": 64, "learning_rate": 3e-3, "log_std_init": -1.0}
+A2C = {**LINEAR, "num_envs": 16, "learning_rate": 2e-3, "log_std_init": -1.5}
+TRAINERS = {"PPO": (PPOTrainer, 15_000, PPO), "A2C": (A2CTrainer, 40_000, A2C)}
+
+
+@pytest.mark.parametrize("kind", SPACES)
+@pytest.mark.parametrize("name", TRAINERS)
+def test_an_answer_of_every_kind_is_learned(name, kind):
+    space, enough = SPACES[kind]
+    make, steps, settings = TRAINERS[name]
+    env = lambda: Answer(space)  # noqa: E731
+    trainer = make(env=env, seed=0, **settings)
+    trainer.train(steps)
+    assert trainer.evaluate(30)["mean_reward"] >= enough
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+@pytest.mark.parametrize("use_sde", [False, True])
+@pytest.mark.parametrize(
+    "space",
+    [
+        Box(-1e-3, 1e-3, (2,)),
+        Box(5.0, 6.0, (1, 2)),
+        Box(np.float32([-1e30, 0]), np.float32([1e30, 0])),
+        Box(-0.1, 0.1, (2,), np.float64),
+        Box(-1, 3, (2,), np.int32),
+        Box(0, 255, (2, 2), np.uint8),
+    ],
+)
+def test_box_actions_that_are_sent_are_always_inside(name, space, use_sde):
+    seen = []
+
+    class Watch(gym.Env):
+        observation_space = Box(-1.0, 1.0, (1,))
+        action_space = space
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            seen.append(np.array(action))
+            return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    trainer = TRAINERS[name][0](
+        env=Watch, seed=0, n_steps=40, log_std_init=1.0, use_sde=use_sde, runs_dir=None
+    )
+    trainer.train(40)
+    assert len(seen) == 40
+    assert all(space.contains(action) for action in seen)
+    for deterministic in (False, True):
+        assert space.contains(trainer.predict(np.zeros(1), deterministic=deterministic))
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+@pytest.mark.parametrize("kind", SPACES)
+def test_a_checkpoint_of_every_kind_predicts_the_same(tmp_path, name, kind):
+    space, _ = SPACES[kind]
+    make, _, settings = TRAINERS[name]
+    env = lambda: Answer(space)  # noqa: E731
+    trainer = make(env=env, seed=0, **settings)
+    trainer.train(1)
+    trainer.save(tmp_path / "saved")
+    loaded = make.load(tmp_path / "saved", env=env, runs_dir=None)
+    obs = np.random.default_rng(0).uniform(-1, 1, (20, *trainer.env.single_observation_space.shape))
+    np.testing.assert_array_equal(trainer.predict(obs), loaded.predict(obs))

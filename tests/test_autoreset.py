@@ -1,0 +1,407 @@
+"""Rollouts in Gymnasium's three autoreset modes: reset rows never become transitions."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import vector as vector_wrappers
+
+from rlox import Normalizer, RolloutBuffer, VecEnv, collect_rollout, make_vec
+from rlox.algorithms import a2c
+from rlox.trainers import A2CTrainer, PPOTrainer
+from rlox.vector import ForeignVecEnv
+from toy_envs import Count
+
+NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
+GAMMA, LAMBDA = 0.5, 0.5
+
+
+class Script(gym.Env):
+    """Observes how many steps it made (10 more in every later episode); reward 1; ends as told."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, lengths=(2,), terminate=False):
+        self.lengths, self.terminate, self.episode = lengths, terminate, -1
+
+    def _obs(self):
+        return np.array([10 * self.episode + self.at], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.at = self.episode + 1, 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.at += 1
+        over = self.at == self.lengths[self.episode % len(self.lengths)]
+        return self._obs(), 1.0, over and self.terminate, over and not self.terminate, {}
+
+
+def scripts(mode, n=1, **kwargs):
+    return make_vec(Script, n, autoreset_mode=mode, **kwargs)
+
+
+def worth(obs):
+    """Values that tell the observations apart."""
+    return (np.asarray(obs)[:, 0] + 1).astype(np.float32)
+
+
+def finished(env, n_steps, normalizer=None, buffer=None, action=0):
+    """A rollout whose policy always does the same, with `worth` as values."""
+    n, shape = env.num_envs, env.single_observation_space.shape
+    buffer = RolloutBuffer(n_steps, n, shape) if buffer is None else buffer
+    env.begin_rollout(buffer, normalizer)
+    for t in range(n_steps):
+        said = (np.full(n, action), np.zeros(n), worth(buffer.obs[t]))
+        env.step_rollout(buffer, t, *said, normalizer)
+    buffer.finish(worth(buffer.last_obs), GAMMA, LAMBDA, worth(buffer.final_obs))
+    return buffer
+
+
+def column(name, buffer, env=0):
+    return getattr(buffer, name).reshape(buffer.n_steps, -1)[:, env].tolist()
+
+
+def test_targets_of_a_termination_are_those_worked_out_by_hand():
+    """Episode 0: observations 0, 1, end at 2; then a reset; episode 1: 10, 11."""
+    buffer = finished(scripts(NEXT_STEP, terminate=True), 5)
+    assert column("obs", buffer) == [0, 1, 2, 10, 11]
+    assert column("valid", buffer) == [True, True, False, True, True]
+    assert column("rewards", buffer) == [1, 1, 0, 1, 1]
+    assert column("terminated", buffer) == [False, True, False, False, True]
+    # t = 1: 1 - 2; t = 0: 1 + 0.5 * 2 - 1 + 0.25 * -1; t = 4: 1 - 12; t = 3: 1 + 6 - 11 - 0.25 * 11
+    assert column("advantages", buffer) == [0.75, -1, 0, -6.75, -11]
+    assert column("returns", buffer) == [1.75, 1, 3, 4.25, 1]
+    assert buffer.n_transitions == 4
+    assert len(buffer.final_index) == 0
+
+
+def test_targets_of_a_truncation_take_the_value_of_the_last_observation():
+    buffer = finished(scripts(NEXT_STEP), 5)
+    assert column("truncated", buffer) == [False, True, False, False, True]
+    assert buffer.final_index.tolist() == [1, 4]
+    assert buffer.final_obs.ravel().tolist() == [2, 12]
+    # t = 1: 1 + 0.5 * 3 - 2 = 0.5; t = 0: 1 + 1 - 1 + 0.25 * 0.5; t = 4: 1 + 6.5 - 12 = -4.5;
+    # t = 3: 1 + 6 - 11 - 0.25 * 4.5
+    assert column("advantages", buffer) == [1.125, 0.5, 0, -5.125, -4.5]
+    assert column("final_values", buffer) == [0, 3, 0, 0, 13]
+
+
+def test_a_reset_row_may_be_the_first_of_the_next_rollout_in_the_same_buffer_or_another():
+    for same in (True, False):
+        env = scripts(NEXT_STEP)
+        first = finished(env, 2)
+        assert column("valid", first) == [True, True]
+        assert column("advantages", first) == [1.125, 0.5]
+        assert first.last_obs.tolist() == [[2]]
+        second = finished(env, 2, buffer=first if same else None)
+        assert column("valid", second) == [False, True]
+        assert column("obs", second) == [2, 10]
+        # 1 + 0.5 * 12 - 11: the rollout ends before the episode does.
+        assert column("advantages", second) == [0, -4]
+        assert second.n_transitions == 1
+        third = finished(env, 1, buffer=None)
+        assert column("valid", third) == [True]
+        assert column("valid", finished(env, 1)) == [False]
+        again = finished(env, 2, buffer=second)
+        assert column("valid", again) == [True, True], "marks of the last rollout are gone"
+
+
+def transitions(batches):
+    """For each environment, the rows that are transitions, one after the other."""
+    names = ("obs", "actions", "rewards", "terminated", "truncated", "advantages", "returns")
+    rows = []
+    for env in range(batches[0].obs.shape[1]):
+        parts = [[getattr(b, name)[:, env][b.valid[:, env]] for b in batches] for name in names]
+        rows.append({n: np.concatenate(part) for n, part in zip(names, parts, strict=True)})
+    return rows
+
+
+def balance(obs):
+    """Depends on nothing but the observation, and lets CartPole fall and last by turns."""
+    obs = np.asarray(obs)
+    return (obs[:, -1] > 0.1).astype(int), np.zeros(len(obs)), obs.sum(1).astype(np.float32)
+
+
+def in_mode(kind, mode):
+    limit = {"max_episode_steps": 13}
+    if kind == "native":
+        return VecEnv(3, 5, "CartPole-v1", autoreset_mode=mode, **limit)
+    return make_vec(
+        lambda: gym.make("CartPole-v1", **limit),
+        3,
+        seed=5,
+        vectorization_mode=kind,
+        autoreset_mode=mode,
+    )
+
+
+@pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
+@pytest.mark.parametrize("kind", ["native", "sync", "async"])
+def test_transitions_are_those_of_the_same_step_mode(kind, mode):
+    """One rollout of 60 steps, so that all advantages but those of the last episode agree."""
+    same, other = in_mode("native", SAME_STEP), in_mode(kind, mode)
+    try:
+        ours, theirs = (collect_rollout(env, balance, 60) for env in (same, other))
+        assert ours.valid.all()
+        assert theirs.valid.all() == (mode is DISABLED)
+        for a, b in zip(transitions([ours]), transitions([theirs]), strict=True):
+            count = len(b["obs"])
+            ends = np.flatnonzero(b["terminated"] | b["truncated"])
+            assert len(ends) >= 3
+            assert b["terminated"].any() or b["truncated"].any()
+            for name in ("obs", "actions", "rewards", "terminated", "truncated"):
+                assert np.array_equal(a[name][:count], b[name]), name
+            whole = ends[-1] + 1 if mode is NEXT_STEP else count
+            for name in ("advantages", "returns"):
+                assert np.array_equal(a[name][:whole], b[name][:whole]), name
+        assert (theirs.rewards[~theirs.valid] == 0).all()
+        assert (theirs.advantages[~theirs.valid] == 0).all()
+        assert not (theirs.terminated | theirs.truncated)[~theirs.valid].any()
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("kind", ["native", "sync"])
+def test_episode_statistics_are_the_same_in_all_modes_and_over_many_rollouts(kind, mode):
+    same, other = in_mode("native", SAME_STEP), in_mode(kind, mode)
+    batches = [collect_rollout(other, balance, 7) for _ in range(15)]
+    returns, lengths = other.drain_episodes()
+    ended = sum(int((b.terminated | b.truncated).sum()) for b in batches)
+    assert len(returns) == ended >= 15
+    for _ in range(15):
+        collect_rollout(same, balance, 7)
+    expected_returns, expected_lengths = same.drain_episodes()
+    # Episodes of different environments overtake each other: sort what both have finished.
+    per_env = [
+        np.diff(np.flatnonzero(rows["terminated"] | rows["truncated"]), prepend=-1)
+        for rows in transitions(batches)
+    ]
+    assert sorted(np.concatenate(per_env)) == sorted(lengths)
+    assert np.array_equal(returns, lengths), "CartPole pays 1 a step, and a reset is no step"
+    if mode is not NEXT_STEP:
+        assert np.array_equal(returns, expected_returns)
+        assert np.array_equal(lengths, expected_lengths)
+
+
+@pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
+def test_native_and_gymnasiums_environments_give_the_same_rollouts_in_every_mode(mode):
+    ours, theirs = in_mode("native", mode), in_mode("sync", mode)
+    normalizers = [Normalizer(3, (4,)) for _ in "ab"]
+    for _ in range(4):
+        a, b = (
+            finished(env, 15, normalizer)
+            for env, normalizer in zip((ours, theirs), normalizers, strict=True)
+        )
+        for name in ("obs", "last_obs", "rewards", "valid", "terminated", "truncated", "final_obs"):
+            assert np.array_equal(getattr(a, name), getattr(b, name)), name
+        assert np.array_equal(a.advantages, b.advantages)
+    for key, value in normalizers[0].state().items():
+        assert np.array_equal(value, normalizers[1].state()[key]), key
+
+
+@pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
+@pytest.mark.parametrize("terminate", [False, True])
+def test_normalisation_counts_what_the_same_step_mode_counts(mode, terminate):
+    """Episodes of 3, 2, 3 and 2 steps with the resets after them, in rollouts of 7 and 7 rows."""
+    states = []
+    for m, rows in ((SAME_STEP, 5), (mode, 7 if mode is NEXT_STEP else 5)):
+        env = scripts(m, lengths=(3, 2), terminate=terminate)
+        normalizer = Normalizer(1, (1,), gamma=0.9)
+        count = sum(finished(env, rows, normalizer).n_transitions for _ in "ab")
+        assert count == 10
+        states.append(normalizer.state())
+    for key, value in states[0].items():
+        assert np.allclose(value, states[1][key], rtol=1e-12), key
+    assert states[0]["obs_count"] == pytest.approx(11.0001)
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("n_steps", [1, 5, 64])
+def test_trainers_learn_in_every_mode_and_count_only_transitions(mode, n_steps):
+    """A minibatch larger than the rollout holds all of its transitions, and nothing else."""
+    made = SyncVectorEnv([lambda: Count(limit=2)] * 2, autoreset_mode=mode)
+    settings = {"n_steps": n_steps, "batch_size": 1000, "n_epochs": 1, "normalize_reward": True}
+    with PPOTrainer(made, 1, runs_dir=None, **settings) as trainer:
+        seen = []
+        trainer.learner.loss = lambda policy, batch, *rest, loss=trainer.learner.loss: (
+            seen.append(batch) or loss(policy, batch, *rest)
+        )
+        result = trainer.train(40)
+        assert sum(len(batch.obs) for batch in seen) == result["timesteps"] >= 40
+        # The last observations, 200, are values' matter only.
+        assert {float(x) for batch in seen for x in batch.obs.unique()} <= {0, 100}
+        # The rollout in which the run ended may go on for a row.
+        assert result["episodes"] == pytest.approx(result["timesteps"] / 2, abs=1)
+        assert (result["mean_reward"], result["mean_length"]) == (2, 2)
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_a2c_learns_from_transitions_alone_in_every_mode(mode, monkeypatch):
+    made, seen = SyncVectorEnv([lambda: Count(limit=2)] * 2, autoreset_mode=mode), []
+    loss = a2c.a2c_loss
+    monkeypatch.setattr(
+        a2c, "a2c_loss", lambda p, batch, c: seen.append(batch) or loss(p, batch, c)
+    )
+    with A2CTrainer(made, 1, runs_dir=None, n_steps=5) as trainer:
+        result = trainer.train(40)
+    assert sum(len(batch.obs) for batch in seen) == result["timesteps"] >= 40
+    assert {float(x) for batch in seen for x in batch.obs.unique()} <= {0, 100}
+    assert (result["mean_reward"], result["mean_length"]) == (2, 2)
+
+
+def test_a_run_of_native_environments_in_the_next_step_mode_goes_on_from_its_checkpoint(tmp_path):
+    settings = {"n_steps": 13, "num_envs": 2, "batch_size": 8, "runs_dir": None}
+    keywords = {"autoreset_mode": "NextStep", "max_episode_steps": 6}
+    whole, half = (PPOTrainer("CartPole-v1", 1, env_kwargs=keywords, **settings) for _ in range(2))
+    per_iteration = whole.train(1)["timesteps"]
+    assert 13 < per_iteration < 26
+    half.train(1)
+    half.save(tmp_path / "half")
+    rest = PPOTrainer.load(tmp_path / "half", runs_dir=None)
+    results = [trainer.train(60)["mean_reward"] for trainer in (whole, rest)]
+    assert results[0] == results[1]
+    assert np.array_equal(whole.learner.buffer.valid, rest.learner.buffer.valid)
+    assert not whole.learner.buffer.valid.all()
+    assert np.array_equal(whole.learner.buffer.obs, rest.learner.buffer.obs)
+
+
+class Quiet(SyncVectorEnv):
+    """Says nothing, or something else, about its mode."""
+
+    def __init__(self, says, mode):
+        super().__init__([Script] * 2, autoreset_mode=mode)
+        self.metadata = dict(self.metadata, autoreset_mode=says)
+        if says is None:
+            del self.metadata["autoreset_mode"]
+
+
+def test_without_a_mode_in_its_metadata_an_environment_is_taken_as_gymnasium_takes_it():
+    with pytest.warns(UserWarning, match=r"no metadata\['autoreset_mode'\].*NEXT_STEP"):
+        env = make_vec(Quiet(None, NEXT_STEP))
+    assert column("valid", finished(env, 5)) == [True, True, False, True, True]
+    assert column("valid", finished(make_vec(Quiet("NextStep", NEXT_STEP)), 3))[2] is False
+
+
+def test_environments_that_do_not_do_what_their_mode_says_are_refused():
+    with pytest.raises(ValueError, match=r"autoreset_mode'\], got 'sometimes'"):
+        make_vec(Quiet("sometimes", NEXT_STEP))
+    env = make_vec(Quiet(NEXT_STEP, SAME_STEP))
+    with pytest.raises(ValueError, match=r"environment 0 to reset at step 3.*got 1.0.*metadata"):
+        finished(env, 5)
+    env = make_vec(Quiet(SAME_STEP, NEXT_STEP))
+    with pytest.raises(ValueError, match=r"final_obs: .*truncated at step 2"):
+        finished(env, 5)
+
+
+class Deaf(VectorEnv):
+    """Two counters in DISABLED mode that take no reset mask: all start anew, or none can."""
+
+    num_envs = 2
+    single_observation_space, single_action_space = Script.observation_space, Script.action_space
+    metadata = {"autoreset_mode": DISABLED}  # noqa: RUF012
+
+    def __init__(self, takes_options):
+        self.takes_options, self.at = takes_options, None
+
+    def reset(self, *, seed=None, **kwargs):
+        if not self.takes_options and "options" in kwargs and kwargs["options"] is not None:
+            raise TypeError("reset() got an unexpected keyword argument 'options'")
+        self.at = np.zeros(2)
+        return self.at[:, None].astype(np.float32), {}
+
+    def step(self, actions):
+        self.at += 1
+        over = self.at >= [2, 5]
+        return self.at[:, None].astype(np.float32), np.ones(2), over, np.zeros(2, bool), {}
+
+
+@pytest.mark.parametrize(
+    ("takes_options", "words"), [(True, "other observations"), (False, "unexpected keyword")]
+)
+def test_disabled_environments_that_cannot_reset_by_mask_are_refused(takes_options, words):
+    with pytest.raises(ValueError, match=f"env: .*DISABLED.*reset_mask.*{words}"):
+        finished(make_vec(Deaf(takes_options)), 3)
+
+
+@pytest.mark.parametrize("kind", ["native", "sync"])
+def test_a_rollout_resets_what_was_left_finished(kind):
+    env = in_mode(kind, DISABLED)
+    env.reset(seed=0)
+    for _ in range(20):
+        obs, _, terminated, truncated, _ = env.step(np.ones(3, np.int64))
+        if (over := terminated | truncated).any():
+            break
+    buffer = RolloutBuffer(2, 3, (4,))
+    env.begin_rollout(buffer)
+    assert ((buffer.obs[0] != obs).any(1) == over).all()
+    env.step_rollout(buffer, 0, [0, 0, 0], np.zeros(3), np.zeros(3))
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_vector_wrappers_may_stand_between(mode):
+    made = SyncVectorEnv([Script] * 2, autoreset_mode=mode)
+    wrapped = vector_wrappers.RecordEpisodeStatistics(made)
+    wrapped = vector_wrappers.TransformReward(wrapped, lambda rewards: 3 * rewards)
+    env = make_vec(wrapped)
+    assert isinstance(env, ForeignVecEnv)
+    buffer = finished(env, 6)
+    assert column("rewards", buffer)[:2] == [3, 3]
+    assert buffer.n_transitions == (8 if mode is NEXT_STEP else 12)
+    assert env.drain_episodes()[0].tolist() == [6] * (4 if mode is NEXT_STEP else 6)
+
+
+def test_vector_entry_points_are_environments_too():
+    """Gymnasium's own CartPole for vectors, whose mode is NEXT_STEP."""
+    env = make_vec("CartPole-v1", 3, seed=1, vectorization_mode="vector_entry_point")
+    assert isinstance(env, ForeignVecEnv)
+    assert env.metadata["autoreset_mode"] is NEXT_STEP
+    batch = collect_rollout(env, None, 100)
+    done = batch.terminated | batch.truncated
+    assert (batch.valid[1:] == ~done[:-1]).all()
+    assert not batch.valid.all()
+
+
+def test_wrappers_go_around_each_environment_the_first_one_first():
+    twice = lambda env: gym.wrappers.TransformReward(env, lambda reward: 2 * reward)  # noqa: E731
+    plus = lambda env: gym.wrappers.TransformReward(env, lambda reward: reward + 1)  # noqa: E731
+    for env in (Script, "CartPole-v1", "rlox/CartPole-v1", Script()):
+        made = make_vec(env, 1, seed=0, wrappers=[twice, plus])
+        assert isinstance(made, ForeignVecEnv)
+        assert collect_rollout(made, None, 1).rewards.tolist() == [[3]]
+
+
+def test_a_buffer_filled_by_hand_marks_the_resets_itself():
+    buffer, zeros = RolloutBuffer(3, 2, (1,)), np.zeros(2)
+    buffer.begin([[5], [0]], ended=[True, False])
+    cut = np.array([False, True])
+    # What lies in a row that only resets, reward and flags, is not looked at.
+    buffer.record(0, [0, 0], zeros, zeros, [[0], [1]], [9, 1], ~cut, cut)
+    buffer.record(1, [0, 0], zeros, zeros, [[1], [0]], [1, 0], zeros > 0, zeros > 0)
+    assert buffer.n_transitions == 2
+    buffer.record(2, [0, 0], zeros, zeros, [[2], [1]], [1, 1], zeros > 0, zeros > 0)
+    assert buffer.valid.tolist() == [[False, True], [True, False], [True, True]]
+    assert buffer.rewards.tolist() == [[0, 1], [1, 0], [1, 1]]
+    assert not buffer.terminated.any()
+    assert (buffer.final_index.tolist(), buffer.final_obs.tolist()) == ([1], [[1]])
+    buffer.finish(zeros, 1, 1, [4])
+    assert buffer.advantages.tolist() == [[0, 5], [2, 0], [1, 1]]
+    buffer.begin([[5], [0]])
+    buffer.record(0, [0, 0], zeros, zeros, [[0], [1]], [9, 1], ~cut, ~cut)
+    assert buffer.rewards[0].tolist() == [9, 1]
+    assert buffer.valid.all(), "a buffer may change from one kind of environments to the other"
+
+
+@pytest.mark.parametrize(
+    ("ended", "error"),
+    [([True], ValueError), ([[True, False]], ValueError), (["a", "b"], TypeError)],
+)
+def test_wrong_marks_of_ended_episodes_are_refused_before_anything_changes(ended, error):
+    buffer = RolloutBuffer(3, 2, (1,))
+    with pytest.raises(error, match="ended"):
+        buffer.begin([[5], [0]], ended=ended)
+    assert buffer.obs[0].tolist() == [[0], [0]]

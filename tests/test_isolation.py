@@ -1,0 +1,169 @@
+"""What a trainer does not depend on, and does not disturb: torch's global state, threads, modes."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from rlox import CorruptFileError, checkpoint  # noqa: E402
+from rlox.policies import MlpPolicy  # noqa: E402
+from rlox.torch_state import own_generator, own_threads  # noqa: E402
+from rlox.trainers import A2CTrainer, PPOTrainer  # noqa: E402
+
+SMALL = {"num_envs": 4, "n_steps": 16, "runs_dir": None}
+
+
+def weights(trainer):
+    parameters = trainer.learner.policy.parameters()
+    return np.concatenate([p.detach().numpy().ravel() for p in parameters])
+
+
+def test_weights_do_not_depend_on_how_many_threads_torch_has():
+    code = """
+        import hashlib, torch
+        torch.set_num_threads(THREADS)
+        from rlox.trainers import PPOTrainer
+        trainer = PPOTrainer("CartPole-v1", 7, num_envs=4, n_steps=16, runs_dir=None)
+        trainer.train(64)
+        parts = trainer.learner.policy.state_dict().values()
+        print(hashlib.sha256(b"".join(x.numpy().tobytes() for x in parts)).hexdigest())
+    """
+    said = set()
+    for threads in (1, 2, 3):
+        command = [sys.executable, "-c", textwrap.dedent(code).replace("THREADS", str(threads))]
+        env = os.environ | {"OMP_NUM_THREADS": str(threads)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+        said.add(done.stdout)
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("kind", [PPOTrainer, A2CTrainer])
+def test_trainers_in_several_threads_neither_disturb_each_other_nor_torchs_own_generator(kind):
+    alone = [kind("CartPole-v1", seed, **SMALL) for seed in range(4)]
+    for trainer in alone:
+        trainer.train(128)
+    torch.manual_seed(3)
+    before, threads_before = torch.get_rng_state(), torch.get_num_threads()
+    together = {}
+
+    def work(seed):
+        together[seed] = kind("CartPole-v1", seed, **SMALL)
+        together[seed].train(128)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert bool((torch.get_rng_state() == before).all())
+    assert torch.get_num_threads() == threads_before
+    for seed, trainer in enumerate(alone):
+        assert np.array_equal(weights(together[seed]), weights(trainer)), seed
+
+
+def test_the_last_thread_to_leave_puts_the_number_of_threads_back():
+    before = torch.get_num_threads()
+    first, second = own_threads(1), own_threads(1)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert torch.get_num_threads() == 1
+    second.__exit__(None, None, None)
+    assert torch.get_num_threads() == before
+
+
+def test_an_error_within_puts_the_generator_back():
+    before = torch.get_rng_state()
+    with pytest.raises(RuntimeError, match="size"), own_generator(5):
+        torch.rand(3) @ torch.rand(4)
+    assert bool((torch.get_rng_state() == before).all())
+
+
+class Regularised(MlpPolicy):
+    """With layers that behave otherwise in training."""
+
+    def __init__(self, observation_space, action_space):
+        super().__init__(observation_space, action_space)
+        self.actor.insert(1, torch.nn.Dropout(0.5))
+        self.actor.insert(1, torch.nn.BatchNorm1d(64))
+
+
+@pytest.mark.parametrize("kind", [PPOTrainer, A2CTrainer])
+def test_dropout_and_batch_normalisation_are_frozen_but_for_updates(kind):
+    trainer = kind("CartPole-v1", 1, policy=Regularised, **SMALL)
+    modes = []
+    get_value = trainer.learner.policy.get_value
+
+    def noting(obs):
+        modes.append(trainer.learner.policy.training)
+        return get_value(obs)
+
+    trainer.learner.policy.get_value = noting
+    trainer.train(64)
+    assert set(modes) == {False, True}
+    statistics = trainer.learner.policy.actor[1].running_mean.clone()
+    obs = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    first = trainer.predict(obs)
+    assert np.array_equal(first, trainer.predict(obs))
+    assert np.array_equal(trainer.predict(obs[0]), first[0])
+    assert trainer.evaluate(2, seed=1) == trainer.evaluate(2, seed=1)
+    assert trainer.learner.policy.training
+    assert torch.equal(statistics, trainer.learner.policy.actor[1].running_mean)
+
+
+class Minimal(torch.nn.Module):
+    """Without `action`, and without entropy."""
+
+    def __init__(self, *_):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+
+    def get_action_and_logprob(self, obs, mask=None):
+        said = torch.distributions.Categorical(logits=self.layer(obs))
+        action = said.sample()
+        return action, said.log_prob(action)
+
+    def get_value(self, obs):
+        return self.layer(obs)[:, 0]
+
+
+class Halting(Minimal):
+    def get_action_and_logprob(self, obs, mask=None, action=None):
+        raise ArithmeticError("no")
+
+
+@pytest.mark.parametrize("policy", [Minimal, Halting])
+def test_policies_that_cannot_do_what_training_needs_are_told_so_at_once(policy):
+    with pytest.raises((TypeError, ValueError), match=r"policy: expected .*entropy.*ActorCritic"):
+        PPOTrainer("CartPole-v1", 1, policy=policy, **SMALL)
+
+
+def test_a_checkpoint_names_no_module_to_import(tmp_path, monkeypatch):
+    module = tmp_path / "somebodys.py"
+    module.write_text(
+        "import gymnasium as gym\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "gym.register('Somebodys-v0', CartPoleEnv, max_episode_steps=50)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    trainer = PPOTrainer("somebodys:Somebodys-v0", 1, **SMALL)
+    trainer.save(tmp_path / "saved")
+    assert PPOTrainer.load(tmp_path / "saved", runs_dir=None).env_id == "Somebodys-v0"
+
+    saved = checkpoint.read_checkpoint(tmp_path / "saved")
+    checkpoint.write_checkpoint(
+        tmp_path / "crafted", {**saved.manifest, "env": "somebodys:Somebodys-v0"}, saved.members
+    )
+    del sys.modules["somebodys"], gym.registry["Somebodys-v0"]
+    with pytest.raises(CorruptFileError, match="module"):
+        PPOTrainer.load(tmp_path / "crafted")
+    with pytest.raises(ValueError, match="Somebodys-v0"):
+        PPOTrainer.load(tmp_path / "saved")
+    assert "somebodys" not in sys.modules

@@ -1,0 +1,54 @@
+"""The run folder: where it may be, and its rows."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rlox.logger import RunFolder, expect_root
+
+
+def test_rows_go_on_after_those_that_are_there(tmp_path):
+    RunFolder(tmp_path).log({"a": 1, "b": float("nan")})
+    RunFolder(tmp_path).log({"b": 3, "a": 2})
+    assert (tmp_path / "metrics.csv").read_text() == "a,b\n1,nan\n2,3\n"
+
+
+def test_a_metric_that_the_first_row_did_not_have_is_named(tmp_path):
+    run = RunFolder(tmp_path)
+    run.log({"a": 1})
+    with pytest.raises(ValueError, match="metrics: expected those of the first row, got 'b'"):
+        run.log({"a": 2, "b": 3})
+    assert (tmp_path / "metrics.csv").read_text() == "a\n1\n"
+
+
+def test_a_folder_that_can_be_made_is_not_made_yet(tmp_path):
+    assert expect_root(None) is None
+    for root in (tmp_path, str(tmp_path), tmp_path / "a" / "b", "not/yet/there"):
+        assert expect_root(root) == Path(root)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("root", [3, b"runs", True, ["runs"]])
+def test_what_is_no_path_is_refused(root):
+    with pytest.raises(TypeError, match=r"runs_dir: expected a folder .* got .* pass a str"):
+        expect_root(root)
+
+
+@pytest.mark.parametrize("below", ["", "a", "a/b"])
+def test_a_file_is_no_folder(tmp_path, below):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match=r"runs_dir: expected .* where .*file is no folder"):
+        expect_root(tmp_path / "file" / below)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(ValueError, match="cannot be written"):
+        expect_root(tmp_path / "locked" / "runs")
+
+
+def test_a_path_that_no_system_has_is_refused():
+    with pytest.raises(ValueError, match="runs_dir: expected"):
+        expect_root("runs\0")

@@ -1,0 +1,57 @@
+"""Observations from outside: anything that is an array of real numbers, and nothing else."""
+
+import numpy as np
+import pytest
+import torch
+
+from rlox.observations import as_batch
+
+
+@pytest.mark.parametrize(
+    "obs",
+    [
+        [1, 2],
+        (1.0, 2.0),
+        np.array([1, 2], np.uint8),
+        np.array([9.0, 1.0, 9.0, 2.0])[1::2],
+        torch.tensor([1.0, 2.0]),
+        [True, 2],
+    ],
+)
+def test_whatever_numpy_takes_is_taken(obs):
+    rows, single = as_batch(obs, (2,))
+    assert (rows.tolist(), rows.dtype, single) == ([[1.0, 2.0]], np.float32, True)
+    rows, single = as_batch(np.stack([obs, obs, obs]), (2,))
+    assert (rows.shape, single) == ((3, 2), False)
+
+
+def test_what_comes_back_is_a_copy():
+    obs = np.zeros((1, 2), np.float32)
+    as_batch(obs, (2,))[0][:] = 7
+    assert not obs.any()
+
+
+@pytest.mark.parametrize(
+    ("obs", "got"),
+    [
+        ("abc", "got dtype <U3; convert"),
+        (b"abc", "got dtype"),
+        (None, "got dtype object"),
+        (np.array([1.0, 2.0], object), "got dtype object"),
+        ([1.0, None], "got dtype object"),
+        ([1j, 2j], "got dtype complex128"),
+        ({"a": 1}, "got dtype object"),
+        ([[1.0, 2.0], [3.0]], "got list that NumPy cannot make one of .* the same length"),
+        (torch.zeros(2, requires_grad=True), "got Tensor that NumPy cannot make one of .*detach"),
+        (np.array(["2020", "2021"], "M8[Y]"), "got dtype datetime64"),
+    ],
+)
+def test_what_is_no_array_of_real_numbers_is_refused(obs, got):
+    with pytest.raises(TypeError, match=f"obs: expected an array of real numbers, {got}"):
+        as_batch(obs, (2,))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300])
+def test_numbers_must_be_finite_in_float32(bad):
+    with pytest.raises(ValueError, match="obs: expected finite numbers"):
+        as_batch([0.0, bad], (2,))
