@@ -68,7 +68,7 @@ pub(crate) mod numbers {
             )*
         };
     }
-    numbers!(rho_bar c_bar pg_rho_bar clip_obs clip_reward epsilon eps clip_low);
+    numbers!(rho_bar c_bar pg_rho_bar clip_obs clip_reward epsilon);
 
     macro_rules! factors {
         ($($name:ident)*) => {
@@ -189,7 +189,9 @@ pub(crate) fn argument<'py, T: FromArray>(
     object: &Bound<'py, PyAny>,
     kinds: &Kinds,
 ) -> PyResult<Argument<'py, T>> {
-    if let Some(array) = typed::<T>(object) {
+    if let Some(array) = typed::<T>(object)
+        && array.is_aligned()
+    {
         return Ok(Argument { name, found: Found::Typed(array.clone(), times_others_ran()) });
     }
     let mut array = asarray(name, object)?;

@@ -2,6 +2,7 @@
 
 pub(crate) mod advantage;
 pub(crate) mod kl;
+mod options;
 pub(crate) mod packing;
 pub(crate) mod ratio;
 pub(crate) mod sequence_kl;

@@ -5,10 +5,11 @@ use pyo3::prelude::*;
 use rlox_core::Float;
 use rlox_core::llm::{GroupOptions, RewardScale, combine_rewards, compute_batch_group_advantages as batch};
 
-use crate::argument::{Input, REAL, argument, asarray, count, numbers};
+use crate::argument::{Input, REAL, argument, asarray, count};
 use crate::array::{FromArray, result, typed};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, value_error};
+use crate::llm::options;
 use crate::recycling::zeroed;
 
 /// From how many elements on a call may take more than 5 us.
@@ -45,9 +46,9 @@ const LONG: usize = 4096;
 pub(crate) fn compute_group_advantages<'py>(
     rewards: &Bound<'py, PyAny>,
     ddof: Option<&Bound<'py, PyAny>>,
-    #[pyo3(from_py_with = numbers::eps)] eps: f64,
-    scale: &str,
-    leave_one_out: bool,
+    #[pyo3(from_py_with = options::eps)] eps: f64,
+    #[pyo3(from_py_with = options::scale)] scale: &str,
+    #[pyo3(from_py_with = options::leave_one_out)] leave_one_out: bool,
     weights: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     run(rewards, None, options(ddof, eps, scale, leave_one_out)?, weights)
@@ -85,9 +86,9 @@ pub(crate) fn compute_batch_group_advantages<'py>(
     rewards: &Bound<'py, PyAny>,
     group_size: &Bound<'py, PyAny>,
     ddof: Option<&Bound<'py, PyAny>>,
-    #[pyo3(from_py_with = numbers::eps)] eps: f64,
-    scale: &str,
-    leave_one_out: bool,
+    #[pyo3(from_py_with = options::eps)] eps: f64,
+    #[pyo3(from_py_with = options::scale)] scale: &str,
+    #[pyo3(from_py_with = options::leave_one_out)] leave_one_out: bool,
     weights: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     // Much the quickest for a plain integer, and small groups are quick themselves.

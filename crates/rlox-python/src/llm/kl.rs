@@ -10,6 +10,7 @@ use crate::argument::asarray;
 use crate::array::{FromArray, result, typed};
 use crate::detach::detached;
 use crate::error::{to_py, value_error};
+use crate::llm::options;
 use crate::llm::tokens::{Arguments, Tokens};
 
 /// The divergence of a policy from a reference: KL(policy || ref), estimated from tokens that the policy sampled.
@@ -45,8 +46,8 @@ pub(crate) fn token_kl<'py>(
     log_probs: &Bound<'py, PyAny>,
     ref_log_probs: &Bound<'py, PyAny>,
     mask: Option<&Bound<'py, PyAny>>,
-    estimator: &str,
-    reduction: &str,
+    #[pyo3(from_py_with = options::estimator)] estimator: &str,
+    #[pyo3(from_py_with = options::reduction)] reduction: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (estimator, reduction) = (named(estimator)?, reduced(reduction)?);
     let log_probs = asarray("log_probs", log_probs)?;

@@ -11,6 +11,7 @@ use crate::argument::{Argument, INTEGER, argument, asarray, count, sequence};
 use crate::array::{FromArray, Kind, result, typed};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error, value_error};
+use crate::llm::options;
 
 /// How many sequences or rows, and how many tokens, are worked on before other threads have a turn: a few ms.
 const TURN: usize = 4096;
@@ -51,7 +52,7 @@ fn pause(py: Python<'_>) -> PyResult<()> {
 pub(crate) fn pack_sequences<'py>(
     sequences: &Bound<'py, PyAny>,
     max_length: &Bound<'py, PyAny>,
-    overflow: &str,
+    #[pyo3(from_py_with = options::overflow)] overflow: &str,
 ) -> PyResult<Bound<'py, PyList>> {
     let max_length = count("max_length", max_length)?;
     let overflow = named(overflow)?;
@@ -275,7 +276,7 @@ fn dicts<'py>(
 pub(crate) fn pack_lengths<'py>(
     lengths: &Bound<'py, PyAny>,
     max_length: &Bound<'py, PyAny>,
-    overflow: &str,
+    #[pyo3(from_py_with = options::overflow)] overflow: &str,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let py = lengths.py();
     let max_length = count("max_length", max_length)?;

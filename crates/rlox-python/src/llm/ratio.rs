@@ -6,10 +6,11 @@ use pyo3::types::PyDict;
 use rlox_core::Float;
 use rlox_core::llm::{policy_ratios as each, ratio_stats, sequence_ratios};
 
-use crate::argument::{Input, REAL, argument, asarray, number, numbers};
+use crate::argument::{Input, REAL, argument, asarray, number};
 use crate::array::{FromArray, result, typed};
 use crate::detach::detached;
 use crate::error::{to_py, value_error};
+use crate::llm::options;
 use crate::llm::tokens::Arguments;
 
 const NAMES: [&str; 2] = ["log_probs", "old_log_probs"];
@@ -40,7 +41,7 @@ pub(crate) fn policy_ratios<'py>(
     log_probs: &Bound<'py, PyAny>,
     old_log_probs: &Bound<'py, PyAny>,
     mask: Option<&Bound<'py, PyAny>>,
-    level: &str,
+    #[pyo3(from_py_with = options::level)] level: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
     let by_token = match level {
         "token" => true,
@@ -102,7 +103,7 @@ pub(crate) fn policy_ratio_stats<'py>(
     log_probs: &Bound<'py, PyAny>,
     old_log_probs: &Bound<'py, PyAny>,
     mask: Option<&Bound<'py, PyAny>>,
-    #[pyo3(from_py_with = numbers::clip_low)] clip_low: f64,
+    #[pyo3(from_py_with = options::clip_low)] clip_low: f64,
     clip_high: Option<&Bound<'py, PyAny>>,
     advantages: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {

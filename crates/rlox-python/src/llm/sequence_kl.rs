@@ -9,6 +9,7 @@ use crate::argument::count;
 use crate::array::FromArray;
 use crate::error::value_error;
 use crate::llm::kl::{many, named, one};
+use crate::llm::options;
 use crate::llm::tokens::Arguments;
 
 const NAMES: [&str; 2] = ["log_probs_policy", "log_probs_ref"];
@@ -42,7 +43,7 @@ pub(crate) fn compute_token_kl<'py>(
     log_probs_policy: &Bound<'py, PyAny>,
     log_probs_ref: &Bound<'py, PyAny>,
     mask: Option<&Bound<'py, PyAny>>,
-    estimator: &str,
+    #[pyo3(from_py_with = options::estimator)] estimator: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
     sequence::<f64>(log_probs_policy, log_probs_ref, mask, named(estimator)?)
 }
@@ -76,7 +77,7 @@ pub(crate) fn compute_token_kl_f32<'py>(
     log_probs_policy: &Bound<'py, PyAny>,
     log_probs_ref: &Bound<'py, PyAny>,
     mask: Option<&Bound<'py, PyAny>>,
-    estimator: &str,
+    #[pyo3(from_py_with = options::estimator)] estimator: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
     sequence::<f32>(log_probs_policy, log_probs_ref, mask, named(estimator)?)
 }
@@ -173,7 +174,7 @@ pub(crate) fn compute_batch_token_kl<'py>(
     log_probs_ref: &Bound<'py, PyAny>,
     seq_len: &Bound<'py, PyAny>,
     mask: Option<&Bound<'py, PyAny>>,
-    estimator: &str,
+    #[pyo3(from_py_with = options::estimator)] estimator: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
     batch::<f64>(log_probs_policy, log_probs_ref, seq_len, mask, named(estimator)?)
 }
@@ -210,7 +211,7 @@ pub(crate) fn compute_batch_token_kl_f32<'py>(
     log_probs_ref: &Bound<'py, PyAny>,
     seq_len: &Bound<'py, PyAny>,
     mask: Option<&Bound<'py, PyAny>>,
-    estimator: &str,
+    #[pyo3(from_py_with = options::estimator)] estimator: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
     batch::<f32>(log_probs_policy, log_probs_ref, seq_len, mask, named(estimator)?)
 }
