@@ -56,7 +56,7 @@ def test_the_examples_in_docstrings_hold(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", [n for n in rlox.__all__ if hasattr(rlox._rlox, n)])
 def test_what_the_extension_offers_has_an_example(name):
     thing = getattr(rlox._rlox, name)
-    if name == "__version__" or inspect.isclass(thing) and issubclass(thing, Exception):
+    if name == "__version__" or (inspect.isclass(thing) and issubclass(thing, Exception)):
         return
     (test, *_) = doctest.DocTestFinder(recurse=False).find(thing, name)
     assert test.examples
