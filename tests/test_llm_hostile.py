@@ -1,7 +1,9 @@
 """The LLM kernels under arguments that nobody would pass on purpose."""
 
+import _thread
 import inspect
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -166,6 +168,24 @@ def test_threads_that_change_sequences_meanwhile_do_no_harm():
     finally:
         done.set()
         thread.join()
+
+
+def test_ctrl_c_ends_a_long_call():
+    sequences = [np.arange(4)] * 1_000_000
+
+    def seconds():
+        start = time.perf_counter()
+        rlox.pack_sequences(sequences, 4096)
+        return time.perf_counter() - start
+
+    whole = seconds()
+    timer = threading.Timer(whole / 10, _thread.interrupt_main)
+    start = time.perf_counter()
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        seconds()
+    timer.join()
+    assert time.perf_counter() - start < whole / 2
 
 
 def refuse():

@@ -50,6 +50,15 @@ pub(crate) fn call<'py>(
     unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
 }
 
+/// Lets Ctrl-C and other signals take effect, which runs Python code as [`call`] does.
+pub(crate) fn check_signals(py: Python<'_>) -> PyResult<()> {
+    others_may_run();
+    let hang = Hang;
+    let result = py.check_signals();
+    std::mem::forget(hang);
+    result
+}
+
 /// NumPy's own dtypes have numbers below this.
 const OWN_DTYPES: i32 = 24;
 

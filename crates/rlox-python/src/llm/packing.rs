@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyList, PySlice, PyString, PyTuple};
 use rlox_core::llm::{Overflow, Packing, pack};
 
 use crate::argument::{Argument, INTEGER, argument, asarray, count, sequence};
-use crate::array::{FromArray, Kind, result, typed};
+use crate::array::{FromArray, Kind, check_signals, result, typed};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error, value_error};
 use crate::llm::options;
@@ -20,7 +20,7 @@ const TURN_TOKENS: usize = 1 << 20;
 /// Lets other threads run, and Ctrl-C end the call.
 fn pause(py: Python<'_>) -> PyResult<()> {
     detached(py, || ());
-    py.check_signals()
+    check_signals(py)
 }
 
 /// Packs sequences of tokens into rows of at most `max_length`: best fit, longest first.
