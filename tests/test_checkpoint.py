@@ -84,6 +84,21 @@ def test_a_path_with_nothing_there_is_not_a_damaged_file(tmp_path):
         read_checkpoint(tmp_path / "nowhere")
 
 
+def test_an_empty_folder_is_no_checkpoint_and_becomes_one(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is empty"):
+        read_checkpoint(tmp_path)
+    (tmp_path / "made").mkdir()
+    write_checkpoint(tmp_path / "made", {"steps": 1}, MEMBERS)
+    assert read_checkpoint(tmp_path / "made").manifest["steps"] == 1
+
+
+@pytest.mark.parametrize("name", ["checkpoint", ".checkpoint.previous"])
+def test_a_run_folder_stands_for_its_checkpoint(saved, tmp_path, name):
+    (tmp_path / "run").mkdir()
+    saved.rename(tmp_path / "run" / name)
+    assert read_checkpoint(tmp_path / "run").manifest["steps"] == 5
+
+
 def forge(saved, change):
     """A manifest that somebody changed and signed again."""
     manifest = json.loads((saved / "manifest.json").read_bytes())
@@ -138,7 +153,7 @@ def test_a_member_that_is_no_safetensors_is_refused(saved):
 )
 def test_what_is_not_a_checkpoint_is_not_overwritten(tmp_path, make):
     make(tmp_path / "mine")
-    with pytest.raises(FileExistsError, match="expected a checkpoint or nothing"):
+    with pytest.raises(FileExistsError, match="expected a checkpoint, an empty folder or nothing"):
         write_checkpoint(tmp_path / "mine", {}, MEMBERS)
 
 
@@ -146,7 +161,7 @@ def test_a_manifest_that_json_cannot_hold_changes_nothing(saved):
     for bad in (float("nan"), object()):
         with pytest.raises((TypeError, ValueError)):
             write_checkpoint(saved, {"steps": bad}, MEMBERS)
-    assert read_checkpoint(saved).manifest["steps"] == 5
+    assert read_checkpoint(saved).manifest["steps"] == 7
 
 
 class PowerCutError(Exception):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import gymnasium as gym
 import numpy as np
@@ -634,7 +635,7 @@ def test_print_options_do_not_change_what_a_checkpoint_fits(tmp_path):
 
 
 INTERRUPTED = """
-import sys
+import sys, time
 from rlox.trainers import PPOTrainer
 trainer = PPOTrainer(env="CartPole-v1", seed=0, runs_dir=sys.argv[1])
 say = lambda trainer, metrics: print("going", flush=True) if trainer.timesteps == 512 else None
@@ -645,15 +646,15 @@ try:
     trainer.train(10**9, callbacks=[lambda *_: (print("again", flush=True), time.sleep(60))])
 except KeyboardInterrupt:
     print("at once")
-""".replace("import sys", "import sys, time")
+"""
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 def test_ctrl_c_stops_in_order_and_a_second_one_at_once(tmp_path):
     command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as run:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as run, ExitStack() as ends:
+        ends.callback(run.kill)  # leaving waits for it, also when the test's time is up
         assert run.stdout.readline() == "going\n"
         run.send_signal(signal.SIGINT)
         assert run.stdout.readline() == "interrupted True True\n"

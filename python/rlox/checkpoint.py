@@ -49,12 +49,12 @@ def write_checkpoint(
     written into a folder next to it, flushed to disk, and the folder is renamed.
 
     Args:
-        path: Made with its parents. A checkpoint there is replaced.
+        path: Made with its parents. A checkpoint or an empty folder there is replaced.
         manifest: What JSON can hold.
         members: Arrays by member ([a-z0-9_]) and name; empty members are left out.
 
     Raises:
-        FileExistsError: `path` is there and is not a checkpoint.
+        FileExistsError: Something else is at `path`.
         TypeError, ValueError: The manifest holds what JSON cannot.
 
     >>> import tempfile, numpy as np
@@ -65,9 +65,10 @@ def write_checkpoint(
     (7, array([1., 1.]))
     """
     path = _folder(path).resolve()
-    if path.exists() and not _is_checkpoint(path):
+    if path.exists() and not _is_checkpoint(path) and not _is_empty(path):
         raise FileExistsError(
-            f"{path}: expected a checkpoint or nothing, got something else; choose another path"
+            f"{path}: expected a checkpoint, an empty folder or nothing, got something else; "
+            "choose another path"
         )
     files: dict[str, bytes] = {}
     about: dict[str, Any] = {}
@@ -109,6 +110,10 @@ def _is_checkpoint(path: Path) -> bool:
     return all(file.name == MANIFEST or file.suffix == ".safetensors" for file in path.iterdir())
 
 
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
+
+
 def _folder(path: object) -> Path:
     if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
         raise TypeError(f"path: expected the path of a folder, got {path!r}; pass a str or a Path")
@@ -118,6 +123,9 @@ def _folder(path: object) -> Path:
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Reads and checks a checkpoint.
 
+    Args:
+        path: Of the checkpoint, or of a run folder that holds one as `checkpoint`.
+
     Raises:
         FileNotFoundError: Nothing is there.
         rlox.CorruptFileError: Anything in it is damaged, missing or not a checkpoint's; the file
@@ -125,10 +133,14 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         ValueError: A newer rlox wrote it.
     """
     path = _folder(path)
-    if not path.exists():
-        path = _beside(path, "previous") if _beside(path, "previous").exists() else path
-    if not path.exists():
-        raise FileNotFoundError(f"path: expected a checkpoint, {path} does not exist")
+    inner = path / "checkpoint"
+    if not (path / MANIFEST).exists() and (inner.exists() or _beside(inner, "previous").exists()):
+        path = inner
+    if not path.exists() and _beside(path, "previous").exists():
+        path = _beside(path, "previous")
+    if not path.exists() or _is_empty(path):
+        what = "is empty" if path.exists() else "does not exist"
+        raise FileNotFoundError(f"path: expected a checkpoint, {path} {what}; pass where one is")
     manifest = _read_manifest(path / MANIFEST)
     members = {}
     expect_keys(path / MANIFEST, "manifest", manifest, {"members": (dict,)})

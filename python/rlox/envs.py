@@ -18,7 +18,8 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import spaces, streams
 from rlox._rlox import NativeVectorEnv, env_ids
-from rlox.rendering import Renderer, frames_per_second
+from rlox.ids import frames_per_second
+from rlox.rendering import Renderer
 from rlox.resets import split_options
 from rlox.vec_env import VecEnv
 

@@ -1,6 +1,6 @@
 """`ForeignVecEnv`: any Gymnasium vector environment, made ready for rollouts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -57,7 +57,7 @@ class ForeignVecEnv(Wrapper):
                 "each environment with gymnasium.wrappers.FlattenObservation"
             )
         spaces.action_dtype(env.single_action_space)
-        self._seed: int | Sequence[int | None] | None = seed
+        self._seeds = streams.GivenSeeds(seed, env.num_envs)
         self._obs: Array | None = None
         self._steps = 0
         self._failed = self._closed = False
@@ -66,25 +66,21 @@ class ForeignVecEnv(Wrapper):
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, np.int64)
         self._finished: list[tuple[Array, Array]] = []
-        self._action_stream: np.random.Generator | None = None
 
     @property
     def action_stream(self) -> np.random.Generator:
         """The stream that uniformly random actions come from; the last seed given decides it."""
-        if self._action_stream is None:
-            self._action_stream = streams.action_stream(self._seed)
-        return self._action_stream
+        return self._seeds.actions
 
     def reset(
         self,
         *,
-        seed: int | Sequence[int | None] | None = None,
+        seed: streams.Seed = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Array, dict[str, Any]]:
         """The wrapped environment's `reset`; the episodes it cuts are not counted."""
-        if seed is not None:
-            self._seed, self._action_stream = seed, None
         self._expect_open()
+        self._seeds.give(seed)
         masked = None if options is None else options.get("reset_mask")
         obs, infos = self._guarded(self.env.reset, seed=seed, options=options)
         self._obs = self._checked("observations", np.asarray(obs))
@@ -178,7 +174,7 @@ class ForeignVecEnv(Wrapper):
         """Puts the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
         fresh = self._obs is None or seed is not None
         if fresh:
-            self.reset(seed=self._seed if seed is None else seed)
+            self.reset(seed=self._seeds.last if seed is None else seed)
         elif self._mode is AutoresetMode.DISABLED and self._ended.any():
             self._restart(np.array(self._obs))
         assert self._obs is not None

@@ -6,19 +6,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from gymnasium.envs.registration import load_env_creator
-
-
-def frames_per_second(env_id: str) -> int:
-    """How many steps make a second of the environment's film.
-
-    >>> frames_per_second("CartPole-v1")
-    50
-    """
-    entry = gym.spec(env_id).entry_point
-    creator = load_env_creator(entry) if isinstance(entry, str) else entry
-    return int(getattr(creator, "metadata", {}).get("render_fps", 30))
-
 
 State = npt.NDArray[np.float64]
 

@@ -1,11 +1,30 @@
-"""What starts and ends episodes in a batch: reset masks, and rows of final observations."""
+"""What starts and ends episodes in a batch: autoreset modes, masks, final observations."""
 
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
 
 Flags = npt.NDArray[np.bool_]
+
+
+def as_autoreset_mode(given: object) -> AutoresetMode:
+    """The member that is given, or whose value or name is.
+
+    Raises:
+        ValueError: There is none.
+
+    >>> as_autoreset_mode("SameStep") is as_autoreset_mode("SAME_STEP")
+    True
+    """
+    for mode in AutoresetMode:
+        if given is mode or (isinstance(given, str) and given in (mode.value, mode.name)):
+            return mode
+    raise ValueError(
+        f"autoreset_mode: expected {', '.join(repr(mode.value) for mode in AutoresetMode)} or a "
+        f"member of AutoresetMode, got {given!r}; pass one of them"
+    )
 
 
 def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[str, Any] | None]:
@@ -55,3 +74,13 @@ def object_rows(chosen: Flags, rows: npt.NDArray[Any]) -> npt.NDArray[np.object_
     for i in chosen.nonzero()[0].tolist():
         objects[i] = rows[i]
     return objects
+
+
+def final_infos(done: Flags, final_obs: npt.NDArray[Any]) -> dict[str, Any]:
+    """What `infos` say of episodes that ended in a step of SAME_STEP environments."""
+    return {
+        "final_obs": object_rows(done, final_obs),
+        "_final_obs": done,
+        "final_info": {},
+        "_final_info": done.copy(),
+    }

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
 
 from rlox import spaces
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
@@ -246,8 +247,13 @@ def _torch_policy(
     return act, value
 
 
-def check_collection(n: int, policy: object) -> int:
-    """The number of steps, refused unless positive, as is a policy that is no function."""
+def check_collection(mode: AutoresetMode, n: int, policy: object) -> int:
+    """The number of steps, refused unless positive, as are other modes and kinds of policies."""
+    if mode is not AutoresetMode.SAME_STEP:
+        raise ValueError(
+            f"autoreset_mode: expected SAME_STEP, got {mode.name}; make the VecEnv with "
+            "autoreset_mode=AutoresetMode.SAME_STEP"
+        )
     if policy is not None and not callable(policy):
         raise TypeError(
             f"policy: expected a function of observations or None, got {type(policy).__name__}; "

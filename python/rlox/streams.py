@@ -36,24 +36,6 @@ def seed_each(seed: Seed, num_envs: int) -> Sequence[int | None] | None:
     return seed
 
 
-def seeds_after(
-    given: Sequence[int | None],
-    mask: npt.NDArray[np.bool_] | None,
-    before: Sequence[int | None] | None,
-) -> Sequence[int | None]:
-    """The seed that each environment was last given, None where it never was given one.
-
-    >>> seeds_after([7, None, 9], np.array([True, True, False]), before=[0, 1, 2])
-    [7, 1, 2]
-    """
-    if mask is None and isinstance(given, range):
-        return given
-    old = [None] * len(given) if before is None else before
-    taken = [True] * len(given) if mask is None else mask.tolist()
-    rows = zip(given, taken, old, strict=True)
-    return [was if new is None or not take else new for new, take, was in rows]
-
-
 def state_for_numpy(stream: dict[str, int]) -> dict[str, Any]:
     """A native stream as the `state` of NumPy's PCG64."""
     return {
@@ -90,11 +72,52 @@ def to_numpy(stream: dict[str, int]) -> np.random.Generator:
     return np.random.Generator(bits)
 
 
-def action_stream(seed: Seed) -> np.random.Generator:
-    """The stream of uniformly random actions that belongs to the seed of some environments."""
-    if seed is None or isinstance(seed, int | np.integer):
-        known: int | list[int] | None = seed
-    else:
-        known = [s for s in seed if s is not None] or None
-    # The spawn key keeps this stream apart from those of the environments, which have none.
-    return np.random.default_rng(np.random.SeedSequence(known, spawn_key=(0,)))
+class GivenSeeds:
+    """The seeds that the streams of some environments were last given.
+
+    Args:
+        seed: As for `seed_each`.
+        num_envs: How many environments.
+
+    >>> seeds = GivenSeeds(0, num_envs=3)
+    >>> seeds.give([7, None, 9], np.array([True, True, False]))
+    >>> seeds.each
+    (7, 1, 2)
+    """
+
+    def __init__(self, seed: Seed, num_envs: int) -> None:
+        self.last = seed
+        self._each: Sequence[int | None] = [None] * num_envs
+        self._actions: np.random.Generator | None = None
+        self.give(seed)
+
+    def give(self, seed: Seed, mask: npt.NDArray[np.bool_] | None = None) -> None:
+        """Notes a reset of all, or where `mask` is true; None lets the streams go on."""
+        given = seed_each(seed, len(self._each))
+        if given is None:
+            return
+        self.last, self._actions = seed, None
+        if mask is None and isinstance(given, range):
+            self._each = given
+            return
+        taken = [True] * len(given) if mask is None else mask.tolist()
+        rows = zip(given, taken, self._each, strict=True)
+        self._each = [was if new is None or not take else new for new, take, was in rows]
+
+    @property
+    def each(self) -> tuple[int | None, ...]:
+        """The seed that each environment was last given, None where it never was given one."""
+        return tuple(self._each)
+
+    @property
+    def actions(self) -> np.random.Generator:
+        """The stream that uniformly random actions come from; the last seed given decides it."""
+        if self._actions is None:
+            known: int | list[int] | None
+            if self.last is None or isinstance(self.last, int | np.integer):
+                known = self.last
+            else:
+                known = [s for s in self.last if s is not None] or None
+            # The spawn key keeps this stream apart from those of the environments, which have none.
+            self._actions = np.random.default_rng(np.random.SeedSequence(known, spawn_key=(0,)))
+        return self._actions

@@ -275,7 +275,7 @@ class Trainer:
         """Writes a checkpoint, see `rlox.checkpoint`, from which `load` makes an equal trainer.
 
         Raises:
-            FileExistsError: Something that is no checkpoint is at `path`.
+            FileExistsError: `path` is there, and neither a checkpoint nor an empty folder.
             OSError: It cannot be written; what was there stays.
         """
         state = self.learner.state()
@@ -303,7 +303,7 @@ class Trainer:
         was not stopped; others start new episodes.
 
         Args:
-            path: What `save` wrote.
+            path: What `save` wrote, or the run folder.
             env: Takes the place of the saved id and `env_kwargs`; needed where there was no id.
             policy: Needed where the trainer was made with one.
             device: Where the networks shall live; None: where they were.

@@ -1,6 +1,5 @@
 """`VecEnv`: the native vector environments, by the rules of `gymnasium.vector.VectorEnv`."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -12,15 +11,15 @@ from gymnasium.vector.utils import batch_space
 
 from rlox import spaces, streams
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
-from rlox.rendering import Renderer, frames_per_second
-from rlox.resets import object_rows, split_options
+from rlox.ids import frames_per_second, native_id, vector_spec
+from rlox.rendering import Renderer
+from rlox.resets import as_autoreset_mode, final_infos, object_rows, split_options
 from rlox.rollout import check_collection, collect_steps
 from rlox.settings import refuse_unknown, whole
 from rlox.streams import Seed
 
 Obs = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
-Frame = npt.NDArray[np.uint8]
 
 
 class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
@@ -72,18 +71,14 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
                 f"render_mode: expected None or 'rgb_array', got {render_mode!r}; pass one of them"
             )
         refuse_unknown({"num_envs", "n_envs", "id"} & env_kwargs.keys(), ("n", "env_id"), "VecEnv")
-        mode = autoreset_mode.value if isinstance(autoreset_mode, AutoresetMode) else autoreset_mode
-        if not isinstance(mode, str):
-            raise TypeError(f"autoreset_mode: expected an AutoresetMode, got {mode!r}; pass one")
-        name, n = str(env_id).removeprefix("rlox/"), whole("n", n, 1, fix="say how many to make")
-        self._native = native = NativeVectorEnv(name, n, seed, mode, max_episode_steps, env_kwargs)
+        mode, name = as_autoreset_mode(autoreset_mode), native_id(env_id)
+        n, limit = whole("n", n, 1, fix="say how many to make"), max_episode_steps
+        self._native = native = NativeVectorEnv(name, n, seed, mode.value, limit, env_kwargs)
         self._step = native.step
         if type(self).step_into is VecEnv.step_into:
             # The native method itself, so that nothing runs between the caller and Rust.
             self.__dict__["step_into"] = native.step_into
-        self._seed: Seed = seed
-        self._seeds = streams.seed_each(seed, n)
-        self._action_stream: np.random.Generator | None = None
+        self._seeds = streams.GivenSeeds(seed, n)
         self._started = False
 
         about = native.spec()
@@ -96,13 +91,10 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         self.metadata = {
             "render_modes": ["rgb_array"],
             "render_fps": frames_per_second(name),
-            "autoreset_mode": AutoresetMode(mode),
+            "autoreset_mode": mode,
         }
-        self.spec = copy.deepcopy(gym.registry.get(f"rlox/{name}"))
-        if self.spec is not None:
-            given = {"render_mode": render_mode, "max_episode_steps": max_episode_steps}
-            self.spec.kwargs.update({key: value for key, value in given.items() if value})
-            self.spec.kwargs.update(env_kwargs, num_envs=n, autoreset_mode=mode)
+        ours = {"num_envs": n, "autoreset_mode": mode.value}
+        self.spec = vector_spec(name, limit, render_mode, **ours, **env_kwargs)
 
     def reset(
         self, *, seed: Seed = None, options: dict[str, Any] | None = None
@@ -127,13 +119,11 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         >>> bool((env.reset(seed=7)[0] == env.reset(seed=[7, 8])[0]).all())
         True
         """
-        given = streams.seed_each(seed, self.num_envs)
+        streams.seed_each(seed, self.num_envs)  # checks it, in Gymnasium's words
         mask, numbers = split_options(options, self.num_envs)
         obs = self._native.reset(seed, mask, numbers)
         self._started = True
-        if given is not None:
-            self._seed, self._action_stream = seed, None
-            self._seeds = streams.seeds_after(given, mask, self._seeds)
+        self._seeds.give(seed, mask)
         return obs, {}
 
     def step(
@@ -158,13 +148,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         obs, rewards, terminated, truncated, final_obs = self._step(actions)
         if final_obs is None:
             return obs, rewards, terminated, truncated, {}
-        done = terminated | truncated
-        infos = {
-            "final_obs": object_rows(done, final_obs),
-            "_final_obs": done,
-            "final_info": {},
-            "_final_info": done.copy(),
-        }
+        infos = final_infos(terminated | truncated, final_obs)
         return obs, rewards, terminated, truncated, infos
 
     def step_into(
@@ -257,12 +241,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         >>> VecEnv(n=2, seed=0).collect_n_steps(5)["obs"].shape
         (5, 2, 4)
         """
-        if self.metadata["autoreset_mode"] is not AutoresetMode.SAME_STEP:
-            raise ValueError(
-                f"autoreset_mode: expected SAME_STEP, got {self.metadata['autoreset_mode'].name}; "
-                "make the VecEnv with autoreset_mode=AutoresetMode.SAME_STEP"
-            )
-        n = check_collection(n, policy)
+        n = check_collection(self.metadata["autoreset_mode"], n, policy)
         start = self._native.observe() if self._started else self.reset_all()
         choose = self.action_stream if policy is None else policy
         return collect_steps(self._native, start, self.single_action_space, n, choose)
@@ -276,9 +255,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         """Puts the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
         self._native.begin_rollout(buffer, normalizer, seed)
         self._started = True
-        if seed is not None:
-            self._seed, self._action_stream = seed, None
-            self._seeds = streams.seed_each(seed, self.num_envs)
+        self._seeds.give(seed)
 
     def step_rollout(
         self,
@@ -333,9 +310,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
     @property
     def action_stream(self) -> np.random.Generator:
         """The stream that uniformly random actions come from; the last seed given decides it."""
-        if self._action_stream is None:
-            self._action_stream = streams.action_stream(self._seed)
-        return self._action_stream
+        return self._seeds.actions
 
     @property  # type: ignore[misc]  # read-only, as SyncVectorEnv
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # and one each
@@ -345,10 +320,9 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
     @property
     def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]  # one each
         """The seed each stream was last given; -1 for entropy from the operating system."""
-        seeds = [None] * self.num_envs if self._seeds is None else self._seeds
-        return tuple(-1 if seed is None else seed for seed in seeds)
+        return tuple(-1 if seed is None else seed for seed in self._seeds.each)
 
-    def render(self) -> tuple[Frame, ...] | None:
+    def render(self) -> tuple[npt.NDArray[np.uint8], ...] | None:
         """A frame (height, width, 3) uint8 of every environment, by Gymnasium's renderer.
 
         Raises:

@@ -13,6 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from rlox._rlox import env_ids
 from rlox.foreign import ForeignVecEnv
+from rlox.resets import as_autoreset_mode
 from rlox.rollout import RolloutBatch, RolloutEnv, collect_rollout
 from rlox.settings import whole
 from rlox.vec_env import VecEnv
@@ -73,7 +74,7 @@ def make_vec(
         seed = whole("seed", seed, 0, fix="pass an integer, or None for any")
     how = _mode_of(vectorization_mode)
     around = _wrappers_of(wrappers)
-    resets = _autoreset_of(autoreset_mode)
+    resets = as_autoreset_mode(autoreset_mode)
     if isinstance(env, str):
         return _from_id(env, num_envs, seed, how, around, resets, kwargs)
     if isinstance(env, VectorEnv):
@@ -117,16 +118,6 @@ def _wrappers_of(given: Any) -> list[EnvWrapper]:
             f"{given!r}; pass for example [gymnasium.wrappers.FlattenObservation]"
         )
     return list(given)
-
-
-def _autoreset_of(given: object) -> AutoresetMode:
-    try:
-        return AutoresetMode(given)
-    except ValueError as error:
-        raise ValueError(
-            f"autoreset_mode: expected {', '.join(repr(mode.value) for mode in AutoresetMode)} or "
-            f"a member of AutoresetMode, got {given!r}; pass one of them"
-        ) from error
 
 
 def _refuse_keywords(given: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 //! Fixed-size storage for one rollout, `[T, N, ...]` time-major, and the loop that fills it.
 
+mod begin;
 mod collect;
 mod fill;
 

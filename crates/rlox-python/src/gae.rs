@@ -8,10 +8,11 @@ use rlox_core::{
     Ends, Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major,
 };
 
-use crate::argument::{REAL, argument, asarray, count, flag_argument, numbers, out_slice, output, sequence, shown};
+use crate::argument::{REAL, argument, asarray, count, numbers, out_slice, output, sequence, shown};
 use crate::array::{FromArray, result, typed};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error, value_error};
+use crate::flags::flag_argument;
 use crate::trajectory::{EndsArgument, LastValue, Layout, Pair};
 
 /// From how many elements on a call may take more than 5 us.

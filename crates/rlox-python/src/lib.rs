@@ -11,6 +11,7 @@ mod argument;
 mod array;
 mod detach;
 mod error;
+mod flags;
 mod gae;
 mod llm;
 mod normalize;

@@ -5,10 +5,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{DType, RolloutBuffer as Core, Transition};
 
-use crate::argument::{Flags, Input, REAL, argument, count, expect_shape, flag_argument, numbers, shape, shown, text};
+use crate::argument::{Input, REAL, argument, count, expect_shape, numbers, shape, shown, text};
 use crate::array::FieldMemory;
 use crate::detach::detached;
 use crate::error::{to_py, type_error, value_error};
+use crate::flags::{Flags, flag_argument};
 use crate::normalize::normalizer_of;
 use crate::said::SaidArgument;
 use crate::shared::Shared;

@@ -5,8 +5,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{Error, Pcg64, Pcg64State, Progress};
 
-use crate::argument::{INTEGER, REAL, argument, expect_shape, flag_argument};
+use crate::argument::{INTEGER, REAL, argument, expect_shape};
 use crate::error::value_error;
+use crate::flags::flag_argument;
 use crate::shared::Shared;
 use crate::vector::Inner;
 

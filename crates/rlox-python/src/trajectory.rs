@@ -6,9 +6,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyFloat;
 use rlox_core::{Ends, Float};
 
-use crate::argument::{Argument, FlagArgument, Flags, Input, REAL, argument, flag_argument};
+use crate::argument::{Argument, Input, REAL, argument};
 use crate::array::FromArray;
 use crate::error::{type_error, value_error};
+use crate::flags::{FlagArgument, Flags, flag_argument};
 
 /// Two results.
 pub(crate) type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);

@@ -9,10 +9,11 @@ use rlox_core::{
     StepOut, VectorEnv,
 };
 
-use crate::argument::{Flags, count, expect_shape, flag_argument, instance, out_slice, output, sequence, text};
+use crate::argument::{count, expect_shape, instance, out_slice, output, sequence, text};
 use crate::array::{fresh, result};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, value_error};
+use crate::flags::{Flags, flag_argument};
 use crate::normalize::{Normalizer, normalizer_of};
 use crate::recycling::zeroed;
 use crate::rollout::RolloutBuffer;

@@ -2,8 +2,8 @@
 
 use super::{PolicySaid, RolloutBuffer, Transition};
 use crate::{
-    Actions, AutoresetMode, DType, Ends, Error, Field, FieldData, FieldMut, Normalizer, ResetOptions, Result, Seeds,
-    Space, StepOut, VectorEnv, check_len, compute_gae_time_major,
+    Actions, AutoresetMode, Ends, Error, Field, FieldData, FieldMut, Normalizer, ResetOptions, Result, Seeds, Space,
+    StepOut, VectorEnv, check_len, compute_gae_time_major,
 };
 
 pub(super) fn f32s(field: &Field) -> &[f32] {
@@ -21,118 +21,12 @@ fn bools(field: &Field) -> &[bool] {
     data
 }
 
-fn bools_mut(field: &mut Field) -> &mut [bool] {
+pub(super) fn bools_mut(field: &mut Field) -> &mut [bool] {
     let FieldMut::Bool(data) = field.data_mut() else { return &mut [] };
     data
 }
 
 impl RolloutBuffer {
-    /// Starts a rollout: the first observations come from a reset (the first time, or where `seeds` are given), else
-    /// from where the environments stand. In [`AutoresetMode::Disabled`], the rollout itself resets environments whose
-    /// episodes have ended, at once.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] if the environments do not fit the buffer, and those of [`VectorEnv::reset`].
-    pub fn begin(
-        &mut self,
-        env: &mut dyn VectorEnv,
-        seeds: Seeds<'_>,
-        normalizer: Option<&mut Normalizer>,
-    ) -> Result<()> {
-        self.check_fits(env)?;
-        self.check_normalizer(normalizer.as_deref())?;
-        let first = self.num_envs * self.obs.width();
-        let row = &mut f32s_mut(&mut self.obs)[..first];
-        let fresh = !matches!(seeds, Seeds::Keep) || env.observe(row).is_err();
-        if fresh {
-            env.reset(seeds, None, &ResetOptions::default(), row)?;
-        }
-        let mode = env.autoreset_mode();
-        self.resets_next_step = mode == AutoresetMode::NextStep;
-        if mode != AutoresetMode::SameStep {
-            for (i, ended) in self.ended.iter_mut().enumerate() {
-                *ended = env.progress(i).is_some_and(|progress| progress.finished);
-            }
-            if mode == AutoresetMode::Disabled && self.ended.contains(&true) {
-                env.reset(Seeds::Keep, Some(&self.ended), &ResetOptions::default(), row)?;
-            }
-        }
-        self.open(fresh, normalizer)
-    }
-
-    /// Starts a rollout from observations that the caller has, `[N, d]`.
-    ///
-    /// `fresh` says that they come from a reset, so that the normaliser has not seen them. `ended`, `[N]`, is for
-    /// environments that reset in the next step ([`AutoresetMode::NextStep`]): whose episode has ended, so that their
-    /// first row is no transition. `None` is for environments that reset in the same step.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] for a wrong length or a buffer whose observations are not f32.
-    pub fn begin_with(
-        &mut self,
-        obs: &[f32],
-        fresh: bool,
-        ended: Option<&[bool]>,
-        normalizer: Option<&mut Normalizer>,
-    ) -> Result<()> {
-        self.check_f32()?;
-        self.check_normalizer(normalizer.as_deref())?;
-        check_len("obs", obs.len(), self.num_envs * self.obs.width())?;
-        check_finite("obs", obs, self.obs.width())?;
-        check_len("ended", ended.map_or(self.num_envs, <[bool]>::len), self.num_envs)?;
-        f32s_mut(&mut self.obs)[..obs.len()].copy_from_slice(obs);
-        self.resets_next_step = ended.is_some();
-        if let Some(ended) = ended {
-            self.ended.copy_from_slice(ended);
-        }
-        self.open(fresh, normalizer)
-    }
-
-    fn open(&mut self, fresh: bool, normalizer: Option<&mut Normalizer>) -> Result<()> {
-        let first = self.num_envs * self.obs.width();
-        if let Some(normalizer) = normalizer {
-            let row = &mut f32s_mut(&mut self.obs)[..first];
-            if fresh {
-                normalizer.update_obs(row)?;
-                normalizer.forget_returns();
-            }
-            normalizer.normalize_obs(row)?;
-        }
-        (self.next_step, self.begun) = (0, true);
-        if self.reset_rows > 0 {
-            bools_mut(&mut self.valid).fill(true);
-            self.reset_rows = 0;
-        }
-        self.final_index.clear();
-        self.final_obs.clear();
-        Ok(())
-    }
-
-    fn check_normalizer(&self, normalizer: Option<&Normalizer>) -> Result<()> {
-        let Some(normalizer) = normalizer else { return Ok(()) };
-        check_len("normalizer's obs_shape", normalizer.obs().mean().len(), self.obs.width())?;
-        check_len("normalizer's num_envs", normalizer.returns().len(), self.num_envs)
-    }
-
-    fn check_f32(&self) -> Result<()> {
-        if self.obs.dtype() == DType::F32 {
-            return Ok(());
-        }
-        Err(Error::shape("obs dtype", "F32", format!("{:?}", self.obs.dtype()), "make the buffer with F32"))
-    }
-
-    fn check_fits(&self, env: &dyn VectorEnv) -> Result<()> {
-        check_len("num_envs", env.num_envs(), self.num_envs)?;
-        check_len("observation", env.spec().observation.dim(), self.obs.width())?;
-        check_len("action", env.spec().action.dim(), self.actions.width())?;
-        let wanted = if matches!(env.spec().action, Space::Box { .. }) { DType::F32 } else { DType::I64 };
-        if self.actions.dtype() != wanted {
-            let got = format!("a buffer with {:?}", self.actions.dtype());
-            return Err(Error::space("buffer's action dtype", format!("{wanted:?}"), got, "make one for this env"));
-        }
-        self.check_f32()
-    }
-
     /// Stores row `t` of what a policy said and steps the environments with its actions.
     ///
     /// Actions of a Box space are stored as they are and clipped to the bounds on their way to the environment;
@@ -398,7 +292,7 @@ fn sent<'a>(
     }
 }
 
-fn check_finite<T: Copy + Into<f64>>(argument: &'static str, numbers: &[T], width: usize) -> Result<()> {
+pub(super) fn check_finite<T: Copy + Into<f64>>(argument: &'static str, numbers: &[T], width: usize) -> Result<()> {
     let Some(at) = numbers.iter().position(|x| !(*x).into().is_finite()) else { return Ok(()) };
     let got = format!("{} from environment {}", numbers[at].into(), at / width);
     Err(Error::space(argument, "finite numbers", got, "find out where it comes from"))

@@ -1,0 +1,113 @@
+//! How a rollout is begun.
+
+use super::RolloutBuffer;
+use super::fill::{bools_mut, check_finite, f32s_mut};
+use crate::{AutoresetMode, DType, Error, Normalizer, ResetOptions, Result, Seeds, Space, VectorEnv, check_len};
+
+impl RolloutBuffer {
+    /// Starts a rollout: the first observations come from a reset (the first time, or where `seeds` are given), else
+    /// from where the environments stand. In [`AutoresetMode::Disabled`], the rollout itself resets environments whose
+    /// episodes have ended, at once.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the environments do not fit the buffer, and those of [`VectorEnv::reset`].
+    pub fn begin(
+        &mut self,
+        env: &mut dyn VectorEnv,
+        seeds: Seeds<'_>,
+        normalizer: Option<&mut Normalizer>,
+    ) -> Result<()> {
+        self.check_fits(env)?;
+        self.check_normalizer(normalizer.as_deref())?;
+        let first = self.num_envs * self.obs.width();
+        let row = &mut f32s_mut(&mut self.obs)[..first];
+        let fresh = !matches!(seeds, Seeds::Keep) || env.observe(row).is_err();
+        if fresh {
+            env.reset(seeds, None, &ResetOptions::default(), row)?;
+        }
+        let mode = env.autoreset_mode();
+        self.resets_next_step = mode == AutoresetMode::NextStep;
+        if mode != AutoresetMode::SameStep {
+            for (i, ended) in self.ended.iter_mut().enumerate() {
+                *ended = env.progress(i).is_some_and(|progress| progress.finished);
+            }
+            if mode == AutoresetMode::Disabled && self.ended.contains(&true) {
+                env.reset(Seeds::Keep, Some(&self.ended), &ResetOptions::default(), row)?;
+            }
+        }
+        self.open(fresh, normalizer)
+    }
+
+    /// Starts a rollout from observations that the caller has, `[N, d]`.
+    ///
+    /// `fresh` says that they come from a reset, so that the normaliser has not seen them. `ended`, `[N]`, is for
+    /// environments that reset in the next step ([`AutoresetMode::NextStep`]): whose episode has ended, so that their
+    /// first row is no transition. `None` is for environments that reset in the same step.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a wrong length or a buffer whose observations are not f32.
+    pub fn begin_with(
+        &mut self,
+        obs: &[f32],
+        fresh: bool,
+        ended: Option<&[bool]>,
+        normalizer: Option<&mut Normalizer>,
+    ) -> Result<()> {
+        self.check_f32()?;
+        self.check_normalizer(normalizer.as_deref())?;
+        check_len("obs", obs.len(), self.num_envs * self.obs.width())?;
+        check_finite("obs", obs, self.obs.width())?;
+        check_len("ended", ended.map_or(self.num_envs, <[bool]>::len), self.num_envs)?;
+        f32s_mut(&mut self.obs)[..obs.len()].copy_from_slice(obs);
+        self.resets_next_step = ended.is_some();
+        if let Some(ended) = ended {
+            self.ended.copy_from_slice(ended);
+        }
+        self.open(fresh, normalizer)
+    }
+
+    fn open(&mut self, fresh: bool, normalizer: Option<&mut Normalizer>) -> Result<()> {
+        let first = self.num_envs * self.obs.width();
+        if let Some(normalizer) = normalizer {
+            let row = &mut f32s_mut(&mut self.obs)[..first];
+            if fresh {
+                normalizer.update_obs(row)?;
+                normalizer.forget_returns();
+            }
+            normalizer.normalize_obs(row)?;
+        }
+        (self.next_step, self.begun) = (0, true);
+        if self.reset_rows > 0 {
+            bools_mut(&mut self.valid).fill(true);
+            self.reset_rows = 0;
+        }
+        self.final_index.clear();
+        self.final_obs.clear();
+        Ok(())
+    }
+
+    pub(super) fn check_normalizer(&self, normalizer: Option<&Normalizer>) -> Result<()> {
+        let Some(normalizer) = normalizer else { return Ok(()) };
+        check_len("normalizer's obs_shape", normalizer.obs().mean().len(), self.obs.width())?;
+        check_len("normalizer's num_envs", normalizer.returns().len(), self.num_envs)
+    }
+
+    pub(super) fn check_f32(&self) -> Result<()> {
+        if self.obs.dtype() == DType::F32 {
+            return Ok(());
+        }
+        Err(Error::shape("obs dtype", "F32", format!("{:?}", self.obs.dtype()), "make the buffer with F32"))
+    }
+
+    pub(super) fn check_fits(&self, env: &dyn VectorEnv) -> Result<()> {
+        check_len("num_envs", env.num_envs(), self.num_envs)?;
+        check_len("observation", env.spec().observation.dim(), self.obs.width())?;
+        check_len("action", env.spec().action.dim(), self.actions.width())?;
+        let wanted = if matches!(env.spec().action, Space::Box { .. }) { DType::F32 } else { DType::I64 };
+        if self.actions.dtype() != wanted {
+            let got = format!("a buffer with {:?}", self.actions.dtype());
+            return Err(Error::space("buffer's action dtype", format!("{wanted:?}"), got, "make one for this env"));
+        }
+        self.check_f32()
+    }
+}

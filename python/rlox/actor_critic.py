@@ -1,0 +1,126 @@
+"""What a trainer asks of a policy: `ActorCritic`, and whether a module is one."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import gymnasium as gym
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rlox.torch_state import evaluating
+
+
+class ActorCritic(Protocol):
+    """What a trainer asks of a policy: any torch module with these methods can take its place.
+
+    | name | shape | dtype | meaning |
+    |---|---|---|---|
+    | obs | (N, *obs_shape) | float32 | observations, normalised where the trainer normalises |
+    | mask | (N, n) | bool | Discrete only: True where an action is allowed; None allows all |
+    | action | (N, *action_shape) | int64, float32 | integers count from 0; Box is unclipped |
+    | log_prob | (N,) | float32 | log-probability (or -density) of the whole action |
+    | entropy | (N,) | float32 | of the distribution at each observation |
+    | value | (N,) | float32 | of each observation; (N, 1) is refused |
+
+    More is optional. `act(obs) -> (action, log_prob, value)` is what collecting steps calls,
+    without gradients, where one pass is cheaper than two calls. `mode(obs) -> action` is the greedy
+    action, which deterministic prediction needs. `reset_noise(rows)` is called at the start of an
+    iteration and every `sde_sample_freq` steps. An attribute `generator` gets the trainer's own
+    `torch.Generator`. What draws from torch's global generator while training finds a stream of the
+    trainer's, and the global state is put back afterwards.
+
+    >>> class Coin(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.logits, self.value = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))
+    ...
+    ...     def get_action_and_logprob(self, obs, mask=None, action=None):
+    ...         choice = torch.distributions.Categorical(logits=self.logits.expand(len(obs), 2))
+    ...         action = choice.sample() if action is None else action
+    ...         return action, choice.log_prob(action), choice.entropy()
+    ...
+    ...     def get_value(self, obs):
+    ...         return self.value.expand(len(obs))
+    >>> check_policy(Coin(), spaces.Box(-1, 1, (4,)), spaces.Discrete(2))
+    """
+
+    def get_action_and_logprob(
+        self, obs: Tensor, mask: Tensor | None = None, action: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(action, log_prob, entropy): of a sample, or of `action` where one is given."""
+
+    def get_value(self, obs: Tensor) -> Tensor:
+        """The value of each observation."""
+
+
+def check_policy(
+    policy: Any, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+) -> None:
+    """Tries a policy on two observations and compares what it says with the table above.
+
+    Raises:
+        TypeError: It is no torch module, or a method is missing.
+        ValueError: Something has another shape or dtype; it is named.
+    """
+    methods = ("get_action_and_logprob", "get_value")
+    if not isinstance(policy, nn.Module) or not all(hasattr(policy, name) for name in methods):
+        raise TypeError(
+            f"policy: expected a torch module with {' and '.join(methods)}, got "
+            f"{type(policy).__name__}; rlox.policies.ActorCritic says what they must do"
+        )
+    module: Any = policy  # mypy takes a module's methods for tensors
+    device = next((p.device for p in policy.parameters()), torch.device("cpu"))
+    obs = torch.zeros(2, *(observation_space.shape or ()), device=device)
+    try:
+        with torch.no_grad(), evaluating(policy):
+            action, log_prob, entropy = module.get_action_and_logprob(obs)
+            again = module.get_action_and_logprob(obs, action=action)[1]
+            said = {"log_prob": log_prob, "entropy": entropy, "value": module.get_value(obs)}
+            if hasattr(module, "act"):
+                _, said["log_prob of act"], said["value of act"] = module.act(obs)
+    except Exception as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            "policy: expected get_action_and_logprob(obs, mask=None, action=None) to give action, "
+            "log_prob and entropy, of a given action too, get_value(obs) to give values, and "
+            "act(obs), if there is one, action, log_prob and value, for float32 observations; "
+            f"{type(policy).__name__} failed with {type(error).__name__}: {error}; see "
+            "rlox.policies.ActorCritic"
+        ) from error
+    said["log_prob of a given action"] = again
+    integer = not isinstance(action_space, spaces.Box)
+    expected = ((2, *(action_space.shape or ())), torch.int64 if integer else torch.float32)
+    wanted = {"action": (action, *expected)}
+    wanted |= {name: (tensor, (2,), torch.float32) for name, tensor in said.items()}
+    for name, (tensor, shape, dtype) in wanted.items():
+        if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+            raise ValueError(
+                f"policy: expected {name} of shape {shape} and {dtype} for 2 observations, got "
+                f"{tuple(tensor.shape)} and {tensor.dtype}; see rlox.policies.ActorCritic"
+            )
+
+
+def acting(policy: Any) -> Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]:
+    """The policy's `act`, or what does the same for one that has none."""
+
+    def act(obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        action, log_prob, _ = policy.get_action_and_logprob(obs)
+        return action, log_prob, policy.get_value(obs)
+
+    return getattr(policy, "act", act)
+
+
+def greedy(policy: Any, obs: Tensor) -> Tensor:
+    """The policy's greedy actions.
+
+    Raises:
+        TypeError: It has no `mode`.
+    """
+    if not hasattr(policy, "mode"):
+        raise TypeError(
+            f"policy: expected a method mode(obs) for greedy actions, {type(policy).__name__} has "
+            "none; add it or pass deterministic=False"
+        )
+    actions: Tensor = policy.mode(obs)
+    return actions

@@ -1,0 +1,53 @@
+"""Native ids, and what Gymnasium's registry says of them."""
+
+import copy
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+
+from rlox._rlox import env_ids
+
+
+def native_id(env_id: object) -> str:
+    """An id without the prefix `rlox/`.
+
+    Raises:
+        ValueError: It is one of Gymnasium's that has no native implementation.
+
+    >>> native_id("rlox/CartPole-v1")
+    'CartPole-v1'
+    """
+    name = str(env_id).removeprefix("rlox/")
+    if name not in env_ids() and name in gym.registry:
+        raise ValueError(
+            f"env_id: expected one of {', '.join(env_ids())}, got {name!r}, which is not native; "
+            "rlox.make_vec takes every id that Gymnasium knows"
+        )
+    return name
+
+
+def frames_per_second(env_id: str) -> int:
+    """How many steps make a second of the environment's film.
+
+    >>> frames_per_second("CartPole-v1")
+    50
+    """
+    entry = gym.spec(env_id).entry_point
+    creator = load_env_creator(entry) if isinstance(entry, str) else entry
+    return int(getattr(creator, "metadata", {}).get("render_fps", 30))
+
+
+def vector_spec(
+    env_id: str, max_episode_steps: int | None, render_mode: str | None, **kwargs: Any
+) -> EnvSpec | None:
+    """How `gymnasium.make_vec` could make such environments; None where they are not registered.
+
+    >>> vector_spec("CartPole-v1", 100, None, num_envs=2).kwargs["max_episode_steps"]
+    100
+    """
+    spec = copy.deepcopy(gym.registry.get(f"rlox/{env_id}"))
+    if spec is not None:
+        given = {"render_mode": render_mode, "max_episode_steps": max_episode_steps}
+        spec.kwargs.update({key: value for key, value in given.items() if value}, **kwargs)
+    return spec
