@@ -3,10 +3,11 @@
 use numpy::Element;
 use pyo3::prelude::*;
 
-use crate::argument::{Argument, FlagArgument, Flags, Input, REAL, argument, flag_argument};
+use crate::argument::{Argument, Input, REAL, argument};
 use crate::array::FromArray;
 use crate::detach::alone;
 use crate::error::value_error;
+use crate::flags::{FlagArgument, Flags, flag_argument};
 
 /// From how many tokens on a call may take more than 5 us.
 const LONG: usize = 8192;
