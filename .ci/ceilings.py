@@ -1,7 +1,7 @@
 """Check that no source file, and no function, has grown too long to be read at a sitting.
 
 Rust files have at most 400 lines, Python files 350, Python functions 60 without their docstrings.
-Clippy counts the lines of Rust functions.
+Clippy counts the lines of Rust functions. A stub only lists what the extension has, however much.
 """
 
 import ast
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-FILE = {".rs": 400, ".py": 350, ".pyi": 350}
+FILE = {".rs": 400, ".py": 350}
 FUNCTION = 60
 
 
@@ -35,7 +35,7 @@ def long_functions(source: str) -> Iterator[tuple[str, int]]:
 def main() -> int:
     """Names what is too long; returns the exit status."""
     listed = subprocess.run(
-        ["git", "ls-files", "*.rs", "*.py", "*.pyi"], capture_output=True, text=True, check=True
+        ["git", "ls-files", "*.rs", "*.py"], capture_output=True, text=True, check=True
     )
     found = []
     for path in map(Path, listed.stdout.split()):

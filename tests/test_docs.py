@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import inspect
 import pkgutil
 import re
 import shlex
@@ -50,6 +51,16 @@ def test_the_examples_in_docstrings_hold(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert result.failed == 0
+
+
+@pytest.mark.parametrize("name", [n for n in rlox.__all__ if hasattr(rlox._rlox, n)])
+def test_what_the_extension_offers_has_an_example(name):
+    thing = getattr(rlox._rlox, name)
+    if name == "__version__" or (inspect.isclass(thing) and issubclass(thing, Exception)):
+        return
+    (test, *_) = doctest.DocTestFinder(recurse=False).find(thing, name)
+    assert test.examples
+    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

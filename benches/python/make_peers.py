@@ -28,6 +28,7 @@ PEERS: dict[str, tuple[str, ...]] = {
     "gymnasium": ("gymnasium>=1.4,<1.5",),
     "envpool": ("envpool>=1.2,<1.3", "gymnasium>=1.4,<1.5"),
     "jax": ("jax[cpu]>=0.10", "numpy"),
+    "trl": ("trl>=1.16,<1.17",),
 }
 
 

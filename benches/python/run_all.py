@@ -14,12 +14,21 @@ import sys
 import bench_e2e_rollout
 import bench_env_stepping
 import bench_gae
+import bench_llm_ops
 import bench_ppo_cartpole
+import bench_trl_comparison
 from side_by_side import arguments, run
 
 BENCHMARKS = [
     bench.BENCHMARK
-    for bench in (bench_gae, bench_env_stepping, bench_e2e_rollout, bench_ppo_cartpole)
+    for bench in (
+        bench_gae,
+        bench_env_stepping,
+        bench_e2e_rollout,
+        bench_llm_ops,
+        bench_trl_comparison,
+        bench_ppo_cartpole,
+    )
 ]
 
 

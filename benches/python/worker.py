@@ -24,7 +24,17 @@ from typing import Any
 
 Subject = timeit.Timer | Callable[[int], dict[str, float]]
 
-PACKAGES = ("rlox", "torch", "numpy", "gymnasium", "stable-baselines3", "torchrl", "envpool", "jax")
+PACKAGES = (
+    "rlox",
+    "torch",
+    "numpy",
+    "gymnasium",
+    "stable-baselines3",
+    "torchrl",
+    "envpool",
+    "jax",
+    "trl",
+)
 
 
 def describe() -> dict[str, Any]:

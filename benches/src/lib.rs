@@ -14,3 +14,4 @@ macro_rules! page {
 page!(Readme, "../../README.md");
 page!(Environments, "../../docs/environments.md");
 page!(Rollouts, "../../docs/rollouts.md");
+page!(Llm, "../../docs/llm.md");

@@ -1,5 +1,5 @@
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +9,7 @@ _F64: TypeAlias = npt.NDArray[np.float64]
 _I64: TypeAlias = npt.NDArray[np.int64]
 _Bool: TypeAlias = npt.NDArray[np.bool_]
 _Floats: TypeAlias = npt.NDArray[np.floating[Any]]
+_Estimator: TypeAlias = Literal["k1", "k2", "k3", "full"]
 
 __version__: str
 __all__ = [
@@ -20,12 +21,27 @@ __all__ = [
     "RunningMeanStd",
     "__version__",
     "available_memory",
+    "compute_batch_group_advantages",
+    "compute_batch_token_kl",
+    "compute_batch_token_kl_f32",
+    "compute_batch_token_kl_schulman",
+    "compute_batch_token_kl_schulman_f32",
     "compute_gae",
     "compute_gae_batched",
+    "compute_group_advantages",
     "compute_lambda_returns",
     "compute_returns",
+    "compute_token_kl",
+    "compute_token_kl_f32",
+    "compute_token_kl_schulman",
+    "compute_token_kl_schulman_f32",
     "compute_vtrace",
     "env_ids",
+    "pack_lengths",
+    "pack_sequences",
+    "policy_ratio_stats",
+    "policy_ratios",
+    "token_kl",
 ]
 
 class ClosedError(ValueError): ...
@@ -53,6 +69,141 @@ def compute_gae_batched(
     gamma: float = 0.99,
     lam: float = 0.95,
 ) -> tuple[_Floats, _Floats]: ...
+def compute_group_advantages(
+    rewards: npt.ArrayLike,
+    *,
+    ddof: int | None = None,
+    eps: float = 0.0,
+    scale: Literal["group", "batch", "none"] = "group",
+    leave_one_out: bool = False,
+    weights: npt.ArrayLike | None = None,
+) -> _Floats: ...
+def compute_batch_group_advantages(
+    rewards: npt.ArrayLike,
+    group_size: int,
+    *,
+    ddof: int | None = None,
+    eps: float = 0.0,
+    scale: Literal["group", "batch", "none"] = "group",
+    leave_one_out: bool = False,
+    weights: npt.ArrayLike | None = None,
+) -> _Floats: ...
+def compute_token_kl(
+    log_probs_policy: npt.ArrayLike,
+    log_probs_ref: npt.ArrayLike,
+    *,
+    mask: npt.ArrayLike | None = None,
+    estimator: _Estimator = "k1",
+) -> float: ...
+def compute_token_kl_f32(
+    log_probs_policy: npt.ArrayLike,
+    log_probs_ref: npt.ArrayLike,
+    *,
+    mask: npt.ArrayLike | None = None,
+    estimator: _Estimator = "k1",
+) -> float: ...
+def compute_token_kl_schulman(
+    log_probs_policy: npt.ArrayLike,
+    log_probs_ref: npt.ArrayLike,
+    *,
+    mask: npt.ArrayLike | None = None,
+) -> float: ...
+def compute_token_kl_schulman_f32(
+    log_probs_policy: npt.ArrayLike,
+    log_probs_ref: npt.ArrayLike,
+    *,
+    mask: npt.ArrayLike | None = None,
+) -> float: ...
+def compute_batch_token_kl(
+    log_probs_policy: npt.ArrayLike,
+    log_probs_ref: npt.ArrayLike,
+    seq_len: int,
+    *,
+    mask: npt.ArrayLike | None = None,
+    estimator: _Estimator = "k1",
+) -> _F64: ...
+def compute_batch_token_kl_f32(
+    log_probs_policy: npt.ArrayLike,
+    log_probs_ref: npt.ArrayLike,
+    seq_len: int,
+    *,
+    mask: npt.ArrayLike | None = None,
+    estimator: _Estimator = "k1",
+) -> _F32: ...
+def compute_batch_token_kl_schulman(
+    log_probs_policy: npt.ArrayLike,
+    log_probs_ref: npt.ArrayLike,
+    seq_len: int,
+    *,
+    mask: npt.ArrayLike | None = None,
+) -> _F64: ...
+def compute_batch_token_kl_schulman_f32(
+    log_probs_policy: npt.ArrayLike,
+    log_probs_ref: npt.ArrayLike,
+    seq_len: int,
+    *,
+    mask: npt.ArrayLike | None = None,
+) -> _F32: ...
+@overload
+def token_kl(
+    log_probs: npt.ArrayLike,
+    ref_log_probs: npt.ArrayLike,
+    mask: npt.ArrayLike | None = None,
+    estimator: _Estimator = "k3",
+    reduction: Literal["none"] = "none",
+) -> _Floats: ...
+@overload
+def token_kl(
+    log_probs: npt.ArrayLike,
+    ref_log_probs: npt.ArrayLike,
+    mask: npt.ArrayLike | None,
+    estimator: _Estimator,
+    reduction: Literal["token_mean"],
+) -> float: ...
+@overload
+def token_kl(
+    log_probs: npt.ArrayLike,
+    ref_log_probs: npt.ArrayLike,
+    mask: npt.ArrayLike | None = None,
+    estimator: _Estimator = "k3",
+    *,
+    reduction: Literal["token_mean"],
+) -> float: ...
+@overload
+def token_kl(
+    log_probs: npt.ArrayLike,
+    ref_log_probs: npt.ArrayLike,
+    mask: npt.ArrayLike | None = None,
+    estimator: _Estimator = "k3",
+    reduction: Literal["none", "sum", "mean", "token_mean"] = "none",
+) -> _Floats | float: ...
+def policy_ratios(
+    log_probs: npt.ArrayLike,
+    old_log_probs: npt.ArrayLike,
+    mask: npt.ArrayLike | None = None,
+    level: Literal["token", "sequence"] = "token",
+) -> _Floats: ...
+def policy_ratio_stats(
+    log_probs: npt.ArrayLike,
+    old_log_probs: npt.ArrayLike,
+    mask: npt.ArrayLike | None = None,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float | None = None,
+    advantages: npt.ArrayLike | None = None,
+) -> dict[str, float]: ...
+def pack_sequences(
+    sequences: Sequence[npt.ArrayLike],
+    max_length: int,
+    *,
+    overflow: Literal["error", "truncate"] = "error",
+) -> list[dict[str, npt.NDArray[Any]]]: ...
+def pack_lengths(
+    lengths: npt.ArrayLike,
+    max_length: int,
+    *,
+    overflow: Literal["error", "truncate"] = "error",
+) -> tuple[_I64, _I64]: ...
 def compute_lambda_returns(
     rewards: npt.ArrayLike,
     values: npt.ArrayLike,

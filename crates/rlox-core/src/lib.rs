@@ -20,6 +20,7 @@ pub mod envs;
 mod episode;
 mod error;
 mod field;
+pub mod llm;
 mod memory;
 mod normalize;
 mod policy;

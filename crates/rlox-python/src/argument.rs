@@ -187,7 +187,9 @@ pub(crate) fn argument<'py, T: FromArray>(
     object: &Bound<'py, PyAny>,
     kinds: &Kinds,
 ) -> PyResult<Argument<'py, T>> {
-    if let Some(array) = typed::<T>(object) {
+    if let Some(array) = typed::<T>(object)
+        && array.is_aligned()
+    {
         return Ok(Argument { name, found: Found::Typed(array.clone(), times_others_ran()) });
     }
     let mut array = asarray(name, object)?;
@@ -257,22 +259,21 @@ impl<'py, T: FromArray> Argument<'py, T> {
         self.name
     }
 
-    /// The length of the first axis; 0 for a number.
-    pub(crate) fn rows(&self) -> usize {
-        let shape = match &self.found {
+    pub(crate) fn shape(&self) -> &[usize] {
+        match &self.found {
             Found::Typed(array, _) => array.shape(),
             Found::Other(array) => array.shape(),
             Found::Converted(_, shape) => shape,
-        };
-        shape.first().copied().unwrap_or(0)
+        }
+    }
+
+    /// The length of the first axis; 0 for a number.
+    pub(crate) fn rows(&self) -> usize {
+        self.shape().first().copied().unwrap_or(0)
     }
 
     pub(crate) fn len(&self) -> usize {
-        match &self.found {
-            Found::Typed(array, _) => array.len(),
-            Found::Other(array) => array.len(),
-            Found::Converted(numbers, _) => numbers.len(),
-        }
+        self.shape().iter().product()
     }
 }
 

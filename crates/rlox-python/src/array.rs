@@ -50,6 +50,15 @@ pub(crate) fn call<'py>(
     unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
 }
 
+/// Lets Ctrl-C and other signals take effect, which runs Python code as [`call`] does.
+pub(crate) fn check_signals(py: Python<'_>) -> PyResult<()> {
+    others_may_run();
+    let hang = Hang;
+    let result = py.check_signals();
+    std::mem::forget(hang);
+    result
+}
+
 /// NumPy's own dtypes have numbers below this.
 const OWN_DTYPES: i32 = 24;
 
@@ -164,6 +173,8 @@ macro_rules! from_array {
 from_array!(f32: f64 f32 i64 i32 u8 i16 i8 u64 u32 u16);
 from_array!(f64: f32 f64 i64 i32 u8 i16 i8 u64 u32 u16);
 from_array!(i64: i32 i64 u8 i16 i8 u64 u32 u16);
+from_array!(i32: i32);
+from_array!(u32: u32);
 
 impl FromArray for bool {
     fn from_array(array: &Bound<'_, PyUntypedArray>, _long: bool) -> Option<PyResult<Vec<Self>>> {

@@ -13,6 +13,7 @@ mod detach;
 mod error;
 mod flags;
 mod gae;
+mod llm;
 mod normalize;
 mod recycling;
 mod returns;
@@ -33,6 +34,20 @@ mod _rlox {
     use crate::error::{ClosedError, CorruptFileError};
     #[pymodule_export]
     use crate::gae::{compute_gae, compute_gae_batched};
+    #[pymodule_export]
+    use crate::llm::advantage::{compute_batch_group_advantages, compute_group_advantages};
+    #[pymodule_export]
+    use crate::llm::kl::token_kl;
+    #[pymodule_export]
+    use crate::llm::packing::{pack_lengths, pack_sequences};
+    #[pymodule_export]
+    use crate::llm::ratio::{policy_ratio_stats, policy_ratios};
+    #[pymodule_export]
+    use crate::llm::sequence_kl::{
+        compute_batch_token_kl, compute_batch_token_kl_f32, compute_batch_token_kl_schulman,
+        compute_batch_token_kl_schulman_f32, compute_token_kl, compute_token_kl_f32, compute_token_kl_schulman,
+        compute_token_kl_schulman_f32,
+    };
     #[pymodule_export]
     use crate::normalize::{Normalizer, RunningMeanStd};
     #[pymodule_export]

@@ -5,6 +5,8 @@
 use std::fmt::{Debug, Display};
 use std::ops::{Add, Mul, Sub};
 
+use crate::simd::exp::Exponential;
+
 /// `f32` or `f64`: kernels compute in f64 and give back what they got.
 ///
 /// ```
@@ -24,6 +26,7 @@ pub trait Float:
     + Send
     + Sync
     + sealed::Wide
+    + Exponential
     + 'static
 {
 }
@@ -38,10 +41,12 @@ pub(super) mod sealed {
         fn of(number: f64) -> Self;
         /// This number, exactly.
         fn wide(self) -> f64;
+        /// This number, or zero: branch-free, and on the bits so that nothing is multiplied by what is not wanted.
+        fn only_if(self, keep: bool) -> Self;
     }
 
     macro_rules! wide {
-        ($float:ty) => {
+        ($float:ident, $bits:ident) => {
             // Inlined always: part of kernels that are compiled for several instruction sets.
             impl Wide for $float {
                 #[inline(always)]
@@ -53,17 +58,22 @@ pub(super) mod sealed {
                 fn wide(self) -> f64 {
                     self.into()
                 }
+
+                #[inline(always)]
+                fn only_if(self, keep: bool) -> Self {
+                    Self::from_bits(self.to_bits() & $bits::from(keep).wrapping_neg())
+                }
             }
         };
     }
-    wide!(f32);
-    wide!(f64);
+    wide!(f32, u32);
+    wide!(f64, u64);
 }
 
-/// The number, or zero: branch-free, and on the bits so that nothing is multiplied by what is not wanted.
+/// The number, or zero, as [`sealed::Wide::only_if`].
 #[inline(always)]
 pub(super) fn only_if(keep: bool, number: f64) -> f64 {
-    f64::from_bits(number.to_bits() & u64::from(keep).wrapping_neg())
+    sealed::Wide::only_if(number, keep)
 }
 
 /// One number or the other, branch-free.

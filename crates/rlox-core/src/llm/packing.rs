@@ -1,0 +1,293 @@
+//! Packing sequences of different lengths into rows of at most a given length: best fit, longest first.
+//!
+//! Each sequence goes, in falling order of length, into the row with the least room that still takes it. Rows are found
+//! by the room they have left, in a table with a bitmap over it, so that each
+//! sequence costs a few steps; the lengths are sorted by counting.
+
+use crate::memory::{reserved, zeroed};
+use crate::{Error, Result};
+
+/// What becomes of sequences that are longer than a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overflow {
+    /// They are refused.
+    #[default]
+    Error,
+    /// What exceeds the row is cut off at the end.
+    Truncate,
+}
+
+/// Which sequences share a row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Packing {
+    sources: Vec<usize>,
+    starts: Vec<usize>,
+}
+
+impl Packing {
+    /// How many rows there are.
+    ///
+    /// ```
+    /// assert_eq!(rlox_core::llm::Packing::default().num_bins(), 0);
+    /// ```
+    pub fn num_bins(&self) -> usize {
+        self.starts.len().saturating_sub(1)
+    }
+
+    /// The sequences of all rows, row by row, as indices of what was packed.
+    ///
+    /// ```
+    /// use rlox_core::llm::{Overflow, pack};
+    ///
+    /// assert_eq!(pack(&[1, 4, 3], 4, Overflow::Error)?.sources(), [1, 2, 0]);
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    pub fn sources(&self) -> &[usize] {
+        &self.sources
+    }
+
+    /// The sequences of each row: indices of what was packed, the longest first.
+    ///
+    /// ```
+    /// use rlox_core::llm::{Overflow, pack};
+    ///
+    /// let bins = pack(&[1, 4, 3], 4, Overflow::Error)?;
+    /// assert_eq!(bins.bins().collect::<Vec<_>>(), [&[1][..], &[2, 0]]);
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    pub fn bins(&self) -> impl ExactSizeIterator<Item = &[usize]> {
+        self.starts.windows(2).map(|pair| &self.sources[pair[0]..pair[1]])
+    }
+}
+
+/// Packs sequences of these lengths into rows of at most `max_length`, the fuller rows first where there is a choice.
+///
+/// Empty sequences are left out. Sequences of equal length keep their order.
+///
+/// # Errors
+/// [`Error::Config`] if `max_length` is 0, [`Error::Shape`] if a sequence is longer and `overflow` is
+/// [`Overflow::Error`], [`Error::Memory`] if there is no room for a table of `max_length` entries or for a place for
+/// each sequence.
+///
+/// ```
+/// use rlox_core::llm::{Overflow, pack};
+///
+/// // 5 opens a row, 4 a second one, 3 fits the first exactly, 2 the second.
+/// let packing = pack(&[3, 5, 0, 2, 4], 8, Overflow::Error)?;
+/// assert_eq!(packing.bins().collect::<Vec<_>>(), [&[1, 0][..], &[4, 3]]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn pack(lengths: &[usize], max_length: usize, overflow: Overflow) -> Result<Packing> {
+    if max_length == 0 {
+        return Err(Error::config("max_length", "at least 1", "0", "pass the length of a row"));
+    }
+    if overflow == Overflow::Error
+        && let Some(at) = lengths.iter().position(|&length| length > max_length)
+    {
+        let (expected, got) = (format!("at most max_length = {max_length} tokens each"), lengths[at]);
+        let fix = "raise max_length, split the sequence or truncate what is too long";
+        return Err(Error::shape("sequences", expected, format!("{got} in sequence {at}"), fix));
+    }
+    if u32::try_from(lengths.len()).is_err() {
+        let got = lengths.len().to_string();
+        return Err(Error::shape("sequences", "less than 2^32 sequences", got, "pack them in several calls"));
+    }
+    // Where everything fits one row, rows need no more room than that.
+    let total = lengths.iter().fold(0_usize, |sum, length| sum.saturating_add(*length.min(&max_length)));
+    let room = max_length.min(total);
+    if room == 0 {
+        return Ok(Packing::default());
+    }
+    let clipped = |at: u32| lengths[at as usize].min(room);
+    place(&longest_first(lengths.len() as u32, clipped, room)?, clipped, room)
+}
+
+/// Sorted by counting: which sequences have each length, from `room` down to 1.
+fn longest_first(len: u32, clipped: impl Fn(u32) -> usize, room: usize) -> Result<Vec<u32>> {
+    let mut places: Vec<u32> = zeroed("max_length", room.saturating_add(1))?;
+    for at in 0..len {
+        places[clipped(at)] += 1;
+    }
+    let mut sum = 0;
+    for count in places[1..].iter_mut().rev() {
+        sum += std::mem::replace(count, sum);
+    }
+    let mut order = zeroed("sequences", sum as usize)?;
+    for at in 0..len {
+        let length = clipped(at);
+        if length > 0 {
+            order[places[length] as usize] = at;
+            places[length] += 1;
+        }
+    }
+    Ok(order)
+}
+
+fn place(order: &[u32], clipped: impl Fn(u32) -> usize, room: usize) -> Result<Packing> {
+    let mut spaces = Spaces::new(room)?;
+    // The row of each sequence, and how many each row has.
+    let (mut bins, mut counts) = (reserved::<u32>("sequences", order.len())?, Vec::new());
+    for &at in order {
+        let length = clipped(at);
+        let (bin, space) = spaces.take(length).unwrap_or((counts.len() as u32, room));
+        if bin as usize == counts.len() {
+            counts.push(0);
+            spaces.next.push(0);
+        }
+        counts[bin as usize] += 1;
+        bins.push(bin);
+        if space > length {
+            spaces.put(bin, space - length);
+        }
+    }
+    let mut sum = 0;
+    let mut starts = reserved("sequences", counts.len() + 1)?;
+    for count in &mut counts {
+        starts.push(sum);
+        sum += std::mem::replace(count, sum);
+    }
+    starts.push(sum);
+    let mut sources = zeroed("sequences", order.len())?;
+    for (bin, at) in bins.iter().zip(order) {
+        let free = &mut counts[*bin as usize];
+        sources[*free] = *at as usize;
+        *free += 1;
+    }
+    Ok(Packing { sources, starts })
+}
+
+/// Rows by the room they have left.
+struct Spaces {
+    /// For each room the last row that has it, plus 1; 0 where there is none.
+    heads: Vec<u32>,
+    /// For each row another one with the same room, plus 1.
+    next: Vec<u32>,
+    /// Level 0 has a bit for each room that some row has; each further level a bit for each word before it.
+    levels: Vec<Vec<u64>>,
+}
+
+impl Spaces {
+    fn new(room: usize) -> Result<Self> {
+        let heads = zeroed("max_length", room.saturating_add(1))?;
+        let mut levels = Vec::new();
+        let mut words = room + 1;
+        while words > 1 || levels.is_empty() {
+            words = words.div_ceil(64);
+            levels.push(vec![0; words]);
+        }
+        Ok(Self { heads, next: Vec::new(), levels })
+    }
+
+    /// Takes out the row with the least room that is at least `room`, and says how much that is.
+    fn take(&mut self, room: usize) -> Option<(u32, usize)> {
+        let space = self.first_from(room)?;
+        let head = &mut self.heads[space];
+        let bin = *head - 1;
+        *head = self.next[bin as usize];
+        if *head == 0 {
+            let mut at = space;
+            for level in &mut self.levels {
+                level[at / 64] &= !(1 << (at % 64));
+                if level[at / 64] != 0 {
+                    break;
+                }
+                at /= 64;
+            }
+        }
+        Some((bin, space))
+    }
+
+    fn put(&mut self, bin: u32, space: usize) {
+        self.next[bin as usize] = std::mem::replace(&mut self.heads[space], bin + 1);
+        let mut at = space;
+        for level in &mut self.levels {
+            level[at / 64] |= 1 << (at % 64);
+            at /= 64;
+        }
+    }
+
+    /// The lowest set bit from `from` on: up while the rest of a word is empty, then down along the lowest bits.
+    fn first_from(&self, from: usize) -> Option<usize> {
+        let mut at = from;
+        for (height, level) in self.levels.iter().enumerate() {
+            let rest = level.get(at / 64)? & (u64::MAX << (at % 64));
+            if rest != 0 {
+                let mut found = at / 64 * 64 + rest.trailing_zeros() as usize;
+                for level in self.levels[..height].iter().rev() {
+                    found = found * 64 + level[found].trailing_zeros() as usize;
+                }
+                return Some(found);
+            }
+            at = at / 64 + 1;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Reverse;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Best fit decreasing, row by row.
+    fn slow(lengths: &[usize], max_length: usize) -> Vec<usize> {
+        let mut lengths: Vec<usize> = lengths.iter().copied().filter(|length| *length > 0).collect();
+        lengths.sort_unstable_by_key(|length| Reverse(*length));
+        let mut left: Vec<usize> = vec![];
+        for length in lengths {
+            match left.iter_mut().filter(|space| **space >= length).min() {
+                Some(space) => *space -= length,
+                None => left.push(max_length - length),
+            }
+        }
+        left.sort_unstable();
+        left
+    }
+
+    proptest! {
+        #[test]
+        fn rows_are_as_full_as_by_the_slow_form(
+            lengths in prop::collection::vec(0..300_usize, 0..200),
+            extra in prop::sample::select(vec![0_usize, 1, 37, 5000, 1 << 40]),
+        ) {
+            let max_length = lengths.iter().copied().max().unwrap_or(0).max(1) + extra;
+            let packing = pack(&lengths, max_length, Overflow::Error).unwrap();
+            let mut left: Vec<usize> = packing
+                .bins()
+                .map(|bin| max_length - bin.iter().map(|&at| lengths[at]).sum::<usize>())
+                .collect();
+            left.sort_unstable();
+            prop_assert_eq!(left, slow(&lengths, max_length));
+            let mut sources = packing.sources().to_vec();
+            sources.sort_unstable();
+            let expected: Vec<usize> = (0..lengths.len()).filter(|&at| lengths[at] > 0).collect();
+            prop_assert_eq!(sources, expected);
+            for bin in packing.bins() {
+                prop_assert!(bin.is_sorted_by_key(|&at| Reverse(lengths[at])));
+            }
+        }
+    }
+
+    #[test]
+    fn long_sequences_are_refused_or_cut() {
+        let error = pack(&[3, 9, 10], 8, Overflow::Error).unwrap_err().to_string();
+        assert!(error.contains("at most max_length = 8 tokens each, got 9 in sequence 1"), "{error}");
+        let packing = pack(&[3, 9, 5], 8, Overflow::Truncate).unwrap();
+        assert_eq!(packing.bins().collect::<Vec<_>>(), [&[1][..], &[2, 0]]);
+        assert_eq!(pack(&[usize::MAX, 1], 4, Overflow::Truncate).unwrap().num_bins(), 2);
+    }
+
+    #[test]
+    fn nothing_and_too_much() {
+        assert_eq!(pack(&[], 8, Overflow::Error).unwrap(), pack(&[0, 0], 8, Overflow::Error).unwrap());
+        assert_eq!(pack(&[], 8, Overflow::Error).unwrap().num_bins(), 0);
+        assert!(matches!(pack(&[1], 0, Overflow::Error), Err(Error::Config(_))));
+        let huge = usize::MAX / 2;
+        assert!(matches!(pack(&[huge, huge], huge, Overflow::Error), Err(Error::Memory(_))));
+        assert!(matches!(pack(&[usize::MAX], usize::MAX, Overflow::Error), Err(Error::Memory(_))));
+        assert_eq!(pack(&[1, 1], usize::MAX, Overflow::Error).unwrap().num_bins(), 1);
+    }
+}

@@ -1,0 +1,176 @@
+//! `compute_group_advantages` and `compute_batch_group_advantages`.
+
+use bytemuck::Pod;
+use pyo3::prelude::*;
+use rlox_core::Float;
+use rlox_core::llm::{GroupOptions, RewardScale, combine_rewards, compute_batch_group_advantages as batch};
+
+use crate::argument::{Input, REAL, argument, asarray, count};
+use crate::array::{FromArray, result, typed};
+use crate::detach::{alone, detached};
+use crate::error::{to_py, value_error};
+use crate::llm::options;
+use crate::recycling::zeroed;
+
+/// From how many elements on a call may take more than 5 us.
+const LONG: usize = 4096;
+
+/// Advantages of one group of completions relative to each other (GRPO, Shao et al. 2024, arXiv:2402.03300).
+///
+/// `(r - mean) / (std + eps)` over the completions of one prompt.
+///
+/// Args:
+///     rewards: (G,), or (G, F) from F reward functions if `weights` is given. NaN is a missing reward: it
+///         counts in no mean, and its advantage is 0. float32 stays float32, all else is float64.
+///     ddof: The deviation divides by `count - ddof`; PyTorch and TRL use 1.
+///     eps: Added to the deviation; TRL adds 1e-4.
+///     scale: "group" divides by the group's deviation, "batch" by that of all rewards of the call, "none"
+///         not at all (Dr. GRPO, RLOO).
+///     leave_one_out: The baseline is the mean of the other rewards of the group (RLOO, arXiv:2402.14740).
+///     weights: (F,), one for each reward function; functions that gave NaN are left out of the sum.
+///
+/// Returns:
+///     (G,). All 0 where the rewards are equal, up to rounding, or are no more than `ddof`.
+///
+/// Raises:
+///     TypeError: Arrays of no numbers.
+///     ValueError: Shapes that do not fit, infinite rewards, an unknown `scale`, a negative `eps`.
+///
+/// >>> import numpy as np, rlox
+/// >>> rlox.compute_group_advantages([0.0, 1.0, 1.0, 0.0])
+/// array([-1.,  1.,  1., -1.])
+/// >>> rlox.compute_group_advantages([0.0, 3.0, np.nan], scale="none", leave_one_out=True)
+/// array([-3.,  3.,  0.])
+#[pyfunction]
+#[pyo3(signature = (rewards, *, ddof=None, eps=0.0, scale="group", leave_one_out=false, weights=None))]
+pub(crate) fn compute_group_advantages<'py>(
+    rewards: &Bound<'py, PyAny>,
+    ddof: Option<&Bound<'py, PyAny>>,
+    #[pyo3(from_py_with = options::eps)] eps: f64,
+    #[pyo3(from_py_with = options::scale)] scale: &str,
+    #[pyo3(from_py_with = options::leave_one_out)] leave_one_out: bool,
+    weights: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    run(rewards, None, options(ddof, eps, scale, leave_one_out)?, weights)
+}
+
+/// Advantages of many groups in one call (GRPO, Shao et al. 2024, arXiv:2402.03300).
+///
+/// Args:
+///     rewards: (num_groups * group_size,), the completions of one prompt after the other, or
+///         (num_groups, group_size), or (num_groups * group_size, F) if `weights` is given. NaN is a
+///         missing reward: it counts in no mean, and its advantage is 0. float32 stays float32, all else
+///         is float64.
+///     group_size: Completions of a prompt.
+///     ddof: The deviation divides by `count - ddof`; PyTorch and TRL use 1.
+///     eps: Added to the deviation; TRL adds 1e-4.
+///     scale: "group" divides by the group's deviation, "batch" by that of all rewards of the call, "none"
+///         not at all (Dr. GRPO, RLOO).
+///     leave_one_out: The baseline is the mean of the other rewards of the group (RLOO, arXiv:2402.14740).
+///     weights: (F,), one for each reward function; functions that gave NaN are left out of the sum.
+///
+/// Returns:
+///     One advantage for each completion, of the shape of `rewards` without F. All 0 in groups whose rewards
+///     are equal, up to rounding, or are no more than `ddof`.
+///
+/// Raises:
+///     TypeError: Arrays of no numbers.
+///     ValueError: Shapes that do not fit, infinite rewards, an unknown `scale`, a negative `eps`.
+///
+/// >>> import rlox
+/// >>> rlox.compute_batch_group_advantages([0.0, 1.0, 5.0, 9.0, 2.0, 2.0], 2)
+/// array([-1.,  1., -1.,  1.,  0.,  0.])
+#[pyfunction]
+#[pyo3(signature = (rewards, group_size, *, ddof=None, eps=0.0, scale="group", leave_one_out=false, weights=None))]
+pub(crate) fn compute_batch_group_advantages<'py>(
+    rewards: &Bound<'py, PyAny>,
+    group_size: &Bound<'py, PyAny>,
+    ddof: Option<&Bound<'py, PyAny>>,
+    #[pyo3(from_py_with = options::eps)] eps: f64,
+    #[pyo3(from_py_with = options::scale)] scale: &str,
+    #[pyo3(from_py_with = options::leave_one_out)] leave_one_out: bool,
+    weights: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    // Much the quickest for a plain integer, and small groups are quick themselves.
+    let group_size = group_size.extract().or_else(|_| count("group_size", group_size))?;
+    run(rewards, Some(group_size), options(ddof, eps, scale, leave_one_out)?, weights)
+}
+
+fn options(ddof: Option<&Bound<'_, PyAny>>, eps: f64, scale: &str, leave_one_out: bool) -> PyResult<GroupOptions> {
+    let scale = match scale {
+        "group" => RewardScale::Group,
+        "batch" => RewardScale::Batch,
+        "none" => RewardScale::None,
+        _ => return Err(value_error("scale", "\"group\", \"batch\" or \"none\"", &format!("{scale:?}"), "correct it")),
+    };
+    let ddof = ddof.map_or(Ok(0), |ddof| count("ddof", ddof))?;
+    Ok(GroupOptions { ddof, eps, scale, leave_one_out })
+}
+
+fn run<'py>(
+    rewards: &Bound<'py, PyAny>,
+    group_size: Option<usize>,
+    options: GroupOptions,
+    weights: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let rewards = asarray("rewards", rewards)?;
+    let rewards = rewards.as_any();
+    if typed::<f32>(rewards).is_some() {
+        run_as::<f32>(rewards, group_size, options, weights)
+    } else {
+        run_as::<f64>(rewards, group_size, options, weights)
+    }
+}
+
+fn run_as<'py, T: Float + FromArray + Pod>(
+    rewards: &Bound<'py, PyAny>,
+    group_size: Option<usize>,
+    options: GroupOptions,
+    weights: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = rewards.py();
+    let rewards = argument::<T>("rewards", rewards, &REAL)?;
+    let weights = weights.map(|x| argument::<f64>("weights", x, &REAL)).transpose()?;
+
+    let hold = rewards.len() <= LONG && alone(py);
+    let rewards = rewards.read(hold)?;
+    let weights = weights.map(|weights| weights.read(hold)).transpose()?;
+    let shape = result_shape(rewards.shape(), group_size, weights.as_ref().map(Input::shape))?;
+    let mut advantages = result::<T>(py, shape)?;
+    let (rewards, weights) = (rewards.slice(), weights.as_ref().map(Input::slice));
+    let out = advantages.slice();
+    let group_size = group_size.unwrap_or(out.len());
+    let mut work = || match weights {
+        None => batch(rewards, group_size, &options, out),
+        Some(weights) => {
+            let mut combined = zeroed(out.len())?;
+            combine_rewards(rewards, weights, &mut combined)?;
+            batch(&combined, group_size, &options, out)
+        }
+    };
+    if rewards.len() > LONG { detached(py, work) } else { work() }.map_err(to_py)?;
+    Ok(advantages.into_array().into_any())
+}
+
+/// One number for each completion.
+fn result_shape<'a>(
+    rewards: &'a [usize],
+    group_size: Option<usize>,
+    weights: Option<&[usize]>,
+) -> PyResult<&'a [usize]> {
+    let fits = match (rewards, weights) {
+        ([_], None) => true,
+        ([_, of_group], None) => Some(*of_group) == group_size,
+        ([_, functions], Some(weights)) => weights == [*functions],
+        _ => false,
+    };
+    if fits {
+        return Ok(if weights.is_some() { &rewards[..1] } else { rewards });
+    }
+    let expected = match (weights, group_size) {
+        (Some(weights), _) => format!("one column for each weight, of which there are {weights:?}"),
+        (None, None) => "shape (G,), or weights= for (G, F)".into(),
+        (None, Some(size)) => format!("a flat array or shape (num_groups, {size}), or weights= for (N, F)"),
+    };
+    Err(value_error("rewards", &expected, &format!("shape {rewards:?}"), "reshape it"))
+}

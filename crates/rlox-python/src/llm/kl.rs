@@ -1,0 +1,142 @@
+//! `token_kl` and the functions that sum over a sequence.
+
+use bytemuck::Pod;
+use pyo3::prelude::*;
+use pyo3::types::PyFloat;
+use rlox_core::Float;
+use rlox_core::llm::{KlEstimator, Reduction, sequence_kl, token_kl as each};
+
+use crate::argument::asarray;
+use crate::array::{FromArray, result, typed};
+use crate::detach::detached;
+use crate::error::{to_py, value_error};
+use crate::llm::options;
+use crate::llm::tokens::{Arguments, Tokens};
+
+/// The divergence of a policy from a reference: KL(policy || ref), estimated from tokens that the policy sampled.
+///
+/// With `x = ref_log_probs - log_probs`: "k1" is `-x`, "k2" is `x**2 / 2`, "k3" is `exp(x) - 1 - x` (Schulman
+/// 2020, <http://joschu.net/blog/kl-approx.html>). k1 and k3 have the divergence as their mean; k3 varies less
+/// and is never negative. "full" is `exp(log_probs) * -x`, whose sum over a whole vocabulary is the divergence.
+///
+/// Args:
+///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats. float32 stays
+///         float32, all else is float64.
+///     ref_log_probs: The same under the reference.
+///     mask: True or 1 for tokens that count, of the same shape; what the others hold does not matter.
+///     estimator: "k1", "k2", "k3" or "full".
+///     reduction: "none" gives one number for each token, 0 where masked; "sum" and "mean" one for each
+///         sequence; "token_mean" the mean over all tokens that count. Means of no tokens are 0.
+///
+/// Returns:
+///     An array of the shape of `log_probs`, or (B,), or a float for a single sequence or "token_mean".
+///
+/// Raises:
+///     TypeError: Arrays of no numbers.
+///     ValueError: Shapes that differ, an unknown estimator or reduction, a mask of other numbers than 0 and 1.
+///
+/// >>> import rlox
+/// >>> rlox.token_kl([[-1.0, -2.0]], [[-2.0, -4.0]], estimator="k1")
+/// array([[1., 2.]])
+/// >>> rlox.token_kl([[-1.0, -2.0]], [[-2.0, -4.0]], mask=[[1, 0]], estimator="k2", reduction="mean")
+/// array([0.5])
+#[pyfunction]
+#[pyo3(signature = (log_probs, ref_log_probs, mask=None, estimator="k3", reduction="none"))]
+pub(crate) fn token_kl<'py>(
+    log_probs: &Bound<'py, PyAny>,
+    ref_log_probs: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+    #[pyo3(from_py_with = options::estimator)] estimator: &str,
+    #[pyo3(from_py_with = options::reduction)] reduction: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (estimator, reduction) = (named(estimator)?, reduced(reduction)?);
+    let log_probs = asarray("log_probs", log_probs)?;
+    let log_probs = log_probs.as_any();
+    if typed::<f32>(log_probs).is_some() {
+        run::<f32>(log_probs, ref_log_probs, mask, estimator, reduction)
+    } else {
+        run::<f64>(log_probs, ref_log_probs, mask, estimator, reduction)
+    }
+}
+
+pub(super) fn named(estimator: &str) -> PyResult<KlEstimator> {
+    match estimator {
+        "k1" => Ok(KlEstimator::K1),
+        "k2" => Ok(KlEstimator::K2),
+        "k3" => Ok(KlEstimator::K3),
+        "full" => Ok(KlEstimator::Full),
+        _ => {
+            Err(value_error("estimator", "\"k1\", \"k2\", \"k3\" or \"full\"", &format!("{estimator:?}"), "correct it"))
+        }
+    }
+}
+
+/// How tokens are reduced, if they are, and whether all together.
+fn reduced(reduction: &str) -> PyResult<Option<(Reduction, bool)>> {
+    match reduction {
+        "none" => Ok(None),
+        "sum" => Ok(Some((Reduction::Sum, false))),
+        "mean" => Ok(Some((Reduction::Mean, false))),
+        "token_mean" => Ok(Some((Reduction::Mean, true))),
+        _ => {
+            let expected = "\"none\", \"sum\", \"mean\" or \"token_mean\"";
+            Err(value_error("reduction", expected, &format!("{reduction:?}"), "correct it"))
+        }
+    }
+}
+
+fn run<'py, T: Float + FromArray + Pod>(
+    log_probs: &Bound<'py, PyAny>,
+    ref_log_probs: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+    estimator: KlEstimator,
+    reduction: Option<(Reduction, bool)>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = log_probs.py();
+    let tokens = Arguments::<T>::new(["log_probs", "ref_log_probs"], log_probs, ref_log_probs, mask)?.read(py)?;
+    match reduction {
+        None => {
+            let mut kl = result::<T>(py, tokens.shape())?;
+            let (policy, reference, mask) = tokens.slices();
+            let out = kl.slice();
+            let mut work = || each(policy, reference, mask, estimator, out);
+            if tokens.long() { detached(py, work) } else { work() }.map_err(to_py)?;
+            Ok(kl.into_array().into_any())
+        }
+        Some((kind, true)) => one(py, &tokens, estimator, kind),
+        Some((kind, false)) => match tokens.sequences("log_probs")? {
+            [] => one(py, &tokens, estimator, kind),
+            [rows, ..] => many(py, &tokens, *rows, estimator, kind),
+        },
+    }
+}
+
+/// A number for all tokens.
+pub(super) fn one<'py, T: Float + FromArray>(
+    py: Python<'py>,
+    tokens: &Tokens<'py, T>,
+    estimator: KlEstimator,
+    reduction: Reduction,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (policy, reference, mask) = tokens.slices();
+    let mut kl = [T::of(0.0)];
+    let mut work = || sequence_kl(policy, reference, mask, estimator, reduction, &mut kl);
+    if tokens.long() { detached(py, work) } else { work() }.map_err(to_py)?;
+    Ok(PyFloat::new(py, kl[0].wide()).into_any())
+}
+
+/// A number for each of `rows` sequences.
+pub(super) fn many<'py, T: Float + FromArray + Pod>(
+    py: Python<'py>,
+    tokens: &Tokens<'py, T>,
+    rows: usize,
+    estimator: KlEstimator,
+    reduction: Reduction,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (policy, reference, mask) = tokens.slices();
+    let mut kl = result::<T>(py, &[rows])?;
+    let out = kl.slice();
+    let mut work = || sequence_kl(policy, reference, mask, estimator, reduction, out);
+    if tokens.long() { detached(py, work) } else { work() }.map_err(to_py)?;
+    Ok(kl.into_array().into_any())
+}

@@ -1,0 +1,38 @@
+//! Settings with defaults, for `from_py_with`: each function is named as its argument.
+
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+use crate::argument::{number, shown};
+use crate::error::type_error;
+
+macro_rules! texts {
+    ($($name:ident)*) => {
+        $(
+            pub(crate) fn $name<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
+                text(stringify!($name), object)
+            }
+        )*
+    };
+}
+texts!(estimator reduction level scale overflow);
+
+fn text<'a>(argument: &str, object: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
+    let text = object.cast::<PyString>().ok().and_then(|text| text.to_str().ok());
+    text.ok_or_else(|| type_error(argument, "a string", &shown(object), "pass a str"))
+}
+
+macro_rules! numbers {
+    ($($name:ident)*) => {
+        $(
+            pub(crate) fn $name(object: &Bound<'_, PyAny>) -> PyResult<f64> {
+                number(stringify!($name), object)
+            }
+        )*
+    };
+}
+numbers!(eps clip_low);
+
+pub(crate) fn leave_one_out(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    object.extract().map_err(|_| type_error("leave_one_out", "True or False", &shown(object), "pass a bool"))
+}

@@ -1,0 +1,307 @@
+//! `pack_sequences` and `pack_lengths`.
+
+use bytemuck::Pod;
+use numpy::PyUntypedArray;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PySlice, PyString, PyTuple};
+use rlox_core::llm::{Overflow, Packing, pack};
+
+use crate::argument::{Argument, INTEGER, argument, asarray, count, sequence};
+use crate::array::{FromArray, Kind, check_signals, result, typed};
+use crate::detach::{alone, detached};
+use crate::error::{to_py, type_error, value_error};
+use crate::llm::options;
+
+/// How many sequences or rows, and how many tokens, are worked on before other threads have a turn: a few ms.
+const TURN: usize = 4096;
+const TURN_TOKENS: usize = 1 << 20;
+
+/// Lets other threads run, and Ctrl-C end the call.
+fn pause(py: Python<'_>) -> PyResult<()> {
+    detached(py, || ());
+    check_signals(py)
+}
+
+/// Packs sequences of tokens into rows of at most `max_length`: best fit, longest first.
+///
+/// Args:
+///     sequences: Arrays or lists of integers, one for each sequence. Empty ones are left out.
+///     max_length: Tokens of a row at most.
+///     overflow: "error" refuses sequences that are longer; "truncate" cuts them off at the end.
+///
+/// Returns:
+///     One dict for each row, of arrays that share memory with nothing of the caller's:
+///     `input_ids`, the tokens of its sequences, longest first (uint32 or int32 if all sequences are, else
+///     int64); `position_ids`, which start at 0 in each sequence; `attention_mask`, ones; `sequence_starts`;
+///     `cu_seqlens` (int32), the starts and the row's length, as variable-length attention takes them; and
+///     `source_indices`, which of `sequences` they are. Rows are not padded. A mask of ones does not keep
+///     sequences apart: attention needs `position_ids` or `cu_seqlens` for that.
+///
+/// Raises:
+///     TypeError: Tokens that are no integers.
+///     ValueError: A sequence that is not one-dimensional or too long, `max_length` 0.
+///     MemoryError: Tables that do not fit.
+///
+/// >>> import rlox
+/// >>> (row,) = rlox.pack_sequences([[7, 8], [1, 2, 3]], 5)
+/// >>> [row[key].tolist() for key in ("input_ids", "position_ids", "cu_seqlens", "source_indices")]
+/// [[1, 2, 3, 7, 8], [0, 1, 2, 0, 1], [0, 3, 5], [1, 0]]
+#[pyfunction]
+#[pyo3(signature = (sequences, max_length, *, overflow="error"))]
+pub(crate) fn pack_sequences<'py>(
+    sequences: &Bound<'py, PyAny>,
+    max_length: &Bound<'py, PyAny>,
+    #[pyo3(from_py_with = options::overflow)] overflow: &str,
+) -> PyResult<Bound<'py, PyList>> {
+    let max_length = count("max_length", max_length)?;
+    let overflow = named(overflow)?;
+    let py = sequences.py();
+    let items = sequence(sequences).map_err(|error| {
+        if error.is_instance_of::<PyTypeError>(py) {
+            return type_error("sequences", "a list of sequences", &sequences.get_type().to_string(), "pass a list");
+        }
+        error
+    })?;
+    let arrays = taken(py, items.iter(), |item| asarray("sequences", &item))?;
+    if all::<u32>(&arrays) {
+        rows::<u32>(py, arrays, max_length, overflow)
+    } else if all::<i32>(&arrays) {
+        rows::<i32>(py, arrays, max_length, overflow)
+    } else {
+        rows::<i64>(py, arrays, max_length, overflow)
+    }
+}
+
+/// What is made of many sequences, one after the other.
+fn taken<S, R>(
+    py: Python<'_>,
+    sequences: impl ExactSizeIterator<Item = S>,
+    take: impl Fn(S) -> PyResult<R>,
+) -> PyResult<Vec<R>> {
+    let mut all = Vec::with_capacity(sequences.len());
+    for (at, sequence) in sequences.enumerate() {
+        if at % TURN == TURN - 1 {
+            pause(py)?;
+        }
+        all.push(take(sequence)?);
+    }
+    Ok(all)
+}
+
+fn all<T: Kind>(arrays: &[Bound<'_, PyUntypedArray>]) -> bool {
+    !arrays.is_empty() && arrays.iter().all(|array| typed::<T>(array.as_any()).is_some())
+}
+
+fn named(overflow: &str) -> PyResult<Overflow> {
+    match overflow {
+        "error" => Ok(Overflow::Error),
+        "truncate" => Ok(Overflow::Truncate),
+        _ => Err(value_error("overflow", "\"error\" or \"truncate\"", &format!("{overflow:?}"), "correct it")),
+    }
+}
+
+fn rows<'py, T: FromArray + Pod + Sync>(
+    py: Python<'py>,
+    arrays: Vec<Bound<'py, PyUntypedArray>>,
+    max_length: usize,
+    overflow: Overflow,
+) -> PyResult<Bound<'py, PyList>> {
+    let sequences = taken(py, arrays.into_iter(), |array| argument::<T>("sequences", array.as_any(), &INTEGER))?;
+
+    let whole = lengths_of(&sequences)?;
+    let packing = detached(py, || pack(&whole, max_length, overflow)).map_err(to_py)?;
+    let lengths: Vec<usize> = whole.iter().map(|length| *length.min(&max_length)).collect();
+    let total = lengths.iter().fold(0_usize, |sum, length| sum.saturating_add(*length));
+    if i32::try_from(total.min(max_length)).is_err() {
+        let got = max_length.to_string();
+        return Err(value_error("max_length", "less than 2**31 tokens in a row", &got, "pass the length of a row"));
+    }
+    let (count, bins) = (packing.sources().len(), packing.num_bins());
+    let (mut tokens, mut positions) = (result::<T>(py, &[total])?, result::<i64>(py, &[total])?);
+    let (mut mask, mut starts) = (result::<i64>(py, &[total])?, result::<i64>(py, &[count])?);
+    let (mut cumulated, mut sources) = (result::<i32>(py, &[count + bins])?, result::<i64>(py, &[count])?);
+    copy(py, sequences, &whole, &places(&lengths, &packing), max_length, tokens.slice())?;
+    let mut flat = Flat {
+        positions: positions.slice(),
+        mask: mask.slice(),
+        starts: starts.slice(),
+        cumulated: cumulated.slice(),
+        sources: sources.slice(),
+    };
+    detached(py, || flat.fill(&lengths, &packing));
+    let flat = [
+        tokens.into_array().into_any(),
+        positions.into_array().into_any(),
+        mask.into_array().into_any(),
+        starts.into_array().into_any(),
+        sources.into_array().into_any(),
+        cumulated.into_array().into_any(),
+    ];
+    dicts(py, &packing, &lengths, &flat)
+}
+
+fn lengths_of<T: FromArray>(sequences: &[Argument<'_, T>]) -> PyResult<Vec<usize>> {
+    let length = |(at, sequence): (usize, &Argument<'_, T>)| match sequence.shape() {
+        [length] => Ok(*length),
+        shape => {
+            let got = format!("shape {shape:?} in sequence {at}");
+            Err(value_error("sequences", "one-dimensional sequences", &got, "pass one array for each"))
+        }
+    };
+    sequences.iter().enumerate().map(length).collect()
+}
+
+/// Where the tokens of each sequence begin; 0 for empty ones.
+fn places(lengths: &[usize], packing: &Packing) -> Vec<usize> {
+    let (mut places, mut at) = (vec![0; lengths.len()], 0);
+    for &source in packing.sources() {
+        places[source] = at;
+        at += lengths[source];
+    }
+    places
+}
+
+/// Copies the tokens of each sequence to its place.
+///
+/// One after the other is read, so that a guard meets no other of this call: they would be compared, each with all
+/// others that are parts of the same array.
+fn copy<'py, T: FromArray>(
+    py: Python<'py>,
+    sequences: Vec<Argument<'py, T>>,
+    whole: &[usize],
+    places: &[usize],
+    max_length: usize,
+    tokens: &mut [T],
+) -> PyResult<()> {
+    let (mut hold, mut since) = (alone(py), 0);
+    for (source, sequence) in sequences.into_iter().enumerate() {
+        if since >= TURN_TOKENS {
+            pause(py)?;
+            (hold, since) = (alone(py), 0);
+        }
+        let sequence = sequence.read(hold)?;
+        if sequence.shape() != [whole[source]] {
+            let got = format!("sequence {source}, which another thread changed");
+            return Err(value_error("sequences", "arrays that nobody writes to", &got, "pass copies"));
+        }
+        let sequence = &sequence.slice()[..max_length.min(whole[source])];
+        tokens[places[source]..][..sequence.len()].copy_from_slice(sequence);
+        since += sequence.len();
+    }
+    Ok(())
+}
+
+/// The other arrays of all rows, one row after the other.
+struct Flat<'a> {
+    positions: &'a mut [i64],
+    mask: &'a mut [i64],
+    starts: &'a mut [i64],
+    cumulated: &'a mut [i32],
+    sources: &'a mut [i64],
+}
+
+impl Flat<'_> {
+    fn fill(&mut self, lengths: &[usize], packing: &Packing) {
+        self.mask.fill(1);
+        let (mut at, mut sequence) = (0, 0);
+        for (row, bin) in packing.bins().enumerate() {
+            let start = at;
+            for &source in bin {
+                let end = at + lengths[source];
+                for (position, t) in self.positions[at..end].iter_mut().zip(0..) {
+                    *position = t;
+                }
+                self.starts[sequence] = (at - start) as i64;
+                self.cumulated[sequence + row] = (at - start) as i32;
+                self.sources[sequence] = source as i64;
+                (at, sequence) = (end, sequence + 1);
+            }
+            self.cumulated[sequence + row] = (at - start) as i32;
+        }
+    }
+}
+
+/// A dict of views for each row.
+fn dicts<'py>(
+    py: Python<'py>,
+    packing: &Packing,
+    lengths: &[usize],
+    flat: &[Bound<'py, PyAny>; 6],
+) -> PyResult<Bound<'py, PyList>> {
+    let names = ["input_ids", "position_ids", "attention_mask", "sequence_starts", "source_indices", "cu_seqlens"]
+        .map(|name| PyString::intern(py, name));
+    let rows = PyList::empty(py);
+    let (mut at, mut sequence) = (0, 0);
+    for (row, bin) in packing.bins().enumerate() {
+        if row % TURN == TURN - 1 {
+            pause(py)?;
+        }
+        let dict = PyDict::new(py);
+        let length: usize = bin.iter().map(|&source| lengths[source]).sum();
+        let tokens = PySlice::new(py, at as isize, (at + length) as isize, 1);
+        let sequences = PySlice::new(py, sequence as isize, (sequence + bin.len()) as isize, 1);
+        let ends = PySlice::new(py, (sequence + row) as isize, (sequence + row + bin.len() + 1) as isize, 1);
+        let ranges = [&tokens, &tokens, &tokens, &sequences, &sequences, &ends];
+        for ((name, array), range) in names.iter().zip(flat).zip(ranges) {
+            dict.set_item(name, array.get_item(range)?)?;
+        }
+        rows.append(dict)?;
+        (at, sequence) = (at + length, sequence + bin.len());
+    }
+    Ok(rows)
+}
+
+/// Plans rows for sequences of which only the lengths are known: best fit, longest first.
+///
+/// Args:
+///     lengths: (N,) integers. Sequences of length 0 are left out.
+///     max_length: Tokens of a row at most.
+///     overflow: "error" refuses sequences that are longer; "truncate" takes them for cut off.
+///
+/// Returns:
+///     (source_indices, row_starts): the sequences of row i are
+///     `source_indices[row_starts[i]:row_starts[i + 1]]`, the longest first.
+///
+/// Raises:
+///     TypeError: Lengths that are no integers.
+///     ValueError: Lengths that are negative, not one-dimensional or too long, `max_length` 0.
+///     MemoryError: Tables that do not fit.
+///
+/// >>> import rlox
+/// >>> rlox.pack_lengths([3, 5, 2, 4], 8)
+/// (array([1, 0, 3, 2]), array([0, 2, 4]))
+#[pyfunction]
+#[pyo3(signature = (lengths, max_length, *, overflow="error"))]
+pub(crate) fn pack_lengths<'py>(
+    lengths: &Bound<'py, PyAny>,
+    max_length: &Bound<'py, PyAny>,
+    #[pyo3(from_py_with = options::overflow)] overflow: &str,
+) -> PyResult<Bound<'py, PyTuple>> {
+    let py = lengths.py();
+    let max_length = count("max_length", max_length)?;
+    let overflow = named(overflow)?;
+    let lengths = argument::<i64>("lengths", lengths, &INTEGER)?.read(false)?;
+    if lengths.shape().len() != 1 {
+        return Err(value_error("lengths", "shape (N,)", &format!("shape {:?}", lengths.shape()), "ravel it"));
+    }
+    if let Some(at) = lengths.slice().iter().position(|length| *length < 0) {
+        let got = format!("{} at element {at}", lengths.slice()[at]);
+        return Err(value_error("lengths", "numbers of tokens", &got, "correct it"));
+    }
+    let slice = lengths.slice();
+    let plan = || pack(&slice.iter().map(|length| *length as usize).collect::<Vec<_>>(), max_length, overflow);
+    let packing = detached(py, plan).map_err(to_py)?;
+    let mut sources = result::<i64>(py, &[packing.sources().len()])?;
+    for (to, from) in sources.slice().iter_mut().zip(packing.sources()) {
+        *to = *from as i64;
+    }
+    let mut starts = result::<i64>(py, &[packing.num_bins() + 1])?;
+    let mut sum = 0;
+    starts.slice()[0] = 0;
+    for (to, bin) in starts.slice()[1..].iter_mut().zip(packing.bins()) {
+        sum += bin.len() as i64;
+        *to = sum;
+    }
+    PyTuple::new(py, [sources.into_array().into_any(), starts.into_array().into_any()])
+}

@@ -1,0 +1,161 @@
+//! `policy_ratios` and `policy_ratio_stats`.
+
+use bytemuck::Pod;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rlox_core::Float;
+use rlox_core::llm::{policy_ratios as each, ratio_stats, sequence_ratios};
+
+use crate::argument::{Input, REAL, argument, asarray, number};
+use crate::array::{FromArray, result, typed};
+use crate::detach::detached;
+use crate::error::{to_py, value_error};
+use crate::llm::options;
+use crate::llm::tokens::Arguments;
+
+const NAMES: [&str; 2] = ["log_probs", "old_log_probs"];
+
+/// Importance ratios `exp(log_probs - old_log_probs)` of PPO and GRPO, or GSPO's of whole sequences.
+///
+/// Args:
+///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats. float32 stays
+///         float32, all else is float64.
+///     old_log_probs: The same under the policy that sampled them.
+///     mask: True or 1 for tokens that count, of the same shape.
+///     level: "token" for a ratio of each token, 1 where masked; "sequence" for `exp` of the mean log-ratio of
+///         each sequence's tokens that count (GSPO, arXiv:2507.18071).
+///
+/// Returns:
+///     An array of the shape of `log_probs`; for sequences (B,), or () for one.
+///
+/// Raises:
+///     TypeError: Arrays of no numbers.
+///     ValueError: Shapes that differ, an unknown level, a mask of other numbers than 0 and 1.
+///
+/// >>> import rlox
+/// >>> rlox.policy_ratios([[0.0, -1.0]], [[0.0, -2.0]], mask=[[1, 0]])
+/// array([[1., 1.]])
+#[pyfunction]
+#[pyo3(signature = (log_probs, old_log_probs, mask=None, level="token"))]
+pub(crate) fn policy_ratios<'py>(
+    log_probs: &Bound<'py, PyAny>,
+    old_log_probs: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+    #[pyo3(from_py_with = options::level)] level: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    let by_token = match level {
+        "token" => true,
+        "sequence" => false,
+        _ => return Err(value_error("level", "\"token\" or \"sequence\"", &format!("{level:?}"), "correct it")),
+    };
+    let log_probs = asarray(NAMES[0], log_probs)?;
+    let log_probs = log_probs.as_any();
+    if typed::<f32>(log_probs).is_some() {
+        ratios::<f32>(log_probs, old_log_probs, mask, by_token)
+    } else {
+        ratios::<f64>(log_probs, old_log_probs, mask, by_token)
+    }
+}
+
+fn ratios<'py, T: Float + FromArray + Pod>(
+    log_probs: &Bound<'py, PyAny>,
+    old_log_probs: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+    by_token: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = log_probs.py();
+    let tokens = Arguments::<T>::new(NAMES, log_probs, old_log_probs, mask)?.read(py)?;
+    let shape = if by_token { tokens.shape() } else { tokens.sequences(NAMES[0])? };
+    let mut ratios = result::<T>(py, shape)?;
+    let (new, old, mask) = tokens.slices();
+    let out = ratios.slice();
+    let mut work = || if by_token { each(new, old, mask, out) } else { sequence_ratios(new, old, mask, out) };
+    if tokens.long() { detached(py, work) } else { work() }.map_err(to_py)?;
+    Ok(ratios.into_array().into_any())
+}
+
+/// What a batch's ratios say about an update: how many are clipped, and how far the policy has moved.
+///
+/// Args:
+///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats.
+///     old_log_probs: The same under the policy that sampled them.
+///     mask: True or 1 for tokens that count, of the same shape.
+///     clip_low: Ratios below `1 - clip_low` are clipped.
+///     clip_high: Ratios above `1 + clip_high` are clipped; `clip_low` if None.
+///     advantages: (B,) or of the shape of `log_probs`. With them only those ratios count as clipped on which
+///         the clip takes effect: low ones of negative advantages, high ones of positive advantages.
+///
+/// Returns:
+///     A dict with `count`, the tokens that count; `mean`, `min` and `max` of their ratios;
+///     `clip_fraction_low`, `clip_fraction_high` and their sum `clip_fraction`; and `approx_kl`, the mean of
+///     `(ratio - 1) - log(ratio)`. Fractions and approx_kl are 0 where no token counts, ratios are 1.
+///
+/// Raises:
+///     TypeError: Arrays of no numbers.
+///     ValueError: Shapes that do not fit, a negative clip range, a mask of other numbers than 0 and 1.
+///
+/// >>> import numpy as np, rlox
+/// >>> rlox.policy_ratio_stats(np.log([0.5, 1.0, 1.1, 1.6]), np.zeros(4)).get("clip_fraction")
+/// 0.5
+#[pyfunction]
+#[pyo3(signature = (log_probs, old_log_probs, mask=None, *, clip_low=0.2, clip_high=None, advantages=None))]
+pub(crate) fn policy_ratio_stats<'py>(
+    log_probs: &Bound<'py, PyAny>,
+    old_log_probs: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+    #[pyo3(from_py_with = options::clip_low)] clip_low: f64,
+    clip_high: Option<&Bound<'py, PyAny>>,
+    advantages: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let clip_high = clip_high.map_or(Ok(clip_low), |clip| number("clip_high", clip))?;
+    let clips = [clip_low, clip_high];
+    let log_probs = asarray(NAMES[0], log_probs)?;
+    let log_probs = log_probs.as_any();
+    if typed::<f32>(log_probs).is_some() {
+        stats::<f32>(log_probs, old_log_probs, mask, clips, advantages)
+    } else {
+        stats::<f64>(log_probs, old_log_probs, mask, clips, advantages)
+    }
+}
+
+fn stats<'py, T: Float + FromArray>(
+    log_probs: &Bound<'py, PyAny>,
+    old_log_probs: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+    [low, high]: [f64; 2],
+    advantages: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let py = log_probs.py();
+    let tokens = Arguments::<T>::new(NAMES, log_probs, old_log_probs, mask)?;
+    let advantages = advantages.map(|x| argument::<T>("advantages", x, &REAL)).transpose()?;
+
+    let tokens = tokens.read(py)?;
+    let advantages = advantages.map(|advantages| advantages.read(tokens.hold)).transpose()?;
+    if let Some(advantages) = &advantages {
+        let rows = tokens.sequences(NAMES[0])?;
+        let one = rows.is_empty() && advantages.slice().len() == 1;
+        if advantages.shape() != rows && advantages.shape() != tokens.shape() && !one {
+            let expected = format!("one for each sequence, {rows:?}, or for each token, {:?}", tokens.shape());
+            let got = format!("shape {:?}", advantages.shape());
+            return Err(value_error("advantages", &expected, &got, "pass one of these shapes"));
+        }
+    }
+    let (new, old, mask) = tokens.slices();
+    let advantages = advantages.as_ref().map(Input::slice);
+    let work = || ratio_stats(new, old, mask, low, high, advantages);
+    let stats = if tokens.long() { detached(py, work) } else { work() }.map_err(to_py)?;
+    let dict = PyDict::new(py);
+    dict.set_item("count", stats.count)?;
+    for (name, value) in [
+        ("mean", stats.mean),
+        ("min", stats.min),
+        ("max", stats.max),
+        ("clip_fraction", stats.clip_fraction_low + stats.clip_fraction_high),
+        ("clip_fraction_low", stats.clip_fraction_low),
+        ("clip_fraction_high", stats.clip_fraction_high),
+        ("approx_kl", stats.approx_kl),
+    ] {
+        dict.set_item(name, value)?;
+    }
+    Ok(dict)
+}

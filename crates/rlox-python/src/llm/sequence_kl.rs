@@ -1,0 +1,320 @@
+//! `compute_token_kl`, `compute_batch_token_kl` and their variants: sums over the tokens of a sequence.
+
+use bytemuck::Pod;
+use pyo3::prelude::*;
+use rlox_core::Float;
+use rlox_core::llm::{KlEstimator, Reduction};
+
+use crate::argument::count;
+use crate::array::FromArray;
+use crate::error::value_error;
+use crate::llm::kl::{many, named, one};
+use crate::llm::options;
+use crate::llm::tokens::Arguments;
+
+const NAMES: [&str; 2] = ["log_probs_policy", "log_probs_ref"];
+
+/// The divergence of a policy from a reference, summed over one sequence.
+///
+/// KL(policy || ref), estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`, "k1"
+/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>); k1 and
+/// k3 have the divergence as their mean. "full" sums `exp(log_probs_policy) * -x`: over a whole vocabulary it is the
+/// divergence itself.
+///
+/// Args:
+///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; taken as float64.
+///     log_probs_ref: The same under the reference.
+///     mask: True or 1 for tokens that count, of the same shape.
+///     estimator: "k1", "k2", "k3" or "full".
+///
+/// Returns:
+///     A float.
+///
+/// Raises:
+///     TypeError: Arrays of no numbers.
+///     ValueError: Shapes that do not fit, an unknown estimator.
+///
+/// >>> import rlox
+/// >>> rlox.compute_token_kl([-1.0, -2.0], [-2.0, -4.0])
+/// 3.0
+#[pyfunction]
+#[pyo3(signature = (log_probs_policy, log_probs_ref, *, mask=None, estimator="k1"))]
+pub(crate) fn compute_token_kl<'py>(
+    log_probs_policy: &Bound<'py, PyAny>,
+    log_probs_ref: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+    #[pyo3(from_py_with = options::estimator)] estimator: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    sequence::<f64>(log_probs_policy, log_probs_ref, mask, named(estimator)?)
+}
+
+/// The divergence of a policy from a reference, summed over one sequence.
+///
+/// KL(policy || ref), estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`, "k1"
+/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>); k1 and
+/// k3 have the divergence as their mean. "full" sums `exp(log_probs_policy) * -x`: over a whole vocabulary it is the
+/// divergence itself.
+///
+/// Args:
+///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; taken as float32.
+///     log_probs_ref: The same under the reference.
+///     mask: True or 1 for tokens that count, of the same shape.
+///     estimator: "k1", "k2", "k3" or "full".
+///
+/// Returns:
+///     A float.
+///
+/// Raises:
+///     TypeError: Arrays of no numbers.
+///     ValueError: Shapes that do not fit, an unknown estimator.
+///
+/// >>> import rlox
+/// >>> rlox.compute_token_kl_f32([-1.0, -2.0], [-2.0, -4.0])
+/// 3.0
+#[pyfunction]
+#[pyo3(signature = (log_probs_policy, log_probs_ref, *, mask=None, estimator="k1"))]
+pub(crate) fn compute_token_kl_f32<'py>(
+    log_probs_policy: &Bound<'py, PyAny>,
+    log_probs_ref: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+    #[pyo3(from_py_with = options::estimator)] estimator: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    sequence::<f32>(log_probs_policy, log_probs_ref, mask, named(estimator)?)
+}
+
+/// The divergence of a policy from a reference, summed over one sequence by Schulman's k3.
+///
+/// KL(policy || ref), estimated from tokens that the policy sampled: the sum of `exp(x) - 1 - x` with
+/// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). Never negative.
+///
+/// Args:
+///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; taken as float64.
+///     log_probs_ref: The same under the reference.
+///     mask: True or 1 for tokens that count, of the same shape.
+///
+/// Returns:
+///     A float.
+///
+/// Raises:
+///     TypeError: Arrays of no numbers.
+///     ValueError: Shapes that do not fit.
+///
+/// >>> import rlox
+/// >>> round(rlox.compute_token_kl_schulman([-1.0, -2.0], [-2.0, -4.0]), 4)
+/// 1.5032
+#[pyfunction]
+#[pyo3(signature = (log_probs_policy, log_probs_ref, *, mask=None))]
+pub(crate) fn compute_token_kl_schulman<'py>(
+    log_probs_policy: &Bound<'py, PyAny>,
+    log_probs_ref: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    sequence::<f64>(log_probs_policy, log_probs_ref, mask, KlEstimator::K3)
+}
+
+/// The divergence of a policy from a reference, summed over one sequence by Schulman's k3.
+///
+/// KL(policy || ref), estimated from tokens that the policy sampled: the sum of `exp(x) - 1 - x` with
+/// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). Never negative.
+///
+/// Args:
+///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; taken as float32.
+///     log_probs_ref: The same under the reference.
+///     mask: True or 1 for tokens that count, of the same shape.
+///
+/// Returns:
+///     A float.
+///
+/// Raises:
+///     TypeError: Arrays of no numbers.
+///     ValueError: Shapes that do not fit.
+///
+/// >>> import rlox
+/// >>> round(rlox.compute_token_kl_schulman_f32([-1.0, -2.0], [-2.0, -4.0]), 4)
+/// 1.5032
+#[pyfunction]
+#[pyo3(signature = (log_probs_policy, log_probs_ref, *, mask=None))]
+pub(crate) fn compute_token_kl_schulman_f32<'py>(
+    log_probs_policy: &Bound<'py, PyAny>,
+    log_probs_ref: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    sequence::<f32>(log_probs_policy, log_probs_ref, mask, KlEstimator::K3)
+}
+
+/// The divergence of a policy from a reference, summed over each of many sequences.
+///
+/// KL(policy || ref), estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`, "k1"
+/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>); k1 and
+/// k3 have the divergence as their mean. "full" sums `exp(log_probs_policy) * -x`: over a whole vocabulary it is the
+/// divergence itself.
+///
+/// Args:
+///     log_probs_policy: Log-probabilities under the policy, sequence after sequence (B * T,), or (B, T), in
+///         nats; taken as float64.
+///     log_probs_ref: The same under the reference.
+///     seq_len: T, the tokens of a sequence.
+///     mask: True or 1 for tokens that count, of the same shape.
+///     estimator: "k1", "k2", "k3" or "full".
+///
+/// Returns:
+///     (B,) of float64.
+///
+/// Raises:
+///     TypeError: Arrays of no numbers.
+///     ValueError: Shapes that do not fit, an unknown estimator.
+///
+/// >>> import rlox
+/// >>> rlox.compute_batch_token_kl([-1.0, -2.0, -3.0, -3.0], [-2.0, -4.0, -3.0, -3.0], 2)
+/// array([3., 0.])
+#[pyfunction]
+#[pyo3(signature = (log_probs_policy, log_probs_ref, seq_len, *, mask=None, estimator="k1"))]
+pub(crate) fn compute_batch_token_kl<'py>(
+    log_probs_policy: &Bound<'py, PyAny>,
+    log_probs_ref: &Bound<'py, PyAny>,
+    seq_len: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+    #[pyo3(from_py_with = options::estimator)] estimator: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    batch::<f64>(log_probs_policy, log_probs_ref, seq_len, mask, named(estimator)?)
+}
+
+/// The divergence of a policy from a reference, summed over each of many sequences.
+///
+/// KL(policy || ref), estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`, "k1"
+/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>); k1 and
+/// k3 have the divergence as their mean. "full" sums `exp(log_probs_policy) * -x`: over a whole vocabulary it is the
+/// divergence itself.
+///
+/// Args:
+///     log_probs_policy: Log-probabilities under the policy, sequence after sequence (B * T,), or (B, T), in
+///         nats; taken as float32.
+///     log_probs_ref: The same under the reference.
+///     seq_len: T, the tokens of a sequence.
+///     mask: True or 1 for tokens that count, of the same shape.
+///     estimator: "k1", "k2", "k3" or "full".
+///
+/// Returns:
+///     (B,) of float32.
+///
+/// Raises:
+///     TypeError: Arrays of no numbers.
+///     ValueError: Shapes that do not fit, an unknown estimator.
+///
+/// >>> import rlox
+/// >>> rlox.compute_batch_token_kl_f32([-1.0, -2.0, -3.0, -3.0], [-2.0, -4.0, -3.0, -3.0], 2)
+/// array([3., 0.], dtype=float32)
+#[pyfunction]
+#[pyo3(signature = (log_probs_policy, log_probs_ref, seq_len, *, mask=None, estimator="k1"))]
+pub(crate) fn compute_batch_token_kl_f32<'py>(
+    log_probs_policy: &Bound<'py, PyAny>,
+    log_probs_ref: &Bound<'py, PyAny>,
+    seq_len: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+    #[pyo3(from_py_with = options::estimator)] estimator: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    batch::<f32>(log_probs_policy, log_probs_ref, seq_len, mask, named(estimator)?)
+}
+
+/// The divergence of a policy from a reference, summed over each of many sequences by Schulman's k3.
+///
+/// KL(policy || ref), estimated from tokens that the policy sampled: the sum of `exp(x) - 1 - x` with
+/// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). Never negative.
+///
+/// Args:
+///     log_probs_policy: Log-probabilities under the policy, sequence after sequence (B * T,), or (B, T), in
+///         nats; taken as float64.
+///     log_probs_ref: The same under the reference.
+///     seq_len: T, the tokens of a sequence.
+///     mask: True or 1 for tokens that count, of the same shape.
+///
+/// Returns:
+///     (B,) of float64.
+///
+/// Raises:
+///     TypeError: Arrays of no numbers.
+///     ValueError: Shapes that do not fit.
+///
+/// >>> import rlox
+/// >>> rlox.compute_batch_token_kl_schulman([-1.0, -2.0, -3.0, -3.0], [-1.0, -2.0, -3.0, -3.0], 2)
+/// array([0., 0.])
+#[pyfunction]
+#[pyo3(signature = (log_probs_policy, log_probs_ref, seq_len, *, mask=None))]
+pub(crate) fn compute_batch_token_kl_schulman<'py>(
+    log_probs_policy: &Bound<'py, PyAny>,
+    log_probs_ref: &Bound<'py, PyAny>,
+    seq_len: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    batch::<f64>(log_probs_policy, log_probs_ref, seq_len, mask, KlEstimator::K3)
+}
+
+/// The divergence of a policy from a reference, summed over each of many sequences by Schulman's k3.
+///
+/// KL(policy || ref), estimated from tokens that the policy sampled: the sum of `exp(x) - 1 - x` with
+/// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). Never negative.
+///
+/// Args:
+///     log_probs_policy: Log-probabilities under the policy, sequence after sequence (B * T,), or (B, T), in
+///         nats; taken as float32.
+///     log_probs_ref: The same under the reference.
+///     seq_len: T, the tokens of a sequence.
+///     mask: True or 1 for tokens that count, of the same shape.
+///
+/// Returns:
+///     (B,) of float32.
+///
+/// Raises:
+///     TypeError: Arrays of no numbers.
+///     ValueError: Shapes that do not fit.
+///
+/// >>> import rlox
+/// >>> rlox.compute_batch_token_kl_schulman_f32([-1.0, -2.0, -3.0, -3.0], [-1.0, -2.0, -3.0, -3.0], 2)
+/// array([0., 0.], dtype=float32)
+#[pyfunction]
+#[pyo3(signature = (log_probs_policy, log_probs_ref, seq_len, *, mask=None))]
+pub(crate) fn compute_batch_token_kl_schulman_f32<'py>(
+    log_probs_policy: &Bound<'py, PyAny>,
+    log_probs_ref: &Bound<'py, PyAny>,
+    seq_len: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    batch::<f32>(log_probs_policy, log_probs_ref, seq_len, mask, KlEstimator::K3)
+}
+
+fn sequence<'py, T: Float + FromArray + Pod>(
+    log_probs: &Bound<'py, PyAny>,
+    others: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+    estimator: KlEstimator,
+) -> PyResult<Bound<'py, PyAny>> {
+    let tokens = Arguments::<T>::new(NAMES, log_probs, others, mask)?.read(log_probs.py())?;
+    if let [_] = tokens.shape() {
+        return one(log_probs.py(), &tokens, estimator, Reduction::Sum);
+    }
+    let got = format!("shape {:?}", tokens.shape());
+    Err(value_error(NAMES[0], "shape (T,)", &got, "pass one sequence, or use compute_batch_token_kl or token_kl"))
+}
+
+fn batch<'py, T: Float + FromArray + Pod>(
+    log_probs: &Bound<'py, PyAny>,
+    others: &Bound<'py, PyAny>,
+    seq_len: &Bound<'py, PyAny>,
+    mask: Option<&Bound<'py, PyAny>>,
+    estimator: KlEstimator,
+) -> PyResult<Bound<'py, PyAny>> {
+    let seq_len = count("seq_len", seq_len)?;
+    let tokens = Arguments::<T>::new(NAMES, log_probs, others, mask)?.read(log_probs.py())?;
+    let rows = match tokens.shape() {
+        [0] => Some(0),
+        [len] if seq_len > 0 && len.is_multiple_of(seq_len) => Some(len / seq_len),
+        [rows, len] if *len == seq_len => Some(*rows),
+        _ => None,
+    };
+    if let Some(rows) = rows {
+        return many(log_probs.py(), &tokens, rows, estimator, Reduction::Sum);
+    }
+    let expected = format!("a flat array of sequences of {seq_len} tokens, or shape (B, {seq_len})");
+    let got = format!("shape {:?}", tokens.shape());
+    Err(value_error(NAMES[0], &expected, &got, "pass whole sequences, one after the other"))
+}
