@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.distributions import Categorical
 
-from rlox import make_vec
+from rlox import make_vec, torch_state
 from rlox.algorithms import PPO, PPOConfig
 from toy_envs import Count
 
@@ -135,3 +136,25 @@ def test_a_seed_that_is_none_is_refused(seed):
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         learner("CartPole-v1", replace(SMALL, **settings))
+
+
+class Gpu:
+    """As far as an update asks, a device that is not the CPU."""
+
+    type = "cuda"
+
+
+def test_where_nobody_looks_before_the_end_a_spoiled_gradient_moves_nothing(monkeypatch):
+    ppo = learner("CartPole-v1")
+    ppo.collect()
+    loss, zeros, randperm = ppo.loss, torch.zeros, torch.randperm
+    ppo.loss = lambda *args: (loss(*args)[0] * torch.nan, *loss(*args)[1:])
+    before = torch_state.module_arrays(ppo.policy)
+    ppo.device = Gpu()
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device: tensor)
+    monkeypatch.setattr(torch, "zeros", lambda *shape, device: zeros(*shape))
+    monkeypatch.setattr(torch, "randperm", lambda n, generator, device: randperm(n))
+    with pytest.raises(FloatingPointError, match="gradient"):
+        ppo.update(1e-3, 0.2)
+    after = torch_state.module_arrays(ppo.policy)
+    assert all(np.array_equal(after[name], array) for name, array in before.items())
