@@ -1,14 +1,19 @@
 """What a trainer asks of a policy: `ActorCritic`, and whether a module is one."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import gymnasium as gym
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rlox.layouts import Layout
 from rlox.torch_state import evaluating
+
+# From observations, actions and masks to log_prob, entropy and value.
+Evaluate: TypeAlias = Callable[[Any, Tensor, Tensor | None], tuple[Tensor, Tensor, Tensor]]
 
 
 class ActorCritic(Protocol):
@@ -17,18 +22,24 @@ class ActorCritic(Protocol):
     | name | shape | dtype | meaning |
     |---|---|---|---|
     | obs | (N, *obs_shape) | float32 | observations, normalised where the trainer normalises |
-    | mask | (N, n) | bool | Discrete only: True where an action is allowed; None allows all |
+    | mask | (N, n) | bool | True where an action is allowed; None allows all |
     | action | (N, *action_shape) | int64, float32 | integers count from 0; Box is unclipped |
     | log_prob | (N,) | float32 | log-probability (or -density) of the whole action |
     | entropy | (N,) | float32 | of the distribution at each observation |
     | value | (N,) | float32 | of each observation; (N, 1) is refused |
 
-    More is optional. `act(obs) -> (action, log_prob, value)` is what collecting steps calls,
-    without gradients, where one pass is cheaper than two calls. `mode(obs) -> action` is the greedy
-    action, which deterministic prediction needs. `reset_noise(rows)` is called at the start of an
-    iteration and every `sde_sample_freq` steps. An attribute `generator` gets the trainer's own
-    `torch.Generator`. What draws from torch's global generator while training finds a stream of the
-    trainer's, and the global state is put back afterwards.
+    Observations of a Box of uint8, of Discrete and of other spaces come as `rlox.layouts.Layout`
+    says: uint8, int64, dicts and tuples. Masks are for Discrete actions, or (N, sum(nvec)) for
+    MultiDiscrete ones, and only given where the environment has them.
+
+    More is optional. `act(obs, mask=None) -> (action, log_prob, value)` is what collecting steps
+    calls, without gradients, and `evaluate_actions(obs, action, mask=None) -> (log_prob, entropy,
+    value)` what updates call, where one pass is cheaper than two calls. They are not called where a
+    subclass has overridden the two methods below and not them. `mode(obs, mask=None) -> action` is
+    the greedy action, which deterministic prediction needs. `reset_noise(rows)` is called at the
+    start of an iteration and every `sde_sample_freq` steps. An attribute `generator` gets the
+    trainer's own `torch.Generator`. What draws from torch's global generator while training finds a
+    stream of the trainer's, and the global state is put back afterwards.
 
     >>> class Coin(nn.Module):
     ...     def __init__(self):
@@ -71,7 +82,7 @@ def check_policy(
         )
     module: Any = policy  # mypy takes a module's methods for tensors
     device = next((p.device for p in policy.parameters()), torch.device("cpu"))
-    obs = torch.zeros(2, *(observation_space.shape or ()), device=device)
+    obs = zeros(observation_space, 2, device)
     try:
         with torch.no_grad(), evaluating(policy):
             action, log_prob, entropy = module.get_action_and_logprob(obs)
@@ -79,12 +90,17 @@ def check_policy(
             said = {"log_prob": log_prob, "entropy": entropy, "value": module.get_value(obs)}
             if hasattr(module, "act"):
                 _, said["log_prob of act"], said["value of act"] = module.act(obs)
+            if hasattr(module, "evaluate_actions"):
+                names = ("log_prob", "entropy", "value")
+                evaluated = zip(names, module.evaluate_actions(obs, action), strict=True)
+                said |= {f"{name} of evaluate_actions": tensor for name, tensor in evaluated}
     except Exception as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(
             "policy: expected get_action_and_logprob(obs, mask=None, action=None) to give action, "
-            "log_prob and entropy, of a given action too, get_value(obs) to give values, and "
-            "act(obs), if there is one, action, log_prob and value, for float32 observations; "
+            "log_prob and entropy, of a given action too, get_value(obs) to give values, "
+            "act(obs), if there is one, action, log_prob and value, evaluate_actions(obs, action) "
+            "log_prob, entropy and value; "
             f"{type(policy).__name__} failed with {type(error).__name__}: {error}; see "
             "rlox.policies.ActorCritic"
         ) from error
@@ -101,17 +117,40 @@ def check_policy(
             )
 
 
-def acting(policy: Any) -> Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]:
+def _fused(policy: Any, name: str) -> Any:
+    """An optional method; None where there is none, or a subclass changed what it stands for."""
+    required = ("get_action_and_logprob", "get_value")
+    for namespace in (vars(policy), *map(vars, type(policy).__mro__)):
+        if name in namespace:
+            return getattr(policy, name)
+        if any(method in namespace for method in required):
+            return None
+    return None
+
+
+def acting(policy: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     """The policy's `act`, or what does the same for one that has none."""
 
-    def act(obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        action, log_prob, _ = policy.get_action_and_logprob(obs)
+    def act(obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        action, log_prob, _ = policy.get_action_and_logprob(obs, mask)
         return action, log_prob, policy.get_value(obs)
 
-    return getattr(policy, "act", act)
+    return _fused(policy, "act") or act
 
 
-def greedy(policy: Any, obs: Tensor) -> Tensor:
+def evaluating_actions(policy: Any) -> Evaluate:
+    """The policy's `evaluate_actions`, or what does the same for one that has none."""
+
+    def evaluate(
+        obs: Any, action: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        _, log_prob, entropy = policy.get_action_and_logprob(obs, mask, action)
+        return log_prob, entropy, policy.get_value(obs)
+
+    return _fused(policy, "evaluate_actions") or evaluate
+
+
+def greedy(policy: Any, obs: Any, mask: Tensor | None = None) -> Tensor:
     """The policy's greedy actions.
 
     Raises:
@@ -122,5 +161,22 @@ def greedy(policy: Any, obs: Tensor) -> Tensor:
             f"policy: expected a method mode(obs) for greedy actions, {type(policy).__name__} has "
             "none; add it or pass deterministic=False"
         )
-    actions: Tensor = policy.mode(obs)
+    actions: Tensor = policy.mode(obs) if mask is None else policy.mode(obs, mask)
     return actions
+
+
+def zeros(space: gym.Space[Any], n: int, device: torch.device) -> Any:
+    """`n` observations of zeros, as a policy gets them."""
+    layout = Layout(space)
+    rows = torch.from_numpy(np.zeros((n, *layout.shape), layout.dtype))
+    return layout.unpack(rows.to(device), torch_dtype)
+
+
+def torch_dtype(dtype: "np.dtype[Any]") -> torch.dtype:
+    """Torch's name for a dtype of NumPy.
+
+    >>> torch_dtype(np.dtype(np.uint8))
+    torch.uint8
+    """
+    kind: torch.dtype = getattr(torch, dtype.name)
+    return kind

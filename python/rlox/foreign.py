@@ -11,6 +11,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from rlox import spaces, streams
 from rlox._rlox import ClosedError, Normalizer, RolloutBuffer
+from rlox.layouts import Layout
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
@@ -51,11 +52,7 @@ class ForeignVecEnv(Wrapper):
     def __init__(self, env: VectorEnv[Array, Any, Array], seed: int | None = None) -> None:
         super().__init__(env)
         self._mode = _autoreset_mode(env)
-        if not isinstance(env.single_observation_space, gym.spaces.Box):
-            raise TypeError(
-                f"observation space: expected Box, got {env.single_observation_space}; flatten "
-                "each environment with gymnasium.wrappers.FlattenObservation"
-            )
+        self.layout = Layout(env.single_observation_space)
         spaces.action_dtype(env.single_action_space)
         self._seeds = streams.GivenSeeds(seed, env.num_envs)
         self._obs: Array | None = None
@@ -83,7 +80,7 @@ class ForeignVecEnv(Wrapper):
         self._seeds.give(seed)
         masked = None if options is None else options.get("reset_mask")
         obs, infos = self._guarded(self.env.reset, seed=seed, options=options)
-        self._obs = self._checked("observations", np.asarray(obs))
+        self._obs = self._rows(obs)
         reset = slice(None) if masked is None else masked
         self._returns[reset], self._lengths[reset], self._ended[reset] = 0.0, 0, False
         return obs, infos
@@ -111,7 +108,7 @@ class ForeignVecEnv(Wrapper):
         obs, rewards, *flags, infos = answer
         terminated, truncated = (np.asarray(ended, np.bool_) for ended in flags)
         self._steps += 1
-        self._obs = self._checked("observations", np.asarray(obs))
+        self._obs = self._rows(obs)
         gained = self._checked("rewards", np.asarray(rewards, np.float64))
         done = terminated | truncated
         if self._mode is AutoresetMode.NEXT_STEP and self._ended.any():
@@ -124,6 +121,11 @@ class ForeignVecEnv(Wrapper):
         if self._mode is not AutoresetMode.SAME_STEP:
             self._ended = done
         return obs, rewards, terminated, truncated, infos
+
+    def _current(self) -> Array:
+        """Where the environments stand."""
+        assert self._obs is not None
+        return self._obs
 
     def _expect_open(self) -> None:
         if self._closed:
@@ -177,10 +179,9 @@ class ForeignVecEnv(Wrapper):
         if fresh:
             self.reset(seed=self._seeds.last if seed is None else seed)
         elif self._mode is AutoresetMode.DISABLED and self._ended.any():
-            self._restart(np.array(self._obs))
-        assert self._obs is not None
+            self._restart(self._current().copy())
         ended = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
-        buffer.begin(self._obs, fresh, normalizer, ended)
+        buffer.begin(self._current(), fresh, normalizer, ended)
 
     def step_rollout(
         self,
@@ -203,14 +204,15 @@ class ForeignVecEnv(Wrapper):
         self._check_turn(buffer, t, normalizer)
         log_probs = self._numbers("log_probs", log_probs)
         values = self._numbers("values", values)
-        obs, rewards, terminated, truncated, infos = self.step(sent)
+        _, rewards, terminated, truncated, infos = self.step(sent)
+        obs = self._current()
         final_obs = None
         if self._mode is AutoresetMode.SAME_STEP:
             cut = truncated & ~terminated
             if cut.any():
-                final_obs = self._final_obs(np.asarray(obs), cut, infos)
+                final_obs = self._final_obs(obs, cut, infos)
         elif self._mode is AutoresetMode.DISABLED and self._ended.any():
-            final_obs = np.array(obs)
+            final_obs = obs.copy()
             obs = self._restart(final_obs)
         said = (actions, log_probs, values)
         flags = (terminated, truncated)
@@ -227,17 +229,17 @@ class ForeignVecEnv(Wrapper):
                 f"t: expected the next of {buffer.n_steps} steps, {buffer.next_step}, got {t}; "
                 "call begin_rollout before a rollout and step with t = 0, 1, ..."
             )
-        observes, acts = self.single_observation_space, self.single_action_space
+        acts = self.single_action_space
         n = buffer.num_envs
         there = [(n, *field.shape[2:]) for field in (buffer.obs, buffer.actions)]
-        wanted = [(self.num_envs, *(space.shape or ())) for space in (observes, acts)]
+        wanted = [(self.num_envs, *shape) for shape in (self.layout.shape, acts.shape or ())]
         kinds = str(buffer.actions.dtype), spaces.action_dtype(acts)
         if there != wanted or kinds[0] != kinds[1]:
             raise ValueError(
                 f"buffer: expected rows of observations and {kinds[1]} actions of shapes {wanted}, "
                 f"got {there} and {kinds[0]}; make one for this environment"
             )
-        shape = (self.num_envs, observes.shape or ())
+        shape = (self.num_envs, self.layout.shape)
         if normalizer is not None and (normalizer.num_envs, normalizer.obs_shape) != shape:
             raise ValueError(
                 f"normalizer: expected one for {shape[0]} environments with observations of shape "
@@ -264,7 +266,8 @@ class ForeignVecEnv(Wrapper):
         """Starts new episodes where one is over; the observations after it."""
         mask = self._ended.copy()
         try:
-            after = np.asarray(self.reset(options={"reset_mask": mask})[0])
+            self.reset(options={"reset_mask": mask})
+            after = self._current()
             kept = np.array_equal(after[~mask], before[~mask])
         except TypeError as error:
             raise self._no_reset_mask(f"{type(error).__name__}: {error}") from error
@@ -289,8 +292,14 @@ class ForeignVecEnv(Wrapper):
                     f"final_obs: expected the last observation of environment {i}, truncated at "
                     f"step {self._steps}, got None; SAME_STEP environments must report it"
                 )
-            final_obs[i] = rows[i]
+            final_obs[i] = self.layout.row(rows[i])
         return self._checked("final observations", final_obs)
+
+    def _rows(self, obs: Any) -> Array:
+        """Observations as rollouts hold them."""
+        for leaf, part in self.layout.given(obs):
+            self._checked(leaf.name, np.asarray(part))
+        return self.layout.pack(obs)
 
     def _checked(self, name: str, array: Array) -> Array:
         if array.dtype.kind == "f" and not np.isfinite(array).all():

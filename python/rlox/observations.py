@@ -1,47 +1,79 @@
 """Observations as networks take them."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from rlox._rlox import Normalizer
+from rlox.layouts import Layout, Leaf
 
 
 def as_batch(
-    obs: npt.ArrayLike, shape: tuple[int, ...], normalizer: Normalizer | None = None
-) -> tuple[npt.NDArray[np.float32], bool]:
-    """Observations as rows for a network, and whether there was a single one.
+    obs: Any, layout: Layout, normalizer: Normalizer | None = None
+) -> tuple[npt.NDArray[Any], bool]:
+    """Observations as rows of a layout, and whether there was a single one.
 
     Args:
-        obs: (*shape) or (n, *shape), raw.
-        shape: Of one observation.
+        obs: One observation or a batch, raw; where the layout is of a Dict or Tuple, the parts of a
+            batch have one more dimension in front, all of them.
+        layout: Of the observation space.
         normalizer: Normalises with the statistics it has; they do not change.
 
     Returns:
-        float32 (n, *shape), and True if `obs` was one observation.
+        (n, *layout.shape), and True if `obs` was one observation.
 
     Raises:
         TypeError: No array of real numbers.
-        ValueError: Another shape, or numbers that are not finite in float32.
+        ValueError: Another shape, numbers that are not finite in float32, or outside of uint8.
 
-    >>> as_batch([1.0, 2.0], (2,))
+    >>> from gymnasium import spaces
+    >>> as_batch([1.0, 2.0], Layout(spaces.Box(-9, 9, (2,))))
     (array([[1., 2.]], dtype=float32), True)
     """
-    raw = _real_numbers(obs)
-    single = raw.shape == shape
-    rows = raw[None] if single else raw
-    if rows.shape[1:] != shape or rows.ndim == 0:
+    parts, singles = [], []
+    for leaf, given in layout.given(obs):
+        name = leaf.name.replace("observations", "obs", 1)
+        raw = _real_numbers(name, given)
+        single = raw.shape == leaf.shape
+        rows = raw[None] if single else raw
+        if rows.shape[1:] != leaf.shape or rows.ndim == 0:
+            raise ValueError(
+                f"{name}: expected one observation of shape {leaf.shape} or a batch with one more "
+                f"dimension in front, got shape {raw.shape}; reshape it"
+            )
+        if not np.isfinite(rows).all():
+            raise ValueError(
+                f"{name}: expected finite numbers, got NaN or infinity; look at their source"
+            )
+        parts.append(_fitting(name, leaf, rows))
+        singles.append((single, len(rows)))
+    if len(set(singles)) != 1:
         raise ValueError(
-            f"obs: expected one observation of shape {shape} or a batch with one more dimension in "
-            f"front, got shape {raw.shape}; reshape it"
+            f"obs: expected parts of as many observations, got {[n for _, n in singles]}; "
+            "give all of them a batch dimension, or none"
         )
-    if not np.isfinite(rows).all():
-        raise ValueError("obs: expected finite numbers, got NaN or infinity; look at their source")
-    return (rows if normalizer is None else normalizer.normalize_obs(rows)), single
+    rows = layout.joined(parts)
+    if normalizer is not None and layout.dtype.kind != "f":
+        rows = rows.astype(np.float32)
+    return (rows if normalizer is None else normalizer.normalize_obs(rows)), singles[0][0]
 
 
-def _real_numbers(obs: npt.ArrayLike) -> npt.NDArray[np.float32]:
+def _fitting(name: str, leaf: Leaf, rows: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+    """Numbers in the dtype that rollouts hold them in."""
+    if leaf.dtype == np.float32:
+        return rows
+    low, high = (0, 255) if leaf.dtype == np.uint8 else (-(2**62), 2**62)
+    if (rows != np.round(rows)).any() or (rows < low).any() or (rows > high).any():
+        raise ValueError(
+            f"{name}: expected {leaf.dtype} numbers, got others; pass observations of {leaf.space}"
+        )
+    return leaf.stored(rows.astype(leaf.dtype))
+
+
+def _real_numbers(name: str, obs: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """A float32 copy. Numbers too large for float32 become infinite."""
-    expected = "obs: expected an array of real numbers"
+    expected = f"{name}: expected an array of real numbers"
     try:
         array = np.asarray(obs)
     except (TypeError, ValueError, RuntimeError) as error:

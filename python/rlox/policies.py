@@ -10,40 +10,63 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rlox import settings
-from rlox.actor_critic import ActorCritic, acting, check_policy, greedy
+from rlox.actor_critic import (
+    ActorCritic,
+    Evaluate,
+    acting,
+    check_policy,
+    evaluating_actions,
+    greedy,
+    torch_dtype,
+)
 from rlox.distributions import Bernoulli, Categorical, Distribution, Gaussian, MultiCategorical
+from rlox.features import FeaturesExtractor, NatureCNN, make_features, own_features
 from rlox.networks import ACTIVATIONS, mlp
 
 __all__ = [
     "ActorCritic",
+    "Evaluate",
     "MlpPolicy",
     "SdePolicy",
     "acting",
     "check_policy",
+    "evaluating_actions",
     "greedy",
     "make_policy",
+    "torch_dtype",
 ]
 
 PolicyLike: TypeAlias = nn.Module | Callable[[gym.Space[Any], gym.Space[Any]], nn.Module] | None
 # The settings that choose and shape a built-in policy.
-SHAPE_SETTINGS = ("use_sde", "net_arch", "activation", "ortho_init", "log_std_init", "full_std")
-
-
-def _flat(obs: Tensor) -> Tensor:
-    return obs if obs.dim() == 2 else obs.reshape(len(obs), -1)
+SHAPE_SETTINGS = (
+    "use_sde",
+    "net_arch",
+    "shared_trunk",
+    "activation",
+    "ortho_init",
+    "log_std_init",
+    "full_std",
+)
 
 
 class MlpPolicy(nn.Module):
-    """An actor and a critic, two MLPs without a common layer: the built-in `ActorCritic`.
+    """An actor and a critic, two MLPs behind common features: the built-in `ActorCritic`.
+
+    Features are the observations' numbers, integers one-hot, and what a `NatureCNN` makes of
+    pictures; see `rlox.features.make_features`.
 
     Discrete actions are categorical, the components of MultiDiscrete ones independently so, and
     those of MultiBinary ones are independently 0 or 1. Box actions are Gaussian around the actor's
     output, with a standard deviation that does not depend on the state; `log_std` is a parameter.
 
     Args:
-        observation_space: Box of any shape; flattened.
+        observation_space: Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple.
         action_space: Discrete, MultiDiscrete, MultiBinary or Box, of any shape.
-        net_arch: Widths of the hidden layers.
+        net_arch: Widths of the hidden layers. None: (64, 64), or none behind a single `NatureCNN`,
+            as in Stable-Baselines3.
+        shared_trunk: Whether actor and critic have the hidden layers in common, too.
+        features_extractor: A function, or class, from the observation space to a torch module with
+            an attribute `features_dim`, in the place of the built-in features.
         activation: "tanh", "relu", "elu", "gelu" or "silu".
         ortho_init: Orthogonal initial weights with the gains that PPO is known to need.
         log_std_init: Initial logarithm of the standard deviation.
@@ -64,19 +87,27 @@ class MlpPolicy(nn.Module):
         observation_space: gym.Space[Any],
         action_space: gym.Space[Any],
         *,
-        net_arch: Sequence[int] = (64, 64),
+        net_arch: Sequence[int] | None = None,
+        shared_trunk: bool = False,
+        features_extractor: FeaturesExtractor | None = None,
         activation: str = "tanh",
         ortho_init: bool = True,
         log_std_init: float = 0.0,
     ) -> None:
         super().__init__()
-        if not isinstance(observation_space, spaces.Box):
-            raise ValueError(
-                f"observation space: expected Box, got {observation_space}; flatten it with "
-                "gymnasium.wrappers.FlattenObservation, or pass a policy of your own"
-            )
         layer = ACTIVATIONS[settings.text("activation", activation, tuple(ACTIVATIONS))]
-        sizes = [math.prod(observation_space.shape), *settings.whole_numbers("net_arch", net_arch)]
+        if features_extractor is None:
+            self.features = make_features(observation_space, ortho_init)
+        else:
+            self.features = own_features(features_extractor, observation_space)
+        width: Any = self.features.features_dim
+        if net_arch is None:
+            net_arch = () if isinstance(self.features, NatureCNN) else (64, 64)
+        sizes = [width, *settings.whole_numbers("net_arch", net_arch)]
+        self.trunk: nn.Module = nn.Identity()
+        if shared_trunk and len(sizes) > 1:
+            self.trunk = nn.Sequential(mlp(sizes, layer, math.sqrt(2), ortho_init), layer())
+            sizes = sizes[-1:]
         self.action_shape = tuple(action_space.shape or ())
         self.counts: list[int] = []
         match action_space:
@@ -100,13 +131,21 @@ class MlpPolicy(nn.Module):
         self.generator = torch.Generator()
 
     def distribution(self, obs: Tensor, mask: Tensor | None = None) -> Distribution:
-        """Of the actions at each observation; `mask` is the table's, for Discrete actions only."""
-        out = self.actor(_flat(obs))
+        """Of the actions at each observation; `mask` is the table's."""
+        return self._chances(self._common(obs), mask)
+
+    def _common(self, obs: Any) -> Tensor:
+        """What actor and critic have in common."""
+        common: Tensor = self.trunk(self.features(obs))
+        return common
+
+    def _chances(self, common: Tensor, mask: Tensor | None) -> Distribution:
+        out = self.actor(common)
+        if mask is not None and self.kind.startswith("categorical"):
+            # The smallest number, not -inf: 0 * log 0 shall be 0 in the entropy.
+            out = out.masked_fill(~mask, torch.finfo(out.dtype).min)
         match self.kind:
             case "categorical":
-                if mask is not None:
-                    # The smallest number, not -inf: 0 * log 0 shall be 0 in the entropy.
-                    out = out.masked_fill(~mask, torch.finfo(out.dtype).min)
                 return Categorical(out)
             case "categoricals":
                 return MultiCategorical(out, self.counts)
@@ -132,14 +171,26 @@ class MlpPolicy(nn.Module):
 
     def get_value(self, obs: Tensor) -> Tensor:
         """The value of each observation, (N,)."""
-        value: Tensor = self.critic(_flat(obs))
+        return self._value(self._common(obs))
+
+    def _value(self, common: Tensor) -> Tensor:
+        value: Tensor = self.critic(common)
         return value.squeeze(-1)
 
-    def act(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def act(self, obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """(action, log_prob, value) of a sample at each observation."""
-        chances = self.distribution(obs)
+        common = self._common(obs)
+        chances = self._chances(common, mask)
         rows = chances.sample(self.generator)
-        return self._shaped(rows), chances.log_prob(rows), self.get_value(obs)
+        return self._shaped(rows), chances.log_prob(rows), self._value(common)
+
+    def evaluate_actions(
+        self, obs: Any, action: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(log_prob, entropy, value) of given actions."""
+        common = self._common(obs)
+        chances = self._chances(common, mask)
+        return chances.log_prob(self._rows(action)), chances.entropy(), self._value(common)
 
     def mode(self, obs: Tensor, mask: Tensor | None = None) -> Tensor:
         """The greedy action at each observation."""
@@ -157,8 +208,8 @@ class SdePolicy(MlpPolicy):
 
     Args:
         full_std: A standard deviation for each hidden unit and action rather than for each unit.
-        observation_space, action_space, net_arch, activation, ortho_init, log_std_init: As for
-            `MlpPolicy`; `log_std` is (hidden units, k), or (hidden units, 1) without `full_std`.
+        observation_space, action_space, mlp_settings: As for `MlpPolicy`; `log_std` is
+            (hidden units, k), or (hidden units, 1) without `full_std`.
     """
 
     def __init__(
@@ -166,7 +217,6 @@ class SdePolicy(MlpPolicy):
         observation_space: gym.Space[Any],
         action_space: gym.Space[Any],
         *,
-        net_arch: Sequence[int] = (64, 64),
         full_std: bool = True,
         log_std_init: float = 0.0,
         **mlp_settings: Any,
@@ -175,7 +225,7 @@ class SdePolicy(MlpPolicy):
             raise ValueError(
                 f"use_sde: expected a Box action space, got {action_space}; set use_sde=False"
             )
-        super().__init__(observation_space, action_space, net_arch=net_arch, **mlp_settings)
+        super().__init__(observation_space, action_space, **mlp_settings)
         head = self.actor[-1]
         assert isinstance(head, nn.Linear)
         shape = (head.in_features, head.out_features if full_std else 1)
@@ -189,29 +239,29 @@ class SdePolicy(MlpPolicy):
         noise = torch.empty((rows, *std.shape), device=std.device)
         self.exploration = std * noise.normal_(generator=self.generator)
 
-    def _latent(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _latent(self, common: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean and standard deviation of the actions, and the last hidden layer."""
         *hidden, head = self.actor
-        latent = _flat(obs)
+        latent = common
         for layer in hidden:
             latent = layer(latent)
         mean, latent = head(latent), latent.detach()
         variance = (latent**2) @ (self.log_std * 2).exp().expand(-1, self.actions)
         return mean, (variance + 1e-6).sqrt(), latent
 
-    def distribution(self, obs: Tensor, mask: Tensor | None = None) -> Gaussian:
-        """Of the actions at each observation."""
-        return Gaussian(*self._latent(obs)[:2])
+    def _chances(self, common: Tensor, mask: Tensor | None) -> Gaussian:
+        return Gaussian(*self._latent(common)[:2])
 
-    def act(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def act(self, obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """As `MlpPolicy.act`, with `reset_noise`'s matrices where there is one for each row."""
-        mean, std, latent = self._latent(obs)
+        common = self._common(obs)
+        mean, std, latent = self._latent(common)
         noise = None
         if self.exploration is not None and len(self.exploration) == len(latent):
             noise = torch.bmm(latent.unsqueeze(1), self.exploration).squeeze(1)
         chances = Gaussian(mean, std, noise)
         rows = chances.sample(self.generator)
-        return self._shaped(rows), chances.log_prob(rows), self.get_value(obs)
+        return self._shaped(rows), chances.log_prob(rows), self._value(common)
 
 
 def make_policy(

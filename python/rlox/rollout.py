@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import spaces
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
+from rlox.layouts import Layout
 from rlox.memory import expect_memory
 from rlox.settings import number, whole
 
@@ -117,16 +118,19 @@ class RolloutBatch:
 Said = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
 
 
-def make_buffer(env: RolloutEnv, n_steps: int) -> RolloutBuffer:
-    """A buffer for `n_steps` steps of these environments.
+def make_buffer(env: RolloutEnv, n_steps: int, *, normalize_obs: bool = False) -> RolloutBuffer:
+    """A buffer for `n_steps` steps of these environments, with observations as `Layout` says.
+
+    With `normalize_obs`, they are float32.
 
     Raises:
         ValueError: `n_steps` is below 1.
         MemoryError: It does not fit into memory.
     """
-    observes, acts = env.single_observation_space, env.single_action_space
-    shapes = (n_steps, env.num_envs, observes.shape or (), acts.shape or ())
-    return RolloutBuffer(*shapes, action_dtype=spaces.action_dtype(acts))
+    layout, acts = Layout(env.single_observation_space), env.single_action_space
+    shapes = (n_steps, env.num_envs, layout.shape, acts.shape or ())
+    dtype: Any = "float32" if normalize_obs else layout.dtype.name
+    return RolloutBuffer(*shapes, action_dtype=spaces.action_dtype(acts), obs_dtype=dtype)
 
 
 def collect_rollout(

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from rlox import learner, policies, settings, spaces, torch_state
+from rlox.batches import Batch
+from rlox.layouts import Layout
 from rlox.observations import as_batch
 from rlox.optimizer import VectorOptimizer
 from rlox.rollout import RolloutEnv
@@ -53,6 +55,8 @@ class TorchLearner:
         with torch_state.initialising(init, self.device):
             made: Any = policies.make_policy(policy, *self.spaces, shape)  # an ActorCritic
         self.policy, self.built_in = torch_state.place(made, self.generator), policy is None
+        self.evaluate = policies.evaluating_actions(self.policy)
+        self.layout = Layout(self.spaces[0])
         self.threads = torch_state.best_threads(self.policy, self.device)
         self.normalizer = learner.make_normalizer(config, self.spaces[0])
         self.episodes = learner.EpisodeStatistics()
@@ -75,27 +79,34 @@ class TorchLearner:
         self.env.drain_episodes()  # those are not ours
         return int(self.streams["resets"].integers(2**31))
 
+    def observed(self, rows: Tensor) -> Any:
+        """Rows of a rollout as the policy takes them, where it lives."""
+        return self.layout.unpack(rows.to(self.device), policies.torch_dtype)
+
+    def unpacked(self, batch: Batch) -> Batch:
+        """A batch whose observations are as the policy takes them."""
+        return batch._replace(obs=self.observed(batch.obs))
+
     def values(self, obs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """The policy's values of normalised observations, (n,)."""
-        values: Tensor = self.policy.get_value(torch.from_numpy(obs).to(self.device))
+        values: Tensor = self.policy.get_value(self.observed(torch.from_numpy(obs)))
         return values.numpy(force=True)
 
     def predict(
         self, obs: npt.ArrayLike, deterministic: bool = True, stream: learner.Stream | None = None
     ) -> npt.NDArray[Any]:
         """Actions for raw observations, greedy ones or samples; see `Learner`."""
-        observes, acts = self.spaces
-        rows, single = as_batch(obs, observes.shape or (), self.normalizer)
-        tensor = torch.from_numpy(rows).to(self.device)
+        rows, single = as_batch(obs, self.layout, self.normalizer)
+        observed = self.observed(torch.from_numpy(rows))
         with torch.no_grad(), torch_state.evaluating(self.policy, self.threads):
             if deterministic:
-                said = policies.greedy(self.policy, tensor)
+                said = policies.greedy(self.policy, observed)
             else:
                 seed = int((stream or self.streams["predictions"]).integers(2**63))
                 self.generator.manual_seed(seed)
                 with torch_state.own_generator(seed, self.device):
-                    said = self.policy.get_action_and_logprob(tensor)[0]
-        sent = spaces.sent_actions(acts, said.numpy(force=True), len(rows))
+                    said = self.policy.get_action_and_logprob(observed)[0]
+        sent = spaces.sent_actions(self.spaces[1], said.numpy(force=True), len(rows))
         return sent[0] if single else sent
 
     def state(self) -> learner.LearnerState:

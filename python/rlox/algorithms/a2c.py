@@ -6,7 +6,7 @@ shares with Rust, estimates advantages (GAE), and takes one gradient step on all
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy.typing as npt
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rlox import finite, learner, networks, policies, settings, torch_state
 from rlox.adam import Adam
+from rlox.batches import Batch
 from rlox.optimizer import VectorOptimizer, clip_norm_
 from rlox.rmsprop import RMSprop
 from rlox.rollout import RolloutEnv, make_buffer
@@ -44,7 +45,8 @@ class A2CConfig:
     full_std: bool = True  # gSDE: a deviation for each hidden unit and action, not only each unit
     log_std_init: float = 0.0  # initial logarithm of the standard deviation, for Box actions
     ortho_init: bool = True  # orthogonal initial weights
-    net_arch: tuple[int, ...] = (64, 64)  # hidden layers of the actor, and of the critic
+    net_arch: tuple[int, ...] | None = None  # hidden layers; None: (64, 64), or () behind a CNN
+    shared_trunk: bool = False  # whether actor and critic have them in common
     activation: str = "tanh"  # or "relu", "elu", "gelu", "silu"
     device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
 
@@ -71,25 +73,13 @@ class A2CConfig:
         return RMSprop(module, eps=self.optimizer_eps, tf_like=tf_like)
 
 
-class Batch(NamedTuple):
-    """Steps to learn from, B rows of what was collected."""
-
-    obs: Tensor  # (B, *obs_shape) float32, normalised
-    actions: Tensor  # (B, *action_shape) int64 or float32, as the policy said them
-    advantages: Tensor  # (B,) float32
-    returns: Tensor  # (B,) float32, advantages + values
-
-
-def a2c_loss(
-    policy: policies.ActorCritic, batch: Batch, config: A2CConfig
-) -> tuple[Tensor, Tensor]:
+def a2c_loss(evaluate: policies.Evaluate, batch: Batch, config: A2CConfig) -> tuple[Tensor, Tensor]:
     """The policy gradient's loss with the value loss and the entropy bonus.
 
     Returns:
         The loss (); policy, value, entropy and whole loss (4,). Only the first has a gradient.
     """
-    _, log_probs, entropy = policy.get_action_and_logprob(batch.obs, action=batch.actions)
-    values = policy.get_value(batch.obs)
+    log_probs, entropy, values = evaluate(batch.obs, batch.actions, batch.masks)
 
     advantages = batch.advantages
     if config.normalize_advantage and len(advantages) > 1:
@@ -132,10 +122,8 @@ class A2C(TorchLearner):
     ) -> None:
         super().__init__(env, config, seed, policy)
         self.optimizer = config.make_optimizer(self.policy)
-        self.buffer = make_buffer(env, config.n_steps)
-        self.obs = torch.from_numpy(self.buffer.obs)
-        fields = (torch.from_numpy(getattr(self.buffer, name)) for name in Batch._fields)
-        self.rows = Batch(*(field.flatten(0, 1) for field in fields))
+        self.buffer = make_buffer(env, config.n_steps, normalize_obs=config.normalize_obs)
+        self.obs, self.rows = torch.from_numpy(self.buffer.obs), Batch.views_of(self.buffer)
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
@@ -170,7 +158,7 @@ class A2C(TorchLearner):
                 policy.reset_noise(config.num_envs)
             said = list[npt.NDArray[Any]]()
             try:
-                said += (x.numpy(force=True) for x in act(self.obs[t].to(self.device)))
+                said += (x.numpy(force=True) for x in act(self.observed(self.obs[t])))
                 actions, log_probs, values = said
                 env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
             except ValueError:
@@ -193,10 +181,10 @@ class A2C(TorchLearner):
             FloatingPointError: A loss or the gradient is NaN or infinite; nothing has moved then.
         """
         config, policy = self.config, self.policy
-        rows = Batch(*(x.to(self.device) for x in self.rows))
+        rows = self.rows.to(self.device)
         if self.buffer.n_transitions < len(rows.obs):  # in the others, environments only reset
-            rows = Batch(*(x[torch.from_numpy(self.buffer.valid).flatten()] for x in rows))
-        loss, parts = a2c_loss(policy, rows, config)
+            rows = rows.at(torch.from_numpy(self.buffer.valid).flatten())
+        loss, parts = a2c_loss(self.evaluate, self.unpacked(rows), config)
         gradient = self.optimizer.gradient(loss)
         norm = clip_norm_(gradient, config.max_grad_norm)
         names = ("policy_loss", "value_loss", "entropy_loss", "loss")

@@ -7,7 +7,7 @@ shares with Rust, estimates advantages (GAE), and takes `n_epochs` passes over i
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy.typing as npt
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rlox import finite, learner, networks, policies, settings, torch_state
 from rlox.adam import Adam
+from rlox.batches import Batch
 from rlox.optimizer import clip_norm_
 from rlox.rollout import RolloutEnv, make_buffer
 from rlox.torch_learner import TorchLearner
@@ -48,7 +49,8 @@ class PPOConfig:
     full_std: bool = True  # gSDE: a deviation for each hidden unit and action, not only each unit
     log_std_init: float = 0.0  # initial logarithm of the standard deviation, for Box actions
     ortho_init: bool = True  # orthogonal initial weights
-    net_arch: tuple[int, ...] = (64, 64)  # hidden layers of the actor, and of the critic
+    net_arch: tuple[int, ...] | None = None  # hidden layers; None: (64, 64), or () behind a CNN
+    shared_trunk: bool = False  # whether actor and critic have them in common
     activation: str = "tanh"  # or "relu", "elu", "gelu", "silu"
     compile: bool = False  # the loss by torch.compile: about a minute first, then faster
     device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
@@ -68,19 +70,8 @@ class PPOConfig:
         check(settings.text, ("device",))
 
 
-class Batch(NamedTuple):
-    """Steps to learn from, B rows of what was collected."""
-
-    obs: Tensor  # (B, *obs_shape) float32, normalised
-    actions: Tensor  # (B, *action_shape) int64 or float32, as the policy said them
-    log_probs: Tensor  # (B,) float32, when collected
-    values: Tensor  # (B,) float32, when collected
-    advantages: Tensor  # (B,) float32
-    returns: Tensor  # (B,) float32, advantages + values
-
-
 def ppo_loss(
-    policy: policies.ActorCritic, batch: Batch, config: PPOConfig, clip_coef: float
+    evaluate: policies.Evaluate, batch: Batch, config: PPOConfig, clip_coef: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The clipped surrogate objective with its value loss and entropy bonus.
 
@@ -88,8 +79,7 @@ def ppo_loss(
         The loss (); the logarithms of the ratios of new to old probability (B,); policy, value,
         entropy and whole loss (4,). Only the first has a gradient.
     """
-    _, log_probs, entropy = policy.get_action_and_logprob(batch.obs, action=batch.actions)
-    values = policy.get_value(batch.obs)
+    log_probs, entropy, values = evaluate(batch.obs, batch.actions, batch.masks)
     log_ratio = log_probs - batch.log_probs
     ratio = log_ratio.exp()
 
@@ -141,10 +131,8 @@ class PPO(TorchLearner):
         super().__init__(env, config, seed, policy)
         self.optimizer = Adam(self.policy)
         self.loss = torch.compile(ppo_loss) if config.compile else ppo_loss
-        self.buffer = make_buffer(env, config.n_steps)
-        self.obs = torch.from_numpy(self.buffer.obs)
-        fields = (torch.from_numpy(getattr(self.buffer, name)) for name in Batch._fields)
-        self.rows = Batch(*(field.flatten(0, 1) for field in fields))
+        self.buffer = make_buffer(env, config.n_steps, normalize_obs=config.normalize_obs)
+        self.obs, self.rows = torch.from_numpy(self.buffer.obs), Batch.views_of(self.buffer)
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
@@ -180,7 +168,7 @@ class PPO(TorchLearner):
                 policy.reset_noise(config.num_envs)
             said = list[npt.NDArray[Any]]()
             try:
-                said += (x.numpy(force=True) for x in act(self.obs[t].to(self.device)))
+                said += (x.numpy(force=True) for x in act(self.observed(self.obs[t])))
                 actions, log_probs, values = said
                 env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
             except ValueError:
@@ -200,10 +188,10 @@ class PPO(TorchLearner):
         """All steps in minibatches, in a new random order."""
         total, size = len(rows.obs), self.config.batch_size
         if total <= size:
-            yield rows  # in any order they give the same loss
+            yield self.unpacked(rows)  # in any order they give the same loss
             return
         order = torch.randperm(total, generator=self.generator, device=self.device)
-        yield from (Batch(*(x[index] for x in rows)) for index in order.split(size))
+        yield from (self.unpacked(rows.at(index)) for index in order.split(size))
 
     def update(self, learning_rate: float, clip_coef: float) -> dict[str, float]:
         """Epochs of minibatches over the rollout, until `target_kl` or `stopping` ends them.
@@ -211,10 +199,10 @@ class PPO(TorchLearner):
         Returns:
             Metrics; empty if it was stopped before the first minibatch.
         """
-        config, policy, optimizer = self.config, self.policy, self.optimizer
-        rows = Batch(*(x.to(self.device) for x in self.rows))
+        config, optimizer = self.config, self.optimizer
+        rows = self.rows.to(self.device)
         if self.buffer.n_transitions < len(rows.obs):  # in the others, environments only reset
-            rows = Batch(*(x[torch.from_numpy(self.buffer.valid).flatten()] for x in rows))
+            rows = rows.at(torch.from_numpy(self.buffer.valid).flatten())
         parts, log_ratios = list[Tensor](), list[Tensor]()
         norms, enough = torch.zeros((), device=self.device), False
         for _ in range(config.n_epochs):
@@ -222,7 +210,7 @@ class PPO(TorchLearner):
             for batch in self.batches(rows):
                 if self.stopping:
                     break
-                loss, log_ratio, part = self.loss(policy, batch, config, clip_coef)
+                loss, log_ratio, part = self.loss(self.evaluate, batch, config, clip_coef)
                 parts.append(part)
                 log_ratios.append(log_ratio)
                 if config.target_kl is not None:

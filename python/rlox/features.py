@@ -1,0 +1,169 @@
+"""What built-in policies make of observations: one vector of numbers each."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+import torch
+import torch.nn.functional as F
+from gymnasium import spaces
+from torch import Tensor, nn
+
+# From an observation space to a module with an attribute `features_dim`.
+FeaturesExtractor: TypeAlias = Callable[[gym.Space[Any]], nn.Module]
+# The smallest side that the convolutions of `NatureCNN` leave something of.
+_SMALLEST = 36
+
+
+def is_image(space: gym.Space[Any]) -> bool:
+    """Whether observations are pictures: uint8 in [0, 255], three axes.
+
+    >>> is_image(spaces.Box(0, 255, (84, 84, 3), np.uint8))
+    True
+    """
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3:
+        return False
+    return bool((space.low == 0).all() and (space.high == 255).all())
+
+
+class Flatten(nn.Module):
+    """Numbers in a row; integers of Discrete and MultiDiscrete one-hot; pictures in [0, 1].
+
+    Args:
+        space: Box, Discrete, MultiDiscrete or MultiBinary.
+
+    >>> Flatten(spaces.MultiDiscrete([2, 3]))(torch.tensor([[1, 0]]))
+    tensor([[0., 1., 1., 0., 0.]])
+    """
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        super().__init__()
+        self.counts: list[int] = []
+        match space:
+            case spaces.Discrete():
+                self.counts = [int(space.n)]
+            case spaces.MultiDiscrete():
+                self.counts = space.nvec.ravel().tolist()
+        self.scale = 255.0 if is_image(space) else 1.0
+        self.features_dim = sum(self.counts) or math.prod(space.shape or ())
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """(N, *shape) to (N, features_dim) float32."""
+        rows = obs if obs.dim() == 2 else obs.reshape(len(obs), -1)
+        if self.counts:
+            columns = zip(rows.unbind(1), self.counts, strict=True)
+            return torch.cat([F.one_hot(column, n) for column, n in columns], 1).float()
+        return rows if rows.dtype == torch.float32 else rows.float() / self.scale
+
+
+class NatureCNN(nn.Module):
+    """The convolutions of Mnih et al. 2015 (doi:10.1038/nature14236) and a layer behind them.
+
+    Args:
+        space: Pictures with sides of at least 36; channels are the shortest of the outer axes, or
+            the first of two equal ones.
+        features_dim: The last layer's width.
+        ortho_init: Orthogonal weights with gain sqrt(2), and biases 0.
+
+    Raises:
+        ValueError: Pictures that are too small.
+
+    >>> NatureCNN(spaces.Box(0, 255, (84, 84, 4), np.uint8))(torch.zeros(2, 84, 84, 4)).shape
+    torch.Size([2, 512])
+    """
+
+    def __init__(
+        self, space: gym.Space[Any], features_dim: int = 512, ortho_init: bool = True
+    ) -> None:
+        super().__init__()
+        shape = tuple(space.shape or ())
+        if len(shape) != 3 or sorted(shape)[1] < _SMALLEST:
+            raise ValueError(
+                f"observation space: expected pictures with sides of at least {_SMALLEST}, got "
+                f"{space}; enlarge them, or flatten them in a wrapper"
+            )
+        self.channels_last = shape[2] < shape[0]
+        channels = shape[2] if self.channels_last else shape[0]
+        self.scale = 255.0 if space.dtype == np.uint8 else 1.0
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(channels, 32, kernel_size=8, stride=4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, kernel_size=4, stride=2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, kernel_size=3, stride=1),
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+        with torch.no_grad():
+            width = self.convolutions(self._planes(torch.zeros(1, *shape))).shape[1]
+        self.head = nn.Sequential(nn.Linear(width, features_dim), nn.ReLU())
+        self.features_dim = features_dim
+        if ortho_init:
+            for layer in (*self.convolutions, *self.head):
+                if isinstance(layer, nn.Conv2d | nn.Linear):
+                    nn.init.orthogonal_(layer.weight, math.sqrt(2))
+                    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # there is one
+
+    def _planes(self, obs: Tensor) -> Tensor:
+        planes = obs.permute(0, 3, 1, 2) if self.channels_last else obs
+        return planes.float() / self.scale
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """(N, *shape) uint8 to (N, features_dim) float32."""
+        features: Tensor = self.head(self.convolutions(self._planes(obs)))
+        return features
+
+
+class Combined(nn.Module):
+    """The features of all parts of a Dict or Tuple, one behind another.
+
+    Args:
+        space: Dict or Tuple, nested or not.
+        ortho_init: As for `NatureCNN`, which has 256 features here, as in Stable-Baselines3.
+    """
+
+    def __init__(self, space: gym.Space[Any], ortho_init: bool = True) -> None:
+        super().__init__()
+        inner: Any = space  # Dict or Tuple
+        named = isinstance(space, spaces.Dict)
+        items = list(inner.spaces.items() if named else enumerate(inner.spaces))
+        self.keys = [key for key, _ in items]
+        parts: list[Any] = [make_features(part, ortho_init, 256) for _, part in items]
+        self.parts = nn.ModuleList(parts)
+        self.features_dim = sum(part.features_dim for part in parts)
+
+    def forward(self, obs: Any) -> Tensor:
+        """A dict or a tuple of tensors (N, ...) to (N, features_dim)."""
+        parts = zip(self.keys, self.parts, strict=True)
+        return torch.cat([part(obs[key]) for key, part in parts], 1)
+
+
+def make_features(
+    space: gym.Space[Any], ortho_init: bool = True, cnn_features: int = 512
+) -> nn.Module:
+    """The features that fit a space: `Combined`, `NatureCNN` or, for all others, `Flatten`."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return Combined(space, ortho_init)
+    shape: Sequence[int] = space.shape or ()
+    if is_image(space) and sorted(shape)[1] >= _SMALLEST:
+        return NatureCNN(space, cnn_features, ortho_init)
+    return Flatten(space)
+
+
+def own_features(make: Any, space: gym.Space[Any]) -> nn.Module:
+    """The caller's features.
+
+    Raises:
+        TypeError: It makes no torch module with an integer `features_dim`.
+    """
+    made: Any = make(space) if callable(make) else make
+    width = getattr(made, "features_dim", None)
+    if not isinstance(made, nn.Module) or type(width) is not int or width < 1:
+        raise TypeError(
+            "features_extractor: expected a function from the observation space to a torch module "
+            f"with an attribute features_dim, got {type(made).__name__} with {width!r}; see "
+            "rlox.features.NatureCNN"
+        )
+    return made

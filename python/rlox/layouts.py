@@ -1,0 +1,165 @@
+"""`Layout`: how rollouts hold observations of any space, and how policies get them back."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+Array = npt.NDArray[Any]
+# Where a leaf begins in packed rows: at a multiple of the largest item's size.
+_ALIGNED = 8
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A part of an observation that is one array: Box, Discrete, MultiDiscrete or MultiBinary."""
+
+    name: str  # "observations", or the way to it: "observations['camera'][0]"
+    path: tuple[Any, ...]  # keys and indices, from the outermost
+    space: gym.Space[Any]
+    shape: tuple[int, ...]
+    dtype: "np.dtype[Any]"  # uint8, int64 or float32
+
+    def stored(self, array: npt.ArrayLike) -> Array:
+        """(n, *shape) as rollouts hold it: integers count from 0, numbers are float32."""
+        values: Array = np.asarray(array)
+        if self.dtype == np.int64:
+            values = values - getattr(self.space, "start", 0)
+        stored: Array = values.astype(self.dtype, copy=False)
+        return stored
+
+
+class Layout:
+    """Rows of one shape and dtype that hold observations of a space.
+
+    A Box of uint8 stays uint8, of other numbers it is float32. Discrete and MultiDiscrete are
+    int64, counted from 0; MultiBinary is uint8. Dict and Tuple, nested or not, are packed: the
+    bytes of their parts, one behind another, from which `unpack` makes views.
+
+    Args:
+        space: Of one observation.
+
+    Raises:
+        TypeError: The space, or a part of it, is none of those.
+
+    >>> camera = spaces.Box(0, 255, (2, 2, 3), np.uint8)
+    >>> layout = Layout(spaces.Dict({"camera": camera, "side": spaces.Discrete(3)}))
+    >>> layout.shape, layout.dtype
+    ((24,), dtype('uint8'))
+    >>> rows = layout.pack({"camera": np.ones((5, 2, 2, 3), np.uint8), "side": np.arange(5) % 3})
+    >>> layout.unpack(rows)["side"]
+    array([0, 1, 2, 0, 1])
+    """
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        self.space = space
+        self.leaves = list(_leaves(space, "observations", ()))
+        self.packed = isinstance(space, spaces.Dict | spaces.Tuple)
+        self._starts = [0]
+        for leaf in self.leaves:
+            size = math.prod(leaf.shape) * leaf.dtype.itemsize
+            self._starts.append(self._starts[-1] + -(-size // _ALIGNED) * _ALIGNED)
+        only = None if self.packed else self.leaves[0]
+        self.shape: tuple[int, ...] = (self._starts[-1],) if only is None else only.shape
+        self.dtype = np.dtype(np.uint8) if only is None else only.dtype
+
+    def given(self, obs: Any) -> Iterator[tuple[Leaf, Any]]:
+        """Each leaf, and what `obs` has for it.
+
+        Raises:
+            ValueError: It has nothing.
+        """
+        return ((leaf, _part(obs, leaf)) for leaf in self.leaves)
+
+    def parts(self, obs: Any) -> list[Array]:
+        """The arrays of a batch, (n, ...) each, in the order of `leaves`, as rollouts hold them.
+
+        Raises:
+            ValueError: One is missing or has another shape.
+        """
+        return [leaf.stored(given) for leaf, given in self.given(obs)]
+
+    def pack(self, obs: Any) -> Array:
+        """A batch as environments and users have it, as rows (n, *shape)."""
+        return self.joined(self.parts(obs))
+
+    def row(self, obs: Any) -> Array:
+        """A single observation, (*shape)."""
+        parts = [leaf.stored(np.asarray(given)[None]) for leaf, given in self.given(obs)]
+        return np.asarray(self.joined(parts)[0])
+
+    def joined(self, parts: list[Array]) -> Array:
+        """What `parts` gave, as rows."""
+        if not self.packed:
+            return parts[0]
+        rows: Array = np.zeros((len(parts[0]), *self.shape), np.uint8)
+        for leaf, start, part in zip(self.leaves, self._starts, parts, strict=False):
+            flat = np.ascontiguousarray(part).reshape(len(part), -1).view(np.uint8)
+            rows[:, start : start + math.prod(leaf.shape) * leaf.dtype.itemsize] = flat
+        return rows
+
+    def unpack(
+        self, rows: Any, dtype_of: Callable[["np.dtype[Any]"], Any] = lambda dtype: dtype
+    ) -> Any:
+        """Observations as a policy takes them: the rows, or dicts and tuples of views of them.
+
+        Args:
+            rows: (..., *shape), of NumPy or of torch.
+            dtype_of: What the rows' library calls a dtype.
+        """
+        if not self.packed:
+            return rows
+        views = []
+        for leaf, start in zip(self.leaves, self._starts, strict=False):
+            end = start + math.prod(leaf.shape) * leaf.dtype.itemsize
+            view = rows[..., start:end].view(dtype_of(leaf.dtype))
+            views.append(view.reshape(*rows.shape[:-1], *leaf.shape))
+        return _nested(self.space, iter(views))
+
+
+def _leaves(space: gym.Space[Any], name: str, path: tuple[Any, ...]) -> Iterator[Leaf]:
+    match space:
+        case spaces.Dict():
+            for key, part in space.spaces.items():
+                yield from _leaves(part, f"{name}[{key!r}]", (*path, key))
+        case spaces.Tuple():
+            for i, part in enumerate(space.spaces):
+                yield from _leaves(part, f"{name}[{i}]", (*path, i))
+        case spaces.Box():
+            kind = np.uint8 if space.dtype == np.uint8 else np.float32
+            yield Leaf(name, path, space, space.shape, np.dtype(kind))
+        case spaces.Discrete() | spaces.MultiDiscrete():
+            yield Leaf(name, path, space, tuple(space.shape or ()), np.dtype(np.int64))
+        case spaces.MultiBinary():
+            yield Leaf(name, path, space, tuple(space.shape), np.dtype(np.uint8))
+        case _:
+            raise TypeError(
+                "observation space: expected Box, Discrete, MultiDiscrete, MultiBinary, or Dict "
+                f"and Tuple of them, got {space} as {name}; change it in a wrapper"
+            )
+
+
+def _part(obs: Any, leaf: Leaf) -> Any:
+    for key in leaf.path:
+        kind = Mapping if isinstance(key, str) else tuple | list
+        if not isinstance(obs, kind) or (isinstance(obs, Mapping) and key not in obs):
+            raise ValueError(
+                f"{leaf.name}: expected it in the observation, got a {type(obs).__name__} without "
+                "it; pass observations of the observation space"
+            )
+        obs = obs[key]
+    return obs
+
+
+def _nested(space: gym.Space[Any], views: Iterator[Any]) -> Any:
+    match space:
+        case spaces.Dict():
+            return {key: _nested(part, views) for key, part in space.spaces.items()}
+        case spaces.Tuple():
+            return tuple(_nested(part, views) for part in space.spaces)
+    return next(views)
