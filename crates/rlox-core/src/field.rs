@@ -29,14 +29,17 @@ impl DType {
 }
 
 /// A field's elements.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// Booleans are bytes, of which every one but 0 is true: other programs may share the memory, and have their own ways
+/// of writing `true` (Rust's `bool` allows one).
+#[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the variants are the dtypes")]
-pub enum FieldData {
-    F32(Vec<f32>),
-    F64(Vec<f64>),
-    I64(Vec<i64>),
-    U8(Vec<u8>),
-    Bool(Vec<bool>),
+pub enum FieldData<'a> {
+    F32(&'a [f32]),
+    F64(&'a [f64]),
+    I64(&'a [i64]),
+    U8(&'a [u8]),
+    Bool(&'a [u8]),
 }
 
 /// A field's elements, to be changed in place.
@@ -47,7 +50,17 @@ pub enum FieldMut<'a> {
     F64(&'a mut [f64]),
     I64(&'a mut [i64]),
     U8(&'a mut [u8]),
-    Bool(&'a mut [bool]),
+    Bool(&'a mut [u8]),
+}
+
+/// What a field owns.
+#[derive(Clone, Debug, PartialEq)]
+enum Elements {
+    F32(Vec<f32>),
+    F64(Vec<f64>),
+    I64(Vec<i64>),
+    U8(Vec<u8>),
+    Bool(Vec<u8>),
 }
 
 /// A named column of `rows` rows, each of a fixed shape, in row-major order.
@@ -64,7 +77,7 @@ pub struct Field {
     name: String,
     shape: Vec<usize>,
     rows: usize,
-    data: FieldData,
+    data: Elements,
 }
 
 impl Field {
@@ -79,11 +92,11 @@ impl Field {
         }
         let len = shape.iter().try_fold(rows, |len, n| len.checked_mul(*n)).unwrap_or(usize::MAX);
         let data = match dtype {
-            DType::F32 => FieldData::F32(memory::zeroed("rows", len)?),
-            DType::F64 => FieldData::F64(memory::zeroed("rows", len)?),
-            DType::I64 => FieldData::I64(memory::zeroed("rows", len)?),
-            DType::U8 => FieldData::U8(memory::zeroed("rows", len)?),
-            DType::Bool => FieldData::Bool(memory::zeroed("rows", len)?),
+            DType::F32 => Elements::F32(memory::zeroed("rows", len)?),
+            DType::F64 => Elements::F64(memory::zeroed("rows", len)?),
+            DType::I64 => Elements::I64(memory::zeroed("rows", len)?),
+            DType::U8 => Elements::U8(memory::zeroed("rows", len)?),
+            DType::Bool => Elements::Bool(memory::zeroed("rows", len)?),
         };
         Ok(Self { name, shape: shape.to_vec(), rows, data })
     }
@@ -111,27 +124,33 @@ impl Field {
     /// The element type.
     pub fn dtype(&self) -> DType {
         match self.data {
-            FieldData::F32(_) => DType::F32,
-            FieldData::F64(_) => DType::F64,
-            FieldData::I64(_) => DType::I64,
-            FieldData::U8(_) => DType::U8,
-            FieldData::Bool(_) => DType::Bool,
+            Elements::F32(_) => DType::F32,
+            Elements::F64(_) => DType::F64,
+            Elements::I64(_) => DType::I64,
+            Elements::U8(_) => DType::U8,
+            Elements::Bool(_) => DType::Bool,
         }
     }
 
     /// The elements.
-    pub fn data(&self) -> &FieldData {
-        &self.data
+    pub fn data(&self) -> FieldData<'_> {
+        match &self.data {
+            Elements::F32(data) => FieldData::F32(data),
+            Elements::F64(data) => FieldData::F64(data),
+            Elements::I64(data) => FieldData::I64(data),
+            Elements::U8(data) => FieldData::U8(data),
+            Elements::Bool(data) => FieldData::Bool(data),
+        }
     }
 
     /// The elements, to be changed in place.
     pub fn data_mut(&mut self) -> FieldMut<'_> {
         match &mut self.data {
-            FieldData::F32(data) => FieldMut::F32(data),
-            FieldData::F64(data) => FieldMut::F64(data),
-            FieldData::I64(data) => FieldMut::I64(data),
-            FieldData::U8(data) => FieldMut::U8(data),
-            FieldData::Bool(data) => FieldMut::Bool(data),
+            Elements::F32(data) => FieldMut::F32(data),
+            Elements::F64(data) => FieldMut::F64(data),
+            Elements::I64(data) => FieldMut::I64(data),
+            Elements::U8(data) => FieldMut::U8(data),
+            Elements::Bool(data) => FieldMut::Bool(data),
         }
     }
 }

@@ -3,6 +3,8 @@
 mod begin;
 mod collect;
 mod fill;
+mod finish;
+mod finite;
 
 pub use collect::collect;
 
@@ -65,10 +67,14 @@ pub struct RolloutBuffer {
     begun: bool,
     resets_next_step: bool,
     ended: Vec<bool>,
+    flags: Vec<bool>,
     reset_rows: usize,
     final_index: Vec<usize>,
     final_obs: Vec<f32>,
     step_rewards: Vec<f64>,
+    step_terminated: Vec<bool>,
+    step_truncated: Vec<bool>,
+    step_valid: Vec<bool>,
     step_final_obs: Vec<f32>,
     sent: Vec<f32>,
     sent_discrete: Vec<i64>,
@@ -107,7 +113,7 @@ impl RolloutBuffer {
         let width = |shape: &[usize]| shape.iter().fold(1, |width: usize, n| width.saturating_mul(*n));
         let bytes = |(shape, dtype): (&[usize], DType)| width(shape).saturating_mul(dtype.size());
         // All of it at once: what is not touched yet still counts as free.
-        memory::check("n_steps * num_envs", rows, bytes(obs).saturating_add(bytes(action)).saturating_add(27))?;
+        memory::check("n_steps * num_envs", rows, bytes(obs).saturating_add(bytes(action)).saturating_add(29))?;
         let scalar = |name: &str, dtype| Field::new(name, rows, &[], dtype);
         let row = |shape, wanted| if wanted { width(shape).saturating_mul(num_envs) } else { 0 };
         let obs_row = row(obs.0, obs.1 == DType::F32);
@@ -130,10 +136,14 @@ impl RolloutBuffer {
             begun: false,
             resets_next_step: false,
             ended: memory::zeroed("num_envs", num_envs)?,
+            flags: memory::zeroed("n_steps * num_envs", 2 * rows)?,
             reset_rows: 0,
             final_index: memory::reserved("num_envs", num_envs)?,
             final_obs: memory::reserved("num_envs", obs_row)?,
             step_rewards: memory::zeroed("num_envs", num_envs)?,
+            step_terminated: memory::zeroed("num_envs", num_envs)?,
+            step_truncated: memory::zeroed("num_envs", num_envs)?,
+            step_valid: memory::zeroed("num_envs", num_envs)?,
             step_final_obs: memory::zeroed("num_envs", obs_row)?,
             sent: memory::zeroed("num_envs", row(action.0, action.1 == DType::F32))?,
             sent_discrete: memory::zeroed("num_envs", row(action.0, action.1 == DType::I64))?,
@@ -232,7 +242,7 @@ impl RolloutBuffer {
 
 fn all_true(mut field: Field) -> Field {
     if let FieldMut::Bool(flags) = field.data_mut() {
-        flags.fill(true);
+        flags.fill(1);
     }
     field
 }

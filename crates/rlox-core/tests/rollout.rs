@@ -1,9 +1,9 @@
 //! Rollouts: what is stored, what is bootstrapped, what is sent.
 
 use rlox_core::{
-    Actions, ActionsMut, AutoresetMode, DType, Env, EnvSpec, Error, FieldData, Pcg64, Policy, PolicyOut, PolicySaid,
-    RandomPolicy, ResetOptions, Result, RolloutBuffer, Seeds, Space, Step, Transition, VecEnv, VectorEnv, collect,
-    envs::CartPole,
+    Actions, ActionsMut, AutoresetMode, DType, Env, EnvSpec, Error, FieldData, FieldMut, Pcg64, Policy, PolicyOut,
+    PolicySaid, RandomPolicy, ResetOptions, Result, RolloutBuffer, Seeds, Space, Step, Transition, VecEnv, VectorEnv,
+    collect, envs::CartPole,
 };
 
 /// Pays the action it was sent; the observation counts steps. Never terminates, limited to 2 steps.
@@ -69,9 +69,9 @@ fn f32s<'a>(buffer: &'a RolloutBuffer, name: &str) -> &'a [f32] {
     data
 }
 
-fn bools<'a>(buffer: &'a RolloutBuffer, name: &str) -> &'a [bool] {
+fn bools(buffer: &RolloutBuffer, name: &str) -> Vec<bool> {
     let FieldData::Bool(data) = buffer.field(name).unwrap().data() else { panic!("{name} is bool") };
-    data
+    data.iter().map(|byte| *byte != 0).collect()
 }
 
 #[test]
@@ -259,8 +259,79 @@ fn a_rollout_resets_environments_that_do_not_reset_themselves() {
         let mut rngs = [1, 2, 3].map(Pcg64::seed_from);
         collect(&mut env, &mut policy, &mut rngs, &mut buffer, None, 0.5, 1.0).unwrap();
         let names = ["obs", "rewards", "advantages", "returns"];
-        (names.map(|name| f32s(&buffer, name).to_vec()), buffer.final_obs().to_vec(), bools(&buffer, "valid").to_vec())
+        (names.map(|name| f32s(&buffer, name).to_vec()), buffer.final_obs().to_vec(), bools(&buffer, "valid"))
     };
     assert_eq!(fields(AutoresetMode::Disabled), fields(AutoresetMode::SameStep));
     assert!(!fields(AutoresetMode::SameStep).1.is_empty());
+}
+
+#[test]
+fn what_an_environment_or_a_policy_spoils_is_refused_by_environment_and_step() {
+    /// Gives NaN where the third step is told to.
+    struct Spoilt(EnvSpec, usize, &'static str);
+    impl Env for Spoilt {
+        type Action = [f32];
+        fn spec(&self) -> &EnvSpec {
+            &self.0
+        }
+        fn reset(&mut self, _: &mut Pcg64, _: &ResetOptions, obs: &mut [f32]) {
+            obs[0] = 0.0;
+        }
+        fn step(&mut self, _: &[f32], _: &mut Pcg64, obs: &mut [f32]) -> Step {
+            self.1 += 1;
+            let bad = |part| if self.1 == 3 && self.2 == part { f64::NAN } else { 1.0 };
+            obs[0] = bad("obs") as f32;
+            Step { reward: bad("reward"), terminated: false, truncated: self.1 == 3 }
+        }
+    }
+    for (part, mode, name) in [
+        ("obs", AutoresetMode::NextStep, "next_obs"),
+        ("obs", AutoresetMode::SameStep, "final_obs"),
+        ("obs", AutoresetMode::Disabled, "final_obs"),
+        ("reward", AutoresetMode::SameStep, "rewards"),
+    ] {
+        let spec = Echo::new().spec;
+        let mut first = true;
+        let make = || Spoilt(spec.clone(), 0, if std::mem::take(&mut first) { "" } else { part });
+        let mut env = VecEnv::new(2, Some(0), mode, make).unwrap().with_max_episode_steps(None);
+        let mut buffer = RolloutBuffer::for_env(4, &env).unwrap();
+        let mut rngs = [0, 1].map(Pcg64::seed_from);
+        let result = collect(&mut env, &mut Five, &mut rngs, &mut buffer, None, 0.5, 1.0);
+        let text = result.unwrap_err().to_string();
+        assert!(text.starts_with(name) && text.contains("NaN from environment 1 at step 2"), "{text}");
+        assert_eq!(buffer.next_step(), 2);
+    }
+
+    /// Values nothing alone.
+    struct Lost;
+    impl Policy for Lost {
+        fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+            Five.act(obs, rngs, out)
+        }
+        fn value(&mut self, _: &[f32], values: &mut [f32]) -> Result<()> {
+            values.fill(f32::NAN);
+            Ok(())
+        }
+    }
+    let mut env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Echo::new).unwrap();
+    let mut buffer = RolloutBuffer::for_env(3, &env).unwrap();
+    let result = collect(&mut env, &mut Lost, &mut [Pcg64::seed_from(0)], &mut buffer, None, 0.5, 1.0);
+    assert!(result.unwrap_err().to_string().contains("last_values: expected finite numbers"));
+}
+
+#[test]
+fn flags_of_any_byte_but_zero_are_true() {
+    let mut env = VecEnv::new(2, Some(0), AutoresetMode::SameStep, CartPole::default).unwrap();
+    let mut buffer = RolloutBuffer::for_env(3, &env).unwrap();
+    buffer.begin(&mut env, Seeds::Keep, None).unwrap();
+    let said = PolicySaid { actions: Actions::Discrete(&[0, 1]), log_probs: &[0.0; 2], values: &[0.5; 2] };
+    for t in 0..3 {
+        buffer.step(t, &mut env, said, None).unwrap();
+    }
+    for byte in [1, 2, 255] {
+        let Some(FieldMut::Bool(flags)) = buffer.field_mut("terminated") else { panic!("bytes") };
+        flags[1] = byte;
+        buffer.finish(&[1.0; 2], &[], 0.9, 0.9).unwrap();
+        assert_eq!(f32s(&buffer, "advantages")[1], 0.5);
+    }
 }

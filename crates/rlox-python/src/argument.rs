@@ -14,7 +14,7 @@ use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyTuple};
 
-use crate::array::{Elements, FromArray, Kind, call, typed};
+use crate::array::{Elements, FromArray, Kind, call, make_valid, typed};
 use crate::detach::times_others_ran;
 use crate::error::{type_error, value_error};
 
@@ -331,6 +331,7 @@ pub(crate) fn output<'py, T: Kind>(
         return Err(type_error(argument, &wanted(), &got.unwrap_or_else(|_| object.get_type().to_string()), fix));
     };
     let mut array = array.try_readwrite().map_err(|error| value_error(argument, &wanted(), &error.to_string(), fix))?;
+    make_valid(&mut array);
     if !array.is_c_contiguous() || array.as_slice_mut().is_err() {
         return Err(value_error(argument, &wanted(), "one that is strided, transposed or misaligned", fix));
     }

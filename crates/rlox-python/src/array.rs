@@ -7,7 +7,10 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 use num_traits::AsPrimitive;
 use numpy::ndarray::{ArrayView, IxDyn};
-use numpy::{Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{
+    Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadwriteArrayDyn, PyUntypedArray,
+    PyUntypedArrayMethods,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
@@ -111,6 +114,18 @@ impl<'py, T: Element + 'static> Elements<'py, T> {
     pub(crate) fn slice(&self) -> &[T] {
         // SAFETY: looked at when made; by the promise above nobody has changed the array since.
         unsafe { std::slice::from_raw_parts(self.start, self.array.len()) }
+    }
+}
+
+/// Makes `true` of booleans of other bytes than 0 and 1, such as fresh memory has, before they are Rust's.
+pub(crate) fn make_valid<T: Kind>(array: &mut PyReadwriteArrayDyn<'_, T>) {
+    if TypeId::of::<T>() != TypeId::of::<bool>() || !array.is_c_contiguous() || array.is_empty() {
+        return;
+    }
+    // SAFETY: a byte each, of any value, contiguous, and borrowed for writing.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(array.data().cast::<u8>(), array.len()) };
+    for byte in bytes {
+        *byte = u8::from(*byte != 0);
     }
 }
 
@@ -261,7 +276,7 @@ impl FieldMemory {
     }
 
     /// A writeable view of the rows from `first` on, without a copy: `[*lead, *row_shape]`. It keeps `owner` alive,
-    /// which must own the buffer.
+    /// which must own the buffer. Flags are bytes to Rust, so that Python may write any byte to them.
     pub(crate) fn view<'py>(&self, first: usize, lead: &[usize], owner: Bound<'py, PyAny>) -> Bound<'py, PyAny> {
         match self.dtype {
             DType::F32 => self.view_of::<f32>(first, lead, owner),

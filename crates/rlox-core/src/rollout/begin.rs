@@ -1,7 +1,8 @@
 //! How a rollout is begun.
 
 use super::RolloutBuffer;
-use super::fill::{bools_mut, check_finite, f32s_mut};
+use super::fill::{f32s_mut, flags_mut};
+use super::finite::check_rows;
 use crate::{AutoresetMode, DType, Error, Normalizer, ResetOptions, Result, Seeds, Space, VectorEnv, check_len};
 
 impl RolloutBuffer {
@@ -10,7 +11,8 @@ impl RolloutBuffer {
     /// episodes have ended, at once.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the environments do not fit the buffer, and those of [`VectorEnv::reset`].
+    /// [`Error::Shape`] if the environments do not fit the buffer, [`Error::Space`] for observations that are not
+    /// finite, and those of [`VectorEnv::reset`].
     pub fn begin(
         &mut self,
         env: &mut dyn VectorEnv,
@@ -35,6 +37,7 @@ impl RolloutBuffer {
                 env.reset(Seeds::Keep, Some(&self.ended), &ResetOptions::default(), row)?;
             }
         }
+        check_rows("obs", row, first / self.num_envs, 0, None)?;
         self.open(fresh, normalizer)
     }
 
@@ -45,7 +48,8 @@ impl RolloutBuffer {
     /// first row is no transition. `None` is for environments that reset in the same step.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a wrong length or a buffer whose observations are not f32.
+    /// [`Error::Shape`] for a wrong length or a buffer whose observations are not f32, [`Error::Space`] for observations
+    /// that are not finite.
     pub fn begin_with(
         &mut self,
         obs: &[f32],
@@ -56,7 +60,7 @@ impl RolloutBuffer {
         self.check_f32()?;
         self.check_normalizer(normalizer.as_deref())?;
         check_len("obs", obs.len(), self.num_envs * self.obs.width())?;
-        check_finite("obs", obs, self.obs.width())?;
+        check_rows("obs", obs, self.obs.width(), 0, None)?;
         check_len("ended", ended.map_or(self.num_envs, <[bool]>::len), self.num_envs)?;
         f32s_mut(&mut self.obs)[..obs.len()].copy_from_slice(obs);
         self.resets_next_step = ended.is_some();
@@ -78,7 +82,7 @@ impl RolloutBuffer {
         }
         (self.next_step, self.begun) = (0, true);
         if self.reset_rows > 0 {
-            bools_mut(&mut self.valid).fill(true);
+            flags_mut(&mut self.valid).fill(1);
             self.reset_rows = 0;
         }
         self.final_index.clear();

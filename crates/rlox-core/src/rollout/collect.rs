@@ -1,8 +1,11 @@
 //! The loop that fills a rollout with a Rust policy.
 
-use super::RolloutBuffer;
 use super::fill::{f32s, f32s_mut};
-use crate::{ActionsMut, FieldMut, Normalizer, Pcg64, Policy, PolicyOut, Result, Seeds, VectorEnv, check_len};
+use super::finite::check_said;
+use super::{PolicySaid, RolloutBuffer};
+use crate::{
+    Actions, ActionsMut, FieldData, FieldMut, Normalizer, Pcg64, Policy, PolicyOut, Result, Seeds, VectorEnv, check_len,
+};
 
 /// Fills a rollout with a Rust policy in one call: T steps, the values of the last and of the final observations, and
 /// the advantages. After the first call nothing is allocated.
@@ -48,6 +51,7 @@ pub fn collect(
             values: &mut f32s_mut(&mut buffer.values)[t * n..][..n],
         };
         policy.act(&f32s(&buffer.obs)[t * n * d..][..n * d], rngs, out)?;
+        check_said(buffer.said(t), t)?;
         buffer.advance(env, normalizer.as_deref_mut())?;
     }
     let finals = buffer.final_index.len();
@@ -57,6 +61,23 @@ pub fn collect(
     values.resize(n * d, 0.0);
     buffer.step_final_obs = values;
     finished
+}
+
+impl RolloutBuffer {
+    /// What row `t` holds of a policy's words.
+    fn said(&self, t: usize) -> PolicySaid<'_> {
+        let (n, width) = (self.num_envs, self.num_envs * self.actions.width());
+        let actions = match self.actions.data() {
+            FieldData::F32(data) => Actions::Continuous(&data[t * width..][..width]),
+            FieldData::I64(data) => Actions::Discrete(&data[t * width..][..width]),
+            _ => Actions::Discrete(&[]),
+        };
+        PolicySaid {
+            actions,
+            log_probs: &f32s(&self.log_probs)[t * n..][..n],
+            values: &f32s(&self.values)[t * n..][..n],
+        }
+    }
 }
 
 /// Values of the last and of the final observations, written to `values`, and the advantages.
