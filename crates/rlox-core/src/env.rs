@@ -124,7 +124,16 @@ pub trait Env: Send {
         None
     }
 
-    /// Puts back what [`Env::state`] gave and writes the observation of that state.
+    /// Refuses what [`Env::state`] never gives. Environments that can be restored say here what they cannot take, so
+    /// that all of a batch is looked at before any of it changes; by default nothing is refused.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for numbers that make no sense, [`Error::Shape`] if the length is wrong.
+    fn check_state(&self, _state: &[f64]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Puts back what [`Env::state`] gave and [`Env::check_state`] accepted, and writes the observation of that state.
     ///
     /// # Errors
     /// [`Error::Config`] if it cannot be restored, [`Error::Shape`] if the length is wrong.

@@ -104,6 +104,13 @@ pub trait VectorEnv: Send {
     /// What environment `index` remembers ([`Env::state`]); `None` if it cannot be told or there is no such index.
     fn state(&self, index: usize) -> Option<Vec<f64>>;
 
+    /// Refuses what [`VectorEnv::set_state`] and [`VectorEnv::set_progress`] would refuse for environment `index`.
+    ///
+    /// # Errors
+    /// Those of [`Env::check_state`], [`crate::Error::Config`] for a progress that no environment of this mode makes,
+    /// [`crate::Error::Shape`] if there is no such index.
+    fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()>;
+
     /// Puts a state back, as if environment `index` had just been reset to it.
     ///
     /// # Errors
@@ -116,7 +123,8 @@ pub trait VectorEnv: Send {
     /// Puts environment `index` where it stood in an episode, after [`VectorEnv::set_state`].
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] if there is no such index.
+    /// [`crate::Error::Shape`] if there is no such index, [`crate::Error::Config`] for a return that is not finite, or an
+    /// environment that is finished where none stays so ([`AutoresetMode::SameStep`]).
     fn set_progress(&mut self, index: usize, progress: Progress) -> Result<()>;
 
     /// The random streams, one per environment.
@@ -334,6 +342,14 @@ impl<E: Env> VectorEnv for VecEnv<E> {
         self.slots.get(index)?.env.state()
     }
 
+    fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()> {
+        let Some(slot) = self.slots.get(index) else {
+            return Err(checks::no_such_env(index, self.slots.len()));
+        };
+        slot.env.check_state(state).map_err(|error| checks::of_env(error, index))?;
+        checks::progress(self.mode, index, progress)
+    }
+
     fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()> {
         let num_envs = self.slots.len();
         let Some(slot) = self.slots.get_mut(index) else {
@@ -355,6 +371,7 @@ impl<E: Env> VectorEnv for VecEnv<E> {
         let Some(slot) = self.slots.get_mut(index) else {
             return Err(checks::no_such_env(index, num_envs));
         };
+        checks::progress(self.mode, index, progress)?;
         (slot.steps, slot.episode_return) = (progress.steps, progress.episode_return);
         self.set_phase(index, if progress.finished { Phase::Finished } else { Phase::Running });
         Ok(())

@@ -30,9 +30,9 @@ use std::f64::consts::PI;
 use std::hint::black_box;
 use std::sync::Arc;
 
-use super::argument;
 use super::numpy::square;
-use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step, check_len};
+use super::{argument, check_state};
+use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step};
 
 const MAX_SPEED: f64 = 8.0;
 const MAX_TORQUE: f32 = 2.0;
@@ -161,8 +161,14 @@ impl Env for Pendulum {
         Some(vec![self.theta, self.theta_dot, self.last_torque])
     }
 
+    fn check_state(&self, state: &[f64]) -> Result<()> {
+        // The last torque is not known before the first step.
+        let known = if state.last().is_some_and(|torque| torque.is_nan()) { &state[..state.len() - 1] } else { state };
+        check_state(known, 3 - (state.len() - known.len()))
+    }
+
     fn set_state(&mut self, state: &[f64], obs: &mut [f32]) -> Result<()> {
-        check_len("state", state.len(), 3)?;
+        self.check_state(state)?;
         (self.theta, self.theta_dot, self.last_torque) = (state[0], state[1], state[2]);
         self.write(obs);
         Ok(())

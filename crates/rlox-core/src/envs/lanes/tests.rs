@@ -237,6 +237,15 @@ fn refusals(env: &mut dyn VectorEnv) -> Vec<String> {
     note(step(env, Actions::Continuous(&vec![f32::NAN; n]), 9));
     note(env.set_state(n, &[]));
     note(env.set_state(n - 1, &[0.0; 17]));
+    note(env.check_state(n, &[], Progress::default()));
+    note(env.check_state(n - 1, &[f64::NAN; 4], Progress::default()));
+    for progress in [
+        Progress { episode_return: f64::NAN, ..Progress::default() },
+        Progress { finished: true, ..Progress::default() },
+    ] {
+        note(env.check_state(n - 1, &[0.0; 4], progress));
+        note(env.set_progress(n - 1, progress));
+    }
     note(env.observe(&mut obs[1..]));
     note(env.set_rngs(&[]));
     note(env.state(n).map_or(Ok(()), |_| check_len("state", 0, 1)));
