@@ -301,7 +301,10 @@ fn what_an_environment_or_a_policy_spoils_is_refused_by_environment_and_step() {
         assert!(text.starts_with(name) && text.contains("NaN from environment 1 at step 2"), "{text}");
         assert_eq!(buffer.next_step(), 2);
     }
+}
 
+#[test]
+fn values_that_are_not_finite_bootstrap_nothing() {
     /// Values nothing alone.
     struct Lost;
     impl Policy for Lost {

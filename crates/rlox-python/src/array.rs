@@ -131,6 +131,12 @@ pub(crate) fn make_valid<T: Kind>(array: &mut PyReadwriteArrayDyn<'_, T>) {
 
 /// An array of other numbers, of any strides, as C-contiguous elements of `Self`, by the rules of Rust's `as`.
 pub(crate) trait FromArray: Kind {
+    /// The least and the largest number, where some of other dtypes are none of `Self`.
+    const RANGE: Option<(i128, i128)>;
+
+    /// An integer of the array outside of the range.
+    fn outside(array: &Bound<'_, PyUntypedArray>) -> Option<i128>;
+
     /// None for an array of other elements, or misaligned ones. The GIL may be let go meanwhile only if `long`.
     fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>>;
 }
@@ -159,8 +165,20 @@ where
 }
 
 macro_rules! from_array {
-    ($target:ty: $($source:ty)*) => {
+    ($target:ty, $range:expr, [$($wider:ty)*]: $($source:ty)*) => {
         impl FromArray for $target {
+            const RANGE: Option<(i128, i128)> = $range;
+
+            fn outside(array: &Bound<'_, PyUntypedArray>) -> Option<i128> {
+                $(
+                    if let Some(array) = typed::<$wider>(array.as_any()) {
+                        return strange(array, |x: $wider| <$target>::try_from(x).is_err());
+                    }
+                )*
+                let _ = array;
+                None
+            }
+
             fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>> {
                 if !array.is_aligned() {
                     return None;
@@ -176,11 +194,26 @@ macro_rules! from_array {
         }
     };
 }
-from_array!(f32: f64 f32 i64 i32 u8 i16 i8 u64 u32 u16);
-from_array!(f64: f32 f64 i64 i32 u8 i16 i8 u64 u32 u16);
-from_array!(i64: i32 i64 u8 i16 i8 u64 u32 u16);
+from_array!(f32, None, []: f64 f32 i64 i32 u8 i16 i8 u64 u32 u16);
+from_array!(f64, None, []: f32 f64 i64 i32 u8 i16 i8 u64 u32 u16);
+from_array!(i64, Some((i64::MIN as i128, i64::MAX as i128)), [u64]: i32 i64 u8 i16 i8 u64 u32 u16);
+
+/// The first integer that is strange; a misaligned array is converted first by the caller.
+fn strange<S>(array: &Bound<'_, PyArrayDyn<S>>, is_strange: impl Fn(S) -> bool) -> Option<i128>
+where
+    S: Element + Copy + Into<i128>,
+{
+    let array = array.try_readonly().ok().filter(|array| array.is_aligned())?;
+    array.as_array().iter().find(|x| is_strange(**x)).map(|x| (*x).into())
+}
 
 impl FromArray for bool {
+    const RANGE: Option<(i128, i128)> = None;
+
+    fn outside(_array: &Bound<'_, PyUntypedArray>) -> Option<i128> {
+        None
+    }
+
     fn from_array(array: &Bound<'_, PyUntypedArray>, _long: bool) -> Option<PyResult<Vec<Self>>> {
         Some(from_booleans(array.cast::<PyArrayDyn<Self>>().ok()?))
     }

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{DType, RolloutBuffer as Core, Transition};
 
-use crate::argument::{Input, REAL, argument, count, expect_shape, numbers, shape, shown, text};
+use crate::argument::{Input, REAL, argument, count, expect_shape, numbers, shape, shown, switches, text};
 use crate::array::FieldMemory;
 use crate::detach::detached;
 use crate::error::{to_py, type_error, value_error};
@@ -276,7 +276,7 @@ impl RolloutBuffer {
         &self,
         py: Python<'_>,
         obs: &Bound<'_, PyAny>,
-        fresh: bool,
+        #[pyo3(from_py_with = switches::fresh)] fresh: bool,
         normalizer: Option<&Bound<'_, PyAny>>,
         ended: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {

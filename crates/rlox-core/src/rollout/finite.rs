@@ -8,7 +8,7 @@ multiversion! {
     /// One pass without branches, so that it vectorises; the search for the culprit is for the unlucky case. NaN is in
     /// no range.
     fn all_within<T: Float>(numbers: &[T], low: T, high: T) -> bool {
-        numbers.iter().fold(true, |all, x| all & (*x >= low) & (*x <= high))
+        numbers.iter().fold(1, |all, x| all & u8::from(*x >= low) & u8::from(*x <= high)) == 1
     }
 }
 
