@@ -297,8 +297,7 @@ impl FieldMemory {
             FieldMut::F32(data) => start(data),
             FieldMut::F64(data) => start(data),
             FieldMut::I64(data) => start(data),
-            FieldMut::U8(data) => start(data),
-            FieldMut::Bool(data) => start(data),
+            FieldMut::U8(data) | FieldMut::Bool(data) => start(data),
         };
         Some(Self { start, bytes, dtype, width, shape })
     }
