@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlox import RolloutBuffer, VecEnv
+from rlox import Normalizer, RolloutBuffer, VecEnv
 
 NAN, INF = float("nan"), float("inf")
 
@@ -118,3 +118,69 @@ def test_a_pendulum_starts_no_faster_than_observations_can_say():
     env = VecEnv(2, 0, "Pendulum-v1")
     with pytest.raises(ValueError, match=r"options: .*finite in f32.*y_init 1"):
         env.reset(options={"y_init": 1e300})
+
+
+KINDS = ["float32", "float64", "int64", "uint8", "bool"]
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_observations_of_any_dtype_are_stored_as_they_are(dtype):
+    rng, shape = np.random.default_rng(0), (2, 6, 6, 3)
+    frames = [rng.integers(0, 2 if dtype == "bool" else 256, shape).astype(dtype) for _ in "abcde"]
+    if dtype.startswith("float"):
+        frames = [frame + np.dtype(dtype).type(0.1) for frame in frames]
+    buffer = RolloutBuffer(3, 2, shape[1:], obs_dtype=dtype)
+    for _ in range(2):
+        buffer.begin(frames[0])
+        for t in range(3):
+            cut = [False, t == 1]
+            said = [0, 1], [-1.0, -2.0], [0.5, 0.25]
+            finals = frames[4] if t == 1 else None
+            buffer.record(t, *said, frames[t + 1], [1.0, 2.0], [False] * 2, cut, finals)
+        buffer.finish([0.0, 0.0], 0.9, 0.9, [4.0])
+    assert buffer.obs.dtype == buffer.last_obs.dtype == buffer.final_obs.dtype == np.dtype(dtype)
+    assert np.array_equal(buffer.obs, frames[:3])
+    assert np.array_equal(buffer.last_obs, frames[3])
+    assert np.array_equal(buffer.final_obs, frames[4][1:])
+    assert np.allclose(buffer.returns[1, 1], 2 + 0.9 * 4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "obs", "error", "words"),
+    [
+        ("uint8", [[256, 0]], ValueError, r"obs: expected integers in \[0, 255\], got 256"),
+        ("uint8", [[0, -1]], ValueError, r"obs: expected integers in \[0, 255\], got -1"),
+        ("uint8", [[0.5, 0.0]], TypeError, "obs: .*integers.*float64"),
+        ("uint8", np.array([[2**63, 0]], np.uint64), ValueError, "obs: .*9223372036854775808"),
+        ("int64", [[0.0, 0.0]], TypeError, "obs: .*integers.*float64"),
+        ("int64", np.array([[2**63, 0]], np.uint64), ValueError, "obs: .*9223372036854775808"),
+        ("bool", [[0, 1]], TypeError, "obs: .*booleans.*int64"),
+        ("float64", [[NAN, 0.0]], ValueError, "obs: .*NaN from environment 0"),
+    ],
+)
+def test_observations_that_a_dtype_cannot_hold_are_refused(dtype, obs, error, words):
+    buffer = RolloutBuffer(1, 1, (2,), obs_dtype=dtype)
+    with pytest.raises(error, match=words):
+        buffer.begin(obs)
+    buffer.begin(np.ones((1, 2), dtype))
+    with pytest.raises(error, match="next_" + words):
+        said = [0], [0.0], [0.0]
+        buffer.record(0, *said, obs, [0.0], [False], [False])
+    assert buffer.next_step == 0
+    assert buffer.obs.all()
+
+
+def test_integers_inside_uint8_are_taken_and_statistics_of_images_are_not():
+    buffer = RolloutBuffer(1, 1, (3,), obs_dtype="uint8")
+    buffer.begin([[0, 7, 255]])
+    assert buffer.obs.tolist() == [[[0, 7, 255]]]
+    buffer.begin(np.array([[0, 7, 9]], np.int8)[:, ::-1])
+    assert buffer.obs.tolist() == [[[9, 7, 0]]]
+    with pytest.raises(ValueError, match="normalizer: expected F32 observations"):
+        buffer.begin([[0, 7, 255]], normalizer=Normalizer(1, (3,)))
+    normalizer = Normalizer(1, (3,), obs=False)
+    buffer.begin([[0, 7, 255]], normalizer=normalizer)
+    said = [0], [0.0], [0.0]
+    buffer.record(0, *said, [[1, 2, 3]], [5.0], [False], [False], None, normalizer)
+    assert buffer.last_obs.tolist() == [[1, 2, 3]]
+    assert buffer.rewards[0, 0] != 5.0

@@ -8,7 +8,7 @@ mod finite;
 
 pub use collect::collect;
 
-use crate::{Actions, DType, Error, Field, FieldMut, Result, Space, VectorEnv, memory};
+use crate::{Actions, DType, Error, Field, FieldData, FieldMut, Result, Space, VectorEnv, memory};
 
 /// What a policy said about a batch of observations, to be stored.
 #[derive(Clone, Copy, Debug)]
@@ -21,11 +21,11 @@ pub struct PolicySaid<'a> {
     pub values: &'a [f32],
 }
 
-/// What environments outside this crate answered to a step, raw.
+/// What environments outside this crate answered to a step, raw. Observations are of the buffer's dtype.
 #[derive(Clone, Copy, Debug)]
 pub struct Transition<'a> {
     /// The observations to act on next, `[N, d]`.
-    pub next_obs: &'a [f32],
+    pub next_obs: FieldData<'a>,
     /// The rewards, `[N]`.
     pub rewards: &'a [f64],
     /// The task itself ended, `[N]`.
@@ -34,7 +34,7 @@ pub struct Transition<'a> {
     pub truncated: &'a [bool],
     /// The true last observations, `[N, d]`; only rows truncated and not terminated are read. May be empty without any,
     /// and where environments reset in the next step: `next_obs` has them then.
-    pub final_obs: &'a [f32],
+    pub final_obs: FieldData<'a>,
 }
 
 /// One rollout of `n_steps` steps in `num_envs` environments.
@@ -70,7 +70,7 @@ pub struct RolloutBuffer {
     flags: Vec<bool>,
     reset_rows: usize,
     final_index: Vec<usize>,
-    final_obs: Vec<f32>,
+    final_obs: Field,
     step_rewards: Vec<f64>,
     step_terminated: Vec<bool>,
     step_truncated: Vec<bool>,
@@ -117,6 +117,8 @@ impl RolloutBuffer {
         let scalar = |name: &str, dtype| Field::new(name, rows, &[], dtype);
         let row = |shape, wanted| if wanted { width(shape).saturating_mul(num_envs) } else { 0 };
         let obs_row = row(obs.0, obs.1 == DType::F32);
+        let mut final_obs = Field::new("final_obs", 0, obs.0, obs.1)?;
+        final_obs.reserve(num_envs)?;
         Ok(Self {
             n_steps,
             num_envs,
@@ -139,7 +141,7 @@ impl RolloutBuffer {
             flags: memory::zeroed("n_steps * num_envs", 2 * rows)?,
             reset_rows: 0,
             final_index: memory::reserved("num_envs", num_envs)?,
-            final_obs: memory::reserved("num_envs", obs_row)?,
+            final_obs,
             step_rewards: memory::zeroed("num_envs", num_envs)?,
             step_terminated: memory::zeroed("num_envs", num_envs)?,
             step_truncated: memory::zeroed("num_envs", num_envs)?,
@@ -235,8 +237,8 @@ impl RolloutBuffer {
     }
 
     /// Their true last observations, `[K, d]`, normalised as `obs` is.
-    pub fn final_obs(&self) -> &[f32] {
-        &self.final_obs
+    pub fn final_obs(&self) -> FieldData<'_> {
+        self.final_obs.data()
     }
 }
 

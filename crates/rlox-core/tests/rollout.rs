@@ -1,9 +1,9 @@
 //! Rollouts: what is stored, what is bootstrapped, what is sent.
 
 use rlox_core::{
-    Actions, ActionsMut, AutoresetMode, DType, Env, EnvSpec, Error, FieldData, FieldMut, Pcg64, Policy, PolicyOut,
-    PolicySaid, RandomPolicy, ResetOptions, Result, RolloutBuffer, Seeds, Space, Step, Transition, VecEnv, VectorEnv,
-    collect, envs::CartPole,
+    Actions, ActionsMut, AutoresetMode, DType, Env, EnvSpec, Error, FieldData, FieldMut, Normalizer, NormalizerOptions,
+    Pcg64, Policy, PolicyOut, PolicySaid, RandomPolicy, ResetOptions, Result, RolloutBuffer, Seeds, Space, Step,
+    Transition, VecEnv, VectorEnv, collect, envs::CartPole,
 };
 
 /// Pays the action it was sent; the observation counts steps. Never terminates, limited to 2 steps.
@@ -69,6 +69,11 @@ fn f32s<'a>(buffer: &'a RolloutBuffer, name: &str) -> &'a [f32] {
     data
 }
 
+fn finals(buffer: &RolloutBuffer) -> &[f32] {
+    let FieldData::F32(data) = buffer.final_obs() else { panic!("final observations are f32") };
+    data
+}
+
 fn bools(buffer: &RolloutBuffer, name: &str) -> Vec<bool> {
     let FieldData::Bool(data) = buffer.field(name).unwrap().data() else { panic!("{name} is bool") };
     data.iter().map(|byte| *byte != 0).collect()
@@ -82,7 +87,7 @@ fn one_call_collects_clips_and_bootstraps_at_truncation() {
     assert_eq!(f32s(&buffer, "obs"), [0.0, 1.0, 0.0, 1.0]);
     assert_eq!(f32s(&buffer, "actions"), [5.0; 3], "actions are stored as the policy gave them");
     assert_eq!(f32s(&buffer, "rewards"), [1.0; 3], "and sent inside the bounds");
-    assert_eq!((buffer.final_index(), buffer.final_obs()), (&[1][..], &[2.0][..]));
+    assert_eq!((buffer.final_index(), buffer.final_obs()), (&[1][..], FieldData::F32(&[2.0])));
     assert_eq!(f32s(&buffer, "final_values"), [0.0, 20.0, 0.0]);
     // Returns: step 1 is truncated: 1 + 0.5 * V(2) = 11; step 0: 1 + 0.5 * 11; step 2: 1 + 0.5 * V(1).
     assert_eq!(f32s(&buffer, "returns"), [6.5, 11.0, 6.0]);
@@ -157,20 +162,20 @@ fn what_other_environments_answer_is_recorded_alike() {
     let mut native = RolloutBuffer::for_env(2, &env).unwrap();
     let mut foreign = RolloutBuffer::new(2, 2, (&[1], DType::F32), (&[1], DType::F32)).unwrap();
     native.begin(&mut env, Seeds::Keep, None).unwrap();
-    foreign.begin_with(&[0.0, 0.0], true, None, None).unwrap();
+    foreign.begin_with(FieldData::F32(&[0.0, 0.0]), true, None, None).unwrap();
     let said = PolicySaid { actions: Actions::Continuous(&[0.5, 0.5]), log_probs: &[0.1; 2], values: &[0.2; 2] };
     for t in 0..2 {
         native.step(t, &mut env, said, None).unwrap();
         let last = t == 1;
         let answered = Transition {
-            next_obs: if last { &[0.0, 0.0] } else { &[1.0, 1.0] },
+            next_obs: FieldData::F32(if last { &[0.0, 0.0] } else { &[1.0, 1.0] }),
             rewards: &[0.5, 0.5],
             terminated: &[false; 2],
             truncated: &[last; 2],
-            final_obs: if last { &[2.0, 2.0] } else { &[] },
+            final_obs: FieldData::F32(if last { &[2.0, 2.0] } else { &[] }),
         };
         if last {
-            let missing = Transition { final_obs: &[], ..answered };
+            let missing = Transition { final_obs: FieldData::F32(&[]), ..answered };
             assert!(matches!(foreign.record(t, said, missing, None), Err(Error::Shape(_))));
         }
         foreign.record(t, said, answered, None).unwrap();
@@ -213,7 +218,7 @@ fn a_policy_that_fails_once_leaves_a_buffer_that_works() {
     let (mut policy, mut rngs) = (Moody(true), [Pcg64::seed_from(0)]);
     assert!(matches!(collect(&mut env, &mut policy, &mut rngs, &mut buffer, None, 0.5, 1.0), Err(Error::Backend(_))));
     collect(&mut env, &mut policy, &mut rngs, &mut buffer, None, 0.5, 1.0).unwrap();
-    assert_eq!(buffer.final_obs(), [2.0, 2.0]);
+    assert_eq!(buffer.final_obs(), FieldData::F32(&[2.0, 2.0]));
 }
 
 #[test]
@@ -235,7 +240,7 @@ fn a_step_that_only_resets_is_no_transition_wherever_the_rollout_ends() {
     assert_eq!(f32s(&buffer, "obs"), [0.0, 1.0, 2.0, 0.0, 1.0]);
     assert_eq!(bools(&buffer, "valid"), [true, true, false, true]);
     assert_eq!(f32s(&buffer, "rewards"), [1.0, 1.0, 0.0, 1.0]);
-    assert_eq!((buffer.final_index(), buffer.final_obs()), (&[1][..], &[2.0][..]));
+    assert_eq!((buffer.final_index(), buffer.final_obs()), (&[1][..], FieldData::F32(&[2.0])));
     // The numbers of the same trajectory in SAME_STEP, above; a reset has the advantage 0.
     assert_eq!(f32s(&buffer, "returns"), [6.5, 11.0, 20.0, 6.0]);
     assert_eq!(f32s(&buffer, "advantages"), [6.5, 1.0, 0.0, 6.0]);
@@ -259,7 +264,7 @@ fn a_rollout_resets_environments_that_do_not_reset_themselves() {
         let mut rngs = [1, 2, 3].map(Pcg64::seed_from);
         collect(&mut env, &mut policy, &mut rngs, &mut buffer, None, 0.5, 1.0).unwrap();
         let names = ["obs", "rewards", "advantages", "returns"];
-        (names.map(|name| f32s(&buffer, name).to_vec()), buffer.final_obs().to_vec(), bools(&buffer, "valid"))
+        (names.map(|name| f32s(&buffer, name).to_vec()), finals(&buffer).to_vec(), bools(&buffer, "valid"))
     };
     assert_eq!(fields(AutoresetMode::Disabled), fields(AutoresetMode::SameStep));
     assert!(!fields(AutoresetMode::SameStep).1.is_empty());
@@ -336,5 +341,66 @@ fn flags_of_any_byte_but_zero_are_true() {
         flags[1] = byte;
         buffer.finish(&[1.0; 2], &[], 0.9, 0.9).unwrap();
         assert_eq!(f32s(&buffer, "advantages")[1], 0.5);
+    }
+}
+
+/// Data one after the other, as it is shown.
+fn joined(parts: &[FieldData<'_>]) -> String {
+    let inner = |part| {
+        let text = format!("{part:?}");
+        text.split_once("([").unwrap().1.trim_end_matches("])").to_owned()
+    };
+    let all: Vec<_> = parts.iter().map(inner).collect();
+    format!("{:?}([{}])", parts[0].dtype(), all.join(", "))
+}
+
+#[test]
+fn observations_of_any_dtype_are_stored_as_they_are() {
+    let (u8s, f64s, i64s, flags) = (
+        [[3_u8, 255], [7, 0]],
+        [[0.1_f64, 1e300], [2.0, -1.0]],
+        [[1_i64, i64::MAX], [0, 4]],
+        [[true, false], [false, true]],
+    );
+    let kinds: [[FieldData<'_>; 2]; 4] = [
+        [(&u8s[0][..]).into(), (&u8s[1][..]).into()],
+        [(&f64s[0][..]).into(), (&f64s[1][..]).into()],
+        [(&i64s[0][..]).into(), (&i64s[1][..]).into()],
+        [(&flags[0][..]).into(), (&flags[1][..]).into()],
+    ];
+    for [first, second] in kinds {
+        let dtype = first.dtype();
+        let mut buffer = RolloutBuffer::new(2, 1, (&[2], dtype), (&[], DType::I64)).unwrap();
+        let wrong = FieldData::F32(&[0.0; 2]);
+        let text = buffer.begin_with(wrong, true, None, None).unwrap_err().to_string();
+        assert!(text.contains(&format!("obs: expected {dtype:?} elements, got F32")), "{text}");
+        buffer.begin_with(first, true, None, None).unwrap();
+        let said = PolicySaid { actions: Actions::Discrete(&[0]), log_probs: &[0.0], values: &[0.5] };
+        let answered = Transition {
+            next_obs: second,
+            rewards: &[1.0],
+            terminated: &[false],
+            truncated: &[true],
+            final_obs: first,
+        };
+        let text = buffer.record(0, said, Transition { next_obs: wrong, ..answered }, None).unwrap_err().to_string();
+        assert!(text.starts_with("next_obs: expected"), "{text}");
+        buffer.record(0, said, answered, None).unwrap();
+        let never = Transition { truncated: &[false], final_obs: FieldData::F32(&[]), ..answered };
+        buffer.record(1, said, never, None).unwrap();
+        assert_eq!(buffer.final_obs(), first);
+        assert_eq!(format!("{:?}", buffer.field("obs").unwrap().data()), joined(&[first, second, second]));
+        buffer.finish(&[1.0], &[2.0], 0.5, 1.0).unwrap();
+        // 1 + 0.5 * 2 - 0.5, and 1 + 0.5 * 1 - 0.5.
+        assert_eq!(f32s(&buffer, "advantages"), [1.5, 1.0]);
+
+        let mut normalizer = Normalizer::new(1, 2, NormalizerOptions::default()).unwrap();
+        let text = buffer.begin_with(first, true, None, Some(&mut normalizer)).unwrap_err().to_string();
+        assert!(text.starts_with("normalizer: expected F32 observations"), "{text}");
+        let rewards_only = NormalizerOptions { obs: false, ..NormalizerOptions::default() };
+        let mut normalizer = Normalizer::new(1, 2, rewards_only).unwrap();
+        buffer.begin_with(first, true, None, Some(&mut normalizer)).unwrap();
+        buffer.record(0, said, answered, Some(&mut normalizer)).unwrap();
+        assert_eq!(buffer.final_obs(), first);
     }
 }

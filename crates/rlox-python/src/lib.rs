@@ -14,6 +14,7 @@ mod error;
 mod flags;
 mod gae;
 mod normalize;
+mod observation;
 mod recycling;
 mod returns;
 mod rollout;

@@ -92,6 +92,6 @@ fn bootstrap(
     let (last, rest) = values.split_at_mut(buffer.num_envs);
     let last_obs = buffer.n_steps * buffer.num_envs * buffer.obs.width();
     policy.value(&f32s(&buffer.obs)[last_obs..], last)?;
-    policy.value(&buffer.final_obs, &mut rest[..finals])?;
+    policy.value(f32s(&buffer.final_obs), &mut rest[..finals])?;
     buffer.finish(last, &rest[..finals], gamma, gae_lambda)
 }

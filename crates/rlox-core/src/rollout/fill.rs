@@ -1,6 +1,6 @@
 //! How a rollout is filled, step by step.
 
-use super::finite::{check_rewards, check_rows, check_said};
+use super::finite::{check_obs, check_rewards, check_said};
 use super::{PolicySaid, RolloutBuffer, Transition};
 use crate::{
     Actions, AutoresetMode, Error, Field, FieldData, FieldMut, Normalizer, ResetOptions, Result, Seeds, Space, StepOut,
@@ -64,7 +64,8 @@ impl RolloutBuffer {
         normalizer: Option<&mut Normalizer>,
     ) -> Result<()> {
         let (n, d) = (self.num_envs, self.obs.width());
-        self.check_f32()?;
+        self.check_obs("next_obs", answered.next_obs)?;
+        self.check_obs("final_obs", answered.final_obs)?;
         self.check_normalizer(normalizer.as_deref())?;
         check_len("next_obs", answered.next_obs.len(), n * d)?;
         check_len("rewards", answered.rewards.len(), n)?;
@@ -77,15 +78,11 @@ impl RolloutBuffer {
         self.check_said(t, said)?;
         check_answer(t, answered, self.resets_next_step, normalizer.as_deref())?;
         self.store(t, said);
-        let cut = |i: &usize| answered.truncated[*i] && !answered.terminated[*i] && !answered.final_obs.is_empty();
-        for i in (0..n).filter(cut) {
-            self.step_final_obs[i * d..][..d].copy_from_slice(&answered.final_obs[i * d..][..d]);
-        }
-        f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d].copy_from_slice(answered.next_obs);
+        self.obs.put((t + 1) * n * d, answered.next_obs);
         self.step_rewards.copy_from_slice(answered.rewards);
         self.step_terminated.copy_from_slice(answered.terminated);
         self.step_truncated.copy_from_slice(answered.truncated);
-        self.commit(normalizer)
+        self.commit(answered.final_obs, normalizer)
     }
 
     /// Refuses what row `t` cannot take.
@@ -149,14 +146,17 @@ impl RolloutBuffer {
             self.restart(env)?;
         }
         let answered = Transition {
-            next_obs: &f32s(&self.obs)[(t + 1) * n * d..][..n * d],
+            next_obs: self.obs.data().part((t + 1) * n * d, n * d),
             rewards: &self.step_rewards,
             terminated: &self.step_terminated,
             truncated: &self.step_truncated,
-            final_obs: &self.step_final_obs,
+            final_obs: FieldData::F32(&self.step_final_obs),
         };
         check_answer(t, answered, self.resets_next_step, normalizer.as_deref())?;
-        self.commit(normalizer)
+        let finals = std::mem::take(&mut self.step_final_obs);
+        let taken = self.commit(FieldData::F32(&finals), normalizer);
+        self.step_final_obs = finals;
+        taken
     }
 
     /// Keeps the last observations of the episodes that ended in this step, and starts the next ones.
@@ -189,8 +189,9 @@ impl RolloutBuffer {
         }
     }
 
-    /// Normalises the row just written, keeps the final observations of truncated episodes, and goes on.
-    fn commit(&mut self, normalizer: Option<&mut Normalizer>) -> Result<()> {
+    /// Normalises the row just written, keeps the final observations of truncated episodes, which are the rows of
+    /// `finals` unless environments reset in the next step, and goes on.
+    fn commit(&mut self, finals: FieldData<'_>, mut normalizer: Option<&mut Normalizer>) -> Result<()> {
         if self.resets_next_step {
             self.blank_resets();
         }
@@ -204,28 +205,35 @@ impl RolloutBuffer {
         }
         let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
         let cut = |i: &usize| self.step_truncated[*i] && !self.step_terminated[*i];
-        let next_obs = &mut f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d];
-        if let Some(normalizer) = normalizer {
-            if self.resets_next_step && self.ended.contains(&true) {
-                // Last observations are not acted on: in no mode do they count.
-                for (row, _) in next_obs.chunks_exact(d).zip(&self.ended).filter(|(_, ended)| !**ended) {
-                    normalizer.update_obs(row)?;
+        if let Some(normalizer) = normalizer.as_deref_mut() {
+            if normalizer.options().obs {
+                let next_obs = &mut f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d];
+                if self.resets_next_step && self.ended.contains(&true) {
+                    // Last observations are not acted on: in no mode do they count.
+                    for (row, _) in next_obs.chunks_exact(d).zip(&self.ended).filter(|(_, ended)| !**ended) {
+                        normalizer.update_obs(row)?;
+                    }
+                } else {
+                    normalizer.update_obs(next_obs)?;
                 }
-            } else {
-                normalizer.update_obs(next_obs)?;
-            }
-            normalizer.normalize_obs(next_obs)?;
-            for i in (0..n).filter(|i| cut(i) && !self.resets_next_step) {
-                normalizer.normalize_obs(&mut self.step_final_obs[i * d..][..d])?;
+                normalizer.normalize_obs(next_obs)?;
             }
             let (terminated, truncated) = (&self.step_terminated, &self.step_truncated);
             let valid = self.resets_next_step.then_some(&self.step_valid[..]);
             normalizer.step_rewards_where(valid, &mut self.step_rewards, terminated, truncated)?;
         }
-        let finals = if self.resets_next_step { &*next_obs } else { &self.step_final_obs };
+        let normalizer = normalizer.filter(|normalizer| normalizer.options().obs);
         for i in (0..n).filter(cut) {
             self.final_index.push(t * n + i);
-            self.final_obs.extend_from_slice(&finals[i * d..][..d]);
+            if self.resets_next_step {
+                self.final_obs.push(self.obs.data().part(((t + 1) * n + i) * d, d));
+                continue;
+            }
+            self.final_obs.push(finals.part(i * d, d));
+            if let Some(normalizer) = &normalizer {
+                let from = self.final_obs.rows() * d - d;
+                normalizer.normalize_obs(&mut f32s_mut(&mut self.final_obs)[from..])?;
+            }
         }
         for (stored, reward) in f32s_mut(&mut self.rewards)[t * n..].iter_mut().zip(&self.step_rewards) {
             *stored = *reward as f32;
@@ -249,13 +257,13 @@ fn check_answer(
 ) -> Result<()> {
     let Transition { next_obs, rewards, terminated, truncated, final_obs } = answered;
     let d = next_obs.len() / rewards.len();
-    check_rows("next_obs", next_obs, d, 0, Some(t))?;
+    check_obs("next_obs", next_obs, d, 0, Some(t))?;
     check_rewards(rewards, normalizer.is_some_and(|normalizer| normalizer.options().reward), t)?;
     if resets_next_step {
         return Ok(());
     }
     let cut = |i: &usize| truncated[*i] && !terminated[*i];
-    (0..rewards.len()).filter(cut).try_for_each(|i| check_rows("final_obs", &final_obs[i * d..][..d], d, i, Some(t)))
+    (0..rewards.len()).filter(cut).try_for_each(|i| check_obs("final_obs", final_obs.part(i * d, d), d, i, Some(t)))
 }
 
 /// The actions as the environment wants them: Box clipped to its bounds, Discrete counted from `start`.

@@ -2,7 +2,7 @@
 
 use super::PolicySaid;
 use crate::simd::multiversion;
-use crate::{Actions, Error, Float, Result};
+use crate::{Actions, Error, FieldData, Float, Result};
 
 multiversion! {
     /// One pass without branches, so that it vectorises; the search for the culprit is for the unlucky case. NaN is in
@@ -23,6 +23,21 @@ pub(super) fn check_rows<T: Float>(
     let Some((env, got)) = outside(rows, T::of(-T::LARGEST.wide()), T::LARGEST, width) else { return Ok(()) };
     let got = format!("{got} from environment {}{}", first + env, at_step(t));
     Err(Error::space(argument, "finite numbers", got, "find out where it comes from"))
+}
+
+/// Checks observations as [`check_rows`] does, of which only floats can be anything but finite.
+pub(super) fn check_obs(
+    argument: &'static str,
+    rows: FieldData<'_>,
+    width: usize,
+    first: usize,
+    t: Option<usize>,
+) -> Result<()> {
+    match rows {
+        FieldData::F32(rows) => check_rows(argument, rows, width, first, t),
+        FieldData::F64(rows) => check_rows(argument, rows, width, first, t),
+        FieldData::I64(_) | FieldData::U8(_) | FieldData::Bool(_) => Ok(()),
+    }
 }
 
 /// Checks the rewards of step `t`, which are to be kept as f32, unless they are `rescaled` before.
