@@ -8,6 +8,7 @@ mod finite;
 
 pub use collect::collect;
 
+use crate::vector::checks::masked_actions;
 use crate::{Actions, DType, Error, Field, FieldData, FieldMut, Result, Space, VectorEnv, memory};
 
 /// What a policy said about a batch of observations, to be stored.
@@ -72,6 +73,7 @@ pub struct RolloutBuffer {
     final_index: Vec<usize>,
     final_obs: Field,
     step_rewards: Vec<f64>,
+    step_masks: Vec<bool>,
     step_terminated: Vec<bool>,
     step_truncated: Vec<bool>,
     step_valid: Vec<bool>,
@@ -142,6 +144,7 @@ impl RolloutBuffer {
             reset_rows: 0,
             final_index: memory::reserved("num_envs", num_envs)?,
             final_obs,
+            step_masks: Vec::new(),
             step_rewards: memory::zeroed("num_envs", num_envs)?,
             step_terminated: memory::zeroed("num_envs", num_envs)?,
             step_truncated: memory::zeroed("num_envs", num_envs)?,
@@ -152,7 +155,8 @@ impl RolloutBuffer {
         })
     }
 
-    /// A buffer that fits an environment's spaces.
+    /// A buffer that fits an environment's spaces. Where the environment masks actions, it has a field `action_masks`,
+    /// `[T, N, n]` booleans, which holds what the policy was given.
     ///
     /// # Errors
     /// Those of [`RolloutBuffer::new`].
@@ -160,7 +164,15 @@ impl RolloutBuffer {
         let spec = env.spec();
         let dtype = if matches!(spec.action, Space::Box { .. }) { DType::F32 } else { DType::I64 };
         let obs = spec.observation.shape();
-        Self::new(n_steps, env.num_envs(), (&obs, DType::F32), (&spec.action.shape(), dtype))
+        let buffer = Self::new(n_steps, env.num_envs(), (&obs, DType::F32), (&spec.action.shape(), dtype))?;
+        if !env.has_action_masks() {
+            return Ok(buffer);
+        }
+        let mut buffer = buffer.with_field(MASKS, &[masked_actions(&spec.action)], DType::Bool)?;
+        if let Some(FieldMut::Bool(masks)) = buffer.field_mut(MASKS) {
+            masks.fill(1);
+        }
+        Ok(buffer)
     }
 
     /// Adds a field of the caller's own, one row per step and environment.
@@ -241,6 +253,9 @@ impl RolloutBuffer {
         self.final_obs.data()
     }
 }
+
+/// The field of the masks that a policy was given.
+const MASKS: &str = "action_masks";
 
 fn all_true(mut field: Field) -> Field {
     if let FieldMut::Bool(flags) = field.data_mut() {

@@ -48,7 +48,7 @@ impl Env for Echo {
 struct Five;
 
 impl Policy for Five {
-    fn act(&mut self, obs: &[f32], _: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+    fn act(&mut self, obs: &[f32], _: Option<&[bool]>, _: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
         if let ActionsMut::Continuous(actions) = out.actions {
             actions.fill(5.0);
         }
@@ -206,8 +206,8 @@ fn a_policy_that_fails_once_leaves_a_buffer_that_works() {
     /// Cannot value anything the first time.
     struct Moody(bool);
     impl Policy for Moody {
-        fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
-            Five.act(obs, rngs, out)
+        fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+            Five.act(obs, masks, rngs, out)
         }
         fn value(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
             if std::mem::take(&mut self.0) { Err(Error::Backend("not now".into())) } else { Five.value(obs, values) }
@@ -313,8 +313,8 @@ fn values_that_are_not_finite_bootstrap_nothing() {
     /// Values nothing alone.
     struct Lost;
     impl Policy for Lost {
-        fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
-            Five.act(obs, rngs, out)
+        fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+            Five.act(obs, masks, rngs, out)
         }
         fn value(&mut self, _: &[f32], values: &mut [f32]) -> Result<()> {
             values.fill(f32::NAN);

@@ -2,9 +2,11 @@
 
 use super::fill::{f32s, f32s_mut};
 use super::finite::check_said;
-use super::{PolicySaid, RolloutBuffer};
+use super::{MASKS, PolicySaid, RolloutBuffer};
+use crate::vector::checks::masked_actions;
 use crate::{
-    Actions, ActionsMut, FieldData, FieldMut, Normalizer, Pcg64, Policy, PolicyOut, Result, Seeds, VectorEnv, check_len,
+    Actions, ActionsMut, DType, Error, Field, FieldData, FieldMut, Normalizer, Pcg64, Policy, PolicyOut, Result, Seeds,
+    VectorEnv, check_len,
 };
 
 /// Fills a rollout with a Rust policy in one call: T steps, the values of the last and of the final observations, and
@@ -25,6 +27,9 @@ use crate::{
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 ///
+/// Where the environments mask actions, the policy is given the masks and the buffer keeps them
+/// ([`RolloutBuffer::for_env`]).
+///
 /// # Errors
 /// Those of [`RolloutBuffer::begin`], [`RolloutBuffer::step`], [`RolloutBuffer::finish`] and of the policy.
 pub fn collect(
@@ -37,9 +42,15 @@ pub fn collect(
     gae_lambda: f64,
 ) -> Result<()> {
     check_len("rngs", rngs.len(), buffer.num_envs)?;
+    let masks = buffer.prepare_masks(env)?;
     buffer.begin(env, Seeds::Keep, normalizer.as_deref_mut())?;
     let (n, d, a) = (buffer.num_envs, buffer.obs.width(), buffer.actions.width());
     for t in 0..buffer.n_steps {
+        if let Some(field) = masks {
+            env.action_masks(&mut buffer.step_masks)?;
+            let from = t * buffer.step_masks.len();
+            buffer.extra[field].put(from, buffer.step_masks[..].into());
+        }
         let actions = match buffer.actions.data_mut() {
             FieldMut::I64(data) => ActionsMut::Discrete(&mut data[t * n * a..][..n * a]),
             FieldMut::F32(data) => ActionsMut::Continuous(&mut data[t * n * a..][..n * a]),
@@ -50,7 +61,8 @@ pub fn collect(
             log_probs: &mut f32s_mut(&mut buffer.log_probs)[t * n..][..n],
             values: &mut f32s_mut(&mut buffer.values)[t * n..][..n],
         };
-        policy.act(&f32s(&buffer.obs)[t * n * d..][..n * d], rngs, out)?;
+        let given = masks.map(|_| &buffer.step_masks[..]);
+        policy.act(&f32s(&buffer.obs)[t * n * d..][..n * d], given, rngs, out)?;
         check_said(buffer.said(t), t)?;
         buffer.advance(env, normalizer.as_deref_mut())?;
     }
@@ -64,6 +76,21 @@ pub fn collect(
 }
 
 impl RolloutBuffer {
+    /// Makes room for one step's masks where the environment has them; says which of the extra fields stores them.
+    fn prepare_masks(&mut self, env: &dyn VectorEnv) -> Result<Option<usize>> {
+        if !env.has_action_masks() {
+            return Ok(None);
+        }
+        let n = masked_actions(&env.spec().action);
+        let fits = |field: &Field| field.name() == MASKS && (field.width(), field.dtype()) == (n, DType::Bool);
+        let Some(at) = self.extra.iter().position(fits) else {
+            let expected = format!("a Bool field {MASKS} for {n} actions");
+            return Err(Error::space("buffer", expected, "none", "make it with RolloutBuffer::for_env"));
+        };
+        self.step_masks.resize(self.num_envs * n, true);
+        Ok(Some(at))
+    }
+
     /// What row `t` holds of a policy's words.
     fn said(&self, t: usize) -> PolicySaid<'_> {
         let (n, width) = (self.num_envs, self.num_envs * self.actions.width());

@@ -1,7 +1,7 @@
 //! What every vectorised environment refuses, in the same words and order, and how it seeds its streams.
 
 use super::{AutoresetMode, Phase, Progress, Seeds};
-use crate::{Error, Pcg64, Result, SeedSequence, check_len};
+use crate::{EnvSpec, Error, Pcg64, Result, SeedSequence, Space, check_len};
 
 /// Refuses a vector of no environments.
 pub(crate) fn num_envs(num_envs: usize) -> Result<()> {
@@ -48,6 +48,20 @@ pub(crate) fn episode_over(env: usize) -> Error {
 /// Says that there is no environment `index`.
 pub(crate) fn no_such_env(index: usize, num_envs: usize) -> Error {
     Error::shape("index", format!("less than {num_envs}"), index.to_string(), "name an environment")
+}
+
+/// How many actions a mask is about.
+pub(crate) fn masked_actions(space: &Space) -> usize {
+    if let Space::Discrete { n, .. } = space { usize::try_from(*n).unwrap_or(1) } else { 1 }
+}
+
+/// Refuses masks of actions that cannot be counted.
+pub(crate) fn maskable(masks: bool, spec: &EnvSpec) -> Result<()> {
+    if !masks || matches!(spec.action, Space::Discrete { .. }) {
+        return Ok(());
+    }
+    let got = format!("{:?}", spec.action);
+    Err(Error::space("action_mask", "a Discrete action space", got, "leave the masks out, or make the space Discrete"))
 }
 
 /// Refuses a progress that no environment of this mode makes.
