@@ -99,13 +99,9 @@ class Regularised(MlpPolicy):
 def test_dropout_and_batch_normalisation_are_frozen_but_for_updates(kind):
     trainer = kind("CartPole-v1", 1, policy=Regularised, **SMALL)
     modes = []
-    get_value = trainer.learner.policy.get_value
-
-    def noting(obs):
-        modes.append(trainer.learner.policy.training)
-        return get_value(obs)
-
-    trainer.learner.policy.get_value = noting
+    trainer.learner.policy.critic.register_forward_pre_hook(
+        lambda critic, _: modes.append(critic.training)
+    )
     trainer.train(64)
     assert set(modes) == {False, True}
     statistics = trainer.learner.policy.actor[1].running_mean.clone()

@@ -3,8 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
+from rlox.layouts import Layout
 from rlox.observations import as_batch
+
+
+def box(shape):
+    return Layout(spaces.Box(-np.inf, np.inf, shape))
 
 
 @pytest.mark.parametrize(
@@ -19,15 +25,15 @@ from rlox.observations import as_batch
     ],
 )
 def test_whatever_numpy_takes_is_taken(obs):
-    rows, single = as_batch(obs, (2,))
+    rows, single = as_batch(obs, box((2,)))
     assert (rows.tolist(), rows.dtype, single) == ([[1.0, 2.0]], np.float32, True)
-    rows, single = as_batch(np.stack([obs, obs, obs]), (2,))
+    rows, single = as_batch(np.stack([obs, obs, obs]), box((2,)))
     assert (rows.shape, single) == ((3, 2), False)
 
 
 def test_what_comes_back_is_a_copy():
     obs = np.zeros((1, 2), np.float32)
-    as_batch(obs, (2,))[0][:] = 7
+    as_batch(obs, box((2,)))[0][:] = 7
     assert not obs.any()
 
 
@@ -48,7 +54,7 @@ def test_what_comes_back_is_a_copy():
 )
 def test_what_is_no_array_of_real_numbers_is_refused(obs, got):
     with pytest.raises(TypeError, match=f"obs: expected an array of real numbers, {got}"):
-        as_batch(obs, (2,))
+        as_batch(obs, box((2,)))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300])

@@ -10,7 +10,7 @@ from torch.distributions import Categorical, Normal
 from rlox import checkpoint, make_vec
 from rlox.adam import Adam
 from rlox.algorithms import A2C, A2CConfig
-from rlox.algorithms.a2c import Batch, a2c_loss
+from rlox.algorithms.a2c import a2c_loss
 from rlox.rmsprop import RMSprop
 from rlox.trainers import A2CTrainer
 from toy_envs import Count, Echo, Imitate
@@ -78,7 +78,7 @@ def test_loss_and_gradients_equal_an_independent_computation(kind, ent_coef, nor
     a2c = learner(env, config, seed=3)
     a2c.iterate()
     a2c.collect()
-    loss, parts = a2c_loss(a2c.policy, a2c.rows, config)
+    loss, parts = a2c_loss(a2c.evaluate, a2c.rows, config)
     loss.backward()
 
     weights = {
@@ -96,15 +96,15 @@ def test_loss_and_gradients_equal_an_independent_computation(kind, ent_coef, nor
 def test_advantages_of_a_single_step_are_not_normalized():
     a2c = learner("CartPole-v1", replace(SMALL, normalize_advantage=True))
     a2c.collect()
-    one = Batch(*(x[:1] for x in a2c.rows))
-    assert a2c_loss(a2c.policy, one, a2c.config)[0].isfinite()
+    one = a2c.rows.at(torch.tensor([0]))
+    assert a2c_loss(a2c.evaluate, one, a2c.config)[0].isfinite()
 
 
 def test_an_iteration_is_one_step_of_rmsprop_on_the_clipped_gradient_of_all_steps():
     a2c = learner("CartPole-v1", replace(SMALL, max_grad_norm=0.05))
     a2c.collect()
     before = vector_of(a2c)
-    gradient = a2c.optimizer.gradient(a2c_loss(a2c.policy, a2c.rows, a2c.config)[0])
+    gradient = a2c.optimizer.gradient(a2c_loss(a2c.evaluate, a2c.rows, a2c.config)[0])
     assert gradient.norm() > 0.05
     gradient *= 0.05 / gradient.norm()
     a2c.update(7e-4)

@@ -9,7 +9,7 @@ from torch.distributions import Categorical, Normal
 
 from rlox import make_vec, torch_state
 from rlox.algorithms import PPO, PPOConfig
-from rlox.algorithms.ppo import Batch, ppo_loss
+from rlox.algorithms.ppo import ppo_loss
 from rlox.trainers import PPOTrainer
 from toy_envs import Count, Echo, Imitate
 
@@ -38,7 +38,7 @@ def recorded(kind):
     """A batch, and the policy a few updates later, so that its ratios are not 1."""
     ppo = learner(*KINDS[kind], seed=3)
     ppo.collect()
-    batch = Batch(*(x.clone() for x in ppo.rows))
+    batch = ppo.rows.at(torch.arange(len(ppo.rows.obs)))  # a copy
     ppo.update(1e-3, 0.2)
     return ppo, batch
 
@@ -84,7 +84,7 @@ def test_loss_and_gradients_equal_an_independent_computation(kind, clip_vf, ent_
     ppo, batch = recorded(kind)
     config = replace(ppo.config, clip_coef_vf=clip_vf, ent_coef=ent_coef, vf_coef=0.7)
     ppo.policy.zero_grad()
-    loss, log_ratio, _ = ppo_loss(ppo.policy, batch, config, 0.01)
+    loss, log_ratio, _ = ppo_loss(ppo.evaluate, batch, config, 0.01)
     loss.backward()
     assert (log_ratio.abs() > 0.01).any()
     assert (log_ratio.abs() < 0.01).any()
@@ -104,8 +104,8 @@ def test_loss_and_gradients_equal_an_independent_computation(kind, clip_vf, ent_
 
 def test_advantages_of_a_single_step_are_not_normalized():
     ppo, batch = recorded("Discrete")
-    one = Batch(*(x[:1] for x in batch))
-    assert ppo_loss(ppo.policy, one, ppo.config, 0.2)[0].isfinite()
+    one = batch.at(torch.tensor([0]))
+    assert ppo_loss(ppo.evaluate, one, ppo.config, 0.2)[0].isfinite()
 
 
 def test_a_discrete_identity_is_learned():
