@@ -17,7 +17,6 @@ def changed(array, row, number):
     return array
 
 
-
 @pytest.mark.parametrize("n", [N, 2])  # lanes, and copies
 @pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
 @pytest.mark.parametrize(
