@@ -9,7 +9,7 @@ import rlox
 
 
 def slow_gae(rewards, values, terminated, truncated, final_values, last_value, gamma, lam):
-    """DESIGN's formula for one trajectory, step by step in float64."""
+    """Schulman et al.'s eq. 16 with time limits for one trajectory, step by step in float64."""
     advantages = np.zeros(len(rewards))
     advantage, next_value = 0.0, last_value
     for t in reversed(range(len(rewards))):

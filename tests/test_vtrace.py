@@ -11,7 +11,7 @@ import rlox
 
 
 def slow_vtrace(log_rhos, rewards, values, ends, last, gamma, rho_bar, c_bar, lam, pg_rho_bar):
-    """Espeholt et al.'s equations with DESIGN's time limits, step by step in float64."""
+    """Espeholt et al.'s equations with `compute_gae`'s time limits, step by step in float64."""
     terminated, truncated, final_values = ends
     vs, pg_advantages = np.zeros_like(rewards), np.zeros_like(rewards)
     next_value = next_vs = np.asarray(last, np.float64)

@@ -54,7 +54,7 @@ impl Env for Walk {
 struct Biased(f64);
 
 impl Policy for Biased {
-    fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+    fn act(&mut self, obs: &[f32], _: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
         if let ActionsMut::Discrete(actions) = out.actions {
             for ((action, log_prob), rng) in actions.iter_mut().zip(out.log_probs).zip(rngs) {
                 let right = rng.random() < self.0;

@@ -127,6 +127,8 @@ class EpisodeStatistics:
         """Takes in those that ended since the last time; closed environments have none left."""
         with suppress(ClosedError):
             self.add(*env.drain_episodes())
+            # Native environments keep the newest 16,384 episodes and count the rest.
+            self.count += getattr(env, "episodes_dropped", 0)
 
     @property
     def mean_return(self) -> float:

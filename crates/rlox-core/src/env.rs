@@ -111,6 +111,42 @@ pub trait Env: Send {
     /// Takes one step and writes the observation. The action is inside the action space.
     fn step(&mut self, action: &Self::Action, rng: &mut Pcg64, obs: &mut [f32]) -> Step;
 
+    /// Writes which actions are allowed now, one flag for each action of a Discrete space, the smallest first; by default
+    /// all of them. Policies honour it; what a forbidden action does is the environment's own affair.
+    ///
+    /// ```
+    /// use rlox_core::{Env, EnvSpec, Pcg64, ResetOptions, Space, Step};
+    ///
+    /// /// A corridor of three cells: 0 goes left, 1 goes right, and no way leads through the walls.
+    /// struct Corridor { at: usize, spec: EnvSpec }
+    ///
+    /// impl Env for Corridor {
+    ///     type Action = i64;
+    ///     fn spec(&self) -> &EnvSpec { &self.spec }
+    ///     fn reset(&mut self, _: &mut Pcg64, _: &ResetOptions, obs: &mut [f32]) {
+    ///         self.at = 0;
+    ///         obs[0] = 0.0;
+    ///     }
+    ///     fn step(&mut self, action: &i64, _: &mut Pcg64, obs: &mut [f32]) -> Step {
+    ///         self.at = if *action == 0 { self.at.saturating_sub(1) } else { (self.at + 1).min(2) };
+    ///         obs[0] = self.at as f32;
+    ///         Step { reward: -1.0, terminated: false, truncated: false }
+    ///     }
+    ///     fn has_action_mask(&self) -> bool { true }
+    ///     fn action_mask(&self, mask: &mut [bool]) {
+    ///         mask.copy_from_slice(&[self.at > 0, self.at < 2]);
+    ///     }
+    /// }
+    /// ```
+    fn action_mask(&self, mask: &mut [bool]) {
+        mask.fill(true);
+    }
+
+    /// Whether [`Env::action_mask`] may forbid anything, so that it is asked; by default not. The same for all copies.
+    fn has_action_mask(&self) -> bool {
+        false
+    }
+
     /// Refuses reset options it does not understand; by default all of them.
     ///
     /// # Errors
@@ -124,7 +160,16 @@ pub trait Env: Send {
         None
     }
 
-    /// Puts back what [`Env::state`] gave and writes the observation of that state.
+    /// Refuses what [`Env::state`] never gives. Environments that can be restored say here what they cannot take, so
+    /// that all of a batch is looked at before any of it changes; by default nothing is refused.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for numbers that make no sense, [`Error::Shape`] if the length is wrong.
+    fn check_state(&self, _state: &[f64]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Puts back what [`Env::state`] gave and [`Env::check_state`] accepted, and writes the observation of that state.
     ///
     /// # Errors
     /// [`Error::Config`] if it cannot be restored, [`Error::Shape`] if the length is wrong.

@@ -16,11 +16,12 @@ const CAPACITY: usize = 16_384;
 pub struct EpisodeLog {
     episodes: Vec<(f64, u32)>,
     oldest: usize,
+    total: u64,
 }
 
 impl Default for EpisodeLog {
     fn default() -> Self {
-        Self { episodes: Vec::with_capacity(CAPACITY), oldest: 0 }
+        Self { episodes: Vec::with_capacity(CAPACITY), oldest: 0, total: 0 }
     }
 }
 
@@ -28,12 +29,18 @@ impl EpisodeLog {
     /// Notes one finished episode: the sum of its rewards and its number of steps.
     #[inline]
     pub fn push(&mut self, episode_return: f64, length: u32) {
+        self.total += 1;
         if self.episodes.len() < CAPACITY {
             self.episodes.push((episode_return, length));
         } else {
             self.episodes[self.oldest] = (episode_return, length);
             self.oldest = (self.oldest + 1) % CAPACITY;
         }
+    }
+
+    /// How many episodes were ever noted, those included that are not kept.
+    pub fn total(&self) -> u64 {
+        self.total
     }
 
     /// Appends the episodes, oldest first, and forgets them. At most the newest 16,384 are there.
@@ -62,7 +69,8 @@ mod tests {
         log.drain(&mut returns, &mut lengths);
         assert_eq!((returns.len(), lengths[0], lengths[CAPACITY - 1]), (CAPACITY, 3, CAPACITY as u32 + 2));
         assert!(lengths.is_sorted());
+        assert_eq!(log.total(), CAPACITY as u64 + 3);
         log.drain(&mut returns, &mut lengths);
-        assert_eq!(returns.len(), CAPACITY);
+        assert_eq!((returns.len(), log.total()), (CAPACITY, CAPACITY as u64 + 3));
     }
 }

@@ -29,14 +29,92 @@ impl DType {
 }
 
 /// A field's elements.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// Booleans are bytes, of which every one but 0 is true: other programs may share the memory, and have their own ways
+/// of writing `true` (Rust's `bool` allows one).
+#[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the variants are the dtypes")]
-pub enum FieldData {
-    F32(Vec<f32>),
-    F64(Vec<f64>),
-    I64(Vec<i64>),
-    U8(Vec<u8>),
-    Bool(Vec<bool>),
+pub enum FieldData<'a> {
+    F32(&'a [f32]),
+    F64(&'a [f64]),
+    I64(&'a [i64]),
+    U8(&'a [u8]),
+    Bool(&'a [u8]),
+}
+
+/// Matches on elements of any kind, which the arms treat alike.
+macro_rules! each {
+    ($kind:ident, $elements:expr, $data:ident => $result:expr) => {
+        match $elements {
+            $kind::F32($data) => $result,
+            $kind::F64($data) => $result,
+            $kind::I64($data) => $result,
+            $kind::U8($data) | $kind::Bool($data) => $result,
+        }
+    };
+}
+
+macro_rules! from_slices {
+    ($($number:ty: $kind:ident),*) => {
+        $(
+            impl<'a> From<&'a [$number]> for FieldData<'a> {
+                fn from(data: &'a [$number]) -> Self {
+                    Self::$kind(data)
+                }
+            }
+        )*
+    };
+}
+from_slices!(f32: F32, f64: F64, i64: I64, u8: U8);
+
+impl<'a> From<&'a [bool]> for FieldData<'a> {
+    fn from(data: &'a [bool]) -> Self {
+        Self::Bool(bytemuck::cast_slice(data))
+    }
+}
+
+impl<'a> FieldData<'a> {
+    /// How many elements there are.
+    ///
+    /// ```
+    /// use rlox_core::FieldData;
+    ///
+    /// assert_eq!(FieldData::from(&[1_u8, 2, 3][..]).len(), 3);
+    /// ```
+    pub fn len(&self) -> usize {
+        each!(Self, self, data => data.len())
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Their type.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::F32(_) => DType::F32,
+            Self::F64(_) => DType::F64,
+            Self::I64(_) => DType::I64,
+            Self::U8(_) => DType::U8,
+            Self::Bool(_) => DType::Bool,
+        }
+    }
+
+    /// `len` elements from `from` on.
+    pub(crate) fn part(self, from: usize, len: usize) -> Self {
+        match self {
+            Self::F32(data) => Self::F32(&data[from..][..len]),
+            Self::F64(data) => Self::F64(&data[from..][..len]),
+            Self::I64(data) => Self::I64(&data[from..][..len]),
+            Self::U8(data) => Self::U8(&data[from..][..len]),
+            Self::Bool(data) => Self::Bool(&data[from..][..len]),
+        }
+    }
+
+    fn bytes(self) -> &'a [u8] {
+        each!(Self, self, data => bytemuck::cast_slice(data))
+    }
 }
 
 /// A field's elements, to be changed in place.
@@ -47,7 +125,17 @@ pub enum FieldMut<'a> {
     F64(&'a mut [f64]),
     I64(&'a mut [i64]),
     U8(&'a mut [u8]),
-    Bool(&'a mut [bool]),
+    Bool(&'a mut [u8]),
+}
+
+/// What a field owns.
+#[derive(Clone, Debug, PartialEq)]
+enum Elements {
+    F32(Vec<f32>),
+    F64(Vec<f64>),
+    I64(Vec<i64>),
+    U8(Vec<u8>),
+    Bool(Vec<u8>),
 }
 
 /// A named column of `rows` rows, each of a fixed shape, in row-major order.
@@ -64,7 +152,7 @@ pub struct Field {
     name: String,
     shape: Vec<usize>,
     rows: usize,
-    data: FieldData,
+    data: Elements,
 }
 
 impl Field {
@@ -79,11 +167,11 @@ impl Field {
         }
         let len = shape.iter().try_fold(rows, |len, n| len.checked_mul(*n)).unwrap_or(usize::MAX);
         let data = match dtype {
-            DType::F32 => FieldData::F32(memory::zeroed("rows", len)?),
-            DType::F64 => FieldData::F64(memory::zeroed("rows", len)?),
-            DType::I64 => FieldData::I64(memory::zeroed("rows", len)?),
-            DType::U8 => FieldData::U8(memory::zeroed("rows", len)?),
-            DType::Bool => FieldData::Bool(memory::zeroed("rows", len)?),
+            DType::F32 => Elements::F32(memory::zeroed("rows", len)?),
+            DType::F64 => Elements::F64(memory::zeroed("rows", len)?),
+            DType::I64 => Elements::I64(memory::zeroed("rows", len)?),
+            DType::U8 => Elements::U8(memory::zeroed("rows", len)?),
+            DType::Bool => Elements::Bool(memory::zeroed("rows", len)?),
         };
         Ok(Self { name, shape: shape.to_vec(), rows, data })
     }
@@ -110,28 +198,66 @@ impl Field {
 
     /// The element type.
     pub fn dtype(&self) -> DType {
-        match self.data {
-            FieldData::F32(_) => DType::F32,
-            FieldData::F64(_) => DType::F64,
-            FieldData::I64(_) => DType::I64,
-            FieldData::U8(_) => DType::U8,
-            FieldData::Bool(_) => DType::Bool,
+        self.data().dtype()
+    }
+
+    /// Makes room for so many rows without adding any.
+    pub(crate) fn reserve(&mut self, rows: usize) -> Result<()> {
+        let len = rows.saturating_mul(self.width());
+        memory::check("rows", len, self.dtype().size())?;
+        let refused = |_| Error::memory("rows", "memory that the system grants", rows.to_string(), "ask for less");
+        each!(Elements, &mut self.data, data => data.try_reserve_exact(len).map_err(refused))
+    }
+
+    /// Drops all rows.
+    pub(crate) fn clear(&mut self) {
+        self.rows = 0;
+        each!(Elements, &mut self.data, data => data.clear());
+    }
+
+    /// Appends a row of the field's own type.
+    pub(crate) fn push(&mut self, row: FieldData<'_>) {
+        match (&mut self.data, row) {
+            (Elements::F32(data), FieldData::F32(row)) => data.extend_from_slice(row),
+            (Elements::F64(data), FieldData::F64(row)) => data.extend_from_slice(row),
+            (Elements::I64(data), FieldData::I64(row)) => data.extend_from_slice(row),
+            (Elements::U8(data), FieldData::U8(row)) | (Elements::Bool(data), FieldData::Bool(row)) => {
+                data.extend_from_slice(row);
+            }
+            _ => return,
         }
+        self.rows += 1;
+    }
+
+    /// Overwrites elements from `from` on with others of the same type.
+    pub(crate) fn put(&mut self, from: usize, data: FieldData<'_>) {
+        if self.dtype() != data.dtype() {
+            return;
+        }
+        let (from, new) = (from * self.dtype().size(), data.bytes());
+        let bytes: &mut [u8] = each!(Elements, &mut self.data, data => bytemuck::cast_slice_mut(data));
+        bytes[from..from + new.len()].copy_from_slice(new);
     }
 
     /// The elements.
-    pub fn data(&self) -> &FieldData {
-        &self.data
+    pub fn data(&self) -> FieldData<'_> {
+        match &self.data {
+            Elements::F32(data) => FieldData::F32(data),
+            Elements::F64(data) => FieldData::F64(data),
+            Elements::I64(data) => FieldData::I64(data),
+            Elements::U8(data) => FieldData::U8(data),
+            Elements::Bool(data) => FieldData::Bool(data),
+        }
     }
 
     /// The elements, to be changed in place.
     pub fn data_mut(&mut self) -> FieldMut<'_> {
         match &mut self.data {
-            FieldData::F32(data) => FieldMut::F32(data),
-            FieldData::F64(data) => FieldMut::F64(data),
-            FieldData::I64(data) => FieldMut::I64(data),
-            FieldData::U8(data) => FieldMut::U8(data),
-            FieldData::Bool(data) => FieldMut::Bool(data),
+            Elements::F32(data) => FieldMut::F32(data),
+            Elements::F64(data) => FieldMut::F64(data),
+            Elements::I64(data) => FieldMut::I64(data),
+            Elements::U8(data) => FieldMut::U8(data),
+            Elements::Bool(data) => FieldMut::Bool(data),
         }
     }
 }

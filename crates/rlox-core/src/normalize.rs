@@ -277,11 +277,16 @@ impl Normalizer {
     /// Puts statistics back.
     ///
     /// # Errors
-    /// [`Error::Shape`] if they are of other sizes.
+    /// [`Error::Shape`] if they are of other sizes, [`Error::Config`] for returns that are not finite. Nothing has
+    /// changed then.
     pub fn restore(&mut self, obs: RunningMeanStd, reward: RunningMeanStd, returns: &[f64]) -> Result<()> {
         check_len("obs_mean", obs.mean.len(), self.obs.mean.len())?;
         check_len("return_mean", reward.mean.len(), 1)?;
         check_len("returns", returns.len(), self.returns.len())?;
+        if let Some(env) = returns.iter().position(|sum| !sum.is_finite()) {
+            let got = format!("{} of environment {env}", returns[env]);
+            return Err(Error::config("returns", "finite numbers", got, "pass what a Normalizer gave"));
+        }
         self.returns.copy_from_slice(returns);
         (self.obs, self.reward) = (obs, reward);
         Ok(())

@@ -1,6 +1,6 @@
 //! What chooses actions while a rollout is collected in Rust.
 
-use crate::{Error, Pcg64, Result, Space};
+use crate::{Error, Pcg64, Result, Space, check_len};
 
 /// Where a policy writes its actions: the rows of a batch.
 #[derive(Debug)]
@@ -31,7 +31,13 @@ pub struct PolicyOut<'a> {
 /// struct Still;
 ///
 /// impl Policy for Still {
-///     fn act(&mut self, _obs: &[f32], _rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+///     fn act(
+///         &mut self,
+///         _obs: &[f32],
+///         _masks: Option<&[bool]>,
+///         _rngs: &mut [Pcg64],
+///         out: PolicyOut<'_>,
+///     ) -> Result<()> {
 ///         if let ActionsMut::Discrete(actions) = out.actions {
 ///             actions.fill(0);
 ///         }
@@ -46,11 +52,12 @@ pub struct PolicyOut<'a> {
 /// ```
 pub trait Policy {
     /// Actions, log-probabilities and values of `obs`, `[N, d]`, in one call. Row i draws only from `rngs[i]`, so
-    /// that results do not depend on how the batch is cut.
+    /// that results do not depend on how the batch is cut. `masks`, `[N, n]`, are of environments that have them
+    /// ([`crate::Env::action_mask`]): actions where they are false are not to be chosen.
     ///
     /// # Errors
     /// Whatever the policy cannot do, before it wrote anything that counts.
-    fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()>;
+    fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()>;
 
     /// The values of `obs`, `[K, d]`, for any K.
     ///
@@ -59,7 +66,7 @@ pub trait Policy {
     fn value(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()>;
 }
 
-/// Draws actions uniformly from a space; every value is 0.
+/// Draws actions uniformly from a space, from those that are allowed where there are masks; every value is 0.
 ///
 /// ```
 /// use rlox_core::{ActionsMut, Pcg64, Policy, PolicyOut, RandomPolicy, Space};
@@ -71,7 +78,7 @@ pub trait Policy {
 ///     log_probs: &mut log_probs,
 ///     values: &mut values,
 /// };
-/// policy.act(&[0.0; 4], &mut [Pcg64::seed_from(0)], out)?;
+/// policy.act(&[0.0; 4], None, &mut [Pcg64::seed_from(0)], out)?;
 /// assert!(actions[0] == 0 || actions[0] == 1);
 /// assert_eq!(log_probs[0], 0.5_f32.ln());
 /// # Ok::<(), rlox_core::Error>(())
@@ -118,7 +125,10 @@ impl RandomPolicy {
 }
 
 impl Policy for RandomPolicy {
-    fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+    fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+        if let (Some(masks), Limits::Counts(counts)) = (masks, &self.limits) {
+            return act_masked(masks, counts, rngs, out);
+        }
         match (&self.limits, out.actions) {
             (Limits::Counts(counts), ActionsMut::Discrete(actions)) => {
                 for (row, rng) in actions.chunks_exact_mut(counts.len()).zip(rngs) {
@@ -147,4 +157,34 @@ impl Policy for RandomPolicy {
         values.fill(0.0);
         Ok(())
     }
+}
+
+/// Draws uniformly from the actions that are allowed.
+fn act_masked(masks: &[bool], counts: &[i64], rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+    let (ActionsMut::Discrete(actions), [n]) = (out.actions, counts) else {
+        let got = format!("{} components", counts.len());
+        return Err(Error::space("masks", "one Discrete action an environment", got, "call it without masks"));
+    };
+    check_len("masks", masks.len(), usize::try_from(*n).unwrap_or(usize::MAX).saturating_mul(actions.len()))?;
+    let rows = masks.chunks_exact(masks.len() / actions.len().max(1));
+    let allowed = |mask: &[bool]| mask.iter().filter(|allowed| **allowed).count();
+    if let Some(env) = rows.clone().position(|mask| allowed(mask) == 0) {
+        let got = format!("none for environment {env}");
+        return Err(Error::action("masks", "an action that is allowed", got, "end the episode where nothing is left"));
+    }
+    let chosen = actions.iter_mut().zip(out.log_probs.iter_mut());
+    for ((mask, rng), (action, log_prob)) in rows.zip(rngs).zip(chosen) {
+        let count = allowed(mask);
+        let mut left = rng.integers(0, count as i64);
+        for (i, _) in mask.iter().enumerate().filter(|(_, allowed)| **allowed) {
+            if left == 0 {
+                *action = i as i64;
+                break;
+            }
+            left -= 1;
+        }
+        *log_prob = -(count as f32).ln();
+    }
+    out.values.fill(0.0);
+    Ok(())
 }

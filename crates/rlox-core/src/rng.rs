@@ -229,16 +229,23 @@ impl Pcg64 {
     ///
     /// let mut rng = Pcg64::seed_from(3);
     /// rng.next_u32();
-    /// let mut copy = Pcg64::from_state(rng.state());
+    /// let mut copy = Pcg64::from_state(rng.state())?;
     /// assert_eq!(copy.next_u32(), rng.next_u32());
+    /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn state(&self) -> Pcg64State {
         self.0
     }
 
     /// The generator at a recorded state.
-    pub fn from_state(state: Pcg64State) -> Self {
-        Self(state)
+    ///
+    /// # Errors
+    /// [`crate::Error::Config`] for an even `inc`, with which the stream would not go through all its states.
+    pub fn from_state(state: Pcg64State) -> crate::Result<Self> {
+        if state.inc % 2 == 1 {
+            return Ok(Self(state));
+        }
+        Err(crate::Error::config("streams", "an odd inc", state.inc.to_string(), "pass what Pcg64::state gave"))
     }
 
     #[inline]

@@ -3,10 +3,13 @@
 mod begin;
 mod collect;
 mod fill;
+mod finish;
+mod finite;
 
 pub use collect::collect;
 
-use crate::{Actions, DType, Error, Field, FieldMut, Result, Space, VectorEnv, memory};
+use crate::vector::checks::masked_actions;
+use crate::{Actions, DType, Error, Field, FieldData, FieldMut, Result, Space, VectorEnv, memory};
 
 /// What a policy said about a batch of observations, to be stored.
 #[derive(Clone, Copy, Debug)]
@@ -19,11 +22,11 @@ pub struct PolicySaid<'a> {
     pub values: &'a [f32],
 }
 
-/// What environments outside this crate answered to a step, raw.
+/// What environments outside this crate answered to a step, raw. Observations are of the buffer's dtype.
 #[derive(Clone, Copy, Debug)]
 pub struct Transition<'a> {
     /// The observations to act on next, `[N, d]`.
-    pub next_obs: &'a [f32],
+    pub next_obs: FieldData<'a>,
     /// The rewards, `[N]`.
     pub rewards: &'a [f64],
     /// The task itself ended, `[N]`.
@@ -32,7 +35,7 @@ pub struct Transition<'a> {
     pub truncated: &'a [bool],
     /// The true last observations, `[N, d]`; only rows truncated and not terminated are read. May be empty without any,
     /// and where environments reset in the next step: `next_obs` has them then.
-    pub final_obs: &'a [f32],
+    pub final_obs: FieldData<'a>,
 }
 
 /// One rollout of `n_steps` steps in `num_envs` environments.
@@ -65,10 +68,15 @@ pub struct RolloutBuffer {
     begun: bool,
     resets_next_step: bool,
     ended: Vec<bool>,
+    flags: Vec<bool>,
     reset_rows: usize,
     final_index: Vec<usize>,
-    final_obs: Vec<f32>,
+    final_obs: Field,
     step_rewards: Vec<f64>,
+    step_masks: Vec<bool>,
+    step_terminated: Vec<bool>,
+    step_truncated: Vec<bool>,
+    step_valid: Vec<bool>,
     step_final_obs: Vec<f32>,
     sent: Vec<f32>,
     sent_discrete: Vec<i64>,
@@ -107,10 +115,12 @@ impl RolloutBuffer {
         let width = |shape: &[usize]| shape.iter().fold(1, |width: usize, n| width.saturating_mul(*n));
         let bytes = |(shape, dtype): (&[usize], DType)| width(shape).saturating_mul(dtype.size());
         // All of it at once: what is not touched yet still counts as free.
-        memory::check("n_steps * num_envs", rows, bytes(obs).saturating_add(bytes(action)).saturating_add(27))?;
+        memory::check("n_steps * num_envs", rows, bytes(obs).saturating_add(bytes(action)).saturating_add(29))?;
         let scalar = |name: &str, dtype| Field::new(name, rows, &[], dtype);
         let row = |shape, wanted| if wanted { width(shape).saturating_mul(num_envs) } else { 0 };
         let obs_row = row(obs.0, obs.1 == DType::F32);
+        let mut final_obs = Field::new("final_obs", 0, obs.0, obs.1)?;
+        final_obs.reserve(num_envs)?;
         Ok(Self {
             n_steps,
             num_envs,
@@ -130,17 +140,23 @@ impl RolloutBuffer {
             begun: false,
             resets_next_step: false,
             ended: memory::zeroed("num_envs", num_envs)?,
+            flags: memory::zeroed("n_steps * num_envs", 2 * rows)?,
             reset_rows: 0,
             final_index: memory::reserved("num_envs", num_envs)?,
-            final_obs: memory::reserved("num_envs", obs_row)?,
+            final_obs,
+            step_masks: Vec::new(),
             step_rewards: memory::zeroed("num_envs", num_envs)?,
+            step_terminated: memory::zeroed("num_envs", num_envs)?,
+            step_truncated: memory::zeroed("num_envs", num_envs)?,
+            step_valid: memory::zeroed("num_envs", num_envs)?,
             step_final_obs: memory::zeroed("num_envs", obs_row)?,
             sent: memory::zeroed("num_envs", row(action.0, action.1 == DType::F32))?,
             sent_discrete: memory::zeroed("num_envs", row(action.0, action.1 == DType::I64))?,
         })
     }
 
-    /// A buffer that fits an environment's spaces.
+    /// A buffer that fits an environment's spaces. Where the environment masks actions, it has a field `action_masks`,
+    /// `[T, N, n]` booleans, which holds what the policy was given.
     ///
     /// # Errors
     /// Those of [`RolloutBuffer::new`].
@@ -148,7 +164,15 @@ impl RolloutBuffer {
         let spec = env.spec();
         let dtype = if matches!(spec.action, Space::Box { .. }) { DType::F32 } else { DType::I64 };
         let obs = spec.observation.shape();
-        Self::new(n_steps, env.num_envs(), (&obs, DType::F32), (&spec.action.shape(), dtype))
+        let buffer = Self::new(n_steps, env.num_envs(), (&obs, DType::F32), (&spec.action.shape(), dtype))?;
+        if !env.has_action_masks() {
+            return Ok(buffer);
+        }
+        let mut buffer = buffer.with_field(MASKS, &[masked_actions(&spec.action)], DType::Bool)?;
+        if let Some(FieldMut::Bool(masks)) = buffer.field_mut(MASKS) {
+            masks.fill(1);
+        }
+        Ok(buffer)
     }
 
     /// Adds a field of the caller's own, one row per step and environment.
@@ -225,14 +249,17 @@ impl RolloutBuffer {
     }
 
     /// Their true last observations, `[K, d]`, normalised as `obs` is.
-    pub fn final_obs(&self) -> &[f32] {
-        &self.final_obs
+    pub fn final_obs(&self) -> FieldData<'_> {
+        self.final_obs.data()
     }
 }
 
+/// The field of the masks that a policy was given.
+const MASKS: &str = "action_masks";
+
 fn all_true(mut field: Field) -> Field {
     if let FieldMut::Bool(flags) = field.data_mut() {
-        flags.fill(true);
+        flags.fill(1);
     }
     field
 }

@@ -1,6 +1,6 @@
 //! Observation and action spaces, as Gymnasium describes them.
 
-use crate::{Error, Result};
+use crate::{Error, Result, memory};
 
 /// The set of values an observation or action can take.
 ///
@@ -47,10 +47,16 @@ impl Space {
         Self::Discrete { n, start: 0 }
     }
 
-    /// A `Box` with the same bounds everywhere.
+    /// A `Box` with the same bounds everywhere. One that does not fit into memory has no bounds, which
+    /// [`Space::validate`] refuses.
     pub fn uniform_box(low: f32, high: f32, shape: &[usize]) -> Self {
-        let dim = shape.iter().product();
-        Self::Box { shape: shape.to_vec(), low: vec![low; dim], high: vec![high; dim] }
+        let dim = elements(shape);
+        let bounds = |bound| {
+            let mut bounds = memory::reserved("shape", dim).unwrap_or_default();
+            bounds.resize(bounds.capacity().min(dim), bound);
+            bounds
+        };
+        Self::Box { shape: shape.to_vec(), low: bounds(low), high: bounds(high) }
     }
 
     /// A one-dimensional `Box` with the bounds `-high..=high`.
@@ -93,7 +99,7 @@ impl Space {
             }
             Self::MultiBinary { n: 0 } => Some(("n of at least 1", "n = 0".into())),
             Self::Box { shape, low, high } => {
-                let dim: usize = shape.iter().product();
+                let dim = elements(shape);
                 if dim == 0 || low.len() != dim || high.len() != dim {
                     Some(("as many bounds as elements", format!("shape {shape:?}, {} and {}", low.len(), high.len())))
                 } else {
@@ -108,6 +114,11 @@ impl Space {
             Some((expected, got)) => Err(Error::space(argument, expected, got, "correct the space's definition")),
         }
     }
+}
+
+/// How many elements an array of this shape has; beyond `usize`, its largest number.
+fn elements(shape: &[usize]) -> usize {
+    shape.iter().fold(1, |len: usize, n| len.saturating_mul(*n))
 }
 
 #[cfg(test)]
@@ -129,6 +140,10 @@ mod tests {
             Space::Discrete { n: 2, start: i64::MAX },
             Space::MultiDiscrete { nvec: vec![2, 0] },
             Space::MultiBinary { n: 0 },
+            Space::uniform_box(0.0, 1.0, &[usize::MAX, 2]),
+            Space::uniform_box(0.0, 1.0, &[1 << 40, 1 << 20]),
+            Space::uniform_box(0.0, 1.0, &[1 << 50]),
+            Space::Box { shape: vec![usize::MAX, 3], low: vec![], high: vec![] },
             Space::uniform_box(1.0, -1.0, &[2]),
             Space::uniform_box(f32::NAN, 1.0, &[2]),
             Space::Box { shape: vec![3], low: vec![0.0], high: vec![1.0] },

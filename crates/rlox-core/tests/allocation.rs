@@ -46,7 +46,7 @@ fn steps_allocate_nothing() {
                         ActionsMut::Continuous(&mut floats)
                     };
                     let out = PolicyOut { actions, log_probs: &mut log_probs, values: &mut values };
-                    policy.act(&obs, &mut rngs, out).unwrap();
+                    policy.act(&obs, None, &mut rngs, out).unwrap();
                     let actions = if discrete {
                         rlox_core::Actions::Discrete(&integers)
                     } else {

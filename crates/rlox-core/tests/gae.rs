@@ -2,7 +2,10 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rlox_core::{Ends, Float, Result, compute_gae, compute_gae_batched, compute_gae_time_major};
+use rlox_core::{
+    Ends, Float, Result, Vtrace, compute_gae, compute_gae_batched, compute_gae_time_major, compute_returns,
+    compute_vtrace,
+};
 
 const NAN: f64 = f64::NAN;
 
@@ -270,5 +273,22 @@ proptest! {
     #[test]
     fn every_form_equals_the_slow_reference_in_f32(case in cases()) {
         check(case, |x| x as f32)?;
+    }
+}
+
+#[test]
+fn final_values_without_truncations_are_refused() {
+    let (x, mut a, mut b) = ([1.0_f32; 2], [0.0; 2], [0.0; 2]);
+    let ends = Ends { final_values: Some(&x[..]), ..Ends::dones(&[false, true]) };
+    let refused = [
+        compute_gae(&x, &x, ends, 0.0, 0.9, 0.9, &mut a, &mut b),
+        compute_gae_time_major(&x, &x, ends, 1, &[0.0], 0.9, 0.9, &mut a, &mut b),
+        compute_gae_batched(&x, &x, ends, &[0.0], 2, 0.9, 0.9, &mut a, &mut b),
+        compute_returns(&x, ends, 0.0, 0.9, &mut a),
+        compute_vtrace(&x, &x, &x, ends, 0.0, Vtrace::default(), &mut a, &mut b),
+    ];
+    for result in refused {
+        let text = result.unwrap_err().to_string();
+        assert!(text.starts_with("truncated: expected flags beside final_values"), "{text}");
     }
 }

@@ -140,7 +140,7 @@ fn mixed_draws_leave_numpys_state() {
         assert_eq!([got.state >> 64, got.state & u128::from(u64::MAX)], expected[..2]);
         assert_eq!([got.inc >> 64, got.inc & u128::from(u64::MAX)], expected[2..4]);
         assert_eq!([u128::from(got.has_uint32), u128::from(got.uinteger)], expected[4..]);
-        let mut copy = Pcg64::from_state(got);
+        let mut copy = Pcg64::from_state(got).unwrap();
         assert_eq!((copy.next_u32(), copy.next_u64()), (rng.next_u32(), rng.next_u64()));
     }
 }
@@ -186,4 +186,13 @@ fn os_entropy_differs_from_call_to_call_and_between_threads() {
 #[should_panic(expected = "integers: expected low < high, got low = 3 and high = 3")]
 fn an_empty_range_of_integers_is_refused() {
     Pcg64::seed_from(0).integers(3, 3);
+}
+
+#[test]
+fn an_even_inc_is_no_stream() {
+    let state = Pcg64::seed_from(0).state();
+    for inc in [0, 2, state.inc - 1] {
+        let text = Pcg64::from_state(rlox_core::Pcg64State { inc, ..state }).unwrap_err().to_string();
+        assert!(text.contains("an odd inc") && text.contains(&inc.to_string()), "{text}");
+    }
 }

@@ -48,7 +48,7 @@ impl Env for Echo {
 struct Five;
 
 impl Policy for Five {
-    fn act(&mut self, obs: &[f32], _: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+    fn act(&mut self, obs: &[f32], _: Option<&[bool]>, _: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
         if let ActionsMut::Continuous(actions) = out.actions {
             actions.fill(5.0);
         }
@@ -69,9 +69,14 @@ fn f32s<'a>(buffer: &'a RolloutBuffer, name: &str) -> &'a [f32] {
     data
 }
 
-fn bools<'a>(buffer: &'a RolloutBuffer, name: &str) -> &'a [bool] {
-    let FieldData::Bool(data) = buffer.field(name).unwrap().data() else { panic!("{name} is bool") };
+fn finals(buffer: &RolloutBuffer) -> &[f32] {
+    let FieldData::F32(data) = buffer.final_obs() else { panic!("final observations are f32") };
     data
+}
+
+fn bools(buffer: &RolloutBuffer, name: &str) -> Vec<bool> {
+    let FieldData::Bool(data) = buffer.field(name).unwrap().data() else { panic!("{name} is bool") };
+    data.iter().map(|byte| *byte != 0).collect()
 }
 
 #[test]
@@ -82,7 +87,7 @@ fn one_call_collects_clips_and_bootstraps_at_truncation() {
     assert_eq!(f32s(&buffer, "obs"), [0.0, 1.0, 0.0, 1.0]);
     assert_eq!(f32s(&buffer, "actions"), [5.0; 3], "actions are stored as the policy gave them");
     assert_eq!(f32s(&buffer, "rewards"), [1.0; 3], "and sent inside the bounds");
-    assert_eq!((buffer.final_index(), buffer.final_obs()), (&[1][..], &[2.0][..]));
+    assert_eq!((buffer.final_index(), buffer.final_obs()), (&[1][..], FieldData::F32(&[2.0])));
     assert_eq!(f32s(&buffer, "final_values"), [0.0, 20.0, 0.0]);
     // Returns: step 1 is truncated: 1 + 0.5 * V(2) = 11; step 0: 1 + 0.5 * 11; step 2: 1 + 0.5 * V(1).
     assert_eq!(f32s(&buffer, "returns"), [6.5, 11.0, 6.0]);
@@ -157,20 +162,20 @@ fn what_other_environments_answer_is_recorded_alike() {
     let mut native = RolloutBuffer::for_env(2, &env).unwrap();
     let mut foreign = RolloutBuffer::new(2, 2, (&[1], DType::F32), (&[1], DType::F32)).unwrap();
     native.begin(&mut env, Seeds::Keep, None).unwrap();
-    foreign.begin_with(&[0.0, 0.0], true, None, None).unwrap();
+    foreign.begin_with(FieldData::F32(&[0.0, 0.0]), true, None, None).unwrap();
     let said = PolicySaid { actions: Actions::Continuous(&[0.5, 0.5]), log_probs: &[0.1; 2], values: &[0.2; 2] };
     for t in 0..2 {
         native.step(t, &mut env, said, None).unwrap();
         let last = t == 1;
         let answered = Transition {
-            next_obs: if last { &[0.0, 0.0] } else { &[1.0, 1.0] },
+            next_obs: FieldData::F32(if last { &[0.0, 0.0] } else { &[1.0, 1.0] }),
             rewards: &[0.5, 0.5],
             terminated: &[false; 2],
             truncated: &[last; 2],
-            final_obs: if last { &[2.0, 2.0] } else { &[] },
+            final_obs: FieldData::F32(if last { &[2.0, 2.0] } else { &[] }),
         };
         if last {
-            let missing = Transition { final_obs: &[], ..answered };
+            let missing = Transition { final_obs: FieldData::F32(&[]), ..answered };
             assert!(matches!(foreign.record(t, said, missing, None), Err(Error::Shape(_))));
         }
         foreign.record(t, said, answered, None).unwrap();
@@ -201,8 +206,8 @@ fn a_policy_that_fails_once_leaves_a_buffer_that_works() {
     /// Cannot value anything the first time.
     struct Moody(bool);
     impl Policy for Moody {
-        fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
-            Five.act(obs, rngs, out)
+        fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+            Five.act(obs, masks, rngs, out)
         }
         fn value(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
             if std::mem::take(&mut self.0) { Err(Error::Backend("not now".into())) } else { Five.value(obs, values) }
@@ -213,7 +218,7 @@ fn a_policy_that_fails_once_leaves_a_buffer_that_works() {
     let (mut policy, mut rngs) = (Moody(true), [Pcg64::seed_from(0)]);
     assert!(matches!(collect(&mut env, &mut policy, &mut rngs, &mut buffer, None, 0.5, 1.0), Err(Error::Backend(_))));
     collect(&mut env, &mut policy, &mut rngs, &mut buffer, None, 0.5, 1.0).unwrap();
-    assert_eq!(buffer.final_obs(), [2.0, 2.0]);
+    assert_eq!(buffer.final_obs(), FieldData::F32(&[2.0, 2.0]));
 }
 
 #[test]
@@ -235,7 +240,7 @@ fn a_step_that_only_resets_is_no_transition_wherever_the_rollout_ends() {
     assert_eq!(f32s(&buffer, "obs"), [0.0, 1.0, 2.0, 0.0, 1.0]);
     assert_eq!(bools(&buffer, "valid"), [true, true, false, true]);
     assert_eq!(f32s(&buffer, "rewards"), [1.0, 1.0, 0.0, 1.0]);
-    assert_eq!((buffer.final_index(), buffer.final_obs()), (&[1][..], &[2.0][..]));
+    assert_eq!((buffer.final_index(), buffer.final_obs()), (&[1][..], FieldData::F32(&[2.0])));
     // The numbers of the same trajectory in SAME_STEP, above; a reset has the advantage 0.
     assert_eq!(f32s(&buffer, "returns"), [6.5, 11.0, 20.0, 6.0]);
     assert_eq!(f32s(&buffer, "advantages"), [6.5, 1.0, 0.0, 6.0]);
@@ -259,8 +264,65 @@ fn a_rollout_resets_environments_that_do_not_reset_themselves() {
         let mut rngs = [1, 2, 3].map(Pcg64::seed_from);
         collect(&mut env, &mut policy, &mut rngs, &mut buffer, None, 0.5, 1.0).unwrap();
         let names = ["obs", "rewards", "advantages", "returns"];
-        (names.map(|name| f32s(&buffer, name).to_vec()), buffer.final_obs().to_vec(), bools(&buffer, "valid").to_vec())
+        (names.map(|name| f32s(&buffer, name).to_vec()), finals(&buffer).to_vec(), bools(&buffer, "valid"))
     };
     assert_eq!(fields(AutoresetMode::Disabled), fields(AutoresetMode::SameStep));
     assert!(!fields(AutoresetMode::SameStep).1.is_empty());
+}
+
+#[test]
+fn what_an_environment_or_a_policy_spoils_is_refused_by_environment_and_step() {
+    /// Gives NaN where the third step is told to.
+    struct Spoilt(EnvSpec, usize, &'static str);
+    impl Env for Spoilt {
+        type Action = [f32];
+        fn spec(&self) -> &EnvSpec {
+            &self.0
+        }
+        fn reset(&mut self, _: &mut Pcg64, _: &ResetOptions, obs: &mut [f32]) {
+            obs[0] = 0.0;
+        }
+        fn step(&mut self, _: &[f32], _: &mut Pcg64, obs: &mut [f32]) -> Step {
+            self.1 += 1;
+            let bad = |part| if self.1 == 3 && self.2 == part { f64::NAN } else { 1.0 };
+            obs[0] = bad("obs") as f32;
+            Step { reward: bad("reward"), terminated: false, truncated: self.1 == 3 }
+        }
+    }
+    for (part, mode, name) in [
+        ("obs", AutoresetMode::NextStep, "next_obs"),
+        ("obs", AutoresetMode::SameStep, "final_obs"),
+        ("obs", AutoresetMode::Disabled, "final_obs"),
+        ("reward", AutoresetMode::SameStep, "rewards"),
+    ] {
+        let spec = Echo::new().spec;
+        let mut first = true;
+        let make = || Spoilt(spec.clone(), 0, if std::mem::take(&mut first) { "" } else { part });
+        let mut env = VecEnv::new(2, Some(0), mode, make).unwrap().with_max_episode_steps(None);
+        let mut buffer = RolloutBuffer::for_env(4, &env).unwrap();
+        let mut rngs = [0, 1].map(Pcg64::seed_from);
+        let result = collect(&mut env, &mut Five, &mut rngs, &mut buffer, None, 0.5, 1.0);
+        let text = result.unwrap_err().to_string();
+        assert!(text.starts_with(name) && text.contains("NaN from environment 1 at step 2"), "{text}");
+        assert_eq!(buffer.next_step(), 2);
+    }
+}
+
+#[test]
+fn values_that_are_not_finite_bootstrap_nothing() {
+    /// Values nothing alone.
+    struct Lost;
+    impl Policy for Lost {
+        fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+            Five.act(obs, masks, rngs, out)
+        }
+        fn value(&mut self, _: &[f32], values: &mut [f32]) -> Result<()> {
+            values.fill(f32::NAN);
+            Ok(())
+        }
+    }
+    let mut env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Echo::new).unwrap();
+    let mut buffer = RolloutBuffer::for_env(3, &env).unwrap();
+    let result = collect(&mut env, &mut Lost, &mut [Pcg64::seed_from(0)], &mut buffer, None, 0.5, 1.0);
+    assert!(result.unwrap_err().to_string().contains("last_values: expected finite numbers"));
 }

@@ -2,8 +2,8 @@
 
 use rlox_core::envs::{self, CartPole, MakeOptions};
 use rlox_core::{
-    Actions, AutoresetMode, Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Seeds, Space, Step, StepOut, VecEnv,
-    VectorEnv,
+    Actions, AutoresetMode, Env, EnvSpec, Error, Pcg64, Progress, ResetOptions, Result, Seeds, Space, Step, StepOut,
+    VecEnv, VectorEnv,
 };
 
 /// Counts up by its action; terminates at 3 or more. The observation is (count, which episode).
@@ -236,4 +236,37 @@ fn too_many_environments_are_refused_before_memory_is_taken() {
     assert!(matches!(error, Error::Memory(_)) && error.to_string().contains("4611686018427387904"), "{error}");
     let error = VecEnv::new(0, Some(0), AutoresetMode::SameStep, CartPole::default).unwrap_err();
     assert!(matches!(error, Error::Config(_)));
+}
+
+#[test]
+fn states_that_make_no_sense_are_refused_by_number_and_environment() {
+    for id in envs::ids() {
+        for num_envs in [2, 70] {
+            let options = envs::MakeOptions {
+                num_envs,
+                seed: Some(1),
+                autoreset_mode: AutoresetMode::NextStep,
+                max_episode_steps: None,
+                arguments: &[],
+            };
+            let mut env = envs::make(id, &options).unwrap();
+            let mut obs = vec![0.0; num_envs * env.spec().observation.dim()];
+            env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut obs).unwrap();
+            let good = env.state(1).unwrap();
+            let progress = Progress { steps: 3, episode_return: -1.0, finished: true };
+            env.check_state(1, &good, progress).unwrap();
+            for at in 0..good.len() {
+                let unknown_torque = id == "Pendulum-v1" && at == 2;
+                for bad in [f64::NAN, f64::INFINITY, 1e39].into_iter().filter(|x| !(unknown_torque && x.is_nan())) {
+                    let mut state = good.clone();
+                    state[at] = bad;
+                    let text = env.check_state(1, &state, progress).unwrap_err().to_string();
+                    assert!(text.contains(&format!("{bad} as number {at} for environment 1")), "{text}");
+                    assert!(env.set_state(1, &state).is_err());
+                }
+            }
+            let bits = |state: Vec<f64>| state.into_iter().map(f64::to_bits).collect::<Vec<_>>();
+            assert_eq!(bits(env.state(1).unwrap()), bits(good));
+        }
+    }
 }

@@ -6,15 +6,15 @@
 use std::ops::Range;
 
 use numpy::{
-    Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray,
-    PyUntypedArrayMethods,
+    BorrowError, Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn,
+    PyUntypedArray, PyUntypedArrayMethods,
 };
 use pyo3::PyTypeCheck;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyInt, PyTuple};
 
-use crate::array::{Elements, FromArray, Kind, call, typed};
+use crate::array::{Elements, FromArray, Kind, call, make_valid, typed};
 use crate::detach::times_others_ran;
 use crate::error::{type_error, value_error};
 
@@ -23,6 +23,9 @@ const LONG: usize = 8192;
 
 /// A count: an integer that is not negative. What no machine could hold is a `MemoryError` here already.
 pub(crate) fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
+    if object.is_instance_of::<PyBool>() {
+        return Err(type_error(argument, "an integer", &shown(object), "pass a whole number"));
+    }
     let index = if object.is_instance_of::<PyInt>() {
         object.clone()
     } else {
@@ -78,6 +81,26 @@ pub(crate) mod numbers {
         };
     }
     factors!(gamma lam gae_lambda);
+}
+
+/// True or False, for `from_py_with`: each function is named as its argument.
+pub(crate) mod switches {
+    use pyo3::prelude::*;
+
+    macro_rules! switches {
+        ($($name:ident)*) => {
+            $(
+                pub(crate) fn $name(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+                    super::switch(stringify!($name), object)
+                }
+            )*
+        };
+    }
+    switches!(fresh obs reward);
+}
+
+fn switch(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    object.extract().map_err(|_| type_error(argument, "True or False", &shown(object), "pass a bool"))
 }
 
 /// A text.
@@ -202,12 +225,24 @@ pub(crate) fn argument<'py, T: FromArray>(
         return Err(type_error(name, &expected, &dtype_of(&array), "convert it first"));
     }
     let half_or_long = kind == 'f' && !matches!(dtype.itemsize(), 4 | 8);
+    // Unsigned ones that only look strange in memory are looked at as what they are, before they are converted.
+    let unsigned = kind == 'u' && dtype.itemsize() == 8;
     if wrong || half_or_long || dtype.is_native_byteorder() == Some(false) || !array.is_aligned() {
         let keywords = PyDict::new(py);
         keywords.set_item("order", "C")?;
         keywords.set_item("subok", false)?;
         let convert = array.getattr("astype")?;
-        array = call(&convert, &PyTuple::new(py, [numpy::dtype::<T>(py)])?, Some(&keywords))?.cast_into()?;
+        array = call(
+            &convert,
+            &PyTuple::new(py, [if unsigned { numpy::dtype::<u64>(py) } else { numpy::dtype::<T>(py) }])?,
+            Some(&keywords),
+        )?
+        .cast_into()?;
+    }
+    if let Some(number) = T::outside(&array) {
+        let (least, most) = T::RANGE.unwrap_or_default();
+        let expected = format!("integers in [{least}, {most}]");
+        return Err(value_error(name, &expected, &number.to_string(), "correct it"));
     }
     let found = if let Some(array) = typed::<T>(array.as_any()) {
         Found::Typed(array.clone(), times_others_ran())
@@ -249,7 +284,7 @@ impl<'py, T: FromArray> Argument<'py, T> {
         if hold {
             return Ok(Input::Held(elements));
         }
-        let busy = |error: numpy::BorrowError| {
+        let busy = |error: BorrowError| {
             value_error(self.name, "an array that nobody writes to", &error.to_string(), "pass a copy")
         };
         Ok(Input::Guarded(array.try_readonly().map_err(busy)?))
@@ -331,7 +366,14 @@ pub(crate) fn output<'py, T: Kind>(
         let got = object.cast::<PyUntypedArray>().map(dtype_of);
         return Err(type_error(argument, &wanted(), &got.unwrap_or_else(|_| object.get_type().to_string()), fix));
     };
-    let mut array = array.try_readwrite().map_err(|error| value_error(argument, &wanted(), &error.to_string(), fix))?;
+    let mut array = array.try_readwrite().map_err(|error| match error {
+        BorrowError::AlreadyBorrowed => {
+            let shared = "one that is another argument too, or that another call uses";
+            value_error(argument, "an array of its own", shared, "pass one that nothing else uses")
+        }
+        error => value_error(argument, &wanted(), &error.to_string(), fix),
+    })?;
+    make_valid(&mut array);
     if !array.is_c_contiguous() || array.as_slice_mut().is_err() {
         return Err(value_error(argument, &wanted(), "one that is strided, transposed or misaligned", fix));
     }

@@ -7,7 +7,10 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 use num_traits::AsPrimitive;
 use numpy::ndarray::{ArrayView, IxDyn};
-use numpy::{Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{
+    Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadwriteArrayDyn, PyUntypedArray,
+    PyUntypedArrayMethods,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
@@ -123,8 +126,26 @@ impl<'py, T: Element + 'static> Elements<'py, T> {
     }
 }
 
+/// Makes `true` of booleans of other bytes than 0 and 1, such as fresh memory has, before they are Rust's.
+pub(crate) fn make_valid<T: Kind>(array: &mut PyReadwriteArrayDyn<'_, T>) {
+    if TypeId::of::<T>() != TypeId::of::<bool>() || !array.is_c_contiguous() || array.is_empty() {
+        return;
+    }
+    // SAFETY: a byte each, of any value, contiguous, and borrowed for writing.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(array.data().cast::<u8>(), array.len()) };
+    for byte in bytes {
+        *byte = u8::from(*byte != 0);
+    }
+}
+
 /// An array of other numbers, of any strides, as C-contiguous elements of `Self`, by the rules of Rust's `as`.
 pub(crate) trait FromArray: Kind {
+    /// The least and the largest number, where some of other dtypes are none of `Self`.
+    const RANGE: Option<(i128, i128)>;
+
+    /// An integer of the array outside of the range.
+    fn outside(array: &Bound<'_, PyUntypedArray>) -> Option<i128>;
+
     /// None for an array of other elements, or misaligned ones. The GIL may be let go meanwhile only if `long`.
     fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>>;
 }
@@ -153,8 +174,20 @@ where
 }
 
 macro_rules! from_array {
-    ($target:ty: $($source:ty)*) => {
+    ($target:ty, $range:expr, [$($wider:ty)*]: $($source:ty)*) => {
         impl FromArray for $target {
+            const RANGE: Option<(i128, i128)> = $range;
+
+            fn outside(array: &Bound<'_, PyUntypedArray>) -> Option<i128> {
+                $(
+                    if let Some(array) = typed::<$wider>(array.as_any()) {
+                        return strange(array, |x: $wider| <$target>::try_from(x).is_err());
+                    }
+                )*
+                let _ = array;
+                None
+            }
+
             fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>> {
                 if !array.is_aligned() {
                     return None;
@@ -170,13 +203,30 @@ macro_rules! from_array {
         }
     };
 }
-from_array!(f32: f64 f32 i64 i32 u8 i16 i8 u64 u32 u16);
-from_array!(f64: f32 f64 i64 i32 u8 i16 i8 u64 u32 u16);
-from_array!(i64: i32 i64 u8 i16 i8 u64 u32 u16);
-from_array!(i32: i32);
-from_array!(u32: u32);
+from_array!(f32, None, []: f64 f32 i64 i32 u8 i16 i8 u64 u32 u16);
+from_array!(f64, None, []: f32 f64 i64 i32 u8 i16 i8 u64 u32 u16);
+from_array!(u8, Some((0, 255)), [i64 i32 i16 i8 u64 u32 u16]: i64 i32 i16 i8 u64 u32 u16);
+from_array!(i64, Some((i64::MIN as i128, i64::MAX as i128)), [u64]: i32 i64 u8 i16 i8 u64 u32 u16);
+// Only as they are: token ids are packed in the dtype they come in.
+from_array!(i32, None, []: i32);
+from_array!(u32, None, []: u32);
+
+/// The first integer that is strange; a misaligned array is converted first by the caller.
+fn strange<S>(array: &Bound<'_, PyArrayDyn<S>>, is_strange: impl Fn(S) -> bool) -> Option<i128>
+where
+    S: Element + Copy + Into<i128>,
+{
+    let array = array.try_readonly().ok().filter(|array| array.is_aligned())?;
+    array.as_array().iter().find(|x| is_strange(**x)).map(|x| (*x).into())
+}
 
 impl FromArray for bool {
+    const RANGE: Option<(i128, i128)> = None;
+
+    fn outside(_array: &Bound<'_, PyUntypedArray>) -> Option<i128> {
+        None
+    }
+
     fn from_array(array: &Bound<'_, PyUntypedArray>, _long: bool) -> Option<PyResult<Vec<Self>>> {
         Some(from_booleans(array.cast::<PyArrayDyn<Self>>().ok()?))
     }
@@ -260,8 +310,7 @@ impl FieldMemory {
             FieldMut::F32(data) => start(data),
             FieldMut::F64(data) => start(data),
             FieldMut::I64(data) => start(data),
-            FieldMut::U8(data) => start(data),
-            FieldMut::Bool(data) => start(data),
+            FieldMut::U8(data) | FieldMut::Bool(data) => start(data),
         };
         Some(Self { start, bytes, dtype, width, shape })
     }
@@ -272,7 +321,7 @@ impl FieldMemory {
     }
 
     /// A writeable view of the rows from `first` on, without a copy: `[*lead, *row_shape]`. It keeps `owner` alive,
-    /// which must own the buffer.
+    /// which must own the buffer. Flags are bytes to Rust, so that Python may write any byte to them.
     pub(crate) fn view<'py>(&self, first: usize, lead: &[usize], owner: Bound<'py, PyAny>) -> Bound<'py, PyAny> {
         match self.dtype {
             DType::F32 => self.view_of::<f32>(first, lead, owner),

@@ -15,6 +15,7 @@ mod flags;
 mod gae;
 mod llm;
 mod normalize;
+mod observation;
 mod recycling;
 mod returns;
 mod rollout;

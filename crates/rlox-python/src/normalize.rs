@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rlox_core::{Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics};
 
-use crate::argument::{Input, REAL, argument, count, instance, numbers, shape};
+use crate::argument::{Input, REAL, argument, count, instance, numbers, shape, switches};
 use crate::array::result;
 use crate::detach::alone;
 use crate::error::{to_py, value_error};
@@ -66,8 +66,8 @@ impl Normalizer {
     fn new(
         num_envs: &Bound<'_, PyAny>,
         obs_shape: &Bound<'_, PyAny>,
-        obs: bool,
-        reward: bool,
+        #[pyo3(from_py_with = switches::obs)] obs: bool,
+        #[pyo3(from_py_with = switches::reward)] reward: bool,
         #[pyo3(from_py_with = numbers::gamma)] gamma: f64,
         #[pyo3(from_py_with = numbers::clip_obs)] clip_obs: f64,
         #[pyo3(from_py_with = numbers::clip_reward)] clip_reward: f64,
@@ -144,7 +144,12 @@ impl Normalizer {
             let missing = |_| {
                 value_error("state", &format!("the key {name:?}"), "a mapping without it", "pass what state() gave")
             };
-            Ok(argument::<f64>(name, &state.get_item(name).map_err(missing)?, &REAL)?.read(true)?.slice().to_vec())
+            let numbers = argument::<f64>(name, &state.get_item(name).map_err(missing)?, &REAL)?.read(true)?;
+            if numbers.shape().len() != 1 {
+                let got = format!("shape {:?}", numbers.shape());
+                return Err(value_error(name, "an array of one axis", &got, "pass what state() gave"));
+            }
+            Ok(numbers.slice().to_vec())
         };
         let one = |name: &'static str| -> PyResult<f64> {
             let numbers = get(name)?;

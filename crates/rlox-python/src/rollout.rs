@@ -1,16 +1,17 @@
 //! `RolloutBuffer`: the core's storage with NumPy views of its fields.
 
-use numpy::{Element, IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
+use numpy::{Element, IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::{DType, RolloutBuffer as Core, Transition};
+use rlox_core::{DType, FieldData, RolloutBuffer as Core, Transition};
 
-use crate::argument::{Input, REAL, argument, count, expect_shape, numbers, shape, shown, text};
+use crate::argument::{Input, REAL, argument, count, expect_shape, numbers, shape, shown, switches, text};
 use crate::array::FieldMemory;
 use crate::detach::detached;
 use crate::error::{to_py, type_error, value_error};
 use crate::flags::{Flags, flag_argument};
 use crate::normalize::normalizer_of;
+use crate::observation::{ObsArgument, ObsInput, Owned, dtype_of};
 use crate::said::SaidArgument;
 use crate::shared::Shared;
 
@@ -41,7 +42,8 @@ const LONG: usize = 2048;
 ///     obs_shape: The shape of one observation.
 ///     action_shape: The shape of one action; () for Discrete.
 ///     action_dtype: "int64" or "float32".
-///     obs_dtype: "float32", "float64", "int64", "uint8" or "bool".
+///     obs_dtype: "float32", "float64", "int64", "uint8" or "bool". Native environments give float32; others'
+///         observations are stored as they are, and only float32 ones can be normalised.
 ///     extra: More fields: {name: (shape, dtype)}; read them with `field(name)`.
 ///
 /// Raises:
@@ -67,19 +69,9 @@ pub(crate) struct RolloutBuffer {
     obs_shape: Vec<usize>,
     action_shape: Vec<usize>,
     discrete: bool,
+    obs_dtype: DType,
     fields: Vec<(String, FieldMemory)>,
     long: bool,
-}
-
-fn dtype_of(argument: &str, name: &str) -> PyResult<DType> {
-    match name {
-        "float32" => Ok(DType::F32),
-        "float64" => Ok(DType::F64),
-        "int64" => Ok(DType::I64),
-        "uint8" => Ok(DType::U8),
-        "bool" => Ok(DType::Bool),
-        other => Err(value_error(argument, "float32, float64, int64, uint8 or bool", other, "choose one of them")),
-    }
 }
 
 impl RolloutBuffer {
@@ -147,7 +139,7 @@ impl RolloutBuffer {
         let long = num_envs * (8 + obs_shape.iter().product::<usize>()) > LONG;
         let discrete = action_dtype == DType::I64;
         let inner = Shared::new("RolloutBuffer", core);
-        Ok(Self { inner, n_steps, num_envs, obs_shape, action_shape, discrete, fields, long })
+        Ok(Self { inner, n_steps, num_envs, obs_shape, action_shape, discrete, obs_dtype, fields, long })
     }
 
     /// The step that is due, counted from 0; `n_steps` for a full rollout.
@@ -253,43 +245,42 @@ impl RolloutBuffer {
 
     /// Their true last observations, (K, *obs_shape).
     #[getter]
-    fn final_obs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
-        let (rows, data) = self.inner.with(py, false, |b| Ok((b.final_index().len(), b.final_obs().to_vec())))?;
-        let mut shape = vec![rows];
-        shape.extend_from_slice(&self.obs_shape);
-        data.into_pyarray(py).reshape(shape)
+    fn final_obs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let (rows, data) = self.inner.with(py, false, |b| Ok((b.final_index().len(), Owned::of(b.final_obs()))))?;
+        data.into_array(py, &[&[rows], &self.obs_shape[..]].concat())
     }
 
     /// Starts a rollout from observations of environments elsewhere.
     ///
     /// Args:
-    ///     obs: (N, *obs_shape), raw.
+    ///     obs: (N, *obs_shape), raw, of the buffer's dtype; what is inside its range is converted.
     ///     fresh: They come from a reset, so the normaliser's statistics take them in.
     ///     normalizer: A `Normalizer`, or None.
     ///     ended: For environments in NEXT_STEP mode, bool (N,): whose episode has ended, so that their next step only
     ///         resets. None for environments that reset in the same step.
     ///
     /// Raises:
-    ///     ValueError: A wrong shape, NaN or infinite observations.
+    ///     TypeError: Observations of another kind: real numbers for integers, integers for booleans.
+    ///     ValueError: A wrong shape, NaN or infinite observations, a number outside the dtype.
     #[pyo3(signature = (obs, fresh=true, normalizer=None, ended=None))]
     fn begin(
         &self,
         py: Python<'_>,
         obs: &Bound<'_, PyAny>,
-        fresh: bool,
+        #[pyo3(from_py_with = switches::fresh)] fresh: bool,
         normalizer: Option<&Bound<'_, PyAny>>,
         ended: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let normalizer = normalizer_of(normalizer)?;
-        let obs = argument::<f32>("obs", obs, &REAL)?;
+        let obs = ObsArgument::new("obs", obs, self.obs_dtype)?;
         let ended = ended.map(|flags| flag_argument("ended", flags)).transpose()?;
-        let obs = self.apart(obs.read(false)?);
+        let obs = obs.read(self)?;
         let ended = ended.map(|flags| flags.read(false)).transpose()?.map(|flags| flags.map(|flags| self.apart(flags)));
         expect_shape("obs", obs.shape(), self.num_envs, &self.obs_shape)?;
         if let Some(ended) = &ended {
             expect_shape("ended", ended.shape(), self.num_envs, &[])?;
         }
-        let (obs, ended) = (obs.slice(), ended.as_ref().map(Flags::slice));
+        let (obs, ended) = (obs.get(), ended.as_ref().map(Flags::slice));
         self.inner.with(py, self.long, |buffer| match normalizer {
             Some(normalizer) => {
                 normalizer.inner.enter(|normalizer| buffer.begin_with(obs, fresh, ended, Some(normalizer)))
@@ -303,14 +294,16 @@ impl RolloutBuffer {
     /// Args:
     ///     t: The next step, counted from 0.
     ///     actions, log_probs, values: (N, *action_shape), (N,), (N,).
-    ///     next_obs: (N, *obs_shape), as `step` returned them.
+    ///     next_obs: (N, *obs_shape), as `step` returned them, of the buffer's dtype as in `begin`.
     ///     rewards, terminated, truncated: (N,).
     ///     final_obs: (N, *obs_shape), read where truncated and not terminated; None if there is no such row,
     ///         and in NEXT_STEP mode, where `next_obs` has them.
     ///     normalizer: A `Normalizer`, or None.
     ///
     /// Raises:
-    ///     ValueError: `t` out of turn, a wrong shape; the step is not taken then.
+    ///     TypeError: Observations of another kind, as in `begin`.
+    ///     ValueError: `t` out of turn, a wrong shape, NaN or infinity, a number outside the dtype; the step is not
+    ///         taken then.
     #[pyo3(signature = (t, actions, log_probs, values, next_obs, rewards, terminated, truncated, final_obs=None, normalizer=None))]
     fn record(
         &self,
@@ -329,19 +322,19 @@ impl RolloutBuffer {
         let normalizer = normalizer_of(normalizer)?;
         let t = count("t", t)?;
         let said = SaidArgument::new(actions, log_probs, values, self.discrete)?;
-        let next_obs = argument::<f32>("next_obs", next_obs, &REAL)?;
+        let next_obs = ObsArgument::new("next_obs", next_obs, self.obs_dtype)?;
         let rewards = argument::<f64>("rewards", rewards, &REAL)?;
         let terminated = flag_argument("terminated", terminated)?;
         let truncated = flag_argument("truncated", truncated)?;
-        let final_obs = final_obs.map(|array| argument::<f32>("final_obs", array, &REAL)).transpose()?;
+        let final_obs = final_obs.map(|array| ObsArgument::new("final_obs", array, self.obs_dtype)).transpose()?;
 
         let said = said.read(self, self.num_envs, &self.action_shape)?;
         let said = said.get();
-        let next_obs = self.apart(next_obs.read(false)?);
+        let next_obs = next_obs.read(self)?;
         let rewards = self.apart(rewards.read(false)?);
         let terminated = terminated.read(false)?.map(|flags| self.apart(flags));
         let truncated = truncated.read(false)?.map(|flags| self.apart(flags));
-        let final_obs = final_obs.map(|array| array.read(false)).transpose()?.map(|array| self.apart(array));
+        let final_obs = final_obs.map(|array| array.read(self)).transpose()?;
         expect_shape("next_obs", next_obs.shape(), self.num_envs, &self.obs_shape)?;
         expect_shape("rewards", rewards.shape(), self.num_envs, &[])?;
         expect_shape("terminated", terminated.shape(), self.num_envs, &[])?;
@@ -350,11 +343,11 @@ impl RolloutBuffer {
             expect_shape("final_obs", final_obs.shape(), self.num_envs, &self.obs_shape)?;
         }
         let answered = Transition {
-            next_obs: next_obs.slice(),
+            next_obs: next_obs.get(),
             rewards: rewards.slice(),
             terminated: terminated.slice(),
             truncated: truncated.slice(),
-            final_obs: final_obs.as_ref().map_or(&[], Input::slice),
+            final_obs: final_obs.as_ref().map_or(FieldData::F32(&[]), ObsInput::get),
         };
         self.inner.with(py, self.long, |buffer| match normalizer {
             Some(normalizer) => normalizer.inner.enter(|normalizer| buffer.record(t, said, answered, Some(normalizer))),

@@ -16,9 +16,10 @@ pub(crate) fn seed_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
 
 /// A time limit: None for -1.
 pub(crate) fn limit_of(object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
-    match object.extract::<i64>().map(u32::try_from) {
-        Ok(Ok(steps)) => Ok(Some(steps)),
-        Ok(Err(_)) if object.eq(-1)? => Ok(None),
+    let number = if object.is_instance_of::<PyBool>() { None } else { object.extract::<i64>().ok() };
+    match number.map(u32::try_from) {
+        Some(Ok(steps)) => Ok(Some(steps)),
+        Some(Err(_)) if object.eq(-1)? => Ok(None),
         _ => {
             let expected = "a positive integer below 2**32, or -1 for no limit";
             Err(value_error("max_episode_steps", expected, &object.to_string(), "correct it"))

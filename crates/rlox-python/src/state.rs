@@ -6,23 +6,22 @@ use pyo3::types::PyDict;
 use rlox_core::{Error, Pcg64, Pcg64State, Progress};
 
 use crate::argument::{INTEGER, REAL, argument, expect_shape};
-use crate::error::value_error;
+use crate::array::fresh;
+use crate::error::{to_py, value_error};
 use crate::flags::flag_argument;
 use crate::shared::Shared;
 use crate::vector::Inner;
 
 const FIX: &str = "pass what get_state() gave";
 
-pub(crate) fn take<'py>(
-    py: Python<'py>,
-    inner: &Shared<Inner>,
-    num_envs: usize,
-    states: Bound<'py, PyArrayDyn<f64>>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let (progress, rngs) = inner.with(py, false, |inner| {
+/// Everything at one moment: no step of another thread comes between.
+pub(crate) fn take<'py>(py: Python<'py>, inner: &Shared<Inner>, num_envs: usize) -> PyResult<Bound<'py, PyDict>> {
+    let (states, progress, rngs) = inner.with(py, true, |inner| {
+        let states = inner.states()?;
         let progress: Vec<_> = (0..num_envs).filter_map(|i| inner.env.progress(i)).collect();
-        Ok((progress, inner.env.rngs()))
+        Ok((states, progress, inner.env.rngs()))
     })?;
+    let states = states_array(py, &states);
     let dict = PyDict::new(py);
     dict.set_item("states", states)?;
     let column = |name, numbers: Vec<f64>| dict.set_item(name, numbers.into_pyarray(py));
@@ -38,6 +37,16 @@ pub(crate) fn take<'py>(
     });
     dict.set_item("streams", PyArray1::from_iter(py, words).reshape([num_envs, WORDS])?)?;
     Ok(dict)
+}
+
+/// States as rows, `[N, k]`.
+pub(crate) fn states_array<'py>(py: Python<'py>, states: &[Vec<f64>]) -> Bound<'py, PyArrayDyn<f64>> {
+    let width = states.first().map_or(0, Vec::len);
+    let mut array = fresh::<f64>(py, &[states.len(), width]);
+    for (row, state) in array.slice().chunks_exact_mut(width.max(1)).zip(states) {
+        row.copy_from_slice(state);
+    }
+    array.into_array()
 }
 
 /// 64-bit words of a stream: its state and its number, high half first, and NumPy's buffered half draw.
@@ -59,10 +68,6 @@ pub(crate) fn put(py: Python<'_>, inner: &Shared<Inner>, num_envs: usize, dict: 
     expect_shape("episode_steps", steps.shape(), num_envs, &[])?;
     expect_shape("finished", finished.shape(), num_envs, &[])?;
     expect_shape("streams", streams.shape(), num_envs, &[WORDS])?;
-    // NaN stands for what is not known yet, such as Pendulum's last torque.
-    if let Some(state) = states.slice().iter().find(|x| x.is_infinite()) {
-        return Err(value_error("states", "finite numbers", &state.to_string(), FIX));
-    }
     let progress = returns.slice().iter().zip(steps.slice()).zip(finished.slice());
     let progress = progress.map(|((episode_return, steps), finished)| {
         let wrong = |_| value_error("episode_steps", "numbers in [0, 2**32)", &steps.to_string(), FIX);
@@ -73,7 +78,7 @@ pub(crate) fn put(py: Python<'_>, inner: &Shared<Inner>, num_envs: usize, dict: 
         })
     });
     let progress = progress.collect::<PyResult<Vec<_>>>()?;
-    let rngs: Vec<_> = streams.slice().chunks_exact(WORDS).map(stream_of).collect();
+    let rngs: Vec<_> = streams.slice().chunks_exact(WORDS).map(stream_of).collect::<PyResult<_>>()?;
     let rows = states.slice();
     inner.with(py, true, |inner| {
         if let Some(known) = inner.env.state(0)
@@ -82,17 +87,33 @@ pub(crate) fn put(py: Python<'_>, inner: &Shared<Inner>, num_envs: usize, dict: 
             let got = format!("{width} numbers");
             return Err(Error::shape("states", format!("{} numbers an environment", known.len()), got, FIX));
         }
-        for (i, (state, progress)) in rows.chunks_exact(width).zip(progress).enumerate() {
+        let all = || rows.chunks_exact(width).zip(&progress).enumerate();
+        // All of them first, so that one which is refused has changed none.
+        for (i, (state, progress)) in all() {
+            inner.env.check_state(i, state, *progress)?;
+        }
+        for (i, (state, progress)) in all() {
             inner.env.set_state(i, state)?;
-            inner.env.set_progress(i, progress)?;
+            inner.env.set_progress(i, *progress)?;
         }
         inner.env.set_rngs(&rngs)
     })
 }
 
-fn stream_of(words: &[i64]) -> Pcg64 {
+fn stream_of(words: &[i64]) -> PyResult<Pcg64> {
     let [state, inc] = [0, 2].map(|at| u128::from(words[at] as u64) << 64 | u128::from(words[at + 1] as u64));
-    Pcg64::from_state(Pcg64State { state, inc, has_uint32: words[4] != 0, uinteger: words[5] as u32 })
+    let (Ok(has_uint32), Ok(uinteger)) = (u8::try_from(words[4]), u32::try_from(words[5])) else {
+        return Err(buffered(words[4], words[5]));
+    };
+    if has_uint32 > 1 {
+        return Err(buffered(words[4], words[5]));
+    }
+    Pcg64::from_state(Pcg64State { state, inc, has_uint32: has_uint32 == 1, uinteger }).map_err(to_py)
+}
+
+fn buffered(has_uint32: i64, uinteger: i64) -> PyErr {
+    let got = format!("{has_uint32} and {uinteger}");
+    value_error("streams", "0 or 1 and 32 bits as a stream's last two words", &got, FIX)
 }
 
 /// A stream as NumPy's generators tell theirs.
@@ -107,12 +128,13 @@ pub(crate) fn stream_dict<'py>(py: Python<'py>, rng: &Pcg64) -> PyResult<Bound<'
 }
 
 pub(crate) fn stream_from(dict: &Bound<'_, PyDict>) -> PyResult<Pcg64> {
-    Ok(Pcg64::from_state(Pcg64State {
+    let state = Pcg64State {
         state: item(dict, "state")?.extract()?,
         inc: item(dict, "inc")?.extract()?,
         has_uint32: item(dict, "has_uint32")?.extract::<u32>()? != 0,
         uinteger: item(dict, "uinteger")?.extract()?,
-    }))
+    };
+    Pcg64::from_state(state).map_err(to_py)
 }
 
 fn item<'py>(dict: &Bound<'py, PyDict>, key: &str) -> PyResult<Bound<'py, PyAny>> {

@@ -29,6 +29,18 @@ const LONG_OBS: usize = 4096;
 pub(crate) struct Inner {
     pub(crate) env: Box<dyn VectorEnv>,
     final_obs: Vec<f32>,
+    drained: u64,
+    dropped: u64,
+}
+
+impl Inner {
+    /// What every environment remembers, in one call and so at one moment.
+    pub(crate) fn states(&self) -> Result<Vec<Vec<f64>>> {
+        // Refuses before the first reset.
+        self.env.observe(&mut zeroed(self.env.num_envs() * self.env.spec().observation.dim())?)?;
+        let states = (0..self.env.num_envs()).map(|i| self.env.state(i)).collect::<Option<_>>();
+        states.ok_or_else(|| Error::config("states", "environments that tell their state", "others", "do without"))
+    }
 }
 
 #[pyclass(frozen, module = "rlox._rlox")]
@@ -105,7 +117,7 @@ impl NativeVectorEnv {
         let (dim, action_shape) = (spec.observation.dim(), spec.action.shape());
         let finals = if mode == AutoresetMode::SameStep { num_envs * dim } else { 0 };
         let final_obs = zeroed(finals).map_err(to_py)?;
-        let inner = Shared::new("VecEnv", Inner { env, final_obs });
+        let inner = Shared::new("VecEnv", Inner { env, final_obs, drained: 0, dropped: 0 });
         let long = num_envs >= LONG || num_envs * dim >= LONG_OBS;
         Ok(Self { inner, spec, num_envs, autoreset_mode: mode_name, dim, action_shape, long })
     }
@@ -321,11 +333,21 @@ impl NativeVectorEnv {
     fn drain_episodes<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<i64>>)> {
         let (returns, lengths) = self.inner.with(py, false, |inner| {
             let (mut returns, mut lengths) = (Vec::new(), Vec::new());
-            inner.env.episodes().drain(&mut returns, &mut lengths);
+            let log = inner.env.episodes();
+            log.drain(&mut returns, &mut lengths);
+            let total = log.total();
+            inner.dropped = total - inner.drained - returns.len() as u64;
+            inner.drained = total;
             Ok((returns, lengths))
         })?;
         let lengths: Vec<i64> = lengths.into_iter().map(i64::from).collect();
         Ok((returns.into_pyarray(py), lengths.into_pyarray(py)))
+    }
+
+    /// How many episodes the last `drain_episodes` could not give, as only the newest 16,384 are kept.
+    #[getter]
+    fn episodes_dropped(&self, py: Python<'_>) -> PyResult<u64> {
+        self.inner.with(py, false, |inner| Ok(inner.dropped))
     }
 
     fn observe<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
@@ -336,24 +358,12 @@ impl NativeVectorEnv {
     }
 
     fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
-        let mut obs = result::<f32>(py, &[self.num_envs, self.dim])?;
-        let row = obs.slice();
-        let states = self.inner.with(py, self.long, |inner| {
-            inner.env.observe(row)?; // refuses before the first reset
-            let states = (0..inner.env.num_envs()).map(|i| inner.env.state(i)).collect::<Option<Vec<_>>>();
-            states.ok_or_else(|| Error::config("states", "environments that tell their state", "others", "do without"))
-        })?;
-        let width = states[0].len();
-        let mut array = fresh::<f64>(py, &[self.num_envs, width]);
-        for (row, state) in array.slice().chunks_exact_mut(width.max(1)).zip(&states) {
-            row.copy_from_slice(state);
-        }
-        Ok(array.into_array())
+        let states = self.inner.with(py, self.long, |inner| inner.states())?;
+        Ok(state::states_array(py, &states))
     }
 
     fn get_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let states = self.states(py)?;
-        state::take(py, &self.inner, self.num_envs, states)
+        state::take(py, &self.inner, self.num_envs)
     }
 
     fn set_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {

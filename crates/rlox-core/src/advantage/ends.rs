@@ -42,6 +42,14 @@ impl<'a, T> Ends<'a, T> {
                 ));
             }
         }
+        if self.truncated.is_none() && self.final_values.is_some() {
+            return Err(Error::shape(
+                "truncated",
+                "flags beside final_values, which are read where an episode was truncated",
+                "none",
+                "pass truncated, and dones as terminated, or leave final_values out",
+            ));
+        }
         // Without final values, every truncated row is terminated as well and changes nothing.
         Ok(self.truncated.zip(self.final_values))
     }

@@ -36,8 +36,8 @@ use std::f64::consts::PI;
 use std::sync::Arc;
 
 use super::numpy::{cos_f32, sin_f32, square};
-use super::{argument, bounds, check_bounds};
-use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step, check_len};
+use super::{argument, bounds, check_bounds, check_mark, check_state};
+use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step};
 
 // Both links have length, mass and moment of inertia 1 and their centre of mass in the middle; the numbers in the
 // equations of motion are what these leave, multiplied in Gymnasium's order.
@@ -255,8 +255,13 @@ impl Env for Acrobot {
         Some(vec![theta1, theta2, velocity1, velocity2, f64::from(u8::from(!self.at_start))])
     }
 
+    fn check_state(&self, state: &[f64]) -> Result<()> {
+        check_state(state, 5)?;
+        check_mark(state)
+    }
+
     fn set_state(&mut self, state: &[f64], obs: &mut [f32]) -> Result<()> {
-        check_len("state", state.len(), 5)?;
+        self.check_state(state)?;
         self.state.copy_from_slice(&state[..4]);
         self.at_start = state[4] == 0.0;
         self.write(obs);

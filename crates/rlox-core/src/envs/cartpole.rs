@@ -30,8 +30,8 @@
 
 use std::sync::Arc;
 
-use super::{argument, bounds, check_bounds};
-use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step, check_len};
+use super::{argument, bounds, check_bounds, check_state};
+use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step};
 
 const GRAVITY: f64 = 9.8;
 const MASS_POLE: f64 = 0.1;
@@ -148,8 +148,12 @@ impl Env for CartPole {
         Some(self.state.to_vec())
     }
 
+    fn check_state(&self, state: &[f64]) -> Result<()> {
+        check_state(state, 4)
+    }
+
     fn set_state(&mut self, state: &[f64], obs: &mut [f32]) -> Result<()> {
-        check_len("state", state.len(), 4)?;
+        self.check_state(state)?;
         self.state.copy_from_slice(state);
         self.write(obs);
         Ok(())

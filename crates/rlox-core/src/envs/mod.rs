@@ -15,7 +15,7 @@ pub use mountain_car::MountainCar;
 pub use mountain_car_continuous::MountainCarContinuous;
 pub use pendulum::Pendulum;
 
-use crate::{AutoresetMode, EnvSpec, Error, ResetOptions, Result, VecEnv, VectorEnv};
+use crate::{AutoresetMode, EnvSpec, Error, ResetOptions, Result, VecEnv, VectorEnv, check_len};
 
 /// What a native environment is made with, besides its id.
 #[derive(Clone, Debug)]
@@ -138,6 +138,22 @@ fn check_bounds(options: &ResetOptions, default: (f64, f64)) -> Result<()> {
     }
     let fix = "swap or correct them";
     Err(Error::config("options", "low <= high, both finite in f32", format!("low {low}, high {high}"), fix))
+}
+
+/// Refuses states of another length, or with numbers that f32 observations cannot hold.
+fn check_state(state: &[f64], len: usize) -> Result<()> {
+    check_len("state", state.len(), len)?;
+    let limit = f64::from(f32::MAX);
+    let Some(at) = state.iter().position(|x| !(-limit..=limit).contains(x)) else { return Ok(()) };
+    let got = format!("{} as number {at}", state[at]);
+    Err(Error::config("state", "numbers finite in f32", got, "pass what the environment gave as its state"))
+}
+
+/// Refuses a mark, the state's last number, that is neither 0 nor 1.
+fn check_mark(state: &[f64]) -> Result<()> {
+    let Some(mark) = state.last().filter(|mark| **mark != 0.0 && **mark != 1.0) else { return Ok(()) };
+    let got = format!("{mark} as number {}", state.len() - 1);
+    Err(Error::config("state", "0 or 1 as its last number", got, "pass what the environment gave as its state"))
 }
 
 /// Levenshtein distance, for near names.

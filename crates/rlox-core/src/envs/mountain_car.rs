@@ -29,8 +29,8 @@
 
 use std::sync::Arc;
 
-use super::{argument, bounds, check_bounds};
-use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step, check_len};
+use super::{argument, bounds, check_bounds, check_state};
+use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step};
 
 pub(super) const MIN_POSITION: f64 = -1.2;
 pub(super) const MAX_POSITION: f64 = 0.6;
@@ -132,8 +132,12 @@ impl Env for MountainCar {
         Some(self.state.to_vec())
     }
 
+    fn check_state(&self, state: &[f64]) -> Result<()> {
+        check_state(state, 2)
+    }
+
     fn set_state(&mut self, state: &[f64], obs: &mut [f32]) -> Result<()> {
-        check_len("state", state.len(), 2)?;
+        self.check_state(state)?;
         self.state.copy_from_slice(state);
         self.write(obs);
         Ok(())

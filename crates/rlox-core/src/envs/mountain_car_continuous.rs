@@ -29,8 +29,8 @@
 use std::sync::Arc;
 
 use super::mountain_car::{MAX_POSITION, MAX_SPEED, MIN_POSITION, START, observation_space};
-use super::{argument, bounds, check_bounds};
-use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step, check_len};
+use super::{argument, bounds, check_bounds, check_mark, check_state};
+use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step};
 
 const GOAL_POSITION: f64 = 0.45;
 const POWER: f64 = 0.0015;
@@ -194,8 +194,13 @@ impl Env for MountainCarContinuous {
         Some(vec![position, velocity, stepped])
     }
 
+    fn check_state(&self, state: &[f64]) -> Result<()> {
+        check_state(state, 3)?;
+        check_mark(state)
+    }
+
     fn set_state(&mut self, state: &[f64], obs: &mut [f32]) -> Result<()> {
-        check_len("state", state.len(), 3)?;
+        self.check_state(state)?;
         self.car = if state[2] == 0.0 {
             Car::Reset([state[0], state[1]])
         } else {

@@ -30,9 +30,9 @@ use std::f64::consts::PI;
 use std::hint::black_box;
 use std::sync::Arc;
 
-use super::argument;
 use super::numpy::square;
-use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step, check_len};
+use super::{argument, check_state};
+use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step};
 
 const MAX_SPEED: f64 = 8.0;
 const MAX_TORQUE: f32 = 2.0;
@@ -130,10 +130,12 @@ impl Env for Pendulum {
     fn check_options(&self, options: &ResetOptions) -> Result<()> {
         options.only(&["x_init", "y_init"])?;
         let (x, y) = half_widths(options);
-        if x >= 0.0 && y >= 0.0 && (x + x).is_finite() && (y + y).is_finite() {
+        let limit = f64::from(f32::MAX);
+        if (0.0..=limit).contains(&x) && (0.0..=limit).contains(&y) {
             return Ok(());
         }
-        Err(Error::config("options", "finite x_init, y_init >= 0", format!("{x}, {y}"), "pass half-widths"))
+        let expected = "x_init and y_init >= 0, both finite in f32";
+        Err(Error::config("options", expected, format!("x_init {x}, y_init {y}"), "pass half-widths"))
     }
 
     fn reset(&mut self, rng: &mut Pcg64, options: &ResetOptions, obs: &mut [f32]) {
@@ -159,8 +161,14 @@ impl Env for Pendulum {
         Some(vec![self.theta, self.theta_dot, self.last_torque])
     }
 
+    fn check_state(&self, state: &[f64]) -> Result<()> {
+        // The last torque is not known before the first step.
+        let known = if state.last().is_some_and(|torque| torque.is_nan()) { &state[..state.len() - 1] } else { state };
+        check_state(known, 3 - (state.len() - known.len()))
+    }
+
     fn set_state(&mut self, state: &[f64], obs: &mut [f32]) -> Result<()> {
-        check_len("state", state.len(), 3)?;
+        self.check_state(state)?;
         (self.theta, self.theta_dot, self.last_torque) = (state[0], state[1], state[2]);
         self.write(obs);
         Ok(())
@@ -192,6 +200,16 @@ mod tests {
         env.step(&[100.0], &mut Pcg64::seed_from(0), &mut obs);
         assert_eq!(obs[2], 8.0);
         assert_eq!(env.state().unwrap()[2], 2.0);
+    }
+
+    #[test]
+    fn half_widths_that_observations_cannot_hold_are_refused() {
+        let env = Pendulum::default();
+        for (name, bad) in [("y_init", 1e39), ("x_init", f64::INFINITY), ("x_init", -0.1), ("y_init", 1e300)] {
+            let text = env.check_options(&ResetOptions::new([(name, bad)])).unwrap_err().to_string();
+            assert!(text.contains("finite in f32") && text.contains(name), "{text}");
+        }
+        assert!(env.check_options(&ResetOptions::new([("y_init", 1e38)])).is_ok());
     }
 
     #[test]

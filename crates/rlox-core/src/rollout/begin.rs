@@ -1,8 +1,11 @@
 //! How a rollout is begun.
 
 use super::RolloutBuffer;
-use super::fill::{bools_mut, check_finite, f32s_mut};
-use crate::{AutoresetMode, DType, Error, Normalizer, ResetOptions, Result, Seeds, Space, VectorEnv, check_len};
+use super::fill::{f32s_mut, flags_mut};
+use super::finite::{check_obs, check_rows};
+use crate::{
+    AutoresetMode, DType, Error, FieldData, Normalizer, ResetOptions, Result, Seeds, Space, VectorEnv, check_len,
+};
 
 impl RolloutBuffer {
     /// Starts a rollout: the first observations come from a reset (the first time, or where `seeds` are given), else
@@ -10,7 +13,8 @@ impl RolloutBuffer {
     /// episodes have ended, at once.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the environments do not fit the buffer, and those of [`VectorEnv::reset`].
+    /// [`Error::Shape`] if the environments do not fit the buffer, [`Error::Space`] for observations that are not
+    /// finite, and those of [`VectorEnv::reset`].
     pub fn begin(
         &mut self,
         env: &mut dyn VectorEnv,
@@ -35,30 +39,32 @@ impl RolloutBuffer {
                 env.reset(Seeds::Keep, Some(&self.ended), &ResetOptions::default(), row)?;
             }
         }
+        check_rows("obs", row, first / self.num_envs, 0, None)?;
         self.open(fresh, normalizer)
     }
 
-    /// Starts a rollout from observations that the caller has, `[N, d]`.
+    /// Starts a rollout from observations that the caller has, `[N, d]`, of the buffer's dtype.
     ///
     /// `fresh` says that they come from a reset, so that the normaliser has not seen them. `ended`, `[N]`, is for
     /// environments that reset in the next step ([`AutoresetMode::NextStep`]): whose episode has ended, so that their
     /// first row is no transition. `None` is for environments that reset in the same step.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a wrong length or a buffer whose observations are not f32.
+    /// [`Error::Shape`] for a wrong length or another dtype than the buffer's, [`Error::Space`] for observations that are
+    /// not finite, [`Error::Config`] for a normaliser of observations that are not f32.
     pub fn begin_with(
         &mut self,
-        obs: &[f32],
+        obs: FieldData<'_>,
         fresh: bool,
         ended: Option<&[bool]>,
         normalizer: Option<&mut Normalizer>,
     ) -> Result<()> {
-        self.check_f32()?;
+        self.check_obs("obs", obs)?;
         self.check_normalizer(normalizer.as_deref())?;
         check_len("obs", obs.len(), self.num_envs * self.obs.width())?;
-        check_finite("obs", obs, self.obs.width())?;
+        check_obs("obs", obs, self.obs.width(), 0, None)?;
         check_len("ended", ended.map_or(self.num_envs, <[bool]>::len), self.num_envs)?;
-        f32s_mut(&mut self.obs)[..obs.len()].copy_from_slice(obs);
+        self.obs.put(0, obs);
         self.resets_next_step = ended.is_some();
         if let Some(ended) = ended {
             self.ended.copy_from_slice(ended);
@@ -69,16 +75,20 @@ impl RolloutBuffer {
     fn open(&mut self, fresh: bool, normalizer: Option<&mut Normalizer>) -> Result<()> {
         let first = self.num_envs * self.obs.width();
         if let Some(normalizer) = normalizer {
-            let row = &mut f32s_mut(&mut self.obs)[..first];
+            if normalizer.options().obs {
+                let row = &mut f32s_mut(&mut self.obs)[..first];
+                if fresh {
+                    normalizer.update_obs(row)?;
+                }
+                normalizer.normalize_obs(row)?;
+            }
             if fresh {
-                normalizer.update_obs(row)?;
                 normalizer.forget_returns();
             }
-            normalizer.normalize_obs(row)?;
         }
         (self.next_step, self.begun) = (0, true);
         if self.reset_rows > 0 {
-            bools_mut(&mut self.valid).fill(true);
+            flags_mut(&mut self.valid).fill(1);
             self.reset_rows = 0;
         }
         self.final_index.clear();
@@ -88,8 +98,22 @@ impl RolloutBuffer {
 
     pub(super) fn check_normalizer(&self, normalizer: Option<&Normalizer>) -> Result<()> {
         let Some(normalizer) = normalizer else { return Ok(()) };
+        if normalizer.options().obs && self.obs.dtype() != DType::F32 {
+            let got = format!("a buffer of {:?} observations", self.obs.dtype());
+            let fix = "make the normalizer with obs = false, or the buffer with F32";
+            return Err(Error::config("normalizer", "F32 observations to normalise", got, fix));
+        }
         check_len("normalizer's obs_shape", normalizer.obs().mean().len(), self.obs.width())?;
         check_len("normalizer's num_envs", normalizer.returns().len(), self.num_envs)
+    }
+
+    /// Refuses observations of another type than the buffer's; none at all are of any.
+    pub(super) fn check_obs(&self, argument: &'static str, obs: FieldData<'_>) -> Result<()> {
+        if obs.is_empty() || obs.dtype() == self.obs.dtype() {
+            return Ok(());
+        }
+        let (expected, got) = (format!("{:?} elements", self.obs.dtype()), format!("{:?}", obs.dtype()));
+        Err(Error::shape(argument, expected, got, "convert them, or make the buffer with their dtype"))
     }
 
     pub(super) fn check_f32(&self) -> Result<()> {

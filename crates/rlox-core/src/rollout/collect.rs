@@ -1,8 +1,13 @@
 //! The loop that fills a rollout with a Rust policy.
 
-use super::RolloutBuffer;
 use super::fill::{f32s, f32s_mut};
-use crate::{ActionsMut, FieldMut, Normalizer, Pcg64, Policy, PolicyOut, Result, Seeds, VectorEnv, check_len};
+use super::finite::check_said;
+use super::{MASKS, PolicySaid, RolloutBuffer};
+use crate::vector::checks::masked_actions;
+use crate::{
+    Actions, ActionsMut, DType, Error, Field, FieldData, FieldMut, Normalizer, Pcg64, Policy, PolicyOut, Result, Seeds,
+    VectorEnv, check_len,
+};
 
 /// Fills a rollout with a Rust policy in one call: T steps, the values of the last and of the final observations, and
 /// the advantages. After the first call nothing is allocated.
@@ -22,6 +27,9 @@ use crate::{ActionsMut, FieldMut, Normalizer, Pcg64, Policy, PolicyOut, Result, 
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 ///
+/// Where the environments mask actions, the policy is given the masks and the buffer keeps them
+/// ([`RolloutBuffer::for_env`]).
+///
 /// # Errors
 /// Those of [`RolloutBuffer::begin`], [`RolloutBuffer::step`], [`RolloutBuffer::finish`] and of the policy.
 pub fn collect(
@@ -34,9 +42,15 @@ pub fn collect(
     gae_lambda: f64,
 ) -> Result<()> {
     check_len("rngs", rngs.len(), buffer.num_envs)?;
+    let masks = buffer.prepare_masks(env)?;
     buffer.begin(env, Seeds::Keep, normalizer.as_deref_mut())?;
     let (n, d, a) = (buffer.num_envs, buffer.obs.width(), buffer.actions.width());
     for t in 0..buffer.n_steps {
+        if let Some(field) = masks {
+            env.action_masks(&mut buffer.step_masks)?;
+            let from = t * buffer.step_masks.len();
+            buffer.extra[field].put(from, buffer.step_masks[..].into());
+        }
         let actions = match buffer.actions.data_mut() {
             FieldMut::I64(data) => ActionsMut::Discrete(&mut data[t * n * a..][..n * a]),
             FieldMut::F32(data) => ActionsMut::Continuous(&mut data[t * n * a..][..n * a]),
@@ -47,7 +61,9 @@ pub fn collect(
             log_probs: &mut f32s_mut(&mut buffer.log_probs)[t * n..][..n],
             values: &mut f32s_mut(&mut buffer.values)[t * n..][..n],
         };
-        policy.act(&f32s(&buffer.obs)[t * n * d..][..n * d], rngs, out)?;
+        let given = masks.map(|_| &buffer.step_masks[..]);
+        policy.act(&f32s(&buffer.obs)[t * n * d..][..n * d], given, rngs, out)?;
+        check_said(buffer.said(t), t)?;
         buffer.advance(env, normalizer.as_deref_mut())?;
     }
     let finals = buffer.final_index.len();
@@ -57,6 +73,38 @@ pub fn collect(
     values.resize(n * d, 0.0);
     buffer.step_final_obs = values;
     finished
+}
+
+impl RolloutBuffer {
+    /// Makes room for one step's masks where the environment has them; says which of the extra fields stores them.
+    fn prepare_masks(&mut self, env: &dyn VectorEnv) -> Result<Option<usize>> {
+        if !env.has_action_masks() {
+            return Ok(None);
+        }
+        let n = masked_actions(&env.spec().action);
+        let fits = |field: &Field| field.name() == MASKS && (field.width(), field.dtype()) == (n, DType::Bool);
+        let Some(at) = self.extra.iter().position(fits) else {
+            let expected = format!("a Bool field {MASKS} for {n} actions");
+            return Err(Error::space("buffer", expected, "none", "make it with RolloutBuffer::for_env"));
+        };
+        self.step_masks.resize(self.num_envs * n, true);
+        Ok(Some(at))
+    }
+
+    /// What row `t` holds of a policy's words.
+    fn said(&self, t: usize) -> PolicySaid<'_> {
+        let (n, width) = (self.num_envs, self.num_envs * self.actions.width());
+        let actions = match self.actions.data() {
+            FieldData::F32(data) => Actions::Continuous(&data[t * width..][..width]),
+            FieldData::I64(data) => Actions::Discrete(&data[t * width..][..width]),
+            _ => Actions::Discrete(&[]),
+        };
+        PolicySaid {
+            actions,
+            log_probs: &f32s(&self.log_probs)[t * n..][..n],
+            values: &f32s(&self.values)[t * n..][..n],
+        }
+    }
 }
 
 /// Values of the last and of the final observations, written to `values`, and the advantages.
@@ -71,6 +119,6 @@ fn bootstrap(
     let (last, rest) = values.split_at_mut(buffer.num_envs);
     let last_obs = buffer.n_steps * buffer.num_envs * buffer.obs.width();
     policy.value(&f32s(&buffer.obs)[last_obs..], last)?;
-    policy.value(&buffer.final_obs, &mut rest[..finals])?;
+    policy.value(f32s(&buffer.final_obs), &mut rest[..finals])?;
     buffer.finish(last, &rest[..finals], gamma, gae_lambda)
 }

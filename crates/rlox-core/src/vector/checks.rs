@@ -1,7 +1,7 @@
 //! What every vectorised environment refuses, in the same words and order, and how it seeds its streams.
 
-use super::{Phase, Seeds};
-use crate::{Error, Pcg64, Result, SeedSequence, check_len};
+use super::{AutoresetMode, Phase, Progress, Seeds};
+use crate::{EnvSpec, Error, Pcg64, Result, SeedSequence, Space, check_len};
 
 /// Refuses a vector of no environments.
 pub(crate) fn num_envs(num_envs: usize) -> Result<()> {
@@ -48,6 +48,43 @@ pub(crate) fn episode_over(env: usize) -> Error {
 /// Says that there is no environment `index`.
 pub(crate) fn no_such_env(index: usize, num_envs: usize) -> Error {
     Error::shape("index", format!("less than {num_envs}"), index.to_string(), "name an environment")
+}
+
+/// How many actions a mask is about.
+pub(crate) fn masked_actions(space: &Space) -> usize {
+    if let Space::Discrete { n, .. } = space { usize::try_from(*n).unwrap_or(1) } else { 1 }
+}
+
+/// Refuses masks of actions that cannot be counted.
+pub(crate) fn maskable(masks: bool, spec: &EnvSpec) -> Result<()> {
+    if !masks || matches!(spec.action, Space::Discrete { .. }) {
+        return Ok(());
+    }
+    let got = format!("{:?}", spec.action);
+    Err(Error::space("action_mask", "a Discrete action space", got, "leave the masks out, or make the space Discrete"))
+}
+
+/// Refuses a progress that no environment of this mode makes.
+pub(crate) fn progress(mode: AutoresetMode, index: usize, progress: Progress) -> Result<()> {
+    let fix = "pass what the environments gave";
+    if !progress.episode_return.is_finite() {
+        let got = format!("{} for environment {index}", progress.episode_return);
+        return Err(Error::config("episode_returns", "finite numbers", got, fix));
+    }
+    if progress.finished && mode == AutoresetMode::SameStep {
+        let expected = "false, as environments of this mode reset in the same step";
+        return Err(Error::config("finished", expected, format!("true for environment {index}"), fix));
+    }
+    Ok(())
+}
+
+/// Says whose state was refused.
+pub(crate) fn of_env(mut error: Error, index: usize) -> Error {
+    if let Error::Config(mismatch) | Error::Shape(mismatch) | Error::Space(mismatch) = &mut error {
+        mismatch.argument = "states".into();
+        mismatch.got = format!("{} for environment {index}", mismatch.got);
+    }
+    error
 }
 
 /// The streams of a new vector of environments: of `seed + i`, or of the operating system's entropy.

@@ -193,6 +193,14 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> VectorEnv for SoaVecEnv<E, 
         env.state()
     }
 
+    fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()> {
+        if index >= self.num_envs() {
+            return Err(checks::no_such_env(index, self.num_envs()));
+        }
+        self.batch.env.check_state(state).map_err(|error| checks::of_env(error, index))?;
+        checks::progress(self.batch.mode, index, progress)
+    }
+
     fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()> {
         let (num_envs, batch) = (self.num_envs(), &mut self.batch);
         if index >= num_envs {
@@ -220,6 +228,7 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> VectorEnv for SoaVecEnv<E, 
         if index >= num_envs {
             return Err(checks::no_such_env(index, num_envs));
         }
+        checks::progress(batch.mode, index, progress)?;
         let (block, lane) = (&mut batch.blocks[index / BLOCK], index % BLOCK);
         block.start[lane] = batch.now.wrapping_sub(progress.steps);
         block.returns[lane] = progress.episode_return;

@@ -1,0 +1,266 @@
+//! Copies of any [`Env`] as a vectorised environment.
+
+use super::{AutoresetMode, Phase, Progress, Seeds, StepOut, VectorEnv, checks};
+use crate::episode::EpisodeLog;
+use crate::{Action, Actions, Env, EnvSpec, Pcg64, ResetOptions, Result, check_len, memory};
+
+struct Slot<E> {
+    env: E,
+    rng: Pcg64,
+    phase: Phase,
+    steps: u32,
+    episode_return: f64,
+}
+
+impl<E: Env> Slot<E> {
+    fn reset(&mut self, options: &ResetOptions, obs: &mut [f32]) {
+        self.env.reset(&mut self.rng, options, obs);
+        self.phase = Phase::Running;
+        self.steps = 0;
+        self.episode_return = 0.0;
+    }
+}
+
+/// N copies of any [`Env`]: time limit, autoreset, statistics and argument checks around it.
+///
+/// ```
+/// use rlox_core::{Actions, AutoresetMode, ResetOptions, Seeds, StepOut, VecEnv, VectorEnv, envs::CartPole};
+///
+/// let mut env = VecEnv::new(2, Some(42), AutoresetMode::SameStep, || CartPole::default())?;
+/// let mut obs = [0.0; 8];
+/// env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut obs)?;
+/// let (mut reward, mut terminated, mut truncated) = ([0.0; 2], [false; 2], [false; 2]);
+/// let out = StepOut {
+///     obs: &mut obs,
+///     reward: &mut reward,
+///     terminated: &mut terminated,
+///     truncated: &mut truncated,
+///     final_obs: &mut [],
+/// };
+/// env.step(Actions::Discrete(&[0, 1]), out)?;
+/// assert_eq!(reward, [1.0, 1.0]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub struct VecEnv<E: Env> {
+    slots: Vec<Slot<E>>,
+    spec: EnvSpec,
+    mode: AutoresetMode,
+    dim: usize,
+    last_obs: Vec<f32>,
+    unborn: usize,
+    finished: usize,
+    log: EpisodeLog,
+}
+
+impl<E: Env> std::fmt::Debug for VecEnv<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VecEnv").field("id", &self.spec.id).field("num_envs", &self.slots.len()).finish_non_exhaustive()
+    }
+}
+
+impl<E: Env> VecEnv<E> {
+    /// `num_envs` environments made by `make`. Environment i draws from the seed `seed + i`; without a seed the
+    /// streams come from the operating system.
+    ///
+    /// # Errors
+    /// [`crate::Error::Config`] if `num_envs` is 0, [`crate::Error::Space`] for spaces that make no sense or action masks
+    /// of another space than Discrete,
+    /// [`crate::Error::Memory`] if there is not enough memory.
+    pub fn new(num_envs: usize, seed: Option<u64>, mode: AutoresetMode, mut make: impl FnMut() -> E) -> Result<Self> {
+        checks::num_envs(num_envs)?;
+        let first = make();
+        let spec = first.spec().clone();
+        spec.observation.validate("observation space")?;
+        spec.action.validate("action space")?;
+        checks::maskable(first.has_action_mask(), &spec)?;
+        let dim = spec.observation.dim();
+        // Twice that, as callers hold spaces, observations and results for them, too.
+        memory::check("num_envs", num_envs, 2 * (size_of::<Slot<E>>() + size_of::<f32>() * dim))?;
+        let mut slots = memory::reserved("num_envs", num_envs)?;
+        let last_obs = memory::zeroed("num_envs", num_envs * dim)?;
+        let envs = std::iter::once(first).chain(std::iter::repeat_with(make)).take(num_envs);
+        slots.extend(envs.zip(checks::streams(seed)).map(|(env, rng)| Slot {
+            env,
+            rng,
+            phase: Phase::Unborn,
+            steps: 0,
+            episode_return: 0.0,
+        }));
+        Ok(Self { slots, spec, mode, dim, last_obs, unborn: num_envs, finished: 0, log: EpisodeLog::default() })
+    }
+
+    /// Replaces the time limit; `None` for none.
+    #[must_use]
+    pub fn with_max_episode_steps(mut self, limit: Option<u32>) -> Self {
+        self.spec.max_episode_steps = limit;
+        self
+    }
+
+    fn set_phase(&mut self, index: usize, phase: Phase) {
+        let before = std::mem::replace(&mut self.slots[index].phase, phase);
+        self.unborn -= usize::from(before == Phase::Unborn);
+        self.finished = self.finished - usize::from(before == Phase::Finished) + usize::from(phase == Phase::Finished);
+    }
+
+    fn recount(&mut self) {
+        self.unborn = self.slots.iter().filter(|slot| slot.phase == Phase::Unborn).count();
+        self.finished = self.slots.iter().filter(|slot| slot.phase == Phase::Finished).count();
+    }
+}
+
+impl<E: Env> VectorEnv for VecEnv<E> {
+    fn num_envs(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn autoreset_mode(&self) -> AutoresetMode {
+        self.mode
+    }
+
+    fn reset(
+        &mut self,
+        seeds: Seeds<'_>,
+        mask: Option<&[bool]>,
+        options: &ResetOptions,
+        obs: &mut [f32],
+    ) -> Result<()> {
+        let phases = self.slots.iter().map(|slot| slot.phase);
+        checks::reset((self.slots.len(), self.dim), obs, seeds, mask, phases)?;
+        self.slots[0].env.check_options(options)?;
+        for (i, (slot, last)) in self.slots.iter_mut().zip(self.last_obs.chunks_exact_mut(self.dim)).enumerate() {
+            if mask.is_some_and(|mask| !mask[i]) {
+                continue;
+            }
+            checks::reseed(&mut slot.rng, seeds, i);
+            slot.reset(options, last);
+        }
+        self.recount();
+        obs.copy_from_slice(&self.last_obs);
+        Ok(())
+    }
+
+    fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()> {
+        out.check(self.slots.len(), self.dim)?;
+        checks::started(self.unborn, "step")?;
+        if self.mode == AutoresetMode::Disabled && self.finished > 0 {
+            let env = self.slots.iter().position(|slot| slot.phase == Phase::Finished).unwrap_or(0);
+            return Err(checks::episode_over(env));
+        }
+        let actions = E::Action::rows(actions, self.slots.len(), &self.spec.action)?;
+        let limit = self.spec.max_episode_steps.unwrap_or(u32::MAX);
+        let flags = out.terminated.iter_mut().zip(out.truncated.iter_mut());
+        let results = out.obs.chunks_exact_mut(self.dim).zip(out.reward.iter_mut()).zip(flags);
+        for (i, ((slot, action), ((obs, reward), (terminated, truncated)))) in
+            self.slots.iter_mut().zip(actions).zip(results).enumerate()
+        {
+            if slot.phase == Phase::Finished {
+                slot.reset(&ResetOptions::default(), obs);
+                self.finished -= 1;
+                (*reward, *terminated, *truncated) = (0.0, false, false);
+                continue;
+            }
+            let step = slot.env.step(action, &mut slot.rng, obs);
+            slot.steps = slot.steps.saturating_add(1);
+            slot.episode_return += step.reward;
+            (*reward, *terminated) = (step.reward, step.terminated);
+            *truncated = step.truncated || slot.steps >= limit;
+            if *terminated || *truncated {
+                self.log.push(slot.episode_return, slot.steps);
+                if self.mode == AutoresetMode::SameStep {
+                    if let Some(last) = out.final_obs.get_mut(i * self.dim..(i + 1) * self.dim) {
+                        last.copy_from_slice(obs);
+                    }
+                    slot.reset(&ResetOptions::default(), obs);
+                } else {
+                    slot.phase = Phase::Finished;
+                    self.finished += 1;
+                }
+            }
+        }
+        self.last_obs.copy_from_slice(out.obs);
+        Ok(())
+    }
+
+    fn has_action_masks(&self) -> bool {
+        self.slots[0].env.has_action_mask()
+    }
+
+    fn action_masks(&self, masks: &mut [bool]) -> Result<()> {
+        let n = checks::masked_actions(&self.spec.action);
+        check_len("masks", masks.len(), self.slots.len() * n)?;
+        for (slot, mask) in self.slots.iter().zip(masks.chunks_exact_mut(n)) {
+            if slot.phase == Phase::Running {
+                slot.env.action_mask(mask);
+            } else {
+                mask.fill(true);
+            }
+        }
+        Ok(())
+    }
+
+    fn observe(&self, obs: &mut [f32]) -> Result<()> {
+        checks::started(self.unborn, "observe")?;
+        check_len("obs", obs.len(), self.last_obs.len())?;
+        obs.copy_from_slice(&self.last_obs);
+        Ok(())
+    }
+
+    fn episodes(&mut self) -> &mut EpisodeLog {
+        &mut self.log
+    }
+
+    fn state(&self, index: usize) -> Option<Vec<f64>> {
+        self.slots.get(index)?.env.state()
+    }
+
+    fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()> {
+        let Some(slot) = self.slots.get(index) else {
+            return Err(checks::no_such_env(index, self.slots.len()));
+        };
+        slot.env.check_state(state).map_err(|error| checks::of_env(error, index))?;
+        checks::progress(self.mode, index, progress)
+    }
+
+    fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()> {
+        let num_envs = self.slots.len();
+        let Some(slot) = self.slots.get_mut(index) else {
+            return Err(checks::no_such_env(index, num_envs));
+        };
+        slot.env.set_state(state, &mut self.last_obs[index * self.dim..(index + 1) * self.dim])?;
+        (slot.steps, slot.episode_return) = (0, 0.0);
+        self.set_phase(index, Phase::Running);
+        Ok(())
+    }
+
+    fn progress(&self, index: usize) -> Option<Progress> {
+        let Slot { phase, steps, episode_return, .. } = self.slots.get(index)?;
+        Some(Progress { steps: *steps, episode_return: *episode_return, finished: *phase == Phase::Finished })
+    }
+
+    fn set_progress(&mut self, index: usize, progress: Progress) -> Result<()> {
+        let num_envs = self.slots.len();
+        let Some(slot) = self.slots.get_mut(index) else {
+            return Err(checks::no_such_env(index, num_envs));
+        };
+        checks::progress(self.mode, index, progress)?;
+        (slot.steps, slot.episode_return) = (progress.steps, progress.episode_return);
+        self.set_phase(index, if progress.finished { Phase::Finished } else { Phase::Running });
+        Ok(())
+    }
+
+    fn rngs(&self) -> Vec<Pcg64> {
+        self.slots.iter().map(|slot| slot.rng.clone()).collect()
+    }
+
+    fn set_rngs(&mut self, rngs: &[Pcg64]) -> Result<()> {
+        check_len("rngs", rngs.len(), self.slots.len())?;
+        for (slot, rng) in self.slots.iter_mut().zip(rngs) {
+            slot.rng = rng.clone();
+        }
+        Ok(())
+    }
+}

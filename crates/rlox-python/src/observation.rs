@@ -1,0 +1,119 @@
+//! Observations as arguments, of a buffer's dtype.
+
+use numpy::{Element, IntoPyArray, PyArrayMethods};
+use pyo3::prelude::*;
+use rlox_core::{DType, FieldData};
+
+use crate::argument::{Argument, FLAG, INTEGER, Input, REAL, argument};
+use crate::error::value_error;
+use crate::rollout::RolloutBuffer;
+
+/// A dtype by its name.
+pub(crate) fn dtype_of(argument: &str, name: &str) -> PyResult<DType> {
+    match name {
+        "float32" => Ok(DType::F32),
+        "float64" => Ok(DType::F64),
+        "int64" => Ok(DType::I64),
+        "uint8" => Ok(DType::U8),
+        "bool" => Ok(DType::Bool),
+        other => Err(value_error(argument, "float32, float64, int64, uint8 or bool", other, "choose one of them")),
+    }
+}
+
+/// Observations whose Python code has run.
+pub(crate) enum ObsArgument<'py> {
+    F32(Argument<'py, f32>),
+    F64(Argument<'py, f64>),
+    I64(Argument<'py, i64>),
+    U8(Argument<'py, u8>),
+    Bool(Argument<'py, bool>),
+}
+
+impl<'py> ObsArgument<'py> {
+    /// Takes the kind of numbers that `dtype` is of: integers for uint8, inside its range. May run Python code.
+    pub(crate) fn new(name: &'static str, object: &Bound<'py, PyAny>, dtype: DType) -> PyResult<Self> {
+        Ok(match dtype {
+            DType::F32 => Self::F32(argument(name, object, &REAL)?),
+            DType::F64 => Self::F64(argument(name, object, &REAL)?),
+            DType::I64 => Self::I64(argument(name, object, &INTEGER)?),
+            DType::U8 => Self::U8(argument(name, object, &INTEGER)?),
+            DType::Bool => Self::Bool(argument(name, object, &FLAG)?),
+        })
+    }
+
+    /// The observations, which are to be stored in `buffer`.
+    pub(crate) fn read(self, buffer: &RolloutBuffer) -> PyResult<ObsInput<'py>> {
+        Ok(match self {
+            Self::F32(obs) => ObsInput::F32(buffer.apart(obs.read(false)?)),
+            Self::F64(obs) => ObsInput::F64(buffer.apart(obs.read(false)?)),
+            Self::I64(obs) => ObsInput::I64(buffer.apart(obs.read(false)?)),
+            Self::U8(obs) => ObsInput::U8(buffer.apart(obs.read(false)?)),
+            Self::Bool(obs) => ObsInput::Bool(buffer.apart(obs.read(false)?)),
+        })
+    }
+}
+
+/// Observations of one dtype.
+pub(crate) enum ObsInput<'py> {
+    F32(Input<'py, f32>),
+    F64(Input<'py, f64>),
+    I64(Input<'py, i64>),
+    U8(Input<'py, u8>),
+    Bool(Input<'py, bool>),
+}
+
+impl ObsInput<'_> {
+    pub(crate) fn shape(&self) -> &[usize] {
+        match self {
+            Self::F32(obs) => obs.shape(),
+            Self::F64(obs) => obs.shape(),
+            Self::I64(obs) => obs.shape(),
+            Self::U8(obs) => obs.shape(),
+            Self::Bool(obs) => obs.shape(),
+        }
+    }
+
+    pub(crate) fn get(&self) -> FieldData<'_> {
+        match self {
+            Self::F32(obs) => obs.slice().into(),
+            Self::F64(obs) => obs.slice().into(),
+            Self::I64(obs) => obs.slice().into(),
+            Self::U8(obs) => obs.slice().into(),
+            Self::Bool(obs) => obs.slice().into(),
+        }
+    }
+}
+
+/// Elements of their own.
+pub(crate) enum Owned {
+    F32(Vec<f32>),
+    F64(Vec<f64>),
+    I64(Vec<i64>),
+    U8(Vec<u8>),
+    Bool(Vec<bool>),
+}
+
+impl Owned {
+    pub(crate) fn of(data: FieldData<'_>) -> Self {
+        match data {
+            FieldData::F32(data) => Self::F32(data.to_vec()),
+            FieldData::F64(data) => Self::F64(data.to_vec()),
+            FieldData::I64(data) => Self::I64(data.to_vec()),
+            FieldData::U8(data) => Self::U8(data.to_vec()),
+            FieldData::Bool(data) => Self::Bool(data.iter().map(|byte| *byte != 0).collect()),
+        }
+    }
+
+    pub(crate) fn into_array<'py>(self, py: Python<'py>, shape: &[usize]) -> PyResult<Bound<'py, PyAny>> {
+        fn array<'py, T: Element>(py: Python<'py>, data: Vec<T>, shape: &[usize]) -> PyResult<Bound<'py, PyAny>> {
+            Ok(data.into_pyarray(py).reshape(shape)?.into_any())
+        }
+        match self {
+            Self::F32(data) => array(py, data, shape),
+            Self::F64(data) => array(py, data, shape),
+            Self::I64(data) => array(py, data, shape),
+            Self::U8(data) => array(py, data, shape),
+            Self::Bool(data) => array(py, data, shape),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+"""Arguments that were taken for something else: each is refused by its name."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import rlox
+from rlox import Normalizer, RolloutBuffer, VecEnv
+from rlox.learner import EpisodeStatistics
+
+TWO = np.ones(2)
+NAN = float("nan")
+
+
+def aliased():
+    r = np.ones(2)
+    return rlox.compute_gae(r, TWO, [0, 0], 0.0, out=(r, np.empty(2)))
+
+
+def begin(**kwargs):
+    RolloutBuffer(2, 1, (4,)).begin(np.zeros((1, 4)), **kwargs)
+
+
+def unsigned(order="="):
+    env = VecEnv(2, 0)
+    env.reset()
+    env.step(np.array([1, 2**64 - 1], f"{order}u8"))
+
+
+TRUNCATED = "truncated: expected flags beside final_values"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: rlox.compute_gae(TWO, TWO, [0, 1], 0.0, final_values=TWO), ValueError, TRUNCATED),
+        (
+            lambda: rlox.compute_gae(TWO, TWO, None, 0.0, terminated=[0, 1], final_values=TWO),
+            ValueError,
+            TRUNCATED,
+        ),
+        (
+            lambda: rlox.compute_vtrace(TWO, TWO, TWO, [0, 1], 0.0, 0.9, final_values=TWO),
+            ValueError,
+            TRUNCATED,
+        ),
+        (lambda: rlox.compute_returns(TWO, [0, 1], 0.0, final_values=TWO), ValueError, TRUNCATED),
+        (
+            lambda: rlox.compute_lambda_returns(TWO, TWO, [0, 1], 0.0, final_values=TWO),
+            ValueError,
+            TRUNCATED,
+        ),
+        (aliased, ValueError, r"out\[0\]: .*of its own.*another argument"),
+        (lambda: begin(fresh=1), TypeError, "fresh: expected True or False, got 1; "),
+        (lambda: Normalizer(1, (4,), obs=1), TypeError, "obs: expected True or False, got 1; "),
+        (
+            lambda: Normalizer(1, (4,), reward="no"),
+            TypeError,
+            "reward: expected True or False, got 'no'; ",
+        ),
+        (unsigned, ValueError, r"actions: expected integers in .*got 18446744073709551615; "),
+        (lambda: unsigned(">"), ValueError, r"actions: .*got 18446744073709551615; "),
+        (lambda: RolloutBuffer(True, 1, (4,)), TypeError, "n_steps: expected an integer, got True"),
+        (lambda: RolloutBuffer(1, 1, (True,)), TypeError, "obs_shape: .*got True"),
+        (lambda: VecEnv(1, max_episode_steps=True), (TypeError, ValueError), "max_episode.*True"),
+        (
+            lambda: rlox._rlox.NativeVectorEnv("CartPole-v1", 1, max_episode_steps=True),
+            ValueError,
+            "max_episode_steps: .*True",
+        ),
+    ],
+)
+def test_what_an_argument_is_not_is_said_by_its_name(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_unsigned_actions_that_are_in_the_space_are_taken():
+    env, twin = VecEnv(3, 0), VecEnv(3, 0)
+    env.reset(), twin.reset()
+    for order in "=><":
+        got = env.step(np.array([1, 0, 1], f"{order}u8"))
+        assert np.array_equal(got[0], twin.step([1, 0, 1])[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("returns", [0.0, NAN]),
+        ("returns", [float("inf"), 0.0]),
+        ("returns", [[0.0, 0.0]]),
+        ("obs_mean", np.zeros((2, 2))),
+        ("obs_var", np.ones((1, 4))),
+        ("obs_count", np.ones((1, 1))),
+        ("return_mean", 0.0),
+        ("return_var", [[1.0]]),
+    ],
+)
+def test_statistics_of_other_shapes_or_not_finite_are_refused(name, bad):
+    normalizer = Normalizer(2, (4,))
+    normalizer.update_obs(np.arange(8).reshape(2, 4))
+    good = normalizer.state()
+    with pytest.raises(ValueError, match=f"{name}: expected"):
+        normalizer.load_state(good | {name: bad})
+    for key, array in normalizer.state().items():
+        assert np.array_equal(array, good[key])
+
+
+def test_no_finished_episode_goes_uncounted():
+    """Only the newest 16,384 are kept between two looks; all of them count."""
+    n, episodes = 8192, EpisodeStatistics()
+    env = VecEnv(n, 0, max_episode_steps=1)
+    env.reset()
+    for rounds in (3, 1, 0, 2):
+        for _ in range(rounds):
+            env.step(np.zeros(n, int))
+        before = episodes.count
+        episodes.drain(env)
+        assert episodes.count - before == rounds * n
+    assert len(episodes.returns) == 100
+    episodes.drain(SimpleNamespace(drain_episodes=lambda: (np.ones(3), np.ones(3, int))))
+    assert episodes.count == 6 * n + 3
