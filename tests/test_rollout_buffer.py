@@ -105,12 +105,12 @@ def test_continuous_actions_and_values_behind_the_end_must_be_finite():
     buffer.begin(np.zeros((2, 4)))
     actions = np.zeros((2, 3))
     actions[1, 0] = INF
-    with pytest.raises(ValueError, match="actions: .*inf for environment 1 at step 0"):
+    with pytest.raises(ValueError, match=r"actions: .*inf for environment 1 at step 0"):
         buffer.record(0, **answer(actions=actions))
     buffer.record(0, **answer(actions=np.zeros((2, 3))))
-    with pytest.raises(ValueError, match="last_values: .*NaN from environment 1"):
+    with pytest.raises(ValueError, match=r"last_values: .*NaN from environment 1"):
         buffer.finish([0.0, NAN], 0.9, 0.9, [0.0])
-    with pytest.raises(ValueError, match="final_values: .*NaN from environment 1 at step 0"):
+    with pytest.raises(ValueError, match=r"final_values: .*NaN from environment 1 at step 0"):
         buffer.finish([0.0, 0.0], 0.9, 0.9, [NAN])
 
 
@@ -163,8 +163,8 @@ def test_observations_that_a_dtype_cannot_hold_are_refused(dtype, obs, error, wo
     with pytest.raises(error, match=words):
         buffer.begin(obs)
     buffer.begin(np.ones((1, 2), dtype))
+    said = [0], [0.0], [0.0]
     with pytest.raises(error, match="next_" + words):
-        said = [0], [0.0], [0.0]
         buffer.record(0, *said, obs, [0.0], [False], [False])
     assert buffer.next_step == 0
     assert buffer.obs.all()

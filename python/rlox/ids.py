@@ -5,6 +5,7 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.vector import AutoresetMode
 
 from rlox._rlox import env_ids
 
@@ -36,6 +37,19 @@ def frames_per_second(env_id: str) -> int:
     entry = gym.spec(env_id).entry_point
     creator = load_env_creator(entry) if isinstance(entry, str) else entry
     return int(getattr(creator, "metadata", {}).get("render_fps", 30))
+
+
+def vector_metadata(env_id: str, mode: AutoresetMode) -> dict[str, Any]:
+    """What native environments say about themselves.
+
+    >>> vector_metadata("CartPole-v1", AutoresetMode.SAME_STEP)["render_fps"]
+    50
+    """
+    return {
+        "render_modes": ["rgb_array"],
+        "render_fps": frames_per_second(env_id),
+        "autoreset_mode": mode,
+    }
 
 
 def vector_spec(

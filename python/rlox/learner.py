@@ -128,7 +128,7 @@ class EpisodeStatistics:
         with suppress(ClosedError):
             self.add(*env.drain_episodes())
             # Native environments keep the newest 16,384 episodes and count the rest.
-            self.count += getattr(getattr(env, "_native", None), "episodes_dropped", 0)
+            self.count += getattr(env, "episodes_dropped", 0)
 
     @property
     def mean_return(self) -> float:

@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space
 
 from rlox import spaces, streams
 from rlox._rlox import ClosedError, NativeVectorEnv, Normalizer, RolloutBuffer
-from rlox.ids import frames_per_second, native_id, vector_spec
+from rlox.ids import native_id, vector_metadata, vector_spec
 from rlox.rendering import Renderer
 from rlox.resets import as_autoreset_mode, final_infos, object_rows, split_options
 from rlox.rollout import check_collection, collect_steps
@@ -88,11 +88,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.render_mode = render_mode
-        self.metadata = {
-            "render_modes": ["rgb_array"],
-            "render_fps": frames_per_second(name),
-            "autoreset_mode": mode,
-        }
+        self.metadata = vector_metadata(name, mode)
         ours = {"num_envs": n, "autoreset_mode": mode.value}
         self.spec = vector_spec(name, limit, render_mode, **ours, **env_kwargs)
 
@@ -278,6 +274,11 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         (array([], dtype=float64), array([], dtype=int64))
         """
         return self._native.drain_episodes()
+
+    @property
+    def episodes_dropped(self) -> int:
+        """How many more had ended than the last `drain_episodes` could tell of."""
+        return self._native.episodes_dropped
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """What the environments remember, for `set_state` of an equal VecEnv.

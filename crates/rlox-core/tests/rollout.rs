@@ -1,9 +1,9 @@
 //! Rollouts: what is stored, what is bootstrapped, what is sent.
 
 use rlox_core::{
-    Actions, ActionsMut, AutoresetMode, DType, Env, EnvSpec, Error, FieldData, FieldMut, Normalizer, NormalizerOptions,
-    Pcg64, Policy, PolicyOut, PolicySaid, RandomPolicy, ResetOptions, Result, RolloutBuffer, Seeds, Space, Step,
-    Transition, VecEnv, VectorEnv, collect, envs::CartPole,
+    Actions, ActionsMut, AutoresetMode, DType, Env, EnvSpec, Error, FieldData, Pcg64, Policy, PolicyOut, PolicySaid,
+    RandomPolicy, ResetOptions, Result, RolloutBuffer, Seeds, Space, Step, Transition, VecEnv, VectorEnv, collect,
+    envs::CartPole,
 };
 
 /// Pays the action it was sent; the observation counts steps. Never terminates, limited to 2 steps.
@@ -325,82 +325,4 @@ fn values_that_are_not_finite_bootstrap_nothing() {
     let mut buffer = RolloutBuffer::for_env(3, &env).unwrap();
     let result = collect(&mut env, &mut Lost, &mut [Pcg64::seed_from(0)], &mut buffer, None, 0.5, 1.0);
     assert!(result.unwrap_err().to_string().contains("last_values: expected finite numbers"));
-}
-
-#[test]
-fn flags_of_any_byte_but_zero_are_true() {
-    let mut env = VecEnv::new(2, Some(0), AutoresetMode::SameStep, CartPole::default).unwrap();
-    let mut buffer = RolloutBuffer::for_env(3, &env).unwrap();
-    buffer.begin(&mut env, Seeds::Keep, None).unwrap();
-    let said = PolicySaid { actions: Actions::Discrete(&[0, 1]), log_probs: &[0.0; 2], values: &[0.5; 2] };
-    for t in 0..3 {
-        buffer.step(t, &mut env, said, None).unwrap();
-    }
-    for byte in [1, 2, 255] {
-        let Some(FieldMut::Bool(flags)) = buffer.field_mut("terminated") else { panic!("bytes") };
-        flags[1] = byte;
-        buffer.finish(&[1.0; 2], &[], 0.9, 0.9).unwrap();
-        assert_eq!(f32s(&buffer, "advantages")[1], 0.5);
-    }
-}
-
-/// Data one after the other, as it is shown.
-fn joined(parts: &[FieldData<'_>]) -> String {
-    let inner = |part| {
-        let text = format!("{part:?}");
-        text.split_once("([").unwrap().1.trim_end_matches("])").to_owned()
-    };
-    let all: Vec<_> = parts.iter().map(inner).collect();
-    format!("{:?}([{}])", parts[0].dtype(), all.join(", "))
-}
-
-#[test]
-fn observations_of_any_dtype_are_stored_as_they_are() {
-    let (u8s, f64s, i64s, flags) = (
-        [[3_u8, 255], [7, 0]],
-        [[0.1_f64, 1e300], [2.0, -1.0]],
-        [[1_i64, i64::MAX], [0, 4]],
-        [[true, false], [false, true]],
-    );
-    let kinds: [[FieldData<'_>; 2]; 4] = [
-        [(&u8s[0][..]).into(), (&u8s[1][..]).into()],
-        [(&f64s[0][..]).into(), (&f64s[1][..]).into()],
-        [(&i64s[0][..]).into(), (&i64s[1][..]).into()],
-        [(&flags[0][..]).into(), (&flags[1][..]).into()],
-    ];
-    for [first, second] in kinds {
-        let dtype = first.dtype();
-        let mut buffer = RolloutBuffer::new(2, 1, (&[2], dtype), (&[], DType::I64)).unwrap();
-        let wrong = FieldData::F32(&[0.0; 2]);
-        let text = buffer.begin_with(wrong, true, None, None).unwrap_err().to_string();
-        assert!(text.contains(&format!("obs: expected {dtype:?} elements, got F32")), "{text}");
-        buffer.begin_with(first, true, None, None).unwrap();
-        let said = PolicySaid { actions: Actions::Discrete(&[0]), log_probs: &[0.0], values: &[0.5] };
-        let answered = Transition {
-            next_obs: second,
-            rewards: &[1.0],
-            terminated: &[false],
-            truncated: &[true],
-            final_obs: first,
-        };
-        let text = buffer.record(0, said, Transition { next_obs: wrong, ..answered }, None).unwrap_err().to_string();
-        assert!(text.starts_with("next_obs: expected"), "{text}");
-        buffer.record(0, said, answered, None).unwrap();
-        let never = Transition { truncated: &[false], final_obs: FieldData::F32(&[]), ..answered };
-        buffer.record(1, said, never, None).unwrap();
-        assert_eq!(buffer.final_obs(), first);
-        assert_eq!(format!("{:?}", buffer.field("obs").unwrap().data()), joined(&[first, second, second]));
-        buffer.finish(&[1.0], &[2.0], 0.5, 1.0).unwrap();
-        // 1 + 0.5 * 2 - 0.5, and 1 + 0.5 * 1 - 0.5.
-        assert_eq!(f32s(&buffer, "advantages"), [1.5, 1.0]);
-
-        let mut normalizer = Normalizer::new(1, 2, NormalizerOptions::default()).unwrap();
-        let text = buffer.begin_with(first, true, None, Some(&mut normalizer)).unwrap_err().to_string();
-        assert!(text.starts_with("normalizer: expected F32 observations"), "{text}");
-        let rewards_only = NormalizerOptions { obs: false, ..NormalizerOptions::default() };
-        let mut normalizer = Normalizer::new(1, 2, rewards_only).unwrap();
-        buffer.begin_with(first, true, None, Some(&mut normalizer)).unwrap();
-        buffer.record(0, said, answered, Some(&mut normalizer)).unwrap();
-        assert_eq!(buffer.final_obs(), first);
-    }
 }

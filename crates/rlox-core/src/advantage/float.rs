@@ -37,8 +37,6 @@ impl Float for f64 {}
 pub(super) mod sealed {
     /// To f64, in which kernels compute, and back.
     pub trait Wide: Sized {
-        /// The largest finite number.
-        const LARGEST: Self;
         /// The nearest number of this width.
         fn of(number: f64) -> Self;
         /// This number, exactly.
@@ -51,8 +49,6 @@ pub(super) mod sealed {
         ($float:ident, $bits:ident) => {
             // Inlined always: part of kernels that are compiled for several instruction sets.
             impl Wide for $float {
-                const LARGEST: Self = <$float>::MAX;
-
                 #[inline(always)]
                 fn of(number: f64) -> Self {
                     number as Self

@@ -71,8 +71,7 @@ impl RolloutBuffer {
         check_len("rewards", answered.rewards.len(), n)?;
         check_len("terminated", answered.terminated.len(), n)?;
         check_len("truncated", answered.truncated.len(), n)?;
-        let cut = |i: &usize| answered.truncated[*i] && !answered.terminated[*i] && !self.resets_next_step;
-        if (0..n).any(|i| cut(&i)) || !answered.final_obs.is_empty() {
+        if !answered.final_obs.is_empty() {
             check_len("final_obs", answered.final_obs.len(), n * d)?;
         }
         self.check_said(t, said)?;
@@ -248,7 +247,7 @@ impl RolloutBuffer {
     }
 }
 
-/// Refuses an answer to step `t` with numbers that are not finite.
+/// Refuses an answer to step `t` with numbers that are not finite, or without final observations where it needs them.
 fn check_answer(
     t: usize,
     answered: Transition<'_>,
@@ -262,8 +261,11 @@ fn check_answer(
     if resets_next_step {
         return Ok(());
     }
-    let cut = |i: &usize| truncated[*i] && !terminated[*i];
-    (0..rewards.len()).filter(cut).try_for_each(|i| check_obs("final_obs", final_obs.part(i * d, d), d, i, Some(t)))
+    let mut cut = (0..rewards.len()).filter(|i| truncated[*i] && !terminated[*i]).peekable();
+    if cut.peek().is_some() {
+        check_len("final_obs", final_obs.len(), next_obs.len())?;
+    }
+    cut.try_for_each(|i| check_obs("final_obs", final_obs.part(i * d, d), d, i, Some(t)))
 }
 
 /// The actions as the environment wants them: Box clipped to its bounds, Discrete counted from `start`.

@@ -1,26 +1,64 @@
 //! Refuses NaN and infinity, naming the argument, the environment and the step.
 
+use std::fmt::Display;
+
 use super::PolicySaid;
 use crate::simd::multiversion;
-use crate::{Actions, Error, FieldData, Float, Result};
+use crate::{Actions, Error, FieldData, Result};
+
+/// Up to how many numbers choosing an instruction set would take longer than looking at them.
+const SHORT: usize = 64;
+
+/// Numbers that may be too large, or none.
+pub(super) trait Bounded: Copy + Display + PartialOrd {
+    /// The largest finite number.
+    const LARGEST: Self;
+
+    /// Whether all numbers are at most so far from 0; NaN never is.
+    fn all_within(numbers: &[Self], limit: Self) -> bool;
+
+    /// Whether this number is.
+    fn is_within(self, limit: Self) -> bool;
+}
+
+macro_rules! bounded {
+    ($float:ident, $bits:ident) => {
+        impl Bounded for $float {
+            const LARGEST: Self = Self::MAX;
+
+            // On the bits, which rise with the number: one that is too large carries over into the sign. So nothing
+            // branches or is compared, and every instruction set has vectors for it.
+            #[inline(always)]
+            fn all_within(numbers: &[Self], limit: Self) -> bool {
+                const POSITIVE: $bits = $bits::MAX >> 1;
+                let room = POSITIVE - limit.to_bits();
+                numbers.iter().fold(0, |over, x| over | ((x.to_bits() & POSITIVE) + room)) <= POSITIVE
+            }
+
+            fn is_within(self, limit: Self) -> bool {
+                self.abs() <= limit
+            }
+        }
+    };
+}
+bounded!(f32, u32);
+bounded!(f64, u64);
 
 multiversion! {
-    /// One pass without branches, so that it vectorises; the search for the culprit is for the unlucky case. NaN is in
-    /// no range.
-    fn all_within<T: Float>(numbers: &[T], low: T, high: T) -> bool {
-        numbers.iter().fold(1, |all, x| all & u8::from(*x >= low) & u8::from(*x <= high)) == 1
+    fn many_within<T: Bounded>(numbers: &[T], limit: T) -> bool {
+        T::all_within(numbers, limit)
     }
 }
 
 /// Checks rows of `width` numbers, one per environment from `first` on, of the step `t` if they belong to one.
-pub(super) fn check_rows<T: Float>(
+pub(super) fn check_rows<T: Bounded>(
     argument: &'static str,
     rows: &[T],
     width: usize,
     first: usize,
     t: Option<usize>,
 ) -> Result<()> {
-    let Some((env, got)) = outside(rows, T::of(-T::LARGEST.wide()), T::LARGEST, width) else { return Ok(()) };
+    let Some((env, got)) = outside(rows, T::LARGEST, width) else { return Ok(()) };
     let got = format!("{got} from environment {}{}", first + env, at_step(t));
     Err(Error::space(argument, "finite numbers", got, "find out where it comes from"))
 }
@@ -44,7 +82,7 @@ pub(super) fn check_obs(
 pub(super) fn check_rewards(rewards: &[f64], rescaled: bool, t: usize) -> Result<()> {
     let (largest, expected) =
         if rescaled { (f64::MAX, "finite numbers") } else { (f64::from(f32::MAX), "numbers finite in f32") };
-    let Some((env, got)) = outside(rewards, -largest, largest, 1) else { return Ok(()) };
+    let Some((env, got)) = outside(rewards, largest, 1) else { return Ok(()) };
     let got = format!("{got} from environment {env}{}", at_step(Some(t)));
     Err(Error::space("rewards", expected, got, "find out where it comes from"))
 }
@@ -53,7 +91,7 @@ pub(super) fn check_rewards(rewards: &[f64], rescaled: bool, t: usize) -> Result
 pub(super) fn check_said(said: PolicySaid<'_>, t: usize) -> Result<()> {
     if let Actions::Continuous(actions) = said.actions {
         let width = actions.len() / said.values.len().max(1);
-        if let Some((env, got)) = outside(actions, f32::MIN, f32::MAX, width) {
+        if let Some((env, got)) = outside(actions, f32::MAX, width) {
             let got = format!("{got} for environment {env}{}", at_step(Some(t)));
             return Err(Error::action("actions", "finite numbers", got, "keep actions finite"));
         }
@@ -63,14 +101,47 @@ pub(super) fn check_said(said: PolicySaid<'_>, t: usize) -> Result<()> {
 }
 
 /// The first number outside, with its environment.
-fn outside<T: Float>(rows: &[T], low: T, high: T, width: usize) -> Option<(usize, T)> {
-    if all_within(rows, low, high) {
-        return None;
-    }
-    let at = rows.iter().position(|x| !(*x >= low && *x <= high))?;
+#[inline]
+fn outside<T: Bounded>(rows: &[T], limit: T, width: usize) -> Option<(usize, T)> {
+    let all = if rows.len() <= SHORT { T::all_within(rows, limit) } else { many_within(rows, limit) };
+    if all { None } else { first_outside(rows, limit, width) }
+}
+
+#[cold]
+fn first_outside<T: Bounded>(rows: &[T], limit: T, width: usize) -> Option<(usize, T)> {
+    let at = rows.iter().position(|x| !x.is_within(limit))?;
     Some((at / width.max(1), rows[at]))
 }
 
 fn at_step(t: Option<usize>) -> String {
     t.map_or_else(String::new, |t| format!(" at step {t}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_number_outside_is_found_on_every_instruction_set() {
+        for len in [1, 7, 64, 65, 300] {
+            for (limit, inside, bad) in [
+                (f64::MAX, f64::MAX, [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -f64::NAN]),
+                (f64::from(f32::MAX), f64::from(f32::MAX), [1e39, -1e39, f64::NAN, f64::INFINITY]),
+            ] {
+                let good: Vec<_> = (0..len).map(|i| if i % 2 == 0 { inside } else { -inside }).collect();
+                for found in crate::simd::tests::on_each_isa(|| outside(&good, limit, 1).is_some()) {
+                    assert!(!found);
+                }
+                for bad in bad {
+                    let mut numbers = good.clone();
+                    numbers[len - 1] = bad;
+                    for found in crate::simd::tests::on_each_isa(|| outside(&numbers, limit, 2)) {
+                        assert_eq!(found.map(|(env, x)| (env, x.to_bits())), Some(((len - 1) / 2, bad.to_bits())));
+                    }
+                }
+            }
+        }
+        assert!(outside(&[f32::MAX, f32::MIN, -0.0], f32::MAX, 1).is_none());
+        assert!(outside(&[0.0, f32::NAN], f32::MAX, 1).is_some_and(|(env, _)| env == 1));
+    }
 }
