@@ -60,4 +60,4 @@ def test_what_is_no_array_of_real_numbers_is_refused(obs, got):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300])
 def test_numbers_must_be_finite_in_float32(bad):
     with pytest.raises(ValueError, match="obs: expected finite numbers"):
-        as_batch([0.0, bad], (2,))
+        as_batch([0.0, bad], box((2,)))

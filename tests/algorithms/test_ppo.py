@@ -52,7 +52,7 @@ def reference_loss(weights, batch, kind, clip, clip_vf, ent_coef, vf_coef):
         return x
 
     obs, actions, old_log_prob, old_value, advantage, target = (
-        x if x.dtype == torch.int64 else x.double() for x in batch
+        x if x.dtype == torch.int64 else x.double() for x in batch[:6]
     )
     latent = net("actor", obs, (0, 2))
     out = latent @ weights["actor.4.weight"].T + weights["actor.4.bias"]
