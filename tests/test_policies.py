@@ -145,7 +145,6 @@ def test_gsde_sends_no_gradient_into_the_hidden_layers():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: MlpPolicy(Discrete(3), Discrete(2)), "observation space: expected Box"),
         (lambda: MlpPolicy(OBS, Tuple([Discrete(2)])), "action space: expected Discrete, MultiD"),
         (lambda: SdePolicy(OBS, MultiBinary(2)), "use_sde: expected a Box action space"),
         (lambda: MlpPolicy(OBS, Discrete(2), activation="sin"), "activation: expected one of tanh"),

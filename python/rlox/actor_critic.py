@@ -132,7 +132,8 @@ def acting(policy: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     """The policy's `act`, or what does the same for one that has none."""
 
     def act(obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        action, log_prob, _ = policy.get_action_and_logprob(obs, mask)
+        masks = () if mask is None else (mask,)
+        action, log_prob, *_ = policy.get_action_and_logprob(obs, *masks)
         return action, log_prob, policy.get_value(obs)
 
     return _fused(policy, "act") or act
@@ -162,6 +163,13 @@ def greedy(policy: Any, obs: Any, mask: Tensor | None = None) -> Tensor:
             "none; add it or pass deterministic=False"
         )
     actions: Tensor = policy.mode(obs) if mask is None else policy.mode(obs, mask)
+    return actions
+
+
+def sampled(policy: Any, obs: Any, mask: Tensor | None = None) -> Tensor:
+    """Actions that the policy draws."""
+    masks = () if mask is None else (mask,)
+    actions: Tensor = policy.get_action_and_logprob(obs, *masks)[0]
     return actions
 
 

@@ -20,10 +20,10 @@ class Batch(NamedTuple):
     masks: Tensor | None = None  # (B, n) bool, which actions were allowed; None: all
 
     @classmethod
-    def views_of(cls, buffer: RolloutBuffer) -> "Batch":
-        """All rows of a buffer, whatever it holds from now on; nothing is copied."""
-        tensors = [getattr(buffer, name, None) for name in (*cls._fields[:-1], "action_masks")]
-        return cls._make(None if x is None else torch.from_numpy(x).flatten(0, 1) for x in tensors)
+    def views_of(cls, buffer: RolloutBuffer, masks: Tensor | None) -> "Batch":
+        """All rows of a buffer, whatever it holds from now on, and of (T, N, n) masks; no copy."""
+        fields = [torch.from_numpy(getattr(buffer, name)) for name in cls._fields[:-1]]
+        return cls._make(None if x is None else x.flatten(0, 1) for x in (*fields, masks))
 
     def to(self, device: torch.device) -> "Batch":
         """The same steps on a device."""

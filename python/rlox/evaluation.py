@@ -1,13 +1,15 @@
 """Scores: full episodes in Gymnasium's own environments."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from rlox.masks import read_masks
+from rlox.results import EvaluationResult
 from rlox.settings import chosen_seed, flag, whole
 
 if TYPE_CHECKING:
@@ -32,12 +34,15 @@ class SeededPredictor:
 
     def __init__(self, learner: "Learner", seed: int) -> None:
         self._learner = learner
+        self.masked = bool(learner.config.action_masks)
         # The spawn key keeps this stream apart from the environments', which have none.
         self._stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 
-    def predict(self, obs: npt.NDArray[Any], deterministic: bool = True) -> npt.NDArray[Any]:
+    def predict(
+        self, obs: Any, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
+    ) -> npt.NDArray[Any]:
         """As `Learner.predict`, with this stream."""
-        return self._learner.predict(obs, deterministic, self._stream)
+        return self._learner.predict(obs, deterministic, self._stream, action_masks)
 
 
 def evaluation_seed(seed: int) -> int:
@@ -49,15 +54,6 @@ def evaluation_seed(seed: int) -> int:
     # The learner's streams are children 0, 1, ... of the same sequence.
     stream = np.random.SeedSequence(seed, spawn_key=(2**32 - 1,))
     return int(stream.generate_state(1)[0] >> 1)
-
-
-class EvaluationResult(TypedDict):
-    """What `evaluate` gives."""
-
-    mean_reward: float  # mean of `returns`
-    std_reward: float  # standard deviation of `returns`
-    returns: list[float]  # the sum of raw rewards of each episode
-    lengths: list[int]  # the steps of each episode
 
 
 def evaluate(
@@ -161,10 +157,14 @@ def _play(
     wanted = [n_episodes // n + (i < n_episodes % n) for i in range(n)]
     episodes: list[list[tuple[float, int]]] = [[] for _ in range(n)]
     returns, lengths = np.zeros(n), np.zeros(n, np.int64)
-    obs, _ = envs.reset(seed=seed)
+    obs, infos = envs.reset(seed=seed)
+    masked, nobody = getattr(policy, "masked", False), np.zeros(n, np.bool_)
     while any(len(row) < count for row, count in zip(episodes, wanted, strict=True)):
-        actions = policy.predict(obs, deterministic)
-        obs, rewards, terminated, truncated, _ = envs.step(actions)
+        masks: dict[str, Any] = {}
+        if masked:
+            masks["action_masks"] = read_masks(envs, infos, nobody)
+        actions = policy.predict(obs, deterministic, **masks)
+        obs, rewards, terminated, truncated, infos = envs.step(actions)
         returns += rewards
         lengths += 1
         for i in np.flatnonzero(terminated | truncated):

@@ -158,12 +158,11 @@ def own_features(make: Any, space: gym.Space[Any]) -> nn.Module:
     Raises:
         TypeError: It makes no torch module with an integer `features_dim`.
     """
-    made: Any = make(space) if callable(make) else make
+    made: Any = make(space) if callable(make) else None
     width = getattr(made, "features_dim", None)
     if not isinstance(made, nn.Module) or type(width) is not int or width < 1:
         raise TypeError(
             "features_extractor: expected a function from the observation space to a torch module "
-            f"with an attribute features_dim, got {type(made).__name__} with {width!r}; see "
-            "rlox.features.NatureCNN"
+            f"with an attribute features_dim, got {make!r}; see rlox.features.NatureCNN"
         )
     return made

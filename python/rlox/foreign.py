@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
@@ -12,6 +11,8 @@ from gymnasium.vector.async_vector_env import AsyncState
 from rlox import spaces, streams
 from rlox._rlox import ClosedError, Normalizer, RolloutBuffer
 from rlox.layouts import Layout
+from rlox.masks import read_masks
+from rlox.resets import autoreset_mode_of
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
@@ -24,7 +25,7 @@ else:  # not subscriptable before Gymnasium 1.4
 class ForeignVecEnv(Wrapper):
     """A Gymnasium vector environment with what rollouts need.
 
-    Observations are a Box of any rank and dtype (stored as float32); actions are Discrete,
+    Observations are of any space that `rlox.layouts.Layout` holds; actions are Discrete,
     MultiDiscrete, MultiBinary or Box. `begin_rollout`, `step_rollout` and `drain_episodes` are
     those of `RolloutEnv`; `reset`, `step`, `render` and `close` are the wrapped environment's.
 
@@ -39,6 +40,7 @@ class ForeignVecEnv(Wrapper):
         ValueError: The metadata names no autoreset mode of Gymnasium's.
 
     Example:
+        >>> import gymnasium as gym
         >>> same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
         >>> made = gym.make_vec("Acrobot-v1", 2, vectorization_mode="sync", vector_kwargs=same_step)
         >>> env = ForeignVecEnv(made, seed=0)
@@ -51,11 +53,12 @@ class ForeignVecEnv(Wrapper):
 
     def __init__(self, env: VectorEnv[Array, Any, Array], seed: int | None = None) -> None:
         super().__init__(env)
-        self._mode = _autoreset_mode(env)
+        self._mode = autoreset_mode_of(env)
         self.layout = Layout(env.single_observation_space)
         spaces.action_dtype(env.single_action_space)
         self._seeds = streams.GivenSeeds(seed, env.num_envs)
         self._obs: Array | None = None
+        self._infos: dict[str, Any] = {}
         self._steps = 0
         self._failed = self._closed = False
         # Whose episode is over and not reset yet: what NEXT_STEP environments do by themselves.
@@ -82,6 +85,7 @@ class ForeignVecEnv(Wrapper):
         obs, infos = self._guarded(self.env.reset, seed=seed, options=options)
         self._obs = self._rows(obs)
         reset = slice(None) if masked is None else masked
+        self._note(infos, reset)
         self._returns[reset], self._lengths[reset], self._ended[reset] = 0.0, 0, False
         return obs, infos
 
@@ -108,7 +112,7 @@ class ForeignVecEnv(Wrapper):
         obs, rewards, *flags, infos = answer
         terminated, truncated = (np.asarray(ended, np.bool_) for ended in flags)
         self._steps += 1
-        self._obs = self._rows(obs)
+        self._obs, self._infos = self._rows(obs), infos
         gained = self._checked("rewards", np.asarray(rewards, np.float64))
         done = terminated | truncated
         if self._mode is AutoresetMode.NEXT_STEP and self._ended.any():
@@ -121,6 +125,21 @@ class ForeignVecEnv(Wrapper):
         if self._mode is not AutoresetMode.SAME_STEP:
             self._ended = done
         return obs, rewards, terminated, truncated, infos
+
+    def _note(self, infos: dict[str, Any], reset: Any) -> None:
+        """Keeps what was said of environments that a reset left as they were."""
+        before, self._infos = self._infos, dict(infos)
+        for key in {"action_mask", "_action_mask"} & before.keys() & infos.keys():
+            self._infos[key] = np.array(before[key])
+            self._infos[key][reset] = infos[key][reset]
+
+    def action_masks(self) -> Flags:
+        """Which actions are allowed where the environments stand, (num_envs, n); see `read_masks`.
+
+        Raises:
+            ValueError: The environments do not say, or allow none.
+        """
+        return read_masks(self.env, self._infos, self._ended)
 
     def _current(self) -> Array:
         """Where the environments stand."""
@@ -293,7 +312,7 @@ class ForeignVecEnv(Wrapper):
                     f"step {self._steps}, got None; SAME_STEP environments must report it"
                 )
             final_obs[i] = self.layout.row(rows[i])
-        return self._checked("final observations", final_obs)
+        return self._checked("final_obs", final_obs)
 
     def _rows(self, obs: Any) -> Array:
         """Observations as rollouts hold them."""
@@ -318,20 +337,3 @@ class ForeignVecEnv(Wrapper):
             np.concatenate([np.empty(0), *returns]),
             np.concatenate([np.empty(0, np.int64), *lengths]),
         )
-
-
-def _autoreset_mode(env: VectorEnv[Array, Any, Array]) -> AutoresetMode:
-    mode = env.metadata.get("autoreset_mode")
-    if mode is None:
-        gym.logger.warn(
-            f"{env} has no metadata['autoreset_mode']: rlox takes it to be NEXT_STEP, as Gymnasium "
-            "does. Set it to the member of gymnasium.vector.AutoresetMode that is true."
-        )
-        return AutoresetMode.NEXT_STEP
-    try:
-        return AutoresetMode(mode)
-    except ValueError as error:
-        raise ValueError(
-            "env: expected a member of gymnasium.vector.AutoresetMode in "
-            f"metadata['autoreset_mode'], got {mode!r}; set it to what the environment does"
-        ) from error

@@ -19,7 +19,7 @@ _ALIGNED = 8
 class Leaf:
     """A part of an observation that is one array: Box, Discrete, MultiDiscrete or MultiBinary."""
 
-    name: str  # "observations", or the way to it: "observations['camera'][0]"
+    name: str  # "obs", or the way to it: "obs['camera'][0]"
     path: tuple[Any, ...]  # keys and indices, from the outermost
     space: gym.Space[Any]
     shape: tuple[int, ...]
@@ -58,7 +58,7 @@ class Layout:
 
     def __init__(self, space: gym.Space[Any]) -> None:
         self.space = space
-        self.leaves = list(_leaves(space, "observations", ()))
+        self.leaves = list(_leaves(space, "obs", ()))
         self.packed = isinstance(space, spaces.Dict | spaces.Tuple)
         self._starts = [0]
         for leaf in self.leaves:

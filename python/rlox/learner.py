@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox._rlox import ClosedError, Normalizer
+from rlox.layouts import Layout
 from rlox.rollout import RolloutEnv
 
 # The parts of a state that are arrays: the members of a checkpoint.
@@ -72,14 +73,19 @@ class Learner(Protocol):
         """
 
     def predict(
-        self, obs: npt.ArrayLike, deterministic: bool = True, stream: Stream | None = None
+        self,
+        obs: Any,
+        deterministic: bool = True,
+        stream: Stream | None = None,
+        action_masks: npt.ArrayLike | None = None,
     ) -> npt.NDArray[Any]:
         """Actions as the environment takes them, for one observation or a batch.
 
         Args:
-            obs: (*obs_shape) or (n, *obs_shape), raw.
+            obs: (*obs_shape) or (n, *obs_shape), raw; of Dict and Tuple spaces, dicts and tuples.
             deterministic: Greedy actions rather than samples.
             stream: Decides the samples; None: a stream of the learner's own, which goes on.
+            action_masks: (n, k) flags of the actions that are allowed; None: all.
 
         Raises:
             TypeError: No array of real numbers; a policy that cannot be greedy.
@@ -236,7 +242,7 @@ def make_normalizer(
         if arrays:
             raise _damaged("normalizer", "nothing, as nothing is normalised", [*arrays])
         return None
-    shape = observation_space.shape or ()
+    shape = Layout(observation_space).shape
     made = Normalizer(config.num_envs, shape, obs=obs, reward=reward, gamma=config.gamma)
     if arrays is not None:
         try:

@@ -33,8 +33,7 @@ def as_batch(
     """
     parts, singles = [], []
     for leaf, given in layout.given(obs):
-        name = leaf.name.replace("observations", "obs", 1)
-        raw = _real_numbers(name, given)
+        name, raw = leaf.name, _real_numbers(leaf.name, given)
         single = raw.shape == leaf.shape
         rows = raw[None] if single else raw
         if rows.shape[1:] != leaf.shape or rows.ndim == 0:

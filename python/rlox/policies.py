@@ -17,6 +17,7 @@ from rlox.actor_critic import (
     check_policy,
     evaluating_actions,
     greedy,
+    sampled,
     torch_dtype,
 )
 from rlox.distributions import Bernoulli, Categorical, Distribution, Gaussian, MultiCategorical
@@ -33,6 +34,7 @@ __all__ = [
     "evaluating_actions",
     "greedy",
     "make_policy",
+    "sampled",
     "torch_dtype",
 ]
 
@@ -276,7 +278,7 @@ def make_policy(
         policy: A module, or a function from the two spaces to one.
         observation_space: Of one environment.
         action_space: Of one environment.
-        shape: Values of `SHAPE_SETTINGS`, for the built-in policies.
+        shape: Values of `SHAPE_SETTINGS` and "features_extractor", for the built-in policies.
 
     Raises:
         ValueError, TypeError: As `check_policy` and the built-in policies do.
@@ -291,6 +293,11 @@ def make_policy(
         raise TypeError(
             "policy: expected a torch module, a function of observation and action space that "
             f"makes one, or None, got {policy!r}; see rlox.policies.ActorCritic"
+        )
+    if shape.get("features_extractor") is not None:
+        raise TypeError(
+            "features_extractor: expected none beside a policy of your own, got "
+            f"{shape['features_extractor']!r}; leave one of them out"
         )
     made = policy if isinstance(policy, nn.Module) else policy(observation_space, action_space)
     check_policy(made, observation_space, action_space)

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 Flags = npt.NDArray[np.bool_]
 
@@ -25,6 +26,28 @@ def as_autoreset_mode(given: object) -> AutoresetMode:
         f"autoreset_mode: expected {', '.join(repr(mode.value) for mode in AutoresetMode)} or a "
         f"member of AutoresetMode, got {given!r}; pass one of them"
     )
+
+
+def autoreset_mode_of(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+    """What an environment's metadata say; without any, what Gymnasium takes it to be.
+
+    Raises:
+        ValueError: They say something else.
+    """
+    mode = env.metadata.get("autoreset_mode")
+    if mode is None:
+        gym.logger.warn(
+            f"{env} has no metadata['autoreset_mode']: rlox takes it to be NEXT_STEP, as Gymnasium "
+            "does. Set it to the member of gymnasium.vector.AutoresetMode that is true."
+        )
+        return AutoresetMode.NEXT_STEP
+    try:
+        return AutoresetMode(mode)
+    except ValueError as error:
+        raise ValueError(
+            "env: expected a member of gymnasium.vector.AutoresetMode in "
+            f"metadata['autoreset_mode'], got {mode!r}; set it to what the environment does"
+        ) from error
 
 
 def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[str, Any] | None]:

@@ -18,6 +18,7 @@ from rlox.settings import number, whole
 
 Floats = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
+Array = npt.NDArray[Any]
 
 
 class RolloutEnv(Protocol):
@@ -93,7 +94,7 @@ class RolloutBatch:
 
     | field | shape | dtype | meaning |
     |---|---|---|---|
-    | obs | (T, N, ...) | float32 | the observations acted on |
+    | obs | (T, N, ...) | see below | the observations acted on |
     | actions | (T, N, ...) | int64, float32 | as the policy gave them; Discrete ones count from 0 |
     | log_probs | (T, N) | float32 | log-probabilities of the actions |
     | values | (T, N) | float32 | the policy's values of `obs` |
@@ -101,9 +102,12 @@ class RolloutBatch:
     | terminated, truncated | (T, N) | bool | the task ended; the episode was cut |
     | valid | (T, N) | bool | True for transitions; False where NEXT_STEP environments only reset |
     | advantages, returns | (T, N) | float32 | GAE, and advantages + values |
+
+    Observations of a Box are float32, or uint8 if the space's are; integers count from 0; those of
+    Dict and Tuple spaces are dicts and tuples of arrays; see `rlox.layouts.Layout`.
     """
 
-    obs: Floats
+    obs: Any
     actions: npt.NDArray[Any]
     log_probs: Floats
     values: Floats
@@ -118,19 +122,30 @@ class RolloutBatch:
 Said = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
 
 
-def make_buffer(env: RolloutEnv, n_steps: int, *, normalize_obs: bool = False) -> RolloutBuffer:
+def make_buffer(
+    env: RolloutEnv, n_steps: int, *, normalize_obs: bool = False, mask_width: int | None = None
+) -> RolloutBuffer:
     """A buffer for `n_steps` steps of these environments, with observations as `Layout` says.
 
-    With `normalize_obs`, they are float32.
+    With `normalize_obs`, they are float32. With a `mask_width`, there is a field "action_masks",
+    bool (n_steps, num_envs, mask_width).
 
     Raises:
-        ValueError: `n_steps` is below 1.
+        ValueError: `n_steps` is below 1; observations of several arrays to be normalised.
         MemoryError: It does not fit into memory.
     """
     layout, acts = Layout(env.single_observation_space), env.single_action_space
     shapes = (n_steps, env.num_envs, layout.shape, acts.shape or ())
-    dtype: Any = "float32" if normalize_obs else layout.dtype.name
-    return RolloutBuffer(*shapes, action_dtype=spaces.action_dtype(acts), obs_dtype=dtype)
+    if normalize_obs and layout.packed:
+        raise ValueError(
+            f"normalize_obs: expected observations of one Box, got {layout.space}; set "
+            "normalize_obs=False, or normalise in a wrapper"
+        )
+    dtypes: Any = {"action_dtype": spaces.action_dtype(acts), "obs_dtype": layout.dtype.name}
+    if normalize_obs:
+        dtypes["obs_dtype"] = "float32"
+    extra = None if mask_width is None else {"action_masks": ((mask_width,), "bool")}
+    return RolloutBuffer(*shapes, extra=extra, **dtypes)
 
 
 def collect_rollout(
@@ -175,7 +190,7 @@ def collect_rollout(
     gamma = number("gamma", gamma, 0, 1, fix="correct it")
     gae_lambda = number("gae_lambda", gae_lambda, 0, 1, fix="correct it")
     space = env.single_action_space
-    buffer = make_buffer(env, n_steps)
+    layout, buffer = Layout(env.single_observation_space), make_buffer(env, n_steps)
     if policy is None:
         chosen = spaces.random_actions(space, env.action_stream, (n_steps, env.num_envs))
         env.begin_rollout(buffer)
@@ -184,36 +199,37 @@ def collect_rollout(
         for t, actions in enumerate(chosen):
             env.step_rollout(buffer, t, actions, log_probs, zeros)
         buffer.finish(zeros, gamma, gae_lambda, np.zeros(len(buffer.final_index), np.float32))
-        return _batch(buffer)
-    act, worth = _policy(policy)
+        return _batch(buffer, layout)
+    act, worth = _policy(policy, layout)
     env.begin_rollout(buffer)
     obs = buffer.obs
     for t in range(n_steps):
         env.step_rollout(buffer, t, *act(obs[t]))
     final_values = worth(buffer.final_obs) if len(buffer.final_index) else None
     buffer.finish(worth(buffer.last_obs), gamma, gae_lambda, final_values)
-    return _batch(buffer)
+    return _batch(buffer, layout)
 
 
-def _batch(buffer: RolloutBuffer) -> RolloutBatch:
-    names = RolloutBatch.__dataclass_fields__
-    return RolloutBatch(**{name: getattr(buffer, name) for name in names})
+def _batch(buffer: RolloutBuffer, layout: Layout) -> RolloutBatch:
+    names = [name for name in RolloutBatch.__dataclass_fields__ if name != "obs"]
+    arrays = {name: getattr(buffer, name) for name in names}
+    return RolloutBatch(obs=layout.unpack(buffer.obs), **arrays)
 
 
 def _policy(
-    policy: Any,
-) -> tuple[Callable[[Floats], Said], Callable[[Floats], npt.ArrayLike]]:
-    """What to do with observations, and what they are worth, for each kind of policy."""
+    policy: Any, layout: Layout
+) -> tuple[Callable[[Array], Said], Callable[[Array], npt.ArrayLike]]:
+    """What to do with rows of observations, and what they are worth, for each kind of policy."""
     if hasattr(policy, "get_action_and_logprob"):
-        return _torch_policy(policy)
+        return _torch_policy(policy, layout)
     if not callable(policy):
         raise TypeError(
             "policy: expected None, a function of observations or a torch module with "
             f"get_action_and_logprob and get_value, got {type(policy).__name__}; pass one of them"
         )
 
-    def act(obs: Floats) -> Said:
-        said = policy(obs)
+    def act(rows: Array) -> Said:
+        said = policy(layout.unpack(rows))
         if isinstance(said, tuple):
             if len(said) != 3:
                 raise ValueError(
@@ -222,33 +238,32 @@ def _policy(
                 )
             actions, log_probs, values = said
             return actions, log_probs, values
-        zeros = np.zeros(len(obs), np.float32)
+        zeros = np.zeros(len(rows), np.float32)
         return said, zeros, zeros
 
-    return act, lambda obs: act(obs)[2]
+    return act, lambda rows: act(rows)[2]
 
 
 def _torch_policy(
-    module: Any,
-) -> tuple[Callable[[Floats], Said], Callable[[Floats], npt.ArrayLike]]:
+    module: Any, layout: Layout
+) -> tuple[Callable[[Array], Said], Callable[[Array], npt.ArrayLike]]:
     import torch
+
+    from rlox.policies import acting, torch_dtype
 
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
 
-    def act(obs: Floats) -> Said:
-        with torch.no_grad():
-            rows = torch.as_tensor(obs, device=device)
-            if hasattr(module, "act"):
-                said = module.act(rows)
-            else:
-                said = (*module.get_action_and_logprob(rows)[:2], module.get_value(rows))
-            actions, log_probs, values = (np.asarray(x.cpu()) for x in said)
-            return actions, log_probs, values.reshape(len(obs))
+    def seen(rows: Array) -> Any:
+        return layout.unpack(torch.as_tensor(rows, device=device), torch_dtype)
 
-    def value(obs: Floats) -> npt.ArrayLike:
+    def act(rows: Array) -> Said:
         with torch.no_grad():
-            values = module.get_value(torch.as_tensor(obs, device=device))
-            return np.asarray(values.reshape(len(obs)).cpu())
+            actions, log_probs, values = (np.asarray(x.cpu()) for x in acting(module)(seen(rows)))
+            return actions, log_probs, values.reshape(len(rows))
+
+    def value(rows: Array) -> npt.ArrayLike:
+        with torch.no_grad():
+            return np.asarray(module.get_value(seen(rows)).reshape(len(rows)).cpu())
 
     return act, value
 

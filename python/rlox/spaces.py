@@ -41,7 +41,7 @@ def describe(space: gym.Space[Any]) -> str:
     from place to place are listed, or told by their SHA-256 where they are many.
 
     Raises:
-        TypeError: The space is none of Discrete, MultiDiscrete, MultiBinary and Box.
+        TypeError: The space is none of Discrete, MultiDiscrete, MultiBinary, Box, Dict and Tuple.
 
     >>> describe(spaces.Discrete(3, start=5))
     'Discrete(n=3, start=5, dtype=int64)'
@@ -58,10 +58,15 @@ def describe(space: gym.Space[Any]) -> str:
             told = {"shape": space.shape}
         case spaces.Box():
             told = {"low": _told(space.low), "high": _told(space.high), "shape": space.shape}
+        case spaces.Dict():
+            parts = (f"{key!r}: {describe(part)}" for key, part in space.spaces.items())
+            return f"Dict({', '.join(parts)})"
+        case spaces.Tuple():
+            return f"Tuple({', '.join(map(describe, space.spaces))})"
         case _:
             raise TypeError(
-                "space: expected Discrete, MultiDiscrete, MultiBinary or Box, got "
-                f"{type(space).__name__}; flatten it in a wrapper"
+                "space: expected Discrete, MultiDiscrete, MultiBinary, Box, Dict or Tuple, got "
+                f"{type(space).__name__}; change it in a wrapper"
             )
     words = ", ".join(f"{name}={value}" for name, value in {**told, "dtype": space.dtype}.items())
     return f"{type(space).__name__}({words})"

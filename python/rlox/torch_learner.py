@@ -11,10 +11,12 @@ from torch import Tensor
 
 from rlox import learner, policies, settings, spaces, torch_state
 from rlox.batches import Batch
+from rlox.features import FeaturesExtractor
 from rlox.layouts import Layout
+from rlox.masks import as_masks, mask_width
 from rlox.observations import as_batch
 from rlox.optimizer import VectorOptimizer
-from rlox.rollout import RolloutEnv
+from rlox.rollout import RolloutEnv, make_buffer
 
 
 class TorchLearner:
@@ -26,6 +28,7 @@ class TorchLearner:
         seed: Decides everything random: initial weights, environments, actions, minibatches.
         policy: A torch module that does what `rlox.policies.ActorCritic` says, or a function from
             the observation and action space to one (called under our seed); None: the built-in MLP.
+        features_extractor: For the built-in policy, see `rlox.policies.MlpPolicy`.
 
     Raises:
         ValueError, TypeError: Spaces, policy and config that do not fit together.
@@ -36,7 +39,12 @@ class TorchLearner:
     optimizer: VectorOptimizer
 
     def __init__(
-        self, env: RolloutEnv, config: Any, seed: int, policy: policies.PolicyLike = None
+        self,
+        env: RolloutEnv,
+        config: Any,
+        seed: int,
+        policy: policies.PolicyLike = None,
+        features_extractor: FeaturesExtractor | None = None,
     ) -> None:
         self.env, self.config = env, config
         if env.num_envs != config.num_envs:
@@ -51,10 +59,12 @@ class TorchLearner:
         self.device = torch_state.find_device(config.device)
         self.generator = torch.Generator(self.device)
         self.spaces = env.single_observation_space, env.single_action_space
-        shape = {name: getattr(config, name) for name in policies.SHAPE_SETTINGS}
+        shape: dict[str, Any] = {name: getattr(config, name) for name in policies.SHAPE_SETTINGS}
+        shape["features_extractor"] = features_extractor
         with torch_state.initialising(init, self.device):
             made: Any = policies.make_policy(policy, *self.spaces, shape)  # an ActorCritic
-        self.policy, self.built_in = torch_state.place(made, self.generator), policy is None
+        self.policy = torch_state.place(made, self.generator)
+        self.built_in = policy is None and features_extractor is None
         self.evaluate = policies.evaluating_actions(self.policy)
         self.layout = Layout(self.spaces[0])
         self.threads = torch_state.best_threads(self.policy, self.device)
@@ -79,6 +89,28 @@ class TorchLearner:
         self.env.drain_episodes()  # those are not ours
         return int(self.streams["resets"].integers(2**31))
 
+    def make_storage(self, n_steps: int) -> None:
+        """The buffer for rollouts, and views of it: steps' observations and masks, and all rows."""
+        config = self.config
+        width = mask_width(self.spaces[1]) if config.action_masks else None
+        if width is not None and not hasattr(self.env, "action_masks"):
+            raise ValueError(
+                "action_masks: expected environments that say which actions are allowed, got "
+                f"{self.env}; set action_masks=False"
+            )
+        made = make_buffer(self.env, n_steps, normalize_obs=config.normalize_obs, mask_width=width)
+        self.buffer, self.obs = made, torch.from_numpy(made.obs)
+        self.masks = None if width is None else torch.from_numpy(made.field("action_masks"))
+        self.rows = Batch.views_of(made, self.masks)
+
+    def allowed(self, t: int) -> tuple[Tensor, ...]:
+        """The masks of step `t`, noted in the buffer; nothing for environments without."""
+        if self.masks is None:
+            return ()
+        env: Any = self.env  # with masks, see `make_storage`
+        self.masks[t] = torch.from_numpy(env.action_masks())
+        return (self.masks[t].to(self.device),)
+
     def observed(self, rows: Tensor) -> Any:
         """Rows of a rollout as the policy takes them, where it lives."""
         return self.layout.unpack(rows.to(self.device), policies.torch_dtype)
@@ -93,19 +125,27 @@ class TorchLearner:
         return values.numpy(force=True)
 
     def predict(
-        self, obs: npt.ArrayLike, deterministic: bool = True, stream: learner.Stream | None = None
+        self,
+        obs: Any,
+        deterministic: bool = True,
+        stream: learner.Stream | None = None,
+        action_masks: npt.ArrayLike | None = None,
     ) -> npt.NDArray[Any]:
         """Actions for raw observations, greedy ones or samples; see `Learner`."""
         rows, single = as_batch(obs, self.layout, self.normalizer)
         observed = self.observed(torch.from_numpy(rows))
+        mask = None
+        if action_masks is not None:
+            flags = as_masks(action_masks, self.spaces[1], len(rows))
+            mask = torch.from_numpy(flags).to(self.device)
         with torch.no_grad(), torch_state.evaluating(self.policy, self.threads):
             if deterministic:
-                said = policies.greedy(self.policy, observed)
+                said = policies.greedy(self.policy, observed, mask)
             else:
                 seed = int((stream or self.streams["predictions"]).integers(2**63))
                 self.generator.manual_seed(seed)
                 with torch_state.own_generator(seed, self.device):
-                    said = self.policy.get_action_and_logprob(observed)[0]
+                    said = policies.sampled(self.policy, observed, mask)
         sent = spaces.sent_actions(self.spaces[1], said.numpy(force=True), len(rows))
         return sent[0] if single else sent
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy.typing as npt
@@ -15,13 +15,15 @@ from gymnasium.vector import VectorEnv
 from rlox._rlox import ClosedError, CorruptFileError
 from rlox.callbacks import Callback, ProgressBar, as_callbacks
 from rlox.checkpoint import read_checkpoint, write_checkpoint
-from rlox.evaluation import EvaluationResult, SeededPredictor, evaluate, evaluation_seed
+from rlox.evaluation import SeededPredictor, evaluate, evaluation_seed
+from rlox.features import FeaturesExtractor
 from rlox.interrupt import stop_on_interrupt
 from rlox.learner import MEMBERS, Learner, LearnerState
 from rlox.logger import RunFolder, expect_root
 from rlox.manifest import describe, expect_code, expect_saved, expect_trainer
 from rlox.policies import SHAPE_SETTINGS, PolicyLike
 from rlox.presets import preset
+from rlox.results import EvaluationResult, TrainResult
 from rlox.settings import chosen_seed, json_keywords, refuse_unknown, resolve, whole
 from rlox.vector import make_vec
 
@@ -29,19 +31,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 EnvLike = str | VectorEnv[Any, Any, Any] | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]
-
-
-class TrainResult(TypedDict):
-    """What `train` returns."""
-
-    mean_reward: float  # mean return of the last 100 finished episodes; NaN before the first
-    mean_length: float  # their mean number of steps
-    episodes: int  # finished so far
-    timesteps: int  # learned from so far, all environments and all calls of `train` together
-    sps: float  # steps per second of this call, updates included
-    seconds: float  # how long this call took
-    interrupted: bool  # Ctrl-C or `stop` ended it before all steps were made; `train()` goes on
-    run_dir: str | None  # the run folder, where there is one
 
 
 class Trainer:
@@ -60,13 +49,14 @@ class Trainer:
         seed: int | None = None,
         *,
         policy: PolicyLike = None,
+        features_extractor: FeaturesExtractor | None = None,
         env_kwargs: dict[str, Any] | None = None,
         runs_dir: str | os.PathLike[str] | None = "runs",
         **settings: Any,
     ) -> None:
         defaults = {field.name: field.default for field in fields(self.config_type)}
-        own = ("env", "seed", "policy", "env_kwargs", "runs_dir")
-        refuse_unknown(settings, (*defaults, *own), type(self).__name__)
+        arguments = ("env", "seed", "policy", "features_extractor", "env_kwargs", "runs_dir")
+        refuse_unknown(settings, (*defaults, *arguments), type(self).__name__)
         self.env_id: str | None = None
         self.env_name: str = getattr(env, "__name__", type(env).__name__)
         if isinstance(env, str):
@@ -82,12 +72,14 @@ class Trainer:
         self.seed = chosen_seed(seed)
         keywords = {} if env_kwargs is None else env_kwargs
         self.env_kwargs = json_keywords("env_kwargs", keywords, ("env", "num_envs", "seed"))
-        self.own_policy = policy is not None
+        self.own_policy, self.own_features = policy is not None, features_extractor is not None
         self._env, self._env_kwargs = env, dict(keywords)
         self._runs_dir, self._closed = expect_root(runs_dir), False
         self.env = make_vec(env, config.num_envs, **self._env_kwargs)
         try:
-            self.learner = self.learner_type(self.env, config, self.seed, policy)
+            self.learner = self.learner_type(
+                self.env, config, self.seed, policy, features_extractor
+            )
         except BaseException:
             self.close()
             raise
@@ -253,13 +245,16 @@ class Trainer:
             policy, chosen, n_episodes, seed=seed, deterministic=deterministic, env_kwargs=kwargs
         )
 
-    def predict(self, obs: npt.ArrayLike, deterministic: bool = True) -> npt.NDArray[Any]:
+    def predict(
+        self, obs: Any, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
+    ) -> npt.NDArray[Any]:
         """Actions as the environment takes them, for one observation or a batch.
 
         Args:
             obs: (*obs_shape) or (n, *obs_shape), raw: where training normalises observations, so
-                does this, with the statistics as they are.
+                does this, with the statistics as they are. Dicts or tuples for such spaces.
             deterministic: Greedy actions rather than samples.
+            action_masks: (n, k) flags of the actions that are allowed; None: all.
 
         Returns:
             (*action_shape) or (n, *action_shape), in the action space.
@@ -269,7 +264,7 @@ class Trainer:
             TypeError: No array of real numbers; a policy of your own without `mode` cannot be
                 greedy.
         """
-        return self.learner.predict(obs, deterministic)
+        return self.learner.predict(obs, deterministic, action_masks=action_masks)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a checkpoint, see `rlox.checkpoint`, from which `load` makes an equal trainer.
@@ -294,6 +289,7 @@ class Trainer:
         *,
         env: EnvLike | None = None,
         policy: PolicyLike = None,
+        features_extractor: FeaturesExtractor | None = None,
         device: str | None = None,
         runs_dir: str | os.PathLike[str] | None = "runs",
     ) -> "Self":
@@ -305,7 +301,7 @@ class Trainer:
         Args:
             path: What `save` wrote, or the run folder.
             env: Takes the place of the saved id and `env_kwargs`; needed where there was no id.
-            policy: Needed where the trainer was made with one.
+            policy: Needed where the trainer was made with one, as are `features_extractor`s.
             device: Where the networks shall live; None: where they were.
             runs_dir: As for the constructor.
 
@@ -319,6 +315,7 @@ class Trainer:
         expect_trainer(Path(path), saved, cls.algorithm, cls.config_type)
         expect_code("env", env, saved["env"] is None)
         expect_code("policy", policy, saved["own_policy"])
+        expect_code("features_extractor", features_extractor, saved["own_features"])
         settings = saved["settings"] | ({} if device is None else {"device": device})
         if policy is not None:
             settings = {n: x for n, x in settings.items() if n not in SHAPE_SETTINGS}
@@ -326,6 +323,7 @@ class Trainer:
             saved["env"] if env is None else env,
             saved["seed"],
             policy=policy,
+            features_extractor=features_extractor,
             env_kwargs=saved["env_kwargs"] if env is None else None,
             runs_dir=runs_dir,
             **settings,

@@ -1,7 +1,8 @@
 """Trainers: one line from an environment's id to a trained policy. One class for each algorithm."""
 
 from rlox.algorithms import A2C, PPO, A2CConfig, PPOConfig
-from rlox.trainer import Trainer, TrainResult
+from rlox.results import TrainResult
+from rlox.trainer import Trainer
 
 __all__ = ["A2CTrainer", "PPOTrainer", "TrainResult", "Trainer"]
 

@@ -48,7 +48,9 @@ def reference_loss(weights, batch, kind, config):
             x = torch.tanh(x @ weights[f"{name}.{i}.weight"].T + weights[f"{name}.{i}.bias"])
         return x
 
-    obs, actions, advantage, target = (x if x.dtype == torch.int64 else x.double() for x in batch)
+    obs, actions, *_, advantage, target = (
+        x if x.dtype == torch.int64 else x.double() for x in batch[:6]
+    )
     latent = net("actor", obs, (0, 2))
     out = latent @ weights["actor.4.weight"].T + weights["actor.4.bias"]
     value = net("critic", obs, (0, 2)) @ weights["critic.4.weight"].T + weights["critic.4.bias"]

@@ -16,9 +16,10 @@ from torch import Tensor
 from rlox import finite, learner, networks, policies, settings, torch_state
 from rlox.adam import Adam
 from rlox.batches import Batch
+from rlox.features import FeaturesExtractor
 from rlox.optimizer import VectorOptimizer, clip_norm_
 from rlox.rmsprop import RMSprop
-from rlox.rollout import RolloutEnv, make_buffer
+from rlox.rollout import RolloutEnv
 from rlox.torch_learner import TorchLearner
 
 
@@ -38,6 +39,7 @@ class A2CConfig:
     ent_coef: float = 0.0  # weight of the entropy bonus
     vf_coef: float = 0.5  # weight of the value loss
     max_grad_norm: float = 0.5  # the gradient of all parameters together is cut to this norm
+    action_masks: bool = False  # learn and act by what the environments say is allowed
     normalize_obs: bool = False  # by running mean and variance, clipped to [-10, 10]
     normalize_reward: bool = False  # by the discounted return's standard deviation, clipped alike
     use_sde: bool = False  # state-dependent exploration (gSDE), for Box actions
@@ -104,6 +106,7 @@ class A2C(TorchLearner):
         seed: Decides everything random: initial weights, environments, actions.
         policy: A torch module that does what `rlox.policies.ActorCritic` says, or a function from
             the observation and action space to one (called under our seed); None: the built-in MLP.
+        features_extractor: For the built-in policy, see `rlox.policies.MlpPolicy`.
 
     Raises:
         ValueError, TypeError: Spaces, policy and config that do not fit together.
@@ -118,12 +121,16 @@ class A2C(TorchLearner):
     algorithm = "a2c"
 
     def __init__(
-        self, env: RolloutEnv, config: A2CConfig, seed: int, policy: policies.PolicyLike = None
+        self,
+        env: RolloutEnv,
+        config: A2CConfig,
+        seed: int,
+        policy: policies.PolicyLike = None,
+        features_extractor: FeaturesExtractor | None = None,
     ) -> None:
-        super().__init__(env, config, seed, policy)
+        super().__init__(env, config, seed, policy, features_extractor)
         self.optimizer = config.make_optimizer(self.policy)
-        self.buffer = make_buffer(env, config.n_steps, normalize_obs=config.normalize_obs)
-        self.obs, self.rows = torch.from_numpy(self.buffer.obs), Batch.views_of(self.buffer)
+        self.make_storage(config.n_steps)
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
@@ -156,9 +163,9 @@ class A2C(TorchLearner):
         for t in range(config.n_steps):
             if resets_noise and (t == 0 or (freq > 0 and t % freq == 0)):
                 policy.reset_noise(config.num_envs)
-            said = list[npt.NDArray[Any]]()
+            said, seen = list[npt.NDArray[Any]](), self.observed(self.obs[t])
             try:
-                said += (x.numpy(force=True) for x in act(self.observed(self.obs[t])))
+                said += (x.numpy(force=True) for x in act(seen, *self.allowed(t)))
                 actions, log_probs, values = said
                 env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
             except ValueError:

@@ -1,0 +1,91 @@
+"""Action masks: which actions environments allow where they stand."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+
+Flags = npt.NDArray[np.bool_]
+
+
+def mask_width(space: gym.Space[Any]) -> int:
+    """How many flags a mask has: one for each action, of all components of MultiDiscrete.
+
+    Raises:
+        ValueError: The space is neither Discrete nor MultiDiscrete.
+
+    >>> mask_width(spaces.Discrete(4)), mask_width(spaces.MultiDiscrete([2, 3]))
+    (4, 5)
+    """
+    match space:
+        case spaces.Discrete():
+            return int(space.n)
+        case spaces.MultiDiscrete():
+            return int(space.nvec.sum())
+    raise ValueError(
+        f"action_masks: expected a Discrete or MultiDiscrete action space, got {space}; set "
+        "action_masks=False"
+    )
+
+
+def read_masks(env: VectorEnv[Any, Any, Any], infos: dict[str, Any], ended: Flags) -> Flags:
+    """What the environments allow, (num_envs, n) bool, after a reset or step.
+
+    From `infos["action_mask"]`, as Gymnasium's Taxi has it, else from a method `action_masks` of
+    each environment. Environments in `ended` are about to be reset and allow everything.
+
+    Args:
+        env: The environments.
+        infos: What `reset` or `step` gave.
+        ended: (num_envs,): whose episode is over.
+
+    Raises:
+        ValueError: They say nothing, or something of another shape, or allow no action.
+    """
+    space, n = env.single_action_space, env.num_envs
+    width = mask_width(space)
+    given: Any = infos.get("action_mask")
+    said = infos.get("_action_mask", np.ones(n, np.bool_))
+    if given is None:
+        try:
+            given = np.stack([np.asarray(mask).ravel() for mask in env.call("action_masks")])  # type: ignore[attr-defined]  # of those that have single environments
+        except (AttributeError, NotImplementedError, TypeError) as error:
+            raise ValueError(
+                "action_masks: expected environments that give infos['action_mask'] or have a "
+                f"method action_masks(), got {env} without; add one, or set action_masks=False"
+            ) from error
+    masks: Flags = np.array(given, np.bool_)
+    if masks.shape != (n, width):
+        raise ValueError(
+            f"action_mask: expected shape {(n, width)}, a flag for each action, got {masks.shape}; "
+            "mend the environment"
+        )
+    masks[ended | ~np.asarray(said)] = True
+    counts = [width] if isinstance(space, spaces.Discrete) else np.asarray(space.nvec).ravel()  # type: ignore[attr-defined]  # mask_width knows
+    for part in np.split(masks, np.cumsum(counts)[:-1], axis=1):
+        nothing = ~part.any(axis=1)
+        if nothing.any():
+            raise ValueError(
+                f"action_mask: expected an action that is allowed, got none for environment "
+                f"{int(nothing.argmax())}; end the episode where nothing is left to do"
+            )
+    return masks
+
+
+def as_masks(given: npt.ArrayLike, space: gym.Space[Any], n: int) -> Flags:
+    """Masks for `n` observations, (n, width), from what a user passes.
+
+    Raises:
+        ValueError: Another shape, or nothing is allowed.
+    """
+    masks: Flags = np.array(given, np.bool_)
+    masks = masks[None] if masks.ndim == 1 else masks
+    if masks.shape != (n, mask_width(space)) or not masks.any(axis=1).all():
+        raise ValueError(
+            f"action_masks: expected shape {(n, mask_width(space))}, with an action that is "
+            f"allowed in each row, got shape {masks.shape}; pass a flag for each action"
+        )
+    return masks

@@ -1,0 +1,177 @@
+"""Action masks: only what is allowed is done, and learned from."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+from rlox import VecEnv, make_vec
+from rlox.policies import MlpPolicy
+from rlox.trainers import A2CTrainer, PPOTrainer
+
+NAMES = ["PPO", "A2C"]
+TRAINERS = {"PPO": PPOTrainer, "A2C": A2CTrainer}
+SMALL = {"num_envs": 4, "n_steps": 16, "runs_dir": None, "action_masks": True}
+
+
+class Locked(gym.Env):
+    """Six doors, of which two are unlocked at a time; a locked one ends the world."""
+
+    observation_space = spaces.Box(0, 1, (6,))
+    action_space = spaces.Discrete(6, start=10)
+    told = "infos"
+
+    def _state(self):
+        self.open = np.zeros(6, bool)
+        self.open[self.np_random.permutation(6)[:2]] = True
+        infos = {"action_mask": self.open.astype(np.int8)} if self.told == "infos" else {}
+        return self.np_random.random(6).astype(np.float32), infos
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return self._state()
+
+    def step(self, action):
+        assert self.open[action - 10], f"door {action} is locked"
+        self.at += 1
+        obs, infos = self._state()
+        return obs, 1.0, False, self.at == 5, infos
+
+
+class Method(Locked):
+    """Says it as sb3-contrib's environments do."""
+
+    told = "method"
+
+    def action_masks(self):
+        return self.open
+
+
+@pytest.mark.parametrize("env", [Locked, Method])
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("name", NAMES)
+def test_only_unlocked_doors_are_ever_opened(name, mode, env):
+    trainer = TRAINERS[name](env, 0, env_kwargs={"autoreset_mode": mode.value}, **SMALL)
+    trainer.train(400)
+    buffer = trainer.learner.buffer
+    masks = buffer.field("action_masks")
+    chosen = np.take_along_axis(masks, buffer.actions[..., None], 2)[..., 0]
+    assert chosen.all()
+    assert set(masks[buffer.valid].sum(1)) == {2}
+    assert np.isfinite(buffer.log_probs).all()
+    # Two of six equally likely at first: so says the log-probability, too.
+    assert (np.exp(buffer.log_probs[buffer.valid]) > 0.3).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_masks_a_locked_door_is_opened(name):
+    trainer = TRAINERS[name](Locked, 0, **{**SMALL, "action_masks": False})
+    with pytest.raises(AssertionError, match="is locked"):
+        trainer.train(400)
+
+
+class Pick(gym.Env):
+    """Pays the allowed action of the smallest number; what is allowed is not in the observation."""
+
+    observation_space = spaces.Box(0, 1, (1,))
+    action_space = spaces.MultiDiscrete([3, 3])
+
+    def _state(self):
+        self.mask = np.concatenate([self._two(), self._two()])
+        return np.zeros(1, np.float32), {"action_mask": self.mask}
+
+    def _two(self):
+        return np.arange(3) != self.np_random.integers(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return self._state()
+
+    def step(self, action):
+        allowed = self.mask.reshape(2, 3)
+        assert allowed[[0, 1], action].all()
+        reward = float(np.mean(action == allowed.argmax(1)))
+        self.at += 1
+        return *self._state()[:1], reward, False, self.at == 10, {"action_mask": self.mask}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_allowed_is_learned_and_kept_to_in_evaluation(name):
+    settings = {"gamma": 0.0, "learning_rate": 3e-3, "num_envs": 8, "runs_dir": None}
+    settings |= {"n_steps": 64} if name == "PPO" else {}
+    trainer = TRAINERS[name](Pick, 0, action_masks=True, **settings)
+    trainer.train(12_000 if name == "PPO" else 30_000)
+    assert trainer.evaluate(20)["mean_reward"] >= 9.5
+    assert trainer.evaluate(20, deterministic=False)["mean_reward"] > 7.0
+
+
+def test_taxi_of_gymnasium_says_its_masks():
+    trainer = PPOTrainer("Taxi-v3" if "Taxi-v3" in gym.registry else "Taxi-v4", 0, **SMALL)
+    trainer.train(128)
+    masks = trainer.learner.buffer.field("action_masks")
+    assert masks.shape == (16, 4, 6)
+    assert not masks.all()
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_predictions_keep_to_masks(deterministic):
+    trainer = PPOTrainer(Locked, 0, **SMALL)
+    masks = np.eye(6, dtype=bool)
+    obs = np.zeros((6, 6), np.float32)
+    actions = trainer.predict(obs, deterministic, action_masks=masks)
+    assert actions.tolist() == [10, 11, 12, 13, 14, 15]
+    assert trainer.predict(obs[0], deterministic, action_masks=masks[3]) == 13
+    for wrong in (masks[:, :5], np.zeros((6, 6), bool), masks[:2]):
+        with pytest.raises(ValueError, match="action_masks: expected shape"):
+            trainer.predict(obs, action_masks=wrong)
+
+
+def test_masked_distributions_leave_nothing_to_what_is_forbidden():
+    policy = MlpPolicy(spaces.Box(-1, 1, (2,)), spaces.Discrete(4))
+    obs, mask = torch.zeros(1, 2), torch.tensor([[True, False, True, False]])
+    log_prob, entropy, _ = policy.evaluate_actions(obs, torch.tensor([0]), mask)
+    free = policy.actor(policy.features(obs))[0, [0, 2]].log_softmax(0)
+    assert torch.allclose(log_prob[0], free[0])
+    assert torch.allclose(entropy[0], -(free.exp() * free).sum())
+    loss = entropy.sum() + log_prob.sum()
+    loss.backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in policy.parameters())
+
+
+def test_environments_that_say_nothing_or_nonsense_are_refused():
+    with pytest.raises(ValueError, match="action_masks: expected environments that say"):
+        PPOTrainer("CartPole-v1", 0, action_masks=True, runs_dir=None)
+    with pytest.raises(ValueError, match="action_masks: expected a Discrete or MultiDiscrete"):
+        PPOTrainer("Pendulum-v1", 0, action_masks=True, runs_dir=None)
+    silent = PPOTrainer(lambda: gym.make("CartPole-v1"), 0, **SMALL)
+    with pytest.raises(ValueError, match=r"action_masks: expected environments that give infos"):
+        silent.train(64)
+    assert not hasattr(VecEnv(1), "action_masks")
+
+    class Closed(Locked):
+        def _state(self):
+            return super()._state()[0], {"action_mask": np.zeros(6, np.int8)}
+
+    with pytest.raises(ValueError, match="allowed, got none for environment 0"):
+        PPOTrainer(Closed, 0, **SMALL).train(64)
+
+    class Short(Locked):
+        def _state(self):
+            return super()._state()[0], {"action_mask": np.ones(5, np.int8)}
+
+    with pytest.raises(ValueError, match=r"action_mask: expected shape \(4, 6\)"):
+        PPOTrainer(Short, 0, **SMALL).train(64)
+
+
+def test_masks_of_environments_that_a_reset_left_alone_stay():
+    env = make_vec(Locked, 3, seed=0, autoreset_mode=AutoresetMode.DISABLED)
+    env.reset(seed=0)
+    before = env.action_masks()
+    env.reset(options={"reset_mask": np.array([False, True, False])})
+    after = env.action_masks()
+    assert np.array_equal(before[[0, 2]], after[[0, 2]])
+    assert after[1].sum() == 2

@@ -1,0 +1,207 @@
+"""Every kind of observation is learned from by every algorithm."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+from rlox import collect_rollout, make_vec
+from rlox.trainers import A2CTrainer, PPOTrainer
+
+CAMERA = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+
+
+class Tell(gym.Env):
+    """The observation tells which of three actions pays; each part has an action of its own."""
+
+    def __init__(self, space):
+        parts = getattr(space, "spaces", [space])
+        self.observation_space = space
+        self.action_space = spaces.MultiDiscrete([3] * len(parts))
+
+    def _part(self, space, answer):
+        match space:
+            case spaces.Discrete():
+                return answer + space.start
+            case spaces.MultiDiscrete():
+                return np.full(space.shape, answer, np.int64)
+            case spaces.MultiBinary():
+                return (np.arange(space.n) == answer).astype(np.int8)
+        low, high = float(space.low.flat[0]), float(space.high.flat[0])
+        shade = np.full(space.shape, low, space.dtype)
+        along = np.moveaxis(shade, int(np.argmax(space.shape)), 0)
+        third = len(along) // 3
+        along[answer * third : (answer + 1) * third] = high
+        return shade
+
+    def _obs(self):
+        self.told = self.np_random.integers(3, size=len(self.action_space.nvec))
+        match self.observation_space:
+            case spaces.Dict():
+                parts = zip(self.observation_space.spaces.items(), self.told, strict=True)
+                return {key: self._part(part, told) for (key, part), told in parts}
+            case spaces.Tuple():
+                parts = zip(self.observation_space.spaces, self.told, strict=True)
+                return tuple(self._part(part, told) for part, told in parts)
+        return self._part(self.observation_space, self.told[0])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        reward = float(np.mean(action == self.told))
+        self.steps += 1
+        return self._obs(), reward, False, self.steps == 10, {}
+
+
+SPACES = {
+    "Box of two dimensions": spaces.Box(-1, 1, (3, 2)),
+    "bytes": spaces.Box(0, 1, (3,), np.uint8),
+    "picture": CAMERA,
+    "picture, channels first": spaces.Box(0, 255, (1, 36, 36), np.uint8),
+    "Discrete": spaces.Discrete(3, start=-4),
+    "MultiDiscrete": spaces.MultiDiscrete([3, 4]),
+    "MultiBinary": spaces.MultiBinary(3),
+    "Dict": spaces.Dict(a=spaces.Box(-1, 1, (3,)), b=spaces.Discrete(3)),
+    "Dict with a picture": spaces.Dict(eye=CAMERA, word=spaces.Discrete(3)),
+    "Tuple": spaces.Tuple([spaces.MultiBinary(3), spaces.Discrete(3, start=2)]),
+}
+COMMON = {"gamma": 0.0, "lr_schedule": "linear", "ent_coef": 0.01, "runs_dir": None}
+PPO = {**COMMON, "num_envs": 8, "n_steps": 64, "learning_rate": 3e-3}
+A2C = {**COMMON, "num_envs": 32, "learning_rate": 3e-3}
+TRAINERS = {"PPO": (PPOTrainer, 12_000, PPO), "A2C": (A2CTrainer, 50_000, A2C)}
+FEW = {"PPO": (4_000, {"learning_rate": 1e-3, "n_epochs": 4}), "A2C": (12_000, {})}
+CASES = [(name, kind) for name in TRAINERS for kind in SPACES]
+# Convolutions take their time.
+LONG = [case for case in CASES if "picture" in case[1] and case != ("PPO", "Dict with a picture")]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [pytest.param(*case, marks=pytest.mark.slow if case in LONG else ()) for case in CASES],
+)
+def test_what_an_observation_tells_is_learned(name, kind):
+    space = SPACES[kind]
+    make, steps, settings = TRAINERS[name]
+    if "picture" in kind:
+        steps, fewer = FEW[name]
+        settings = {**settings, "learning_rate": 1e-3, **fewer}
+    trainer = make(env=lambda: Tell(space), seed=0, **settings)
+    trainer.train(steps)
+    assert trainer.evaluate(20)["mean_reward"] >= 9.0
+
+
+def test_without_a_part_of_the_observation_the_task_is_not_learned():
+    class Blind(gym.ObservationWrapper):
+        def observation(self, observation):
+            return {**observation, "b": 0}
+
+    env = lambda: Blind(Tell(SPACES["Dict"]))  # noqa: E731
+    trainer = PPOTrainer(env=env, seed=0, **PPO)
+    trainer.train(12_000)
+    assert trainer.evaluate(20)["mean_reward"] < 7.5
+
+
+NESTED = spaces.Dict(
+    eye=spaces.Tuple([spaces.Box(0, 255, (3, 3, 1), np.uint8), spaces.Discrete(3)]),
+    word=spaces.Box(-1, 1, (3,), np.float64),
+)
+
+
+class Nested(gym.Env):
+    """Observes in every part how many steps it made."""
+
+    observation_space, action_space = NESTED, spaces.Discrete(2)
+
+    def _obs(self):
+        picture = np.full((3, 3, 1), self.at, np.uint8)
+        return {"eye": (picture, self.at % 3), "word": np.full(3, self.at / 10)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.at += 1
+        return self._obs(), 1.0, False, self.at == 3, {}
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_nested_observations_keep_their_kinds_in_every_autoreset_mode(mode):
+    seen = []
+
+    def policy(obs):
+        seen.append(obs)
+        return np.zeros(len(obs["word"]), np.int64)
+
+    batch = collect_rollout(make_vec(Nested, 2, autoreset_mode=mode), policy, 7)
+    picture, side = batch.obs["eye"]
+    assert (picture.shape, picture.dtype) == ((7, 2, 3, 3, 1), np.uint8)
+    assert (side.shape, side.dtype) == ((7, 2), np.int64)
+    assert batch.obs["word"].dtype == np.float32
+    at = picture[:, 0, 0, 0, 0]
+    expected = [0, 1, 2, 3, 0, 1, 2] if mode is AutoresetMode.NEXT_STEP else [0, 1, 2, 0, 1, 2, 0]
+    assert at.tolist() == expected
+    assert np.array_equal(side[:, 0], at % 3)
+    assert np.allclose(batch.obs["word"][:, 0, 0], at / 10)
+    assert seen[0]["eye"][0].dtype == np.uint8
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_the_last_observation_of_a_cut_episode_is_what_is_bootstrapped(mode):
+    class Worth:
+        """Values that tell the observations apart."""
+
+        def __call__(self, obs):
+            n = len(obs["word"])
+            return np.zeros(n, np.int64), np.zeros(n), obs["eye"][0][:, 0, 0, 0].astype(np.float32)
+
+    env = make_vec(Nested, 1, autoreset_mode=mode)
+    batch = collect_rollout(env, Worth(), 3, gamma=0.5, gae_lambda=0.0)
+    # r + gamma * V(next) - V: the last step ends at 3, which is worth 3.
+    assert batch.advantages[:, 0].tolist() == [1 + 0.5, 1 + 1.0 - 1, 1 + 1.5 - 2]
+
+
+@pytest.mark.parametrize("space", [SPACES["Dict"], SPACES["picture"], SPACES["Discrete"]])
+def test_predictions_take_one_observation_or_many(space):
+    trainer = PPOTrainer(env=lambda: Tell(space), seed=0, **PPO)
+    one = trainer.env.env.envs[0].reset(seed=1)[0]
+    many = trainer.env.reset(seed=1)[0]
+    parts = len(getattr(space, "spaces", [space]))
+    assert trainer.predict(one).shape == (parts,)
+    assert trainer.predict(many).shape == (8, parts)
+    assert np.array_equal(trainer.predict(one), trainer.predict(many)[0])
+
+
+def test_wrong_observations_are_named_by_their_place():
+    trainer = PPOTrainer(env=lambda: Tell(SPACES["Dict"]), seed=0, **PPO)
+    with pytest.raises(ValueError, match=r"obs\['b'\]"):
+        trainer.predict({"a": np.zeros(3)})
+    with pytest.raises(ValueError, match=r"obs\['a'\]: expected one observation of shape \(3,\)"):
+        trainer.predict({"a": np.zeros(4), "b": 1})
+    with pytest.raises(ValueError, match="obs: expected parts of as many observations"):
+        trainer.predict({"a": np.zeros((2, 3)), "b": [1]})
+    with pytest.raises(ValueError, match=r"normalize_obs: expected observations of one Box"):
+        PPOTrainer(env=lambda: Tell(SPACES["Dict"]), seed=0, normalize_obs=True, runs_dir=None)
+
+
+def test_rewards_may_be_normalised_where_observations_cannot():
+    trainer = PPOTrainer(
+        env=lambda: Tell(SPACES["Dict"]), seed=0, **{**PPO, "normalize_reward": True}
+    )
+    assert trainer.train(512)["timesteps"] == 512
+
+
+def test_a_run_with_pictures_in_two_parts_is_the_run_in_one(tmp_path):
+    settings = {"num_envs": 2, "n_steps": 8, "n_epochs": 1, "runs_dir": None}
+    trainer = PPOTrainer(env=lambda: Tell(SPACES["Dict with a picture"]), seed=0, **settings)
+    trainer.train(16)
+    trainer.save(tmp_path / "saved")
+    env = lambda: Tell(SPACES["Dict with a picture"])  # noqa: E731
+    loaded = PPOTrainer.load(tmp_path / "saved", env=env, runs_dir=None)
+    obs = trainer.env.reset(seed=1)[0]
+    assert np.array_equal(loaded.predict(obs), trainer.predict(obs))
