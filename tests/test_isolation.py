@@ -273,3 +273,24 @@ def test_a_stop_before_the_first_update_counts_nothing():
     result = trainer.train(64)
     assert (result["timesteps"], learner.updates, result["interrupted"]) == (0, 0, True)
     assert np.array_equal(weights(trainer), before)
+
+
+def test_a_trainer_that_another_thread_uses_says_so():
+    trainer = PPOTrainer("CartPole-v1", 1, **SMALL)
+    inside, leave = threading.Event(), threading.Event()
+
+    def wait(trainer, metrics):
+        inside.set()
+        leave.wait(30)
+
+    # Within an iteration: a policy that waits.
+    act = trainer.learner.policy.act
+    trainer.learner.policy.act = lambda *args: (wait(None, None), act(*args))[1]
+    thread = threading.Thread(target=trainer.train, args=(64,))
+    thread.start()
+    inside.wait(30)
+    with pytest.raises(RuntimeError, match="a learner that no other thread uses"):
+        trainer.learner.iterate()
+    leave.set()
+    thread.join(60)
+    assert trainer.timesteps == 64

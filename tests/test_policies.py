@@ -9,7 +9,8 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Tuple
 from torch import nn
 
 from rlox import spaces
-from rlox.policies import MlpPolicy, SdePolicy, check_policy, greedy, make_policy
+from rlox.networks import paired
+from rlox.policies import MlpPolicy, SdePolicy, acting, check_policy, greedy, make_policy
 
 OBS = Box(-1.0, 1.0, (5,))
 SHAPE = {
@@ -190,3 +191,45 @@ def test_policies_that_break_the_contract_are_refused(policy, error, message):
 def test_a_policy_without_a_mode_cannot_be_greedy():
     with pytest.raises(TypeError, match="add it or pass deterministic=False"):
         greedy(Column(), torch.zeros(1, 5))
+
+
+@pytest.mark.parametrize("net_arch", [(16,), (16, 8), (8, 8, 8)])
+@pytest.mark.parametrize("activation", ["tanh", "relu", "gelu"])
+def test_one_pass_for_actor_and_critic_says_what_two_say(net_arch, activation):
+    policy = MlpPolicy(OBS, MultiBinary(3), net_arch=net_arch, activation=activation)
+    obs = torch.randn(7, 5)
+    policy.generator.manual_seed(1)
+    action, log_prob, value = policy.frozen_act()(obs)
+    policy.generator.manual_seed(1)
+    again = policy.act(obs)
+    assert torch.equal(action, again[0])
+    torch.testing.assert_close(log_prob, again[1])
+    torch.testing.assert_close(value, again[2])
+
+
+def test_what_somebody_changed_or_watches_is_not_bypassed():
+    def watched(policy):
+        policy.critic.register_forward_hook(lambda *_: None)
+
+    def dropped(policy):
+        policy.actor.insert(1, torch.nn.Dropout())
+
+    def replaced(policy):
+        policy.actor[0] = torch.nn.Linear(5, 16, bias=False)
+
+    def other(policy):
+        policy.critic[1] = torch.nn.ReLU()
+
+    for change in (watched, dropped, replaced, other):
+        policy = MlpPolicy(OBS, Discrete(2), net_arch=(16,))
+        assert paired(policy.actor, policy.critic) is not None
+        change(policy)
+        assert paired(policy.actor, policy.critic) is None
+        assert policy.frozen_act() == policy.act
+
+    class Own(MlpPolicy):
+        def distribution(self, obs, mask=None):
+            return super().distribution(2 * obs, mask)
+
+    policy = Own(OBS, Discrete(2), net_arch=(16,))
+    assert acting(policy) == policy.act

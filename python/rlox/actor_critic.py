@@ -117,9 +117,9 @@ def check_policy(
             )
 
 
-def _fused(policy: Any, name: str) -> Any:
+def _fused(policy: Any, name: str, *others: str) -> Any:
     """An optional method; None where there is none, or a subclass changed what it stands for."""
-    required = ("get_action_and_logprob", "get_value")
+    required = ("get_action_and_logprob", "get_value", *others)
     for namespace in (vars(policy), *map(vars, type(policy).__mro__)):
         if name in namespace:
             return getattr(policy, name)
@@ -129,13 +129,17 @@ def _fused(policy: Any, name: str) -> Any:
 
 
 def acting(policy: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    """The policy's `act`, or what does the same for one that has none."""
+    """The policy's `act`, or what does the same for one that has none, while nothing is learned."""
 
     def act(obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         masks = () if mask is None else (mask,)
         action, log_prob, *_ = policy.get_action_and_logprob(obs, *masks)
         return action, log_prob, policy.get_value(obs)
 
+    frozen = _fused(policy, "frozen_act", "act", "distribution")
+    if frozen is not None:
+        made: Callable[..., tuple[Tensor, Tensor, Tensor]] = frozen()
+        return made
     return _fused(policy, "act") or act
 
 

@@ -22,7 +22,7 @@ from rlox.actor_critic import (
 )
 from rlox.distributions import Bernoulli, Categorical, Distribution, Gaussian, MultiCategorical
 from rlox.features import FeaturesExtractor, NatureCNN, make_features, own_features
-from rlox.networks import ACTIVATIONS, mlp
+from rlox.networks import ACTIVATIONS, mlp, paired
 
 __all__ = [
     "ActorCritic",
@@ -142,7 +142,9 @@ class MlpPolicy(nn.Module):
         return common
 
     def _chances(self, common: Tensor, mask: Tensor | None) -> Distribution:
-        out = self.actor(common)
+        return self._of_outputs(self.actor(common), mask)
+
+    def _of_outputs(self, out: Tensor, mask: Tensor | None) -> Distribution:
         if mask is not None and self.kind.startswith("categorical"):
             # The smallest number, not -inf: 0 * log 0 shall be 0 in the entropy.
             out = out.masked_fill(~mask, torch.finfo(out.dtype).min)
@@ -185,6 +187,19 @@ class MlpPolicy(nn.Module):
         chances = self._chances(common, mask)
         rows = chances.sample(self.generator)
         return self._shaped(rows), chances.log_prob(rows), self._value(common)
+
+    def frozen_act(self) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+        """`act` with the weights as they are now: actor and critic in one pass, for a rollout."""
+        both = paired(self.actor, self.critic)
+
+        def act(obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+            assert both is not None
+            out, value = both(self._common(obs))
+            chances = self._of_outputs(out, mask)
+            rows = chances.sample(self.generator)
+            return self._shaped(rows), chances.log_prob(rows), value.squeeze(-1)
+
+        return self.act if both is None else act
 
     def evaluate_actions(
         self, obs: Any, action: Tensor, mask: Tensor | None = None
@@ -253,6 +268,10 @@ class SdePolicy(MlpPolicy):
 
     def _chances(self, common: Tensor, mask: Tensor | None) -> Gaussian:
         return Gaussian(*self._latent(common)[:2])
+
+    def frozen_act(self) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+        """`act`, as what is drawn needs the actor's hidden layer."""
+        return self.act
 
     def act(self, obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """As `MlpPolicy.act`, with `reset_noise`'s matrices where there is one for each row."""

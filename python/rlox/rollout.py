@@ -294,23 +294,22 @@ def collect_steps(
     num_envs, dim = start.shape
     lead = (n, num_envs)
     kind, shape = np.dtype(spaces.action_dtype(space)), space.shape or ()
-    # Random actions are drawn at once, which takes their memory twice more.
-    bytes_each = 8 * dim + 10 + 3 * math.prod(shape) * kind.itemsize
+    bytes_each = 8 * dim + 10 + math.prod(shape) * kind.itemsize
     expect_memory("n", n, n * num_envs * bytes_each)
     obs = np.empty((n + 1, num_envs, dim), np.float32)
     final = np.empty((*lead, dim), np.float32)
     rewards = np.empty(lead)
     terminated, truncated = np.empty(lead, np.bool_), np.empty(lead, np.bool_)
     actions = np.empty((*lead, *shape), kind)
-    if isinstance(choose, np.random.Generator):
-        chosen = spaces.random_actions(space, choose, (n * num_envs,))
-        actions[:] = spaces.sent_actions(space, chosen, n * num_envs).reshape(actions.shape)
     obs[0] = start
     if isinstance(choose, np.random.Generator):
         # One call for all steps, but that Ctrl-C is looked for now and then.
         some = max(1, 1_000_000 // num_envs)
         for t in range(0, n, some):
-            now = slice(t, t + some)
+            now = slice(t, min(t + some, n))
+            chosen = spaces.random_actions(space, choose, ((now.stop - t) * num_envs,))
+            sent = spaces.sent_actions(space, chosen, len(chosen))
+            actions[now] = sent.reshape(-1, *actions.shape[1:])
             out = (obs[1:][now], rewards[now], terminated[now], truncated[now], final[now])
             native.steps_into(actions[now], *out)
     else:

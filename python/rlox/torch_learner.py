@@ -1,7 +1,8 @@
 """`TorchLearner`: what learners on torch have in common, around the algorithm itself."""
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -72,10 +73,27 @@ class TorchLearner:
         self.episodes = learner.EpisodeStatistics()
         self.timesteps = self.updates = 0
         self.started = self.stopping = False
+        self._idle = threading.Lock()
 
     @contextmanager
     def seeded(self) -> Iterator[None]:
-        """Within it, all that torch draws comes from the next seeds of ours."""
+        """Within it, all that torch draws comes from the next seeds of ours.
+
+        Raises:
+            RuntimeError: Another thread is within.
+        """
+        if not self._idle.acquire(blocking=False):
+            raise RuntimeError(
+                "iterate: expected a learner that no other thread uses, got one that is learning; "
+                "make a trainer for each thread"
+            )
+        with ExitStack() as ends:
+            ends.callback(self._idle.release)
+            ends.enter_context(self._own_draws())
+            yield
+
+    @contextmanager
+    def _own_draws(self) -> Iterator[None]:
         ours, others = (int(seed) for seed in self.streams["iterations"].integers(2**63, size=2))
         self.generator.manual_seed(ours)
         # Built-in policies draw from nothing else; others may, from torch's global generators.

@@ -169,6 +169,9 @@ impl Normalizer {
 
 /// Mean and variance of a stream of rows, in float64; batches merge by Chan et al. (1979).
 ///
+/// As Gymnasium's and Stable-Baselines3's do, they start from 1e-4 rows of mean 0 and variance 1, so that there is
+/// something to divide by before the first row: `count` is so much larger than the number of rows.
+///
 /// Args:
 ///     shape: The shape of one row; () for numbers.
 ///

@@ -124,9 +124,15 @@ impl RolloutBuffer {
     }
 
     pub(super) fn check_fits(&self, env: &dyn VectorEnv) -> Result<()> {
-        check_len("num_envs", env.num_envs(), self.num_envs)?;
-        check_len("observation", env.spec().observation.dim(), self.obs.width())?;
-        check_len("action", env.spec().action.dim(), self.actions.width())?;
+        let spec = env.spec();
+        let wanted = [env.num_envs(), spec.observation.dim(), spec.action.dim()];
+        let there = [self.num_envs, self.obs.width(), self.actions.width()];
+        if wanted != there {
+            let say = |[n, obs, action]: [usize; 3]| {
+                format!("one for {n} environments with observations of {obs} and actions of {action} numbers")
+            };
+            return Err(Error::shape("buffer", say(wanted), say(there), "make one for these environments"));
+        }
         let wanted = if matches!(env.spec().action, Space::Box { .. }) { DType::F32 } else { DType::I64 };
         if self.actions.dtype() != wanted {
             let got = format!("a buffer with {:?}", self.actions.dtype());
