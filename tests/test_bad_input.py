@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlox import Normalizer, RolloutBuffer, VecEnv
+from rlox import Normalizer, RolloutBuffer, RunningMeanStd, VecEnv
 
 NAN, INF = float("nan"), float("inf")
 N = 3
@@ -44,10 +44,10 @@ MAKING = [
     (lambda: VecEnv(1.5), (TypeError, ValueError), "n: .*1.5"),
     (lambda: VecEnv("3"), (TypeError, ValueError), "n: .*'3'"),
     (lambda: VecEnv(None), (TypeError, ValueError), "n: .*None"),
-    (lambda: VecEnv(2**62), MemoryError, "num_envs = 4611686018427387904.*bytes"),
-    (lambda: VecEnv(2**64), MemoryError, "num_envs.*18446744073709551616"),
-    (lambda: VecEnv(10**30), MemoryError, "num_envs.*10{30}"),
-    (lambda: VecEnv(2**45), MemoryError, "num_envs = 35184372088832"),
+    (lambda: VecEnv(2**62), MemoryError, "n: .*got 4611686018427387904.*needs"),
+    (lambda: VecEnv(2**64), MemoryError, "n: .*18446744073709551616"),
+    (lambda: VecEnv(10**30), MemoryError, "n: .*10{30}"),
+    (lambda: VecEnv(2**45), MemoryError, "n: .*35184372088832"),
     (lambda: VecEnv(1, -1), ValueError, r"seed: .*\[0, 2\*\*64\), got -1"),
     (lambda: VecEnv(1, 2**64), ValueError, "seed: .*18446744073709551616"),
     (lambda: VecEnv(1, 0.5), (TypeError, ValueError), "seed: .*0.5"),
@@ -77,7 +77,10 @@ MAKING = [
     (lambda: RolloutBuffer(0, 1, (4,)), ValueError, "n_steps: .*at least 1"),
     (lambda: RolloutBuffer(-1, 1, (4,)), ValueError, "n_steps: .*-1"),
     (lambda: RolloutBuffer(1, -1, (4,)), ValueError, "num_envs: .*-1"),
-    (lambda: RolloutBuffer(2**40, 2**40, (4,)), MemoryError, "n_steps"),
+    (lambda: RolloutBuffer(2**40, 2**40, (4,)), MemoryError, "n_steps.*bytes"),
+    (lambda: RolloutBuffer(2, 2, (2**40,)), MemoryError, "obs_shape: .*bytes"),
+    (lambda: RunningMeanStd((2**60,)), MemoryError, "shape: .*bytes"),
+    (lambda: RunningMeanStd((0,)), ValueError, "shape: .*at least one"),
     (lambda: RolloutBuffer(2**62, 1, (4,)), MemoryError, "n_steps"),
     (lambda: RolloutBuffer(1, 1, (2**62,)), MemoryError, "bytes"),
     (lambda: RolloutBuffer(1, 1, (2**40, 2**40)), MemoryError, "bytes"),

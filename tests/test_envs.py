@@ -191,7 +191,7 @@ def test_a_finished_or_closed_environment_says_so():
 def test_bad_actions_of_a_single_environment_are_refused(action):
     env, twin = envs.NativeEnv("CartPole-v1"), envs.NativeEnv("CartPole-v1")
     env.reset(seed=0), twin.reset(seed=0)
-    with pytest.raises((TypeError, ValueError), match="actions: expected"):
+    with pytest.raises((TypeError, ValueError), match=r"actions?: expected"):
         env.step(action)
     assert np.array_equal(env.step(1)[0], twin.step(1)[0])
 

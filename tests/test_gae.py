@@ -262,3 +262,26 @@ def test_single_precision_is_computed_in_double():
     for got, expected in zip(single, double, strict=True):
         assert got.dtype == np.float32
         assert np.array_equal(got, expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_flat_trajectories_know_time_limits_as_those_in_rows_do(dtype):
+    rng = np.random.default_rng(0)
+    t, n = 40, 5
+    rewards, values, final_values = rng.normal(size=(3, t, n)).astype(dtype)
+    terminated, truncated = rng.random((2, t, n)) < 0.15
+    last = rng.normal(size=n).astype(dtype)
+    ends = {"terminated": terminated, "truncated": truncated, "final_values": final_values}
+    expected = rlox.compute_gae(rewards, values, None, last, 0.9, 0.8, **ends)
+    flat = {name: array.T.ravel() for name, array in ends.items()}
+    got = rlox.compute_gae_batched(
+        rewards.T.ravel(), values.T.ravel(), None, last, t, 0.9, 0.8, **flat
+    )
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_allclose(one.reshape(n, t).T, other, rtol=1e-6, atol=1e-10)
+    with pytest.raises(TypeError, match="dones: expected either dones, or terminated"):
+        rlox.compute_gae_batched(rewards[0], values[0], None, last, 1)
+    with pytest.raises(ValueError, match=r"truncated: .*final_values"):
+        rlox.compute_gae_batched(
+            rewards[0], values[0], terminated[0], last, 1, final_values=final_values[0]
+        )

@@ -63,11 +63,15 @@ def compute_gae(
 def compute_gae_batched(
     rewards: npt.ArrayLike,
     values: npt.ArrayLike,
-    dones: npt.ArrayLike,
+    dones: npt.ArrayLike | None,
     last_values: npt.ArrayLike,
     n_steps: int,
     gamma: float = 0.99,
     lam: float = 0.95,
+    *,
+    terminated: npt.ArrayLike | None = None,
+    truncated: npt.ArrayLike | None = None,
+    final_values: npt.ArrayLike | None = None,
 ) -> tuple[_Floats, _Floats]: ...
 def compute_group_advantages(
     rewards: npt.ArrayLike,

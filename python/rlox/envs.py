@@ -94,6 +94,11 @@ class NativeEnv(gym.Env[Obs, Any]):
             ValueError: An action outside the space, or an episode that is over or was never begun.
             TypeError: An action of another kind.
         """
+        shape = self.action_space.shape
+        if np.shape(action) != shape:
+            raise ValueError(
+                f"action: expected shape {shape}, got {np.shape(action)}; pass one action"
+            )
         if self._steps_draw:
             self._lend_stream()
         obs, rewards, terminated, truncated, _ = self._native.step(np.asarray(action)[None])

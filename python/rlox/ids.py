@@ -9,6 +9,9 @@ from gymnasium.vector import AutoresetMode
 
 from rlox._rlox import env_ids
 
+# Bytes that a native environment takes, at least.
+SMALLEST = 100
+
 
 def native_id(env_id: object) -> str:
     """An id without the prefix `rlox/`.

@@ -1,6 +1,22 @@
 """What does not fit into memory is refused before the system ends the process for it."""
 
 from rlox._rlox import available_memory
+from rlox.settings import whole
+
+
+def fitting(argument: str, count: object, bytes_each: int, fix: str) -> int:
+    """A count of at least 1 of things that need so many bytes each, as a plain int.
+
+    Raises:
+        TypeError, ValueError: It is no such count.
+        MemoryError: They do not fit.
+
+    >>> fitting("n", 3, bytes_each=100, fix="say how many")
+    3
+    """
+    plain = whole(argument, count, 1, fix=fix)
+    expect_memory(argument, plain, plain * bytes_each)
+    return plain
 
 
 def expect_memory(argument: str, got: object, needed: int) -> None:

@@ -11,11 +11,12 @@ from gymnasium.vector.utils import batch_space
 
 from rlox import spaces, streams
 from rlox._rlox import ClosedError, NativeVectorEnv, Normalizer, RolloutBuffer
-from rlox.ids import native_id, vector_metadata, vector_spec
+from rlox.ids import SMALLEST, native_id, vector_metadata, vector_spec
+from rlox.memory import fitting
 from rlox.rendering import Renderer
 from rlox.resets import as_autoreset_mode, final_infos, object_rows, split_options
 from rlox.rollout import check_collection, collect_steps
-from rlox.settings import refuse_unknown, whole
+from rlox.settings import refuse_unknown
 from rlox.streams import Seed
 
 Obs = npt.NDArray[np.float32]
@@ -72,7 +73,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
             )
         refuse_unknown({"num_envs", "n_envs", "id"} & env_kwargs.keys(), ("n", "env_id"), "VecEnv")
         mode, name = as_autoreset_mode(autoreset_mode), native_id(env_id)
-        n, limit = whole("n", n, 1, fix="say how many to make"), max_episode_steps
+        n, limit = fitting("n", n, SMALLEST, "say how many to make"), max_episode_steps
         self._native = native = NativeVectorEnv(name, n, seed, mode.value, limit, env_kwargs)
         self._step = native.step
         if type(self).step_into is VecEnv.step_into:
@@ -80,7 +81,6 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
             self.__dict__["step_into"] = native.step_into
         self._seeds = streams.GivenSeeds(seed, n)
         self._started = False
-
         about = native.spec()
         self.num_envs = native.num_envs
         self.single_observation_space = spaces.from_native(about["observation"])

@@ -11,9 +11,20 @@ const SMALL: u128 = 1 << 20;
 /// Checks that `count` items of `bytes_each` fit into the memory that is free now.
 ///
 /// # Errors
-/// [`Error::Memory`] with the number of bytes asked for, if the product overflows or exceeds what is available.
+/// [`Error::Memory`] with the number of bytes asked for, if it exceeds what is available.
 pub(crate) fn check(argument: &'static str, count: usize, bytes_each: usize) -> Result<()> {
-    let bytes = count as u128 * bytes_each as u128;
+    check_said(argument, count as u128 * bytes_each as u128, || format!("{argument} = {count}, which needs"))
+}
+
+/// As [`check`], for a number of bytes.
+///
+/// # Errors
+/// [`Error::Memory`] with the number of bytes asked for, if it exceeds what is available.
+pub(crate) fn check_bytes(argument: &'static str, bytes: u128) -> Result<()> {
+    check_said(argument, bytes, || "what needs".into())
+}
+
+fn check_said(argument: &'static str, bytes: u128, said: impl Fn() -> String) -> Result<()> {
     if bytes <= SMALL {
         return Ok(());
     }
@@ -22,12 +33,8 @@ pub(crate) fn check(argument: &'static str, count: usize, bytes_each: usize) -> 
     if bytes <= available {
         return Ok(());
     }
-    Err(Error::memory(
-        argument,
-        format!("at most {} of memory", human(available)),
-        format!("{argument} = {count}, which needs {bytes} bytes ({})", human(bytes)),
-        "ask for less",
-    ))
+    let got = format!("{} {bytes} bytes ({})", said(), human(bytes));
+    Err(Error::memory(argument, format!("at most {} of memory", human(available)), got, "ask for less"))
 }
 
 /// Checks and allocates a zeroed vector, whose pages the system provides when they are first touched.

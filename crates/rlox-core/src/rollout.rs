@@ -115,7 +115,9 @@ impl RolloutBuffer {
         let width = |shape: &[usize]| shape.iter().fold(1, |width: usize, n| width.saturating_mul(*n));
         let bytes = |(shape, dtype): (&[usize], DType)| width(shape).saturating_mul(dtype.size());
         // All of it at once: what is not touched yet still counts as free.
-        memory::check("n_steps * num_envs", rows, bytes(obs).saturating_add(bytes(action)).saturating_add(29))?;
+        let widest = if bytes(obs) > 1 << 30 { "obs_shape" } else { "n_steps * num_envs" };
+        let each = bytes(obs).saturating_add(bytes(action)).saturating_add(29);
+        memory::check_bytes(widest, (n_steps as u128 * num_envs as u128).saturating_mul(each as u128))?;
         let scalar = |name: &str, dtype| Field::new(name, rows, &[], dtype);
         let row = |shape, wanted| if wanted { width(shape).saturating_mul(num_envs) } else { 0 };
         let obs_row = row(obs.0, obs.1 == DType::F32);

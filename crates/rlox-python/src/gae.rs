@@ -4,15 +4,12 @@ use bytemuck::Pod;
 use num_traits::AsPrimitive;
 use numpy::PyUntypedArrayMethods;
 use pyo3::prelude::*;
-use rlox_core::{
-    Ends, Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major,
-};
+use rlox_core::{Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major};
 
 use crate::argument::{REAL, argument, asarray, count, numbers, out_slice, output, sequence, shown};
 use crate::array::{FromArray, result, typed};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error, value_error};
-use crate::flags::flag_argument;
 use crate::trajectory::{EndsArgument, LastValue, Layout, Pair};
 
 /// From how many elements on a call may take more than 5 us.
@@ -128,15 +125,21 @@ impl<'py> Call<'_, 'py> {
 
 /// GAE of several trajectories laid end to end: flat and environment-major, `(n_envs * n_steps,)`.
 ///
-/// Each environment's `n_steps` numbers stand together; `last_values` has one number per environment. `dones` are
-/// read as terminated. For time limits use `compute_gae` with (T, N) arrays.
+/// Each environment's `n_steps` numbers stand together; `last_values` has one number per environment.
+///
+/// Args:
+///     rewards, values, gamma, lam: As for `compute_gae`, flat.
+///     dones: Read as terminated; None beside `terminated`.
+///     last_values: (n_envs,), of the states after the last steps.
+///     n_steps: Steps of each environment.
+///     terminated, truncated, final_values: As for `compute_gae`, flat.
 ///
 /// Returns:
 ///     (advantages, returns), flat as `rewards`; float32 stays float32, all else is float64.
 ///
 /// Raises:
-///     TypeError: An array of no numbers.
-///     ValueError: Lengths that do not fit, a factor outside [0, 1].
+///     TypeError: An array of no numbers; both `dones` and `terminated`, or neither.
+///     ValueError: Lengths that do not fit, a factor outside [0, 1], a truncated step without its final value.
 ///
 /// >>> import numpy as np, rlox
 /// >>> advantages, returns = rlox.compute_gae_batched(
@@ -144,64 +147,66 @@ impl<'py> Call<'_, 'py> {
 /// >>> returns
 /// array([2., 1., 2., 1.])
 #[pyfunction]
-#[pyo3(signature = (rewards, values, dones, last_values, n_steps, gamma=0.99, lam=0.95))]
+#[pyo3(signature = (
+    rewards, values, dones, last_values, n_steps, gamma=0.99, lam=0.95,
+    *, terminated=None, truncated=None, final_values=None
+))]
 pub(crate) fn compute_gae_batched<'py>(
     rewards: &Bound<'py, PyAny>,
     values: &Bound<'py, PyAny>,
-    dones: &Bound<'py, PyAny>,
+    dones: Option<&Bound<'py, PyAny>>,
     last_values: &Bound<'py, PyAny>,
     n_steps: &Bound<'py, PyAny>,
     #[pyo3(from_py_with = numbers::gamma)] gamma: f64,
     #[pyo3(from_py_with = numbers::lam)] lam: f64,
+    terminated: Option<&Bound<'py, PyAny>>,
+    truncated: Option<&Bound<'py, PyAny>>,
+    final_values: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Pair<'py>> {
     let n_steps = count("n_steps", n_steps)?;
     let rewards = asarray("rewards", rewards)?;
-    let (rewards, single) = (rewards.as_any(), typed::<f32>(rewards.as_any()).is_some());
-    if single {
-        run_batched::<f32>(rewards, values, dones, last_values, n_steps, gamma, lam)
-    } else {
-        run_batched::<f64>(rewards, values, dones, last_values, n_steps, gamma, lam)
-    }
+    let single = typed::<f32>(rewards.as_any()).is_some();
+    let ends = EndsArgument::new(dones, terminated, truncated)?;
+    let call = Flat { rewards: rewards.as_any(), values, last_values, final_values, n_steps, gamma, lam };
+    if single { call.run::<f32>(ends) } else { call.run::<f64>(ends) }
 }
 
-fn run_batched<'py, T: Float + FromArray + Pod>(
-    rewards: &Bound<'py, PyAny>,
-    values: &Bound<'py, PyAny>,
-    dones: &Bound<'py, PyAny>,
-    last_values: &Bound<'py, PyAny>,
+struct Flat<'a, 'py> {
+    rewards: &'a Bound<'py, PyAny>,
+    values: &'a Bound<'py, PyAny>,
+    last_values: &'a Bound<'py, PyAny>,
+    final_values: Option<&'a Bound<'py, PyAny>>,
     n_steps: usize,
     gamma: f64,
     lam: f64,
-) -> PyResult<Pair<'py>> {
-    let py = rewards.py();
-    let rewards = argument::<T>("rewards", rewards, &REAL)?;
-    let values = argument::<T>("values", values, &REAL)?;
-    let dones = flag_argument("dones", dones)?;
-    let last = argument::<T>("last_values", last_values, &REAL)?;
+}
 
-    let hold = rewards.len() <= LONG && alone(py);
-    let (rewards, values, last) = (rewards.read(hold)?, values.read(hold)?, last.read(hold)?);
-    let dones = dones.read(hold)?;
-    for (name, shape) in [
-        ("rewards", rewards.shape()),
-        ("values", values.shape()),
-        ("dones", dones.shape()),
-        ("last_values", last.shape()),
-    ] {
-        if shape.len() != 1 {
-            return Err(value_error(
-                name,
-                "a flat array",
-                &format!("shape {shape:?}"),
-                "ravel it environment by environment",
-            ));
+impl<'py> Flat<'_, 'py> {
+    fn run<T: Float + FromArray + Pod>(self, ends: EndsArgument<'py>) -> PyResult<Pair<'py>> {
+        let (py, n_steps, gamma, lam) = (self.rewards.py(), self.n_steps, self.gamma, self.lam);
+        let rewards = argument::<T>("rewards", self.rewards, &REAL)?;
+        let values = argument::<T>("values", self.values, &REAL)?;
+        let final_values = self.final_values.map(|x| argument::<T>("final_values", x, &REAL)).transpose()?;
+        let last = argument::<T>("last_values", self.last_values, &REAL)?;
+
+        let hold = rewards.len() <= LONG && alone(py);
+        let (rewards, last) = (rewards.read(hold)?, last.read(hold)?);
+        for (name, shape) in [("rewards", rewards.shape()), ("last_values", last.shape())] {
+            if shape.len() != 1 {
+                let (got, fix) = (format!("shape {shape:?}"), "ravel it environment by environment");
+                return Err(value_error(name, "a flat array", &got, fix));
+            }
         }
+        let layout = Layout { shape: rewards.shape(), num_envs: None };
+        let values = layout.read(values, hold)?;
+        let final_values = final_values.map(|x| layout.read(x, hold)).transpose()?;
+        let flags = ends.read(hold)?;
+        let ends = layout.ends(&flags, final_values.as_ref())?;
+        let (mut advantages, mut returns) = (result::<T>(py, layout.shape)?, result::<T>(py, layout.shape)?);
+        let (rewards, values, last) = (rewards.slice(), values.slice(), last.slice());
+        let (a, r) = (advantages.slice(), returns.slice());
+        let mut work = || batched(rewards, values, ends, last, n_steps, gamma, lam, a, r);
+        if rewards.len() > LONG { detached(py, work) } else { work() }.map_err(to_py)?;
+        Ok((advantages.into_array().into_any(), returns.into_array().into_any()))
     }
-    let (mut advantages, mut returns) = (result::<T>(py, rewards.shape())?, result::<T>(py, rewards.shape())?);
-    let ends = Ends { terminated: dones.slice(), truncated: None, final_values: None };
-    let (rewards, values, last) = (rewards.slice(), values.slice(), last.slice());
-    let (a, r) = (advantages.slice(), returns.slice());
-    let mut work = || batched(rewards, values, ends, last, n_steps, gamma, lam, a, r);
-    if rewards.len() > LONG { detached(py, work) } else { work() }.map_err(to_py)?;
-    Ok((advantages.into_array().into_any(), returns.into_array().into_any()))
 }

@@ -1,6 +1,7 @@
 //! `Normalizer` and `RunningMeanStd`.
 
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rlox_core::{Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics};
@@ -200,8 +201,14 @@ impl RunningMeanStd {
     fn new(shape: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let shape = shape.map_or_else(|| Ok(Vec::new()), |object| crate::argument::shape("shape", object))?;
         let dim = shape.iter().fold(1, |product: usize, n| product.saturating_mul(*n));
-        // The normaliser's own checks refuse sizes of 0 and beyond the memory.
-        Core::new(1, dim, NormalizerOptions::default()).map_err(to_py)?;
+        let needed = dim as u128 * 4 * size_of::<f64>() as u128;
+        if rlox_core::available_memory().is_some_and(|free| needed > free.into()) || needed > isize::MAX as u128 {
+            let text = format!("shape: expected one that fits into memory, got {shape:?}, which needs {needed} bytes");
+            return Err(PyMemoryError::new_err(text));
+        }
+        if dim == 0 {
+            return Err(value_error("shape", "at least one number", &format!("{shape:?}"), "pass the shape of a row"));
+        }
         Ok(Self { inner: Shared::new("RunningMeanStd", Statistics::new(dim)), shape })
     }
 
