@@ -31,8 +31,8 @@ def rollout(env, n=N, **replaced):
 @pytest.mark.parametrize(
     ("wrong", "error", "words"),
     [
-        (lambda: rollout(cart(), n=4), ValueError, "num_envs: .*4.*3"),
-        (lambda: rollout(pendulum()), ValueError, "observation: "),
+        (lambda: rollout(cart(), n=4), ValueError, "buffer: .*for 3 env.*for 4 env"),
+        (lambda: rollout(pendulum()), ValueError, "buffer: .*observations of 3"),
         (lambda: rollout(cart(), t=1), ValueError, "t: .*0, the next step.*1"),
         (lambda: rollout(cart(), t=-1), ValueError, "t: .*-1"),
         (lambda: rollout(cart(), actions=[0, 0]), ValueError, "actions: "),

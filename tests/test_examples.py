@@ -1,0 +1,18 @@
+"""The examples in Python run, and show what they say."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+EXAMPLES = Path(__file__).parent.parent / "examples" / "python"
+
+
+def test_an_environment_of_ones_own_is_learned():
+    command = [sys.executable, EXAMPLES / "custom_env.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    before, after = map(float, re.findall(r"(\d\.\d\d)", done.stdout))
+    assert before < 6.5 < 7.2 < after
