@@ -73,7 +73,7 @@ COMMON = {"gamma": 0.0, "lr_schedule": "linear", "ent_coef": 0.01, "runs_dir": N
 PPO = {**COMMON, "num_envs": 8, "n_steps": 64, "learning_rate": 3e-3}
 A2C = {**COMMON, "num_envs": 32, "learning_rate": 3e-3}
 TRAINERS = {"PPO": (PPOTrainer, 12_000, PPO), "A2C": (A2CTrainer, 50_000, A2C)}
-FEW = {"PPO": (4_000, {"learning_rate": 1e-3, "n_epochs": 4}), "A2C": (12_000, {})}
+FEW = {"PPO": (4_000, {"learning_rate": 1e-3, "n_epochs": 4}), "A2C": (50_000, {})}
 CASES = [(name, kind) for name in TRAINERS for kind in SPACES]
 # Convolutions take their time.
 LONG = [case for case in CASES if "picture" in case[1] and case != ("PPO", "Dict with a picture")]
