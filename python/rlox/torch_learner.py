@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -87,18 +87,14 @@ class TorchLearner:
                 "iterate: expected a learner that no other thread uses, got one that is learning; "
                 "make a trainer for each thread"
             )
-        with ExitStack() as ends:
-            ends.callback(self._idle.release)
-            ends.enter_context(self._own_draws())
-            yield
-
-    @contextmanager
-    def _own_draws(self) -> Iterator[None]:
-        ours, others = (int(seed) for seed in self.streams["iterations"].integers(2**63, size=2))
-        self.generator.manual_seed(ours)
-        # Built-in policies draw from nothing else; others may, from torch's global generators.
-        with torch_state.own(None if self.built_in else others, self.device, self.threads):
-            yield
+        try:
+            ours, others = map(int, self.streams["iterations"].integers(2**63, size=2))
+            self.generator.manual_seed(ours)
+            # Built-in policies draw from nothing else; others may, from torch's global generators.
+            with torch_state.own(None if self.built_in else others, self.device, self.threads):
+                yield
+        finally:
+            self._idle.release()
 
     def first_seed(self) -> int | None:
         """For the environments, where they have not been reset by us yet."""

@@ -22,14 +22,6 @@ KINDS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # as learners do for networks of this size
-    yield
-    torch.set_num_threads(before)
-
-
 def learner(env, config=SMALL, seed=0, policy=None):
     return PPO(make_vec(env, config.num_envs), config, seed, policy)
 

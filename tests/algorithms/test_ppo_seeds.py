@@ -8,22 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.distributions import Categorical
 
 from rlox import make_vec
 from rlox.algorithms import PPO, PPOConfig
 from toy_envs import Echo
+from toy_policies import Coin
 
 SMALL = PPOConfig(num_envs=4, n_steps=32, batch_size=32, n_epochs=2)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # as learners do for networks of this size
-    yield
-    torch.set_num_threads(before)
 
 
 def learner(env, config=SMALL, seed=0, policy=None):
@@ -58,23 +49,6 @@ def test_a_seed_decides_the_weights_whatever_the_global_generators_say():
 
 def weights_of(ppo):
     return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in ppo.policy.parameters()))
-
-
-class Coin(nn.Module):
-    """The least that the policy contract asks for; it samples with torch's global generator."""
-
-    def __init__(self, observation_space, action_space):
-        super().__init__()
-        self.actor = nn.Linear(observation_space.shape[0], int(action_space.n))
-        self.critic = nn.Linear(observation_space.shape[0], 1)
-
-    def get_action_and_logprob(self, obs, mask=None, action=None):
-        pi = Categorical(logits=self.actor(obs))
-        action = pi.sample() if action is None else action
-        return action, pi.log_prob(action), pi.entropy()
-
-    def get_value(self, obs):
-        return self.critic(obs)[:, 0]
 
 
 def test_a_policy_of_ones_own_is_as_repeatable_and_leaves_the_global_generator_alone():
