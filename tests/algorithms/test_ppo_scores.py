@@ -27,6 +27,12 @@ def test_pendulum_is_solved():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_acrobot_is_solved():
+    assert median_score("Acrobot-v1", 500_000) >= -95
+
+
+@pytest.mark.slow
 def test_cartpole_is_not_solved_with_advantages_that_belong_to_other_steps():
     def permute_advantages(ppo):
         collect, rng = ppo.collect, np.random.default_rng(0)

@@ -35,18 +35,25 @@ impl Float for f32 {}
 impl Float for f64 {}
 
 pub(super) mod sealed {
+    use crate::simd::LANES;
+    use crate::simd::f64s::F64s;
+
     /// To f64, in which kernels compute, and back.
     pub trait Wide: Sized {
         /// The nearest number of this width.
         fn of(number: f64) -> Self;
         /// This number, exactly.
         fn wide(self) -> f64;
+        /// Eight numbers, exactly.
+        fn load<S: F64s>(simd: S, from: &[Self; LANES]) -> S::Vector;
+        /// The nearest eight numbers of this width.
+        fn store<S: F64s>(simd: S, vector: S::Vector, to: &mut [Self; LANES]);
         /// This number, or zero: branch-free, and on the bits so that nothing is multiplied by what is not wanted.
         fn only_if(self, keep: bool) -> Self;
     }
 
     macro_rules! wide {
-        ($float:ident, $bits:ident) => {
+        ($float:ident, $bits:ident, $load:ident, $store:ident) => {
             // Inlined always: part of kernels that are compiled for several instruction sets.
             impl Wide for $float {
                 #[inline(always)]
@@ -60,14 +67,24 @@ pub(super) mod sealed {
                 }
 
                 #[inline(always)]
+                fn load<S: F64s>(simd: S, from: &[Self; LANES]) -> S::Vector {
+                    simd.$load(from)
+                }
+
+                #[inline(always)]
+                fn store<S: F64s>(simd: S, vector: S::Vector, to: &mut [Self; LANES]) {
+                    simd.$store(vector, to);
+                }
+
+                #[inline(always)]
                 fn only_if(self, keep: bool) -> Self {
                     Self::from_bits(self.to_bits() & $bits::from(keep).wrapping_neg())
                 }
             }
         };
     }
-    wide!(f32, u32);
-    wide!(f64, u64);
+    wide!(f32, u32, load_f32, store_f32);
+    wide!(f64, u64, load, store);
 }
 
 /// The number, or zero, as [`sealed::Wide::only_if`].

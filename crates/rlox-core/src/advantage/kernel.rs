@@ -1,20 +1,17 @@
 //! The loops of generalised advantage estimation, compiled for each instruction set.
 //!
-//! The recursion over time is a chain: each step waits for the next one's result. Over a `[T, N]` grid the lanes are
-//! environments. Over a single trajectory a chunk of steps first sums each window of [`LANES`] steps by doubling, all
-//! steps at once; then the chain advances by a whole window of lanes at a time.
+//! Over a `[T, N]` grid the lanes are environments. Over a single trajectory they are steps, see `window.rs`.
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
 use std::ops::Range;
 
 use super::float::{either, only_if};
+use super::rows::{fixed, fixed_mut};
+use super::window::Window;
 use crate::Float;
-use crate::simd::multiversion;
-
-const LANES: usize = 8;
-const CHUNK: usize = 128;
-const SMALL_CHUNK: usize = 32;
+use crate::simd::f64s::{F64s, on_f64s};
+use crate::simd::{LANES, multiversion};
 
 /// What is read, checked for equal lengths.
 #[derive(Clone, Copy)]
@@ -68,135 +65,54 @@ impl<'a, T: Float> Rows<'a, T> {
     }
 }
 
-#[inline(always)]
-pub(super) fn fixed<T, const N: usize>(slice: &[T], at: usize) -> &[T; N] {
-    slice[at..].first_chunk().expect("the caller counted the rows")
-}
-
-#[inline(always)]
-pub(super) fn fixed_mut<T, const N: usize>(slice: &mut [T], at: usize) -> &mut [T; N] {
-    slice[at..].first_chunk_mut().expect("the caller counted the rows")
-}
-
-multiversion! {
+on_f64s! {
     /// One trajectory.
-    pub(super) fn trajectory<T: Float>(rows: Rows<'_, T>, last_value: T, advantages: &mut [T], returns: &mut [T]) {
+    pub(super) fn trajectory<T: Float>(simd: F64s, rows: Rows<'_, T>, last_value: T, advantages: &mut [T], returns: &mut [T]) {
         if rows.finals.is_some() {
-            scan::<T, true>(&rows, last_value, advantages, returns);
+            scan::<_, T, true>(simd, &rows, last_value, advantages, returns);
         } else {
-            scan::<T, false>(&rows, last_value, advantages, returns);
+            scan::<_, T, false>(simd, &rows, last_value, advantages, returns);
         }
     }
 }
 
-/// What a stretch of steps hands to the stretch before it: its first advantage and value.
-#[derive(Clone, Copy)]
-struct Carry {
-    advantage: f64,
-    value: f64,
-}
-
 #[inline(always)]
-fn scan<T: Float, const FINALS: bool>(rows: &Rows<'_, T>, last_value: T, advantages: &mut [T], returns: &mut [T]) {
-    let mut end = rows.rewards.len();
-    let mut carry = Carry { advantage: 0.0, value: last_value.wide() };
-    while end >= CHUNK {
-        end -= CHUNK;
-        carry = chunk::<T, FINALS, CHUNK>(rows, end, carry, advantages, returns);
-    }
-    while end >= SMALL_CHUNK {
-        end -= SMALL_CHUNK;
-        carry = chunk::<T, FINALS, SMALL_CHUNK>(rows, end, carry, advantages, returns);
-    }
-    for t in (0..end).rev() {
-        let (delta, open) = rows.delta::<FINALS>(t, carry.value);
-        let advantage = delta + only_if(open, rows.decay * carry.advantage);
-        carry = Carry { advantage, value: rows.values[t].wide() };
-        advantages[t] = T::of(advantage);
-        returns[t] = T::of(advantage + carry.value);
-    }
-}
-
-/// C steps from `at` on.
-#[inline(always)]
-fn chunk<T: Float, const FINALS: bool, const C: usize>(
+fn scan<S: F64s, T: Float, const FINALS: bool>(
+    simd: S,
     rows: &Rows<'_, T>,
-    at: usize,
-    carry: Carry,
+    last_value: T,
     advantages: &mut [T],
     returns: &mut [T],
-) -> Carry {
-    // The padding lets windows reach over the end, where they add nothing.
-    let mut sums = [0.0; CHUNK + LANES];
-    let mut open = [true; CHUNK + LANES];
-    deltas::<T, FINALS, C>(rows, at, carry.value, &mut sums, &mut open);
-    let [g1, g2, g4, g8] = windows::<C>(rows.decay, &mut sums, &mut open);
-
-    let values = fixed::<T, C>(rows.values, at);
-    let (advantages, returns) = (fixed_mut::<T, C>(advantages, at), fixed_mut::<T, C>(returns, at));
-    let g3 = g2 * g1;
-    let mut lanes = [g8, g4 * g3, g4 * g2, g4 * g1, g4, g3, g2, g1].map(|power| power * carry.advantage);
-    for block in (0..C / LANES).rev() {
-        let t = block * LANES;
-        for i in 0..LANES {
-            lanes[i] = sums[t + i] + only_if(open[t + i], lanes[i]);
-        }
-        for i in 0..LANES {
-            advantages[t + i] = T::of(lanes[i]);
-            returns[t + i] = T::of(lanes[i] + values[t + i].wide());
-        }
-        if block > 0 {
-            lanes = lanes.map(|advantage| g8 * advantage);
-        }
-    }
-    Carry { advantage: lanes[0], value: values[0].wide() }
-}
-
-#[inline(always)]
-fn deltas<T: Float, const FINALS: bool, const C: usize>(
-    rows: &Rows<'_, T>,
-    at: usize,
-    last_value: f64,
-    deltas: &mut [f64; CHUNK + LANES],
-    open: &mut [bool; CHUNK + LANES],
 ) {
-    let (rewards, values, terminated, truncated, finals) = rows.block::<C>(at);
-    for i in 0..C - 1 {
-        let (reward, value, next) = (rewards[i].wide(), values[i].wide(), values[i + 1].wide());
-        let next = if FINALS { either(truncated[i], finals[i].wide(), next) } else { next };
-        deltas[i] = reward + only_if(!terminated[i], rows.gamma * next) - value;
+    let (gamma, decay) = (simd.splat(rows.gamma), simd.splat(rows.decay));
+    let mut window = Window::new(simd, 0.0);
+    let mut values_behind = simd.splat(last_value.wide());
+    let mut end = rows.rewards.len();
+    let mut next = last_value;
+    while end >= LANES {
+        end -= LANES;
+        let (rewards, values, terminated, truncated, finals) = rows.block::<LANES>(end);
+        next = values[0];
+        let (rewards, values) = (T::load(simd, rewards), T::load(simd, values));
+        let (mut after, mut factor) = (simd.ahead::<1>(values, values_behind), decay);
+        if FINALS {
+            after = simd.either(*truncated, T::load(simd, finals), after);
+            factor = simd.unless(*truncated, factor);
+        }
+        let bootstrap = simd.unless(*terminated, simd.mul(gamma, after));
+        let delta = simd.sub(simd.add(rewards, bootstrap), values);
+        let x = window.step(delta, simd.unless(*terminated, factor));
+        T::store(simd, x, fixed_mut(advantages, end));
+        T::store(simd, simd.add(x, values), fixed_mut(returns, end));
+        values_behind = values;
     }
-    for i in 0..C {
-        let cut = if FINALS { truncated[i] } else { false };
-        open[i] = !(terminated[i] | cut);
-    }
-    deltas[C - 1] = rows.delta::<FINALS>(at + C - 1, last_value).0;
-}
-
-/// Sums the discounted deltas of each step and the `LANES - 1` after it, as far as its episode goes; `open` then says
-/// whether the episode goes on after those. Returns the decay over 1, 2, 4 and 8 steps.
-#[inline(always)]
-fn windows<const C: usize>(decay: f64, sums: &mut [f64; CHUNK + LANES], open: &mut [bool; CHUNK + LANES]) -> [f64; 4] {
-    let g2 = decay * decay;
-    let g4 = g2 * g2;
-    double::<C, 1>(decay, sums, open);
-    double::<C, 2>(g2, sums, open);
-    double::<C, 4>(g4, sums, open);
-    [decay, g2, g4, g4 * g4]
-}
-
-/// Doubles windows of K steps. In rising order the step ahead is read before it changes.
-#[inline(always)]
-fn double<const C: usize, const K: usize>(
-    decay: f64,
-    sums: &mut [f64; CHUNK + LANES],
-    open: &mut [bool; CHUNK + LANES],
-) {
-    for i in 0..C {
-        sums[i] += only_if(open[i], decay * sums[i + K]);
-    }
-    for i in 0..C {
-        open[i] &= open[i + K];
+    let (mut advantage, mut value) = (window.first(), next.wide());
+    for t in (0..end).rev() {
+        let (delta, open) = rows.delta::<FINALS>(t, value);
+        advantage = delta + only_if(open, rows.decay * advantage);
+        value = rows.values[t].wide();
+        advantages[t] = T::of(advantage);
+        returns[t] = T::of(advantage + value);
     }
 }
 

@@ -6,8 +6,10 @@ mod float;
 mod gae;
 mod kernel;
 mod returns;
+mod rows;
 mod scan;
 mod vtrace;
+mod window;
 
 pub use ends::Ends;
 pub use flags::flags_from_numbers;

@@ -13,7 +13,7 @@
 
 use super::ends::{Ends, check_discount, check_rows};
 use super::float::{either, only_if};
-use super::kernel::{fixed, fixed_mut};
+use super::rows::{fixed, fixed_mut};
 use super::scan::{Recursion, Steps, Terms, columns, trajectory};
 use crate::{Float, Result, check_len};
 

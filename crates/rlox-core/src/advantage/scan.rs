@@ -1,17 +1,18 @@
 //! Recursions backwards over time whose factor changes from step to step, compiled for each instruction set.
 //!
-//! `x_t = offset_t + factor_t * x_{t+1}` is a chain: each step waits for the next one's result. Over a `[T, N]` grid the
-//! lanes are environments. Over a single trajectory a chunk of steps first composes each window of [`LANES`] steps by
-//! doubling, all steps at once; then the chain advances by a whole window of lanes at a time. All sums are kept in f64.
+//! The recursion is `x_t = offset_t + factor_t * x_{t+1}`. Over a `[T, N]` grid the lanes are environments. Over a
+//! single trajectory they are steps, see `window.rs`: terms and results of a chunk of steps are computed all at once. All
+//! sums are kept in f64.
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
 use super::float::{either, only_if};
-use super::kernel::{fixed, fixed_mut};
+use super::rows::{fixed, fixed_mut};
+use super::window::Window;
 use crate::Float;
-use crate::simd::multiversion;
+use crate::simd::f64s::{F64s, on_f64s};
+use crate::simd::{LANES, multiversion};
 
-const LANES: usize = 8;
 const CHUNK: usize = 64;
 
 /// The steps every estimator reads, checked for equal lengths.
@@ -109,20 +110,21 @@ impl<R: Recursion, const N: usize> Row<R, N> {
     }
 }
 
-multiversion! {
+on_f64s! {
     /// One trajectory.
-    pub(super) fn trajectory<R: Recursion>(recursion: &mut R, last_value: R::Float) {
+    pub(super) fn trajectory<R: Recursion>(simd: F64s, recursion: &mut R, last_value: R::Float) {
         let mut end = recursion.steps().rewards.len();
         let (mut next, mut carry) = ([last_value], [R::start(last_value)]);
+        let mut window = Window::new(simd, carry[0]);
         let mut chunk = Chunk::<R, CHUNK>::new(last_value);
         while end >= CHUNK {
             end -= CHUNK;
-            chunk.step(recursion, end, &mut next, &mut carry);
+            chunk.step(recursion, end, &mut next, &mut carry, &mut window);
         }
         let mut chunk = Chunk::<R, LANES>::new(last_value);
         while end >= LANES {
             end -= LANES;
-            chunk.step(recursion, end, &mut next, &mut carry);
+            chunk.step(recursion, end, &mut next, &mut carry, &mut window);
         }
         let mut row = Row::new();
         while end > 0 {
@@ -135,57 +137,47 @@ multiversion! {
 
 /// What C steps after each other are computed with.
 struct Chunk<R: Recursion, const C: usize> {
-    /// The padding lets windows reach over the end, where they add nothing and change nothing.
-    sums: [f64; CHUNK + LANES],
-    factors: [f64; CHUNK + LANES],
+    offset: [f64; C],
+    factor: [f64; C],
     next: [R::Float; C],
     kept: R::Kept<C>,
-    x: [f64; CHUNK + 1],
+    x: [f64; C],
+    after: [f64; C],
 }
 
 impl<R: Recursion, const C: usize> Chunk<R, C> {
     #[inline(always)]
     fn new(value: R::Float) -> Self {
-        let (sums, factors) = ([0.0; CHUNK + LANES], [1.0; CHUNK + LANES]);
-        Self { sums, factors, next: [value; C], kept: R::kept(), x: [0.0; CHUNK + 1] }
+        let [offset, factor, x, after] = [[0.0; C]; 4];
+        Self { offset, factor, next: [value; C], kept: R::kept(), x, after }
     }
 
     /// C steps from `at` on, given the value and `x` behind them, in whose place come those of the first of them.
     #[inline(always)]
-    fn step(&mut self, recursion: &mut R, at: usize, value: &mut [R::Float; 1], carry: &mut [f64; 1]) {
-        let Self { sums, factors, next, kept, x } = self;
+    fn step<S: F64s>(
+        &mut self,
+        recursion: &mut R,
+        at: usize,
+        value: &mut [R::Float; 1],
+        carry: &mut [f64; 1],
+        window: &mut Window<S>,
+    ) {
+        let Self { offset, factor, next, kept, x, after } = self;
         let values = *fixed::<_, C>(recursion.steps().values, at);
         next[..C - 1].copy_from_slice(&values[1..]);
         [next[C - 1]] = *value;
         value[0] = values[0];
-        let terms = Terms { offset: fixed_mut(sums, 0), factor: fixed_mut(factors, 0) };
-        recursion.terms::<C>(at, next, terms, kept);
-        double::<C, 1>(sums, factors);
-        double::<C, 2>(sums, factors);
-        double::<C, 4>(sums, factors);
-
-        let mut lanes = [carry[0]; LANES];
-        x[C] = carry[0];
+        recursion.terms::<C>(at, next, Terms { offset, factor }, kept);
         for block in (0..C / LANES).rev() {
             let t = block * LANES;
-            for i in 0..LANES {
-                lanes[i] = sums[t + i] + behind(factors[t + i], lanes[i]);
-            }
-            x[t..t + LANES].copy_from_slice(&lanes);
+            let x_behind = window.x;
+            let simd = window.simd;
+            let now = window.step(simd.load(fixed(offset, t)), simd.load(fixed(factor, t)));
+            simd.store(now, fixed_mut(x, t));
+            simd.store(simd.ahead::<1>(now, x_behind), fixed_mut(after, t));
         }
-        recursion.write(at, kept, fixed::<_, C>(x, 0), fixed::<_, C>(x, 1));
+        recursion.write(at, kept, x, after);
         carry[0] = x[0];
-    }
-}
-
-/// Doubles windows of K steps. In rising order the step ahead is read before it changes.
-#[inline(always)]
-fn double<const C: usize, const K: usize>(sums: &mut [f64; CHUNK + LANES], factors: &mut [f64; CHUNK + LANES]) {
-    for i in 0..C {
-        sums[i] += behind(factors[i], sums[i + K]);
-    }
-    for i in 0..C {
-        factors[i] = behind(factors[i], factors[i + K]);
     }
 }
 

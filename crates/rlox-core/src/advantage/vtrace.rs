@@ -15,7 +15,7 @@
 
 use super::ends::{Ends, check_discount, check_rows};
 use super::float::only_if;
-use super::kernel::{fixed, fixed_mut};
+use super::rows::{fixed, fixed_mut};
 use super::scan::{Recursion, Steps, Terms, columns, trajectory};
 use crate::simd::exp::exp;
 use crate::{Error, Float, Result, check_len};

@@ -10,6 +10,7 @@
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
 pub(crate) mod exp;
+pub(crate) mod f64s;
 pub(crate) mod power;
 pub(crate) mod rounding;
 pub(crate) mod trig;
