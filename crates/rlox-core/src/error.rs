@@ -58,6 +58,9 @@ pub enum Error {
         /// The system's own error.
         source: std::io::Error,
     },
+    /// The check of [`crate::set_interrupt_check`] said to stop.
+    #[error("interrupted")]
+    Interrupted,
     /// A backend (network library, environment code) failed in its own words.
     #[error("{0}")]
     Backend(String),

@@ -4,6 +4,8 @@ use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, Py
 use pyo3::prelude::*;
 use rlox_core::Error;
 
+use crate::interrupt::raised;
+
 pyo3::create_exception!(
     rlox,
     ClosedError,
@@ -25,6 +27,7 @@ pub(crate) fn to_py(error: Error) -> PyErr {
         Error::Closed(_) => ClosedError::new_err(text),
         Error::Corrupt(_) => CorruptFileError::new_err(text),
         Error::Io { source, .. } => PyOSError::new_err((source.raw_os_error(), text)),
+        Error::Interrupted => raised(),
         Error::Backend(_) => PyRuntimeError::new_err(text),
         _ => PyValueError::new_err(text),
     }

@@ -13,6 +13,7 @@ mod detach;
 mod error;
 mod flags;
 mod gae;
+mod interrupt;
 mod llm;
 mod normalize;
 mod observation;
@@ -68,10 +69,13 @@ mod _rlox {
             let text = c"rlox was built without optimisation and is many times slower; build it with --release";
             PyErr::warn(module.py(), &module.py().get_type::<pyo3::exceptions::PyRuntimeWarning>(), text, 1)?;
         }
-        if let Err(error) = rlox_core::simd::check_setting() {
+        for error in
+            [rlox_core::simd::check_setting(), rlox_core::check_num_threads()].into_iter().filter_map(Result::err)
+        {
             let text = std::ffi::CString::new(error.to_string())?;
             PyErr::warn(module.py(), &module.py().get_type::<pyo3::exceptions::PyRuntimeWarning>(), &text, 1)?;
         }
+        rlox_core::set_interrupt_check(crate::interrupt::interrupted);
         Ok(())
     }
 }

@@ -1,5 +1,8 @@
 //! Ends of episodes that come as numbers.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::pool::{PIECE, run_chunks};
 use crate::simd::multiversion;
 use crate::{Error, Float, Result, check_len};
 
@@ -17,7 +20,14 @@ use crate::{Error, Float, Result, check_len};
 /// differ.
 pub fn flags_from_numbers<T: Float>(argument: &'static str, numbers: &[T], flags: &mut [bool]) -> Result<()> {
     check_len(argument, numbers.len(), flags.len())?;
-    if convert(numbers, flags) {
+    let strange = AtomicBool::new(false);
+    run_chunks([flags], PIECE, |i, [flags], _| {
+        if !convert(&numbers[i * PIECE..][..flags.len()], flags) {
+            strange.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    })?;
+    if !strange.into_inner() {
         return Ok(());
     }
     let strange = numbers.iter().position(|x| *x != T::of(0.0) && *x != T::of(1.0));

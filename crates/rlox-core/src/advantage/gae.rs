@@ -13,6 +13,8 @@
 
 use super::ends::{Ends, check_discount, check_rows};
 use super::kernel::{Rows, columns, trajectory};
+use crate::interrupt::Watch;
+use crate::pool::{PIECE, run_chunks};
 use crate::{Float, Result, check_len};
 
 /// Advantages and returns of one trajectory of T steps.
@@ -52,8 +54,8 @@ pub fn compute_gae<T: Float>(
     returns: &mut [T],
 ) -> Result<()> {
     let rows = check(rewards, values, ends, gamma, gae_lambda, [advantages.len(), returns.len()])?;
-    trajectory(rows, last_value, advantages, returns);
-    Ok(())
+    let mut watch = Watch::default();
+    trajectory(rows, last_value, advantages, returns, &mut || watch.check())
 }
 
 /// Advantages and returns of N environments over T steps, time-major: row `t * num_envs + n` is step t of
@@ -90,8 +92,7 @@ pub fn compute_gae_time_major<T: Float>(
     check_rows(rewards.len(), "num_envs", num_envs)?;
     check_len("last_values", last_values.len(), num_envs)?;
     let rows = check(rewards, values, ends, gamma, gae_lambda, [advantages.len(), returns.len()])?;
-    columns(rows, last_values, advantages, returns);
-    Ok(())
+    columns(rows, last_values, advantages, returns)
 }
 
 /// Advantages and returns of N trajectories of `n_steps` each, one after the other (environment-major): row
@@ -129,12 +130,14 @@ pub fn compute_gae_batched<T: Float>(
         check_len("last_values", last_values.len(), trajectories)?;
     }
     let rows = check(rewards, values, ends, gamma, gae_lambda, [advantages.len(), returns.len()])?;
-    for (n, &last_value) in last_values.iter().enumerate() {
-        let range = n * n_steps..(n + 1) * n_steps;
-        let (advantages, returns) = (&mut advantages[range.clone()], &mut returns[range.clone()]);
-        trajectory(rows.slice(range), last_value, advantages, returns);
-    }
-    Ok(())
+    // A thread takes several trajectories at a time if they are short.
+    let each = PIECE.div_ceil(n_steps.max(1));
+    run_chunks([advantages, returns], each * n_steps, |i, [advantages, returns], pause| {
+        let out = advantages.chunks_exact_mut(n_steps).zip(returns.chunks_exact_mut(n_steps));
+        (i * each..).zip(out).try_for_each(|(n, (advantages, returns))| {
+            trajectory(rows.slice(n * n_steps..(n + 1) * n_steps), last_values[n], advantages, returns, pause)
+        })
+    })
 }
 
 /// Checks everything before anything is written.

@@ -9,9 +9,11 @@ use std::ops::Range;
 use super::float::{either, only_if};
 use super::rows::{fixed, fixed_mut};
 use super::window::Window;
-use crate::Float;
+use crate::interrupt::{Pause, backwards};
+use crate::pool::{ColumnsMut, run_columns};
 use crate::simd::f64s::{F64s, on_f64s};
 use crate::simd::{LANES, multiversion};
+use crate::{Float, Result};
 
 /// What is read, checked for equal lengths.
 #[derive(Clone, Copy)]
@@ -65,13 +67,38 @@ impl<'a, T: Float> Rows<'a, T> {
     }
 }
 
+/// One trajectory.
+pub(super) fn trajectory<T: Float>(
+    rows: Rows<'_, T>,
+    last_value: T,
+    advantages: &mut [T],
+    returns: &mut [T],
+    pause: Pause<'_>,
+) -> Result<()> {
+    let mut behind = (0.0, last_value);
+    for range in backwards(rows.rewards.len(), 1) {
+        let (start, out) = (range.start, (&mut advantages[range.clone()], &mut returns[range.clone()]));
+        stretch(rows.slice(range), &mut behind, out.0, out.1);
+        if start > 0 {
+            pause()?;
+        }
+    }
+    Ok(())
+}
+
 on_f64s! {
-    /// One trajectory.
-    pub(super) fn trajectory<T: Float>(simd: F64s, rows: Rows<'_, T>, last_value: T, advantages: &mut [T], returns: &mut [T]) {
+    /// Steps of one trajectory, given the advantage and the value behind them, in whose place come those of the first.
+    fn stretch<T: Float>(
+        simd: F64s,
+        rows: Rows<'_, T>,
+        behind: &mut (f64, T),
+        advantages: &mut [T],
+        returns: &mut [T],
+    ) {
         if rows.finals.is_some() {
-            scan::<_, T, true>(simd, &rows, last_value, advantages, returns);
+            scan::<_, T, true>(simd, &rows, behind, advantages, returns);
         } else {
-            scan::<_, T, false>(simd, &rows, last_value, advantages, returns);
+            scan::<_, T, false>(simd, &rows, behind, advantages, returns);
         }
     }
 }
@@ -80,19 +107,18 @@ on_f64s! {
 fn scan<S: F64s, T: Float, const FINALS: bool>(
     simd: S,
     rows: &Rows<'_, T>,
-    last_value: T,
+    behind: &mut (f64, T),
     advantages: &mut [T],
     returns: &mut [T],
 ) {
     let (gamma, decay) = (simd.splat(rows.gamma), simd.splat(rows.decay));
-    let mut window = Window::new(simd, 0.0);
-    let mut values_behind = simd.splat(last_value.wide());
+    let mut window = Window::new(simd, behind.0);
+    let mut values_behind = simd.splat(behind.1.wide());
     let mut end = rows.rewards.len();
-    let mut next = last_value;
     while end >= LANES {
         end -= LANES;
         let (rewards, values, terminated, truncated, finals) = rows.block::<LANES>(end);
-        next = values[0];
+        behind.1 = values[0];
         let (rewards, values) = (T::load(simd, rewards), T::load(simd, values));
         let (mut after, mut factor) = (simd.ahead::<1>(values, values_behind), decay);
         if FINALS {
@@ -106,53 +132,75 @@ fn scan<S: F64s, T: Float, const FINALS: bool>(
         T::store(simd, simd.add(x, values), fixed_mut(returns, end));
         values_behind = values;
     }
-    let (mut advantage, mut value) = (window.first(), next.wide());
+    behind.0 = window.first();
     for t in (0..end).rev() {
-        let (delta, open) = rows.delta::<FINALS>(t, value);
-        advantage = delta + only_if(open, rows.decay * advantage);
-        value = rows.values[t].wide();
-        advantages[t] = T::of(advantage);
-        returns[t] = T::of(advantage + value);
+        let (delta, open) = rows.delta::<FINALS>(t, behind.1.wide());
+        *behind = (delta + only_if(open, rows.decay * behind.0), rows.values[t]);
+        advantages[t] = T::of(behind.0);
+        returns[t] = T::of(behind.0 + behind.1.wide());
     }
 }
 
+/// A time-major grid, one column per environment.
+pub(super) fn columns<T: Float>(
+    rows: Rows<'_, T>,
+    last_values: &[T],
+    advantages: &mut [T],
+    returns: &mut [T],
+) -> Result<()> {
+    run_columns([advantages, returns], last_values.len(), |columns, out, pause| {
+        grid(rows, last_values, columns, out, pause)
+    })
+}
+
 multiversion! {
-    /// A time-major grid, one column per environment.
-    pub(super) fn columns<T: Float>(rows: Rows<'_, T>, last_values: &[T], advantages: &mut [T], returns: &mut [T]) {
+    /// Some of the columns.
+    fn grid<T: Float>(
+        rows: Rows<'_, T>,
+        last_values: &[T],
+        columns: Range<usize>,
+        out: [ColumnsMut<'_, T>; 2],
+        pause: Pause<'_>,
+    ) -> Result<()> {
         if rows.finals.is_some() {
-            grid::<T, true>(&rows, last_values, advantages, returns);
+            all_strips::<T, true>(&rows, last_values, columns, out, pause)
         } else {
-            grid::<T, false>(&rows, last_values, advantages, returns);
+            all_strips::<T, false>(&rows, last_values, columns, out, pause)
         }
     }
 }
 
 #[inline(always)]
-fn grid<T: Float, const FINALS: bool>(rows: &Rows<'_, T>, last_values: &[T], advantages: &mut [T], returns: &mut [T]) {
-    let mut first = 0;
+fn all_strips<T: Float, const FINALS: bool>(
+    rows: &Rows<'_, T>,
+    last_values: &[T],
+    mut columns: Range<usize>,
+    mut out: [ColumnsMut<'_, T>; 2],
+    pause: Pause<'_>,
+) -> Result<()> {
     // Wide strips read and write memory in long runs, which counts once a rollout is larger than the caches.
-    first = strips::<T, FINALS, 256>(rows, last_values, first, advantages, returns);
-    first = strips::<T, FINALS, 64>(rows, last_values, first, advantages, returns);
-    first = strips::<T, FINALS, 16>(rows, last_values, first, advantages, returns);
-    first = strips::<T, FINALS, 8>(rows, last_values, first, advantages, returns);
-    first = strips::<T, FINALS, 4>(rows, last_values, first, advantages, returns);
-    strips::<T, FINALS, 1>(rows, last_values, first, advantages, returns);
+    strips::<T, FINALS, 256>(rows, last_values, &mut columns, &mut out, pause)?;
+    strips::<T, FINALS, 64>(rows, last_values, &mut columns, &mut out, pause)?;
+    strips::<T, FINALS, 16>(rows, last_values, &mut columns, &mut out, pause)?;
+    strips::<T, FINALS, 8>(rows, last_values, &mut columns, &mut out, pause)?;
+    strips::<T, FINALS, 4>(rows, last_values, &mut columns, &mut out, pause)?;
+    strips::<T, FINALS, 1>(rows, last_values, &mut columns, &mut out, pause)
 }
 
-/// As many strips of W columns as there are from column `first` on; returns the column after them.
+/// As many strips of W columns as there are; leaves the columns behind them.
 #[inline(always)]
 fn strips<T: Float, const FINALS: bool, const W: usize>(
     rows: &Rows<'_, T>,
     last_values: &[T],
-    mut first: usize,
-    advantages: &mut [T],
-    returns: &mut [T],
-) -> usize {
-    while last_values.len() - first >= W {
-        strip::<T, FINALS, W>(rows, last_values, first, advantages, returns);
-        first += W;
+    columns: &mut Range<usize>,
+    out: &mut [ColumnsMut<'_, T>; 2],
+    pause: Pause<'_>,
+) -> Result<()> {
+    while columns.len() >= W {
+        strip::<T, FINALS, W>(rows, last_values, columns.start, out, pause)?;
+        columns.start += W;
     }
-    first
+    Ok(())
 }
 
 #[inline(always)]
@@ -160,26 +208,44 @@ fn strip<T: Float, const FINALS: bool, const W: usize>(
     rows: &Rows<'_, T>,
     last_values: &[T],
     first: usize,
-    advantages: &mut [T],
-    returns: &mut [T],
-) {
+    [advantages, returns]: &mut [ColumnsMut<'_, T>; 2],
+    pause: Pause<'_>,
+) -> Result<()> {
     let width = last_values.len();
     let mut carry = [0.0; W];
     let mut next = fixed::<T, W>(last_values, first).map(T::wide);
-    for t in (0..rows.rewards.len() / width).rev() {
-        let at = t * width + first;
-        let (rewards, values, terminated, truncated, finals) = rows.block::<W>(at);
-        let (advantages, returns) = (fixed_mut::<T, W>(advantages, at), fixed_mut::<T, W>(returns, at));
-        for i in 0..W {
-            let (reward, value, last) = (rewards[i].wide(), values[i].wide(), finals[i].wide());
-            let cut = FINALS && truncated[i];
-            let after = if FINALS { either(cut, last, next[i]) } else { next[i] };
-            let delta = reward + only_if(!terminated[i], rows.gamma * after) - value;
-            carry[i] = delta + only_if(!(terminated[i] | cut), rows.decay * carry[i]);
-            next[i] = value;
-            advantages[i] = T::of(carry[i]);
-            returns[i] = T::of(carry[i] + value);
+    for range in backwards(rows.rewards.len() / width, W) {
+        for t in range.clone().rev() {
+            let block = rows.block::<W>(t * width + first);
+            let (advantages, returns) = (advantages.row(t, first), returns.row(t, first));
+            step::<T, FINALS, W>(rows, block, &mut carry, &mut next, advantages, returns);
         }
+        if range.start > 0 {
+            pause()?;
+        }
+    }
+    Ok(())
+}
+
+/// One step of W environments. A function of its own, because the compiler trusts only arguments not to overlap.
+#[inline(always)]
+fn step<T: Float, const FINALS: bool, const W: usize>(
+    rows: &Rows<'_, T>,
+    (rewards, values, terminated, truncated, finals): Block<'_, T, W>,
+    carry: &mut [f64; W],
+    next: &mut [f64; W],
+    advantages: &mut [T; W],
+    returns: &mut [T; W],
+) {
+    for i in 0..W {
+        let (reward, value, last) = (rewards[i].wide(), values[i].wide(), finals[i].wide());
+        let cut = FINALS && truncated[i];
+        let after = if FINALS { either(cut, last, next[i]) } else { next[i] };
+        let delta = reward + only_if(!terminated[i], rows.gamma * after) - value;
+        carry[i] = delta + only_if(!(terminated[i] | cut), rows.decay * carry[i]);
+        next[i] = value;
+        advantages[i] = T::of(carry[i]);
+        returns[i] = T::of(carry[i] + value);
     }
 }
 
@@ -205,9 +271,9 @@ mod tests {
         };
         let (mut advantages, mut returns) = (vec![0.0; len], vec![0.0; len]);
         if width.is_some() {
-            columns(rows, &last_values, &mut advantages, &mut returns);
+            columns(rows, &last_values, &mut advantages, &mut returns).unwrap();
         } else {
-            trajectory(rows, last_values[0], &mut advantages, &mut returns);
+            trajectory(rows, last_values[0], &mut advantages, &mut returns, &mut || Ok(())).unwrap();
         }
         advantages.iter().chain(&returns).map(|x| x.to_bits()).collect()
     }

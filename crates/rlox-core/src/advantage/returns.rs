@@ -13,7 +13,7 @@
 
 use super::ends::{Ends, check_discount, check_rows};
 use super::float::{either, only_if};
-use super::rows::{fixed, fixed_mut};
+use super::rows::fixed;
 use super::scan::{Recursion, Steps, Terms, columns, trajectory};
 use crate::{Float, Result, check_len};
 
@@ -100,8 +100,7 @@ pub fn compute_lambda_returns<T: Float>(
     lambda: f64,
     returns: &mut [T],
 ) -> Result<()> {
-    trajectory(&mut check(rewards, values, ends, gamma, lambda, returns)?, last_value);
-    Ok(())
+    trajectory(&check(rewards, values, ends, gamma, lambda, returns.len())?, last_value, [returns])
 }
 
 /// Lambda returns of N environments over T steps, time-major: row `t * num_envs + n` is step t of environment n.
@@ -134,8 +133,7 @@ pub fn compute_lambda_returns_time_major<T: Float>(
 ) -> Result<()> {
     check_rows(rewards.len(), "num_envs", num_envs)?;
     check_len("last_values", last_values.len(), num_envs)?;
-    columns(&mut check(rewards, values, ends, gamma, lambda, returns)?, last_values);
-    Ok(())
+    columns(&check(rewards, values, ends, gamma, lambda, returns.len())?, last_values, [returns])
 }
 
 /// Checks everything before anything is written.
@@ -145,16 +143,16 @@ fn check<'a, T: Float>(
     ends: Ends<'a, T>,
     gamma: f64,
     lambda: f64,
-    returns: &'a mut [T],
+    out: usize,
 ) -> Result<LambdaReturns<'a, T>> {
     check_discount("gamma", gamma)?;
     check_discount("lambda", lambda)?;
     let len = rewards.len();
     check_len("values", values.len(), len)?;
     let finals = ends.check(len)?;
-    check_len("returns", returns.len(), len)?;
+    check_len("returns", out, len)?;
     let steps = Steps { rewards, values, terminated: ends.terminated, finals };
-    Ok(LambdaReturns { steps, gamma, lambda, returns })
+    Ok(LambdaReturns { steps, gamma, lambda })
 }
 
 /// The recursion over `G_t`.
@@ -162,10 +160,9 @@ struct LambdaReturns<'a, T> {
     steps: Steps<'a, T>,
     gamma: f64,
     lambda: f64,
-    returns: &'a mut [T],
 }
 
-impl<T: Float> Recursion for LambdaReturns<'_, T> {
+impl<T: Float> Recursion<1> for LambdaReturns<'_, T> {
     type Float = T;
     type Kept<const N: usize> = ();
 
@@ -199,8 +196,7 @@ impl<T: Float> Recursion for LambdaReturns<'_, T> {
     }
 
     #[inline(always)]
-    fn write<const N: usize>(&mut self, at: usize, (): &(), x: &[f64; N], _: &[f64; N]) {
-        let returns = fixed_mut::<_, N>(self.returns, at);
+    fn write<const N: usize>(&self, _: usize, (): &(), x: &[f64; N], _: &[f64; N], [returns]: [&mut [T; N]; 1]) {
         for i in 0..N {
             returns[i] = T::of(x[i]);
         }

@@ -6,12 +6,16 @@
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
+use std::ops::Range;
+
 use super::float::{either, only_if};
 use super::rows::{fixed, fixed_mut};
 use super::window::Window;
-use crate::Float;
+use crate::interrupt::{Pause, Watch, backwards};
+use crate::pool::{ColumnsMut, run_columns};
 use crate::simd::f64s::{F64s, on_f64s};
 use crate::simd::{LANES, multiversion};
+use crate::{Float, Result};
 
 const CHUNK: usize = 64;
 
@@ -62,8 +66,8 @@ pub(super) struct Terms<'a, const N: usize> {
     pub(super) factor: &'a mut [f64; N],
 }
 
-/// One estimator: its terms, and what it makes of the sums.
-pub(super) trait Recursion {
+/// One estimator of K results: its terms, and what it makes of the sums.
+pub(super) trait Recursion<const K: usize>: Sync {
     type Float: Float;
     /// What is kept of N steps' terms for the results.
     type Kept<const N: usize>;
@@ -76,7 +80,14 @@ pub(super) trait Recursion {
     /// behind it is masked out, so that a NaN there stays there.
     fn terms<const N: usize>(&self, at: usize, next: &[Self::Float; N], terms: Terms<'_, N>, kept: &mut Self::Kept<N>);
     /// Writes N steps' results, given `x` at these steps and after them.
-    fn write<const N: usize>(&mut self, at: usize, kept: &Self::Kept<N>, x: &[f64; N], after: &[f64; N]);
+    fn write<const N: usize>(
+        &self,
+        at: usize,
+        kept: &Self::Kept<N>,
+        x: &[f64; N],
+        after: &[f64; N],
+        out: [&mut [Self::Float; N]; K],
+    );
 }
 
 #[inline(always)]
@@ -85,58 +96,93 @@ fn behind(factor: f64, x: f64) -> f64 {
 }
 
 /// What N steps at once, whose successors' `x` are known, are computed with.
-struct Row<R: Recursion, const N: usize> {
+struct Row<R: Recursion<K>, const K: usize, const N: usize> {
     offset: [f64; N],
     factor: [f64; N],
     kept: R::Kept<N>,
     x: [f64; N],
 }
 
-impl<R: Recursion, const N: usize> Row<R, N> {
+impl<R: Recursion<K>, const K: usize, const N: usize> Row<R, K, N> {
     #[inline(always)]
     fn new() -> Self {
         Self { offset: [0.0; N], factor: [0.0; N], kept: R::kept(), x: [0.0; N] }
     }
 
     #[inline(always)]
-    fn step(&mut self, recursion: &mut R, at: usize, next: &[R::Float; N], after: &mut [f64; N]) {
+    fn step(
+        &mut self,
+        recursion: &R,
+        at: usize,
+        next: &[R::Float; N],
+        after: &mut [f64; N],
+        out: [&mut [R::Float; N]; K],
+    ) {
         let Self { offset, factor, kept, x } = self;
         recursion.terms(at, next, Terms { offset, factor }, kept);
         for i in 0..N {
             x[i] = offset[i] + behind(factor[i], after[i]);
         }
-        recursion.write(at, kept, x, after);
+        recursion.write(at, kept, x, after, out);
         *after = *x;
     }
 }
 
-on_f64s! {
-    /// One trajectory.
-    pub(super) fn trajectory<R: Recursion>(simd: F64s, recursion: &mut R, last_value: R::Float) {
-        let mut end = recursion.steps().rewards.len();
-        let (mut next, mut carry) = ([last_value], [R::start(last_value)]);
-        let mut window = Window::new(simd, carry[0]);
-        let mut chunk = Chunk::<R, CHUNK>::new(last_value);
-        while end >= CHUNK {
-            end -= CHUNK;
-            chunk.step(recursion, end, &mut next, &mut carry, &mut window);
+/// The value and `x` behind a stretch of steps.
+struct Behind<T> {
+    value: [T; 1],
+    x: [f64; 1],
+}
+
+/// One trajectory.
+pub(super) fn trajectory<R: Recursion<K>, const K: usize>(
+    recursion: &R,
+    last_value: R::Float,
+    mut out: [&mut [R::Float]; K],
+) -> Result<()> {
+    let mut behind = Behind { value: [last_value], x: [R::start(last_value)] };
+    let mut watch = Watch::default();
+    for range in backwards(recursion.steps().rewards.len(), 1) {
+        stretch(recursion, range.clone(), &mut behind, &mut out);
+        if range.start > 0 {
+            watch.check()?;
         }
-        let mut chunk = Chunk::<R, LANES>::new(last_value);
-        while end >= LANES {
+    }
+    Ok(())
+}
+
+on_f64s! {
+    /// Steps of one trajectory, given what is behind them, in whose place comes what the first of them has.
+    fn stretch<R: Recursion<K>, const K: usize>(
+        simd: F64s,
+        recursion: &R,
+        range: Range<usize>,
+        behind: &mut Behind<R::Float>,
+        out: &mut [&mut [R::Float]; K],
+    ) {
+        let mut end = range.end;
+        let mut window = Window::new(simd, behind.x[0]);
+        let mut chunk = Chunk::<R, K, CHUNK>::new(behind.value[0]);
+        while end - range.start >= CHUNK {
+            end -= CHUNK;
+            chunk.step(recursion, end, behind, &mut window, out);
+        }
+        let mut chunk = Chunk::<R, K, LANES>::new(behind.value[0]);
+        while end - range.start >= LANES {
             end -= LANES;
-            chunk.step(recursion, end, &mut next, &mut carry, &mut window);
+            chunk.step(recursion, end, behind, &mut window, out);
         }
         let mut row = Row::new();
-        while end > 0 {
+        while end > range.start {
             end -= 1;
-            row.step(recursion, end, &next, &mut carry);
-            next = *fixed(recursion.steps().values, end);
+            row.step(recursion, end, &behind.value, &mut behind.x, out.each_mut().map(|out| fixed_mut(out, end)));
+            behind.value = *fixed(recursion.steps().values, end);
         }
     }
 }
 
 /// What C steps after each other are computed with.
-struct Chunk<R: Recursion, const C: usize> {
+struct Chunk<R: Recursion<K>, const K: usize, const C: usize> {
     offset: [f64; C],
     factor: [f64; C],
     next: [R::Float; C],
@@ -145,71 +191,94 @@ struct Chunk<R: Recursion, const C: usize> {
     after: [f64; C],
 }
 
-impl<R: Recursion, const C: usize> Chunk<R, C> {
+impl<R: Recursion<K>, const K: usize, const C: usize> Chunk<R, K, C> {
     #[inline(always)]
     fn new(value: R::Float) -> Self {
         let [offset, factor, x, after] = [[0.0; C]; 4];
         Self { offset, factor, next: [value; C], kept: R::kept(), x, after }
     }
 
-    /// C steps from `at` on, given the value and `x` behind them, in whose place come those of the first of them.
+    /// C steps from `at` on.
     #[inline(always)]
     fn step<S: F64s>(
         &mut self,
-        recursion: &mut R,
+        recursion: &R,
         at: usize,
-        value: &mut [R::Float; 1],
-        carry: &mut [f64; 1],
+        behind: &mut Behind<R::Float>,
         window: &mut Window<S>,
+        out: &mut [&mut [R::Float]; K],
     ) {
         let Self { offset, factor, next, kept, x, after } = self;
         let values = *fixed::<_, C>(recursion.steps().values, at);
         next[..C - 1].copy_from_slice(&values[1..]);
-        [next[C - 1]] = *value;
-        value[0] = values[0];
+        [next[C - 1]] = behind.value;
         recursion.terms::<C>(at, next, Terms { offset, factor }, kept);
         for block in (0..C / LANES).rev() {
-            let t = block * LANES;
-            let x_behind = window.x;
-            let simd = window.simd;
+            let (t, simd, x_behind) = (block * LANES, window.simd, window.x);
             let now = window.step(simd.load(fixed(offset, t)), simd.load(fixed(factor, t)));
             simd.store(now, fixed_mut(x, t));
             simd.store(simd.ahead::<1>(now, x_behind), fixed_mut(after, t));
         }
-        recursion.write(at, kept, x, after);
-        carry[0] = x[0];
+        recursion.write(at, kept, x, after, out.each_mut().map(|out| fixed_mut(out, at)));
+        *behind = Behind { value: [values[0]], x: [x[0]] };
     }
+}
+
+/// A time-major grid, one column per environment.
+pub(super) fn columns<R: Recursion<K>, const K: usize>(
+    recursion: &R,
+    last_values: &[R::Float],
+    out: [&mut [R::Float]; K],
+) -> Result<()> {
+    run_columns(out, last_values.len(), |columns, out, pause| grid(recursion, last_values, columns, out, pause))
 }
 
 multiversion! {
-    /// A time-major grid, one column per environment.
-    pub(super) fn columns<R: Recursion>(recursion: &mut R, last_values: &[R::Float]) {
-        let mut first = 0;
-        // Wide strips read and write memory in long runs, which counts once a rollout is larger than the caches.
-        first = strips::<R, 64>(recursion, last_values, first);
-        first = strips::<R, 16>(recursion, last_values, first);
-        first = strips::<R, 8>(recursion, last_values, first);
-        first = strips::<R, 4>(recursion, last_values, first);
-        strips::<R, 1>(recursion, last_values, first);
+    /// Some of the columns.
+    fn grid<R: Recursion<K>, const K: usize>(
+        recursion: &R,
+        last_values: &[R::Float],
+        columns: Range<usize>,
+        out: [ColumnsMut<'_, R::Float>; K],
+        pause: Pause<'_>,
+    ) -> Result<()> {
+        let (mut columns, mut out) = (columns, out);
+        strips::<R, K, 64>(recursion, last_values, &mut columns, &mut out, pause)?;
+        strips::<R, K, 16>(recursion, last_values, &mut columns, &mut out, pause)?;
+        strips::<R, K, 8>(recursion, last_values, &mut columns, &mut out, pause)?;
+        strips::<R, K, 4>(recursion, last_values, &mut columns, &mut out, pause)?;
+        strips::<R, K, 1>(recursion, last_values, &mut columns, &mut out, pause)
     }
 }
 
-/// As many strips of W columns as there are from column `first` on; returns the column after them.
+/// As many strips of W columns as there are; leaves the columns behind them.
 #[inline(always)]
-fn strips<R: Recursion, const W: usize>(recursion: &mut R, last_values: &[R::Float], mut first: usize) -> usize {
+fn strips<R: Recursion<K>, const K: usize, const W: usize>(
+    recursion: &R,
+    last_values: &[R::Float],
+    columns: &mut Range<usize>,
+    out: &mut [ColumnsMut<'_, R::Float>; K],
+    pause: Pause<'_>,
+) -> Result<()> {
     let width = last_values.len();
-    let mut row = Row::<R, W>::new();
-    while width - first >= W {
+    let mut row = Row::<R, K, W>::new();
+    while columns.len() >= W {
+        let first = columns.start;
         let mut next = *fixed::<_, W>(last_values, first);
         let mut carry = next.map(R::start);
-        for t in (0..recursion.steps().rewards.len() / width).rev() {
-            let at = t * width + first;
-            row.step(recursion, at, &next, &mut carry);
-            next = *fixed(recursion.steps().values, at);
+        for range in backwards(recursion.steps().rewards.len() / width, W) {
+            for t in range.clone().rev() {
+                let at = t * width + first;
+                row.step(recursion, at, &next, &mut carry, out.each_mut().map(|out| out.row(t, first)));
+                next = *fixed(recursion.steps().values, at);
+            }
+            if range.start > 0 {
+                pause()?;
+            }
         }
-        first += W;
+        columns.start += W;
     }
-    first
+    Ok(())
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@
 
 use super::ends::{Ends, check_discount, check_rows};
 use super::float::only_if;
-use super::rows::{fixed, fixed_mut};
+use super::rows::fixed;
 use super::scan::{Recursion, Steps, Terms, columns, trajectory};
 use crate::simd::exp::exp;
 use crate::{Error, Float, Result, check_len};
@@ -102,9 +102,8 @@ pub fn compute_vtrace<T: Float>(
     vs: &mut [T],
     pg_advantages: &mut [T],
 ) -> Result<()> {
-    let mut targets = check(log_rhos, rewards, values, ends, settings, vs, pg_advantages)?;
-    trajectory(&mut targets, bootstrap_value);
-    Ok(())
+    let targets = check(log_rhos, rewards, values, ends, settings, [vs.len(), pg_advantages.len()])?;
+    trajectory(&targets, bootstrap_value, [vs, pg_advantages])
 }
 
 /// V-trace targets and policy gradient advantages of N environments over T steps, time-major: row `t * num_envs + n` is
@@ -141,9 +140,8 @@ pub fn compute_vtrace_time_major<T: Float>(
 ) -> Result<()> {
     check_rows(rewards.len(), "num_envs", num_envs)?;
     check_len("bootstrap_values", bootstrap_values.len(), num_envs)?;
-    let mut targets = check(log_rhos, rewards, values, ends, settings, vs, pg_advantages)?;
-    columns(&mut targets, bootstrap_values);
-    Ok(())
+    let targets = check(log_rhos, rewards, values, ends, settings, [vs.len(), pg_advantages.len()])?;
+    columns(&targets, bootstrap_values, [vs, pg_advantages])
 }
 
 /// Checks everything before anything is written.
@@ -153,18 +151,17 @@ fn check<'a, T: Float>(
     values: &'a [T],
     ends: Ends<'a, T>,
     settings: Vtrace,
-    vs: &'a mut [T],
-    pg_advantages: &'a mut [T],
+    out: [usize; 2],
 ) -> Result<Targets<'a, T>> {
     settings.check()?;
     let len = rewards.len();
     check_len("log_rhos", log_rhos.len(), len)?;
     check_len("values", values.len(), len)?;
     let finals = ends.check(len)?;
-    check_len("vs", vs.len(), len)?;
-    check_len("pg_advantages", pg_advantages.len(), len)?;
+    check_len("vs", out[0], len)?;
+    check_len("pg_advantages", out[1], len)?;
     let steps = Steps { rewards, values, terminated: ends.terminated, finals };
-    Ok(Targets { log_rhos, steps, settings, trace: settings.gamma * settings.lambda, vs, pg_advantages })
+    Ok(Targets { log_rhos, steps, settings, trace: settings.gamma * settings.lambda })
 }
 
 /// The recursion over `vs_t - v_t`.
@@ -174,8 +171,6 @@ struct Targets<'a, T> {
     settings: Vtrace,
     /// gamma * lambda
     trace: f64,
-    vs: &'a mut [T],
-    pg_advantages: &'a mut [T],
 }
 
 /// What the policy gradient needs of N steps.
@@ -191,7 +186,7 @@ fn limit(rho: f64, bar: f64) -> f64 {
     if rho > bar { bar } else { rho }
 }
 
-impl<T: Float> Recursion for Targets<'_, T> {
+impl<T: Float> Recursion<2> for Targets<'_, T> {
     type Float = T;
     type Kept<const N: usize> = Kept<N>;
 
@@ -227,9 +222,31 @@ impl<T: Float> Recursion for Targets<'_, T> {
     }
 
     #[inline(always)]
-    fn write<const N: usize>(&mut self, at: usize, kept: &Kept<N>, x: &[f64; N], after: &[f64; N]) {
+    fn write<const N: usize>(
+        &self,
+        at: usize,
+        kept: &Kept<N>,
+        x: &[f64; N],
+        after: &[f64; N],
+        [vs, pg_advantages]: [&mut [T; N]; 2],
+    ) {
         let values = fixed::<_, N>(self.steps.values, at);
-        let (vs, pg_advantages) = (fixed_mut::<_, N>(self.vs, at), fixed_mut::<_, N>(self.pg_advantages, at));
+        self.targets(values, kept, x, after, vs, pg_advantages);
+    }
+}
+
+impl<T: Float> Targets<'_, T> {
+    /// A function of its own, because the compiler trusts only arguments not to overlap.
+    #[inline(always)]
+    fn targets<const N: usize>(
+        &self,
+        values: &[T; N],
+        kept: &Kept<N>,
+        x: &[f64; N],
+        after: &[f64; N],
+        vs: &mut [T; N],
+        pg_advantages: &mut [T; N],
+    ) {
         for i in 0..N {
             vs[i] = T::of(values[i].wide() + x[i]);
             let ahead = only_if(kept.open[i], self.settings.gamma * after[i]);

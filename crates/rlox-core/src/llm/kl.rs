@@ -6,6 +6,7 @@
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
+use crate::pool::{PIECE, run_chunks, run_rows};
 use crate::simd::{Isa, isa, multiversion};
 use crate::{Float, Result, check_len};
 
@@ -65,8 +66,12 @@ pub fn token_kl<T: Float>(
     check_len("ref_log_probs", ref_log_probs.len(), len)?;
     check_len("mask", mask.map_or(len, <[bool]>::len), len)?;
     check_len("kl", kl.len(), len)?;
-    each(log_probs, ref_log_probs, mask, estimator, kl);
-    Ok(())
+    run_chunks([kl], PIECE, |i, [kl], _| {
+        let range = i * PIECE..i * PIECE + kl.len();
+        let mask = mask.map(|mask| &mask[range.clone()]);
+        each(&log_probs[range.clone()], &ref_log_probs[range], mask, estimator, kl);
+        Ok(())
+    })
 }
 
 /// The sum or mean over the tokens of each sequence whose `mask` is true: `kl.len()` sequences of equal length, one
@@ -97,14 +102,13 @@ pub fn sequence_kl<T: Float>(
     check_len("mask", mask.map_or(len, <[bool]>::len), len)?;
     let tokens = len.checked_div(kl.len()).unwrap_or(0);
     check_len("log_probs", len, tokens * kl.len())?;
-    for (b, kl) in kl.iter_mut().enumerate() {
+    run_rows(kl, tokens, |b, kl| {
         let range = b * tokens..(b + 1) * tokens;
         let mask = mask.map(|mask| &mask[range.clone()]);
         let sum = total(&log_probs[range.clone()], &ref_log_probs[range], mask, estimator);
         let count = mask.map_or(tokens, |mask| mask.iter().filter(|kept| **kept).count());
         *kl = T::of(if reduction == Reduction::Mean { sum / count.max(1) as f64 } else { sum });
-    }
-    Ok(())
+    })
 }
 
 /// Whether multiplying and adding is one instruction; where it is not, it would be a slow call.

@@ -3,6 +3,8 @@
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
+use crate::interrupt::Watch;
+use crate::pool::{PIECE, run_chunks, run_rows};
 use crate::simd::{Isa, isa, multiversion};
 use crate::{Error, Float, Result, check_len};
 
@@ -25,8 +27,12 @@ pub fn policy_ratios<T: Float>(
 ) -> Result<()> {
     check_tokens(log_probs, old_log_probs, mask)?;
     check_len("ratios", ratios.len(), log_probs.len())?;
-    each(log_probs, old_log_probs, mask, ratios);
-    Ok(())
+    run_chunks([ratios], PIECE, |i, [ratios], _| {
+        let range = i * PIECE..i * PIECE + ratios.len();
+        let mask = mask.map(|mask| &mask[range.clone()]);
+        each(&log_probs[range.clone()], &old_log_probs[range], mask, ratios);
+        Ok(())
+    })
 }
 
 /// `e` to the mean of `log_prob - old_log_prob` over the tokens of each sequence whose `mask` is true; 1 for none.
@@ -51,7 +57,7 @@ pub fn sequence_ratios<T: Float>(
     check_tokens(log_probs, old_log_probs, mask)?;
     let tokens = log_probs.len().checked_div(ratios.len()).unwrap_or(0);
     check_len("log_probs", log_probs.len(), tokens * ratios.len())?;
-    for (b, ratio) in ratios.iter_mut().enumerate() {
+    run_rows(ratios, tokens, |b, ratio| {
         let at = b * tokens;
         let (mut sum, mut count) = (0.0, 0.0_f64);
         for t in at..at + tokens {
@@ -61,8 +67,7 @@ pub fn sequence_ratios<T: Float>(
             }
         }
         *ratio = T::of((sum / count.max(1.0)).exp());
-    }
-    Ok(())
+    })
 }
 
 /// What a batch's ratios say about an update; all means are over the tokens that count, and 0 where there are none.
@@ -122,8 +127,11 @@ pub fn ratio_stats<T: Float>(
     check_len("advantages", advantages.map_or(len, |advantages| advantages.len() * per), len)?;
     let mut tally = Tally { count: 0, sum: 0.0, min: f64::INFINITY, max: f64::NEG_INFINITY, low: 0, high: 0, kl: 0.0 };
     let mut room = [T::of(0.0); 2 * BLOCK];
-    let mut start = 0;
+    let (mut start, mut watch) = (0, Watch::default());
     while start < len {
+        if start.is_multiple_of(PIECE) && start > 0 {
+            watch.check()?;
+        }
         let end = len.min(start + BLOCK);
         let both = &mut room[..2 * (end - start)];
         let (ratios, kl) = both.split_at_mut(end - start);

@@ -162,19 +162,19 @@ fn detected() -> Isa {
 /// Compiles a function for every [`Isa`] and calls the one that fits. The body must be plain loops: what it calls is
 /// compiled for the wider instruction set only if it is inlined, so mark helpers `#[inline(always)]`.
 macro_rules! multiversion {
-    ($(#[$meta:meta])* $vis:vis fn $name:ident $(<$t:ident: $bound:path>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident $(<$t:ident: $bound:path $(, const $k:ident: usize)?>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$meta])*
-        $vis fn $name $(<$t: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
+        $vis fn $name $(<$t: $bound $(, const $k: usize)?>)? ($($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
-            fn portable $(<$t: $bound>)? ($($arg: $ty),*) $(-> $ret)? $body
+            fn portable $(<$t: $bound $(, const $k: usize)?>)? ($($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
-            fn avx2 $(<$t: $bound>)? ($($arg: $ty),*) $(-> $ret)? { portable($($arg),*) }
+            fn avx2 $(<$t: $bound $(, const $k: usize)?>)? ($($arg: $ty),*) $(-> $ret)? { portable($($arg),*) }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-            fn avx512 $(<$t: $bound>)? ($($arg: $ty),*) $(-> $ret)? { portable($($arg),*) }
+            fn avx512 $(<$t: $bound $(, const $k: usize)?>)? ($($arg: $ty),*) $(-> $ret)? { portable($($arg),*) }
 
             #[cfg(target_arch = "x86_64")]
             #[expect(unsafe_code, reason = "a function compiled for more instructions than the target has is unsafe to call")]

@@ -1,0 +1,60 @@
+//! Long calls ask from time to time whether to stop.
+
+#![expect(clippy::inline_always, reason = "called from loops that are compiled for several instruction sets")]
+
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::{Error, Result};
+
+/// Between two questions. A press of Ctrl-C is noticed after this at the latest, and the work between two looks.
+const PERIOD: Duration = Duration::from_millis(50);
+
+static STOP: OnceLock<fn() -> bool> = OnceLock::new();
+
+/// Sets what calls that take longer than 50 ms ask, about every 50 ms, on the thread that called: whether to stop.
+///
+/// They then end with [`Error::Interrupted`]; what they were to write is half written. The first setting of a process
+/// stays. The Python package asks whether a signal such as Ctrl-C has come.
+///
+/// ```
+/// rlox_core::set_interrupt_check(|| false);
+/// ```
+pub fn set_interrupt_check(stop: fn() -> bool) {
+    STOP.get_or_init(|| stop);
+}
+
+/// What long work calls between its pieces, about every millisecond: an error if it is to stop.
+pub(crate) type Pause<'a> = &'a mut dyn FnMut() -> Result<()>;
+
+/// When a call last asked, or began to count.
+#[derive(Debug, Default)]
+pub(crate) struct Watch(Option<Instant>);
+
+impl Watch {
+    /// Asks if it is time to. Cheap enough for every 10 us.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        let last = *self.0.get_or_insert_with(Instant::now);
+        if last.elapsed() < PERIOD {
+            return Ok(());
+        }
+        let stop = STOP.get().is_some_and(|stop| stop());
+        self.0 = Some(Instant::now());
+        if stop { Err(Error::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// Elements that take about a millisecond.
+const STRETCH: usize = 1 << 20;
+
+/// Stretches of the rows below `rows`, the last ones first. After each but the last, whose start is 0, it is time for a
+/// [`Pause`].
+#[inline(always)]
+pub(crate) fn backwards(rows: usize, width: usize) -> impl Iterator<Item = Range<usize>> {
+    let stretch = (STRETCH / width.max(1)).max(1);
+    (0..rows.div_ceil(stretch)).map(move |i| {
+        let end = rows - i * stretch;
+        end.saturating_sub(stretch)..end
+    })
+}

@@ -1,0 +1,372 @@
+//! The threads that share large work.
+//!
+//! One pool per process, made at the first use, with one job at a time: a second one that comes meanwhile, or from inside
+//! a job, runs on its own thread alone. Workers spin for a moment after a job and then sleep; a worker that wakes too late
+//! finds the job closed and is not waited for. A forked child, which has none of its parent's threads, makes a pool of
+//! its own. What a job computes never depends on which thread runs which part.
+
+#![expect(unsafe_code, reason = "a job is lent to threads that outlive it")]
+
+mod columns;
+
+use std::hint::spin_loop;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+pub(crate) use columns::{ColumnsMut, PIECE, run_chunks, run_columns, run_rows};
+
+use crate::interrupt::{Pause, Watch};
+use crate::{Error, Result};
+
+const VARIABLE: &str = "RLOX_NUM_THREADS";
+
+/// How long a worker looks for the next job before it sleeps, and a caller for the last worker's end.
+const SPIN: Duration = Duration::from_micros(30);
+
+/// How many threads share large work: the CPUs this process may use (affinity and control groups counted), or what the
+/// environment variable `RLOX_NUM_THREADS` says at the first use.
+///
+/// ```
+/// assert!(rlox_core::num_threads() >= 1);
+/// ```
+pub fn num_threads() -> usize {
+    static THREADS: OnceLock<usize> = OnceLock::new();
+    *THREADS.get_or_init(|| match setting() {
+        Some(text) => parsed(&text).unwrap_or(1),
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    })
+}
+
+/// Checks that the environment variable `RLOX_NUM_THREADS` is unset, empty or a number from 1 to 1024. Until it is
+/// corrected, one thread does all the work.
+///
+/// # Errors
+/// [`Error::Config`] naming the value.
+///
+/// ```
+/// assert!(rlox_core::check_num_threads().is_ok());
+/// ```
+pub fn check_num_threads() -> Result<()> {
+    match setting() {
+        Some(text) if parsed(&text).is_none() => Err(Error::config(
+            VARIABLE,
+            "a number from 1 to 1024",
+            format!("{text:?}"),
+            "correct or unset the environment variable; until then one thread does all the work",
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn setting() -> Option<String> {
+    let text = std::env::var_os(VARIABLE)?.to_string_lossy().trim().to_owned();
+    (!text.is_empty()).then_some(text)
+}
+
+fn parsed(text: &str) -> Option<usize> {
+    text.parse().ok().filter(|threads| (1..=1024).contains(threads))
+}
+
+/// Calls `work` with each number below `parts`, on all threads, in any order. One part is simply called.
+///
+/// Parts should take 20 us at least. Those that take more than some milliseconds are to call the [`Pause`] they are given
+/// and to end when it says so.
+///
+/// # Errors
+/// The first one of a part, or [`Error::Interrupted`]; parts that had begun are then done or ended early, others not.
+pub(crate) fn run(parts: usize, work: Work<'_>) -> Result<()> {
+    if parts == 1 {
+        let mut watch = Watch::default();
+        return work(0, &mut || watch.check());
+    }
+    let job = Job { next: AtomicUsize::new(0), parts, work, stop: AtomicBool::new(false) };
+    let pool = if parts > 1 && num_threads() > 1 { Pool::own() } else { None };
+    pool.and_then(|pool| pool.share(&job)).unwrap_or_else(|| job.lead())
+}
+
+/// What is done with a part, given its number.
+type Work<'a> = &'a (dyn Fn(usize, Pause<'_>) -> Result<()> + Sync);
+
+/// A job that several threads take parts of.
+struct Job<'a> {
+    /// The part that is taken next.
+    next: AtomicUsize,
+    parts: usize,
+    work: Work<'a>,
+    stop: AtomicBool,
+}
+
+impl Job<'_> {
+    /// The next part, if there is one.
+    fn take(&self) -> Option<usize> {
+        let part = self.next.fetch_add(1, Ordering::Relaxed);
+        (part < self.parts && !self.stop.load(Ordering::Relaxed)).then_some(part)
+    }
+
+    /// Does parts, as many as there are, and asks in between whether to stop.
+    fn help(&self, mut ask: impl FnMut() -> Result<()>) -> Result<()> {
+        // Where a part fails or panics, no others are begun.
+        let stop = StopOnDrop(&self.stop);
+        let mut pause = || if self.stop.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { ask() };
+        while let Some(part) = self.take() {
+            (self.work)(part, &mut pause).and_then(|()| pause())?;
+        }
+        std::mem::forget(stop);
+        Ok(())
+    }
+
+    /// As `help`, and looks for interruptions.
+    fn lead(&self) -> Result<()> {
+        let mut watch = Watch::default();
+        self.help(|| watch.check())
+    }
+}
+
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// How a thread's parts ended: with an error, or a panic.
+type Outcome = std::thread::Result<Result<()>>;
+
+/// The outcome that explains more: a part that was stopped says nothing of why.
+fn graver(one: Outcome, other: Outcome) -> Outcome {
+    if matches!(one, Ok(Ok(()) | Err(Error::Interrupted))) && !matches!(other, Ok(Ok(()))) { other } else { one }
+}
+
+/// What the threads of a pool agree on.
+struct Gate {
+    /// Set while there is a job to join.
+    job: Option<&'static Job<'static>>,
+    /// How many workers are inside.
+    inside: usize,
+    asleep: usize,
+    /// The workers' so far.
+    outcome: Outcome,
+}
+
+struct Pool {
+    process: u32,
+    busy: AtomicBool,
+    /// How many jobs there were: workers spin on it.
+    jobs: AtomicUsize,
+    gate: Mutex<Gate>,
+    opened: Condvar,
+    left: Condvar,
+}
+
+impl Pool {
+    /// This process's pool, made if there is none; none if the system has no more threads.
+    fn own() -> Option<&'static Self> {
+        // A pointer, not a lock, which a fork could leave held for good. What it points to is never freed.
+        static POOL: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
+        let process = std::process::id();
+        let seen = POOL.load(Ordering::Acquire);
+        // SAFETY: null, or put there below and never freed.
+        let pool: Option<&'static Self> = unsafe { seen.as_ref() };
+        if pool.is_some_and(|pool| pool.process == process) {
+            return pool;
+        }
+        let made = Box::into_raw(Box::new(Self::new(process)));
+        if POOL.compare_exchange(seen, made, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // Another thread was faster.
+            // SAFETY: made above, and nobody else has seen it.
+            drop(unsafe { Box::from_raw(made) });
+            return None;
+        }
+        // SAFETY: made above, and never freed from here on.
+        let pool: &'static Self = unsafe { &*made };
+        let spawned = (1..num_threads())
+            .map_while(|i| std::thread::Builder::new().name(format!("rlox-{i}")).spawn(|| pool.work()).ok());
+        (spawned.count() > 0).then_some(pool)
+    }
+
+    fn new(process: u32) -> Self {
+        Self {
+            process,
+            busy: AtomicBool::new(false),
+            jobs: AtomicUsize::new(0),
+            gate: Mutex::new(Gate { job: None, inside: 0, asleep: 0, outcome: Ok(Ok(())) }),
+            opened: Condvar::new(),
+            left: Condvar::new(),
+        }
+    }
+
+    fn gate(&self) -> MutexGuard<'_, Gate> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A worker's life.
+    fn work(&self) {
+        let mut seen = 0;
+        loop {
+            let began = Instant::now();
+            while self.jobs.load(Ordering::Acquire) == seen && began.elapsed() < SPIN {
+                spin_loop();
+            }
+            let mut gate = self.gate();
+            while self.jobs.load(Ordering::Acquire) == seen {
+                gate.asleep += 1;
+                gate = self.opened.wait(gate).unwrap_or_else(PoisonError::into_inner);
+                gate.asleep -= 1;
+            }
+            seen = self.jobs.load(Ordering::Acquire);
+            let Some(job) = gate.job else { continue };
+            gate.inside += 1;
+            drop(gate);
+            let outcome = catch_unwind(AssertUnwindSafe(|| job.help(|| Ok(()))));
+            let mut gate = self.gate();
+            let others = std::mem::replace(&mut gate.outcome, Ok(Ok(())));
+            gate.outcome = graver(others, outcome);
+            gate.inside -= 1;
+            if gate.inside == 0 {
+                self.left.notify_one();
+            }
+        }
+    }
+
+    /// Does a job with the workers, unless there is one already.
+    fn share(&self, job: &Job<'_>) -> Option<Result<()>> {
+        self.busy.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        // SAFETY: workers reach the job through the gate only. Before this function returns, the gate is closed and those
+        // inside have left; nothing in between unwinds.
+        let lent = unsafe { std::mem::transmute::<&Job<'_>, &'static Job<'static>>(job) };
+        let mut gate = self.gate();
+        gate.job = Some(lent);
+        self.jobs.fetch_add(1, Ordering::Release);
+        if gate.asleep > 0 {
+            self.opened.notify_all();
+        }
+        drop(gate);
+        let led = catch_unwind(AssertUnwindSafe(|| job.lead()));
+        let outcome = graver(led, self.close());
+        self.busy.store(false, Ordering::Release);
+        Some(outcome.unwrap_or_else(|panic| resume_unwind(panic)))
+    }
+
+    /// Lets no more workers in and waits for those inside; how they ended.
+    fn close(&self) -> Outcome {
+        let began = Instant::now();
+        let mut gate = self.gate();
+        gate.job = None;
+        while gate.inside > 0 {
+            if began.elapsed() < SPIN {
+                drop(gate);
+                spin_loop();
+                gate = self.gate();
+            } else {
+                gate = self.left.wait(gate).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        std::mem::replace(&mut gate.outcome, Ok(Ok(())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    fn sum_of_parts(parts: usize) -> u64 {
+        let sum = AtomicU64::new(0);
+        run(parts, &|part, _| {
+            sum.fetch_add(part as u64 + 1, Ordering::Relaxed);
+            Ok(())
+        })
+        .unwrap();
+        sum.into_inner()
+    }
+
+    #[test]
+    fn every_part_is_done_once() {
+        for parts in (0..200).chain([10_000]) {
+            assert_eq!(sum_of_parts(parts), (parts * (parts + 1) / 2) as u64);
+        }
+    }
+
+    #[test]
+    fn callers_on_many_threads_and_inside_of_jobs_all_finish() {
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for parts in 0..500 {
+                        assert_eq!(sum_of_parts(parts), (parts * (parts + 1) / 2) as u64);
+                    }
+                });
+            }
+        });
+        let nested = AtomicU64::new(0);
+        run(20, &|_, _| {
+            nested.fetch_add(sum_of_parts(10), Ordering::Relaxed);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(nested.into_inner(), 20 * 55);
+    }
+
+    #[test]
+    fn workers_that_sleep_wake_up() {
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(2));
+            assert_eq!(sum_of_parts(100), 5050);
+        }
+    }
+
+    #[test]
+    fn the_first_error_ends_the_job() {
+        for bad in [0, 7, 99] {
+            let done = AtomicUsize::new(0);
+            let error = run(100_000, &|part, _| {
+                done.fetch_add(1, Ordering::Relaxed);
+                if part == bad { Err(Error::Backend(format!("part {part}"))) } else { Ok(()) }
+            });
+            assert_eq!(error.unwrap_err().to_string(), format!("part {bad}"));
+            assert!(done.into_inner() < 100_000);
+        }
+        assert_eq!(sum_of_parts(10), 55);
+    }
+
+    #[test]
+    fn parts_that_wait_for_an_end_are_told_of_it() {
+        let error = run(2, &|part, pause| {
+            if part == 1 {
+                return Err(Error::Backend("part 1".into()));
+            }
+            // The other part may be done by this thread, afterwards: then there is nothing to wait for.
+            let began = Instant::now();
+            while began.elapsed() < Duration::from_millis(500) {
+                pause()?;
+            }
+            Ok(())
+        });
+        assert_eq!(error.unwrap_err().to_string(), "part 1");
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
+        for bad in [0, 1, 50] {
+            let caught = catch_unwind(|| {
+                run(100, &|part, _| {
+                    assert!(part != bad, "part {part}");
+                    Ok(())
+                })
+            });
+            let message = *caught.unwrap_err().downcast::<String>().unwrap();
+            assert_eq!(message, format!("part {bad}"));
+            assert_eq!(sum_of_parts(100), 5050);
+        }
+    }
+
+    #[test]
+    fn a_setting_is_a_number_of_threads() {
+        assert_eq!((parsed("2"), parsed("1024")), (Some(2), Some(1024)));
+        assert!(["", "0", "-1", "1025", "two", "1.5"].into_iter().all(|text| parsed(text).is_none()));
+    }
+}

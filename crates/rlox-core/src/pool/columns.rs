@@ -1,0 +1,158 @@
+//! Slices that several threads write side by side: columns of row-major grids, and runs of chunks.
+
+#![expect(unsafe_code, reason = "columns are no slices, and threads take chunks in any order")]
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::slice::from_raw_parts_mut;
+
+use super::{Work, num_threads, run};
+use crate::Result;
+use crate::interrupt::Pause;
+
+/// Fewer elements are not worth a second thread.
+const WORTH: usize = 1 << 17;
+
+/// As many elements as a thread takes at a time, where that is free: some 20 us of work.
+pub(crate) const PIECE: usize = 1 << 15;
+
+/// As wide as rows are still read and written in long runs and the columns' sums fit the innermost cache.
+const WIDEST: usize = 256;
+
+/// Narrower parts would leave vectors half empty.
+const NARROWEST: usize = 16;
+
+/// Some columns of a row-major grid, to be changed.
+pub(crate) struct ColumnsMut<'a, T> {
+    start: *mut T,
+    len: usize,
+    width: usize,
+    columns: Range<usize>,
+    grid: PhantomData<&'a mut [T]>,
+}
+
+impl<T> ColumnsMut<'_, T> {
+    /// `N` columns of row `t` from column `first` on.
+    #[inline]
+    pub(crate) fn row<const N: usize>(&mut self, t: usize, first: usize) -> &mut [T; N] {
+        let (columns, at) = (&self.columns, t * self.width + first);
+        assert!(columns.start <= first && first + N <= columns.end && at + N <= self.len, "these columns of the grid");
+        // SAFETY: inside of the grid, which is borrowed as long as `self`, and in columns that `self` alone has.
+        unsafe { &mut *self.start.add(at).cast() }
+    }
+}
+
+/// Where a slice begins that threads take parts of.
+struct Start<T>(*mut T);
+
+// SAFETY: `run_columns` and `run_chunks` give every thread elements of its own, as if `&mut [T]` had been split.
+unsafe impl<T: Send> Sync for Start<T> {}
+
+/// Calls `work` with all columns of row-major grids of `width` columns, in parts, on all threads.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_columns<T: Send, const K: usize>(
+    grids: [&mut [T]; K],
+    width: usize,
+    work: impl Fn(Range<usize>, [ColumnsMut<'_, T>; K], Pause<'_>) -> Result<()> + Sync,
+) -> Result<()> {
+    let len = grids.iter().map(|grid| grid.len()).min().unwrap_or(0);
+    let share = if len < WORTH { width } else { width.div_ceil(num_threads()) };
+    let widest = share.next_multiple_of(NARROWEST).clamp(1, WIDEST);
+    let starts = grids.map(|grid| Start(grid.as_mut_ptr()));
+    run_worth(len, width.div_ceil(widest), &|part, pause| {
+        let columns = part * widest..width.min((part + 1) * widest);
+        let parts = starts.each_ref().map(|start| ColumnsMut {
+            start: start.0,
+            len,
+            width,
+            columns: columns.clone(),
+            grid: PhantomData,
+        });
+        work(columns, parts, pause)
+    })
+}
+
+/// Calls `work` with the number of each chunk of `chunk` elements of the slices, which are of one length, and with the
+/// chunks, of which the last one may be shorter; on all threads.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_chunks<T: Send, const K: usize>(
+    slices: [&mut [T]; K],
+    chunk: usize,
+    work: impl Fn(usize, [&mut [T]; K], Pause<'_>) -> Result<()> + Sync,
+) -> Result<()> {
+    let len = slices.iter().map(|slice| slice.len()).min().unwrap_or(0);
+    let chunk = chunk.max(1);
+    let starts = slices.map(|slice| Start(slice.as_mut_ptr()));
+    run_worth(len, len.div_ceil(chunk), &|i, pause| {
+        let (at, count) = (i * chunk, chunk.min(len - i * chunk));
+        // SAFETY: inside of the slices, which are borrowed until `run` returns; every chunk comes once.
+        let chunks = starts.each_ref().map(|start| unsafe { from_raw_parts_mut(start.0.add(at), count) });
+        work(i, chunks, pause)
+    })
+}
+
+/// Calls `work` with the number of each element of `out` and the element, which stands for `row` elements that are read;
+/// on all threads.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_rows<T: Send>(out: &mut [T], row: usize, work: impl Fn(usize, &mut T) + Sync) -> Result<()> {
+    let (len, each) = (out.len(), PIECE.div_ceil(row.max(1)));
+    let start = Start(out.as_mut_ptr());
+    let start = &start;
+    run_worth(len.saturating_mul(row), len.div_ceil(each), &|part, _| {
+        for i in part * each..len.min((part + 1) * each) {
+            // SAFETY: inside of `out`, which is borrowed until `run_worth` returns; every element comes once.
+            work(i, unsafe { &mut *start.0.add(i) });
+        }
+        Ok(())
+    })
+}
+
+/// Has the parts of work on `len` elements done by all threads, or by this one where it is little.
+fn run_worth(len: usize, parts: usize, work: Work<'_>) -> Result<()> {
+    if len < WORTH { (0..parts).try_for_each(|part| work(part, &mut || Ok(()))) } else { run(parts, work) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_and_chunks_cover_every_element_once() {
+        for (rows, width) in [(0, 5), (3, 1), (7, 93), (300, 257), (2, 100_000), (1 << 17, 1)] {
+            let mut grid = vec![0_u8; rows * width];
+            run_columns([&mut grid], width, |columns, [mut part], _| {
+                for (t, first) in (0..rows).flat_map(|t| columns.clone().map(move |first| (t, first))) {
+                    part.row::<1>(t, first)[0] += 1;
+                }
+                Ok(())
+            })
+            .unwrap();
+            assert!(grid.iter().all(|count| *count == 1), "{rows} rows of {width}");
+            run_chunks([&mut grid], width, |i, [chunk], _| {
+                assert!(i < rows && chunk.len() == width);
+                for count in chunk {
+                    *count += 1;
+                }
+                Ok(())
+            })
+            .unwrap();
+            assert!(grid.iter().all(|count| *count == 2), "{rows} chunks of {width}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "these columns of the grid")]
+    fn other_columns_are_out_of_reach() {
+        let mut grid = vec![0; 4 * 40_000];
+        let _ = run_columns([&mut grid], 40_000, |columns, [mut part], _| {
+            part.row::<2>(0, columns.end - 1);
+            Ok(())
+        });
+    }
+}

@@ -1,0 +1,27 @@
+//! Ctrl-C in long calls: the core asks from time to time, and Python's signal handlers run then.
+
+use std::cell::RefCell;
+
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::prelude::*;
+
+use crate::array::check_signals;
+
+thread_local! {
+    /// What a signal handler raised in this thread's call.
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Whether a signal handler raised something. Only the main thread runs them.
+pub(crate) fn interrupted() -> bool {
+    // Where the interpreter has ended there is nobody to ask.
+    let raised = Python::try_attach(check_signals).and_then(Result::err);
+    let stop = raised.is_some();
+    RAISED.set(raised);
+    stop
+}
+
+/// What ended the call.
+pub(crate) fn raised() -> PyErr {
+    RAISED.take().unwrap_or_else(|| PyKeyboardInterrupt::new_err(()))
+}
