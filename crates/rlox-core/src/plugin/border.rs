@@ -142,3 +142,29 @@ pub(super) fn ask(call: impl FnOnce(*mut Reply) -> Status) -> Result<Vec<u64>> {
 pub(super) fn unreadable() -> Error {
     Error::Backend("the environment's library gave an answer that cannot be read; compile it anew".into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EnvPlugin;
+
+    #[test]
+    fn the_border_is_that_of_its_name() {
+        // Libraries compiled before a change here are only refused if the name changes with it.
+        assert_eq!(EnvPlugin::NAME, c"rlox.EnvPlugin.1");
+        let word = size_of::<usize>();
+        assert_eq!((size_of::<Input<'_, u8>>(), size_of::<Output<'_, u8>>()), (2 * word, 2 * word));
+        assert_eq!((size_of::<Made>(), size_of::<Reply>(), size_of::<EnvPlugin>()), (3 * word, 2 * word, 3 * word));
+        assert_eq!(size_of::<Call<'_>>(), 21 * word);
+        assert_eq!(std::mem::offset_of!(Call<'_>, action_masks), 19 * word);
+    }
+
+    #[test]
+    fn an_output_is_given_away_once() {
+        let mut numbers = [1, 2, 3];
+        let mut output = Output::from(&mut numbers[..]);
+        output.take()[1] = 7;
+        assert!(output.take().is_empty());
+        assert_eq!(numbers, [1, 7, 3]);
+    }
+}
