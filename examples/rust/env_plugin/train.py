@@ -11,9 +11,15 @@ from rlox.trainers import PPOTrainer
 
 def main() -> None:
     """Trains, and plays 100 episodes."""
-    settings = {"num_envs": 16, "n_steps": 128, "batch_size": 256, "learning_rate": 1e-3}
     with PPOTrainer(
-        "courier_env:Courier-v0", seed=1, action_masks=True, runs_dir=None, **settings
+        "courier_env:Courier-v0",
+        seed=1,
+        num_envs=16,
+        n_steps=128,
+        batch_size=256,
+        learning_rate=1e-3,
+        action_masks=True,
+        runs_dir=None,
     ) as trainer:
         before = trainer.evaluate(100, deterministic=False)["mean_reward"]
         trainer.train(total_timesteps=100_000)
