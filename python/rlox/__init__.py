@@ -44,6 +44,7 @@ from rlox._rlox import (
     policy_ratios,
     token_kl,
 )
+from rlox.envs import register_env
 from rlox.vector import RolloutBatch, VecEnv, collect_rollout, make_vec
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ __all__ = [
     "pack_sequences",
     "policy_ratio_stats",
     "policy_ratios",
+    "register_env",
     "token_kl",
 ]
 

@@ -18,7 +18,8 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import spaces, streams
 from rlox._rlox import NativeVectorEnv, env_ids
-from rlox.ids import frames_per_second
+from rlox.ids import PLUGINS, frames_per_second, native_ids, render_modes, source_of
+from rlox.masks import mask_infos
 from rlox.rendering import Renderer
 from rlox.resets import split_options
 from rlox.vec_env import VecEnv
@@ -32,8 +33,8 @@ class NativeEnv(gym.Env[Obs, Any]):
     All its randomness comes from `np_random`, as in Gymnasium's environment of the same id.
 
     Args:
-        env_id: A native id, such as "CartPole-v1".
-        render_mode: None, "human" or "rgb_array" (needs pygame).
+        env_id: A native id, such as "CartPole-v1", or one that `rlox.register_env` gave.
+        render_mode: None, "human" or "rgb_array" (needs pygame; not for registered ones).
         **env_kwargs: The environment's own arguments.
 
     Raises:
@@ -49,20 +50,22 @@ class NativeEnv(gym.Env[Obs, Any]):
     metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array"]}  # noqa: RUF012  # Gymnasium's declaration
 
     def __init__(self, env_id: str, render_mode: str | None = None, **env_kwargs: float) -> None:
-        modes = self.metadata["render_modes"]
+        modes = ["human", *render_modes(env_id)] if render_modes(env_id) else []
         if render_mode is not None and render_mode not in modes:
             raise ValueError(
                 f"render_mode: expected None or one of {modes}, got {render_mode!r}; choose one"
             )
-        self._native = NativeVectorEnv(env_id, 1, None, "Disabled", -1, env_kwargs)
+        self._native = NativeVectorEnv(source_of(env_id), 1, None, "Disabled", -1, env_kwargs)
         about = self._native.spec()
         self.observation_space = spaces.from_native(about["observation"])
         self.action_space = spaces.from_native(about["action"])
-        self.metadata = {**self.metadata, "render_fps": frames_per_second(env_id)}
+        self._masked = about["has_action_masks"]
+        self.metadata = {"render_modes": modes, "render_fps": frames_per_second(env_id)}
         self.render_mode = render_mode
         self._renderer = None if render_mode is None else Renderer(env_id, render_mode)
-        # Of the native environments only a noisy Acrobot draws when it is stepped.
-        self._steps_draw = env_kwargs.get("torque_noise_max", 0.0) > 0.0
+        # Of rlox's own environments only a noisy Acrobot draws when it is stepped.
+        noisy = env_kwargs.get("torque_noise_max", 0.0) > 0.0
+        self._steps_draw = noisy or env_id in PLUGINS
 
     def _lend_stream(self) -> None:
         self._native.set_rng_states([streams.state_for_native(self.np_random)])
@@ -76,6 +79,8 @@ class NativeEnv(gym.Env[Obs, Any]):
     ) -> tuple[Obs, dict[str, Any]]:
         """Starts an episode; `options` are the environment's own numbers.
 
+        An environment that masks actions says in `info["action_mask"]` which are allowed.
+
         Raises:
             ValueError: Unknown or senseless options.
         """
@@ -85,7 +90,7 @@ class NativeEnv(gym.Env[Obs, Any]):
         self._take_stream_back()
         if self.render_mode == "human":
             self.render()
-        return obs[0], {}
+        return obs[0], self._infos()
 
     def step(self, action: npt.ArrayLike) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """Takes one step.
@@ -106,7 +111,10 @@ class NativeEnv(gym.Env[Obs, Any]):
             self._take_stream_back()
         if self.render_mode == "human":
             self.render()
-        return obs[0], float(rewards[0]), bool(terminated[0]), bool(truncated[0]), {}
+        return obs[0], float(rewards[0]), bool(terminated[0]), bool(truncated[0]), self._infos()
+
+    def _infos(self) -> dict[str, Any]:
+        return {"action_mask": mask_infos(self._native)["action_mask"][0]} if self._masked else {}
 
     def render(self) -> npt.NDArray[np.uint8] | None:
         """A frame (height, width, 3) uint8 by Gymnasium's renderer; None in "human" mode."""
@@ -137,20 +145,69 @@ def make_native_vec(
     return VecEnv(num_envs, None, env_id, autoreset_mode=autoreset_mode, **kwargs)
 
 
+def register_env(plugin: object) -> str:
+    """Makes an environment of another extension module a native one.
+
+    Its id is from then on one for `VecEnv`, `make_vec`, trainers, `gymnasium.make` and
+    `gymnasium.make_vec`. Usually the module registers itself when it is imported, so that
+    "module:id" imports and makes it.
+
+    Args:
+        plugin: A capsule that holds an `EnvPlugin` of the Rust crate `rlox-core`. Its environment
+            can be made without arguments of its own.
+
+    Returns:
+        The id, which its `EnvSpec` says.
+
+    Raises:
+        TypeError: Anything else, or a module compiled against another rlox-core.
+        ValueError: An id that is another environment's already, or that Gymnasium does not take.
+    """
+    if type(plugin).__name__ != "PyCapsule":
+        raise TypeError(
+            f"plugin: expected a capsule of an EnvPlugin, got {plugin!r}; see docs/environments.md"
+        )
+    probe = NativeVectorEnv(plugin, 1)
+    about = probe.spec()
+    probe.close()
+    env_id = str(about["id"])
+    mine = env_id in PLUGINS
+    if not mine and (env_id in native_ids() or env_id in gym.registry):
+        raise ValueError(
+            f"plugin: expected an id of its own, got {env_id!r}, which is another environment's; "
+            "rename it in its EnvSpec"
+        )
+    if mine:
+        gym.registry.pop(env_id, None)
+    try:
+        _register(env_id, env_id, max_episode_steps=about["max_episode_steps"])
+    except gym.error.Error as error:
+        raise ValueError(
+            f"plugin: expected an id as Gymnasium writes them, such as 'Name-v0', got {env_id!r}; "
+            f"{error}"
+        ) from error
+    PLUGINS[env_id] = plugin
+    return env_id
+
+
+def _register(registered_id: str, env_id: str, **about: Any) -> None:
+    gym.register(
+        registered_id,
+        entry_point="rlox.envs:NativeEnv",
+        vector_entry_point="rlox.envs:make_native_vec",
+        kwargs={"env_id": env_id},
+        **about,
+    )
+
+
 def register() -> None:
     """Registers `rlox/ID` for every native id that is not registered yet."""
     for env_id in env_ids():
         if f"rlox/{env_id}" in gym.registry:
             continue
         original = gym.spec(env_id)
-        gym.register(
-            f"rlox/{env_id}",
-            entry_point="rlox.envs:NativeEnv",
-            vector_entry_point="rlox.envs:make_native_vec",
-            max_episode_steps=original.max_episode_steps,
-            reward_threshold=original.reward_threshold,
-            kwargs={"env_id": env_id},
-        )
+        steps, threshold = original.max_episode_steps, original.reward_threshold
+        _register(f"rlox/{env_id}", env_id, max_episode_steps=steps, reward_threshold=threshold)
 
 
 register()

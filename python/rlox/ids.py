@@ -12,6 +12,36 @@ from rlox._rlox import env_ids
 # Bytes that a native environment takes, at least.
 SMALLEST = 100
 
+# Environments of other extension modules by their ids; `rlox.register_env` puts them here.
+PLUGINS: dict[str, Any] = {}
+
+
+def native_ids() -> list[str]:
+    """The ids that `VecEnv` takes.
+
+    >>> "CartPole-v1" in native_ids()
+    True
+    """
+    return [*env_ids(), *PLUGINS]
+
+
+def source_of(name: str) -> Any:
+    """What the extension makes environments of this native id from: the id, or a capsule.
+
+    >>> source_of("CartPole-v1")
+    'CartPole-v1'
+    """
+    return PLUGINS.get(name, name)
+
+
+def render_modes(name: str) -> list[str]:
+    """How native environments of an id can be drawn: not at all where Gymnasium has none such.
+
+    >>> render_modes("CartPole-v1")
+    ['rgb_array']
+    """
+    return [] if name in PLUGINS else ["rgb_array"]
+
 
 def native_id(env_id: object) -> str:
     """An id without the prefix `rlox/`.
@@ -23,10 +53,10 @@ def native_id(env_id: object) -> str:
     'CartPole-v1'
     """
     name = str(env_id).removeprefix("rlox/")
-    if name not in env_ids() and name in gym.registry:
+    if name not in native_ids() and name in gym.registry:
         raise ValueError(
-            f"env_id: expected one of {', '.join(env_ids())}, got {name!r}, which is not native; "
-            "rlox.make_vec takes every id that Gymnasium knows"
+            f"env_id: expected one of {', '.join(native_ids())}, got {name!r}, which is not "
+            "native; rlox.make_vec takes every id that Gymnasium knows"
         )
     return name
 
@@ -49,7 +79,7 @@ def vector_metadata(env_id: str, mode: AutoresetMode) -> dict[str, Any]:
     50
     """
     return {
-        "render_modes": ["rgb_array"],
+        "render_modes": render_modes(env_id),
         "render_fps": frames_per_second(env_id),
         "autoreset_mode": mode,
     }
@@ -63,7 +93,8 @@ def vector_spec(
     >>> vector_spec("CartPole-v1", 100, None, num_envs=2).kwargs["max_episode_steps"]
     100
     """
-    spec = copy.deepcopy(gym.registry.get(f"rlox/{env_id}"))
+    known = env_id if env_id in PLUGINS else f"rlox/{env_id}"
+    spec = copy.deepcopy(gym.registry.get(known))
     if spec is not None:
         given = {"render_mode": render_mode, "max_episode_steps": max_episode_steps}
         spec.kwargs.update({key: value for key, value in given.items() if value}, **kwargs)

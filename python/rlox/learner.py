@@ -255,7 +255,7 @@ def make_normalizer(
 def environment_state(env: RolloutEnv) -> Arrays:
     """What the environments remember; empty if they cannot tell, or are closed."""
     with suppress(ClosedError):
-        return dict(env.get_state()) if hasattr(env, "get_state") else {}
+        return dict(env.get_state()) if getattr(env, "restorable", False) else {}  # type: ignore[attr-defined]  # VecEnv has it
     return {}
 
 

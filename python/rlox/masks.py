@@ -1,12 +1,17 @@
 """Action masks: which actions environments allow where they stand."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
+
+from rlox._rlox import NativeVectorEnv
+
+if TYPE_CHECKING:
+    from rlox.vec_env import VecEnv
 
 Flags = npt.NDArray[np.bool_]
 
@@ -64,7 +69,18 @@ def read_masks(env: VectorEnv[Any, Any, Any], infos: dict[str, Any], ended: Flag
             "mend the environment"
         )
     masks[ended | ~np.asarray(said)] = True
-    counts = [width] if isinstance(space, spaces.Discrete) else np.asarray(space.nvec).ravel()  # type: ignore[attr-defined]  # mask_width knows
+    expect_choice(masks, space)
+    return masks
+
+
+def expect_choice(masks: Flags, space: gym.Space[Any]) -> None:
+    """Refuses masks (num_envs, n) by which an environment allows nothing.
+
+    Raises:
+        ValueError: The environment is named.
+    """
+    multi = isinstance(space, spaces.MultiDiscrete)
+    counts = np.asarray(space.nvec).ravel() if multi else [masks.shape[1]]  # type: ignore[attr-defined]  # then it has
     for part in np.split(masks, np.cumsum(counts)[:-1], axis=1):
         nothing = ~part.any(axis=1)
         if nothing.any():
@@ -72,7 +88,29 @@ def read_masks(env: VectorEnv[Any, Any, Any], infos: dict[str, Any], ended: Flag
                 f"action_mask: expected an action that is allowed, got none for environment "
                 f"{int(nothing.argmax())}; end the episode where nothing is left to do"
             )
+
+
+def no_masks(env: object) -> ValueError:
+    """Says that environments do not tell what is allowed."""
+    return ValueError(
+        "action_masks: expected environments that say which actions are allowed, got "
+        f"{env}; set action_masks=False"
+    )
+
+
+def native_masks(env: "VecEnv", native: NativeVectorEnv, out: Flags | None) -> Flags:
+    """What `VecEnv.action_masks` gives."""
+    if not env.has_action_masks:
+        raise no_masks(env)
+    masks = native.action_masks(out)
+    expect_choice(masks, env.single_action_space)
     return masks
+
+
+def mask_infos(native: NativeVectorEnv) -> dict[str, Any]:
+    """What native environments with masks say in their infos: int8 flags, as Gymnasium's Taxi."""
+    masks = native.action_masks().view(np.int8)
+    return {"action_mask": masks, "_action_mask": np.ones(len(masks), np.bool_)}
 
 
 def as_masks(given: npt.ArrayLike, space: gym.Space[Any], n: int) -> Flags:

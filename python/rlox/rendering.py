@@ -32,6 +32,18 @@ _SHOWN: dict[str, Callable[[Any, State], None]] = {
 }
 
 
+def expect_render_mode(mode: object, known: list[str]) -> None:
+    """Refuses a mode that is neither known nor None.
+
+    Raises:
+        ValueError: Such a mode.
+    """
+    if mode is None or mode in known:
+        return
+    expected = " or ".join(["None", *map(repr, known)])
+    raise ValueError(f"render_mode: expected {expected}, got {mode!r}; pass one of them")
+
+
 class Renderer:
     """Gymnasium's environment `env_id`, used only to draw; needs `rlox[classic-control]`."""
 
@@ -48,6 +60,11 @@ class Renderer:
             show(self._env, state)
         frame: npt.NDArray[np.uint8] | None = self._env.render()
         return frame
+
+    def draw_all(self, states: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.uint8], ...]:
+        """The frames of many states; none in "human" mode."""
+        frames = map(self.draw, states)
+        return tuple(frame for frame in frames if frame is not None)
 
     def close(self) -> None:
         """Closes the window, if there is one."""

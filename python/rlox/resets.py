@@ -50,6 +50,25 @@ def autoreset_mode_of(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
         ) from error
 
 
+def as_dict(
+    answer: tuple[Any, Any, Any, Any, Any], same_step: bool, num_envs: int
+) -> dict[str, Any]:
+    """What a native step gave, for `VecEnv.step_all`."""
+    obs, rewards, terminated, truncated, final_obs = answer
+    if final_obs is None and same_step:
+        last = [None] * num_envs
+    else:
+        seen = obs if final_obs is None else final_obs
+        last = object_rows(terminated | truncated, seen).tolist()
+    return {
+        "obs": obs,
+        "rewards": rewards,
+        "terminated": terminated,
+        "truncated": truncated,
+        "terminal_obs": last,
+    }
+
+
 def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[str, Any] | None]:
     """The "reset_mask" of reset options, checked, and the other options.
 

@@ -14,7 +14,7 @@ from rlox import learner, policies, settings, spaces, torch_state
 from rlox.batches import Batch
 from rlox.features import FeaturesExtractor
 from rlox.layouts import Layout
-from rlox.masks import as_masks, mask_width
+from rlox.masks import as_masks, mask_width, no_masks
 from rlox.observations import as_batch
 from rlox.optimizer import VectorOptimizer
 from rlox.rollout import RolloutEnv, make_buffer
@@ -107,11 +107,10 @@ class TorchLearner:
         """The buffer for rollouts, and views of it: steps' observations and masks, and all rows."""
         config = self.config
         width = mask_width(self.spaces[1]) if config.action_masks else None
-        if width is not None and not hasattr(self.env, "action_masks"):
-            raise ValueError(
-                "action_masks: expected environments that say which actions are allowed, got "
-                f"{self.env}; set action_masks=False"
-            )
+        # What wraps other environments learns whether they have masks when they are reset.
+        masked = getattr(self.env, "has_action_masks", hasattr(self.env, "action_masks"))
+        if width is not None and not masked:
+            raise no_masks(self.env)
         made = make_buffer(self.env, n_steps, normalize_obs=config.normalize_obs, mask_width=width)
         self.buffer, self.obs = made, torch.from_numpy(made.obs)
         self.masks = None if width is None else torch.from_numpy(made.field("action_masks"))

@@ -11,10 +11,11 @@ from gymnasium.vector.utils import batch_space
 
 from rlox import spaces, streams
 from rlox._rlox import ClosedError, NativeVectorEnv, Normalizer, RolloutBuffer
-from rlox.ids import SMALLEST, native_id, vector_metadata, vector_spec
+from rlox.ids import SMALLEST, native_id, render_modes, source_of, vector_metadata, vector_spec
+from rlox.masks import mask_infos, native_masks
 from rlox.memory import fitting
-from rlox.rendering import Renderer
-from rlox.resets import as_autoreset_mode, final_infos, object_rows, split_options
+from rlox.rendering import Renderer, expect_render_mode
+from rlox.resets import as_autoreset_mode, as_dict, final_infos, split_options
 from rlox.rollout import check_collection, collect_steps
 from rlox.settings import refuse_unknown
 from rlox.streams import Seed
@@ -27,7 +28,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
     """`n` native environments stepped together; environment i draws from the seed `seed + i`.
 
     `env_id` is a native id, with or without the prefix `rlox/`: the same seeds and actions give the
-    trajectories of Gymnasium's environment of that id.
+    trajectories of Gymnasium's environment of that id. Others are what `rlox.register_env` gave.
 
     Args:
         n: How many environments, at least 1.
@@ -67,14 +68,12 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         render_mode: str | None = None,
         **env_kwargs: float,
     ) -> None:
-        if render_mode not in (None, "rgb_array"):
-            raise ValueError(
-                f"render_mode: expected None or 'rgb_array', got {render_mode!r}; pass one of them"
-            )
         refuse_unknown({"num_envs", "n_envs", "id"} & env_kwargs.keys(), ("n", "env_id"), "VecEnv")
         mode, name = as_autoreset_mode(autoreset_mode), native_id(env_id)
+        expect_render_mode(render_mode, render_modes(name))
         n, limit = fitting("n", n, SMALLEST, "say how many to make"), max_episode_steps
-        self._native = native = NativeVectorEnv(name, n, seed, mode.value, limit, env_kwargs)
+        made_with = (n, seed, mode.value, limit, env_kwargs)
+        self._native = native = NativeVectorEnv(source_of(name), *made_with)
         self._step = native.step
         if type(self).step_into is VecEnv.step_into:
             # The native method itself, so that nothing runs between the caller and Rust.
@@ -82,12 +81,12 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         self._seeds = streams.GivenSeeds(seed, n)
         self._started = False
         about = native.spec()
-        self.num_envs = native.num_envs
+        self.has_action_masks, self.restorable = about["has_action_masks"], about["restorable"]
+        self.num_envs, self.render_mode = native.num_envs, render_mode
         self.single_observation_space = spaces.from_native(about["observation"])
         self.single_action_space = spaces.from_native(about["action"])
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.render_mode = render_mode
         self.metadata = vector_metadata(name, mode)
         ours = {"num_envs": n, "autoreset_mode": mode.value}
         self.spec = vector_spec(name, limit, render_mode, **ours, **env_kwargs)
@@ -104,7 +103,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
                 (Pendulum), "low", "high" (all others). The dict is not changed.
 
         Returns:
-            The observations of all environments, float32 (n, d), and infos: an empty dict.
+            The observations of all environments, float32 (n, d), and infos, as `step` has them.
 
         Raises:
             TypeError: "reset_mask" is not a NumPy array of bools.
@@ -120,7 +119,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         obs = self._native.reset(seed, mask, numbers)
         self._started = True
         self._seeds.give(seed, mask)
-        return obs, {}
+        return obs, mask_infos(self._native) if self.has_action_masks else {}
 
     def step(
         self, actions: npt.ArrayLike
@@ -134,7 +133,8 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         Returns:
             obs float32 (n, d), rewards float64 (n,), terminated bool (n,), truncated bool (n,) and
             infos. Where an episode ended in SAME_STEP mode, `infos["final_obs"]`, an object array,
-            has the true last observation (None elsewhere), with the mask "_final_obs".
+            has the true last observation (None elsewhere), with the mask "_final_obs". Where
+            actions are masked, `infos["action_mask"]`, int8 (n, k), says what is allowed at `obs`.
 
         Raises:
             ValueError: Actions of another shape, out of range or not finite; a step before the
@@ -142,9 +142,9 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
             TypeError: Actions of another kind. After either, nothing has moved.
         """
         obs, rewards, terminated, truncated, final_obs = self._step(actions)
-        if final_obs is None:
-            return obs, rewards, terminated, truncated, {}
-        infos = final_infos(terminated | truncated, final_obs)
+        infos = mask_infos(self._native) if self.has_action_masks else {}
+        if final_obs is not None:
+            infos |= final_infos(terminated | truncated, final_obs)
         return obs, rewards, terminated, truncated, infos
 
     def step_into(
@@ -178,6 +178,20 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         """
         self._native.step_into(actions, obs, rewards, terminated, truncated, final_obs)
 
+    def action_masks(self, out: Flags | None = None) -> Flags:
+        """Which actions are allowed at the observations returned last, bool (n, k).
+
+        Environments whose episode is over, in other modes than SAME_STEP, allow all.
+
+        Args:
+            out: Where to write them, C-contiguous; None: a fresh array.
+
+        Raises:
+            TypeError: `out` is of another dtype.
+            ValueError: They have no masks (not `has_action_masks`), or allow none; another shape.
+        """
+        return native_masks(self, self._native, out)
+
     def reset_all(self, seed: Seed = None) -> Obs:
         """Starts an episode in every environment; the observations, float32 (n, d).
 
@@ -199,20 +213,8 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         >>> env.step_all([1, 0])["terminal_obs"]
         [None, None]
         """
-        obs, rewards, terminated, truncated, final_obs = self._step(actions)
-        if final_obs is not None:
-            last = object_rows(terminated | truncated, final_obs).tolist()
-        elif self.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP:
-            last = [None] * self.num_envs
-        else:
-            last = object_rows(terminated | truncated, obs).tolist()
-        return {
-            "obs": obs,
-            "rewards": rewards,
-            "terminated": terminated,
-            "truncated": truncated,
-            "terminal_obs": last,
-        }
+        mode = self.metadata["autoreset_mode"]
+        return as_dict(self._step(actions), mode is AutoresetMode.SAME_STEP, self.num_envs)
 
     def collect_n_steps(
         self, n: int, policy: Callable[[Obs], npt.ArrayLike] | None = None
@@ -288,7 +290,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
             bool (n,), streams int64 (n, 6): each environment's random stream.
 
         Raises:
-            ValueError: Before the first reset.
+            ValueError: Before the first reset, or of environments that are not `restorable`.
 
         >>> env, copy = VecEnv(n=2, seed=0), VecEnv(n=2)
         >>> _ = env.reset_all(), env.step_all([0, 1])
@@ -336,10 +338,8 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
             gym.logger.warn("render() needs a render mode: make the VecEnv with 'rgb_array'.")
             return None
         states = self._native.states()
-        if self._renderer is None:
-            self._renderer = Renderer(self._native.env_id, self.render_mode)
-        frames = map(self._renderer.draw, states)
-        return tuple(frame for frame in frames if frame is not None)
+        self._renderer = self._renderer or Renderer(self._native.env_id, self.render_mode)
+        return self._renderer.draw_all(states)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Frees the environments; what `close` calls, once."""

@@ -13,6 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from rlox._rlox import env_ids
 from rlox.foreign import ForeignVecEnv
+from rlox.ids import PLUGINS
 from rlox.memory import expect_memory
 from rlox.resets import as_autoreset_mode
 from rlox.rollout import RolloutBatch, RolloutEnv, collect_rollout
@@ -205,12 +206,16 @@ def _from_id(
     resets: AutoresetMode,
     kwargs: dict[str, Any],
 ) -> VecEnv | ForeignVecEnv:
-    name = env_id.removeprefix("rlox:").removeprefix("rlox/")
-    if name in env_ids() and how is None and not wrappers:
+    module, _, plain_id = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    name = plain_id.removeprefix("rlox/")
+    native = name in PLUGINS or (module in ("", "rlox") and name in env_ids())
+    if native and how is None and not wrappers:
         others = {"n", "n_envs", "env_id", "id"} & kwargs.keys()
         refuse_unknown(others, ("num_envs", "env"), "make_vec")
         return VecEnv(num_envs, seed, name, autoreset_mode=resets, **kwargs)
-    plain_id, spec = _find(env_id)
+    spec = _find(plain_id)
     if how is None:
         how = "vector_entry_point" if spec.entry_point is None else "sync"
     expect_memory("num_envs", num_envs, num_envs * SMALLEST_ENV)
@@ -231,13 +236,10 @@ def _from_id(
     return _made_ready(made, seed)
 
 
-def _find(env_id: str) -> tuple[str, gym.envs.registration.EnvSpec]:
-    """An id without its module, which is imported, and what is registered under it."""
-    module, _, plain_id = env_id.rpartition(":")
-    if module:
-        importlib.import_module(module)
+def _find(env_id: str) -> gym.envs.registration.EnvSpec:
+    """What is registered under an id."""
     try:
-        return plain_id, gym.spec(plain_id)
+        return gym.spec(env_id)
     except gym.error.Error as error:
         known = [*env_ids(), *gym.registry]
         lower = {known_id.lower(): known_id for known_id in known}

@@ -49,6 +49,10 @@ impl ResetOptions {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
     }
 
+    pub(crate) fn pairs(&self) -> &[(String, f64)] {
+        &self.0
+    }
+
     /// Whether no option is set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -38,6 +38,11 @@ impl EpisodeLog {
         }
     }
 
+    /// Counts episodes that are nowhere kept.
+    pub(crate) fn skip(&mut self, episodes: u64) {
+        self.total += episodes;
+    }
+
     /// How many episodes were ever noted, those included that are not kept.
     pub fn total(&self) -> u64 {
         self.total

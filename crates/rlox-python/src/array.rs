@@ -1,5 +1,8 @@
-//! NumPy's memory and Python's calls. The only file of this crate that holds `unsafe`.
-#![expect(unsafe_code, reason = "memory shared with NumPy, and calls into Python that may never come back")]
+//! NumPy's memory, Python's calls, other modules' capsules. The only file of this crate that holds `unsafe`.
+#![expect(
+    unsafe_code,
+    reason = "memory shared with NumPy or other modules, and calls into Python that may never come back"
+)]
 
 use std::any::TypeId;
 use std::ops::Range;
@@ -14,8 +17,8 @@ use numpy::{
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
-use rlox_core::{DType, FieldMut, RolloutBuffer};
+use pyo3::types::{PyCapsule, PyDict, PyTuple};
+use rlox_core::{DType, EnvPlugin, FieldMut, RolloutBuffer};
 
 use crate::detach::{detached, others_may_run};
 use crate::recycling::{self, no_memory};
@@ -351,4 +354,11 @@ unsafe fn view_at<'py, T: Element>(
 ) -> Bound<'py, PyArrayDyn<T>> {
     // SAFETY: the caller's promise. The view only carries the pointer, whose right to write NumPy inherits.
     unsafe { PyArrayDyn::borrow_from_array(&ArrayView::from_shape_ptr(IxDyn(shape), start), owner) }
+}
+
+/// The plugin that a capsule of another extension module holds, if that is what it holds.
+pub(crate) fn plugin_in<'a>(capsule: &'a Bound<'_, PyCapsule>) -> Option<&'a EnvPlugin> {
+    let plugin = capsule.pointer_checked(Some(EnvPlugin::NAME)).ok()?;
+    // SAFETY: capsules of this name hold an `EnvPlugin` as C lays it out, for as long as they live.
+    Some(unsafe { plugin.cast::<EnvPlugin>().as_ref() })
 }

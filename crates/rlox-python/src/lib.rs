@@ -15,6 +15,7 @@ mod flags;
 mod gae;
 mod interrupt;
 mod llm;
+mod make;
 mod normalize;
 mod observation;
 mod recycling;
@@ -51,13 +52,15 @@ mod _rlox {
         compute_token_kl_schulman_f32,
     };
     #[pymodule_export]
+    use crate::make::{available_memory, env_ids};
+    #[pymodule_export]
     use crate::normalize::{Normalizer, RunningMeanStd};
     #[pymodule_export]
     use crate::returns::{compute_lambda_returns, compute_returns};
     #[pymodule_export]
     use crate::rollout::RolloutBuffer;
     #[pymodule_export]
-    use crate::vector::{NativeVectorEnv, available_memory, env_ids};
+    use crate::vector::NativeVectorEnv;
     #[pymodule_export]
     use crate::vtrace::compute_vtrace;
     use pyo3::prelude::*;

@@ -55,6 +55,11 @@ pub(crate) fn arguments_of(kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Vec<(
     Ok(arguments)
 }
 
+/// How many actions a mask is about; 1 where they cannot be counted.
+pub(crate) fn discrete_actions(space: &Space) -> usize {
+    if let Space::Discrete { n, .. } = space { usize::try_from(*n).unwrap_or(1) } else { 1 }
+}
+
 pub(crate) fn space_dict<'py>(py: Python<'py>, space: &Space) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     match space {

@@ -3,22 +3,22 @@
 use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{
     Actions, AutoresetMode, EnvSpec, Error, Normalizer as CoreNormalizer, Result, RolloutBuffer as Core, Seeds, Space,
     StepOut, VectorEnv,
 };
 
-use crate::argument::{count, expect_shape, instance, out_slice, output, sequence, text};
+use crate::argument::{count, expect_shape, instance, out_slice, output, sequence};
 use crate::array::{fresh, result};
-use crate::detach::{alone, detached};
-use crate::error::{to_py, value_error};
+use crate::detach::alone;
+use crate::error::to_py;
 use crate::flags::{Flags, flag_argument};
+use crate::make::make;
 use crate::normalize::{Normalizer, normalizer_of};
 use crate::recycling::zeroed;
 use crate::rollout::RolloutBuffer;
 use crate::said::{ActionArgument, SaidArgument};
-use crate::settings::{arguments_of, limit_of, options_of, seed_of, space_dict};
+use crate::settings::{discrete_actions, options_of, seed_of, space_dict};
 use crate::shared::Shared;
 use crate::state;
 
@@ -49,8 +49,9 @@ pub(crate) struct NativeVectorEnv {
     spec: EnvSpec,
     #[pyo3(get)]
     num_envs: usize,
-    #[pyo3(get)]
-    autoreset_mode: &'static str,
+    mode: AutoresetMode,
+    masks: bool,
+    restorable: bool,
     dim: usize,
     action_shape: Vec<usize>,
     long: bool,
@@ -91,35 +92,21 @@ impl NativeVectorEnv {
         max_episode_steps: Option<&Bound<'_, PyAny>>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let num_envs = count("num_envs", num_envs)?;
-        let env_id = text("env_id", env_id)?;
-        let mode = autoreset_mode.map(|mode| text("autoreset_mode", mode)).transpose()?;
-        let (mode, mode_name) = match mode.as_deref().unwrap_or("SameStep") {
-            "NextStep" => (AutoresetMode::NextStep, "NextStep"),
-            "SameStep" => (AutoresetMode::SameStep, "SameStep"),
-            "Disabled" => (AutoresetMode::Disabled, "Disabled"),
-            other => {
-                return Err(value_error(
-                    "autoreset_mode",
-                    "NextStep, SameStep or Disabled",
-                    other,
-                    "choose one of them",
-                ));
-            }
-        };
-        let limit = max_episode_steps.map(limit_of).transpose()?;
-        let seed = seed.map(seed_of).transpose()?;
-        let arguments = arguments_of(kwargs)?;
-        let options =
-            MakeOptions { num_envs, seed, autoreset_mode: mode, max_episode_steps: limit, arguments: &arguments };
-        let env = detached(py, || envs::make(&env_id, &options)).map_err(to_py)?;
+        let env = make(py, env_id, num_envs, seed, autoreset_mode, max_episode_steps, kwargs)?;
+        let (num_envs, mode) = (env.num_envs(), env.autoreset_mode());
         let spec = env.spec().clone();
         let (dim, action_shape) = (spec.observation.dim(), spec.action.shape());
         let finals = if mode == AutoresetMode::SameStep { num_envs * dim } else { 0 };
         let final_obs = zeroed(finals).map_err(to_py)?;
+        let (masks, restorable) = (env.has_action_masks(), env.state(0).is_some());
         let inner = Shared::new("VecEnv", Inner { env, final_obs, drained: 0, dropped: 0 });
         let long = num_envs >= LONG || num_envs * dim >= LONG_OBS;
-        Ok(Self { inner, spec, num_envs, autoreset_mode: mode_name, dim, action_shape, long })
+        Ok(Self { inner, spec, num_envs, mode, masks, restorable, dim, action_shape, long })
+    }
+
+    #[getter]
+    fn autoreset_mode(&self) -> String {
+        format!("{:?}", self.mode)
     }
 
     #[getter]
@@ -140,6 +127,8 @@ impl NativeVectorEnv {
         let dict = PyDict::new(py);
         dict.set_item("id", &self.spec.id)?;
         dict.set_item("max_episode_steps", self.spec.max_episode_steps)?;
+        dict.set_item("has_action_masks", self.masks)?;
+        dict.set_item("restorable", self.restorable)?;
         dict.set_item("observation", space_dict(py, &self.spec.observation)?)?;
         dict.set_item("action", space_dict(py, &self.spec.action)?)?;
         Ok(dict)
@@ -357,6 +346,23 @@ impl NativeVectorEnv {
         Ok(obs.into_array())
     }
 
+    /// Which actions of a Discrete space are allowed now, (N, n); `out` takes the place of a fresh array.
+    #[pyo3(signature = (out=None))]
+    fn action_masks<'py>(&self, py: Python<'py>, out: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+        let shape = [self.num_envs, discrete_actions(&self.spec.action)];
+        let Some(given) = out else {
+            let mut masks = fresh::<bool>(py, &shape);
+            let flags = masks.slice();
+            self.inner.with(py, self.long, |inner| inner.env.action_masks(flags))?;
+            return Ok(masks.into_array().into_any());
+        };
+        let mut masks = output::<bool>("out", given)?;
+        expect_shape("out", masks.shape(), shape[0], &shape[1..])?;
+        let flags = out_slice(&mut masks);
+        self.inner.with(py, self.long, |inner| inner.env.action_masks(flags))?;
+        Ok(given.clone())
+    }
+
     fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
         let states = self.inner.with(py, self.long, |inner| inner.states())?;
         Ok(state::states_array(py, &states))
@@ -381,16 +387,4 @@ impl NativeVectorEnv {
         let rngs = states.iter().map(state::stream_from).collect::<PyResult<Vec<_>>>()?;
         self.inner.with(py, false, |inner| inner.env.set_rngs(&rngs))
     }
-}
-
-/// Free memory in bytes, the control group's limit included; None where the system does not tell.
-#[pyfunction]
-pub(crate) fn available_memory() -> Option<u64> {
-    rlox_core::available_memory()
-}
-
-/// The ids of the native environments.
-#[pyfunction]
-pub(crate) fn env_ids() -> Vec<&'static str> {
-    envs::ids().collect()
 }

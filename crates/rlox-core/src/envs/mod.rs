@@ -32,6 +32,54 @@ pub struct MakeOptions<'a> {
     pub arguments: &'a [(String, f64)],
 }
 
+impl MakeOptions<'_> {
+    /// Copies of any [`crate::Env`], made as these options say; but for the arguments, which `env` has taken already.
+    ///
+    /// ```
+    /// use rlox_core::{AutoresetMode, envs::{CartPole, MakeOptions}};
+    ///
+    /// let options = MakeOptions {
+    ///     num_envs: 2,
+    ///     seed: None,
+    ///     autoreset_mode: AutoresetMode::Disabled,
+    ///     max_episode_steps: Some(Some(10)),
+    ///     arguments: &[],
+    /// };
+    /// assert_eq!(options.copies_of(CartPole::default())?.spec().max_episode_steps, Some(10));
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`VecEnv::new`], [`Error::Config`] for a time limit of 0.
+    pub fn copies_of<E: crate::Env + Clone + 'static>(&self, env: E) -> Result<Box<dyn VectorEnv>> {
+        build(self, env)
+    }
+
+    /// The environment's argument `name`, one of `known`, or its default.
+    ///
+    /// ```
+    /// use rlox_core::{AutoresetMode, envs::MakeOptions};
+    ///
+    /// let options = MakeOptions {
+    ///     num_envs: 1,
+    ///     seed: None,
+    ///     autoreset_mode: AutoresetMode::SameStep,
+    ///     max_episode_steps: None,
+    ///     arguments: &[("slip".into(), 0.5)],
+    /// };
+    /// assert_eq!(options.argument(&["slip", "size"], "slip", 0.1)?, 0.5);
+    /// assert_eq!(options.argument(&["slip", "size"], "size", 5.0)?, 5.0);
+    /// assert!(options.argument(&["size"], "size", 5.0).is_err());
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Config`] if any argument is not one of `known`, or not finite.
+    pub fn argument(&self, known: &[&'static str], name: &str, default: f64) -> Result<f64> {
+        argument(self.arguments, known, name, default)
+    }
+}
+
 type Maker = fn(&MakeOptions<'_>) -> Result<Box<dyn VectorEnv>>;
 
 const REGISTRY: &[(&str, Maker)] = &[

@@ -1,0 +1,174 @@
+//! The side that steps: environments of another library as a [`VectorEnv`].
+
+use super::border::{Call, Made, ask, method, unreadable};
+use super::words::{self, Reader};
+use crate::envs::MakeOptions;
+use crate::vector::{Progress, checks};
+use crate::{
+    Actions, AutoresetMode, EnvSpec, EpisodeLog, Error, Pcg64, ResetOptions, Result, Seeds, StepOut, VectorEnv,
+    check_len,
+};
+
+pub(super) struct Hosted {
+    made: Made,
+    num_envs: usize,
+    mode: AutoresetMode,
+    masks: bool,
+    spec: EnvSpec,
+    log: EpisodeLog,
+}
+
+// SAFETY: what `made` points to is a `VectorEnv` and so `Send`. It is not `Sync`, and neither is `Hosted`.
+unsafe impl Send for Hosted {}
+
+impl Drop for Hosted {
+    fn drop(&mut self) {
+        // SAFETY: it came with this function, and nobody can use it any more.
+        unsafe { (self.made.free)(self.made.env) }
+    }
+}
+
+impl Hosted {
+    /// # Errors
+    /// Those of [`super::EnvPlugin::make`].
+    pub(super) fn new(made: Made, options: &MakeOptions<'_>) -> Result<Self> {
+        let spec = EnvSpec {
+            id: String::new(),
+            observation: crate::Space::discrete(1),
+            action: crate::Space::discrete(1),
+            max_episode_steps: None,
+        };
+        let (num_envs, mode) = (options.num_envs, options.autoreset_mode);
+        let mut hosted = Self { made, num_envs, mode, masks: false, spec, log: EpisodeLog::default() };
+        let words = hosted.ask(&mut Call { method: method::ABOUT, ..Call::default() })?;
+        let (num_envs, mode, masks, spec) = words::to_about(&words).ok_or_else(unreadable)?;
+        if (num_envs, mode) != (options.num_envs, options.autoreset_mode) {
+            let expected = format!("{} environments in {:?} mode", options.num_envs, options.autoreset_mode);
+            let got = format!("{num_envs} in {mode:?} mode from the library");
+            return Err(Error::config("make", expected, got, "make what the options say"));
+        }
+        spec.observation.validate("observation space")?;
+        spec.action.validate("action space")?;
+        checks::maskable(masks, &spec)?;
+        (hosted.masks, hosted.spec) = (masks, spec);
+        Ok(hosted)
+    }
+
+    fn ask(&self, call: &mut Call<'_>) -> Result<Vec<u64>> {
+        // SAFETY: environment and function belong together. `self` is not `Sync`, so that no other call is under way.
+        ask(|reply| unsafe { (self.made.call)(self.made.env, call, reply) })
+    }
+
+    fn ask_words(&self, method: u32, words: &[u64]) -> Result<Vec<u64>> {
+        self.ask(&mut Call { method, words: words.into(), ..Call::default() })
+    }
+}
+
+fn with_numbers(words: impl IntoIterator<Item = u64>, numbers: &[f64]) -> Vec<u64> {
+    words.into_iter().chain(numbers.iter().map(|x| x.to_bits())).collect()
+}
+
+impl VectorEnv for Hosted {
+    fn num_envs(&self) -> usize {
+        self.num_envs
+    }
+
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn autoreset_mode(&self) -> AutoresetMode {
+        self.mode
+    }
+
+    fn reset(
+        &mut self,
+        seeds: Seeds<'_>,
+        mask: Option<&[bool]>,
+        options: &ResetOptions,
+        obs: &mut [f32],
+    ) -> Result<()> {
+        check_len("obs", obs.len(), self.num_envs * self.spec.observation.dim())?;
+        let words = words::of_reset(seeds, mask.is_some(), options);
+        let (words, mask) = (words.as_slice().into(), mask.unwrap_or(&[]).into());
+        self.ask(&mut Call { method: method::RESET, words, mask, obs: obs.into(), ..Call::default() }).map(drop)
+    }
+
+    fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()> {
+        out.check(self.num_envs, self.spec.observation.dim())?;
+        let StepOut { obs, reward, terminated, truncated, final_obs } = out;
+        let mut call = Call {
+            obs: obs.into(),
+            reward: reward.into(),
+            terminated: terminated.into(),
+            truncated: truncated.into(),
+            final_obs: final_obs.into(),
+            ..Call::default()
+        };
+        match actions {
+            Actions::Discrete(actions) => (call.method, call.discrete) = (method::STEP_DISCRETE, actions.into()),
+            Actions::Continuous(actions) => (call.method, call.continuous) = (method::STEP_CONTINUOUS, actions.into()),
+        }
+        self.ask(&mut call).map(drop)
+    }
+
+    fn has_action_masks(&self) -> bool {
+        self.masks
+    }
+
+    fn action_masks(&self, masks: &mut [bool]) -> Result<()> {
+        check_len("masks", masks.len(), self.num_envs * checks::masked_actions(&self.spec.action))?;
+        let action_masks = masks.into();
+        self.ask(&mut Call { method: method::ACTION_MASKS, action_masks, ..Call::default() }).map(drop)
+    }
+
+    fn observe(&self, obs: &mut [f32]) -> Result<()> {
+        check_len("obs", obs.len(), self.num_envs * self.spec.observation.dim())?;
+        self.ask(&mut Call { method: method::OBSERVE, obs: obs.into(), ..Call::default() }).map(drop)
+    }
+
+    fn episodes(&mut self) -> &mut EpisodeLog {
+        // One that has panicked has none to tell of.
+        let words = self.ask_words(method::EPISODES, &[]).unwrap_or_default();
+        if let Some((total, pairs)) = words.split_first() {
+            let known = self.log.total() + pairs.len() as u64 / 2;
+            self.log.skip(total.saturating_sub(known));
+            for pair in pairs.chunks_exact(2) {
+                self.log.push(f64::from_bits(pair[0]), pair[1] as u32);
+            }
+        }
+        &mut self.log
+    }
+
+    fn state(&self, index: usize) -> Option<Vec<f64>> {
+        let words = self.ask_words(method::STATE, &[index as u64]).ok()?;
+        let (there, numbers) = words.split_first()?;
+        (*there != 0).then(|| numbers.iter().map(|word| f64::from_bits(*word)).collect())
+    }
+
+    fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()> {
+        let words = std::iter::once(index as u64).chain(words::of_progress(progress));
+        self.ask_words(method::CHECK_STATE, &with_numbers(words, state)).map(drop)
+    }
+
+    fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()> {
+        self.ask_words(method::SET_STATE, &with_numbers([index as u64], state)).map(drop)
+    }
+
+    fn progress(&self, index: usize) -> Option<Progress> {
+        Reader(&self.ask_words(method::PROGRESS, &[index as u64]).ok()?).progress()
+    }
+
+    fn set_progress(&mut self, index: usize, progress: Progress) -> Result<()> {
+        let words: Vec<_> = std::iter::once(index as u64).chain(words::of_progress(progress)).collect();
+        self.ask_words(method::SET_PROGRESS, &words).map(drop)
+    }
+
+    fn rngs(&self) -> Vec<Pcg64> {
+        self.ask_words(method::RNGS, &[]).ok().and_then(|words| words::to_rngs(&words)).unwrap_or_default()
+    }
+
+    fn set_rngs(&mut self, rngs: &[Pcg64]) -> Result<()> {
+        self.ask_words(method::SET_RNGS, &words::of_rngs(rngs)).map(drop)
+    }
+}

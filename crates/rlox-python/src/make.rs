@@ -1,0 +1,76 @@
+//! Making native environments: those of rlox by their id, those of other extension modules by their capsule.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict};
+use rlox_core::envs::{self, MakeOptions};
+use rlox_core::{AutoresetMode, EnvPlugin, VectorEnv};
+
+use crate::argument::{count, shown, text};
+use crate::array::plugin_in;
+use crate::detach::detached;
+use crate::error::{to_py, type_error, value_error};
+use crate::settings::{arguments_of, limit_of, seed_of};
+
+enum Source<'a> {
+    Id(String),
+    Plugin(&'a EnvPlugin),
+}
+
+impl<'a> Source<'a> {
+    fn of(object: &'a Bound<'_, PyAny>) -> PyResult<Self> {
+        let Ok(capsule) = object.cast::<PyCapsule>() else { return text("env_id", object).map(Self::Id) };
+        plugin_in(capsule).map(Self::Plugin).ok_or_else(|| {
+            let expected = format!("a capsule {:?}", EnvPlugin::NAME);
+            let fix = "compile its library against the rlox-core that this rlox is of";
+            type_error("plugin", &expected, &shown(object), fix)
+        })
+    }
+}
+
+fn mode_of(object: &Bound<'_, PyAny>) -> PyResult<AutoresetMode> {
+    match &*text("autoreset_mode", object)? {
+        "NextStep" => Ok(AutoresetMode::NextStep),
+        "SameStep" => Ok(AutoresetMode::SameStep),
+        "Disabled" => Ok(AutoresetMode::Disabled),
+        other => Err(value_error("autoreset_mode", "NextStep, SameStep or Disabled", other, "choose one of them")),
+    }
+}
+
+/// Environments of an id, or of a plugin's capsule, from what Python said.
+pub(crate) fn make(
+    py: Python<'_>,
+    env_id: &Bound<'_, PyAny>,
+    num_envs: &Bound<'_, PyAny>,
+    seed: Option<&Bound<'_, PyAny>>,
+    autoreset_mode: Option<&Bound<'_, PyAny>>,
+    max_episode_steps: Option<&Bound<'_, PyAny>>,
+    kwargs: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Box<dyn VectorEnv>> {
+    let num_envs = count("num_envs", num_envs)?;
+    let source = Source::of(env_id)?;
+    let arguments = arguments_of(kwargs)?;
+    let options = MakeOptions {
+        num_envs,
+        autoreset_mode: autoreset_mode.map_or(Ok(AutoresetMode::SameStep), mode_of)?,
+        max_episode_steps: max_episode_steps.map(limit_of).transpose()?,
+        seed: seed.map(seed_of).transpose()?,
+        arguments: &arguments,
+    };
+    let made = detached(py, || match source {
+        Source::Id(id) => envs::make(&id, &options),
+        Source::Plugin(plugin) => plugin.make(&options),
+    });
+    made.map_err(to_py)
+}
+
+/// The ids of the native environments.
+#[pyfunction]
+pub(crate) fn env_ids() -> Vec<&'static str> {
+    envs::ids().collect()
+}
+
+/// Free memory in bytes, the control group's limit included; None where the system does not tell.
+#[pyfunction]
+pub(crate) fn available_memory() -> Option<u64> {
+    rlox_core::available_memory()
+}
