@@ -14,7 +14,7 @@ from rlox._rlox import ClosedError, NativeVectorEnv, Normalizer, RolloutBuffer
 from rlox.ids import SMALLEST, native_id, vector_metadata, vector_spec
 from rlox.memory import fitting
 from rlox.rendering import Renderer
-from rlox.resets import as_autoreset_mode, final_infos, object_rows, split_options
+from rlox.resets import as_autoreset_mode, chosen_rows, final_infos, split_options
 from rlox.rollout import check_collection, collect_steps
 from rlox.settings import refuse_unknown
 from rlox.streams import Seed
@@ -201,11 +201,11 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         """
         obs, rewards, terminated, truncated, final_obs = self._step(actions)
         if final_obs is not None:
-            last = object_rows(terminated | truncated, final_obs).tolist()
+            last = chosen_rows(terminated | truncated, final_obs)
         elif self.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP:
             last = [None] * self.num_envs
         else:
-            last = object_rows(terminated | truncated, obs).tolist()
+            last = chosen_rows(terminated | truncated, obs)
         return {
             "obs": obs,
             "rewards": rewards,
