@@ -1,6 +1,7 @@
 """Discounted returns and lambda returns: one trajectory (T,), and T steps of N environments.
 
-Both start from the value behind the last step. rlox 1.2.0 has neither.
+Both start from the value behind the last step. rlox 1.2.0 has neither. TorchRL has two functions
+for each: the vectorised one takes seconds for large batches, the loop over time suits these only.
 """
 
 from __future__ import annotations
@@ -98,15 +99,22 @@ def jax(
     return trajectories.jax_timer(data, estimate, expected(data, lam), how, unroll)
 
 
-def subjects(name: str, lam: float) -> list[Subject]:
+def subjects(name: str, lam: float, steps: int, num_envs: int) -> list[Subject]:
     """Ours first."""
     given = {"lam": lam}
-    loop = {"vectorised": False}
-    return [
+    ours = [
         Subject(f"rlox {name}", "rlox", options=given),
         Subject(f"rlox {name}, flags", "rlox", options={"flags": True, **given}),
-        *torchrl_subjects("torchrl", "TorchRL vectorised", **given),
-        *torchrl_subjects("torchrl", "TorchRL loop over time", **given, **loop),
+    ]
+    tensors = []
+    if steps * num_envs <= 32768:
+        tensors += torchrl_subjects("torchrl", "TorchRL vectorised", **given)
+    if num_envs >= 64:
+        loop = {"vectorised": False, **given}
+        tensors += torchrl_subjects("torchrl", "TorchRL loop over time", **loop)
+    return [
+        *ours,
+        *tensors,
         *jax_subjects("jax", **given),
         Subject("NumPy loop over time", "numpy_loop", options=given),
     ]
@@ -121,7 +129,7 @@ def rows(quick: bool) -> list[Row]:
         sizes = [(128, 1, "float64"), (128, 8, "float32")]
     kinds = (("returns", "compute_returns", 1.0), ("lambda", "compute_lambda_returns", LAMBDA))
     return [
-        trajectories.row(title, size, subjects(name, lam))
+        trajectories.row(title, size, subjects(name, lam, *size[:2]))
         for title, name, lam in kinds
         for size in sizes
     ]

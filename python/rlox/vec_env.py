@@ -79,6 +79,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         if type(self).step_into is VecEnv.step_into:
             # The native method itself, so that nothing runs between the caller and Rust.
             self.__dict__["step_into"] = native.step_into
+        self._same_step = mode is AutoresetMode.SAME_STEP  # asking the metadata takes longer
         self._seeds = streams.GivenSeeds(seed, n)
         self._started = False
         about = native.spec()
@@ -200,12 +201,10 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         [None, None]
         """
         obs, rewards, terminated, truncated, final_obs = self._step(actions)
-        if final_obs is not None:
-            last = chosen_rows(terminated | truncated, final_obs)
-        elif self.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP:
-            last = [None] * self.num_envs
+        if final_obs is not None or not self._same_step:
+            last = chosen_rows(terminated | truncated, obs if final_obs is None else final_obs)
         else:
-            last = chosen_rows(terminated | truncated, obs)
+            last = [None] * self.num_envs
         return {
             "obs": obs,
             "rewards": rewards,
