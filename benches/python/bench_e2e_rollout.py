@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from bench_env_stepping import CARTPOLE, next_observation
-from bench_gae import GAMMA, LAMBDA, reference
-from side_by_side import Benchmark, Row, Subject, run
-
-Array = npt.NDArray[Any]
+from bench_env_stepping import pufferlib_cartpole
+from bench_gae import reference
+from classic_control import CARTPOLE, Array, next_observation
+from side_by_side import Benchmark, Row, Subject, run, swept
+from trajectories import GAMMA, LAMBDA
 
 
 @dataclass
@@ -223,6 +222,12 @@ def envpool(steps: int, num_envs: int, workers: int) -> timeit.Timer:
     return with_arrays(env, policy(steps, num_envs, np.int32), steps, num_envs)
 
 
+def pufferlib(steps: int, num_envs: int) -> timeit.Timer:
+    """PufferLib's CartPole, another one than Gymnasium's (`bench_env_stepping.py` says how)."""
+    said = policy(steps, num_envs, np.float32)
+    return with_arrays(pufferlib_cartpole(num_envs), said, steps, num_envs)
+
+
 def sb3(steps: int, num_envs: int) -> timeit.Timer:
     """Stable-Baselines3's environments and its `RolloutBuffer`."""
     import gymnasium as gym
@@ -262,10 +267,11 @@ def sb3(steps: int, num_envs: int) -> timeit.Timer:
 
 
 SUBJECTS = [
-    Subject("rlox RolloutBuffer", "rlox_buffer"),
-    Subject("rlox collect_rollout, draws actions", "rlox_collect"),
-    Subject("rlox step_into and compute_gae", "rlox_arrays"),
-    Subject("rlox 1.2.0 step_all and arrays", "published_rlox", "rlox-1.2.0"),
+    *swept(Subject("rlox RolloutBuffer", "rlox_buffer")),
+    *swept(Subject("rlox collect_rollout, draws actions", "rlox_collect")),
+    *swept(Subject("rlox step_into and compute_gae", "rlox_arrays")),
+    *swept(Subject("rlox 1.2.0 step_all and arrays", "published_rlox", "rlox-1.2.0")),
+    Subject("PufferLib and arrays", "pufferlib", "pufferlib"),
     Subject("EnvPool and arrays, 1 worker", "envpool", "envpool", {"workers": 1}),
     Subject("EnvPool and arrays, 2 workers", "envpool", "envpool", {"workers": 2}),
     Subject("Gymnasium NumPy and arrays", "gymnasium", "gymnasium", {"mode": "vector_entry_point"}),

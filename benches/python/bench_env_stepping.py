@@ -1,59 +1,29 @@
-"""Steps of CartPole-v1 and Pendulum-v1, n environments at once, with random actions made before.
+"""Steps of classic control, n environments at once, with random actions made before.
 
 One repetition is one call that steps all n environments, whatever it is called in each library;
 where the step after an episode's end only resets (Gymnasium's NEXT_STEP mode, EnvPool), it counts
 as a step. The rows named "benchmark_vector_step" are Gymnasium's own throughput function instead,
 which draws actions besides and counts no such steps. Before the clock starts, steps are compared
 with the equations of motion.
+
+rlox 1.2.0 has CartPole-v1 and Pendulum-v1 only, Gymnasium a NumPy environment of CartPole-v1 only.
+PufferLib's only one of these is a CartPole in float32, with episodes of at most 200 steps and a
+reward of 0 at their end; it overwrites the arrays that it returns.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import sys
+import tempfile
 import timeit
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from side_by_side import Benchmark, Row, Subject, run
-
-Array = npt.NDArray[Any]
-CARTPOLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
-
-
-def random_actions(env_id: str, n: int, dtype: Any = np.int64) -> list[Array]:
-    """Actions of 64 steps; Pendulum's are float32 (n, 1)."""
-    rng = np.random.default_rng(7)
-    if env_id == CARTPOLE:
-        return [rng.integers(0, 2, n).astype(dtype) for _ in range(64)]
-    return [rng.uniform(-2, 2, (n, 1)).astype(np.float32) for _ in range(64)]
-
-
-def next_observation(env_id: str, obs: Array, action: Array) -> tuple[Array, Array]:
-    """The equations of motion, from observations: what follows, and the rewards."""
-    if env_id == CARTPOLE:
-        x, speed, angle, turn = obs.astype(float).T
-        force = np.where(action == 1, 10.0, -10.0)
-        pull = (force + 0.05 * turn**2 * np.sin(angle)) / 1.1
-        turning = 9.8 * np.sin(angle) - np.cos(angle) * pull
-        turning /= 0.5 * (4 / 3 - 0.1 * np.cos(angle) ** 2 / 1.1)
-        moving = pull - 0.05 * turning * np.cos(angle) / 1.1
-        state = [
-            x + 0.02 * speed,
-            speed + 0.02 * moving,
-            angle + 0.02 * turn,
-            turn + 0.02 * turning,
-        ]
-        return np.stack(state, 1), np.ones(len(obs))
-    cos, sin, turn = obs.astype(float).T
-    angle, torque = np.arctan2(sin, cos), action[:, 0].astype(float)
-    cost = angle**2 + 0.1 * turn**2 + 0.001 * torque**2
-    turn = np.clip(turn + 0.05 * (15 * sin + 3 * torque), -8, 8)
-    angle = angle + 0.05 * turn
-    return np.stack([np.cos(angle), np.sin(angle), turn], 1), -cost
-
+from classic_control import CARTPOLE, IDS, PENDULUM, Array, next_observation, random_actions
+from side_by_side import Benchmark, Row, Subject, run, swept
 
 Step = Callable[[Array], tuple[Array, Array, Array]]
 
@@ -183,6 +153,28 @@ def sb3(env_id: str, n: int) -> timeit.Timer:
     return timer("step(a())", env.step, actions)
 
 
+def pufferlib_cartpole(n: int, seed: int = 0) -> Any:
+    """PufferLib's environments; they gather no statistics meanwhile."""
+    here = os.getcwd()
+    with tempfile.TemporaryDirectory() as elsewhere:
+        os.chdir(elsewhere)  # importing PufferLib puts a link into the working directory
+        from pufferlib.ocean.cartpole.cartpole import Cartpole
+
+        os.chdir(here)
+    return Cartpole(num_envs=n, report_interval=1 << 60, seed=seed)
+
+
+def pufferlib(env_id: str, n: int, bare: bool = False) -> timeit.Timer:
+    """PufferLib's `step`; or its C function alone, once the actions are where it looks for them."""
+    env, actions = pufferlib_cartpole(n), random_actions(env_id, n, np.float32)
+    checked(env_id, n, env.reset(seed=0)[0], gymnasium_step(env), actions)
+    if not bare:
+        return timer("step(a())", env.step, actions)
+    names = {"place": env.actions, "envs": env.c_envs, "env": env}  # env keeps the memory
+    c_step = sys.modules["pufferlib.ocean.cartpole.binding"].vec_step
+    return timer("place[:] = a(); step(envs)", c_step, actions, **names)
+
+
 def vector_step(env_id: str, n: int, seconds: float, mode: str | None = None) -> Any:
     """Gymnasium's throughput function, as seconds a batch of n steps."""
     import gymnasium as gym
@@ -199,13 +191,23 @@ def vector_step(env_id: str, n: int, seconds: float, mode: str | None = None) ->
 
 
 def subjects(env_id: str) -> list[Subject]:
-    """`step` first: it returns fresh arrays, as the peers do."""
-    unsigned = {"dtype": "uint32"}
+    """`step` first: it returns fresh arrays, as most peers do."""
+    table = [
+        *swept(Subject("rlox step", "rlox_step")),
+        *swept(Subject("rlox step_all", "rlox_step_all")),
+        *swept(Subject("rlox step_into", "rlox_step_into")),
+    ]
+    if env_id in (CARTPOLE, PENDULUM):
+        unsigned = {"dtype": "uint32"}
+        published = Subject("rlox 1.2.0 step_all", "rlox_step_all", "rlox-1.2.0", unsigned)
+        table += swept(published)
+    if env_id == CARTPOLE:
+        table += [
+            Subject("PufferLib step, in place", "pufferlib", "pufferlib"),
+            Subject("PufferLib C function, in place", "pufferlib", "pufferlib", {"bare": True}),
+        ]
     return [
-        Subject("rlox step", "rlox_step"),
-        Subject("rlox step_all", "rlox_step_all"),
-        Subject("rlox step_into", "rlox_step_into"),
-        Subject("rlox 1.2.0 step_all", "rlox_step_all", "rlox-1.2.0", unsigned),
+        *table,
         Subject("EnvPool, 1 worker", "envpool", "envpool", {"workers": 1}),
         Subject("EnvPool, 2 workers", "envpool", "envpool", {"workers": 2}),
         *gymnasium_modes(env_id, "gymnasium"),
@@ -222,21 +224,22 @@ def gymnasium_modes(env_id: str, function: str, **options: Any) -> list[Subject]
 
 
 def rows(quick: bool) -> list[Row]:
-    """Both environments at every n, then Gymnasium's own measure."""
+    """Every environment at every n, then Gymnasium's own measure."""
     table = [
         Row(f"{env_id} n={n}", {"env_id": env_id, "n": n}, subjects(env_id), n)
-        for env_id in (CARTPOLE, PENDULUM)
-        for n in ((4, 64) if quick else (1, 4, 64, 256, 1024, 4096))
+        for env_id in IDS
+        for n in ((4, 64) if quick else (1, 4, 16, 64, 256, 1024, 4096))
     ]
-    seconds = {"seconds": 0.02 if quick else 0.2}
+    seconds = {"seconds": 0.02 if quick else 0.1}
+    ours = swept(Subject("rlox step", "vector_step"))
     table += [
         Row(
             f"benchmark_vector_step {env_id} n={n}",
             {"env_id": env_id, "n": n, **seconds},
-            [Subject("rlox step", "vector_step"), *gymnasium_modes(env_id, "vector_step")],
+            [*ours, *gymnasium_modes(env_id, "vector_step")],
             n,
         )
-        for env_id in (CARTPOLE, PENDULUM)
+        for env_id in IDS
         for n in ((64,) if quick else (1, 64, 1024))
     ]
     return table

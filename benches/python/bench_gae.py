@@ -1,64 +1,15 @@
-"""Generalised advantage estimation: one trajectory (T,), and T steps of N environments.
-
-Every library gets its data in the form it likes best: time-major or environment-major, NumPy
-arrays, tensors or arrays on its device, made before the clock starts. JAX is compiled before. All
-results are compared with a slow loop.
-"""
+"""Generalised advantage estimation: one trajectory (T,), and T steps of N environments."""
 
 from __future__ import annotations
 
 import sys
 import timeit
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from side_by_side import Benchmark, Row, Subject, run
-
-GAMMA, LAMBDA = 0.99, 0.95
-Floats = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Rollout:
-    """Rewards, values, dones (T, N) and the values that follow, (N,)."""
-
-    rewards: Floats
-    values: Floats
-    dones: npt.NDArray[np.bool_]
-    last_values: Floats
-
-    def check(self, advantages: Any, returns: Any) -> None:
-        """Raises AssertionError unless the results, time-major, are those of `reference`."""
-        expected = reference(self.rewards, self.values, self.dones, self.last_values, np.float64)
-        exact = self.rewards.dtype == np.float64
-        rtol, atol = (1e-6, 1e-10) if exact else (1e-4, 1e-4)
-        for name, result, wanted in zip(
-            ("advantages", "returns"), (advantages, returns), expected, strict=True
-        ):
-            result = np.asarray(result).reshape(wanted.shape)
-            if result.dtype != self.rewards.dtype:
-                raise AssertionError(f"{name} are {result.dtype}, not {self.rewards.dtype}")
-            np.testing.assert_allclose(result, wanted, rtol, atol, err_msg=f"wrong {name}")
-
-    def environment_major(self, *arrays: Floats) -> list[Floats]:
-        """Flat copies, one environment after the other."""
-        return [np.ascontiguousarray(array.T).reshape(-1) for array in arrays]
-
-    def time_major(self, flat: Any) -> Floats:
-        """Back from environment-major."""
-        return np.asarray(flat).reshape(self.rewards.T.shape).T
-
-
-def rollout(steps: int, num_envs: int, dtype: str) -> Rollout:
-    """Normal rewards and values, an episode's end in a twentieth of the rows."""
-    rng = np.random.default_rng(42)
-    shape = (steps, num_envs)
-    rewards, values = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
-    return Rollout(
-        rewards, values, rng.random(shape) < 0.05, rng.standard_normal(num_envs).astype(dtype)
-    )
+import trajectories
+from side_by_side import Benchmark, Row, Subject, run, swept
+from trajectories import GAMMA, LAMBDA, Floats, jax_subjects, rollout, torchrl_subjects
 
 
 def reference(
@@ -76,17 +27,13 @@ def reference(
     return advantages, advantages + values
 
 
+def expected(data: trajectories.Rollout) -> tuple[Floats, Floats]:
+    """Advantages and returns in float64."""
+    return reference(data.rewards, data.values, data.dones, data.last_values, np.float64)
+
+
 def numpy_loop(steps: int, num_envs: int, dtype: str) -> timeit.Timer:
-    data = rollout(steps, num_envs, dtype)
-    names: dict[str, Any] = {
-        "f": reference,
-        "r": data.rewards,
-        "v": data.values,
-        "d": data.dones,
-        "last": data.last_values,
-    }
-    if num_envs == 1:
-        names.update({key: names[key][:, 0] for key in "rvd"}, last=data.last_values[0])
+    names = {"f": reference, **rollout(steps, num_envs, dtype).arrays()}
     return timeit.Timer("f(r, v, d, last)", globals=names)
 
 
@@ -97,22 +44,12 @@ def rlox(
     from rlox import compute_gae
 
     data = rollout(steps, num_envs, dtype)
-    names: dict[str, Any] = {
-        "f": compute_gae,
-        "r": data.rewards,
-        "v": data.values,
-        "d": data.dones if flags else data.dones.astype(dtype),
-        "last": data.last_values,
-        "gamma": GAMMA,
-        "lam": LAMBDA,
-    }
+    names = {"f": compute_gae, "gamma": GAMMA, "lam": LAMBDA, **data.arrays(flags)}
     if num_envs == 1:
-        names.update(
-            {key: names[key][:, 0].copy() for key in "rvd"}, last=float(data.last_values[0])
-        )
+        names["last"] = float(names["last"])
     names["out"] = np.empty_like(names["r"]), np.empty_like(names["r"])
     call = f"f(r, v, d, last, gamma, lam{', out=out' if reuse else ''})"
-    data.check(*eval(call, names))
+    data.check(eval(call, names), expected(data))
     return timeit.Timer(call, globals=names)
 
 
@@ -127,67 +64,34 @@ def rlox_flat(
     names: dict[str, Any] = dict(zip("rvd", arrays, strict=True))
     names.update(f=getattr(rlox, name), last=data.last_values, n=steps, gamma=GAMMA, lam=LAMBDA)
     call = "f(r, v, d, last, n, gamma, lam)"
-    data.check(*map(data.time_major, eval(call, names)))
+    data.check([data.time_major(result) for result in eval(call, names)], expected(data))
     return timeit.Timer(call, globals=names)
 
 
 def torchrl(steps: int, num_envs: int, dtype: str, threads: int) -> timeit.Timer:
     """TorchRL's vectorised function on tensors (N, T, 1)."""
-    import torch
     from torchrl.objectives.value.functional import vec_generalized_advantage_estimate as estimate
 
-    torch.set_num_threads(threads)
-    torch.set_grad_enabled(False)
-    # It makes its discount a tensor of the default precision.
-    torch.set_default_dtype(getattr(torch, dtype))
     data = rollout(steps, num_envs, dtype)
-    following = np.concatenate([data.values[1:], data.last_values[None]])
-    names: dict[str, Any] = {"f": estimate, "gamma": GAMMA, "lam": LAMBDA}
-    for key, array in zip("rvnd", (data.rewards, data.values, following, data.dones), strict=True):
-        names[key] = torch.from_numpy(np.ascontiguousarray(array.T)[..., None])
+    names = {"f": estimate, "gamma": GAMMA, "lam": LAMBDA, **data.tensors(threads)}
     call = "f(gamma, lam, v, n, r, d, d)"
-    data.check(*(data.time_major(result.numpy()[..., 0]) for result in eval(call, names)))
+    data.check([data.time_major(result) for result in eval(call, names)], expected(data))
     return timeit.Timer(call, globals=names)
 
 
 def jax(steps: int, num_envs: int, dtype: str, how: str, unroll: int = 1) -> timeit.Timer:
     """A compiled scan over time, or the associative one; arrays stay on JAX's device."""
-    import jax
-    import jax.numpy as jnp
 
-    jax.config.update("jax_enable_x64", True)
+    def estimate(solve: Any, r: Any, v: Any, d: Any, last: Any, _: Any) -> Any:
+        import jax.numpy as jnp
 
-    def estimate(r: Any, v: Any, d: Any, last: Any) -> Any:
         alive = 1 - d.astype(r.dtype)
         delta = r + GAMMA * jnp.concatenate([v[1:], last[None]]) * alive - v
-        decay = GAMMA * LAMBDA * alive
-        if how == "scan":
-
-            def back(advantage: Any, row: Any) -> Any:
-                advantage = row[0] + row[1] * advantage
-                return advantage, advantage
-
-            rows = (delta, decay)
-            _, a = jax.lax.scan(back, jnp.zeros_like(last), rows, reverse=True, unroll=unroll)
-        else:
-
-            def compose(later: Any, now: Any) -> Any:
-                return later[0] * now[0], now[1] + now[0] * later[1]
-
-            _, a = jax.lax.associative_scan(compose, (decay, delta), reverse=True)
+        a = solve(delta, GAMMA * LAMBDA * alive, jnp.zeros_like(last))
         return a, a + v
 
     data = rollout(steps, num_envs, dtype)
-    arrays = (data.rewards, data.values, data.dones, data.last_values)
-    if num_envs == 1:
-        arrays = (*(array[:, 0] for array in arrays[:3]), data.last_values[0])
-    names: dict[str, Any] = dict(
-        zip(("r", "v", "d", "last"), map(jnp.asarray, arrays), strict=True)
-    )
-    names.update(f=jax.jit(estimate), ready=jax.block_until_ready)
-    call = "ready(f(r, v, d, last))"
-    data.check(*eval(call, names))
-    return timeit.Timer(call, globals=names)
+    return trajectories.jax_timer(data, estimate, expected(data), how, unroll)
 
 
 def subjects(num_envs: int, dtype: str) -> list[Subject]:
@@ -208,17 +112,12 @@ def subjects(num_envs: int, dtype: str) -> list[Subject]:
     else:
         ours.append(Subject(f"rlox {flat}", "rlox_flat"))
         name = flat if dtype == "float64" else f"{flat}_f32"
-        published = [Subject(f"rlox 1.2.0 {name}", "rlox_flat", old, {"name": name})]
+        published = swept(Subject(f"rlox 1.2.0 {name}", "rlox_flat", old, {"name": name}))
     return [
         *ours,
         *published,
-        *(
-            Subject("TorchRL vectorised", "torchrl", "torchrl", {"threads": threads}, threads)
-            for threads in (1, 2)
-        ),
-        Subject("JAX scan", "jax", "jax", {"how": "scan"}),
-        Subject("JAX scan, unrolled by 16", "jax", "jax", {"how": "scan", "unroll": 16}),
-        Subject("JAX associative scan", "jax", "jax", {"how": "associative"}),
+        *torchrl_subjects("torchrl", "TorchRL vectorised"),
+        *jax_subjects("jax"),
         Subject("NumPy loop over time", "numpy_loop"),
     ]
 
@@ -230,15 +129,7 @@ def rows(quick: bool) -> list[Row]:
         sizes += [(*shape, "float32"), (*shape, "float64")]
     if quick:
         sizes = [(128, 1, "float64"), (128, 8, "float32"), (128, 8, "float64")]
-    return [
-        Row(
-            f"GAE {f'T={steps}' if num_envs == 1 else f'{steps}x{num_envs}'} {dtype}",
-            {"steps": steps, "num_envs": num_envs, "dtype": dtype},
-            subjects(num_envs, dtype),
-            steps * num_envs,
-        )
-        for steps, num_envs, dtype in sizes
-    ]
+    return [trajectories.row("GAE", size, subjects(*size[1:])) for size in sizes]
 
 
 BENCHMARK = Benchmark("bench_gae", "Generalised advantage estimation", rows)

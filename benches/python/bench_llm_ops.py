@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from side_by_side import Benchmark, Row, Subject, run
+from side_by_side import Benchmark, Row, Subject, run, swept
 
 Floats = npt.NDArray[Any]
 OLD = "rlox-1.2.0"
@@ -147,7 +147,7 @@ def rows(quick: bool) -> list[Row]:
     for groups, size in [(16, 4), (256, 16), (1024, 32)][: 1 if quick else 3]:
         subjects = [
             Subject("rlox compute_batch_group_advantages", "advantages_rlox"),
-            Subject("rlox 1.2.0", "advantages_rlox", OLD),
+            *swept(Subject("rlox 1.2.0", "advantages_rlox", OLD)),
             Subject("NumPy", "advantages_numpy"),
             *torch_subjects("advantages_torch"),
         ]
@@ -158,7 +158,7 @@ def rows(quick: bool) -> list[Row]:
         for kind, dtype in (("k3", "float32"), ("k3", "float64"), ("full", "float64")):
             subjects = [
                 Subject("rlox", "kl_rlox"),
-                Subject("rlox 1.2.0", "kl_rlox", OLD, {"swapped": True}),
+                *swept(Subject("rlox 1.2.0", "kl_rlox", OLD, {"swapped": True})),
                 Subject("NumPy", "kl_numpy"),
                 *torch_subjects("kl_torch"),
             ]

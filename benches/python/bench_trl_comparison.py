@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from bench_llm_ops import close, log_probs, rewards
-from side_by_side import Benchmark, Row, Subject, run
+from side_by_side import Benchmark, Row, Subject, run, swept
 
 Floats = npt.NDArray[Any]
 EPS = 1e-4
@@ -155,7 +155,7 @@ def rows(quick: bool) -> list[Row]:
     for groups, size in [(16, 4), (256, 16), (1024, 32)][: 1 if quick else 3]:
         subjects = [
             Subject("rlox compute_batch_group_advantages", "advantages_rlox"),
-            Subject("rlox 1.2.0, float64", "advantages_old", OLD),
+            *swept(Subject("rlox 1.2.0, float64", "advantages_old", OLD)),
             *trl_subjects("advantages_trl"),
         ]
         params: dict[str, Any] = {"groups": groups, "size": size}
@@ -174,7 +174,7 @@ def rows(quick: bool) -> list[Row]:
     subjects = [
         Subject("rlox pack_sequences", "packing_rlox"),
         Subject("rlox pack_lengths, who goes where", "planning_rlox"),
-        Subject("rlox 1.2.0 pack_sequences", "packing_rlox", OLD),
+        *swept(Subject("rlox 1.2.0 pack_sequences", "packing_rlox", OLD)),
         Subject("TRL bfd", "packing_trl", TRL),
     ]
     params = {"count": count, "max_length": 2048}

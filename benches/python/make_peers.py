@@ -27,9 +27,20 @@ PEERS: dict[str, tuple[str, ...]] = {
     "torchrl": ("torchrl>=0.14,<0.15",),
     "gymnasium": ("gymnasium>=1.4,<1.5",),
     "envpool": ("envpool>=1.2,<1.3", "gymnasium>=1.4,<1.5"),
+    "pufferlib": (
+        "numpy<2",
+        "gym<=0.23",
+        "gymnasium<=0.29.1",
+        "pettingzoo<=1.24.1",
+        "pip",
+        "setuptools",
+    ),
     "jax": ("jax[cpu]>=0.10", "numpy"),
     "trl": ("trl>=1.16,<1.17",),
 }
+
+# Scripts beside this one, and their arguments, that put what is measured into an environment.
+BUILDS: dict[str, tuple[str, ...]] = {"pufferlib": ("build_pufferlib.py", "pufferlib==3.0.0")}
 
 
 def peers_folder(given: str | None = None) -> Path:
@@ -61,7 +72,8 @@ def stamp(folder: Path, peer: str) -> Path:
 
 def make(folder: Path, peer: str) -> bool:
     """Makes one environment, unless it is there; False if that failed."""
-    wanted = "\n".join(PEERS[peer])
+    build = BUILDS.get(peer, ())
+    wanted = "\n".join(PEERS[peer] + build)
     if why_missing(folder, peer) is None and stamp(folder, peer).read_text() == wanted:
         print(f"{peer}: there already")
         return True
@@ -76,8 +88,11 @@ def make(folder: Path, peer: str) -> bool:
     else:
         create = [sys.executable, "-m", "venv", str(target)]
         install = [str(python), "-m", "pip", "install", "--quiet", *PEERS[peer]]
+    commands = [create, install]
+    if build:
+        commands.append([str(python), str(Path(__file__).with_name(build[0])), *build[1:]])
     failed = folder / f"{peer}.failed"
-    for command in (create, install):
+    for command in commands:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             print(done.stderr, file=sys.stderr)

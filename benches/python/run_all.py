@@ -1,7 +1,7 @@
 """Every benchmark, one after the other.
 
     python benches/python/make_peers.py               # once: what rlox is measured against
-    python benches/python/run_all.py                  # everything, about 20 minutes
+    python benches/python/run_all.py                  # everything, about an hour
     python benches/python/run_all.py --quick --no-peers   # does it run? under a minute
 
 Raw measurements go to benchmark_results/. Ends with 1 if something of ours failed.
@@ -11,23 +11,29 @@ from __future__ import annotations
 
 import sys
 
+import bench_a2c_cartpole
 import bench_e2e_rollout
 import bench_env_stepping
 import bench_gae
 import bench_llm_ops
 import bench_ppo_cartpole
+import bench_returns
 import bench_trl_comparison
+import bench_vtrace
 from side_by_side import arguments, run
 
 BENCHMARKS = [
     bench.BENCHMARK
     for bench in (
         bench_gae,
+        bench_vtrace,
+        bench_returns,
         bench_env_stepping,
         bench_e2e_rollout,
         bench_llm_ops,
         bench_trl_comparison,
         bench_ppo_cartpole,
+        bench_a2c_cartpole,
     )
 ]
 

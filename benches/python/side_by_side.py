@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -40,7 +40,12 @@ class Subject:
     function: str
     peer: str = OURS  # an environment of make_peers.PEERS, or the one that runs this
     options: dict[str, Any] = field(default_factory=dict)
-    threads: int = 1  # of torch and OpenMP
+    threads: int = 1  # of torch, OpenMP, Rayon and rlox
+
+
+def swept(subject: Subject) -> list[Subject]:
+    """A subject with one thread and with two; the better counts."""
+    return [replace(subject, threads=threads) for threads in (1, 2)]
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,12 @@ class WorkerError(Exception):
 class Worker:
     """A process in which the subjects of one library run, with a fixed number of threads."""
 
-    def __init__(self, python: Path, threads: int) -> None:
-        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    def __init__(self, python: Path, threads: int, ours: bool) -> None:
+        libraries = ("OMP", "MKL", "OPENBLAS", "RAYON", "RLOX")
+        names = [f"{library}_NUM_THREADS" for library in libraries]
+        environ = {**os.environ, **dict.fromkeys(names, str(threads)), "JAX_PLATFORMS": "cpu"}
+        if not ours:
+            environ.pop("PYTHONPATH", None)  # our rlox would hide the one to be measured
         self._said: TextIO = tempfile.TemporaryFile("w+")  # noqa: SIM115  # lives as long as the worker
         self._process = subprocess.Popen(
             [str(python), "-W", "ignore", str(HERE / "worker.py")],
@@ -81,7 +90,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._said,
             text=True,
-            env={**os.environ, **dict.fromkeys(names, str(threads)), "JAX_PLATFORMS": "cpu"},
+            env=environ,
         )
         self.used = 0.0  # seconds of processor
         self.versions: dict[str, str] = self.ask("describe")["versions"]
@@ -148,7 +157,7 @@ class Workers:
             raise WorkerError(reason)
         ours = subject.peer == OURS
         python = Path(sys.executable) if ours else interpreter(self._peers, subject.peer)
-        self._running[key] = Worker(python, subject.threads)
+        self._running[key] = Worker(python, subject.threads, ours)
         return self._running[key]
 
     def used(self) -> float:

@@ -32,6 +32,7 @@ PACKAGES = (
     "stable-baselines3",
     "torchrl",
     "envpool",
+    "pufferlib",
     "jax",
     "trl",
 )

@@ -56,10 +56,10 @@ def as_dict(
     """What a native step gave, for `VecEnv.step_all`."""
     obs, rewards, terminated, truncated, final_obs = answer
     if final_obs is None and same_step:
-        last = [None] * num_envs
+        last: list[Any] = [None] * num_envs
     else:
         seen = obs if final_obs is None else final_obs
-        last = object_rows(terminated | truncated, seen).tolist()
+        last = chosen_rows(terminated | truncated, seen)
     return {
         "obs": obs,
         "rewards": rewards,
@@ -106,22 +106,25 @@ def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[st
     return mask, others
 
 
-def object_rows(chosen: Flags, rows: npt.NDArray[Any]) -> npt.NDArray[np.object_]:
-    """An object array with views of the chosen rows, None elsewhere.
+def chosen_rows(chosen: Flags, rows: npt.NDArray[Any]) -> list[npt.NDArray[Any] | None]:
+    """A list with views of the chosen rows, None elsewhere.
 
-    >>> object_rows(np.array([False, True]), np.array([[1.0], [2.0]])).tolist()
+    >>> chosen_rows(np.array([False, True]), np.array([[1.0], [2.0]]))
     [None, array([2.])]
     """
-    objects = np.empty(len(chosen), dtype=object)
+    listed: list[npt.NDArray[Any] | None] = [None] * len(chosen)
     for i in chosen.nonzero()[0].tolist():
-        objects[i] = rows[i]
-    return objects
+        listed[i] = rows[i]
+    return listed
 
 
 def final_infos(done: Flags, final_obs: npt.NDArray[Any]) -> dict[str, Any]:
     """What `infos` say of episodes that ended in a step of SAME_STEP environments."""
+    objects = np.empty(len(done), dtype=object)
+    for i in done.nonzero()[0].tolist():
+        objects[i] = final_obs[i]
     return {
-        "final_obs": object_rows(done, final_obs),
+        "final_obs": objects,
         "_final_obs": done,
         "final_info": {},
         "_final_info": done.copy(),

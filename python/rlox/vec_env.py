@@ -78,6 +78,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         if type(self).step_into is VecEnv.step_into:
             # The native method itself, so that nothing runs between the caller and Rust.
             self.__dict__["step_into"] = native.step_into
+        self._same_step = mode is AutoresetMode.SAME_STEP  # asking the metadata takes longer
         self._seeds = streams.GivenSeeds(seed, n)
         self._started = False
         about = native.spec()
@@ -213,8 +214,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         >>> env.step_all([1, 0])["terminal_obs"]
         [None, None]
         """
-        mode = self.metadata["autoreset_mode"]
-        return as_dict(self._step(actions), mode is AutoresetMode.SAME_STEP, self.num_envs)
+        return as_dict(self._step(actions), self._same_step, self.num_envs)
 
     def collect_n_steps(
         self, n: int, policy: Callable[[Obs], npt.ArrayLike] | None = None
