@@ -294,6 +294,14 @@ impl<'py, T: FromArray> Argument<'py, T> {
         self.name
     }
 
+    /// Where elements lie that are borrowed rather than copied.
+    pub(crate) fn borrowed(&self) -> (*const T, usize) {
+        match &self.found {
+            Found::Typed(array, _) => (array.data(), array.len()),
+            Found::Other(_) | Found::Converted(..) => (std::ptr::null(), 0),
+        }
+    }
+
     pub(crate) fn shape(&self) -> &[usize] {
         match &self.found {
             Found::Typed(array, _) => array.shape(),

@@ -1,8 +1,10 @@
-//! NumPy's memory, Python's calls, other modules' capsules. The only file of this crate that holds `unsafe`.
+//! NumPy's memory, Python's calls, other modules' capsules. This file and those below it alone hold `unsafe`.
 #![expect(
     unsafe_code,
     reason = "memory shared with NumPy or other modules, and calls into Python that may never come back"
 )]
+
+mod unguarded;
 
 use std::any::TypeId;
 use std::ops::Range;
@@ -19,6 +21,8 @@ use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
 use rlox_core::{DType, EnvPlugin, FieldMut, RolloutBuffer};
+
+pub(crate) use unguarded::{Apart, Elements};
 
 use crate::detach::{detached, others_may_run};
 use crate::recycling::{self, no_memory};
@@ -89,53 +93,16 @@ pub(crate) fn typed<'a, 'py, T: Kind>(object: &'a Bound<'py, PyAny>) -> Option<&
     same.then(|| unsafe { object.cast_unchecked() })
 }
 
-/// The elements of a C-contiguous, aligned array, borrowed without a guard.
-///
-/// Whoever reads them keeps the GIL meanwhile, runs no Python code and writes to no array of others.
-pub(crate) struct Elements<'py, T> {
-    array: Bound<'py, PyArrayDyn<T>>,
-    start: *const T,
-}
-
-impl<'py, T: Element + 'static> Elements<'py, T> {
-    /// None if the array is not C-contiguous and aligned, or holds booleans of other bytes than 0 and 1, which NumPy
-    /// lets views of other numbers have.
-    pub(crate) fn of(array: &Bound<'py, PyArrayDyn<T>>) -> Option<Self> {
-        if !array.is_c_contiguous() || !array.is_aligned() {
-            return None;
-        }
-        // An array without elements may point anywhere.
-        let start = if array.is_empty() { std::ptr::dangling() } else { array.data().cast_const() };
-        let elements = Self { array: array.clone(), start };
-        elements.holds_valid().then_some(elements)
-    }
-
-    fn holds_valid(&self) -> bool {
-        if TypeId::of::<T>() != TypeId::of::<bool>() {
-            return true;
-        }
-        // SAFETY: a byte each, of any value; nobody writes them meanwhile.
-        let bytes = unsafe { std::slice::from_raw_parts(self.start.cast::<u8>(), self.array.len()) };
-        bytes.iter().fold(0, |all, byte| all | byte) <= 1
-    }
-
-    pub(crate) fn shape(&self) -> &[usize] {
-        self.array.shape()
-    }
-
-    pub(crate) fn slice(&self) -> &[T] {
-        // SAFETY: looked at when made; by the promise above nobody has changed the array since.
-        unsafe { std::slice::from_raw_parts(self.start, self.array.len()) }
-    }
-}
-
 /// Makes `true` of booleans of other bytes than 0 and 1, such as fresh memory has, before they are Rust's.
 pub(crate) fn make_valid<T: Kind>(array: &mut PyReadwriteArrayDyn<'_, T>) {
     if TypeId::of::<T>() != TypeId::of::<bool>() || !array.is_c_contiguous() || array.is_empty() {
         return;
     }
     // SAFETY: a byte each, of any value, contiguous, and borrowed for writing.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(array.data().cast::<u8>(), array.len()) };
+    make_bytes_valid(unsafe { std::slice::from_raw_parts_mut(array.data().cast(), array.len()) });
+}
+
+fn make_bytes_valid(bytes: &mut [u8]) {
     for byte in bytes {
         *byte = u8::from(*byte != 0);
     }

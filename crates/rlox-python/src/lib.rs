@@ -25,6 +25,7 @@ mod said;
 mod settings;
 mod shared;
 mod state;
+mod step_arrays;
 mod trajectory;
 mod vector;
 mod vtrace;

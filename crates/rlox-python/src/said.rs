@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 use rlox_core::{Actions, PolicySaid};
 
 use crate::argument::{Argument, INTEGER, Input, REAL, argument, expect_shape};
+use crate::array::Apart;
 use crate::rollout::RolloutBuffer;
 
 /// Actions whose Python code has run.
@@ -20,6 +21,14 @@ impl<'py> ActionArgument<'py> {
         } else {
             Self::Continuous(argument("actions", object, &REAL)?)
         })
+    }
+
+    /// Whether elements that are borrowed are apart from all that was taken.
+    pub(crate) fn is_apart(&self, apart: &mut Apart) -> bool {
+        match self {
+            Self::Discrete(actions) => apart.take(actions.borrowed()),
+            Self::Continuous(actions) => apart.take(actions.borrowed()),
+        }
     }
 
     /// The length of the first axis.

@@ -21,6 +21,7 @@ use crate::said::{ActionArgument, SaidArgument};
 use crate::settings::{discrete_actions, options_of, seed_of, space_dict};
 use crate::shared::Shared;
 use crate::state;
+use crate::step_arrays::StepArrays;
 
 /// From how many environments, or numbers of observations, on a call may take more than 5 us.
 const LONG: usize = 128;
@@ -212,32 +213,20 @@ impl NativeVectorEnv {
         truncated: &Bound<'_, PyAny>,
         final_obs: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        let (n, each) = (self.num_envs, [self.dim]);
         let actions = ActionArgument::new(actions, self.discrete())?;
-        let actions = actions.read(false, self.num_envs, &self.action_shape)?;
-        let mut obs = output::<f32>("obs", obs)?;
-        let mut rewards = output::<f64>("rewards", rewards)?;
-        let mut terminated = output::<bool>("terminated", terminated)?;
-        let mut truncated = output::<bool>("truncated", truncated)?;
-        let mut final_obs = final_obs.map(|array| output::<f32>("final_obs", array)).transpose()?;
-        expect_shape("obs", obs.shape(), self.num_envs, &[self.dim])?;
-        expect_shape("rewards", rewards.shape(), self.num_envs, &[])?;
-        expect_shape("terminated", terminated.shape(), self.num_envs, &[])?;
-        expect_shape("truncated", truncated.shape(), self.num_envs, &[])?;
-        if let Some(final_obs) = &final_obs {
-            expect_shape("final_obs", final_obs.shape(), self.num_envs, &[self.dim])?;
+        let arrays = StepArrays { obs, rewards, terminated, truncated, final_obs };
+        if !self.long
+            && alone(py)
+            && let Some(out) = arrays.unguarded(n, self.dim, &actions)
+        {
+            let actions = actions.read(true, n, &self.action_shape)?;
+            let actions = actions.get();
+            return self.inner.with(py, false, |inner| inner.env.step(actions, out));
         }
-        let final_slice: &mut [f32] = match &mut final_obs {
-            Some(array) => out_slice(array),
-            None => &mut [],
-        };
-        let out = StepOut {
-            obs: out_slice(&mut obs),
-            reward: out_slice(&mut rewards),
-            terminated: out_slice(&mut terminated),
-            truncated: out_slice(&mut truncated),
-            final_obs: final_slice,
-        };
-        let actions = actions.get();
+        let actions = actions.read(false, n, &self.action_shape)?;
+        let mut guarded = arrays.guarded(n, &[], &each)?;
+        let (actions, out) = (actions.get(), guarded.out());
         self.inner.with(py, self.long, |inner| inner.env.step(actions, out))
     }
 
@@ -257,21 +246,14 @@ impl NativeVectorEnv {
         let actions = ActionArgument::new(actions, self.discrete())?;
         let steps = actions.rows();
         let actions = actions.read(false, steps, &shape)?;
-        let mut obs = output::<f32>("obs", obs)?;
-        let mut rewards = output::<f64>("rewards", rewards)?;
-        let mut terminated = output::<bool>("terminated", terminated)?;
-        let mut truncated = output::<bool>("truncated", truncated)?;
-        let mut final_obs = output::<f32>("final_obs", final_obs)?;
-        expect_shape("obs", obs.shape(), steps, &[n, dim])?;
-        expect_shape("rewards", rewards.shape(), steps, &[n])?;
-        expect_shape("terminated", terminated.shape(), steps, &[n])?;
-        expect_shape("truncated", truncated.shape(), steps, &[n])?;
-        expect_shape("final_obs", final_obs.shape(), steps, &[n, dim])?;
-        let obs = out_slice(&mut obs).chunks_exact_mut(n * dim);
-        let rewards = out_slice(&mut rewards).chunks_exact_mut(n);
-        let terminated = out_slice(&mut terminated).chunks_exact_mut(n);
-        let truncated = out_slice(&mut truncated).chunks_exact_mut(n);
-        let final_obs = out_slice(&mut final_obs).chunks_exact_mut(n * dim);
+        let arrays = StepArrays { obs, rewards, terminated, truncated, final_obs: Some(final_obs) };
+        let mut guarded = arrays.guarded(steps, &[n], &[n, dim])?;
+        let out = guarded.out();
+        let obs = out.obs.chunks_exact_mut(n * dim);
+        let rewards = out.reward.chunks_exact_mut(n);
+        let terminated = out.terminated.chunks_exact_mut(n);
+        let truncated = out.truncated.chunks_exact_mut(n);
+        let final_obs = out.final_obs.chunks_exact_mut(n * dim);
         let rows = obs.zip(rewards).zip(terminated.zip(truncated)).zip(final_obs).enumerate();
         let (actions, width) = (actions.get(), shape.iter().product());
         self.inner.with(py, true, |inner| {
