@@ -16,7 +16,7 @@ from rlox.memory import fitting
 from rlox.rendering import Renderer
 from rlox.resets import as_autoreset_mode, final_infos, object_rows, split_options
 from rlox.rollout import check_collection, collect_steps
-from rlox.settings import refuse_unknown
+from rlox.settings import refuse_unknown, text, whole
 from rlox.streams import Seed
 
 Obs = npt.NDArray[np.float32]
@@ -67,10 +67,8 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         render_mode: str | None = None,
         **env_kwargs: float,
     ) -> None:
-        if render_mode not in (None, "rgb_array"):
-            raise ValueError(
-                f"render_mode: expected None or 'rgb_array', got {render_mode!r}; pass one of them"
-            )
+        if render_mode is not None:
+            text("render_mode", render_mode, ("rgb_array",))
         refuse_unknown({"num_envs", "n_envs", "id"} & env_kwargs.keys(), ("n", "env_id"), "VecEnv")
         mode, name = as_autoreset_mode(autoreset_mode), native_id(env_id)
         n, limit = fitting("n", n, SMALLEST, "say how many to make"), max_episode_steps
@@ -79,8 +77,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         if type(self).step_into is VecEnv.step_into:
             # The native method itself, so that nothing runs between the caller and Rust.
             self.__dict__["step_into"] = native.step_into
-        self._seeds = streams.GivenSeeds(seed, n)
-        self._started = False
+        self._seeds, self._started = streams.GivenSeeds(seed, n), False
         about = native.spec()
         self.num_envs = native.num_envs
         self.single_observation_space = spaces.from_native(about["observation"])
@@ -249,6 +246,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         seed: int | None = None,
     ) -> None:
         """Puts the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
+        seed = None if seed is None else whole("seed", seed, 0, fix="pass an integer, or None")
         self._native.begin_rollout(buffer, normalizer, seed)
         self._started = True
         self._seeds.give(seed)
