@@ -193,3 +193,11 @@ def test_an_end_at_any_call_leaves_the_old_or_the_new_checkpoint(saved, monkeypa
     write_checkpoint(saved, {"steps": 7}, MEMBERS)
     assert read_checkpoint(saved).manifest["steps"] == 7
     assert os.listdir(saved.parent) == ["saved"]
+
+
+@pytest.mark.parametrize("turn", [lambda x: x[::-1], lambda x: x.T, lambda x: x[:, ::2]])
+def test_arrays_of_any_strides_are_written_as_the_elements_that_they_show(turn, tmp_path):
+    array = turn(np.arange(12.0).reshape(3, 4))
+    write_checkpoint(tmp_path / "a", {}, {"networks": {"w": array}})
+    read = read_checkpoint(tmp_path / "a").members["networks"]["w"]
+    assert np.array_equal(read, array)

@@ -65,7 +65,7 @@ def test_make_vec_takes_classes_functions_environments_and_vector_environments()
         (("CartPole-v1", 0), {}, ValueError, "num_envs: .*at least 1, got 0"),
         ((Counter, -3), {}, ValueError, "num_envs: .*at least 1, got -3"),
         (("CartPole-v1", "3"), {}, TypeError, "num_envs: .*integer.*'3'"),
-        (("CartPole-v1", 2**62), {}, MemoryError, "n: .*got 4611686018427387904"),
+        (("CartPole-v1", 2**62), {}, MemoryError, "num_envs: .*got 4611686018427387904"),
         (("toy/Echo-v0", 2**62), {}, MemoryError, "num_envs: .*got 4611686018427387904"),
         ((Counter, 2**62), {}, MemoryError, "num_envs: .*got 4611686018427387904"),
         ((Counter(), 2), {}, ValueError, "num_envs: .*1 for a single"),

@@ -65,6 +65,20 @@ class ActorCritic(Protocol):
         """The value of each observation."""
 
 
+def expect_spaces(observation_space: Any, action_space: Any) -> None:
+    """Refuses what is no space.
+
+    Raises:
+        TypeError: It is none.
+    """
+    for name, space in (("observation", observation_space), ("action", action_space)):
+        if not isinstance(space, gym.Space):
+            raise TypeError(
+                f"{name}_space: expected a gymnasium.Space, got {type(space).__name__}; pass "
+                f"env.single_{name}_space"
+            )
+
+
 def check_policy(
     policy: Any, observation_space: gym.Space[Any], action_space: gym.Space[Any]
 ) -> None:
@@ -74,6 +88,7 @@ def check_policy(
         TypeError: It is no torch module, or a method is missing.
         ValueError: Something has another shape or dtype; it is named.
     """
+    expect_spaces(observation_space, action_space)
     methods = ("get_action_and_logprob", "get_value")
     if not isinstance(policy, nn.Module) or not all(hasattr(policy, name) for name in methods):
         raise TypeError(

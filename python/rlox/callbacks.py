@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from rlox.settings import number
+
 if TYPE_CHECKING:
     from rlox.trainers import Trainer
 
@@ -36,6 +38,11 @@ class FunctionCallback(Callback):
     """A plain function `f(trainer, metrics)`, called after each iteration."""
 
     def __init__(self, function: Callable[["Trainer", dict[str, float]], object]) -> None:
+        if not callable(function):
+            raise TypeError(
+                "function: expected a function of (trainer, metrics), got "
+                f"{_named(function)}; pass one"
+            )
         self._function = function
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
@@ -87,10 +94,12 @@ class ProgressBar(Callback):
         every: Seconds between plain lines.
 
     Raises:
+        TypeError, ValueError: `every` is no finite number of at least 0.
         ModuleNotFoundError: rich is not installed.
     """
 
     def __init__(self, every: float = 10.0) -> None:
+        self._every = number("every", every, 0, fix="pass a number of seconds")
         try:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -109,7 +118,6 @@ class ProgressBar(Callback):
             TimeRemainingColumn(),
             console=self._console,
         )
-        self._every = every
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Shows the bar."""

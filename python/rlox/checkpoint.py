@@ -21,11 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import safetensors.numpy
 
 from rlox._rlox import CorruptFileError, __version__
 from rlox.learner import Arrays
+from rlox.memory import expect_memory
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -55,7 +57,9 @@ def write_checkpoint(
 
     Raises:
         FileExistsError: Something else is at `path`.
-        TypeError, ValueError: The manifest holds what JSON cannot.
+        TypeError, ValueError: The manifest holds what JSON cannot; a member holds other things than
+            arrays of numbers.
+        MemoryError: They do not fit into memory.
 
     >>> import tempfile, numpy as np
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -70,16 +74,25 @@ def write_checkpoint(
             f"{path}: expected a checkpoint, an empty folder or nothing, got something else; "
             "choose another path"
         )
+    if not isinstance(manifest, Mapping):
+        raise TypeError(f"manifest: expected a dict, got {type(manifest).__name__}; pass one")
+    checked = _arrays(members)
     files: dict[str, bytes] = {}
     about: dict[str, Any] = {}
-    for name, arrays in members.items():
+    for name, arrays in checked.items():
         if not _NAME.fullmatch(name):
             raise ValueError(f"members: expected names of a-z, 0-9 and _, got {name!r}; rename it")
         if arrays:
-            data = files[f"{name}.safetensors"] = safetensors.numpy.save(dict(arrays))
+            data = files[f"{name}.safetensors"] = safetensors.numpy.save(arrays)
             about[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     content = {**manifest, "format": FORMAT, "rlox": __version__, "members": about}
-    digest = hashlib.sha256(_canonical(content)).hexdigest()
+    try:
+        digest = hashlib.sha256(_canonical(content)).hexdigest()
+    except (TypeError, ValueError, RecursionError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            f"manifest: expected what JSON can hold, got other ({error}); leave it out"
+        ) from error
     files[MANIFEST] = _canonical({**content, "sha256": digest})
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,6 +115,35 @@ def write_checkpoint(
     shutil.rmtree(previous, ignore_errors=True)
 
 
+def _arrays(members: Mapping[str, Mapping[str, Any]]) -> dict[str, Arrays]:
+    """The members with C-contiguous arrays: safetensors reads memory from the first element on."""
+    checked: dict[str, Arrays] = {}
+    for member, arrays in _items("members", members):
+        given = [(name, np.asanyarray(x)) for name, x in _items(f"members[{member!r}]", arrays)]
+        size = sum(array.nbytes for _, array in given)
+        expect_memory("members", f"{size:,} bytes as {member!r}", 2 * size)
+        checked[member] = {}
+        for name, array in given:
+            if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+                raise TypeError(
+                    f"members[{member!r}][{name!r}]: expected an array of numbers of at most 64 "
+                    f"bits, got dtype {array.dtype}; convert it first"
+                )
+            checked[member][name] = np.array(array, order="C", copy=None, subok=False)
+    return checked
+
+
+def _items(name: str, given: Any) -> list[tuple[str, Any]]:
+    known = isinstance(given, Mapping) and all(isinstance(key, str) for key in given)
+    if not known or not all(key.isprintable() for key in given):
+        raise TypeError(
+            f"{name}: expected a dict with printable str keys, got "
+            f"{type(given).__name__}; pass arrays by "
+            "member and name"
+        )
+    return list(given.items())
+
+
 def _is_checkpoint(path: Path) -> bool:
     """Whether a folder holds a checkpoint, whole or damaged, and nothing else."""
     manifest = path / MANIFEST
@@ -115,8 +157,13 @@ def _is_empty(path: Path) -> bool:
 
 
 def _folder(path: object) -> Path:
+    wrong = f"path: expected the path of a folder, got {path!r}; pass a str or a Path"
     if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
-        raise TypeError(f"path: expected the path of a folder, got {path!r}; pass a str or a Path")
+        raise TypeError(wrong)
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise ValueError(wrong) from error
     return Path(path)
 
 

@@ -18,10 +18,19 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import spaces, streams
 from rlox._rlox import NativeVectorEnv, env_ids
-from rlox.ids import PLUGINS, frames_per_second, native_ids, render_modes, source_of
+from rlox.ids import (
+    PLUGINS,
+    SMALLEST,
+    frames_per_second,
+    native_ids,
+    render_modes,
+    source_of,
+)
 from rlox.masks import mask_infos
-from rlox.rendering import Renderer
+from rlox.memory import fitting
+from rlox.rendering import Renderer, expect_render_mode
 from rlox.resets import split_options
+from rlox.settings import text, whole
 from rlox.vec_env import VecEnv
 
 Obs = npt.NDArray[np.float32]
@@ -50,11 +59,9 @@ class NativeEnv(gym.Env[Obs, Any]):
     metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array"]}  # noqa: RUF012  # Gymnasium's declaration
 
     def __init__(self, env_id: str, render_mode: str | None = None, **env_kwargs: float) -> None:
+        env_id = text("env_id", env_id)
         modes = ["human", *render_modes(env_id)] if render_modes(env_id) else []
-        if render_mode is not None and render_mode not in modes:
-            raise ValueError(
-                f"render_mode: expected None or one of {modes}, got {render_mode!r}; choose one"
-            )
+        expect_render_mode(render_mode, modes)
         self._native = NativeVectorEnv(source_of(env_id), 1, None, "Disabled", -1, env_kwargs)
         about = self._native.spec()
         self.observation_space = spaces.from_native(about["observation"])
@@ -82,11 +89,17 @@ class NativeEnv(gym.Env[Obs, Any]):
         An environment that masks actions says in `info["action_mask"]` which are allowed.
 
         Raises:
-            ValueError: Unknown or senseless options.
+            ValueError: A seed below 0, unknown or senseless options. Nothing has changed then.
         """
-        super().reset(seed=seed)
-        self._lend_stream()
-        obs = self._native.reset(None, *split_options(options, 1))
+        seed = None if seed is None else whole("seed", seed, 0, fix="pass an integer, or None")
+        before = self._np_random, self._np_random_seed
+        try:
+            super().reset(seed=seed)
+            self._lend_stream()
+            obs = self._native.reset(None, *split_options(options, 1))
+        except BaseException:
+            self._np_random, self._np_random_seed = before
+            raise
         self._take_stream_back()
         if self.render_mode == "human":
             self.render()
@@ -142,6 +155,7 @@ def make_native_vec(
     >>> make_native_vec(2, env_id="CartPole-v1").metadata["autoreset_mode"].name
     'NEXT_STEP'
     """
+    num_envs = fitting("num_envs", num_envs, SMALLEST, "say how many to make")
     return VecEnv(num_envs, None, env_id, autoreset_mode=autoreset_mode, **kwargs)
 
 

@@ -142,7 +142,17 @@ def _make(
             f"env: expected an id or a function that makes an environment, got "
             f"{type(env).__name__}; pass what makes it"
         )
-    return SyncVectorEnv([lambda: env(**env_kwargs)] * n, autoreset_mode=same_step)
+
+    def one() -> gym.Env[Any, Any]:
+        made: object = env(**env_kwargs)
+        if not isinstance(made, gym.Env):
+            raise TypeError(
+                "env: expected a function that makes a gymnasium.Env, got a "
+                f"{type(made).__name__} from it; pass another"
+            )
+        return made
+
+    return SyncVectorEnv([one] * n, autoreset_mode=same_step)
 
 
 def _play(

@@ -12,7 +12,8 @@ from rlox import spaces, streams
 from rlox._rlox import ClosedError, Normalizer, RolloutBuffer
 from rlox.layouts import Layout
 from rlox.masks import read_masks
-from rlox.resets import autoreset_mode_of
+from rlox.resets import autoreset_mode_of, split_options
+from rlox.turns import expect_storage, expect_turn
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
@@ -78,11 +79,19 @@ class ForeignVecEnv(Wrapper):
         seed: streams.Seed = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Array, dict[str, Any]]:
-        """The wrapped environment's `reset`; the episodes it cuts are not counted."""
+        """The wrapped environment's `reset`; the episodes it cuts are not counted.
+
+        Raises:
+            TypeError, ValueError: Seeds or `options["reset_mask"]` that `VecEnv.reset` refuses.
+        """
         self._expect_open()
+        each = streams.seed_each(seed, self.num_envs)
+        sent = each.start if isinstance(each, range) else each
+        masked, _ = split_options(options, self.num_envs)
+        # Gymnasium's take the mask out of the dict they get.
+        given = None if options is None else dict(options)
+        obs, infos = self._guarded(self.env.reset, seed=sent, options=given)
         self._seeds.give(seed)
-        masked = None if options is None else options.get("reset_mask")
-        obs, infos = self._guarded(self.env.reset, seed=seed, options=options)
         self._obs = self._rows(obs)
         reset = slice(None) if masked is None else masked
         self._note(infos, reset)
@@ -107,7 +116,7 @@ class ForeignVecEnv(Wrapper):
             raise ValueError(
                 "step: expected environments that have been reset, got a call before; reset first"
             )
-        spaces.expect_actions(self.single_action_space, actions, self.num_envs)
+        actions = spaces.expect_actions(self.single_action_space, actions, self.num_envs)
         answer = self._guarded(self.env.step, actions)
         obs, rewards, *flags, infos = answer
         terminated, truncated = (np.asarray(ended, np.bool_) for ended in flags)
@@ -194,6 +203,7 @@ class ForeignVecEnv(Wrapper):
         seed: int | None = None,
     ) -> None:
         """Puts the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
+        expect_storage(self, self.layout, buffer, normalizer)
         fresh = self._obs is None or seed is not None
         if fresh:
             self.reset(seed=self._seeds.last if seed is None else seed)
@@ -220,7 +230,8 @@ class ForeignVecEnv(Wrapper):
             RuntimeError: As `step`.
         """
         sent = spaces.sent_actions(self.single_action_space, actions, self.num_envs)
-        self._check_turn(buffer, t, normalizer)
+        expect_storage(self, self.layout, buffer, normalizer)
+        t = expect_turn(buffer, t)
         log_probs = self._numbers("log_probs", log_probs)
         values = self._numbers("values", values)
         _, rewards, terminated, truncated, infos = self.step(sent)
@@ -237,39 +248,14 @@ class ForeignVecEnv(Wrapper):
         flags = (terminated, truncated)
         buffer.record(t, *said, obs, rewards, *flags, final_obs, normalizer)
 
-    def _check_turn(self, buffer: RolloutBuffer, t: int, normalizer: Normalizer | None) -> None:
-        """What `RolloutBuffer.record` would refuse, refused before the environments have moved."""
-        if not isinstance(buffer, RolloutBuffer):
-            raise TypeError(
-                f"buffer: expected a rlox.RolloutBuffer, got {type(buffer).__name__}; pass one"
-            )
-        if t != buffer.next_step or t == buffer.n_steps:
-            raise ValueError(
-                f"t: expected the next of {buffer.n_steps} steps, {buffer.next_step}, got {t}; "
-                "call begin_rollout before a rollout and step with t = 0, 1, ..."
-            )
-        acts = self.single_action_space
-        n = buffer.num_envs
-        there = [(n, *field.shape[2:]) for field in (buffer.obs, buffer.actions)]
-        wanted = [(self.num_envs, *shape) for shape in (self.layout.shape, acts.shape or ())]
-        kinds = str(buffer.actions.dtype), spaces.action_dtype(acts)
-        if there != wanted or kinds[0] != kinds[1]:
-            raise ValueError(
-                f"buffer: expected rows of observations and {kinds[1]} actions of shapes {wanted}, "
-                f"got {there} and {kinds[0]}; make one for this environment"
-            )
-        shape = (self.num_envs, self.layout.shape)
-        if normalizer is not None and (normalizer.num_envs, normalizer.obs_shape) != shape:
-            raise ValueError(
-                f"normalizer: expected one for {shape[0]} environments with observations of shape "
-                f"{shape[1]}, got one for {normalizer.num_envs} with {normalizer.obs_shape}; make "
-                "another"
-            )
-
     def _numbers(self, name: str, given: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Finite numbers, one for each environment."""
         try:
-            numbers = np.asarray(given, np.float32)
+            numbers = np.asarray(given)
+            if numbers.dtype.kind not in "biufO":
+                raise TypeError(f"dtype {numbers.dtype}")
+            with np.errstate(over="ignore"):  # infinities are refused below
+                numbers = numbers.astype(np.float32, copy=False)
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"{name}: expected real numbers, got {given!r}; pass one per environment"

@@ -117,13 +117,21 @@ def as_masks(given: npt.ArrayLike, space: gym.Space[Any], n: int) -> Flags:
     """Masks for `n` observations, (n, width), from what a user passes.
 
     Raises:
+        TypeError: No flags.
         ValueError: Another shape, or nothing is allowed.
     """
-    masks: Flags = np.array(given, np.bool_)
+    expected = f"action_masks: expected shape {(n, mask_width(space))}"
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise ValueError(f"{expected}, got rows of different lengths ({error})") from error
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{expected} of flags, got dtype {array.dtype}; convert it to bool")
+    masks: Flags = array.astype(np.bool_)
     masks = masks[None] if masks.ndim == 1 else masks
     if masks.shape != (n, mask_width(space)) or not masks.any(axis=1).all():
         raise ValueError(
-            f"action_masks: expected shape {(n, mask_width(space))}, with an action that is "
-            f"allowed in each row, got shape {masks.shape}; pass a flag for each action"
+            f"{expected}, with an action that is allowed in each row, got shape {masks.shape}; "
+            "pass a flag for each action"
         )
     return masks

@@ -16,6 +16,7 @@ from rlox.actor_critic import (
     acting,
     check_policy,
     evaluating_actions,
+    expect_spaces,
     greedy,
     sampled,
     torch_dtype,
@@ -74,7 +75,8 @@ class MlpPolicy(nn.Module):
         log_std_init: Initial logarithm of the standard deviation.
 
     Raises:
-        ValueError: Other spaces, an unknown activation.
+        TypeError: No spaces, or a setting of another kind.
+        ValueError: Other spaces, an unknown activation, a setting out of range.
 
     >>> policy = MlpPolicy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2))
     >>> action, log_prob, entropy = policy.get_action_and_logprob(torch.zeros(8, 4))
@@ -97,6 +99,10 @@ class MlpPolicy(nn.Module):
         log_std_init: float = 0.0,
     ) -> None:
         super().__init__()
+        expect_spaces(observation_space, action_space)
+        shared_trunk = settings.flag("shared_trunk", shared_trunk)
+        ortho_init = settings.flag("ortho_init", ortho_init)
+        log_std_init = settings.number("log_std_init", log_std_init, -50, 50)
         layer = ACTIVATIONS[settings.text("activation", activation, tuple(ACTIVATIONS))]
         if features_extractor is None:
             self.features = make_features(observation_space, ortho_init)
@@ -122,7 +128,7 @@ class MlpPolicy(nn.Module):
                 self.kind, outputs = "bernoulli", math.prod(self.action_shape)
             case spaces.Box():
                 self.kind, outputs = "gaussian", math.prod(self.action_shape)
-                self.log_std = nn.Parameter(torch.full((outputs,), float(log_std_init)))
+                self.log_std = nn.Parameter(torch.full((outputs,), log_std_init))
             case _:
                 raise ValueError(
                     "action space: expected Discrete, MultiDiscrete, MultiBinary or Box, got "
@@ -242,11 +248,13 @@ class SdePolicy(MlpPolicy):
             raise ValueError(
                 f"use_sde: expected a Box action space, got {action_space}; set use_sde=False"
             )
+        full_std = settings.flag("full_std", full_std)
+        log_std_init = settings.number("log_std_init", log_std_init, -50, 50)
         super().__init__(observation_space, action_space, **mlp_settings)
         head = self.actor[-1]
         assert isinstance(head, nn.Linear)
         shape = (head.in_features, head.out_features if full_std else 1)
-        self.log_std = nn.Parameter(torch.full(shape, float(log_std_init)))
+        self.log_std = nn.Parameter(torch.full(shape, log_std_init))
         self.actions = head.out_features
         self.exploration: Tensor | None = None
 

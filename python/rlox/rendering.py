@@ -1,6 +1,6 @@
 """Frames of native environments, drawn by Gymnasium's own renderers from our states."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -32,16 +32,18 @@ _SHOWN: dict[str, Callable[[Any, State], None]] = {
 }
 
 
-def expect_render_mode(mode: object, known: list[str]) -> None:
+def expect_render_mode(mode: object, known: Sequence[str]) -> None:
     """Refuses a mode that is neither known nor None.
 
     Raises:
-        ValueError: Such a mode.
+        TypeError: It is no str.
+        ValueError: There is no such mode.
     """
-    if mode is None or mode in known:
+    if mode is None or (isinstance(mode, str) and mode in known):
         return
     expected = " or ".join(["None", *map(repr, known)])
-    raise ValueError(f"render_mode: expected {expected}, got {mode!r}; pass one of them")
+    error = ValueError if isinstance(mode, str) else TypeError
+    raise error(f"render_mode: expected {expected}, got {mode!r}; pass one of them")
 
 
 class Renderer:

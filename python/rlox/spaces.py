@@ -110,6 +110,23 @@ def action_dtype(space: gym.Space[Any]) -> Literal["int64", "float32"]:
     return "float32" if _counts(space) is None else "int64"
 
 
+def _actions(space: gym.Space[Any], given: npt.ArrayLike, num_envs: int) -> npt.NDArray[Any]:
+    """An array with one action for each environment, whatever is in it."""
+    shape = (num_envs, *(space.shape or ()))
+    try:
+        actions = np.asarray(given)
+    except ValueError as error:
+        raise ValueError(
+            f"actions: expected shape {shape}, got {type(given).__name__} ({error}); pass one "
+            "action per environment"
+        ) from error
+    if actions.shape != shape:
+        raise ValueError(
+            f"actions: expected shape {shape}, got {actions.shape}; pass one action per environment"
+        )
+    return actions
+
+
 def sent_actions(space: gym.Space[Any], stored: npt.ArrayLike, num_envs: int) -> npt.NDArray[Any]:
     """Stored actions, (num_envs, ...), as the environment wants them, in the space's dtype.
 
@@ -122,12 +139,7 @@ def sent_actions(space: gym.Space[Any], stored: npt.ArrayLike, num_envs: int) ->
     >>> sent_actions(spaces.Box(0, 1, (1,)), [[-3.0]], num_envs=1)
     array([[0.]], dtype=float32)
     """
-    actions = np.asarray(stored)
-    shape = (num_envs, *(space.shape or ()))
-    if actions.shape != shape:
-        raise ValueError(
-            f"actions: expected shape {shape}, got {actions.shape}; pass one action per environment"
-        )
+    actions = _actions(space, stored, num_envs)
     counts = _counts(space)
     if counts is None:
         assert isinstance(space, spaces.Box)
@@ -144,21 +156,24 @@ def sent_actions(space: gym.Space[Any], stored: npt.ArrayLike, num_envs: int) ->
     return sent
 
 
-def expect_actions(space: gym.Space[Any], actions: npt.ArrayLike, num_envs: int) -> None:
-    """Refuses what is no batch of actions as environments take them.
+def expect_actions(
+    space: gym.Space[Any], actions: npt.ArrayLike, num_envs: int
+) -> npt.NDArray[Any]:
+    """A batch of actions as environments take them, as an array; all else is refused.
 
     Raises:
         ValueError: Wrong shape, a Box action that is not finite, an integer action out of range.
         TypeError: Fractional actions for an integer space.
 
     >>> expect_actions(spaces.Discrete(3, start=5), [5, 7], num_envs=2)
+    array([5, 7])
     """
-    array = np.asarray(actions)
-    counts = _counts(space)
-    if counts is not None and array.dtype.kind in "iu":
+    given = counted = _actions(space, actions, num_envs)
+    if _counts(space) is not None and given.dtype.kind in "iu":
         start = 0 if isinstance(space, spaces.MultiBinary) else getattr(space, "start", 0)
-        array = array - start
-    sent_actions(space, array, num_envs)
+        counted = given.astype(np.int64) - start
+    sent_actions(space, counted, num_envs)
+    return given.astype(space.dtype) if given.dtype.kind == "u" else given
 
 
 def _refuse(bad: npt.NDArray[np.bool_], actions: npt.NDArray[Any], expected: str) -> None:

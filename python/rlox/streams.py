@@ -1,5 +1,6 @@
 """Random streams: seeds of several environments, a native PCG64 as NumPy's and back."""
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +14,8 @@ def seed_each(seed: Seed, num_envs: int) -> Sequence[int | None] | None:
     """One seed for each environment: an int s stands for s, s + 1, ...; None for none at all.
 
     Raises:
-        ValueError: In Gymnasium's words, for a sequence of another length.
-        TypeError: Neither an integer nor a sequence.
+        ValueError: A seed below 0; in Gymnasium's words, for a sequence of another length.
+        TypeError: Neither an integer nor a sequence of integers.
 
     >>> list(seed_each(5, num_envs=3))
     [5, 6, 7]
@@ -22,7 +23,8 @@ def seed_each(seed: Seed, num_envs: int) -> Sequence[int | None] | None:
     if seed is None:
         return None
     if isinstance(seed, int | np.integer):
-        return range(int(seed), int(seed) + num_envs)
+        first = _whole(seed)
+        return range(first, first + num_envs)
     scalar = getattr(seed, "shape", None) == ()
     if scalar or not isinstance(seed, Sequence | np.ndarray):
         raise TypeError(
@@ -34,7 +36,21 @@ def seed_each(seed: Seed, num_envs: int) -> Sequence[int | None] | None:
             "If seeds are passed as a list the length must match "
             f"num_envs={num_envs} but got length={len(seed)}."
         )
-    return seed
+    return [None if one is None else _whole(one) for one in seed]
+
+
+def _whole(seed: Any) -> int:
+    try:
+        plain = operator.index(seed)
+    except TypeError:
+        plain = -1
+    if plain < 0:
+        wrong = ValueError if isinstance(seed, int | np.integer) else TypeError
+        raise wrong(
+            f"seed: expected an integer in [0, 2**64), got {seed!r}; pass a non-negative integer "
+            "or None"
+        )
+    return plain
 
 
 def state_for_numpy(stream: dict[str, int]) -> dict[str, Any]:

@@ -47,6 +47,16 @@ class TorchLearner:
         policy: policies.PolicyLike = None,
         features_extractor: FeaturesExtractor | None = None,
     ) -> None:
+        if not hasattr(env, "step_rollout"):
+            raise TypeError(
+                f"env: expected environments ready for rollouts, got {type(env).__name__}; pass "
+                "rlox.make_vec(env)"
+            )
+        if not hasattr(config, "num_envs"):
+            raise TypeError(
+                f"config: expected the algorithm's settings, got {type(config).__name__}; pass "
+                f"a {type(self).__name__}Config"
+            )
         self.env, self.config = env, config
         if env.num_envs != config.num_envs:
             raise ValueError(
@@ -145,6 +155,12 @@ class TorchLearner:
         action_masks: npt.ArrayLike | None = None,
     ) -> npt.NDArray[Any]:
         """Actions for raw observations, greedy ones or samples; see `Learner`."""
+        deterministic = settings.flag("deterministic", deterministic, fix="pass one of them")
+        if stream is not None and not isinstance(stream, np.random.Generator):
+            raise TypeError(
+                f"stream: expected a numpy.random.Generator or None, got {type(stream).__name__}; "
+                "pass numpy.random.default_rng(seed)"
+            )
         rows, single = as_batch(obs, self.layout, self.normalizer)
         observed = self.observed(torch.from_numpy(rows))
         mask = None

@@ -24,7 +24,7 @@ from rlox.manifest import describe, expect_code, expect_saved, expect_trainer
 from rlox.policies import SHAPE_SETTINGS, PolicyLike
 from rlox.presets import preset
 from rlox.results import EvaluationResult, TrainResult
-from rlox.settings import chosen_seed, json_keywords, refuse_unknown, resolve, whole
+from rlox.settings import chosen_seed, flag, json_keywords, refuse_unknown, resolve, whole
 from rlox.vector import make_vec
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Trainer:
         if self._closed:
             raise ClosedError("trainer: expected an open one, got a closed one; make another")
         called = as_callbacks(callbacks)
-        if progress_bar:
+        if flag("progress_bar", progress_bar, fix="pass one of them"):
             called.append(ProgressBar())
         self._plan(total_timesteps)
         if self.run is None and self._runs_dir is not None:

@@ -17,7 +17,7 @@ from rlox.memory import fitting
 from rlox.rendering import Renderer, expect_render_mode
 from rlox.resets import as_autoreset_mode, as_dict, final_infos, split_options
 from rlox.rollout import check_collection, collect_steps
-from rlox.settings import refuse_unknown
+from rlox.settings import refuse_unknown, whole
 from rlox.streams import Seed
 
 Obs = npt.NDArray[np.float32]
@@ -79,8 +79,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
             # The native method itself, so that nothing runs between the caller and Rust.
             self.__dict__["step_into"] = native.step_into
         self._same_step = mode is AutoresetMode.SAME_STEP  # asking the metadata takes longer
-        self._seeds = streams.GivenSeeds(seed, n)
-        self._started = False
+        self._seeds, self._started = streams.GivenSeeds(seed, n), False
         about = native.spec()
         self.has_action_masks, self.restorable = about["has_action_masks"], about["restorable"]
         self.num_envs, self.render_mode = native.num_envs, render_mode
@@ -251,6 +250,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         seed: int | None = None,
     ) -> None:
         """Puts the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
+        seed = None if seed is None else whole("seed", seed, 0, fix="pass an integer, or None")
         self._native.begin_rollout(buffer, normalizer, seed)
         self._started = True
         self._seeds.give(seed)

@@ -5,15 +5,14 @@ import importlib
 import os
 import signal
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlox._rlox import env_ids
 from rlox.foreign import ForeignVecEnv
-from rlox.ids import PLUGINS
+from rlox.ids import PLUGINS, SMALLEST
 from rlox.memory import expect_memory
 from rlox.resets import as_autoreset_mode
 from rlox.rollout import RolloutBatch, RolloutEnv, collect_rollout
@@ -68,10 +67,7 @@ def make_vec(
     >>> make_vec("CartPole-v1", 2, wrappers=[gym.wrappers.FlattenObservation])
     <ForeignVecEnv, SyncVectorEnv(CartPole-v1, num_envs=2)>
     """
-    if not isinstance(num_envs, int | np.integer):
-        raise TypeError(f"num_envs: expected an integer, got {num_envs!r}; pass how many to make")
-    if num_envs < 1:
-        raise ValueError(f"num_envs: expected at least 1, got {num_envs}; ask for one or more")
+    num_envs = whole("num_envs", num_envs, 1, fix="say how many to make")
     if seed is not None:
         seed = whole("seed", seed, 0, fix="pass an integer, or None for any")
     how = _mode_of(vectorization_mode)
@@ -103,13 +99,13 @@ def make_vec(
 def _mode_of(given: object) -> Mode | None:
     """What a name, or a member of Gymnasium's `VectorizeMode`, says."""
     name = getattr(given, "value", given)
-    if name not in (None, "sync", "async", "vector_entry_point"):
+    known = isinstance(name, str) and name in ("sync", "async", "vector_entry_point")
+    if name is not None and not known:
         raise ValueError(
             "vectorization_mode: expected 'sync', 'async', 'vector_entry_point' or None, got "
             f"{given!r}; pass one of them"
         )
-    mode: Mode | None = name
-    return mode
+    return cast("Mode | None", name)
 
 
 def _wrappers_of(given: Any) -> list[EnvWrapper]:
@@ -214,6 +210,7 @@ def _from_id(
     if native and how is None and not wrappers:
         others = {"n", "n_envs", "env_id", "id"} & kwargs.keys()
         refuse_unknown(others, ("num_envs", "env"), "make_vec")
+        expect_memory("num_envs", num_envs, num_envs * SMALLEST)
         return VecEnv(num_envs, seed, name, autoreset_mode=resets, **kwargs)
     spec = _find(plain_id)
     if how is None:

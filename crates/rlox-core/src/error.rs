@@ -104,6 +104,30 @@ constructors! {
     closed => Closed,
 }
 
+impl Error {
+    /// The same error, where the caller knows the argument `from` by another name.
+    ///
+    /// ```
+    /// let error = rlox_core::check_len("rows", 3, 4).unwrap_err().renamed("rows", "obs");
+    /// assert_eq!(error.to_string(), "obs: expected 4 elements, got 3; pass one array of that length");
+    /// ```
+    #[must_use]
+    pub fn renamed(mut self, from: &str, to: &'static str) -> Self {
+        if let Self::Shape(wrong)
+        | Self::Action(wrong)
+        | Self::Space(wrong)
+        | Self::Config(wrong)
+        | Self::Memory(wrong)
+        | Self::Corrupt(wrong)
+        | Self::Closed(wrong) = &mut self
+            && wrong.argument == from
+        {
+            wrong.argument = to.into();
+        }
+        self
+    }
+}
+
 /// Checks a length, naming the argument if it is wrong.
 ///
 /// # Errors

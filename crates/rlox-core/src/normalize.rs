@@ -1,5 +1,10 @@
 //! Running statistics, and the normalisation of observations and rewards by them.
 
+mod options;
+
+pub use options::NormalizerOptions;
+
+use crate::memory::{check, zeroed};
 use crate::{Error, Result, check_len};
 
 /// What the count starts from, so that the first batch all but decides the statistics (as Gymnasium's does).
@@ -38,16 +43,42 @@ impl RunningMeanStd {
         }
     }
 
+    /// As [`RunningMeanStd::new`], where `dim` may be too large.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for 0 columns, [`Error::Memory`] for more than fit into memory; both name `shape`.
+    pub fn try_new(dim: usize) -> Result<Self> {
+        Self::of_shape("shape", dim)
+    }
+
+    fn of_shape(argument: &'static str, dim: usize) -> Result<Self> {
+        if dim == 0 {
+            return Err(Error::config(argument, "at least one number", "none", "pass the shape of a row"));
+        }
+        check(argument, dim, 4 * size_of::<f64>())?;
+        let column = || zeroed(argument, dim);
+        let (mean, mut var, batch_mean, batch_var) = (column()?, column()?, column()?, column()?);
+        var.fill(1.0);
+        Ok(Self { mean, var, count: FIRST_COUNT, batch_mean, batch_var })
+    }
+
     /// Statistics known from elsewhere.
     ///
     /// # Errors
     /// [`Error::Shape`] if the lengths differ, [`Error::Config`] for numbers that no stream has.
     pub fn from_parts(mean: Vec<f64>, var: Vec<f64>, count: f64) -> Result<Self> {
         check_len("var", var.len(), mean.len())?;
-        let sound = mean.iter().all(|m| m.is_finite()) && var.iter().all(|v| v.is_finite() && *v >= 0.0);
-        if !sound || !count.is_finite() || count < FIRST_COUNT {
-            let expected = "finite means, variances that are not negative and a count of at least 1e-4";
-            return Err(Error::config("statistics", expected, "others", "pass what a RunningMeanStd gave"));
+        let wrong = |name, expected: &str, got: f64| {
+            Err(Error::config(name, expected, got.to_string(), "pass what a RunningMeanStd gave"))
+        };
+        if let Some(got) = mean.iter().find(|mean| !mean.is_finite()) {
+            return wrong("mean", "finite numbers", *got);
+        }
+        if let Some(got) = var.iter().find(|var| !var.is_finite() || **var < 0.0) {
+            return wrong("var", "finite numbers that are not negative", *got);
+        }
+        if !count.is_finite() || count < FIRST_COUNT {
+            return wrong("count", "a finite number of at least 1e-4", count);
         }
         let dim = mean.len();
         Ok(Self { mean, var, count, batch_mean: vec![0.0; dim], batch_var: vec![0.0; dim] })
@@ -177,44 +208,6 @@ fn merge(into: (&mut [f64], &mut [f64]), count: &mut f64, batch: (&[f64], &[f64]
     *count = total;
 }
 
-/// What a [`Normalizer`] does.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct NormalizerOptions {
-    /// Normalise observations.
-    pub obs: bool,
-    /// Normalise rewards.
-    pub reward: bool,
-    /// The discount of the running return whose variance scales the rewards, in [0, 1].
-    pub gamma: f64,
-    /// Normalised observations stay within this distance of 0.
-    pub clip_obs: f64,
-    /// Normalised rewards stay within this distance of 0.
-    pub clip_reward: f64,
-    /// Added to the variance.
-    pub epsilon: f64,
-}
-
-impl Default for NormalizerOptions {
-    fn default() -> Self {
-        Self { obs: true, reward: true, gamma: 0.99, clip_obs: 10.0, clip_reward: 10.0, epsilon: 1e-8 }
-    }
-}
-
-impl NormalizerOptions {
-    fn validate(&self) -> Result<()> {
-        if !(0.0..=1.0).contains(&self.gamma) {
-            return Err(Error::config("gamma", "a number in [0, 1]", self.gamma.to_string(), "correct it"));
-        }
-        for (name, value) in [("clip_obs", self.clip_obs), ("clip_reward", self.clip_reward), ("epsilon", self.epsilon)]
-        {
-            if value.is_nan() || value <= 0.0 {
-                return Err(Error::config(name, "a positive number", value.to_string(), "correct it"));
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Normalises observations by their running mean and deviation, and rewards by the deviation of the running
 /// discounted return (Stable-Baselines3's `VecNormalize`; Engstrom et al. 2020, arXiv:2005.12729).
 ///
@@ -248,10 +241,9 @@ impl Normalizer {
                 return Err(Error::config(name, "at least 1", "0", "pass a positive number"));
             }
         }
-        crate::memory::check("num_envs", num_envs, size_of::<f64>())?;
-        crate::memory::check("obs_shape", obs_dim, 4 * size_of::<f64>())?;
-        let (obs, reward) = (RunningMeanStd::new(obs_dim), RunningMeanStd::new(1));
-        Ok(Self { options, obs, reward, returns: vec![0.0; num_envs] })
+        let returns = zeroed("num_envs", num_envs)?;
+        let (obs, reward) = (RunningMeanStd::of_shape("obs_shape", obs_dim)?, RunningMeanStd::new(1));
+        Ok(Self { options, obs, reward, returns })
     }
 
     /// What it does.

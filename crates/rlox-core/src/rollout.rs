@@ -118,16 +118,19 @@ impl RolloutBuffer {
         let widest = if bytes(obs) > 1 << 30 { "obs_shape" } else { "n_steps * num_envs" };
         let each = bytes(obs).saturating_add(bytes(action)).saturating_add(29);
         memory::check_bytes(widest, (n_steps as u128 * num_envs as u128).saturating_mul(each as u128))?;
-        let scalar = |name: &str, dtype| Field::new(name, rows, &[], dtype);
+        let named = |error: Error| {
+            error.renamed("rows", widest).renamed("final_obs", "obs_shape").renamed("actions", "action_shape")
+        };
+        let scalar = |name: &str, dtype| Field::new(name, rows, &[], dtype).map_err(named);
         let row = |shape, wanted| if wanted { width(shape).saturating_mul(num_envs) } else { 0 };
         let obs_row = row(obs.0, obs.1 == DType::F32);
-        let mut final_obs = Field::new("final_obs", 0, obs.0, obs.1)?;
-        final_obs.reserve(num_envs)?;
+        let mut final_obs = Field::new("final_obs", 0, obs.0, obs.1).map_err(named)?;
+        final_obs.reserve(num_envs).map_err(named)?;
         Ok(Self {
             n_steps,
             num_envs,
-            obs: Field::new("obs", rows.saturating_add(num_envs), obs.0, obs.1)?,
-            actions: Field::new("actions", rows, action.0, action.1)?,
+            obs: Field::new("obs", rows.saturating_add(num_envs), obs.0, obs.1).map_err(named)?,
+            actions: Field::new("actions", rows, action.0, action.1).map_err(named)?,
             log_probs: scalar("log_probs", DType::F32)?,
             values: scalar("values", DType::F32)?,
             rewards: scalar("rewards", DType::F32)?,

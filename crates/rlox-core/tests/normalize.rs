@@ -115,3 +115,17 @@ fn a_rollout_normalises_what_the_policy_sees_and_what_is_bootstrapped_alike() {
     let mut other = Normalizer::new(2, 2, NormalizerOptions::default()).unwrap();
     assert!(matches!(normalised.begin(&mut env, Seeds::Keep, Some(&mut other)), Err(Error::Shape(_))));
 }
+
+#[test]
+fn statistics_that_do_not_fit_are_refused_by_name() {
+    for (made, name) in [
+        (RunningMeanStd::try_new(1 << 60).err(), "shape: "),
+        (RunningMeanStd::try_new(usize::MAX).err(), "shape: "),
+        (Normalizer::new(1 << 60, 1, NormalizerOptions::default()).err(), "num_envs: "),
+        (Normalizer::new(1, 1 << 60, NormalizerOptions::default()).err(), "obs_shape: "),
+    ] {
+        assert!(matches!(&made, Some(error @ Error::Memory(_)) if error.to_string().starts_with(name)), "{made:?}");
+    }
+    assert!(matches!(RunningMeanStd::try_new(0), Err(Error::Config(_))));
+    assert_eq!(RunningMeanStd::try_new(2).unwrap().var(), [1.0, 1.0]);
+}

@@ -14,7 +14,7 @@ use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyTuple};
 
-use crate::array::{Elements, FromArray, Kind, call, make_valid, typed};
+use crate::array::{Elements, FromArray, Kind, call, expect_axes, make_valid, no_copy, typed};
 use crate::detach::times_others_ran;
 use crate::error::{type_error, value_error};
 
@@ -216,6 +216,7 @@ pub(crate) fn argument<'py, T: FromArray>(
         return Ok(Argument { name, found: Found::Typed(array.clone(), times_others_ran()) });
     }
     let mut array = asarray(name, object)?;
+    expect_axes(name, &array)?;
     let py = object.py();
     let dtype = array.dtype();
     let kind = char::from(dtype.kind());
@@ -236,7 +237,8 @@ pub(crate) fn argument<'py, T: FromArray>(
             &convert,
             &PyTuple::new(py, [if unsigned { numpy::dtype::<u64>(py) } else { numpy::dtype::<T>(py) }])?,
             Some(&keywords),
-        )?
+        )
+        .map_err(|error| no_copy(name, &array, error))?
         .cast_into()?;
     }
     if let Some(number) = T::outside(&array) {
@@ -247,7 +249,7 @@ pub(crate) fn argument<'py, T: FromArray>(
     let found = if let Some(array) = typed::<T>(array.as_any()) {
         Found::Typed(array.clone(), times_others_ran())
     } else if array.len() > LONG
-        && let Some(numbers) = T::from_array(&array, true).transpose()?
+        && let Some(numbers) = T::from_array(&array, true).transpose().map_err(|error| no_copy(name, &array, error))?
     {
         Found::Converted(numbers, array.shape().to_vec())
     } else {
@@ -268,7 +270,10 @@ impl<'py, T: FromArray> Argument<'py, T> {
             // What Python made of the array since is refused, not converted: that would run Python again.
             let got = "one that changed while the arguments were read";
             let changed = || value_error(self.name, "an array of numbers", got, "pass a copy");
-            Ok(Input::Own(T::from_array(array, false).ok_or_else(changed)??, array.shape().to_vec()))
+            expect_axes(self.name, array)?;
+            let numbers = T::from_array(array, false).ok_or_else(changed)?;
+            let numbers = numbers.map_err(|error| no_copy(self.name, array, error))?;
+            Ok(Input::Own(numbers, array.shape().to_vec()))
         };
         let array = match self.found {
             Found::Converted(numbers, shape) => return Ok(Input::Own(numbers, shape)),

@@ -16,7 +16,7 @@ use numpy::{
     Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadwriteArrayDyn, PyUntypedArray,
     PyUntypedArrayMethods,
 };
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
@@ -25,6 +25,7 @@ use rlox_core::{DType, EnvPlugin, FieldMut, RolloutBuffer};
 pub(crate) use unguarded::{Apart, Elements};
 
 use crate::detach::{detached, others_may_run};
+use crate::error::value_error;
 use crate::recycling::{self, no_memory};
 
 unsafe extern "C-unwind" {
@@ -211,6 +212,23 @@ fn from_booleans(array: &Bound<'_, PyArrayDyn<bool>>) -> PyResult<Vec<bool>> {
     booleans.try_reserve_exact(view.len()).map_err(|_| no_memory(view.len()))?;
     booleans.extend(view.iter().map(|byte| *byte != 0));
     Ok(booleans)
+}
+
+/// Refuses arrays of more axes than the numpy crate can look at; NumPy itself has up to 64.
+pub(crate) fn expect_axes(argument: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
+    if array.ndim() <= 32 {
+        return Ok(());
+    }
+    Err(value_error(argument, "an array of at most 32 axes", &format!("{} axes", array.ndim()), "reshape it"))
+}
+
+/// Names the argument of which no copy could be made, where memory is what is missing.
+pub(crate) fn no_copy(argument: &str, array: &Bound<'_, PyUntypedArray>, error: PyErr) -> PyErr {
+    if !error.is_instance_of::<PyMemoryError>(array.py()) {
+        return error;
+    }
+    let (expected, got) = ("an array of which a copy fits into memory", format!("shape {:?}", array.shape()));
+    PyMemoryError::new_err(format!("{argument}: expected {expected}, got {got}; pass a smaller one"))
 }
 
 /// A new array for a result, which nobody else knows before [`New::into_array`].

@@ -1,7 +1,6 @@
 //! `Normalizer` and `RunningMeanStd`.
 
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
-use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rlox_core::{Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics};
@@ -102,7 +101,9 @@ impl Normalizer {
         let obs = argument::<f32>("obs", obs, &REAL)?.read(false)?;
         self.check(obs.shape())?;
         let rows = obs.slice();
-        self.inner.with(py, rows.len() > LONG, |normalizer| normalizer.update_obs(rows))
+        self.inner.with(py, rows.len() > LONG, |normalizer| {
+            normalizer.update_obs(rows).map_err(|error| error.renamed("rows", "obs"))
+        })
     }
 
     /// Normalised copies of observations, (..., *obs_shape) float32; the statistics stay as they are.
@@ -159,7 +160,8 @@ impl Normalizer {
             if numbers.len() == 1 { Ok(numbers[0]) } else { Err(wrong()) }
         };
         let statistics = |[mean, var, count]: [&'static str; 3]| -> PyResult<Statistics> {
-            Statistics::from_parts(get(mean)?, get(var)?, one(count)?).map_err(to_py)
+            let parts = Statistics::from_parts(get(mean)?, get(var)?, one(count)?);
+            parts.map_err(|error| to_py(error.renamed("mean", mean).renamed("var", var).renamed("count", count)))
         };
         let obs = statistics(["obs_mean", "obs_var", "obs_count"])?;
         let reward = statistics(["return_mean", "return_var", "return_count"])?;
@@ -201,15 +203,8 @@ impl RunningMeanStd {
     fn new(shape: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let shape = shape.map_or_else(|| Ok(Vec::new()), |object| crate::argument::shape("shape", object))?;
         let dim = shape.iter().fold(1, |product: usize, n| product.saturating_mul(*n));
-        let needed = dim as u128 * 4 * size_of::<f64>() as u128;
-        if rlox_core::available_memory().is_some_and(|free| needed > free.into()) || needed > isize::MAX as u128 {
-            let text = format!("shape: expected one that fits into memory, got {shape:?}, which needs {needed} bytes");
-            return Err(PyMemoryError::new_err(text));
-        }
-        if dim == 0 {
-            return Err(value_error("shape", "at least one number", &format!("{shape:?}"), "pass the shape of a row"));
-        }
-        Ok(Self { inner: Shared::new("RunningMeanStd", Statistics::new(dim)), shape })
+        let statistics = Statistics::try_new(dim).map_err(to_py)?;
+        Ok(Self { inner: Shared::new("RunningMeanStd", statistics), shape })
     }
 
     /// Takes in rows, (K, *shape).
@@ -223,7 +218,9 @@ impl RunningMeanStd {
             return Err(value_error("x", &expected, &got, "pass rows of that shape"));
         }
         let rows = Input::slice(&x);
-        self.inner.with(py, rows.len() > LONG, |statistics| statistics.update(rows))
+        self.inner.with(py, rows.len() > LONG, |statistics| {
+            statistics.update(rows).map_err(|error| error.renamed("rows", "x"))
+        })
     }
 
     /// Takes in what another stream's statistics have seen.

@@ -5,13 +5,25 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
 use rlox_core::{ResetOptions, Space};
 
-use crate::argument::shown;
+use crate::argument::{sequence, shown};
 use crate::error::{type_error, value_error};
 
 pub(crate) fn seed_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
     object.extract::<u64>().map_err(|_| {
         value_error("seed", "an integer in [0, 2**64)", &shown(object), "pass a non-negative integer or None")
     })
+}
+
+/// A seed of all, or one for each environment; of these, None lets a stream go on.
+pub(crate) fn seeds_of(object: Option<&Bound<'_, PyAny>>) -> PyResult<(Option<u64>, Option<Vec<Option<u64>>>)> {
+    let Some(object) = object else { return Ok((None, None)) };
+    if !object.hasattr("__len__")? {
+        return Ok((Some(seed_of(object)?), None));
+    }
+    let wrong = |_| type_error("seed", "an integer, or one for each environment", &shown(object), "pass one of them");
+    let items = sequence(object).map_err(wrong)?;
+    let seed = |item: Bound<'_, PyAny>| if item.is_none() { Ok(None) } else { seed_of(&item).map(Some) };
+    Ok((None, Some(items.iter().map(seed).collect::<PyResult<_>>()?)))
 }
 
 /// A time limit: None for -1.
@@ -27,10 +39,14 @@ pub(crate) fn limit_of(object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
     }
 }
 
+fn key(argument: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
+    key.extract().map_err(|_| type_error(argument, "names as keys", &shown(key), "pass a dict of names and numbers"))
+}
+
 pub(crate) fn options_of(options: Option<&Bound<'_, PyDict>>) -> PyResult<ResetOptions> {
     let mut pairs = Vec::new();
     for (name, value) in options.into_iter().flatten() {
-        let name: String = name.extract()?;
+        let name = key("options", &name)?;
         let number = value.extract::<f64>().map_err(|_| {
             value_error("options", &format!("a number as {name:?}"), &value.get_type().to_string(), "pass a number")
         })?;
@@ -42,7 +58,7 @@ pub(crate) fn options_of(options: Option<&Bound<'_, PyDict>>) -> PyResult<ResetO
 pub(crate) fn arguments_of(kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Vec<(String, f64)>> {
     let mut arguments = Vec::new();
     for (name, value) in kwargs.into_iter().flatten() {
-        let name: String = name.extract()?;
+        let name = key("kwargs", &name)?;
         let number = if let Ok(flag) = value.cast::<PyBool>() {
             Ok(f64::from(u8::from(flag.is_true())))
         } else {

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{Error, Pcg64, Pcg64State, Progress};
 
-use crate::argument::{INTEGER, REAL, argument, expect_shape};
+use crate::argument::{INTEGER, REAL, argument, expect_shape, shown};
 use crate::array::fresh;
 use crate::error::{to_py, value_error};
 use crate::flags::flag_argument;
@@ -128,11 +128,16 @@ pub(crate) fn stream_dict<'py>(py: Python<'py>, rng: &Pcg64) -> PyResult<Bound<'
 }
 
 pub(crate) fn stream_from(dict: &Bound<'_, PyDict>) -> PyResult<Pcg64> {
+    let word = |key: &'static str, limit: u128| {
+        let number = item(dict, key)?;
+        let got = number.extract().ok().filter(|word| *word <= limit);
+        got.ok_or_else(|| value_error(key, &format!("an integer in [0, {limit}]"), &shown(&number), FIX))
+    };
     let state = Pcg64State {
-        state: item(dict, "state")?.extract()?,
-        inc: item(dict, "inc")?.extract()?,
-        has_uint32: item(dict, "has_uint32")?.extract::<u32>()? != 0,
-        uinteger: item(dict, "uinteger")?.extract()?,
+        state: word("state", u128::MAX)?,
+        inc: word("inc", u128::MAX)?,
+        has_uint32: word("has_uint32", 1)? == 1,
+        uinteger: word("uinteger", u32::MAX.into())? as u32,
     };
     Pcg64::from_state(state).map_err(to_py)
 }

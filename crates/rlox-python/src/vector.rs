@@ -8,7 +8,7 @@ use rlox_core::{
     StepOut, VectorEnv,
 };
 
-use crate::argument::{count, expect_shape, instance, out_slice, output, sequence};
+use crate::argument::{count, expect_shape, instance, out_slice, output};
 use crate::array::{fresh, result};
 use crate::detach::alone;
 use crate::error::to_py;
@@ -18,7 +18,7 @@ use crate::normalize::{Normalizer, normalizer_of};
 use crate::recycling::zeroed;
 use crate::rollout::RolloutBuffer;
 use crate::said::{ActionArgument, SaidArgument};
-use crate::settings::{discrete_actions, options_of, seed_of, space_dict};
+use crate::settings::{discrete_actions, options_of, seed_of, seeds_of, space_dict};
 use crate::shared::Shared;
 use crate::state;
 use crate::step_arrays::StepArrays;
@@ -143,17 +143,7 @@ impl NativeVectorEnv {
         mask: Option<&Bound<'py, PyAny>>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
-        let (base, each): (Option<u64>, Option<Vec<Option<u64>>>) = match seed {
-            None => (None, None),
-            Some(seed) if seed.hasattr("__len__")? => {
-                let seed_or_none = |item: &Bound<'py, PyAny>| {
-                    if item.is_none() { Ok(None) } else { seed_of(item).map(Some) }
-                };
-                let seeds = sequence(seed)?.iter().map(|item| seed_or_none(&item)).collect::<PyResult<_>>()?;
-                (None, Some(seeds))
-            }
-            Some(seed) => (Some(seed_of(seed)?), None),
-        };
+        let (base, each) = seeds_of(seed)?;
         let seeds = match (&base, &each) {
             (Some(base), _) => Seeds::Base(*base),
             (None, Some(each)) => Seeds::Each(each),
@@ -367,6 +357,6 @@ impl NativeVectorEnv {
 
     fn set_rng_states(&self, py: Python<'_>, states: Vec<Bound<'_, PyDict>>) -> PyResult<()> {
         let rngs = states.iter().map(state::stream_from).collect::<PyResult<Vec<_>>>()?;
-        self.inner.with(py, false, |inner| inner.env.set_rngs(&rngs))
+        self.inner.with(py, false, |inner| inner.env.set_rngs(&rngs).map_err(|error| error.renamed("rngs", "states")))
     }
 }

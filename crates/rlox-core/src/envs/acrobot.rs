@@ -36,7 +36,7 @@ use std::f64::consts::PI;
 use std::sync::Arc;
 
 use super::numpy::{cos_f32, sin_f32, square};
-use super::{argument, bounds, check_bounds, check_mark, check_state};
+use super::{argument, bounds, check_bounds, check_mark, check_state, switch};
 use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step};
 
 // Both links have length, mass and moment of inertia 1 and their centre of mass in the middle; the numbers in the
@@ -97,7 +97,7 @@ impl Acrobot {
     pub(super) fn from_arguments(arguments: &[(String, f64)]) -> Result<Self> {
         let known = ["dt", "torque_noise_max", "nips"];
         let read = |name, default| argument(arguments, &known, name, default);
-        Self::new(read("dt", 0.2)?, read("torque_noise_max", 0.0)?, read("nips", 0.0)? != 0.0)
+        Self::new(read("dt", 0.2)?, read("torque_noise_max", 0.0)?, switch(arguments, &known, "nips")?)
     }
 
     fn write(&self, obs: &mut [f32]) {

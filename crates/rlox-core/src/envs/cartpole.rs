@@ -30,7 +30,7 @@
 
 use std::sync::Arc;
 
-use super::{argument, bounds, check_bounds, check_state};
+use super::{bounds, check_bounds, check_state, switch};
 use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step};
 
 const GRAVITY: f64 = 9.8;
@@ -77,8 +77,8 @@ impl CartPole {
     }
 
     pub(super) fn from_arguments(arguments: &[(String, f64)]) -> Result<Self> {
-        let reward = argument(arguments, &["sutton_barto_reward"], "sutton_barto_reward", 0.0)?;
-        Ok(Self::new(reward != 0.0))
+        let name = "sutton_barto_reward";
+        Ok(Self::new(switch(arguments, &[name], name)?))
     }
 
     /// The reward of a step that does or does not terminate.

@@ -171,6 +171,15 @@ fn argument(arguments: &[(String, f64)], known: &[&'static str], name: &str, def
     Ok(arguments.iter().rev().find(|(given, _)| given == name).map_or(default, |(_, value)| *value))
 }
 
+/// Reads an argument that is 0 or 1, by default 0.
+fn switch(arguments: &[(String, f64)], known: &[&'static str], name: &'static str) -> Result<bool> {
+    match argument(arguments, known, name, 0.0)? {
+        0.0 => Ok(false),
+        1.0 => Ok(true),
+        other => Err(Error::config(name, "0 or 1", other.to_string(), "pass one of them")),
+    }
+}
+
 /// The options `low` and `high`, between which the starting state is drawn.
 fn bounds(options: &ResetOptions, default: (f64, f64)) -> (f64, f64) {
     (options.get("low").unwrap_or(default.0), options.get("high").unwrap_or(default.1))

@@ -314,7 +314,7 @@ fn batch<'py, T: Float + FromArray + Pod>(
     if let Some(rows) = rows {
         return many(log_probs.py(), &tokens, rows, estimator, Reduction::Sum);
     }
-    let expected = format!("a flat array of sequences of {seq_len} tokens, or shape (B, {seq_len})");
+    let expected = format!("a flat array of sequences of seq_len = {seq_len} tokens, or shape (B, {seq_len})");
     let got = format!("shape {:?}", tokens.shape());
     Err(value_error(NAMES[0], &expected, &got, "pass whole sequences, one after the other"))
 }

@@ -1,0 +1,69 @@
+"""Checkpoints and callbacks."""
+
+from pathlib import Path
+
+import numpy as np
+
+from hostile.arguments import (
+    Argument,
+    but,
+    floats,
+    number,
+    path,
+    record,
+    row,
+    thing,
+)
+from hostile.forms import NO_SCALAR, always
+from hostile.table import Subject, call
+from rlox.callbacks import FunctionCallback, ProgressBar
+from rlox.checkpoint import read_checkpoint, write_checkpoint
+
+
+def written(path, manifest, members):
+    """What is read of what was written."""
+    write_checkpoint(path, manifest, members)
+    return read_checkpoint(path)
+
+
+def known():
+    """A checkpoint that is there."""
+    if not Path("known").exists():
+        write_checkpoint("known", {"steps": 7}, {"networks": {"w": np.ones(2)}})
+    return "known"
+
+
+SUBJECTS = {
+    "ProgressBar": Subject(lambda _: ProgressBar(), lambda bar: None),
+    "FunctionCallback": Subject(lambda _: FunctionCallback(print), lambda callback: None),
+}
+
+
+def recorded(parts):
+    return record(lambda: {key: part.make() for key, part in parts.items()}, **parts)
+
+
+# A file holds the dtype that it was given, and other bytes have another checksum.
+EXACT = but(floats(0.5, 2), odd=("f2", ">f2", "f4", ">f4", "g"))
+MEMBERS = record(
+    lambda: {"networks": {"w": np.array([0.5, 2.0])}},
+    networks=recorded({"w": EXACT}),
+)
+# JSON holds most things, and what it does not is refused.
+NUMBER = Argument(lambda: 7, odd=NO_SCALAR | {"NaN": always(np.nan), "bool": bool})
+MANIFEST = recorded({"steps": NUMBER})
+CALLS = [
+    call("read_checkpoint", raises=(OSError,), path=path(known)),
+    call(
+        "write_checkpoint",
+        through=written,
+        raises=(OSError,),
+        path=path(lambda: "new"),
+        manifest=MANIFEST,
+        members=MEMBERS,
+    ),
+    call("FunctionCallback", function=thing(lambda: print)),
+    call("ProgressBar", every=number(0.5)),
+    call("as_callback", callback=thing(lambda: print)),
+    call("as_callbacks", callbacks=row(thing(lambda: print))),
+]

@@ -1,0 +1,211 @@
+"""What rlox offers, found by introspection: callables by name, with their parameters."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import rlox
+
+# Modules that users do not call, and what stands for them here.
+INNER = {
+    "rlox.actor_critic": "rlox.policies offers it",
+    "rlox.adam": "optimisers of the learners: tensors of their own making",
+    "rlox.algorithms.a2c": "rlox.algorithms offers what users call; the loss takes tensors",
+    "rlox.algorithms.ppo": "rlox.algorithms offers what users call; the loss takes tensors",
+    "rlox.batches": "tensors that learners take from their buffers",
+    "rlox.distributions": "tensors that policies give",
+    "rlox.features": "MlpPolicy makes its features of any space",
+    "rlox.finite": "looks at what was collected",
+    "rlox.foreign": "rlox.vector offers it",
+    "rlox.ids": "serves VecEnv and make_vec",
+    "rlox.interrupt": "serves Trainer.train",
+    "rlox.learner": "states of learners: Trainer.load",
+    "rlox.layouts": "serves ForeignVecEnv, collect_rollout and Trainer.predict",
+    "rlox.logger": "serves Trainer.train",
+    "rlox.manifest": "serves Trainer.save and Trainer.load",
+    "rlox.masks": "serves learners",
+    "rlox.memory": "serves VecEnv, make_vec and collect_n_steps",
+    "rlox.networks": "serves policies",
+    "rlox.observations": "serves Trainer.predict",
+    "rlox.optimizer": "optimisers of the learners: tensors of their own making",
+    "rlox.plotting": "draws a file that RunFolder wrote",
+    "rlox.presets": "serves trainers",
+    "rlox.presets.a2c": "data",
+    "rlox.presets.ppo": "data",
+    "rlox.rendering": "serves VecEnv.render and NativeEnv.render",
+    "rlox.resets": "serves VecEnv, NativeEnv and make_vec",
+    "rlox.results": "types of dicts",
+    "rlox.rmsprop": "optimisers of the learners: tensors of their own making",
+    "rlox.rollout": "rlox and rlox.vector offer what users call",
+    "rlox.settings": "serves every constructor in Python",
+    "rlox.spaces": "serves environments",
+    "rlox.streams": "serves environments",
+    "rlox.torch_learner": "rlox.algorithms offers what users call",
+    "rlox.torch_state": "serves learners",
+    "rlox.turns": "serves ForeignVecEnv",
+    "rlox.trainer": "rlox.trainers offers it",
+    "rlox.vec_env": "rlox offers it",
+}
+# Modules that do without torch and have all that the groups but training call.
+WITHOUT_TORCH = ("rlox", "rlox._rlox", "rlox.envs", "rlox.vector")
+# Callables that are not called here: a class stands for all of its methods.
+LEFT_OUT = {
+    "ClosedError": "an exception",
+    "CorruptFileError": "an exception",
+    "RolloutBatch": "holds what it is given",
+    "Checkpoint": "holds what it is given",
+    "TrainResult": "a type of dicts",
+    "ActorCritic": "a protocol: describes what others do",
+    "RolloutEnv": "a protocol: describes what others do",
+    "Predictor": "a protocol: describes what others do",
+    "Callback": "its methods do nothing",
+    "Trainer": "PPOTrainer and A2CTrainer are",
+    "make_policy": "PPOTrainer's `policy`",
+    "acting": "takes modules and gives functions of tensors",
+    "evaluating_actions": "takes modules and gives functions of tensors",
+    "greedy": "takes modules and gives functions of tensors",
+    "sampled": "takes modules and gives functions of tensors",
+    "torch_dtype": "takes a dtype",
+    "corrupt": "makes an exception",
+    "expect_keys": "serves read_checkpoint",
+    "SeededPredictor": "Trainer.evaluate is",
+    "FunctionCallback.on_iteration": "calls what it was given",
+    "FunctionCallback.on_train_start": "does nothing",
+    "FunctionCallback.on_train_end": "does nothing",
+    "A2CConfig.make_optimizer": "serves A2C",
+    "ForeignVecEnv.action_masks": "takes nothing",
+    "VecEnv.action_masks": "no native environment has masks; those of plugins: test_env_plugin.py",
+    "NativeVectorEnv.action_masks": "as VecEnv.action_masks",
+    "register_env": "takes a capsule of another module: test_env_plugin.py",
+    "evaluation_seed": "serves Trainer.evaluate",
+    "SdePolicy.reset_noise": "serves learners",
+    "register": "takes nothing and has run",
+    "available_memory": "takes nothing",
+    "env_ids": "takes nothing",
+}
+for _kind in ("MlpPolicy", "SdePolicy"):
+    for _name in (
+        "distribution",
+        "get_action_and_logprob",
+        "get_value",
+        "act",
+        "frozen_act",
+        "evaluate_actions",
+        "mode",
+    ):
+        LEFT_OUT[f"{_kind}.{_name}"] = "tensors: torch says what is wrong with them"
+LEFT_OUT |= dict.fromkeys(("PPO.batches", "PPO.metrics"), "a step of `iterate`")
+for _kind in ("PPO", "A2C"):
+    for _name in ("collect", "update", "make_storage"):
+        LEFT_OUT[f"{_kind}.{_name}"] = "a step of `iterate`"
+    for _name in ("seeded", "first_seed", "allowed", "observed", "unpacked", "values"):
+        LEFT_OUT[f"{_kind}.{_name}"] = "serves `iterate` and `predict`"
+    for _name in ("state", "load_state"):
+        LEFT_OUT[f"{_kind}.{_name}"] = f"{_kind}Trainer.save and load"
+for _name in ("on_train_start", "on_iteration", "on_train_end"):
+    LEFT_OUT[f"ProgressBar.{_name}"] = "called by Trainer.train"
+
+
+def modules() -> Iterator[str]:
+    """Names of all modules that are not private, and of the extension."""
+    yield "rlox"
+    yield "rlox._rlox"
+    for module in pkgutil.walk_packages(rlox.__path__, "rlox."):
+        if not any(part.startswith("_") for part in module.name.split(".")):
+            yield module.name
+
+
+def offered(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """The names a module offers: `__all__`, or what it defines."""
+    given = getattr(module, "__all__", None)
+    for name in sorted(given or vars(module)):
+        thing = getattr(module, name)
+        if name.startswith("_") or not callable(thing):
+            continue
+        home = str(getattr(thing, "__module__", ""))
+        if home == module.__name__ or (given and home.partition(".")[0] in ("rlox", "builtins")):
+            yield name, thing
+
+
+def ours(kind: type) -> dict[str, Any]:
+    """The public attributes that rlox gives a class, the bases of its own included."""
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.partition(".")[0] in ("rlox", "builtins") and base is not object:
+            found |= vars(base)
+    if hasattr(kind, "close"):
+        found["close"] = kind.close
+    return {name: thing for name, thing in found.items() if not name.startswith("_")}
+
+
+def methods(kind: type) -> dict[str, Callable[..., Any]]:
+    """The public methods of a class, without self."""
+    plain = {}
+    for name, thing in ours(kind).items():
+        if isinstance(thing, classmethod | staticmethod):
+            plain[name] = getattr(kind, name)
+        elif callable(thing) and not isinstance(thing, type):
+            plain[name] = thing
+    return plain
+
+
+def properties(kind: type) -> list[str]:
+    """The names that are read and not called."""
+    return [
+        name
+        for name, thing in ours(kind).items()
+        if isinstance(thing, property) or inspect.isgetsetdescriptor(thing)
+    ]
+
+
+def classes(torch: bool = True) -> dict[str, type]:
+    """The classes that are made and used here, by name."""
+    return {
+        name: thing
+        for name, thing in things(torch).items()
+        if inspect.isclass(thing) and name not in LEFT_OUT
+    }
+
+
+def things(torch: bool = True) -> dict[str, Any]:
+    """Functions and classes, by name."""
+    found: dict[str, Any] = {}
+    for module in modules():
+        if module not in INNER and (torch or module in WITHOUT_TORCH):
+            for name, thing in offered(importlib.import_module(module)):
+                assert found.setdefault(name, thing) is thing, f"two things are called {name}"
+    return found
+
+
+def callables(all_of_them: bool = False, torch: bool = True) -> dict[str, Callable[..., Any]]:
+    """What is called here, `compute_gae`, `VecEnv`, `VecEnv.step`; or also what is left out.
+
+    Without `torch`, only what does not need it: it takes seconds to import.
+    """
+    found = things(torch)
+    for name, kind in classes(torch).items():
+        for method, function in methods(kind).items():
+            found[f"{name}.{method}"] = function
+    return {name: x for name, x in found.items() if all_of_them or name not in LEFT_OUT}
+
+
+def home(function: Callable[..., Any]) -> Any:
+    """What an inherited method is in the class that it comes from."""
+    return getattr(function, "__func__", function)
+
+
+def parameters(function: Callable[..., Any]) -> tuple[set[str], bool]:
+    """The names of the parameters, and whether there are more."""
+    named, more = set(), False
+    for name, parameter in inspect.signature(function).parameters.items():
+        match parameter.kind:
+            case inspect.Parameter.VAR_KEYWORD:
+                more = True
+            case inspect.Parameter.VAR_POSITIONAL:
+                pass
+            case _:
+                named.add(name)
+    return named - {"self"}, more

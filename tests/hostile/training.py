@@ -1,0 +1,242 @@
+"""Settings, policies, learners and trainers."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+from gymnasium import spaces
+
+import rlox
+from hostile.arguments import (
+    but,
+    endless,
+    flag,
+    flags,
+    floats,
+    nothing,
+    number,
+    optional,
+    path,
+    record,
+    replace,
+    row,
+    text,
+    thing,
+    whole,
+)
+from hostile.forms import TEXTS
+from hostile.table import Subject, call
+from rlox.algorithms import A2C, PPO, A2CConfig, PPOConfig
+from rlox.policies import MlpPolicy
+from rlox.trainers import A2CTrainer, PPOTrainer
+
+N = 2
+BOX, DISCRETE = spaces.Box(-1, 1, (4,)), spaces.Discrete(2)
+SMALL = {
+    PPOTrainer: {"num_envs": N, "n_steps": 4, "batch_size": 8, "n_epochs": 1, "net_arch": (4,)},
+    A2CTrainer: {"num_envs": N, "n_steps": 4, "net_arch": (4,)},
+}
+CONFIGS = {PPO: PPOConfig(**SMALL[PPOTrainer]), A2C: A2CConfig(**SMALL[A2CTrainer])}
+OBS = floats(0.5, -0.25, 0, 1, shape=(3, 4), dtype="f4")
+MASKS = optional(flags(1, 0, 1, 1, 0, 1, shape=(3, 2)))
+# The seeds of a trainer may be as large as one likes.
+SEED = whole(3)
+
+
+# Those of an environment are refused in its own words.
+KEYWORDS = optional(record(lambda: {"sutton_barto_reward": True}, sutton_barto_reward=flag(True)))
+KEYWORDS = replace(KEYWORDS, called=("env arguments", "kwargs", "sutton_barto_reward"))
+# What keywords there are, Gymnasium's environment finds out.
+PLAIN_KEYWORDS = but(
+    record(lambda: {"sutton_barto_reward": True}),
+    "one key more",
+    "a number as key",
+    "surrogates as key",
+)
+# Any class or function may be what makes an environment.
+ENV = but(text("CartPole-v1"), "a class")
+
+
+def settings(config):
+    """An argument for each setting, of the kind of its default."""
+    found = {}
+    for field in dataclasses.fields(config):
+        match field.default:
+            case bool():
+                found[field.name] = flag(field.default)
+            case int():
+                found[field.name] = whole(4)
+            case float():
+                found[field.name] = number(0.5)
+            case str():
+                found[field.name] = text(field.default)
+                if field.name == "device":  # which there are, the learner finds out
+                    found["device"] = but(text("cpu"), odd=tuple(TEXTS))
+            case None if "tuple" in str(field.type):
+                found[field.name] = optional(but(row(whole(4), whole(8)), "a dict"))
+            case None:
+                found[field.name] = optional(number(0.5))
+            case other:
+                raise AssertionError(f"{field.name}: a setting of another kind, {other!r}")
+    return found
+
+
+def trainer(kind):
+    def make(_):
+        return kind("CartPole-v1", 3, runs_dir=None, **SMALL[kind])
+
+    return make
+
+
+def learner(kind):
+    return lambda _: kind(rlox.VecEnv(N, 5), CONFIGS[kind], 3)
+
+
+def state_of(learner):
+    return learner.state()
+
+
+def configured(x):
+    return dataclasses.astuple(x)
+
+
+SUBJECTS = {
+    "PPOTrainer": Subject(trainer(PPOTrainer), lambda x: x.learner.state(), (RuntimeError,)),
+    "A2CTrainer": Subject(trainer(A2CTrainer), lambda x: x.learner.state(), (RuntimeError,)),
+    "PPO": Subject(learner(PPO), state_of, (RuntimeError,)),
+    "A2C": Subject(learner(A2C), state_of, (RuntimeError,)),
+    "MlpPolicy": Subject(lambda _: MlpPolicy(BOX, DISCRETE), lambda x: sorted(x.state_dict())),
+}
+
+
+class Left:
+    """Decides on the same action always."""
+
+    def predict(self, obs, deterministic=True):
+        return np.zeros(len(obs), np.int64)
+
+
+def saved():
+    """Where a trainer is that was saved once in this process."""
+    folder = Path("saved").absolute()
+    if not folder.exists():
+        trainer(PPOTrainer)(0).save(folder)
+    return str(folder)
+
+
+def untimed(trainer, **arguments):
+    """What training gives, but for how long it took."""
+    result = trainer.train(**arguments)
+    return {name: x for name, x in result.items() if name not in ("sps", "seconds")}
+
+
+def trainer_calls(kind):
+    name = kind.__name__
+    yield call(
+        name,
+        env=ENV,
+        seed=optional(SEED),
+        policy=nothing(),
+        features_extractor=nothing(),
+        env_kwargs=KEYWORDS,
+        runs_dir=optional(path(lambda: "runs")),
+        num_envs=whole(N),
+        n_steps=whole(4),
+        device=text("cpu"),
+        net_arch=optional(but(row(whole(4)), "a dict")),
+    )
+    yield call(
+        f"{name}.train",
+        through=untimed,
+        total_timesteps=endless(whole(8)),
+        progress_bar=flag(False),
+        callbacks=row(thing(lambda: lambda trainer, metrics: None), kind=tuple),
+    )
+
+
+def inherited_calls():
+    """What all trainers and learners have from their bases."""
+    name = "PPOTrainer"
+    yield call(
+        f"{name}.evaluate",
+        n_episodes=endless(whole(2)),
+        seed=optional(SEED),
+        deterministic=flag(True),
+        env=optional(ENV),
+    )
+    yield call(
+        f"{name}.predict", obs=OBS, deterministic=flag(True), action_masks=MASKS, shared=True
+    )
+    yield call(f"{name}.save", raises=(OSError,), path=path(lambda: "other"), shared=True)
+    yield call(
+        f"{name}.load",
+        raises=(OSError,),
+        through=lambda _, **arguments: PPOTrainer.load(**arguments),
+        shared=True,
+        path=path(saved),
+        env=optional(ENV),
+        policy=nothing(),
+        features_extractor=nothing(),
+        device=optional(text("cpu")),
+        runs_dir=optional(path(lambda: "runs")),
+    )
+    for method in ("stop", "close"):
+        yield call(f"{name}.{method}")
+    yield call(
+        "PPO.predict",
+        obs=OBS,
+        deterministic=flag(True),
+        stream=optional(thing(lambda: np.random.default_rng(0))),
+        action_masks=MASKS,
+        shared=True,
+    )
+
+
+def learner_calls(kind):
+    name = kind.__name__
+    yield call(
+        name,
+        env=thing(lambda: rlox.VecEnv(N, 5)),
+        config=thing(lambda: CONFIGS[kind]),
+        seed=SEED,
+        policy=nothing(),
+        features_extractor=nothing(),
+    )
+    yield call(f"{name}.iterate", progress=number(0.5))
+    yield call(f"{name}Config", **settings(type(CONFIGS[kind])))
+
+
+SHAPE = {
+    "observation_space": thing(lambda: BOX),
+    "net_arch": optional(but(row(whole(4)), "a dict")),
+    "shared_trunk": flag(False),
+    "features_extractor": nothing(),
+    "activation": text("relu"),
+    "ortho_init": flag(True),
+    "log_std_init": number(-0.5),
+}
+CALLS = [
+    *trainer_calls(PPOTrainer),
+    *trainer_calls(A2CTrainer),
+    *inherited_calls(),
+    *learner_calls(PPO),
+    *learner_calls(A2C),
+    call("MlpPolicy", action_space=thing(lambda: DISCRETE), **SHAPE),
+    call("SdePolicy", action_space=thing(lambda: BOX), full_std=flag(True), **SHAPE),
+    call(
+        "check_policy",
+        policy=thing(lambda: MlpPolicy(BOX, DISCRETE)),
+        observation_space=thing(lambda: BOX),
+        action_space=thing(lambda: DISCRETE),
+    ),
+    call(
+        "evaluate",
+        policy=thing(Left),
+        env=ENV,
+        n_episodes=endless(whole(2)),
+        seed=optional(SEED),
+        deterministic=flag(True),
+        num_envs=whole(2),
+        env_kwargs=optional(PLAIN_KEYWORDS),
+    ),
+]
