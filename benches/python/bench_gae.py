@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import trajectories
 from side_by_side import Benchmark, Row, Subject, run, swept
-from trajectories import GAMMA, LAMBDA, Floats, jax_subjects, rollout, torchrl_subjects
+from trajectories import (
+    GAMMA,
+    LAMBDA,
+    Floats,
+    jax_subjects,
+    our_subjects,
+    rollout,
+    torchrl_subjects,
+)
 
 
 def reference(
@@ -114,7 +122,7 @@ def subjects(num_envs: int, dtype: str) -> list[Subject]:
         name = flat if dtype == "float64" else f"{flat}_f32"
         published = swept(Subject(f"rlox 1.2.0 {name}", "rlox_flat", old, {"name": name}))
     return [
-        *ours,
+        *our_subjects(num_envs, *ours),
         *published,
         *torchrl_subjects("torchrl", "TorchRL vectorised"),
         *jax_subjects("jax"),

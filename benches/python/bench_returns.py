@@ -14,7 +14,15 @@ import bench_gae
 import numpy as np
 import trajectories
 from side_by_side import Benchmark, Row, Subject, run
-from trajectories import GAMMA, LAMBDA, Floats, jax_subjects, rollout, torchrl_subjects
+from trajectories import (
+    GAMMA,
+    LAMBDA,
+    Floats,
+    jax_subjects,
+    our_subjects,
+    rollout,
+    torchrl_subjects,
+)
 
 
 def discounted(
@@ -113,7 +121,7 @@ def subjects(name: str, lam: float, steps: int, num_envs: int) -> list[Subject]:
         loop = {"vectorised": False, **given}
         tensors += torchrl_subjects("torchrl", "TorchRL loop over time", **loop)
     return [
-        *ours,
+        *our_subjects(num_envs, *ours),
         *tensors,
         *jax_subjects("jax", **given),
         Subject("NumPy loop over time", "numpy_loop", options=given),

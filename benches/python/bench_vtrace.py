@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import trajectories
 from side_by_side import Benchmark, Row, Subject, run
-from trajectories import GAMMA, Floats, jax_subjects, rollout, torchrl_subjects
+from trajectories import GAMMA, Floats, jax_subjects, our_subjects, rollout, torchrl_subjects
 
 
 def reference(
@@ -122,9 +122,12 @@ def subjects(num_envs: int, dtype: str) -> list[Subject]:
         *(["a call for each environment"] if num_envs > 1 else []),
         *(["float32"] if dtype == "float64" else []),
     ]
-    return [
+    ours = [
         Subject("rlox compute_vtrace", "rlox"),
         Subject("rlox compute_vtrace, flags", "rlox", options={"flags": True}),
+    ]
+    return [
+        *our_subjects(num_envs, *ours),
         Subject(", ".join(["rlox 1.2.0", *notes]), "published_rlox", "rlox-1.2.0"),
         *torchrl_subjects("torchrl", "TorchRL"),
         *jax_subjects("jax"),

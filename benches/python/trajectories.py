@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import timeit
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -131,6 +131,13 @@ def jax_timer(
     call = "ready(f(r, v, d, last, rhos))"
     data.check(eval(call, names), expected)
     return timeit.Timer(call, globals=names)
+
+
+def our_subjects(num_envs: int, *subjects: Subject) -> list[Subject]:
+    """Ours, with two threads as well where the work is large enough for them."""
+    if num_envs < 256:
+        return list(subjects)
+    return [*subjects, *(replace(subject, threads=2) for subject in subjects)]
 
 
 def torchrl_subjects(function: str, name: str, **options: Any) -> list[Subject]:

@@ -43,6 +43,17 @@ impl EpisodeLog {
         self.total += episodes;
     }
 
+    /// Moves the episodes behind those of another log.
+    pub(crate) fn pour_into(&mut self, other: &mut Self) {
+        let (newer, older) = self.episodes.split_at(self.oldest);
+        other.total += self.total - self.episodes.len() as u64;
+        for (episode_return, length) in older.iter().chain(newer) {
+            other.push(*episode_return, *length);
+        }
+        self.episodes.clear();
+        (self.oldest, self.total) = (0, 0);
+    }
+
     /// How many episodes were ever noted, those included that are not kept.
     pub fn total(&self) -> u64 {
         self.total

@@ -81,9 +81,21 @@ pub(crate) fn run(parts: usize, work: Work<'_>) -> Result<()> {
         let mut watch = Watch::default();
         return work(0, &mut || watch.check());
     }
-    let job = Job { next: AtomicUsize::new(0), parts, work, stop: AtomicBool::new(false) };
-    let pool = if parts > 1 && num_threads() > 1 { Pool::own() } else { None };
-    pool.and_then(|pool| pool.share(&job)).unwrap_or_else(|| job.lead())
+    finish(&Job::new(parts, work))
+}
+
+/// As [`run`], for work that is never to be left half done: no interruption ends it.
+pub(crate) fn run_whole(parts: usize, work: &(dyn Fn(usize) + Sync)) -> Result<()> {
+    let work = |part: usize, _: Pause<'_>| {
+        work(part);
+        Ok(())
+    };
+    finish(&Job { whole: true, ..Job::new(parts, &work) })
+}
+
+fn finish(job: &Job<'_>) -> Result<()> {
+    let pool = if job.parts > 1 && num_threads() > 1 { Pool::own() } else { None };
+    pool.and_then(|pool| pool.share(job)).unwrap_or_else(|| job.lead())
 }
 
 /// What is done with a part, given its number.
@@ -96,9 +108,15 @@ struct Job<'a> {
     parts: usize,
     work: Work<'a>,
     stop: AtomicBool,
+    /// Whether interruptions do not matter.
+    whole: bool,
 }
 
-impl Job<'_> {
+impl<'a> Job<'a> {
+    fn new(parts: usize, work: Work<'a>) -> Self {
+        Self { next: AtomicUsize::new(0), parts, work, stop: AtomicBool::new(false), whole: false }
+    }
+
     /// The next part, if there is one.
     fn take(&self) -> Option<usize> {
         let part = self.next.fetch_add(1, Ordering::Relaxed);
@@ -120,7 +138,7 @@ impl Job<'_> {
     /// As `help`, and looks for interruptions.
     fn lead(&self) -> Result<()> {
         let mut watch = Watch::default();
-        self.help(|| watch.check())
+        self.help(|| if self.whole { Ok(()) } else { watch.check() })
     }
 }
 

@@ -47,6 +47,25 @@ pub struct StepOut<'a> {
 }
 
 impl StepOut<'_> {
+    /// The places of the first `count` environments, whose observations have `dim` numbers, and those of the others.
+    pub(crate) fn split(self, count: usize, dim: usize) -> (Self, Self) {
+        let (obs, obs_left) = self.obs.split_at_mut(count * dim);
+        let (reward, reward_left) = self.reward.split_at_mut(count);
+        let (terminated, terminated_left) = self.terminated.split_at_mut(count);
+        let (truncated, truncated_left) = self.truncated.split_at_mut(count);
+        let (final_obs, final_obs_left) = self.final_obs.split_at_mut(self.final_obs.len().min(count * dim));
+        (
+            Self { obs, reward, terminated, truncated, final_obs },
+            Self {
+                obs: obs_left,
+                reward: reward_left,
+                terminated: terminated_left,
+                truncated: truncated_left,
+                final_obs: final_obs_left,
+            },
+        )
+    }
+
     pub(crate) fn check(&self, num_envs: usize, dim: usize) -> Result<()> {
         check_len("obs", self.obs.len(), num_envs * dim)?;
         check_len("rewards", self.reward.len(), num_envs)?;

@@ -14,6 +14,7 @@ impl Lanes<5, 6> for Acrobot {
     type Scratch = Scratch;
 
     const FROM: usize = 4;
+    const SHARE: usize = 512;
 
     type Number = i64;
 

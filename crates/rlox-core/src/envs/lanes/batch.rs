@@ -1,10 +1,10 @@
-//! The blocks of a vectorised environment and what happens to them: starts, steps and ends of episodes.
+//! Environments that one thread steps, in blocks, and what happens to them: starts, steps and ends of episodes.
 
-use super::block::{LanesBlock, Rows, tally};
+use super::block::{Edge, LanesBlock, Rows, tally};
 use super::kernel::{Lanes, LanesOut};
 use crate::simd::BLOCK;
-use crate::vector::{Phase, checks};
-use crate::{AutoresetMode, EnvSpec, EpisodeLog, Error, Pcg64, ResetOptions, Result, memory};
+use crate::vector::Phase;
+use crate::{AutoresetMode, EnvSpec, EpisodeLog, Pcg64, ResetOptions, Result, StepOut, memory};
 
 /// All that N environments remember.
 pub(super) struct Batch<E: Lanes<K, D>, const K: usize, const D: usize> {
@@ -21,24 +21,26 @@ pub(super) struct Batch<E: Lanes<K, D>, const K: usize, const D: usize> {
     pub(super) spec: EnvSpec,
     pub(super) mode: AutoresetMode,
     pub(super) log: EpisodeLog,
+    /// None while it is being stepped.
+    edge: Option<Box<Edge<E::Number, D>>>,
 }
 
 impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
-    pub(super) fn new(num_envs: usize, seed: Option<u64>, mode: AutoresetMode, env: E) -> Result<Self> {
-        checks::num_envs(num_envs)?;
-        if !env.has_lanes() {
-            let (expected, got) = ("arguments that can be stepped as lanes", format!("{:?}", env.spec().id));
-            return Err(Error::config("env", expected, got, "use VecEnv, which takes all arguments"));
-        }
-        let each = size_of::<LanesBlock<K, D>>() / BLOCK + size_of::<Pcg64>() + size_of::<Phase>();
-        // Twice that, as callers hold spaces, observations and results for them, too.
-        memory::check("num_envs", num_envs, 2 * each)?;
+    /// What an environment takes, in bytes.
+    pub(super) const EACH: usize = size_of::<LanesBlock<K, D>>() / BLOCK + size_of::<Pcg64>() + size_of::<Phase>();
+
+    pub(super) fn new(
+        streams: &mut impl Iterator<Item = Pcg64>,
+        num_envs: usize,
+        mode: AutoresetMode,
+        env: E,
+    ) -> Result<Self> {
         let mut blocks = memory::reserved("num_envs", num_envs.div_ceil(BLOCK))?;
         blocks.resize_with(num_envs.div_ceil(BLOCK), LanesBlock::default);
         let mut phases = memory::reserved("num_envs", num_envs)?;
         phases.resize(num_envs, Phase::Unborn);
         let mut rngs = memory::reserved("num_envs", num_envs)?;
-        rngs.extend(checks::streams(seed).take(num_envs));
+        rngs.extend(streams.take(num_envs));
         let (spec, log) = (env.spec().clone(), EpisodeLog::default());
         Ok(Self {
             env,
@@ -52,6 +54,7 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
             spec,
             mode,
             log,
+            edge: Some(Box::default()),
         })
     }
 
@@ -73,8 +76,55 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
         self.blocks[index / BLOCK].put(index % BLOCK, self.env.columns(), self.now);
     }
 
+    /// Steps all environments; the slices have their lengths. `final_obs` may be empty.
+    pub(super) fn step(&mut self, actions: &[E::Number], out: StepOut<'_>) {
+        self.now = self.now.wrapping_add(1);
+        let StepOut { obs, reward, terminated, truncated, final_obs } = out;
+        let (actions, actions_left) = actions.as_chunks();
+        let (obs, obs_left) = obs.as_chunks_mut().0.as_chunks_mut();
+        let (reward, reward_left) = reward.as_chunks_mut();
+        let (terminated, terminated_left) = terminated.as_chunks_mut();
+        let (truncated, truncated_left) = truncated.as_chunks_mut();
+        let mut final_obs = final_obs.as_chunks_mut().0;
+        let columns = obs.iter_mut().zip(reward).zip(terminated.iter_mut().zip(truncated));
+        for (index, (actions, ((obs, reward), (terminated, truncated)))) in actions.iter().zip(columns).enumerate() {
+            let wanted = BLOCK.min(final_obs.len());
+            let last = final_obs.split_off_mut(..wanted).unwrap_or_default();
+            self.step_block(index, BLOCK, actions, Rows { obs, reward, terminated, truncated }, last);
+        }
+        if !actions_left.is_empty() {
+            let rest = Rest {
+                obs: obs_left,
+                reward: reward_left,
+                terminated: terminated_left,
+                truncated: truncated_left,
+                final_obs,
+            };
+            self.step_edge(actions_left, rest);
+        }
+    }
+
+    /// Steps the environments of the last block, which is not full. The slices are what is left for it.
+    fn step_edge(&mut self, actions: &[E::Number], rest: Rest<'_, D>) {
+        let (mut edge, count) = (self.edge.take().unwrap_or_default(), actions.len());
+        edge.actions[..count].copy_from_slice(actions);
+        let rows = Rows {
+            obs: &mut edge.obs,
+            reward: &mut edge.reward,
+            terminated: &mut edge.terminated,
+            truncated: &mut edge.truncated,
+        };
+        let Rest { obs, reward, terminated, truncated, final_obs } = rest;
+        self.step_block(self.blocks.len() - 1, count, &edge.actions, rows, final_obs);
+        obs.copy_from_slice(&edge.obs[..count]);
+        reward.copy_from_slice(&edge.reward[..count]);
+        terminated.copy_from_slice(&edge.terminated[..count]);
+        truncated.copy_from_slice(&edge.truncated[..count]);
+        self.edge = Some(edge);
+    }
+
     /// Steps the first `count` environments of block `index`. `final_obs` has a row for each of them, or none.
-    pub(super) fn step_block(
+    fn step_block(
         &mut self,
         index: usize,
         count: usize,
@@ -117,4 +167,13 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
             }
         }
     }
+}
+
+/// What full blocks leave of the caller's slices.
+struct Rest<'a, const D: usize> {
+    obs: &'a mut [[f32; D]],
+    reward: &'a mut [f64],
+    terminated: &'a mut [bool],
+    truncated: &'a mut [bool],
+    final_obs: &'a mut [[f32; D]],
 }

@@ -8,6 +8,7 @@ impl Lanes<4, 4> for CartPole {
     type Scratch = Columns<2>;
 
     const FROM: usize = 8;
+    const SHARE: usize = 2_048;
 
     type Number = i64;
 

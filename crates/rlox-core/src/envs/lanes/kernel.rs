@@ -14,6 +14,9 @@ pub trait Lanes<const K: usize, const D: usize>: Env + Clone {
     /// From how many environments on lanes are at least as fast as copies, on every instruction set.
     const FROM: usize;
 
+    /// How many environments a thread of its own pays off for: some 20 us of work a step.
+    const SHARE: usize;
+
     /// Whether environments with these arguments can be stepped as lanes.
     fn has_lanes(&self) -> bool {
         true
@@ -62,7 +65,7 @@ pub struct LanesOut<'a, const D: usize> {
 }
 
 /// The numbers that actions are made of.
-pub trait Number: Copy + Default + Send {
+pub trait Number: Copy + Default + Send + Sync {
     /// The actions, if they are of this kind; none otherwise.
     fn of(actions: Actions<'_>) -> &[Self];
 }

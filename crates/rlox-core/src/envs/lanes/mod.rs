@@ -16,16 +16,18 @@ mod pendulum;
 #[cfg(test)]
 mod tests;
 
+use std::sync::{Mutex, PoisonError};
+
 use batch::Batch;
-use block::{Edge, Rows};
 pub(super) use kernel::Lanes;
 use kernel::{Columns, LanesOut, Number};
 
+use crate::pool::run_whole;
 use crate::simd::BLOCK;
 use crate::vector::{Phase, checks};
 use crate::{
-    Action, Actions, AutoresetMode, EnvSpec, EpisodeLog, Pcg64, Progress, ResetOptions, Result, Seeds, StepOut,
-    VectorEnv, check_len,
+    Action, Actions, AutoresetMode, EnvSpec, EpisodeLog, Error, Pcg64, Progress, ResetOptions, Result, Seeds, StepOut,
+    VectorEnv, check_len, memory, num_threads,
 };
 
 /// N environments of one native kind as a structure of arrays: what [`crate::VecEnv`] does, faster from a handful of
@@ -41,79 +43,119 @@ use crate::{
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 pub struct SoaVecEnv<E: Lanes<K, D>, const K: usize, const D: usize> {
-    batch: Batch<E, K, D>,
-    edge: Box<Edge<E::Number, D>>,
+    num_envs: usize,
+    /// One for each thread, all but the last one of as many environments; never empty.
+    batches: Vec<Batch<E, K, D>>,
+    /// The episodes of all batches, if there are several.
+    log: EpisodeLog,
 }
+
+/// How many threads share a step at most.
+const SHARES: usize = 16;
 
 impl<E: Lanes<K, D>, const K: usize, const D: usize> std::fmt::Debug for SoaVecEnv<E, K, D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let batch = &self.batch;
         let mut debug = f.debug_struct("SoaVecEnv");
-        debug.field("id", &batch.spec.id).field("num_envs", &batch.rngs.len()).finish_non_exhaustive()
+        debug.field("id", &self.spec().id).field("num_envs", &self.num_envs).finish_non_exhaustive()
     }
 }
 
 impl<E: Lanes<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
     /// `num_envs` environments with the arguments of `env`. Environment i draws from the seed `seed + i`; without a
-    /// seed the streams come from the operating system.
+    /// seed the streams come from the operating system. Where they are many, threads share each step.
     ///
     /// # Errors
-    /// [`crate::Error::Config`] if `num_envs` is 0 or the arguments are not for lanes (Acrobot's noise),
-    /// [`crate::Error::Memory`] if there is not enough memory.
+    /// [`Error::Config`] if `num_envs` is 0 or the arguments are not for lanes (Acrobot's noise), [`Error::Memory`] if
+    /// there is not enough memory.
     pub fn new(num_envs: usize, seed: Option<u64>, mode: AutoresetMode, env: E) -> Result<Self> {
-        Ok(Self { batch: Batch::new(num_envs, seed, mode, env)?, edge: Box::default() })
+        let shares = (num_envs / E::SHARE).clamp(1, num_threads().min(SHARES));
+        Self::in_shares(shares, num_envs, seed, mode, env)
+    }
+
+    fn in_shares(shares: usize, num_envs: usize, seed: Option<u64>, mode: AutoresetMode, env: E) -> Result<Self> {
+        checks::num_envs(num_envs)?;
+        if !env.has_lanes() {
+            let (expected, got) = ("arguments that can be stepped as lanes", format!("{:?}", env.spec().id));
+            return Err(Error::config("env", expected, got, "use VecEnv, which takes all arguments"));
+        }
+        // Twice that, as callers hold spaces, observations and results for them, too.
+        memory::check("num_envs", num_envs, 2 * Batch::<E, K, D>::EACH)?;
+        let each = num_envs.div_ceil(shares).next_multiple_of(BLOCK);
+        let mut streams = checks::streams(seed);
+        let counts = (0..num_envs).step_by(each).map(|first| each.min(num_envs - first));
+        let envs = std::iter::repeat_n(env, num_envs.div_ceil(each));
+        let batches = counts.zip(envs).map(|(count, env)| Batch::new(streams.by_ref(), count, mode, env));
+        Ok(Self { num_envs, batches: batches.collect::<Result<_>>()?, log: EpisodeLog::default() })
     }
 
     /// Replaces the time limit; `None` for none.
     #[must_use]
     pub fn with_max_episode_steps(mut self, limit: Option<u32>) -> Self {
-        self.batch.spec.max_episode_steps = limit;
+        for batch in &mut self.batches {
+            batch.spec.max_episode_steps = limit;
+        }
         self
     }
 
     fn last_obs(&self) -> impl Iterator<Item = &[f32; D]> {
-        self.batch.blocks.iter().flat_map(|block| &block.last_obs)
+        // Only the last block of all may not be full.
+        self.batches.iter().flat_map(|batch| &batch.blocks).flat_map(|block| &block.last_obs)
     }
 
-    /// Steps the environments of the last block if it is not full. The slices are what is left for it.
-    fn step_edge(&mut self, actions: &[E::Number], rest: Rest<'_, D>) {
-        let (edge, count) = (&mut *self.edge, actions.len());
-        edge.actions[..count].copy_from_slice(actions);
-        let rows = Rows {
-            obs: &mut edge.obs,
-            reward: &mut edge.reward,
-            terminated: &mut edge.terminated,
-            truncated: &mut edge.truncated,
-        };
-        self.batch.step_block(self.batch.blocks.len() - 1, count, &edge.actions, rows, rest.final_obs);
-        let Rest { obs, reward, terminated, truncated, .. } = rest;
-        obs.copy_from_slice(&edge.obs[..count]);
-        reward.copy_from_slice(&edge.reward[..count]);
-        terminated.copy_from_slice(&edge.terminated[..count]);
-        truncated.copy_from_slice(&edge.truncated[..count]);
+    fn phases(&self) -> impl Iterator<Item = Phase> {
+        self.batches.iter().flat_map(|batch| batch.phases.iter().copied())
     }
-}
 
-/// What full blocks leave of the caller's slices.
-struct Rest<'a, const D: usize> {
-    obs: &'a mut [[f32; D]],
-    reward: &'a mut [f64],
-    terminated: &'a mut [bool],
-    truncated: &'a mut [bool],
-    final_obs: &'a mut [[f32; D]],
+    /// How many environments were never reset.
+    fn unborn(&self) -> usize {
+        self.batches.iter().map(|batch| batch.unborn).sum()
+    }
+
+    /// In which batch an environment is, and where. The index is less than `num_envs`.
+    fn place(&self, index: usize) -> (usize, usize) {
+        let each = self.batches[0].rngs.len();
+        (index / each, index % each)
+    }
+
+    /// The same for environments that may not be there.
+    fn find(&self, index: usize) -> Result<(usize, usize)> {
+        if index < self.num_envs { Ok(self.place(index)) } else { Err(checks::no_such_env(index, self.num_envs)) }
+    }
+
+    /// Steps all batches, each on a thread of its own if one is free.
+    fn step_batches(&mut self, mut actions: &[E::Number], mut out: StepOut<'_>) -> Result<()> {
+        let count = self.batches.len();
+        let mut shares = [const { Mutex::new(None) }; SHARES];
+        for (share, batch) in shares.iter_mut().zip(&mut self.batches) {
+            let (mine, part);
+            (mine, actions) = actions.split_at(batch.rngs.len());
+            (part, out) = out.split(batch.rngs.len(), D);
+            *share = Mutex::new(Some((batch, mine, part)));
+        }
+        run_whole(count, &|i| {
+            let mut share = shares[i].lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((batch, actions, out)) = share.take() {
+                batch.step(actions, out);
+            }
+        })?;
+        for batch in &mut self.batches {
+            batch.log.pour_into(&mut self.log);
+        }
+        Ok(())
+    }
 }
 
 impl<E: Lanes<K, D>, const K: usize, const D: usize> VectorEnv for SoaVecEnv<E, K, D> {
     fn num_envs(&self) -> usize {
-        self.batch.rngs.len()
+        self.num_envs
     }
 
     fn spec(&self) -> &EnvSpec {
-        &self.batch.spec
+        &self.batches[0].spec
     }
 
     fn autoreset_mode(&self) -> AutoresetMode {
-        self.batch.mode
+        self.batches[0].mode
     }
 
     fn reset(
@@ -123,58 +165,40 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> VectorEnv for SoaVecEnv<E, 
         options: &ResetOptions,
         obs: &mut [f32],
     ) -> Result<()> {
-        let num_envs = self.num_envs();
-        checks::reset((num_envs, D), obs, seeds, mask, self.batch.phases.iter().copied())?;
-        self.batch.env.check_options(options)?;
-        for i in (0..num_envs).filter(|&i| mask.is_none_or(|mask| mask[i])) {
-            checks::reseed(&mut self.batch.rngs[i], seeds, i);
+        checks::reset((self.num_envs, D), obs, seeds, mask, self.phases())?;
+        self.batches[0].env.check_options(options)?;
+        for i in (0..self.num_envs).filter(|&i| mask.is_none_or(|mask| mask[i])) {
+            let (share, at) = self.place(i);
+            let batch = &mut self.batches[share];
+            checks::reseed(&mut batch.rngs[at], seeds, i);
             let mut first = [0.0; D];
-            self.batch.restart(i, options, &mut first);
-            self.batch.blocks[i / BLOCK].last_obs[i % BLOCK] = first;
+            batch.restart(at, options, &mut first);
+            batch.blocks[at / BLOCK].last_obs[at % BLOCK] = first;
         }
-        self.batch.recount();
+        self.batches.iter_mut().for_each(Batch::recount);
         self.observe(obs)
     }
 
     fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()> {
-        let batch = &mut self.batch;
-        out.check(batch.rngs.len(), D)?;
-        checks::started(batch.unborn, "step")?;
-        if batch.mode == AutoresetMode::Disabled && batch.finished > 0 {
-            let env = batch.phases.iter().position(|&phase| phase == Phase::Finished).unwrap_or(0);
+        out.check(self.num_envs, D)?;
+        checks::started(self.unborn(), "step")?;
+        let finished = self.batches.iter().any(|batch| batch.finished > 0);
+        if finished && self.autoreset_mode() == AutoresetMode::Disabled {
+            let env = self.phases().position(|phase| phase == Phase::Finished).unwrap_or(0);
             return Err(checks::episode_over(env));
         }
-        drop(E::Action::rows(actions, batch.rngs.len(), &batch.spec.action)?);
-        batch.now = batch.now.wrapping_add(1);
-
-        let (actions, actions_left) = E::Number::of(actions).as_chunks();
-        let (obs, obs_left) = out.obs.as_chunks_mut().0.as_chunks_mut();
-        let (reward, reward_left) = out.reward.as_chunks_mut();
-        let (terminated, terminated_left) = out.terminated.as_chunks_mut();
-        let (truncated, truncated_left) = out.truncated.as_chunks_mut();
-        let mut final_obs = out.final_obs.as_chunks_mut().0;
-        let columns = obs.iter_mut().zip(reward).zip(terminated.iter_mut().zip(truncated));
-        for (index, (actions, ((obs, reward), (terminated, truncated)))) in actions.iter().zip(columns).enumerate() {
-            let wanted = BLOCK.min(final_obs.len());
-            let last = final_obs.split_off_mut(..wanted).unwrap_or_default();
-            batch.step_block(index, BLOCK, actions, Rows { obs, reward, terminated, truncated }, last);
+        drop(E::Action::rows(actions, self.num_envs, &self.spec().action)?);
+        let actions = E::Number::of(actions);
+        if let [batch] = &mut self.batches[..] {
+            batch.step(actions, out);
+            return Ok(());
         }
-        if !actions_left.is_empty() {
-            let rest = Rest {
-                obs: obs_left,
-                reward: reward_left,
-                terminated: terminated_left,
-                truncated: truncated_left,
-                final_obs,
-            };
-            self.step_edge(actions_left, rest);
-        }
-        Ok(())
+        self.step_batches(actions, out)
     }
 
     fn observe(&self, obs: &mut [f32]) -> Result<()> {
-        checks::started(self.batch.unborn, "observe")?;
-        check_len("obs", obs.len(), self.num_envs() * D)?;
+        checks::started(self.unborn(), "observe")?;
+        check_len("obs", obs.len(), self.num_envs * D)?;
         for (row, last) in obs.as_chunks_mut().0.iter_mut().zip(self.last_obs()) {
             *row = *last;
         }
@@ -182,67 +206,66 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> VectorEnv for SoaVecEnv<E, 
     }
 
     fn episodes(&mut self) -> &mut EpisodeLog {
-        &mut self.batch.log
+        if let [batch] = &mut self.batches[..] { &mut batch.log } else { &mut self.log }
     }
 
     fn state(&self, index: usize) -> Option<Vec<f64>> {
-        let in_range = index < self.num_envs();
-        let block = self.batch.blocks.get(index / BLOCK).filter(|_| in_range)?;
-        let mut env = self.batch.env.clone();
-        env.set_columns(block.columns(index % BLOCK));
+        let (share, at) = self.find(index).ok()?;
+        let batch = &self.batches[share];
+        let mut env = batch.env.clone();
+        env.set_columns(batch.blocks[at / BLOCK].columns(at % BLOCK));
         env.state()
     }
 
     fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()> {
-        if index >= self.num_envs() {
-            return Err(checks::no_such_env(index, self.num_envs()));
-        }
-        self.batch.env.check_state(state).map_err(|error| checks::of_env(error, index))?;
-        checks::progress(self.batch.mode, index, progress)
+        self.find(index)?;
+        self.batches[0].env.check_state(state).map_err(|error| checks::of_env(error, index))?;
+        checks::progress(self.autoreset_mode(), index, progress)
     }
 
     fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()> {
-        let (num_envs, batch) = (self.num_envs(), &mut self.batch);
-        if index >= num_envs {
-            return Err(checks::no_such_env(index, num_envs));
-        }
-        let (block, lane) = (&mut batch.blocks[index / BLOCK], index % BLOCK);
+        let (share, at) = self.find(index)?;
+        let batch = &mut self.batches[share];
+        let (block, lane) = (&mut batch.blocks[at / BLOCK], at % BLOCK);
         batch.env.set_columns(block.columns(lane));
         batch.env.set_state(state, &mut block.last_obs[lane])?;
         block.put(lane, batch.env.columns(), batch.now);
-        batch.set_phase(index, Phase::Running);
+        batch.set_phase(at, Phase::Running);
         Ok(())
     }
 
     fn progress(&self, index: usize) -> Option<Progress> {
-        let (phase, block) = (self.batch.phases.get(index)?, &self.batch.blocks[index / BLOCK]);
+        let (share, at) = self.find(index).ok()?;
+        let batch = &self.batches[share];
+        let (phase, block) = (batch.phases[at], &batch.blocks[at / BLOCK]);
         Some(Progress {
-            steps: self.batch.now.wrapping_sub(block.start[index % BLOCK]),
-            episode_return: block.returns[index % BLOCK],
-            finished: *phase == Phase::Finished,
+            steps: batch.now.wrapping_sub(block.start[at % BLOCK]),
+            episode_return: block.returns[at % BLOCK],
+            finished: phase == Phase::Finished,
         })
     }
 
     fn set_progress(&mut self, index: usize, progress: Progress) -> Result<()> {
-        let (num_envs, batch) = (self.num_envs(), &mut self.batch);
-        if index >= num_envs {
-            return Err(checks::no_such_env(index, num_envs));
-        }
+        let (share, at) = self.find(index)?;
+        let batch = &mut self.batches[share];
         checks::progress(batch.mode, index, progress)?;
-        let (block, lane) = (&mut batch.blocks[index / BLOCK], index % BLOCK);
+        let (block, lane) = (&mut batch.blocks[at / BLOCK], at % BLOCK);
         block.start[lane] = batch.now.wrapping_sub(progress.steps);
         block.returns[lane] = progress.episode_return;
-        batch.set_phase(index, if progress.finished { Phase::Finished } else { Phase::Running });
+        batch.set_phase(at, if progress.finished { Phase::Finished } else { Phase::Running });
         Ok(())
     }
 
     fn rngs(&self) -> Vec<Pcg64> {
-        self.batch.rngs.clone()
+        self.batches.iter().flat_map(|batch| &batch.rngs).cloned().collect()
     }
 
     fn set_rngs(&mut self, rngs: &[Pcg64]) -> Result<()> {
-        check_len("rngs", rngs.len(), self.num_envs())?;
-        self.batch.rngs.clone_from_slice(rngs);
+        check_len("rngs", rngs.len(), self.num_envs)?;
+        let each = self.batches[0].rngs.len();
+        for (batch, rngs) in self.batches.iter_mut().zip(rngs.chunks(each)) {
+            batch.rngs.clone_from_slice(rngs);
+        }
         Ok(())
     }
 }

@@ -9,6 +9,7 @@ impl Lanes<3, 2> for MountainCarContinuous {
     type Scratch = Columns<2>;
 
     const FROM: usize = 8;
+    const SHARE: usize = 2_048;
 
     type Number = f32;
 

@@ -12,6 +12,7 @@ impl Lanes<4, 3> for Pendulum {
     type Scratch = Columns<4>;
 
     const FROM: usize = 4;
+    const SHARE: usize = 1_024;
 
     type Number = f32;
 

@@ -81,15 +81,17 @@ struct Case {
     mode: AutoresetMode,
     limit: Option<u32>,
     steps: usize,
+    shares: usize,
 }
 
 fn pair<E: Lanes<K, D>, const K: usize, const D: usize>(
     env: &E,
     case: &Case,
 ) -> (Batched<VecEnv<E>>, Batched<SoaVecEnv<E, K, D>>) {
-    let Case { num_envs, seed, mode, limit, .. } = *case;
+    let Case { num_envs, seed, mode, limit, shares, .. } = *case;
     let scalar = VecEnv::new(num_envs, Some(seed), mode, || env.clone()).unwrap().with_max_episode_steps(limit);
-    let lanes = SoaVecEnv::new(num_envs, Some(seed), mode, env.clone()).unwrap().with_max_episode_steps(limit);
+    let lanes = SoaVecEnv::in_shares(shares, num_envs, Some(seed), mode, env.clone()).unwrap();
+    let lanes = lanes.with_max_episode_steps(limit);
     (Batched::new(scalar), Batched::new(lanes))
 }
 
@@ -154,7 +156,7 @@ fn on_all(case: &Case) {
 fn thousands_of_steps_are_the_scalar_environments() {
     let modes = [(AutoresetMode::SameStep, 2000), (AutoresetMode::NextStep, 400), (AutoresetMode::Disabled, 400)];
     for (mode, steps) in modes {
-        let case = Case { num_envs: 71, seed: 5, mode, limit: Some(100), steps };
+        let case = Case { num_envs: 71, seed: 5, mode, limit: Some(100), steps, shares: 1 };
         on_each_isa(|| on_all(&case));
     }
 }
@@ -162,9 +164,27 @@ fn thousands_of_steps_are_the_scalar_environments() {
 #[test]
 fn the_shortest_limits_reset_in_every_other_step() {
     for (mode, limit) in [(AutoresetMode::NextStep, 0), (AutoresetMode::NextStep, 1), (AutoresetMode::SameStep, 0)] {
-        let case = Case { num_envs: 9, seed: 1, mode, limit: Some(limit), steps: 20 };
+        let case = Case { num_envs: 9, seed: 1, mode, limit: Some(limit), steps: 20, shares: 1 };
         on_each_isa(|| on_all(&case));
     }
+}
+
+#[test]
+fn threads_that_share_a_step_change_nothing() {
+    let modes = [(AutoresetMode::SameStep, 300), (AutoresetMode::NextStep, 100), (AutoresetMode::Disabled, 100)];
+    for ((mode, steps), shares) in modes.into_iter().zip([3, 2, 16]) {
+        on_all(&Case { num_envs: 300, seed: 5, mode, limit: Some(30), steps, shares });
+    }
+    // More episodes in a step than a log keeps.
+    let case = Case { num_envs: 40_000, seed: 5, mode: AutoresetMode::SameStep, limit: Some(1), steps: 3, shares: 2 };
+    lockstep(&CartPole::default(), &case);
+    let (mut scalar, mut lanes) = pair(&CartPole::default(), &case);
+    for env in [&mut scalar.env as &mut dyn VectorEnv, &mut lanes.env] {
+        env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut vec![0.0; 160_000]).unwrap();
+    }
+    scalar.step(Actions::Discrete(&vec![0; 40_000])).unwrap();
+    lanes.step(Actions::Discrete(&vec![0; 40_000])).unwrap();
+    assert_eq!((scalar.env.episodes().total(), lanes.env.episodes().total()), (40_000, 40_000));
 }
 
 #[test]
@@ -191,8 +211,9 @@ proptest! {
         seed in any::<u64>(),
         mode in prop::sample::select(vec![AutoresetMode::SameStep, AutoresetMode::NextStep, AutoresetMode::Disabled]),
         limit in prop::option::of(0_u32..40),
+        shares in 1_usize..4,
     ) {
-        let case = Case { num_envs, seed, mode, limit, steps: 50 };
+        let case = Case { num_envs, seed, mode, limit, steps: 50, shares };
         on_each_isa(|| on_all(&case));
     }
 }
@@ -263,9 +284,9 @@ fn refusals(env: &mut dyn VectorEnv) -> Vec<String> {
 
 #[test]
 fn refusals_have_the_same_words_in_the_same_order() {
-    for (num_envs, mode) in [(2, AutoresetMode::Disabled), (70, AutoresetMode::Disabled), (64, AutoresetMode::SameStep)]
-    {
-        let case = Case { num_envs, seed: 0, mode, limit: Some(1), steps: 0 };
+    let (disabled, same_step) = (AutoresetMode::Disabled, AutoresetMode::SameStep);
+    for (num_envs, mode, shares) in [(2, disabled, 1), (70, disabled, 1), (64, same_step, 1), (130, disabled, 2)] {
+        let case = Case { num_envs, seed: 0, mode, limit: Some(1), steps: 0, shares };
         let (mut scalar, mut lanes) = pair(&CartPole::default(), &case);
         let words = refusals(&mut lanes.env);
         assert_eq!(words, refusals(&mut scalar.env));
