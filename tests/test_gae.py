@@ -285,3 +285,17 @@ def test_flat_trajectories_know_time_limits_as_those_in_rows_do(dtype):
         rlox.compute_gae_batched(
             rewards[0], values[0], terminated[0], last, 1, final_values=final_values[0]
         )
+
+
+@pytest.mark.parametrize("lam", [1e-60, 0.0, 0.95])
+def test_nan_reaches_as_far_in_one_trajectory_as_in_a_column(lam):
+    rewards, zeros = np.ones(300), np.zeros(300)
+    rewards[150] = np.nan
+    dones = np.zeros(300, bool)
+    dones[40] = True
+    one = rlox.compute_gae(rewards, zeros, dones, 0.0, 0.99, lam)[0]
+    columns = (x[:, None] for x in (rewards, zeros, dones))
+    column = rlox.compute_gae(*columns, np.zeros(1), 0.99, lam)[0][:, 0]
+    np.testing.assert_array_equal(np.isnan(one), np.isnan(column))
+    first = 150 if lam == 0.0 else 41
+    np.testing.assert_array_equal(np.flatnonzero(np.isnan(one)), np.arange(first, 151))

@@ -243,3 +243,14 @@ def test_bad_input_names_the_argument(name, kind, words, change):
         getattr(rlox, name)(**arguments)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_nan_reaches_as_far_through_vanishing_ratios_in_one_trajectory_as_in_a_column():
+    rewards, zeros, dones = np.ones(300), np.zeros(300), np.zeros(300, bool)
+    rewards[150] = np.nan
+    log_rhos = np.full(300, -100.0)
+    one = rlox.compute_vtrace(log_rhos, rewards, zeros, dones, 0.0, 0.99)[0]
+    columns = (x[:, None] for x in (log_rhos, rewards, zeros, dones))
+    column = rlox.compute_vtrace(*columns, np.zeros(1), 0.99)[0][:, 0]
+    np.testing.assert_array_equal(np.isnan(one), np.isnan(column))
+    assert np.isnan(one[:151]).all()

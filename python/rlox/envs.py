@@ -185,6 +185,10 @@ def register_env(plugin: object) -> str:
     about = probe.spec()
     probe.close()
     env_id = str(about["id"])
+    if env_id.startswith("rlox/") or ":" in env_id:
+        raise ValueError(
+            f"plugin: expected an id without a prefix, got {env_id!r}; rename it in its EnvSpec"
+        )
     mine = env_id in PLUGINS
     if not mine and (env_id in native_ids() or env_id in gym.registry):
         raise ValueError(

@@ -8,14 +8,16 @@
 #![expect(unsafe_code, reason = "a job is lent to threads that outlive it")]
 
 mod columns;
+#[cfg(test)]
+mod tests;
 
 use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-pub(crate) use columns::{ColumnsMut, PIECE, run_chunks, run_columns, run_rows};
+pub(crate) use columns::{ColumnsMut, PIECE, run_chunks, run_chunks_whole, run_columns, run_rows};
 
 use crate::interrupt::{Pause, Watch};
 use crate::{Error, Result};
@@ -32,11 +34,18 @@ const SPIN: Duration = Duration::from_micros(30);
 /// assert!(rlox_core::num_threads() >= 1);
 /// ```
 pub fn num_threads() -> usize {
-    static THREADS: OnceLock<usize> = OnceLock::new();
-    *THREADS.get_or_init(|| match setting() {
+    // Not a `OnceLock`, which a fork could leave held for good; threads that meet here find the same.
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    let known = THREADS.load(Ordering::Relaxed);
+    if known > 0 {
+        return known;
+    }
+    let threads = match setting() {
         Some(text) => parsed(&text).unwrap_or(1),
         None => std::thread::available_parallelism().map_or(1, usize::from),
-    })
+    };
+    THREADS.store(threads, Ordering::Relaxed);
+    threads
 }
 
 /// Checks that the environment variable `RLOX_NUM_THREADS` is unset, empty or a number from 1 to 1024. Until it is
@@ -155,7 +164,18 @@ type Outcome = std::thread::Result<Result<()>>;
 
 /// The outcome that explains more: a part that was stopped says nothing of why.
 fn graver(one: Outcome, other: Outcome) -> Outcome {
-    if matches!(one, Ok(Ok(()) | Err(Error::Interrupted))) && !matches!(other, Ok(Ok(()))) { other } else { one }
+    let grave = |outcome: &Outcome| match outcome {
+        Ok(Ok(())) => 0,
+        Ok(Err(Error::Interrupted)) => 1,
+        Ok(Err(_)) => 2,
+        Err(_) => 3,
+    };
+    let (graver, other) = if grave(&other) > grave(&one) { (other, one) } else { (one, other) };
+    if let Err(panic) = other {
+        // What a panic carries may panic when it is dropped.
+        std::mem::forget(panic);
+    }
+    graver
 }
 
 /// What the threads of a pool agree on.
@@ -180,7 +200,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// This process's pool, made if there is none; none if the system has no more threads.
+    /// This process's pool, made if there is none; none while another thread makes it.
     fn own() -> Option<&'static Self> {
         // A pointer, not a lock, which a fork could leave held for good. What it points to is never freed.
         static POOL: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
@@ -200,9 +220,17 @@ impl Pool {
         }
         // SAFETY: made above, and never freed from here on.
         let pool: &'static Self = unsafe { &*made };
-        let spawned = (1..num_threads())
-            .map_while(|i| std::thread::Builder::new().name(format!("rlox-{i}")).spawn(|| pool.work()).ok());
-        (spawned.count() > 0).then_some(pool)
+        pool.employ(num_threads() - 1);
+        Some(pool)
+    }
+
+    /// Starts as many workers as the system has threads for.
+    fn employ(&'static self, workers: usize) {
+        for i in 1..=workers {
+            if std::thread::Builder::new().name(format!("rlox-{i}")).spawn(|| self.work()).is_err() {
+                return;
+            }
+        }
     }
 
     fn new(process: u32) -> Self {
@@ -263,6 +291,11 @@ impl Pool {
         }
         drop(gate);
         let led = catch_unwind(AssertUnwindSafe(|| job.lead()));
+        if std::process::id() != self.process {
+            // A signal handler has forked, and the workers are not here; nor is what they were to do.
+            let got = "a child that was forked while other threads were at it";
+            return Some(Err(Error::closed("call", "the process that began it", got, "make the call again")));
+        }
         let outcome = graver(led, self.close());
         self.busy.store(false, Ordering::Release);
         Some(outcome.unwrap_or_else(|panic| resume_unwind(panic)))
@@ -283,108 +316,5 @@ impl Pool {
             }
         }
         std::mem::replace(&mut gate.outcome, Ok(Ok(())))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicU64;
-
-    use super::*;
-
-    fn sum_of_parts(parts: usize) -> u64 {
-        let sum = AtomicU64::new(0);
-        run(parts, &|part, _| {
-            sum.fetch_add(part as u64 + 1, Ordering::Relaxed);
-            Ok(())
-        })
-        .unwrap();
-        sum.into_inner()
-    }
-
-    #[test]
-    fn every_part_is_done_once() {
-        for parts in (0..200).chain([10_000]) {
-            assert_eq!(sum_of_parts(parts), (parts * (parts + 1) / 2) as u64);
-        }
-    }
-
-    #[test]
-    fn callers_on_many_threads_and_inside_of_jobs_all_finish() {
-        std::thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| {
-                    for parts in 0..500 {
-                        assert_eq!(sum_of_parts(parts), (parts * (parts + 1) / 2) as u64);
-                    }
-                });
-            }
-        });
-        let nested = AtomicU64::new(0);
-        run(20, &|_, _| {
-            nested.fetch_add(sum_of_parts(10), Ordering::Relaxed);
-            Ok(())
-        })
-        .unwrap();
-        assert_eq!(nested.into_inner(), 20 * 55);
-    }
-
-    #[test]
-    fn workers_that_sleep_wake_up() {
-        for _ in 0..20 {
-            std::thread::sleep(Duration::from_millis(2));
-            assert_eq!(sum_of_parts(100), 5050);
-        }
-    }
-
-    #[test]
-    fn the_first_error_ends_the_job() {
-        for bad in [0, 7, 99] {
-            let done = AtomicUsize::new(0);
-            let error = run(100_000, &|part, _| {
-                done.fetch_add(1, Ordering::Relaxed);
-                if part == bad { Err(Error::Backend(format!("part {part}"))) } else { Ok(()) }
-            });
-            assert_eq!(error.unwrap_err().to_string(), format!("part {bad}"));
-            assert!(done.into_inner() < 100_000);
-        }
-        assert_eq!(sum_of_parts(10), 55);
-    }
-
-    #[test]
-    fn parts_that_wait_for_an_end_are_told_of_it() {
-        let error = run(2, &|part, pause| {
-            if part == 1 {
-                return Err(Error::Backend("part 1".into()));
-            }
-            // The other part may be done by this thread, afterwards: then there is nothing to wait for.
-            let began = Instant::now();
-            while began.elapsed() < Duration::from_millis(500) {
-                pause()?;
-            }
-            Ok(())
-        });
-        assert_eq!(error.unwrap_err().to_string(), "part 1");
-    }
-
-    #[test]
-    fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
-        for bad in [0, 1, 50] {
-            let caught = catch_unwind(|| {
-                run(100, &|part, _| {
-                    assert!(part != bad, "part {part}");
-                    Ok(())
-                })
-            });
-            let message = *caught.unwrap_err().downcast::<String>().unwrap();
-            assert_eq!(message, format!("part {bad}"));
-            assert_eq!(sum_of_parts(100), 5050);
-        }
-    }
-
-    #[test]
-    fn a_setting_is_a_number_of_threads() {
-        assert_eq!((parsed("2"), parsed("1024")), (Some(2), Some(1024)));
-        assert!(["", "0", "-1", "1025", "two", "1.5"].into_iter().all(|text| parsed(text).is_none()));
     }
 }

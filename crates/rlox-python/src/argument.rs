@@ -14,7 +14,7 @@ use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyTuple};
 
-use crate::array::{Elements, FromArray, Kind, call, expect_axes, make_valid, no_copy, typed};
+use crate::array::{Elements, FromArray, Kind, call, expect_axes, make_valid, no_copy, private, typed};
 use crate::detach::times_others_ran;
 use crate::error::{type_error, value_error};
 
@@ -271,7 +271,7 @@ impl<'py, T: FromArray> Argument<'py, T> {
             let got = "one that changed while the arguments were read";
             let changed = || value_error(self.name, "an array of numbers", got, "pass a copy");
             expect_axes(self.name, array)?;
-            let numbers = T::from_array(array, false).ok_or_else(changed)?;
+            let numbers = T::from_array(array, !hold && array.len() > LONG).ok_or_else(changed)?;
             let numbers = numbers.map_err(|error| no_copy(self.name, array, error))?;
             Ok(Input::Own(numbers, array.shape().to_vec()))
         };
@@ -292,16 +292,17 @@ impl<'py, T: FromArray> Argument<'py, T> {
         let busy = |error: BorrowError| {
             value_error(self.name, "an array that nobody writes to", &error.to_string(), "pass a copy")
         };
-        Ok(Input::Guarded(array.try_readonly().map_err(busy)?))
+        Ok(Input::Guarded(private(&array)?.try_readonly().map_err(busy)?))
     }
 
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Where elements lie that are borrowed rather than copied.
+    /// Where elements lie that are borrowed; everywhere, if they are copied.
     pub(crate) fn borrowed(&self) -> (*const T, usize) {
         match &self.found {
+            Found::Typed(array, _) if !array.is_c_contiguous() => (std::ptr::null(), usize::MAX),
             Found::Typed(array, _) => (array.data(), array.len()),
             Found::Other(_) | Found::Converted(..) => (std::ptr::null(), 0),
         }
@@ -379,7 +380,7 @@ pub(crate) fn output<'py, T: Kind>(
         let got = object.cast::<PyUntypedArray>().map(dtype_of);
         return Err(type_error(argument, &wanted(), &got.unwrap_or_else(|_| object.get_type().to_string()), fix));
     };
-    let mut array = array.try_readwrite().map_err(|error| match error {
+    let mut array = private(array)?.try_readwrite().map_err(|error| match error {
         BorrowError::AlreadyBorrowed => {
             let shared = "one that is another argument too, or that another call uses";
             value_error(argument, "an array of its own", shared, "pass one that nothing else uses")

@@ -12,10 +12,12 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 use num_traits::AsPrimitive;
 use numpy::ndarray::{ArrayView, IxDyn};
+use numpy::npyffi::PY_ARRAY_API;
 use numpy::{
     Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadwriteArrayDyn, PyUntypedArray,
     PyUntypedArrayMethods,
 };
+use pyo3::PyTypeInfo;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
@@ -94,6 +96,17 @@ pub(crate) fn typed<'a, 'py, T: Kind>(object: &'a Bound<'py, PyAny>) -> Option<&
     same.then(|| unsafe { object.cast_unchecked() })
 }
 
+/// The same memory as an array that nobody else has: its dtype, shape and strides stay as they are.
+pub(crate) fn private<'py, T: Element>(array: &Bound<'py, PyArrayDyn<T>>) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
+    let py = array.py();
+    // SAFETY: a live array and NumPy's own type; a new reference to an array of that type, or null with an exception.
+    unsafe {
+        let kind = PyUntypedArray::type_object_raw(py);
+        let view = PY_ARRAY_API.PyArray_View(py, array.as_array_ptr(), std::ptr::null_mut(), kind);
+        Ok(Bound::from_owned_ptr_or_err(py, view)?.cast_into_unchecked())
+    }
+}
+
 /// Makes `true` of booleans of other bytes than 0 and 1, such as fresh memory has, before they are Rust's.
 pub(crate) fn make_valid<T: Kind>(array: &mut PyReadwriteArrayDyn<'_, T>) {
     if TypeId::of::<T>() != TypeId::of::<bool>() || !array.is_c_contiguous() || array.is_empty() {
@@ -127,6 +140,7 @@ where
     T: Send,
 {
     // Against those of our own calls that write without the GIL.
+    let array = &private(array)?;
     let _guard = array.try_readonly().map_err(|error| PyValueError::new_err(error.to_string()))?;
     // SAFETY: the guard, and the array's own reference, keep the memory; other writers race as they do with NumPy.
     let view = unsafe { array.as_array() };
@@ -168,7 +182,7 @@ macro_rules! from_array {
                         return Some(collected(array, long, |x: $source| x.as_()));
                     }
                 )*
-                let booleans = from_booleans(array.cast::<PyArrayDyn<bool>>().ok()?);
+                let booleans = from_booleans(array.cast::<PyArrayDyn<bool>>().ok()?, long);
                 Some(booleans.map(|all| all.into_iter().map(|x| u8::from(x).as_()).collect()))
             }
         }
@@ -198,19 +212,25 @@ impl FromArray for bool {
         None
     }
 
-    fn from_array(array: &Bound<'_, PyUntypedArray>, _long: bool) -> Option<PyResult<Vec<Self>>> {
-        Some(from_booleans(array.cast::<PyArrayDyn<Self>>().ok()?))
+    fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>> {
+        Some(from_booleans(array.cast::<PyArrayDyn<Self>>().ok()?, long))
     }
 }
 
 /// Booleans of any strides, whose bytes may be any.
-fn from_booleans(array: &Bound<'_, PyArrayDyn<bool>>) -> PyResult<Vec<bool>> {
+fn from_booleans(array: &Bound<'_, PyArrayDyn<bool>>, long: bool) -> PyResult<Vec<bool>> {
+    let array = &private(array)?;
     let _guard = array.try_readonly().map_err(|error| PyValueError::new_err(error.to_string()))?;
     // SAFETY: bytes of any value may be read as u8; the guard and the GIL keep writers away.
     let view = unsafe { array.as_raw_array().cast::<u8>().deref_into_view() };
     let mut booleans = Vec::new();
     booleans.try_reserve_exact(view.len()).map_err(|_| no_memory(view.len()))?;
-    booleans.extend(view.iter().map(|byte| *byte != 0));
+    let mut fill = || booleans.extend(view.iter().map(|byte| *byte != 0));
+    if long {
+        detached(array.py(), fill);
+    } else {
+        fill();
+    }
     Ok(booleans)
 }
 

@@ -1,10 +1,11 @@
 //! Calls without the GIL, and how to tell whether there were any.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
 use pyo3::prelude::*;
 
-static RUNNING: AtomicUsize = AtomicUsize::new(0);
+/// Below zero in a child that was forked inside of such a call, once it has ended there.
+static RUNNING: AtomicIsize = AtomicIsize::new(0);
 static TIMES: AtomicUsize = AtomicUsize::new(0);
 
 /// Counts a call while it lives.
@@ -26,7 +27,13 @@ pub(crate) fn detached<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) ->
 
 /// Whether no call runs without the GIL. Asked with the GIL held, the answer stays true until the GIL is let go.
 pub(crate) fn alone(_py: Python<'_>) -> bool {
-    RUNNING.load(Ordering::SeqCst) == 0
+    RUNNING.load(Ordering::SeqCst) <= 0
+}
+
+/// In a forked child, the calls of its parent's other threads do not run.
+#[pyfunction]
+pub(crate) fn after_fork() {
+    RUNNING.store(0, Ordering::SeqCst);
 }
 
 /// Notes that Python code is about to run, of this thread or of others.

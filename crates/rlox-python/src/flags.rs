@@ -5,8 +5,12 @@ use rlox_core::{Float, flags_from_numbers};
 
 use crate::argument::{Argument, FLAG, Input, REAL, argument, asarray};
 use crate::array::{FromArray, typed};
+use crate::detach::detached;
 use crate::error::to_py;
 use crate::recycling::Scratch;
+
+/// From how many numbers on their conversion may take more than 5 us.
+const LONG: usize = 16_384;
 
 /// Flags whose Python code has run: booleans, or numbers that are 0 or 1.
 pub(crate) enum FlagArgument<'py> {
@@ -35,20 +39,27 @@ pub(crate) fn flag_argument<'py>(name: &'static str, object: &Bound<'py, PyAny>)
 
 impl<'py> FlagArgument<'py> {
     /// As [`Argument::read`]; numbers are converted at once.
-    pub(crate) fn read(self, hold: bool) -> PyResult<Flags<'py>> {
+    pub(crate) fn read(self, py: Python<'py>, hold: bool) -> PyResult<Flags<'py>> {
         match self {
             Self::Booleans(flags) => Ok(Flags::Borrowed(flags.read(hold)?)),
-            Self::Singles(numbers) => converted(numbers, hold),
-            Self::Doubles(numbers) => converted(numbers, hold),
+            Self::Singles(numbers) => converted(py, numbers, hold),
+            Self::Doubles(numbers) => converted(py, numbers, hold),
         }
     }
 }
 
-fn converted<T: FromArray + Float>(numbers: Argument<'_, T>, hold: bool) -> PyResult<Flags<'_>> {
+fn converted<'py, T: FromArray + Float>(
+    py: Python<'py>,
+    numbers: Argument<'py, T>,
+    hold: bool,
+) -> PyResult<Flags<'py>> {
     let name = numbers.name();
     let numbers = numbers.read(hold)?;
     let mut flags = Scratch::take(numbers.slice().len())?;
-    flags_from_numbers(name, numbers.slice(), flags.slice_mut()).map_err(to_py)?;
+    let (all, out) = (numbers.slice(), flags.slice_mut());
+    let mut convert = || flags_from_numbers(name, all, out);
+    // Whoever holds other arrays without guards keeps the GIL.
+    if hold || all.len() <= LONG { convert() } else { detached(py, convert) }.map_err(to_py)?;
     Ok(Flags::Converted(flags, numbers.shape().to_vec()))
 }
 

@@ -98,7 +98,7 @@ impl<'py> Call<'_, 'py> {
         let Layout { shape, num_envs } = layout;
         let values = layout.read(values, hold)?;
         let final_values = final_values.map(|x| layout.read(x, hold)).transpose()?;
-        let flags = ends.read(hold)?;
+        let flags = ends.read(py, hold)?;
         let ends = layout.ends(&flags, final_values.as_ref())?;
         let last = layout.last(last, hold)?;
         let (gamma, lam) = (self.gamma, self.lam);
@@ -200,7 +200,7 @@ impl<'py> Flat<'_, 'py> {
         let layout = Layout { shape: rewards.shape(), num_envs: None };
         let values = layout.read(values, hold)?;
         let final_values = final_values.map(|x| layout.read(x, hold)).transpose()?;
-        let flags = ends.read(hold)?;
+        let flags = ends.read(py, hold)?;
         let ends = layout.ends(&flags, final_values.as_ref())?;
         let (mut advantages, mut returns) = (result::<T>(py, layout.shape)?, result::<T>(py, layout.shape)?);
         let (rewards, values, last) = (rewards.slice(), values.slice(), last.slice());

@@ -65,6 +65,7 @@ mod _rlox {
     #[pymodule_export]
     use crate::vtrace::compute_vtrace;
     use pyo3::prelude::*;
+    use pyo3::types::PyDict;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -80,6 +81,11 @@ mod _rlox {
             PyErr::warn(module.py(), &module.py().get_type::<pyo3::exceptions::PyRuntimeWarning>(), &text, 1)?;
         }
         rlox_core::set_interrupt_check(crate::interrupt::interrupted);
+        if let Ok(register) = module.py().import("os")?.getattr("register_at_fork") {
+            let keywords = PyDict::new(module.py());
+            keywords.set_item("after_in_child", wrap_pyfunction!(crate::detach::after_fork, module)?)?;
+            register.call((), Some(&keywords))?;
+        }
         Ok(())
     }
 }

@@ -144,7 +144,7 @@ where
     let layout = Layout::of(rewards.shape())?;
     let values = values.map(|x| layout.read(x, hold)).transpose()?;
     let final_values = final_values.map(|x| layout.read(x, hold)).transpose()?;
-    let flags = ends.read(hold)?;
+    let flags = ends.read(py, hold)?;
     let ends = layout.ends(&flags, final_values.as_ref())?;
     let last = layout.last(last, hold)?;
     let mut returns = result::<T>(py, layout.shape)?;

@@ -1,5 +1,6 @@
 //! One value shared by Python threads: locked per call, closable, and safe to inherit through a fork.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -14,13 +15,30 @@ const PATIENCE_AFTER_FORK: Duration = Duration::from_millis(500);
 
 pub(crate) struct Shared<T> {
     value: Mutex<Option<T>>,
+    /// The thread that has the lock, or 0.
+    owner: AtomicUsize,
     process: u32,
     name: &'static str,
 }
 
+/// Cleared before the lock is let go.
+struct Owned<'a>(&'a AtomicUsize);
+
+impl Drop for Owned<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A number that no other living thread has.
+fn this_thread() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
+}
+
 impl<T: Send> Shared<T> {
     pub(crate) fn new(name: &'static str, value: T) -> Self {
-        Self { value: Mutex::new(Some(value)), process: std::process::id(), name }
+        Self { value: Mutex::new(Some(value)), owner: AtomicUsize::new(0), process: std::process::id(), name }
     }
 
     /// Calls `f` on the value, without the GIL if `long` - if the call may take more than about 5 us - or if another call
@@ -37,15 +55,19 @@ impl<T: Send> Shared<T> {
     /// Calls `f` on the value: inside [`Shared::with`] of another object, in the order environment, buffer, normaliser.
     pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
         let mut guard = self.lock()?;
+        self.owner.store(this_thread(), Ordering::Relaxed);
+        let _owned = Owned(&self.owner);
         let name = self.name;
         f(guard.as_mut().ok_or_else(|| Error::closed(name, "an open object", "a closed one", "make a new one"))?)
     }
 
     /// Drops the value; every later call raises `ClosedError`. Closing twice does nothing.
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let value = detached(py, || Ok(self.lock()?.take())).map_err(to_py)?;
-        drop(value);
-        Ok(())
+        let drop_it = || {
+            drop(self.lock()?.take());
+            Ok(())
+        };
+        detached(py, drop_it).map_err(to_py)
     }
 
     pub(crate) fn is_closed(&self, py: Python<'_>) -> PyResult<bool> {
@@ -65,6 +87,10 @@ impl<T: Send> Shared<T> {
         loop {
             if let Some(guard) = self.try_lock() {
                 return Ok(guard);
+            }
+            if self.owner.load(Ordering::Relaxed) == this_thread() {
+                let got = "one in the middle of this thread's own call";
+                return Err(Error::closed(self.name, "an object free to use", got, "let the call end first"));
             }
             if start.elapsed() > PATIENCE_AFTER_FORK && std::process::id() != self.process {
                 let got = "one that a thread of the parent process was using at the fork";

@@ -61,7 +61,7 @@ pub(crate) fn put(py: Python<'_>, inner: &Shared<Inner>, num_envs: usize, dict: 
     let streams = argument::<i64>("streams", &item("streams")?, &INTEGER)?;
 
     let (states, returns, steps) = (states.read(false)?, returns.read(false)?, steps.read(false)?);
-    let (finished, streams) = (finished.read(false)?, streams.read(false)?);
+    let (finished, streams) = (finished.read(py, false)?, streams.read(false)?);
     let width = states.shape().last().copied().unwrap_or(0).max(1);
     expect_shape("states", states.shape(), num_envs, &[width])?;
     expect_shape("episode_returns", returns.shape(), num_envs, &[])?;

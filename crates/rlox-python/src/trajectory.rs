@@ -40,9 +40,9 @@ impl<'py> EndsArgument<'py> {
         }
     }
 
-    pub(crate) fn read(self, hold: bool) -> PyResult<EndFlags<'py>> {
-        let truncated = self.truncated.map(|flags| flags.read(hold)).transpose()?;
-        Ok(EndFlags { terminated: self.terminated.read(hold)?, truncated })
+    pub(crate) fn read(self, py: Python<'py>, hold: bool) -> PyResult<EndFlags<'py>> {
+        let truncated = self.truncated.map(|flags| flags.read(py, hold)).transpose()?;
+        Ok(EndFlags { terminated: self.terminated.read(py, hold)?, truncated })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyCapsule, PyDict, PyList};
 use rlox_core::{
     Actions, AutoresetMode, EnvSpec, Error, Normalizer as CoreNormalizer, Result, RolloutBuffer as Core, Seeds, Space,
     StepOut, VectorEnv,
@@ -10,7 +10,7 @@ use rlox_core::{
 
 use crate::argument::{count, expect_shape, instance, out_slice, output};
 use crate::array::{fresh, result};
-use crate::detach::alone;
+use crate::detach::{alone, detached};
 use crate::error::to_py;
 use crate::flags::{Flags, flag_argument};
 use crate::make::make;
@@ -99,9 +99,10 @@ impl NativeVectorEnv {
         let (dim, action_shape) = (spec.observation.dim(), spec.action.shape());
         let finals = if mode == AutoresetMode::SameStep { num_envs * dim } else { 0 };
         let final_obs = zeroed(finals).map_err(to_py)?;
-        let (masks, restorable) = (env.has_action_masks(), env.state(0).is_some());
+        let (masks, restorable, env) = detached(py, move || (env.has_action_masks(), env.state(0).is_some(), env));
         let inner = Shared::new("VecEnv", Inner { env, final_obs, drained: 0, dropped: 0 });
-        let long = num_envs >= LONG || num_envs * dim >= LONG_OBS;
+        // What a plugin's environments do takes as long as they please, and may wait for other Python threads.
+        let long = num_envs >= LONG || num_envs * dim >= LONG_OBS || env_id.is_instance_of::<PyCapsule>();
         Ok(Self { inner, spec, num_envs, mode, masks, restorable, dim, action_shape, long })
     }
 
@@ -150,7 +151,7 @@ impl NativeVectorEnv {
             (None, None) => Seeds::Keep,
         };
         let options = options_of(options)?;
-        let mask = mask.map(|mask| flag_argument("reset_mask", mask)?.read(false)).transpose()?;
+        let mask = mask.map(|mask| flag_argument("reset_mask", mask)?.read(py, false)).transpose()?;
         let mask = mask.as_ref().map(Flags::slice);
         let mut obs = result::<f32>(py, &[self.num_envs, self.dim])?;
         let row = obs.slice();
@@ -212,7 +213,7 @@ impl NativeVectorEnv {
         {
             let actions = actions.read(true, n, &self.action_shape)?;
             let actions = actions.get();
-            return self.inner.with(py, false, |inner| inner.env.step(actions, out));
+            return self.inner.with(py, self.long, |inner| inner.env.step(actions, out));
         }
         let actions = actions.read(false, n, &self.action_shape)?;
         let mut guarded = arrays.guarded(n, &[], &each)?;
@@ -292,7 +293,7 @@ impl NativeVectorEnv {
     }
 
     fn drain_episodes<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<i64>>)> {
-        let (returns, lengths) = self.inner.with(py, false, |inner| {
+        let (returns, lengths) = self.inner.with(py, self.long, |inner| {
             let (mut returns, mut lengths) = (Vec::new(), Vec::new());
             let log = inner.env.episodes();
             log.drain(&mut returns, &mut lengths);
@@ -308,7 +309,7 @@ impl NativeVectorEnv {
     /// How many episodes the last `drain_episodes` could not give, as only the newest 16,384 are kept.
     #[getter]
     fn episodes_dropped(&self, py: Python<'_>) -> PyResult<u64> {
-        self.inner.with(py, false, |inner| Ok(inner.dropped))
+        self.inner.with(py, self.long, |inner| Ok(inner.dropped))
     }
 
     fn observe<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
@@ -350,13 +351,14 @@ impl NativeVectorEnv {
     }
 
     fn rng_states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let rngs = self.inner.with(py, false, |inner| Ok(inner.env.rngs()))?;
+        let rngs = self.inner.with(py, self.long, |inner| Ok(inner.env.rngs()))?;
         let dicts = rngs.iter().map(|rng| state::stream_dict(py, rng));
         PyList::new(py, dicts.collect::<PyResult<Vec<_>>>()?)
     }
 
     fn set_rng_states(&self, py: Python<'_>, states: Vec<Bound<'_, PyDict>>) -> PyResult<()> {
         let rngs = states.iter().map(state::stream_from).collect::<PyResult<Vec<_>>>()?;
-        self.inner.with(py, false, |inner| inner.env.set_rngs(&rngs).map_err(|error| error.renamed("rngs", "states")))
+        self.inner
+            .with(py, self.long, |inner| inner.env.set_rngs(&rngs).map_err(|error| error.renamed("rngs", "states")))
     }
 }

@@ -105,7 +105,7 @@ where
     let layout = Layout::of(rewards.shape())?;
     let (log_rhos, values) = (layout.read(log_rhos, hold)?, layout.read(values, hold)?);
     let final_values = final_values.map(|x| layout.read(x, hold)).transpose()?;
-    let flags = ends.read(hold)?;
+    let flags = ends.read(py, hold)?;
     let ends = layout.ends(&flags, final_values.as_ref())?;
     let last = layout.last(last, hold)?;
     let (mut vs, mut pg_advantages) = (result::<T>(py, layout.shape)?, result::<T>(py, layout.shape)?);

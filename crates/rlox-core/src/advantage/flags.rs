@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::pool::{PIECE, run_chunks};
+use crate::pool::{PIECE, run_chunks_whole};
 use crate::simd::multiversion;
 use crate::{Error, Float, Result, check_len};
 
@@ -21,11 +21,10 @@ use crate::{Error, Float, Result, check_len};
 pub fn flags_from_numbers<T: Float>(argument: &'static str, numbers: &[T], flags: &mut [bool]) -> Result<()> {
     check_len(argument, numbers.len(), flags.len())?;
     let strange = AtomicBool::new(false);
-    run_chunks([flags], PIECE, |i, [flags], _| {
+    run_chunks_whole([flags], PIECE, |i, [flags]| {
         if !convert(&numbers[i * PIECE..][..flags.len()], flags) {
             strange.store(true, Ordering::Relaxed);
         }
-        Ok(())
     })?;
     if !strange.into_inner() {
         return Ok(());

@@ -44,7 +44,7 @@ impl<'a, T: Float> Rows<'a, T> {
         }
     }
 
-    /// N steps from `at` on. Without final values, `truncated` and `finals` hold something else and are not read.
+    /// N steps from `at` on. Without final values, `truncated` and `finals` hold something else and do not count.
     #[inline(always)]
     fn block<const N: usize>(&self, at: usize) -> Block<'a, T, N> {
         let (truncated, finals) = self.finals.unwrap_or((self.terminated, self.values));
@@ -63,7 +63,7 @@ impl<'a, T: Float> Rows<'a, T> {
         let ([reward], [value], [terminated], [truncated], [last]) = self.block::<1>(t);
         let cut = FINALS && *truncated;
         let bootstrap = only_if(!terminated, self.gamma * either(cut, last.wide(), next));
-        (reward.wide() + bootstrap - value.wide(), !(terminated | cut))
+        (reward.wide() + bootstrap - value.wide(), self.decay != 0.0 && !(terminated | cut))
     }
 }
 
@@ -237,12 +237,13 @@ fn step<T: Float, const FINALS: bool, const W: usize>(
     advantages: &mut [T; W],
     returns: &mut [T; W],
 ) {
+    let ends = rows.decay == 0.0;
     for i in 0..W {
         let (reward, value, last) = (rewards[i].wide(), values[i].wide(), finals[i].wide());
         let cut = FINALS && truncated[i];
         let after = if FINALS { either(cut, last, next[i]) } else { next[i] };
         let delta = reward + only_if(!terminated[i], rows.gamma * after) - value;
-        carry[i] = delta + only_if(!(terminated[i] | cut), rows.decay * carry[i]);
+        carry[i] = delta + only_if(!(ends | terminated[i] | cut), rows.decay * carry[i]);
         next[i] = value;
         advantages[i] = T::of(carry[i]);
         returns[i] = T::of(carry[i] + value);

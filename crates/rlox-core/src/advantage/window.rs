@@ -47,6 +47,6 @@ impl<S: F64s> Window<S> {
         let simd = self.simd;
         let offset_behind = simd.ahead::<K>(offset, std::mem::replace(&mut self.offsets[at], offset));
         let factor_behind = simd.ahead::<K>(factor, std::mem::replace(&mut self.factors[at], factor));
-        (simd.add_scaled(offset, factor, offset_behind), simd.scaled(factor, factor_behind))
+        (simd.add_scaled(offset, factor, offset_behind), simd.composed(factor, factor_behind))
     }
 }

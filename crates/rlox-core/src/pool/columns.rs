@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::slice::from_raw_parts_mut;
 
-use super::{Work, num_threads, run};
+use super::{Work, num_threads, run, run_whole};
 use crate::Result;
 use crate::interrupt::Pause;
 
@@ -25,7 +25,7 @@ const NARROWEST: usize = 16;
 /// Some columns of a row-major grid, to be changed.
 pub(crate) struct ColumnsMut<'a, T> {
     start: *mut T,
-    len: usize,
+    rows: usize,
     width: usize,
     columns: Range<usize>,
     grid: PhantomData<&'a mut [T]>,
@@ -36,7 +36,8 @@ impl<T> ColumnsMut<'_, T> {
     #[inline]
     pub(crate) fn row<const N: usize>(&mut self, t: usize, first: usize) -> &mut [T; N] {
         let (columns, at) = (&self.columns, t * self.width + first);
-        assert!(columns.start <= first && first + N <= columns.end && at + N <= self.len, "these columns of the grid");
+        let inside = t < self.rows && columns.start <= first && first + N <= columns.end;
+        assert!(inside, "these columns of the grid");
         // SAFETY: inside of the grid, which is borrowed as long as `self`, and in columns that `self` alone has.
         unsafe { &mut *self.start.add(at).cast() }
     }
@@ -65,7 +66,7 @@ pub(crate) fn run_columns<T: Send, const K: usize>(
         let columns = part * widest..width.min((part + 1) * widest);
         let parts = starts.each_ref().map(|start| ColumnsMut {
             start: start.0,
-            len,
+            rows: len / width,
             width,
             columns: columns.clone(),
             grid: PhantomData,
@@ -93,6 +94,26 @@ pub(crate) fn run_chunks<T: Send, const K: usize>(
         let chunks = starts.each_ref().map(|start| unsafe { from_raw_parts_mut(start.0.add(at), count) });
         work(i, chunks, pause)
     })
+}
+
+/// As [`run_chunks`], for work that no interruption ends.
+pub(crate) fn run_chunks_whole<T: Send, const K: usize>(
+    slices: [&mut [T]; K],
+    chunk: usize,
+    work: impl Fn(usize, [&mut [T]; K]) + Sync,
+) -> Result<()> {
+    let len = slices.iter().map(|slice| slice.len()).min().unwrap_or(0);
+    let starts = slices.map(|slice| Start(slice.as_mut_ptr()));
+    let part = |i: usize| {
+        let (at, count) = (i * chunk, chunk.min(len - i * chunk));
+        // SAFETY: as in `run_chunks`.
+        work(i, starts.each_ref().map(|start| unsafe { from_raw_parts_mut(start.0.add(at), count) }));
+    };
+    if len < WORTH {
+        (0..len.div_ceil(chunk)).for_each(part);
+        return Ok(());
+    }
+    run_whole(len.div_ceil(chunk), &part)
 }
 
 /// Calls `work` with the number of each element of `out` and the element, which stands for `row` elements that are read;

@@ -17,6 +17,9 @@ pub(crate) use avx512::Avx512;
 
 use super::LANES;
 
+/// The least positive number.
+const LEAST: f64 = f64::from_bits(1);
+
 /// One implementation of vectors.
 pub trait F64s: Copy {
     type Vector: Copy;
@@ -37,6 +40,9 @@ pub trait F64s: Copy {
     fn unless(self, flags: [bool; LANES], x: Self::Vector) -> Self::Vector;
     /// `sum + factor * x`, rounded twice; where the factor is zero, `sum`, whatever `x` is.
     fn add_scaled(self, sum: Self::Vector, factor: Self::Vector, x: Self::Vector) -> Self::Vector;
+    /// `factor * x`, where neither is zero at least the least positive number; zero where one of them is. Both are NaN or
+    /// not negative.
+    fn composed(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector;
     /// `factor * x`; where the factor is zero, zero, whatever `x` is.
     fn scaled(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector;
     /// Lanes `K` and up of `now`, then the first `K` of `next`. `K` is 1, 2 or 4.
@@ -106,6 +112,15 @@ impl F64s for Arrays {
     fn add_scaled(self, sum: Self::Vector, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
         let scaled = self.scaled(factor, x);
         std::array::from_fn(|i| sum[i] + scaled[i])
+    }
+
+    #[inline(always)]
+    fn composed(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
+        std::array::from_fn(|i| {
+            let product = factor[i] * x[i];
+            let [kept, too] = [factor[i], x[i]].map(|number| u64::from(number != 0.0).wrapping_neg());
+            f64::from_bits(kept & too & (if product < LEAST { LEAST } else { product }).to_bits())
+        })
     }
 
     #[inline(always)]
@@ -221,6 +236,15 @@ mod tests {
         }
     }
 
+    struct Composed;
+    impl Operation for Composed {
+        fn write<S: F64s>(&self, simd: S, out: &mut [f64; LANES]) {
+            let behind = [f64::NAN, 2.0, 1e-200, 0.0, 0.1, 3.0, 1e-300, 3.0];
+            let factor = [0.0, 3.0, 1e-200, 0.5, 0.1, f64::NAN, 1e-300, 0.0];
+            simd.store(simd.composed(simd.load(&factor), simd.load(&behind)), out);
+        }
+    }
+
     struct Singles;
     impl Operation for Singles {
         fn write<S: F64s>(&self, simd: S, out: &mut [f64; LANES]) {
@@ -250,6 +274,11 @@ mod tests {
 
         // Rounded twice: one rounding of 0.7 + 0.1 * 0.1 gives other bits.
         check(&AddScaled, [0.7, 6.7, 0.7, 2.7, 0.7 + 0.1 * 0.1, f64::NAN, f64::INFINITY, 0.7]);
+    }
+
+    #[test]
+    fn factors_are_only_zero_where_one_of_them_is() {
+        check(&Composed, [0.0, 6.0, LEAST, 0.0, 0.1 * 0.1, f64::NAN, LEAST, 0.0]);
     }
 
     #[test]

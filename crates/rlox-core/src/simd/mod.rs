@@ -15,7 +15,7 @@ pub(crate) mod power;
 pub(crate) mod rounding;
 pub(crate) mod trig;
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::{Error, Result};
 
@@ -98,12 +98,22 @@ impl Isa {
 /// ```
 #[inline]
 pub fn isa() -> Isa {
-    static ISA: OnceLock<Isa> = OnceLock::new();
+    // Not a `OnceLock`, which a fork could leave held for good; threads that meet here find the same.
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
     #[cfg(test)]
     if let Some(forced) = tests::FORCED.get() {
         return forced;
     }
-    *ISA.get_or_init(|| detected().min(ceiling(setting().as_deref())))
+    match KNOWN.load(Ordering::Relaxed) {
+        1 => Isa::Portable,
+        2 => Isa::Avx2,
+        3 => Isa::Avx512,
+        _ => {
+            let isa = detected().min(ceiling(setting().as_deref()));
+            KNOWN.store(isa as u8 + 1, Ordering::Relaxed);
+            isa
+        }
+    }
 }
 
 /// Checks that the environment variable `RLOX_SIMD` is unset, empty or one of its values.

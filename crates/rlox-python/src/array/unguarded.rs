@@ -62,7 +62,7 @@ pub(crate) struct Apart {
 impl Apart {
     /// Whether the memory is apart from all that was taken before. Takes it.
     pub(crate) fn take<T>(&mut self, (start, len): (*const T, usize)) -> bool {
-        let range = start.addr()..start.addr() + len * size_of::<T>();
+        let range = start.addr()..start.addr().saturating_add(len.saturating_mul(size_of::<T>()));
         let apart = self.taken[..self.count].iter().all(|other| range.end <= other.start || other.end <= range.start);
         let Some(free) = self.taken.get_mut(self.count) else { return false };
         (*free, self.count) = (range, self.count + 1);

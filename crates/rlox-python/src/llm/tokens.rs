@@ -38,7 +38,7 @@ impl<'py, T: FromArray> Arguments<'py, T> {
         let hold = self.log_probs.len() <= LONG && alone(py);
         let (like, name) = (self.log_probs.name(), self.others.name());
         let (log_probs, others) = (self.log_probs.read(hold)?, self.others.read(hold)?);
-        let mask = self.mask.map(|mask| mask.read(hold)).transpose()?;
+        let mask = self.mask.map(|mask| mask.read(py, hold)).transpose()?;
         let tokens = Tokens { log_probs, others, mask, hold };
         tokens.expect_shape(name, tokens.others.shape(), like)?;
         if let Some(mask) = &tokens.mask {

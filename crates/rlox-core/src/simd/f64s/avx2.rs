@@ -9,7 +9,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{F64s, LANES};
+use super::{F64s, LANES, LEAST};
 
 /// The same for both halves. A closure would be a function of its own, compiled without these instructions.
 macro_rules! both {
@@ -127,6 +127,20 @@ impl F64s for Avx2 {
         let scaled = self.scaled(factor, x);
         // SAFETY: the CPU has AVX2, or there would be no `self`.
         both!(i => unsafe { _mm256_add_pd(sum[i], scaled[i]) })
+    }
+
+    #[inline(always)]
+    fn composed(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
+        // SAFETY: the CPU has AVX2, or there would be no `self`. The second argument of `max` wins where it is NaN.
+        both!(i => unsafe {
+            let zero = _mm256_setzero_pd();
+            let kept = _mm256_and_pd(
+                _mm256_cmp_pd::<_CMP_NEQ_UQ>(factor[i], zero),
+                _mm256_cmp_pd::<_CMP_NEQ_UQ>(x[i], zero),
+            );
+            let product = _mm256_max_pd(_mm256_set1_pd(LEAST), _mm256_mul_pd(factor[i], x[i]));
+            _mm256_and_pd(kept, product)
+        })
     }
 
     #[inline(always)]

@@ -9,7 +9,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{F64s, LANES};
+use super::{F64s, LANES, LEAST};
 
 /// One vector of eight.
 #[derive(Clone, Copy)]
@@ -104,6 +104,17 @@ impl F64s for Avx512 {
     fn add_scaled(self, sum: Self::Vector, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
         // SAFETY: the CPU has AVX-512, or there would be no `self`.
         unsafe { _mm512_add_pd(sum, self.scaled(factor, x)) }
+    }
+
+    #[inline(always)]
+    fn composed(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
+        // SAFETY: the CPU has AVX-512, or there would be no `self`. The second argument of `max` wins where it is NaN.
+        unsafe {
+            let zero = _mm512_setzero_pd();
+            let kept = _mm512_cmp_pd_mask::<_CMP_NEQ_UQ>(factor, zero);
+            let kept = _mm512_mask_cmp_pd_mask::<_CMP_NEQ_UQ>(kept, x, zero);
+            _mm512_maskz_max_pd(kept, _mm512_set1_pd(LEAST), _mm512_mul_pd(factor, x))
+        }
     }
 
     #[inline(always)]

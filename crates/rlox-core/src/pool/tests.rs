@@ -1,0 +1,145 @@
+use std::sync::atomic::AtomicU64;
+
+use super::*;
+
+fn sum_of_parts(parts: usize) -> u64 {
+    let sum = AtomicU64::new(0);
+    run(parts, &|part, _| {
+        sum.fetch_add(part as u64 + 1, Ordering::Relaxed);
+        Ok(())
+    })
+    .unwrap();
+    sum.into_inner()
+}
+
+#[test]
+fn every_part_is_done_once() {
+    for parts in (0..200).chain([10_000]) {
+        assert_eq!(sum_of_parts(parts), (parts * (parts + 1) / 2) as u64);
+    }
+}
+
+#[test]
+fn callers_on_many_threads_and_inside_of_jobs_all_finish() {
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for parts in 0..500 {
+                    assert_eq!(sum_of_parts(parts), (parts * (parts + 1) / 2) as u64);
+                }
+            });
+        }
+    });
+    let nested = AtomicU64::new(0);
+    run(20, &|_, _| {
+        nested.fetch_add(sum_of_parts(10), Ordering::Relaxed);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(nested.into_inner(), 20 * 55);
+}
+
+/// A pool of its own with workers, however few CPUs there are.
+fn pool() -> &'static Pool {
+    let pool: &'static Pool = Box::leak(Box::new(Pool::new(std::process::id())));
+    pool.employ(2);
+    pool
+}
+
+/// Waits until `done`, or long enough to say that it never will be.
+fn wait(done: impl Fn() -> bool) -> bool {
+    let began = Instant::now();
+    while !done() {
+        if began.elapsed() > Duration::from_secs(20) {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
+}
+
+#[test]
+fn workers_take_parts_also_after_they_slept() {
+    let pool = pool();
+    for pause in [0, 0, 20] {
+        std::thread::sleep(Duration::from_millis(pause));
+        let begun = AtomicUsize::new(0);
+        let work = |_: usize, _: Pause<'_>| {
+            begun.fetch_add(1, Ordering::SeqCst);
+            // Three parts at once take three threads.
+            assert!(wait(|| begun.load(Ordering::SeqCst) == 3));
+            Ok(())
+        };
+        pool.share(&Job::new(3, &work)).unwrap().unwrap();
+    }
+}
+
+#[test]
+fn a_second_job_meanwhile_is_left_to_its_caller() {
+    let pool = pool();
+    let work = |_: usize, _: Pause<'_>| {
+        assert!(pool.share(&Job::new(2, &|_, _| Ok(()))).is_none());
+        Ok(())
+    };
+    pool.share(&Job::new(4, &work)).unwrap().unwrap();
+    assert!(pool.share(&Job::new(2, &|_, _| Ok(()))).is_some());
+}
+
+#[test]
+fn a_workers_error_or_panic_reaches_the_caller() {
+    let (pool, caller) = (pool(), std::thread::current().id());
+    let of_worker = |fail: &(dyn Fn() -> Result<()> + Sync)| {
+        let failed = AtomicBool::new(false);
+        let work = |_: usize, pause: Pause<'_>| {
+            if std::thread::current().id() == caller {
+                // Told of the end by the worker's failure, and by nothing else.
+                assert!(wait(|| failed.load(Ordering::SeqCst)));
+                while pause().is_ok() {}
+                return pause();
+            }
+            failed.store(true, Ordering::SeqCst);
+            fail()
+        };
+        pool.share(&Job::new(2, &work)).unwrap()
+    };
+    let error = of_worker(&|| Err(Error::Backend("the worker's".into()))).unwrap_err();
+    assert_eq!(error.to_string(), "the worker's");
+    let caught = catch_unwind(AssertUnwindSafe(|| of_worker(&|| panic!("the worker's panic"))));
+    assert_eq!(caught.unwrap_err().downcast_ref::<&str>(), Some(&"the worker's panic"));
+    pool.share(&Job::new(2, &|_, _| Ok(()))).unwrap().unwrap();
+}
+
+#[test]
+fn the_first_error_ends_the_job() {
+    for bad in [0, 7, 99] {
+        let done = AtomicUsize::new(0);
+        let error = run(100_000, &|part, _| {
+            done.fetch_add(1, Ordering::Relaxed);
+            if part == bad { Err(Error::Backend(format!("part {part}"))) } else { Ok(()) }
+        });
+        assert_eq!(error.unwrap_err().to_string(), format!("part {bad}"));
+        assert!(done.into_inner() < 100_000);
+    }
+    assert_eq!(sum_of_parts(10), 55);
+}
+
+#[test]
+fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
+    for bad in [0, 1, 50] {
+        let caught = catch_unwind(|| {
+            run(100, &|part, _| {
+                assert!(part != bad, "part {part}");
+                Ok(())
+            })
+        });
+        let message = *caught.unwrap_err().downcast::<String>().unwrap();
+        assert_eq!(message, format!("part {bad}"));
+        assert_eq!(sum_of_parts(100), 5050);
+    }
+}
+
+#[test]
+fn a_setting_is_a_number_of_threads() {
+    assert_eq!((parsed("2"), parsed("1024")), (Some(2), Some(1024)));
+    assert!(["", "0", "-1", "1025", "two", "1.5"].into_iter().all(|text| parsed(text).is_none()));
+}
