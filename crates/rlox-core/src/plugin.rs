@@ -2,7 +2,7 @@
 //!
 //! Two libraries that were compiled apart share neither the layout of Rust's types nor an allocator. What crosses the
 //! border between them is therefore C: slices, numbers, and functions with C's calling convention. No panic crosses it.
-#![allow(unsafe_code, reason = "the border between two libraries is C, which holds nothing that the compiler checks")]
+#![expect(unsafe_code, reason = "the border between two libraries is C, which holds nothing that the compiler checks")]
 
 mod border;
 mod guest;
@@ -67,6 +67,9 @@ impl EnvPlugin {
 
     /// Environments that `make` makes: usually [`MakeOptions::copies_of`] an [`crate::Env`], or any [`VectorEnv`] that
     /// keeps to the options. Errors and panics of `make` and of its environments become errors of the caller's.
+    ///
+    /// The library's own `rlox-core` has threads of its own, and nobody asks it to stop: its long calls do not hear of
+    /// [`crate::set_interrupt_check`].
     pub fn new<F>(make: F) -> Self
     where
         F: Fn(&MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> + Send + Sync + 'static,
@@ -78,14 +81,15 @@ impl EnvPlugin {
     /// Makes environments. They may outlive `self`, but not the library that they are from.
     ///
     /// # Errors
-    /// Those of the library's own function; [`crate::Error::Backend`] if it panics, [`crate::Error::Config`] if what it made is not
-    /// what was asked for, [`crate::Error::Space`] if its spaces make no sense.
+    /// Those of the library's own function; [`crate::Error::Backend`] if it panics, [`crate::Error::Config`] if what it
+    /// made is not what was asked for, [`crate::Error::Space`] if its spaces make no sense.
     pub fn make(&self, options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
         let (words, mut made) = (words::of_options(options), MaybeUninit::<Made>::uninit());
         let mut call = Call { words: words.as_slice().into(), ..Call::default() };
-        // SAFETY: context and function belong together. `made` is written where the call succeeds.
-        let made = border::ask(|reply| unsafe { (self.make)(self.context, &raw mut call, reply, made.as_mut_ptr()) })
-            .map(|_| unsafe { made.assume_init() })?;
+        // SAFETY: context and function belong together, and the pointers are valid.
+        border::ask(|reply| unsafe { (self.make)(self.context, &raw mut call, reply, made.as_mut_ptr()) })?;
+        // SAFETY: written, as the call has succeeded.
+        let made = unsafe { made.assume_init() };
         Ok(Box::new(Hosted::new(made, options)?))
     }
 }

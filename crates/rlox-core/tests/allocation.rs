@@ -26,8 +26,9 @@ fn the_counter_counts() {
 #[test]
 fn steps_allocate_nothing() {
     for id in envs::ids() {
-        // Copies of the environment, a block of lanes that is not full, and one that is with another that is not.
-        for (n, mode) in [4, 16, 100].into_iter().flat_map(|n| MODES.map(|mode| (n, mode))) {
+        // Copies of the environment, a block of lanes that is not full, one that is with another that is not, and so
+        // many that threads share them.
+        for (n, mode) in [4, 16, 100, 5000].into_iter().flat_map(|n| MODES.map(|mode| (n, mode))) {
             let mut env = make(id, n, mode);
             let (d, a) = (env.spec().observation.dim(), env.spec().action.dim());
             let mut policy = RandomPolicy::new(&env.spec().action).unwrap();
@@ -38,8 +39,8 @@ fn steps_allocate_nothing() {
             let (mut log_probs, mut values) = (vec![0.0; n], vec![0.0; n]);
             env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut obs).unwrap();
             let discrete = matches!(env.spec().action, Space::Discrete { .. });
-            let count = allocations(|| {
-                for _ in 0..200 {
+            let mut run = |steps: usize| {
+                for _ in 0..steps {
                     let actions = if discrete {
                         ActionsMut::Discrete(&mut integers)
                     } else {
@@ -61,7 +62,9 @@ fn steps_allocate_nothing() {
                     };
                     env.step(actions, out).unwrap();
                 }
-            });
+            };
+            run(1); // threads are made once
+            let count = allocations(|| run(if n > 1000 { 10 } else { 200 }));
             assert_eq!(count, 0, "{n} {id} {mode:?}");
         }
     }
