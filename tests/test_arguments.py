@@ -121,3 +121,31 @@ def test_no_finished_episode_goes_uncounted():
     assert len(episodes.returns) == 100
     episodes.drain(SimpleNamespace(drain_episodes=lambda: (np.ones(3), np.ones(3, int))))
     assert episodes.count == 6 * n + 3
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_what_no_argument_is_to_blame_for_passes_through(raised):
+    class Raising:
+        def __array__(self, *args, **kwargs):
+            raise raised
+
+        def __index__(self):
+            raise raised
+
+        def __float__(self):
+            raise raised
+
+    env = rlox.VecEnv(2, 0)
+    env.reset()
+    zeros = np.zeros(2)
+    calls = [
+        lambda: env.step(Raising()),
+        lambda: rlox.compute_gae(Raising(), zeros, zeros, 0.0),
+        lambda: rlox.compute_gae(zeros, zeros, [Raising(), 0], 0.0),
+        lambda: rlox.compute_gae(zeros, zeros, zeros, 0.0, Raising()),
+        lambda: rlox.RolloutBuffer(Raising(), 2, (4,)),
+        lambda: rlox.RunningMeanStd(2).update(Raising()),
+    ]
+    for call in calls:
+        with pytest.raises(raised):
+            call()

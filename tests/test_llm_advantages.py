@@ -110,7 +110,7 @@ BAD = [
     (lambda f: f([1.0], 2**70), MemoryError, "group_size"),
     (lambda f: f([1.0, float("inf")], 2), ValueError, "inf at element 1"),
     (lambda f: f(["a", "b"], 2), TypeError, "rewards"),
-    (lambda f: f([1.0, None], 2), TypeError, "rewards"),
+    (lambda f: f([1.0, object()], 2), TypeError, "rewards"),
     (lambda f: f([[1.0], [2.0, 3.0]], 2), ValueError, "rewards"),
     (lambda f: f(np.ones((2, 3)), 2), ValueError, "rewards: .*shape"),
     (lambda f: f(np.ones((1, 2, 2)), 2), ValueError, "rewards: .*shape"),
@@ -129,3 +129,14 @@ BAD = [
 def test_bad_input_is_named(call, error, words):
     with pytest.raises(error, match=words):
         call(rlox.compute_batch_group_advantages)
+
+
+def test_none_is_a_missing_reward():
+    given = [[1.0, None, 0.5], [None, 2, 4.0]]
+    as_nan = np.array([[1.0, np.nan, 0.5], [np.nan, 2.0, 4.0]])
+    got = rlox.compute_batch_group_advantages(np.array(given, dtype=object).ravel(), 3)
+    expected = rlox.compute_batch_group_advantages(as_nan.ravel(), 3)
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(rlox.compute_group_advantages([1.0, None, 0.5]), expected[:3])
+    with pytest.raises(TypeError, match="rewards: expected numbers, or None"):
+        rlox.compute_group_advantages([1.0, None, "2"])

@@ -108,10 +108,11 @@ class NatureCNN(nn.Module):
 
     def _planes(self, obs: Tensor) -> Tensor:
         planes = obs.permute(0, 3, 1, 2) if self.channels_last else obs
-        return planes.float() / self.scale
+        # What is float32 already was normalised.
+        return planes if planes.dtype == torch.float32 else planes.float() / self.scale
 
     def forward(self, obs: Tensor) -> Tensor:
-        """(N, *shape) uint8 to (N, features_dim) float32."""
+        """(N, *shape) uint8, or float32 if normalised, to (N, features_dim) float32."""
         features: Tensor = self.head(self.convolutions(self._planes(obs)))
         return features
 

@@ -62,14 +62,27 @@ def read_masks(env: VectorEnv[Any, Any, Any], infos: dict[str, Any], ended: Flag
                 "action_masks: expected environments that give infos['action_mask'] or have a "
                 f"method action_masks(), got {env} without; add one, or set action_masks=False"
             ) from error
-    masks: Flags = np.array(given, np.bool_)
-    if masks.shape != (n, width):
-        raise ValueError(
-            f"action_mask: expected shape {(n, width)}, a flag for each action, got {masks.shape}; "
-            "mend the environment"
-        )
-    masks[ended | ~np.asarray(said)] = True
+    masks = _rows(given, np.asarray(said), width)
+    masks[ended] = True
     expect_choice(masks, space)
+    return masks
+
+
+def _rows(given: Any, said: Flags, width: int) -> Flags:
+    """Masks (n, width); everything is allowed where nothing is said.
+
+    An environment's own is an array or a list, or one for each component of MultiDiscrete.
+    """
+    masks = np.ones((len(said), width), np.bool_)
+    for i in np.flatnonzero(said):
+        parts = given[i] if isinstance(given[i], (tuple, list)) else (given[i],)
+        flags = np.concatenate([np.ravel(part) for part in parts])
+        if flags.shape != (width,):
+            raise ValueError(
+                f"action_mask: expected shape {(len(said), width)}, a flag for each action, got "
+                f"{(len(said), *flags.shape)}; mend the environment"
+            )
+        masks[i] = flags
     return masks
 
 

@@ -131,12 +131,12 @@ def make_buffer(
     bool (n_steps, num_envs, mask_width).
 
     Raises:
-        ValueError: `n_steps` is below 1; observations of several arrays to be normalised.
+        ValueError: `n_steps` is below 1; observations to be normalised that are no Box.
         MemoryError: It does not fit into memory.
     """
     layout, acts = Layout(env.single_observation_space), env.single_action_space
     shapes = (n_steps, env.num_envs, layout.shape, acts.shape or ())
-    if normalize_obs and layout.packed:
+    if normalize_obs and not isinstance(layout.space, gym.spaces.Box):
         raise ValueError(
             f"normalize_obs: expected observations of one Box, got {layout.space}; set "
             "normalize_obs=False, or normalise in a wrapper"

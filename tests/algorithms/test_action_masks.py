@@ -50,7 +50,15 @@ class Method(Locked):
         return self.open
 
 
-@pytest.mark.parametrize("env", [Locked, Method])
+class Listed(Locked):
+    """Says it as a list."""
+
+    def _state(self):
+        obs, infos = super()._state()
+        return obs, {"action_mask": infos["action_mask"].tolist()}
+
+
+@pytest.mark.parametrize("env", [Locked, Method, Listed])
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("name", NAMES)
 def test_only_unlocked_doors_are_ever_opened(name, mode, env):
@@ -176,3 +184,32 @@ def test_masks_of_environments_that_a_reset_left_alone_stay():
     after = env.action_masks()
     assert np.array_equal(before[[0, 2]], after[[0, 2]])
     assert after[1].sum() == 2
+
+
+class Locks(gym.Env):
+    """Two locks; says which keys fit as Gymnasium's `sample(mask=...)` takes it."""
+
+    observation_space = spaces.Box(0, 1, (1,))
+    action_space = spaces.MultiDiscrete([2, 3])
+
+    def _state(self):
+        self.open = tuple(np.zeros(n, np.int8) for n in (2, 3))
+        for mask in self.open:
+            mask[self.np_random.integers(len(mask))] = 1
+        return np.zeros(1, np.float32), {"action_mask": self.open}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return self._state()
+
+    def step(self, action):
+        assert all(mask[i] for mask, i in zip(self.open, action, strict=True))
+        self.at += 1
+        obs, infos = self._state()
+        return obs, 1.0, False, self.at == 5, infos
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_masks_of_several_components_may_be_tuples_as_gymnasium_takes_them(mode):
+    PPOTrainer(Locks, 0, env_kwargs={"autoreset_mode": mode.value}, **SMALL).train(400)

@@ -3,10 +3,12 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from rlox import collect_rollout, make_vec
+from rlox.features import NatureCNN
 from rlox.trainers import A2CTrainer, PPOTrainer
 
 CAMERA = spaces.Box(0, 255, (36, 36, 1), np.uint8)
@@ -205,3 +207,14 @@ def test_a_run_with_pictures_in_two_parts_is_the_run_in_one(tmp_path):
     loaded = PPOTrainer.load(tmp_path / "saved", env=env, runs_dir=None)
     obs = trainer.env.reset(seed=1)[0]
     assert np.array_equal(loaded.predict(obs), trainer.predict(obs))
+
+
+def test_integers_that_are_names_are_not_normalised():
+    with pytest.raises(ValueError, match="normalize_obs: expected observations of one Box"):
+        PPOTrainer("FrozenLake-v1", 0, normalize_obs=True, runs_dir=None)
+
+
+def test_pictures_that_were_normalised_are_not_scaled_again():
+    network = NatureCNN(spaces.Box(0, 255, (36, 36, 1), np.uint8))
+    pictures = torch.randint(0, 255, (2, 36, 36, 1), dtype=torch.uint8)
+    assert torch.equal(network(pictures), network(pictures.float() / 255))

@@ -1,6 +1,6 @@
 """The kernels of language-model post-training."""
 
-from hostile.arguments import flag, flags, floats, number, optional, row, text, whole, wholes
+from hostile.arguments import but, flag, flags, floats, number, optional, row, text, whole, wholes
 from hostile.table import call
 
 B, L = 3, 4
@@ -28,22 +28,27 @@ def kernels():
         yield call(f"compute_batch_token_kl{end}", **FLAT, **more, seq_len=whole(L))
 
 
+def rewards(*values, shape=None):
+    # None is a missing one.
+    return but(floats(*values, shape=shape), odd=("Nones",))
+
+
 CALLS = [
-    call("compute_group_advantages", rewards=floats(1, 0, 3, 2), **GROUP),
+    call("compute_group_advantages", rewards=rewards(1, 0, 3, 2), **GROUP),
     call(
         "compute_group_advantages",
-        rewards=floats(1, 0, 3, 2, shape=(4, 2)),
+        rewards=rewards(1, 0, 3, 2, shape=(4, 2)),
         weights=optional(floats(1, 2)),
     ),
     call(
         "compute_batch_group_advantages",
-        rewards=floats(1, 0, 3, 2, 5, 7),
+        rewards=rewards(1, 0, 3, 2, 5, 7),
         group_size=whole(3),
         **GROUP,
     ),
     call(
         "compute_batch_group_advantages",
-        rewards=floats(1, 0, 3, 2, 5, 7, shape=(6, 2)),
+        rewards=rewards(1, 0, 3, 2, 5, 7, shape=(6, 2)),
         group_size=whole(3),
         weights=optional(floats(0.5, 2)),
     ),

@@ -51,7 +51,7 @@ pub(crate) fn reserved<T>(argument: &'static str, len: usize) -> Result<Vec<T>> 
     Ok(vector)
 }
 
-fn refused(argument: &'static str, count: usize, bytes_each: usize) -> Error {
+pub(crate) fn refused(argument: &'static str, count: usize, bytes_each: usize) -> Error {
     let bytes = count as u128 * bytes_each as u128;
     let got = format!("{argument} = {count}, which needs {bytes} bytes ({})", human(bytes));
     Error::memory(argument, "memory that the system grants", got, "ask for less")

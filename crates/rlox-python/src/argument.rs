@@ -16,23 +16,23 @@ use pyo3::types::{PyBool, PyDict, PyInt, PyTuple};
 
 use crate::array::{Elements, FromArray, Kind, call, expect_axes, make_valid, no_copy, private, typed};
 use crate::detach::times_others_ran;
-use crate::error::{type_error, value_error};
+use crate::error::{blamed, type_error, value_error};
 
 /// From how many elements on a conversion may take more than 5 us.
 const LONG: usize = 8192;
 
 /// A count: an integer that is not negative. What no machine could hold is a `MemoryError` here already.
 pub(crate) fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let wrong = || type_error(argument, "an integer", &shown(object), "pass a whole number");
     if object.is_instance_of::<PyBool>() {
-        return Err(type_error(argument, "an integer", &shown(object), "pass a whole number"));
+        return Err(wrong());
     }
     let index = if object.is_instance_of::<PyInt>() {
         object.clone()
     } else {
         let index = object.py().import("operator")?.getattr("index")?;
         let args = PyTuple::new(object.py(), [object])?;
-        call(&index, &args, None)
-            .map_err(|_| type_error(argument, "an integer", &shown(object), "pass a whole number"))?
+        call(&index, &args, None).map_err(|error| blamed(object.py(), error, wrong))?
     };
     if index.lt(0)? {
         return Err(value_error(argument, "zero or a positive integer", &shown(&index), "correct it"));
@@ -44,7 +44,8 @@ pub(crate) fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize
 
 /// A number.
 pub(crate) fn number(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<f64> {
-    object.extract().map_err(|_| type_error(argument, "a number", &shown(object), "pass a float"))
+    let wrong = || type_error(argument, "a number", &shown(object), "pass a float");
+    object.extract().map_err(|error| blamed(object.py(), error, wrong))
 }
 
 /// A number in [0, 1].
@@ -178,11 +179,8 @@ pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResu
     let py = object.py();
     let convert = py.import("numpy")?.getattr("asarray")?;
     let array = call(&convert, &PyTuple::new(py, [object])?, None).map_err(|error| {
-        if error.is_instance_of::<PyMemoryError>(py) {
-            return error;
-        }
         let got = format!("{} ({})", object.get_type(), shown(error.value(py).as_any()));
-        value_error(argument, "an array", &got, "pass what np.asarray takes")
+        blamed(py, error, || value_error(argument, "an array", &got, "pass what np.asarray takes"))
     })?;
     Ok(array.cast_into::<PyUntypedArray>()?)
 }

@@ -1,6 +1,6 @@
 //! The core's errors as Python exceptions.
 
-use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyException, PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use rlox_core::Error;
 
@@ -31,6 +31,13 @@ pub(crate) fn to_py(error: Error) -> PyErr {
         Error::Backend(_) => PyRuntimeError::new_err(text),
         _ => PyValueError::new_err(text),
     }
+}
+
+/// What to raise for an `error` of Python code that an argument ran: the error of `make`, which names the argument, but
+/// for Ctrl-C, the program's end and memory that there is not, which no argument is to blame for.
+pub(crate) fn blamed(py: Python<'_>, error: PyErr, make: impl FnOnce() -> PyErr) -> PyErr {
+    let ordinary = error.is_instance_of::<PyException>(py) && !error.is_instance_of::<PyMemoryError>(py);
+    if ordinary { make() } else { error }
 }
 
 /// A `TypeError` in the four parts every message has.

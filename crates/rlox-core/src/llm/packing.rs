@@ -4,6 +4,7 @@
 //! by the room they have left, in a table with a bitmap over it, so that each
 //! sequence costs a few steps; the lengths are sorted by counting.
 
+use crate::interrupt::Watch;
 use crate::memory::{reserved, zeroed};
 use crate::{Error, Result};
 
@@ -102,6 +103,9 @@ pub fn pack(lengths: &[usize], max_length: usize, overflow: Overflow) -> Result<
     place(&longest_first(lengths.len() as u32, clipped, room)?, clipped, room)
 }
 
+/// After so many sequences it is time to look for interruptions.
+const TURN: u32 = 1 << 14;
+
 /// Sorted by counting: which sequences have each length, from `room` down to 1.
 fn longest_first(len: u32, clipped: impl Fn(u32) -> usize, room: usize) -> Result<Vec<u32>> {
     let mut places: Vec<u32> = zeroed("max_length", room.saturating_add(1))?;
@@ -113,7 +117,11 @@ fn longest_first(len: u32, clipped: impl Fn(u32) -> usize, room: usize) -> Resul
         sum += std::mem::replace(count, sum);
     }
     let mut order = zeroed("sequences", sum as usize)?;
+    let mut watch = Watch::default();
     for at in 0..len {
+        if at.is_multiple_of(TURN) {
+            watch.check()?;
+        }
         let length = clipped(at);
         if length > 0 {
             order[places[length] as usize] = at;
@@ -127,7 +135,11 @@ fn place(order: &[u32], clipped: impl Fn(u32) -> usize, room: usize) -> Result<P
     let mut spaces = Spaces::new(room)?;
     // The row of each sequence, and how many each row has.
     let (mut bins, mut counts) = (reserved::<u32>("sequences", order.len())?, Vec::new());
-    for &at in order {
+    let mut watch = Watch::default();
+    for (turn, &at) in (0_u32..).zip(order) {
+        if turn.is_multiple_of(TURN) {
+            watch.check()?;
+        }
         let length = clipped(at);
         let (bin, space) = spaces.take(length).unwrap_or((counts.len() as u32, room));
         if bin as usize == counts.len() {

@@ -1,14 +1,16 @@
 //! `compute_group_advantages` and `compute_batch_group_advantages`.
 
 use bytemuck::Pod;
+use numpy::{IntoPyArray, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use rlox_core::Float;
 use rlox_core::llm::{GroupOptions, RewardScale, combine_rewards, compute_batch_group_advantages as batch};
 
-use crate::argument::{Input, REAL, argument, asarray, count};
-use crate::array::{FromArray, result, typed};
+use crate::argument::{Input, REAL, argument, asarray, count, shown};
+use crate::array::{FromArray, call, result, typed};
 use crate::detach::{alone, detached};
-use crate::error::{to_py, value_error};
+use crate::error::{to_py, type_error, value_error};
 use crate::llm::options;
 use crate::recycling::zeroed;
 
@@ -20,8 +22,8 @@ const LONG: usize = 4096;
 /// `(r - mean) / (std + eps)` over the completions of one prompt.
 ///
 /// Args:
-///     rewards: (G,), or (G, F) from F reward functions if `weights` is given. NaN is a missing reward: it
-///         counts in no mean, and its advantage is 0. float32 stays float32, all else is float64.
+///     rewards: (G,), or (G, F) from F reward functions if `weights` is given. NaN, or None, is a missing
+///         reward: it counts in no mean, and its advantage is 0. float32 stays float32, all else is float64.
 ///     ddof: The deviation divides by `count - ddof`; PyTorch and TRL use 1.
 ///     eps: Added to the deviation; TRL adds 1e-4.
 ///     scale: "group" divides by the group's deviation, "batch" by that of all rewards of the call, "none"
@@ -113,13 +115,28 @@ fn run<'py>(
     options: GroupOptions,
     weights: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let rewards = asarray("rewards", rewards)?;
-    let rewards = rewards.as_any();
+    let rewards = &with_nan_for_none(asarray("rewards", rewards)?)?;
     if typed::<f32>(rewards).is_some() {
         run_as::<f32>(rewards, group_size, options, weights)
     } else {
         run_as::<f64>(rewards, group_size, options, weights)
     }
+}
+
+/// Rewards of which some are None, as reward functions give them that do not apply: float64, NaN for None.
+fn with_nan_for_none<'py>(rewards: Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyAny>> {
+    if rewards.dtype().kind() != b'O' {
+        return Ok(rewards.into_any());
+    }
+    let py = rewards.py();
+    let items = call(&rewards.getattr("ravel")?, &PyTuple::empty(py), None)?.try_iter()?;
+    let number = |item: PyResult<Bound<'py, PyAny>>| {
+        let item = item?;
+        let number = if item.is_none() { Ok(f64::NAN) } else { item.extract() };
+        number.map_err(|_| type_error("rewards", "numbers, or None", &shown(&item), "convert it first"))
+    };
+    let numbers = items.map(number).collect::<PyResult<Vec<f64>>>()?;
+    Ok(numbers.into_pyarray(py).reshape(rewards.shape())?.into_any())
 }
 
 fn run_as<'py, T: Float + FromArray + Pod>(

@@ -85,7 +85,9 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
         let counts = (0..num_envs).step_by(each).map(|first| each.min(num_envs - first));
         let envs = std::iter::repeat_n(env, num_envs.div_ceil(each));
         let batches = counts.zip(envs).map(|(count, env)| Batch::new(streams.by_ref(), count, mode, env));
-        Ok(Self { num_envs, batches: batches.collect::<Result<_>>()?, log: EpisodeLog::default() })
+        let all = batches.collect::<Result<_>>();
+        let batches = all.map_err(|_| memory::refused("num_envs", num_envs, Batch::<E, K, D>::EACH))?;
+        Ok(Self { num_envs, batches, log: EpisodeLog::default() })
     }
 
     /// Replaces the time limit; `None` for none.
