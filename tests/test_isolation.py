@@ -247,6 +247,33 @@ def test_a_child_forked_while_another_thread_trains_can_train():
     assert done.stdout == "0\n"
 
 
+FORK_AFTER_THREADS = """
+import os, signal, warnings
+import torch
+from rlox.trainers import PPOTrainer
+warnings.simplefilter("ignore")
+torch.set_num_threads(2)
+settings = dict(num_envs=8, n_steps=128, batch_size=1024, n_epochs=1, runs_dir=None)
+trainer = PPOTrainer("CartPole-v1", 1, net_arch=(256, 256), **settings)
+trainer.train(1024)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)  # a child that hangs is killed
+    trainer.train(1024)
+    trainer.evaluate(2)
+    PPOTrainer("CartPole-v1", 1, net_arch=(256, 256), **settings).train(1024)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_forked_after_torch_had_threads_can_train():
+    command = [sys.executable, "-c", FORK_AFTER_THREADS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=True)
+    assert done.stdout == "0\n"
+
+
 @pytest.mark.parametrize("progress", [float("nan"), -0.1, 2.0])
 @pytest.mark.parametrize("kind", [PPOTrainer, A2CTrainer])
 def test_progress_outside_of_the_run_changes_nothing(kind, progress):

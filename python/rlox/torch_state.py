@@ -18,10 +18,14 @@ _LOCK = threading.RLock()
 _THREADS: list[int] = []
 
 
+# Whether this process was forked from one in which torch may have had threads.
+_CHILD = False
+
+
 def _forget() -> None:
     """In a forked child, those that held the lock are not there any more."""
-    global _LOCK
-    _LOCK = threading.RLock()
+    global _LOCK, _CHILD
+    _LOCK, _CHILD = threading.RLock(), True
     _THREADS.clear()
 
 
@@ -73,7 +77,8 @@ def _forked(kind: str, device: torch.device | None) -> Iterator[None]:
 def own_threads(threads: int | None) -> Iterator[None]:
     """Within it, torch computes on so many threads; None leaves them as they are.
 
-    Where several threads of Python are within, the last one to leave puts back what was before.
+    In a forked child it is always one: torch would wait for ever for threads that only its parent
+    has. Where several threads are within, the last one to leave puts back what was before.
 
     >>> with own_threads(1):
     ...     torch.get_num_threads()
@@ -83,7 +88,7 @@ def own_threads(threads: int | None) -> Iterator[None]:
         before = torch.get_num_threads()
         if not _THREADS:
             _THREADS.append(before)
-        wanted = threads or before
+        wanted = 1 if _CHILD else threads or before
         _THREADS.append(wanted)
         torch.set_num_threads(wanted)
     try:

@@ -43,7 +43,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
     Raises:
         ValueError: Unknown id (near ones are named), argument or mode; a number out of range.
         MemoryError: `n` environments do not fit into memory; the size asked for is named.
-        rlox.ClosedError: From every method after `close`.
+        rlox.ClosedError: From whatever needs the environments, after `close`.
 
     Example:
         >>> env = VecEnv(n=2, seed=0, env_id="CartPole-v1")

@@ -129,7 +129,8 @@ class A2C(TorchLearner):
         features_extractor: FeaturesExtractor | None = None,
     ) -> None:
         super().__init__(env, config, seed, policy, features_extractor)
-        self.optimizer = config.make_optimizer(self.policy)
+        with torch_state.own_threads(1):
+            self.optimizer = config.make_optimizer(self.policy)
         self.make_storage(config.n_steps)
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:

@@ -137,7 +137,8 @@ class PPO(TorchLearner):
         features_extractor: FeaturesExtractor | None = None,
     ) -> None:
         super().__init__(env, config, seed, policy, features_extractor)
-        self.optimizer = Adam(self.policy)
+        with torch_state.own_threads(1):
+            self.optimizer = Adam(self.policy)
         self.loss = torch.compile(ppo_loss) if config.compile else ppo_loss
         self.make_storage(config.n_steps)
 
