@@ -116,7 +116,12 @@ impl RolloutBuffer {
             Some(given) => dtype_of(name, &text(name, given)?),
             None => Ok(default),
         };
-        let action_dtype = dtype("action_dtype", action_dtype, DType::I64)?;
+        let kind = dtype("action_dtype", action_dtype, DType::I64)?;
+        if let (Some(given), DType::F64 | DType::U8 | DType::Bool) = (action_dtype, kind) {
+            let fix = "int64 for Discrete, MultiDiscrete and MultiBinary actions, float32 for Box";
+            return Err(value_error("action_dtype", "int64 or float32", &shown(given), fix));
+        }
+        let action_dtype = kind;
         let obs_dtype = dtype("obs_dtype", obs_dtype, DType::F32)?;
         let mut fields = Vec::new();
         let wrong = |given: &Bound<'_, PyAny>| {
