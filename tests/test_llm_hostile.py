@@ -212,7 +212,8 @@ def refuse():
 def test_what_has_no_numbers_is_named(call, name):
     with pytest.raises(ValueError, match=f"^{name}: .*no numbers today"):
         call(Meddler(None, refuse))
-    for wrong in (Meddler(7, lambda: None), {}, "abc", [None], [object()], 1j, np.array(["x"])):
+    none = [] if name == "rewards" else [[None]]  # a missing reward
+    for wrong in (Meddler(7, lambda: None), {}, "abc", *none, [object()], 1j, np.array(["x"])):
         with pytest.raises((TypeError, ValueError), match=f"^{name}: expected"):
             call(wrong)
 

@@ -89,6 +89,9 @@ class Shared:
             (False, self.calls),
         ):
             limits.begin(f"{self.name}, in {THREADS} threads")
+            # Once alone: a fork in the middle of torch's late imports would leave them locked.
+            for call in chosen:
+                self.use(self.subject.make(call.at), call, random.Random(0))
             thing = self.subject.make(0)
             threads = self.crowd(thing, chosen, seed)
             if forks and self.subject.forks:
