@@ -95,16 +95,17 @@ on_f64s! {
         advantages: &mut [T],
         returns: &mut [T],
     ) {
-        if rows.finals.is_some() {
-            scan::<_, T, true>(simd, &rows, behind, advantages, returns);
-        } else {
-            scan::<_, T, false>(simd, &rows, behind, advantages, returns);
+        let tiny = rows.decay > 0.0 && rows.decay.powi(LANES as i32) < f64::MIN_POSITIVE;
+        match (rows.finals.is_some(), tiny) {
+            (true, _) => scan::<_, T, true, true>(simd, &rows, behind, advantages, returns),
+            (false, true) => scan::<_, T, false, true>(simd, &rows, behind, advantages, returns),
+            (false, false) => scan::<_, T, false, false>(simd, &rows, behind, advantages, returns),
         }
     }
 }
 
 #[inline(always)]
-fn scan<S: F64s, T: Float, const FINALS: bool>(
+fn scan<S: F64s, T: Float, const FINALS: bool, const TINY: bool>(
     simd: S,
     rows: &Rows<'_, T>,
     behind: &mut (f64, T),
@@ -112,7 +113,7 @@ fn scan<S: F64s, T: Float, const FINALS: bool>(
     returns: &mut [T],
 ) {
     let (gamma, decay) = (simd.splat(rows.gamma), simd.splat(rows.decay));
-    let mut window = Window::new(simd, behind.0);
+    let mut window = Window::<_, TINY>::new(simd, behind.0);
     let mut values_behind = simd.splat(behind.1.wide());
     let mut end = rows.rewards.len();
     while end >= LANES {

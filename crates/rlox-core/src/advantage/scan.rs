@@ -161,7 +161,7 @@ on_f64s! {
         out: &mut [&mut [R::Float]; K],
     ) {
         let mut end = range.end;
-        let mut window = Window::new(simd, behind.x[0]);
+        let mut window = Window::<_, true>::new(simd, behind.x[0]);
         let mut chunk = Chunk::<R, K, CHUNK>::new(behind.value[0]);
         while end - range.start >= CHUNK {
             end -= CHUNK;
@@ -205,7 +205,7 @@ impl<R: Recursion<K>, const K: usize, const C: usize> Chunk<R, K, C> {
         recursion: &R,
         at: usize,
         behind: &mut Behind<R::Float>,
-        window: &mut Window<S>,
+        window: &mut Window<S, true>,
         out: &mut [&mut [R::Float]; K],
     ) {
         let Self { offset, factor, next, kept, x, after } = self;

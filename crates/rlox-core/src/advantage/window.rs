@@ -9,8 +9,9 @@ use crate::simd::LANES;
 use crate::simd::f64s::F64s;
 
 /// What a block of [`LANES`] steps hands to the block before it: offsets and factors composed over 1, 2 and 4 steps, and
-/// `x`. Behind the last step nothing is added and nothing changes.
-pub(super) struct Window<S: F64s> {
+/// `x`. Behind the last step nothing is added and nothing changes. `TINY` says that factors of several steps
+/// may be too small for a number, which must not look like an episode's end.
+pub(super) struct Window<S: F64s, const TINY: bool> {
     pub(super) simd: S,
     offsets: [S::Vector; 3],
     factors: [S::Vector; 3],
@@ -18,7 +19,7 @@ pub(super) struct Window<S: F64s> {
     pub(super) x: S::Vector,
 }
 
-impl<S: F64s> Window<S> {
+impl<S: F64s, const TINY: bool> Window<S, TINY> {
     #[inline(always)]
     pub(super) fn new(simd: S, x: f64) -> Self {
         Self { simd, offsets: [simd.splat(0.0); 3], factors: [simd.splat(1.0); 3], x: simd.splat(x) }
@@ -47,6 +48,7 @@ impl<S: F64s> Window<S> {
         let simd = self.simd;
         let offset_behind = simd.ahead::<K>(offset, std::mem::replace(&mut self.offsets[at], offset));
         let factor_behind = simd.ahead::<K>(factor, std::mem::replace(&mut self.factors[at], factor));
-        (simd.add_scaled(offset, factor, offset_behind), simd.composed(factor, factor_behind))
+        let composed = if TINY { simd.composed(factor, factor_behind) } else { simd.scaled(factor, factor_behind) };
+        (simd.add_scaled(offset, factor, offset_behind), composed)
     }
 }
