@@ -294,6 +294,9 @@ def test_nan_reaches_as_far_in_one_trajectory_as_in_a_column(lam):
     dones = np.zeros(300, bool)
     dones[40] = True
     one = rlox.compute_gae(rewards, zeros, dones, 0.0, 0.99, lam)[0]
+    ends = {"terminated": dones, "truncated": np.zeros(300, bool), "final_values": zeros}
+    limited = rlox.compute_gae(rewards, zeros, None, 0.0, 0.99, lam, **ends)[0]
+    np.testing.assert_array_equal(limited, one)
     columns = (x[:, None] for x in (rewards, zeros, dones))
     column = rlox.compute_gae(*columns, np.zeros(1), 0.99, lam)[0][:, 0]
     np.testing.assert_array_equal(np.isnan(one), np.isnan(column))

@@ -97,7 +97,8 @@ on_f64s! {
     ) {
         let tiny = rows.decay > 0.0 && rows.decay.powi(LANES as i32) < f64::MIN_POSITIVE;
         match (rows.finals.is_some(), tiny) {
-            (true, _) => scan::<_, T, true, true>(simd, &rows, behind, advantages, returns),
+            (true, true) => scan::<_, T, true, true>(simd, &rows, behind, advantages, returns),
+            (true, false) => scan::<_, T, true, false>(simd, &rows, behind, advantages, returns),
             (false, true) => scan::<_, T, false, true>(simd, &rows, behind, advantages, returns),
             (false, false) => scan::<_, T, false, false>(simd, &rows, behind, advantages, returns),
         }
