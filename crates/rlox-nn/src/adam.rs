@@ -1,0 +1,163 @@
+//! The optimisers, torch's conventions, over parameters that lie side by side.
+
+use rlox_core::{Error, Result};
+
+use crate::NamedTensors;
+use crate::simd::Line;
+use crate::simd::elementwise::{AdamStep, RmsPropStep, adam, rmsprop};
+
+/// How gradients become steps.
+///
+/// ```
+/// use rlox_nn::Optimizer;
+///
+/// let optimizer = Optimizer::adam(3e-4);
+/// assert_eq!(optimizer, Optimizer::Adam { lr: 3e-4, beta1: 0.9, beta2: 0.999, eps: 1e-8 });
+/// assert!(Optimizer::adam(-1.0).check().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Optimizer {
+    /// Kingma and Ba 2015, "Adam: A Method for Stochastic Optimization".
+    Adam {
+        /// Learning rate.
+        lr: f32,
+        /// Decay of the mean of the gradients.
+        beta1: f32,
+        /// Decay of the mean of their squares.
+        beta2: f32,
+        /// Added to the root of the mean of squares.
+        eps: f32,
+    },
+    /// Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization".
+    AdamW {
+        /// Learning rate.
+        lr: f32,
+        /// Decay of the mean of the gradients.
+        beta1: f32,
+        /// Decay of the mean of their squares.
+        beta2: f32,
+        /// Added to the root of the mean of squares.
+        eps: f32,
+        /// Share of the learning rate by which parameters shrink.
+        weight_decay: f32,
+    },
+    /// Tieleman and Hinton 2012, without momentum, as A2C uses it.
+    RmsProp {
+        /// Learning rate.
+        lr: f32,
+        /// Decay of the mean of the squares of the gradients.
+        alpha: f32,
+        /// Added to the root of the mean of squares.
+        eps: f32,
+    },
+}
+
+impl Optimizer {
+    /// Adam with torch's defaults.
+    pub fn adam(lr: f32) -> Self {
+        Self::Adam { lr, beta1: 0.9, beta2: 0.999, eps: 1e-8 }
+    }
+
+    /// `AdamW` with torch's defaults.
+    pub fn adam_w(lr: f32) -> Self {
+        Self::AdamW { lr, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }
+    }
+
+    /// `RMSprop` with torch's defaults.
+    pub fn rms_prop(lr: f32) -> Self {
+        Self::RmsProp { lr, alpha: 0.99, eps: 1e-8 }
+    }
+
+    /// The same with another learning rate, for schedules.
+    #[must_use]
+    pub fn with_lr(mut self, rate: f32) -> Self {
+        match &mut self {
+            Self::Adam { lr, .. } | Self::AdamW { lr, .. } | Self::RmsProp { lr, .. } => *lr = rate,
+        }
+        self
+    }
+
+    /// Checks the numbers.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the one that is out of range.
+    pub fn check(&self) -> Result<()> {
+        let (lr, decays, eps, weight_decay) = match *self {
+            Self::Adam { lr, beta1, beta2, eps } => (lr, [("beta1", beta1), ("beta2", beta2)], eps, 0.0),
+            Self::AdamW { lr, beta1, beta2, eps, weight_decay } => {
+                (lr, [("beta1", beta1), ("beta2", beta2)], eps, weight_decay)
+            }
+            Self::RmsProp { lr, alpha, eps } => (lr, [("alpha", alpha); 2], eps, 0.0),
+        };
+        let wrong = |name, expected: &str, got: f32| {
+            Err(Error::config(name, expected, got.to_string(), "pass one in that range"))
+        };
+        if !(lr.is_finite() && lr >= 0.0) {
+            return wrong("lr", "a finite number, at least 0", lr);
+        }
+        if let Some((name, beta)) = decays.into_iter().find(|(_, beta)| !(0.0..1.0).contains(beta)) {
+            return wrong(name, "a number from 0 to 1, without 1", beta);
+        }
+        if !(eps.is_finite() && eps > 0.0) {
+            return wrong("eps", "a positive number", eps);
+        }
+        if !(weight_decay.is_finite() && weight_decay >= 0.0) {
+            return wrong("weight_decay", "a finite number, at least 0", weight_decay);
+        }
+        Ok(())
+    }
+}
+
+/// What an optimiser keeps of parameters: means of their gradients and of the squares.
+#[derive(Clone, Debug)]
+pub(crate) struct Moments {
+    pub(crate) step: u32,
+    pub(crate) mean: Vec<Line>,
+    pub(crate) square: Vec<Line>,
+}
+
+impl Moments {
+    pub(crate) fn new(lines: usize) -> Self {
+        Self { step: 0, mean: vec![Line::ZERO; lines], square: vec![Line::ZERO; lines] }
+    }
+
+    /// One step.
+    pub(crate) fn apply(&mut self, optimizer: &Optimizer, scale: f32, gradients: &[Line], parameters: &mut [Line]) {
+        self.step = self.step.saturating_add(1);
+        let (lr, beta1, beta2, eps, weight_decay) = match *optimizer {
+            Optimizer::RmsProp { lr, alpha, eps } => {
+                rmsprop(RmsPropStep { lr, alpha, eps, scale }, gradients, &mut self.square, parameters);
+                return;
+            }
+            Optimizer::Adam { lr, beta1, beta2, eps } => (lr, beta1, beta2, eps, 0.0),
+            Optimizer::AdamW { lr, beta1, beta2, eps, weight_decay } => (lr, beta1, beta2, eps, weight_decay),
+        };
+        let correction = |beta: f32| 1.0 - f64::from(beta).powf(f64::from(self.step));
+        let step = AdamStep {
+            beta1,
+            beta2,
+            eps,
+            step_size: (f64::from(lr) / correction(beta1)) as f32,
+            root_scale: (1.0 / correction(beta2).sqrt()) as f32,
+            decay: (1.0 - f64::from(lr) * f64::from(weight_decay)) as f32,
+            scale,
+        };
+        adam(step, gradients, &mut self.mean, &mut self.square, parameters);
+    }
+}
+
+/// The names under which torch keeps its means, of Adam first.
+pub(crate) const MEANS: [&str; 2] = ["exp_avg", "exp_avg_sq"];
+
+/// The number of steps as a tensor, and back.
+///
+/// # Errors
+/// [`Error::Shape`] if there is none.
+pub(crate) fn step_of(state: &NamedTensors) -> Result<u32> {
+    let step = state.find("step").filter(|step| step.data.len() == 1);
+    let step = step.map(|step| step.data[0]).filter(|step| *step >= 0.0 && step.fract() == 0.0);
+    step.map(|step| step as u32).ok_or_else(|| {
+        let fix = "pass what optimizer_state gave";
+        Error::shape("state", "a whole number named \"step\"", "none", fix)
+    })
+}

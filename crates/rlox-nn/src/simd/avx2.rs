@@ -1,0 +1,104 @@
+//! Sixteen f32 in two AVX2 registers.
+
+#![expect(
+    clippy::inline_always,
+    unsafe_code,
+    reason = "what is not inlined is not compiled for these instructions, which are unsafe to call"
+)]
+#![allow(clippy::wildcard_imports, reason = "a list of intrinsics says nothing")]
+
+use std::arch::x86_64::*;
+
+use super::{F32s, Line};
+
+/// Two vectors of eight.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    /// # Safety
+    /// The CPU has AVX2 and FMA.
+    #[inline(always)]
+    pub(crate) unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+/// Methods that are a few instructions; those of one `half` do the same with both.
+macro_rules! instructions {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty { $($body:tt)* })*) => {$(
+        #[inline(always)]
+        fn $name(self, $($arg: $ty),*) -> $ret {
+            // SAFETY: the CPU has AVX2 and FMA, or there would be no `self`; what is loaded or stored is a whole line.
+            unsafe { $($body)* }
+        }
+    )*};
+}
+macro_rules! halves {
+    ($($name:ident($($arg:ident),*) $body:expr;)*) => {$(
+        #[inline(always)]
+        fn $name(self, $($arg: V),*) -> V {
+            #[inline(always)]
+            fn half($($arg: __m256),*) -> __m256 {
+                // SAFETY: called where the CPU has AVX2 and FMA.
+                unsafe { $body }
+            }
+            [half($($arg[0]),*), half($($arg[1]),*)]
+        }
+    )*};
+}
+
+type V = [__m256; 2];
+
+impl F32s for Avx2 {
+    type Vector = V;
+
+    #[inline(always)]
+    fn tile_rows(columns: usize) -> usize {
+        // Of 16 registers, a vector takes two.
+        if columns == 1 { 6 } else { 0 }
+    }
+
+    instructions! {
+        load(from: &Line) -> V { [_mm256_load_ps(from.0.as_ptr()), _mm256_load_ps(from.0[8..].as_ptr())] }
+        store(vector: V, to: &mut Line) -> () {
+            _mm256_store_ps(to.0.as_mut_ptr(), vector[0]);
+            _mm256_store_ps(to.0[8..].as_mut_ptr(), vector[1]);
+        }
+        splat(number: f32) -> V { [_mm256_set1_ps(number); 2] }
+        parts(x: V) -> (V, V) {
+            let parts = x.map(|x| {
+                let bits = _mm256_castps_si256(x);
+                let exponent = _mm256_srai_epi32::<23>(
+                    _mm256_sub_epi32(bits, _mm256_set1_epi32(super::elementary::ROOT_OF_HALF)));
+                let mantissa = _mm256_sub_epi32(bits, _mm256_slli_epi32::<23>(exponent));
+                (_mm256_castsi256_ps(mantissa), _mm256_cvtepi32_ps(exponent))
+            });
+            (parts.map(|parts| parts.0), parts.map(|parts| parts.1))
+        }
+        sum(a: V) -> f32 {
+            let eight = _mm256_add_ps(a[0], a[1]);
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+
+    halves! {
+        add(a, b) _mm256_add_ps(a, b);
+        sub(a, b) _mm256_sub_ps(a, b);
+        mul(a, b) _mm256_mul_ps(a, b);
+        div(a, b) _mm256_div_ps(a, b);
+        sqrt(a) _mm256_sqrt_ps(a);
+        min(a, b) _mm256_min_ps(a, b);
+        max(a, b) _mm256_max_ps(a, b);
+        mul_add(a, b, c) _mm256_fmadd_ps(a, b, c);
+        sub_mul(a, b, c) _mm256_fnmadd_ps(a, b, c);
+        where_positive(sign, x) _mm256_and_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(sign, _mm256_setzero_ps()), x);
+        unless_tiny(x, least) _mm256_and_ps(
+            _mm256_cmp_ps::<_CMP_NLT_UQ>(_mm256_andnot_ps(_mm256_set1_ps(-0.0), x), least), x);
+        round(a) _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a);
+        power_of_two(n) _mm256_castsi256_ps(
+            _mm256_slli_epi32::<23>(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127))));
+    }
+}
