@@ -68,6 +68,13 @@ impl Optimizer {
         Self::RmsProp { lr, alpha: 0.99, eps: 1e-8 }
     }
 
+    /// The learning rate.
+    pub fn lr(&self) -> f32 {
+        match *self {
+            Self::Adam { lr, .. } | Self::AdamW { lr, .. } | Self::RmsProp { lr, .. } => lr,
+        }
+    }
+
     /// The same with another learning rate, for schedules.
     #[must_use]
     pub fn with_lr(mut self, rate: f32) -> Self {
@@ -153,11 +160,11 @@ pub(crate) const MEANS: [&str; 2] = ["exp_avg", "exp_avg_sq"];
 ///
 /// # Errors
 /// [`Error::Shape`] if there is none.
-pub(crate) fn step_of(state: &NamedTensors) -> Result<u32> {
-    let step = state.find("step").filter(|step| step.data.len() == 1);
+pub(crate) fn step_of(state: &NamedTensors, name: &str) -> Result<u32> {
+    let step = state.find(name).filter(|step| step.data.len() == 1);
     let step = step.map(|step| step.data[0]).filter(|step| *step >= 0.0 && step.fract() == 0.0);
     step.map(|step| step as u32).ok_or_else(|| {
         let fix = "pass what optimizer_state gave";
-        Error::shape("state", "a whole number named \"step\"", "none", fix)
+        Error::shape("state", format!("a whole number named {name:?}"), "none", fix)
     })
 }

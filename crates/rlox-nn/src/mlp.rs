@@ -272,7 +272,7 @@ impl Network for Mlp {
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
         state.check(&self.optimizer_state())?;
-        self.moments.step = step_of(state)?;
+        self.moments.step = step_of(state, "step")?;
         for (means, name) in [&mut self.moments.mean, &mut self.moments.square].into_iter().zip(MEANS) {
             Self::import(&self.layers, state, &format!(".{name}"), means);
         }

@@ -1,0 +1,145 @@
+//! The losses of actor-critic methods and their gradients with respect to log-probabilities and values, on slices.
+//!
+//! All are means over the rows of a minibatch. Gradients overwrite what is there.
+
+use crate::simd::elementary::exp_in_place;
+
+/// What PPO's policy loss says beside its gradient.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ClippedLoss {
+    /// The loss.
+    pub loss: f32,
+    /// KL divergence of the new policy from the old one, estimated by k3, `mean(r - 1 - ln r)` (Schulman 2020).
+    pub approx_kl: f32,
+    /// The share of ratios further than `clip_coef` from 1.
+    pub clip_fraction: f32,
+}
+
+/// PPO's clipped surrogate objective (Schulman et al. 2017, eq. 7), to be minimised: with the ratio
+/// `r = exp(log_prob - old_log_prob)`, `-mean(min(r A, clip(r, 1 - clip_coef, 1 + clip_coef) A))`.
+///
+/// All slices are `[B]`.
+///
+/// ```
+/// let mut gradient = [0.0; 2];
+/// let loss = rlox_nn::clipped_policy_loss(&[0.0, 0.5], &[0.0, 0.0], &[1.0, 1.0], 0.2, &mut gradient);
+/// // The second ratio, 1.65, is cut to 1.2, and no longer pays.
+/// assert!((loss.loss + (1.0 + 1.2) / 2.0).abs() < 1e-6);
+/// assert_eq!(gradient, [-0.5, 0.0]);
+/// assert_eq!(loss.clip_fraction, 0.5);
+/// ```
+pub fn clipped_policy_loss(
+    log_probs: &[f32],
+    old_log_probs: &[f32],
+    advantages: &[f32],
+    clip_coef: f32,
+    d_log_probs: &mut [f32],
+) -> ClippedLoss {
+    let count = log_probs.len() as f32;
+    // The gradients' memory holds the ratios first.
+    for ((ratio, new), old) in d_log_probs.iter_mut().zip(log_probs).zip(old_log_probs) {
+        *ratio = new - old;
+    }
+    exp_in_place(d_log_probs);
+    let [mut loss, mut kl, mut clipped] = [0.0_f64; 3];
+    let rows = log_probs.iter().zip(old_log_probs).zip(advantages);
+    for (out, ((new, old), advantage)) in d_log_probs.iter_mut().zip(rows) {
+        let ratio = *out;
+        let (free, cut) = (ratio * advantage, ratio.clamp(1.0 - clip_coef, 1.0 + clip_coef) * advantage);
+        // NaN is kept: it is neither smaller nor larger.
+        *out = if free > cut { 0.0 } else { -free / count };
+        loss -= f64::from(if free > cut { cut } else { free });
+        kl += f64::from(ratio - 1.0 - (new - old));
+        clipped += f64::from(u8::from((ratio - 1.0).abs() > clip_coef));
+    }
+    let mean = |sum: f64| (sum / f64::from(count)) as f32;
+    ClippedLoss { loss: mean(loss), approx_kl: mean(kl), clip_fraction: mean(clipped) }
+}
+
+/// The policy gradient's loss, `-mean(log_prob A)`, of A2C and, with V-trace's advantages, of IMPALA.
+///
+/// ```
+/// let mut gradient = [0.0; 2];
+/// assert_eq!(rlox_nn::policy_gradient_loss(&[-1.0, -2.0], &[1.0, 0.5], &mut gradient), 1.0);
+/// assert_eq!(gradient, [-0.5, -0.25]);
+/// ```
+pub fn policy_gradient_loss(log_probs: &[f32], advantages: &[f32], d_log_probs: &mut [f32]) -> f32 {
+    let count = log_probs.len() as f32;
+    let mut loss = 0.0;
+    for ((out, log_prob), advantage) in d_log_probs.iter_mut().zip(log_probs).zip(advantages) {
+        *out = -advantage / count;
+        loss -= f64::from(log_prob * advantage);
+    }
+    (loss / f64::from(count)) as f32
+}
+
+/// The mean squared error of values, and `vf_coef` times its gradient. With a clip, values may not move further than it
+/// from the old ones, and where they do the gradient is 0 (as Stable-Baselines3 has it).
+///
+/// ```
+/// let mut gradient = [0.0; 2];
+/// let loss = rlox_nn::value_loss(&[1.0, 3.0], &[0.0, 0.0], Some((&[1.0, 0.0], 0.5)), 0.5, &mut gradient);
+/// assert_eq!(loss, (1.0 + 0.25) / 2.0);
+/// assert_eq!(gradient, [0.5, 0.0]);
+/// ```
+pub fn value_loss(
+    values: &[f32],
+    returns: &[f32],
+    clip: Option<(&[f32], f32)>,
+    vf_coef: f32,
+    d_values: &mut [f32],
+) -> f32 {
+    let count = values.len() as f32;
+    let mut loss = 0.0;
+    for (i, ((out, value), target)) in d_values.iter_mut().zip(values).zip(returns).enumerate() {
+        let moved = clip.map(|(old, most)| (value - old[i], old[i], most));
+        let (value, inside) = match moved {
+            Some((moved, old, most)) => (old + moved.clamp(-most, most), !(moved.abs() > most)),
+            None => (*value, true),
+        };
+        let error = value - target;
+        *out = if inside { vf_coef * 2.0 * error / count } else { 0.0 };
+        loss += f64::from(error * error);
+    }
+    (loss / f64::from(count)) as f32
+}
+
+/// Advantages of a minibatch to mean 0 and standard deviation 1: `(A - mean) / (std + 1e-8)` with `B - 1` in the
+/// variance. A single one stays as it is.
+///
+/// ```
+/// let mut advantages = [1.0, 3.0];
+/// rlox_nn::normalize_advantages(&mut advantages);
+/// assert!((advantages[1] - 0.5_f32.sqrt()).abs() < 1e-6);
+/// ```
+pub fn normalize_advantages(advantages: &mut [f32]) {
+    let count = advantages.len() as f64;
+    if advantages.len() < 2 {
+        return;
+    }
+    let mean = advantages.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
+    let squares: f64 = advantages.iter().map(|x| (f64::from(*x) - mean) * (f64::from(*x) - mean)).sum();
+    let scale = 1.0 / ((squares / (count - 1.0)).sqrt() + 1e-8);
+    advantages.iter_mut().for_each(|x| *x = ((f64::from(*x) - mean) * scale) as f32);
+}
+
+/// `1 - Var(returns - values) / Var(returns)`: 1 for perfect values; NaN where all returns are equal.
+///
+/// ```
+/// assert_eq!(rlox_nn::explained_variance(&[1.0, 2.0], &[1.0, 3.0]), 0.75);
+/// ```
+pub fn explained_variance(values: &[f32], returns: &[f32]) -> f32 {
+    let variance = |numbers: &mut dyn Iterator<Item = f64>| {
+        let (mut count, mut mean, mut squares) = (0.0, 0.0, 0.0);
+        for x in numbers {
+            count += 1.0;
+            let moved = x - mean;
+            mean += moved / count;
+            squares += moved * (x - mean);
+        }
+        squares / count
+    };
+    let spread = variance(&mut returns.iter().map(|x| f64::from(*x)));
+    let left = variance(&mut returns.iter().zip(values).map(|(r, v)| f64::from(*r) - f64::from(*v)));
+    if spread > 0.0 { (1.0 - left / spread) as f32 } else { f32::NAN }
+}

@@ -1,0 +1,295 @@
+//! Distributions of actions, given what a network says: samples, modes, log-probabilities, entropies and their gradients.
+
+mod bernoulli;
+mod categorical;
+mod gaussian;
+mod state_dependent;
+
+use rlox_core::{Actions, ActionsMut, Error, Pcg64, Result, Space, check_len};
+
+use crate::Parameters;
+use bernoulli::Bernoulli;
+use categorical::Categorical;
+use gaussian::Gaussian;
+use state_dependent::StateDependent;
+
+/// What a network says about a batch of N rows, and what goes with it.
+#[derive(Clone, Copy, Debug)]
+pub struct Given<'a> {
+    /// The network's outputs, `[N, outputs]`.
+    pub outputs: &'a [f32],
+    /// The last hidden layer, `[N, hidden]`; read with state-dependent exploration only.
+    pub hidden: &'a [f32],
+    /// Which actions are allowed, `[N, outputs]`; read by categorical distributions only.
+    pub masks: Option<&'a [bool]>,
+}
+
+/// How actions are spread around what a network says.
+///
+/// ```
+/// use rlox_core::{Actions, Space};
+/// use rlox_nn::{Distribution, Given};
+///
+/// let mut policy = Distribution::new(&Space::discrete(2), 0.0)?;
+/// let given = Given { outputs: &[0.0, 0.0], hidden: &[], masks: None };
+/// let (mut log_probs, mut entropies) = ([0.0], [0.0]);
+/// policy.evaluate(given, Actions::Discrete(&[1]), &mut log_probs, &mut entropies)?;
+/// assert!((log_probs[0] - 0.5_f32.ln()).abs() < 1e-6 && (entropies[0] - 2.0_f32.ln()).abs() < 1e-6);
+/// // With more of action 1, its log-probability rises.
+/// let mut d_outputs = [0.0; 2];
+/// policy.backward(given, Actions::Discrete(&[1]), &[1.0], 0.0, &mut d_outputs)?;
+/// assert_eq!(d_outputs, [-0.5, 0.5]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub enum Distribution {
+    /// One choice, or several independent ones.
+    Categorical(Categorical),
+    /// Independent zeros and ones.
+    Bernoulli(Bernoulli),
+    /// Independent normal numbers, whose standard deviations do not depend on the observation.
+    Gaussian(Gaussian),
+    /// Generalised state-dependent exploration.
+    StateDependent(StateDependent),
+}
+
+impl Distribution {
+    /// The distribution for an action space: categorical for Discrete and MultiDiscrete, Bernoulli for MultiBinary, a
+    /// diagonal Gaussian for Box, whose log standard deviations, one an action, begin at `log_std_init`.
+    ///
+    /// # Errors
+    /// [`Error::Space`] if the space makes no sense.
+    pub fn new(space: &Space, log_std_init: f32) -> Result<Self> {
+        space.validate("action space")?;
+        Ok(match space {
+            Space::Discrete { n, .. } => Self::Categorical(Categorical::new(&[*n])),
+            Space::MultiDiscrete { nvec } => Self::Categorical(Categorical::new(nvec)),
+            Space::MultiBinary { n } => Self::Bernoulli(Bernoulli::new(*n)),
+            Space::Box { .. } => Self::Gaussian(Gaussian::new(space.dim(), log_std_init)),
+        })
+    }
+
+    /// Generalised state-dependent exploration (Raffin et al. 2021, "Smooth Exploration for Robotic Reinforcement
+    /// Learning"): the noise is a matrix, drawn now and then for each environment ([`Distribution::draw_noise`]), times
+    /// the last hidden layer, of `hidden` numbers.
+    ///
+    /// # Errors
+    /// [`Error::Space`] if the space is no Box, [`Error::Config`] without a hidden layer.
+    pub fn state_dependent(space: &Space, hidden: usize, log_std_init: f32) -> Result<Self> {
+        space.validate("action space")?;
+        if !matches!(space, Space::Box { .. }) {
+            let fix = "leave use_sde off for other spaces";
+            return Err(Error::space("use_sde", "a Box action space", format!("{space:?}"), fix));
+        }
+        if hidden == 0 {
+            return Err(Error::config("use_sde", "a hidden layer", "none", "give the network one"));
+        }
+        Ok(Self::StateDependent(StateDependent::new(hidden, space.dim(), log_std_init)))
+    }
+
+    /// How many numbers a row of the network has for it.
+    pub fn outputs(&self) -> usize {
+        match self {
+            Self::Categorical(it) => it.outputs(),
+            Self::Bernoulli(it) => it.dim,
+            Self::Gaussian(it) => it.dim,
+            Self::StateDependent(it) => it.dim,
+        }
+    }
+
+    /// How many numbers an action has.
+    pub fn action_dim(&self) -> usize {
+        match self {
+            Self::Categorical(it) => it.action_dim(),
+            other => other.outputs(),
+        }
+    }
+
+    /// What is learned beside the network, if anything is: the logarithms of standard deviations.
+    pub fn parameters(&self) -> Option<&Parameters> {
+        match self {
+            Self::Categorical(_) | Self::Bernoulli(_) => None,
+            Self::Gaussian(it) => Some(&it.log_std),
+            Self::StateDependent(it) => Some(&it.log_std),
+        }
+    }
+
+    /// The same, to be stepped and loaded.
+    pub fn parameters_mut(&mut self) -> Option<&mut Parameters> {
+        match self {
+            Self::Categorical(_) | Self::Bernoulli(_) => None,
+            Self::Gaussian(it) => Some(&mut it.log_std),
+            Self::StateDependent(it) => Some(&mut it.log_std),
+        }
+    }
+
+    /// How many numbers of the last hidden layer it reads; 0 for none.
+    pub fn reads_hidden(&self) -> usize {
+        if let Self::StateDependent(it) = self { it.hidden } else { 0 }
+    }
+
+    /// Draws the exploration matrices of state-dependent exploration anew, that of environment i from `rngs[i]`. Other
+    /// distributions have none.
+    pub fn draw_noise(&mut self, rngs: &mut [Pcg64]) {
+        if let Self::StateDependent(it) = self {
+            it.draw_noise(rngs);
+        }
+    }
+
+    /// Draws actions and gives their log-probabilities, `[N]`. Row i draws from `rngs[i]` alone.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for slices that do not fit, [`Error::Space`] for actions of the other kind, [`Error::Action`] for
+    /// a row whose mask allows nothing.
+    pub fn sample(
+        &mut self,
+        given: Given<'_>,
+        rngs: &mut [Pcg64],
+        actions: ActionsMut<'_>,
+        log_probs: &mut [f32],
+    ) -> Result<()> {
+        self.check(given, actions_len(&actions), rngs.len())?;
+        check_len("log_probs", log_probs.len(), rngs.len())?;
+        match (self, actions) {
+            (Self::Categorical(it), ActionsMut::Discrete(actions)) => it.sample(given, rngs, actions, log_probs),
+            (Self::Bernoulli(it), ActionsMut::Discrete(actions)) => {
+                it.sample(given, rngs, actions, log_probs);
+                Ok(())
+            }
+            (Self::Gaussian(it), ActionsMut::Continuous(actions)) => {
+                it.sample(given, rngs, actions, log_probs);
+                Ok(())
+            }
+            (Self::StateDependent(it), ActionsMut::Continuous(actions)) => {
+                it.sample(given, rngs, actions, log_probs);
+                Ok(())
+            }
+            (this, _) => Err(this.other_kind()),
+        }
+    }
+
+    /// The likeliest actions.
+    ///
+    /// # Errors
+    /// Those of [`Distribution::sample`].
+    pub fn mode(&mut self, given: Given<'_>, actions: ActionsMut<'_>) -> Result<()> {
+        let len = actions_len(&actions);
+        self.check(given, len, len / self.action_dim())?;
+        match (self, actions) {
+            (Self::Categorical(it), ActionsMut::Discrete(actions)) => it.mode(given, actions),
+            (Self::Bernoulli(_), ActionsMut::Discrete(actions)) => {
+                actions.iter_mut().zip(given.outputs).for_each(|(action, logit)| *action = i64::from(*logit > 0.0));
+                Ok(())
+            }
+            (Self::Gaussian(_) | Self::StateDependent(_), ActionsMut::Continuous(actions)) => {
+                actions.copy_from_slice(given.outputs);
+                Ok(())
+            }
+            (this, _) => Err(this.other_kind()),
+        }
+    }
+
+    /// The log-probabilities of actions and the entropies, `[N]` each; keeps what [`Distribution::backward`] needs.
+    ///
+    /// # Errors
+    /// Those of [`Distribution::sample`], and [`Error::Action`] for actions outside of the space.
+    pub fn evaluate(
+        &mut self,
+        given: Given<'_>,
+        actions: Actions<'_>,
+        log_probs: &mut [f32],
+        entropies: &mut [f32],
+    ) -> Result<()> {
+        self.check(given, chosen_len(actions), log_probs.len())?;
+        check_len("entropies", entropies.len(), log_probs.len())?;
+        match (self, actions) {
+            (Self::Categorical(it), Actions::Discrete(actions)) => it.evaluate(given, actions, log_probs, entropies),
+            (Self::Bernoulli(it), Actions::Discrete(actions)) => it.evaluate(given, actions, log_probs, entropies),
+            (Self::Gaussian(it), Actions::Continuous(actions)) => {
+                it.evaluate(given, actions, log_probs, entropies);
+                Ok(())
+            }
+            (Self::StateDependent(it), Actions::Continuous(actions)) => {
+                it.evaluate(given, actions, log_probs, entropies);
+                Ok(())
+            }
+            (this, _) => Err(this.other_kind()),
+        }
+    }
+
+    /// The gradient of a loss with respect to the outputs, given those with respect to the log-probabilities, `[N]`, and
+    /// to each row's entropy, as [`Distribution::evaluate`] computed them last, for the same rows and actions. What is
+    /// learned beside the network adds to its gradients.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for slices that do not fit.
+    pub fn backward(
+        &mut self,
+        given: Given<'_>,
+        actions: Actions<'_>,
+        d_log_probs: &[f32],
+        d_entropy: f32,
+        d_outputs: &mut [f32],
+    ) -> Result<()> {
+        self.check(given, chosen_len(actions), d_log_probs.len())?;
+        check_len("d_outputs", d_outputs.len(), given.outputs.len())?;
+        match (self, actions) {
+            (Self::Categorical(it), Actions::Discrete(actions)) => {
+                it.backward(actions, d_log_probs, d_entropy, d_outputs)?;
+            }
+            (Self::Bernoulli(it), Actions::Discrete(actions)) => {
+                it.backward(given, actions, d_log_probs, d_entropy, d_outputs);
+            }
+            (Self::Gaussian(it), Actions::Continuous(actions)) => {
+                it.backward(given, actions, d_log_probs, d_entropy, d_outputs);
+            }
+            (Self::StateDependent(it), Actions::Continuous(actions)) => {
+                it.backward(given, actions, d_log_probs, d_entropy, d_outputs);
+            }
+            (this, _) => return Err(this.other_kind()),
+        }
+        Ok(())
+    }
+
+    fn check(&self, given: Given<'_>, actions: usize, rows: usize) -> Result<()> {
+        check_len("outputs", given.outputs.len(), rows.saturating_mul(self.outputs()))?;
+        check_len("hidden", given.hidden.len(), rows.saturating_mul(self.reads_hidden()))?;
+        check_len("actions", actions, rows.saturating_mul(self.action_dim()))?;
+        match (given.masks, self) {
+            (Some(masks), Self::Categorical(_)) => check_len("masks", masks.len(), given.outputs.len()),
+            (Some(_), _) => {
+                let fix = "mask Discrete and MultiDiscrete actions only";
+                Err(Error::space("masks", "none for this action space", "some", fix))
+            }
+            (None, _) => Ok(()),
+        }
+    }
+
+    fn other_kind(&self) -> Error {
+        let integers = matches!(self, Self::Categorical(_) | Self::Bernoulli(_));
+        let [expected, got] = if integers { ["integers", "f32"] } else { ["f32", "integers"] };
+        Error::space("actions", expected, got, "match the policy to the action space")
+    }
+}
+
+fn actions_len(actions: &ActionsMut<'_>) -> usize {
+    match actions {
+        ActionsMut::Discrete(actions) => actions.len(),
+        ActionsMut::Continuous(actions) => actions.len(),
+    }
+}
+
+fn chosen_len(actions: Actions<'_>) -> usize {
+    match actions {
+        Actions::Discrete(actions) => actions.len(),
+        Actions::Continuous(actions) => actions.len(),
+    }
+}
+
+/// Makes room for `len` numbers.
+fn room(numbers: &mut Vec<f32>, len: usize) -> &mut [f32] {
+    if numbers.len() < len {
+        numbers.resize(len, 0.0);
+    }
+    &mut numbers[..len]
+}

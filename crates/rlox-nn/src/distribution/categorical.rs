@@ -1,0 +1,198 @@
+//! Independent choices, each with probabilities proportional to the exponentials of its outputs.
+
+use rlox_core::{Error, Pcg64, Result};
+
+use super::{Given, room};
+use crate::simd::elementary::{exp_in_place, ln_in_place};
+
+/// One choice of a Discrete space, or several of a MultiDiscrete one. Actions that a mask forbids have probability 0.
+#[derive(Clone, Debug)]
+pub struct Categorical {
+    counts: Vec<usize>,
+    outputs: usize,
+    /// Of the last batch, `[N, outputs]`.
+    probs: Vec<f32>,
+    log_probs: Vec<f32>,
+    /// The sum of each choice's exponentials, and its entropy, `[N, choices]`.
+    sums: Vec<f32>,
+    entropies: Vec<f32>,
+}
+
+impl Categorical {
+    pub(super) fn new(counts: &[i64]) -> Self {
+        let counts: Vec<usize> = counts.iter().map(|n| *n as usize).collect();
+        let outputs = counts.iter().sum();
+        let [probs, log_probs, sums, entropies] = Default::default();
+        Self { counts, outputs, probs, log_probs, sums, entropies }
+    }
+
+    pub(super) fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    pub(super) fn action_dim(&self) -> usize {
+        self.counts.len()
+    }
+
+    /// Computes all probabilities and their logarithms.
+    fn prepare(&mut self, given: Given<'_>) -> Result<()> {
+        let (len, choices) = (given.outputs.len(), self.counts.len());
+        let rows = len / self.outputs;
+        let log_probs = room(&mut self.log_probs, len);
+        let probs = room(&mut self.probs, len);
+        let sums = room(&mut self.sums, rows * choices);
+        match given.masks {
+            None => log_probs.copy_from_slice(given.outputs),
+            Some(masks) => {
+                for ((out, logit), allowed) in log_probs.iter_mut().zip(given.outputs).zip(masks) {
+                    *out = if *allowed { *logit } else { f32::NEG_INFINITY };
+                }
+            }
+        }
+        for (index, choice) in blocks_mut(log_probs, &self.counts).enumerate() {
+            let largest = choice.iter().fold(f32::NEG_INFINITY, |most, x| x.max(most));
+            if largest == f32::NEG_INFINITY {
+                let got = format!("none in row {}", index / choices);
+                return Err(Error::action("masks", "an action that is allowed", got, "allow one in every row"));
+            }
+            choice.iter_mut().for_each(|x| *x -= largest);
+        }
+        probs.copy_from_slice(log_probs);
+        exp_in_place(probs);
+        if let Some(masks) = given.masks {
+            probs.iter_mut().zip(masks).for_each(|(p, allowed)| *p = if *allowed { *p } else { 0.0 });
+        }
+        for (sum, choice) in sums.iter_mut().zip(blocks_mut(probs, &self.counts)) {
+            *sum = choice.iter().sum();
+            let scale = 1.0 / *sum;
+            choice.iter_mut().for_each(|p| *p *= scale);
+        }
+        ln_in_place(sums);
+        for (sum, choice) in sums.iter().zip(blocks_mut(log_probs, &self.counts)) {
+            choice.iter_mut().for_each(|x| *x -= sum);
+        }
+        Ok(())
+    }
+
+    pub(super) fn sample(
+        &mut self,
+        given: Given<'_>,
+        rngs: &mut [Pcg64],
+        actions: &mut [i64],
+        log_probs: &mut [f32],
+    ) -> Result<()> {
+        self.prepare(given)?;
+        log_probs.fill(0.0);
+        let choices = self.counts.len();
+        let rows = blocks(&self.probs, &self.counts).zip(blocks(&self.log_probs, &self.counts)).zip(actions);
+        for (index, ((probs, logs), action)) in rows.enumerate() {
+            let mut left = rngs[index / choices].random() as f32;
+            // Rounding may leave something when all probabilities are spent: the last action with any takes it.
+            let mut chosen = 0;
+            for (i, p) in probs.iter().enumerate().filter(|(_, p)| **p > 0.0) {
+                chosen = i;
+                left -= p;
+                if left < 0.0 {
+                    break;
+                }
+            }
+            *action = chosen as i64;
+            log_probs[index / choices] += logs[chosen];
+        }
+        Ok(())
+    }
+
+    pub(super) fn mode(&mut self, given: Given<'_>, actions: &mut [i64]) -> Result<()> {
+        self.prepare(given)?;
+        for (probs, action) in blocks(&self.probs, &self.counts).zip(actions) {
+            let (mut likeliest, mut most) = (0, f32::NEG_INFINITY);
+            for (i, p) in probs.iter().enumerate() {
+                if *p > most {
+                    (likeliest, most) = (i, *p);
+                }
+            }
+            *action = likeliest as i64;
+        }
+        Ok(())
+    }
+
+    pub(super) fn evaluate(
+        &mut self,
+        given: Given<'_>,
+        actions: &[i64],
+        log_probs: &mut [f32],
+        entropies: &mut [f32],
+    ) -> Result<()> {
+        let choices = self.counts.len();
+        for (index, action) in actions.iter().enumerate() {
+            let n = self.counts[index % choices];
+            if !(0..n as i64).contains(action) {
+                let got = format!("{action} in row {}", index / choices);
+                let expected = format!("integers from 0 to {}", n - 1);
+                return Err(Error::action("actions", expected, got, "count actions from 0"));
+            }
+        }
+        self.prepare(given)?;
+        log_probs.fill(0.0);
+        entropies.fill(0.0);
+        let kept = room(&mut self.entropies, actions.len());
+        let rows = blocks(&self.probs, &self.counts).zip(blocks(&self.log_probs, &self.counts)).zip(actions);
+        for (index, ((probs, logs), action)) in rows.enumerate() {
+            log_probs[index / choices] += logs[*action as usize];
+            let entropy = probs.iter().zip(logs).map(|(p, log)| if *p > 0.0 { -p * log } else { 0.0 }).sum();
+            kept[index] = entropy;
+            entropies[index / choices] += entropy;
+        }
+        Ok(())
+    }
+
+    /// With p the probabilities of a choice and H its entropy: `d log p_a / d z_j = [j = a] - p_j` and
+    /// `d H / d z_j = -p_j (log p_j + H)`.
+    pub(super) fn backward(
+        &mut self,
+        actions: &[i64],
+        d_log_probs: &[f32],
+        d_entropy: f32,
+        d_outputs: &mut [f32],
+    ) -> Result<()> {
+        if self.entropies.len() < actions.len() || self.probs.len() < d_outputs.len() {
+            return Err(Error::shape(
+                "backward",
+                "an evaluate of as many rows before it",
+                "none",
+                "call evaluate first",
+            ));
+        }
+        let choices = self.counts.len();
+        let known = blocks(&self.probs, &self.counts).zip(blocks(&self.log_probs, &self.counts));
+        let rows = blocks_mut(d_outputs, &self.counts).zip(known).zip(actions.iter().zip(&self.entropies));
+        for (index, ((out, (probs, logs)), (action, entropy))) in rows.enumerate() {
+            let d_log_prob = d_log_probs[index / choices];
+            for ((out, p), log) in out.iter_mut().zip(probs).zip(logs) {
+                // The logarithm of what is forbidden is infinite, and counts for nothing.
+                let surprise = if *p > 0.0 { log + entropy } else { 0.0 };
+                *out = -p * (d_log_prob + d_entropy * surprise);
+            }
+            out[*action as usize] += d_log_prob;
+        }
+        Ok(())
+    }
+}
+
+/// The numbers of each choice of each row, in order.
+fn blocks<'a>(mut rows: &'a [f32], counts: &'a [usize]) -> impl Iterator<Item = &'a [f32]> {
+    counts.iter().cycle().map_while(move |count| {
+        let (block, rest) = rows.split_at_checked(*count)?;
+        rows = rest;
+        Some(block)
+    })
+}
+
+fn blocks_mut<'a>(rows: &'a mut [f32], counts: &'a [usize]) -> impl Iterator<Item = &'a mut [f32]> {
+    let mut rest = Some(rows);
+    counts.iter().cycle().map_while(move |count| {
+        let (block, others) = rest.take()?.split_at_mut_checked(*count)?;
+        rest = Some(others);
+        Some(block)
+    })
+}

@@ -1,0 +1,75 @@
+//! Independent normal numbers around the outputs.
+
+use rand_distr::StandardNormal;
+use rlox_core::Pcg64;
+
+use super::Given;
+use crate::Parameters;
+
+/// `ln(2 pi) / 2`.
+pub(super) const HALF_LN_2_PI: f32 = 0.918_938_5;
+
+/// The components of a Box space, their standard deviations learned beside the network.
+#[derive(Clone, Debug)]
+pub struct Gaussian {
+    pub(super) dim: usize,
+    pub(super) log_std: Parameters,
+    /// The gradients of `log_std`, in f64: they are sums over the batch.
+    sums: Vec<f64>,
+}
+
+impl Gaussian {
+    pub(super) fn new(dim: usize, log_std_init: f32) -> Self {
+        Self { dim, log_std: Parameters::new("log_std", &[dim], vec![log_std_init; dim]), sums: vec![0.0; dim] }
+    }
+
+    pub(super) fn sample(&mut self, given: Given<'_>, rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) {
+        let log_stds = self.log_std.values();
+        let rows = actions.chunks_exact_mut(self.dim).zip(given.outputs.chunks_exact(self.dim));
+        for ((row, means), (rng, log_prob)) in rows.zip(rngs.iter_mut().zip(log_probs)) {
+            *log_prob = 0.0;
+            for ((action, mean), log_std) in row.iter_mut().zip(means).zip(log_stds) {
+                let noise: f32 = rand_distr::Distribution::sample(&StandardNormal, rng);
+                *action = mean + noise * log_std.exp();
+                *log_prob -= 0.5 * noise * noise + log_std + HALF_LN_2_PI;
+            }
+        }
+    }
+
+    pub(super) fn evaluate(&mut self, given: Given<'_>, actions: &[f32], log_probs: &mut [f32], entropies: &mut [f32]) {
+        let log_stds = self.log_std.values();
+        entropies.fill(log_stds.iter().map(|log_std| 0.5 + HALF_LN_2_PI + log_std).sum());
+        let rows = actions.chunks_exact(self.dim).zip(given.outputs.chunks_exact(self.dim));
+        for ((row, means), log_prob) in rows.zip(log_probs) {
+            *log_prob = 0.0;
+            for ((action, mean), log_std) in row.iter().zip(means).zip(log_stds) {
+                let z = (action - mean) * (-log_std).exp();
+                *log_prob -= 0.5 * z * z + log_std + HALF_LN_2_PI;
+            }
+        }
+    }
+
+    /// With `z = (a - mean) / std`: `d log_prob / d mean = z / std`, `d log_prob / d log_std = z^2 - 1`, and
+    /// `d H / d log_std = 1`.
+    pub(super) fn backward(
+        &mut self,
+        given: Given<'_>,
+        actions: &[f32],
+        d_log_probs: &[f32],
+        d_entropy: f32,
+        d_outputs: &mut [f32],
+    ) {
+        self.sums.fill(f64::from(d_entropy) * d_log_probs.len() as f64);
+        let rows = actions.chunks_exact(self.dim).zip(given.outputs.chunks_exact(self.dim));
+        for (((row, means), d_log_prob), out) in rows.zip(d_log_probs).zip(d_outputs.chunks_exact_mut(self.dim)) {
+            let known = row.iter().zip(means).zip(self.log_std.values());
+            for ((((action, mean), log_std), out), sum) in known.zip(out).zip(&mut self.sums) {
+                let precision = (-log_std).exp();
+                let z = (action - mean) * precision;
+                *out = d_log_prob * z * precision;
+                *sum += f64::from(d_log_prob * (z * z - 1.0));
+            }
+        }
+        self.log_std.add_gradients(self.sums.iter().map(|sum| *sum as f32));
+    }
+}

@@ -1,0 +1,178 @@
+//! Advantage actor-critic (Mnih et al. 2016, synchronous), from settings to trained policy.
+
+use rlox_core::{EnvSpec, NormalizerOptions, Pcg64, Result, VectorEnv};
+
+use super::collector::{Collector, Rows, Streams, numbers};
+use super::{Metrics, Schedule, check_counts, check_share, check_weight};
+use crate::{ActorCritic, ActorCriticLoss, Optimizer, PolicyLoss, explained_variance, normalize_advantages};
+
+/// Settings of A2C. The defaults are Stable-Baselines3's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct A2cConfig {
+    /// Steps from each environment in an iteration.
+    pub n_steps: usize,
+    /// Discount.
+    pub gamma: f64,
+    /// From one-step advantages (0) to Monte Carlo (1).
+    pub gae_lambda: f64,
+    /// The optimiser and the learning rate to begin with.
+    pub optimizer: Optimizer,
+    /// How the learning rate moves.
+    pub lr_schedule: Schedule,
+    /// Advantages to mean 0 and standard deviation 1.
+    pub normalize_advantage: bool,
+    /// Weight of the entropy bonus.
+    pub ent_coef: f32,
+    /// Weight of the value loss.
+    pub vf_coef: f32,
+    /// The gradient of all parameters together is cut to this norm.
+    pub max_grad_norm: f32,
+    /// Normalisation of observations and rewards; `None` for neither.
+    pub normalize: Option<NormalizerOptions>,
+    /// Steps until the noise of state-dependent exploration is drawn anew; 0 for once an iteration.
+    pub sde_sample_freq: usize,
+}
+
+impl Default for A2cConfig {
+    fn default() -> Self {
+        Self {
+            n_steps: 5,
+            gamma: 0.99,
+            gae_lambda: 1.0,
+            optimizer: Optimizer::RmsProp { lr: 7e-4, alpha: 0.99, eps: 1e-5 },
+            lr_schedule: Schedule::Constant,
+            normalize_advantage: false,
+            ent_coef: 0.0,
+            vf_coef: 0.5,
+            max_grad_norm: 0.5,
+            normalize: None,
+            sde_sample_freq: 0,
+        }
+    }
+}
+
+impl A2cConfig {
+    fn check(&self) -> Result<()> {
+        check_counts(&[("n_steps", self.n_steps)])?;
+        check_share("gamma", self.gamma)?;
+        check_share("gae_lambda", self.gae_lambda)?;
+        self.optimizer.check()?;
+        check_weight("ent_coef", self.ent_coef)?;
+        check_weight("vf_coef", self.vf_coef)?;
+        check_weight("max_grad_norm", self.max_grad_norm)
+    }
+}
+
+/// The learner: environments, policy, optimiser, and the loop over them.
+///
+/// ```
+/// use rlox_core::{AutoresetMode, VecEnv, envs::CartPole};
+/// use rlox_nn::{Activation, PolicyNetworks, train::{A2c, A2cConfig}};
+///
+/// let env = VecEnv::new(8, None, AutoresetMode::SameStep, CartPole::default)?;
+/// let make = |spec: &_, rng: &mut _| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
+/// let mut a2c = A2c::new(Box::new(env), make, A2cConfig::default(), 1)?;
+/// a2c.train(400, |_| true)?;
+/// assert_eq!(a2c.timesteps(), 400);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub struct A2c<P> {
+    policy: P,
+    config: A2cConfig,
+    collector: Collector,
+    rows: Rows,
+    updates: u64,
+}
+
+impl<P> std::fmt::Debug for A2c<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("A2c").field("config", &self.config).field("updates", &self.updates).finish_non_exhaustive()
+    }
+}
+
+impl<P: ActorCritic> A2c<P> {
+    /// A learner of environments and of the policy that `make` makes for them. The seed decides everything random:
+    /// initial weights, environments, actions.
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Config`] naming a setting that is out of range, and those of `make`.
+    pub fn new(
+        env: Box<dyn VectorEnv>,
+        make: impl FnOnce(&EnvSpec, &mut Pcg64) -> Result<P>,
+        config: A2cConfig,
+        seed: u64,
+    ) -> Result<Self> {
+        config.check()?;
+        let mut streams = Streams::new(seed);
+        let policy = make(env.spec(), &mut streams.policy)?;
+        let normalize = config.normalize.map(|options| NormalizerOptions { gamma: config.gamma, ..options });
+        let collector = Collector::new(env, config.n_steps, normalize, config.sde_sample_freq, streams)?;
+        Ok(Self { policy, config, collector, rows: Rows::default(), updates: 0 })
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &P {
+        &self.policy
+    }
+
+    /// The policy, to act with or to load weights into.
+    pub fn policy_mut(&mut self) -> &mut P {
+        &mut self.policy
+    }
+
+    /// The running statistics of observations and rewards, where they are normalised.
+    pub fn normalizer(&self) -> Option<&rlox_core::Normalizer> {
+        self.collector.normalizer.as_ref()
+    }
+
+    /// Environment steps learned from so far.
+    pub fn timesteps(&self) -> u64 {
+        self.collector.timesteps
+    }
+
+    /// Trains for at least `total_timesteps` more steps, all environments together, or until `progress` returns false; it
+    /// is called after each iteration.
+    ///
+    /// # Errors
+    /// Those of [`A2c::iterate`].
+    pub fn train(&mut self, total_timesteps: u64, mut progress: impl FnMut(&Metrics) -> bool) -> Result<Metrics> {
+        let start = self.timesteps();
+        loop {
+            let done = (self.timesteps() - start) as f64 / total_timesteps.max(1) as f64;
+            let metrics = self.iterate(done.min(1.0))?;
+            if !progress(&metrics) || self.timesteps() - start >= total_timesteps {
+                return Ok(metrics);
+            }
+        }
+    }
+
+    /// Collects `n_steps` steps from each environment and takes one gradient step on them. Schedules go by `progress`,
+    /// between 0 and 1.
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Config`] for a progress outside of it; [`rlox_core::Error::Space`] and
+    /// [`rlox_core::Error::Config`] naming observations, values or gradients that are not finite.
+    pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
+        check_share("progress", progress)?;
+        let Self { policy, config, collector, rows, updates } = self;
+        let optimizer = config.optimizer.with_lr(config.lr_schedule.at(config.optimizer.lr(), progress));
+        let loss = ActorCriticLoss {
+            policy: PolicyLoss::Gradient,
+            clip_coef_vf: None,
+            vf_coef: config.vf_coef,
+            ent_coef: config.ent_coef,
+        };
+        collector.collect(policy, config.gamma, config.gae_lambda)?;
+        rows.all(&collector.buffer);
+        rows.gather(&collector.buffer, 0, rows.index.len());
+        if config.normalize_advantage {
+            normalize_advantages(&mut rows.advantages);
+        }
+        let stats = policy.update(&rows.minibatch(), &loss, &optimizer, Some(config.max_grad_norm))?;
+        *updates += 1;
+        let buffer = &collector.buffer;
+        let explained_variance = explained_variance(numbers(buffer, "values"), numbers(buffer, "returns"));
+        let (learning_rate, updates) = (optimizer.lr(), *updates);
+        Ok(Metrics { stats, explained_variance, learning_rate, updates, ..collector.metrics() })
+    }
+}

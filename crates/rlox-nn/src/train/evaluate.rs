@@ -1,0 +1,92 @@
+//! What a policy is worth: the returns of whole greedy episodes.
+
+use rlox_core::{Actions, ActionsMut, Error, Normalizer, ResetOptions, Result, Seeds, Space, StepOut, VectorEnv};
+
+use crate::ActorCritic;
+
+/// The returns of `episodes` greedy episodes, shared out evenly among the environments so that short ones are not
+/// favoured. The environments start anew from `seed`; `normalizer`'s statistics are used and not changed.
+///
+/// # Errors
+/// [`Error::Config`] for environments that do not reset in the same step, and those of the policy and the environments.
+///
+/// ```
+/// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
+/// use rlox_nn::{Activation, PolicyNetworks, train::evaluate_policy};
+///
+/// let mut env = VecEnv::new(4, None, AutoresetMode::SameStep, CartPole::default)?;
+/// let mut policy = PolicyNetworks::mlp(env.spec(), &[8], Activation::Tanh, &mut Pcg64::seed_from(0))?;
+/// let returns = evaluate_policy(&mut policy, &mut env, 10, 0, None)?;
+/// assert_eq!(returns.len(), 10);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn evaluate_policy(
+    policy: &mut dyn ActorCritic,
+    env: &mut dyn VectorEnv,
+    episodes: usize,
+    seed: u64,
+    normalizer: Option<&Normalizer>,
+) -> Result<Vec<f64>> {
+    if env.autoreset_mode() != rlox_core::AutoresetMode::SameStep {
+        let got = format!("{:?}", env.autoreset_mode());
+        return Err(Error::config("env", "AutoresetMode::SameStep", got, "make the environments so"));
+    }
+    let (n, d, a) = (env.num_envs(), env.spec().observation.dim(), env.spec().action.dim());
+    let space = env.spec().action.clone();
+    let (mut obs, mut seen) = (vec![0.0; n * d], vec![0.0; n * d]);
+    let (mut discrete, mut continuous) = (vec![0; n * a], vec![0.0; n * a]);
+    let (mut rewards, mut terminated, mut truncated) = (vec![0.0; n], vec![false; n], vec![false; n]);
+    let mut masks = vec![true; if env.has_action_masks() { n * policy_outputs(&space) } else { 0 }];
+    // The first episodes % n environments play one more.
+    let mut left: Vec<usize> = (0..n).map(|i| episodes / n + usize::from(i < episodes % n)).collect();
+    let (mut sums, mut returns) = (vec![0.0; n], Vec::with_capacity(episodes));
+    env.reset(Seeds::Base(seed), None, &ResetOptions::default(), &mut obs)?;
+    while returns.len() < episodes {
+        seen.copy_from_slice(&obs);
+        if let Some(normalizer) = normalizer.filter(|normalizer| normalizer.options().obs) {
+            normalizer.normalize_obs(&mut seen)?;
+        }
+        let given = if masks.is_empty() {
+            None
+        } else {
+            env.action_masks(&mut masks)?;
+            Some(&masks[..])
+        };
+        let out = StepOut {
+            obs: &mut obs,
+            reward: &mut rewards,
+            terminated: &mut terminated,
+            truncated: &mut truncated,
+            final_obs: &mut [],
+        };
+        if let Space::Box { low, high, .. } = &space {
+            policy.act_deterministic(&seen, given, ActionsMut::Continuous(&mut continuous))?;
+            for row in continuous.chunks_exact_mut(a) {
+                row.iter_mut().zip(low.iter().zip(high)).for_each(|(x, (low, high))| *x = x.clamp(*low, *high));
+            }
+            env.step(Actions::Continuous(&continuous), out)?;
+        } else {
+            policy.act_deterministic(&seen, given, ActionsMut::Discrete(&mut discrete))?;
+            if let Space::Discrete { start, .. } = space {
+                discrete.iter_mut().for_each(|action| *action += start);
+            }
+            env.step(Actions::Discrete(&discrete), out)?;
+        }
+        for i in 0..n {
+            sums[i] += rewards[i];
+            if terminated[i] || truncated[i] {
+                if left[i] > 0 {
+                    returns.push(sums[i]);
+                    left[i] -= 1;
+                }
+                sums[i] = 0.0;
+            }
+        }
+    }
+    Ok(returns)
+}
+
+/// How many actions a mask is about.
+fn policy_outputs(space: &Space) -> usize {
+    if let Space::Discrete { n, .. } = space { *n as usize } else { 0 }
+}

@@ -1,0 +1,229 @@
+//! Proximal policy optimization (Schulman et al. 2017), from settings to trained policy.
+
+use rlox_core::{EnvSpec, Error, NormalizerOptions, Pcg64, Result, VectorEnv};
+
+use super::collector::{Collector, Rows, Streams, numbers};
+use super::{Means, Metrics, Schedule, check_counts, check_share, check_weight};
+use crate::{
+    ActorCritic, ActorCriticLoss, ActorCriticStats, Optimizer, PolicyLoss, explained_variance, normalize_advantages,
+};
+
+/// Settings of PPO. The defaults are Stable-Baselines3's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PpoConfig {
+    /// Steps from each environment in an iteration.
+    pub n_steps: usize,
+    /// Steps in a minibatch; the last one of an epoch may be smaller.
+    pub batch_size: usize,
+    /// Passes over the steps of an iteration.
+    pub n_epochs: usize,
+    /// Discount.
+    pub gamma: f64,
+    /// From one-step advantages (0) to Monte Carlo (1).
+    pub gae_lambda: f64,
+    /// The optimiser and the learning rate to begin with.
+    pub optimizer: Optimizer,
+    /// How the learning rate moves.
+    pub lr_schedule: Schedule,
+    /// How far the ratio of new to old probability may pay off.
+    pub clip_coef: f32,
+    /// How it moves.
+    pub clip_schedule: Schedule,
+    /// How far values may move in the value loss; `None` for any way.
+    pub clip_coef_vf: Option<f32>,
+    /// Advantages to mean 0 and standard deviation 1 in each minibatch.
+    pub normalize_advantage: bool,
+    /// Weight of the entropy bonus.
+    pub ent_coef: f32,
+    /// Weight of the value loss.
+    pub vf_coef: f32,
+    /// The gradient of all parameters together is cut to this norm.
+    pub max_grad_norm: f32,
+    /// Updates end where a minibatch's KL is above 1.5 times this.
+    pub target_kl: Option<f32>,
+    /// Normalisation of observations and rewards; `None` for neither.
+    pub normalize: Option<NormalizerOptions>,
+    /// Steps until the noise of state-dependent exploration is drawn anew; 0 for once an iteration.
+    pub sde_sample_freq: usize,
+}
+
+impl Default for PpoConfig {
+    fn default() -> Self {
+        Self {
+            n_steps: 2048,
+            batch_size: 64,
+            n_epochs: 10,
+            gamma: 0.99,
+            gae_lambda: 0.95,
+            optimizer: Optimizer::Adam { lr: 3e-4, beta1: 0.9, beta2: 0.999, eps: 1e-5 },
+            lr_schedule: Schedule::Constant,
+            clip_coef: 0.2,
+            clip_schedule: Schedule::Constant,
+            clip_coef_vf: None,
+            normalize_advantage: true,
+            ent_coef: 0.0,
+            vf_coef: 0.5,
+            max_grad_norm: 0.5,
+            target_kl: None,
+            normalize: None,
+            sde_sample_freq: 0,
+        }
+    }
+}
+
+impl PpoConfig {
+    fn check(&self, num_envs: usize) -> Result<()> {
+        check_counts(&[("n_steps", self.n_steps), ("batch_size", self.batch_size), ("n_epochs", self.n_epochs)])?;
+        if self.batch_size > self.n_steps.saturating_mul(num_envs) {
+            let expected = format!("at most n_steps * num_envs = {}", self.n_steps * num_envs);
+            let fix = "shrink the minibatch or collect more steps";
+            return Err(Error::config("batch_size", expected, self.batch_size.to_string(), fix));
+        }
+        check_share("gamma", self.gamma)?;
+        check_share("gae_lambda", self.gae_lambda)?;
+        self.optimizer.check()?;
+        check_weight("clip_coef", self.clip_coef)?;
+        check_weight("clip_coef_vf", self.clip_coef_vf.unwrap_or(0.0))?;
+        check_weight("ent_coef", self.ent_coef)?;
+        check_weight("vf_coef", self.vf_coef)?;
+        check_weight("max_grad_norm", self.max_grad_norm)?;
+        check_weight("target_kl", self.target_kl.unwrap_or(0.0))
+    }
+}
+
+/// The learner: environments, policy, optimiser, and the loop over them.
+///
+/// ```
+/// use rlox_core::{AutoresetMode, VecEnv, envs::CartPole};
+/// use rlox_nn::{Activation, PolicyNetworks, train::{Ppo, PpoConfig}};
+///
+/// let env = VecEnv::new(8, None, AutoresetMode::SameStep, CartPole::default)?;
+/// let config = PpoConfig { n_steps: 32, batch_size: 256, ..PpoConfig::default() };
+/// let make = |spec: &_, rng: &mut _| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
+/// let mut ppo = Ppo::new(Box::new(env), make, config, 1)?;
+/// ppo.train(512, |metrics| metrics.mean_return.is_finite())?;
+/// assert_eq!(ppo.timesteps(), 512);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub struct Ppo<P> {
+    policy: P,
+    config: PpoConfig,
+    collector: Collector,
+    rows: Rows,
+    updates: u64,
+}
+
+impl<P> std::fmt::Debug for Ppo<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ppo").field("config", &self.config).field("updates", &self.updates).finish_non_exhaustive()
+    }
+}
+
+impl<P: ActorCritic> Ppo<P> {
+    /// A learner of environments and of the policy that `make` makes for them. The seed decides everything random:
+    /// initial weights, environments, actions, minibatches.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming a setting that is out of range, and those of `make`.
+    pub fn new(
+        env: Box<dyn VectorEnv>,
+        make: impl FnOnce(&EnvSpec, &mut Pcg64) -> Result<P>,
+        config: PpoConfig,
+        seed: u64,
+    ) -> Result<Self> {
+        config.check(env.num_envs())?;
+        let mut streams = Streams::new(seed);
+        let policy = make(env.spec(), &mut streams.policy)?;
+        let normalize = config.normalize.map(|options| NormalizerOptions { gamma: config.gamma, ..options });
+        let collector = Collector::new(env, config.n_steps, normalize, config.sde_sample_freq, streams)?;
+        Ok(Self { policy, config, collector, rows: Rows::default(), updates: 0 })
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &P {
+        &self.policy
+    }
+
+    /// The policy, to act with or to load weights into.
+    pub fn policy_mut(&mut self) -> &mut P {
+        &mut self.policy
+    }
+
+    /// The running statistics of observations and rewards, where they are normalised.
+    pub fn normalizer(&self) -> Option<&rlox_core::Normalizer> {
+        self.collector.normalizer.as_ref()
+    }
+
+    /// Environment steps learned from so far.
+    pub fn timesteps(&self) -> u64 {
+        self.collector.timesteps
+    }
+
+    /// Trains for at least `total_timesteps` more steps, all environments together, or until `progress` returns false; it
+    /// is called after each iteration.
+    ///
+    /// # Errors
+    /// Those of [`Ppo::iterate`].
+    pub fn train(&mut self, total_timesteps: u64, mut progress: impl FnMut(&Metrics) -> bool) -> Result<Metrics> {
+        let start = self.timesteps();
+        loop {
+            let done = (self.timesteps() - start) as f64 / total_timesteps.max(1) as f64;
+            let metrics = self.iterate(done.min(1.0))?;
+            if !progress(&metrics) || self.timesteps() - start >= total_timesteps {
+                return Ok(metrics);
+            }
+        }
+    }
+
+    /// Collects `n_steps` steps from each environment and learns from them. Schedules go by `progress`, between 0 and 1.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a progress outside of it; [`Error::Space`] and [`Error::Config`] naming observations, values
+    /// or gradients that are not finite.
+    pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
+        check_share("progress", progress)?;
+        let config = &self.config;
+        let optimizer = config.optimizer.with_lr(config.lr_schedule.at(config.optimizer.lr(), progress));
+        let loss = ActorCriticLoss {
+            policy: PolicyLoss::Clipped { clip_coef: config.clip_schedule.at(config.clip_coef, progress) },
+            clip_coef_vf: config.clip_coef_vf,
+            vf_coef: config.vf_coef,
+            ent_coef: config.ent_coef,
+        };
+        self.collector.collect(&mut self.policy, config.gamma, config.gae_lambda)?;
+        let stats = self.learn(&loss, &optimizer)?;
+        let buffer = &self.collector.buffer;
+        let explained_variance = explained_variance(numbers(buffer, "values"), numbers(buffer, "returns"));
+        let (learning_rate, updates) = (optimizer.lr(), self.updates);
+        Ok(Metrics { stats, explained_variance, learning_rate, updates, ..self.collector.metrics() })
+    }
+
+    /// Epochs of minibatches over the rollout, until `target_kl` ends them; the means of what they said.
+    fn learn(&mut self, loss: &ActorCriticLoss, optimizer: &Optimizer) -> Result<ActorCriticStats> {
+        let Self { policy, config, collector, rows, updates } = self;
+        rows.all(&collector.buffer);
+        let total = rows.index.len();
+        let mut means = Means::default();
+        for _ in 0..config.n_epochs {
+            if total > config.batch_size {
+                rows.shuffle(&mut collector.order);
+            }
+            *updates += 1;
+            for from in (0..total).step_by(config.batch_size) {
+                rows.gather(&collector.buffer, from, total.min(from + config.batch_size));
+                if config.normalize_advantage {
+                    normalize_advantages(&mut rows.advantages);
+                }
+                let stats = policy.evaluate(&rows.minibatch(), loss)?;
+                if config.target_kl.is_some_and(|target| stats.approx_kl > 1.5 * target) {
+                    means.add(stats);
+                    return Ok(means.mean());
+                }
+                policy.backward()?;
+                let grad_norm = policy.step(optimizer, Some(config.max_grad_norm))?;
+                means.add(ActorCriticStats { grad_norm, ..stats });
+            }
+        }
+        Ok(means.mean())
+    }
+}
