@@ -185,7 +185,7 @@ impl Network for Mlp {
         self.infer(x, rows, y, scratch)?;
         if self.layers.len() > 1 {
             // Layers write to the two halves of the scratch memory in turns.
-            layer::unpad(&scratch.layers[self.layers.len() % 2], self.hidden_dim(), h);
+            layer::unpad(&scratch.layers[(self.layers.len() - 1) % 2], self.hidden_dim(), h);
         }
         Ok(())
     }

@@ -99,8 +99,6 @@ over_slices! {
     exp_in_place: exp;
     /// [`ln`] of each number, in place.
     ln_in_place: ln;
-    /// [`tanh`] of each number, in place.
-    tanh_in_place: tanh;
 }
 
 #[cfg(test)]
@@ -108,14 +106,9 @@ mod tests {
     use super::*;
     use crate::simd::tests::on_each_isa;
 
-    on_f32s! {
-        fn erf_in_place(s: F32s, x: &mut [f32]) {
-            for chunk in x.as_chunks_mut::<LANES>().0 {
-                let mut line = Line(*chunk);
-                s.store(erf(s, s.load(&line)), &mut line);
-                *chunk = line.0;
-            }
-        }
+    over_slices! {
+        tanh_in_place: tanh;
+        erf_in_place: erf;
     }
 
     /// The largest error of `f` against `exact`, relative to `scale(exact)`.
