@@ -47,7 +47,7 @@ pub use memory::available_memory;
 pub use normalize::{Normalizer, NormalizerOptions, RunningMeanStd};
 pub use plugin::EnvPlugin;
 pub use policy::{ActionsMut, Policy, PolicyOut, RandomPolicy};
-pub use pool::{check_num_threads, num_threads};
+pub use pool::{check_num_threads, join, num_threads};
 pub use rng::{Pcg64, Pcg64State, SeedSequence};
 pub use rollout::{PolicySaid, RolloutBuffer, Transition, collect};
 pub use space::Space;

@@ -8,6 +8,7 @@
 #![expect(unsafe_code, reason = "a job is lent to threads that outlive it")]
 
 mod columns;
+mod join;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+pub use join::join;
 
 pub(crate) use columns::{ColumnsMut, PIECE, run_chunks, run_chunks_whole, run_columns, run_rows};
 

@@ -8,7 +8,7 @@ pub use losses::{
     ClippedLoss, clipped_policy_loss, explained_variance, normalize_advantages, policy_gradient_loss, value_loss,
 };
 
-use rlox_core::{Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result, check_len};
+use rlox_core::{Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result, check_len, join};
 
 use crate::{Distribution, Given, NamedTensors, Network, Optimizer, Parameters, Scratch, Step, clipped_step};
 
@@ -152,18 +152,29 @@ pub struct PolicyNetworks<N> {
     memory: Memory,
 }
 
-/// Memory of a batch, as large as the largest one.
+/// Memory of a batch.
 #[derive(Debug, Default)]
 struct Memory {
     scratch: Scratch,
+    /// `[policy | value]` rows of a shared trunk.
     joint: Vec<f32>,
+    policy: PolicyMemory,
+    value: ValueMemory,
+}
+
+#[derive(Debug, Default)]
+struct PolicyMemory {
     outputs: Vec<f32>,
     hidden: Vec<f32>,
-    values: Vec<f32>,
     log_probs: Vec<f32>,
     entropies: Vec<f32>,
     d_log_probs: Vec<f32>,
     d_outputs: Vec<f32>,
+}
+
+#[derive(Debug, Default)]
+struct ValueMemory {
+    values: Vec<f32>,
     d_values: Vec<f32>,
 }
 
@@ -173,6 +184,9 @@ impl Clone for Memory {
         Self::default()
     }
 }
+
+/// From so many multiplications on, actor and critic are computed at once: about 10 us of work each.
+const SHARED_FROM: usize = 200_000;
 
 impl<N: Network> PolicyNetworks<N> {
     /// A policy of a network for the distribution's outputs and one with a single output for values.
@@ -238,10 +252,68 @@ impl<N: Network> PolicyNetworks<N> {
         Ok(obs.len() / dim)
     }
 
+    fn check(&self, batch: &Minibatch<'_>) -> Result<usize> {
+        let rows = self.rows(batch.obs)?;
+        for (name, numbers) in [
+            ("log_probs", batch.log_probs),
+            ("values", batch.values),
+            ("advantages", batch.advantages),
+            ("returns", batch.returns),
+        ] {
+            check_len(name, numbers.len(), rows)?;
+        }
+        Ok(rows)
+    }
+
+    /// Forward and loss, and where it is wanted backward: two networks at once if that is worth it.
+    fn pass(
+        &mut self,
+        batch: &Minibatch<'_>,
+        loss: &ActorCriticLoss,
+        rows: usize,
+        backward: bool,
+    ) -> Result<ActorCriticStats> {
+        let Self { actor, critic, distribution, memory } = self;
+        memory.make_room(rows, distribution.outputs(), actor.out_dim(), distribution.reads_hidden());
+        let Memory { joint, policy, value, .. } = memory;
+        let (said, value_loss) = if let Some(critic) = critic {
+            at_once(
+                rows * multiplications(actor),
+                || {
+                    actor.forward(batch.obs, rows, &mut policy.outputs)?;
+                    if !policy.hidden.is_empty() {
+                        actor.hidden(&mut policy.hidden)?;
+                    }
+                    let said = policy.learn(distribution, batch, loss)?;
+                    if backward { actor.backward(&policy.d_outputs, true, None).map(|()| said) } else { Ok(said) }
+                },
+                || {
+                    critic.forward(batch.obs, rows, &mut value.values)?;
+                    let said = value.learn(batch, loss);
+                    if backward { critic.backward(&value.d_values, true, None).map(|()| said) } else { Ok(said) }
+                },
+            )?
+        } else {
+            actor.forward(batch.obs, rows, joint)?;
+            split(joint, distribution.outputs(), &mut policy.outputs, Some(&mut value.values));
+            if !policy.hidden.is_empty() {
+                actor.hidden(&mut policy.hidden)?;
+            }
+            let said = (policy.learn(distribution, batch, loss)?, value.learn(batch, loss));
+            if backward {
+                merge(joint, distribution.outputs(), &policy.d_outputs, &value.d_values);
+                actor.backward(joint, true, None)?;
+            }
+            said
+        };
+        let loss = said.policy_loss + loss.vf_coef * value_loss + loss.ent_coef * said.entropy_loss;
+        Ok(ActorCriticStats { value_loss, loss, ..said })
+    }
+
     /// Outputs, hidden layer and, if wanted, values, kept nowhere else than in memory.
     fn infer(&mut self, obs: &[f32], values: Option<&mut [f32]>) -> Result<usize> {
         let rows = self.rows(obs)?;
-        let Memory { scratch, joint, outputs, hidden, .. } = &mut self.memory;
+        let Memory { scratch, joint, policy: PolicyMemory { outputs, hidden, .. }, .. } = &mut self.memory;
         hidden.resize(rows * self.distribution.reads_hidden(), 0.0);
         joint.resize(rows * self.actor.out_dim(), 0.0);
         if hidden.is_empty() {
@@ -263,23 +335,67 @@ impl<N: Network> PolicyNetworks<N> {
     }
 }
 
-/// The policy's part of the loss; writes its gradient.
-fn policy_stats(
-    loss: PolicyLoss,
-    log_probs: &[f32],
-    batch: &Minibatch<'_>,
-    d_log_probs: &mut [f32],
-) -> ActorCriticStats {
-    match loss {
-        PolicyLoss::Clipped { clip_coef } => {
-            let said = clipped_policy_loss(log_probs, batch.log_probs, batch.advantages, clip_coef, d_log_probs);
-            let ClippedLoss { loss: policy_loss, approx_kl, clip_fraction } = said;
-            ActorCriticStats { policy_loss, approx_kl, clip_fraction, ..ActorCriticStats::default() }
+/// How many multiplications a row of a network takes, about.
+fn multiplications<N: Network>(net: &N) -> usize {
+    net.hidden_dim() * net.hidden_dim()
+}
+
+/// Both pieces, at once if there is enough to do.
+fn at_once<A: Send, B: Send>(
+    multiplications: usize,
+    a: impl FnOnce() -> Result<A> + Send,
+    b: impl FnOnce() -> Result<B> + Send,
+) -> Result<(A, B)> {
+    if multiplications < SHARED_FROM {
+        return Ok((a()?, b()?));
+    }
+    let (a, b) = join(a, b)?;
+    Ok((a?, b?))
+}
+
+impl PolicyMemory {
+    /// The policy's part of the loss and its gradient.
+    fn learn(
+        &mut self,
+        distribution: &mut Distribution,
+        batch: &Minibatch<'_>,
+        loss: &ActorCriticLoss,
+    ) -> Result<ActorCriticStats> {
+        let Self { outputs, hidden, log_probs, entropies, d_log_probs, d_outputs } = self;
+        let given = Given { outputs, hidden, masks: batch.masks };
+        distribution.evaluate(given, batch.actions, log_probs, entropies)?;
+        let mut said = ActorCriticStats::default();
+        match loss.policy {
+            PolicyLoss::Clipped { clip_coef } => {
+                let clipped = clipped_policy_loss(log_probs, batch.log_probs, batch.advantages, clip_coef, d_log_probs);
+                said.policy_loss = clipped.loss;
+                (said.approx_kl, said.clip_fraction) = (clipped.approx_kl, clipped.clip_fraction);
+            }
+            PolicyLoss::Gradient => {
+                said.policy_loss = policy_gradient_loss(log_probs, batch.advantages, d_log_probs);
+            }
         }
-        PolicyLoss::Gradient => {
-            let policy_loss = policy_gradient_loss(log_probs, batch.advantages, d_log_probs);
-            ActorCriticStats { policy_loss, ..ActorCriticStats::default() }
-        }
+        let rows = entropies.len();
+        said.entropy_loss = -(entropies.iter().map(|x| f64::from(*x)).sum::<f64>() / rows as f64) as f32;
+        let d_entropy = -loss.ent_coef / rows as f32;
+        distribution.backward(given, batch.actions, d_log_probs, d_entropy, d_outputs)?;
+        Ok(said)
+    }
+}
+
+impl ValueMemory {
+    /// The value loss and its gradient.
+    fn learn(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> f32 {
+        let clip = loss.clip_coef_vf.map(|most| (batch.values, most));
+        value_loss(&self.values, batch.returns, clip, loss.vf_coef, &mut self.d_values)
+    }
+}
+
+/// Policy rows and values as `[policy | value]` rows.
+fn merge(joint: &mut [f32], width: usize, outputs: &[f32], values: &[f32]) {
+    for (row, (policy, value)) in joint.chunks_exact_mut(width + 1).zip(outputs.chunks_exact(width).zip(values)) {
+        row[..width].copy_from_slice(policy);
+        row[width] = *value;
     }
 }
 
@@ -300,7 +416,7 @@ impl<N: Network> Policy for PolicyNetworks<N> {
         check_len("rngs", rngs.len(), rows)?;
         self.infer(obs, Some(out.values))?;
         let Self { distribution, memory, .. } = self;
-        let given = Given { outputs: &memory.outputs, hidden: &memory.hidden, masks };
+        let given = Given { outputs: &memory.policy.outputs, hidden: &memory.policy.hidden, masks };
         distribution.sample(given, rngs, out.actions, out.log_probs)
     }
 
@@ -320,69 +436,42 @@ impl<N: Network> Policy for PolicyNetworks<N> {
 impl<N: Network> ActorCritic for PolicyNetworks<N> {
     fn act_deterministic(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
         self.infer(obs, None)?;
-        let given = Given { outputs: &self.memory.outputs, hidden: &self.memory.hidden, masks };
+        let PolicyMemory { outputs, hidden, .. } = &self.memory.policy;
+        let given = Given { outputs, hidden, masks };
         self.distribution.mode(given, actions)
     }
 
     fn evaluate(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<ActorCriticStats> {
-        let rows = self.rows(batch.obs)?;
-        for (name, numbers) in [
-            ("log_probs", batch.log_probs),
-            ("values", batch.values),
-            ("advantages", batch.advantages),
-            ("returns", batch.returns),
-        ] {
-            check_len(name, numbers.len(), rows)?;
-        }
-        let Self { actor, critic, distribution, memory } = self;
-        let width = distribution.outputs();
-        memory.make_room(rows, width, actor.out_dim(), distribution.reads_hidden());
-        let Memory { joint, outputs, hidden, values, log_probs, entropies, d_log_probs, d_outputs, d_values, .. } =
-            memory;
-        match critic {
-            Some(critic) => {
-                actor.forward(batch.obs, rows, outputs)?;
-                critic.forward(batch.obs, rows, values)?;
-            }
-            None => {
-                actor.forward(batch.obs, rows, joint)?;
-                split(joint, width, outputs, Some(values));
-            }
-        }
-        if !hidden.is_empty() {
-            actor.hidden(hidden)?;
-        }
-        let given = Given { outputs, hidden, masks: batch.masks };
-        distribution.evaluate(given, batch.actions, log_probs, entropies)?;
-        let mut stats = policy_stats(loss.policy, log_probs, batch, d_log_probs);
-        stats.entropy_loss = -(entropies.iter().map(|x| f64::from(*x)).sum::<f64>() / rows as f64) as f32;
-        let d_entropy = -loss.ent_coef / rows as f32;
-        distribution.backward(given, batch.actions, d_log_probs, d_entropy, d_outputs)?;
-        let clip = loss.clip_coef_vf.map(|most| (batch.values, most));
-        stats.value_loss = value_loss(values, batch.returns, clip, loss.vf_coef, d_values);
-        stats.loss = stats.policy_loss + loss.vf_coef * stats.value_loss + loss.ent_coef * stats.entropy_loss;
-        Ok(stats)
+        let rows = self.check(batch)?;
+        self.pass(batch, loss, rows, false)
     }
 
     fn backward(&mut self) -> Result<()> {
         let Self { actor, critic, distribution, memory } = self;
-        let width = distribution.outputs();
-        let Memory { joint, d_outputs, d_values, .. } = memory;
-        match critic {
-            Some(critic) => {
-                actor.backward(d_outputs, true, None)?;
-                critic.backward(d_values, true, None)?;
-            }
-            None => {
-                let both = d_outputs.chunks_exact(width).zip(&*d_values);
-                for (row, (policy, value)) in joint.chunks_exact_mut(width + 1).zip(both) {
-                    row[..width].copy_from_slice(policy);
-                    row[width] = *value;
-                }
-                actor.backward(joint, true, None)?;
-            }
-        }
+        let Memory { joint, policy, value, .. } = memory;
+        let Some(critic) = critic else {
+            merge(joint, distribution.outputs(), &policy.d_outputs, &value.d_values);
+            return actor.backward(joint, true, None);
+        };
+        let rows = value.d_values.len();
+        at_once(
+            rows * multiplications(actor),
+            || actor.backward(&policy.d_outputs, true, None),
+            || critic.backward(&value.d_values, true, None),
+        )?;
         Ok(())
+    }
+
+    fn update(
+        &mut self,
+        batch: &Minibatch<'_>,
+        loss: &ActorCriticLoss,
+        optimizer: &Optimizer,
+        max_grad_norm: Option<f32>,
+    ) -> Result<ActorCriticStats> {
+        let rows = self.check(batch)?;
+        let stats = self.pass(batch, loss, rows, true)?;
+        Ok(ActorCriticStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
     }
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {

@@ -2,7 +2,7 @@
 
 use rlox_core::Result;
 
-use super::{Memory, PolicyNetworks};
+use super::{Memory, PolicyMemory, PolicyNetworks, ValueMemory};
 use crate::{NamedTensors, Network, Parameters};
 
 impl<N: Network> PolicyNetworks<N> {
@@ -58,13 +58,14 @@ impl Memory {
     /// Makes every slice as long as a minibatch of `rows` needs, and no longer.
     pub(super) fn make_room(&mut self, rows: usize, outputs: usize, joint: usize, hidden: usize) {
         self.joint.resize(rows * joint, 0.0);
-        self.hidden.resize(rows * hidden, 0.0);
-        for vector in [&mut self.outputs, &mut self.d_outputs] {
+        let PolicyMemory { outputs: policy, hidden: last, log_probs, entropies, d_log_probs, d_outputs } =
+            &mut self.policy;
+        last.resize(rows * hidden, 0.0);
+        for vector in [policy, d_outputs] {
             vector.resize(rows * outputs, 0.0);
         }
-        for vector in
-            [&mut self.values, &mut self.log_probs, &mut self.entropies, &mut self.d_log_probs, &mut self.d_values]
-        {
+        let ValueMemory { values, d_values } = &mut self.value;
+        for vector in [log_probs, entropies, d_log_probs, values, d_values] {
             vector.resize(rows, 0.0);
         }
     }

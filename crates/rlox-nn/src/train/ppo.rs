@@ -214,14 +214,18 @@ impl<P: ActorCritic> Ppo<P> {
                 if config.normalize_advantage {
                     normalize_advantages(&mut rows.advantages);
                 }
+                let most = Some(config.max_grad_norm);
+                let Some(target) = config.target_kl else {
+                    means.add(policy.update(&rows.minibatch(), loss, optimizer, most)?);
+                    continue;
+                };
                 let stats = policy.evaluate(&rows.minibatch(), loss)?;
-                if config.target_kl.is_some_and(|target| stats.approx_kl > 1.5 * target) {
+                if stats.approx_kl > 1.5 * target {
                     means.add(stats);
                     return Ok(means.mean());
                 }
                 policy.backward()?;
-                let grad_norm = policy.step(optimizer, Some(config.max_grad_norm))?;
-                means.add(ActorCriticStats { grad_norm, ..stats });
+                means.add(ActorCriticStats { grad_norm: policy.step(optimizer, most)?, ..stats });
             }
         }
         Ok(means.mean())
