@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use rlox_core::{AutoresetMode, Result, envs};
-use rlox_nn::train::{Ppo, PpoConfig, Schedule, evaluate_policy};
+use rlox_nn::train::{Ppo, PpoConfig, Schedule};
 use rlox_nn::{Activation, Optimizer, PolicyNetworks};
 
 const NUM_ENVS: usize = 8;
@@ -62,7 +62,7 @@ fn main() -> Result<()> {
     let (steps, seconds) = (ppo.timesteps(), start.elapsed().as_secs_f64());
     println!("trained {steps} steps in {seconds:.2} s ({:.0} steps/s)", steps_per_second(steps));
 
-    let returns = evaluate_policy(ppo.policy_mut(), env()?.as_mut(), 30, 1_000, None)?;
+    let returns = ppo.evaluate(env()?.as_mut(), 30, 1_000)?;
     let mean = returns.iter().sum::<f64>() / returns.len() as f64;
     println!("score {mean:.1} over {} greedy episodes (solved from 475 on)", returns.len());
     Ok(())

@@ -3,7 +3,7 @@
 use rlox_core::{EnvSpec, Error, NormalizerOptions, Pcg64, Result, VectorEnv};
 
 use super::collector::{Collector, Rows, Streams, numbers};
-use super::{Means, Metrics, Schedule, check_counts, check_share, check_weight};
+use super::{Means, Metrics, Schedule, check_counts, check_share, check_weight, evaluate_policy};
 use crate::{
     ActorCritic, ActorCriticLoss, ActorCriticStats, Optimizer, PolicyLoss, explained_variance, normalize_advantages,
 };
@@ -152,6 +152,14 @@ impl<P: ActorCritic> Ppo<P> {
     /// The running statistics of observations and rewards, where they are normalised.
     pub fn normalizer(&self) -> Option<&rlox_core::Normalizer> {
         self.collector.normalizer.as_ref()
+    }
+
+    /// The returns of whole greedy episodes of other environments ([`evaluate_policy`]), observed as these are.
+    ///
+    /// # Errors
+    /// Those of [`evaluate_policy`].
+    pub fn evaluate(&mut self, env: &mut dyn VectorEnv, episodes: usize, seed: u64) -> Result<Vec<f64>> {
+        evaluate_policy(&mut self.policy, env, episodes, seed, self.collector.normalizer.as_ref())
     }
 
     /// Environment steps learned from so far.

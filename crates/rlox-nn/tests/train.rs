@@ -1,0 +1,251 @@
+//! Trainers: they learn, a seed decides everything, and wrong settings are named.
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+use rlox_core::{
+    AutoresetMode, Env, EnvSpec, NormalizerOptions, Pcg64, ResetOptions, Space, Step, VecEnv, VectorEnv, envs,
+};
+use rlox_nn::train::{A2c, A2cConfig, Ppo, PpoConfig, Schedule};
+use rlox_nn::{Activation, ActorCritic, Distribution, Mlp, NamedTensors, Optimizer, PolicyNetworks};
+
+/// Pays for the action that the observation names; ten steps an episode.
+struct Identity<A: ?Sized> {
+    spec: EnvSpec,
+    state: Vec<f32>,
+    kind: std::marker::PhantomData<fn(&A)>,
+}
+
+impl<A: ?Sized> Identity<A> {
+    fn new(action: Space, observations: usize) -> Self {
+        let spec = EnvSpec {
+            id: "Identity-v0".into(),
+            observation: Space::uniform_box(-1.0, 1.0, &[observations]),
+            action,
+            max_episode_steps: Some(10),
+        };
+        Self { spec, state: vec![0.0; observations], kind: std::marker::PhantomData }
+    }
+
+    fn draw(&mut self, rng: &mut Pcg64, obs: &mut [f32]) {
+        match self.spec.action {
+            // One of the observations is 1.
+            Space::Discrete { n, .. } => {
+                self.state.fill(0.0);
+                self.state[rng.integers(0, n) as usize] = 1.0;
+            }
+            Space::MultiBinary { .. } => self.state.iter_mut().for_each(|x| *x = rng.integers(0, 2) as f32),
+            _ => self.state.iter_mut().for_each(|x| *x = rng.uniform(-1.0, 1.0) as f32),
+        }
+        obs.copy_from_slice(&self.state);
+    }
+}
+
+macro_rules! identity {
+    ($action:ty, |$env:ident, $chosen:ident| $reward:expr) => {
+        impl Env for Identity<$action> {
+            type Action = $action;
+
+            fn spec(&self) -> &EnvSpec {
+                &self.spec
+            }
+
+            fn reset(&mut self, rng: &mut Pcg64, _: &ResetOptions, obs: &mut [f32]) {
+                self.draw(rng, obs);
+            }
+
+            fn step(&mut self, $chosen: &$action, rng: &mut Pcg64, obs: &mut [f32]) -> Step {
+                let $env = &*self;
+                let reward = $reward;
+                self.draw(rng, obs);
+                Step { reward, terminated: false, truncated: false }
+            }
+        }
+    };
+}
+identity!(i64, |env, action| f64::from(env.state[*action as usize]));
+identity!([i64], |env, action| {
+    let right = env.state.iter().zip(action).filter(|(x, a)| (**x > 0.5) == (**a == 1)).count();
+    right as f64 / env.state.len() as f64
+});
+identity!([f32], |env, action| {
+    let off: f32 = env.state.iter().zip(action).map(|(x, a)| (x - a) * (x - a)).sum();
+    f64::from(1.0 - off)
+});
+
+fn copies<A: ?Sized + 'static>(action: &Space, observations: usize) -> Box<dyn VectorEnv>
+where
+    Identity<A>: Env,
+{
+    let make = || Identity::<A>::new(action.clone(), observations);
+    Box::new(VecEnv::new(8, None, AutoresetMode::SameStep, make).unwrap())
+}
+
+fn mean(returns: &[f64]) -> f64 {
+    returns.iter().sum::<f64>() / returns.len() as f64
+}
+
+type Made = rlox_core::Result<PolicyNetworks<Mlp>>;
+
+fn two_networks(spec: &EnvSpec, rng: &mut Pcg64) -> Made {
+    PolicyNetworks::mlp(spec, &[32], Activation::Tanh, rng)
+}
+
+fn one_network(spec: &EnvSpec, rng: &mut Pcg64) -> Made {
+    let distribution = Distribution::new(&spec.action, 0.0)?;
+    PolicyNetworks::shared_around(spec, &[32], Activation::Tanh, distribution, rng)
+}
+
+fn with_sde(spec: &EnvSpec, rng: &mut Pcg64) -> Made {
+    PolicyNetworks::mlp_with_sde(spec, &[32], Activation::Tanh, -1.0, rng)
+}
+
+#[test]
+fn ppo_solves_identity_of_every_kind_of_action() {
+    let adam = Optimizer::Adam { lr: 3e-3, beta1: 0.9, beta2: 0.999, eps: 1e-5 };
+    let config =
+        PpoConfig { n_steps: 32, batch_size: 64, n_epochs: 10, gamma: 0.0, optimizer: adam, ..Default::default() };
+    let discrete = Space::discrete(4);
+    let (bits, numbers) = (Space::MultiBinary { n: 3 }, Space::uniform_box(-1.0, 1.0, &[2]));
+    for (name, env, make) in [
+        (
+            "discrete",
+            (|space| copies::<i64>(space, 4)) as fn(&Space) -> _,
+            two_networks as fn(&EnvSpec, &mut Pcg64) -> Made,
+        ),
+        ("discrete, one network", |space| copies::<i64>(space, 4), one_network),
+        ("binary", |space| copies::<[i64]>(space, 3), two_networks),
+        ("box", |space| copies::<[f32]>(space, 2), two_networks),
+        ("box, gSDE", |space| copies::<[f32]>(space, 2), with_sde),
+    ] {
+        let space = if name.starts_with("discrete") {
+            &discrete
+        } else if name == "binary" {
+            &bits
+        } else {
+            &numbers
+        };
+        let mut ppo = Ppo::new(env(space), make, config.clone(), 3).unwrap();
+        ppo.train(16_000, |_| true).unwrap();
+        let score = mean(&ppo.evaluate(env(space).as_mut(), 20, 7).unwrap());
+        assert!(score > 9.5, "{name}: {score} of 10");
+    }
+}
+
+#[test]
+fn a2c_solves_identity_and_cannot_without_rewards() {
+    let space = Space::discrete(4);
+    let optimizer = Optimizer::RmsProp { lr: 3e-3, alpha: 0.99, eps: 1e-5 };
+    let config = A2cConfig { gamma: 0.0, optimizer, ..Default::default() };
+    let mut a2c = A2c::new(copies::<i64>(&space, 4), two_networks, config.clone(), 3).unwrap();
+    a2c.train(16_000, |_| true).unwrap();
+    assert!(mean(&a2c.evaluate(copies::<i64>(&space, 4).as_mut(), 20, 7).unwrap()) > 9.5);
+    // The control: with a learning rate of 0 nothing is learned.
+    let config = A2cConfig { optimizer: optimizer.with_lr(0.0), ..config };
+    let mut a2c = A2c::new(copies::<i64>(&space, 4), two_networks, config, 3).unwrap();
+    a2c.train(16_000, |_| true).unwrap();
+    assert!(mean(&a2c.evaluate(copies::<i64>(&space, 4).as_mut(), 20, 7).unwrap()) < 6.0);
+}
+
+fn make(id: &str, num_envs: usize) -> Box<dyn VectorEnv> {
+    let options = envs::MakeOptions {
+        num_envs,
+        seed: None,
+        autoreset_mode: AutoresetMode::SameStep,
+        max_episode_steps: None,
+        arguments: &[],
+    };
+    envs::make(id, &options).unwrap()
+}
+
+/// Weights after a short run.
+fn trained(seed: u64) -> NamedTensors {
+    let config =
+        PpoConfig { n_steps: 64, n_epochs: 2, normalize: Some(NormalizerOptions::default()), ..Default::default() };
+    let make_policy = |spec: &_, rng: &mut _| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
+    let mut ppo = Ppo::new(make("CartPole-v1", 8), make_policy, config, seed).unwrap();
+    ppo.train(2_000, |_| true).unwrap();
+    assert_eq!(ppo.timesteps(), 2048);
+    ppo.policy().tensors()
+}
+
+#[test]
+fn a_seed_decides_everything() {
+    assert_eq!(trained(1), trained(1));
+    assert_ne!(trained(1), trained(2));
+}
+
+/// A sum that any changed bit changes.
+fn checksum(tensors: &NamedTensors) -> u64 {
+    let words = tensors.iter().flat_map(|tensor| &tensor.data).map(|x| u64::from(x.to_bits()));
+    words.fold(0xcbf2_9ce4_8422_2325, |sum, word| (sum ^ word).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[test]
+fn weights_do_not_depend_on_the_number_of_threads() {
+    const ASKED: &str = "RLOX_TEST_CHECKSUM";
+    if std::env::var_os(ASKED).is_some() {
+        eprintln!("checksum {:x}", checksum(&trained(1)));
+        return;
+    }
+    let in_process = |threads: &str| {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "weights_do_not_depend_on_the_number_of_threads", "--nocapture"])
+            .env(ASKED, "1")
+            .env("RLOX_NUM_THREADS", threads)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(child.stderr).unwrap();
+        said.lines().find(|line| line.starts_with("checksum")).expect("a checksum").to_owned()
+    };
+    let one = in_process("1");
+    assert_eq!(one, in_process("2"));
+    assert_eq!(one, format!("checksum {:x}", checksum(&trained(1))));
+}
+
+#[test]
+fn updates_end_where_the_policy_has_moved_enough() {
+    let updates = |target_kl| {
+        let adam = Optimizer::adam(3e-3);
+        let config = PpoConfig { n_steps: 64, n_epochs: 10, target_kl, optimizer: adam, ..Default::default() };
+        let mut ppo = Ppo::new(make("CartPole-v1", 8), two_networks, config, 1).unwrap();
+        ppo.train(2_000, |_| true).unwrap().updates
+    };
+    assert_eq!(updates(None), 40);
+    assert!(updates(Some(1e-4)) < 20);
+}
+
+#[test]
+fn schedules_fall_and_callbacks_end_the_run() {
+    let config = PpoConfig { n_steps: 16, batch_size: 32, lr_schedule: Schedule::Linear, ..Default::default() };
+    let mut ppo = Ppo::new(make("Pendulum-v1", 2), two_networks, config, 1).unwrap();
+    let mut rates = Vec::new();
+    ppo.train(320, |metrics| {
+        rates.push(metrics.learning_rate);
+        rates.len() < 5
+    })
+    .unwrap();
+    assert_eq!(rates.len(), 5);
+    assert!((rates[4] - 3e-4 * 0.6).abs() < 1e-9 && rates[0] == 3e-4, "{rates:?}");
+}
+
+#[test]
+fn settings_out_of_range_are_named() {
+    let default = PpoConfig::default();
+    for (config, name) in [
+        (PpoConfig { n_steps: 0, ..default.clone() }, "n_steps"),
+        (PpoConfig { batch_size: 0, ..default.clone() }, "batch_size"),
+        (PpoConfig { n_steps: 4, ..default.clone() }, "batch_size"),
+        (PpoConfig { gamma: 1.5, ..default.clone() }, "gamma"),
+        (PpoConfig { gae_lambda: f64::NAN, ..default.clone() }, "gae_lambda"),
+        (PpoConfig { clip_coef: -0.1, ..default.clone() }, "clip_coef"),
+        (PpoConfig { vf_coef: f32::INFINITY, ..default.clone() }, "vf_coef"),
+        (PpoConfig { optimizer: Optimizer::adam(f32::NAN), ..default.clone() }, "lr"),
+        (PpoConfig { optimizer: Optimizer::RmsProp { lr: 0.1, alpha: 1.0, eps: 1e-5 }, ..default.clone() }, "alpha"),
+    ] {
+        let error = Ppo::new(make("CartPole-v1", 8), two_networks, config, 0).unwrap_err();
+        assert!(error.to_string().starts_with(&format!("{name}: expected")), "{name}: {error}");
+    }
+    let mut ppo = Ppo::new(make("CartPole-v1", 8), two_networks, default, 0).unwrap();
+    assert!(ppo.iterate(1.5).unwrap_err().to_string().starts_with("progress: expected"));
+    let error = with_sde(make("CartPole-v1", 1).spec(), &mut Pcg64::seed_from(0)).unwrap_err();
+    assert!(error.to_string().starts_with("use_sde: expected a Box action space"), "{error}");
+}
