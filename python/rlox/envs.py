@@ -75,7 +75,7 @@ class NativeEnv(gym.Env[Obs, Any]):
         self._steps_draw = noisy or env_id in PLUGINS
 
     def _lend_stream(self) -> None:
-        self._native.set_rng_states([streams.state_for_native(self.np_random)])
+        self._native.set_rng_states(streams.state_for_native(self.np_random)[None])
 
     def _take_stream_back(self) -> None:
         (stream,) = self._native.rng_states()

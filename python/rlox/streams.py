@@ -53,24 +53,26 @@ def _whole(seed: Any) -> int:
     return plain
 
 
-def state_for_numpy(stream: dict[str, int]) -> dict[str, Any]:
-    """A native stream as the `state` of NumPy's PCG64."""
+def state_for_numpy(words: npt.NDArray[np.int64]) -> dict[str, Any]:
+    """A native stream, its (6,) words, as the `state` of NumPy's PCG64."""
+    high, low, inc_high, inc_low, has_uint32, uinteger = words.view(np.uint64).tolist()
     return {
         "bit_generator": "PCG64",
-        "state": {"state": stream["state"], "inc": stream["inc"]},
-        "has_uint32": stream["has_uint32"],
-        "uinteger": stream["uinteger"],
+        "state": {"state": high << 64 | low, "inc": inc_high << 64 | inc_low},
+        "has_uint32": has_uint32,
+        "uinteger": uinteger,
     }
 
 
-def state_for_native(generator: np.random.Generator) -> dict[str, int]:
-    """Where a NumPy generator stands, as a native stream.
+def state_for_native(generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Where a NumPy generator stands, as the words of a native stream, (6,).
 
     Raises:
         ValueError: The generator is not a PCG64.
 
-    >>> sorted(state_for_native(np.random.default_rng(0)))
-    ['has_uint32', 'inc', 'state', 'uinteger']
+    >>> rng = np.random.default_rng(0)
+    >>> state_for_numpy(state_for_native(rng)) == rng.bit_generator.state
+    True
     """
     state: dict[str, Any] = dict(generator.bit_generator.state)
     if state["bit_generator"] != "PCG64":
@@ -78,14 +80,15 @@ def state_for_native(generator: np.random.Generator) -> dict[str, int]:
             f"np_random: expected a generator over PCG64, got {state['bit_generator']}; "
             "use numpy.random.default_rng"
         )
-    rest = {key: int(state[key]) for key in ("has_uint32", "uinteger")}
-    return {**state["state"], **rest}
+    halves = [half for key in ("state", "inc") for half in divmod(state["state"][key], 2**64)]
+    words = [*halves, state["has_uint32"], state["uinteger"]]
+    return np.array(words, np.uint64).view(np.int64)
 
 
-def to_numpy(stream: dict[str, int]) -> np.random.Generator:
-    """A NumPy generator that goes on where the native stream stands."""
+def to_numpy(words: npt.NDArray[np.int64]) -> np.random.Generator:
+    """A NumPy generator that goes on where the native stream of these (6,) words stands."""
     bits = np.random.PCG64(0)
-    bits.state = state_for_numpy(stream)  # type: ignore[assignment]  # NumPy's TypedDict is private
+    bits.state = state_for_numpy(words)  # type: ignore[assignment]  # NumPy's TypedDict is private
     return np.random.Generator(bits)
 
 

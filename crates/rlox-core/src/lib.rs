@@ -42,7 +42,7 @@ pub use env::{Action, Actions, Env, EnvSpec, ResetOptions, Step};
 pub use episode::EpisodeLog;
 pub use error::{Error, Mismatch, Result, check_len};
 pub use field::{DType, Field, FieldData, FieldMut};
-pub use interrupt::set_interrupt_check;
+pub use interrupt::{Watch, set_interrupt_check};
 pub use memory::available_memory;
 pub use normalize::{Normalizer, NormalizerOptions, RunningMeanStd};
 pub use plugin::EnvPlugin;

@@ -16,7 +16,8 @@ use pyo3::types::{PyBool, PyDict, PyInt, PyTuple};
 
 use crate::array::{Elements, FromArray, Kind, call, expect_axes, make_valid, no_copy, private, typed};
 use crate::detach::times_others_ran;
-use crate::error::{blamed, type_error, value_error};
+use crate::error::{blamed, to_py, type_error, value_error};
+use crate::recycling::mapped;
 
 /// From how many elements on a conversion may take more than 5 us.
 const LONG: usize = 8192;
@@ -360,8 +361,8 @@ impl<T: Element + Copy + 'static> Input<'_, T> {
         here.start.addr() < addresses.end && addresses.start < here.end.addr()
     }
 
-    pub(crate) fn into_copy(self) -> Self {
-        Self::Own(self.slice().to_vec(), self.shape().to_vec())
+    pub(crate) fn into_copy(self) -> PyResult<Self> {
+        Ok(Self::Own(mapped(self.slice(), |x| x).map_err(to_py)?, self.shape().to_vec()))
     }
 }
 

@@ -4,6 +4,7 @@
     reason = "memory shared with NumPy or other modules, and calls into Python that may never come back"
 )]
 
+mod stretches;
 mod unguarded;
 
 use std::any::TypeId;
@@ -12,7 +13,7 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 use num_traits::AsPrimitive;
 use numpy::ndarray::{ArrayView, IxDyn};
-use numpy::npyffi::PY_ARRAY_API;
+use numpy::npyffi::{PY_ARRAY_API, npy_intp};
 use numpy::{
     Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadwriteArrayDyn, PyUntypedArray,
     PyUntypedArrayMethods,
@@ -24,11 +25,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
 use rlox_core::{DType, EnvPlugin, FieldMut, RolloutBuffer};
 
+use stretches::mapped;
 pub(crate) use unguarded::{Apart, Elements};
 
-use crate::detach::{detached, others_may_run};
+use crate::detach::others_may_run;
 use crate::error::value_error;
-use crate::recycling::{self, no_memory};
+use crate::recycling;
 
 unsafe extern "C-unwind" {
     fn PyObject_Call(callable: *mut PyObject, args: *mut PyObject, kwargs: *mut PyObject) -> *mut PyObject;
@@ -70,6 +72,22 @@ pub(crate) fn check_signals(py: Python<'_>) -> PyResult<()> {
     let result = py.check_signals();
     std::mem::forget(hang);
     result
+}
+
+/// An empty dict; PyO3's own panics where there is no memory for it.
+pub(crate) fn new_dict(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    // SAFETY: a new reference to a dict, or null with an exception set.
+    unsafe { Ok(Bound::from_owned_ptr_or_err(py, pyo3::ffi::PyDict_New())?.cast_into_unchecked()) }
+}
+
+/// `sequence[range]`; PyO3's own slices panic where there is no memory for them.
+pub(crate) fn slice<'py>(sequence: &Bound<'py, PyAny>, range: &Range<usize>) -> PyResult<Bound<'py, PyAny>> {
+    let (start, end) = (range.start as isize, range.end as isize);
+    // SAFETY: a live object; a new reference, or null with an exception set.
+    unsafe {
+        let part = pyo3::ffi::PySequence_GetSlice(sequence.as_ptr(), start, end);
+        Bound::from_owned_ptr_or_err(sequence.py(), part)
+    }
 }
 
 /// NumPy's own dtypes have numbers below this.
@@ -143,19 +161,7 @@ where
     let array = &private(array)?;
     let _guard = array.try_readonly().map_err(|error| PyValueError::new_err(error.to_string()))?;
     // SAFETY: the guard, and the array's own reference, keep the memory; other writers race as they do with NumPy.
-    let view = unsafe { array.as_array() };
-    let mut numbers = Vec::new();
-    numbers.try_reserve_exact(view.len()).map_err(|_| no_memory(view.len() * size_of::<T>()))?;
-    let mut fill = || match view.as_slice() {
-        Some(slice) => numbers.extend(slice.iter().map(|x| number(*x))),
-        None => numbers.extend(view.iter().map(|x| number(*x))),
-    };
-    if long {
-        detached(array.py(), fill);
-    } else {
-        fill();
-    }
-    Ok(numbers)
+    mapped(array.py(), unsafe { array.as_array() }, long, number)
 }
 
 macro_rules! from_array {
@@ -182,8 +188,7 @@ macro_rules! from_array {
                         return Some(collected(array, long, |x: $source| x.as_()));
                     }
                 )*
-                let booleans = from_booleans(array.cast::<PyArrayDyn<bool>>().ok()?, long);
-                Some(booleans.map(|all| all.into_iter().map(|x| u8::from(x).as_()).collect()))
+                Some(from_booleans(array.cast::<PyArrayDyn<bool>>().ok()?, long, |x| u8::from(x).as_()))
             }
         }
     };
@@ -213,25 +218,21 @@ impl FromArray for bool {
     }
 
     fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>> {
-        Some(from_booleans(array.cast::<PyArrayDyn<Self>>().ok()?, long))
+        Some(from_booleans(array.cast::<PyArrayDyn<Self>>().ok()?, long, |x| x))
     }
 }
 
 /// Booleans of any strides, whose bytes may be any.
-fn from_booleans(array: &Bound<'_, PyArrayDyn<bool>>, long: bool) -> PyResult<Vec<bool>> {
+fn from_booleans<T: Send>(
+    array: &Bound<'_, PyArrayDyn<bool>>,
+    long: bool,
+    number: impl Fn(bool) -> T + Sync,
+) -> PyResult<Vec<T>> {
     let array = &private(array)?;
     let _guard = array.try_readonly().map_err(|error| PyValueError::new_err(error.to_string()))?;
     // SAFETY: bytes of any value may be read as u8; the guard and the GIL keep writers away.
     let view = unsafe { array.as_raw_array().cast::<u8>().deref_into_view() };
-    let mut booleans = Vec::new();
-    booleans.try_reserve_exact(view.len()).map_err(|_| no_memory(view.len()))?;
-    let mut fill = || booleans.extend(view.iter().map(|byte| *byte != 0));
-    if long {
-        detached(array.py(), fill);
-    } else {
-        fill();
-    }
-    Ok(booleans)
+    mapped(array.py(), view, long, |byte| number(byte != 0))
 }
 
 /// Refuses arrays of more axes than the numpy crate can look at; NumPy itself has up to 64.
@@ -266,13 +267,17 @@ impl<'py, T: Element> New<'py, T> {
 }
 
 /// A new array of zeros.
-pub(crate) fn fresh<'py, T: Element + Zeroable>(py: Python<'py>, shape: &[usize]) -> New<'py, T> {
-    // NumPy's own zeros let the GIL go for a moment.
-    // SAFETY: the array is new and C-contiguous, nobody else knows it, and zeros are valid for `T`.
+pub(crate) fn fresh<'py, T: Element + Zeroable>(py: Python<'py>, shape: &[usize]) -> PyResult<New<'py, T>> {
+    let mut dims: Vec<_> = shape.iter().map(|n| *n as npy_intp).collect();
+    let (rank, dtype) = (dims.len() as i32, T::get_dtype(py).into_dtype_ptr());
+    // NumPy's own zeros let the GIL go for a moment, and the numpy crate's arrays panic where there is no memory.
+    // SAFETY: `rank` lengths and a dtype whose reference is given away; a new C-contiguous array of that dtype, which
+    // nobody else knows and for whose elements zeros are valid, or null with an exception set.
     unsafe {
-        let array = PyArrayDyn::<T>::new(py, IxDyn(shape), false);
+        let array = PY_ARRAY_API.PyArray_Empty(py, rank, dims.as_mut_ptr(), dtype, 0);
+        let array: Bound<'py, PyArrayDyn<T>> = Bound::from_owned_ptr_or_err(py, array)?.cast_into_unchecked();
         array.data().write_bytes(0, array.len());
-        New(array)
+        Ok(New(array))
     }
 }
 
@@ -281,7 +286,7 @@ pub(crate) fn fresh<'py, T: Element + Zeroable>(py: Python<'py>, shape: &[usize]
 pub(crate) fn result<'py, T: Element + Pod>(py: Python<'py>, shape: &[usize]) -> PyResult<New<'py, T>> {
     let bytes = shape.iter().fold(size_of::<T>(), |bytes, n| bytes.saturating_mul(*n));
     if bytes < recycling::SMALLEST {
-        return Ok(fresh(py, shape));
+        return fresh(py, shape);
     }
     let owner = Bound::new(py, recycling::Block::take(bytes)?)?;
     let start = owner.get().start().cast::<T>();

@@ -68,11 +68,11 @@ impl ActionInput<'_> {
         }
     }
 
-    fn apart_from(self, buffer: &RolloutBuffer) -> Self {
-        match self {
-            Self::Discrete(array) => Self::Discrete(buffer.apart(array)),
-            Self::Continuous(array) => Self::Continuous(buffer.apart(array)),
-        }
+    fn apart_from(self, buffer: &RolloutBuffer) -> PyResult<Self> {
+        Ok(match self {
+            Self::Discrete(array) => Self::Discrete(buffer.apart(array)?),
+            Self::Continuous(array) => Self::Continuous(buffer.apart(array)?),
+        })
     }
 }
 
@@ -102,9 +102,9 @@ impl<'py> SaidArgument<'py> {
         num_envs: usize,
         action_shape: &[usize],
     ) -> PyResult<SaidInput<'py>> {
-        let actions = self.actions.read(false, num_envs, action_shape)?.apart_from(buffer);
-        let log_probs = buffer.apart(self.log_probs.read(false)?);
-        let values = buffer.apart(self.values.read(false)?);
+        let actions = self.actions.read(false, num_envs, action_shape)?.apart_from(buffer)?;
+        let log_probs = buffer.apart(self.log_probs.read(false)?)?;
+        let values = buffer.apart(self.values.read(false)?)?;
         expect_shape("log_probs", log_probs.shape(), num_envs, &[])?;
         expect_shape("values", values.shape(), num_envs, &[])?;
         Ok(SaidInput { actions, log_probs, values })

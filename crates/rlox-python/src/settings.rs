@@ -7,6 +7,7 @@ use rlox_core::{ResetOptions, Space};
 
 use crate::argument::{sequence, shown};
 use crate::error::{type_error, value_error};
+use crate::recycling::collected;
 
 pub(crate) fn seed_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
     object.extract::<u64>().map_err(|_| {
@@ -23,7 +24,7 @@ pub(crate) fn seeds_of(object: Option<&Bound<'_, PyAny>>) -> PyResult<(Option<u6
     let wrong = |_| type_error("seed", "an integer, or one for each environment", &shown(object), "pass one of them");
     let items = sequence(object).map_err(wrong)?;
     let seed = |item: Bound<'_, PyAny>| if item.is_none() { Ok(None) } else { seed_of(&item).map(Some) };
-    Ok((None, Some(items.iter().map(seed).collect::<PyResult<_>>()?)))
+    Ok((None, Some(collected(items.len(), items.iter().map(seed))?)))
 }
 
 /// A time limit: None for -1.
