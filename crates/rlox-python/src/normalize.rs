@@ -3,7 +3,7 @@
 use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use rlox_core::{Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics};
+use rlox_core::{Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics, Watch};
 
 use crate::argument::{Input, REAL, argument, count, instance, numbers, shape, switches};
 use crate::array::result;
@@ -14,6 +14,9 @@ use crate::shared::Shared;
 
 /// From how many numbers on a call may take more than 5 us.
 const LONG: usize = 2048;
+
+/// Numbers that take about a millisecond.
+const STRETCH: usize = 1 << 18;
 
 /// Normalises observations and rewards by running statistics, as Stable-Baselines3's VecNormalize does.
 ///
@@ -117,10 +120,16 @@ impl Normalizer {
         let obs = obs.read(!long && alone(py))?;
         self.check(obs.shape())?;
         let mut array = result::<f32>(py, obs.shape())?;
-        let (raw, rows) = (obs.slice(), array.slice());
+        let (raw, rows, dim) = (obs.slice(), array.slice(), self.obs_shape.iter().product::<usize>());
+        let stretch = (STRETCH / dim).max(1) * dim;
         self.inner.with(py, long, |normalizer| {
-            rows.copy_from_slice(raw);
-            normalizer.normalize_obs(rows)
+            let mut watch = Watch::default();
+            for (rows, raw) in rows.chunks_mut(stretch).zip(raw.chunks(stretch)) {
+                rows.copy_from_slice(raw);
+                normalizer.normalize_obs(rows)?;
+                watch.check()?;
+            }
+            Ok(())
         })?;
         Ok(array.into_array())
     }

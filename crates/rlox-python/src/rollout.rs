@@ -34,6 +34,7 @@ const LONG: usize = 2048;
 /// final_values, advantages, returns    (T, N) float32     written by `finish`
 /// ==================================== ================== =============================================
 ///
+/// Before `finish`, `advantages` and `returns` are refused: the memory holds those of an earlier rollout.
 /// `final_index` and `final_obs` are copies: the rows `t * N + n` that were truncated and not terminated, and their
 /// true last observations.
 ///

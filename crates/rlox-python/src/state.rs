@@ -8,6 +8,7 @@ use crate::argument::{INTEGER, REAL, argument, expect_shape};
 use crate::array::{fresh, result};
 use crate::error::value_error;
 use crate::flags::flag_argument;
+use crate::interrupt::look;
 use crate::recycling::reserved;
 use crate::shared::Shared;
 use crate::vector::Inner;
@@ -40,11 +41,6 @@ pub(crate) fn take<'py>(py: Python<'py>, inner: &Shared<Inner>, num_envs: usize)
     dict.set_item("finished", finished.into_array())?;
     dict.set_item("streams", streams.into_array())?;
     Ok(dict)
-}
-
-/// Looks for interruptions before every so many environments.
-pub(crate) fn look(watch: &mut Watch, index: usize) -> Result<()> {
-    if index.is_multiple_of(1024) { watch.check() } else { Ok(()) }
 }
 
 /// 64-bit words of a stream: its state and its number, high half first, and NumPy's buffered half draw.

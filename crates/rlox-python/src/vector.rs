@@ -13,6 +13,7 @@ use crate::array::{fresh, result};
 use crate::detach::{alone, detached};
 use crate::error::to_py;
 use crate::flags::{Flags, flag_argument};
+use crate::interrupt::look;
 use crate::make::make;
 use crate::normalize::{Normalizer, normalizer_of};
 use crate::recycling::{reserved, zeroed};
@@ -46,7 +47,7 @@ impl Inner {
     pub(crate) fn states(&self, width: usize, rows: &mut [f64]) -> Result<()> {
         let mut watch = Watch::default();
         for (i, row) in rows.chunks_exact_mut(width.max(1)).enumerate() {
-            state::look(&mut watch, i)?;
+            look(&mut watch, i)?;
             let state = self.state(i)?;
             check_len("states", state.len(), width)?;
             row.copy_from_slice(&state);

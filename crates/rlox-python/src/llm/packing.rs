@@ -14,8 +14,9 @@ use crate::argument::{Argument, INTEGER, argument, asarray, count, sequence};
 use crate::array::{FromArray, Kind, check_signals, new_dict, result, slice, typed};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error, value_error};
+use crate::interrupt::look;
 use crate::llm::options;
-use crate::recycling::{collected, mapped, zeroed};
+use crate::recycling::{collected, mapped, reserved, zeroed};
 
 /// How long a call works before other threads have a turn.
 const TURN: Duration = Duration::from_millis(5);
@@ -304,18 +305,31 @@ pub(crate) fn pack_lengths<'py>(
         return Err(value_error("lengths", "numbers of tokens", &got, "correct it"));
     }
     let slice = lengths.slice();
-    let plan = || pack(&mapped(slice, |length| length as usize)?, max_length, overflow);
+    let plan = || {
+        let (mut counts, mut watch) = (reserved(slice.len())?, Watch::default());
+        for (at, length) in slice.iter().enumerate() {
+            look(&mut watch, at)?;
+            counts.push(*length as usize);
+        }
+        pack(&counts, max_length, overflow)
+    };
     let packing = detached(py, plan).map_err(to_py)?;
     let mut sources = result::<i64>(py, &[packing.sources().len()])?;
-    for (to, from) in sources.slice().iter_mut().zip(packing.sources()) {
-        *to = *from as i64;
-    }
     let mut starts = result::<i64>(py, &[packing.num_bins() + 1])?;
-    let mut sum = 0;
-    starts.slice()[0] = 0;
-    for (to, bin) in starts.slice()[1..].iter_mut().zip(packing.bins()) {
-        sum += bin.len() as i64;
-        *to = sum;
-    }
+    let (order, ends) = (sources.slice(), starts.slice());
+    let write = || {
+        let (mut at, mut watch) = (0, Watch::default());
+        ends[0] = 0;
+        for (row, (end, bin)) in ends[1..].iter_mut().zip(packing.bins()).enumerate() {
+            look(&mut watch, row)?;
+            for (to, from) in order[at..].iter_mut().zip(bin) {
+                *to = *from as i64;
+            }
+            at += bin.len();
+            *end = at as i64;
+        }
+        Ok(())
+    };
+    detached(py, write).map_err(to_py)?;
     PyTuple::new(py, [sources.into_array().into_any(), starts.into_array().into_any()])
 }
