@@ -8,7 +8,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of address space")
 
-# Makes a call with ever more memory to spare. An allocation that nobody looks after ends the process.
+# Makes a call with ever more memory to spare; an allocation that nobody looks after ends it all.
 SWEEP = """
 import resource
 import numpy as np, rlox
@@ -90,7 +90,7 @@ sweep(env.drain_episodes, 2, least=0)
 assert len(env.drain_episodes()[0]) == 0 and env.episodes_dropped == 0
 """,
     "reset": "env = made()\nsweep(env.reset, 12, least=0)",
-    "reset with seeds": "env, seeds = made(), [*range(N)]\nsweep(lambda: env.reset(seed=seeds), 24)",
+    "reset with seeds": "env, seeds = made(), [3] * N\nsweep(lambda: env.reset(seed=seeds), 24)",
     "step": """
 env = made()
 sweep(lambda: env._native.step(actions), 24, env.get_state)

@@ -188,7 +188,7 @@ def test_integers_inside_uint8_are_taken_and_statistics_of_images_are_not():
 
 def test_advantages_are_those_of_this_rollout_or_refused():
     buffer = RolloutBuffer(2, 1, (4,))
-    refused = pytest.raises(ValueError, match="(advantages|returns): .*call finish first")
+    refused = pytest.raises(ValueError, match=r"(advantages|returns): .*call finish first")
     for name in ("advantages", "returns"):
         with refused:
             getattr(buffer, name)

@@ -62,6 +62,12 @@ impl EpisodeLog {
     }
 
     /// How many episodes [`EpisodeLog::drain`] would give.
+    ///
+    /// ```
+    /// let mut log = rlox_core::EpisodeLog::default();
+    /// log.push(21.0, 21);
+    /// assert_eq!(log.len(), 1);
+    /// ```
     pub fn len(&self) -> usize {
         self.episodes.len()
     }
