@@ -28,6 +28,9 @@ use crate::step_arrays::StepArrays;
 const LONG: usize = 128;
 const LONG_OBS: usize = 4096;
 
+/// After so many steps of single environments it is time to look for Ctrl-C.
+const SHORT: usize = 1024;
+
 pub(crate) struct Inner {
     pub(crate) env: Box<dyn VectorEnv>,
     final_obs: Vec<f32>,
@@ -268,7 +271,9 @@ impl NativeVectorEnv {
         self.inner.with(py, true, |inner| {
             let mut watch = Watch::default();
             for (t, (((obs, reward), (terminated, truncated)), final_obs)) in rows {
-                watch.check()?;
+                if t.is_multiple_of((SHORT / n).max(1)) {
+                    watch.check()?;
+                }
                 let actions = match actions {
                     Actions::Discrete(all) => Actions::Discrete(&all[t * width..][..width]),
                     Actions::Continuous(all) => Actions::Continuous(&all[t * width..][..width]),

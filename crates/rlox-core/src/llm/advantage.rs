@@ -160,16 +160,18 @@ fn large<T: Float>(rewards: &[T], how: &How, advantages: &mut [T], watch: &mut W
     let (mean, factor) = (group.mean(), group.factor::<T>(how));
     for (rewards, advantages) in rewards.chunks(STRETCH).zip(advantages.chunks_mut(STRETCH)) {
         watch.check()?;
-        put(rewards, &group, (mean, factor), advantages);
+        put(rewards, &group, mean, factor, advantages);
     }
     Ok(())
 }
 
-/// The advantages of rewards of which some may be missing.
-fn put<T: Float>(rewards: &[T], group: &Sums, (mean, factor): (f64, f64), advantages: &mut [T]) {
-    for (advantage, reward) in advantages.iter_mut().zip(rewards) {
-        let centred = (reward.wide() - group.origin) - mean;
-        *advantage = T::of(if factor == 0.0 || centred.is_nan() { 0.0 } else { centred * factor + 0.0 });
+multiversion! {
+    fn put<T: Float>(rewards: &[T], group: &Sums, mean: f64, factor: f64, advantages: &mut [T]) {
+        for (advantage, reward) in advantages.iter_mut().zip(rewards) {
+            let centred = (reward.wide() - group.origin) - mean;
+            // What is missing is no better or worse than the others.
+            *advantage = T::of(if factor == 0.0 || centred.is_nan() { 0.0 } else { centred * factor + 0.0 });
+        }
     }
 }
 
@@ -211,7 +213,7 @@ fn incomplete<T: Float>(rewards: &[T], group_size: usize, how: &How, advantages:
         }
         let group = Sums::of_present(rewards);
         let (mean, factor) = (group.mean(), group.factor::<T>(how));
-        put(rewards, &group, (mean, factor), advantages);
+        put(rewards, &group, mean, factor, advantages);
     }
 }
 

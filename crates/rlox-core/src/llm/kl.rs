@@ -6,7 +6,7 @@
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
-use crate::interrupt::STRETCH;
+use crate::interrupt::{Pause, STRETCH};
 use crate::pool::{PIECE, run_chunks, run_rows};
 use crate::simd::{Isa, isa, multiversion};
 use crate::{Float, Result, check_len};
@@ -104,17 +104,15 @@ pub fn sequence_kl<T: Float>(
     let tokens = len.checked_div(kl.len()).unwrap_or(0);
     check_len("log_probs", len, tokens * kl.len())?;
     run_rows(kl, tokens, |b, kl, pause| {
-        let (mut sums, mut count) = ([0.0; LANES], 0);
-        for start in (b * tokens..(b + 1) * tokens).step_by(STRETCH) {
-            if start > b * tokens {
-                pause()?;
-            }
-            let range = start..(start + STRETCH).min((b + 1) * tokens);
-            let mask = mask.map(|mask| &mask[range.clone()]);
-            count += mask.map_or(range.len(), |mask| mask.iter().filter(|kept| **kept).count());
-            add(&log_probs[range.clone()], &ref_log_probs[range], mask, estimator, &mut sums);
-        }
-        let sum = sums.iter().sum::<f64>();
+        let range = b * tokens..(b + 1) * tokens;
+        let mask = mask.map(|mask| &mask[range.clone()]);
+        let (policy, reference) = (&log_probs[range.clone()], &ref_log_probs[range]);
+        let sum = if tokens <= STRETCH {
+            total(policy, reference, mask, estimator, &mut [0.0; LANES])
+        } else {
+            long_total(policy, reference, mask, estimator, pause)?
+        };
+        let count = mask.map_or(tokens, |mask| mask.iter().filter(|kept| **kept).count());
         *kl = T::of(if reduction == Reduction::Mean { sum / count.max(1) as f64 } else { sum });
         Ok(())
     })
@@ -185,14 +183,31 @@ fn write<T: Float, const K: u8, const FUSED: bool>(
     }
 }
 
+/// The same in stretches, with interruptions in between.
+fn long_total<T: Float>(
+    log_probs: &[T],
+    ref_log_probs: &[T],
+    mask: Option<&[bool]>,
+    estimator: KlEstimator,
+    pause: Pause<'_>,
+) -> Result<f64> {
+    let (mut sums, mut sum) = ([0.0; LANES], 0.0);
+    for (i, (policy, reference)) in log_probs.chunks(STRETCH).zip(ref_log_probs.chunks(STRETCH)).enumerate() {
+        pause()?;
+        let mask = mask.map(|mask| &mask[i * STRETCH..][..policy.len()]);
+        sum = total(policy, reference, mask, estimator, &mut sums);
+    }
+    Ok(sum)
+}
+
 multiversion! {
-    fn add<T: Float>(
+    fn total<T: Float>(
         log_probs: &[T],
         ref_log_probs: &[T],
         mask: Option<&[bool]>,
         estimator: KlEstimator,
         sums: &mut [f64; LANES],
-    ) {
+    ) -> f64 {
         match (estimator, fuses()) {
             (KlEstimator::K1, _) => sum::<T, K1, false>(log_probs, ref_log_probs, mask, sums),
             (KlEstimator::K2, _) => sum::<T, K2, false>(log_probs, ref_log_probs, mask, sums),
@@ -201,6 +216,7 @@ multiversion! {
             (KlEstimator::Full, false) => sum::<T, FULL, false>(log_probs, ref_log_probs, mask, sums),
             (KlEstimator::Full, true) => sum::<T, FULL, true>(log_probs, ref_log_probs, mask, sums),
         }
+        sums.iter().sum()
     }
 }
 

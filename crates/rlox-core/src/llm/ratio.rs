@@ -60,13 +60,15 @@ pub fn sequence_ratios<T: Float>(
     run_rows(ratios, tokens, |b, ratio, pause| {
         let at = b * tokens;
         let (mut sum, mut count) = (0.0, 0.0_f64);
-        for t in at..at + tokens {
-            if (t - at) % STRETCH == STRETCH - 1 {
+        for start in (at..at + tokens).step_by(STRETCH) {
+            if start > at {
                 pause()?;
             }
-            if mask.is_none_or(|mask| mask[t]) {
-                sum += log_probs[t].wide() - old_log_probs[t].wide();
-                count += 1.0;
+            for t in start..(start + STRETCH).min(at + tokens) {
+                if mask.is_none_or(|mask| mask[t]) {
+                    sum += log_probs[t].wide() - old_log_probs[t].wide();
+                    count += 1.0;
+                }
             }
         }
         *ratio = T::of((sum / count.max(1.0)).exp());

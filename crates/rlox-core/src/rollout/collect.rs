@@ -9,6 +9,9 @@ use crate::{
     VectorEnv, Watch, check_len, memory,
 };
 
+/// After so many steps of single environments it is time to look for interruptions.
+const SHORT: usize = 1024;
+
 /// Fills a rollout with a Rust policy in one call: T steps, the values of the last and of the final observations, and
 /// the advantages. After the first call nothing is allocated.
 ///
@@ -48,7 +51,9 @@ pub fn collect(
     let (n, d, a) = (buffer.num_envs, buffer.obs.width(), buffer.actions.width());
     let mut watch = Watch::default();
     for t in 0..buffer.n_steps {
-        watch.check()?;
+        if t.is_multiple_of((SHORT / n).max(1)) {
+            watch.check()?;
+        }
         if let Some(field) = masks {
             env.action_masks(&mut buffer.step_masks)?;
             let from = t * buffer.step_masks.len();
