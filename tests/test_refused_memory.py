@@ -80,7 +80,7 @@ env = made(20_000)
 def streams():
     try:
         return env.np_random
-    except SystemError:  # so NumPy's SeedSequence says that there is no memory
+    except (SystemError, RuntimeError):  # NumPy's words, and those of Python's locks, for it
         raise MemoryError from None
 sweep(streams, 30)
 """,
