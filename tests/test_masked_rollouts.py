@@ -116,6 +116,17 @@ def test_random_keys_fit_all_locks(mode):
     assert np.allclose(batch.log_probs, -np.log(counts))
 
 
+def test_a_reset_of_some_that_says_nothing_leaves_the_masks_of_the_others():
+    disabled = {"autoreset_mode": AutoresetMode.DISABLED}
+    fates = [lambda: Late(), lambda: gym.wrappers.TimeLimit(Late(), 3)]
+    env = make_vec(gym.vector.SyncVectorEnv(fates, **disabled), seed=0)
+    batch = collect_rollout(env, None, 40)
+    said = ~batch.action_masks.all(2)
+    # Of five steps, and of three, all but the first.
+    assert said[:, 0].tolist() == [t % 5 > 0 for t in range(40)]
+    assert said[:, 1].tolist() == [t % 3 > 0 for t in range(40)]
+
+
 def test_wrappers_hide_neither_method_nor_infos():
     made = gym.vector.SyncVectorEnv([Method] * 2)
     assert collect_rollout(make_vec(RecordEpisodeStatistics(made)), None, 7).action_masks.any()

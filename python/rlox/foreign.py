@@ -12,7 +12,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 from rlox import spaces, streams
 from rlox._rlox import ClosedError, Normalizer, RolloutBuffer
 from rlox.layouts import Layout
-from rlox.masks import has_method, read_masks
+from rlox.masks import has_method, keep_masks, read_masks
 from rlox.resets import autoreset_mode_of, by_key, split_options
 from rlox.turns import Turns, expect_storage, expect_turn, in_turn, numbers
 
@@ -98,7 +98,8 @@ class ForeignVecEnv(Wrapper):
         self._seeds.give(seed)
         self._obs = self._rows(obs)
         reset = slice(None) if masked is None else masked
-        self._note(by_key(self.env, infos), reset)
+        told = by_key(self.env, infos)
+        self._infos = told if masked is None else keep_masks(self._infos, told, masked)
         self._returns[reset], self._lengths[reset], self._ended[reset] = 0.0, 0, False
         return obs, infos
 
@@ -138,13 +139,6 @@ class ForeignVecEnv(Wrapper):
         if self._mode is not AutoresetMode.SAME_STEP:
             self._ended = done
         return obs, rewards, terminated, truncated, infos
-
-    def _note(self, infos: dict[str, Any], reset: Any) -> None:
-        """Keeps what was said of environments that a reset left as they were."""
-        before, self._infos = self._infos, dict(infos)
-        for key in {"action_mask", "_action_mask"} & before.keys() & infos.keys():
-            self._infos[key] = np.array(before[key])
-            self._infos[key][reset] = infos[key][reset]
 
     @cached_property
     def _has_method(self) -> bool:

@@ -98,6 +98,19 @@ def read_masks(
     return masks
 
 
+def keep_masks(before: dict[str, Any], infos: dict[str, Any], reset: Flags) -> dict[str, Any]:
+    """Infos of a reset of some, with what was said before of the masks of the others."""
+    if "action_mask" not in before:
+        return infos
+    masks = np.array(before["action_mask"])
+    said = np.array(before.get("_action_mask", np.ones_like(reset)))
+    if "action_mask" in infos:
+        masks[reset] = infos["action_mask"][reset]
+    now = np.asarray(infos.get("_action_mask", np.full_like(reset, "action_mask" in infos)))
+    said[reset] = now[reset]
+    return {**infos, "action_mask": masks, "_action_mask": said}
+
+
 def _rows(given: Any, said: Flags, width: int) -> Flags:
     """Masks (n, width); everything is allowed where nothing is said.
 

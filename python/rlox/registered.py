@@ -23,7 +23,8 @@ class Native(NamedTuple):
 
     def arguments(self, kwargs: dict[str, Any], resets: AutoresetMode) -> dict[str, Any]:
         """The keywords of `VecEnv`."""
-        given = {name: value for name, value in kwargs.items() if name != "env_id"}
+        # Specs of rlox's own environments say the id, too.
+        given = {k: value for k, value in kwargs.items() if k != "env_id" or not self.about}
         others = {"n", "n_envs", "env_id", "id"} & given.keys()
         refuse_unknown(others, ("num_envs", "env"), "make_vec")
         return {"autoreset_mode": resets, **self.about, **given}
@@ -105,8 +106,12 @@ def make_registered(
     own = {"num_envs", "vectorization_mode", "vector_kwargs", "wrappers"}
     plain = copy.deepcopy(spec)
     plain.kwargs = {name: value for name, value in plain.kwargs.items() if name not in own}
+    # Of an id Gymnasium says when a newer version is there.
+    known = gym.registry.get(spec.id) is spec
     try:
-        return gym.make_vec(plain, num_envs, how, vector_kwargs, wrappers, **kwargs)
+        return gym.make_vec(
+            spec.id if known else plain, num_envs, how, vector_kwargs, wrappers, **kwargs
+        )
     except gym.error.DependencyNotInstalled:
         raise
     except gym.error.Error as error:

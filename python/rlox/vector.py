@@ -60,7 +60,7 @@ def make_vec(
         ValueError: Unknown id (near ones are named) or mode, a wrong number.
         MemoryError: So many environments do not fit into memory.
         TypeError: `env` is none of the above, or keywords for an environment already made.
-            What goes wrong in a wrapper is its cause's type or a ValueError, which names it.
+            What a wrapper raises comes as one of these, names it and has its error as the cause.
 
     >>> make_vec("CartPole-v1", 4, seed=0)
     VecEnv(rlox/CartPole-v1, num_envs=4)
@@ -133,8 +133,8 @@ def _checked(wrapper: EnvWrapper) -> EnvWrapper:
         except MemoryError:
             raise
         except Exception as error:
-            own = isinstance(error, TypeError | gym.error.DependencyNotInstalled)
-            kind = type(error) if own else ValueError
+            kinds = TypeError, gym.error.DependencyNotInstalled
+            kind = next((kind for kind in kinds if isinstance(error, kind)), ValueError)
             raise kind(
                 f"wrappers: expected {name} to wrap {env}, it failed with {type(error).__name__}: "
                 f"{error}; correct it, or leave it out"
