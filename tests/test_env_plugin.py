@@ -160,15 +160,19 @@ def test_rollouts_without_a_trainer_never_leave_the_square(mode):
         assert policy or np.allclose(batch.log_probs, -np.log(masks.sum(2)))
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-def test_collected_steps_never_leave_the_square(mode):
-    env = VecEnv(6, seed=1, env_id="Courier-v0", autoreset_mode=mode, max_episode_steps=9, size=3)
+def test_collected_steps_never_leave_the_square():
+    env = VecEnv(6, seed=1, env_id="Courier-v0", max_episode_steps=9, size=3)
     for policy in (None, lambda obs, action_masks: action_masks.argmax(1)):
         steps = env.collect_n_steps(30, policy)
         masks, valid = steps["action_masks"], steps["valid"]
         assert masks[valid].tolist() == allowed(steps["obs"][valid], size=3).tolist()
         assert np.take_along_axis(masks, steps["actions"][..., None], 2).all()
         assert len(steps["final_index"]) > 6
+    resets = VecEnv(1, env_id="Courier-v0", autoreset_mode=AutoresetMode.NEXT_STEP)
+    with pytest.raises(
+        ValueError, match=r"autoreset_mode: .*SAME_STEP of environments that do not"
+    ):
+        resets.collect_n_steps(3)
 
 
 def masked_rows(trainer):

@@ -232,7 +232,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
             final_obs (k, d): their last observations; action_masks (n, N, m), if there are any.
 
         Raises:
-            ValueError: DISABLED mode, `n` below 1, and what `step` raises.
+            ValueError: DISABLED mode (NEXT_STEP, unless `restorable`), `n` below 1; as `step`.
             TypeError, MemoryError: `n` or `policy` of another kind; no room for so many steps.
 
         >>> VecEnv(n=2, seed=0).collect_n_steps(5)["obs"].shape
