@@ -16,6 +16,7 @@ from rlox.actor_critic import (
     acting,
     check_policy,
     evaluating_actions,
+    expect_mask,
     expect_spaces,
     greedy,
     sampled,
@@ -139,7 +140,12 @@ class MlpPolicy(nn.Module):
         self.generator = torch.Generator()
 
     def distribution(self, obs: Tensor, mask: Tensor | None = None) -> Distribution:
-        """Of the actions at each observation; `mask` is the table's."""
+        """Of the actions at each observation; `mask` is the table's.
+
+        Raises:
+            ValueError, TypeError: A mask, here and in what follows, of another shape or kind, that
+                allows nothing, or for MultiBinary or Box actions.
+        """
         return self._chances(self._common(obs), mask)
 
     def _common(self, obs: Any) -> Tensor:
@@ -151,9 +157,11 @@ class MlpPolicy(nn.Module):
         return self._of_outputs(self.actor(common), mask)
 
     def _of_outputs(self, out: Tensor, mask: Tensor | None) -> Distribution:
-        if mask is not None and self.kind.startswith("categorical"):
+        if mask is not None:
+            counts = self.counts or [out.shape[-1]]
+            flags = expect_mask(mask, counts if self.kind.startswith("cat") else None, out)
             # The smallest number, not -inf: 0 * log 0 shall be 0 in the entropy.
-            out = out.masked_fill(~mask, torch.finfo(out.dtype).min)
+            out = out.masked_fill(~flags, torch.finfo(out.dtype).min)
         match self.kind:
             case "categorical":
                 return Categorical(out)
@@ -275,6 +283,8 @@ class SdePolicy(MlpPolicy):
         return mean, (variance + 1e-6).sqrt(), latent
 
     def _chances(self, common: Tensor, mask: Tensor | None) -> Gaussian:
+        if mask is not None:
+            expect_mask(mask, None, common)
         return Gaussian(*self._latent(common)[:2])
 
     def frozen_act(self) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
@@ -284,6 +294,8 @@ class SdePolicy(MlpPolicy):
     def act(self, obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """As `MlpPolicy.act`, with `reset_noise`'s matrices where there is one for each row."""
         common = self._common(obs)
+        if mask is not None:
+            expect_mask(mask, None, common)
         mean, std, latent = self._latent(common)
         noise = None
         if self.exploration is not None and len(self.exploration) == len(latent):

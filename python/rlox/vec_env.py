@@ -11,12 +11,12 @@ from gymnasium.vector.utils import batch_space
 
 from rlox import spaces, streams
 from rlox._rlox import ClosedError, NativeVectorEnv, Normalizer, RolloutBuffer
+from rlox.collecting import check_collection, collect_steps
 from rlox.ids import SMALLEST, native_id, render_modes, source_of, vector_metadata, vector_spec
 from rlox.masks import mask_infos, native_masks
 from rlox.memory import fitting
 from rlox.rendering import Renderer, expect_render_mode
 from rlox.resets import as_autoreset_mode, as_dict, final_infos, split_options
-from rlox.rollout import check_collection, collect_steps
 from rlox.settings import refuse_unknown, whole
 from rlox.streams import Seed
 
@@ -222,26 +222,26 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
 
         Args:
             n: How many steps, at least 1.
-            policy: From observations, float32 (N, d), to actions as `step` takes them. None:
-                uniformly random actions from a stream that the last seed given decides.
+            policy: From observations (N, d), and masks if it has a parameter `action_masks`, to
+                actions as `step` takes them. None: random ones, by the last seed given.
 
         Returns:
             Time-major arrays: obs (n, N, d), the observations acted on; actions (n, N, ...);
-            rewards float64, terminated, truncated (n, N); last_obs (N, d); final_index int64 (k,):
-            the rows t * N + i that ended an episode; final_obs (k, d): their last observations.
+            rewards, terminated, truncated, valid (n, N), False where NEXT_STEP only resets;
+            last_obs (N, d); final_index int64 (k,): the rows t * N + i that ended an episode;
+            final_obs (k, d): their last observations; action_masks (n, N, m), if there are any.
 
         Raises:
-            ValueError: Another mode than SAME_STEP, `n` below 1, and what `step` raises.
-            TypeError: `n` is not an integer, `policy` not callable.
-            MemoryError: `n` steps do not fit into memory.
+            ValueError: DISABLED mode (NEXT_STEP, unless `restorable`), `n` below 1; as `step`.
+            TypeError, MemoryError: `n` or `policy` of another kind; no room for so many steps.
 
         >>> VecEnv(n=2, seed=0).collect_n_steps(5)["obs"].shape
         (5, 2, 4)
         """
-        n = check_collection(self.metadata["autoreset_mode"], n, policy)
-        start = self._native.observe() if self._started else self.reset_all()
-        choose = self.action_stream if policy is None else policy
-        return collect_steps(self._native, start, self.single_action_space, n, choose)
+        n = check_collection(mode := self.metadata["autoreset_mode"], n, policy)
+        _ = self._started or self.reset_all()
+        how = mode, self.action_stream if policy is None else policy
+        return collect_steps(self._native, self.single_action_space, n, *how)
 
     def begin_rollout(
         self,
