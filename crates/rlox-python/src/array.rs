@@ -166,7 +166,7 @@ macro_rules! from_array {
             fn outside(array: &Bound<'_, PyUntypedArray>) -> Option<i128> {
                 $(
                     if let Some(array) = typed::<$wider>(array.as_any()) {
-                        return strange(array, |x: $wider| <$target>::try_from(x).is_err());
+                        return strange(array, |x: $wider| <$target>::try_from(x).is_err()).map(i128::from);
                     }
                 )*
                 let _ = array;
@@ -196,13 +196,18 @@ from_array!(i64, Some((i64::MIN as i128, i64::MAX as i128)), [u64]: i32 i64 u8 i
 from_array!(i32, None, []: i32);
 from_array!(u32, None, []: u32);
 
-/// The first integer that is strange; a misaligned array is converted first by the caller.
-fn strange<S>(array: &Bound<'_, PyArrayDyn<S>>, is_strange: impl Fn(S) -> bool) -> Option<i128>
+/// The first number that is strange; a misaligned array is converted first by the caller.
+fn strange<S>(array: &Bound<'_, PyArrayDyn<S>>, is_strange: impl Fn(S) -> bool) -> Option<S>
 where
-    S: Element + Copy + Into<i128>,
+    S: Element + Copy,
 {
     let array = array.try_readonly().ok().filter(|array| array.is_aligned())?;
-    array.as_array().iter().find(|x| is_strange(**x)).map(|x| (*x).into())
+    array.as_array().iter().find(|x| is_strange(**x)).copied()
+}
+
+/// The first float64 of an array that is finite, and is not in float32.
+pub(crate) fn beyond_f32(array: &Bound<'_, PyAny>) -> Option<f64> {
+    strange(typed::<f64>(array)?, |x| x.is_finite() && (x as f32).is_infinite())
 }
 
 impl FromArray for bool {

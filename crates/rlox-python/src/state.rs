@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{Error, Pcg64, Pcg64State, Progress};
 
-use crate::argument::{INTEGER, REAL, argument, expect_shape, shown};
+use crate::argument::{INTEGER, REAL, argument, expect_shape, integer, shown};
 use crate::array::fresh;
 use crate::error::{to_py, value_error};
 use crate::flags::flag_argument;
@@ -17,7 +17,7 @@ const FIX: &str = "pass what get_state() gave";
 /// Everything at one moment: no step of another thread comes between.
 pub(crate) fn take<'py>(py: Python<'py>, inner: &Shared<Inner>, num_envs: usize) -> PyResult<Bound<'py, PyDict>> {
     let (states, progress, rngs) = inner.with(py, true, |inner| {
-        let states = inner.states()?;
+        let states = inner.states("get_state")?;
         let progress: Vec<_> = (0..num_envs).filter_map(|i| inner.env.progress(i)).collect();
         Ok((states, progress, inner.env.rngs()))
     })?;
@@ -130,8 +130,9 @@ pub(crate) fn stream_dict<'py>(py: Python<'py>, rng: &Pcg64) -> PyResult<Bound<'
 pub(crate) fn stream_from(dict: &Bound<'_, PyDict>) -> PyResult<Pcg64> {
     let word = |key: &'static str, limit: u128| {
         let number = item(dict, key)?;
-        let got = number.extract().ok().filter(|word| *word <= limit);
-        got.ok_or_else(|| value_error(key, &format!("an integer in [0, {limit}]"), &shown(&number), FIX))
+        let expected = format!("an integer in [0, {limit}]");
+        let got = integer(key, &expected, &number)?.extract().ok().filter(|word| *word <= limit);
+        got.ok_or_else(|| value_error(key, &expected, &shown(&number), FIX))
     };
     let state = Pcg64State {
         state: word("state", u128::MAX)?,

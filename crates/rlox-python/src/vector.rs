@@ -5,10 +5,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList};
 use rlox_core::{
     Actions, AutoresetMode, EnvSpec, Error, Normalizer as CoreNormalizer, Result, RolloutBuffer as Core, Seeds, Space,
-    StepOut, VectorEnv,
+    StepOut, VectorEnv, masked_actions,
 };
 
-use crate::argument::{count, expect_shape, instance, out_slice, output};
+use crate::argument::{expect_shape, index, instance, out_slice, output};
 use crate::array::{fresh, result};
 use crate::detach::{alone, detached};
 use crate::error::to_py;
@@ -18,7 +18,8 @@ use crate::normalize::{Normalizer, normalizer_of};
 use crate::recycling::zeroed;
 use crate::rollout::RolloutBuffer;
 use crate::said::{ActionArgument, SaidArgument};
-use crate::settings::{discrete_actions, options_of, seed_of, seeds_of, space_dict};
+use crate::seeds::{Seeding, seed_of};
+use crate::settings::{options_of, space_dict};
 use crate::shared::Shared;
 use crate::state;
 use crate::step_arrays::StepArrays;
@@ -36,9 +37,10 @@ pub(crate) struct Inner {
 
 impl Inner {
     /// What every environment remembers, in one call and so at one moment.
-    pub(crate) fn states(&self) -> Result<Vec<Vec<f64>>> {
+    pub(crate) fn states(&self, call: &'static str) -> Result<Vec<Vec<f64>>> {
         // Refuses before the first reset.
-        self.env.observe(&mut zeroed(self.env.num_envs() * self.env.spec().observation.dim())?)?;
+        let mut obs = zeroed(self.env.num_envs() * self.env.spec().observation.dim())?;
+        self.env.observe(&mut obs).map_err(|error| error.renamed("observe", call))?;
         let states = (0..self.env.num_envs()).map(|i| self.env.state(i)).collect::<Option<_>>();
         states.ok_or_else(|| Error::config("states", "environments that tell their state", "others", "do without"))
     }
@@ -144,18 +146,13 @@ impl NativeVectorEnv {
         mask: Option<&Bound<'py, PyAny>>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
-        let (base, each) = seeds_of(seed)?;
-        let seeds = match (&base, &each) {
-            (Some(base), _) => Seeds::Base(*base),
-            (None, Some(each)) => Seeds::Each(each),
-            (None, None) => Seeds::Keep,
-        };
+        let seeds = Seeding::of(seed, self.num_envs)?;
         let options = options_of(options)?;
         let mask = mask.map(|mask| flag_argument("reset_mask", mask)?.read(py, false)).transpose()?;
         let mask = mask.as_ref().map(Flags::slice);
         let mut obs = result::<f32>(py, &[self.num_envs, self.dim])?;
         let row = obs.slice();
-        self.inner.with(py, self.long, |inner| inner.env.reset(seeds, mask, &options, row))?;
+        self.inner.with(py, self.long, |inner| seeds.reset(&mut *inner.env, mask, &options, row))?;
         Ok(obs.into_array())
     }
     fn step<'py>(
@@ -285,7 +282,7 @@ impl NativeVectorEnv {
     ) -> PyResult<()> {
         let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
         let normalizer = normalizer_of(normalizer)?;
-        let t = count("t", t)?;
+        let t = index("t", t)?;
         let said = SaidArgument::new(actions, log_probs, values, self.discrete())?;
         let said = said.read(buffer, self.num_envs, &self.action_shape)?;
         let said = said.get();
@@ -322,7 +319,7 @@ impl NativeVectorEnv {
     /// Which actions of a Discrete space are allowed now, (N, n); `out` takes the place of a fresh array.
     #[pyo3(signature = (out=None))]
     fn action_masks<'py>(&self, py: Python<'py>, out: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
-        let shape = [self.num_envs, discrete_actions(&self.spec.action)];
+        let shape = [self.num_envs, masked_actions(&self.spec.action)];
         let Some(given) = out else {
             let mut masks = fresh::<bool>(py, &shape);
             let flags = masks.slice();
@@ -337,7 +334,7 @@ impl NativeVectorEnv {
     }
 
     fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
-        let states = self.inner.with(py, self.long, |inner| inner.states())?;
+        let states = self.inner.with(py, self.long, |inner| inner.states("render"))?;
         Ok(state::states_array(py, &states))
     }
 
