@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import spaces
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
+from rlox.keywords import knowing_keywords
 from rlox.layouts import Layout
 from rlox.memory import expect_memory
 from rlox.settings import number, whole
@@ -148,6 +149,7 @@ def make_buffer(
     return RolloutBuffer(*shapes, extra=extra, **dtypes)
 
 
+@knowing_keywords()
 def collect_rollout(
     env: RolloutEnv,
     policy: Any,
