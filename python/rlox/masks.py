@@ -9,6 +9,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from rlox._rlox import NativeVectorEnv
+from rlox.settings import shown
 
 if TYPE_CHECKING:
     from rlox.vec_env import VecEnv
@@ -133,18 +134,25 @@ def as_masks(given: npt.ArrayLike, space: gym.Space[Any], n: int) -> Flags:
         TypeError: No flags.
         ValueError: Another shape, or nothing is allowed.
     """
-    expected = f"action_masks: expected shape {(n, mask_width(space))}"
+    shape = (n, mask_width(space))
+    expected = f"action_masks: expected flags of shape {shape}"
     try:
         array = np.asarray(given)
-    except ValueError as error:
-        raise ValueError(f"{expected}, got rows of different lengths ({error})") from error
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{expected}, got what NumPy makes no array of ({error}); pass a flag for each action"
+        ) from error
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"{expected} of flags, got dtype {array.dtype}; convert it to bool")
+        came = f"dtype {array.dtype}" if isinstance(given, np.ndarray) else shown(given)
+        raise TypeError(f"{expected}, got {came}; pass True or False for each action")
     masks: Flags = array.astype(np.bool_)
     masks = masks[None] if masks.ndim == 1 else masks
-    if masks.shape != (n, mask_width(space)) or not masks.any(axis=1).all():
+    if masks.shape != shape:
+        raise ValueError(f"{expected}, got shape {array.shape}; pass a flag for each action")
+    if not masks.any(axis=1).all():
+        i = int(masks.any(axis=1).argmin())
         raise ValueError(
-            f"{expected}, with an action that is allowed in each row, got shape {masks.shape}; "
-            "pass a flag for each action"
+            f"action_masks: expected an action that is allowed in each row, got none in row {i}; "
+            "allow one"
         )
     return masks
