@@ -28,7 +28,8 @@ class TorchLearner:
         config: Settings; `num_envs` must be the environments'.
         seed: Decides everything random: initial weights, environments, actions, minibatches.
         policy: A torch module that does what `rlox.policies.ActorCritic` says, or a function from
-            the observation and action space to one (called under our seed); None: the built-in MLP.
+            the observation and action space to one; None: the built-in MLP. Torch's global
+            generator is seeded by ours meanwhile; other threads must not draw from it.
         features_extractor: For the built-in policy, see `rlox.policies.MlpPolicy`.
 
     Raises:
