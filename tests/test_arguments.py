@@ -197,6 +197,7 @@ def test_what_no_argument_is_to_blame_for_passes_through(raised):
         lambda: rlox.RolloutBuffer(Raising(), 2, (4,)),
         lambda: rlox.RunningMeanStd(2).update(Raising()),
         lambda: rlox.RunningMeanStd([Raising()]),
+        lambda: rlox.compute_gae(zeros, zeros, zeros, 0.0, out=Raising()),
         lambda: native.reset(Raising()),
         lambda: native.reset([Raising(), 0]),
         lambda: native.reset(options={"low": Raising()}),

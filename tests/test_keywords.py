@@ -26,6 +26,8 @@ def test_an_unknown_name_is_told_near_ones():
         refuse_unknown(["nsteps"], ["gamma", "n_steps"], "X")
     with pytest.raises(TypeError, match=r"X has no setting 'zzz'; it has gamma, n_steps"):
         refuse_unknown(["zzz"], ["gamma", "n_steps"], "X")
+    with pytest.raises(TypeError, match=r"'learning_rate' or 'lr_schedule'\?$"):
+        refuse_unknown(["lr"], ["learning_rate", "lr_schedule"], "X")
     with pytest.raises(TypeError, match=r"'lam'; did you mean 'gae_lambda'\?$"):
         refuse_unknown(["lam"], ["gamma", "gae_lambda"], "X")
 

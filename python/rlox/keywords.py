@@ -51,8 +51,8 @@ def _hint(name: str, known: list[str], also: Mapping[str, str]) -> str:
     also = {other: hint for other, hint in also.items() if other not in known}
     if name in also:
         return also[name]
-    near = [x for x in known if any(part.startswith(name) for part in (x, *x.split("_")))]
-    near = near or [x for x in known if _initials(x) == name]
+    parts = {x: (x, *x.split("_"), _initials(x)) for x in known}
+    near = [x for x in known if any(part.startswith(name) for part in parts[x])]
     near = near or difflib.get_close_matches(name, known, n=3)
     hints = [f"did you mean {' or '.join(map(repr, near))}?"] if near else []
     hints += [also[other] for other in difflib.get_close_matches(name, also, n=1)]

@@ -105,6 +105,11 @@ class MlpPolicy(nn.Module):
         shared_trunk = settings.flag("shared_trunk", shared_trunk)
         ortho_init = settings.flag("ortho_init", ortho_init)
         log_std_init = settings.number("log_std_init", log_std_init, -50, 50)
+        if not isinstance(init, torch.Generator | None):
+            raise TypeError(
+                f"init: expected a torch.Generator or None, got {settings.shown(init)}; pass "
+                "torch.Generator().manual_seed(seed)"
+            )
         layer = ACTIVATIONS[settings.text("activation", activation, tuple(ACTIVATIONS))]
         if features_extractor is None:
             self.features = make_features(observation_space, ortho_init, generator=init)

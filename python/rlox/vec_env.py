@@ -42,7 +42,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
             `sutton_barto_reward` (CartPole), `goal_velocity` (both MountainCars), `g` (Pendulum).
 
     Raises:
-        ValueError: Unknown id (near ones are named), argument or mode; a number out of range.
+        TypeError, ValueError: Unknown id or argument (near ones are named) or mode; a wrong number.
         MemoryError: `n` environments do not fit into memory; the size asked for is named.
         rlox.ClosedError: From whatever needs the environments, after `close`.
 

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
+import torch
 from gymnasium import spaces
 
 import rlox
@@ -214,6 +215,7 @@ SHAPE = {
     "activation": text("relu"),
     "ortho_init": flag(True),
     "log_std_init": number(-0.5),
+    "init": optional(thing(torch.Generator)),
 }
 CALLS = [
     *trainer_calls(PPOTrainer),
