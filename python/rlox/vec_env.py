@@ -72,10 +72,9 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         mode, name = as_autoreset_mode(autoreset_mode), native_id(env_id)
         expect_render_mode(render_mode, render_modes(name))
         n, limit = fitting("n", n, SMALLEST, "say how many to make"), max_episode_steps
-        made_with = (n, seed, mode.value, limit, env_kwargs)
         with explaining_unknown(VecEnv, env_kwargs, _ALSO):
-            self._native = native = NativeVectorEnv(source_of(name), *made_with)
-        self._step = native.step
+            native = NativeVectorEnv(source_of(name), n, seed, mode.value, limit, env_kwargs)
+        self._native, self._step = native, native.step
         if type(self).step_into is VecEnv.step_into:
             # The native method itself, so that nothing runs between the caller and Rust.
             self.__dict__["step_into"] = native.step_into
@@ -251,6 +250,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         seed: int | None = None,
     ) -> None:
         """Puts the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
+        streams.seed_each(seed, self.num_envs)
         self._native.begin_rollout(buffer, normalizer, seed)
         self._started = True
         self._seeds.give(seed)
