@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +36,10 @@ def layer(kind: type[Layer], *sizes: int, generator: torch.Generator | None, **h
     >>> bool((made[0].weight == made[1].weight).all())
     True
     """
-    made: Layer = nn.utils.skip_init(kind, *sizes, **how)
+    # As `nn.utils.skip_init`, which would load much of torch for it.
+    blank: Any = type(kind.__name__, (kind,), {"reset_parameters": lambda self: None})
+    made: Layer = blank(*sizes, **how)
+    made.__class__ = kind
     # Uniform within 1 / sqrt(inputs of a unit), weights and biases.
     nn.init.kaiming_uniform_(made.weight, math.sqrt(5), generator=generator)
     bound = 1 / math.sqrt(made.weight[0].numel())
