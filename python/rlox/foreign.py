@@ -13,6 +13,7 @@ from rlox import spaces, streams
 from rlox._rlox import ClosedError, Normalizer, RolloutBuffer
 from rlox.layouts import Layout
 from rlox.masks import has_method, keep_masks, read_masks
+from rlox.misfits import refuse_misfit
 from rlox.resets import autoreset_mode_of, by_key, split_options
 from rlox.turns import Turns, expect_storage, expect_turn, in_turn, numbers
 
@@ -217,6 +218,8 @@ class ForeignVecEnv(Wrapper):
                     f"env: expected living worker processes, got one that died at step "
                     f"{self._steps + 1}; look at its output, and whether memory ran out"
                 ) from error
+            if isinstance(error, Exception):
+                refuse_misfit(self.env, error)
             raise
 
     def _check_resets(self, rewards: Array, done: Flags) -> None:

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from rlox._rlox import NativeVectorEnv
+from rlox.settings import shown
 
 if TYPE_CHECKING:
     from rlox.vec_env import VecEnv
@@ -246,12 +247,13 @@ def as_flags(given: npt.ArrayLike, expected: str) -> Flags:
     """
     try:
         array = np.asarray(given)
-    except ValueError as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"{expected}, got rows of different lengths ({error}); pass a flag for each action"
+            f"{expected}, got what NumPy makes no array of ({error}); pass a flag for each action"
         ) from error
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"{expected} of flags, got dtype {array.dtype}; convert it to bool")
+        came = f"dtype {array.dtype}" if isinstance(given, np.ndarray) else shown(given)
+        raise TypeError(f"{expected}, got {came}; pass True or False for each action")
     return array.astype(np.bool_)
 
 
@@ -262,13 +264,16 @@ def as_masks(given: npt.ArrayLike, space: gym.Space[Any], n: int) -> Flags:
         TypeError: No flags.
         ValueError: Another shape, or nothing is allowed.
     """
-    expected = f"action_masks: expected shape {(n, mask_width(space))}"
+    shape = (n, mask_width(space))
+    expected = f"action_masks: expected flags of shape {shape}"
     masks = as_flags(given, expected)
     masks = masks[None] if masks.ndim == 1 else masks
-    fits = masks.shape == (n, mask_width(space))
-    if not fits or not all(part.any(axis=1).all() for part in _parts(masks, space)):
+    if masks.shape != shape:
+        raise ValueError(f"{expected}, got shape {np.shape(given)}; pass a flag for each action")
+    allowed = np.all([part.any(axis=1) for part in _parts(masks, space)], axis=0)
+    if not allowed.all():
         raise ValueError(
-            f"{expected}, with an action (of each component) that is allowed in each row, got "
-            f"shape {masks.shape}{' and rows without' if fits else ''}; pass a flag for each action"
+            "action_masks: expected an action (of each component) that is allowed in each row, got "
+            f"none in row {int(allowed.argmin())}; allow one"
         )
     return masks

@@ -12,7 +12,6 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rlox._rlox import env_ids
 from rlox.ids import PLUGINS
-from rlox.settings import refuse_unknown
 
 
 class Native(NamedTuple):
@@ -25,8 +24,6 @@ class Native(NamedTuple):
         """The keywords of `VecEnv`."""
         # Specs of rlox's own environments say the id, too.
         given = {k: value for k, value in kwargs.items() if k != "env_id" or not self.about}
-        others = {"n", "n_envs", "env_id", "id"} & given.keys()
-        refuse_unknown(others, ("num_envs", "env"), "make_vec")
         return {"autoreset_mode": resets, **self.about, **given}
 
 

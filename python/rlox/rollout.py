@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from rlox import spaces
 from rlox._rlox import Normalizer, RolloutBuffer
+from rlox.keywords import knowing_keywords
 from rlox.layouts import Layout
 from rlox.masks import Flags, mask_parameter, mask_width, masks_now, random_allowed, with_masks
 from rlox.memory import expect_memory
@@ -151,6 +152,7 @@ def make_buffer(
     return RolloutBuffer(*shapes, extra=extra, **dtypes)
 
 
+@knowing_keywords()
 def collect_rollout(
     env: RolloutEnv,
     policy: Any,

@@ -1,11 +1,12 @@
 """Random streams: seeds of several environments, a native PCG64 as NumPy's and back."""
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from rlox.settings import plain_seed
 
 Seed = int | Sequence[int | None] | None
 
@@ -22,35 +23,21 @@ def seed_each(seed: Seed, num_envs: int) -> Sequence[int | None] | None:
     """
     if seed is None:
         return None
-    if isinstance(seed, int | np.integer):
-        first = _whole(seed)
-        return range(first, first + num_envs)
-    scalar = getattr(seed, "shape", None) == ()
-    if scalar or not isinstance(seed, Sequence | np.ndarray):
-        raise TypeError(
-            f"seed: expected an integer, one for each environment or None, got {seed!r}; "
-            "pass an integer in [0, 2**64)"
-        )
+    listed = isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str | bytes)
+    if listed and getattr(seed, "shape", None) != ():
+        return _each(seed, num_envs)
+    fix = "pass an integer, one for each environment, or None"
+    first = plain_seed(seed, fix=fix)
+    return range(first, first + num_envs)
+
+
+def _each(seed: Any, num_envs: int) -> list[int | None]:
     if len(seed) != num_envs:
         raise ValueError(
             "If seeds are passed as a list the length must match "
             f"num_envs={num_envs} but got length={len(seed)}."
         )
-    return [None if one is None else _whole(one) for one in seed]
-
-
-def _whole(seed: Any) -> int:
-    try:
-        plain = operator.index(seed)
-    except TypeError:
-        plain = -1
-    if plain < 0:
-        wrong = ValueError if isinstance(seed, int | np.integer) else TypeError
-        raise wrong(
-            f"seed: expected an integer in [0, 2**64), got {seed!r}; pass a non-negative integer "
-            "or None"
-        )
-    return plain
+    return [None if one is None else plain_seed(one) for one in seed]
 
 
 def state_for_numpy(words: npt.NDArray[np.int64]) -> dict[str, Any]:

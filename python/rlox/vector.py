@@ -11,11 +11,12 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from rlox.foreign import ForeignVecEnv
 from rlox.ids import SMALLEST
+from rlox.keywords import explaining_unknown, meant
 from rlox.memory import expect_memory
 from rlox.registered import find_spec, make_registered, native_of
 from rlox.resets import as_autoreset_mode
 from rlox.rollout import RolloutBatch, RolloutEnv, collect_rollout
-from rlox.settings import whole
+from rlox.settings import plain_seed, whole
 from rlox.vec_env import VecEnv
 
 __all__ = ["ForeignVecEnv", "RolloutBatch", "RolloutEnv", "VecEnv", "collect_rollout", "make_vec"]
@@ -26,6 +27,7 @@ EnvWrapper = Callable[[Single], Single]
 Mode = Literal["sync", "async", "vector_entry_point"]
 # Bytes of a Gymnasium environment in Python: its spaces alone take more.
 SMALLEST_ENV = 2000
+_ALSO = meant(n="num_envs", n_envs="num_envs", env_id="env", id="env")
 
 
 def make_vec(
@@ -71,12 +73,13 @@ def make_vec(
     """
     num_envs = whole("num_envs", num_envs, 1, fix="say how many to make")
     if seed is not None:
-        seed = whole("seed", seed, 0, fix="pass an integer, or None for any")
+        seed = plain_seed(seed)
     how = _mode_of(vectorization_mode)
     around = _wrappers_of(wrappers)
     resets = as_autoreset_mode(autoreset_mode)
     if isinstance(env, str | EnvSpec):
-        return _from_spec(env, num_envs, seed, how, around, resets, kwargs)
+        with explaining_unknown(make_vec, kwargs, _ALSO):
+            return _from_spec(env, num_envs, seed, how, around, resets, kwargs)
     if isinstance(env, VectorEnv):
         given = {"vectorization_mode": how, "wrappers": around} | kwargs
         _refuse_keywords({name: value for name, value in given.items() if value})
@@ -94,7 +97,8 @@ def make_vec(
     if isinstance(kind, type) and issubclass(kind, VectorEnv):
         return _of_class(kind, num_envs, seed, how, around, kwargs)
     if callable(env):
-        return _vectorized(env, num_envs, seed, how, around, resets, kwargs)
+        with explaining_unknown(make_vec, kwargs, _ALSO):
+            return _vectorized(env, num_envs, seed, how, around, resets, kwargs)
     raise TypeError(
         "env: expected an id, an environment, a vector environment or a function that makes one, "
         f"got {type(env).__name__}; see gymnasium.make"

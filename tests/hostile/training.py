@@ -261,6 +261,7 @@ SHAPE = {
     "activation": text("relu"),
     "ortho_init": flag(True),
     "log_std_init": number(-0.5),
+    "init": optional(thing(torch.Generator)),
 }
 CALLS = [
     *trainer_calls(PPOTrainer),

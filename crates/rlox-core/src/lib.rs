@@ -51,4 +51,4 @@ pub use pool::{check_num_threads, num_threads};
 pub use rng::{Pcg64, Pcg64State, SeedSequence};
 pub use rollout::{PolicySaid, RolloutBuffer, Transition, collect};
 pub use space::Space;
-pub use vector::{AutoresetMode, Progress, Seeds, StepOut, VecEnv, VectorEnv};
+pub use vector::{AutoresetMode, Progress, Seeds, StepOut, VecEnv, VectorEnv, masked_actions};

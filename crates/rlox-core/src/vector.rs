@@ -3,6 +3,7 @@
 pub(crate) mod checks;
 mod copies;
 
+pub use checks::masked_actions;
 pub use copies::VecEnv;
 
 use crate::episode::EpisodeLog;

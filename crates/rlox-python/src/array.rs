@@ -8,6 +8,8 @@ mod stretches;
 mod unguarded;
 
 use std::any::TypeId;
+use std::ffi::c_int;
+use std::hint::black_box;
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
@@ -20,7 +22,7 @@ use numpy::{
 };
 use pyo3::PyTypeInfo;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
-use pyo3::ffi::PyObject;
+use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
 use rlox_core::{DType, EnvPlugin, FieldMut, RolloutBuffer};
@@ -32,9 +34,8 @@ use crate::detach::others_may_run;
 use crate::error::value_error;
 use crate::recycling;
 
-unsafe extern "C-unwind" {
-    fn PyObject_Call(callable: *mut PyObject, args: *mut PyObject, kwargs: *mut PyObject) -> *mut PyObject;
-}
+type Call = unsafe extern "C-unwind" fn(*mut PyObject, *mut PyObject, *mut PyObject) -> *mut PyObject;
+type CheckSignals = unsafe extern "C-unwind" fn() -> c_int;
 
 /// Keeps a thread that the interpreter's end unwinds from meeting Rust code that cannot unwind.
 struct Hang;
@@ -55,11 +56,13 @@ pub(crate) fn call<'py>(
     args: &Bound<'py, PyTuple>,
     kwargs: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    // PyO3 declares its functions as ones that never unwind, which the compiler would find out of the pointer.
+    // SAFETY: the same function, of which no more is assumed.
+    let run: Call = black_box(unsafe { std::mem::transmute::<*const (), Call>(ffi::PyObject_Call as *const ()) });
     others_may_run();
     let hang = Hang;
     // SAFETY: the objects live, the GIL is held, and null stands for no keywords.
-    let result =
-        unsafe { PyObject_Call(callable.as_ptr(), args.as_ptr(), kwargs.map_or(std::ptr::null_mut(), Bound::as_ptr)) };
+    let result = unsafe { run(callable.as_ptr(), args.as_ptr(), kwargs.map_or(std::ptr::null_mut(), Bound::as_ptr)) };
     std::mem::forget(hang);
     // SAFETY: a new reference, or null with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
@@ -67,17 +70,21 @@ pub(crate) fn call<'py>(
 
 /// Lets Ctrl-C and other signals take effect, which runs Python code as [`call`] does.
 pub(crate) fn check_signals(py: Python<'_>) -> PyResult<()> {
+    let check = ffi::PyErr_CheckSignals as *const ();
+    // SAFETY: as in `call`.
+    let check: CheckSignals = black_box(unsafe { std::mem::transmute::<*const (), CheckSignals>(check) });
     others_may_run();
     let hang = Hang;
-    let result = py.check_signals();
+    // SAFETY: the GIL is held.
+    let result = unsafe { check() };
     std::mem::forget(hang);
-    result
+    if result == 0 { Ok(()) } else { Err(PyErr::fetch(py)) }
 }
 
 /// An empty dict; PyO3's own panics where there is no memory for it.
 pub(crate) fn new_dict(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     // SAFETY: a new reference to a dict, or null with an exception set.
-    unsafe { Ok(Bound::from_owned_ptr_or_err(py, pyo3::ffi::PyDict_New())?.cast_into_unchecked()) }
+    unsafe { Ok(Bound::from_owned_ptr_or_err(py, ffi::PyDict_New())?.cast_into_unchecked()) }
 }
 
 /// `sequence[range]`; PyO3's own slices panic where there is no memory for them.
@@ -85,7 +92,7 @@ pub(crate) fn slice<'py>(sequence: &Bound<'py, PyAny>, range: &Range<usize>) -> 
     let (start, end) = (range.start as isize, range.end as isize);
     // SAFETY: a live object; a new reference, or null with an exception set.
     unsafe {
-        let part = pyo3::ffi::PySequence_GetSlice(sequence.as_ptr(), start, end);
+        let part = ffi::PySequence_GetSlice(sequence.as_ptr(), start, end);
         Bound::from_owned_ptr_or_err(sequence.py(), part)
     }
 }
@@ -172,7 +179,7 @@ macro_rules! from_array {
             fn outside(array: &Bound<'_, PyUntypedArray>) -> Option<i128> {
                 $(
                     if let Some(array) = typed::<$wider>(array.as_any()) {
-                        return strange(array, |x: $wider| <$target>::try_from(x).is_err());
+                        return strange(array, |x: $wider| <$target>::try_from(x).is_err()).map(i128::from);
                     }
                 )*
                 let _ = array;
@@ -201,13 +208,18 @@ from_array!(i64, Some((i64::MIN as i128, i64::MAX as i128)), [u64]: i32 i64 u8 i
 from_array!(i32, None, []: i32);
 from_array!(u32, None, []: u32);
 
-/// The first integer that is strange; a misaligned array is converted first by the caller.
-fn strange<S>(array: &Bound<'_, PyArrayDyn<S>>, is_strange: impl Fn(S) -> bool) -> Option<i128>
+/// The first number that is strange; a misaligned array is converted first by the caller.
+fn strange<S>(array: &Bound<'_, PyArrayDyn<S>>, is_strange: impl Fn(S) -> bool) -> Option<S>
 where
-    S: Element + Copy + Into<i128>,
+    S: Element + Copy,
 {
     let array = array.try_readonly().ok().filter(|array| array.is_aligned())?;
-    array.as_array().iter().find(|x| is_strange(**x)).map(|x| (*x).into())
+    array.as_array().iter().find(|x| is_strange(**x)).copied()
+}
+
+/// The first float64 of an array that is finite, and is not in float32.
+pub(crate) fn beyond_f32(array: &Bound<'_, PyAny>) -> Option<f64> {
+    strange(typed::<f64>(array)?, |x| x.is_finite() && (x as f32).is_infinite())
 }
 
 impl FromArray for bool {

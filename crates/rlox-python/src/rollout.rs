@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{DType, FieldData, RolloutBuffer as Core, Transition};
 
-use crate::argument::{Input, REAL, argument, count, expect_shape, numbers, shape, shown, switches, text};
+use crate::argument::{Input, REAL, argument, count, expect_shape, index, numbers, shape, shown, switches, text};
 use crate::array::FieldMemory;
 use crate::detach::detached;
 use crate::error::{to_py, type_error, value_error};
@@ -335,7 +335,7 @@ impl RolloutBuffer {
         normalizer: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let normalizer = normalizer_of(normalizer)?;
-        let t = count("t", t)?;
+        let t = index("t", t)?;
         let said = SaidArgument::new(actions, log_probs, values, self.discrete)?;
         let next_obs = ObsArgument::new("next_obs", next_obs, self.obs_dtype)?;
         let rewards = argument::<f64>("rewards", rewards, &REAL)?;

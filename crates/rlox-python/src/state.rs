@@ -17,7 +17,7 @@ const FIX: &str = "pass what get_state() gave";
 
 /// Everything at one moment: no step of another thread comes between.
 pub(crate) fn take<'py>(py: Python<'py>, inner: &Shared<Inner>, num_envs: usize) -> PyResult<Bound<'py, PyDict>> {
-    let width = inner.with(py, true, |inner| inner.state_width())?;
+    let width = inner.with(py, true, |inner| inner.state_width("get_state"))?;
     let mut states = result::<f64>(py, &[num_envs, width])?;
     let (mut returns, mut steps) = (result::<f64>(py, &[num_envs])?, result::<i64>(py, &[num_envs])?);
     let (mut finished, mut streams) = (fresh::<bool>(py, &[num_envs])?, result::<i64>(py, &[num_envs, WORDS])?);

@@ -5,10 +5,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use rlox_core::{
     Actions, AutoresetMode, EnvSpec, Error, Normalizer as CoreNormalizer, Result, RolloutBuffer as Core, Seeds, Space,
-    StepOut, VectorEnv, Watch, check_len,
+    StepOut, VectorEnv, Watch, check_len, masked_actions,
 };
 
-use crate::argument::{INTEGER, argument, count, expect_shape, instance, out_slice, output};
+use crate::argument::{INTEGER, argument, expect_shape, index, instance, out_slice, output};
 use crate::array::{fresh, result};
 use crate::detach::{alone, detached};
 use crate::error::to_py;
@@ -19,7 +19,8 @@ use crate::normalize::{Normalizer, normalizer_of};
 use crate::recycling::{reserved, zeroed};
 use crate::rollout::RolloutBuffer;
 use crate::said::{ActionArgument, SaidArgument};
-use crate::settings::{discrete_actions, options_of, seed_of, seeds_of, space_dict};
+use crate::seeds::{Seeding, seed_of};
+use crate::settings::{options_of, space_dict};
 use crate::shared::Shared;
 use crate::state::{self, WORDS};
 use crate::step_arrays::StepArrays;
@@ -39,10 +40,10 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// How many numbers an environment's state has.
-    pub(crate) fn state_width(&self) -> Result<usize> {
-        // Refuses before the first reset.
-        self.env.observe(&mut zeroed(self.env.num_envs() * self.env.spec().observation.dim())?)?;
+    /// How many numbers an environment's state has. Refuses before the first reset, in the name of `call`.
+    pub(crate) fn state_width(&self, call: &'static str) -> Result<usize> {
+        let mut obs = zeroed(self.env.num_envs() * self.env.spec().observation.dim())?;
+        self.env.observe(&mut obs).map_err(|error| error.renamed("observe", call))?;
         Ok(self.state(0)?.len())
     }
 
@@ -164,18 +165,13 @@ impl NativeVectorEnv {
         mask: Option<&Bound<'py, PyAny>>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
-        let (base, each) = seeds_of(seed)?;
-        let seeds = match (&base, &each) {
-            (Some(base), _) => Seeds::Base(*base),
-            (None, Some(each)) => Seeds::Each(each),
-            (None, None) => Seeds::Keep,
-        };
+        let seeds = Seeding::of(seed, self.num_envs)?;
         let options = options_of(options)?;
         let mask = mask.map(|mask| flag_argument("reset_mask", mask)?.read(py, false)).transpose()?;
         let mask = mask.as_ref().map(Flags::slice);
         let mut obs = result::<f32>(py, &[self.num_envs, self.dim])?;
         let row = obs.slice();
-        self.inner.with(py, self.long, |inner| inner.env.reset(seeds, mask, &options, row))?;
+        self.inner.with(py, self.long, |inner| seeds.reset(&mut *inner.env, mask, &options, row))?;
         Ok(obs.into_array())
     }
     fn step<'py>(
@@ -310,7 +306,7 @@ impl NativeVectorEnv {
     ) -> PyResult<()> {
         let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
         let normalizer = normalizer_of(normalizer)?;
-        let t = count("t", t)?;
+        let t = index("t", t)?;
         let said = SaidArgument::new(actions, log_probs, values, self.discrete())?;
         let said = said.read(buffer, self.num_envs, &self.action_shape)?;
         let said = said.get();
@@ -348,7 +344,7 @@ impl NativeVectorEnv {
     /// Which actions of a Discrete space are allowed now, (N, n); `out` takes the place of a fresh array.
     #[pyo3(signature = (out=None))]
     fn action_masks<'py>(&self, py: Python<'py>, out: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
-        let shape = [self.num_envs, discrete_actions(&self.spec.action)];
+        let shape = [self.num_envs, masked_actions(&self.spec.action)];
         let Some(given) = out else {
             let mut masks = fresh::<bool>(py, &shape)?;
             let flags = masks.slice();
@@ -363,7 +359,7 @@ impl NativeVectorEnv {
     }
 
     fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
-        let width = self.inner.with(py, self.long, |inner| inner.state_width())?;
+        let width = self.inner.with(py, self.long, |inner| inner.state_width("render"))?;
         let mut states = result::<f64>(py, &[self.num_envs, width])?;
         let rows = states.slice();
         self.inner.with(py, self.long, |inner| inner.states(width, rows))?;
