@@ -157,9 +157,11 @@ def _is_empty(path: Path) -> bool:
 
 
 def _folder(path: object) -> Path:
-    wrong = f"path: expected the path of a folder, got {path!r}; pass a str or a Path"
+    wrong = f"path: expected the path of a folder, got {path!r}; pass one as str or Path"
     if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
         raise TypeError(wrong)
+    if not os.fspath(path):  # which pathlib takes for the folder that the process is in
+        raise ValueError(wrong)
     try:
         os.fsencode(path)
     except UnicodeEncodeError as error:
