@@ -336,12 +336,12 @@ impl<N: Network> PolicyNetworks<N> {
 }
 
 /// How many multiplications a row of a network takes, about.
-fn multiplications<N: Network>(net: &N) -> usize {
+pub(crate) fn multiplications<N: Network>(net: &N) -> usize {
     net.hidden_dim() * net.hidden_dim()
 }
 
 /// Both pieces, at once if there is enough to do.
-fn at_once<A: Send, B: Send>(
+pub(crate) fn at_once<A: Send, B: Send>(
     multiplications: usize,
     a: impl FnOnce() -> Result<A> + Send,
     b: impl FnOnce() -> Result<B> + Send,

@@ -83,11 +83,11 @@ impl Mlp {
     /// [`Error::Config`] for fewer than two widths, one that is 0, or more parameters than fit into memory.
     pub fn new(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
         const FIX: &str = "pass positive widths, the input's first and the output's last";
+        // No machine has more; what is below it, and too much all the same, the allocator refuses.
+        const MOST: usize = 1 << 32;
         if sizes.len() < 2 || sizes.contains(&0) {
             return Err(Error::config("sizes", "two positive widths or more", format!("{sizes:?}"), FIX));
         }
-        // No machine has more; what is below it, and too much all the same, the allocator refuses.
-        const MOST: usize = 1 << 32;
         let count = sizes.windows(2).try_fold(0_usize, |sum, pair| sum.checked_add(pair[0].checked_mul(pair[1])?));
         if count.is_none_or(|count| count > MOST) {
             return Err(Error::config("sizes", "at most 2^32 parameters", format!("{sizes:?}"), FIX));
