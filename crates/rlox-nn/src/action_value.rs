@@ -4,7 +4,7 @@ mod critic;
 
 use rlox_core::{Error, Result, check_len};
 
-use crate::actor_critic::{at_once, multiplications};
+use crate::at_once::{at_once, multiplications};
 use crate::{CriticStats, NamedTensors, Network, Optimizer, Step, clipped_step, rows};
 use critic::Critic;
 

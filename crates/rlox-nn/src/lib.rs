@@ -7,6 +7,7 @@ mod action_scaling;
 mod action_value;
 mod actor_critic;
 mod adam;
+mod at_once;
 mod built_in;
 mod deterministic_policy;
 mod distribution;

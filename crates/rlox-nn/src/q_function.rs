@@ -4,7 +4,7 @@ mod greedy;
 
 use rlox_core::{Error, Pcg64, Result, check_len};
 
-use crate::actor_critic::{at_once, multiplications};
+use crate::at_once::{at_once, multiplications};
 use crate::{Discount, NamedTensors, Network, Optimizer, Scratch, TdLoss, clipped_step, rows, td_loss, td_targets};
 use greedy::{any, best, check_masks};
 

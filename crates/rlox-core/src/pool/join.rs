@@ -24,9 +24,9 @@ pub fn join<A: Send, B: Send>(a: impl FnOnce() -> A + Send, b: impl FnOnce() -> 
     let (a, b) = (Piece::new(a), Piece::new(b));
     run_whole(2, &|part, _| {
         if part == 0 {
-            a.work()
+            a.work();
         } else {
-            b.work()
+            b.work();
         }
         Ok(())
     })?;
