@@ -32,7 +32,7 @@ fn median(what: &str, mut train: impl FnMut(u64) -> Vec<f64>) -> f64 {
     let mean = |returns: Vec<f64>| returns.iter().sum::<f64>() / returns.len() as f64;
     let mut scores: Vec<f64> = SEEDS.map(|seed| mean(train(seed))).collect();
     scores.sort_by(f64::total_cmp);
-    println!("{what}: {scores:.1?}");
+    eprintln!("{what}: {scores:.1?}");
     scores[scores.len() / 2]
 }
 
