@@ -200,7 +200,7 @@ def test_the_parameter_for_masks_is_found_by_its_name():
 
 
 def test_a_component_that_is_allowed_nothing_is_refused():
-    with pytest.raises(ValueError, match=r"action_masks: .*of each component.*rows without"):
+    with pytest.raises(ValueError, match=r"action_masks: .*of each component.*none in row 0"):
         as_masks([[True, True, False, False, False]], spaces.MultiDiscrete([2, 3]), 1)
 
 
