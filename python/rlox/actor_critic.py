@@ -160,11 +160,11 @@ def expect_mask(mask: Any, counts: Sequence[int] | None, logits: Tensor) -> Tens
             "action_masks: expected None, as only Discrete and MultiDiscrete actions have masks, "
             f"got {type(mask).__name__}; leave it out"
         )
-    expected = f"action_masks: expected shape {tuple(logits.shape)}"
+    expected = f"action_masks: expected flags of shape {tuple(logits.shape)}"
     if not isinstance(mask, Tensor):
         mask = torch.from_numpy(as_flags(mask, expected))
     if mask.is_complex():
-        raise TypeError(f"{expected} of flags, got {mask.dtype}; convert it to bool")
+        raise TypeError(f"{expected}, got {mask.dtype}; convert it to bool")
     flags: Tensor = mask.to(logits.device, torch.bool)
     fits = flags.shape == logits.shape
     if not fits or not torch.stack([x.any(-1) for x in flags.split(list(counts), -1)]).all():

@@ -242,7 +242,7 @@ def as_flags(given: npt.ArrayLike, expected: str) -> Flags:
         TypeError: No flags.
         ValueError: Rows of different lengths.
 
-    >>> as_flags([[1, 0]], "mask: expected shape (1, 2)")
+    >>> as_flags([[1, 0]], "mask: expected flags of shape (1, 2)")
     array([[ True, False]])
     """
     try:
