@@ -62,6 +62,7 @@ test: test-rust test-python ## install what the tests need and run all but the s
 
 test-rust: $(stamps)/venv
 	$(CARGO) run --quiet -p rlox-core --example custom_env
+	$(CARGO) run --quiet -p rlox-nn --example ppo_cartpole
 	$(CARGO) test --workspace
 
 test-python: $(stamps)/test

@@ -89,19 +89,19 @@ pub trait ActorCritic: Policy + Send {
     /// The loss of a minibatch, and its gradient with respect to the networks' outputs.
     ///
     /// # Errors
-    /// [`Error::Shape`] and [`Error::Action`] for a minibatch that does not fit.
+    /// [`rlox_core::Error::Shape`] and [`rlox_core::Error::Action`] for a minibatch that does not fit.
     fn evaluate(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<ActorCriticStats>;
 
     /// Adds the gradient of what [`ActorCritic::evaluate`] said last to the parameters' gradients.
     ///
     /// # Errors
-    /// [`Error::Shape`] if nothing was evaluated before.
+    /// [`rlox_core::Error::Shape`] if nothing was evaluated before.
     fn backward(&mut self) -> Result<()>;
 
     /// One step of the optimiser with the parameters' gradients, cut together to a norm; returns the norm before.
     ///
     /// # Errors
-    /// [`Error::Config`] naming a gradient that is not finite; nothing has changed then.
+    /// [`rlox_core::Error::Config`] naming a gradient that is not finite; nothing has changed then.
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32>;
 
     /// All three in one.
