@@ -246,6 +246,7 @@ class Trainer:
             policy, chosen, n_episodes, seed=seed, deterministic=deterministic, env_kwargs=kwargs
         )
 
+    @knowing_keywords(places)
     def predict(
         self, obs: Any, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
     ) -> npt.NDArray[Any]:
@@ -267,20 +268,19 @@ class Trainer:
         """
         return self.learner.predict(obs, deterministic, action_masks=action_masks)
 
+    @knowing_keywords(places)
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a checkpoint, see `rlox.checkpoint`, from which `load` makes an equal trainer.
 
         Raises:
             FileExistsError: `path` is there, and neither a checkpoint nor an empty folder.
             OSError: It cannot be written; what was there stays.
+            MemoryError: A copy of it does not fit into memory.
         """
         state = self.learner.state()
-        manifest = {
-            **describe(self),
-            "run": {"start": self.start_timesteps, "target": self.target_timesteps},
-            "counters": state.counters,
-            "streams": state.streams,
-        }
+        run = {"start": self.start_timesteps, "target": self.target_timesteps}
+        said = {"run": run, "counters": state.counters, "streams": state.streams}
+        manifest = {**describe(self), **said}
         write_checkpoint(path, manifest, {name: getattr(state, name) for name in MEMBERS})
 
     @classmethod
