@@ -1,5 +1,6 @@
 """What a trainer asks of a policy: `ActorCritic`, and whether a module is one."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -201,6 +202,12 @@ def _fused_act(policy: Any) -> Any:
     return _fused(policy, "act") if frozen is None else frozen()
 
 
+def _mask_is_second(method: Any) -> bool:
+    """Whether it can be called as `method(obs, mask)`."""
+    second = [*inspect.signature(method).parameters.values()][1:2]
+    return second == [mask_parameter(method)] and second[0].kind is second[0].POSITIONAL_OR_KEYWORD
+
+
 def takes_masks(policy: Any) -> bool:
     """Whether what `acting` gives takes masks."""
     methods = (_fused_act(policy), policy.get_action_and_logprob)
@@ -214,6 +221,9 @@ def acting(policy: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     """
     fused, separate = _fused_act(policy), _with_mask(policy.get_action_and_logprob)
     together, masked = _with_mask(fused), mask_parameter(fused) is not None
+    if masked and _mask_is_second(fused):
+        made: Callable[..., tuple[Tensor, Tensor, Tensor]] = fused
+        return made
 
     def act(obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         if fused is not None and (mask is None or masked):
