@@ -37,11 +37,13 @@ class ActorCritic(Protocol):
     More is optional. `act(obs, mask=None) -> (action, log_prob, value)` is what collecting steps
     calls, without gradients, and `evaluate_actions(obs, action, mask=None) -> (log_prob, entropy,
     value)` what updates call, where one pass is cheaper than two calls. They are not called where a
-    subclass has overridden the two methods below and not them. `mode(obs, mask=None) -> action` is
-    the greedy action, which deterministic prediction needs. `reset_noise(rows)` is called at the
-    start of an iteration and every `sde_sample_freq` steps. An attribute `generator` gets the
-    trainer's own `torch.Generator`. What draws from torch's global generator while training finds a
-    stream of the trainer's, and the global state is put back afterwards.
+    subclass has overridden the two methods below and not them, nor with masks that they do not
+    take. Masks go to the parameter of that name (or `action_mask`, `action_masks`), whichever it
+    is. `mode(obs, mask=None) -> action` is the greedy action, which deterministic prediction needs.
+    `reset_noise(rows)` is called at the start of an iteration and every `sde_sample_freq` steps. An
+    attribute `generator` gets the trainer's own `torch.Generator`. What draws from torch's global
+    generator while training finds a stream of the trainer's, and the global state is put back
+    afterwards.
 
     >>> class Coin(nn.Module):
     ...     def __init__(self):
@@ -202,10 +204,10 @@ def _fused_act(policy: Any) -> Any:
     return _fused(policy, "act") if frozen is None else frozen()
 
 
-def _mask_is_second(method: Any) -> bool:
-    """Whether it can be called as `method(obs, mask)`."""
-    second = [*inspect.signature(method).parameters.values()][1:2]
-    return second == [mask_parameter(method)] and second[0].kind is second[0].POSITIONAL_OR_KEYWORD
+def _mask_comes(after: int, method: Any) -> bool:
+    """Whether a method takes the mask right after so many other arguments, without its name."""
+    at = [*inspect.signature(method).parameters.values()][after : after + 1]
+    return at == [mask_parameter(method)] and at[0].kind is at[0].POSITIONAL_OR_KEYWORD
 
 
 def takes_masks(policy: Any) -> bool:
@@ -221,7 +223,7 @@ def acting(policy: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     """
     fused, separate = _fused_act(policy), _with_mask(policy.get_action_and_logprob)
     together, masked = _with_mask(fused), mask_parameter(fused) is not None
-    if masked and _mask_is_second(fused):
+    if masked and _mask_comes(1, fused):
         made: Callable[..., tuple[Tensor, Tensor, Tensor]] = fused
         return made
 
@@ -240,6 +242,9 @@ def evaluating_actions(policy: Any) -> Evaluate:
     fused = _fused(policy, "evaluate_actions")
     separate, together = _with_mask(policy.get_action_and_logprob), _with_mask(fused)
     masked = mask_parameter(fused) is not None
+    if masked and _mask_comes(2, fused):
+        made: Evaluate = fused
+        return made
 
     def evaluate(
         obs: Any, action: Tensor, mask: Tensor | None = None

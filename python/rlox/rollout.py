@@ -177,7 +177,8 @@ def collect_rollout(
             values` (or `act(obs)`, all three at once, where there is one, see `rlox.policies`).
             Actions are (N, ...), Discrete ones counted from 0; log_probs and values are (N,).
             A parameter named `mask`, `action_mask` or `action_masks` gets the masks, bool (N, k):
-            its default where there are none, all True for last observations' values.
+            its default where there are none, all True for last observations' values. Where `act`
+            lacks it, `get_action_and_logprob` is called in its place.
         n_steps: T, at least 1.
         gamma: Discount in [0, 1].
         gae_lambda: In [0, 1].
