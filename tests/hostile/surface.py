@@ -70,7 +70,6 @@ LEFT_OUT = {
     "Callback": "its methods do nothing",
     "Trainer": "PPOTrainer and A2CTrainer are",
     "make_policy": "PPOTrainer's `policy`",
-    "takes_masks": "takes modules",
     "acting": "takes modules and gives functions of tensors",
     "evaluating_actions": "takes modules and gives functions of tensors",
     "greedy": "takes modules and gives functions of tensors",
