@@ -10,7 +10,7 @@ use pyo3::types::{PyList, PyString, PyTuple};
 use rlox_core::llm::{Overflow, Packing, pack};
 use rlox_core::{Result, Watch};
 
-use crate::argument::{Argument, INTEGER, argument, asarray, count, sequence};
+use crate::argument::{Argument, INTEGER, argument, asarray, count, sequence, shown};
 use crate::array::{FromArray, Kind, check_signals, new_dict, result, slice, typed};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error, value_error};
@@ -77,7 +77,12 @@ pub(crate) fn pack_sequences<'py>(
     let py = sequences.py();
     let items = sequence(sequences).map_err(|error| {
         if error.is_instance_of::<PyTypeError>(py) {
-            return type_error("sequences", "a list of sequences", &sequences.get_type().to_string(), "pass a list");
+            return type_error(
+                "sequences",
+                "a list of sequences",
+                &shown(sequences.get_type().as_any()),
+                "pass a list",
+            );
         }
         error
     })?;
