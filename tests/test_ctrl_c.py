@@ -100,6 +100,13 @@ def made(n):
 def state():
     pass
 """,
+    "one long sequence": """
+def made(n):
+    sequences = [np.zeros(10 * n, np.int64)]
+    return lambda: rlox.pack_sequences(sequences, 10 * n)
+def state():
+    pass
+""",
     "pack_lengths": """
 def made(n):
     lengths = np.arange(16 * n) % 4093

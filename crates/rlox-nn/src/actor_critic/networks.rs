@@ -225,7 +225,14 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         max_grad_norm: Option<f32>,
     ) -> Result<ActorCriticStats> {
         let rows = self.check(batch)?;
-        let stats = self.pass(batch, loss, rows, true)?;
+        let stats = self.pass(batch, loss, rows, true);
+        if stats.is_err() {
+            // One part may have been done with before the other refused.
+            self.actor.zero_gradients();
+            self.critic.iter_mut().for_each(N::zero_gradients);
+            self.distribution.parameters_mut().into_iter().for_each(Step::forget);
+        }
+        let stats = stats?;
         Ok(ActorCriticStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
     }
 
