@@ -113,7 +113,8 @@ pub(crate) fn argument<'py, T: FromArray>(
     let dtype = array.dtype();
     let kind = char::from(dtype.kind());
     let wrong = !kinds.accepted.contains(kind);
-    if wrong && array.len() > 0 {
+    // An empty list is one of floats, whatever it was to be.
+    if wrong && (array.len() > 0 || !matches!(kind, 'b' | 'i' | 'u' | 'f')) {
         if let (Some((least, most)), Some(number)) = (T::RANGE, too_large(object, &array)?) {
             return Err(value_error(name, &format!("integers in [{least}, {most}]"), &number, "correct it"));
         }
