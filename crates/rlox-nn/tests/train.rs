@@ -231,6 +231,21 @@ fn schedules_fall_and_callbacks_end_the_run() {
 }
 
 #[test]
+fn rollouts_in_which_environments_only_reset_are_collected_again() {
+    let options = envs::MakeOptions {
+        num_envs: 2,
+        seed: None,
+        autoreset_mode: AutoresetMode::NextStep,
+        max_episode_steps: Some(Some(1)),
+        arguments: &[],
+    };
+    let env = envs::make("CartPole-v1", &options).unwrap();
+    let mut a2c = A2c::new(env, two_networks, A2cConfig { n_steps: 1, ..Default::default() }, 1).unwrap();
+    let metrics = a2c.train(8, |_| true).unwrap();
+    assert_eq!((metrics.timesteps, metrics.updates), (8, 4));
+}
+
+#[test]
 fn a_minibatch_that_is_refused_leaves_no_gradients() {
     let env = make("CartPole-v1", 1);
     let mut policy = two_networks(env.spec(), &mut Pcg64::seed_from(0)).unwrap();

@@ -3,6 +3,7 @@
 use rlox_core::{EnvSpec, Pcg64, Result};
 
 use super::PolicyNetworks;
+use crate::built_in::sizes;
 use crate::{Activation, Distribution, Init, Mlp, Network};
 
 /// The logarithm of standard deviations to begin with.
@@ -57,9 +58,7 @@ impl PolicyNetworks<Mlp> {
         rng: &mut Pcg64,
     ) -> Result<Self> {
         let mut net = |outputs: usize, gain: f32| {
-            let input = spec.observation.dim();
-            let sizes: Vec<usize> = [input].into_iter().chain(net_arch.iter().copied()).chain([outputs]).collect();
-            Mlp::new(&sizes, activation, Init::orthogonal(gain), rng)
+            Mlp::new(&sizes(spec.observation.dim(), net_arch, outputs), activation, Init::orthogonal(gain), rng)
         };
         let actor = net(distribution.outputs(), 0.01)?;
         let critic = net(1, 1.0)?;
@@ -78,8 +77,7 @@ impl PolicyNetworks<Mlp> {
         rng: &mut Pcg64,
     ) -> Result<Self> {
         let outputs = distribution.outputs();
-        let sizes: Vec<usize> =
-            [spec.observation.dim()].into_iter().chain(net_arch.iter().copied()).chain([outputs + 1]).collect();
+        let sizes = sizes(spec.observation.dim(), net_arch, outputs + 1);
         let mut trunk = Mlp::new(&sizes, activation, Init::orthogonal(1.0), rng)?;
         // Each head is orthogonal by itself, with its own gain.
         let inputs = sizes[sizes.len() - 2];
