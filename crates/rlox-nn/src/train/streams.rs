@@ -1,0 +1,56 @@
+//! The random streams of a run. None shares anything with another.
+
+use rlox_core::{Pcg64, SeedSequence};
+
+/// What decides the initial weights, the environments, and the streams of each iteration.
+///
+/// They are those that the Python package takes from the same seed.
+#[derive(Clone, Debug)]
+pub(super) struct Streams {
+    pub(super) policy: Pcg64,
+    pub(super) resets: Pcg64,
+    pub(super) iterations: Pcg64,
+}
+
+impl Streams {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut root = SeedSequence::new(seed.into());
+        let mut next = || Pcg64::from_seed_sequence(&root.spawn(1).remove(0));
+        Self { policy: next(), resets: next(), iterations: next() }
+    }
+
+    /// A base seed for a reset of all environments.
+    pub(super) fn reset(&mut self) -> u64 {
+        self.resets.integers(0, 1 << 31).cast_unsigned()
+    }
+
+    /// The seed of the next iteration.
+    pub(super) fn iteration(&mut self) -> u64 {
+        self.iterations.integers_inclusive(0, i64::MAX).cast_unsigned()
+    }
+}
+
+/// The streams of one iteration.
+#[derive(Clone, Debug)]
+pub struct IterationStreams {
+    /// One for each environment's actions.
+    pub actions: Vec<Pcg64>,
+    /// For the order of the steps in minibatches.
+    pub order: Pcg64,
+}
+
+impl IterationStreams {
+    /// Those of a seed, for so many environments.
+    ///
+    /// ```
+    /// use rlox_nn::train::IterationStreams;
+    ///
+    /// let mut streams = IterationStreams::new(7, 2);
+    /// assert_ne!(streams.actions[0].next_u64(), streams.actions[1].next_u64());
+    /// ```
+    pub fn new(seed: u64, num_envs: usize) -> Self {
+        let mut root = SeedSequence::new(seed.into());
+        let order = Pcg64::from_seed_sequence(&root.spawn(1).remove(0));
+        Self { actions: root.spawn(num_envs).iter().map(Pcg64::from_seed_sequence).collect(), order }
+    }
+}
