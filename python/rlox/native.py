@@ -1,5 +1,6 @@
 """PPO and A2C on rlox's own networks, in Rust: they need no tensor library."""
 
+import itertools
 import math
 import threading
 from collections.abc import Iterator
@@ -227,7 +228,7 @@ class NativeLearner:
         space = self.spaces[1]
         if self.plain and action_masks is None:
             said = self.policy.predict(obs, seed, None, self.normalizer)
-            return said if said.ndim else said[()]  # type: ignore[no-any-return]  # a number
+            return said if said.ndim else said[()]  # a number
         rows, single = as_batch(obs, self.layout, self.normalizer)
         masks = None if action_masks is None else as_masks(action_masks, space, len(rows))
         said = self.policy.predict(rows, seed, masks)
@@ -316,9 +317,9 @@ class NativePPO(NativeLearner):
         config, falling = self.config, {"constant": 1.0, "linear": left}
         learning_rate = config.learning_rate * falling[config.lr_schedule]
         clip_coef = config.clip_coef * falling[config.clip_schedule]
-        names = ("batch_size", "n_epochs", "clip_coef_vf", "normalize_advantage", "ent_coef")
-        names += ("vf_coef", "max_grad_norm", "target_kl")
-        given = {name: getattr(config, name) for name in names}
+        names = ("batch_size", "n_epochs", "clip_coef_vf", "ent_coef", "vf_coef", "target_kl")
+        rest = ("normalize_advantage", "max_grad_norm")
+        given = {name: getattr(config, name) for name in (*names, *rest)}
         given |= {"learning_rate": learning_rate, "clip_coef": clip_coef}
         said = self._learn(self.policy.ppo, given | {"optimizer": "adam", "optimizer_eps": 1e-5})
         if not said["updates"]:
@@ -400,7 +401,7 @@ def _expect_room(observed: dict[str, Any], action: dict[str, Any], shape: dict[s
     inputs = sum(observed.get("counts", ())) or math.prod(observed["shape"])
     outputs = int(np.sum(action.get("nvec", 0))) or action.get("n") or math.prod(action["shape"])
     sizes = [inputs, *shape["net_arch"], outputs + 1]
-    parameters = 2 * sum((a + 1) * b for a, b in zip(sizes, sizes[1:], strict=False))
+    parameters = 2 * sum((a + 1) * b for a, b in itertools.pairwise(sizes))
     expect_memory("net_arch", shape["net_arch"], parameters * _BYTES_PER_PARAMETER)
 
 
