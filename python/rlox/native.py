@@ -72,7 +72,7 @@ class NativeLearner:
         counted = spaces.to_native(self.spaces[1])
         stream = state_for_native(np.random.default_rng(init))
         self.policy = NativePolicy(observed, counted, stream, self.shape, backend)
-        self.plain = _sends_itself(self.spaces[1])
+        self.plain = isinstance(self.spaces[0], gym.spaces.Box) and _sends_itself(self.spaces[1])
         self.normalizer = learner.make_normalizer(config, self.spaces[0])
         self.episodes = learner.EpisodeStatistics()
         self.timesteps = self.updates = 0

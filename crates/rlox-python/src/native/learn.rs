@@ -104,6 +104,7 @@ fn learn<'py>(
             let fix = "collect one, or call finish";
             return Err(rlox_core::Error::config("buffer", "a finished rollout", "one that is not", fix));
         }
+        policy.check(buffer)?;
         policy.inner.enter(|inner| f(inner, buffer))
     })?;
     let dict = new_dict(py)?;

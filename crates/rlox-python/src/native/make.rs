@@ -133,7 +133,7 @@ pub(super) fn policy(
     });
     let inner = Inner {
         policy: made.map_err(to_py)?,
-        streams: IterationStreams::new(0, 0),
+        streams: IterationStreams::new(0, 0).map_err(to_py)?,
         minibatches: Minibatches::new(encoding.clone()),
         inputs: Vec::new(),
     };
