@@ -1,5 +1,6 @@
 """Backends: which one trains, chosen by what is asked for and never by what is installed."""
 
+import importlib.util
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -111,6 +112,8 @@ def choose_backend(
     features_extractor: object,
 ) -> str:
     """`resolve_backend` for what is asked for, and `expect_backend`."""
+    if backend == "auto" and importlib.util.find_spec("rlox.native") is None:
+        backend = "torch"
     need = next(torch_needs(config, observation_space, policy, features_extractor), None)
     chosen = resolve_backend(backend, need)
     expect_backend(chosen, need)
