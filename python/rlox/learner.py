@@ -48,7 +48,7 @@ class Learner(Protocol):
     algorithm: str
     """Its name, "ppo"."""
     backend: str
-    """"torch"."""
+    """"native", "candle", "burn" or "torch"."""
     config: Any
     """A frozen dataclass."""
     timesteps: int

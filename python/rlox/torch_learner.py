@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rlox import learner, policies, settings, spaces, torch_state
 from rlox.batches import Batch
+from rlox.configs import SHAPE_SETTINGS
 from rlox.features import FeaturesExtractor
 from rlox.layouts import Layout
 from rlox.masks import as_masks, mask_width, no_masks
@@ -71,7 +72,7 @@ class TorchLearner:
         self.device = torch_state.find_device(config.device)
         self.generator = torch.Generator(self.device)
         self.spaces = env.single_observation_space, env.single_action_space
-        shape: dict[str, Any] = {name: getattr(config, name) for name in policies.SHAPE_SETTINGS}
+        shape: dict[str, Any] = {name: getattr(config, name) for name in SHAPE_SETTINGS}
         shape["features_extractor"] = features_extractor
         self.built_in = policy is None and features_extractor is None
         ours, others = map(int, init.generate_state(2, np.uint64))
