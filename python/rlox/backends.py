@@ -1,6 +1,5 @@
 """Backends: which one trains, chosen by what is asked for and never by what is installed."""
 
-import importlib.util
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -60,7 +59,7 @@ def torch_needs(
             " or ".join(map(repr, _OPTIMIZERS)),
         ),
         "full_std": (config.full_std, "True"),
-        "shared_trunk": (not (config.shared_trunk and use_sde), "False beside use_sde=True"),
+        "net_arch": (config.net_arch != () or not use_sde, "a hidden layer beside use_sde=True"),
     }
     for name, (fits, expected) in known.items():
         if not fits:
@@ -112,8 +111,6 @@ def choose_backend(
     features_extractor: object,
 ) -> str:
     """`resolve_backend` for what is asked for, and `expect_backend`."""
-    if backend == "auto" and importlib.util.find_spec("rlox.native") is None:
-        backend = "torch"
     need = next(torch_needs(config, observation_space, policy, features_extractor), None)
     chosen = resolve_backend(backend, need)
     expect_backend(chosen, need)
@@ -143,7 +140,7 @@ def expect_backend(backend: str, need: Need | None) -> None:
 
 def network_backends() -> list[str]:
     """The backends that the extension was built with."""
-    return list(getattr(_rlox, "network_backends", lambda: ["native"])())
+    return _rlox.network_backends()
 
 
 def expect_torch(why: str) -> None:
