@@ -49,22 +49,8 @@ class TorchLearner:
         policy: policies.PolicyLike = None,
         features_extractor: FeaturesExtractor | None = None,
     ) -> None:
-        if not hasattr(env, "step_rollout"):
-            raise TypeError(
-                f"env: expected environments ready for rollouts, got {type(env).__name__}; pass "
-                "rlox.make_vec(env)"
-            )
-        if not hasattr(config, "num_envs"):
-            raise TypeError(
-                f"config: expected the algorithm's settings, got {type(config).__name__}; pass "
-                f"a {type(self).__name__}Config"
-            )
+        learner.expect_fitting(env, config, type(self).__name__)
         self.env, self.config = env, config
-        if env.num_envs != config.num_envs:
-            raise ValueError(
-                f"num_envs: expected {env.num_envs}, as there are so many environments, got "
-                f"{config.num_envs}; make them as many as the setting says, or change it"
-            )
         init, *own = np.random.SeedSequence(settings.whole("seed", seed, 0)).spawn(4)
         # A base seed for each reset of all, seeds for torch in each iteration, for each sample.
         names = ("resets", "iterations", "predictions")

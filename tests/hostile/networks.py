@@ -8,7 +8,6 @@ from hostile.arguments import (
     flag,
     flags,
     floats,
-    nothing,
     number,
     optional,
     record,
@@ -16,7 +15,6 @@ from hostile.arguments import (
     text,
     thing,
     whole,
-    wholes,
 )
 from hostile.table import Subject, call
 from rlox._rlox import NativePolicy
@@ -151,6 +149,7 @@ CALLS = [
         shape=whole_record(SHAPE),
         backend=text("native"),
     ),
+    call("NativePolicy.set_stopping", stop=flag(False)),
     call("NativePolicy.begin", seed=SEED, num_envs=whole(N)),
     call(
         "NativePolicy.collect",
@@ -190,5 +189,3 @@ CALLS = [
     *learner_calls(NativePPO),
     *learner_calls(NativeA2C),
 ]
-assert nothing
-assert wholes

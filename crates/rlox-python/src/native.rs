@@ -95,6 +95,11 @@ impl Chosen {
     }
 }
 
+/// An error in the caller's words for the masks.
+fn of_masks(error: Error) -> Error {
+    error.renamed("masks", "action_masks")
+}
+
 /// A field that every buffer has.
 fn field<'a>(buffer: &'a rlox_core::RolloutBuffer, name: &str) -> Result<&'a Field> {
     buffer.field(name).ok_or_else(|| Error::shape("buffer", format!("a field {name:?}"), "none", "make another"))
@@ -152,8 +157,8 @@ impl NativePolicy {
         self.stop.load(Ordering::Relaxed)
     }
 
-    #[setter]
-    fn set_stopping(&self, stop: bool) {
+    /// Sets or clears `stopping`, in the middle of a call of another thread or of this one's signal handler, too.
+    fn set_stopping(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
         self.stop.store(stop, Ordering::Relaxed);
     }
 
@@ -243,7 +248,7 @@ impl NativePolicy {
                 if noise {
                     policy.draw_noise(&mut streams.actions);
                 }
-                policy.act(inputs, masks, &mut streams.actions, out)
+                policy.act(inputs, masks, &mut streams.actions, out).map_err(of_masks)
             })
         })?;
         let shape = [&[n][..], &self.action.shape()].concat();
@@ -322,7 +327,7 @@ impl NativePolicy {
     /// Raises:
     ///     ValueError: One is absent, unknown, of another shape, or not finite; nothing has changed then.
     fn load(&self, py: Python<'_>, tensors: &Bound<'_, PyDict>) -> PyResult<()> {
-        let named = tensors::named(tensors)?;
+        let named = tensors::named("tensors", tensors)?;
         self.inner.with(py, true, |inner| inner.policy.load(&named))
     }
 
@@ -337,7 +342,8 @@ impl NativePolicy {
     /// Raises:
     ///     ValueError: As `load`.
     fn load_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
-        let named = tensors::named(state)?;
-        self.inner.with(py, true, |inner| inner.policy.load_optimizer_state(&named))
+        let named = tensors::named("state", state)?;
+        let named_state = |error: Error| error.renamed("tensors", "state");
+        self.inner.with(py, true, |inner| inner.policy.load_optimizer_state(&named).map_err(named_state))
     }
 }

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use rlox_core::{Error, FieldData, PolicyOut, Space, Watch};
 use rlox_nn::train::{Encoding, IterationStreams};
 
-use super::{Chosen, Inner, NativePolicy};
+use super::{Chosen, Inner, NativePolicy, of_masks};
 use crate::argument::{Argument, INTEGER, Input, REAL, argument};
 use crate::error::{to_py, value_error};
 use crate::flags::Flags;
@@ -95,14 +95,14 @@ pub(super) fn predict<'py>(
             let masks = masks.map(|masks| &masks[from * width..to * width]);
             let slots = chosen.slots(from * this.action.dim()..to * this.action.dim());
             if seed.is_none() {
-                policy.act_deterministic(inputs, masks, slots)?;
+                policy.act_deterministic(inputs, masks, slots).map_err(of_masks)?;
                 continue;
             }
             let (mut log_probs, mut values) = (zeroed(to - from)?, zeroed(to - from)?);
             let rngs = &mut rngs[from..to];
             policy.draw_noise(rngs);
             let out = PolicyOut { actions: slots, log_probs: &mut log_probs, values: &mut values };
-            policy.act(inputs, masks, rngs, out)?;
+            policy.act(inputs, masks, rngs, out).map_err(of_masks)?;
         }
         Ok(())
     })?;
