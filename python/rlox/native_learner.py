@@ -1,4 +1,4 @@
-"""`NativeLearner`: what learners on rlox's own networks have in common, around the update itself."""
+"""`NativeLearner`: what learners on rlox's own networks share, around the update itself."""
 
 import itertools
 import math

@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rlox import settings
+from rlox import distributions, settings
 from rlox.actor_critic import (
     ActorCritic,
     Evaluate,
@@ -124,6 +124,7 @@ class MlpPolicy(nn.Module):
                 self.kind, outputs = "categoricals", sum(self.counts)
             case spaces.MultiBinary():
                 self.kind, outputs = "bernoulli", math.prod(self.action_shape)
+                self.counts = [2] * outputs
             case spaces.Box():
                 self.kind, outputs = "gaussian", math.prod(self.action_shape)
                 self.log_std = nn.Parameter(torch.full((outputs,), log_std_init))
@@ -141,7 +142,7 @@ class MlpPolicy(nn.Module):
 
         Raises:
             ValueError, TypeError: A mask, here and in what follows, of another shape or kind, that
-                allows nothing, or for MultiBinary or Box actions.
+                allows nothing, or for Box actions.
         """
         return self._chances(self._common(obs), mask)
 
@@ -155,10 +156,8 @@ class MlpPolicy(nn.Module):
 
     def _of_outputs(self, out: Tensor, mask: Tensor | None) -> Distribution:
         if mask is not None:
-            counts = self.counts or [out.shape[-1]]
-            flags = expect_mask(mask, counts if self.kind.startswith("cat") else None, out)
-            # The smallest number, not -inf: 0 * log 0 shall be 0 in the entropy.
-            out = out.masked_fill(~flags, torch.finfo(out.dtype).min)
+            counts = None if self.kind == "gaussian" else self.counts or [out.shape[-1]]
+            out = distributions.masked(out, expect_mask(mask, counts, out))
         match self.kind:
             case "categorical":
                 return Categorical(out)

@@ -149,6 +149,7 @@ CALLS = [
         shape=whole_record(SHAPE),
         backend=text("native"),
     ),
+    call("network_backends"),
     call("NativePolicy.set_stopping", stop=flag(False)),
     call("NativePolicy.begin", seed=SEED, num_envs=whole(N)),
     call(

@@ -19,6 +19,7 @@ INNER = {
     "rlox.batches": "tensors that learners take from their buffers",
     "rlox.collecting": "serves VecEnv.collect_n_steps",
     "rlox.configs": "rlox.algorithms offers what users call",
+    "rlox.contract": "serves make_vec, ForeignVecEnv and evaluate: test_contract.py",
     "rlox.distributions": "tensors that policies give",
     "rlox.features": "MlpPolicy makes its features of any space",
     "rlox.finite": "looks at what was collected",
@@ -64,43 +65,25 @@ WITHOUT_TORCH = ("rlox", "rlox._rlox", "rlox.envs", "rlox.native", "rlox.vector"
 LEFT_OUT = {
     "ClosedError": "an exception",
     "CorruptFileError": "an exception",
-    "RolloutBatch": "holds what it is given",
-    "Checkpoint": "holds what it is given",
-    "TrainResult": "a type of dicts",
+    "RolloutBatch": "a dataclass of results, without code: collect_rollout makes it",
+    "Checkpoint": "a dataclass of results, without code: read_checkpoint makes it",
+    "TrainResult": "only a type of dicts: Trainer.train gives one",
     "ActorCritic": "a protocol: describes what others do",
     "RolloutEnv": "a protocol: describes what others do",
     "Predictor": "a protocol: describes what others do",
-    "Callback": "its methods do nothing",
-    "Trainer": "PPOTrainer and A2CTrainer are",
-    "make_policy": "PPOTrainer's `policy`",
-    "acting": "takes modules and gives functions of tensors",
-    "evaluating_actions": "takes modules and gives functions of tensors",
-    "greedy": "takes modules and gives functions of tensors",
-    "sampled": "takes modules and gives functions of tensors",
-    "torch_dtype": "takes a dtype",
-    "corrupt": "makes an exception",
-    "expect_keys": "serves read_checkpoint",
-    "SeededPredictor": "Trainer.evaluate is",
-    "FunctionCallback.on_iteration": "calls what it was given",
-    "FunctionCallback.on_train_start": "does nothing",
-    "FunctionCallback.on_train_end": "does nothing",
-    "ForeignVecEnv.action_masks": "takes nothing",
-    "ForeignVecEnv.render": "takes nothing",
-    "VecEnv.action_masks": "no native environment has masks; those of plugins: test_env_plugin.py",
-    "NativeVectorEnv.action_masks": "as VecEnv.action_masks",
+    "Trainer": "has no algorithm: PPOTrainer and A2CTrainer, which have one, are called",
+    "make_policy": "serves learners, whose `policy` it is: test_policies.py has refusals",
+    "acting": "serves learners, of modules that check_policy accepted",
+    "evaluating_actions": "serves learners, of modules that check_policy accepted",
+    "greedy": "serves learners, of modules that check_policy accepted",
+    "sampled": "serves learners, of modules that check_policy accepted",
+    "corrupt": "serves read_checkpoint, and makes an exception of texts",
+    "expect_keys": "serves read_checkpoint: test_checkpoint.py has damaged files",
+    "ForeignVecEnv.action_masks": "takes nothing: test_masked_rollouts.py",
+    "VecEnv.action_masks": "refuses all without masks, else NativeVectorEnv's: test_env_plugin.py",
     "register_env": "takes a capsule of another module: test_env_plugin.py",
-    "evaluation_seed": "serves Trainer.evaluate",
-    "SdePolicy.reset_noise": "serves learners",
-    "register": "takes nothing and has run",
-    "available_memory": "takes nothing",
-    "env_ids": "takes nothing",
-    "network_backends": "takes nothing",
+    "SdePolicy.reset_noise": "serves learners, which know how many rows there are",
 }
-for _name in ("distribution", "get_action_and_logprob", "act", "evaluate_actions", "mode"):
-    LEFT_OUT[f"SdePolicy.{_name}"] = "as MlpPolicy's, but for masks: test_policy_masks.py"
-for _kind in ("MlpPolicy", "SdePolicy"):
-    LEFT_OUT[f"{_kind}.get_value"] = "a tensor: torch says what is wrong with it"
-    LEFT_OUT[f"{_kind}.frozen_act"] = "takes nothing"
 for _kind in ("NativePPO", "NativeA2C"):
     for _name in ("collect", "update", "learn", "spread", "first_seed"):
         LEFT_OUT[f"{_kind}.{_name}"] = "a step of `iterate`"
@@ -114,10 +97,10 @@ for _kind in ("PPO", "A2C"):
         LEFT_OUT[f"{_kind}.{_name}"] = "a step of `iterate`"
     for _name in ("seeded", "first_seed", "allowed", "observed", "unpacked", "values"):
         LEFT_OUT[f"{_kind}.{_name}"] = "serves `iterate` and `predict`"
-    for _name in ("state", "load_state"):
-        LEFT_OUT[f"{_kind}.{_name}"] = f"{_kind}Trainer.save and load"
 for _name in ("on_train_start", "on_iteration", "on_train_end"):
-    LEFT_OUT[f"ProgressBar.{_name}"] = "called by Trainer.train"
+    LEFT_OUT[f"ProgressBar.{_name}"] = (
+        "reads the trainer that calls it: Trainer.train's progress_bar"
+    )
 
 
 def modules() -> Iterator[str]:
