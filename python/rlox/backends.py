@@ -1,6 +1,5 @@
 """Backends: which one trains, chosen by what is asked for and never by what is installed."""
 
-import importlib.util
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -8,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rlox import _rlox
+from rlox._rlox import network_backends
 from rlox.settings import text
 
 Backend = Literal["auto", "native", "candle", "burn", "torch"]
@@ -112,8 +111,6 @@ def choose_backend(
     features_extractor: object,
 ) -> str:
     """`resolve_backend` for what is asked for, and `expect_backend`."""
-    if backend == "auto" and importlib.util.find_spec("rlox.native") is None:
-        backend = "torch"
     need = next(torch_needs(config, observation_space, policy, features_extractor), None)
     chosen = resolve_backend(backend, need)
     expect_backend(chosen, need)
@@ -139,11 +136,6 @@ def expect_backend(backend: str, need: Need | None) -> None:
             f"{backend!r}; build it from source, in a clone of the repository: pip install . "
             f"--config-settings=build-args='--features pyo3/abi3-py310,{backend}'"
         )
-
-
-def network_backends() -> list[str]:
-    """The backends that the extension was built with."""
-    return list(getattr(_rlox, "network_backends", lambda: ["native"])())
 
 
 def expect_torch(why: str) -> None:
