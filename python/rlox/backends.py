@@ -59,7 +59,7 @@ def torch_needs(
             " or ".join(map(repr, _OPTIMIZERS)),
         ),
         "full_std": (config.full_std, "True"),
-        "shared_trunk": (not (config.shared_trunk and use_sde), "False beside use_sde=True"),
+        "net_arch": (config.net_arch != () or not use_sde, "a hidden layer beside use_sde=True"),
     }
     for name, (fits, expected) in known.items():
         if not fits:

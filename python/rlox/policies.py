@@ -112,7 +112,7 @@ class MlpPolicy(nn.Module):
         sizes = [width, *settings.whole_numbers("net_arch", net_arch)]
         self.trunk: nn.Module = nn.Identity()
         if shared_trunk and len(sizes) > 1:
-            self.trunk = nn.Sequential(mlp(sizes, layer, math.sqrt(2), ortho_init, init), layer())
+            self.trunk = nn.Sequential(*mlp(sizes, layer, math.sqrt(2), ortho_init, init), layer())
             sizes = sizes[-1:]
         self.action_shape = tuple(action_space.shape or ())
         self.counts: list[int] = []

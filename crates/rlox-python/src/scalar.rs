@@ -150,7 +150,7 @@ pub(crate) mod switches {
             )*
         };
     }
-    switches!(fresh obs reward);
+    switches!(fresh obs reward noise);
 }
 
 /// True or False, Python's or NumPy's.
