@@ -15,8 +15,8 @@ stamps := $(VENV)/.stamps
 # What the installed package is built from. Python sources are used in place and need no rebuild.
 sources := pyproject.toml Cargo.toml $(wildcard Cargo.lock) \
 	$(shell find crates/rlox-core crates/rlox-nn crates/rlox-python -name '*.rs' -o -name Cargo.toml)
-train_extras := torch,progress,plot
-test_extras := $(train_extras),classic-control,test
+train_extras := progress,plot
+test_extras := torch,$(train_extras),classic-control,test
 lint_extras := $(test_extras),lint
 
 # Without the extension (after a git clean) what was installed does not count.

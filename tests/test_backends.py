@@ -34,7 +34,7 @@ ONLY_TORCH = {
     "elu": {"config": PPOConfig(activation="elu")},
     "rmsprop_tf": {"config": A2CConfig(optimizer="rmsprop_tf")},
     "full_std": {"config": A2CConfig(use_sde=True, full_std=False)},
-    "shared trunk with gSDE": {"config": PPOConfig(use_sde=True, shared_trunk=True)},
+    "gSDE without a hidden layer": {"config": PPOConfig(use_sde=True, net_arch=())},
 }
 NATIVE = {
     "PPO": {},
@@ -42,6 +42,8 @@ NATIVE = {
     "adam": {"config": A2CConfig(optimizer="adam")},
     "gSDE": {"config": PPOConfig(use_sde=True)},
     "a shared trunk": {"config": PPOConfig(shared_trunk=True)},
+    "a shared trunk with gSDE": {"config": PPOConfig(use_sde=True, shared_trunk=True)},
+    "no hidden layer": {"config": PPOConfig(net_arch=())},
     "masks and statistics": {"config": PPOConfig(action_masks=True, normalize_obs=True)},
     "widths": {"config": PPOConfig(net_arch=(256, 128))},
     "bytes": {"space": spaces.Box(0, 255, (128,), np.uint8)},

@@ -159,18 +159,19 @@ def test_predictions_are_actions():
 @pytest.mark.parametrize(
     ("obs", "message"),
     [
-        (np.zeros(3), r"obs: expected one observation of shape \(4,\) or a batch.* shape \(3,\)"),
-        (np.zeros((2, 2, 4)), r"got shape \(2, 2, 4\)"),
-        (0.0, r"got shape \(\)"),
+        (np.zeros(3), r"obs: expected one observation of shape .4,?. or a batch.* shape .3,?.;"),
+        (np.zeros((2, 2, 4)), r"got shape .2, 2, 4.;"),
+        (0.0, r"got shape (\(\)|\[\]);"),
         ([np.nan, 0, 0, 0], "obs: expected finite numbers"),
         ("abc", "obs: expected an array of real numbers, got dtype"),
-        ([[0.0] * 4, [0.0]], "obs: expected an array of real numbers, got list"),
+        ([[0.0] * 4, [0.0]], "obs: expected an array.*, got .*list"),
         (np.array([0, 0, 0, None]), "obs: expected an array of real numbers, got dtype object"),
     ],
 )
-def test_observations_that_are_none_are_refused(obs, message):
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_observations_that_are_none_are_refused(obs, message, backend):
     with pytest.raises((ValueError, TypeError), match=message):
-        small().predict(obs)
+        small(backend=backend).predict(obs)
 
 
 def test_evaluation_is_the_same_each_time_and_disturbs_nothing():

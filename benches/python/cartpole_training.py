@@ -60,7 +60,7 @@ def timed(train: Train, total: int, threads: int, episodes: int) -> Once:
 
 
 def rlox(trainer_class: Any, threads: int) -> Train:
-    """A trainer of ours on torch with the zoo's settings for CartPole-v1; no run folder."""
+    """A trainer of ours on torch, with the zoo's settings; no run folder, as others have none."""
 
     def train(steps: int, seed: int) -> Predict:
         trainer = trainer_class(env=ENV, seed=seed, backend="torch", runs_dir=None)

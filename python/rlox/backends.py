@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rlox import _rlox
+from rlox._rlox import network_backends
 from rlox.settings import text
 
 Backend = Literal["auto", "native", "candle", "burn", "torch"]
@@ -136,11 +136,6 @@ def expect_backend(backend: str, need: Need | None) -> None:
             f"{backend!r}; build it from source, in a clone of the repository: pip install . "
             f"--config-settings=build-args='--features pyo3/abi3-py310,{backend}'"
         )
-
-
-def network_backends() -> list[str]:
-    """The backends that the extension was built with."""
-    return _rlox.network_backends()
 
 
 def expect_torch(why: str) -> None:
