@@ -250,13 +250,14 @@ def test_a_child_forked_while_another_thread_trains_can_train():
 
 
 FORK_AFTER_THREADS = """
-import os, signal, warnings
-import torch
+import os, signal, sys, warnings
 from rlox.trainers import PPOTrainer
 warnings.simplefilter("ignore")
-torch.set_num_threads(2)
 settings = dict(num_envs=8, n_steps=128, batch_size=1024, n_epochs=1, runs_dir=None)
-settings["backend"] = "torch"
+settings["backend"] = sys.argv[1]
+if sys.argv[1] == "torch":
+    import torch
+    torch.set_num_threads(2)
 trainer = PPOTrainer("CartPole-v1", 1, net_arch=(256, 256), **settings)
 trainer.train(1024)
 child = os.fork()
@@ -270,10 +271,12 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_forked_after_torch_had_threads_can_train():
-    command = [sys.executable, "-c", FORK_AFTER_THREADS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=True)
+def test_a_child_forked_after_there_were_threads_can_train(backend):
+    command = [sys.executable, "-c", FORK_AFTER_THREADS, backend]
+    env = {**os.environ, "RLOX_NUM_THREADS": "2"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=True, env=env)
     assert done.stdout == "0\n"
 
 

@@ -1,5 +1,6 @@
 """`Learner`: what an algorithm on some backend must do for a trainer. Needs no tensor library."""
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -139,12 +140,12 @@ class EpisodeStatistics:
     @property
     def mean_return(self) -> float:
         """NaN before the first episode has finished."""
-        return float(np.mean(self.returns)) if self.returns else float("nan")
+        return math.fsum(self.returns) / len(self.returns) if self.returns else math.nan
 
     @property
     def mean_length(self) -> float:
         """NaN before the first episode has finished."""
-        return float(np.mean(self.lengths)) if self.lengths else float("nan")
+        return sum(self.lengths) / len(self.lengths) if self.lengths else math.nan
 
     def state(self) -> dict[str, Any]:
         """What JSON can hold of it."""

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rlox import finite, learner, settings, spaces
 from rlox._rlox import NativePolicy
+from rlox.backends import expect_torch
 from rlox.layouts import Layout
 from rlox.masks import as_masks, mask_width, no_masks
 from rlox.memory import expect_memory
@@ -271,6 +272,7 @@ class NativeLearner:
         >>> next(iter(module.state_dict()))
         'actor.0.weight'
         """
+        expect_torch("to_torch makes a module of it")
         import torch
 
         from rlox.policies import make_policy

@@ -25,7 +25,8 @@ def test_cartpole_is_solved(backend):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_cartpole_is_not_solved_with_advantages_that_belong_to_other_steps():
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_cartpole_is_not_solved_with_advantages_that_belong_to_other_steps(backend):
     # Shuffling those of the same iteration is not enough: their mean belongs to its 40 actions, and
     # that is a gradient, only a noisier one, from which CartPole is still learned.
     def take_earlier_advantages(a2c):
@@ -41,4 +42,4 @@ def test_cartpole_is_not_solved_with_advantages_that_belong_to_other_steps():
 
         a2c.collect = collect_and_exchange
 
-    assert median_score("CartPole-v1", 500_000, "torch", take_earlier_advantages) < 200
+    assert median_score("CartPole-v1", 500_000, backend, take_earlier_advantages) < 200
