@@ -107,9 +107,10 @@ def test_predictions_keep_to_masks(deterministic):
             trainer.predict(obs, action_masks=wrong)
 
 
+@pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("name", NAMES)
-def test_switches_that_are_stuck_are_never_thrown(name):
-    trainer = TRAINERS[name](Switches, 0, **{**SMALL, "num_envs": 2})
+def test_switches_that_are_stuck_are_never_thrown(name, backend):
+    trainer = TRAINERS[name](Switches, 0, backend=backend, **{**SMALL, "num_envs": 2})
     trainer.train(200)
     masks = np.array([[0, 1, 1, 0, 1, 1, 1, 0]], bool)
     for deterministic in (True, False):

@@ -21,7 +21,7 @@ pub struct Given<'a> {
     pub outputs: &'a [f32],
     /// The last hidden layer, `[N, hidden]`; read with state-dependent exploration only.
     pub hidden: &'a [f32],
-    /// Which actions are allowed, `[N, outputs]`; read by categorical distributions only.
+    /// Which actions are allowed, `[N, outputs]`, of zeros and ones `[N, 2 outputs]`: 0 and 1 of each component.
     pub masks: Option<&'a [bool]>,
 }
 
@@ -153,10 +153,7 @@ impl Distribution {
         check_len("log_probs", log_probs.len(), rngs.len())?;
         match (self, actions) {
             (Self::Categorical(it), ActionsMut::Discrete(actions)) => it.sample(given, rngs, actions, log_probs),
-            (Self::Bernoulli(it), ActionsMut::Discrete(actions)) => {
-                it.sample(given, rngs, actions, log_probs);
-                Ok(())
-            }
+            (Self::Bernoulli(it), ActionsMut::Discrete(actions)) => it.sample(given, rngs, actions, log_probs),
             (Self::Gaussian(it), ActionsMut::Continuous(actions)) => {
                 it.sample(given, rngs, actions, log_probs);
                 Ok(())
@@ -178,10 +175,7 @@ impl Distribution {
         self.check(given, len, len / self.action_dim())?;
         match (self, actions) {
             (Self::Categorical(it), ActionsMut::Discrete(actions)) => it.mode(given, actions),
-            (Self::Bernoulli(_), ActionsMut::Discrete(actions)) => {
-                actions.iter_mut().zip(given.outputs).for_each(|(action, logit)| *action = i64::from(*logit > 0.0));
-                Ok(())
-            }
+            (Self::Bernoulli(it), ActionsMut::Discrete(actions)) => it.mode(given, actions),
             (Self::Gaussian(_) | Self::StateDependent(_), ActionsMut::Continuous(actions)) => {
                 actions.copy_from_slice(given.outputs);
                 Ok(())
@@ -239,7 +233,7 @@ impl Distribution {
                 it.backward(actions, d_log_probs, d_entropy, d_outputs)?;
             }
             (Self::Bernoulli(it), Actions::Discrete(actions)) => {
-                it.backward(given, actions, d_log_probs, d_entropy, d_outputs);
+                it.backward(actions, d_log_probs, d_entropy, d_outputs);
             }
             (Self::Gaussian(it), Actions::Continuous(actions)) => {
                 it.backward(given, actions, d_log_probs, d_entropy, d_outputs);
@@ -258,8 +252,9 @@ impl Distribution {
         check_len("actions", actions, rows.saturating_mul(self.action_dim()))?;
         match (given.masks, self) {
             (Some(masks), Self::Categorical(_)) => check_len("masks", masks.len(), given.outputs.len()),
+            (Some(masks), Self::Bernoulli(_)) => check_len("masks", masks.len(), 2 * given.outputs.len()),
             (Some(_), _) => {
-                let fix = "mask Discrete and MultiDiscrete actions only";
+                let fix = "mask no actions of a Box";
                 Err(Error::space("masks", "none for this action space", "some", fix))
             }
             (None, _) => Ok(()),

@@ -5,10 +5,15 @@ use rlox_core::{Error, Pcg64, Result};
 use super::{Given, room};
 use crate::simd::elementary::{exp_in_place, ln_in_place};
 
-/// The components of a MultiBinary space.
+/// The logit of a component that a mask leaves nothing else than a one; its negative is that of a zero.
+const CERTAIN: f32 = 1e6;
+
+/// The components of a MultiBinary space. A mask has two flags for each: whether it may be 0, and whether 1.
 #[derive(Clone, Debug)]
 pub struct Bernoulli {
     pub(super) dim: usize,
+    /// The outputs of the last batch, as masks change them, `[N, dim]`.
+    logits: Vec<f32>,
     /// The probabilities of ones in the last batch, `[N, dim]`.
     probs: Vec<f32>,
     /// `ln(1 + e^z)`.
@@ -17,11 +22,13 @@ pub struct Bernoulli {
 
 impl Bernoulli {
     pub(super) fn new(dim: usize) -> Self {
-        Self { dim, probs: Vec::new(), softplus: Vec::new() }
+        Self { dim, logits: Vec::new(), probs: Vec::new(), softplus: Vec::new() }
     }
 
     /// With `t = e^-|z|`, which cannot overflow: `ln(1 + e^z) = max(z, 0) + ln(1 + t)`.
-    fn prepare(&mut self, outputs: &[f32]) {
+    fn prepare(&mut self, given: Given<'_>) -> Result<()> {
+        self.mask(given)?;
+        let outputs = &self.logits;
         let probs = room(&mut self.probs, outputs.len());
         let softplus = room(&mut self.softplus, outputs.len());
         for (t, z) in probs.iter_mut().zip(outputs) {
@@ -38,19 +45,51 @@ impl Bernoulli {
         for (log, z) in softplus.iter_mut().zip(outputs) {
             *log += if *z > 0.0 { *z } else { 0.0 };
         }
+        Ok(())
     }
 
-    pub(super) fn sample(&mut self, given: Given<'_>, rngs: &mut [Pcg64], actions: &mut [i64], log_probs: &mut [f32]) {
-        self.prepare(given.outputs);
+    /// The logits, with those that a mask decides replaced.
+    fn mask(&mut self, given: Given<'_>) -> Result<()> {
+        let logits = room(&mut self.logits, given.outputs.len());
+        logits.copy_from_slice(given.outputs);
+        for (index, (logit, allowed)) in logits.iter_mut().zip(given.masks.into_iter().flat_map(pairs)).enumerate() {
+            match allowed {
+                [true, true] => {}
+                [true, false] => *logit = -CERTAIN,
+                [false, true] => *logit = CERTAIN,
+                [false, false] => {
+                    let got = format!("none in row {}", index / self.dim);
+                    return Err(Error::action("masks", "an action that is allowed", got, "allow one in every row"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn mode(&mut self, given: Given<'_>, actions: &mut [i64]) -> Result<()> {
+        self.mask(given)?;
+        actions.iter_mut().zip(&self.logits).for_each(|(action, logit)| *action = i64::from(*logit > 0.0));
+        Ok(())
+    }
+
+    pub(super) fn sample(
+        &mut self,
+        given: Given<'_>,
+        rngs: &mut [Pcg64],
+        actions: &mut [i64],
+        log_probs: &mut [f32],
+    ) -> Result<()> {
+        self.prepare(given)?;
         for (index, (action, p)) in actions.iter_mut().zip(&self.probs).enumerate() {
             *action = i64::from((rngs[index / self.dim].random() as f32) < *p);
         }
-        self.sum_log_probs(given.outputs, actions, log_probs);
+        self.sum_log_probs(actions, log_probs);
+        Ok(())
     }
 
-    fn sum_log_probs(&self, outputs: &[f32], actions: &[i64], log_probs: &mut [f32]) {
+    fn sum_log_probs(&self, actions: &[i64], log_probs: &mut [f32]) {
         log_probs.fill(0.0);
-        for (index, ((z, action), softplus)) in outputs.iter().zip(actions).zip(&self.softplus).enumerate() {
+        for (index, ((z, action), softplus)) in self.logits.iter().zip(actions).zip(&self.softplus).enumerate() {
             log_probs[index / self.dim] += if *action == 1 { z - softplus } else { -softplus };
         }
     }
@@ -66,28 +105,58 @@ impl Bernoulli {
             let got = format!("{} in row {}", actions[index], index / self.dim);
             return Err(Error::action("actions", "zeros and ones", got, "correct it"));
         }
-        self.prepare(given.outputs);
-        self.sum_log_probs(given.outputs, actions, log_probs);
+        self.prepare(given)?;
+        self.sum_log_probs(actions, log_probs);
         entropies.fill(0.0);
         let known = self.probs.iter().zip(&self.softplus);
-        for (index, (z, (p, softplus))) in given.outputs.iter().zip(known).enumerate() {
+        for (index, (z, (p, softplus))) in self.logits.iter().zip(known).enumerate() {
             entropies[index / self.dim] += softplus - z * p;
         }
         Ok(())
     }
 
     /// With p the probability of a one: `d log_prob / d z = a - p` and `d H / d z = -z p (1 - p)`.
-    pub(super) fn backward(
-        &mut self,
-        given: Given<'_>,
-        actions: &[i64],
-        d_log_probs: &[f32],
-        d_entropy: f32,
-        d_outputs: &mut [f32],
-    ) {
-        let rows = d_outputs.iter_mut().zip(given.outputs).zip(actions.iter().zip(&self.probs));
+    pub(super) fn backward(&mut self, actions: &[i64], d_log_probs: &[f32], d_entropy: f32, d_outputs: &mut [f32]) {
+        let rows = d_outputs.iter_mut().zip(&self.logits).zip(actions.iter().zip(&self.probs));
         for (index, ((out, z), (action, p))) in rows.enumerate() {
             *out = d_log_probs[index / self.dim] * (*action as f32 - p) - d_entropy * z * p * (1.0 - p);
         }
+    }
+}
+
+/// The flags of each component.
+fn pairs(masks: &[bool]) -> impl Iterator<Item = [bool; 2]> {
+    masks.as_chunks().0.iter().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn what_a_mask_decides_is_certain_and_learns_nothing() {
+        let mut bits = Bernoulli::new(3);
+        // Only a zero, only a one, both.
+        let masks = [true, false, false, true, true, true];
+        let given = Given { outputs: &[2.0, -2.0, 0.0], hidden: &[], masks: Some(&masks) };
+        let (mut log_probs, mut entropies) = ([0.0], [0.0]);
+        bits.evaluate(given, &[0, 1, 1], &mut log_probs, &mut entropies).unwrap();
+        assert!((log_probs[0] - 0.5_f32.ln()).abs() < 1e-6, "{log_probs:?}");
+        assert!((entropies[0] - 2.0_f32.ln()).abs() < 1e-6, "{entropies:?}");
+        let mut d_outputs = [9.0; 3];
+        bits.backward(&[0, 1, 1], &[1.0], 0.5, &mut d_outputs);
+        assert!(d_outputs[..2].iter().all(|d| d.abs() < 1e-20) && d_outputs[2] == 0.5, "{d_outputs:?}");
+        let mut actions = [9; 3];
+        bits.mode(given, &mut actions).unwrap();
+        assert_eq!(actions[..2], [0, 1]);
+        for seed in 0..50 {
+            bits.sample(given, &mut [Pcg64::seed_from(seed)], &mut actions, &mut log_probs).unwrap();
+            assert_eq!(actions[..2], [0, 1]);
+        }
+        let none = Given { masks: Some(&[true, false, false, false, true, true]), ..given };
+        let error = bits.mode(none, &mut actions).unwrap_err().to_string();
+        assert!(error.starts_with("masks: expected an action that is allowed, got none in row 0"), "{error}");
     }
 }
