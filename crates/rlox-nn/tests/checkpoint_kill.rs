@@ -95,7 +95,7 @@ fn a_kill_at_any_time_leaves_a_whole_checkpoint() {
 }
 
 #[test]
-#[ignore = "takes half a minute"]
+#[ignore = "takes a quarter of a minute"]
 fn two_hundred_kills_leave_whole_checkpoints() {
     kill_often(200);
 }

@@ -1,6 +1,6 @@
 //! Learners of the Python package on its native backend and the trainers here are the same, and read each other's
-//! checkpoints. The fixtures are from tests/fixtures/make_checkpoint.py; python/rlox reads what is written here in
-//! tests/test_checkpoint_rust.py.
+//! checkpoints. The fixtures are from `tests/fixtures/make_checkpoint.py`; Python reads what is written here in
+//! `tests/test_checkpoint_rust.py`.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use rlox_core::{AutoresetMode, Checkpoint, NormalizerOptions, envs};
 use rlox_nn::train::{Ppo, PpoConfig};
 use rlox_nn::{Activation, ActorCritic, Mlp, NamedTensors, PolicyNetworks};
 
-/// The trainer that tests/fixtures/make_checkpoint.py makes, too.
+/// The trainer that `tests/fixtures/make_checkpoint.py` makes, too.
 fn trainer(seed: u64) -> Ppo<PolicyNetworks<Mlp>> {
     let options = envs::MakeOptions {
         num_envs: 3,
