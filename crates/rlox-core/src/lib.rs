@@ -15,6 +15,7 @@
 //! ```
 
 mod advantage;
+mod checkpoint;
 mod env;
 pub mod envs;
 mod episode;
@@ -38,6 +39,7 @@ pub use advantage::{
     compute_lambda_returns_time_major, compute_returns, compute_returns_time_major, compute_vtrace,
     compute_vtrace_time_major, flags_from_numbers,
 };
+pub use checkpoint::Checkpoint;
 pub use env::{Action, Actions, Env, EnvSpec, ResetOptions, Step};
 pub use episode::EpisodeLog;
 pub use error::{Error, Mismatch, Result, check_len};

@@ -1,5 +1,7 @@
 //! Observation and action spaces, as Gymnasium describes them.
 
+mod describe;
+
 use crate::{Error, Result, memory};
 
 /// The set of values an observation or action can take.

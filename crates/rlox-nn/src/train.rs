@@ -1,11 +1,14 @@
 //! Algorithms from environments to trained policies, without Python and on any backend.
 
 mod a2c;
+mod checkpoint;
 mod collector;
 mod encoding;
 mod evaluate;
 mod minibatches;
 mod ppo;
+mod settings;
+mod standing;
 mod streams;
 
 pub use a2c::{A2c, A2cConfig};

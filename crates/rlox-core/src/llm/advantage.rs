@@ -280,7 +280,7 @@ mod tests {
         }
         assert_eq!(batch(&[7.0_f32], 1, &GroupOptions { ddof: 1, ..Default::default() }), [0.0]);
         assert_eq!(batch(&[f64::NAN; 4], 2, &GroupOptions::default()), [0.0; 4]);
-        assert_eq!(batch::<f64>(&[], 0, &GroupOptions::default()), []);
+        assert_eq!(batch::<f64>(&[], 0, &GroupOptions::default()), [0.0; 0]);
     }
 
     proptest! {

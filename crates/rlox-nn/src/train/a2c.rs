@@ -1,8 +1,11 @@
 //! Advantage actor-critic (Mnih et al. 2016, synchronous), from settings to trained policy.
 
+use std::path::Path;
+
 use rlox_core::{EnvSpec, NormalizerOptions, Pcg64, Result, RolloutBuffer, VectorEnv};
 
-use super::collector::Collector;
+use super::checkpoint;
+use super::collector::{Collector, Run};
 use super::streams::Streams;
 use super::{Collection, Learned, Metrics, Minibatches, Schedule, check_counts, check_share, evaluate_policy};
 use crate::rows::check_not_negative;
@@ -86,12 +89,14 @@ pub struct A2c<P> {
     policy: P,
     config: A2cConfig,
     collector: Collector,
-    updates: u64,
 }
 
 impl<P> std::fmt::Debug for A2c<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("A2c").field("config", &self.config).field("updates", &self.updates).finish_non_exhaustive()
+        f.debug_struct("A2c")
+            .field("config", &self.config)
+            .field("timesteps", &self.collector.timesteps)
+            .finish_non_exhaustive()
     }
 }
 
@@ -112,8 +117,8 @@ impl<P: ActorCritic> A2c<P> {
         let policy = make(env.spec(), &mut streams.policy)?;
         let A2cConfig { gamma, gae_lambda, sde_sample_freq, .. } = config;
         let how = Collection { gamma, gae_lambda, sde_sample_freq };
-        let collector = Collector::new(env, config.n_steps, config.normalize, how, streams)?;
-        Ok(Self { policy, config, collector, updates: 0 })
+        let collector = Collector::new(env, config.n_steps, config.normalize, how, (seed, streams))?;
+        Ok(Self { policy, config, collector })
     }
 
     /// The policy.
@@ -149,15 +154,71 @@ impl<P: ActorCritic> A2c<P> {
     ///
     /// # Errors
     /// Those of [`A2c::iterate`].
-    pub fn train(&mut self, total_timesteps: u64, mut progress: impl FnMut(&Metrics) -> bool) -> Result<Metrics> {
-        let start = self.timesteps();
+    pub fn train(&mut self, total_timesteps: u64, progress: impl FnMut(&Metrics) -> bool) -> Result<Metrics> {
+        self.collector.run = Run::new(self.timesteps(), total_timesteps);
+        self.resume(progress)
+    }
+
+    /// Goes on with a run that `progress` ended early, or that was loaded, to where [`A2c::train`] was to end. Schedules
+    /// go on, too.
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Config`] if there is no such run, and those of [`A2c::iterate`].
+    pub fn resume(&mut self, mut progress: impl FnMut(&Metrics) -> bool) -> Result<Metrics> {
         loop {
-            let done = (self.timesteps() - start) as f64 / total_timesteps.max(1) as f64;
-            let metrics = self.iterate(done.min(1.0))?;
-            if !progress(&metrics) || self.timesteps() - start >= total_timesteps {
+            let metrics = self.iterate(self.collector.run.progress(self.timesteps())?)?;
+            if !progress(&metrics) || self.timesteps() >= self.collector.run.target {
                 return Ok(metrics);
             }
         }
+    }
+
+    /// Writes a checkpoint into the folder `path`, or leaves what was there ([`rlox_core::Checkpoint::write`]): weights,
+    /// optimiser, statistics, random streams, counters, and where the environments stand, if they can tell
+    /// ([`VectorEnv::state`]).
+    ///
+    /// ```
+    /// use rlox_core::{AutoresetMode, Result, VecEnv, envs::CartPole};
+    /// use rlox_nn::{Activation, ActorCritic, Mlp, PolicyNetworks, train::{A2c, A2cConfig}};
+    ///
+    /// fn trainer(seed: u64) -> Result<A2c<PolicyNetworks<Mlp>>> {
+    ///     let env = VecEnv::new(4, None, AutoresetMode::SameStep, CartPole::default)?;
+    ///     let make = |spec: &_, rng: &mut _| PolicyNetworks::mlp(spec, &[8], Activation::Tanh, rng);
+    ///     A2c::new(Box::new(env), make, A2cConfig::default(), seed)
+    /// }
+    ///
+    /// let folder = std::env::temp_dir().join(format!("rlox-a2c-{}", std::process::id()));
+    /// let mut first = trainer(1)?;
+    /// first.train(256, |metrics| metrics.timesteps < 128)?; // the run is left halfway
+    /// first.save(&folder)?;
+    /// let mut second = trainer(2)?;
+    /// second.load(&folder)?;
+    /// first.resume(|_| true)?;
+    /// second.resume(|_| true)?;
+    /// assert_eq!(first.policy().tensors(), second.policy().tensors());
+    /// # std::fs::remove_dir_all(folder).unwrap();
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`rlox_core::Checkpoint::write`], [`rlox_core::Error::Config`] for a weight or a return that is not finite; what
+    /// was there stays.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let Self { policy, config, collector } = self;
+        checkpoint::save(path.as_ref(), "a2c", &config.settings(collector.env.as_ref()), policy, collector)
+    }
+
+    /// Goes back to what [`A2c::save`] wrote, or the Python package for a learner on its native backend, of a trainer with
+    /// the same settings, environments and shape of the policy; [`A2c::resume`] goes on from there, as if nothing had come
+    /// between. Environments that could not tell where they stood start new episodes. Which activation the policy has is
+    /// not told.
+    ///
+    /// # Errors
+    /// Those of [`rlox_core::Checkpoint::read`], and errors that name the file and the section that is another trainer's.
+    /// Nothing has changed then.
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        let Self { policy, config, collector } = self;
+        checkpoint::load(path.as_ref(), "a2c", &config.settings(collector.env.as_ref()), policy, collector)
     }
 
     /// Collects `n_steps` steps from each environment and takes one gradient step on them. Schedules go by `progress`,
@@ -168,12 +229,11 @@ impl<P: ActorCritic> A2c<P> {
     /// [`rlox_core::Error::Config`] naming observations, values or gradients that are not finite.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
-        let Self { policy, config, collector, updates } = self;
+        let Self { policy, config, collector } = self;
         collector.collect(policy)?;
         let learned = config.learn(policy, &collector.buffer, &mut collector.minibatches, progress)?;
-        *updates += learned.updates;
-        let metrics = collector.metrics();
-        Ok(Metrics { learned, updates: *updates, ..metrics })
+        collector.updates += learned.updates;
+        Ok(Metrics { learned, ..collector.metrics() })
     }
 }
 

@@ -11,7 +11,7 @@ use super::{Encoding, IterationStreams, Metrics, Minibatches};
 use crate::ActorCritic;
 
 /// Episodes whose mean is reported.
-const RECENT: usize = 100;
+pub(super) const RECENT: usize = 100;
 
 /// How a rollout is collected.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,18 +73,50 @@ impl Policy for Exploring<'_> {
     }
 }
 
-/// Environments and the rollout they fill.
+/// The steps that a call of `train` was to make.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Run {
+    pub(super) start: u64,
+    pub(super) target: u64,
+}
+
+impl Run {
+    /// So many steps more, one at least.
+    pub(super) fn new(timesteps: u64, more: u64) -> Self {
+        Self { start: timesteps, target: timesteps.saturating_add(more.max(1)) }
+    }
+
+    /// The share that is done.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if that is all of it.
+    pub(super) fn progress(self, timesteps: u64) -> Result<f64> {
+        if timesteps >= self.target {
+            let got = format!("{timesteps} steps of {}", self.target);
+            return Err(Error::config("resume", "a run that has not ended", got, "call train"));
+        }
+        Ok(timesteps.saturating_sub(self.start) as f64 / (self.target - self.start) as f64)
+    }
+}
+
+/// Environments, the rollout they fill, and what is counted.
 pub(super) struct Collector {
     pub(super) env: Box<dyn VectorEnv>,
     pub(super) buffer: RolloutBuffer,
     pub(super) normalizer: Option<Normalizer>,
     pub(super) minibatches: Minibatches,
+    pub(super) seed: u64,
     pub(super) streams: Streams,
     how: Collection,
-    started: bool,
-    recent: VecDeque<(f64, u32)>,
+    pub(super) started: bool,
+    pub(super) recent: VecDeque<(f64, u32)>,
+    pub(super) episodes: u64,
+    /// How many the environments had counted when they were last asked.
+    known: u64,
     drained: (Vec<f64>, Vec<u32>),
     pub(super) timesteps: u64,
+    pub(super) updates: u64,
+    pub(super) run: Run,
 }
 
 impl Collector {
@@ -93,7 +125,7 @@ impl Collector {
         n_steps: usize,
         normalize: Option<NormalizerOptions>,
         how: Collection,
-        streams: Streams,
+        (seed, streams): (u64, Streams),
     ) -> Result<Self> {
         let buffer = RolloutBuffer::for_env(n_steps, env.as_ref())?;
         let (num_envs, dim) = (env.num_envs(), env.spec().observation.dim());
@@ -103,18 +135,24 @@ impl Collector {
             buffer,
             normalizer: options.map(|options| Normalizer::new(num_envs, dim, options)).transpose()?,
             minibatches: Minibatches::new(Encoding::Numbers(dim)),
+            seed,
             streams,
             how,
             started: false,
             recent: VecDeque::with_capacity(RECENT),
+            episodes: 0,
+            known: 0,
             drained: Default::default(),
             timesteps: 0,
+            updates: 0,
+            run: Run::default(),
         })
     }
 
     /// Fills the rollout and estimates advantages; the streams of this iteration.
     pub(super) fn collect(&mut self, policy: &mut dyn ActorCritic) -> Result<IterationStreams> {
         if !self.started {
+            self.forget_episodes();
             let seed = Seeds::Base(self.streams.reset());
             self.buffer.begin(self.env.as_mut(), seed, self.normalizer.as_mut())?;
             self.started = true;
@@ -122,15 +160,29 @@ impl Collector {
         let mut streams = IterationStreams::new(self.streams.iteration(), self.env.num_envs())?;
         let Self { env, buffer, normalizer, how, .. } = self;
         let actions = &mut streams.actions;
-        collect_transitions(env.as_mut(), policy, actions, buffer, normalizer.as_mut(), *how, &mut || false)?;
+        let done = collect_transitions(env.as_mut(), policy, actions, buffer, normalizer.as_mut(), *how, &mut || false);
+        // Those of a rollout that failed have ended, too.
+        self.drain_episodes();
+        done?;
         self.timesteps += self.buffer.transitions() as u64;
         Ok(streams)
     }
 
-    /// What is known of the episodes, and the number of steps.
-    pub(super) fn metrics(&mut self) -> Metrics {
+    /// Drops the episodes that the environments tell of: they are not this trainer's.
+    pub(super) fn forget_episodes(&mut self) {
         let (returns, lengths) = &mut self.drained;
         let log = self.env.episodes();
+        self.known = log.total();
+        log.drain(returns, lengths);
+        returns.clear();
+        lengths.clear();
+    }
+
+    fn drain_episodes(&mut self) {
+        let (returns, lengths) = &mut self.drained;
+        let log = self.env.episodes();
+        self.episodes += log.total() - self.known;
+        self.known = log.total();
         log.drain(returns, lengths);
         for episode in returns.drain(..).zip(lengths.drain(..)) {
             if self.recent.len() == RECENT {
@@ -138,12 +190,17 @@ impl Collector {
             }
             self.recent.push_back(episode);
         }
+    }
+
+    /// What is known of the episodes, and the number of steps.
+    pub(super) fn metrics(&self) -> Metrics {
         let mean = |of: &dyn Fn(&(f64, u32)) -> f64| self.recent.iter().map(of).sum::<f64>() / self.recent.len() as f64;
         Metrics {
             timesteps: self.timesteps,
             mean_return: mean(&|episode| episode.0),
             mean_length: mean(&|episode| f64::from(episode.1)),
-            episodes: self.env.episodes().total(),
+            episodes: self.episodes,
+            updates: self.updates,
             ..Metrics::default()
         }
     }

@@ -1,8 +1,11 @@
 //! Proximal policy optimization (Schulman et al. 2017), from settings to trained policy.
 
+use std::path::Path;
+
 use rlox_core::{EnvSpec, Error, NormalizerOptions, Pcg64, Result, RolloutBuffer, VectorEnv};
 
-use super::collector::Collector;
+use super::checkpoint;
+use super::collector::{Collector, Run};
 use super::streams::Streams;
 use super::{Collection, Learned, Means, Metrics, Minibatches, Schedule, check_counts, check_share, evaluate_policy};
 use crate::rows::check_not_negative;
@@ -113,12 +116,14 @@ pub struct Ppo<P> {
     policy: P,
     config: PpoConfig,
     collector: Collector,
-    updates: u64,
 }
 
 impl<P> std::fmt::Debug for Ppo<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ppo").field("config", &self.config).field("updates", &self.updates).finish_non_exhaustive()
+        f.debug_struct("Ppo")
+            .field("config", &self.config)
+            .field("timesteps", &self.collector.timesteps)
+            .finish_non_exhaustive()
     }
 }
 
@@ -139,8 +144,8 @@ impl<P: ActorCritic> Ppo<P> {
         let policy = make(env.spec(), &mut streams.policy)?;
         let PpoConfig { gamma, gae_lambda, sde_sample_freq, .. } = config;
         let how = Collection { gamma, gae_lambda, sde_sample_freq };
-        let collector = Collector::new(env, config.n_steps, config.normalize, how, streams)?;
-        Ok(Self { policy, config, collector, updates: 0 })
+        let collector = Collector::new(env, config.n_steps, config.normalize, how, (seed, streams))?;
+        Ok(Self { policy, config, collector })
     }
 
     /// The policy.
@@ -176,15 +181,71 @@ impl<P: ActorCritic> Ppo<P> {
     ///
     /// # Errors
     /// Those of [`Ppo::iterate`].
-    pub fn train(&mut self, total_timesteps: u64, mut progress: impl FnMut(&Metrics) -> bool) -> Result<Metrics> {
-        let start = self.timesteps();
+    pub fn train(&mut self, total_timesteps: u64, progress: impl FnMut(&Metrics) -> bool) -> Result<Metrics> {
+        self.collector.run = Run::new(self.timesteps(), total_timesteps);
+        self.resume(progress)
+    }
+
+    /// Goes on with a run that `progress` ended early, or that was loaded, to where [`Ppo::train`] was to end. Schedules
+    /// go on, too.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if there is no such run, and those of [`Ppo::iterate`].
+    pub fn resume(&mut self, mut progress: impl FnMut(&Metrics) -> bool) -> Result<Metrics> {
         loop {
-            let done = (self.timesteps() - start) as f64 / total_timesteps.max(1) as f64;
-            let metrics = self.iterate(done.min(1.0))?;
-            if !progress(&metrics) || self.timesteps() - start >= total_timesteps {
+            let metrics = self.iterate(self.collector.run.progress(self.timesteps())?)?;
+            if !progress(&metrics) || self.timesteps() >= self.collector.run.target {
                 return Ok(metrics);
             }
         }
+    }
+
+    /// Writes a checkpoint into the folder `path`, or leaves what was there ([`rlox_core::Checkpoint::write`]): weights,
+    /// optimiser, statistics, random streams, counters, and where the environments stand, if they can tell
+    /// ([`VectorEnv::state`]).
+    ///
+    /// ```
+    /// use rlox_core::{AutoresetMode, Result, VecEnv, envs::CartPole};
+    /// use rlox_nn::{Activation, ActorCritic, Mlp, PolicyNetworks, train::{Ppo, PpoConfig}};
+    ///
+    /// fn trainer(seed: u64) -> Result<Ppo<PolicyNetworks<Mlp>>> {
+    ///     let env = VecEnv::new(4, None, AutoresetMode::SameStep, CartPole::default)?;
+    ///     let make = |spec: &_, rng: &mut _| PolicyNetworks::mlp(spec, &[8], Activation::Tanh, rng);
+    ///     Ppo::new(Box::new(env), make, PpoConfig { n_steps: 16, ..PpoConfig::default() }, seed)
+    /// }
+    ///
+    /// let folder = std::env::temp_dir().join(format!("rlox-ppo-{}", std::process::id()));
+    /// let mut first = trainer(1)?;
+    /// first.train(256, |metrics| metrics.timesteps < 128)?; // the run is left halfway
+    /// first.save(&folder)?;
+    /// let mut second = trainer(2)?;
+    /// second.load(&folder)?;
+    /// first.resume(|_| true)?;
+    /// second.resume(|_| true)?;
+    /// assert_eq!(first.policy().tensors(), second.policy().tensors());
+    /// # std::fs::remove_dir_all(folder).unwrap();
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`rlox_core::Checkpoint::write`], [`Error::Config`] for a weight or a return that is not finite; what
+    /// was there stays.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let Self { policy, config, collector } = self;
+        checkpoint::save(path.as_ref(), "ppo", &config.settings(collector.env.as_ref()), policy, collector)
+    }
+
+    /// Goes back to what [`Ppo::save`] wrote, or the Python package for a learner on its native backend, of a trainer with
+    /// the same settings, environments and shape of the policy; [`Ppo::resume`] goes on from there, as if nothing had come
+    /// between. Environments that could not tell where they stood start new episodes. Which activation the policy has is
+    /// not told.
+    ///
+    /// # Errors
+    /// Those of [`rlox_core::Checkpoint::read`], and errors that name the file and the section that is another trainer's.
+    /// Nothing has changed then.
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        let Self { policy, config, collector } = self;
+        checkpoint::load(path.as_ref(), "ppo", &config.settings(collector.env.as_ref()), policy, collector)
     }
 
     /// Collects `n_steps` steps from each environment and learns from them. Schedules go by `progress`, between 0 and 1.
@@ -194,13 +255,12 @@ impl<P: ActorCritic> Ppo<P> {
     /// or gradients that are not finite.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
-        let Self { policy, config, collector, updates } = self;
+        let Self { policy, config, collector } = self;
         let mut streams = collector.collect(policy)?;
         let Collector { buffer, minibatches, .. } = collector;
         let learned = config.learn(policy, buffer, minibatches, &mut streams.order, progress, &mut || false)?;
-        *updates += learned.updates;
-        let metrics = collector.metrics();
-        Ok(Metrics { learned, updates: *updates, ..metrics })
+        collector.updates += learned.updates;
+        Ok(Metrics { learned, ..collector.metrics() })
     }
 }
 

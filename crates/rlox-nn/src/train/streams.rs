@@ -10,13 +10,21 @@ pub(super) struct Streams {
     pub(super) policy: Pcg64,
     pub(super) resets: Pcg64,
     pub(super) iterations: Pcg64,
+    /// Samples of predictions, which only the Python package draws.
+    pub(super) predictions: Pcg64,
 }
 
 impl Streams {
     pub(super) fn new(seed: u64) -> Self {
         let mut root = SeedSequence::new(seed.into());
         let mut next = || Pcg64::from_seed_sequence(&root.spawn(1).remove(0));
-        Self { policy: next(), resets: next(), iterations: next() }
+        Self { policy: next(), resets: next(), iterations: next(), predictions: next() }
+    }
+
+    /// Those of which checkpoints tell. That of the initial weights has done its work.
+    pub(super) fn named(&mut self) -> [(&'static str, &mut Pcg64); 3] {
+        let Self { resets, iterations, predictions, .. } = self;
+        [("resets", resets), ("iterations", iterations), ("predictions", predictions)]
     }
 
     /// A base seed for a reset of all environments.

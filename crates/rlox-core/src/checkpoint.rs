@@ -1,0 +1,218 @@
+//! Checkpoints: a folder with a manifest and safetensors members, written whole or not at all.
+//!
+//! It is the format of the Python package: `manifest.json` says what the checkpoint is of, and of each member its size and
+//! SHA-256, and the SHA-256 of all that; a member `NAME` is the file `NAME.safetensors`. Reading runs no code of the
+//! file's, and names cannot leave the folder.
+
+mod arrays;
+mod canonical;
+mod disk;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use crate::{Error, Result, memory};
+
+pub(crate) use canonical::float as python_float;
+
+const FORMAT: u64 = 1;
+const MANIFEST: &str = "manifest.json";
+/// More than any manifest takes: what is longer is not read into memory.
+const MOST_MANIFEST: u64 = 1 << 24;
+const FIX: &str = "the file is damaged or not a checkpoint's, use another copy";
+
+/// What a checkpoint holds: a manifest, and members that are safetensors.
+///
+/// ```
+/// use rlox_core::{Checkpoint, FieldMut};
+///
+/// let folder = std::env::temp_dir().join(format!("rlox-checkpoint-{}", std::process::id()));
+/// let mut checkpoint = Checkpoint::default();
+/// checkpoint.manifest.insert("algorithm".into(), "mine".into());
+/// checkpoint.put("weights", &[("w", &[2], [1.5_f64, -0.5][..].into())])?;
+/// checkpoint.write(&folder)?;
+///
+/// let read = Checkpoint::read(&folder)?;
+/// let mut w = [0.0; 2];
+/// read.array("weights", "w", &[2], FieldMut::F64(&mut w))?;
+/// assert_eq!((&read.manifest["algorithm"], w), (&"mine".into(), [1.5, -0.5]));
+/// # std::fs::remove_dir_all(folder).unwrap();
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Checkpoint {
+    /// What it is of. [`Checkpoint::write`] adds `format`, `rlox` (the version), `members` and `sha256`.
+    pub manifest: Map<String, Value>,
+    members: BTreeMap<String, Vec<u8>>,
+    folder: PathBuf,
+}
+
+impl Checkpoint {
+    /// Adds a member, the contents of a safetensors file, or replaces it.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a name of other characters than a-z, 0-9 and _.
+    pub fn put_safetensors(&mut self, member: &str, bytes: Vec<u8>) -> Result<()> {
+        if !is_name(member) {
+            let got = format!("{member:?}");
+            return Err(Error::config("members", "names of a-z, 0-9 and _", got, "rename it"));
+        }
+        self.members.insert(member.to_owned(), bytes);
+        Ok(())
+    }
+
+    /// The contents of a member's safetensors file; `None` if there is no such member.
+    pub fn safetensors(&self, member: &str) -> Option<&[u8]> {
+        self.members.get(member).map(Vec::as_slice)
+    }
+
+    /// Writes the folder `path`, or leaves what was there: a checkpoint or an empty folder is replaced. A process that is
+    /// killed at any time leaves the old or the new checkpoint for [`Checkpoint::read`], never a mixture.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if something else is at `path` or the system refuses; what was there stays.
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.write_asking(path.as_ref(), &mut || Ok(()))
+    }
+
+    fn write_asking(&self, path: &Path, before: disk::Before<'_>) -> Result<()> {
+        let refused = |source| Error::Io { path: path.display().to_string(), source };
+        let folder = disk::resolve(path).map_err(refused)?;
+        if folder.symlink_metadata().is_ok() && !disk::is_empty(&folder) {
+            let said = "expected a checkpoint, an empty folder or nothing, got something else; choose another path";
+            if !disk::is_checkpoint(&folder).map_err(refused)? {
+                return Err(refused(io::Error::new(io::ErrorKind::AlreadyExists, said)));
+            }
+        }
+        let about = |bytes: &Vec<u8>| json!({"bytes": bytes.len(), "sha256": hex_sha256(bytes)});
+        let members: Map<_, _> = self.members.iter().map(|(name, bytes)| (name.clone(), about(bytes))).collect();
+        let mut content = self.manifest.clone();
+        content.insert("format".into(), FORMAT.into());
+        content.insert("rlox".into(), env!("CARGO_PKG_VERSION").into());
+        content.insert("members".into(), members.into());
+        let manifest = canonical::sealed(content);
+        let named = self.members.iter().map(|(name, bytes)| (format!("{name}.safetensors"), bytes.as_slice()));
+        let files: Vec<_> = named.chain([(MANIFEST.to_owned(), manifest.as_bytes())]).collect();
+        disk::replace(&folder, &files, before).map_err(refused)
+    }
+
+    /// Reads and checks the checkpoint in the folder `path`, or in a run folder that holds one as `checkpoint`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if nothing is there or the system refuses, [`Error::Corrupt`] naming the file and the section that
+    /// is damaged, missing or not a checkpoint's, [`Error::Config`] for a newer format, [`Error::Memory`] if it does not
+    /// fit into memory.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self> {
+        let folder = locate(path.as_ref())?;
+        let mut read = Self { folder, ..Self::default() };
+        let bytes = read.file(MANIFEST, "manifest", None)?;
+        read.manifest = canonical::opened(&bytes).map_err(|got| read.corrupt("manifest", got))?;
+        if read.manifest.get("format") != Some(&FORMAT.into()) {
+            let said = |key| read.manifest.get(key).map_or("none".to_owned(), Value::to_string);
+            let got = format!("{}, written by rlox {}", said("format"), said("rlox"));
+            let argument = read.folder.join(MANIFEST).display().to_string();
+            return Err(Error::config(argument, format!("format {FORMAT}"), got, "read it with that version"));
+        }
+        let members = read.object("members")?.clone();
+        for (name, about) in &members {
+            let (bytes, digest) = (about.get("bytes").and_then(Value::as_u64), about.get("sha256"));
+            let (true, Some(len), Some(Value::String(digest))) = (is_name(name), bytes, digest) else {
+                return Err(read.corrupt("members", format!("{about} as {name:?}")));
+            };
+            let bytes = read.file(&format!("{name}.safetensors"), name, Some(len))?;
+            if hex_sha256(&bytes) != *digest {
+                return Err(read.corrupt(name, "another SHA-256 than the manifest says"));
+            }
+            read.members.insert(name.clone(), bytes);
+        }
+        Ok(read)
+    }
+
+    /// An entry of the manifest that has entries itself.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if there is none, or something else.
+    pub fn object(&self, key: &str) -> Result<&Map<String, Value>> {
+        match self.manifest.get(key) {
+            Some(Value::Object(entries)) => Ok(entries),
+            Some(other) => Err(self.corrupt("manifest", format!("{other} as {key:?}"))),
+            None => Err(self.corrupt("manifest", format!("no key {key:?}"))),
+        }
+    }
+
+    /// The error that names the file and the section of it that is not as rlox writes it. A section is a member's name, or
+    /// else one of the manifest.
+    pub fn corrupt(&self, section: &str, got: impl Into<String>) -> Error {
+        Error::corrupt(self.section(section), "what rlox wrote", got, FIX)
+    }
+
+    /// The name of a section, with its file, for errors.
+    pub fn section(&self, section: &str) -> String {
+        let listed = self.manifest.get("members").is_some_and(|members| members.get(section).is_some());
+        let file = if listed { format!("{section}.safetensors") } else { MANIFEST.into() };
+        format!("{}, section {section}", self.folder.join(file).display())
+    }
+
+    /// The contents of a file, of as many bytes as the manifest says.
+    fn file(&self, name: &str, section: &str, len: Option<u64>) -> Result<Vec<u8>> {
+        let path = self.folder.join(name);
+        let wrong =
+            |got: String| Error::corrupt(format!("{}, section {section}", path.display()), "what rlox wrote", got, FIX);
+        let refused = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => wrong("no such file".into()),
+            _ => Error::Io { path: path.display().to_string(), source },
+        };
+        let about = path.symlink_metadata().map_err(refused)?;
+        if !about.is_file() {
+            return Err(wrong("a link, a folder or a device".into()));
+        }
+        if about.len() != len.unwrap_or(about.len()) || (len.is_none() && about.len() > MOST_MANIFEST) {
+            let expected = len.unwrap_or(MOST_MANIFEST);
+            return Err(wrong(format!("{} bytes instead of {expected}", about.len())));
+        }
+        let mut bytes = memory::reserved("path", usize::try_from(about.len()).unwrap_or(usize::MAX))?;
+        File::open(&path).and_then(|file| file.take(about.len()).read_to_end(&mut bytes)).map_err(refused)?;
+        Ok(bytes)
+    }
+}
+
+/// The folder in which a checkpoint is found: at `path`, inside of a run folder, or as the former one where it was being
+/// replaced.
+fn locate(path: &Path) -> Result<PathBuf> {
+    let said = |source| Error::Io { path: path.display().to_string(), source };
+    let mut folder = disk::resolve(path).map_err(said)?;
+    let inner = folder.join("checkpoint");
+    let former = |folder: &Path| disk::beside(folder, "previous");
+    if !folder.join(MANIFEST).exists() && (inner.exists() || former(&inner).exists()) {
+        folder = inner;
+    }
+    if !folder.exists() && former(&folder).exists() {
+        folder = former(&folder);
+    }
+    if !folder.exists() || disk::is_empty(&folder) {
+        let nothing = "expected a checkpoint, got nothing there; pass where one is";
+        return Err(said(io::Error::new(io::ErrorKind::NotFound, nothing)));
+    }
+    Ok(folder)
+}
+
+/// Whether a member may be called so.
+fn is_name(name: &str) -> bool {
+    let word = |c: &u8| c.is_ascii_lowercase() || c.is_ascii_digit() || *c == b'_';
+    name.len() <= 64 && name.as_bytes().first().is_some_and(u8::is_ascii_lowercase) && name.bytes().all(|c| word(&c))
+}
+
+/// The SHA-256 of bytes in hexadecimal digits.
+pub(crate) fn hex_sha256(bytes: &[u8]) -> String {
+    hmac_sha256::Hash::hash(bytes).iter().flat_map(|byte| [byte >> 4, byte & 15]).map(digit).collect()
+}
+
+fn digit(half: u8) -> char {
+    char::from(if half < 10 { b'0' + half } else { b'a' + half - 10 })
+}

@@ -1,0 +1,199 @@
+//! The manifest's text, byte for byte as Python's `json.dumps(..., indent=2, sort_keys=True)` writes it, and its seal.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value};
+
+use super::hex_sha256;
+
+/// The line that seals a manifest: the SHA-256 of all others.
+const SEAL: &str = "\n  \"sha256\": \"";
+const DIGITS: usize = 64;
+
+/// The text of a manifest, sealed.
+pub(super) fn sealed(mut content: Map<String, Value>) -> String {
+    content.remove("sha256");
+    let digest = hex_sha256(text(&content).as_bytes());
+    content.insert("sha256".into(), digest.into());
+    text(&content)
+}
+
+/// The manifest of a sealed text; what is wrong with it otherwise. Every byte is covered, white space included.
+pub(super) fn opened(bytes: &[u8]) -> Result<Map<String, Value>, String> {
+    let text = std::str::from_utf8(bytes).map_err(|error| format!("no JSON ({error})"))?;
+    let missing = || "no SHA-256 of it".to_owned();
+    // Strings of JSON have no line breaks: a line with this indentation is the outermost object's.
+    let (before, after) = text.split_once(SEAL).ok_or_else(missing)?;
+    let (digest, after) = after.split_at_checked(DIGITS).ok_or_else(missing)?;
+    let content = if let Some(after) = after.strip_prefix("\",") {
+        format!("{before}{after}")
+    } else if after == "\"\n}\n" {
+        format!("{}\n}}\n", before.strip_suffix(',').ok_or_else(missing)?)
+    } else {
+        return Err(missing());
+    };
+    if hex_sha256(content.as_bytes()) != digest {
+        return Err("another SHA-256 than it says".into());
+    }
+    match serde_json::from_str(&content) {
+        Ok(Value::Object(manifest)) => Ok(manifest),
+        Ok(_) => Err("no object".into()),
+        Err(error) => Err(format!("no JSON ({error})")),
+    }
+}
+
+fn text(content: &Map<String, Value>) -> String {
+    let mut out = String::new();
+    object(&mut out, content, 0);
+    out.push('\n');
+    out
+}
+
+fn value(out: &mut String, value: &Value, depth: usize) {
+    match value {
+        Value::Null => out.push_str("null"),
+        Value::Bool(flag) => out.push_str(if *flag { "true" } else { "false" }),
+        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+            Some(x) => out.push_str(&float(x)),
+            None => out.push_str(&number.to_string()),
+        },
+        Value::String(text) => string(out, text),
+        Value::Array(items) if items.is_empty() => out.push_str("[]"),
+        Value::Array(items) => {
+            for (i, item) in items.iter().enumerate() {
+                out.push(if i == 0 { '[' } else { ',' });
+                line(out, depth + 1);
+                self::value(out, item, depth + 1);
+            }
+            line(out, depth);
+            out.push(']');
+        }
+        Value::Object(content) => object(out, content, depth),
+    }
+}
+
+fn object(out: &mut String, content: &Map<String, Value>, depth: usize) {
+    if content.is_empty() {
+        out.push_str("{}");
+        return;
+    }
+    let mut entries: Vec<_> = content.iter().collect();
+    entries.sort_by_key(|(key, _)| *key);
+    for (i, (key, item)) in entries.into_iter().enumerate() {
+        out.push(if i == 0 { '{' } else { ',' });
+        line(out, depth + 1);
+        string(out, key);
+        out.push_str(": ");
+        value(out, item, depth + 1);
+    }
+    line(out, depth);
+    out.push('}');
+}
+
+fn line(out: &mut String, depth: usize) {
+    out.push('\n');
+    out.extend(std::iter::repeat_n("  ", depth));
+}
+
+fn string(out: &mut String, text: &str) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            ' '..='~' => out.push(c),
+            _ => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    // Writing into a string does not fail.
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
+            }
+        }
+    }
+    out.push('"');
+}
+
+/// A number as Python's `repr` writes it: the fewest digits that are read back as the same.
+pub(crate) fn float(x: f64) -> String {
+    if !x.is_finite() {
+        return x.to_string().to_lowercase();
+    }
+    let scientific = format!("{x:e}");
+    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if (-4..16).contains(&exponent) {
+        let plain = x.to_string();
+        return if plain.contains('.') { plain } else { plain + ".0" };
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{mantissa}e{sign}{:02}", exponent.abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_python_s() {
+        let content = serde_json::json!({
+            "z": [1, -2, 18_446_744_073_709_551_615_u64, true, null],
+            "floats": [0.1, 1.0, -0.0, 1e-4, 1e-5, 1.5e-7, 1e15, 1e16, 1.25e22, 5e-324, 1.797_693_134_862_315_7e308],
+            "empty": {"list": [], "object": {}},
+            "A": "\"\\\u{8}\u{c}\n\r\t\u{1}\u{7f}\u{e9}\u{1f600}/",
+        });
+        // json.dumps(content, indent=2, sort_keys=True) + "\n"
+        let expected = r#"{
+  "A": "\"\\\b\f\n\r\t\u0001\u007f\u00e9\ud83d\ude00/",
+  "empty": {
+    "list": [],
+    "object": {}
+  },
+  "floats": [
+    0.1,
+    1.0,
+    -0.0,
+    0.0001,
+    1e-05,
+    1.5e-07,
+    1000000000000000.0,
+    1e+16,
+    1.25e+22,
+    5e-324,
+    1.7976931348623157e+308
+  ],
+  "z": [
+    1,
+    -2,
+    18446744073709551615,
+    true,
+    null
+  ]
+}
+"#;
+        let Value::Object(content) = content else { unreachable!() };
+        assert_eq!(text(&content), expected);
+        assert_eq!(text(&Map::new()), "{}\n");
+        assert_eq!([float(f64::INFINITY), float(f64::NEG_INFINITY), float(f64::NAN)], ["inf", "-inf", "nan"]);
+    }
+
+    #[test]
+    fn what_is_sealed_opens_wherever_the_seal_stands() {
+        for key in ["a", "z"] {
+            let content: Map<_, _> = [(key.to_owned(), Value::from(0.1 + 0.2))].into_iter().collect();
+            let text = sealed(content.clone());
+            assert_eq!(opened(text.as_bytes()), Ok(content));
+        }
+        for text in ["", "{}\n", "[]\n", "\n  \"sha256\": \"", "{\n  \"sha256\": \"\"\n}\n"] {
+            assert_eq!(opened(text.as_bytes()), Err("no SHA-256 of it".into()), "{text}");
+        }
+        let deep = format!("{{\n  \"a\": {}{}\n}}\n", "[".repeat(1000), "]".repeat(1000));
+        let seal = format!(",{SEAL}{}\"\n}}\n", hex_sha256(deep.as_bytes()));
+        let error = opened(deep.replace("\n}\n", &seal).as_bytes()).unwrap_err();
+        assert!(error.starts_with("no JSON (recursion limit"), "{error}");
+    }
+}

@@ -1,0 +1,287 @@
+//! Checkpoints are whole or not there, and every damage is seen.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::cell::Cell;
+use std::fs;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+use crate::FieldMut;
+
+/// A folder of a test's own, gone when it ends.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("rlox-core-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).unwrap();
+        Self(folder.canonicalize().unwrap())
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> =
+            fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn checkpoint(steps: u64) -> Checkpoint {
+    let mut made = Checkpoint::default();
+    made.manifest.insert("steps".into(), steps.into());
+    let numbers = [steps as f32, -0.5, f32::MIN_POSITIVE, 3.0, 4.0, 5.0];
+    made.put("networks", &[("actor.0.weight", &[2, 3], numbers[..].into()), ("step", &[], [1.0_f32][..].into())])
+        .unwrap();
+    let (mean, flags, counts) = ([1.5_f64, 0.1], [true, false], [i64::MIN]);
+    made.put(
+        "normalizer",
+        &[
+            ("mean", &[2], mean[..].into()),
+            ("flags", &[2], flags[..].into()),
+            ("counts", &[1, 1], counts[..].into()),
+            ("none", &[0], [0_u8; 0][..].into()),
+        ],
+    )
+    .unwrap();
+    made
+}
+
+fn saved() -> (Scratch, PathBuf) {
+    let scratch = Scratch::new();
+    let path = scratch.0.join("saved");
+    checkpoint(5).write(&path).unwrap();
+    (scratch, path)
+}
+
+fn steps(path: &Path) -> u64 {
+    let read = Checkpoint::read(path).unwrap();
+    let mut weight = [0.0; 6];
+    read.array("networks", "actor.0.weight", &[2, 3], FieldMut::F32(&mut weight)).unwrap();
+    assert_eq!(Some(weight[0] as u64), read.manifest["steps"].as_u64(), "a mixture");
+    weight[0] as u64
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let (scratch, path) = saved();
+    let read = Checkpoint::read(&path).unwrap();
+    let (mut mean, mut flags, mut counts) = ([0.0; 2], [9; 2], [0]);
+    read.array("normalizer", "mean", &[2], FieldMut::F64(&mut mean)).unwrap();
+    read.array("normalizer", "flags", &[2], FieldMut::Bool(&mut flags)).unwrap();
+    read.array("normalizer", "counts", &[1, 1], FieldMut::I64(&mut counts)).unwrap();
+    read.array("normalizer", "none", &[0], FieldMut::U8(&mut [])).unwrap();
+    assert_eq!((mean, flags, counts), ([1.5, 0.1], [1, 0], [i64::MIN]));
+    assert_eq!(read.shapes("networks").unwrap().len(), 2);
+    assert!(read.shapes("replay").unwrap().is_empty());
+    assert_eq!(read.manifest["rlox"], env!("CARGO_PKG_VERSION"));
+    checkpoint(6).write(&path).unwrap();
+    assert_eq!((steps(&path), scratch.names()), (6, vec!["saved".to_owned()]));
+}
+
+#[test]
+fn arrays_that_are_not_as_asked_for_are_refused_and_nothing_is_copied() {
+    let (_scratch, path) = saved();
+    let read = Checkpoint::read(&path).unwrap();
+    let mut out = [7.0; 6];
+    for (member, name, shape, expected) in [
+        ("networks", "actor.0.weight", &[3, 2][..], "of shape [2, 3] and type F32 instead of [3, 2] and F32"),
+        ("networks", "actor.0.bias", &[6], "no array \"actor.0.bias\""),
+        ("optimizer", "x", &[6], "no such member"),
+        ("normalizer", "mean", &[2], "type F64 instead of [2] and F32"),
+    ] {
+        let text = read.array(member, name, shape, FieldMut::F32(&mut out)).unwrap_err().to_string();
+        assert!(text.contains(expected) && text.contains(&format!("section {member}: ")), "{text}");
+    }
+    assert!(matches!(read.array("networks", "step", &[], FieldMut::F32(&mut out)), Err(Error::Shape(_))));
+    assert_eq!(out, [7.0; 6]);
+    let error = checkpoint(1).put("a", &[("x", &[3], [0_u8; 2][..].into())]).unwrap_err();
+    assert!(error.to_string().contains("\"x\" of shape [3]"), "{error}");
+}
+
+#[test]
+fn a_flipped_bit_of_any_byte_and_every_truncation_is_found() {
+    let (_scratch, path) = saved();
+    for name in ["manifest.json", "networks.safetensors", "normalizer.safetensors"] {
+        let (file, data) = (path.join(name), fs::read(path.join(name)).unwrap());
+        let refused = |damaged: &[u8], what: &str| {
+            fs::write(&file, damaged).unwrap();
+            match Checkpoint::read(&path) {
+                Err(Error::Corrupt(wrong)) => {
+                    assert!(wrong.argument.contains(&format!("{name}, section ")), "{what}: {wrong}");
+                }
+                other => panic!("{name}, {what}: {other:?}"),
+            }
+        };
+        for at in 0..data.len() {
+            let mut damaged = data.clone();
+            damaged[at] ^= 1 << (at % 8);
+            refused(&damaged, &format!("byte {at}"));
+            refused(&data[..at], &format!("{at} bytes"));
+        }
+        refused(&[&data[..], b"\n"].concat(), "one more");
+        fs::write(&file, &data).unwrap();
+    }
+    assert_eq!(steps(&path), 5);
+}
+
+/// A manifest that somebody changed and sealed again.
+fn forge(path: &Path, change: impl FnOnce(&mut Map<String, Value>)) {
+    let mut manifest = Checkpoint::read(path).unwrap().manifest;
+    change(&mut manifest);
+    fs::write(path.join(MANIFEST), canonical::sealed(manifest)).unwrap();
+}
+
+#[test]
+fn names_cannot_leave_the_folder() {
+    for name in ["../networks", "/etc/passwd", "a/b", "..", "", "A", "é", "9", &"a".repeat(65)] {
+        let error = checkpoint(1).put_safetensors(name, Vec::new()).unwrap_err();
+        assert!(error.to_string().starts_with("members: expected names of"), "{error}");
+        let (_scratch, path) = saved();
+        forge(&path, |manifest| manifest["members"][name] = json!({"bytes": 0, "sha256": ""}));
+        let error = Checkpoint::read(&path).unwrap_err();
+        assert!(matches!(error, Error::Corrupt(_)) && error.to_string().contains("section members"), "{error}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn links_to_other_files_are_not_followed() {
+    let (scratch, path) = saved();
+    let (file, moved) = (path.join("networks.safetensors"), scratch.0.join("elsewhere"));
+    fs::rename(&file, &moved).unwrap();
+    std::os::unix::fs::symlink(&moved, &file).unwrap();
+    let text = Checkpoint::read(&path).unwrap_err().to_string();
+    assert!(text.contains("networks.safetensors, section networks") && text.contains("a link"), "{text}");
+    // The checkpoint itself may be behind one, and is replaced where it is.
+    fs::remove_file(&file).unwrap();
+    fs::rename(&moved, &file).unwrap();
+    let link = scratch.0.join("link");
+    std::os::unix::fs::symlink("saved", &link).unwrap();
+    checkpoint(8).write(&link).unwrap();
+    assert_eq!((steps(&path), steps(&link)), (8, 8));
+    assert!(link.is_symlink());
+}
+
+#[test]
+fn manifests_of_others_are_refused() {
+    let forged = |change: fn(&mut Map<String, Value>), expected: &str| {
+        let (_scratch, path) = saved();
+        forge(&path, change);
+        let text = Checkpoint::read(&path).unwrap_err().to_string();
+        assert!(text.contains("manifest.json") && text.contains(expected), "{text}");
+    };
+    forged(|m| drop(m.remove("members")), "no key \"members\"");
+    forged(|m| drop(m.insert("members".into(), json!([]))), "[] as \"members\"");
+    forged(|m| m["members"]["networks"] = json!(3), "section members");
+    forged(|m| m["members"]["networks"]["bytes"] = json!(-1), "section members");
+    forged(|m| m["format"] = json!(99), "expected format 1, got 99, written by rlox \"2");
+    let (_scratch, path) = saved();
+    fs::remove_file(path.join("networks.safetensors")).unwrap();
+    let text = Checkpoint::read(&path).unwrap_err().to_string();
+    assert!(text.contains("networks.safetensors, section networks") && text.contains("no such file"), "{text}");
+    // What claims to be enormous is not read.
+    forge_size(&path);
+    let text = Checkpoint::read(&path).unwrap_err().to_string();
+    assert!(text.contains("instead of 9223372036854775807"), "{text}");
+}
+
+fn forge_size(path: &Path) {
+    let text = fs::read(path.join(MANIFEST)).unwrap();
+    let mut manifest = canonical::opened(&text).unwrap();
+    manifest["members"]["networks"]["bytes"] = json!(i64::MAX);
+    fs::write(path.join(MANIFEST), canonical::sealed(manifest)).unwrap();
+    fs::write(path.join("networks.safetensors"), [0; 8]).unwrap();
+}
+
+#[test]
+fn what_is_not_a_checkpoint_is_not_overwritten() {
+    let scratch = Scratch::new();
+    let (mine, folder) = (scratch.0.join("mine"), scratch.0.join("folder"));
+    fs::write(&mine, "mine").unwrap();
+    let (saved, extra) = (scratch.0.join("saved"), scratch.0.join("saved/notes.txt"));
+    fs::create_dir_all(folder.join("x.safetensors")).unwrap();
+    checkpoint(5).write(&saved).unwrap();
+    fs::write(&extra, "mine").unwrap();
+    for path in [&mine, &folder, &saved] {
+        match checkpoint(6).write(path).unwrap_err() {
+            Error::Io { source, .. } => assert_eq!(source.kind(), io::ErrorKind::AlreadyExists),
+            other => panic!("{other}"),
+        }
+    }
+    assert_eq!((fs::read(&mine).unwrap(), steps(&saved)), (b"mine".to_vec(), 5));
+    assert!(checkpoint(1).write("").is_err() && checkpoint(1).write(mine.join("below")).is_err());
+    // What stands where files of an earlier save might is not ours either.
+    fs::remove_file(&extra).unwrap();
+    fs::create_dir_all(scratch.0.join(".saved.previous/x")).unwrap();
+    assert!(checkpoint(6).write(&saved).is_err());
+    assert_eq!(
+        (steps(&saved), scratch.names()),
+        (5, [".saved.previous", "folder", "mine", "saved"].map(Into::into).into())
+    );
+}
+
+#[test]
+fn nothing_and_an_empty_folder_are_no_damaged_files() {
+    let scratch = Scratch::new();
+    for path in [scratch.0.clone(), scratch.0.join("nowhere"), PathBuf::new(), scratch.0.join("a/../b")] {
+        match Checkpoint::read(&path) {
+            Err(Error::Io { source, .. }) => assert_eq!(source.kind(), io::ErrorKind::NotFound, "{path:?}"),
+            other => panic!("{path:?}: {other:?}"),
+        }
+    }
+    checkpoint(3).write(&scratch.0).unwrap();
+    assert_eq!(steps(&scratch.0), 3);
+    let run = scratch.0.with_extension("run");
+    checkpoint(4).write(run.join("checkpoint")).unwrap();
+    assert_eq!(steps(&run), 4);
+    fs::rename(run.join("checkpoint"), run.join(".checkpoint.previous")).unwrap();
+    assert_eq!(steps(&run), 4);
+    fs::remove_dir_all(run).unwrap();
+}
+
+/// Refuses the `first` change of the disk; all that follow, too, as after a kill, or none of them.
+fn failing(first: u32, kill: bool) -> (impl FnMut() -> io::Result<()>, std::rc::Rc<Cell<u32>>) {
+    let calls = std::rc::Rc::new(Cell::new(0));
+    let count = calls.clone();
+    let before = move || {
+        count.set(count.get() + 1);
+        let fails = count.get() == first || (kill && count.get() > first);
+        if fails { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    };
+    (before, calls)
+}
+
+#[test]
+fn an_end_or_an_error_at_any_call_leaves_the_old_or_the_new_checkpoint() {
+    for kill in [true, false] {
+        let mut failed = 0;
+        for first in 1.. {
+            let (scratch, path) = saved();
+            let (mut before, calls) = failing(first, kill);
+            let done = checkpoint(6).write_asking(&path, &mut before);
+            if calls.get() < first {
+                assert!(done.is_ok());
+                break;
+            }
+            failed += 1;
+            assert!(matches!(done, Err(Error::Io { .. })), "{first}");
+            let there = steps(&path);
+            assert!(there == 5 || there == 6, "{first}");
+            if !kill && there == 5 {
+                // An error that the process lives to see leaves nothing behind.
+                assert_eq!(scratch.names(), ["saved"], "{first}");
+            }
+            checkpoint(7).write(&path).unwrap();
+            assert_eq!((steps(&path), scratch.names()), (7, vec!["saved".to_owned()]));
+        }
+        assert!(failed > 10, "{failed}");
+    }
+}

@@ -1,0 +1,183 @@
+//! Settings as checkpoints tell of them: by the names that the Python package has for them.
+
+use rlox_core::{Checkpoint, Error, NormalizerOptions, Result, VectorEnv};
+use serde_json::{Map, Value, json};
+
+use super::{A2cConfig, PpoConfig, Schedule};
+use crate::Optimizer;
+
+/// The value of a setting.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Setting {
+    /// Written with the few digits that make it, as a user writes it.
+    Single(f32),
+    Double(f64),
+    Count(usize),
+    Flag(bool),
+    Word(&'static str),
+    /// Once an iteration: Python's -1.
+    Once,
+    None,
+}
+
+impl From<Option<f32>> for Setting {
+    fn from(setting: Option<f32>) -> Self {
+        setting.map_or(Self::None, Self::Single)
+    }
+}
+
+impl From<Schedule> for Setting {
+    fn from(schedule: Schedule) -> Self {
+        Self::Word(match schedule {
+            Schedule::Constant => "constant",
+            Schedule::Linear => "linear",
+        })
+    }
+}
+
+impl Setting {
+    fn to_json(self) -> Value {
+        // JSON has no infinities: they are words.
+        let number = |x: f64| if x.is_finite() { json!(x) } else { json!(x.to_string()) };
+        match self {
+            Self::Single(x) => number(x.to_string().parse().unwrap_or(f64::from(x))),
+            Self::Double(x) => number(x),
+            Self::Count(n) => json!(n),
+            Self::Flag(flag) => json!(flag),
+            Self::Word(word) => json!(word),
+            Self::Once => json!(-1),
+            Self::None => Value::Null,
+        }
+    }
+
+    fn is(self, saved: &Value) -> bool {
+        match (self, saved.as_f64()) {
+            (Self::Single(x), Some(saved)) => saved as f32 == x,
+            (Self::Double(x), Some(saved)) => saved == x,
+            _ => self.to_json() == *saved,
+        }
+    }
+}
+
+/// All settings by name.
+pub(super) type Settings = Vec<(&'static str, Setting)>;
+
+pub(super) fn to_json(settings: &Settings) -> Map<String, Value> {
+    settings.iter().map(|(name, setting)| ((*name).to_owned(), setting.to_json())).collect()
+}
+
+/// What goes without saying where the Python package has no such setting.
+fn unsaid(name: &str) -> Option<Setting> {
+    Some(match name {
+        "optimizer" => Setting::Word("adam"),
+        "optimizer_eps" => Setting::Single(1e-5),
+        "beta1" => Setting::Single(0.9),
+        "beta2" => Setting::Single(0.999),
+        "alpha" => Setting::Single(0.99),
+        "clip_obs" | "clip_reward" => Setting::Double(10.0),
+        "normalize_epsilon" => Setting::Double(1e-8),
+        _ => return None,
+    })
+}
+
+/// Refuses a checkpoint of other settings. Those of the policy's shape, which only the Python package knows, are told by
+/// its tensors.
+pub(super) fn check(settings: &Settings, saved: &Checkpoint) -> Result<()> {
+    let there = saved.object("settings")?;
+    for (name, ours) in settings {
+        let Some(theirs) = there.get(*name).cloned().or_else(|| unsaid(name).map(Setting::to_json)) else {
+            return Err(saved.corrupt("settings", format!("no key {name:?}")));
+        };
+        if !ours.is(&theirs) {
+            let (expected, got) = (format!("{name} = {}", ours.to_json()), theirs.to_string());
+            let fix = "make the trainer with the settings of the checkpoint";
+            return Err(Error::config(saved.section("settings"), expected, got, fix));
+        }
+    }
+    Ok(())
+}
+
+fn optimizer(optimizer: Optimizer) -> Settings {
+    use Setting::{Single, Word};
+    let (word, eps, mut rest) = match optimizer {
+        Optimizer::Adam { beta1, beta2, eps, .. } => {
+            ("adam", eps, vec![("beta1", Single(beta1)), ("beta2", Single(beta2))])
+        }
+        Optimizer::AdamW { beta1, beta2, eps, weight_decay, .. } => {
+            let decay = ("weight_decay", Single(weight_decay));
+            ("adamw", eps, vec![("beta1", Single(beta1)), ("beta2", Single(beta2)), decay])
+        }
+        Optimizer::RmsProp { alpha, eps, .. } => ("rmsprop", eps, vec![("alpha", Single(alpha))]),
+    };
+    let lr = ("learning_rate", Single(optimizer.lr()));
+    rest.extend([("optimizer", Word(word)), ("optimizer_eps", Single(eps)), lr]);
+    rest
+}
+
+fn normalization(options: Option<NormalizerOptions>) -> Settings {
+    let (obs, reward) = options.map_or((false, false), |options| (options.obs, options.reward));
+    let mut settings = vec![("normalize_obs", Setting::Flag(obs)), ("normalize_reward", Setting::Flag(reward))];
+    if let Some(options) = options.filter(|_| obs || reward) {
+        settings.extend([
+            ("clip_obs", Setting::Double(options.clip_obs)),
+            ("clip_reward", Setting::Double(options.clip_reward)),
+            ("normalize_epsilon", Setting::Double(options.epsilon)),
+        ]);
+    }
+    settings
+}
+
+/// What the environments and the collection from them are like.
+fn collection(env: &dyn VectorEnv, sde_sample_freq: usize) -> Settings {
+    vec![
+        ("num_envs", Setting::Count(env.num_envs())),
+        ("action_masks", Setting::Flag(env.has_action_masks())),
+        ("sde_sample_freq", if sde_sample_freq == 0 { Setting::Once } else { Setting::Count(sde_sample_freq) }),
+    ]
+}
+
+impl PpoConfig {
+    pub(super) fn settings(&self, env: &dyn VectorEnv) -> Settings {
+        use Setting::{Count, Double, Flag, Single};
+        let mut settings = vec![
+            ("n_steps", Count(self.n_steps)),
+            ("batch_size", Count(self.batch_size)),
+            ("n_epochs", Count(self.n_epochs)),
+            ("gamma", Double(self.gamma)),
+            ("gae_lambda", Double(self.gae_lambda)),
+            ("lr_schedule", self.lr_schedule.into()),
+            ("clip_coef", Single(self.clip_coef)),
+            ("clip_schedule", self.clip_schedule.into()),
+            ("clip_coef_vf", self.clip_coef_vf.into()),
+            ("normalize_advantage", Flag(self.normalize_advantage)),
+            ("ent_coef", Single(self.ent_coef)),
+            ("vf_coef", Single(self.vf_coef)),
+            ("max_grad_norm", Single(self.max_grad_norm)),
+            ("target_kl", self.target_kl.into()),
+        ];
+        settings.extend(optimizer(self.optimizer));
+        settings.extend(normalization(self.normalize));
+        settings.extend(collection(env, self.sde_sample_freq));
+        settings
+    }
+}
+
+impl A2cConfig {
+    pub(super) fn settings(&self, env: &dyn VectorEnv) -> Settings {
+        use Setting::{Count, Double, Flag, Single};
+        let mut settings = vec![
+            ("n_steps", Count(self.n_steps)),
+            ("gamma", Double(self.gamma)),
+            ("gae_lambda", Double(self.gae_lambda)),
+            ("lr_schedule", self.lr_schedule.into()),
+            ("normalize_advantage", Flag(self.normalize_advantage)),
+            ("ent_coef", Single(self.ent_coef)),
+            ("vf_coef", Single(self.vf_coef)),
+            ("max_grad_norm", Single(self.max_grad_norm)),
+        ];
+        settings.extend(optimizer(self.optimizer));
+        settings.extend(normalization(self.normalize));
+        settings.extend(collection(env, self.sde_sample_freq));
+        settings
+    }
+}
