@@ -14,8 +14,13 @@ from side_by_side import run
 ENVS, STEPS = 8, 5
 
 
+def native(total: int, episodes: int, threads: int) -> training.Once:
+    """rlox's own networks."""
+    return training.timed(training.native("a2c"), total, threads, episodes)
+
+
 def rlox(total: int, episodes: int, threads: int) -> training.Once:
-    """`A2CTrainer`."""
+    """`A2CTrainer` on PyTorch."""
     from rlox.trainers import A2CTrainer
 
     return training.timed(training.rlox(A2CTrainer, threads), total, threads, episodes)

@@ -15,8 +15,13 @@ ENVS, STEPS, EPOCHS, BATCH = 8, 32, 20, 256
 GAMMA, LAMBDA, RATE, CLIP = 0.98, 0.8, 1e-3, 0.2
 
 
+def native(total: int, episodes: int, threads: int) -> training.Once:
+    """rlox's own networks."""
+    return training.timed(training.native("ppo"), total, threads, episodes)
+
+
 def rlox(total: int, episodes: int, threads: int) -> training.Once:
-    """`PPOTrainer`."""
+    """`PPOTrainer` on PyTorch."""
     from rlox.trainers import PPOTrainer
 
     return training.timed(training.rlox(PPOTrainer, threads), total, threads, episodes)
