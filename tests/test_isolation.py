@@ -17,7 +17,7 @@ from rlox.policies import MlpPolicy  # noqa: E402
 from rlox.torch_state import own_generator, own_threads  # noqa: E402
 from rlox.trainers import A2CTrainer, PPOTrainer  # noqa: E402
 
-SMALL = {"num_envs": 4, "n_steps": 16, "runs_dir": None}
+SMALL = {"num_envs": 4, "n_steps": 16, "runs_dir": None, "backend": "torch"}
 
 
 def weights(trainer):
@@ -30,7 +30,8 @@ def test_weights_do_not_depend_on_how_many_threads_torch_has():
         import hashlib, torch
         torch.set_num_threads(THREADS)
         from rlox.trainers import PPOTrainer
-        trainer = PPOTrainer("CartPole-v1", 7, num_envs=4, n_steps=16, runs_dir=None)
+        settings = dict(num_envs=4, n_steps=16, runs_dir=None, backend="torch")
+        trainer = PPOTrainer("CartPole-v1", 7, **settings)
         trainer.train(64)
         parts = trainer.learner.policy.state_dict().values()
         print(hashlib.sha256(b"".join(x.numpy().tobytes() for x in parts)).hexdigest())
@@ -232,7 +233,8 @@ thread.start()
 entered.wait()
 child = os.fork()
 if child == 0:
-    PPOTrainer("CartPole-v1", 1, num_envs=2, n_steps=16, runs_dir=None).train(32)
+    settings = dict(num_envs=2, n_steps=16, runs_dir=None, backend="torch")
+    PPOTrainer("CartPole-v1", 1, **settings).train(32)
     os._exit(0)
 leave.set()
 thread.join()
@@ -254,6 +256,7 @@ from rlox.trainers import PPOTrainer
 warnings.simplefilter("ignore")
 torch.set_num_threads(2)
 settings = dict(num_envs=8, n_steps=128, batch_size=1024, n_epochs=1, runs_dir=None)
+settings["backend"] = "torch"
 trainer = PPOTrainer("CartPole-v1", 1, net_arch=(256, 256), **settings)
 trainer.train(1024)
 child = os.fork()

@@ -15,6 +15,7 @@ __version__: str
 __all__ = [
     "ClosedError",
     "CorruptFileError",
+    "NativePolicy",
     "NativeVectorEnv",
     "Normalizer",
     "RolloutBuffer",
@@ -37,6 +38,7 @@ __all__ = [
     "compute_token_kl_schulman_f32",
     "compute_vtrace",
     "env_ids",
+    "network_backends",
     "pack_lengths",
     "pack_sequences",
     "policy_ratio_stats",
@@ -437,10 +439,12 @@ class NativeVectorEnv:
 def network_backends() -> list[str]:
     """The backends of networks that this library was built with."""
 
+@final
 class NativePolicy:
     """A policy and values of small networks on the CPU; `rlox.native` makes it for its learners."""
 
-    stopping: bool
+    @property
+    def stopping(self) -> bool: ...
     def __new__(
         cls,
         observation: Mapping[str, Any],
@@ -449,6 +453,7 @@ class NativePolicy:
         shape: Mapping[str, Any],
         backend: str,
     ) -> NativePolicy: ...
+    def set_stopping(self, stop: bool) -> None: ...
     def begin(self, seed: int, num_envs: int) -> None: ...
     def collect(
         self,

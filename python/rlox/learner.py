@@ -48,7 +48,7 @@ class Learner(Protocol):
     algorithm: str
     """Its name, "ppo"."""
     backend: str
-    """"torch"."""
+    """"native", "candle", "burn" or "torch"."""
     config: Any
     """A frozen dataclass."""
     timesteps: int
@@ -222,6 +222,30 @@ def counts_from_state(
     episodes = EpisodeStatistics()
     episodes.load_state(counters.get("episodes", {}))
     return plain, episodes
+
+
+def expect_fitting(env: Any, config: Any, algorithm: str) -> None:
+    """Environments and settings are what a learner takes, and fit together.
+
+    Raises:
+        TypeError: They are something else.
+        ValueError: The settings are for another number of environments.
+    """
+    if not hasattr(env, "step_rollout"):
+        raise TypeError(
+            f"env: expected environments ready for rollouts, got {type(env).__name__}; pass "
+            "rlox.make_vec(env)"
+        )
+    if not hasattr(config, "num_envs"):
+        raise TypeError(
+            f"config: expected the algorithm's settings, got {type(config).__name__}; pass "
+            f"a {algorithm}Config"
+        )
+    if env.num_envs != config.num_envs:
+        raise ValueError(
+            f"num_envs: expected {env.num_envs}, as there are so many environments, got "
+            f"{config.num_envs}; make them as many as the setting says, or change it"
+        )
 
 
 def make_normalizer(

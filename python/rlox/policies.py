@@ -41,16 +41,6 @@ __all__ = [
 ]
 
 PolicyLike: TypeAlias = nn.Module | Callable[[gym.Space[Any], gym.Space[Any]], nn.Module] | None
-# The settings that choose and shape a built-in policy.
-SHAPE_SETTINGS = (
-    "use_sde",
-    "net_arch",
-    "shared_trunk",
-    "activation",
-    "ortho_init",
-    "log_std_init",
-    "full_std",
-)
 
 
 class MlpPolicy(nn.Module):
@@ -324,7 +314,8 @@ def make_policy(
         policy: A module, or a function from the two spaces to one.
         observation_space: Of one environment.
         action_space: Of one environment.
-        shape: Values of `SHAPE_SETTINGS`, "features_extractor" and "init", for the built-in ones.
+        shape: Values of `rlox.configs.SHAPE_SETTINGS`, "features_extractor" and "init", for the
+            built-in ones.
 
     Raises:
         ValueError, TypeError: As `check_policy` and the built-in policies do.

@@ -6,10 +6,10 @@ import pytest
 from rlox.trainers import A2CTrainer
 
 
-def median_score(env, total, change=lambda learner: None):
+def median_score(env, total, backend, change=lambda learner: None):
     scores = []
     for seed in range(1, 6):
-        trainer = A2CTrainer(env=env, seed=seed, runs_dir=None)
+        trainer = A2CTrainer(env=env, seed=seed, backend=backend, runs_dir=None)
         change(trainer.learner)
         trainer.train(total)
         scores.append(trainer.evaluate(30)["mean_reward"])
@@ -18,8 +18,9 @@ def median_score(env, total, change=lambda learner: None):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_cartpole_is_solved():
-    assert median_score("CartPole-v1", 500_000) >= 475
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_cartpole_is_solved(backend):
+    assert median_score("CartPole-v1", 500_000, backend) >= 475
 
 
 @pytest.mark.slow
@@ -40,4 +41,4 @@ def test_cartpole_is_not_solved_with_advantages_that_belong_to_other_steps():
 
         a2c.collect = collect_and_exchange
 
-    assert median_score("CartPole-v1", 500_000, take_earlier_advantages) < 200
+    assert median_score("CartPole-v1", 500_000, "torch", take_earlier_advantages) < 200

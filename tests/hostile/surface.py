@@ -15,8 +15,10 @@ INNER = {
     "rlox.adam": "optimisers of the learners: tensors of their own making",
     "rlox.algorithms.a2c": "rlox.algorithms offers what users call; the loss takes tensors",
     "rlox.algorithms.ppo": "rlox.algorithms offers what users call; the loss takes tensors",
+    "rlox.backends": "serves trainers: test_backends.py",
     "rlox.batches": "tensors that learners take from their buffers",
     "rlox.collecting": "serves VecEnv.collect_n_steps",
+    "rlox.configs": "rlox.algorithms offers what users call",
     "rlox.distributions": "tensors that policies give",
     "rlox.features": "MlpPolicy makes its features of any space",
     "rlox.finite": "looks at what was collected",
@@ -31,6 +33,7 @@ INNER = {
     "rlox.masks": "serves learners",
     "rlox.memory": "serves VecEnv, make_vec and collect_n_steps",
     "rlox.misfits": "serves ForeignVecEnv",
+    "rlox.native_learner": "rlox.native offers what users call",
     "rlox.networks": "serves policies",
     "rlox.observations": "serves Trainer.predict",
     "rlox.optimizer": "optimisers of the learners: tensors of their own making",
@@ -56,7 +59,7 @@ INNER = {
     "rlox.workers": "serves ForeignVecEnv",
 }
 # Modules that do without torch and have all that the groups but training call.
-WITHOUT_TORCH = ("rlox", "rlox._rlox", "rlox.envs", "rlox.vector")
+WITHOUT_TORCH = ("rlox", "rlox._rlox", "rlox.envs", "rlox.native", "rlox.vector")
 # Callables that are not called here: a class stands for all of its methods.
 LEFT_OUT = {
     "ClosedError": "an exception",
@@ -81,7 +84,6 @@ LEFT_OUT = {
     "FunctionCallback.on_iteration": "calls what it was given",
     "FunctionCallback.on_train_start": "does nothing",
     "FunctionCallback.on_train_end": "does nothing",
-    "A2CConfig.make_optimizer": "serves A2C",
     "ForeignVecEnv.action_masks": "takes nothing",
     "ForeignVecEnv.render": "takes nothing",
     "VecEnv.action_masks": "no native environment has masks; those of plugins: test_env_plugin.py",
@@ -92,12 +94,20 @@ LEFT_OUT = {
     "register": "takes nothing and has run",
     "available_memory": "takes nothing",
     "env_ids": "takes nothing",
+    "network_backends": "takes nothing",
 }
 for _name in ("distribution", "get_action_and_logprob", "act", "evaluate_actions", "mode"):
     LEFT_OUT[f"SdePolicy.{_name}"] = "as MlpPolicy's, but for masks: test_policy_masks.py"
 for _kind in ("MlpPolicy", "SdePolicy"):
     LEFT_OUT[f"{_kind}.get_value"] = "a tensor: torch says what is wrong with it"
     LEFT_OUT[f"{_kind}.frozen_act"] = "takes nothing"
+for _kind in ("NativePPO", "NativeA2C"):
+    for _name in ("collect", "update", "learn", "spread", "first_seed"):
+        LEFT_OUT[f"{_kind}.{_name}"] = "a step of `iterate`"
+    for _name in ("state", "load_state"):
+        LEFT_OUT[f"{_kind}.{_name}"] = "Trainer.save and load"
+    LEFT_OUT[f"{_kind}.to_torch"] = "takes nothing"
+    LEFT_OUT[f"{_kind}.load_torch"] = "takes a torch module, whose tensors NativePolicy.load takes"
 LEFT_OUT |= dict.fromkeys(("PPO.batches", "PPO.metrics"), "a step of `iterate`")
 for _kind in ("PPO", "A2C"):
     for _name in ("collect", "update", "make_storage"):
@@ -154,11 +164,11 @@ def methods(kind: type) -> dict[str, Callable[..., Any]]:
 
 
 def properties(kind: type) -> list[str]:
-    """The names that are read and not called."""
+    """The names that are only read."""
     return [
         name
         for name, thing in ours(kind).items()
-        if isinstance(thing, property) or inspect.isgetsetdescriptor(thing)
+        if inspect.isgetsetdescriptor(thing) or (isinstance(thing, property) and not thing.fset)
     ]
 
 

@@ -144,6 +144,7 @@ def trainer_calls(kind):
         name,
         env=ENV,
         seed=optional(SEED),
+        backend=text("auto"),
         policy=nothing(),
         features_extractor=nothing(),
         env_kwargs=KEYWORDS,

@@ -18,8 +18,8 @@ use crate::error::{blamed, to_py, type_error, value_error};
 use crate::recycling::mapped;
 use crate::scalar::text_of;
 pub(crate) use crate::scalar::{
-    attribute, count, float, has, index, instance, integer, item, no_number, number, numbers, sequence, shape, shown,
-    switch, switches, text,
+    attribute, count, float, has, index, instance, integer, item, item_of, no_number, number, numbers, sequence, shape,
+    shown, switch, switches, text,
 };
 
 /// From how many elements on a conversion may take more than 5 us.

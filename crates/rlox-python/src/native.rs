@@ -5,12 +5,13 @@ mod make;
 mod predict;
 mod tensors;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use numpy::{Element, IntoPyArray, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::{ActionsMut, Error, PolicyOut, Result, Space, Watch};
+use rlox_core::{ActionsMut, DType, Error, Field, PolicyOut, Result, Space, Watch};
 use rlox_nn::ActorCritic;
 use rlox_nn::train::{Collection, Encoding, IterationStreams, Minibatches, collect_transitions};
 
@@ -56,6 +57,9 @@ struct Inner {
     inputs: Vec<f32>,
 }
 
+/// Up to how many environments a call takes less than 5 us.
+const SHORT: usize = 1;
+
 /// Actions of a batch.
 enum Chosen {
     Discrete(Vec<i64>),
@@ -72,10 +76,11 @@ impl Chosen {
         })
     }
 
-    fn slots(&mut self) -> ActionsMut<'_> {
+    /// Where these of the numbers are to be written.
+    fn slots(&mut self, numbers: Range<usize>) -> ActionsMut<'_> {
         match self {
-            Self::Discrete(actions) => ActionsMut::Discrete(actions),
-            Self::Continuous(actions) => ActionsMut::Continuous(actions),
+            Self::Discrete(actions) => ActionsMut::Discrete(&mut actions[numbers]),
+            Self::Continuous(actions) => ActionsMut::Continuous(&mut actions[numbers]),
         }
     }
 
@@ -90,6 +95,16 @@ impl Chosen {
     }
 }
 
+/// An error in the caller's words for the masks.
+fn of_masks(error: Error) -> Error {
+    error.renamed("masks", "action_masks")
+}
+
+/// A field that every buffer has.
+fn field<'a>(buffer: &'a rlox_core::RolloutBuffer, name: &str) -> Result<&'a Field> {
+    buffer.field(name).ok_or_else(|| Error::shape("buffer", format!("a field {name:?}"), "none", "make another"))
+}
+
 impl NativePolicy {
     /// Calls `f` with what says whether to stop: it was asked to, or a signal handler raised something.
     fn stoppable<R>(&self, f: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<R>) -> Result<R> {
@@ -99,6 +114,21 @@ impl NativePolicy {
             raised.is_some() || self.stop.load(Ordering::Relaxed)
         });
         raised.map_or(done, Err)
+    }
+
+    /// Checks that a buffer holds this policy's observations and actions.
+    fn check(&self, buffer: &rlox_core::RolloutBuffer) -> Result<()> {
+        let (obs, actions) = (field(buffer, "obs")?, field(buffer, "actions")?);
+        let dtype = if matches!(self.action, Space::Box { .. }) { DType::F32 } else { DType::I64 };
+        let wanted = (self.encoding.stored(), self.action.dim(), dtype);
+        let got = (obs.width(), actions.width(), actions.dtype());
+        if wanted == got {
+            return Ok(());
+        }
+        let said = |(obs, actions, dtype): (usize, usize, DType)| {
+            format!("observations of {obs} numbers and actions of {actions} ({dtype:?})")
+        };
+        Err(Error::shape("buffer", said(wanted), said(got), "make it for the policy's environments"))
     }
 
     fn masks<'py>(py: Python<'py>, masks: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Flags<'py>>> {
@@ -127,16 +157,16 @@ impl NativePolicy {
         self.stop.load(Ordering::Relaxed)
     }
 
-    #[setter]
-    fn set_stopping(&self, stop: bool) {
+    /// Sets or clears `stopping`, in the middle of a call of another thread or of this one's signal handler, too.
+    fn set_stopping(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
         self.stop.store(stop, Ordering::Relaxed);
     }
 
     /// The seed of an iteration: of its actions, its exploration noise and the order of its minibatches.
     fn begin(&self, py: Python<'_>, seed: &Bound<'_, PyAny>, num_envs: &Bound<'_, PyAny>) -> PyResult<()> {
         let (seed, num_envs) = (seed_of(seed)?, count("num_envs", num_envs)?);
-        self.inner.with(py, false, |inner| {
-            inner.streams = IterationStreams::new(seed, num_envs);
+        self.inner.with(py, num_envs > SHORT, |inner| {
+            inner.streams = IterationStreams::new(seed, num_envs)?;
             Ok(())
         })
     }
@@ -170,6 +200,7 @@ impl NativePolicy {
         let mut whole = true;
         env.roll(py, true, buffer, normalizer, |env, buffer, normalizer| {
             self.inner.enter(|inner| {
+                self.check(buffer)?;
                 let Inner { policy, streams, .. } = inner;
                 let actions = &mut streams.actions;
                 let done = self.stoppable(|stop| {
@@ -206,17 +237,18 @@ impl NativePolicy {
         let n = buffer.num_envs;
         let (mut actions, mut log_probs, mut values) =
             (Chosen::zeroed(&self.action, n).map_err(to_py)?, zeroed(n).map_err(to_py)?, zeroed(n).map_err(to_py)?);
-        let out = PolicyOut { actions: actions.slots(), log_probs: &mut log_probs, values: &mut values };
+        let len = n * self.action.dim();
+        let out = PolicyOut { actions: actions.slots(0..len), log_probs: &mut log_probs, values: &mut values };
         let rows = t.saturating_mul(n)..t.saturating_add(1).saturating_mul(n);
-        buffer.inner.with(py, n > 1, |buffer| {
+        buffer.inner.with(py, n > SHORT, |buffer| {
+            self.check(buffer)?;
             self.inner.enter(|inner| {
                 let Inner { policy, streams, inputs, .. } = inner;
-                let obs = buffer.field("obs").ok_or(Error::Interrupted)?;
-                self.encoding.encode(obs.data(), rows, inputs)?;
+                self.encoding.encode(field(buffer, "obs")?.data(), rows, inputs)?;
                 if noise {
                     policy.draw_noise(&mut streams.actions);
                 }
-                policy.act(inputs, masks, &mut streams.actions, out)
+                policy.act(inputs, masks, &mut streams.actions, out).map_err(of_masks)
             })
         })?;
         let shape = [&[n][..], &self.action.shape()].concat();
@@ -235,16 +267,16 @@ impl NativePolicy {
         let (gamma, gae_lambda) = (number("gamma", gamma)?, number("gae_lambda", gae_lambda)?);
         buffer.inner.with(py, true, |buffer| {
             self.inner.enter(|inner| {
+                self.check(buffer)?;
                 let Inner { policy, inputs, .. } = inner;
                 let (n, steps) = (buffer.num_envs(), buffer.n_steps());
-                let mut values = |data, rows: std::ops::Range<usize>| -> Result<Vec<f32>> {
+                let mut values = |data, rows: Range<usize>| -> Result<Vec<f32>> {
                     let mut values = zeroed(rows.len())?;
                     self.encoding.encode(data, rows, inputs)?;
                     policy.value(inputs, &mut values)?;
                     Ok(values)
                 };
-                let obs = buffer.field("obs").ok_or(Error::Interrupted)?;
-                let last = values(obs.data(), steps * n..(steps + 1) * n)?;
+                let last = values(field(buffer, "obs")?.data(), steps * n..(steps + 1) * n)?;
                 let finals = values(buffer.final_obs(), 0..buffer.final_index().len())?;
                 buffer.finish(&last, &finals, gamma, gae_lambda)
             })
@@ -295,7 +327,7 @@ impl NativePolicy {
     /// Raises:
     ///     ValueError: One is absent, unknown, of another shape, or not finite; nothing has changed then.
     fn load(&self, py: Python<'_>, tensors: &Bound<'_, PyDict>) -> PyResult<()> {
-        let named = tensors::named(tensors)?;
+        let named = tensors::named("tensors", tensors)?;
         self.inner.with(py, true, |inner| inner.policy.load(&named))
     }
 
@@ -310,7 +342,8 @@ impl NativePolicy {
     /// Raises:
     ///     ValueError: As `load`.
     fn load_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
-        let named = tensors::named(state)?;
-        self.inner.with(py, true, |inner| inner.policy.load_optimizer_state(&named))
+        let named = tensors::named("state", state)?;
+        let named_state = |error: Error| error.renamed("tensors", "state");
+        self.inner.with(py, true, |inner| inner.policy.load_optimizer_state(&named).map_err(named_state))
     }
 }

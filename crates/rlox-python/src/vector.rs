@@ -146,7 +146,6 @@ impl NativeVectorEnv {
     fn closed(&self, py: Python<'_>) -> PyResult<bool> {
         self.inner.is_closed(py)
     }
-
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.close(py)
     }

@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 
 use rlox_core::{
-    EnvSpec, Error, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut, Result, RolloutBuffer, Seeds, VectorEnv,
-    collect,
+    Error, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut, Result, RolloutBuffer, Seeds, VectorEnv, collect,
 };
 
 use super::streams::Streams;
@@ -113,19 +112,14 @@ impl Collector {
         })
     }
 
-    pub(super) fn spec(&self) -> &EnvSpec {
-        self.env.spec()
-    }
-
     /// Fills the rollout and estimates advantages; the streams of this iteration.
     pub(super) fn collect(&mut self, policy: &mut dyn ActorCritic) -> Result<IterationStreams> {
         if !self.started {
-            let mut obs = vec![0.0; self.env.num_envs() * self.spec().observation.dim()];
             let seed = Seeds::Base(self.streams.reset());
-            self.env.reset(seed, None, &rlox_core::ResetOptions::default(), &mut obs)?;
+            self.buffer.begin(self.env.as_mut(), seed, self.normalizer.as_mut())?;
             self.started = true;
         }
-        let mut streams = IterationStreams::new(self.streams.iteration(), self.env.num_envs());
+        let mut streams = IterationStreams::new(self.streams.iteration(), self.env.num_envs())?;
         let Self { env, buffer, normalizer, how, .. } = self;
         let actions = &mut streams.actions;
         collect_transitions(env.as_mut(), policy, actions, buffer, normalizer.as_mut(), *how, &mut || false)?;

@@ -1,6 +1,6 @@
 //! The random streams of a run. None shares anything with another.
 
-use rlox_core::{Pcg64, SeedSequence};
+use rlox_core::{Error, Pcg64, Result, SeedSequence};
 
 /// What decides the initial weights, the environments, and the streams of each iteration.
 ///
@@ -42,15 +42,27 @@ pub struct IterationStreams {
 impl IterationStreams {
     /// Those of a seed, for so many environments.
     ///
+    /// # Errors
+    /// [`Error::Memory`] if they do not fit into memory.
+    ///
     /// ```
     /// use rlox_nn::train::IterationStreams;
     ///
-    /// let mut streams = IterationStreams::new(7, 2);
+    /// let mut streams = IterationStreams::new(7, 2)?;
     /// assert_ne!(streams.actions[0].next_u64(), streams.actions[1].next_u64());
+    /// # Ok::<(), rlox_core::Error>(())
     /// ```
-    pub fn new(seed: u64, num_envs: usize) -> Self {
+    pub fn new(seed: u64, num_envs: usize) -> Result<Self> {
         let mut root = SeedSequence::new(seed.into());
-        let order = Pcg64::from_seed_sequence(&root.spawn(1).remove(0));
-        Self { actions: root.spawn(num_envs).iter().map(Pcg64::from_seed_sequence).collect(), order }
+        let mut next = || root.spawn(1).first().map_or_else(|| Pcg64::seed_from(0), Pcg64::from_seed_sequence);
+        let order = next();
+        let mut actions = Vec::new();
+        let refused = |_| {
+            let expected = "streams that fit into memory";
+            Error::memory("num_envs", expected, format!("{num_envs} environments"), "ask for fewer")
+        };
+        actions.try_reserve_exact(num_envs).map_err(refused)?;
+        actions.extend(std::iter::repeat_with(next).take(num_envs));
+        Ok(Self { actions, order })
     }
 }

@@ -9,7 +9,7 @@ use rlox_nn::train::{Encoding, IterationStreams, Minibatches};
 use rlox_nn::{Activation, ActorCritic, Distribution, Init, Mlp, PolicyNetworks};
 
 use super::{Inner, NativePolicy};
-use crate::argument::{INTEGER, REAL, argument, expect_shape, index, integer, item, number, switch, text};
+use crate::argument::{INTEGER, REAL, argument, expect_shape, index, integer, item_of, number, shown, switch, text};
 use crate::detach::detached;
 use crate::error::{to_py, value_error};
 use crate::recycling::mapped;
@@ -36,7 +36,7 @@ struct Shape {
 
 impl Shape {
     fn of(dict: &Bound<'_, PyDict>) -> PyResult<Self> {
-        let get = |name: &str| item(dict.as_any(), name, FIX);
+        let get = |name: &str| item_of("shape", dict.as_any(), name, FIX);
         Ok(Self {
             net_arch: crate::argument::shape("net_arch", &get("net_arch")?)?,
             activation: text("activation", &get("activation")?)?.parse().map_err(to_py)?,
@@ -69,12 +69,14 @@ impl Shape {
 
 /// An integer of 64 bits.
 fn whole(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<i64> {
-    integer(argument, "an integer", object)?.extract()
+    let whole = integer(argument, "an integer", object)?;
+    let wrong = |_| value_error(argument, "an integer of 64 bits", &shown(&whole), "correct it");
+    whole.extract().map_err(wrong)
 }
 
 /// A space of its description, see [`crate::settings::space_dict`].
 fn space_of(dict: &Bound<'_, PyDict>) -> PyResult<Space> {
-    let get = |name: &str| item(dict.as_any(), name, FIX);
+    let get = |name: &str| item_of("action", dict.as_any(), name, FIX);
     let bounds = |name: &'static str| -> PyResult<Vec<f32>> {
         let numbers = argument::<f32>(name, &get(name)?, &REAL)?.read(false)?;
         mapped(numbers.slice(), |x| x).map_err(to_py)
@@ -104,13 +106,17 @@ pub(super) fn policy(
     shape: &Bound<'_, PyDict>,
     backend: &Bound<'_, PyAny>,
 ) -> PyResult<NativePolicy> {
-    let get = |name: &str| item(observation.as_any(), name, FIX);
+    let get = |name: &str| item_of("observation", observation.as_any(), name, FIX);
     let obs_shape = crate::argument::shape("shape", &get("shape")?)?;
     let encoding = match &*text("kind", &get("kind")?)? {
         "numbers" => Encoding::Numbers(obs_shape.iter().fold(1, |all: usize, n| all.saturating_mul(*n))),
         "one_hot" => Encoding::OneHot(crate::argument::shape("counts", &get("counts")?)?),
         other => return Err(value_error("kind", "numbers or one_hot", other, FIX)),
     };
+    if encoding.inputs() == 0 {
+        let got = format!("shape {obs_shape:?}");
+        return Err(value_error("observation", "one number or more", &got, "leave no axis empty"));
+    }
     let action = space_of(action)?;
     let words = argument::<i64>("stream", stream, &INTEGER)?.read(false)?;
     expect_shape("stream", words.shape(), WORDS, &[])?;
@@ -132,8 +138,8 @@ pub(super) fn policy(
         shape.make(&spec, &backend, &mut rng[0])
     });
     let inner = Inner {
-        policy: made.map_err(to_py)?,
-        streams: IterationStreams::new(0, 0),
+        policy: made.map_err(|error| to_py(error.renamed("sizes", "net_arch")))?,
+        streams: IterationStreams::new(0, 0).map_err(to_py)?,
         minibatches: Minibatches::new(encoding.clone()),
         inputs: Vec::new(),
     };

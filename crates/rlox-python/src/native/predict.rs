@@ -1,19 +1,22 @@
 //! Actions for observations, in one call.
 
 use pyo3::prelude::*;
-use rlox_core::{Error, FieldData, Space};
+use rlox_core::{Error, FieldData, PolicyOut, Space, Watch};
 use rlox_nn::train::{Encoding, IterationStreams};
 
-use super::{Chosen, Inner, NativePolicy};
+use super::{Chosen, Inner, NativePolicy, of_masks};
 use crate::argument::{Argument, INTEGER, Input, REAL, argument};
 use crate::error::{to_py, value_error};
 use crate::flags::Flags;
 use crate::normalize::normalizer_of;
-use crate::recycling::{mapped, zeroed};
+use crate::recycling::zeroed;
 use crate::seeds::seed_of;
 
 /// From how many numbers on a call may take more than 5 us.
 const LONG: usize = 64;
+
+/// Observations whose actions are chosen at once.
+const CHUNK: usize = 1024;
 
 /// Observations whose Python code has run.
 enum Observed<'py> {
@@ -72,26 +75,36 @@ pub(super) fn predict<'py>(
         return Err(value_error("obs", "finite numbers", &wrong.to_string(), "look at their source"));
     }
     let masks = masks.as_ref().map(Flags::slice);
+    let width = masks.map_or(0, <[bool]>::len).checked_div(n).unwrap_or(0);
     let mut chosen = Chosen::zeroed(&this.action, n).map_err(to_py)?;
-    let (slots, data, encoding) = (chosen.slots(), rows.data(), &this.encoding);
+    let (data, encoding) = (rows.data(), &this.encoding);
     let long = n.saturating_mul(encoding.inputs()) > LONG;
     this.inner.with(py, long, |inner| {
         let Inner { policy, inputs, .. } = inner;
-        let normalized = match (normalizer, data) {
-            (Some(normalizer), FieldData::F32(raw)) => {
-                let mut rows = mapped(raw, |x| x)?;
-                normalizer.inner.enter(|normalizer| normalizer.normalize_obs(&mut rows))?;
-                Some(rows)
+        let mut rngs =
+            seed.map_or(Ok(Vec::new()), |seed| IterationStreams::new(seed, n).map(|streams| streams.actions))?;
+        let mut watch = Watch::default();
+        // So many that memory stays small.
+        for from in (0..n).step_by(CHUNK) {
+            watch.check()?;
+            let to = n.min(from + CHUNK);
+            encoding.encode(data, from..to, inputs)?;
+            if let Some(normalizer) = normalizer {
+                normalizer.inner.enter(|normalizer| normalizer.normalize_obs(inputs))?;
             }
-            _ => None,
-        };
-        encoding.encode(normalized.as_deref().map_or(data, FieldData::F32), 0..n, inputs)?;
-        let Some(seed) = seed else { return policy.act_deterministic(inputs, masks, slots) };
-        let mut rngs = IterationStreams::new(seed, n).actions;
-        let (mut log_probs, mut values) = (zeroed(n)?, zeroed(n)?);
-        policy.draw_noise(&mut rngs);
-        let out = rlox_core::PolicyOut { actions: slots, log_probs: &mut log_probs, values: &mut values };
-        policy.act(inputs, masks, &mut rngs, out)
+            let masks = masks.map(|masks| &masks[from * width..to * width]);
+            let slots = chosen.slots(from * this.action.dim()..to * this.action.dim());
+            if seed.is_none() {
+                policy.act_deterministic(inputs, masks, slots).map_err(of_masks)?;
+                continue;
+            }
+            let (mut log_probs, mut values) = (zeroed(to - from)?, zeroed(to - from)?);
+            let rngs = &mut rngs[from..to];
+            policy.draw_noise(rngs);
+            let out = PolicyOut { actions: slots, log_probs: &mut log_probs, values: &mut values };
+            policy.act(inputs, masks, rngs, out).map_err(of_masks)?;
+        }
+        Ok(())
     })?;
     send(&this.action, &mut chosen).map_err(to_py)?;
     chosen.into_array(py, &[&lead[..], &this.action.shape()].concat())

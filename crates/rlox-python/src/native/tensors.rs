@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_nn::NamedTensors;
 
-use crate::argument::{REAL, argument, shown};
+use crate::argument::{REAL, shown};
 use crate::array::new_dict;
 use crate::error::{to_py, type_error};
 use crate::recycling::mapped;
@@ -20,12 +20,12 @@ pub(super) fn dict(py: Python<'_>, tensors: NamedTensors) -> PyResult<Bound<'_, 
     Ok(dict)
 }
 
-pub(super) fn named(dict: &Bound<'_, PyDict>) -> PyResult<NamedTensors> {
+pub(super) fn named(argument: &'static str, dict: &Bound<'_, PyDict>) -> PyResult<NamedTensors> {
     let mut tensors = NamedTensors::default();
     for (name, array) in items_of(Some(dict)) {
-        let wrong = |_| type_error("tensors", "names as keys", &shown(&name), "pass a dict of names and arrays");
+        let wrong = |_| type_error(argument, "names as keys", &shown(&name), "pass a dict of names and arrays");
         let name: String = name.extract().map_err(wrong)?;
-        let array = argument::<f32>("tensors", &array, &REAL)?.read(false)?;
+        let array = crate::argument::argument::<f32>(argument, &array, &REAL)?.read(false)?;
         let data = mapped(array.slice(), |x| x).map_err(to_py)?;
         tensors.push(name, array.shape(), data).map_err(to_py)?;
     }
