@@ -30,7 +30,7 @@ Sizes = Sequence[int]
 def native_learner(sizes: Sizes, num_envs: int, steps: int, batch: int) -> Any:
     """A learner on rlox's own networks with a full rollout."""
     from rlox import make_vec
-    from rlox.algorithms import PPOConfig
+    from rlox.configs import PPOConfig
     from rlox.native import NativePPO
 
     config = PPOConfig(num_envs=num_envs, n_steps=steps, batch_size=batch, net_arch=tuple(sizes))

@@ -29,6 +29,8 @@ ITERATION = ENVS * STEPS
 
 def rlox(total: int, episodes: int) -> training.Once:
     """rlox's own networks and environments."""
+    from rlox.trainers import PPOTrainer
+
     settings: dict[str, Any] = {
         "num_envs": ENVS,
         "n_steps": STEPS,
@@ -41,9 +43,11 @@ def rlox(total: int, episodes: int) -> training.Once:
         "learning_rate": RATE,
         "clip_coef": CLIP,
         "ent_coef": 0.0,
+        "use_sde": False,
         "log_std_init": math.log(SPREAD * MAX_TORQUE),
     }
-    return training.timed(training.native("ppo", ENV, **settings), total, 1, episodes, ENV)
+    train = training.rlox(PPOTrainer, "native", 1, ENV, **settings)
+    return training.timed(train, total, 1, episodes, ENV)
 
 
 def rltools(total: int, episodes: int) -> training.Once:

@@ -12,6 +12,7 @@ import importlib
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,53 +67,39 @@ def timed(train: Train, total: int, threads: int, episodes: int, env_id: str = E
     return once
 
 
-def rlox(trainer_class: Any, threads: int) -> Train:
-    """A trainer of ours on torch with the zoo's settings for CartPole-v1; no run folder."""
+def rlox(
+    trainer_class: Any, backend: str, threads: int, env_id: str = ENV, **settings: Any
+) -> Train:
+    """A trainer of ours, with the zoo's settings or others; no run folder, as others have none."""
 
     def train(steps: int, seed: int) -> Predict:
-        trainer = trainer_class(env=ENV, seed=seed, backend="torch", runs_dir=None)
-        assert trainer.learner.threads  # chosen by itself; the sweep chooses otherwise
-        trainer.learner.threads = threads
+        trainer = trainer_class(env=env_id, seed=seed, backend=backend, runs_dir=None, **settings)
+        if backend == "torch":
+            assert trainer.learner.threads  # chosen by itself; the sweep chooses otherwise
+            trainer.learner.threads = threads
         trainer.train(total_timesteps=steps)
         return lambda obs: trainer.predict(obs)
 
     return train
 
 
-def native(algorithm: str, env_id: str = ENV, **settings: Any) -> Train:
-    """rlox's own networks, without PyTorch; the settings are the zoo's, or those given."""
-
-    def train(steps: int, seed: int) -> Predict:
-        learner = native_learner(algorithm, env_id, seed, **settings)
-        while learner.timesteps < steps:
-            learner.iterate(learner.timesteps / steps)
-        return lambda obs: learner.predict(obs)
-
-    return train
-
-
-def native_learner(algorithm: str, env_id: str, seed: int, **settings: Any) -> Any:
-    """A learner with rl-zoo3's settings, or others."""
-    from rlox import algorithms, make_vec, native
-    from rlox.presets import preset
-
-    config_type = {"ppo": algorithms.PPOConfig, "a2c": algorithms.A2CConfig}[algorithm]
-    learner_type = {"ppo": native.NativePPO, "a2c": native.NativeA2C}[algorithm]
-    config = config_type(**(settings or preset(algorithm, env_id)))
-    return learner_type(make_vec(env_id, config.num_envs), config, seed)
-
-
 def sb3(model_class: Any, num_envs: int, **settings: Any) -> Train:
-    """Stable-Baselines3, with its Monitor, as the zoo runs it."""
-    from stable_baselines3.common.env_util import make_vec_env
+    """Stable-Baselines3."""
 
     def train(steps: int, seed: int) -> Predict:
-        env = make_vec_env(ENV, num_envs, seed=seed)
-        model = model_class("MlpPolicy", env, seed=seed, device="cpu", **settings)
+        model = sb3_model(model_class, num_envs, seed, **settings)
         model.learn(steps)
         return lambda obs: model.predict(obs, deterministic=True)[0]
 
     return train
+
+
+def sb3_model(model_class: Any, num_envs: int, seed: int, **settings: Any) -> Any:
+    """A model of Stable-Baselines3, with its Monitor, as the zoo runs it."""
+    from stable_baselines3.common.env_util import make_vec_env
+
+    env = make_vec_env(ENV, num_envs, seed=seed)
+    return model_class("MlpPolicy", env, seed=seed, device="cpu", **settings)
 
 
 def published_rlox(algorithm: str, config: dict[str, Any]) -> Train:
@@ -128,17 +115,19 @@ def published_rlox(algorithm: str, config: dict[str, Any]) -> Train:
 
 
 def benchmark(module: str, algorithm: str) -> Benchmark:
-    """One row: the module's functions `native`, `rlox`, `sb3` and `published_rlox`."""
+    """One row: the module's functions `rlox`, `sb3` and `published_rlox`."""
 
     def rows(quick: bool) -> list[Row]:
         libraries = (
-            Subject(f"rlox {algorithm}Trainer, native", "native"),
-            Subject(f"rlox {algorithm}Trainer, torch", "rlox"),
+            *(
+                Subject(f"rlox {algorithm}Trainer, {backend}", "rlox", options={"backend": backend})
+                for backend in ("native", "torch")
+            ),
             Subject(f"SB3 {algorithm}", "sb3", "sb3"),
             Subject(f"rlox 1.2.0 {algorithm}", "published_rlox", "rlox-1.2.0"),
         )
         subjects = [
-            Subject(one.name, one.function, one.peer, {"threads": one.threads}, one.threads)
+            replace(one, options={**one.options, "threads": one.threads})
             for library in libraries
             for one in (swept(library)[:1] if quick else swept(library))
         ]
