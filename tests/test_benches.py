@@ -1,4 +1,4 @@
-"""The benchmarks are whole: all are run, what they name is there, the ones of networks are right."""
+"""The benchmarks are whole: all are run, what they name is there, those of networks are right."""
 
 import importlib
 import subprocess
@@ -34,6 +34,7 @@ def test_run_all_runs_every_benchmark():
     assert sorted(benchmark.module for benchmark in run_all.BENCHMARKS) == NAMES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_our_own_subjects_run_without_peers(name, tmp_path):
     pytest.importorskip("torch")
@@ -46,11 +47,16 @@ def test_our_own_subjects_run_without_peers(name, tmp_path):
 
 
 def test_every_row_of_pytorch_runs_eagerly_and_fused():
-    pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
     torch_steps = importlib.import_module("torch_steps")
-    for timer in torch_steps.TIMERS.values():
-        for way in ("eager", "fused"):
-            assert timer((8, 8), 4, way).timeit(1) > 0
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for timer in torch_steps.TIMERS.values():
+            for way in ("eager", "fused"):
+                assert timer((8, 8), 4, way).timeit(1) > 0
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(
