@@ -14,11 +14,12 @@ from side_by_side import run
 ENVS, STEPS = 8, 5
 
 
-def rlox(total: int, episodes: int, threads: int) -> training.Once:
+def rlox(total: int, episodes: int, threads: int, backend: str) -> training.Once:
     """`A2CTrainer`."""
     from rlox.trainers import A2CTrainer
 
-    return training.timed(training.rlox(A2CTrainer, threads), total, threads, episodes)
+    train = training.rlox(A2CTrainer, backend, threads)
+    return training.timed(train, total, threads, episodes)
 
 
 def sb3(total: int, episodes: int, threads: int) -> training.Once:

@@ -1,43 +1,47 @@
-"""PPO on CartPole-v1 with rl-zoo3's settings, 50,000 steps: wall clock, and what was learned.
+"""PPO on CartPole-v1 with rl-zoo3's settings: the wall clock of 50,000 steps and what was learned,
+and the time until a new process has an agent that reaches 475.
 
-`cartpole_training.py` says what is measured. rlox 1.2.0 has no schedule for the clipping range: it
-stays at the zoo's first value.
+`cartpole_training.py` and `time_to_score.py` say what is measured. rlox 1.2.0 has no schedule for
+the clipping range: it stays at the zoo's first value.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from typing import Any
 
 import cartpole_training as training
-from side_by_side import run
+import time_to_score
+from side_by_side import Row, Subject, run
 
 ENVS, STEPS, EPOCHS, BATCH = 8, 32, 20, 256
 GAMMA, LAMBDA, RATE, CLIP = 0.98, 0.8, 1e-3, 0.2
+ZOO: dict[str, Any] = {  # for Stable-Baselines3
+    "learning_rate": lambda left: left * RATE,
+    "clip_range": lambda left: left * CLIP,
+    "n_steps": STEPS,
+    "batch_size": BATCH,
+    "n_epochs": EPOCHS,
+    "gamma": GAMMA,
+    "gae_lambda": LAMBDA,
+    "ent_coef": 0.0,
+}
 
 
-def rlox(total: int, episodes: int, threads: int) -> training.Once:
+def rlox(total: int, episodes: int, threads: int, backend: str) -> training.Once:
     """`PPOTrainer`."""
     from rlox.trainers import PPOTrainer
 
-    return training.timed(training.rlox(PPOTrainer, threads), total, threads, episodes)
+    train = training.rlox(PPOTrainer, backend, threads)
+    return training.timed(train, total, threads, episodes)
 
 
 def sb3(total: int, episodes: int, threads: int) -> training.Once:
     """Stable-Baselines3."""
     from stable_baselines3 import PPO
 
-    train = training.sb3(
-        PPO,
-        ENVS,
-        learning_rate=lambda left: left * RATE,
-        clip_range=lambda left: left * CLIP,
-        n_steps=STEPS,
-        batch_size=BATCH,
-        n_epochs=EPOCHS,
-        gamma=GAMMA,
-        gae_lambda=LAMBDA,
-        ent_coef=0.0,
-    )
+    train = training.sb3(PPO, ENVS, **ZOO)
     return training.timed(train, total, threads, episodes)
 
 
@@ -59,7 +63,27 @@ def published_rlox(total: int, episodes: int, threads: int) -> training.Once:
     return training.timed(training.published_rlox("ppo", config), total, threads, episodes)
 
 
-BENCHMARK = training.benchmark("bench_ppo_cartpole", "PPO")
+def to_score(library: str, score: float) -> training.Once:
+    """A new process until a score is seen."""
+    return time_to_score.new_process(library, score)
+
+
+def rows(quick: bool) -> list[Row]:
+    """The wall clock of a run, and the time to a score."""
+    subjects = [
+        Subject("rlox PPOTrainer, native", "to_score", options={"library": "rlox"}),
+        Subject("SB3 PPO", "to_score", "sb3", {"library": "sb3"}),
+    ]
+    score = 20 if quick else 475
+    row = Row(
+        f"PPO CartPole-v1, new process to {score}", {"score": score}, subjects, 1, "processes"
+    )
+    return [*WALL_CLOCK.rows(quick), row]
+
+
+WALL_CLOCK = training.benchmark("bench_ppo_cartpole", "PPO")
+COLUMNS = (*WALL_CLOCK.columns, "learning", "steps")
+BENCHMARK = replace(WALL_CLOCK, rows=rows, columns=COLUMNS)
 
 if __name__ == "__main__":
     sys.exit(run(BENCHMARK))

@@ -1,16 +1,18 @@
-"""What the training benchmarks on CartPole-v1 share: the clock, the evaluation, the rows.
+"""What the training benchmarks share: the clock, the evaluation, the rows on CartPole-v1.
 
-The clock runs from making the trainer to the end of training, on PyTorch; imports and a short
-training before are not counted. Each library runs with one and with two threads, and is judged by
-the better. Every round is another seed. After it, outside the clock, 30 greedy episodes on
-Gymnasium's own CartPole-v1 give the return.
+The clock runs from making the trainer to the end of training; imports and a short training before
+are not counted. Each library runs with one and with two threads, and is judged by the better. Every
+round is another seed. After it, outside the clock, 30 greedy episodes on Gymnasium's own
+environment give the return.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,49 +25,58 @@ Once = Callable[[int], dict[str, float]]
 ENV = "CartPole-v1"
 
 
-def greedy_return(predict: Predict, episodes: int) -> float:
+def greedy_return(predict: Predict, episodes: int, env_id: str = ENV) -> float:
     """Mean return of greedy episodes on Gymnasium's environment."""
     import gymnasium as gym
 
-    env, total = gym.make(ENV), 0.0
+    env, total = gym.make(env_id), 0.0
+    shape = env.action_space.shape
     for episode in range(episodes):
         obs, _ = env.reset(seed=10_000 + episode)
         over = False
         while not over:
-            obs, reward, terminated, truncated, _ = env.step(int(np.asarray(predict(obs)).item()))
+            action = np.asarray(predict(obs)).reshape(shape)
+            obs, reward, terminated, truncated, _ = env.step(action if shape else action.item())
             total += float(reward)
             over = terminated or truncated
     return total / episodes
 
 
-def timed(train: Train, total: int, threads: int, episodes: int) -> Once:
-    """A subject: trains once for each round, with the round's number as the seed."""
-    import torch
+def use_threads(threads: int) -> None:
+    """Tells torch, where it is used; others read the environment."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
 
-    torch.set_num_threads(threads)
+
+def timed(train: Train, total: int, threads: int, episodes: int, env_id: str = ENV) -> Once:
+    """A subject: trains once for each round, with the round's number as the seed."""
+    use_threads(threads)
     train(1024, 12345)
 
     def once(turn: int) -> dict[str, float]:
-        torch.set_num_threads(threads)
+        use_threads(threads)
         start, busy = time.perf_counter(), time.process_time()
         predict = train(total, turn)
         seconds, processor = time.perf_counter() - start, time.process_time() - busy
         return {
             "seconds": seconds,
             "processor": processor,
-            "return": greedy_return(predict, episodes),
+            "return": greedy_return(predict, episodes, env_id),
         }
 
     return once
 
 
-def rlox(trainer_class: Any, threads: int) -> Train:
-    """A trainer of ours on torch, with the zoo's settings; no run folder, as others have none."""
+def rlox(
+    trainer_class: Any, backend: str, threads: int, env_id: str = ENV, **settings: Any
+) -> Train:
+    """A trainer of ours, with the zoo's settings or others; no run folder, as others have none."""
 
     def train(steps: int, seed: int) -> Predict:
-        trainer = trainer_class(env=ENV, seed=seed, backend="torch", runs_dir=None)
-        assert trainer.learner.threads  # chosen by itself; the sweep chooses otherwise
-        trainer.learner.threads = threads
+        trainer = trainer_class(env=env_id, seed=seed, backend=backend, runs_dir=None, **settings)
+        if backend == "torch":
+            assert trainer.learner.threads  # chosen by itself; the sweep chooses otherwise
+            trainer.learner.threads = threads
         trainer.train(total_timesteps=steps)
         return lambda obs: trainer.predict(obs)
 
@@ -73,16 +84,22 @@ def rlox(trainer_class: Any, threads: int) -> Train:
 
 
 def sb3(model_class: Any, num_envs: int, **settings: Any) -> Train:
-    """Stable-Baselines3, with its Monitor, as the zoo runs it."""
-    from stable_baselines3.common.env_util import make_vec_env
+    """Stable-Baselines3."""
 
     def train(steps: int, seed: int) -> Predict:
-        env = make_vec_env(ENV, num_envs, seed=seed)
-        model = model_class("MlpPolicy", env, seed=seed, device="cpu", **settings)
+        model = sb3_model(model_class, num_envs, seed, **settings)
         model.learn(steps)
         return lambda obs: model.predict(obs, deterministic=True)[0]
 
     return train
+
+
+def sb3_model(model_class: Any, num_envs: int, seed: int, **settings: Any) -> Any:
+    """A model of Stable-Baselines3, with its Monitor, as the zoo runs it."""
+    from stable_baselines3.common.env_util import make_vec_env
+
+    env = make_vec_env(ENV, num_envs, seed=seed)
+    return model_class("MlpPolicy", env, seed=seed, device="cpu", **settings)
 
 
 def published_rlox(algorithm: str, config: dict[str, Any]) -> Train:
@@ -102,12 +119,15 @@ def benchmark(module: str, algorithm: str) -> Benchmark:
 
     def rows(quick: bool) -> list[Row]:
         libraries = (
-            Subject(f"rlox {algorithm}Trainer, torch", "rlox"),
+            *(
+                Subject(f"rlox {algorithm}Trainer, {backend}", "rlox", options={"backend": backend})
+                for backend in ("native", "torch")
+            ),
             Subject(f"SB3 {algorithm}", "sb3", "sb3"),
             Subject(f"rlox 1.2.0 {algorithm}", "published_rlox", "rlox-1.2.0"),
         )
         subjects = [
-            Subject(one.name, one.function, one.peer, {"threads": one.threads}, one.threads)
+            replace(one, options={**one.options, "threads": one.threads})
             for library in libraries
             for one in (swept(library)[:1] if quick else swept(library))
         ]

@@ -37,6 +37,9 @@ PEERS: dict[str, tuple[str, ...]] = {
     ),
     "jax": ("jax[cpu]>=0.10", "numpy"),
     "trl": ("trl>=1.16,<1.17",),
+    "torch": ("torch>=2.15,<2.16", "numpy", "setuptools"),
+    # MKL is what makes it fast; it is compiled when it is used, by the compiler that is there.
+    "rltools": ("rltools>=2.2,<2.3", "mkl>=2025", "mkl-include>=2025", "gymnasium>=1.4,<1.5"),
 }
 
 # Scripts beside this one, and their arguments, that put what is measured into an environment.

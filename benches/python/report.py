@@ -106,9 +106,8 @@ def table(row: dict[str, Any], columns: tuple[str, ...] = ()) -> str:
         line = f"  {name}  {text:<30} {speed:>16}"
         if "ratio" in subject:
             line += "  {:>7.3g}x [{:.3g}, {:.3g}]".format(*subject["ratio"])
-        for column in columns:
-            values = " ".join(f"{value:.4g}" for value in subject.get(column, ()))
-            line += f"  {column}: {values}"
+        for column in (column for column in columns if column in subject):
+            line += f"  {column}: " + " ".join(f"{value:.4g}" for value in subject[column])
         lines.append(line)
     if "best" in row:
         best = row["best"]

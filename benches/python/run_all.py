@@ -16,7 +16,9 @@ import bench_e2e_rollout
 import bench_env_stepping
 import bench_gae
 import bench_llm_ops
+import bench_nn_backends
 import bench_ppo_cartpole
+import bench_ppo_pendulum
 import bench_returns
 import bench_trl_comparison
 import bench_vtrace
@@ -32,8 +34,10 @@ BENCHMARKS = [
         bench_e2e_rollout,
         bench_llm_ops,
         bench_trl_comparison,
+        bench_nn_backends,
         bench_ppo_cartpole,
         bench_a2c_cartpole,
+        bench_ppo_pendulum,
     )
 ]
 

@@ -2,9 +2,9 @@
 do.
 
 It speaks JSON, one line for each order and each answer. A subject is what a function of a
-benchmark's module returns: a `timeit.Timer`, run as often as told, or a callable that takes the
-number of the round and returns the seconds it measured itself, with other numbers that belong to
-them.
+benchmark's module returns: a `timeit.Timer`, run as often as told (`side_by_side.Repeated` among
+them), or a callable that takes the number of the round and returns the seconds it measured itself,
+with other numbers that belong to them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 
 Subject = timeit.Timer | Callable[[int], dict[str, float]]
 
+
 PACKAGES = (
     "rlox",
     "torch",
@@ -35,6 +36,8 @@ PACKAGES = (
     "pufferlib",
     "jax",
     "trl",
+    "rltools",
+    "mkl",
 )
 
 
@@ -74,8 +77,9 @@ def measure(subjects: dict[str, Subject], key: str, repetitions: int, turn: int)
     subject = subjects[key]
     busy = time.process_time()
     if isinstance(subject, timeit.Timer):
-        numbers = {"seconds": subject.timeit(repetitions) / repetitions}
-        numbers["processor"] = (time.process_time() - busy) / repetitions
+        work = repetitions * getattr(subject, "times", 1)
+        numbers = {"seconds": subject.timeit(repetitions) / work}
+        numbers["processor"] = (time.process_time() - busy) / work
         return numbers
     return subject(turn)
 
@@ -107,7 +111,7 @@ def main() -> None:
             traceback.print_exc()
             text = ", ".join(str(error).strip().splitlines()[:2])
             answer = {"error": f"{type(error).__name__}: {text}"}
-        answer["used"] = time.process_time()
+        answer["used"] = sum(os.times()[:4])  # of its children, too
         print(json.dumps(answer), file=answers, flush=True)
 
 

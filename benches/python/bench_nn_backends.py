@@ -1,0 +1,175 @@
+"""Small networks: gradient steps and actions, PyTorch against rlox's own.
+
+From Python, rlox's networks are reached through whole calls: `ppo` learns from a rollout, `act`
+and `predict` answer for a batch. A PPO step is therefore one of the 16 minibatches of an epoch,
+shuffling and Python's part included; PyTorch makes the same epoch from the same number of rows.
+
+DQN, the critic and SAC's sampling are reached from Rust alone. `cargo bench nn_backends` measures
+them, and the rows in Rust of Candle and Burn; where its binary has been built
+(`cargo bench -p rlox-bench --bench nn_backends --no-run`) its figures stand in these tables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import timeit
+from collections.abc import Sequence
+from typing import Any
+
+import criterion_rows
+import numpy as np
+from side_by_side import Benchmark, Repeated, Row, Subject, run, swept
+
+TORCH = "torch"  # the peer
+MINIBATCHES, ENVS = 16, 8  # of an epoch, of its rollout
+FIELDS = ("actions", "log_probs", "advantages", "returns")
+Sizes = Sequence[int]
+
+
+def native_learner(sizes: Sizes, num_envs: int, steps: int, batch: int) -> Any:
+    """A learner on rlox's own networks with a full rollout."""
+    from rlox import make_vec
+    from rlox.configs import PPOConfig
+    from rlox.native import NativePPO
+
+    config = PPOConfig(num_envs=num_envs, n_steps=steps, batch_size=batch, net_arch=tuple(sizes))
+    learner = NativePPO(make_vec("CartPole-v1", num_envs), config, seed=1)
+    assert learner.collect()
+    return learner
+
+
+def settings(batch: int, rate: float) -> dict[str, Any]:
+    """The same as PyTorch's, by the names that `NativePolicy.ppo` knows."""
+    return {
+        "batch_size": batch,
+        "n_epochs": 1,
+        "learning_rate": rate,
+        "clip_coef": 0.2,
+        "clip_coef_vf": None,
+        "ent_coef": 0.01,
+        "vf_coef": 0.5,
+        "max_grad_norm": 0.5,
+        "target_kl": None,
+        "normalize_advantage": True,
+        "optimizer": "adam",
+        "optimizer_eps": 1e-5,
+    }
+
+
+def check_native(learner: Any, sizes: Sizes) -> None:
+    """One step on the whole rollout moves the weights as PyTorch's does, if that is here."""
+    with contextlib.suppress(ImportError):
+        import torch
+        import torch_steps as steps
+
+        buffer, rate = learner.buffer, 1e-3
+        nets = steps.actor_critic(sizes)
+        before = {name: torch.from_numpy(x) for name, x in learner.policy.tensors().items()}
+        nets.load_state_dict(before)
+        rows = [torch.from_numpy(getattr(buffer, name).reshape(-1).copy()) for name in FIELDS]
+        rows.insert(0, torch.from_numpy(buffer.obs.reshape(-1, 4)[: len(rows[0])].copy()))
+        steps.Step(steps.ppo_loss, nets, "eager", rows, steps.MAX_GRAD_NORM, rate)(*rows)
+        learner.policy.ppo(buffer, settings(len(rows[0]), rate))
+        for name, after in learner.policy.tensors().items():
+            got, expected = after - before[name].numpy(), nets.state_dict()[name] - before[name]
+            np.testing.assert_allclose(got, expected.numpy(), 0.01, 0.02 * rate, err_msg=name)
+
+
+def rlox_ppo(sizes: Sizes, batch: int) -> timeit.Timer:
+    """`NativePolicy.ppo`: an epoch."""
+    learner = native_learner(sizes, ENVS, MINIBATCHES * batch // ENVS, batch)
+    check_native(learner, sizes)
+    given = settings(batch, 1e-6)
+    learner.policy.ppo(learner.buffer, given)
+    names = {"f": learner.policy.ppo, "buffer": learner.buffer, "given": given}
+    return Repeated("f(buffer, given)", names, MINIBATCHES)
+
+
+def rlox_act(sizes: Sizes, batch: int) -> timeit.Timer:
+    """`NativePolicy.act`: a row of a rollout."""
+    learner = native_learner(sizes, batch, 1, batch)
+    actions, log_probs, values = learner.policy.act(learner.buffer, 0)
+    assert len(actions) == len(log_probs) == len(values) == batch
+    return timeit.Timer("f(b, 0)", globals={"f": learner.policy.act, "b": learner.buffer})
+
+
+def rlox_predict(sizes: Sizes, batch: int) -> timeit.Timer:
+    """`NativePolicy.predict`: greedy actions for an array, or for one observation."""
+    learner = native_learner(sizes, 1, 8, 8)
+    obs = np.random.default_rng(1).standard_normal((batch, 4), np.float32)
+    obs = obs[0] if batch == 1 else obs
+    assert learner.policy.predict(obs).shape == obs.shape[:-1]
+    return timeit.Timer("f(obs)", globals={"f": learner.policy.predict, "obs": obs})
+
+
+def rust(sizes: Sizes, batch: int, benchmark: str) -> Any:
+    """A row of criterion."""
+    return criterion_rows.measured(benchmark)
+
+
+def torch(sizes: Sizes, batch: int, row: str, way: str) -> timeit.Timer:
+    """A row of `torch_steps`; the threads are the process's."""
+    import torch_steps
+
+    return torch_steps.TIMERS[row](sizes, batch, way)
+
+
+WAYS = {
+    "eager": "PyTorch eager",
+    "fused": "PyTorch fused Adam",
+    "compile": "PyTorch compiled, fused Adam",
+}
+CALLS = {"eager": "PyTorch eager", "compile": "PyTorch compiled"}
+
+# The row, what it is called, the ways of PyTorch, the names of ours and of criterion's.
+KINDS = {
+    "ppo": ("PPO step", WAYS, "rlox_ppo", "ppo_step"),
+    "dqn": ("DQN TD step", WAYS, None, "dqn_step"),
+    "critic": ("critic step", WAYS, None, "critic_step"),
+    "sac": ("SAC sample", CALLS, None, "sac_sample"),
+    "act": ("act in a rollout", CALLS, "rlox_act", "inference"),
+    "predict": ("predict", CALLS, "rlox_predict", None),
+}
+SMALL, LARGE = (64, 64), (256, 256)
+CASES: list[tuple[str, Sizes, int]] = [
+    ("ppo", SMALL, 64),
+    ("ppo", SMALL, 256),
+    ("ppo", LARGE, 256),
+    ("dqn", SMALL, 64),
+    ("critic", LARGE, 256),
+    ("sac", SMALL, 1),
+    *((kind, SMALL, batch) for kind in ("act", "predict") for batch in (1, 8, 64, 256)),
+]
+QUICK: list[tuple[str, Sizes, int]] = [("ppo", SMALL, 64), ("act", SMALL, 8), ("predict", SMALL, 1)]
+
+
+def row(kind: str, sizes: Sizes, batch: int, quick: bool) -> Row:
+    """A row with everything that can do it, each with one thread and with two."""
+    title, ways, ours, benchmark = KINDS[kind]
+    shape = f"{sizes[0]}x{sizes[1]}"
+    subjects = [] if ours is None else [Subject("rlox native", ours)]
+    for way, name in ways.items():
+        options = {"row": kind, "way": way}
+        subjects.append(Subject(name, "torch", TORCH, options))
+    if quick:
+        subjects = subjects[:2]
+    else:
+        subjects = [one for subject in subjects for one in swept(subject)]
+        if benchmark is not None:
+            found = criterion_rows.subjects("rust", f"{benchmark}/{shape}/{batch}", TORCH)
+            # The first subject is the baseline: ours, if it is only in Rust.
+            subjects = [*subjects, *found] if ours else [*found, *subjects]
+    params = {"sizes": sizes, "batch": batch}
+    return Row(f"{title} {shape}, batch {batch}", params, subjects, batch, "rows")
+
+
+def rows(quick: bool) -> list[Row]:
+    """The documents' rows, and actions for batches."""
+    return [row(*case, quick) for case in (QUICK if quick else CASES)]
+
+
+BENCHMARK = Benchmark("bench_nn_backends", "Small networks", rows, rounds=21)
+
+if __name__ == "__main__":
+    sys.exit(run(BENCHMARK))

@@ -1,0 +1,110 @@
+"""PPO on Pendulum-v1 against RLtools: same networks, minibatches and number of updates.
+
+RLtools is C++ whose sizes are all known when it is compiled. Its Python package does that, here for
+its own pendulum and with MKL, before the clock runs; nothing of Python is in its loop. The settings
+are those of its example: 74 iterations of 4 x 1,024 steps, 2 epochs in minibatches of 256, ReLU.
+Both explore with a standard deviation that is learned and begins at twice the largest torque, and
+rlox besides cuts gradients to a norm. RLtools has one thread; rlox is compared with one, and shown
+with two.
+
+`cartpole_training.py` says what is measured.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import cartpole_training as training
+import numpy as np
+from side_by_side import Benchmark, Row, Subject, run
+
+ENV = "Pendulum-v1"
+ENVS, STEPS, EPOCHS, BATCH, WIDTH = 4, 1024, 2, 256, 64
+GAMMA, LAMBDA, RATE, CLIP, MAX_TORQUE, SPREAD = 0.9, 0.95, 1e-3, 0.2, 2.0, 2.0
+ITERATION = ENVS * STEPS
+
+
+def rlox(total: int, episodes: int) -> training.Once:
+    """rlox's own networks and environments."""
+    from rlox.trainers import PPOTrainer
+
+    settings: dict[str, Any] = {
+        "num_envs": ENVS,
+        "n_steps": STEPS,
+        "n_epochs": EPOCHS,
+        "batch_size": BATCH,
+        "net_arch": (WIDTH, WIDTH),
+        "activation": "relu",
+        "gamma": GAMMA,
+        "gae_lambda": LAMBDA,
+        "learning_rate": RATE,
+        "clip_coef": CLIP,
+        "ent_coef": 0.0,
+        "use_sde": False,
+        "log_std_init": math.log(SPREAD * MAX_TORQUE),
+    }
+    train = training.rlox(PPOTrainer, "native", 1, ENV, **settings)
+    return training.timed(train, total, 1, episodes, ENV)
+
+
+def rltools(total: int, episodes: int) -> training.Once:
+    """RLtools. Its actions are shares of the largest torque."""
+    from rltools import PPO
+
+    environment = {
+        "path": str(Path(__file__).resolve().parent / "rltools_pendulum"),
+        "observation_dim": 3,
+        "action_dim": 1,
+    }
+
+    def compiled(iterations: int) -> Any:
+        return PPO(
+            environment,
+            interface_name=f"rlox_bench_{iterations}",
+            enable_evaluation=False,
+            STEP_LIMIT=iterations,
+            N_ENVIRONMENTS=ENVS,
+            ON_POLICY_RUNNER_STEPS_PER_ENV=STEPS,
+            N_EPOCHS=EPOCHS,
+            BATCH_SIZE=BATCH,
+            ACTOR_HIDDEN_DIM=WIDTH,
+            CRITIC_HIDDEN_DIM=WIDTH,
+            GAMMA=GAMMA,
+            LAMBDA=LAMBDA,
+            EPSILON_CLIP=CLIP,
+            OPTIMIZER_ALPHA=RATE,
+            ACTION_ENTROPY_COEFFICIENT=0.0,
+            INITIAL_ACTION_STD=SPREAD,
+        )
+
+    module = compiled(total // ITERATION)
+
+    def train(steps: int, seed: int) -> training.Predict:
+        state = module.State(seed)
+        while not state.step():
+            pass
+        return lambda obs: MAX_TORQUE * np.clip(state.action(obs), -1, 1)
+
+    return training.timed(train, total, 1, episodes, ENV)
+
+
+def rows(quick: bool) -> list[Row]:
+    """One row."""
+    iterations, episodes = (1, 1) if quick else (74, 30)
+    subjects = [Subject("rlox PPO, native", "rlox"), Subject("RLtools PPO", "rltools", "rltools")]
+    if not quick:
+        subjects.append(Subject("rlox PPO, native, both cores", "rlox", threads=2))
+    total = iterations * ITERATION
+    updates = total // BATCH * EPOCHS
+    params = {"total": total, "episodes": episodes}
+    return [Row(f"PPO {ENV}, {total} steps, {updates} updates", params, subjects, total)]
+
+
+COLUMNS = ("processor", "return")
+BENCHMARK = Benchmark("bench_ppo_pendulum", "PPO training", rows, rounds=5, columns=COLUMNS)
+
+if __name__ == "__main__":
+    sys.exit(run(BENCHMARK))

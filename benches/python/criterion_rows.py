@@ -1,0 +1,89 @@
+"""Rows of `cargo bench nn_backends` in a table of ours: what Rust takes, without Python.
+
+The binary must have been built: `cargo bench -p rlox-bench --bench nn_backends --no-run`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+from side_by_side import OURS, Subject, swept
+
+ROOT = Path(__file__).resolve().parents[2]
+# Little for each round: rounds are what the intervals come from.
+SETTINGS = ("--warm-up-time", "0.1", "--measurement-time", "0.2", "--sample-size", "10")
+
+
+def binary() -> Path | None:
+    """The newest build of the benchmark; None if there is none."""
+    folder = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "release" / "deps"
+    built = [path for path in folder.glob("nn_backends-*") if path.suffix in ("", ".exe")]
+    return max(built, key=lambda path: path.stat().st_mtime, default=None)
+
+
+@lru_cache
+def names() -> frozenset[str]:
+    """Of the benchmarks that are built."""
+    program = binary()
+    if program is None:
+        return frozenset()
+    done = subprocess.run(
+        [program, "--bench", "--list"], capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    end = ": benchmark"
+    return frozenset(line.removesuffix(end) for line in lines if line.endswith(end))
+
+
+def medians(benchmark: str) -> dict[str, float]:
+    """Runs the benchmarks whose names match; seconds of one iteration by name."""
+    program = binary()
+    assert program is not None
+    with tempfile.TemporaryDirectory() as folder:
+        run = [str(program), "--bench", *SETTINGS, "--noplot", benchmark]
+        environ = {**os.environ, "CRITERION_HOME": folder}
+        subprocess.run(run, env=environ, capture_output=True, check=True, cwd=ROOT / "benches")
+        found = {}
+        for path in Path(folder).glob("**/new/estimates.json"):
+            name = json.loads(path.with_name("benchmark.json").read_text())["full_id"]
+            found[name] = json.loads(path.read_text())["median"]["point_estimate"] * 1e-9
+    return found
+
+
+def measured(benchmark: str) -> Callable[[int], dict[str, float]]:
+    """A subject: one benchmark, run by criterion in every round."""
+
+    def once(turn: int) -> dict[str, float]:
+        found = medians(f"^{benchmark}$")
+        if len(found) != 1:
+            raise LookupError(f"{benchmark}: expected one benchmark, criterion ran {len(found)}")
+        return {"seconds": found.popitem()[1]}
+
+    return once
+
+
+def subjects(function: str, row: str, peer: str) -> list[Subject]:
+    """A row's backends, as far as they are built.
+
+    Args:
+        function: The benchmark module's, which returns `measured(benchmark)`.
+        row: Such as "ppo_step/64x64/64".
+        peer: Whose process runs what is not ours, so that it counts as a peer.
+    """
+    found: list[Subject] = []
+    backends = (
+        ("rlox in Rust", "built_in", OURS),
+        ("Candle in Rust", "candle", peer),
+        ("Burn in Rust", "burn", peer),
+    )
+    for name, backend, where in backends:
+        benchmark = f"nn_backends/{row}/{backend}"
+        if benchmark in names():
+            found += swept(Subject(name, function, where, {"benchmark": benchmark}))
+    return found
