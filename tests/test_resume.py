@@ -258,3 +258,12 @@ def test_print_options_do_not_change_what_a_checkpoint_fits(tmp_path):
     small(env="Pendulum-v1").save(tmp_path / "saved")
     with np.printoptions(precision=1, floatmode="fixed", sign="+"):
         assert PPOTrainer.load(tmp_path / "saved").timesteps == 0
+
+
+def test_a_native_checkpoint_stays_on_the_cpu(tmp_path):
+    trainer = small(backend="native")
+    trainer.train(64)
+    trainer.save(tmp_path / "saved")
+    with pytest.raises(ValueError, match=r"device: expected 'cpu'.*to_torch\(\)"):
+        PPOTrainer.load(tmp_path / "saved", device="cuda", runs_dir=None)
+    assert PPOTrainer.load(tmp_path / "saved", device="cpu", runs_dir=None).timesteps == 64

@@ -105,3 +105,16 @@ def expect_code(what: str, given: object, needed: bool) -> None:
             f"{what}: expected what the trainer was made with, as a checkpoint holds no code, got "
             f"None; pass {what}="
         )
+
+
+def expect_device(device: str | None, backend: str) -> None:
+    """A device that a checkpoint's backend can use.
+
+    Raises:
+        ValueError: Only torch uses others than the CPU.
+    """
+    if backend != "torch" and device not in (None, "cpu"):
+        raise ValueError(
+            f"device: expected 'cpu', as the checkpoint is of the {backend} backend, got "
+            f"{device!r}; leave it out, and take the policy to torch by trainer.learner.to_torch()"
+        )

@@ -22,7 +22,7 @@ from rlox.interrupt import stop_on_interrupt
 from rlox.keywords import knowing_keywords, places, refuse_settings
 from rlox.learner import MEMBERS, Learner, LearnerState
 from rlox.logger import RunFolder, expect_root
-from rlox.manifest import describe, expect_code, expect_saved, expect_trainer
+from rlox.manifest import describe, expect_code, expect_device, expect_saved, expect_trainer
 from rlox.presets import preset
 from rlox.results import EvaluationResult, TrainResult, train_result
 from rlox.settings import chosen_seed, flag, json_keywords, resolve, whole
@@ -316,6 +316,7 @@ class Trainer:
         expect_code("env", env, saved["env"] is None)
         expect_code("policy", policy, saved["own_policy"])
         expect_code("features_extractor", features_extractor, saved["own_features"])
+        expect_device(device, saved["backend"])
         settings = saved["settings"] | ({} if device is None else {"device": device})
         if policy is not None:
             settings = {n: x for n, x in settings.items() if n not in SHAPE_SETTINGS}
