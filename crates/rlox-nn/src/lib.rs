@@ -17,9 +17,9 @@ pub use actor_critic::{
     ActorCritic, ActorCriticLoss, ActorCriticStats, ClippedLoss, Minibatch, PolicyLoss, PolicyNetworks,
     clipped_policy_loss, explained_variance, normalize_advantages, policy_gradient_loss, value_loss,
 };
-pub use adam::Optimizer;
+pub use adam::{Optimizer, Update};
 pub use distribution::{Distribution, Given};
-pub use mlp::{Activation, Init, Mlp, orthogonal};
+pub use mlp::{Activation, Init, LayerLayout, Mlp, MlpLayout, orthogonal};
 pub use network::{Network, Scratch, Step, clipped_step};
 pub use parameters::Parameters;
 pub use weights::{NamedTensor, NamedTensors};

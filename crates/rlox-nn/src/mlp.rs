@@ -2,17 +2,20 @@
 
 mod init;
 mod layer;
+mod layout;
 mod passes;
 
 pub use init::{Init, orthogonal};
+pub use layout::{LayerLayout, MlpLayout};
 
-use rlox_core::{Error, Pcg64, Result, check_len};
+use rlox_core::{Error, Pcg64, Result};
 
 use crate::adam::{MEANS, Moments, step_of};
 use crate::simd::elementwise::{move_towards, sum_of_squares};
 use crate::simd::{Line, lines};
 use crate::{NamedTensors, Network, Optimizer, Scratch};
 use layer::Layer;
+use layout::check_rows;
 use passes::Kept;
 
 /// What hidden layers apply to their sums.
@@ -82,16 +85,7 @@ impl Mlp {
     /// # Errors
     /// [`Error::Config`] for fewer than two widths, one that is 0, or more parameters than fit into memory.
     pub fn new(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
-        const FIX: &str = "pass positive widths, the input's first and the output's last";
-        if sizes.len() < 2 || sizes.contains(&0) {
-            return Err(Error::config("sizes", "two positive widths or more", format!("{sizes:?}"), FIX));
-        }
-        // No machine has more; what is below it, and too much all the same, the allocator refuses.
-        const MOST: usize = 1 << 32;
-        let count = sizes.windows(2).try_fold(0_usize, |sum, pair| sum.checked_add(pair[0].checked_mul(pair[1])?));
-        if count.is_none_or(|count| count > MOST) {
-            return Err(Error::config("sizes", "at most 2^32 parameters", format!("{sizes:?}"), FIX));
-        }
+        MlpLayout::new(sizes, activation)?;
         let mut layers: Vec<Layer> = Vec::new();
         for (i, pair) in sizes.windows(2).enumerate() {
             let from = layers.last().map_or(0, |layer| layer.bias.end);
@@ -151,14 +145,6 @@ impl Mlp {
             layer.put(arena, data("weight"), data("bias"));
         }
     }
-}
-
-/// Checks the number of rows and the lengths that follow from it.
-fn check_rows(rows: usize, lengths: &[(&'static str, usize, usize)]) -> Result<()> {
-    if rows == 0 {
-        return Err(Error::shape("rows", "at least 1", "0", "pass a batch with something in it"));
-    }
-    lengths.iter().try_for_each(|(name, got, dim)| check_len(name, *got, rows.saturating_mul(*dim)))
 }
 
 impl Network for Mlp {

@@ -8,6 +8,43 @@ use crate::{Activation, Distribution, Init, Mlp, Network};
 /// The logarithm of standard deviations to begin with.
 const LOG_STD_INIT: f32 = 0.0;
 
+impl<N: Network> PolicyNetworks<N> {
+    /// A policy and values of networks of any backend for an environment's spaces: `make` makes one of the given widths
+    /// whose last layer has the given gain, first the actor, 0.01, then the critic, 1.
+    ///
+    /// # Errors
+    /// Those of `make` and of [`PolicyNetworks::new`].
+    ///
+    /// ```
+    /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
+    /// use rlox_nn::{Activation, Distribution, Init, Mlp, PolicyNetworks};
+    ///
+    /// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, CartPole::default)?;
+    /// let mut rng = Pcg64::seed_from(0);
+    /// let distribution = Distribution::new(&env.spec().action, 0.0)?;
+    /// let policy = PolicyNetworks::with(env.spec(), &[64], distribution, |sizes, gain| {
+    ///     Mlp::new(sizes, Activation::Relu, Init::orthogonal(gain), &mut rng)
+    /// })?;
+    /// assert_eq!(policy.actor().sizes(), [4, 64, 2]);
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    pub fn with(
+        spec: &EnvSpec,
+        net_arch: &[usize],
+        distribution: Distribution,
+        mut make: impl FnMut(&[usize], f32) -> Result<N>,
+    ) -> Result<Self> {
+        let mut net = |outputs: usize, gain: f32| {
+            let input = spec.observation.dim();
+            let sizes: Vec<usize> = [input].into_iter().chain(net_arch.iter().copied()).chain([outputs]).collect();
+            make(&sizes, gain)
+        };
+        let actor = net(distribution.outputs(), 0.01)?;
+        let critic = net(1, 1.0)?;
+        Self::new(actor, critic, distribution)
+    }
+}
+
 impl PolicyNetworks<Mlp> {
     /// A policy and values of the built-in network for an environment's spaces, with hidden layers of these widths each,
     /// initialised as Stable-Baselines3 does: orthogonally with the gains root of 2, 0.01 for actions and 1 for values.
@@ -56,14 +93,7 @@ impl PolicyNetworks<Mlp> {
         distribution: Distribution,
         rng: &mut Pcg64,
     ) -> Result<Self> {
-        let mut net = |outputs: usize, gain: f32| {
-            let input = spec.observation.dim();
-            let sizes: Vec<usize> = [input].into_iter().chain(net_arch.iter().copied()).chain([outputs]).collect();
-            Mlp::new(&sizes, activation, Init::orthogonal(gain), rng)
-        };
-        let actor = net(distribution.outputs(), 0.01)?;
-        let critic = net(1, 1.0)?;
-        Self::new(actor, critic, distribution)
+        Self::with(spec, net_arch, distribution, |sizes, gain| Mlp::new(sizes, activation, Init::orthogonal(gain), rng))
     }
 
     /// As [`PolicyNetworks::around`], with the hidden layers in common.
