@@ -69,6 +69,7 @@ macro_rules! backend_tests {
                 weights_and_optimizer_states_go_there_and_back, targets_follow_slowly, clones_go_their_own_way;
             torch: networks_and_their_gradients_equal_torch, optimizers_equal_torch, losses_and_gradients_equal_torch;
             bad_input: wrong_arguments_are_refused_in_the_built_in_networks_words,
+                wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words,
                 gradients_that_are_no_numbers_change_nothing;
             learning: a_seed_decides_everything, ppo_learns_to_balance;
         }
