@@ -18,6 +18,7 @@ pub enum Device {
 
 impl Device {
     /// Candle's own.
+    #[allow(clippy::unnecessary_wraps, reason = "devices of other features may be absent")]
     pub(crate) fn open(self) -> Result<candle_core::Device> {
         match self {
             Self::Cpu => Ok(candle_core::Device::Cpu),
@@ -30,6 +31,7 @@ impl Device {
 }
 
 /// What Candle said, as an error of rlox.
+#[allow(clippy::needless_pass_by_value, reason = "it stands in map_err")]
 pub(crate) fn failed(error: candle_core::Error) -> Error {
     Error::Backend(format!("candle: {error}"))
 }
