@@ -1,4 +1,4 @@
-# `make` alone lists the targets. Everything is installed into $(VENV); nothing outside it is touched.
+# `make` alone lists the targets. Everything is installed into $(VENV); nothing outside the repository is touched.
 # PYTHON=python3.12 chooses the interpreter, UV= makes pip do what uv would do where it is found.
 
 PYTHON ?= python3
@@ -7,9 +7,11 @@ UV ?= $(shell command -v uv 2>/dev/null)
 CARGO ?= cargo
 PYTEST_ARGS ?=
 
-venv := $(abspath $(VENV))
+# Make splits names at spaces: targets are relative, so that the repository's own path may have some.
+$(if $(word 2,$(VENV)),$(error VENV: expected a path without spaces, got "$(VENV)"; choose another))
+venv := $(if $(filter /%,$(VENV)),,$(CURDIR)/)$(VENV)
 py := $(venv)/bin/python
-stamps := $(venv)/.stamps
+stamps := $(VENV)/.stamps
 # What the installed package is built from. Python sources are used in place and need no rebuild.
 sources := pyproject.toml Cargo.toml $(wildcard Cargo.lock) \
 	$(shell find crates/rlox-core crates/rlox-python -name '*.rs' -o -name Cargo.toml)
@@ -19,7 +21,7 @@ lint_extras := $(test_extras),lint
 
 # Without the extension (after a git clean) what was installed does not count.
 ifeq ($(wildcard python/rlox/_rlox.*.so),)
-$(shell rm -f $(stamps)/train $(stamps)/test $(stamps)/lint)
+$(shell rm -f '$(stamps)/train' '$(stamps)/test' '$(stamps)/lint')
 endif
 
 # PyO3 asks an interpreter how to build; the base one stays the same when the environment is made anew.
@@ -62,13 +64,14 @@ test: test-rust test-python ## install what the tests need and run all but the s
 
 test-rust: $(stamps)/venv
 	$(CARGO) run --quiet -p rlox-core --example custom_env
+	$(CARGO) run --quiet -p rlox-nn --example ppo_cartpole
 	$(CARGO) test --workspace
 
 test-python: $(stamps)/test
 	"$(py)" -m pytest $(PYTEST_ARGS)
 
 test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines
-	$(CARGO) test --release -p rlox-core -- --ignored
+	$(CARGO) test --release -p rlox-core -p rlox-nn -- --ignored
 	"$(py)" -m pytest -m slow --timeout 3600 $(PYTEST_ARGS)
 
 lint: $(stamps)/lint ## formatting, clippy, ruff, mypy --strict, stubtest, lengths

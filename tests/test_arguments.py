@@ -22,6 +22,16 @@ def begin(**kwargs):
     RolloutBuffer(2, 1, (4,)).begin(np.zeros((1, 4)), **kwargs)
 
 
+def steps(actions, env_id="CartPole-v1"):
+    env = VecEnv(2, 0, env_id)
+    env.reset()
+    env.step(actions)
+
+
+def record(t):
+    RolloutBuffer(2, 2, (4,)).record(t, TWO, TWO, TWO, np.ones((2, 4)), TWO, TWO, TWO)
+
+
 def unsigned(order="="):
     env = VecEnv(2, 0)
     env.reset()
@@ -61,12 +71,46 @@ TRUNCATED = "truncated: expected flags beside final_values"
         ),
         (unsigned, ValueError, r"actions: expected integers in .*got 18446744073709551615; "),
         (lambda: unsigned(">"), ValueError, r"actions: .*got 18446744073709551615; "),
+        (
+            lambda: steps([0, 2**63]),
+            ValueError,
+            r"actions: expected integers in .*got 9223372036854775808; ",
+        ),
+        (lambda: steps([0, 2**70]), ValueError, r"actions: .*got 1180591620717411303424; "),
+        (lambda: steps([0.0, 1.0]), TypeError, "actions: expected an array of integers, got dtype"),
+        (
+            lambda: steps([[1e39], [0]], "Pendulum-v1"),
+            ValueError,
+            "actions: expected numbers that float32 can hold, got 1e39; ",
+        ),
+        (
+            lambda: VecEnv(1, env_id="Pendulum-v1", g=10**400),
+            ValueError,
+            "g: expected a number that a float can hold, got 1000.*; pass a smaller one",
+        ),
+        (
+            lambda: rlox.compute_gae(TWO, TWO, [0, 1], 0.0, 10**400),
+            ValueError,
+            "gamma: expected a number that a float can hold",
+        ),
+        (
+            lambda: VecEnv(1, max_episode_steps="3"),
+            TypeError,
+            "max_episode_steps: expected a positive integer below .*, got '3'; pass an int",
+        ),
+        (lambda: VecEnv(1).get_state(), ValueError, "get_state: expected environments that have"),
+        (lambda: record(2**70), ValueError, "t: expected an integer below .*, got 1180591620717"),
+        (
+            lambda: VecEnv(2).reset(options={"reset_masks": np.ones(2, bool)}),
+            ValueError,
+            'options: .*"reset_masks".* did you mean "reset_mask"',
+        ),
         (lambda: RolloutBuffer(True, 1, (4,)), TypeError, "n_steps: expected an integer, got True"),
         (lambda: RolloutBuffer(1, 1, (True,)), TypeError, "obs_shape: .*got True"),
         (lambda: VecEnv(1, max_episode_steps=True), (TypeError, ValueError), "max_episode.*True"),
         (
             lambda: rlox._rlox.NativeVectorEnv("CartPole-v1", 1, max_episode_steps=True),
-            ValueError,
+            TypeError,
             "max_episode_steps: .*True",
         ),
     ],
@@ -135,9 +179,15 @@ def test_what_no_argument_is_to_blame_for_passes_through(raised):
         def __float__(self):
             raise raised
 
+        def __len__(self):
+            raise raised
+
+        def __getitem__(self, key):
+            raise raised
+
     env = rlox.VecEnv(2, 0)
     env.reset()
-    zeros = np.zeros(2)
+    zeros, native = np.zeros(2), env._native
     calls = [
         lambda: env.step(Raising()),
         lambda: rlox.compute_gae(Raising(), zeros, zeros, 0.0),
@@ -145,6 +195,16 @@ def test_what_no_argument_is_to_blame_for_passes_through(raised):
         lambda: rlox.compute_gae(zeros, zeros, zeros, 0.0, Raising()),
         lambda: rlox.RolloutBuffer(Raising(), 2, (4,)),
         lambda: rlox.RunningMeanStd(2).update(Raising()),
+        lambda: rlox.RunningMeanStd([Raising()]),
+        lambda: rlox.compute_gae(zeros, zeros, zeros, 0.0, out=Raising()),
+        lambda: native.reset(Raising()),
+        lambda: native.reset([Raising(), 0]),
+        lambda: native.reset(options={"low": Raising()}),
+        lambda: rlox._rlox.NativeVectorEnv("CartPole-v1", 2, Raising()),
+        lambda: rlox.VecEnv(2, max_episode_steps=Raising()),
+        lambda: rlox.VecEnv(2, env_id="Pendulum-v1", g=Raising()),
+        lambda: native.set_rng_states(Raising()),
+        lambda: rlox.compute_group_advantages([None, Raising()]),
     ]
     for call in calls:
         with pytest.raises(raised):

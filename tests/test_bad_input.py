@@ -48,8 +48,7 @@ MAKING = [
     (lambda: VecEnv(2**64), MemoryError, "n: .*18446744073709551616"),
     (lambda: VecEnv(10**30), MemoryError, "n: .*10{30}"),
     (lambda: VecEnv(2**45), MemoryError, "n: .*35184372088832"),
-    (lambda: VecEnv(1, -1), ValueError, r"seed: .*\[0, 2\*\*64\), got -1"),
-    (lambda: VecEnv(1, 2**64), ValueError, "seed: .*18446744073709551616"),
+    (lambda: VecEnv(1, -1), ValueError, "seed: .*at least 0, got -1"),
     (lambda: VecEnv(1, 0.5), (TypeError, ValueError), "seed: .*0.5"),
     (lambda: VecEnv(1, "a"), (TypeError, ValueError), "seed: .*'a'"),
     (lambda: VecEnv(1, [1]), (TypeError, ValueError), r"seed: .*\[1\]"),
@@ -128,7 +127,7 @@ USING = [
     # actions of a Box space
     (pendulum, lambda env: env.step([[0.0], [NAN], [0.0]]), ValueError, "NaN for environment 1"),
     (pendulum, lambda env: env.step([[0.0], [0.0], [-INF]]), ValueError, "-inf for environment 2"),
-    (pendulum, lambda env: env.step([[0.0], [1e39], [0.0]]), ValueError, "inf for environment 1"),
+    (pendulum, lambda env: env.step([[0.0], [1e39], [0.0]]), ValueError, "float32.*got 1e39"),
     (
         pendulum,
         lambda env: env.step([[0.0]]),
@@ -165,9 +164,9 @@ USING = [
     ),
     (cart, {"actions": [0, 0, 5]}, ValueError, "5 for environment 2"),
     # resets
-    (cart, lambda env: env.reset(seed=-1), ValueError, r"seed: .*\[0, 2\*\*64\).*-1"),
+    (cart, lambda env: env.reset(seed=-1), ValueError, "seed: .*at least 0, got -1"),
     (cart, lambda env: env.reset(seed=1.5), (TypeError, ValueError), "seed"),
-    (cart, lambda env: env.reset(seed="abc"), (TypeError, ValueError), "seed: .*'a'"),
+    (cart, lambda env: env.reset(seed="abc"), TypeError, "seed: .*'abc'"),
     (cart, lambda env: env.reset(seed=[1, 2, -3]), ValueError, "seed: .*-3"),
     (cart, lambda env: env.reset(seed=[1, 2, "c"]), (TypeError, ValueError), "seed: .*'c'"),
     (cart, lambda env: env.reset(seed=[1, 2]), ValueError, "num_envs=3 but got length=2"),
@@ -182,7 +181,7 @@ USING = [
     # collecting
     (cart, lambda env: env.collect_n_steps(0), ValueError, "n: .*at least 1.*0"),
     (cart, lambda env: env.collect_n_steps(-5), ValueError, "n: .*at least 1.*-5"),
-    (cart, lambda env: env.collect_n_steps(2.5), ValueError, "n: .*integer.*2.5"),
+    (cart, lambda env: env.collect_n_steps(2.5), TypeError, "n: .*integer.*2.5"),
     (cart, lambda env: env.collect_n_steps(2**62), MemoryError, "n: .*4611686018427387904"),
     (cart, lambda env: env.collect_n_steps(2**42), MemoryError, "n: .*4398046511104"),
     (cart, lambda env: env.collect_n_steps(2, 7), TypeError, "policy: .*int"),

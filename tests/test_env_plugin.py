@@ -149,6 +149,32 @@ def test_a_learner_never_leaves_the_square(trainer_type, mode):
         assert min(result["returns"]) > -3.1
 
 
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_rollouts_without_a_trainer_never_leave_the_square(mode):
+    env = VecEnv(6, seed=1, env_id="Courier-v0", autoreset_mode=mode, max_episode_steps=9, size=3)
+    for policy in (None, lambda obs, mask: mask.argmax(1)):
+        batch = rlox.collect_rollout(env, policy, 30)
+        masks, valid = batch.action_masks, batch.valid
+        assert masks[valid].tolist() == allowed(batch.obs[valid], size=3).tolist()
+        assert np.take_along_axis(masks, batch.actions[..., None], 2).all()
+        assert policy or np.allclose(batch.log_probs, -np.log(masks.sum(2)))
+
+
+def test_collected_steps_never_leave_the_square():
+    env = VecEnv(6, seed=1, env_id="Courier-v0", max_episode_steps=9, size=3)
+    for policy in (None, lambda obs, action_masks: action_masks.argmax(1)):
+        steps = env.collect_n_steps(30, policy)
+        masks, valid = steps["action_masks"], steps["valid"]
+        assert masks[valid].tolist() == allowed(steps["obs"][valid], size=3).tolist()
+        assert np.take_along_axis(masks, steps["actions"][..., None], 2).all()
+        assert len(steps["final_index"]) > 6
+    resets = VecEnv(1, env_id="Courier-v0", autoreset_mode=AutoresetMode.NEXT_STEP)
+    with pytest.raises(
+        ValueError, match=r"autoreset_mode: .*SAME_STEP of environments that do not"
+    ):
+        resets.collect_n_steps(3)
+
+
 def masked_rows(trainer):
     """How many rows forbade something; what they forbade was not done."""
     buffer = trainer.learner.buffer

@@ -4,11 +4,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
+from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
 import toy_envs  # noqa: F401  # registers an id
 from counters import Counter, fill
-from rlox import Normalizer, RolloutBuffer, VecEnv, make_vec
+from rlox import Normalizer, RolloutBuffer, VecEnv, collect_rollout, make_vec
 from rlox.vector import ForeignVecEnv
 
 SAME_STEP = AutoresetMode.SAME_STEP
@@ -224,3 +225,47 @@ def test_asynchronous_environments_work_too():
         assert fill(env, 3).final_obs.tolist() == [[2], [2]]
     finally:
         env.close()
+
+
+class Shouting(VectorWrapper):
+    def step(self, actions):
+        return (*super().step(actions)[:4], "infos")
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_infos_may_be_a_list(mode):
+    def made():
+        env = SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2, autoreset_mode=mode)
+        return RecordEpisodeStatistics(env)
+
+    batches = [
+        collect_rollout(make_vec(e, seed=0), None, 60) for e in (made(), DictInfoToList(made()))
+    ]
+    for name in ("obs", "rewards", "truncated", "valid", "advantages"):
+        assert np.array_equal(*(getattr(batch, name) for batch in batches)), name
+    assert batches[0].terminated.any()
+    assert isinstance(make_vec(DictInfoToList(made())).reset()[1], list)
+
+
+def test_the_last_observations_of_cut_episodes_come_from_listed_infos():
+    same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    env = SyncVectorEnv([lambda: Counter(truncate_at=3)] * 2, **same_step)
+    batch = collect_rollout(
+        make_vec(DictInfoToList(env)), lambda obs: (np.zeros(2, int), np.zeros(2), obs[:, 0]), 4
+    )
+    # The value of the last observation is 3: rewards are 1, 2, 3.
+    assert np.allclose(batch.advantages[2], 3 + 0.99 * 3 - 2)
+
+
+def test_random_actions_go_on_from_one_rollout_to_the_next():
+    env, twin = (make_vec("toy/Echo-v0", 2, seed=0) for _ in range(2))
+    first, second = (collect_rollout(env, None, 40).actions for _ in range(2))
+    assert not np.array_equal(first, second)
+    assert np.array_equal(collect_rollout(twin, None, 40).actions, first)
+
+
+def test_infos_that_are_neither_are_refused():
+    env = make_vec(Shouting(SyncVectorEnv([Counter] * 2)))
+    env.reset()
+    with pytest.raises(TypeError, match="infos: expected a dict of arrays, or a list of 2 dicts"):
+        env.step([0, 1])

@@ -1,5 +1,7 @@
 """`make_vec`: ids, classes, functions, environments and vector environments."""
 
+import copy
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -73,6 +75,9 @@ def test_make_vec_takes_classes_functions_environments_and_vector_environments()
         ((VecEnv(1),), {"g": 1}, TypeError, "g: .*already made"),
         ((3,), {}, TypeError, "env: .*got int"),
         (("Pendulum-v1",), {"gravity": 1}, ValueError, "gravity"),
+        (("Pendulum-v1",), {"env_id": "x"}, TypeError, "make_vec has no setting 'env_id'"),
+        ((gym.spec("Pendulum-v1"),), {"gravity": 1}, ValueError, "gravity"),
+        ((gym.spec("Pendulum-v1"), 0), {}, ValueError, "num_envs: .*at least 1, got 0"),
         ((Counter,), {"vectorization_mode": "both"}, ValueError, "vectorization_mode: .*'both'"),
         ((Counter,), {"vectorization_mode": "vector_entry_point"}, ValueError, "vectorization_mod"),
         (("toy/Echo-v0",), {"vectorization_mode": "vector_entry_point"}, ValueError, "toy/Echo-v0"),
@@ -81,7 +86,7 @@ def test_make_vec_takes_classes_functions_environments_and_vector_environments()
         ((VecEnv(1),), {"wrappers": [lambda env: env]}, TypeError, "wrappers: .*already"),
         ((Counter,), {"wrappers": ["flat"]}, TypeError, "wrappers: .*functions"),
         ((Counter,), {"wrappers": lambda env: env}, TypeError, "wrappers: .*list"),
-        ((Counter,), {"wrappers": [lambda env: 3]}, TypeError, "env: .*got a int"),
+        ((Counter,), {"wrappers": [lambda env: 3]}, TypeError, "wrappers: .*lambda.*got a int"),
         ((lambda: VecEnv(1),), {}, TypeError, "env: .*got a VecEnv"),
         ((Counter,), {"autoreset_mode": "never"}, ValueError, "autoreset_mode: .*'never'"),
     ],
@@ -90,3 +95,127 @@ def test_make_vec_takes_classes_functions_environments_and_vector_environments()
 def test_make_vec_says_what_is_wrong(args, kwargs, error, words):
     with pytest.raises(error, match=words):
         make_vec(*args, **kwargs)
+
+
+def rolls(env):
+    obs = fill(env, 3).obs
+    env.close()
+    return obs
+
+
+def test_a_spec_of_gymnasiums_is_what_its_id_is():
+    native = make_vec(gym.spec("CartPole-v1"), 2, seed=3)
+    assert isinstance(native, VecEnv)
+    assert np.array_equal(native.reset_all(seed=3), VecEnv(2, 3).reset_all())
+    limited = copy.deepcopy(gym.spec("CartPole-v1"))
+    limited.max_episode_steps = 3
+    limited.kwargs = {"sutton_barto_reward": True}
+    short = make_vec(limited, 2, seed=3)
+    assert isinstance(short, VecEnv)
+    assert fill(short, 3).truncated[2].all()
+    assert fill(short, 1).rewards.sum() == 0
+    foreign = make_vec(gym.spec("toy/Echo-v0"), 2, seed=3, n=5)
+    assert np.array_equal(rolls(foreign), rolls(make_vec("toy/Echo-v0", 2, seed=3, n=5)))
+    single = gym.make("toy/Echo-v0", n=4)
+    assert make_vec(single.spec, 2).single_action_space.n == 4
+
+
+def test_a_spec_of_another_environment_is_not_the_native_one():
+    spec = copy.deepcopy(gym.spec("CartPole-v1"))
+    spec.entry_point = "toy_envs:Echo"
+    assert isinstance(make_vec(spec, 2), ForeignVecEnv)
+    wrapped = gym.wrappers.TimeAwareObservation(gym.make("CartPole-v1")).spec
+    assert make_vec(wrapped, 2).single_observation_space.shape == (5,)
+
+
+def test_what_a_spec_says_of_vector_environments_goes_before_what_is_passed():
+    made = gym.make_vec("toy/Echo-v0", 3, "sync", {"autoreset_mode": AutoresetMode.DISABLED}, n=5)
+    again = make_vec(made.spec, 2)
+    assert again.num_envs == 3
+    assert again.single_action_space.n == 5
+    assert again.metadata["autoreset_mode"] is AutoresetMode.DISABLED
+    native = make_vec(VecEnv(3, max_episode_steps=7, autoreset_mode="NextStep").spec)
+    assert isinstance(native, VecEnv)
+    assert native.num_envs == 3
+    assert native.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    assert isinstance(make_vec(gym.spec("rlox/CartPole-v1"), 2), VecEnv)
+    flat = gym.make_vec("CartPole-v1", 2, "sync", wrappers=[gym.wrappers.FlattenObservation])
+    assert isinstance(make_vec(flat.spec), ForeignVecEnv)
+
+
+def test_a_class_of_vector_environments_is_made_as_a_vector_entry_point_is():
+    from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+
+    made = make_vec(CartPoleVectorEnv, 3, seed=1, max_episode_steps=5)
+    assert isinstance(made.unwrapped, CartPoleVectorEnv)
+    assert (made.num_envs, made.unwrapped.max_episode_steps) == (3, 5)
+    assert make_vec(VecEnv, 3).num_envs == 3
+    with pytest.raises(ValueError, match=r"vectorization_mode: .*class of vector environments"):
+        make_vec(CartPoleVectorEnv, 3, vectorization_mode="async")
+
+
+class Refusing(gym.Wrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        raise gym.error.InvalidBound("nothing to see")
+
+
+def unfit(env):
+    raise KeyError("unfit")
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "toy/Echo-v0", Counter])
+@pytest.mark.parametrize("how", ["sync", "async", None])
+@pytest.mark.parametrize(
+    ("wrapper", "cause", "words"),
+    [
+        (Refusing, gym.error.InvalidBound, "wrappers: expected Refusing .*InvalidBound: nothing"),
+        (unfit, KeyError, "wrappers: expected unfit to wrap .*KeyError: 'unfit'"),
+    ],
+)
+def test_what_a_wrapper_raises_is_blamed_on_it(env, how, wrapper, cause, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        make_vec(env, 2, vectorization_mode=how, wrappers=[wrapper])
+    assert type(caught.value.__cause__) is cause
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", Counter])
+def test_a_wrapper_that_lacks_a_package_or_gives_no_environment_is_named(env):
+    def lacking(env):
+        raise gym.error.DependencyNotInstalled("get it")
+
+    def nothing(env):
+        return None
+
+    with pytest.raises(gym.error.DependencyNotInstalled, match=r"wrappers: .*lacking.*get it"):
+        make_vec(env, 2, wrappers=[lacking])
+    with pytest.raises(TypeError, match=r"wrappers: expected nothing to give .*got a NoneType"):
+        make_vec(env, 2, wrappers=[nothing])
+
+
+def test_what_an_environment_raises_is_not_blamed_on_the_mode():
+    def broken():
+        raise gym.error.InvalidAction("at once")
+
+    gym.register("toy/Broken-v0", entry_point=broken)
+    try:
+        with pytest.raises(ValueError, match=r"env: expected 'toy/Broken-v0' .*InvalidAction"):
+            make_vec("toy/Broken-v0")
+    finally:
+        del gym.registry["toy/Broken-v0"]
+
+
+FAR = 2**64 + 5
+
+
+def test_seeds_may_be_any_that_gymnasium_takes():
+    expected = [gym.make("toy/Echo-v0").reset(seed=FAR + i)[0] for i in range(2)]
+    made = make_vec("toy/Echo-v0", 2, seed=FAR)
+    assert np.array_equal(fill(made, 1).obs[0], expected)
+    assert np.array_equal(made.reset(seed=[FAR, FAR + 1])[0], expected)
+    assert np.array_equal(fill(made, 1, seed=FAR).obs[0], expected)
+
+
+def test_rollouts_of_native_environments_say_which_seeds_they_take():
+    with pytest.raises(ValueError, match=r"seed: expected an integer in \[0, 2\*\*64\), got"):
+        fill(VecEnv(2), 1, seed=FAR)

@@ -184,3 +184,24 @@ def test_integers_inside_uint8_are_taken_and_statistics_of_images_are_not():
     buffer.record(0, *said, [[1, 2, 3]], [5.0], [False], [False], None, normalizer)
     assert buffer.last_obs.tolist() == [[1, 2, 3]]
     assert buffer.rewards[0, 0] != 5.0
+
+
+def test_advantages_are_those_of_this_rollout_or_refused():
+    buffer = RolloutBuffer(2, 1, (4,))
+    refused = pytest.raises(ValueError, match=r"(advantages|returns): .*call finish first")
+    for name in ("advantages", "returns"):
+        with refused:
+            getattr(buffer, name)
+    for _ in range(2):
+        filled(buffer, 1)
+        with refused:
+            buffer.advantages  # noqa: B018
+        buffer.finish([0.0], 1.0, 1.0)
+        assert buffer.returns[:, 0].tolist() == [2, 1]
+        assert np.array_equal(buffer.field("advantages"), buffer.advantages)
+        with pytest.raises(ValueError, match="last_values"):
+            buffer.finish([NAN], 1.0, 1.0)
+        assert buffer.advantages[:, 0].tolist() == [1.5, 0.5]  # what was refused changed nothing
+    buffer.begin(np.zeros((1, 4)))
+    with refused:
+        buffer.returns  # noqa: B018

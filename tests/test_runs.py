@@ -13,6 +13,7 @@ import pytest
 
 import rlox
 from rlox.callbacks import Callback
+from rlox.logger import RunFolder
 from rlox.trainers import PPOTrainer
 
 SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}
@@ -63,6 +64,46 @@ def test_the_run_folder_has_everything(tmp_path):
 def test_runs_of_the_same_second_have_their_own_folders(tmp_path):
     folders = {small(runs_dir=tmp_path).train(1)["run_dir"] for _ in range(3)}
     assert len(folders) == 3
+
+
+def test_an_interrupt_before_a_run_leaves_no_folder(tmp_path):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    for made in (
+        lambda: small(runs_dir=tmp_path, env=interrupted),
+        lambda: small(runs_dir=tmp_path).train(1, callbacks=Interrupting()),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            made()
+    assert os.listdir(tmp_path) == []
+
+
+class Interrupting(list):
+    def __iter__(self):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_the_folder_is_made_ends_the_run_in_order(tmp_path, monkeypatch):
+    make = RunFolder.make
+
+    def interrupted(*args):
+        signal.raise_signal(signal.SIGINT)
+        return make(*args)
+
+    monkeypatch.setattr(RunFolder, "make", interrupted)
+    result = small(runs_dir=tmp_path).train(100)
+    assert (result["interrupted"], result["timesteps"]) == (True, 0)
+    there = os.listdir(result["run_dir"])
+    assert {"config.json", "summary.json", "checkpoint"} <= {*there}
+    assert PPOTrainer.load(result["run_dir"], runs_dir=None).train()["timesteps"] >= 100
+
+
+def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path):
+    trainer = small(runs_dir=tmp_path / "runs")
+    (tmp_path / "runs").write_text("in the way")
+    with pytest.raises(OSError, match=r"runs_dir: expected where run folders can be made, got .*"):
+        trainer.train(1)
 
 
 def test_without_a_runs_dir_nothing_is_written(tmp_path, monkeypatch):

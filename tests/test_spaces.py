@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlox.spaces import describe
+from rlox.spaces import describe, random_actions, sent_actions
 
 BOX = spaces.Box(*(np.array([s * 1.5, s * np.inf], np.float32) for s in (-1, 1)))
 WIDE = spaces.Box(0, np.arange(1, 101, dtype=np.float32))
@@ -48,3 +48,62 @@ def test_many_bounds_are_told_by_their_checksum():
 def test_spaces_that_rollouts_do_not_know_are_refused():
     with pytest.raises(TypeError, match=r"space: expected Discrete, .* got Text"):
         describe(spaces.Text(3))
+
+
+I64, U64 = np.iinfo(np.int64), np.iinfo(np.uint64)
+FAR = [
+    (np.int64, 2**53 + 1, 2**53 + 1),
+    (np.int64, 2**62 + 1, 2**62 + 3),
+    (np.int64, -(2**62) - 3, -(2**62) - 1),
+    (np.int64, I64.min + 1, I64.max - 1),
+    (np.int64, I64.min, I64.max),
+    (np.uint64, 2**53 + 1, 2**53 + 3),
+    (np.uint64, 2**63 + 1, U64.max - 1),
+    (np.uint64, 0, U64.max),
+    (np.int32, -5, 2**31 - 1),
+    (np.uint8, 3, 250),
+    (np.int8, -128, 127),
+]
+EXTREMES = [0.0, -0.5, 2.5, -3e38, 3e38, 2.0**53, 2.0**62, -(2.0**62), 2.0**63, 2.0**64]
+
+
+@pytest.mark.parametrize(("dtype", "low", "high"), FAR)
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.array(EXTREMES, np.float32),
+        np.array([*EXTREMES, 1e300, -1e300, np.nextafter(2.0**63, 0), np.nextafter(2.0**64, 0)]),
+        np.array([0.0, 6e4, -6e4], np.float16),
+        np.array([0, -1, I64.min, I64.max, 2**53 + 2, 2**62 + 2]),
+        np.array([0, 1, 2**53 + 2, 2**63, U64.max], np.uint64),
+        np.array([-128, 127], np.int8),
+        np.array([True, False]),
+        np.array([2**70, -1.5], object),
+    ],
+    ids=lambda x: str(x.dtype),
+)
+def test_integers_sent_are_inside_the_bounds_exactly(dtype, low, high, given):
+    space = spaces.Box(low, high, (len(given),), dtype)
+    (sent,) = sent_actions(space, given[None], num_envs=1)
+    assert sent.dtype == dtype
+    expected = [min(max(int(x), low), high) for x in given.tolist()]
+    assert [int(x) for x in sent] == expected
+    assert space.contains(sent)
+
+
+def test_a_policys_numbers_beyond_the_integers_are_sent_as_the_bounds():
+    space = spaces.Box(2**62 + 1, 2**62 + 3, (1,), np.int64)
+    drawn = random_actions(space, np.random.default_rng(0), (100,))
+    assert all(space.contains(row) for row in sent_actions(space, drawn, 100))
+
+
+def test_real_actions_that_are_no_numbers_are_refused():
+    with pytest.raises(TypeError, match=r"actions: expected real numbers, got dtype <U1"):
+        sent_actions(spaces.Box(0, 1, (1,)), [["a"]], 1)
+    with pytest.raises(TypeError, match=r"actions: expected real numbers"):
+        sent_actions(spaces.Box(0, 1, (1,)), [[object()]], 1)
+
+
+def test_unsigned_actions_keep_a_far_start():
+    space = spaces.Discrete(3, start=2**53)
+    assert sent_actions(space, np.array([1], np.uint64), 1).tolist() == [2**53 + 1]

@@ -134,9 +134,42 @@ def test_collecting_goes_on_after_a_rollout_began():
     assert env.np_random_seed == (5, 6)
 
 
-def test_collecting_needs_same_step_mode():
-    with pytest.raises(ValueError, match=r"autoreset_mode.*SAME_STEP.*NEXT_STEP"):
-        VecEnv(1, autoreset_mode=NEXT_STEP).collect_n_steps(3)
+def test_collecting_in_next_step_mode_says_which_rows_only_reset():
+    env = VecEnv(3, 5, max_episode_steps=12)
+    other = VecEnv(3, 5, max_episode_steps=12, autoreset_mode=NEXT_STEP)
+    rows = [[], []]
+    for _ in range(3):  # where one call ends at an end, the next one begins with a reset
+        got = other.collect_n_steps(37)
+        over = got["terminated"] | got["truncated"]
+        assert not (over & ~got["valid"]).any()
+        assert (got["rewards"] == got["valid"]).all()
+        assert np.array_equal(~got["valid"][1:], over[:-1])
+        ends = got["obs"].reshape(-1, 4), np.append(got["obs"][1:], got["last_obs"][None], axis=0)
+        assert np.array_equal(got["final_obs"], ends[1].reshape(-1, 4)[got["final_index"]])
+        rows[0] += [got["actions"][got["valid"][:, i], i] for i in range(3)]
+        rows[1] += [got["obs"][got["valid"][:, i], i] for i in range(3)]
+    # Alone, the transitions are those of environments that reset in the same step.
+    for i in range(3):
+        env.reset(seed=[5 + i] * 3)
+        chosen, seen = (np.concatenate(kind[i::3]) for kind in rows)
+        for action, obs in zip(chosen, seen, strict=True):
+            one = env.collect_n_steps(1, lambda _, action=action: [action] * 3)
+            assert np.array_equal(one["obs"][0, 0], obs)
+    assert env.collect_n_steps(50)["valid"].all()
+
+
+def test_a_collection_that_begins_with_a_reset_says_so():
+    env = VecEnv(2, 5, max_episode_steps=4, autoreset_mode=NEXT_STEP)
+    assert env.collect_n_steps(4)["valid"].all()
+    assert env.collect_n_steps(2)["valid"].tolist() == [[False, False], [True, True]]
+
+
+def test_collecting_in_disabled_mode_is_refused_and_says_what_to_do():
+    env = VecEnv(1, autoreset_mode=AutoresetMode.DISABLED)
+    with pytest.raises(
+        ValueError, match=r"autoreset_mode: .*DISABLED; .*autoreset_mode='SameStep'"
+    ):
+        env.collect_n_steps(3)
 
 
 def test_episodes_are_drained_once_and_resets_cut_them_uncounted():

@@ -67,7 +67,7 @@ def test_an_unknown_setting_is_told_near_ones():
         ({"seed": -1}, ValueError, "seed: expected"),
         ({"seed": "abc"}, TypeError, "seed: expected"),
         ({"seed": [1]}, TypeError, "seed: expected"),
-        ({"seed": float("nan")}, ValueError, "seed: expected"),
+        ({"seed": float("nan")}, TypeError, "seed: expected"),
         ({"seed": True}, TypeError, "seed: expected"),
         ({"sde_sample_freq": 0}, ValueError, "sde_sample_freq: expected -1 or an integer"),
         ({"device": 3}, TypeError, "device: expected a str"),
@@ -90,13 +90,13 @@ def test_wrong_arguments_are_named(arguments, error, message):
         PPOTrainer(**{"env": "CartPole-v1", "runs_dir": None, **arguments})
 
 
-@pytest.mark.parametrize("total", [0, -5, 1.5, None, float("nan"), float("inf")])
+@pytest.mark.parametrize("total", [0, -5, None])
 def test_steps_that_make_no_sense_are_refused(total):
     with pytest.raises(ValueError, match="total_timesteps: expected an integer of at least 1"):
         small().train(total)
 
 
-@pytest.mark.parametrize("total", ["100", True, [1]])
+@pytest.mark.parametrize("total", ["100", True, [1], 1.5, 1e5, float("nan")])
 def test_steps_that_are_no_number_are_refused_before_anything_is_made(tmp_path, total):
     trainer = small(runs_dir=tmp_path)
     with pytest.raises(TypeError, match="total_timesteps: expected an integer of at least 1"):
@@ -206,7 +206,7 @@ def test_sampled_evaluation_is_the_same_each_time_and_disturbs_nothing():
     ("arguments", "error"),
     [
         ({"n_episodes": "x"}, TypeError),
-        ({"n_episodes": 1.5}, ValueError),
+        ({"n_episodes": 1.5}, TypeError),
         ({"n_episodes": True}, TypeError),
         ({"seed": "x"}, TypeError),
         ({"seed": -1}, ValueError),

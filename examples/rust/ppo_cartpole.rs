@@ -12,6 +12,7 @@ const NUM_ENVS: usize = 8;
 const TIMESTEPS: u64 = 100_000;
 const SEED: u64 = 1;
 
+#[expect(clippy::print_stdout, reason = "an example prints")]
 fn main() -> Result<()> {
     // The environment equals Gymnasium's: same seed, same actions, same trajectory.
     let env = || {

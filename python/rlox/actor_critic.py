@@ -1,6 +1,6 @@
 """What a trainer asks of a policy: `ActorCritic`, and whether a module is one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import gymnasium as gym
@@ -10,6 +10,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rlox.layouts import Layout
+from rlox.masks import as_flags
 from rlox.torch_state import evaluating
 
 # From observations, actions and masks to log_prob, entropy and value.
@@ -141,6 +142,38 @@ def _fused(policy: Any, name: str, *others: str) -> Any:
         if any(method in namespace for method in required):
             return None
     return None
+
+
+def expect_mask(mask: Any, counts: Sequence[int] | None, logits: Tensor) -> Tensor:
+    """A mask, bool (N, n), for logits (N, n) that are split into so many for each component.
+
+    Raises:
+        TypeError: No flags.
+        ValueError: Another shape, a component that is allowed nothing, or actions (`counts` is
+            None) that have no masks.
+
+    >>> expect_mask([[1, 0]], [2], torch.zeros(1, 2))
+    tensor([[ True, False]])
+    """
+    if counts is None:
+        raise ValueError(
+            "action_masks: expected None, as only Discrete and MultiDiscrete actions have masks, "
+            f"got {type(mask).__name__}; leave it out"
+        )
+    expected = f"action_masks: expected flags of shape {tuple(logits.shape)}"
+    if not isinstance(mask, Tensor):
+        mask = torch.from_numpy(as_flags(mask, expected))
+    if mask.is_complex():
+        raise TypeError(f"{expected}, got {mask.dtype}; convert it to bool")
+    flags: Tensor = mask.to(logits.device, torch.bool)
+    fits = flags.shape == logits.shape
+    if not fits or not torch.stack([x.any(-1) for x in flags.split(list(counts), -1)]).all():
+        raise ValueError(
+            f"{expected}, with an action (of each component) that is allowed in each row, got "
+            f"shape {tuple(flags.shape)}{' and rows without' if fits else ''}; pass a flag for "
+            "each action"
+        )
+    return flags
 
 
 def acting(policy: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:

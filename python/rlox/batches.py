@@ -22,7 +22,7 @@ class Batch(NamedTuple):
     @classmethod
     def views_of(cls, buffer: RolloutBuffer, masks: Tensor | None) -> "Batch":
         """All rows of a buffer, whatever it holds from now on, and of (T, N, n) masks; no copy."""
-        fields = [torch.from_numpy(getattr(buffer, name)) for name in cls._fields[:-1]]
+        fields = [torch.from_numpy(buffer.field(name)) for name in cls._fields[:-1]]
         return cls._make(None if x is None else x.flatten(0, 1) for x in (*fields, masks))
 
     def to(self, device: torch.device) -> "Batch":

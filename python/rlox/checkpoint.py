@@ -27,10 +27,11 @@ import safetensors.numpy
 
 from rlox._rlox import CorruptFileError, __version__
 from rlox.learner import Arrays
-from rlox.memory import expect_memory
+from rlox.memory import expect_granted
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+SPARE = 1 << 20  # bytes that names and the like may take
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
@@ -121,7 +122,8 @@ def _arrays(members: Mapping[str, Mapping[str, Any]]) -> dict[str, Arrays]:
     for member, arrays in _items("members", members):
         given = [(name, np.asanyarray(x)) for name, x in _items(f"members[{member!r}]", arrays)]
         size = sum(array.nbytes for _, array in given)
-        expect_memory("members", f"{size:,} bytes as {member!r}", 2 * size)
+        # The library copies them three times, and ends the process where it gets no memory.
+        expect_granted("members", f"{size:,} bytes as {member!r}", 4 * size + SPARE)
         checked[member] = {}
         for name, array in given:
             if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
@@ -157,9 +159,11 @@ def _is_empty(path: Path) -> bool:
 
 
 def _folder(path: object) -> Path:
-    wrong = f"path: expected the path of a folder, got {path!r}; pass a str or a Path"
+    wrong = f"path: expected the path of a folder, got {path!r}; pass one as str or Path"
     if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
         raise TypeError(wrong)
+    if not os.fspath(path):  # which pathlib takes for the folder that the process is in
+        raise ValueError(wrong)
     try:
         os.fsencode(path)
     except UnicodeEncodeError as error:
@@ -178,6 +182,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         rlox.CorruptFileError: Anything in it is damaged, missing or not a checkpoint's; the file
             and the section are named.
         ValueError: A newer rlox wrote it.
+        MemoryError: It does not fit into memory.
     """
     path = _folder(path).resolve()
     inner = path / "checkpoint"
@@ -201,6 +206,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
             raise corrupt(file, name, f"{len(data)} bytes instead of {about['bytes']}")
         if hashlib.sha256(data).hexdigest() != about["sha256"]:
             raise corrupt(file, name, "another SHA-256 than the manifest says")
+        expect_granted("path", f"{len(data):,} bytes as {name!r}", 2 * len(data) + SPARE)
         try:
             members[name] = safetensors.numpy.load(data)
         except safetensors.SafetensorError as error:

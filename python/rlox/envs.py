@@ -30,7 +30,7 @@ from rlox.masks import mask_infos
 from rlox.memory import fitting
 from rlox.rendering import Renderer, expect_render_mode
 from rlox.resets import split_options
-from rlox.settings import text, whole
+from rlox.settings import plain_seed, text
 from rlox.vec_env import VecEnv
 
 Obs = npt.NDArray[np.float32]
@@ -75,7 +75,7 @@ class NativeEnv(gym.Env[Obs, Any]):
         self._steps_draw = noisy or env_id in PLUGINS
 
     def _lend_stream(self) -> None:
-        self._native.set_rng_states([streams.state_for_native(self.np_random)])
+        self._native.set_rng_states(streams.state_for_native(self.np_random)[None])
 
     def _take_stream_back(self) -> None:
         (stream,) = self._native.rng_states()
@@ -91,7 +91,7 @@ class NativeEnv(gym.Env[Obs, Any]):
         Raises:
             ValueError: A seed below 0, unknown or senseless options. Nothing has changed then.
         """
-        seed = None if seed is None else whole("seed", seed, 0, fix="pass an integer, or None")
+        seed = None if seed is None else plain_seed(seed)
         before = self._np_random, self._np_random_seed
         try:
             super().reset(seed=seed)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from rlox.keywords import knowing_keywords
 from rlox.masks import read_masks
 from rlox.results import EvaluationResult
 from rlox.settings import chosen_seed, flag, whole
@@ -56,6 +57,7 @@ def evaluation_seed(seed: int) -> int:
     return int(stream.generate_state(1)[0] >> 1)
 
 
+@knowing_keywords()
 def evaluate(
     policy: Predictor,
     env: str | Callable[[], gym.Env[Any, Any]],

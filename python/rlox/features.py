@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rlox.networks import layer, orthogonal
+
 # From an observation space to a module with an attribute `features_dim`.
 FeaturesExtractor: TypeAlias = Callable[[gym.Space[Any]], nn.Module]
 # The smallest side that the convolutions of `NatureCNN` leave something of.
@@ -66,6 +68,7 @@ class NatureCNN(nn.Module):
             the first of two equal ones.
         features_dim: The last layer's width.
         ortho_init: Orthogonal weights with gain sqrt(2), and biases 0.
+        generator: Decides the weights; None: torch's global one.
 
     Raises:
         ValueError: Pictures that are too small.
@@ -75,7 +78,11 @@ class NatureCNN(nn.Module):
     """
 
     def __init__(
-        self, space: gym.Space[Any], features_dim: int = 512, ortho_init: bool = True
+        self,
+        space: gym.Space[Any],
+        features_dim: int = 512,
+        ortho_init: bool = True,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         shape = tuple(space.shape or ())
@@ -88,23 +95,24 @@ class NatureCNN(nn.Module):
         channels = shape[2] if self.channels_last else shape[0]
         self.scale = 255.0 if space.dtype == np.uint8 else 1.0
         self.convolutions = nn.Sequential(
-            nn.Conv2d(channels, 32, kernel_size=8, stride=4),
+            layer(nn.Conv2d, channels, 32, kernel_size=8, stride=4, generator=generator),
             nn.ReLU(),
-            nn.Conv2d(32, 64, kernel_size=4, stride=2),
+            layer(nn.Conv2d, 32, 64, kernel_size=4, stride=2, generator=generator),
             nn.ReLU(),
-            nn.Conv2d(64, 64, kernel_size=3, stride=1),
+            layer(nn.Conv2d, 64, 64, kernel_size=3, stride=1, generator=generator),
             nn.ReLU(),
             nn.Flatten(),
         )
         with torch.no_grad():
             width = self.convolutions(self._planes(torch.zeros(1, *shape))).shape[1]
-        self.head = nn.Sequential(nn.Linear(width, features_dim), nn.ReLU())
+        self.head = nn.Sequential(
+            layer(nn.Linear, width, features_dim, generator=generator), nn.ReLU()
+        )
         self.features_dim = features_dim
         if ortho_init:
-            for layer in (*self.convolutions, *self.head):
-                if isinstance(layer, nn.Conv2d | nn.Linear):
-                    nn.init.orthogonal_(layer.weight, math.sqrt(2))
-                    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # there is one
+            for part in (*self.convolutions, *self.head):
+                if isinstance(part, nn.Conv2d | nn.Linear):
+                    orthogonal(part, math.sqrt(2), generator)
 
     def _planes(self, obs: Tensor) -> Tensor:
         planes = obs.permute(0, 3, 1, 2) if self.channels_last else obs
@@ -123,15 +131,21 @@ class Combined(nn.Module):
     Args:
         space: Dict or Tuple, nested or not.
         ortho_init: As for `NatureCNN`, which has 256 features here, as in Stable-Baselines3.
+        generator: As for `NatureCNN`.
     """
 
-    def __init__(self, space: gym.Space[Any], ortho_init: bool = True) -> None:
+    def __init__(
+        self,
+        space: gym.Space[Any],
+        ortho_init: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
         super().__init__()
         inner: Any = space  # Dict or Tuple
         named = isinstance(space, spaces.Dict)
         items = list(inner.spaces.items() if named else enumerate(inner.spaces))
         self.keys = [key for key, _ in items]
-        parts: list[Any] = [make_features(part, ortho_init, 256) for _, part in items]
+        parts: list[Any] = [make_features(part, ortho_init, 256, generator) for _, part in items]
         self.parts = nn.ModuleList(parts)
         self.features_dim = sum(part.features_dim for part in parts)
 
@@ -142,14 +156,17 @@ class Combined(nn.Module):
 
 
 def make_features(
-    space: gym.Space[Any], ortho_init: bool = True, cnn_features: int = 512
+    space: gym.Space[Any],
+    ortho_init: bool = True,
+    cnn_features: int = 512,
+    generator: torch.Generator | None = None,
 ) -> nn.Module:
     """The features that fit a space: `Combined`, `NatureCNN` or, for all others, `Flatten`."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        return Combined(space, ortho_init)
+        return Combined(space, ortho_init, generator)
     shape: Sequence[int] = space.shape or ()
     if is_image(space) and sorted(shape)[1] >= _SMALLEST:
-        return NatureCNN(space, cnn_features, ortho_init)
+        return NatureCNN(space, cnn_features, ortho_init, generator)
     return Flatten(space)
 
 

@@ -1,6 +1,7 @@
 """`ForeignVecEnv`: any Gymnasium vector environment, made ready for rollouts."""
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from gymnasium.vector.async_vector_env import AsyncState
 from rlox import spaces, streams
 from rlox._rlox import ClosedError, Normalizer, RolloutBuffer
 from rlox.layouts import Layout
-from rlox.masks import read_masks
-from rlox.resets import autoreset_mode_of, split_options
-from rlox.turns import expect_storage, expect_turn
+from rlox.masks import has_method, keep_masks, read_masks
+from rlox.misfits import refuse_misfit
+from rlox.resets import autoreset_mode_of, by_key, split_options
+from rlox.turns import Turns, expect_storage, expect_turn, in_turn, numbers
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
@@ -29,6 +31,7 @@ class ForeignVecEnv(Wrapper):
     Observations are of any space that `rlox.layouts.Layout` holds; actions are Discrete,
     MultiDiscrete, MultiBinary or Box. `begin_rollout`, `step_rollout` and `drain_episodes` are
     those of `RolloutEnv`; `reset`, `step`, `render` and `close` are the wrapped environment's.
+    Threads take turns: a call waits for those of others to end, that of `close` included.
 
     Args:
         env: In the autoreset mode that `metadata["autoreset_mode"]` names. Without one it is taken
@@ -54,6 +57,7 @@ class ForeignVecEnv(Wrapper):
 
     def __init__(self, env: VectorEnv[Array, Any, Array], seed: int | None = None) -> None:
         super().__init__(env)
+        self._turns = Turns()
         self._mode = autoreset_mode_of(env)
         self.layout = Layout(env.single_observation_space)
         spaces.action_dtype(env.single_action_space)
@@ -73,6 +77,7 @@ class ForeignVecEnv(Wrapper):
         """The stream that uniformly random actions come from; the last seed given decides it."""
         return self._seeds.actions
 
+    @in_turn
     def reset(
         self,
         *,
@@ -94,10 +99,12 @@ class ForeignVecEnv(Wrapper):
         self._seeds.give(seed)
         self._obs = self._rows(obs)
         reset = slice(None) if masked is None else masked
-        self._note(infos, reset)
+        told = by_key(self.env, infos)
+        self._infos = told if masked is None else keep_masks(self._infos, told, masked)
         self._returns[reset], self._lengths[reset], self._ended[reset] = 0.0, 0, False
         return obs, infos
 
+    @in_turn
     def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """The wrapped environment's `step`.
 
@@ -106,10 +113,9 @@ class ForeignVecEnv(Wrapper):
             TypeError: Actions of another kind; nothing has moved then.
             ValueError: A call before the first reset; actions of another shape, out of range or not
                 finite, before anything has moved; observations or rewards that are not finite, with
-                the environment and step;
-                an environment that does not reset as its autoreset mode says.
-            RuntimeError: A worker process of an asynchronous environment has died. What an
-                environment raises in a worker is raised here.
+                the environment and step; one that does not reset as its autoreset mode says.
+            RuntimeError: A worker process of an asynchronous environment has died, or belongs to
+                the process that this one was forked from. What one raises is raised here.
         """
         self._expect_open()
         if self._obs is None:
@@ -121,7 +127,7 @@ class ForeignVecEnv(Wrapper):
         obs, rewards, *flags, infos = answer
         terminated, truncated = (np.asarray(ended, np.bool_) for ended in flags)
         self._steps += 1
-        self._obs, self._infos = self._rows(obs), infos
+        self._obs, self._infos = self._rows(obs), by_key(self.env, infos)
         gained = self._checked("rewards", np.asarray(rewards, np.float64))
         done = terminated | truncated
         if self._mode is AutoresetMode.NEXT_STEP and self._ended.any():
@@ -135,20 +141,26 @@ class ForeignVecEnv(Wrapper):
             self._ended = done
         return obs, rewards, terminated, truncated, infos
 
-    def _note(self, infos: dict[str, Any], reset: Any) -> None:
-        """Keeps what was said of environments that a reset left as they were."""
-        before, self._infos = self._infos, dict(infos)
-        for key in {"action_mask", "_action_mask"} & before.keys() & infos.keys():
-            self._infos[key] = np.array(before[key])
-            self._infos[key][reset] = infos[key][reset]
+    @cached_property
+    def _has_method(self) -> bool:
+        return has_method(self.env)
 
+    @property
+    def tells_masks(self) -> bool:
+        """Whether the environments say, of where they stand, which actions are allowed."""
+        with self._turns.lock:
+            return "action_mask" in self._infos or self._has_method
+
+    @in_turn
     def action_masks(self) -> Flags:
         """Which actions are allowed where the environments stand, (num_envs, n); see `read_masks`.
 
         Raises:
             ValueError: The environments do not say, or allow none.
         """
-        return read_masks(self.env, self._infos, self._ended)
+        now = self._infos, self._ended, self.tells_masks
+        said: Flags = self._guarded(read_masks, self.env, *now)
+        return said
 
     def _current(self) -> Array:
         """Where the environments stand."""
@@ -158,18 +170,42 @@ class ForeignVecEnv(Wrapper):
     def _expect_open(self) -> None:
         if self._closed:
             raise ClosedError("env: expected an open one, got a closed one; make a new one")
+        if self._inherited():
+            raise RuntimeError(
+                "env: expected the process that made asynchronous environments, got one forked "
+                "from it, whose messages to the workers would meet; make others here"
+            )
+
+    def _inherited(self) -> bool:
+        return self._turns.inherited and isinstance(self.unwrapped, AsyncVectorEnv)
+
+    @in_turn
+    def render(self) -> Any:
+        """What the wrapped environment draws."""
+        self._expect_open()
+        return self._guarded(self.env.render)
 
     def close(self, **kwargs: Any) -> None:
-        """Closes the wrapped environment; after a failure, workers are ended without waiting."""
-        self._closed = True
+        """Closes the wrapped environment; after a failure, workers are ended without waiting.
+
+        A call in another thread ends first, with `terminate=True` because its workers have ended.
+        """
         inner = self.unwrapped
-        if self._failed and isinstance(inner, AsyncVectorEnv) and not inner.closed:
-            # Gymnasium's own `close` would wait for answers that may never come.
-            for process in inner.processes:
-                process.terminate()
-            inner._state = AsyncState.DEFAULT
-            kwargs["terminate"] = True
-        self.env.close(**kwargs)
+        workers = inner.processes if isinstance(inner, AsyncVectorEnv) else []
+        if self._inherited():
+            self._closed = inner.closed = True  # the workers are another's
+            return
+        for process in workers if kwargs.get("terminate") else ():
+            process.terminate()
+        with self._turns.lock:
+            self._closed = True
+            if self._failed and isinstance(inner, AsyncVectorEnv) and not inner.closed:
+                # Gymnasium's own `close` would wait for answers that may never come.
+                for process in workers:
+                    process.terminate()
+                inner._state = AsyncState.DEFAULT
+                kwargs["terminate"] = True
+            self.env.close(**kwargs)
 
     def _guarded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls the wrapped environment and remembers whether it failed."""
@@ -182,6 +218,8 @@ class ForeignVecEnv(Wrapper):
                     f"env: expected living worker processes, got one that died at step "
                     f"{self._steps + 1}; look at its output, and whether memory ran out"
                 ) from error
+            if isinstance(error, Exception):
+                refuse_misfit(self.env, error)
             raise
 
     def _check_resets(self, rewards: Array, done: Flags) -> None:
@@ -196,6 +234,7 @@ class ForeignVecEnv(Wrapper):
                 f"{end}; set metadata['autoreset_mode'] to what is true"
             )
 
+    @in_turn
     def begin_rollout(
         self,
         buffer: RolloutBuffer,
@@ -212,6 +251,7 @@ class ForeignVecEnv(Wrapper):
         ended = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
         buffer.begin(self._current(), fresh, normalizer, ended)
 
+    @in_turn
     def step_rollout(
         self,
         buffer: RolloutBuffer,
@@ -232,40 +272,21 @@ class ForeignVecEnv(Wrapper):
         sent = spaces.sent_actions(self.single_action_space, actions, self.num_envs)
         expect_storage(self, self.layout, buffer, normalizer)
         t = expect_turn(buffer, t)
-        log_probs = self._numbers("log_probs", log_probs)
-        values = self._numbers("values", values)
-        _, rewards, terminated, truncated, infos = self.step(sent)
+        log_probs = self._checked("log_probs", numbers("log_probs", log_probs, self.num_envs))
+        values = self._checked("values", numbers("values", values, self.num_envs))
+        _, rewards, terminated, truncated, _ = self.step(sent)
         obs = self._current()
         final_obs = None
         if self._mode is AutoresetMode.SAME_STEP:
             cut = truncated & ~terminated
             if cut.any():
-                final_obs = self._final_obs(obs, cut, infos)
+                final_obs = self._final_obs(obs, cut)
         elif self._mode is AutoresetMode.DISABLED and self._ended.any():
             final_obs = obs.copy()
             obs = self._restart(final_obs)
         said = (actions, log_probs, values)
         flags = (terminated, truncated)
         buffer.record(t, *said, obs, rewards, *flags, final_obs, normalizer)
-
-    def _numbers(self, name: str, given: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """Finite numbers, one for each environment."""
-        try:
-            numbers = np.asarray(given)
-            if numbers.dtype.kind not in "biufO":
-                raise TypeError(f"dtype {numbers.dtype}")
-            with np.errstate(over="ignore"):  # infinities are refused below
-                numbers = numbers.astype(np.float32, copy=False)
-        except (TypeError, ValueError) as error:
-            raise TypeError(
-                f"{name}: expected real numbers, got {given!r}; pass one per environment"
-            ) from error
-        if numbers.shape != (self.num_envs,):
-            raise ValueError(
-                f"{name}: expected shape ({self.num_envs},), got {numbers.shape}; pass one number "
-                "per environment"
-            )
-        return self._checked(name, numbers)
 
     def _restart(self, before: Array) -> Array:
         """Starts new episodes where one is over; the observations after it."""
@@ -287,9 +308,9 @@ class ForeignVecEnv(Wrapper):
             "autoreset mode"
         )
 
-    def _final_obs(self, obs: Array, cut: Flags, infos: dict[str, Any]) -> Array:
+    def _final_obs(self, obs: Array, cut: Flags) -> Array:
         """The true last observations in the rows of `cut`."""
-        rows = infos.get("final_obs", [None] * self.num_envs)
+        rows = self._infos.get("final_obs", [None] * self.num_envs)
         final_obs = np.zeros_like(obs)
         for i in np.flatnonzero(cut):
             if rows[i] is None:
@@ -315,6 +336,7 @@ class ForeignVecEnv(Wrapper):
             )
         return array
 
+    @in_turn
     def drain_episodes(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Returns and lengths of the episodes that ended since the last call; see `RolloutEnv`."""
         finished, self._finished = self._finished, []

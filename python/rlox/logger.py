@@ -16,6 +16,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -56,15 +57,20 @@ class RunFolder:
             OSError: The folder cannot be made.
         """
         parent = Path(root) / re.sub(r"[^\w.+-]+", "-", env) / algorithm
-        parent.mkdir(parents=True, exist_ok=True)
         name = f"{datetime.now():%Y%m%d-%H%M%S}-{seed}"
-        for attempt in range(1, 1000):
-            folder = parent / (name if attempt == 1 else f"{name}.{attempt}")
-            try:
-                folder.mkdir()
-            except FileExistsError:  # another run of the same second and seed
-                continue
-            return cls(folder)
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            for attempt in range(1, 1000):
+                folder = parent / (name if attempt == 1 else f"{name}.{attempt}")
+                with suppress(FileExistsError):  # another run of the same second and seed
+                    folder.mkdir()
+                    return cls(folder)
+        except OSError as error:
+            raise type(error)(
+                error.errno,
+                f"runs_dir: expected where run folders can be made, got {os.fspath(root)!r}, where "
+                f"the system does not make {error.filename} ({error.strerror}); pass another path",
+            ) from error
         raise FileExistsError(f"{parent / name}: expected a free name, got 1000 runs in one second")
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:

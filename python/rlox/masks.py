@@ -1,5 +1,7 @@
 """Action masks: which actions environments allow where they stand."""
 
+import inspect
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -9,6 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from rlox._rlox import NativeVectorEnv
+from rlox.settings import shown
 
 if TYPE_CHECKING:
     from rlox.vec_env import VecEnv
@@ -32,11 +35,39 @@ def mask_width(space: gym.Space[Any]) -> int:
             return int(space.nvec.sum())
     raise ValueError(
         f"action_masks: expected a Discrete or MultiDiscrete action space, got {space}; set "
-        "action_masks=False"
+        "action_masks=False, or give no masks"
     )
 
 
-def read_masks(env: VectorEnv[Any, Any, Any], infos: dict[str, Any], ended: Flags) -> Flags:
+def mask_counts(space: gym.Space[Any]) -> list[int]:
+    """How the flags of a mask are split: so many for each component of the action.
+
+    Raises:
+        ValueError: As `mask_width`.
+
+    >>> mask_counts(spaces.Discrete(4)), mask_counts(spaces.MultiDiscrete([[2], [3]]))
+    ([4], [2, 3])
+    """
+    width = mask_width(space)
+    return space.nvec.ravel().tolist() if isinstance(space, spaces.MultiDiscrete) else [width]
+
+
+def has_method(env: VectorEnv[Any, Any, Any]) -> bool:
+    """Whether each of the single environments has a method `action_masks`."""
+    try:
+        # Asking a worker process for what it has not would end it.
+        told = env.unwrapped.call("has_wrapper_attr", "action_masks")  # type: ignore[attr-defined]  # of those that have single environments
+    except (AttributeError, NotImplementedError, TypeError):
+        return False
+    return all(told)
+
+
+def read_masks(
+    env: VectorEnv[Any, Any, Any],
+    infos: dict[str, Any],
+    ended: Flags,
+    method: bool | None = None,
+) -> Flags:
     """What the environments allow, (num_envs, n) bool, after a reset or step.
 
     From `infos["action_mask"]`, as Gymnasium's Taxi has it, else from a method `action_masks` of
@@ -46,6 +77,7 @@ def read_masks(env: VectorEnv[Any, Any, Any], infos: dict[str, Any], ended: Flag
         env: The environments.
         infos: What `reset` or `step` gave.
         ended: (num_envs,): whose episode is over.
+        method: What `has_method` said; None asks it.
 
     Raises:
         ValueError: They say nothing, or something of another shape, or allow no action.
@@ -55,17 +87,29 @@ def read_masks(env: VectorEnv[Any, Any, Any], infos: dict[str, Any], ended: Flag
     given: Any = infos.get("action_mask")
     said = infos.get("_action_mask", np.ones(n, np.bool_))
     if given is None:
-        try:
-            given = np.stack([np.asarray(mask).ravel() for mask in env.call("action_masks")])  # type: ignore[attr-defined]  # of those that have single environments
-        except (AttributeError, NotImplementedError, TypeError) as error:
+        if not (has_method(env) if method is None else method):
             raise ValueError(
                 "action_masks: expected environments that give infos['action_mask'] or have a "
                 f"method action_masks(), got {env} without; add one, or set action_masks=False"
-            ) from error
+            )
+        given = env.unwrapped.call("action_masks")  # type: ignore[attr-defined]  # as above
     masks = _rows(given, np.asarray(said), width)
     masks[ended] = True
     expect_choice(masks, space)
     return masks
+
+
+def keep_masks(before: dict[str, Any], infos: dict[str, Any], reset: Flags) -> dict[str, Any]:
+    """Infos of a reset of some, with what was said before of the masks of the others."""
+    if "action_mask" not in before:
+        return infos
+    masks = np.array(before["action_mask"])
+    said = np.array(before.get("_action_mask", np.ones_like(reset)))
+    if "action_mask" in infos:
+        masks[reset] = infos["action_mask"][reset]
+    now = np.asarray(infos.get("_action_mask", np.full_like(reset, "action_mask" in infos)))
+    said[reset] = now[reset]
+    return {**infos, "action_mask": masks, "_action_mask": said}
 
 
 def _rows(given: Any, said: Flags, width: int) -> Flags:
@@ -92,15 +136,80 @@ def expect_choice(masks: Flags, space: gym.Space[Any]) -> None:
     Raises:
         ValueError: The environment is named.
     """
-    multi = isinstance(space, spaces.MultiDiscrete)
-    counts = np.asarray(space.nvec).ravel() if multi else [masks.shape[1]]  # type: ignore[attr-defined]  # then it has
-    for part in np.split(masks, np.cumsum(counts)[:-1], axis=1):
+    for part in _parts(masks, space):
         nothing = ~part.any(axis=1)
         if nothing.any():
             raise ValueError(
                 f"action_mask: expected an action that is allowed, got none for environment "
                 f"{int(nothing.argmax())}; end the episode where nothing is left to do"
             )
+
+
+def _parts(masks: Flags, space: gym.Space[Any]) -> list[Flags]:
+    """The flags (n, k) of each component of the action."""
+    return np.split(masks, np.cumsum(mask_counts(space))[:-1], axis=1)
+
+
+def masks_now(env: Any) -> Flags | None:
+    """What environments ready for rollouts allow where they stand; None if they do not say.
+
+    Raises:
+        ValueError: As `read_masks`.
+    """
+    if getattr(env, "has_action_masks", None) or getattr(env, "tells_masks", False):
+        masks: Flags = env.action_masks()
+        return masks
+    return None
+
+
+def random_allowed(
+    space: gym.Space[Any], rng: np.random.Generator, masks: Flags
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Uniform ones of the allowed actions, (n, ...) counted from 0, and their log-probabilities.
+
+    >>> said, log_probs = random_allowed(
+    ...     spaces.Discrete(3), np.random.default_rng(0), np.eye(3, dtype=bool)
+    ... )
+    >>> said.tolist(), log_probs.tolist()
+    ([0, 1, 2], [0.0, 0.0, 0.0])
+    """
+    chosen, log_probs = [], np.zeros(len(masks))
+    for part in _parts(masks, space):
+        allowed = part.sum(1)
+        # The first place at which more are allowed than the number drawn.
+        chosen.append((part.cumsum(1) > rng.integers(allowed)[:, None]).argmax(1))
+        log_probs -= np.log(allowed)
+    rows = np.stack(chosen, 1).reshape(len(masks), *(space.shape or ()))
+    return rows.astype(np.int64), log_probs.astype(np.float32)
+
+
+def mask_parameter(function: Any) -> inspect.Parameter | None:
+    """Where a function takes masks: as `mask`, `action_mask` or `action_masks`.
+
+    >>> mask_parameter(lambda obs, mask=None: 0).name, mask_parameter(lambda obs: 0)
+    ('mask', None)
+    """
+    try:
+        known: Mapping[str, inspect.Parameter] = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some of C have none
+        return None
+    names = ("mask", "action_mask", "action_masks")
+    return next((known[name] for name in names if name in known), None)
+
+
+def with_masks(function: Any) -> Callable[[Any, Flags | None], Any]:
+    """A function of observations, called with masks where it takes them.
+
+    Where there are none, its own default stays; None stands for one that it lacks.
+    """
+    parameter = mask_parameter(function)
+
+    def called(obs: Any, masks: Flags | None) -> Any:
+        if parameter is None or (masks is None and parameter.default is not parameter.empty):
+            return function(obs)
+        return function(obs, **{parameter.name: masks})
+
+    return called
 
 
 def no_masks(env: object) -> ValueError:
@@ -126,6 +235,28 @@ def mask_infos(native: NativeVectorEnv) -> dict[str, Any]:
     return {"action_mask": masks, "_action_mask": np.ones(len(masks), np.bool_)}
 
 
+def as_flags(given: npt.ArrayLike, expected: str) -> Flags:
+    """What is given, as an array of bools.
+
+    Raises:
+        TypeError: No flags.
+        ValueError: Rows of different lengths.
+
+    >>> as_flags([[1, 0]], "mask: expected flags of shape (1, 2)")
+    array([[ True, False]])
+    """
+    try:
+        array = np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{expected}, got what NumPy makes no array of ({error}); pass a flag for each action"
+        ) from error
+    if array.dtype.kind not in "biuf":
+        came = f"dtype {array.dtype}" if isinstance(given, np.ndarray) else shown(given)
+        raise TypeError(f"{expected}, got {came}; pass True or False for each action")
+    return array.astype(np.bool_)
+
+
 def as_masks(given: npt.ArrayLike, space: gym.Space[Any], n: int) -> Flags:
     """Masks for `n` observations, (n, width), from what a user passes.
 
@@ -133,18 +264,16 @@ def as_masks(given: npt.ArrayLike, space: gym.Space[Any], n: int) -> Flags:
         TypeError: No flags.
         ValueError: Another shape, or nothing is allowed.
     """
-    expected = f"action_masks: expected shape {(n, mask_width(space))}"
-    try:
-        array = np.asarray(given)
-    except ValueError as error:
-        raise ValueError(f"{expected}, got rows of different lengths ({error})") from error
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"{expected} of flags, got dtype {array.dtype}; convert it to bool")
-    masks: Flags = array.astype(np.bool_)
+    shape = (n, mask_width(space))
+    expected = f"action_masks: expected flags of shape {shape}"
+    masks = as_flags(given, expected)
     masks = masks[None] if masks.ndim == 1 else masks
-    if masks.shape != (n, mask_width(space)) or not masks.any(axis=1).all():
+    if masks.shape != shape:
+        raise ValueError(f"{expected}, got shape {np.shape(given)}; pass a flag for each action")
+    allowed = np.all([part.any(axis=1) for part in _parts(masks, space)], axis=0)
+    if not allowed.all():
         raise ValueError(
-            f"{expected}, with an action that is allowed in each row, got shape {masks.shape}; "
-            "pass a flag for each action"
+            "action_masks: expected an action (of each component) that is allowed in each row, got "
+            f"none in row {int(allowed.argmin())}; allow one"
         )
     return masks

@@ -1,7 +1,9 @@
 """What does not fit into memory is refused before the system ends the process for it."""
 
+import numpy as np
+
 from rlox._rlox import available_memory
-from rlox.settings import whole
+from rlox.settings import shown, whole
 
 
 def fitting(argument: str, count: object, bytes_each: int, fix: str) -> int:
@@ -34,6 +36,28 @@ which needs 2,305,843,009,213,693,952; ask for less
     if needed > (2**62 if free is None else free):
         limit = "memory" if free is None else f"{free:,} bytes of free memory"
         raise MemoryError(
-            f"{argument}: expected what fits into {limit}, got {got}, which needs {needed:,}; ask "
-            "for less"
+            f"{argument}: expected what fits into {limit}, got {_said(got)}, which needs "
+            f"{_said(needed) if needed > 2**256 else f'{needed:,}'}; ask for less"
         )
+
+
+def expect_granted(argument: str, got: object, needed: int) -> None:
+    """Refuses what the system, at a limit of the process's own, grants no memory for.
+
+    For libraries that end the process where they are refused.
+
+    Raises:
+        MemoryError: As `expect_memory`.
+    """
+    expect_memory(argument, got, needed)
+    try:
+        np.empty(needed, np.uint8)
+    except MemoryError:
+        raise MemoryError(
+            f"{argument}: expected what the system grants memory for, got {_said(got)}, which "
+            f"needs {needed:,} bytes; ask for less"
+        ) from None
+
+
+def _said(got: object) -> str:
+    return got if isinstance(got, str) else shown(got)

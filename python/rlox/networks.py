@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from rlox.memory import expect_memory
 
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
@@ -19,13 +21,52 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
+def layer(kind: type[Layer], *sizes: int, generator: torch.Generator | None, **how: int) -> Layer:
+    """A linear or convolutional layer that starts as torch's own, from a generator.
+
+    Torch's own draw from its global generator, from which other threads may draw meanwhile.
+
+    Args:
+        kind: `nn.Linear` or `nn.Conv2d`.
+        *sizes: The layer's first arguments.
+        generator: Decides the weights; None: torch's global one.
+        **how: The layer's other arguments.
+
+    >>> made = [layer(nn.Linear, 2, 3, generator=torch.Generator().manual_seed(0)) for _ in "ab"]
+    >>> bool((made[0].weight == made[1].weight).all())
+    True
+    """
+    # As `nn.utils.skip_init`, which would load much of torch for it.
+    blank: Any = type(kind.__name__, (kind,), {"reset_parameters": lambda self: None})
+    made: Layer = blank(*sizes, **how)
+    made.__class__ = kind
+    # Uniform within 1 / sqrt(inputs of a unit), weights and biases.
+    nn.init.kaiming_uniform_(made.weight, math.sqrt(5), generator=generator)
+    bound = 1 / math.sqrt(made.weight[0].numel())
+    assert made.bias is not None
+    nn.init.uniform_(made.bias, -bound, bound, generator=generator)
+    return made
+
+
+def orthogonal(made: nn.Linear | nn.Conv2d, gain: float, generator: torch.Generator | None) -> None:
+    """Makes a layer's weights orthogonal, and its biases 0."""
+    nn.init.orthogonal_(made.weight, gain, generator)
+    if made.bias is not None:
+        nn.init.zeros_(made.bias)
+
+
 def mlp(
-    sizes: Sequence[int], activation: type[nn.Module], head_gain: float, ortho_init: bool
+    sizes: Sequence[int],
+    activation: type[nn.Module],
+    head_gain: float,
+    ortho_init: bool,
+    generator: torch.Generator | None = None,
 ) -> nn.Sequential:
     """Linear layers of these sizes with activations between them.
 
     With `ortho_init`, weights are orthogonal with gain sqrt(2), the last layer's with `head_gain`,
-    and biases 0; without, they start as torch's linear layers do.
+    and biases 0; without, they start as torch's linear layers do. `generator` decides them, torch's
+    global one if it is None.
 
     Raises:
         MemoryError: They do not fit into memory, with what training needs.
@@ -35,13 +76,12 @@ def mlp(
     expect_memory("net_arch", list(sizes[1:-1]), needed)
     layers: list[nn.Module] = []
     for width_in, width_out in pairwise(sizes):
-        layers += [nn.Linear(width_in, width_out), activation()]
+        layers += [layer(nn.Linear, width_in, width_out, generator=generator), activation()]
     net = nn.Sequential(*layers[:-1])
     if ortho_init:
-        linear = [layer for layer in net if isinstance(layer, nn.Linear)]
-        for layer in linear:
-            nn.init.orthogonal_(layer.weight, head_gain if layer is linear[-1] else math.sqrt(2))
-            nn.init.zeros_(layer.bias)
+        linear = [part for part in net if isinstance(part, nn.Linear)]
+        for part in linear:
+            orthogonal(part, head_gain if part is linear[-1] else math.sqrt(2), generator)
     return net
 
 

@@ -16,6 +16,7 @@ from rlox.actor_critic import (
     acting,
     check_policy,
     evaluating_actions,
+    expect_mask,
     expect_spaces,
     greedy,
     sampled,
@@ -73,6 +74,7 @@ class MlpPolicy(nn.Module):
         activation: "tanh", "relu", "elu", "gelu" or "silu".
         ortho_init: Orthogonal initial weights with the gains that PPO is known to need.
         log_std_init: Initial logarithm of the standard deviation.
+        init: Decides the initial weights; None: torch's global generator.
 
     Raises:
         TypeError: No spaces, or a setting of another kind.
@@ -97,15 +99,21 @@ class MlpPolicy(nn.Module):
         activation: str = "tanh",
         ortho_init: bool = True,
         log_std_init: float = 0.0,
+        init: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         expect_spaces(observation_space, action_space)
         shared_trunk = settings.flag("shared_trunk", shared_trunk)
         ortho_init = settings.flag("ortho_init", ortho_init)
         log_std_init = settings.number("log_std_init", log_std_init, -50, 50)
+        if not isinstance(init, torch.Generator | None):
+            raise TypeError(
+                f"init: expected a torch.Generator or None, got {settings.shown(init)}; pass "
+                "torch.Generator().manual_seed(seed)"
+            )
         layer = ACTIVATIONS[settings.text("activation", activation, tuple(ACTIVATIONS))]
         if features_extractor is None:
-            self.features = make_features(observation_space, ortho_init)
+            self.features = make_features(observation_space, ortho_init, generator=init)
         else:
             self.features = own_features(features_extractor, observation_space)
         width: Any = self.features.features_dim
@@ -114,7 +122,7 @@ class MlpPolicy(nn.Module):
         sizes = [width, *settings.whole_numbers("net_arch", net_arch)]
         self.trunk: nn.Module = nn.Identity()
         if shared_trunk and len(sizes) > 1:
-            self.trunk = nn.Sequential(mlp(sizes, layer, math.sqrt(2), ortho_init), layer())
+            self.trunk = nn.Sequential(mlp(sizes, layer, math.sqrt(2), ortho_init, init), layer())
             sizes = sizes[-1:]
         self.action_shape = tuple(action_space.shape or ())
         self.counts: list[int] = []
@@ -134,12 +142,17 @@ class MlpPolicy(nn.Module):
                     "action space: expected Discrete, MultiDiscrete, MultiBinary or Box, got "
                     f"{action_space}; flatten it in a wrapper, or pass a policy of your own"
                 )
-        self.actor = mlp([*sizes, outputs], layer, 0.01, ortho_init)
-        self.critic = mlp([*sizes, 1], layer, 1.0, ortho_init)
+        self.actor = mlp([*sizes, outputs], layer, 0.01, ortho_init, init)
+        self.critic = mlp([*sizes, 1], layer, 1.0, ortho_init, init)
         self.generator = torch.Generator()
 
     def distribution(self, obs: Tensor, mask: Tensor | None = None) -> Distribution:
-        """Of the actions at each observation; `mask` is the table's."""
+        """Of the actions at each observation; `mask` is the table's.
+
+        Raises:
+            ValueError, TypeError: A mask, here and in what follows, of another shape or kind, that
+                allows nothing, or for MultiBinary or Box actions.
+        """
         return self._chances(self._common(obs), mask)
 
     def _common(self, obs: Any) -> Tensor:
@@ -151,9 +164,11 @@ class MlpPolicy(nn.Module):
         return self._of_outputs(self.actor(common), mask)
 
     def _of_outputs(self, out: Tensor, mask: Tensor | None) -> Distribution:
-        if mask is not None and self.kind.startswith("categorical"):
+        if mask is not None:
+            counts = self.counts or [out.shape[-1]]
+            flags = expect_mask(mask, counts if self.kind.startswith("cat") else None, out)
             # The smallest number, not -inf: 0 * log 0 shall be 0 in the entropy.
-            out = out.masked_fill(~mask, torch.finfo(out.dtype).min)
+            out = out.masked_fill(~flags, torch.finfo(out.dtype).min)
         match self.kind:
             case "categorical":
                 return Categorical(out)
@@ -275,6 +290,8 @@ class SdePolicy(MlpPolicy):
         return mean, (variance + 1e-6).sqrt(), latent
 
     def _chances(self, common: Tensor, mask: Tensor | None) -> Gaussian:
+        if mask is not None:
+            expect_mask(mask, None, common)
         return Gaussian(*self._latent(common)[:2])
 
     def frozen_act(self) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
@@ -284,6 +301,8 @@ class SdePolicy(MlpPolicy):
     def act(self, obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """As `MlpPolicy.act`, with `reset_noise`'s matrices where there is one for each row."""
         common = self._common(obs)
+        if mask is not None:
+            expect_mask(mask, None, common)
         mean, std, latent = self._latent(common)
         noise = None
         if self.exploration is not None and len(self.exploration) == len(latent):
@@ -305,7 +324,7 @@ def make_policy(
         policy: A module, or a function from the two spaces to one.
         observation_space: Of one environment.
         action_space: Of one environment.
-        shape: Values of `SHAPE_SETTINGS` and "features_extractor", for the built-in policies.
+        shape: Values of `SHAPE_SETTINGS`, "features_extractor" and "init", for the built-in ones.
 
     Raises:
         ValueError, TypeError: As `check_policy` and the built-in policies do.

@@ -106,6 +106,26 @@ def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[st
     return mask, others
 
 
+def by_key(env: VectorEnv[Any, Any, Any], infos: Any) -> dict[str, Any]:
+    """Infos as vector environments give them, whether or not `DictInfoToList` has changed them.
+
+    Raises:
+        TypeError: They are neither a dict nor one for each environment.
+    """
+    if isinstance(infos, dict):
+        return infos
+    listed = isinstance(infos, list | tuple) and len(infos) == env.num_envs
+    if not listed or not all(isinstance(info, dict) for info in infos):
+        raise TypeError(
+            f"infos: expected a dict of arrays, or a list of {env.num_envs} dicts, got {infos!r}; "
+            "mend the environment or its wrapper"
+        )
+    together: dict[str, Any] = {}
+    for i, info in enumerate(infos):
+        together = env._add_info(together, info, i)
+    return together
+
+
 def chosen_rows(chosen: Flags, rows: npt.NDArray[Any]) -> list[npt.NDArray[Any] | None]:
     """A list with views of the chosen rows, None elsewhere.
 

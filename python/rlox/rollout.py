@@ -1,6 +1,5 @@
 """Collecting steps: `collect_rollout`, and what it needs of environments."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -8,16 +7,16 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import AutoresetMode
 
 from rlox import spaces
-from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
+from rlox._rlox import Normalizer, RolloutBuffer
+from rlox.keywords import knowing_keywords
 from rlox.layouts import Layout
+from rlox.masks import Flags, mask_parameter, mask_width, masks_now, random_allowed, with_masks
 from rlox.memory import expect_memory
-from rlox.settings import number, whole
+from rlox.settings import number
 
 Floats = npt.NDArray[np.float32]
-Flags = npt.NDArray[np.bool_]
 Array = npt.NDArray[Any]
 
 
@@ -90,7 +89,7 @@ class RolloutEnv(Protocol):
 
 @dataclass(frozen=True)
 class RolloutBatch:
-    """T steps of N environments, time-major; the arrays are views of one `RolloutBuffer`.
+    """T steps of N environments, time-major; all but the masks are views of one `RolloutBuffer`.
 
     | field | shape | dtype | meaning |
     |---|---|---|---|
@@ -102,6 +101,7 @@ class RolloutBatch:
     | terminated, truncated | (T, N) | bool | the task ended; the episode was cut |
     | valid | (T, N) | bool | True for transitions; False where NEXT_STEP environments only reset |
     | advantages, returns | (T, N) | float32 | GAE, and advantages + values |
+    | action_masks | (T, N, k) | bool | what was allowed at `obs`; None if nothing was said of it |
 
     Observations of a Box are float32, or uint8 if the space's are; integers count from 0; those of
     Dict and Tuple spaces are dicts and tuples of arrays; see `rlox.layouts.Layout`.
@@ -117,9 +117,13 @@ class RolloutBatch:
     valid: Flags
     advantages: Floats
     returns: Floats
+    action_masks: Flags | None = None
 
 
 Said = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
+# From observations and what is allowed there, to what is done there, and to what they are worth.
+Act = Callable[[Array, Flags | None], Said]
+Worth = Callable[[Array, Flags | None], npt.ArrayLike]
 
 
 def make_buffer(
@@ -148,6 +152,7 @@ def make_buffer(
     return RolloutBuffer(*shapes, extra=extra, **dtypes)
 
 
+@knowing_keywords()
 def collect_rollout(
     env: RolloutEnv,
     policy: Any,
@@ -161,20 +166,26 @@ def collect_rollout(
     value of its true last observation is bootstrapped. In DISABLED mode it is the rollout that
     resets environments; in NEXT_STEP mode, rows in which they only reset are not `valid`.
 
+    Environments may say which of their Discrete or MultiDiscrete actions are allowed: native ones
+    that have masks, others by `infos["action_mask"]` or a method `action_masks`.
+
     Args:
         env: A `VecEnv`, or what `make_vec` makes of another environment.
-        policy: None for uniformly random actions (values 0), a callable from observations (N, ...)
-            to actions or to (actions, log_probs, values), or a torch module with
-            `get_action_and_logprob(obs) -> (actions, log_probs)` and `get_value(obs) -> values`
-            (or `act(obs)`, all three at once, where there is one, see `rlox.policies`).
+        policy: None for uniform ones of the allowed actions (values 0), a callable from
+            observations (N, ...) to actions or to (actions, log_probs, values), or a torch module
+            with `get_action_and_logprob(obs) -> (actions, log_probs)` and `get_value(obs) ->
+            values` (or `act(obs)`, all three at once, where there is one, see `rlox.policies`).
             Actions are (N, ...), Discrete ones counted from 0; log_probs and values are (N,).
+            A parameter named `mask`, `action_mask` or `action_masks` gets the masks, bool (N, k):
+            its default where there are none, all True for last observations' values.
         n_steps: T, at least 1.
         gamma: Discount in [0, 1].
         gae_lambda: In [0, 1].
 
     Raises:
         TypeError: `env` is not made for rollouts.
-        ValueError: A number out of range; what a step of the environment refuses.
+        ValueError: A number out of range; what a step of the environment refuses; masks that allow
+            nothing, or of other actions.
         MemoryError: The rollout does not fit into memory.
 
     >>> from rlox import VecEnv
@@ -189,36 +200,71 @@ def collect_rollout(
         )
     gamma = number("gamma", gamma, 0, 1, fix="correct it")
     gae_lambda = number("gae_lambda", gae_lambda, 0, 1, fix="correct it")
-    space = env.single_action_space
     layout, buffer = Layout(env.single_observation_space), make_buffer(env, n_steps)
-    if policy is None:
-        chosen = spaces.random_actions(space, env.action_stream, (n_steps, env.num_envs))
-        env.begin_rollout(buffer)
-        zeros = np.zeros(env.num_envs, np.float32)
-        log_probs = zeros + np.float32(spaces.uniform_log_prob(space))
-        for t, actions in enumerate(chosen):
-            env.step_rollout(buffer, t, actions, log_probs, zeros)
-        buffer.finish(zeros, gamma, gae_lambda, np.zeros(len(buffer.final_index), np.float32))
-        return _batch(buffer, layout)
-    act, worth = _policy(policy, layout)
+    act, worth = _random(env, n_steps) if policy is None else _policy(policy, layout)
     env.begin_rollout(buffer)
-    obs = buffer.obs
-    for t in range(n_steps):
-        env.step_rollout(buffer, t, *act(obs[t]))
-    final_values = worth(buffer.final_obs) if len(buffer.final_index) else None
-    buffer.finish(worth(buffer.last_obs), gamma, gae_lambda, final_values)
-    return _batch(buffer, layout)
-
-
-def _batch(buffer: RolloutBuffer, layout: Layout) -> RolloutBatch:
-    names = [name for name in RolloutBatch.__dataclass_fields__ if name != "obs"]
+    if policy is None and getattr(env, "has_action_masks", None) is False:
+        _fill_at_random(env, buffer)  # native ones know beforehand that they have no masks
+        masks = None
+    else:
+        masks = _fill(env, buffer, act)
+    free = None if masks is None else np.ones_like(masks, shape=(1, masks.shape[2]))
+    rows = (buffer.final_obs, buffer.last_obs) if len(buffer.final_index) else (buffer.last_obs,)
+    *final_values, last_values = (
+        worth(x, None if free is None else free.repeat(len(x), 0)) for x in rows
+    )
+    buffer.finish(last_values, gamma, gae_lambda, *final_values)
+    names = [n for n in RolloutBatch.__dataclass_fields__ if n not in ("obs", "action_masks")]
     arrays = {name: getattr(buffer, name) for name in names}
-    return RolloutBatch(obs=layout.unpack(buffer.obs), **arrays)
+    return RolloutBatch(obs=layout.unpack(buffer.obs), action_masks=masks, **arrays)
 
 
-def _policy(
-    policy: Any, layout: Layout
-) -> tuple[Callable[[Array], Said], Callable[[Array], npt.ArrayLike]]:
+def _fill(env: RolloutEnv, buffer: RolloutBuffer, act: Act) -> Flags | None:
+    """Makes the steps of a rollout; what was allowed in them, if anything is said of it."""
+    obs, masks = buffer.obs, None
+    for t in range(buffer.n_steps):
+        allowed = masks_now(env)
+        if allowed is not None:
+            masks = _no_limits(env, buffer.n_steps) if masks is None else masks
+            masks[t] = allowed
+        env.step_rollout(buffer, t, *act(obs[t], allowed))
+    return masks
+
+
+def _fill_at_random(env: RolloutEnv, buffer: RolloutBuffer) -> None:
+    """As `_fill` does with `_random`, and nothing between two steps."""
+    space, lead = env.single_action_space, (buffer.n_steps, env.num_envs)
+    zeros = np.zeros(env.num_envs, np.float32)
+    log_probs = zeros + np.float32(spaces.uniform_log_prob(space))
+    for t, actions in enumerate(spaces.random_actions(space, env.action_stream, lead)):
+        env.step_rollout(buffer, t, actions, log_probs, zeros)
+
+
+def _no_limits(env: RolloutEnv, n_steps: int) -> Flags:
+    """Masks that allow everything."""
+    shape = (n_steps, env.num_envs, mask_width(env.single_action_space))
+    expect_memory("n_steps", n_steps, shape[0] * shape[1] * shape[2])
+    return np.ones(shape, np.bool_)
+
+
+def _random(env: RolloutEnv, n_steps: int) -> tuple[Act, Worth]:
+    """Uniformly random actions, which are worth nothing."""
+    space, n = env.single_action_space, env.num_envs
+    zeros, ahead = np.zeros(n, np.float32), list[Array]()
+    log_probs = zeros + np.float32(spaces.uniform_log_prob(space))
+
+    def act(rows: Array, masks: Flags | None) -> Said:
+        if masks is not None:
+            return *random_allowed(space, env.action_stream, masks), zeros
+        if not ahead:  # all at once, as that is faster
+            chosen = spaces.random_actions(space, env.action_stream, (n_steps, n))
+            ahead.extend(chosen[::-1])
+        return ahead.pop(), log_probs, zeros
+
+    return act, lambda rows, masks: np.zeros(len(rows), np.float32)
+
+
+def _policy(policy: Any, layout: Layout) -> tuple[Act, Worth]:
     """What to do with rows of observations, and what they are worth, for each kind of policy."""
     if hasattr(policy, "get_action_and_logprob"):
         return _torch_policy(policy, layout)
@@ -227,9 +273,10 @@ def _policy(
             "policy: expected None, a function of observations or a torch module with "
             f"get_action_and_logprob and get_value, got {type(policy).__name__}; pass one of them"
         )
+    asked = with_masks(policy)
 
-    def act(rows: Array) -> Said:
-        said = policy(layout.unpack(rows))
+    def act(rows: Array, masks: Flags | None) -> Said:
+        said = asked(layout.unpack(rows), masks)
         if isinstance(said, tuple):
             if len(said) != 3:
                 raise ValueError(
@@ -241,91 +288,30 @@ def _policy(
         zeros = np.zeros(len(rows), np.float32)
         return said, zeros, zeros
 
-    return act, lambda rows: act(rows)[2]
+    return act, lambda rows, masks: act(rows, masks)[2]
 
 
-def _torch_policy(
-    module: Any, layout: Layout
-) -> tuple[Callable[[Array], Said], Callable[[Array], npt.ArrayLike]]:
+def _torch_policy(module: Any, layout: Layout) -> tuple[Act, Worth]:
     import torch
 
     from rlox.policies import acting, torch_dtype
 
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+    methods = [module.get_action_and_logprob, *([module.act] if hasattr(module, "act") else [])]
+    masked = all(mask_parameter(method) is not None for method in methods)
 
     def seen(rows: Array) -> Any:
         return layout.unpack(torch.as_tensor(rows, device=device), torch_dtype)
 
-    def act(rows: Array) -> Said:
+    def act(rows: Array, masks: Flags | None) -> Said:
+        limits = [torch.as_tensor(masks, device=device)] if masked and masks is not None else []
         with torch.no_grad():
-            actions, log_probs, values = (np.asarray(x.cpu()) for x in acting(module)(seen(rows)))
+            said = acting(module)(seen(rows), *limits)
+            actions, log_probs, values = (np.asarray(x.cpu()) for x in said)
             return actions, log_probs, values.reshape(len(rows))
 
-    def value(rows: Array) -> npt.ArrayLike:
+    def value(rows: Array, masks: Flags | None) -> npt.ArrayLike:
         with torch.no_grad():
             return np.asarray(module.get_value(seen(rows)).reshape(len(rows)).cpu())
 
     return act, value
-
-
-def check_collection(mode: AutoresetMode, n: int, policy: object) -> int:
-    """The number of steps, refused unless positive, as are other modes and kinds of policies."""
-    if mode is not AutoresetMode.SAME_STEP:
-        raise ValueError(
-            f"autoreset_mode: expected SAME_STEP, got {mode.name}; make the VecEnv with "
-            "autoreset_mode=AutoresetMode.SAME_STEP"
-        )
-    if policy is not None and not callable(policy):
-        raise TypeError(
-            f"policy: expected a function of observations or None, got {type(policy).__name__}; "
-            "pass a callable"
-        )
-    return whole("n", n, 1, fix="pass how many steps to make")
-
-
-def collect_steps(
-    native: NativeVectorEnv,
-    start: Floats,
-    space: gym.Space[Any],
-    n: int,
-    choose: np.random.Generator | Callable[[Floats], npt.ArrayLike],
-) -> dict[str, npt.NDArray[Any]]:
-    """`n` steps from the observations `start`, (N, d): the body of `VecEnv.collect_n_steps`."""
-    num_envs, dim = start.shape
-    lead = (n, num_envs)
-    kind, shape = np.dtype(spaces.action_dtype(space)), space.shape or ()
-    bytes_each = 8 * dim + 10 + math.prod(shape) * kind.itemsize
-    expect_memory("n", n, n * num_envs * bytes_each)
-    obs = np.empty((n + 1, num_envs, dim), np.float32)
-    final = np.empty((*lead, dim), np.float32)
-    rewards = np.empty(lead)
-    terminated, truncated = np.empty(lead, np.bool_), np.empty(lead, np.bool_)
-    actions = np.empty((*lead, *shape), kind)
-    obs[0] = start
-    if isinstance(choose, np.random.Generator):
-        # One call for all steps, but that Ctrl-C is looked for now and then.
-        some = max(1, 1_000_000 // num_envs)
-        for t in range(0, n, some):
-            now = slice(t, min(t + some, n))
-            chosen = spaces.random_actions(space, choose, ((now.stop - t) * num_envs,))
-            sent = spaces.sent_actions(space, chosen, len(chosen))
-            actions[now] = sent.reshape(-1, *actions.shape[1:])
-            out = (obs[1:][now], rewards[now], terminated[now], truncated[now], final[now])
-            native.steps_into(actions[now], *out)
-    else:
-        rows = zip(actions, obs, obs[1:], rewards, terminated, truncated, final, strict=False)
-        for action, seen, *into in rows:
-            said = choose(seen)
-            native.step_into(said, *into)
-            action[...] = said
-    ended = np.flatnonzero(terminated | truncated)
-    return {
-        "obs": obs[:n],
-        "actions": actions,
-        "rewards": rewards,
-        "terminated": terminated,
-        "truncated": truncated,
-        "last_obs": obs[n],
-        "final_index": ended,
-        "final_obs": final.reshape(n * num_envs, dim)[ended],
-    }

@@ -1,6 +1,5 @@
 """Settings and other arguments: checked, and put together from what is known and asked for."""
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -16,21 +15,26 @@ def whole(name: str, value: Any, low: int, also: int | None = None, *, fix: str 
     """A whole number of at least `low`, or equal to `also`, as a plain int.
 
     Raises:
-        TypeError: It is no number; True and False are none.
-        ValueError: It is a fraction, not finite or too small.
+        TypeError: It is no integer; floats, whole or not, True and False are none.
+        ValueError: It is too small.
 
-    >>> whole("n_steps", np.int64(8), low=1), whole("total_timesteps", 1e5, low=1)
-    (8, 100000)
+    >>> whole("n_steps", np.int64(8), low=1)
+    8
+    >>> whole("total_timesteps", 1e5, low=1)
+    Traceback (most recent call last):
+    TypeError: total_timesteps: expected an integer of at least 1, got 100000.0; pass 100000
     """
     expected = f"an integer of at least {low}"
     if also is not None:
         expected = f"{also} or {expected}"
-    _expect_number(name, expected, value, fix)
-    if isinstance(value, Integral) or float(value).is_integer():
-        plain = int(value)
-        if plain >= low or plain == also:
-            return plain
-    raise _wrong(name, expected, value, fix)
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        if isinstance(value, float | np.floating) and float(value).is_integer():
+            fix = f"pass {int(value)}"
+        raise _wrong(name, expected, value, fix, TypeError)
+    plain = int(value)
+    if plain < low and plain != also:
+        raise _wrong(name, expected, value, fix)
+    return plain
 
 
 def number(
@@ -50,7 +54,8 @@ def number(
         expected += f" in [{low}, {high}]"
     elif low > -math.inf:
         expected += f" of at least {low}"
-    _expect_number(name, expected, value, fix)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise _wrong(name, expected, value, fix, TypeError)
     try:
         plain = float(value)
     except OverflowError:
@@ -126,57 +131,52 @@ def flags_of(config: object) -> list[str]:
     return [field.name for field in about if isinstance(field.default, bool)]
 
 
-def _expect_number(name: str, expected: str, value: Any, fix: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise _wrong(name, expected, value, fix, TypeError)
+def shown(value: object) -> str:
+    """What came, for a message: its `repr`, cut short; its type where it has none.
+
+    >>> shown(10**5000)
+    "a <class 'int'>"
+    """
+    try:
+        text = repr(value)
+    except Exception:  # of the caller's objects, and integers of thousands of digits
+        return f"a {type(value)}"
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _wrong(
     name: str, expected: str, value: object, fix: str, error: type[Exception] = ValueError
 ) -> Exception:
-    got = repr(value)
-    got = got if len(got) <= 200 else f"{got[:200]}..."
-    return error(f"{name}: expected {expected}, got {got}; {fix}")
+    return error(f"{name}: expected {expected}, got {shown(value)}; {fix}")
 
 
-def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Names the first keyword that is not known, and near ones that are.
+def plain_seed(seed: Any, *, fix: str = "pass an integer, or None for any") -> int:
+    """A seed as a plain int: of any size, as NumPy and Gymnasium take them.
 
     Raises:
-        TypeError: There is one.
+        TypeError: It is no integer; floats, True and False are none.
+        ValueError: It is below 0.
 
-    >>> refuse_unknown(["gama"], ["gamma", "n_steps"], what="PPOTrainer")
-    Traceback (most recent call last):
-    TypeError: PPOTrainer has no setting 'gama'; did you mean 'gamma'?
+    >>> plain_seed(np.int64(7)), plain_seed(2**70) == 2**70
+    (7, True)
     """
-    known = list(known)
-    for name in given:
-        if name not in known:
-            near = [x for x in known if x.startswith(name) or _initials(x) == name]
-            near = near or difflib.get_close_matches(name, known, n=3)
-            hint = f"did you mean {' or '.join(map(repr, near))}?" if near else ""
-            hint = hint or f"it has {', '.join(known)}"
-            raise TypeError(f"{what} has no setting {name!r}; {hint}")
-
-
-def _initials(name: str) -> str:
-    return "".join(part[:1] for part in name.split("_"))
+    expected = "None or an integer of at least 0"
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise _wrong("seed", expected, seed, fix, TypeError)
+    if seed < 0:
+        raise _wrong("seed", expected, seed, fix)
+    return int(seed)
 
 
 def chosen_seed(seed: int | None) -> int:
     """The seed, or for None one from the operating system, so that every run can be repeated.
 
     Raises:
-        TypeError: It is no number.
-        ValueError: It is no integer, or below 0.
+        TypeError, ValueError: As `plain_seed` does.
     """
     if seed is None:
         return int(np.random.SeedSequence().generate_state(1)[0])
-    try:
-        return whole("seed", seed, 0)
-    except (TypeError, ValueError) as error:
-        expected, fix = "None or an integer of at least 0", "pass an integer, or None for any"
-        raise _wrong("seed", expected, seed, fix, type(error)) from None
+    return plain_seed(seed)
 
 
 def json_keywords(name: str, value: Any, taken: Sequence[str] = ()) -> dict[str, Any]:

@@ -143,17 +143,54 @@ def sent_actions(space: gym.Space[Any], stored: npt.ArrayLike, num_envs: int) ->
     counts = _counts(space)
     if counts is None:
         assert isinstance(space, spaces.Box)
+        actions = _real(actions)
         _refuse(~np.isfinite(actions), actions, "finite numbers")
-        clipped: npt.NDArray[Any] = np.clip(actions, space.low, space.high).astype(space.dtype)
-        return clipped
+        return _clipped(space, actions)
     if actions.dtype.kind not in "iu":
         raise TypeError(
             f"actions: expected integers, got dtype {actions.dtype}; convert them to int64 first"
         )
     _refuse((actions < 0) | (actions >= counts), actions, f"integers in [0, {counts})")
     start = 0 if isinstance(space, spaces.MultiBinary) else getattr(space, "start", 0)
-    sent: npt.NDArray[Any] = (actions + start).astype(space.dtype)
+    # Checked to be small, they are int64 now: beside uint64 the start would make them float64.
+    sent: npt.NDArray[Any] = (actions.astype(np.int64) + start).astype(space.dtype)
     return sent
+
+
+def _real(actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    try:
+        if actions.dtype.kind not in "biufO":
+            raise TypeError(f"dtype {actions.dtype}")
+        return actions.astype(np.float64) if actions.dtype.kind == "O" else actions
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"actions: expected real numbers, got {error}; pass an array of them"
+        ) from error
+
+
+def _clipped(space: spaces.Box, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Inside the bounds, in the space's dtype. Fractions go towards 0 where it has none."""
+    dtype = np.dtype(space.dtype)
+    # Integers are clipped as integers: float64 has not all of those beyond 2**53.
+    plain = _saturated(actions, dtype) if dtype.kind in "iu" else actions
+    clipped: npt.NDArray[Any] = np.clip(plain, space.low, space.high).astype(dtype)
+    return clipped
+
+
+def _saturated(actions: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Numbers as integers of a dtype; those beyond it become its smallest and largest."""
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    match actions.dtype.kind:
+        case "f":
+            numbers = actions.astype(np.promote_types(actions.dtype, np.float64))
+            # A power of two or 0 each, which floats have; `most` they may not have.
+            under, over = numbers < float(least), numbers >= float(most + 1)
+            plain = np.where(under | over, 0, numbers).astype(dtype)
+            return np.where(under, dtype.type(least), np.where(over, dtype.type(most), plain))
+        case "i":
+            wide = actions.astype(np.int64)
+            return np.clip(wide, least, min(most, 2**63 - 1)).astype(dtype)
+    return np.minimum(actions.astype(np.uint64), np.uint64(most)).astype(dtype)
 
 
 def expect_actions(

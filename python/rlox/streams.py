@@ -1,11 +1,12 @@
 """Random streams: seeds of several environments, a native PCG64 as NumPy's and back."""
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from rlox.settings import plain_seed
 
 Seed = int | Sequence[int | None] | None
 
@@ -22,55 +23,43 @@ def seed_each(seed: Seed, num_envs: int) -> Sequence[int | None] | None:
     """
     if seed is None:
         return None
-    if isinstance(seed, int | np.integer):
-        first = _whole(seed)
-        return range(first, first + num_envs)
-    scalar = getattr(seed, "shape", None) == ()
-    if scalar or not isinstance(seed, Sequence | np.ndarray):
-        raise TypeError(
-            f"seed: expected an integer, one for each environment or None, got {seed!r}; "
-            "pass an integer in [0, 2**64)"
-        )
+    listed = isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str | bytes)
+    if listed and getattr(seed, "shape", None) != ():
+        return _each(seed, num_envs)
+    fix = "pass an integer, one for each environment, or None"
+    first = plain_seed(seed, fix=fix)
+    return range(first, first + num_envs)
+
+
+def _each(seed: Any, num_envs: int) -> list[int | None]:
     if len(seed) != num_envs:
         raise ValueError(
             "If seeds are passed as a list the length must match "
             f"num_envs={num_envs} but got length={len(seed)}."
         )
-    return [None if one is None else _whole(one) for one in seed]
+    return [None if one is None else plain_seed(one) for one in seed]
 
 
-def _whole(seed: Any) -> int:
-    try:
-        plain = operator.index(seed)
-    except TypeError:
-        plain = -1
-    if plain < 0:
-        wrong = ValueError if isinstance(seed, int | np.integer) else TypeError
-        raise wrong(
-            f"seed: expected an integer in [0, 2**64), got {seed!r}; pass a non-negative integer "
-            "or None"
-        )
-    return plain
-
-
-def state_for_numpy(stream: dict[str, int]) -> dict[str, Any]:
-    """A native stream as the `state` of NumPy's PCG64."""
+def state_for_numpy(words: npt.NDArray[np.int64]) -> dict[str, Any]:
+    """A native stream, its (6,) words, as the `state` of NumPy's PCG64."""
+    high, low, inc_high, inc_low, has_uint32, uinteger = words.view(np.uint64).tolist()
     return {
         "bit_generator": "PCG64",
-        "state": {"state": stream["state"], "inc": stream["inc"]},
-        "has_uint32": stream["has_uint32"],
-        "uinteger": stream["uinteger"],
+        "state": {"state": high << 64 | low, "inc": inc_high << 64 | inc_low},
+        "has_uint32": has_uint32,
+        "uinteger": uinteger,
     }
 
 
-def state_for_native(generator: np.random.Generator) -> dict[str, int]:
-    """Where a NumPy generator stands, as a native stream.
+def state_for_native(generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Where a NumPy generator stands, as the words of a native stream, (6,).
 
     Raises:
         ValueError: The generator is not a PCG64.
 
-    >>> sorted(state_for_native(np.random.default_rng(0)))
-    ['has_uint32', 'inc', 'state', 'uinteger']
+    >>> rng = np.random.default_rng(0)
+    >>> state_for_numpy(state_for_native(rng)) == rng.bit_generator.state
+    True
     """
     state: dict[str, Any] = dict(generator.bit_generator.state)
     if state["bit_generator"] != "PCG64":
@@ -78,14 +67,15 @@ def state_for_native(generator: np.random.Generator) -> dict[str, int]:
             f"np_random: expected a generator over PCG64, got {state['bit_generator']}; "
             "use numpy.random.default_rng"
         )
-    rest = {key: int(state[key]) for key in ("has_uint32", "uinteger")}
-    return {**state["state"], **rest}
+    halves = [half for key in ("state", "inc") for half in divmod(state["state"][key], 2**64)]
+    words = [*halves, state["has_uint32"], state["uinteger"]]
+    return np.array(words, np.uint64).view(np.int64)
 
 
-def to_numpy(stream: dict[str, int]) -> np.random.Generator:
-    """A NumPy generator that goes on where the native stream stands."""
+def to_numpy(words: npt.NDArray[np.int64]) -> np.random.Generator:
+    """A NumPy generator that goes on where the native stream of these (6,) words stands."""
     bits = np.random.PCG64(0)
-    bits.state = state_for_numpy(stream)  # type: ignore[assignment]  # NumPy's TypedDict is private
+    bits.state = state_for_numpy(words)  # type: ignore[assignment]  # NumPy's TypedDict is private
     return np.random.Generator(bits)
 
 

@@ -28,7 +28,8 @@ class TorchLearner:
         config: Settings; `num_envs` must be the environments'.
         seed: Decides everything random: initial weights, environments, actions, minibatches.
         policy: A torch module that does what `rlox.policies.ActorCritic` says, or a function from
-            the observation and action space to one (called under our seed); None: the built-in MLP.
+            the observation and action space to one; None: the built-in MLP. Torch's global
+            generator is seeded by ours meanwhile; other threads must not draw from it.
         features_extractor: For the built-in policy, see `rlox.policies.MlpPolicy`.
 
     Raises:
@@ -72,10 +73,12 @@ class TorchLearner:
         self.spaces = env.single_observation_space, env.single_action_space
         shape: dict[str, Any] = {name: getattr(config, name) for name in policies.SHAPE_SETTINGS}
         shape["features_extractor"] = features_extractor
-        with torch_state.initialising(init, self.device):
+        self.built_in = policy is None and features_extractor is None
+        ours, others = map(int, init.generate_state(2, np.uint64))
+        shape["init"] = torch.Generator().manual_seed(ours)
+        with torch_state.initialising(None if self.built_in else others, self.device):
             made: Any = policies.make_policy(policy, *self.spaces, shape)  # an ActorCritic
         self.policy = torch_state.place(made, self.generator)
-        self.built_in = policy is None and features_extractor is None
         self.evaluate = policies.evaluating_actions(self.policy)
         self.layout = Layout(self.spaces[0])
         self.threads = torch_state.best_threads(self.policy, self.device)
@@ -173,7 +176,7 @@ class TorchLearner:
             else:
                 seed = int((stream or self.streams["predictions"]).integers(2**63))
                 self.generator.manual_seed(seed)
-                with torch_state.own_generator(seed, self.device):
+                with torch_state.own(None if self.built_in else seed, self.device, self.threads):
                     said = policies.sampled(self.policy, observed, mask)
         sent = spaces.sent_actions(self.spaces[1], said.numpy(force=True), len(rows))
         return sent[0] if single else sent

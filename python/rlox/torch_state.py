@@ -109,10 +109,9 @@ def own(seed: int | None, device: torch.device, threads: int | None) -> Iterator
 
 
 @contextmanager
-def initialising(sequence: np.random.SeedSequence, device: torch.device) -> Iterator[None]:
-    """`own_generator`, and one thread: orthogonal matrices come out otherwise on another number."""
-    seed = int(sequence.generate_state(1, np.uint64)[0])
-    with own_generator(seed, device), own_threads(1):
+def initialising(seed: int | None, device: torch.device) -> Iterator[None]:
+    """`own`, on one thread: on another number of them, orthogonal matrices come out otherwise."""
+    with _LOCK, own(seed, device, 1):  # the lock, so that nobody changes the number meanwhile
         yield
 
 

@@ -18,13 +18,14 @@ from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.evaluation import SeededPredictor, evaluate, evaluation_seed
 from rlox.features import FeaturesExtractor
 from rlox.interrupt import stop_on_interrupt
+from rlox.keywords import knowing_keywords, places, refuse_settings
 from rlox.learner import MEMBERS, Learner, LearnerState
 from rlox.logger import RunFolder, expect_root
 from rlox.manifest import describe, expect_code, expect_saved, expect_trainer
 from rlox.policies import SHAPE_SETTINGS, PolicyLike
 from rlox.presets import preset
 from rlox.results import EvaluationResult, TrainResult
-from rlox.settings import chosen_seed, flag, json_keywords, refuse_unknown, resolve, whole
+from rlox.settings import chosen_seed, flag, json_keywords, resolve, whole
 from rlox.vector import make_vec
 
 if TYPE_CHECKING:
@@ -55,8 +56,7 @@ class Trainer:
         **settings: Any,
     ) -> None:
         defaults = {field.name: field.default for field in fields(self.config_type)}
-        arguments = ("env", "seed", "policy", "features_extractor", "env_kwargs", "runs_dir")
-        refuse_unknown(settings, (*defaults, *arguments), type(self).__name__)
+        refuse_settings(self, settings)
         self.env_id: str | None = None
         self.env_name: str = getattr(env, "__name__", type(env).__name__)
         if isinstance(env, str):
@@ -111,6 +111,7 @@ class Trainer:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    @knowing_keywords(places)
     def train(
         self,
         total_timesteps: int | None = None,
@@ -145,12 +146,12 @@ class Trainer:
         if flag("progress_bar", progress_bar, fix="pass one of them"):
             called.append(ProgressBar())
         self._plan(total_timesteps)
-        if self.run is None and self._runs_dir is not None:
-            self.run = RunFolder.make(self._runs_dir, self.env_name, self.algorithm, self.seed)
-            self.run.write("config.json", describe(self))
         first, began = self.timesteps, time.perf_counter()
         self.learner.stopping = False
-        with stop_on_interrupt(self.stop), ExitStack() as ends:
+        with stop_on_interrupt(self.stop), ExitStack() as ends:  # before a folder is half made
+            if self.run is None and self._runs_dir is not None:
+                self.run = RunFolder.make(self._runs_dir, self.env_name, self.algorithm, self.seed)
+                self.run.write("config.json", describe(self))
             for callback in called:
                 callback.on_train_start(self)
                 ends.callback(callback.on_train_end, self)
@@ -207,6 +208,7 @@ class Trainer:
         """Ends `train` after the current step; from a callback or another thread."""
         self.learner.stopping = True
 
+    @knowing_keywords(places)
     def evaluate(
         self,
         n_episodes: int = 30,
@@ -230,9 +232,8 @@ class Trainer:
             TypeError: An argument of another kind; a policy of your own without `mode` cannot be
                 greedy.
         """
-        chosen = env
-        if env is None:
-            chosen = self.env_id or (self._env if callable(self._env) else None)
+        own = self.env_id or (self._env if callable(self._env) else None)
+        chosen = own if env is None else env
         if chosen is None:
             raise ValueError(
                 "env: expected an id or a function, as the trainer was given environments already "
@@ -245,6 +246,7 @@ class Trainer:
             policy, chosen, n_episodes, seed=seed, deterministic=deterministic, env_kwargs=kwargs
         )
 
+    @knowing_keywords(places)
     def predict(
         self, obs: Any, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
     ) -> npt.NDArray[Any]:
@@ -266,23 +268,23 @@ class Trainer:
         """
         return self.learner.predict(obs, deterministic, action_masks=action_masks)
 
+    @knowing_keywords(places)
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a checkpoint, see `rlox.checkpoint`, from which `load` makes an equal trainer.
 
         Raises:
             FileExistsError: `path` is there, and neither a checkpoint nor an empty folder.
             OSError: It cannot be written; what was there stays.
+            MemoryError: A copy of it does not fit into memory.
         """
         state = self.learner.state()
-        manifest = {
-            **describe(self),
-            "run": {"start": self.start_timesteps, "target": self.target_timesteps},
-            "counters": state.counters,
-            "streams": state.streams,
-        }
+        run = {"start": self.start_timesteps, "target": self.target_timesteps}
+        said = {"run": run, "counters": state.counters, "streams": state.streams}
+        manifest = {**describe(self), **said}
         write_checkpoint(path, manifest, {name: getattr(state, name) for name in MEMBERS})
 
     @classmethod
+    @knowing_keywords(places)
     def load(
         cls,
         path: str | os.PathLike[str],

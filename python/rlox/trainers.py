@@ -16,7 +16,9 @@ class PPOTrainer(Trainer):
     Args:
         env: An id, an environment class or a function that makes an environment, a vector
             environment in any autoreset mode.
-        seed: Decides everything random. None takes one from the operating system; `seed` tells.
+        seed: Decides everything random, but for what a `policy` or `features_extractor` of your own
+            draws from torch's global generator while other threads draw from it, too. None takes
+            one from the operating system; `seed` tells.
         policy: A torch module as `rlox.policies.ActorCritic` describes, or a function from the
             observation space and the action space to one; None: the built-in MLP.
         env_kwargs: Passed to `rlox.make_vec` and what makes the environments; only what JSON can

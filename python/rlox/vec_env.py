@@ -11,17 +11,18 @@ from gymnasium.vector.utils import batch_space
 
 from rlox import spaces, streams
 from rlox._rlox import ClosedError, NativeVectorEnv, Normalizer, RolloutBuffer
+from rlox.collecting import check_collection, collect_steps
 from rlox.ids import SMALLEST, native_id, render_modes, source_of, vector_metadata, vector_spec
+from rlox.keywords import explaining_unknown, meant
 from rlox.masks import mask_infos, native_masks
 from rlox.memory import fitting
 from rlox.rendering import Renderer, expect_render_mode
 from rlox.resets import as_autoreset_mode, as_dict, final_infos, split_options
-from rlox.rollout import check_collection, collect_steps
-from rlox.settings import refuse_unknown, whole
 from rlox.streams import Seed
 
 Obs = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
+_ALSO = meant(num_envs="n", n_envs="n", env="env_id", id="env_id")
 
 
 class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
@@ -41,7 +42,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
             `sutton_barto_reward` (CartPole), `goal_velocity` (both MountainCars), `g` (Pendulum).
 
     Raises:
-        ValueError: Unknown id (near ones are named), argument or mode; a number out of range.
+        TypeError, ValueError: Unknown id or argument (near ones are named) or mode; a wrong number.
         MemoryError: `n` environments do not fit into memory; the size asked for is named.
         rlox.ClosedError: From whatever needs the environments, after `close`.
 
@@ -68,13 +69,12 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         render_mode: str | None = None,
         **env_kwargs: float,
     ) -> None:
-        refuse_unknown({"num_envs", "n_envs", "id"} & env_kwargs.keys(), ("n", "env_id"), "VecEnv")
         mode, name = as_autoreset_mode(autoreset_mode), native_id(env_id)
         expect_render_mode(render_mode, render_modes(name))
         n, limit = fitting("n", n, SMALLEST, "say how many to make"), max_episode_steps
-        made_with = (n, seed, mode.value, limit, env_kwargs)
-        self._native = native = NativeVectorEnv(source_of(name), *made_with)
-        self._step = native.step
+        with explaining_unknown(VecEnv, env_kwargs, _ALSO):
+            native = NativeVectorEnv(source_of(name), n, seed, mode.value, limit, env_kwargs)
+        self._native, self._step = native, native.step
         if type(self).step_into is VecEnv.step_into:
             # The native method itself, so that nothing runs between the caller and Rust.
             self.__dict__["step_into"] = native.step_into
@@ -222,26 +222,26 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
 
         Args:
             n: How many steps, at least 1.
-            policy: From observations, float32 (N, d), to actions as `step` takes them. None:
-                uniformly random actions from a stream that the last seed given decides.
+            policy: From observations (N, d), and masks if it has a parameter `action_masks`, to
+                actions as `step` takes them. None: random ones, by the last seed given.
 
         Returns:
             Time-major arrays: obs (n, N, d), the observations acted on; actions (n, N, ...);
-            rewards float64, terminated, truncated (n, N); last_obs (N, d); final_index int64 (k,):
-            the rows t * N + i that ended an episode; final_obs (k, d): their last observations.
+            rewards, terminated, truncated, valid (n, N), False where NEXT_STEP only resets;
+            last_obs (N, d); final_index int64 (k,): the rows t * N + i that ended an episode;
+            final_obs (k, d): their last observations; action_masks (n, N, m), if there are any.
 
         Raises:
-            ValueError: Another mode than SAME_STEP, `n` below 1, and what `step` raises.
-            TypeError: `n` is not an integer, `policy` not callable.
-            MemoryError: `n` steps do not fit into memory.
+            ValueError: DISABLED mode (NEXT_STEP, unless `restorable`), `n` below 1; as `step`.
+            TypeError, MemoryError: `n` or `policy` of another kind; no room for so many steps.
 
         >>> VecEnv(n=2, seed=0).collect_n_steps(5)["obs"].shape
         (5, 2, 4)
         """
-        n = check_collection(self.metadata["autoreset_mode"], n, policy)
-        start = self._native.observe() if self._started else self.reset_all()
-        choose = self.action_stream if policy is None else policy
-        return collect_steps(self._native, start, self.single_action_space, n, choose)
+        n = check_collection(mode := self.metadata["autoreset_mode"], n, policy)
+        _ = self._started or self.reset_all()
+        how = mode, self.action_stream if policy is None else policy
+        return collect_steps(self._native, self.single_action_space, n, *how)
 
     def begin_rollout(
         self,
@@ -250,7 +250,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         seed: int | None = None,
     ) -> None:
         """Puts the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
-        seed = None if seed is None else whole("seed", seed, 0, fix="pass an integer, or None")
+        streams.seed_each(seed, self.num_envs)
         self._native.begin_rollout(buffer, normalizer, seed)
         self._started = True
         self._seeds.give(seed)

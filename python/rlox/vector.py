@@ -1,22 +1,22 @@
 """Vector environments: `VecEnv` (native), `ForeignVecEnv` (any other), and `make_vec`."""
 
-import difflib
-import importlib
 import os
 import signal
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rlox._rlox import env_ids
 from rlox.foreign import ForeignVecEnv
-from rlox.ids import PLUGINS, SMALLEST
+from rlox.ids import SMALLEST
+from rlox.keywords import explaining_unknown, meant
 from rlox.memory import expect_memory
+from rlox.registered import find_spec, make_registered, native_of
 from rlox.resets import as_autoreset_mode
 from rlox.rollout import RolloutBatch, RolloutEnv, collect_rollout
-from rlox.settings import refuse_unknown, whole
+from rlox.settings import plain_seed, whole
 from rlox.vec_env import VecEnv
 
 __all__ = ["ForeignVecEnv", "RolloutBatch", "RolloutEnv", "VecEnv", "collect_rollout", "make_vec"]
@@ -27,10 +27,11 @@ EnvWrapper = Callable[[Single], Single]
 Mode = Literal["sync", "async", "vector_entry_point"]
 # Bytes of a Gymnasium environment in Python: its spaces alone take more.
 SMALLEST_ENV = 2000
+_ALSO = meant(n="num_envs", n_envs="num_envs", env_id="env", id="env")
 
 
 def make_vec(
-    env: str | VectorEnv[Any, Any, Any] | Single | Factory,
+    env: str | EnvSpec | VectorEnv[Any, Any, Any] | Single | Factory,
     num_envs: int = 1,
     *,
     seed: int | None = None,
@@ -42,8 +43,10 @@ def make_vec(
     """Makes `num_envs` environments ready for rollouts.
 
     Args:
-        env: An id, an environment class or a function that makes one, a vector environment in any
-            autoreset mode (`num_envs` is its own then), or a single environment for `num_envs=1`.
+        env: An id, or an `EnvSpec` as `gymnasium.make_vec` takes it, an environment class or a
+            function that makes one, a class of vector environments made by `num_envs=` and
+            keywords, a vector environment in any autoreset mode (`num_envs` is its own then), or a
+            single environment for `num_envs=1`.
         num_envs: How many, at least 1.
         seed: For the first reset: environment i gets `seed + i`.
         vectorization_mode: "sync" steps Gymnasium's environments one by one, "async" each in a
@@ -59,6 +62,7 @@ def make_vec(
         ValueError: Unknown id (near ones are named) or mode, a wrong number.
         MemoryError: So many environments do not fit into memory.
         TypeError: `env` is none of the above, or keywords for an environment already made.
+            What a wrapper raises comes as one of these, names it and has its error as the cause.
 
     >>> make_vec("CartPole-v1", 4, seed=0)
     VecEnv(rlox/CartPole-v1, num_envs=4)
@@ -69,12 +73,13 @@ def make_vec(
     """
     num_envs = whole("num_envs", num_envs, 1, fix="say how many to make")
     if seed is not None:
-        seed = whole("seed", seed, 0, fix="pass an integer, or None for any")
+        seed = plain_seed(seed)
     how = _mode_of(vectorization_mode)
     around = _wrappers_of(wrappers)
     resets = as_autoreset_mode(autoreset_mode)
-    if isinstance(env, str):
-        return _from_id(env, num_envs, seed, how, around, resets, kwargs)
+    if isinstance(env, str | EnvSpec):
+        with explaining_unknown(make_vec, kwargs, _ALSO):
+            return _from_spec(env, num_envs, seed, how, around, resets, kwargs)
     if isinstance(env, VectorEnv):
         given = {"vectorization_mode": how, "wrappers": around} | kwargs
         _refuse_keywords({name: value for name, value in given.items() if value})
@@ -88,8 +93,12 @@ def make_vec(
                 "makes it"
             )
         return _vectorized(lambda: env, 1, seed, how, around, resets, {})
+    kind: object = env
+    if isinstance(kind, type) and issubclass(kind, VectorEnv):
+        return _of_class(kind, num_envs, seed, how, around, kwargs)
     if callable(env):
-        return _vectorized(env, num_envs, seed, how, around, resets, kwargs)
+        with explaining_unknown(make_vec, kwargs, _ALSO):
+            return _vectorized(env, num_envs, seed, how, around, resets, kwargs)
     raise TypeError(
         "env: expected an id, an environment, a vector environment or a function that makes one, "
         f"got {type(env).__name__}; see gymnasium.make"
@@ -115,7 +124,34 @@ def _wrappers_of(given: Any) -> list[EnvWrapper]:
             "wrappers: expected a list of functions from an environment to an environment, got "
             f"{given!r}; pass for example [gymnasium.wrappers.FlattenObservation]"
         )
-    return list(given)
+    return list(map(_checked, given))
+
+
+def _checked(wrapper: EnvWrapper) -> EnvWrapper:
+    """A wrapper whose errors say that they are its own."""
+    name = getattr(wrapper, "__name__", None) or repr(wrapper)
+
+    def wrap(env: Single) -> Single:
+        try:
+            made: object = wrapper(env)
+        except MemoryError:
+            raise
+        except Exception as error:
+            kinds = TypeError, gym.error.DependencyNotInstalled
+            kind = next((kind for kind in kinds if isinstance(error, kind)), ValueError)
+            raise kind(
+                f"wrappers: expected {name} to wrap {env}, it failed with {type(error).__name__}: "
+                f"{error}; correct it, or leave it out"
+            ) from error
+        if not isinstance(made, gym.Env):
+            raise TypeError(
+                f"wrappers: expected {name} to give a gymnasium.Env, got a {type(made).__name__}; "
+                "return the environment from it"
+            )
+        return made
+
+    wrap.__name__ = name
+    return wrap
 
 
 def _refuse_keywords(given: dict[str, Any]) -> None:
@@ -178,23 +214,40 @@ def _vectorized(
 
     def one() -> Single:
         made: object = make(**kwargs)
-        for wrapper in [_leave_interrupts(parent), *wrappers]:
-            if not isinstance(made, gym.Env):
-                break
-            made = wrapper(made)
         if not isinstance(made, gym.Env):
             raise TypeError(
                 f"env: expected a function that makes a gymnasium.Env, got a {type(made).__name__} "
                 "from it; pass a vector environment as it is, not what makes it"
             )
+        for wrapper in [_leave_interrupts(parent), *wrappers]:
+            made = wrapper(made)
         return made
 
     kind = AsyncVectorEnv if how == "async" else SyncVectorEnv
     return _made_ready(kind([one] * n, autoreset_mode=resets), seed)
 
 
-def _from_id(
-    env_id: str,
+def _of_class(
+    kind: Callable[..., VectorEnv[Any, Any, Any]],
+    num_envs: int,
+    seed: int | None,
+    how: Mode | None,
+    wrappers: list[EnvWrapper],
+    kwargs: dict[str, Any],
+) -> VecEnv | ForeignVecEnv:
+    """Vector environments of a class, made as `gymnasium.make_vec` calls vector entry points."""
+    if how not in (None, "vector_entry_point") or wrappers:
+        raise ValueError(
+            "vectorization_mode: expected None, and no wrappers, for a class of vector "
+            f"environments, got {how!r} and {len(wrappers)} wrappers; wrap what it makes"
+        )
+    expect_memory("num_envs", num_envs, num_envs * SMALLEST)
+    count = "n" if issubclass(cast("type", kind), VecEnv) else "num_envs"
+    return _made_ready(kind(**{count: num_envs}, **kwargs), seed)
+
+
+def _from_spec(
+    env: str | EnvSpec,
     num_envs: int,
     seed: int | None,
     how: Mode | None,
@@ -202,48 +255,31 @@ def _from_id(
     resets: AutoresetMode,
     kwargs: dict[str, Any],
 ) -> VecEnv | ForeignVecEnv:
-    module, _, plain_id = env_id.rpartition(":")
-    if module:
-        importlib.import_module(module)
-    name = plain_id.removeprefix("rlox/")
-    native = name in PLUGINS or (module in ("", "rlox") and name in env_ids())
-    if native and how is None and not wrappers:
-        others = {"n", "n_envs", "env_id", "id"} & kwargs.keys()
-        refuse_unknown(others, ("num_envs", "env"), "make_vec")
-        expect_memory("num_envs", num_envs, num_envs * SMALLEST)
-        return VecEnv(num_envs, seed, name, autoreset_mode=resets, **kwargs)
-    spec = _find(plain_id)
+    """What is registered under an id, or described as if it were."""
+    vector_kwargs: dict[str, Any] = {}
+    if isinstance(env, EnvSpec):
+        # What Gymnasium notes of vector environments, it takes before what is passed.
+        kwargs = {**env.kwargs, **kwargs}
+        fix = "correct the spec's kwargs"
+        num_envs = whole("num_envs", kwargs.pop("num_envs", num_envs), 1, fix=fix)
+        how = _mode_of(kwargs.pop("vectorization_mode", how))
+        vector_kwargs = dict(kwargs.pop("vector_kwargs", {}))
+        if "wrappers" in kwargs:
+            wrappers = _wrappers_of(kwargs.pop("wrappers"))
+    native = native_of(env)
+    if native is not None and not wrappers and not vector_kwargs:
+        entry = isinstance(env, EnvSpec) and how == "vector_entry_point" and "env_id" in kwargs
+        if how is None or entry:
+            about = native.arguments(kwargs, resets)
+            expect_memory("num_envs", num_envs, num_envs * SMALLEST)
+            return VecEnv(num_envs, seed, native.name, **about)
+    spec = env if isinstance(env, EnvSpec) else find_spec(env)
     if how is None:
         how = "vector_entry_point" if spec.entry_point is None else "sync"
     expect_memory("num_envs", num_envs, num_envs * SMALLEST_ENV)
-    vector_kwargs: dict[str, Any] = {"autoreset_mode": resets}
-    if how == "vector_entry_point":
-        vector_kwargs = {}
-    elif how == "async":
+    if how == "async":
         wrappers = [_leave_interrupts(os.getpid()), *wrappers]
-    try:
-        around: Any = wrappers  # functions will do, too
-        made = gym.make_vec(plain_id, num_envs, how, vector_kwargs, around, **kwargs)
-    except gym.error.DependencyNotInstalled:
-        raise
-    except gym.error.Error as error:
-        raise ValueError(
-            f"vectorization_mode: expected one that {env_id!r} has, got {how!r}; {error}"
-        ) from error
+    if how != "vector_entry_point":
+        vector_kwargs = {"autoreset_mode": resets, **vector_kwargs}
+    made = make_registered(spec, num_envs, how, vector_kwargs, wrappers, kwargs)
     return _made_ready(made, seed)
-
-
-def _find(env_id: str) -> gym.envs.registration.EnvSpec:
-    """What is registered under an id."""
-    try:
-        return gym.spec(env_id)
-    except gym.error.Error as error:
-        known = [*env_ids(), *gym.registry]
-        lower = {known_id.lower(): known_id for known_id in known}
-        near = [lower[key] for key in difflib.get_close_matches(env_id.lower(), lower, n=3)]
-        hint = (
-            f"did you mean {' or '.join(near)}?"
-            if near
-            else "gymnasium.registry lists all ids; import the module that registers it"
-        )
-        raise ValueError(f"env: expected a known id, got {env_id!r}; {hint}") from error

@@ -93,7 +93,7 @@ def test_a_seed_that_is_none_is_refused(seed):
     ("settings", "message"),
     [
         ({"n_steps": 0}, "n_steps: expected an integer of at least 1, got 0"),
-        ({"batch_size": 2.5}, "batch_size: expected an integer"),
+        ({"batch_size": -2}, "batch_size: expected an integer"),
         ({"gamma": 1.5}, r"gamma: expected a finite number in \[0, 1\], got 1.5"),
         ({"learning_rate": float("nan")}, "learning_rate: expected a finite number"),
         ({"target_kl": -1.0}, "target_kl"),

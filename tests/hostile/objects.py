@@ -59,7 +59,7 @@ def fields_of(made):
     found |= {name: np.array(getattr(made, name)) for name in FIELDS}
     found["obs"] = np.concatenate([made.obs, made.last_obs[None]])[: taken + 1]
     if taken == made.n_steps:
-        found |= {"advantages": made.advantages.copy(), "returns": made.returns.copy()}
+        found |= {name: made.field(name).copy() for name in ("advantages", "returns")}
     return found
 
 

@@ -16,18 +16,21 @@ INNER = {
     "rlox.algorithms.a2c": "rlox.algorithms offers what users call; the loss takes tensors",
     "rlox.algorithms.ppo": "rlox.algorithms offers what users call; the loss takes tensors",
     "rlox.batches": "tensors that learners take from their buffers",
+    "rlox.collecting": "serves VecEnv.collect_n_steps",
     "rlox.distributions": "tensors that policies give",
     "rlox.features": "MlpPolicy makes its features of any space",
     "rlox.finite": "looks at what was collected",
     "rlox.foreign": "rlox.vector offers it",
     "rlox.ids": "serves VecEnv and make_vec",
     "rlox.interrupt": "serves Trainer.train",
+    "rlox.keywords": "serves whatever takes keywords",
     "rlox.learner": "states of learners: Trainer.load",
     "rlox.layouts": "serves ForeignVecEnv, collect_rollout and Trainer.predict",
     "rlox.logger": "serves Trainer.train",
     "rlox.manifest": "serves Trainer.save and Trainer.load",
     "rlox.masks": "serves learners",
     "rlox.memory": "serves VecEnv, make_vec and collect_n_steps",
+    "rlox.misfits": "serves ForeignVecEnv",
     "rlox.networks": "serves policies",
     "rlox.observations": "serves Trainer.predict",
     "rlox.optimizer": "optimisers of the learners: tensors of their own making",
@@ -36,6 +39,7 @@ INNER = {
     "rlox.presets.a2c": "data",
     "rlox.presets.ppo": "data",
     "rlox.rendering": "serves VecEnv.render and NativeEnv.render",
+    "rlox.registered": "serves make_vec",
     "rlox.resets": "serves VecEnv, NativeEnv and make_vec",
     "rlox.results": "types of dicts",
     "rlox.rmsprop": "optimisers of the learners: tensors of their own making",
@@ -77,6 +81,7 @@ LEFT_OUT = {
     "FunctionCallback.on_train_end": "does nothing",
     "A2CConfig.make_optimizer": "serves A2C",
     "ForeignVecEnv.action_masks": "takes nothing",
+    "ForeignVecEnv.render": "takes nothing",
     "VecEnv.action_masks": "no native environment has masks; those of plugins: test_env_plugin.py",
     "NativeVectorEnv.action_masks": "as VecEnv.action_masks",
     "register_env": "takes a capsule of another module: test_env_plugin.py",
@@ -86,17 +91,11 @@ LEFT_OUT = {
     "available_memory": "takes nothing",
     "env_ids": "takes nothing",
 }
+for _name in ("distribution", "get_action_and_logprob", "act", "evaluate_actions", "mode"):
+    LEFT_OUT[f"SdePolicy.{_name}"] = "as MlpPolicy's, but for masks: test_policy_masks.py"
 for _kind in ("MlpPolicy", "SdePolicy"):
-    for _name in (
-        "distribution",
-        "get_action_and_logprob",
-        "get_value",
-        "act",
-        "frozen_act",
-        "evaluate_actions",
-        "mode",
-    ):
-        LEFT_OUT[f"{_kind}.{_name}"] = "tensors: torch says what is wrong with them"
+    LEFT_OUT[f"{_kind}.get_value"] = "a tensor: torch says what is wrong with it"
+    LEFT_OUT[f"{_kind}.frozen_act"] = "takes nothing"
 LEFT_OUT |= dict.fromkeys(("PPO.batches", "PPO.metrics"), "a step of `iterate`")
 for _kind in ("PPO", "A2C"):
     for _name in ("collect", "update", "make_storage"):

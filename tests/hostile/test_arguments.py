@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,8 @@ def test_properties_are_read_and_not_written(group):
     for name, subject in subjects(group).items():
         thing = subject.make(0)
         for attribute in properties(classes()[name]) if name in classes() else ():
-            getattr(thing, attribute)
+            with suppress(ValueError):  # what is computed later is refused until then
+                getattr(thing, attribute)
             with pytest.raises(AttributeError):
                 setattr(thing, attribute, 3)
 

@@ -4,10 +4,12 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
+import torch
 from gymnasium import spaces
 
 import rlox
 from hostile.arguments import (
+    Argument,
     but,
     endless,
     flag,
@@ -28,6 +30,7 @@ from hostile.forms import TEXTS
 from hostile.table import Subject, call
 from rlox.algorithms import A2C, PPO, A2CConfig, PPOConfig
 from rlox.policies import MlpPolicy
+from rlox.torch_state import own_generator, own_threads
 from rlox.trainers import A2CTrainer, PPOTrainer
 
 N = 2
@@ -92,6 +95,11 @@ def learner(kind):
     return lambda _: kind(rlox.VecEnv(N, 5), CONFIGS[kind], 3)
 
 
+def policy():
+    with own_generator(0), own_threads(1):  # torch has no other threads in a forked child
+        return MlpPolicy(BOX, DISCRETE)
+
+
 def state_of(learner):
     return learner.state()
 
@@ -105,7 +113,7 @@ SUBJECTS = {
     "A2CTrainer": Subject(trainer(A2CTrainer), lambda x: x.learner.state(), (RuntimeError,)),
     "PPO": Subject(learner(PPO), state_of, (RuntimeError,)),
     "A2C": Subject(learner(A2C), state_of, (RuntimeError,)),
-    "MlpPolicy": Subject(lambda _: MlpPolicy(BOX, DISCRETE), lambda x: sorted(x.state_dict())),
+    "MlpPolicy": Subject(lambda _: policy(), lambda x: sorted(x.state_dict())),
 }
 
 
@@ -206,6 +214,45 @@ def learner_calls(kind):
     yield call(f"{name}Config", **settings(type(CONFIGS[kind])))
 
 
+def tensor(*values, shape, dtype):
+    """A tensor: torch itself says what is wrong with others."""
+
+    def make():
+        return torch.tensor(values, dtype=dtype).reshape(shape)
+
+    return Argument(make, same={"a copy": lambda x: x.clone()}, drawn=False)
+
+
+def as_arrays(method):
+    """A method of policies, with tensors given as arrays."""
+
+    def called(policy, **arguments):
+        with torch.no_grad(), own_threads(1):
+            said = getattr(policy, method)(**arguments)
+        said = getattr(said, "log_probs", said)  # of a distribution
+        return [x.numpy() for x in (said if isinstance(said, tuple) else (said,))]
+
+    return called
+
+
+def policy_calls():
+    """A mask is what users make themselves."""
+    masked = {
+        "obs": tensor(*np.linspace(-1, 1, 12), shape=(3, 4), dtype=torch.float32),
+        "mask": replace(MASKS, called=("action_masks",)),
+    }
+    action = tensor(0, 1, 1, shape=(3,), dtype=torch.int64)
+    for method, more in (
+        ("distribution", {}),
+        ("get_action_and_logprob", {"action": action}),
+        ("get_action_and_logprob", {}),
+        ("act", {}),
+        ("evaluate_actions", {"action": action}),
+        ("mode", {}),
+    ):
+        yield call(f"MlpPolicy.{method}", through=as_arrays(method), **masked, **more)
+
+
 SHAPE = {
     "observation_space": thing(lambda: BOX),
     "net_arch": optional(but(row(whole(4)), "a dict")),
@@ -214,6 +261,7 @@ SHAPE = {
     "activation": text("relu"),
     "ortho_init": flag(True),
     "log_std_init": number(-0.5),
+    "init": optional(thing(torch.Generator)),
 }
 CALLS = [
     *trainer_calls(PPOTrainer),
@@ -221,6 +269,7 @@ CALLS = [
     *inherited_calls(),
     *learner_calls(PPO),
     *learner_calls(A2C),
+    *policy_calls(),
     call("MlpPolicy", action_space=thing(lambda: DISCRETE), **SHAPE),
     call("SdePolicy", action_space=thing(lambda: BOX), full_std=flag(True), **SHAPE),
     call(

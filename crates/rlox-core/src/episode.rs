@@ -1,5 +1,7 @@
 //! Returns and lengths of finished episodes, kept inside the environments and drained now and then.
 
+use crate::{Result, memory};
+
 /// How many finished episodes are kept between two drains; older ones are dropped, so memory stays flat.
 const CAPACITY: usize = 16_384;
 
@@ -26,6 +28,11 @@ impl Default for EpisodeLog {
 }
 
 impl EpisodeLog {
+    /// An empty log, where the system may refuse the memory.
+    pub(crate) fn reserved() -> Result<Self> {
+        Ok(Self { episodes: memory::reserved("num_envs", CAPACITY)?, oldest: 0, total: 0 })
+    }
+
     /// Notes one finished episode: the sum of its rewards and its number of steps.
     #[inline]
     pub fn push(&mut self, episode_return: f64, length: u32) {
@@ -52,6 +59,22 @@ impl EpisodeLog {
         }
         self.episodes.clear();
         (self.oldest, self.total) = (0, 0);
+    }
+
+    /// How many episodes [`EpisodeLog::drain`] would give.
+    ///
+    /// ```
+    /// let mut log = rlox_core::EpisodeLog::default();
+    /// log.push(21.0, 21);
+    /// assert_eq!(log.len(), 1);
+    /// ```
+    pub fn len(&self) -> usize {
+        self.episodes.len()
+    }
+
+    /// Whether it would give none.
+    pub fn is_empty(&self) -> bool {
+        self.episodes.is_empty()
     }
 
     /// How many episodes were ever noted, those included that are not kept.

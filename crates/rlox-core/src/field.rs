@@ -201,12 +201,10 @@ impl Field {
         self.data().dtype()
     }
 
-    /// Makes room for so many rows without adding any.
+    /// Makes room for so many more rows without adding any.
     pub(crate) fn reserve(&mut self, rows: usize) -> Result<()> {
         let len = rows.saturating_mul(self.width());
-        memory::check("rows", len, self.dtype().size())?;
-        let refused = |_| Error::memory("rows", "memory that the system grants", rows.to_string(), "ask for less");
-        each!(Elements, &mut self.data, data => data.try_reserve_exact(len).map_err(refused))
+        each!(Elements, &mut self.data, data => make_room(data, len))
     }
 
     /// Drops all rows.
@@ -260,4 +258,12 @@ impl Field {
             Elements::Bool(data) => FieldMut::Bool(data),
         }
     }
+}
+
+fn make_room<T>(elements: &mut Vec<T>, more: usize) -> Result<()> {
+    if elements.capacity() - elements.len() >= more {
+        return Ok(());
+    }
+    memory::check("rows", more, size_of::<T>())?;
+    memory::grow("rows", elements, more)
 }

@@ -28,13 +28,25 @@ pub fn set_interrupt_check(stop: fn() -> bool) {
 /// What long work calls between its pieces, about every millisecond: an error if it is to stop.
 pub(crate) type Pause<'a> = &'a mut dyn FnMut() -> Result<()>;
 
-/// When a call last asked, or began to count.
+/// What a long loop asks whether to stop: made when it begins, checked as it goes.
+///
+/// ```
+/// let mut watch = rlox_core::Watch::default();
+/// for _ in 0..1000 {
+///     watch.check()?;
+/// }
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
 #[derive(Debug, Default)]
-pub(crate) struct Watch(Option<Instant>);
+pub struct Watch(Option<Instant>);
 
 impl Watch {
-    /// Asks if it is time to. Cheap enough for every 10 us.
-    pub(crate) fn check(&mut self) -> Result<()> {
+    /// Asks what [`set_interrupt_check`] was given if 50 ms have passed since it last did, or since the first check.
+    /// Cheap enough for every 10 us.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] if the answer is to stop.
+    pub fn check(&mut self) -> Result<()> {
         let last = *self.0.get_or_insert_with(Instant::now);
         if last.elapsed() < PERIOD {
             return Ok(());
@@ -46,7 +58,7 @@ impl Watch {
 }
 
 /// Elements that take about a millisecond.
-const STRETCH: usize = 1 << 20;
+pub(crate) const STRETCH: usize = 1 << 20;
 
 /// Stretches of the rows below `rows`, the last ones first. After each but the last, whose start is 0, it is time for a
 /// [`Pause`].

@@ -51,6 +51,20 @@ pub(crate) fn reserved<T>(argument: &'static str, len: usize) -> Result<Vec<T>> 
     Ok(vector)
 }
 
+/// Appends an item, unless the system grants no memory for it.
+#[inline]
+pub(crate) fn push<T>(argument: &'static str, vector: &mut Vec<T>, item: T) -> Result<()> {
+    vector.try_reserve(1).map_err(|_| refused(argument, vector.len() + 1, size_of::<T>()))?;
+    vector.push(item);
+    Ok(())
+}
+
+/// Makes room for `more` items; twice as much as there was, if the system grants that.
+pub(crate) fn grow<T>(argument: &'static str, vector: &mut Vec<T>, more: usize) -> Result<()> {
+    let grown = vector.try_reserve(more).or_else(|_| vector.try_reserve_exact(more));
+    grown.map_err(|_| refused(argument, vector.len().saturating_add(more), size_of::<T>()))
+}
+
 pub(crate) fn refused(argument: &'static str, count: usize, bytes_each: usize) -> Error {
     let bytes = count as u128 * bytes_each as u128;
     let got = format!("{argument} = {count}, which needs {bytes} bytes ({})", human(bytes));

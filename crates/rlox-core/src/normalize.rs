@@ -65,7 +65,8 @@ impl RunningMeanStd {
     /// Statistics known from elsewhere.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the lengths differ, [`Error::Config`] for numbers that no stream has.
+    /// [`Error::Shape`] if the lengths differ, [`Error::Config`] for numbers that no stream has, [`Error::Memory`] if
+    /// they do not fit into memory twice.
     pub fn from_parts(mean: Vec<f64>, var: Vec<f64>, count: f64) -> Result<Self> {
         check_len("var", var.len(), mean.len())?;
         let wrong = |name, expected: &str, got: f64| {
@@ -80,8 +81,8 @@ impl RunningMeanStd {
         if !count.is_finite() || count < FIRST_COUNT {
             return wrong("count", "a finite number of at least 1e-4", count);
         }
-        let dim = mean.len();
-        Ok(Self { mean, var, count, batch_mean: vec![0.0; dim], batch_var: vec![0.0; dim] })
+        let (batch_mean, batch_var) = (zeroed("mean", mean.len())?, zeroed("var", mean.len())?);
+        Ok(Self { mean, var, count, batch_mean, batch_var })
     }
 
     /// The mean of each column.

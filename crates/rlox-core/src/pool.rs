@@ -97,12 +97,8 @@ pub(crate) fn run(parts: usize, work: Work<'_>) -> Result<()> {
 }
 
 /// As [`run`], for work that is never to be left half done: no interruption ends it.
-pub(crate) fn run_whole(parts: usize, work: &(dyn Fn(usize) + Sync)) -> Result<()> {
-    let work = |part: usize, _: Pause<'_>| {
-        work(part);
-        Ok(())
-    };
-    finish(&Job { whole: true, ..Job::new(parts, &work) })
+pub(crate) fn run_whole(parts: usize, work: Work<'_>) -> Result<()> {
+    finish(&Job { whole: true, ..Job::new(parts, work) })
 }
 
 fn finish(job: &Job<'_>) -> Result<()> {

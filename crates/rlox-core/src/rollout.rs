@@ -65,7 +65,7 @@ pub struct RolloutBuffer {
     returns: Field,
     extra: Vec<Field>,
     next_step: usize,
-    begun: bool,
+    stage: Stage,
     resets_next_step: bool,
     ended: Vec<bool>,
     flags: Vec<bool>,
@@ -142,7 +142,7 @@ impl RolloutBuffer {
             returns: scalar("returns", DType::F32)?,
             extra: Vec::new(),
             next_step: 0,
-            begun: false,
+            stage: Stage::Empty,
             resets_next_step: false,
             ended: memory::zeroed("num_envs", num_envs)?,
             flags: memory::zeroed("n_steps * num_envs", 2 * rows)?,
@@ -211,6 +211,19 @@ impl RolloutBuffer {
         self.next_step
     }
 
+    /// Whether `advantages` and `returns` are those of this rollout: from [`RolloutBuffer::finish`] until the next begins.
+    /// Before that they are what an earlier rollout left, or zeros.
+    ///
+    /// ```
+    /// use rlox_core::{DType, RolloutBuffer};
+    ///
+    /// assert!(!RolloutBuffer::new(2, 1, (&[4], DType::F32), (&[], DType::I64))?.is_finished());
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    pub fn is_finished(&self) -> bool {
+        self.stage == Stage::Finished
+    }
+
     /// How many transitions are stored: the rows filled so far without those that only reset.
     pub fn transitions(&self) -> usize {
         self.next_step * self.num_envs - self.reset_rows
@@ -257,6 +270,15 @@ impl RolloutBuffer {
     pub fn final_obs(&self) -> FieldData<'_> {
         self.final_obs.data()
     }
+}
+
+/// What has become of a rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Empty,
+    Begun,
+    /// With advantages.
+    Finished,
 }
 
 /// The field of the masks that a policy was given.

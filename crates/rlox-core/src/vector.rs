@@ -3,6 +3,7 @@
 pub(crate) mod checks;
 mod copies;
 
+pub use checks::masked_actions;
 pub use copies::VecEnv;
 
 use crate::episode::EpisodeLog;
@@ -165,7 +166,10 @@ pub trait VectorEnv: Send {
     fn set_progress(&mut self, index: usize, progress: Progress) -> Result<()>;
 
     /// The random streams, one per environment.
-    fn rngs(&self) -> Vec<Pcg64>;
+    ///
+    /// # Errors
+    /// [`crate::Error::Memory`] if there is no memory for them.
+    fn rngs(&self) -> Result<Vec<Pcg64>>;
 
     /// Replaces the random streams.
     ///

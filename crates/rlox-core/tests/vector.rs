@@ -198,7 +198,7 @@ fn streams_without_a_seed_differ() {
 #[test]
 fn random_streams_can_be_taken_out_and_put_back() {
     let mut batch = Batch::new(VecEnv::new(2, Some(3), AutoresetMode::SameStep, CartPole::default).unwrap());
-    let rngs = batch.env.rngs();
+    let rngs = batch.env.rngs().unwrap();
     batch.reset(None, &ResetOptions::default()).unwrap();
     let first = batch.obs.clone();
     batch.env.set_rngs(&rngs).unwrap();

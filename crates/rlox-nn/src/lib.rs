@@ -3,23 +3,41 @@
 //! Losses and their gradients with respect to a network's outputs are written once; a [`Network`] multiplies them back.
 //! The built-in one is [`Mlp`].
 
+mod action_scaling;
+mod action_value;
 mod actor_critic;
 mod adam;
+mod at_once;
+mod built_in;
+mod deterministic_policy;
 mod distribution;
+mod losses;
 mod mlp;
 mod network;
 mod parameters;
+mod q_function;
+mod rows;
 mod simd;
+mod squash;
+mod stochastic_policy;
 pub mod train;
 mod weights;
 
+pub use action_scaling::ActionScaling;
+pub use action_value::{ActionValue, Critics, TwinCritics, ValuedActions};
 pub use actor_critic::{
     ActorCritic, ActorCriticLoss, ActorCriticStats, ClippedLoss, Minibatch, PolicyLoss, PolicyNetworks,
     clipped_policy_loss, explained_variance, normalize_advantages, policy_gradient_loss, value_loss,
 };
 pub use adam::{Optimizer, Update};
+pub use deterministic_policy::{DeterministicActor, DeterministicPolicy, Smoothing};
 pub use distribution::{Distribution, Given};
+pub use losses::{
+    Discount, TdLoss, sac_actor_loss, soft_values, td_loss, td_targets, td3_actor_loss, temperature_loss,
+};
 pub use mlp::{Activation, Init, LayerLayout, Mlp, MlpLayout, orthogonal};
 pub use network::{Network, Scratch, Step, clipped_step};
 pub use parameters::Parameters;
+pub use q_function::{CriticStats, QFunction, QLoss, QNetworks, Transitions};
+pub use stochastic_policy::{ActorStats, SquashedGaussian, SquashedPolicy, StochasticPolicy, Temperature};
 pub use weights::{NamedTensor, NamedTensors};

@@ -22,13 +22,13 @@ impl Parameters {
     /// Parameters of a name, shape and first values.
     ///
     /// ```
-    /// let log_alpha = rlox_nn::Parameters::new("log_alpha", &[1], vec![0.0]);
+    /// let log_alpha = rlox_nn::Parameters::new("log_alpha", &[1], &[0.0]);
     /// assert_eq!(log_alpha.values(), [0.0]);
     /// ```
-    pub fn new(name: &'static str, shape: &[usize], values: Vec<f32>) -> Self {
+    pub fn new(name: &'static str, shape: &[usize], values: &[f32]) -> Self {
         let len = values.len();
         let mut padded = vec![Line::ZERO; lines(len)];
-        numbers_mut(&mut padded)[..len].copy_from_slice(&values);
+        numbers_mut(&mut padded)[..len].copy_from_slice(values);
         let gradients = vec![Line::ZERO; padded.len()];
         Self { name, shape: shape.to_vec(), moments: Moments::new(padded.len()), values: padded, gradients, len }
     }

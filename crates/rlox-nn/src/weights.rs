@@ -98,6 +98,12 @@ impl NamedTensors {
         Self { tensors: self.tensors.iter().filter_map(stripped).collect() }
     }
 
+    /// Those whose names do not begin with `prefix` and a dot.
+    pub(crate) fn beside(&self, prefix: &str) -> Self {
+        let beside = |tensor: &&NamedTensor| tensor.name.split('.').next() != Some(prefix);
+        Self { tensors: self.tensors.iter().filter(beside).cloned().collect() }
+    }
+
     /// Checks that these are exactly arrays of `expected`'s names and shapes, of finite numbers.
     ///
     /// # Errors
@@ -105,7 +111,7 @@ impl NamedTensors {
     /// the first with a number that is not finite, and where.
     pub fn check(&self, expected: &Self) -> Result<()> {
         const FIX: &str = "load weights of the same architecture";
-        for one in expected.iter() {
+        for one in expected {
             let Some(tensor) = self.find(&one.name) else {
                 let there: Vec<_> = self.iter().map(|tensor| tensor.name.as_str()).collect();
                 let got = format!("only {there:?}");

@@ -239,7 +239,7 @@ fn settings_out_of_range_are_named() {
         (PpoConfig { clip_coef: -0.1, ..default.clone() }, "clip_coef"),
         (PpoConfig { vf_coef: f32::INFINITY, ..default.clone() }, "vf_coef"),
         (PpoConfig { optimizer: Optimizer::adam(f32::NAN), ..default.clone() }, "lr"),
-        (PpoConfig { optimizer: Optimizer::RmsProp { lr: 0.1, alpha: 1.0, eps: 1e-5 }, ..default.clone() }, "alpha"),
+        (PpoConfig { optimizer: Optimizer::RmsProp { lr: 0.1, alpha: 1.0, eps: 1e-5 }, ..default }, "alpha"),
     ] {
         let error = Ppo::new(make("CartPole-v1", 8), two_networks, config, 0).unwrap_err();
         assert!(error.to_string().starts_with(&format!("{name}: expected")), "{name}: {error}");

@@ -9,146 +9,23 @@ use numpy::{
     BorrowError, Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn,
     PyUntypedArray, PyUntypedArrayMethods,
 };
-use pyo3::PyTypeCheck;
-use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyInt, PyTuple};
+use pyo3::types::{PyDict, PyInt, PyTuple};
 
 use crate::array::{Elements, FromArray, Kind, call, expect_axes, make_valid, no_copy, private, typed};
 use crate::detach::times_others_ran;
-use crate::error::{blamed, type_error, value_error};
+use crate::error::{blamed, to_py, type_error, value_error};
+use crate::recycling::mapped;
+use crate::scalar::text_of;
+pub(crate) use crate::scalar::{
+    count, index, instance, integer, no_number, number, numbers, sequence, shape, shown, switches, text,
+};
 
 /// From how many elements on a conversion may take more than 5 us.
 const LONG: usize = 8192;
 
-/// A count: an integer that is not negative. What no machine could hold is a `MemoryError` here already.
-pub(crate) fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
-    let wrong = || type_error(argument, "an integer", &shown(object), "pass a whole number");
-    if object.is_instance_of::<PyBool>() {
-        return Err(wrong());
-    }
-    let index = if object.is_instance_of::<PyInt>() {
-        object.clone()
-    } else {
-        let index = object.py().import("operator")?.getattr("index")?;
-        let args = PyTuple::new(object.py(), [object])?;
-        call(&index, &args, None).map_err(|error| blamed(object.py(), error, wrong))?
-    };
-    if index.lt(0)? {
-        return Err(value_error(argument, "zero or a positive integer", &shown(&index), "correct it"));
-    }
-    index.extract().map_err(|_| {
-        PyMemoryError::new_err(format!("{argument}: expected less than 2**64, got {}; ask for less", shown(&index)))
-    })
-}
-
-/// A number.
-pub(crate) fn number(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<f64> {
-    let wrong = || type_error(argument, "a number", &shown(object), "pass a float");
-    object.extract().map_err(|error| blamed(object.py(), error, wrong))
-}
-
-/// A number in [0, 1].
-fn factor(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<f64> {
-    let factor = number(argument, object)?;
-    if (0.0..=1.0).contains(&factor) {
-        return Ok(factor);
-    }
-    Err(value_error(argument, "a number in [0, 1]", &factor.to_string(), "correct it"))
-}
-
-/// Numbers with defaults, for `from_py_with`: each function is named as its argument.
-pub(crate) mod numbers {
-    use pyo3::prelude::*;
-
-    macro_rules! numbers {
-        ($($name:ident)*) => {
-            $(
-                pub(crate) fn $name(object: &Bound<'_, PyAny>) -> PyResult<f64> {
-                    super::number(stringify!($name), object)
-                }
-            )*
-        };
-    }
-    numbers!(rho_bar c_bar pg_rho_bar clip_obs clip_reward epsilon);
-
-    macro_rules! factors {
-        ($($name:ident)*) => {
-            $(
-                pub(crate) fn $name(object: &Bound<'_, PyAny>) -> PyResult<f64> {
-                    super::factor(stringify!($name), object)
-                }
-            )*
-        };
-    }
-    factors!(gamma lam gae_lambda);
-}
-
-/// True or False, for `from_py_with`: each function is named as its argument.
-pub(crate) mod switches {
-    use pyo3::prelude::*;
-
-    macro_rules! switches {
-        ($($name:ident)*) => {
-            $(
-                pub(crate) fn $name(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-                    super::switch(stringify!($name), object)
-                }
-            )*
-        };
-    }
-    switches!(fresh obs reward);
-}
-
-fn switch(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    object.extract().map_err(|_| type_error(argument, "True or False", &shown(object), "pass a bool"))
-}
-
-/// A text.
-pub(crate) fn text(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<String> {
-    object.extract().map_err(|_| type_error(argument, "a string", &shown(object), "pass a str"))
-}
-
-/// One of this module's own objects.
-pub(crate) fn instance<'a, 'py, T: PyTypeCheck>(
-    argument: &str,
-    object: &'a Bound<'py, PyAny>,
-    name: &str,
-) -> PyResult<&'a Bound<'py, T>> {
-    let wrong = |_| type_error(argument, &format!("a rlox.{name}"), &object.get_type().to_string(), "pass one");
-    object.cast().map_err(wrong)
-}
-
-/// A shape: a sequence of counts, or a single count.
-pub(crate) fn shape(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
-    if object.hasattr("__index__")? {
-        return Ok(vec![count(argument, object)?]);
-    }
-    let items =
-        sequence(object).map_err(|_| type_error(argument, "a shape", &shown(object), "pass a tuple of ints"))?;
-    items.iter().map(|item| count(argument, &item)).collect()
-}
-
-/// The items of anything iterable.
-pub(crate) fn sequence<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
-    let py = object.py();
-    Ok(call(py.get_type::<PyTuple>().as_any(), &PyTuple::new(py, [object])?, None)?.cast_into()?)
-}
-
-/// An object as its `repr`, cut short, for a message.
-pub(crate) fn shown(object: &Bound<'_, PyAny>) -> String {
-    text_of(object, "repr")
-}
-
 fn dtype_of(array: &Bound<'_, PyUntypedArray>) -> String {
     format!("dtype {}", text_of(array.dtype().as_any(), "str"))
-}
-
-fn text_of(object: &Bound<'_, PyAny>, function: &str) -> String {
-    let py = object.py();
-    let text = || call(&py.import("builtins")?.getattr(function)?, &PyTuple::new(py, [object])?, None);
-    let text = text().map_or_else(|_| object.get_type().to_string(), |text| text.to_string());
-    if text.chars().count() <= 200 { text } else { text.chars().take(200).chain("...".chars()).collect() }
 }
 
 /// Checks an array's whole shape, so that nothing transposed passes for its length's sake.
@@ -183,6 +60,22 @@ pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResu
         blamed(py, error, || value_error(argument, "an array", &got, "pass what np.asarray takes"))
     })?;
     Ok(array.cast_into::<PyUntypedArray>()?)
+}
+
+/// The first of a list's integers that NumPy made other numbers of, as int64 does not hold it.
+fn too_large(object: &Bound<'_, PyAny>, array: &Bound<'_, PyUntypedArray>) -> PyResult<Option<String>> {
+    if object.cast::<PyUntypedArray>().is_ok() || !matches!(array.dtype().kind(), b'f' | b'O') {
+        return Ok(None);
+    }
+    let py = object.py();
+    let items = call(
+        &py.import("numpy")?.getattr("array")?,
+        &PyTuple::new(py, [object, "O".into_pyobject(py)?.as_any()])?,
+        None,
+    )?;
+    let items = call(&items.getattr("ravel")?, &PyTuple::empty(py), None)?.try_iter()?;
+    let large = |item: &Bound<'_, PyAny>| item.is_exact_instance_of::<PyInt>() && item.extract::<i64>().is_err();
+    Ok(items.collect::<PyResult<Vec<_>>>()?.iter().find(|item| large(item)).map(shown))
 }
 
 /// An argument whose Python code has run.
@@ -220,6 +113,9 @@ pub(crate) fn argument<'py, T: FromArray>(
     let kind = char::from(dtype.kind());
     let wrong = !kinds.accepted.contains(kind);
     if wrong && array.len() > 0 {
+        if let (Some((least, most)), Some(number)) = (T::RANGE, too_large(object, &array)?) {
+            return Err(value_error(name, &format!("integers in [{least}, {most}]"), &number, "correct it"));
+        }
         let expected = format!("an array of {}", kinds.described);
         return Err(type_error(name, &expected, &dtype_of(&array), "convert it first"));
     }
@@ -360,8 +256,8 @@ impl<T: Element + Copy + 'static> Input<'_, T> {
         here.start.addr() < addresses.end && addresses.start < here.end.addr()
     }
 
-    pub(crate) fn into_copy(self) -> Self {
-        Self::Own(self.slice().to_vec(), self.shape().to_vec())
+    pub(crate) fn into_copy(self) -> PyResult<Self> {
+        Ok(Self::Own(mapped(self.slice(), |x| x).map_err(to_py)?, self.shape().to_vec()))
     }
 }
 

@@ -4,35 +4,38 @@
     reason = "memory shared with NumPy or other modules, and calls into Python that may never come back"
 )]
 
+mod stretches;
 mod unguarded;
 
 use std::any::TypeId;
+use std::ffi::c_int;
+use std::hint::black_box;
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 use num_traits::AsPrimitive;
 use numpy::ndarray::{ArrayView, IxDyn};
-use numpy::npyffi::PY_ARRAY_API;
+use numpy::npyffi::{PY_ARRAY_API, npy_intp};
 use numpy::{
     Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadwriteArrayDyn, PyUntypedArray,
     PyUntypedArrayMethods,
 };
 use pyo3::PyTypeInfo;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
-use pyo3::ffi::PyObject;
+use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
 use rlox_core::{DType, EnvPlugin, FieldMut, RolloutBuffer};
 
+use stretches::mapped;
 pub(crate) use unguarded::{Apart, Elements};
 
-use crate::detach::{detached, others_may_run};
+use crate::detach::others_may_run;
 use crate::error::value_error;
-use crate::recycling::{self, no_memory};
+use crate::recycling;
 
-unsafe extern "C-unwind" {
-    fn PyObject_Call(callable: *mut PyObject, args: *mut PyObject, kwargs: *mut PyObject) -> *mut PyObject;
-}
+type Call = unsafe extern "C-unwind" fn(*mut PyObject, *mut PyObject, *mut PyObject) -> *mut PyObject;
+type CheckSignals = unsafe extern "C-unwind" fn() -> c_int;
 
 /// Keeps a thread that the interpreter's end unwinds from meeting Rust code that cannot unwind.
 struct Hang;
@@ -53,11 +56,13 @@ pub(crate) fn call<'py>(
     args: &Bound<'py, PyTuple>,
     kwargs: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    // PyO3 declares its functions as ones that never unwind, which the compiler would find out of the pointer.
+    // SAFETY: the same function, of which no more is assumed.
+    let run: Call = black_box(unsafe { std::mem::transmute::<*const (), Call>(ffi::PyObject_Call as *const ()) });
     others_may_run();
     let hang = Hang;
     // SAFETY: the objects live, the GIL is held, and null stands for no keywords.
-    let result =
-        unsafe { PyObject_Call(callable.as_ptr(), args.as_ptr(), kwargs.map_or(std::ptr::null_mut(), Bound::as_ptr)) };
+    let result = unsafe { run(callable.as_ptr(), args.as_ptr(), kwargs.map_or(std::ptr::null_mut(), Bound::as_ptr)) };
     std::mem::forget(hang);
     // SAFETY: a new reference, or null with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
@@ -65,11 +70,31 @@ pub(crate) fn call<'py>(
 
 /// Lets Ctrl-C and other signals take effect, which runs Python code as [`call`] does.
 pub(crate) fn check_signals(py: Python<'_>) -> PyResult<()> {
+    let check = ffi::PyErr_CheckSignals as *const ();
+    // SAFETY: as in `call`.
+    let check: CheckSignals = black_box(unsafe { std::mem::transmute::<*const (), CheckSignals>(check) });
     others_may_run();
     let hang = Hang;
-    let result = py.check_signals();
+    // SAFETY: the GIL is held.
+    let result = unsafe { check() };
     std::mem::forget(hang);
-    result
+    if result == 0 { Ok(()) } else { Err(PyErr::fetch(py)) }
+}
+
+/// An empty dict; PyO3's own panics where there is no memory for it.
+pub(crate) fn new_dict(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    // SAFETY: a new reference to a dict, or null with an exception set.
+    unsafe { Ok(Bound::from_owned_ptr_or_err(py, ffi::PyDict_New())?.cast_into_unchecked()) }
+}
+
+/// `sequence[range]`; PyO3's own slices panic where there is no memory for them.
+pub(crate) fn slice<'py>(sequence: &Bound<'py, PyAny>, range: &Range<usize>) -> PyResult<Bound<'py, PyAny>> {
+    let (start, end) = (range.start as isize, range.end as isize);
+    // SAFETY: a live object; a new reference, or null with an exception set.
+    unsafe {
+        let part = ffi::PySequence_GetSlice(sequence.as_ptr(), start, end);
+        Bound::from_owned_ptr_or_err(sequence.py(), part)
+    }
 }
 
 /// NumPy's own dtypes have numbers below this.
@@ -143,19 +168,7 @@ where
     let array = &private(array)?;
     let _guard = array.try_readonly().map_err(|error| PyValueError::new_err(error.to_string()))?;
     // SAFETY: the guard, and the array's own reference, keep the memory; other writers race as they do with NumPy.
-    let view = unsafe { array.as_array() };
-    let mut numbers = Vec::new();
-    numbers.try_reserve_exact(view.len()).map_err(|_| no_memory(view.len() * size_of::<T>()))?;
-    let mut fill = || match view.as_slice() {
-        Some(slice) => numbers.extend(slice.iter().map(|x| number(*x))),
-        None => numbers.extend(view.iter().map(|x| number(*x))),
-    };
-    if long {
-        detached(array.py(), fill);
-    } else {
-        fill();
-    }
-    Ok(numbers)
+    mapped(array.py(), unsafe { array.as_array() }, long, number)
 }
 
 macro_rules! from_array {
@@ -166,7 +179,7 @@ macro_rules! from_array {
             fn outside(array: &Bound<'_, PyUntypedArray>) -> Option<i128> {
                 $(
                     if let Some(array) = typed::<$wider>(array.as_any()) {
-                        return strange(array, |x: $wider| <$target>::try_from(x).is_err());
+                        return strange(array, |x: $wider| <$target>::try_from(x).is_err()).map(i128::from);
                     }
                 )*
                 let _ = array;
@@ -182,8 +195,7 @@ macro_rules! from_array {
                         return Some(collected(array, long, |x: $source| x.as_()));
                     }
                 )*
-                let booleans = from_booleans(array.cast::<PyArrayDyn<bool>>().ok()?, long);
-                Some(booleans.map(|all| all.into_iter().map(|x| u8::from(x).as_()).collect()))
+                Some(from_booleans(array.cast::<PyArrayDyn<bool>>().ok()?, long, |x| u8::from(x).as_()))
             }
         }
     };
@@ -196,13 +208,18 @@ from_array!(i64, Some((i64::MIN as i128, i64::MAX as i128)), [u64]: i32 i64 u8 i
 from_array!(i32, None, []: i32);
 from_array!(u32, None, []: u32);
 
-/// The first integer that is strange; a misaligned array is converted first by the caller.
-fn strange<S>(array: &Bound<'_, PyArrayDyn<S>>, is_strange: impl Fn(S) -> bool) -> Option<i128>
+/// The first number that is strange; a misaligned array is converted first by the caller.
+fn strange<S>(array: &Bound<'_, PyArrayDyn<S>>, is_strange: impl Fn(S) -> bool) -> Option<S>
 where
-    S: Element + Copy + Into<i128>,
+    S: Element + Copy,
 {
     let array = array.try_readonly().ok().filter(|array| array.is_aligned())?;
-    array.as_array().iter().find(|x| is_strange(**x)).map(|x| (*x).into())
+    array.as_array().iter().find(|x| is_strange(**x)).copied()
+}
+
+/// The first float64 of an array that is finite, and is not in float32.
+pub(crate) fn beyond_f32(array: &Bound<'_, PyAny>) -> Option<f64> {
+    strange(typed::<f64>(array)?, |x| x.is_finite() && (x as f32).is_infinite())
 }
 
 impl FromArray for bool {
@@ -213,25 +230,21 @@ impl FromArray for bool {
     }
 
     fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>> {
-        Some(from_booleans(array.cast::<PyArrayDyn<Self>>().ok()?, long))
+        Some(from_booleans(array.cast::<PyArrayDyn<Self>>().ok()?, long, |x| x))
     }
 }
 
 /// Booleans of any strides, whose bytes may be any.
-fn from_booleans(array: &Bound<'_, PyArrayDyn<bool>>, long: bool) -> PyResult<Vec<bool>> {
+fn from_booleans<T: Send>(
+    array: &Bound<'_, PyArrayDyn<bool>>,
+    long: bool,
+    number: impl Fn(bool) -> T + Sync,
+) -> PyResult<Vec<T>> {
     let array = &private(array)?;
     let _guard = array.try_readonly().map_err(|error| PyValueError::new_err(error.to_string()))?;
     // SAFETY: bytes of any value may be read as u8; the guard and the GIL keep writers away.
     let view = unsafe { array.as_raw_array().cast::<u8>().deref_into_view() };
-    let mut booleans = Vec::new();
-    booleans.try_reserve_exact(view.len()).map_err(|_| no_memory(view.len()))?;
-    let mut fill = || booleans.extend(view.iter().map(|byte| *byte != 0));
-    if long {
-        detached(array.py(), fill);
-    } else {
-        fill();
-    }
-    Ok(booleans)
+    mapped(array.py(), view, long, |byte| number(byte != 0))
 }
 
 /// Refuses arrays of more axes than the numpy crate can look at; NumPy itself has up to 64.
@@ -266,13 +279,17 @@ impl<'py, T: Element> New<'py, T> {
 }
 
 /// A new array of zeros.
-pub(crate) fn fresh<'py, T: Element + Zeroable>(py: Python<'py>, shape: &[usize]) -> New<'py, T> {
-    // NumPy's own zeros let the GIL go for a moment.
-    // SAFETY: the array is new and C-contiguous, nobody else knows it, and zeros are valid for `T`.
+pub(crate) fn fresh<'py, T: Element + Zeroable>(py: Python<'py>, shape: &[usize]) -> PyResult<New<'py, T>> {
+    let mut dims: Vec<_> = shape.iter().map(|n| *n as npy_intp).collect();
+    let (rank, dtype) = (dims.len() as i32, T::get_dtype(py).into_dtype_ptr());
+    // NumPy's own zeros let the GIL go for a moment, and the numpy crate's arrays panic where there is no memory.
+    // SAFETY: `rank` lengths and a dtype whose reference is given away; a new C-contiguous array of that dtype, which
+    // nobody else knows and for whose elements zeros are valid, or null with an exception set.
     unsafe {
-        let array = PyArrayDyn::<T>::new(py, IxDyn(shape), false);
+        let array = PY_ARRAY_API.PyArray_Empty(py, rank, dims.as_mut_ptr(), dtype, 0);
+        let array: Bound<'py, PyArrayDyn<T>> = Bound::from_owned_ptr_or_err(py, array)?.cast_into_unchecked();
         array.data().write_bytes(0, array.len());
-        New(array)
+        Ok(New(array))
     }
 }
 
@@ -281,7 +298,7 @@ pub(crate) fn fresh<'py, T: Element + Zeroable>(py: Python<'py>, shape: &[usize]
 pub(crate) fn result<'py, T: Element + Pod>(py: Python<'py>, shape: &[usize]) -> PyResult<New<'py, T>> {
     let bytes = shape.iter().fold(size_of::<T>(), |bytes, n| bytes.saturating_mul(*n));
     if bytes < recycling::SMALLEST {
-        return Ok(fresh(py, shape));
+        return fresh(py, shape);
     }
     let owner = Bound::new(py, recycling::Block::take(bytes)?)?;
     let start = owner.get().start().cast::<T>();

@@ -85,10 +85,10 @@ impl<'py> Flags<'py> {
     }
 
     /// Changes what is borrowed.
-    pub(crate) fn map(self, change: impl FnOnce(Input<'py, bool>) -> Input<'py, bool>) -> Self {
+    pub(crate) fn map(self, change: impl FnOnce(Input<'py, bool>) -> PyResult<Input<'py, bool>>) -> PyResult<Self> {
         match self {
-            Self::Borrowed(flags) => Self::Borrowed(change(flags)),
-            converted @ Self::Converted(..) => converted,
+            Self::Borrowed(flags) => Ok(Self::Borrowed(change(flags)?)),
+            converted @ Self::Converted(..) => Ok(converted),
         }
     }
 }

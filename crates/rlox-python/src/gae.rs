@@ -9,7 +9,7 @@ use rlox_core::{Float, compute_gae as one, compute_gae_batched as batched, compu
 use crate::argument::{REAL, argument, asarray, count, numbers, out_slice, output, sequence, shown};
 use crate::array::{FromArray, result, typed};
 use crate::detach::{alone, detached};
-use crate::error::{to_py, type_error, value_error};
+use crate::error::{blamed, to_py, type_error, value_error};
 use crate::trajectory::{EndsArgument, LastValue, Layout, Pair};
 
 /// From how many elements on a call may take more than 5 us.
@@ -61,7 +61,8 @@ pub(crate) fn compute_gae<'py>(
 ) -> PyResult<Pair<'py>> {
     let pair = |out: &Bound<'py, PyAny>| {
         let pair = sequence(out).and_then(|pair| pair.extract());
-        pair.map_err(|_| type_error("out", "a pair of arrays", &shown(out), "pass (advantages, returns)"))
+        let wrong = || type_error("out", "a pair of arrays", &shown(out), "pass (advantages, returns)");
+        pair.map_err(|error| blamed(out.py(), error, wrong))
     };
     let out = out.map(pair).transpose()?;
     let rewards = asarray("rewards", rewards)?;

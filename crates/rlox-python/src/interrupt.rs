@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
+use rlox_core::Watch;
 
 use crate::array::check_signals;
 
@@ -19,6 +20,11 @@ pub(crate) fn interrupted() -> bool {
     let stop = raised.is_some();
     RAISED.set(raised);
     stop
+}
+
+/// Looks for interruptions before every so many items of a loop.
+pub(crate) fn look(watch: &mut Watch, index: usize) -> rlox_core::Result<()> {
+    if index.is_multiple_of(1024) { watch.check() } else { Ok(()) }
 }
 
 /// What ended the call.

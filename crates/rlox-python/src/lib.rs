@@ -22,6 +22,8 @@ mod recycling;
 mod returns;
 mod rollout;
 mod said;
+mod scalar;
+mod seeds;
 mod settings;
 mod shared;
 mod state;

@@ -9,7 +9,8 @@ use crate::argument::{count, shown, text};
 use crate::array::plugin_in;
 use crate::detach::detached;
 use crate::error::{to_py, type_error, value_error};
-use crate::settings::{arguments_of, limit_of, seed_of};
+use crate::seeds::{base_of, streams_from};
+use crate::settings::{arguments_of, limit_of};
 
 enum Source<'a> {
     Id(String),
@@ -53,14 +54,18 @@ pub(crate) fn make(
         num_envs,
         autoreset_mode: autoreset_mode.map_or(Ok(AutoresetMode::SameStep), mode_of)?,
         max_episode_steps: max_episode_steps.map(limit_of).transpose()?,
-        seed: seed.map(seed_of).transpose()?,
+        seed: seed.map(base_of).transpose()?.flatten(),
         arguments: &arguments,
     };
     let made = detached(py, || match source {
         Source::Id(id) => envs::make(&id, &options),
         Source::Plugin(plugin) => plugin.make(&options),
     });
-    made.map_err(to_py)
+    let mut env = made.map_err(to_py)?;
+    if let (Some(seed), None) = (seed, options.seed) {
+        env.set_rngs(&streams_from(seed, num_envs)?).map_err(to_py)?;
+    }
+    Ok(env)
 }
 
 /// The ids of the native environments.

@@ -1,18 +1,22 @@
 //! `Normalizer` and `RunningMeanStd`.
 
-use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
+use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use rlox_core::{Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics};
+use rlox_core::{Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics, Watch};
 
 use crate::argument::{Input, REAL, argument, count, instance, numbers, shape, switches};
 use crate::array::result;
 use crate::detach::alone;
 use crate::error::{to_py, value_error};
+use crate::recycling::mapped;
 use crate::shared::Shared;
 
 /// From how many numbers on a call may take more than 5 us.
 const LONG: usize = 2048;
+
+/// Numbers that take about a millisecond.
+const STRETCH: usize = 1 << 18;
 
 /// Normalises observations and rewards by running statistics, as Stable-Baselines3's VecNormalize does.
 ///
@@ -116,24 +120,39 @@ impl Normalizer {
         let obs = obs.read(!long && alone(py))?;
         self.check(obs.shape())?;
         let mut array = result::<f32>(py, obs.shape())?;
-        let (raw, rows) = (obs.slice(), array.slice());
+        let (raw, rows, dim) = (obs.slice(), array.slice(), self.obs_shape.iter().product::<usize>());
+        let stretch = (STRETCH / dim).max(1) * dim;
         self.inner.with(py, long, |normalizer| {
-            rows.copy_from_slice(raw);
-            normalizer.normalize_obs(rows)
+            let mut watch = Watch::default();
+            for (rows, raw) in rows.chunks_mut(stretch).zip(raw.chunks(stretch)) {
+                rows.copy_from_slice(raw);
+                normalizer.normalize_obs(rows)?;
+                watch.check()?;
+            }
+            Ok(())
         })?;
         Ok(array.into_array())
     }
 
     /// The statistics as arrays: obs_mean, obs_var, obs_count, return_mean, return_var, return_count, returns.
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let core = self.inner.with(py, false, |normalizer| Ok(normalizer.clone()))?;
+        let copy = |numbers: &[f64]| mapped(numbers, |x| x);
+        let columns = self.inner.with(py, false, |normalizer| {
+            let (obs, reward) = (normalizer.obs(), normalizer.reward());
+            Ok([
+                ("obs_mean", copy(obs.mean())?),
+                ("obs_var", copy(obs.var())?),
+                ("obs_count", copy(&[obs.count()])?),
+                ("return_mean", copy(reward.mean())?),
+                ("return_var", copy(reward.var())?),
+                ("return_count", copy(&[reward.count()])?),
+                ("returns", copy(normalizer.returns())?),
+            ])
+        })?;
         let dict = PyDict::new(py);
-        for (name, statistics) in [("obs", core.obs()), ("return", core.reward())] {
-            dict.set_item(format!("{name}_mean"), PyArray1::from_slice(py, statistics.mean()))?;
-            dict.set_item(format!("{name}_var"), PyArray1::from_slice(py, statistics.var()))?;
-            dict.set_item(format!("{name}_count"), PyArray1::from_slice(py, &[statistics.count()]))?;
+        for (name, numbers) in columns {
+            dict.set_item(name, numbers.into_pyarray(py))?;
         }
-        dict.set_item("returns", PyArray1::from_slice(py, core.returns()))?;
         Ok(dict)
     }
 
@@ -151,7 +170,7 @@ impl Normalizer {
                 let got = format!("shape {:?}", numbers.shape());
                 return Err(value_error(name, "an array of one axis", &got, "pass what state() gave"));
             }
-            Ok(numbers.slice().to_vec())
+            mapped(numbers.slice(), |x| x).map_err(to_py)
         };
         let one = |name: &'static str| -> PyResult<f64> {
             let numbers = get(name)?;
@@ -191,7 +210,7 @@ pub(crate) struct RunningMeanStd {
 
 impl RunningMeanStd {
     fn column<'py>(&self, py: Python<'py>, column: fn(&Statistics) -> &[f64]) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
-        let numbers = self.inner.with(py, false, |statistics| Ok(column(statistics).to_vec()))?;
+        let numbers = self.inner.with(py, false, |statistics| mapped(column(statistics), |x| x))?;
         PyArray1::from_vec(py, numbers).reshape(self.shape.clone())
     }
 }
@@ -229,7 +248,10 @@ impl RunningMeanStd {
     ///     ValueError: They are of another shape.
     fn merge(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<()> {
         let other = instance::<Self>("other", other, "RunningMeanStd")?.get();
-        let other = other.inner.with(py, false, |statistics| Ok(statistics.clone()))?;
+        let other = other.inner.with(py, false, |statistics| {
+            let copy = |numbers| mapped(numbers, |x| x);
+            Statistics::from_parts(copy(statistics.mean())?, copy(statistics.var())?, statistics.count())
+        })?;
         self.inner.with(py, false, |statistics| statistics.merge(&other))
     }
 

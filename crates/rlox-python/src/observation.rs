@@ -2,10 +2,11 @@
 
 use numpy::{Element, IntoPyArray, PyArrayMethods};
 use pyo3::prelude::*;
-use rlox_core::{DType, FieldData};
+use rlox_core::{DType, FieldData, Result};
 
 use crate::argument::{Argument, FLAG, INTEGER, Input, REAL, argument};
 use crate::error::value_error;
+use crate::recycling::mapped;
 use crate::rollout::RolloutBuffer;
 
 /// A dtype by its name.
@@ -44,11 +45,11 @@ impl<'py> ObsArgument<'py> {
     /// The observations, which are to be stored in `buffer`.
     pub(crate) fn read(self, buffer: &RolloutBuffer) -> PyResult<ObsInput<'py>> {
         Ok(match self {
-            Self::F32(obs) => ObsInput::F32(buffer.apart(obs.read(false)?)),
-            Self::F64(obs) => ObsInput::F64(buffer.apart(obs.read(false)?)),
-            Self::I64(obs) => ObsInput::I64(buffer.apart(obs.read(false)?)),
-            Self::U8(obs) => ObsInput::U8(buffer.apart(obs.read(false)?)),
-            Self::Bool(obs) => ObsInput::Bool(buffer.apart(obs.read(false)?)),
+            Self::F32(obs) => ObsInput::F32(buffer.apart(obs.read(false)?)?),
+            Self::F64(obs) => ObsInput::F64(buffer.apart(obs.read(false)?)?),
+            Self::I64(obs) => ObsInput::I64(buffer.apart(obs.read(false)?)?),
+            Self::U8(obs) => ObsInput::U8(buffer.apart(obs.read(false)?)?),
+            Self::Bool(obs) => ObsInput::Bool(buffer.apart(obs.read(false)?)?),
         })
     }
 }
@@ -94,14 +95,14 @@ pub(crate) enum Owned {
 }
 
 impl Owned {
-    pub(crate) fn of(data: FieldData<'_>) -> Self {
-        match data {
-            FieldData::F32(data) => Self::F32(data.to_vec()),
-            FieldData::F64(data) => Self::F64(data.to_vec()),
-            FieldData::I64(data) => Self::I64(data.to_vec()),
-            FieldData::U8(data) => Self::U8(data.to_vec()),
-            FieldData::Bool(data) => Self::Bool(data.iter().map(|byte| *byte != 0).collect()),
-        }
+    pub(crate) fn of(data: FieldData<'_>) -> Result<Self> {
+        Ok(match data {
+            FieldData::F32(data) => Self::F32(mapped(data, |x| x)?),
+            FieldData::F64(data) => Self::F64(mapped(data, |x| x)?),
+            FieldData::I64(data) => Self::I64(mapped(data, |x| x)?),
+            FieldData::U8(data) => Self::U8(mapped(data, |x| x)?),
+            FieldData::Bool(data) => Self::Bool(mapped(data, |byte| byte != 0)?),
+        })
     }
 
     pub(crate) fn into_array<'py>(self, py: Python<'py>, shape: &[usize]) -> PyResult<Bound<'py, PyAny>> {

@@ -57,6 +57,29 @@ pub(crate) fn zeroed<T: Zeroable>(len: usize) -> Result<Vec<T>> {
     try_zeroed_vec(len).map_err(|()| refused(len.saturating_mul(size_of::<T>())))
 }
 
+/// An empty vector with room for `len` items, or an error where the system grants no memory for it.
+pub(crate) fn reserved<T>(len: usize) -> Result<Vec<T>> {
+    let mut vector = Vec::new();
+    vector.try_reserve_exact(len).map_err(|_| refused(len.saturating_mul(size_of::<T>())))?;
+    Ok(vector)
+}
+
+/// What is made of the elements, or an error where the system grants no memory for it.
+pub(crate) fn mapped<S: Copy, T>(elements: &[S], make: impl Fn(S) -> T) -> Result<Vec<T>> {
+    let mut all = reserved(elements.len())?;
+    all.extend(elements.iter().map(|x| make(*x)));
+    Ok(all)
+}
+
+/// All that an iterator of so many items gives, or its first error.
+pub(crate) fn collected<T>(len: usize, items: impl Iterator<Item = PyResult<T>>) -> PyResult<Vec<T>> {
+    let mut all = reserved(len).map_err(to_py)?;
+    for item in items.take(len) {
+        all.push(item?);
+    }
+    Ok(all)
+}
+
 impl Drop for Block {
     fn drop(&mut self) {
         let Ok(mut free) = FREE.try_lock() else { return };

@@ -5,13 +5,14 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{DType, FieldData, RolloutBuffer as Core, Transition};
 
-use crate::argument::{Input, REAL, argument, count, expect_shape, numbers, shape, shown, switches, text};
+use crate::argument::{Input, REAL, argument, count, expect_shape, index, numbers, shape, shown, switches, text};
 use crate::array::FieldMemory;
 use crate::detach::detached;
 use crate::error::{to_py, type_error, value_error};
 use crate::flags::{Flags, flag_argument};
 use crate::normalize::normalizer_of;
 use crate::observation::{ObsArgument, ObsInput, Owned, dtype_of};
+use crate::recycling::mapped;
 use crate::said::SaidArgument;
 use crate::shared::Shared;
 
@@ -33,6 +34,7 @@ const LONG: usize = 2048;
 /// final_values, advantages, returns    (T, N) float32     written by `finish`
 /// ==================================== ================== =============================================
 ///
+/// Before `finish`, `advantages` and `returns` are refused: the memory holds those of an earlier rollout.
 /// `final_index` and `final_obs` are copies: the rows `t * N + n` that were truncated and not terminated, and their
 /// true last observations.
 ///
@@ -81,6 +83,14 @@ impl RolloutBuffer {
         Ok(this.memory_of(name)?.view(0, &[this.n_steps, this.num_envs], slf.clone().into_any()))
     }
 
+    /// A view of a field that `finish` writes.
+    fn computed<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        if !slf.get().inner.with(slf.py(), false, |buffer| Ok(buffer.is_finished()))? {
+            return Err(value_error(name, "a finished rollout", "one that is not", "call finish first"));
+        }
+        Self::named(slf, name)
+    }
+
     fn memory_of(&self, name: &str) -> PyResult<&FieldMemory> {
         let known = || self.fields.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
         let unknown =
@@ -89,8 +99,9 @@ impl RolloutBuffer {
     }
 
     /// The call's input, or a copy of it where it lies in a field, to which the call writes.
-    pub(crate) fn apart<'py, T: Element + Copy + 'static>(&self, input: Input<'py, T>) -> Input<'py, T> {
-        if self.fields.iter().any(|(_, memory)| input.overlaps(&memory.range())) { input.into_copy() } else { input }
+    pub(crate) fn apart<'py, T: Element + Copy + 'static>(&self, input: Input<'py, T>) -> PyResult<Input<'py, T>> {
+        let inside = self.fields.iter().any(|(_, memory)| input.overlaps(&memory.range()));
+        if inside { input.into_copy() } else { Ok(input) }
     }
 }
 
@@ -153,7 +164,7 @@ impl RolloutBuffer {
         self.inner.with(py, false, |buffer| Ok(buffer.next_step()))
     }
 
-    /// A view of a field by its name, `(T, N, ...)`.
+    /// A view of a field by its name, `(T, N, ...)`, whatever it holds so far.
     fn field<'py>(slf: &Bound<'py, Self>, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         Self::named(slf, &text("name", name)?)
     }
@@ -220,16 +231,16 @@ impl RolloutBuffer {
         Self::named(slf, "final_values")
     }
 
-    /// What `finish` computed, (T, N).
+    /// What `finish` computed, (T, N); before it, a ValueError.
     #[getter]
     fn advantages<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::named(slf, "advantages")
+        Self::computed(slf, "advantages")
     }
 
-    /// What `finish` computed, (T, N).
+    /// What `finish` computed, (T, N); before it, a ValueError.
     #[getter]
     fn returns<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::named(slf, "returns")
+        Self::computed(slf, "returns")
     }
 
     /// The observations that follow the last step, (N, *obs_shape).
@@ -243,15 +254,14 @@ impl RolloutBuffer {
     /// The rows `t * N + n` truncated and not terminated, (K,).
     #[getter]
     fn final_index<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        let index =
-            self.inner.with(py, false, |b| Ok(b.final_index().iter().map(|i| *i as i64).collect::<Vec<_>>()))?;
+        let index = self.inner.with(py, false, |buffer| mapped(buffer.final_index(), |i| i as i64))?;
         Ok(index.into_pyarray(py))
     }
 
     /// Their true last observations, (K, *obs_shape).
     #[getter]
     fn final_obs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let (rows, data) = self.inner.with(py, false, |b| Ok((b.final_index().len(), Owned::of(b.final_obs()))))?;
+        let (rows, data) = self.inner.with(py, false, |b| Ok((b.final_index().len(), Owned::of(b.final_obs())?)))?;
         data.into_array(py, &[&[rows], &self.obs_shape[..]].concat())
     }
 
@@ -280,8 +290,7 @@ impl RolloutBuffer {
         let obs = ObsArgument::new("obs", obs, self.obs_dtype)?;
         let ended = ended.map(|flags| flag_argument("ended", flags)).transpose()?;
         let obs = obs.read(self)?;
-        let ended =
-            ended.map(|flags| flags.read(py, false)).transpose()?.map(|flags| flags.map(|flags| self.apart(flags)));
+        let ended = ended.map(|flags| flags.read(py, false)?.map(|flags| self.apart(flags))).transpose()?;
         expect_shape("obs", obs.shape(), self.num_envs, &self.obs_shape)?;
         if let Some(ended) = &ended {
             expect_shape("ended", ended.shape(), self.num_envs, &[])?;
@@ -326,7 +335,7 @@ impl RolloutBuffer {
         normalizer: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let normalizer = normalizer_of(normalizer)?;
-        let t = count("t", t)?;
+        let t = index("t", t)?;
         let said = SaidArgument::new(actions, log_probs, values, self.discrete)?;
         let next_obs = ObsArgument::new("next_obs", next_obs, self.obs_dtype)?;
         let rewards = argument::<f64>("rewards", rewards, &REAL)?;
@@ -337,9 +346,9 @@ impl RolloutBuffer {
         let said = said.read(self, self.num_envs, &self.action_shape)?;
         let said = said.get();
         let next_obs = next_obs.read(self)?;
-        let rewards = self.apart(rewards.read(false)?);
-        let terminated = terminated.read(py, false)?.map(|flags| self.apart(flags));
-        let truncated = truncated.read(py, false)?.map(|flags| self.apart(flags));
+        let rewards = self.apart(rewards.read(false)?)?;
+        let terminated = terminated.read(py, false)?.map(|flags| self.apart(flags))?;
+        let truncated = truncated.read(py, false)?.map(|flags| self.apart(flags))?;
         let final_obs = final_obs.map(|array| array.read(self)).transpose()?;
         expect_shape("next_obs", next_obs.shape(), self.num_envs, &self.obs_shape)?;
         expect_shape("rewards", rewards.shape(), self.num_envs, &[])?;
@@ -381,8 +390,8 @@ impl RolloutBuffer {
     ) -> PyResult<()> {
         let last = argument::<f32>("last_values", last_values, &REAL)?;
         let finals = final_values.map(|values| argument::<f32>("final_values", values, &REAL)).transpose()?;
-        let last = self.apart(last.read(false)?);
-        let finals = finals.map(|values| values.read(false)).transpose()?.map(|values| self.apart(values));
+        let last = self.apart(last.read(false)?)?;
+        let finals = finals.map(|values| self.apart(values.read(false)?)).transpose()?;
         let (last, finals) = (last.slice(), finals.as_ref().map_or(&[][..], Input::slice));
         let long = self.n_steps * self.num_envs > 4096;
         self.inner.with(py, long, |buffer| buffer.finish(last, finals, gamma, gae_lambda))

@@ -3,8 +3,9 @@
 use pyo3::prelude::*;
 use rlox_core::{Actions, PolicySaid};
 
-use crate::argument::{Argument, INTEGER, Input, REAL, argument, expect_shape};
-use crate::array::Apart;
+use crate::argument::{Argument, INTEGER, Input, REAL, argument, asarray, expect_shape};
+use crate::array::{Apart, beyond_f32, typed};
+use crate::error::value_error;
 use crate::rollout::RolloutBuffer;
 
 /// Actions whose Python code has run.
@@ -16,11 +17,18 @@ pub(crate) enum ActionArgument<'py> {
 impl<'py> ActionArgument<'py> {
     /// Takes integers where `discrete`, real numbers where not. May run Python code.
     pub(crate) fn new(object: &Bound<'py, PyAny>, discrete: bool) -> PyResult<Self> {
-        Ok(if discrete {
-            Self::Discrete(argument("actions", object, &INTEGER)?)
-        } else {
-            Self::Continuous(argument("actions", object, &REAL)?)
-        })
+        if discrete {
+            return Ok(Self::Discrete(argument("actions", object, &INTEGER)?));
+        }
+        if typed::<f32>(object).is_some() {
+            return Ok(Self::Continuous(argument("actions", object, &REAL)?));
+        }
+        let array = asarray("actions", object)?;
+        if let Some(number) = beyond_f32(array.as_any()) {
+            let expected = "numbers that float32 can hold";
+            return Err(value_error("actions", expected, &format!("{number:e}"), "scale or clip them"));
+        }
+        Ok(Self::Continuous(argument("actions", array.as_any(), &REAL)?))
     }
 
     /// Whether elements that are borrowed are apart from all that was taken.
@@ -68,11 +76,11 @@ impl ActionInput<'_> {
         }
     }
 
-    fn apart_from(self, buffer: &RolloutBuffer) -> Self {
-        match self {
-            Self::Discrete(array) => Self::Discrete(buffer.apart(array)),
-            Self::Continuous(array) => Self::Continuous(buffer.apart(array)),
-        }
+    fn apart_from(self, buffer: &RolloutBuffer) -> PyResult<Self> {
+        Ok(match self {
+            Self::Discrete(array) => Self::Discrete(buffer.apart(array)?),
+            Self::Continuous(array) => Self::Continuous(buffer.apart(array)?),
+        })
     }
 }
 
@@ -102,9 +110,9 @@ impl<'py> SaidArgument<'py> {
         num_envs: usize,
         action_shape: &[usize],
     ) -> PyResult<SaidInput<'py>> {
-        let actions = self.actions.read(false, num_envs, action_shape)?.apart_from(buffer);
-        let log_probs = buffer.apart(self.log_probs.read(false)?);
-        let values = buffer.apart(self.values.read(false)?);
+        let actions = self.actions.read(false, num_envs, action_shape)?.apart_from(buffer)?;
+        let log_probs = buffer.apart(self.log_probs.read(false)?)?;
+        let values = buffer.apart(self.values.read(false)?)?;
         expect_shape("log_probs", log_probs.shape(), num_envs, &[])?;
         expect_shape("values", values.shape(), num_envs, &[])?;
         Ok(SaidInput { actions, log_probs, values })

@@ -2,30 +2,35 @@
 
 use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict, PyList};
+use pyo3::types::{PyCapsule, PyDict};
 use rlox_core::{
     Actions, AutoresetMode, EnvSpec, Error, Normalizer as CoreNormalizer, Result, RolloutBuffer as Core, Seeds, Space,
-    StepOut, VectorEnv,
+    StepOut, VectorEnv, Watch, check_len, masked_actions,
 };
 
-use crate::argument::{count, expect_shape, instance, out_slice, output};
+use crate::argument::{INTEGER, argument, expect_shape, index, instance, out_slice, output};
 use crate::array::{fresh, result};
 use crate::detach::{alone, detached};
 use crate::error::to_py;
 use crate::flags::{Flags, flag_argument};
+use crate::interrupt::look;
 use crate::make::make;
 use crate::normalize::{Normalizer, normalizer_of};
-use crate::recycling::zeroed;
+use crate::recycling::{reserved, zeroed};
 use crate::rollout::RolloutBuffer;
 use crate::said::{ActionArgument, SaidArgument};
-use crate::settings::{discrete_actions, options_of, seed_of, seeds_of, space_dict};
+use crate::seeds::{Seeding, seed_of};
+use crate::settings::{options_of, space_dict};
 use crate::shared::Shared;
-use crate::state;
+use crate::state::{self, WORDS};
 use crate::step_arrays::StepArrays;
 
 /// From how many environments, or numbers of observations, on a call may take more than 5 us.
 const LONG: usize = 128;
 const LONG_OBS: usize = 4096;
+
+/// After so many steps of single environments it is time to look for Ctrl-C.
+const SHORT: usize = 1024;
 
 pub(crate) struct Inner {
     pub(crate) env: Box<dyn VectorEnv>,
@@ -35,12 +40,28 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// What every environment remembers, in one call and so at one moment.
-    pub(crate) fn states(&self) -> Result<Vec<Vec<f64>>> {
-        // Refuses before the first reset.
-        self.env.observe(&mut zeroed(self.env.num_envs() * self.env.spec().observation.dim())?)?;
-        let states = (0..self.env.num_envs()).map(|i| self.env.state(i)).collect::<Option<_>>();
-        states.ok_or_else(|| Error::config("states", "environments that tell their state", "others", "do without"))
+    /// How many numbers an environment's state has. Refuses before the first reset, in the name of `call`.
+    pub(crate) fn state_width(&self, call: &'static str) -> Result<usize> {
+        let mut obs = zeroed(self.env.num_envs() * self.env.spec().observation.dim())?;
+        self.env.observe(&mut obs).map_err(|error| error.renamed("observe", call))?;
+        Ok(self.state(0)?.len())
+    }
+
+    /// What every environment remembers, `width` numbers each.
+    pub(crate) fn states(&self, width: usize, rows: &mut [f64]) -> Result<()> {
+        let mut watch = Watch::default();
+        for (i, row) in rows.chunks_exact_mut(width.max(1)).enumerate() {
+            look(&mut watch, i)?;
+            let state = self.state(i)?;
+            check_len("states", state.len(), width)?;
+            row.copy_from_slice(&state);
+        }
+        Ok(())
+    }
+
+    fn state(&self, index: usize) -> Result<Vec<f64>> {
+        let none = || Error::config("states", "environments that tell their state", "others", "do without");
+        self.env.state(index).ok_or_else(none)
     }
 }
 
@@ -144,18 +165,13 @@ impl NativeVectorEnv {
         mask: Option<&Bound<'py, PyAny>>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
-        let (base, each) = seeds_of(seed)?;
-        let seeds = match (&base, &each) {
-            (Some(base), _) => Seeds::Base(*base),
-            (None, Some(each)) => Seeds::Each(each),
-            (None, None) => Seeds::Keep,
-        };
+        let seeds = Seeding::of(seed, self.num_envs)?;
         let options = options_of(options)?;
         let mask = mask.map(|mask| flag_argument("reset_mask", mask)?.read(py, false)).transpose()?;
         let mask = mask.as_ref().map(Flags::slice);
         let mut obs = result::<f32>(py, &[self.num_envs, self.dim])?;
         let row = obs.slice();
-        self.inner.with(py, self.long, |inner| inner.env.reset(seeds, mask, &options, row))?;
+        self.inner.with(py, self.long, |inner| seeds.reset(&mut *inner.env, mask, &options, row))?;
         Ok(obs.into_array())
     }
     fn step<'py>(
@@ -174,10 +190,12 @@ impl NativeVectorEnv {
         let (mut obs, mut rewards) =
             (result::<f32>(py, &[self.num_envs, self.dim])?, result::<f64>(py, &[self.num_envs])?);
         let (mut terminated, mut truncated) =
-            (fresh::<bool>(py, &[self.num_envs]), fresh::<bool>(py, &[self.num_envs]));
+            (fresh::<bool>(py, &[self.num_envs])?, fresh::<bool>(py, &[self.num_envs])?);
         let (obs_out, reward, term, trunc) = (obs.slice(), rewards.slice(), terminated.slice(), truncated.slice());
         let actions = actions.get();
         let finals = self.inner.with(py, self.long, |inner| {
+            // Before the step, which cannot be taken back; pages that nobody writes to cost nothing.
+            let mut copy = reserved(inner.final_obs.len())?;
             let out =
                 StepOut { obs: obs_out, reward, terminated: term, truncated: trunc, final_obs: &mut inner.final_obs };
             inner.env.step(actions, out)?;
@@ -185,8 +203,7 @@ impl NativeVectorEnv {
             if !any {
                 return Ok(None);
             }
-            let mut copy = zeroed(inner.final_obs.len())?;
-            copy.copy_from_slice(&inner.final_obs);
+            copy.extend_from_slice(&inner.final_obs);
             Ok(Some(copy))
         })?;
         let finals = finals.map(|data| data.into_pyarray(py).reshape([self.num_envs, self.dim])).transpose()?;
@@ -221,7 +238,7 @@ impl NativeVectorEnv {
         self.inner.with(py, self.long, |inner| inner.env.step(actions, out))
     }
 
-    /// Many steps, of whose arrays each has a leading axis for time.
+    /// Many steps, of whose arrays each has a leading axis for time. Ctrl-C ends them between two steps.
     fn steps_into(
         &self,
         py: Python<'_>,
@@ -248,7 +265,11 @@ impl NativeVectorEnv {
         let rows = obs.zip(rewards).zip(terminated.zip(truncated)).zip(final_obs).enumerate();
         let (actions, width) = (actions.get(), shape.iter().product());
         self.inner.with(py, true, |inner| {
+            let mut watch = Watch::default();
             for (t, (((obs, reward), (terminated, truncated)), final_obs)) in rows {
+                if t.is_multiple_of((SHORT / n).max(1)) {
+                    watch.check()?;
+                }
                 let actions = match actions {
                     Actions::Discrete(all) => Actions::Discrete(&all[t * width..][..width]),
                     Actions::Continuous(all) => Actions::Continuous(&all[t * width..][..width]),
@@ -285,7 +306,7 @@ impl NativeVectorEnv {
     ) -> PyResult<()> {
         let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
         let normalizer = normalizer_of(normalizer)?;
-        let t = count("t", t)?;
+        let t = index("t", t)?;
         let said = SaidArgument::new(actions, log_probs, values, self.discrete())?;
         let said = said.read(buffer, self.num_envs, &self.action_shape)?;
         let said = said.get();
@@ -294,15 +315,16 @@ impl NativeVectorEnv {
 
     fn drain_episodes<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<i64>>)> {
         let (returns, lengths) = self.inner.with(py, self.long, |inner| {
-            let (mut returns, mut lengths) = (Vec::new(), Vec::new());
             let log = inner.env.episodes();
+            let count = log.len();
+            let (mut returns, mut lengths, mut wide) = (reserved(count)?, reserved(count)?, reserved(count)?);
             log.drain(&mut returns, &mut lengths);
+            wide.extend(lengths.into_iter().map(i64::from));
             let total = log.total();
             inner.dropped = total - inner.drained - returns.len() as u64;
             inner.drained = total;
-            Ok((returns, lengths))
+            Ok((returns, wide))
         })?;
-        let lengths: Vec<i64> = lengths.into_iter().map(i64::from).collect();
         Ok((returns.into_pyarray(py), lengths.into_pyarray(py)))
     }
 
@@ -322,9 +344,9 @@ impl NativeVectorEnv {
     /// Which actions of a Discrete space are allowed now, (N, n); `out` takes the place of a fresh array.
     #[pyo3(signature = (out=None))]
     fn action_masks<'py>(&self, py: Python<'py>, out: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
-        let shape = [self.num_envs, discrete_actions(&self.spec.action)];
+        let shape = [self.num_envs, masked_actions(&self.spec.action)];
         let Some(given) = out else {
-            let mut masks = fresh::<bool>(py, &shape);
+            let mut masks = fresh::<bool>(py, &shape)?;
             let flags = masks.slice();
             self.inner.with(py, self.long, |inner| inner.env.action_masks(flags))?;
             return Ok(masks.into_array().into_any());
@@ -337,8 +359,11 @@ impl NativeVectorEnv {
     }
 
     fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
-        let states = self.inner.with(py, self.long, |inner| inner.states())?;
-        Ok(state::states_array(py, &states))
+        let width = self.inner.with(py, self.long, |inner| inner.state_width("render"))?;
+        let mut states = result::<f64>(py, &[self.num_envs, width])?;
+        let rows = states.slice();
+        self.inner.with(py, self.long, |inner| inner.states(width, rows))?;
+        Ok(states.into_array())
     }
 
     fn get_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -350,15 +375,21 @@ impl NativeVectorEnv {
         state::put(py, &self.inner, self.num_envs, state)
     }
 
-    fn rng_states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let rngs = self.inner.with(py, self.long, |inner| Ok(inner.env.rngs()))?;
-        let dicts = rngs.iter().map(|rng| state::stream_dict(py, rng));
-        PyList::new(py, dicts.collect::<PyResult<Vec<_>>>()?)
+    /// The words of every environment's random stream, (N, 6), as in `get_state()["streams"]`.
+    fn rng_states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<i64>>> {
+        let mut words = result::<i64>(py, &[self.num_envs, WORDS])?;
+        let row = words.slice();
+        self.inner.with(py, self.long, |inner| state::put_words(&inner.env.rngs()?, row, &mut Watch::default()))?;
+        Ok(words.into_array())
     }
 
-    fn set_rng_states(&self, py: Python<'_>, states: Vec<Bound<'_, PyDict>>) -> PyResult<()> {
-        let rngs = states.iter().map(state::stream_from).collect::<PyResult<Vec<_>>>()?;
-        self.inner
-            .with(py, self.long, |inner| inner.env.set_rngs(&rngs).map_err(|error| error.renamed("rngs", "states")))
+    fn set_rng_states(&self, py: Python<'_>, states: &Bound<'_, PyAny>) -> PyResult<()> {
+        let words = argument::<i64>("states", states, &INTEGER)?.read(false)?;
+        expect_shape("states", words.shape(), self.num_envs, &[WORDS])?;
+        let words = words.slice();
+        self.inner.with(py, self.long, |inner| {
+            let rngs = state::streams_of(words, &mut Watch::default());
+            inner.env.set_rngs(&rngs.map_err(|error| error.renamed("streams", "states"))?)
+        })
     }
 }

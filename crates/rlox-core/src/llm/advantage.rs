@@ -6,11 +6,14 @@
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
+mod sums;
+
+use sums::Sums;
+
 use super::rewards::check_size;
+use crate::interrupt::{STRETCH, Watch};
 use crate::simd::multiversion;
 use crate::{Error, Float, Result, check_len};
-
-const LANES: usize = 8;
 
 /// Groups whose divisions and roots are computed together.
 const BLOCK: usize = 16;
@@ -100,84 +103,23 @@ pub fn compute_batch_group_advantages<T: Float>(
         return Err(Error::config("eps", "a finite number that is not negative", options.eps.to_string(), fix));
     }
     check_size("rewards", rewards)?;
-    if !rewards.is_empty() {
-        groups(rewards, group_size, options, advantages);
+    if rewards.is_empty() {
+        return Ok(());
+    }
+    let mut watch = Watch::default();
+    let how = How::of(rewards, options, &mut watch)?;
+    let many = (STRETCH / group_size / BLOCK * BLOCK).max(1) * group_size;
+    for (i, (rewards, advantages)) in rewards.chunks(many).zip(advantages.chunks_mut(many)).enumerate() {
+        if i > 0 {
+            watch.check()?;
+        }
+        if group_size > STRETCH {
+            large(rewards, &how, advantages, &mut watch)?;
+        } else {
+            groups(rewards, group_size, &how, advantages);
+        }
     }
     Ok(())
-}
-
-/// What a group's rewards sum to, relative to its first one: equal rewards have no spread at all, and nothing is lost
-/// to cancellation.
-#[derive(Clone, Copy)]
-struct Sums {
-    count: f64,
-    origin: f64,
-    /// Of the differences from `origin`; NaN if a reward is missing.
-    sum: f64,
-    /// Of their squares.
-    square: f64,
-}
-
-impl Sums {
-    #[inline(always)]
-    fn of<T: Float>(rewards: &[T]) -> Self {
-        let origin = rewards.first().map_or(f64::NAN, |x| x.wide());
-        let (mut sums, mut squares) = ([0.0; LANES], [0.0; LANES]);
-        let (blocks, rest) = rewards.as_chunks::<LANES>();
-        for block in blocks {
-            for i in 0..LANES {
-                let x = block[i].wide() - origin;
-                sums[i] += x;
-                squares[i] += x * x;
-            }
-        }
-        let (mut sum, mut square) = if blocks.is_empty() { (0.0, 0.0) } else { (total(sums), total(squares)) };
-        for x in rest {
-            let x = x.wide() - origin;
-            sum += x;
-            square += x * x;
-        }
-        Self { count: rewards.len() as f64, origin, sum, square }
-    }
-
-    /// The same of the rewards that are there.
-    #[cold]
-    fn of_present<T: Float>(rewards: &[T]) -> Self {
-        let present = || rewards.iter().map(|x| x.wide()).filter(|x| !x.is_nan());
-        let origin = present().next().unwrap_or(0.0);
-        let nothing = Self { count: 0.0, origin, sum: 0.0, square: 0.0 };
-        present().fold(nothing, |sums, x| {
-            let x = x - origin;
-            Self { count: sums.count + 1.0, sum: sums.sum + x, square: sums.square + x * x, ..sums }
-        })
-    }
-
-    #[inline(always)]
-    fn mean(&self) -> f64 {
-        self.sum / self.count
-    }
-
-    /// The standard deviation; 0 where it is no more than what rounding the rewards to T may have made, or undefined.
-    #[inline(always)]
-    fn std<T: Float>(&self, ddof: f64) -> f64 {
-        let ulp = if size_of::<T>() == 4 { f64::from(f32::EPSILON) } else { f64::EPSILON };
-        let mean = self.mean();
-        let std = ((self.square - self.sum * mean) / (self.count - ddof)).sqrt();
-        let noise = 2.0 * ulp * (self.origin + mean).abs();
-        // False for NaN too, which too few rewards give.
-        if self.count > ddof && std > noise { std } else { 0.0 }
-    }
-
-    /// What the differences from the mean are multiplied by; 0 where there is nothing to tell apart.
-    #[inline(always)]
-    fn factor<T: Float>(&self, how: &How) -> f64 {
-        let std = self.std::<T>(how.ddof);
-        let scale = 1.0 / (if how.by_group { std } else { how.scale } + how.eps);
-        // r - (n * mean - r) / (n - 1) = (r - mean) * n / (n - 1)
-        let others = if how.leave_one_out { self.count - 1.0 } else { self.count };
-        let factor = scale * (self.count / others);
-        if std > 0.0 && factor < f64::INFINITY { factor } else { 0.0 }
-    }
 }
 
 /// The options, resolved for a call.
@@ -190,28 +132,45 @@ struct How {
     leave_one_out: bool,
 }
 
-#[inline(always)]
-fn total(lanes: [f64; LANES]) -> f64 {
-    let [a, b, c, d, e, f, g, h] = lanes;
-    ((a + e) + (c + g)) + ((b + f) + (d + h))
-}
-
-multiversion! {
-    fn groups<T: Float>(rewards: &[T], group_size: usize, options: &GroupOptions, advantages: &mut [T]) {
+impl How {
+    fn of<T: Float>(rewards: &[T], options: &GroupOptions, watch: &mut Watch) -> Result<Self> {
         let (ddof, eps) = (options.ddof as f64, options.eps);
         let (scale, eps) = match options.scale {
             RewardScale::Group => (0.0, eps),
-            RewardScale::Batch => {
-                let sums = Sums::of(rewards);
-                (if sums.sum.is_nan() { Sums::of_present(rewards) } else { sums }.std::<T>(ddof), eps)
-            }
+            RewardScale::Batch => (Sums::of_many(rewards, watch)?.std::<T>(ddof), eps),
             RewardScale::None => (1.0, 0.0),
         };
         let by_group = options.scale == RewardScale::Group;
-        let how = How { ddof, eps, by_group, scale, leave_one_out: options.leave_one_out };
+        Ok(Self { ddof, eps, by_group, scale, leave_one_out: options.leave_one_out })
+    }
+}
+
+multiversion! {
+    fn groups<T: Float>(rewards: &[T], group_size: usize, how: &How, advantages: &mut [T]) {
         let of_block = group_size.saturating_mul(BLOCK);
         for (rewards, advantages) in rewards.chunks(of_block).zip(advantages.chunks_mut(of_block)) {
-            block(rewards, group_size, &how, advantages);
+            block(rewards, group_size, how, advantages);
+        }
+    }
+}
+
+/// One group that takes so long that there are interruptions in between.
+fn large<T: Float>(rewards: &[T], how: &How, advantages: &mut [T], watch: &mut Watch) -> Result<()> {
+    let group = Sums::of_many(rewards, watch)?;
+    let (mean, factor) = (group.mean(), group.factor::<T>(how));
+    for (rewards, advantages) in rewards.chunks(STRETCH).zip(advantages.chunks_mut(STRETCH)) {
+        watch.check()?;
+        put(rewards, &group, mean, factor, advantages);
+    }
+    Ok(())
+}
+
+multiversion! {
+    fn put<T: Float>(rewards: &[T], group: &Sums, mean: f64, factor: f64, advantages: &mut [T]) {
+        for (advantage, reward) in advantages.iter_mut().zip(rewards) {
+            let centred = (reward.wide() - group.origin) - mean;
+            // What is missing is no better or worse than the others.
+            *advantage = T::of(if factor == 0.0 || centred.is_nan() { 0.0 } else { centred * factor + 0.0 });
         }
     }
 }
@@ -254,10 +213,7 @@ fn incomplete<T: Float>(rewards: &[T], group_size: usize, how: &How, advantages:
         }
         let group = Sums::of_present(rewards);
         let (mean, factor) = (group.mean(), group.factor::<T>(how));
-        for (advantage, reward) in advantages.iter_mut().zip(rewards) {
-            let centred = (reward.wide() - group.origin) - mean;
-            *advantage = T::of(if factor == 0.0 || centred.is_nan() { 0.0 } else { centred * factor });
-        }
+        put(rewards, &group, mean, factor, advantages);
     }
 }
 

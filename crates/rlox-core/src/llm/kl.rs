@@ -6,6 +6,7 @@
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
+use crate::interrupt::{Pause, STRETCH};
 use crate::pool::{PIECE, run_chunks, run_rows};
 use crate::simd::{Isa, isa, multiversion};
 use crate::{Float, Result, check_len};
@@ -102,12 +103,18 @@ pub fn sequence_kl<T: Float>(
     check_len("mask", mask.map_or(len, <[bool]>::len), len)?;
     let tokens = len.checked_div(kl.len()).unwrap_or(0);
     check_len("log_probs", len, tokens * kl.len())?;
-    run_rows(kl, tokens, |b, kl| {
+    run_rows(kl, tokens, |b, kl, pause| {
         let range = b * tokens..(b + 1) * tokens;
         let mask = mask.map(|mask| &mask[range.clone()]);
-        let sum = total(&log_probs[range.clone()], &ref_log_probs[range], mask, estimator);
+        let (policy, reference) = (&log_probs[range.clone()], &ref_log_probs[range]);
+        let sum = if tokens <= STRETCH {
+            total(policy, reference, mask, estimator, &mut [0.0; LANES])
+        } else {
+            long_total(policy, reference, mask, estimator, pause)?
+        };
         let count = mask.map_or(tokens, |mask| mask.iter().filter(|kept| **kept).count());
         *kl = T::of(if reduction == Reduction::Mean { sum / count.max(1) as f64 } else { sum });
+        Ok(())
     })
 }
 
@@ -176,24 +183,53 @@ fn write<T: Float, const K: u8, const FUSED: bool>(
     }
 }
 
+/// The same in stretches, with interruptions in between.
+fn long_total<T: Float>(
+    log_probs: &[T],
+    ref_log_probs: &[T],
+    mask: Option<&[bool]>,
+    estimator: KlEstimator,
+    pause: Pause<'_>,
+) -> Result<f64> {
+    let (mut sums, mut sum) = ([0.0; LANES], 0.0);
+    for (i, (policy, reference)) in log_probs.chunks(STRETCH).zip(ref_log_probs.chunks(STRETCH)).enumerate() {
+        pause()?;
+        let mask = mask.map(|mask| &mask[i * STRETCH..][..policy.len()]);
+        sum = total(policy, reference, mask, estimator, &mut sums);
+    }
+    Ok(sum)
+}
+
 multiversion! {
-    fn total<T: Float>(log_probs: &[T], ref_log_probs: &[T], mask: Option<&[bool]>, estimator: KlEstimator) -> f64 {
+    fn total<T: Float>(
+        log_probs: &[T],
+        ref_log_probs: &[T],
+        mask: Option<&[bool]>,
+        estimator: KlEstimator,
+        sums: &mut [f64; LANES],
+    ) -> f64 {
         match (estimator, fuses()) {
-            (KlEstimator::K1, _) => sum::<T, K1, false>(log_probs, ref_log_probs, mask),
-            (KlEstimator::K2, _) => sum::<T, K2, false>(log_probs, ref_log_probs, mask),
-            (KlEstimator::K3, false) => sum::<T, K3, false>(log_probs, ref_log_probs, mask),
-            (KlEstimator::K3, true) => sum::<T, K3, true>(log_probs, ref_log_probs, mask),
-            (KlEstimator::Full, false) => sum::<T, FULL, false>(log_probs, ref_log_probs, mask),
-            (KlEstimator::Full, true) => sum::<T, FULL, true>(log_probs, ref_log_probs, mask),
+            (KlEstimator::K1, _) => sum::<T, K1, false>(log_probs, ref_log_probs, mask, sums),
+            (KlEstimator::K2, _) => sum::<T, K2, false>(log_probs, ref_log_probs, mask, sums),
+            (KlEstimator::K3, false) => sum::<T, K3, false>(log_probs, ref_log_probs, mask, sums),
+            (KlEstimator::K3, true) => sum::<T, K3, true>(log_probs, ref_log_probs, mask, sums),
+            (KlEstimator::Full, false) => sum::<T, FULL, false>(log_probs, ref_log_probs, mask, sums),
+            (KlEstimator::Full, true) => sum::<T, FULL, true>(log_probs, ref_log_probs, mask, sums),
         }
+        sums.iter().sum()
     }
 }
 
 #[inline(always)]
-fn sum<T: Float, const K: u8, const FUSED: bool>(log_probs: &[T], ref_log_probs: &[T], mask: Option<&[bool]>) -> f64 {
+fn sum<T: Float, const K: u8, const FUSED: bool>(
+    log_probs: &[T],
+    ref_log_probs: &[T],
+    mask: Option<&[bool]>,
+    all: &mut [f64; LANES],
+) {
     // Terms and sums are loops of their own, or the terms would not become lanes of T.
     let mut terms = [T::of(0.0); BLOCK];
-    let mut sums = [0.0; LANES];
+    let mut sums = *all;
     for (b, (policy, reference)) in log_probs.chunks(BLOCK).zip(ref_log_probs.chunks(BLOCK)).enumerate() {
         let terms = &mut terms[..policy.len()];
         let mask = mask.map(|mask| &mask[b * BLOCK..][..policy.len()]);
@@ -208,7 +244,7 @@ fn sum<T: Float, const K: u8, const FUSED: bool>(log_probs: &[T], ref_log_probs:
             *sum += term.wide();
         }
     }
-    sums.iter().sum()
+    *all = sums;
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! sequence costs a few steps; the lengths are sorted by counting.
 
 use crate::interrupt::Watch;
-use crate::memory::{reserved, zeroed};
+use crate::memory::{push, reserved, zeroed};
 use crate::{Error, Result};
 
 /// What becomes of sequences that are longer than a row.
@@ -109,7 +109,11 @@ const TURN: u32 = 1 << 14;
 /// Sorted by counting: which sequences have each length, from `room` down to 1.
 fn longest_first(len: u32, clipped: impl Fn(u32) -> usize, room: usize) -> Result<Vec<u32>> {
     let mut places: Vec<u32> = zeroed("max_length", room.saturating_add(1))?;
+    let mut watch = Watch::default();
     for at in 0..len {
+        if at.is_multiple_of(TURN) {
+            watch.check()?;
+        }
         places[clipped(at)] += 1;
     }
     let mut sum = 0;
@@ -117,7 +121,6 @@ fn longest_first(len: u32, clipped: impl Fn(u32) -> usize, room: usize) -> Resul
         sum += std::mem::replace(count, sum);
     }
     let mut order = zeroed("sequences", sum as usize)?;
-    let mut watch = Watch::default();
     for at in 0..len {
         if at.is_multiple_of(TURN) {
             watch.check()?;
@@ -143,8 +146,8 @@ fn place(order: &[u32], clipped: impl Fn(u32) -> usize, room: usize) -> Result<P
         let length = clipped(at);
         let (bin, space) = spaces.take(length).unwrap_or((counts.len() as u32, room));
         if bin as usize == counts.len() {
-            counts.push(0);
-            spaces.next.push(0);
+            push("sequences", &mut counts, 0)?;
+            push("sequences", &mut spaces.next, 0)?;
         }
         counts[bin as usize] += 1;
         bins.push(bin);
@@ -160,7 +163,10 @@ fn place(order: &[u32], clipped: impl Fn(u32) -> usize, room: usize) -> Result<P
     }
     starts.push(sum);
     let mut sources = zeroed("sequences", order.len())?;
-    for (bin, at) in bins.iter().zip(order) {
+    for (turn, (bin, at)) in (0_u32..).zip(bins.iter().zip(order)) {
+        if turn.is_multiple_of(TURN) {
+            watch.check()?;
+        }
         let free = &mut counts[*bin as usize];
         sources[*free] = *at as usize;
         *free += 1;
@@ -185,7 +191,7 @@ impl Spaces {
         let mut words = room + 1;
         while words > 1 || levels.is_empty() {
             words = words.div_ceil(64);
-            levels.push(vec![0; words]);
+            levels.push(zeroed("max_length", words)?);
         }
         Ok(Self { heads, next: Vec::new(), levels })
     }

@@ -3,7 +3,7 @@
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
-use crate::interrupt::Watch;
+use crate::interrupt::{STRETCH, Watch};
 use crate::pool::{PIECE, run_chunks, run_rows};
 use crate::simd::{Isa, isa, multiversion};
 use crate::{Error, Float, Result, check_len};
@@ -57,16 +57,22 @@ pub fn sequence_ratios<T: Float>(
     check_tokens(log_probs, old_log_probs, mask)?;
     let tokens = log_probs.len().checked_div(ratios.len()).unwrap_or(0);
     check_len("log_probs", log_probs.len(), tokens * ratios.len())?;
-    run_rows(ratios, tokens, |b, ratio| {
+    run_rows(ratios, tokens, |b, ratio, pause| {
         let at = b * tokens;
         let (mut sum, mut count) = (0.0, 0.0_f64);
-        for t in at..at + tokens {
-            if mask.is_none_or(|mask| mask[t]) {
-                sum += log_probs[t].wide() - old_log_probs[t].wide();
-                count += 1.0;
+        for start in (at..at + tokens).step_by(STRETCH) {
+            if start > at {
+                pause()?;
+            }
+            for t in start..(start + STRETCH).min(at + tokens) {
+                if mask.is_none_or(|mask| mask[t]) {
+                    sum += log_probs[t].wide() - old_log_probs[t].wide();
+                    count += 1.0;
+                }
             }
         }
         *ratio = T::of((sum / count.max(1.0)).exp());
+        Ok(())
     })
 }
 

@@ -134,8 +134,8 @@ fn dispatch(env: &mut dyn VectorEnv, call: &mut Call<'_>) -> Result<Vec<u64>> {
             let (index, progress) = (index()?, reader.progress().ok_or_else(unreadable)?);
             env.set_progress(index, progress)?;
         }
-        method::RNGS => return Ok(words::of_rngs(&env.rngs())),
-        method::SET_RNGS => env.set_rngs(&words::to_rngs(words).ok_or_else(unreadable)?)?,
+        method::RNGS => return words::of_rngs(&env.rngs()?),
+        method::SET_RNGS => env.set_rngs(&words::to_rngs(words)?.ok_or_else(unreadable)?)?,
         unknown => {
             let text = format!("the environment's library does not know method {unknown}; compile it anew");
             return Err(Error::Backend(text));

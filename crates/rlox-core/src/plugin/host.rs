@@ -164,11 +164,11 @@ impl VectorEnv for Hosted {
         self.ask_words(method::SET_PROGRESS, &words).map(drop)
     }
 
-    fn rngs(&self) -> Vec<Pcg64> {
-        self.ask_words(method::RNGS, &[]).ok().and_then(|words| words::to_rngs(&words)).unwrap_or_default()
+    fn rngs(&self) -> Result<Vec<Pcg64>> {
+        words::to_rngs(&self.ask_words(method::RNGS, &[])?)?.ok_or_else(unreadable)
     }
 
     fn set_rngs(&mut self, rngs: &[Pcg64]) -> Result<()> {
-        self.ask_words(method::SET_RNGS, &words::of_rngs(rngs)).map(drop)
+        self.ask_words(method::SET_RNGS, &words::of_rngs(rngs)?).map(drop)
     }
 }

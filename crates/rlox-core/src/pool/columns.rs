@@ -62,7 +62,7 @@ pub(crate) fn run_columns<T: Send, const K: usize>(
     let share = if len < WORTH { width } else { width.div_ceil(num_threads()) };
     let widest = share.next_multiple_of(NARROWEST).clamp(1, WIDEST);
     let starts = grids.map(|grid| Start(grid.as_mut_ptr()));
-    run_worth(len, width.div_ceil(widest), &|part, pause| {
+    run_worth(run, len, width.div_ceil(widest), &|part, pause| {
         let columns = part * widest..width.min((part + 1) * widest);
         let parts = starts.each_ref().map(|start| ColumnsMut {
             start: start.0,
@@ -85,15 +85,7 @@ pub(crate) fn run_chunks<T: Send, const K: usize>(
     chunk: usize,
     work: impl Fn(usize, [&mut [T]; K], Pause<'_>) -> Result<()> + Sync,
 ) -> Result<()> {
-    let len = slices.iter().map(|slice| slice.len()).min().unwrap_or(0);
-    let chunk = chunk.max(1);
-    let starts = slices.map(|slice| Start(slice.as_mut_ptr()));
-    run_worth(len, len.div_ceil(chunk), &|i, pause| {
-        let (at, count) = (i * chunk, chunk.min(len - i * chunk));
-        // SAFETY: inside of the slices, which are borrowed until `run` returns; every chunk comes once.
-        let chunks = starts.each_ref().map(|start| unsafe { from_raw_parts_mut(start.0.add(at), count) });
-        work(i, chunks, pause)
-    })
+    chunked(run, slices, chunk, work)
 }
 
 /// As [`run_chunks`], for work that no interruption ends.
@@ -102,18 +94,27 @@ pub(crate) fn run_chunks_whole<T: Send, const K: usize>(
     chunk: usize,
     work: impl Fn(usize, [&mut [T]; K]) + Sync,
 ) -> Result<()> {
+    chunked(run_whole, slices, chunk, |i, chunks, _| {
+        work(i, chunks);
+        Ok(())
+    })
+}
+
+fn chunked<T: Send, const K: usize>(
+    run: Runner,
+    slices: [&mut [T]; K],
+    chunk: usize,
+    work: impl Fn(usize, [&mut [T]; K], Pause<'_>) -> Result<()> + Sync,
+) -> Result<()> {
     let len = slices.iter().map(|slice| slice.len()).min().unwrap_or(0);
+    let chunk = chunk.max(1);
     let starts = slices.map(|slice| Start(slice.as_mut_ptr()));
-    let part = |i: usize| {
+    run_worth(run, len, len.div_ceil(chunk), &|i, pause| {
         let (at, count) = (i * chunk, chunk.min(len - i * chunk));
-        // SAFETY: as in `run_chunks`.
-        work(i, starts.each_ref().map(|start| unsafe { from_raw_parts_mut(start.0.add(at), count) }));
-    };
-    if len < WORTH {
-        (0..len.div_ceil(chunk)).for_each(part);
-        return Ok(());
-    }
-    run_whole(len.div_ceil(chunk), &part)
+        // SAFETY: inside of the slices, which are borrowed until `run` returns; every chunk comes once.
+        let chunks = starts.each_ref().map(|start| unsafe { from_raw_parts_mut(start.0.add(at), count) });
+        work(i, chunks, pause)
+    })
 }
 
 /// Calls `work` with the number of each element of `out` and the element, which stands for `row` elements that are read;
@@ -121,21 +122,28 @@ pub(crate) fn run_chunks_whole<T: Send, const K: usize>(
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn run_rows<T: Send>(out: &mut [T], row: usize, work: impl Fn(usize, &mut T) + Sync) -> Result<()> {
+pub(crate) fn run_rows<T: Send>(
+    out: &mut [T],
+    row: usize,
+    work: impl Fn(usize, &mut T, Pause<'_>) -> Result<()> + Sync,
+) -> Result<()> {
     let (len, each) = (out.len(), PIECE.div_ceil(row.max(1)));
     let start = Start(out.as_mut_ptr());
     let start = &start;
-    run_worth(len.saturating_mul(row), len.div_ceil(each), &|part, _| {
+    run_worth(run, len.saturating_mul(row), len.div_ceil(each), &|part, pause| {
         for i in part * each..len.min((part + 1) * each) {
             // SAFETY: inside of `out`, which is borrowed until `run_worth` returns; every element comes once.
-            work(i, unsafe { &mut *start.0.add(i) });
+            work(i, unsafe { &mut *start.0.add(i) }, &mut *pause)?;
         }
         Ok(())
     })
 }
 
+/// [`run`] or [`run_whole`].
+type Runner = fn(usize, Work<'_>) -> Result<()>;
+
 /// Has the parts of work on `len` elements done by all threads, or by this one where it is little.
-fn run_worth(len: usize, parts: usize, work: Work<'_>) -> Result<()> {
+fn run_worth(run: Runner, len: usize, parts: usize, work: Work<'_>) -> Result<()> {
     if len < WORTH { (0..parts).try_for_each(|part| work(part, &mut || Ok(()))) } else { run(parts, work) }
 }
 

@@ -22,7 +22,14 @@ pub fn join<A: Send, B: Send>(a: impl FnOnce() -> A + Send, b: impl FnOnce() -> 
         return Ok((a(), b()));
     }
     let (a, b) = (Piece::new(a), Piece::new(b));
-    run_whole(2, &|part| if part == 0 { a.work() } else { b.work() })?;
+    run_whole(2, &|part, _| {
+        if part == 0 {
+            a.work();
+        } else {
+            b.work();
+        }
+        Ok(())
+    })?;
     Ok((a.result()?, b.result()?))
 }
 

@@ -1,8 +1,8 @@
 //! How a rollout is begun.
 
-use super::RolloutBuffer;
 use super::fill::{f32s_mut, flags_mut};
 use super::finite::{check_obs, check_rows};
+use super::{RolloutBuffer, Stage};
 use crate::{
     AutoresetMode, DType, Error, FieldData, Normalizer, ResetOptions, Result, Seeds, Space, VectorEnv, check_len,
 };
@@ -86,7 +86,7 @@ impl RolloutBuffer {
                 normalizer.forget_returns();
             }
         }
-        (self.next_step, self.begun) = (0, true);
+        (self.next_step, self.stage) = (0, Stage::Begun);
         if self.reset_rows > 0 {
             flags_mut(&mut self.valid).fill(1);
             self.reset_rows = 0;

@@ -6,8 +6,11 @@ use super::{MASKS, PolicySaid, RolloutBuffer};
 use crate::vector::checks::masked_actions;
 use crate::{
     Actions, ActionsMut, DType, Error, Field, FieldData, FieldMut, Normalizer, Pcg64, Policy, PolicyOut, Result, Seeds,
-    VectorEnv, check_len,
+    VectorEnv, Watch, check_len, memory,
 };
+
+/// After so many steps of single environments it is time to look for interruptions.
+const SHORT: usize = 1024;
 
 /// Fills a rollout with a Rust policy in one call: T steps, the values of the last and of the final observations, and
 /// the advantages. After the first call nothing is allocated.
@@ -31,7 +34,8 @@ use crate::{
 /// ([`RolloutBuffer::for_env`]).
 ///
 /// # Errors
-/// Those of [`RolloutBuffer::begin`], [`RolloutBuffer::step`], [`RolloutBuffer::finish`] and of the policy.
+/// Those of [`RolloutBuffer::begin`], [`RolloutBuffer::step`], [`RolloutBuffer::finish`] and of the policy, and
+/// [`Error::Interrupted`] between two steps.
 pub fn collect(
     env: &mut dyn VectorEnv,
     policy: &mut dyn Policy,
@@ -45,7 +49,11 @@ pub fn collect(
     let masks = buffer.prepare_masks(env)?;
     buffer.begin(env, Seeds::Keep, normalizer.as_deref_mut())?;
     let (n, d, a) = (buffer.num_envs, buffer.obs.width(), buffer.actions.width());
+    let mut watch = Watch::default();
     for t in 0..buffer.n_steps {
+        if t.is_multiple_of((SHORT / n).max(1)) {
+            watch.check()?;
+        }
         if let Some(field) = masks {
             env.action_masks(&mut buffer.step_masks)?;
             let from = t * buffer.step_masks.len();
@@ -68,7 +76,12 @@ pub fn collect(
     }
     let finals = buffer.final_index.len();
     let mut values = std::mem::take(&mut buffer.step_final_obs);
-    values.resize((n * d).max(n + finals), 0.0);
+    let len = (n * d).max(n + finals);
+    if let Err(error) = memory::grow("n_steps * num_envs", &mut values, len - n * d) {
+        buffer.step_final_obs = values;
+        return Err(error);
+    }
+    values.resize(len, 0.0);
     let finished = bootstrap(policy, buffer, &mut values, finals, gamma, gae_lambda);
     values.resize(n * d, 0.0);
     buffer.step_final_obs = values;
@@ -87,6 +100,8 @@ impl RolloutBuffer {
             let expected = format!("a Bool field {MASKS} for {n} actions");
             return Err(Error::space("buffer", expected, "none", "make it with RolloutBuffer::for_env"));
         };
+        let more = (self.num_envs * n).saturating_sub(self.step_masks.len());
+        memory::grow("num_envs", &mut self.step_masks, more)?;
         self.step_masks.resize(self.num_envs * n, true);
         Ok(Some(at))
     }

@@ -1,10 +1,10 @@
 //! How a rollout is filled, step by step.
 
 use super::finite::{check_obs, check_rewards, check_said};
-use super::{PolicySaid, RolloutBuffer, Transition};
+use super::{PolicySaid, RolloutBuffer, Stage, Transition};
 use crate::{
     Actions, AutoresetMode, Error, Field, FieldData, FieldMut, Normalizer, ResetOptions, Result, Seeds, Space, StepOut,
-    VectorEnv, check_len,
+    VectorEnv, check_len, memory,
 };
 
 pub(super) fn f32s(field: &Field) -> &[f32] {
@@ -35,8 +35,9 @@ impl RolloutBuffer {
     ///
     /// # Errors
     /// [`Error::Config`] if `t` is not the next step, [`Error::Shape`] for wrong lengths, [`Error::Action`] for actions
-    /// that the environment refuses, [`Error::Space`] for other numbers that are not finite. The environments have not
-    /// been stepped then, unless they are what gave such a number; the row is not taken.
+    /// that the environment refuses, [`Error::Space`] for other numbers that are not finite, [`Error::Memory`] if there is
+    /// no room for final observations. The environments have not been stepped then, unless they are what gave such a
+    /// number; the row is not taken.
     pub fn step(
         &mut self,
         t: usize,
@@ -55,7 +56,8 @@ impl RolloutBuffer {
     ///
     /// # Errors
     /// [`Error::Config`] if `t` is not the next step, [`Error::Shape`] for wrong lengths, [`Error::Space`] or
-    /// [`Error::Action`] for numbers that are not finite, with their environment. The row is not taken then.
+    /// [`Error::Action`] for numbers that are not finite, with their environment, [`Error::Memory`] if there is no room for
+    /// the final observations. The row is not taken then.
     pub fn record(
         &mut self,
         t: usize,
@@ -76,6 +78,7 @@ impl RolloutBuffer {
         }
         self.check_said(t, said)?;
         check_answer(t, answered, self.resets_next_step, normalizer.as_deref())?;
+        self.make_room(answered.truncated.iter().filter(|truncated| **truncated).count())?;
         self.store(t, said);
         self.obs.put((t + 1) * n * d, answered.next_obs);
         self.step_rewards.copy_from_slice(answered.rewards);
@@ -118,10 +121,11 @@ impl RolloutBuffer {
     }
 
     fn check_turn(&self, t: usize) -> Result<()> {
-        if self.begun && t == self.next_step && t < self.n_steps {
+        let begun = self.stage != Stage::Empty;
+        if begun && t == self.next_step && t < self.n_steps {
             return Ok(());
         }
-        let expected = match (self.begun, self.next_step) {
+        let expected = match (begun, self.next_step) {
             (false, _) => "a rollout that was begun".into(),
             (true, next) if next < self.n_steps => format!("{next}, the next step"),
             _ => "no further step, the rollout is full".into(),
@@ -132,6 +136,8 @@ impl RolloutBuffer {
     /// Steps the environments with the actions stored in the next row and takes in what comes back.
     pub(super) fn advance(&mut self, env: &mut dyn VectorEnv, normalizer: Option<&mut Normalizer>) -> Result<()> {
         let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
+        // As much as all of them may need, since a step cannot be taken back.
+        self.make_room(n)?;
         let actions = sent(&self.actions, t * n, n, &env.spec().action, &mut self.sent, &mut self.sent_discrete);
         let out = StepOut {
             obs: &mut f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d],
@@ -156,6 +162,12 @@ impl RolloutBuffer {
         let taken = self.commit(FieldData::F32(&finals), normalizer);
         self.step_final_obs = finals;
         taken
+    }
+
+    /// Makes room for the last observations of so many more episodes that are truncated.
+    fn make_room(&mut self, episodes: usize) -> Result<()> {
+        memory::grow("num_envs", &mut self.final_index, episodes)?;
+        self.final_obs.reserve(episodes).map_err(|error| error.renamed("rows", "final_obs"))
     }
 
     /// Keeps the last observations of the episodes that ended in this step, and starts the next ones.

@@ -1,8 +1,8 @@
 //! How a rollout is finished: its advantages and returns.
 
-use super::RolloutBuffer;
 use super::fill::{f32s, f32s_mut};
 use super::finite::check_rows;
+use super::{RolloutBuffer, Stage};
 use crate::{Ends, Error, Field, FieldData, Result, check_len, compute_gae_time_major};
 
 impl RolloutBuffer {
@@ -27,6 +27,7 @@ impl RolloutBuffer {
             let (t, env) = (row / self.num_envs, row % self.num_envs);
             check_rows("final_values", std::slice::from_ref(value), 1, env, Some(t))?;
         }
+        self.stage = Stage::Begun;
         let scattered = f32s_mut(&mut self.final_values);
         scattered.fill(0.0);
         for (row, value) in self.final_index.iter().zip(final_values) {
@@ -56,6 +57,7 @@ impl RolloutBuffer {
                 (advantages[row], returns[row]) = (0.0, values[row]);
             }
         }
+        self.stage = Stage::Finished;
         Ok(())
     }
 }

@@ -50,8 +50,14 @@ pub(crate) fn no_such_env(index: usize, num_envs: usize) -> Error {
     Error::shape("index", format!("less than {num_envs}"), index.to_string(), "name an environment")
 }
 
-/// How many actions a mask is about.
-pub(crate) fn masked_actions(space: &Space) -> usize {
+/// How many actions a mask is about: those of a Discrete space; 1 where they cannot be counted.
+///
+/// ```
+/// use rlox_core::{Space, masked_actions};
+///
+/// assert_eq!(masked_actions(&Space::discrete(4)), 4);
+/// ```
+pub fn masked_actions(space: &Space) -> usize {
     if let Space::Discrete { n, .. } = space { usize::try_from(*n).unwrap_or(1) } else { 1 }
 }
 

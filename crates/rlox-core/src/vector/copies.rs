@@ -86,7 +86,7 @@ impl<E: Env> VecEnv<E> {
             steps: 0,
             episode_return: 0.0,
         }));
-        Ok(Self { slots, spec, mode, dim, last_obs, unborn: num_envs, finished: 0, log: EpisodeLog::default() })
+        Ok(Self { slots, spec, mode, dim, last_obs, unborn: num_envs, finished: 0, log: EpisodeLog::reserved()? })
     }
 
     /// Replaces the time limit; `None` for none.
@@ -252,8 +252,10 @@ impl<E: Env> VectorEnv for VecEnv<E> {
         Ok(())
     }
 
-    fn rngs(&self) -> Vec<Pcg64> {
-        self.slots.iter().map(|slot| slot.rng.clone()).collect()
+    fn rngs(&self) -> Result<Vec<Pcg64>> {
+        let mut rngs = memory::reserved("num_envs", self.slots.len())?;
+        rngs.extend(self.slots.iter().map(|slot| slot.rng.clone()));
+        Ok(rngs)
     }
 
     fn set_rngs(&mut self, rngs: &[Pcg64]) -> Result<()> {

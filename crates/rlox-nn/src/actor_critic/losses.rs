@@ -94,7 +94,7 @@ pub fn value_loss(
     for (i, ((out, value), target)) in d_values.iter_mut().zip(values).zip(returns).enumerate() {
         let moved = clip.map(|(old, most)| (value - old[i], old[i], most));
         let (value, inside) = match moved {
-            Some((moved, old, most)) => (old + moved.clamp(-most, most), !(moved.abs() > most)),
+            Some((moved, old, most)) => (old + moved.clamp(-most, most), moved.is_nan() || moved.abs() <= most),
             None => (*value, true),
         };
         let error = value - target;
@@ -120,7 +120,9 @@ pub fn normalize_advantages(advantages: &mut [f32]) {
     let mean = advantages.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
     let squares: f64 = advantages.iter().map(|x| (f64::from(*x) - mean) * (f64::from(*x) - mean)).sum();
     let scale = 1.0 / ((squares / (count - 1.0)).sqrt() + 1e-8);
-    advantages.iter_mut().for_each(|x| *x = ((f64::from(*x) - mean) * scale) as f32);
+    for x in advantages {
+        *x = ((f64::from(*x) - mean) * scale) as f32;
+    }
 }
 
 /// `1 - Var(returns - values) / Var(returns)`: 1 for perfect values; NaN where all returns are equal.

@@ -2,7 +2,7 @@
 
 use rlox_core::Result;
 
-use super::{Memory, PolicyMemory, PolicyNetworks, ValueMemory};
+use super::PolicyNetworks;
 use crate::{NamedTensors, Network, Parameters};
 
 impl<N: Network> PolicyNetworks<N> {
@@ -51,22 +51,5 @@ impl<N: Network> PolicyNetworks<N> {
             own.push(tensor.name.clone(), &tensor.shape, tensor.data.clone())?;
         }
         to_parameters(beside, &own)
-    }
-}
-
-impl Memory {
-    /// Makes every slice as long as a minibatch of `rows` needs, and no longer.
-    pub(super) fn make_room(&mut self, rows: usize, outputs: usize, joint: usize, hidden: usize) {
-        self.joint.resize(rows * joint, 0.0);
-        let PolicyMemory { outputs: policy, hidden: last, log_probs, entropies, d_log_probs, d_outputs } =
-            &mut self.policy;
-        last.resize(rows * hidden, 0.0);
-        for vector in [policy, d_outputs] {
-            vector.resize(rows * outputs, 0.0);
-        }
-        let ValueMemory { values, d_values } = &mut self.value;
-        for vector in [log_probs, entropies, d_log_probs, values, d_values] {
-            vector.resize(rows, 0.0);
-        }
     }
 }

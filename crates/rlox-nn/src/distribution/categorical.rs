@@ -55,7 +55,9 @@ impl Categorical {
                 let got = format!("none in row {}", index / choices);
                 return Err(Error::action("masks", "an action that is allowed", got, "allow one in every row"));
             }
-            choice.iter_mut().for_each(|x| *x -= largest);
+            for x in &mut *choice {
+                *x -= largest;
+            }
         }
         probs.copy_from_slice(log_probs);
         exp_in_place(probs);
@@ -65,11 +67,15 @@ impl Categorical {
         for (sum, choice) in sums.iter_mut().zip(blocks_mut(probs, &self.counts)) {
             *sum = choice.iter().sum();
             let scale = 1.0 / *sum;
-            choice.iter_mut().for_each(|p| *p *= scale);
+            for p in &mut *choice {
+                *p *= scale;
+            }
         }
         ln_in_place(sums);
         for (sum, choice) in sums.iter().zip(blocks_mut(log_probs, &self.counts)) {
-            choice.iter_mut().for_each(|x| *x -= sum);
+            for x in &mut *choice {
+                *x -= sum;
+            }
         }
         Ok(())
     }

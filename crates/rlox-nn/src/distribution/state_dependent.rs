@@ -32,7 +32,7 @@ pub struct StateDependent {
 
 impl StateDependent {
     pub(super) fn new(hidden: usize, dim: usize, log_std_init: f32) -> Self {
-        let log_std = Parameters::new("log_std", &[hidden, dim], vec![log_std_init; hidden * dim]);
+        let log_std = Parameters::new("log_std", &[hidden, dim], &vec![log_std_init; hidden * dim]);
         let [noise, variances, stds] = Default::default();
         Self { hidden, dim, log_std, noise, variances, stds, sums: vec![0.0; hidden * dim] }
     }
@@ -60,7 +60,9 @@ impl StateDependent {
             for (h, variances) in h.iter().zip(variances.chunks_exact(self.dim)) {
                 row.iter_mut().zip(variances).for_each(|(sum, variance)| *sum += h * h * variance);
             }
-            row.iter_mut().for_each(|variance| *variance = variance.sqrt());
+            for variance in row {
+                *variance = variance.sqrt();
+            }
         }
     }
 

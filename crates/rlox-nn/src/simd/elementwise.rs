@@ -5,7 +5,7 @@
 use super::elementary::{erf, exp, tanh};
 use super::{F32s, Line, on_f32s};
 
-/// `(f(z), f'(z))` of GELU, `z Phi(z)`, and SiLU, `z / (1 + e^-z)`.
+/// `(f(z), f'(z))` of GELU, `z Phi(z)`, and of `SiLU`, `z / (1 + e^-z)`.
 type Smooth<V> = (V, V);
 
 #[inline(always)]

@@ -92,7 +92,7 @@ fn rows<S: F32s, const N: usize, const T: bool>(
     let mut i = 0;
     macro_rules! tiles {
         ($($m:literal)*) => {$(
-            while most >= $m && i + $m <= extent.rows {
+            while most >= $m && extent.rows - i >= $m {
                 tile::<S, $m, N, T>(s, extent, a, b, onto, c, [i, j]);
                 i += $m;
             }
@@ -119,7 +119,9 @@ fn tile<S: F32s, const M: usize, const N: usize, const T: bool>(
         Onto::Bias(bias) => {
             for (line, column) in bias[j..][..N].iter().enumerate().map(|(n, line)| (line, n)) {
                 let bias = s.load(line);
-                sums.iter_mut().for_each(|row| row[column] = bias);
+                for row in &mut sums {
+                    row[column] = bias;
+                }
             }
         }
         Onto::Itself => {

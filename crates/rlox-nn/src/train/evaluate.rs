@@ -68,7 +68,9 @@ pub fn evaluate_policy(
         } else {
             policy.act_deterministic(&seen, given, ActionsMut::Discrete(&mut discrete))?;
             if let Space::Discrete { start, .. } = space {
-                discrete.iter_mut().for_each(|action| *action += start);
+                for action in &mut discrete {
+                    *action += start;
+                }
             }
             env.step(Actions::Discrete(&discrete), out)?;
         }

@@ -7,12 +7,12 @@ use pyo3::types::PyTuple;
 use rlox_core::Float;
 use rlox_core::llm::{GroupOptions, RewardScale, combine_rewards, compute_batch_group_advantages as batch};
 
-use crate::argument::{Input, REAL, argument, asarray, count, shown};
+use crate::argument::{Input, REAL, argument, asarray, count, no_number};
 use crate::array::{FromArray, call, result, typed};
 use crate::detach::{alone, detached};
-use crate::error::{to_py, type_error, value_error};
+use crate::error::{to_py, value_error};
 use crate::llm::options;
-use crate::recycling::zeroed;
+use crate::recycling::{collected, zeroed};
 
 /// From how many elements on a call may take more than 5 us.
 const LONG: usize = 4096;
@@ -133,9 +133,9 @@ fn with_nan_for_none<'py>(rewards: Bound<'py, PyUntypedArray>) -> PyResult<Bound
     let number = |item: PyResult<Bound<'py, PyAny>>| {
         let item = item?;
         let number = if item.is_none() { Ok(f64::NAN) } else { item.extract() };
-        number.map_err(|_| type_error("rewards", "numbers, or None", &shown(&item), "convert it first"))
+        number.map_err(|error| no_number("rewards", "numbers, or None", &item, error))
     };
-    let numbers = items.map(number).collect::<PyResult<Vec<f64>>>()?;
+    let numbers = collected(rewards.len(), items.map(number))?;
     Ok(numbers.into_pyarray(py).reshape(rewards.shape())?.into_any())
 }
 

@@ -1,26 +1,44 @@
 //! `pack_sequences` and `pack_lengths`.
 
+use std::time::{Duration, Instant};
+
 use bytemuck::Pod;
 use numpy::PyUntypedArray;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PySlice, PyString, PyTuple};
+use pyo3::types::{PyList, PyString, PyTuple};
 use rlox_core::llm::{Overflow, Packing, pack};
+use rlox_core::{Result, Watch};
 
 use crate::argument::{Argument, INTEGER, argument, asarray, count, sequence};
-use crate::array::{FromArray, Kind, check_signals, result, typed};
+use crate::array::{FromArray, Kind, check_signals, new_dict, result, slice, typed};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error, value_error};
+use crate::interrupt::look;
 use crate::llm::options;
+use crate::recycling::{collected, mapped, reserved, zeroed};
 
-/// How many sequences or rows, and how many tokens, are worked on before other threads have a turn: a few ms.
-const TURN: usize = 4096;
-const TURN_TOKENS: usize = 1 << 20;
+/// How long a call works before other threads have a turn.
+const TURN: Duration = Duration::from_millis(5);
 
-/// Lets other threads run, and Ctrl-C end the call.
-fn pause(py: Python<'_>) -> PyResult<()> {
-    detached(py, || ());
-    check_signals(py)
+/// When they last had one.
+struct Turns(Instant);
+
+impl Turns {
+    fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    /// If it is time to, lets other threads run, and Ctrl-C end the call; says whether it did.
+    fn give(&mut self, py: Python<'_>) -> PyResult<bool> {
+        if self.0.elapsed() < TURN {
+            return Ok(false);
+        }
+        detached(py, || ());
+        check_signals(py)?;
+        self.0 = Instant::now();
+        Ok(true)
+    }
 }
 
 /// Packs sequences of tokens into rows of at most `max_length`: best fit, longest first.
@@ -79,14 +97,14 @@ fn taken<S, R>(
     sequences: impl ExactSizeIterator<Item = S>,
     take: impl Fn(S) -> PyResult<R>,
 ) -> PyResult<Vec<R>> {
-    let mut all = Vec::with_capacity(sequences.len());
-    for (at, sequence) in sequences.enumerate() {
-        if at % TURN == TURN - 1 {
-            pause(py)?;
-        }
-        all.push(take(sequence)?);
-    }
-    Ok(all)
+    let mut turns = Turns::new();
+    collected(
+        sequences.len(),
+        sequences.map(|sequence| {
+            turns.give(py)?;
+            take(sequence)
+        }),
+    )
 }
 
 fn all<T: Kind>(arrays: &[Bound<'_, PyUntypedArray>]) -> bool {
@@ -111,7 +129,7 @@ fn rows<'py, T: FromArray + Pod + Sync>(
 
     let whole = lengths_of(&sequences)?;
     let packing = detached(py, || pack(&whole, max_length, overflow)).map_err(to_py)?;
-    let lengths: Vec<usize> = whole.iter().map(|length| *length.min(&max_length)).collect();
+    let lengths = mapped(&whole, |length| length.min(max_length)).map_err(to_py)?;
     let total = lengths.iter().fold(0_usize, |sum, length| sum.saturating_add(*length));
     if i32::try_from(total.min(max_length)).is_err() {
         let got = max_length.to_string();
@@ -121,7 +139,7 @@ fn rows<'py, T: FromArray + Pod + Sync>(
     let (mut tokens, mut positions) = (result::<T>(py, &[total])?, result::<i64>(py, &[total])?);
     let (mut mask, mut starts) = (result::<i64>(py, &[total])?, result::<i64>(py, &[count])?);
     let (mut cumulated, mut sources) = (result::<i32>(py, &[count + bins])?, result::<i64>(py, &[count])?);
-    copy(py, sequences, &whole, &places(&lengths, &packing), max_length, tokens.slice())?;
+    copy(py, sequences, &whole, &places(&lengths, &packing)?, max_length, tokens.slice())?;
     let mut flat = Flat {
         positions: positions.slice(),
         mask: mask.slice(),
@@ -129,7 +147,7 @@ fn rows<'py, T: FromArray + Pod + Sync>(
         cumulated: cumulated.slice(),
         sources: sources.slice(),
     };
-    detached(py, || flat.fill(&lengths, &packing));
+    detached(py, || flat.fill(&lengths, &packing)).map_err(to_py)?;
     let flat = [
         tokens.into_array().into_any(),
         positions.into_array().into_any(),
@@ -149,17 +167,17 @@ fn lengths_of<T: FromArray>(sequences: &[Argument<'_, T>]) -> PyResult<Vec<usize
             Err(value_error("sequences", "one-dimensional sequences", &got, "pass one array for each"))
         }
     };
-    sequences.iter().enumerate().map(length).collect()
+    collected(sequences.len(), sequences.iter().enumerate().map(length))
 }
 
 /// Where the tokens of each sequence begin; 0 for empty ones.
-fn places(lengths: &[usize], packing: &Packing) -> Vec<usize> {
-    let (mut places, mut at) = (vec![0; lengths.len()], 0);
+fn places(lengths: &[usize], packing: &Packing) -> PyResult<Vec<usize>> {
+    let (mut places, mut at) = (zeroed(lengths.len()).map_err(to_py)?, 0);
     for &source in packing.sources() {
         places[source] = at;
         at += lengths[source];
     }
-    places
+    Ok(places)
 }
 
 /// Copies the tokens of each sequence to its place.
@@ -174,11 +192,10 @@ fn copy<'py, T: FromArray>(
     max_length: usize,
     tokens: &mut [T],
 ) -> PyResult<()> {
-    let (mut hold, mut since) = (alone(py), 0);
+    let (mut hold, mut turns) = (alone(py), Turns::new());
     for (source, sequence) in sequences.into_iter().enumerate() {
-        if since >= TURN_TOKENS {
-            pause(py)?;
-            (hold, since) = (alone(py), 0);
+        if turns.give(py)? {
+            hold = alone(py);
         }
         let sequence = sequence.read(hold)?;
         if sequence.shape() != [whole[source]] {
@@ -187,7 +204,6 @@ fn copy<'py, T: FromArray>(
         }
         let sequence = &sequence.slice()[..max_length.min(whole[source])];
         tokens[places[source]..][..sequence.len()].copy_from_slice(sequence);
-        since += sequence.len();
     }
     Ok(())
 }
@@ -202,16 +218,17 @@ struct Flat<'a> {
 }
 
 impl Flat<'_> {
-    fn fill(&mut self, lengths: &[usize], packing: &Packing) {
-        self.mask.fill(1);
-        let (mut at, mut sequence) = (0, 0);
+    fn fill(&mut self, lengths: &[usize], packing: &Packing) -> Result<()> {
+        let (mut at, mut sequence, mut watch) = (0, 0, Watch::default());
         for (row, bin) in packing.bins().enumerate() {
             let start = at;
             for &source in bin {
                 let end = at + lengths[source];
+                watch.check()?;
                 for (position, t) in self.positions[at..end].iter_mut().zip(0..) {
                     *position = t;
                 }
+                self.mask[at..end].fill(1);
                 self.starts[sequence] = (at - start) as i64;
                 self.cumulated[sequence + row] = (at - start) as i32;
                 self.sources[sequence] = source as i64;
@@ -219,6 +236,7 @@ impl Flat<'_> {
             }
             self.cumulated[sequence + row] = (at - start) as i32;
         }
+        Ok(())
     }
 }
 
@@ -232,19 +250,16 @@ fn dicts<'py>(
     let names = ["input_ids", "position_ids", "attention_mask", "sequence_starts", "source_indices", "cu_seqlens"]
         .map(|name| PyString::intern(py, name));
     let rows = PyList::empty(py);
-    let (mut at, mut sequence) = (0, 0);
+    let (mut at, mut sequence, mut turns) = (0, 0, Turns::new());
     for (row, bin) in packing.bins().enumerate() {
-        if row % TURN == TURN - 1 {
-            pause(py)?;
-        }
-        let dict = PyDict::new(py);
+        turns.give(py)?;
+        let dict = new_dict(py)?;
         let length: usize = bin.iter().map(|&source| lengths[source]).sum();
-        let tokens = PySlice::new(py, at as isize, (at + length) as isize, 1);
-        let sequences = PySlice::new(py, sequence as isize, (sequence + bin.len()) as isize, 1);
-        let ends = PySlice::new(py, (sequence + row) as isize, (sequence + row + bin.len() + 1) as isize, 1);
+        let (tokens, sequences) = (at..at + length, sequence..sequence + bin.len());
+        let ends = sequence + row..sequence + row + bin.len() + 1;
         let ranges = [&tokens, &tokens, &tokens, &sequences, &sequences, &ends];
         for ((name, array), range) in names.iter().zip(flat).zip(ranges) {
-            dict.set_item(name, array.get_item(range)?)?;
+            dict.set_item(name, slice(array, range)?)?;
         }
         rows.append(dict)?;
         (at, sequence) = (at + length, sequence + bin.len());
@@ -290,18 +305,31 @@ pub(crate) fn pack_lengths<'py>(
         return Err(value_error("lengths", "numbers of tokens", &got, "correct it"));
     }
     let slice = lengths.slice();
-    let plan = || pack(&slice.iter().map(|length| *length as usize).collect::<Vec<_>>(), max_length, overflow);
+    let plan = || {
+        let (mut counts, mut watch) = (reserved(slice.len())?, Watch::default());
+        for (at, length) in slice.iter().enumerate() {
+            look(&mut watch, at)?;
+            counts.push(*length as usize);
+        }
+        pack(&counts, max_length, overflow)
+    };
     let packing = detached(py, plan).map_err(to_py)?;
     let mut sources = result::<i64>(py, &[packing.sources().len()])?;
-    for (to, from) in sources.slice().iter_mut().zip(packing.sources()) {
-        *to = *from as i64;
-    }
     let mut starts = result::<i64>(py, &[packing.num_bins() + 1])?;
-    let mut sum = 0;
-    starts.slice()[0] = 0;
-    for (to, bin) in starts.slice()[1..].iter_mut().zip(packing.bins()) {
-        sum += bin.len() as i64;
-        *to = sum;
-    }
+    let (order, ends) = (sources.slice(), starts.slice());
+    let write = || {
+        let (mut at, mut watch) = (0, Watch::default());
+        ends[0] = 0;
+        for (row, (end, bin)) in ends[1..].iter_mut().zip(packing.bins()).enumerate() {
+            look(&mut watch, row)?;
+            for (to, from) in order[at..].iter_mut().zip(bin) {
+                *to = *from as i64;
+            }
+            at += bin.len();
+            *end = at as i64;
+        }
+        Ok(())
+    };
+    detached(py, write).map_err(to_py)?;
     PyTuple::new(py, [sources.into_array().into_any(), starts.into_array().into_any()])
 }

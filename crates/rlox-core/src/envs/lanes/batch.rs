@@ -2,6 +2,7 @@
 
 use super::block::{Edge, LanesBlock, Rows, tally};
 use super::kernel::{Lanes, LanesOut};
+use crate::interrupt::Watch;
 use crate::simd::BLOCK;
 use crate::vector::Phase;
 use crate::{AutoresetMode, EnvSpec, EpisodeLog, Pcg64, ResetOptions, Result, StepOut, memory};
@@ -40,8 +41,14 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
         let mut phases = memory::reserved("num_envs", num_envs)?;
         phases.resize(num_envs, Phase::Unborn);
         let mut rngs = memory::reserved("num_envs", num_envs)?;
-        rngs.extend(streams.take(num_envs));
-        let (spec, log) = (env.spec().clone(), EpisodeLog::default());
+        let mut watch = Watch::default();
+        for (i, stream) in streams.take(num_envs).enumerate() {
+            if i.is_multiple_of(BLOCK) {
+                watch.check()?;
+            }
+            rngs.push(stream);
+        }
+        let (spec, log) = (env.spec().clone(), EpisodeLog::reserved()?);
         Ok(Self {
             env,
             scratch: Box::default(),

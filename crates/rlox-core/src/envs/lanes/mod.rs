@@ -85,9 +85,11 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
         let counts = (0..num_envs).step_by(each).map(|first| each.min(num_envs - first));
         let envs = std::iter::repeat_n(env, num_envs.div_ceil(each));
         let batches = counts.zip(envs).map(|(count, env)| Batch::new(streams.by_ref(), count, mode, env));
-        let all = batches.collect::<Result<_>>();
-        let batches = all.map_err(|_| memory::refused("num_envs", num_envs, Batch::<E, K, D>::EACH))?;
-        Ok(Self { num_envs, batches, log: EpisodeLog::default() })
+        let batches = batches.collect::<Result<_>>().map_err(|error| match error {
+            Error::Memory(_) => memory::refused("num_envs", num_envs, Batch::<E, K, D>::EACH),
+            other => other,
+        })?;
+        Ok(Self { num_envs, batches, log: EpisodeLog::reserved()? })
     }
 
     /// Replaces the time limit; `None` for none.
@@ -134,11 +136,12 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
             (part, out) = out.split(batch.rngs.len(), D);
             *share = Mutex::new(Some((batch, mine, part)));
         }
-        run_whole(count, &|i| {
+        run_whole(count, &|i, _| {
             let mut share = shares[i].lock().unwrap_or_else(PoisonError::into_inner);
             if let Some((batch, actions, out)) = share.take() {
                 batch.step(actions, out);
             }
+            Ok(())
         })?;
         for batch in &mut self.batches {
             batch.log.pour_into(&mut self.log);
@@ -258,8 +261,10 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> VectorEnv for SoaVecEnv<E, 
         Ok(())
     }
 
-    fn rngs(&self) -> Vec<Pcg64> {
-        self.batches.iter().flat_map(|batch| &batch.rngs).cloned().collect()
+    fn rngs(&self) -> Result<Vec<Pcg64>> {
+        let mut rngs = memory::reserved("num_envs", self.num_envs)?;
+        rngs.extend(self.batches.iter().flat_map(|batch| &batch.rngs).cloned());
+        Ok(rngs)
     }
 
     fn set_rngs(&mut self, rngs: &[Pcg64]) -> Result<()> {

@@ -62,7 +62,7 @@ impl<V: VectorEnv> Batched<V> {
         self.env.observe(&mut obs).unwrap();
         let states = (0..self.env.num_envs()).flat_map(|i| self.env.state(i).unwrap());
         let numbers = states.chain(obs.into_iter().map(f64::from));
-        (numbers.map(|x| if x.is_nan() { u64::MAX } else { x.to_bits() }).collect(), self.env.rngs())
+        (numbers.map(|x| if x.is_nan() { u64::MAX } else { x.to_bits() }).collect(), self.env.rngs().unwrap())
     }
 }
 

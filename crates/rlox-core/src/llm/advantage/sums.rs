@@ -1,0 +1,130 @@
+//! What the rewards of a group sum to, and the deviation they have.
+
+use super::How;
+use crate::interrupt::{STRETCH, Watch};
+use crate::simd::multiversion;
+use crate::{Float, Result};
+
+const LANES: usize = 8;
+
+/// What a group's rewards sum to, relative to its first one: equal rewards have no spread at all, and nothing is lost
+/// to cancellation.
+#[derive(Clone, Copy)]
+pub(super) struct Sums {
+    pub(super) count: f64,
+    pub(super) origin: f64,
+    /// Of the differences from `origin`; NaN if a reward is missing.
+    pub(super) sum: f64,
+    /// Of their squares.
+    pub(super) square: f64,
+}
+
+impl Sums {
+    #[inline(always)]
+    pub(super) fn of<T: Float>(rewards: &[T]) -> Self {
+        Self::about(rewards.first().map_or(f64::NAN, |x| x.wide()), rewards)
+    }
+
+    #[inline(always)]
+    fn about<T: Float>(origin: f64, rewards: &[T]) -> Self {
+        let (mut sums, mut squares) = ([0.0; LANES], [0.0; LANES]);
+        let (blocks, rest) = rewards.as_chunks::<LANES>();
+        for block in blocks {
+            for i in 0..LANES {
+                let x = block[i].wide() - origin;
+                sums[i] += x;
+                squares[i] += x * x;
+            }
+        }
+        let (mut sum, mut square) = if blocks.is_empty() { (0.0, 0.0) } else { (total(sums), total(squares)) };
+        for x in rest {
+            let x = x.wide() - origin;
+            sum += x;
+            square += x * x;
+        }
+        Self { count: rewards.len() as f64, origin, sum, square }
+    }
+
+    /// The same of many rewards, of which some may be missing.
+    pub(super) fn of_many<T: Float>(rewards: &[T], watch: &mut Watch) -> Result<Self> {
+        let mut all = Self { count: 0.0, origin: rewards[0].wide(), sum: 0.0, square: 0.0 };
+        for (i, rewards) in rewards.chunks(STRETCH).enumerate() {
+            if i > 0 {
+                watch.check()?;
+            }
+            all = all.and(stretch(all.origin, rewards));
+        }
+        if !all.sum.is_nan() {
+            return Ok(all);
+        }
+        let origin = rewards.iter().map(|x| x.wide()).find(|x| !x.is_nan()).unwrap_or(0.0);
+        all = Self { count: 0.0, origin, sum: 0.0, square: 0.0 };
+        for (i, rewards) in rewards.chunks(STRETCH).enumerate() {
+            if i > 0 {
+                watch.check()?;
+            }
+            all = all.and(Self::present_about(origin, rewards));
+        }
+        Ok(all)
+    }
+
+    /// Both, which have one origin.
+    fn and(self, other: Self) -> Self {
+        Self { count: self.count + other.count, sum: self.sum + other.sum, square: self.square + other.square, ..self }
+    }
+
+    /// The same of the rewards that are there.
+    #[cold]
+    pub(super) fn of_present<T: Float>(rewards: &[T]) -> Self {
+        let origin = rewards.iter().map(|x| x.wide()).find(|x| !x.is_nan());
+        Self::present_about(origin.unwrap_or(0.0), rewards)
+    }
+
+    fn present_about<T: Float>(origin: f64, rewards: &[T]) -> Self {
+        let present = rewards.iter().map(|x| x.wide()).filter(|x| !x.is_nan());
+        let nothing = Self { count: 0.0, origin, sum: 0.0, square: 0.0 };
+        present.fold(nothing, |sums, x| {
+            let x = x - origin;
+            Self { count: sums.count + 1.0, sum: sums.sum + x, square: sums.square + x * x, ..sums }
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn mean(&self) -> f64 {
+        self.sum / self.count
+    }
+
+    /// The standard deviation; 0 where it is no more than what rounding the rewards to T may have made, or undefined.
+    #[inline(always)]
+    pub(super) fn std<T: Float>(&self, ddof: f64) -> f64 {
+        let ulp = if size_of::<T>() == 4 { f64::from(f32::EPSILON) } else { f64::EPSILON };
+        let mean = self.mean();
+        let std = ((self.square - self.sum * mean) / (self.count - ddof)).sqrt();
+        let noise = 2.0 * ulp * (self.origin + mean).abs();
+        // False for NaN too, which too few rewards give.
+        if self.count > ddof && std > noise { std } else { 0.0 }
+    }
+
+    /// What the differences from the mean are multiplied by; 0 where there is nothing to tell apart.
+    #[inline(always)]
+    pub(super) fn factor<T: Float>(&self, how: &How) -> f64 {
+        let std = self.std::<T>(how.ddof);
+        let scale = 1.0 / (if how.by_group { std } else { how.scale } + how.eps);
+        // r - (n * mean - r) / (n - 1) = (r - mean) * n / (n - 1)
+        let others = if how.leave_one_out { self.count - 1.0 } else { self.count };
+        let factor = scale * (self.count / others);
+        if std > 0.0 && factor < f64::INFINITY { factor } else { 0.0 }
+    }
+}
+
+#[inline(always)]
+fn total(lanes: [f64; LANES]) -> f64 {
+    let [a, b, c, d, e, f, g, h] = lanes;
+    ((a + e) + (c + g)) + ((b + f) + (d + h))
+}
+
+multiversion! {
+    fn stretch<T: Float>(origin: f64, rewards: &[T]) -> Sums {
+        Sums::about(origin, rewards)
+    }
+}

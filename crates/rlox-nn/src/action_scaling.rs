@@ -1,0 +1,81 @@
+//! Between actions of a policy, from -1 to 1, and those of an environment.
+
+use rlox_core::{Error, Result, Space, check_len};
+
+/// The bounds of a Box space, to which actions between -1 and 1 are scaled. Replay buffers hold the unscaled ones.
+///
+/// ```
+/// use rlox_core::Space;
+/// use rlox_nn::ActionScaling;
+///
+/// let scaling = ActionScaling::new(&Space::uniform_box(-2.0, 4.0, &[1]))?;
+/// let mut actions = [-1.0, 0.0, 1.0];
+/// scaling.scale(&mut actions)?;
+/// assert_eq!(actions, [-2.0, 1.0, 4.0]);
+/// scaling.unscale(&mut actions)?;
+/// assert_eq!(actions, [-1.0, 0.0, 1.0]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct ActionScaling {
+    low: Vec<f32>,
+    high: Vec<f32>,
+}
+
+impl ActionScaling {
+    /// Scaling to the bounds of a space.
+    ///
+    /// # Errors
+    /// [`Error::Space`] if it is no Box, or has bounds that are infinite or equal.
+    pub fn new(space: &Space) -> Result<Self> {
+        const FIX: &str = "wrap the environment so that its actions have finite bounds, or use PPO or A2C";
+        space.validate("action space")?;
+        let Space::Box { low, high, .. } = space else {
+            return Err(Error::space("action space", "a Box", format!("{space:?}"), "use DQN, PPO or A2C"));
+        };
+        let wrong = |(low, high): (&f32, &f32)| !(low.is_finite() && high.is_finite() && low < high);
+        if let Some(i) = low.iter().zip(high).position(wrong) {
+            let got = format!("[{}, {}] at element {i}", low[i], high[i]);
+            return Err(Error::space("action space", "finite bounds, the lower one below the other", got, FIX));
+        }
+        Ok(Self { low: low.clone(), high: high.clone() })
+    }
+
+    /// Numbers in an action.
+    pub fn dim(&self) -> usize {
+        self.low.len()
+    }
+
+    fn check(&self, actions: &[f32]) -> Result<()> {
+        check_len("actions", actions.len(), actions.len() / self.dim() * self.dim())
+    }
+
+    /// From [-1, 1] to the bounds, in place, `[N, a]`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a broken row.
+    pub fn scale(&self, actions: &mut [f32]) -> Result<()> {
+        self.check(actions)?;
+        for row in actions.chunks_exact_mut(self.dim()) {
+            for (action, (low, high)) in row.iter_mut().zip(self.low.iter().zip(&self.high)) {
+                // The halves cannot overflow; the bounds themselves come out as they are.
+                *action = (0.5 - 0.5 * *action) * low + (0.5 + 0.5 * *action) * high;
+            }
+        }
+        Ok(())
+    }
+
+    /// From the bounds to [-1, 1], in place, `[N, a]`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a broken row.
+    pub fn unscale(&self, actions: &mut [f32]) -> Result<()> {
+        self.check(actions)?;
+        for row in actions.chunks_exact_mut(self.dim()) {
+            for (action, (low, high)) in row.iter_mut().zip(self.low.iter().zip(&self.high)) {
+                *action = 2.0 * ((*action - low) / (high - low)) - 1.0;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,271 @@
+//! An actor-critic of networks of any backend.
+
+use rlox_core::{ActionsMut, Error, Pcg64, Policy, PolicyOut, Result, check_len};
+
+use super::memory::{Memory, PolicyMemory, merge, split};
+use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch};
+use crate::at_once::{at_once, multiplications};
+use crate::{Distribution, Given, NamedTensors, Network, Optimizer, Parameters, Step, clipped_step};
+
+/// An [`ActorCritic`] of two networks, or of one whose outputs are `[policy | value]`.
+#[derive(Clone, Debug)]
+pub struct PolicyNetworks<N> {
+    pub(super) actor: N,
+    /// `None` where the actor's last output is the value.
+    pub(super) critic: Option<N>,
+    pub(super) distribution: Distribution,
+    memory: Memory,
+}
+
+impl<N: Network> PolicyNetworks<N> {
+    /// A policy of a network for the distribution's outputs and one with a single output for values.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the networks do not fit the distribution or each other.
+    pub fn new(actor: N, critic: N, distribution: Distribution) -> Result<Self> {
+        let wanted = [distribution.outputs(), 1, actor.in_dim()];
+        let got = [actor.out_dim(), critic.out_dim(), critic.in_dim()];
+        if wanted != got {
+            let said = |[actor, critic, input]: [usize; 3]| {
+                format!("an actor of {actor} outputs, a critic of {critic} for {input} inputs")
+            };
+            return Err(Error::shape("networks", said(wanted), said(got), "make them for this action space"));
+        }
+        Self::made(actor, Some(critic), distribution)
+    }
+
+    /// A policy of one network whose outputs are the distribution's, and last the value.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the network does not fit the distribution.
+    pub fn shared(network: N, distribution: Distribution) -> Result<Self> {
+        let wanted = distribution.outputs() + 1;
+        if network.out_dim() != wanted {
+            let (expected, got) = (format!("{wanted} outputs"), network.out_dim().to_string());
+            return Err(Error::shape("network", expected, got, "make it for this action space and a value"));
+        }
+        Self::made(network, None, distribution)
+    }
+
+    fn made(actor: N, critic: Option<N>, distribution: Distribution) -> Result<Self> {
+        let hidden = distribution.reads_hidden();
+        if hidden > 0 && hidden != actor.hidden_dim() {
+            let (expected, got) = (format!("a last hidden layer of {hidden}"), actor.hidden_dim().to_string());
+            return Err(Error::shape("network", expected, got, "make the distribution for this network"));
+        }
+        Ok(Self { actor, critic, distribution, memory: Memory::default() })
+    }
+
+    /// The network that says what to do.
+    pub fn actor(&self) -> &N {
+        &self.actor
+    }
+
+    /// The network of values; none where the trunk is shared.
+    pub fn critic(&self) -> Option<&N> {
+        self.critic.as_ref()
+    }
+
+    /// How actions are spread.
+    pub fn distribution(&self) -> &Distribution {
+        &self.distribution
+    }
+
+    /// The number of rows of observations.
+    fn rows(&self, obs: &[f32]) -> Result<usize> {
+        let dim = self.actor.in_dim();
+        if obs.is_empty() || !obs.len().is_multiple_of(dim) {
+            let expected = format!("rows of {dim} numbers");
+            return Err(Error::shape("obs", expected, format!("{} numbers", obs.len()), "pass whole observations"));
+        }
+        Ok(obs.len() / dim)
+    }
+
+    fn check(&self, batch: &Minibatch<'_>) -> Result<usize> {
+        let rows = self.rows(batch.obs)?;
+        for (name, numbers) in [
+            ("log_probs", batch.log_probs),
+            ("values", batch.values),
+            ("advantages", batch.advantages),
+            ("returns", batch.returns),
+        ] {
+            check_len(name, numbers.len(), rows)?;
+        }
+        Ok(rows)
+    }
+
+    /// Forward and loss, and where it is wanted backward: two networks at once if that is worth it.
+    fn pass(
+        &mut self,
+        batch: &Minibatch<'_>,
+        loss: &ActorCriticLoss,
+        rows: usize,
+        backward: bool,
+    ) -> Result<ActorCriticStats> {
+        let Self { actor, critic, distribution, memory } = self;
+        memory.make_room(rows, distribution.outputs(), actor.out_dim(), distribution.reads_hidden());
+        let Memory { joint, policy, value, .. } = memory;
+        let (said, value_loss) = if let Some(critic) = critic {
+            at_once(
+                rows * multiplications(actor),
+                || {
+                    actor.forward(batch.obs, rows, &mut policy.outputs)?;
+                    if !policy.hidden.is_empty() {
+                        actor.hidden(&mut policy.hidden)?;
+                    }
+                    let said = policy.learn(distribution, batch, loss)?;
+                    if backward { actor.backward(&policy.d_outputs, true, None).map(|()| said) } else { Ok(said) }
+                },
+                || {
+                    critic.forward(batch.obs, rows, &mut value.values)?;
+                    let said = value.learn(batch, loss);
+                    if backward { critic.backward(&value.d_values, true, None).map(|()| said) } else { Ok(said) }
+                },
+            )?
+        } else {
+            actor.forward(batch.obs, rows, joint)?;
+            split(joint, distribution.outputs(), &mut policy.outputs, Some(&mut value.values));
+            if !policy.hidden.is_empty() {
+                actor.hidden(&mut policy.hidden)?;
+            }
+            let said = (policy.learn(distribution, batch, loss)?, value.learn(batch, loss));
+            if backward {
+                merge(joint, distribution.outputs(), &policy.d_outputs, &value.d_values);
+                actor.backward(joint, true, None)?;
+            }
+            said
+        };
+        let loss = said.policy_loss + loss.vf_coef * value_loss + loss.ent_coef * said.entropy_loss;
+        Ok(ActorCriticStats { value_loss, loss, ..said })
+    }
+
+    /// Outputs, hidden layer and, if wanted, values, kept nowhere else than in memory.
+    fn infer(&mut self, obs: &[f32], values: Option<&mut [f32]>) -> Result<usize> {
+        let rows = self.rows(obs)?;
+        let Memory { scratch, joint, policy: PolicyMemory { outputs, hidden, .. }, .. } = &mut self.memory;
+        hidden.resize(rows * self.distribution.reads_hidden(), 0.0);
+        joint.resize(rows * self.actor.out_dim(), 0.0);
+        if hidden.is_empty() {
+            self.actor.infer(obs, rows, joint, scratch)?;
+        } else {
+            self.actor.infer_hidden(obs, rows, joint, hidden, scratch)?;
+        }
+        match (&self.critic, values) {
+            (Some(critic), values) => {
+                std::mem::swap(joint, outputs);
+                values.map_or(Ok(()), |values| critic.infer(obs, rows, values, scratch))?;
+            }
+            (None, values) => {
+                outputs.resize(rows * self.distribution.outputs(), 0.0);
+                split(joint, self.distribution.outputs(), outputs, values);
+            }
+        }
+        Ok(rows)
+    }
+}
+
+impl<N: Network> Policy for PolicyNetworks<N> {
+    fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+        let rows = self.rows(obs)?;
+        check_len("values", out.values.len(), rows)?;
+        check_len("rngs", rngs.len(), rows)?;
+        self.infer(obs, Some(out.values))?;
+        let Self { distribution, memory, .. } = self;
+        let given = Given { outputs: &memory.policy.outputs, hidden: &memory.policy.hidden, masks };
+        distribution.sample(given, rngs, out.actions, out.log_probs)
+    }
+
+    fn value(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
+        if obs.is_empty() && values.is_empty() {
+            return Ok(());
+        }
+        let rows = self.rows(obs)?;
+        check_len("values", values.len(), rows)?;
+        match &self.critic {
+            Some(critic) => critic.infer(obs, rows, values, &mut self.memory.scratch),
+            None => self.infer(obs, Some(values)).map(|_| ()),
+        }
+    }
+}
+
+impl<N: Network> ActorCritic for PolicyNetworks<N> {
+    fn act_deterministic(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
+        self.infer(obs, None)?;
+        let PolicyMemory { outputs, hidden, .. } = &self.memory.policy;
+        let given = Given { outputs, hidden, masks };
+        self.distribution.mode(given, actions)
+    }
+
+    fn evaluate(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<ActorCriticStats> {
+        let rows = self.check(batch)?;
+        self.pass(batch, loss, rows, false)
+    }
+
+    fn backward(&mut self) -> Result<()> {
+        let Self { actor, critic, distribution, memory } = self;
+        let Memory { joint, policy, value, .. } = memory;
+        let Some(critic) = critic else {
+            merge(joint, distribution.outputs(), &policy.d_outputs, &value.d_values);
+            return actor.backward(joint, true, None);
+        };
+        let rows = value.d_values.len();
+        at_once(
+            rows * multiplications(actor),
+            || actor.backward(&policy.d_outputs, true, None),
+            || critic.backward(&value.d_values, true, None),
+        )?;
+        Ok(())
+    }
+
+    fn update(
+        &mut self,
+        batch: &Minibatch<'_>,
+        loss: &ActorCriticLoss,
+        optimizer: &Optimizer,
+        max_grad_norm: Option<f32>,
+    ) -> Result<ActorCriticStats> {
+        let rows = self.check(batch)?;
+        let stats = self.pass(batch, loss, rows, true)?;
+        Ok(ActorCriticStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
+    }
+
+    fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
+        let Self { actor, critic, distribution, .. } = self;
+        let beside = distribution.parameters_mut().map(|beside| ("policy", beside as &mut dyn Step));
+        // At most three parts, and no vector of them.
+        match (critic, beside) {
+            (Some(critic), None) => clipped_step(&mut [("actor", actor), ("critic", critic)], optimizer, max_grad_norm),
+            (Some(critic), Some(beside)) => {
+                clipped_step(&mut [("actor", actor), ("critic", critic), beside], optimizer, max_grad_norm)
+            }
+            (None, None) => clipped_step(&mut [("trunk", actor)], optimizer, max_grad_norm),
+            (None, Some(beside)) => clipped_step(&mut [("trunk", actor), beside], optimizer, max_grad_norm),
+        }
+    }
+
+    fn draw_noise(&mut self, rngs: &mut [Pcg64]) {
+        self.distribution.draw_noise(rngs);
+    }
+
+    fn tensors(&self) -> NamedTensors {
+        self.named(N::tensors, Parameters::tensors)
+    }
+
+    fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
+        tensors.check(&self.tensors())?;
+        self.hand_out(tensors, N::load, Parameters::load)
+    }
+
+    fn gradients(&self) -> NamedTensors {
+        self.named(N::gradients, Step::named_gradients)
+    }
+
+    fn optimizer_state(&self) -> NamedTensors {
+        self.named(N::optimizer_state, Parameters::optimizer_state)
+    }
+
+    fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
+        state.check(&self.optimizer_state())?;
+        self.hand_out(state, N::load_optimizer_state, Parameters::load_optimizer_state)
+    }
+}

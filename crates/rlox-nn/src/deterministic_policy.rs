@@ -1,0 +1,326 @@
+//! A policy of one action a state, between -1 and 1, with a target that follows it: TD3's actor.
+
+use rlox_core::{Pcg64, Result, check_len};
+
+use crate::squash::Squash;
+use crate::{
+    ActionValue, ActorStats, Critics, NamedTensors, Network, Optimizer, Scratch, clipped_step, rows, td3_actor_loss,
+};
+
+/// Target policy smoothing (Fujimoto et al. 2018, section 5.3): noise that is added to the actions that next states are
+/// valued by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Smoothing {
+    /// Standard deviation of the noise; TD3 has 0.2.
+    pub noise: f32,
+    /// What the noise is cut to; TD3 has 0.5.
+    pub clip: f32,
+}
+
+impl Smoothing {
+    /// Adds standard normal noise times the standard deviation, cut to the clip, to actions, which stay within [-1, 1].
+    ///
+    /// ```
+    /// use rlox_nn::Smoothing;
+    ///
+    /// let mut actions = [0.0, 0.0, 0.9];
+    /// Smoothing { noise: 0.25, clip: 0.5 }.apply(&[1.0, -4.0, 1.0], &mut actions);
+    /// assert_eq!(actions, [0.25, -0.5, 1.0]);
+    /// ```
+    pub fn apply(&self, noise: &[f32], actions: &mut [f32]) {
+        for (action, noise) in actions.iter_mut().zip(noise) {
+            // What is no number stays none; a clip below 0 is as 0.
+            let noise = (self.noise * noise).clamp(-self.clip.max(0.0), self.clip.max(0.0));
+            *action = (*action + noise).clamp(-1.0, 1.0);
+        }
+    }
+}
+
+/// A policy of one action a state, between -1 and 1, of any backend: acts, explores, learns.
+///
+/// [`crate::ActionScaling`] takes actions to an environment's bounds.
+pub trait DeterministicPolicy: Send {
+    /// Numbers in an observation.
+    fn obs_dim(&self) -> usize;
+
+    /// Numbers in an action.
+    fn action_dim(&self) -> usize;
+
+    /// The actions of `obs`, `[N, d]`, as `[N, a]`.
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Shape`] for slices that do not fit.
+    fn act(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()>;
+
+    /// The same with normal noise of standard deviation `noise`, cut to [-1, 1]: row i draws from `rngs[i]` alone.
+    ///
+    /// # Errors
+    /// Those of [`DeterministicPolicy::act`], and [`rlox_core::Error::Config`] for noise below 0.
+    fn explore(&mut self, obs: &[f32], noise: f32, rngs: &mut [Pcg64], actions: &mut [f32]) -> Result<()>;
+
+    /// What the target network would do, smoothed, to value next states with.
+    ///
+    /// # Errors
+    /// Those of [`DeterministicPolicy::act`], and [`rlox_core::Error::Config`] for a smoothing below 0.
+    fn target_actions(&mut self, obs: &[f32], smoothing: Smoothing, rng: &mut Pcg64, actions: &mut [f32])
+    -> Result<()>;
+
+    /// As [`DeterministicPolicy::act`], keeping what [`DeterministicPolicy::backward`] needs.
+    ///
+    /// # Errors
+    /// Those of [`DeterministicPolicy::act`].
+    fn forward(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()>;
+
+    /// Adds to the parameters' gradients that of a loss, given that with respect to the actions of the last
+    /// [`DeterministicPolicy::forward`].
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Shape`] for a slice that does not fit, or if there was no forward.
+    fn backward(&mut self, d_actions: &[f32]) -> Result<()>;
+
+    /// One step of the optimiser with the parameters' gradients, cut to a norm; returns the norm before.
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Config`] naming a gradient that is not finite; nothing has changed then.
+    fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32>;
+
+    /// One step on [`td3_actor_loss`] for `obs`, through the first critic, whose parameters' gradients stay as they are.
+    ///
+    /// # Errors
+    /// Those of [`DeterministicPolicy::forward`], [`DeterministicPolicy::step`] and [`ActionValue::action_gradients`].
+    fn update(
+        &mut self,
+        obs: &[f32],
+        critics: &mut dyn ActionValue,
+        optimizer: &Optimizer,
+        max_grad_norm: Option<f32>,
+    ) -> Result<ActorStats>;
+
+    /// Moves the target network towards the online one by a share `tau`; 1 copies.
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Config`] for a share outside of 0 to 1.
+    fn track(&mut self, tau: f32) -> Result<()>;
+
+    /// All parameters by name: `actor.0.weight`, `actor_target.0.weight`.
+    fn tensors(&self) -> NamedTensors;
+
+    /// Takes parameters by name.
+    ///
+    /// # Errors
+    /// Those of [`NamedTensors::check`]; nothing has changed then.
+    fn load(&mut self, tensors: &NamedTensors) -> Result<()>;
+
+    /// The gradients since the last step, by the parameters' names.
+    fn gradients(&self) -> NamedTensors;
+
+    /// What the optimiser keeps, by the parameters' names.
+    fn optimizer_state(&self) -> NamedTensors;
+
+    /// Takes what [`DeterministicPolicy::optimizer_state`] gave.
+    ///
+    /// # Errors
+    /// Those of [`NamedTensors::check`].
+    fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
+}
+
+/// A [`DeterministicPolicy`] of two networks of one architecture, whose outputs a hyperbolic tangent squashes: an online
+/// one that learns, and a target that follows it.
+///
+/// ```
+/// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::Pendulum};
+/// use rlox_nn::{Activation, DeterministicActor, DeterministicPolicy, Optimizer, TwinCritics};
+///
+/// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Pendulum::default)?;
+/// let mut rng = Pcg64::seed_from(0);
+/// let mut policy = DeterministicActor::mlp(env.spec(), &[64, 64], Activation::Relu, &mut rng)?;
+/// let mut critics = TwinCritics::mlp(env.spec(), &[64, 64], Activation::Relu, 2, &mut rng)?;
+/// let stats = policy.update(&[1.0, 0.0, 0.5], &mut critics, &Optimizer::adam(1e-3), None)?;
+/// assert!(stats.grad_norm > 0.0);
+/// policy.track(0.005)?;
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct DeterministicActor<N> {
+    online: N,
+    target: N,
+    memory: Memory,
+}
+
+/// Memory of a batch.
+#[derive(Debug, Default)]
+struct Memory {
+    scratch: Scratch,
+    outputs: Vec<f32>,
+    noise: Vec<f32>,
+    acting: Squash,
+    /// Of the last forward.
+    learning: Squash,
+    d_outputs: Vec<f32>,
+    actions: Vec<f32>,
+    values: Vec<f32>,
+    d_actions: Vec<f32>,
+}
+
+impl<N: Network> DeterministicActor<N> {
+    /// A policy of an online network with an output for each number of an action, and of another one of the same
+    /// architecture, which becomes its copy.
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Shape`] if they differ.
+    pub fn new(online: N, mut target: N) -> Result<Self> {
+        target.track(&online, 1.0)?;
+        Ok(Self { online, target, memory: Memory::default() })
+    }
+
+    /// The network that learns.
+    pub fn online(&self) -> &N {
+        &self.online
+    }
+
+    /// The network that follows.
+    pub fn target(&self) -> &N {
+        &self.target
+    }
+
+    fn rows(&self, obs: &[f32], actions: usize) -> Result<usize> {
+        let rows = rows::count("obs", obs, self.online.in_dim())?;
+        check_len("actions", actions, rows.saturating_mul(self.online.out_dim()))?;
+        Ok(rows)
+    }
+
+    fn infer(&mut self, target: bool, obs: &[f32], actions: &mut [f32]) -> Result<()> {
+        let rows = self.rows(obs, actions.len())?;
+        let Memory { scratch, outputs, acting, .. } = &mut self.memory;
+        outputs.resize(actions.len(), 0.0);
+        let network = if target { &self.target } else { &self.online };
+        network.infer(obs, rows, outputs, scratch)?;
+        acting.run(outputs, actions);
+        Ok(())
+    }
+}
+
+impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
+    fn obs_dim(&self) -> usize {
+        self.online.in_dim()
+    }
+
+    fn action_dim(&self) -> usize {
+        self.online.out_dim()
+    }
+
+    fn act(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()> {
+        self.infer(false, obs, actions)
+    }
+
+    fn explore(&mut self, obs: &[f32], noise: f32, rngs: &mut [Pcg64], actions: &mut [f32]) -> Result<()> {
+        check_len("rngs", rngs.len(), self.rows(obs, actions.len())?)?;
+        rows::check_not_negative("noise", noise)?;
+        self.infer(false, obs, actions)?;
+        let drawn = &mut self.memory.noise;
+        drawn.resize(actions.len(), 0.0);
+        for (row, rng) in drawn.chunks_exact_mut(self.online.out_dim()).zip(rngs) {
+            rows::draw_normal(row, rng);
+        }
+        Smoothing { noise, clip: f32::INFINITY }.apply(drawn, actions);
+        Ok(())
+    }
+
+    fn target_actions(
+        &mut self,
+        obs: &[f32],
+        smoothing: Smoothing,
+        rng: &mut Pcg64,
+        actions: &mut [f32],
+    ) -> Result<()> {
+        rows::check_not_negative("smoothing.noise", smoothing.noise)?;
+        rows::check_not_negative("smoothing.clip", smoothing.clip)?;
+        self.infer(true, obs, actions)?;
+        let drawn = &mut self.memory.noise;
+        drawn.resize(actions.len(), 0.0);
+        rows::draw_normal(drawn, rng);
+        smoothing.apply(drawn, actions);
+        Ok(())
+    }
+
+    fn forward(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()> {
+        let rows = self.rows(obs, actions.len())?;
+        let Memory { outputs, learning, .. } = &mut self.memory;
+        outputs.resize(actions.len(), 0.0);
+        self.online.forward(obs, rows, outputs)?;
+        learning.run(outputs, actions);
+        Ok(())
+    }
+
+    fn backward(&mut self, d_actions: &[f32]) -> Result<()> {
+        let Memory { learning, d_outputs, .. } = &mut self.memory;
+        check_len("d_actions", d_actions.len(), learning.slopes.len())?;
+        d_outputs.clear();
+        d_outputs.extend(d_actions.iter().zip(&learning.slopes).map(|(d_action, slope)| d_action * slope));
+        self.online.backward(d_outputs, true, None)
+    }
+
+    fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
+        clipped_step(&mut [("actor", &mut self.online)], optimizer, max_grad_norm)
+    }
+
+    fn update(
+        &mut self,
+        obs: &[f32],
+        critics: &mut dyn ActionValue,
+        optimizer: &Optimizer,
+        max_grad_norm: Option<f32>,
+    ) -> Result<ActorStats> {
+        optimizer.check()?;
+        let rows = rows::count("obs", obs, self.obs_dim())?;
+        let count = rows * self.action_dim();
+        let [mut actions, mut values, mut d_actions] =
+            [&mut self.memory.actions, &mut self.memory.values, &mut self.memory.d_actions].map(std::mem::take);
+        actions.resize(count, 0.0);
+        d_actions.resize(count, 0.0);
+        values.resize(rows, 0.0);
+        self.forward(obs, &mut actions)?;
+        critics.action_gradients(obs, &actions, Critics::First, &mut values, &mut d_actions)?;
+        let loss = td3_actor_loss(&values, &mut d_actions);
+        self.backward(&d_actions)?;
+        let Memory { actions: a, values: v, d_actions: d, .. } = &mut self.memory;
+        (*a, *v, *d) = (actions, values, d_actions);
+        let grad_norm = self.step(optimizer, max_grad_norm)?;
+        Ok(ActorStats { loss, mean_value: -loss, entropy: 0.0, grad_norm })
+    }
+
+    fn track(&mut self, tau: f32) -> Result<()> {
+        self.target.track(&self.online, tau)
+    }
+
+    fn tensors(&self) -> NamedTensors {
+        let mut all = NamedTensors::default();
+        // The two names differ: nothing is refused.
+        let _ = all.extend("actor", &self.online.tensors());
+        let _ = all.extend("actor_target", &self.target.tensors());
+        all
+    }
+
+    fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
+        tensors.check(&self.tensors())?;
+        self.online.load(&tensors.part("actor"))?;
+        self.target.load(&tensors.part("actor_target"))
+    }
+
+    fn gradients(&self) -> NamedTensors {
+        let mut all = NamedTensors::default();
+        let _ = all.extend("actor", &self.online.gradients());
+        all
+    }
+
+    fn optimizer_state(&self) -> NamedTensors {
+        let mut all = NamedTensors::default();
+        let _ = all.extend("actor", &self.online.optimizer_state());
+        all
+    }
+
+    fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
+        state.check(&self.optimizer_state())?;
+        self.online.load_optimizer_state(&state.part("actor"))
+    }
+}

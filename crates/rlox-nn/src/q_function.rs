@@ -1,0 +1,388 @@
+//! The values of all actions of a state: what DQN learns.
+
+mod greedy;
+
+use rlox_core::{Error, Pcg64, Result, check_len};
+
+use crate::at_once::{at_once, multiplications};
+use crate::{Discount, NamedTensors, Network, Optimizer, Scratch, TdLoss, clipped_step, rows, td_loss, td_targets};
+use greedy::{any, best, check_masks};
+
+/// A minibatch of B transitions. All but the observations and masks are `[B]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Transitions<'a> {
+    /// `[B, d]`.
+    pub obs: &'a [f32],
+    /// Counted from 0.
+    pub actions: &'a [i64],
+    /// What the actions were paid.
+    pub rewards: &'a [f32],
+    /// `[B, d]`: the true next observations, never those of a reset.
+    pub next_obs: &'a [f32],
+    /// Where nothing comes after; never where the time was over.
+    pub terminated: &'a [bool],
+    /// What the next values count.
+    pub discount: Discount<'a>,
+    /// Importance weights of prioritized replay.
+    pub weights: Option<&'a [f32]>,
+    /// Which actions are allowed in the next states, `[B, n]`.
+    pub next_masks: Option<&'a [bool]>,
+}
+
+/// How a Q-function learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QLoss {
+    /// How errors are measured; Huber is usual.
+    pub distance: TdLoss,
+    /// Whether the online network chooses the next action that the target network values (van Hasselt et al. 2016,
+    /// "Deep Reinforcement Learning with Double Q-learning").
+    pub double: bool,
+}
+
+/// What a minibatch said to critics.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CriticStats {
+    /// The loss; with several critics their sum.
+    pub loss: f32,
+    /// The mean value of the actions that were taken.
+    pub mean_value: f32,
+    /// The norm of all gradients before they were clipped.
+    pub grad_norm: f32,
+}
+
+/// The values of all actions, of any backend: acts, evaluates, learns.
+pub trait QFunction: Send {
+    /// Numbers in an observation.
+    fn obs_dim(&self) -> usize;
+
+    /// How many actions there are.
+    fn num_actions(&self) -> usize;
+
+    /// The best actions of `obs`, `[N, d]`, or, with probability `epsilon`, any. Masks, `[N, n]`, say what is allowed;
+    /// row i draws from `rngs[i]` alone.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for slices that do not fit, [`Error::Config`] for an epsilon that is no probability and for values
+    /// that are not numbers, [`Error::Action`] for a row whose mask allows nothing.
+    fn act(
+        &mut self,
+        obs: &[f32],
+        masks: Option<&[bool]>,
+        epsilon: f32,
+        rngs: &mut [Pcg64],
+        actions: &mut [i64],
+    ) -> Result<()>;
+
+    /// The values of `obs`, `[N, d]`, as `[N, n]`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for slices that do not fit.
+    fn values(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()>;
+
+    /// The loss of a minibatch, and its gradient with respect to the network's outputs.
+    ///
+    /// # Errors
+    /// [`Error::Shape`], [`Error::Config`] and [`Error::Action`] for a minibatch that does not fit.
+    fn evaluate(&mut self, batch: &Transitions<'_>, loss: QLoss) -> Result<CriticStats>;
+
+    /// Adds the gradient of what [`QFunction::evaluate`] said last to the parameters' gradients.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if nothing was evaluated before.
+    fn backward(&mut self) -> Result<()>;
+
+    /// One step of the optimiser with the parameters' gradients, cut to a norm; returns the norm before.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming a gradient that is not finite; nothing has changed then.
+    fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32>;
+
+    /// All three in one.
+    ///
+    /// # Errors
+    /// Those of the three.
+    fn update(
+        &mut self,
+        batch: &Transitions<'_>,
+        loss: QLoss,
+        optimizer: &Optimizer,
+        max_grad_norm: Option<f32>,
+    ) -> Result<CriticStats> {
+        optimizer.check()?;
+        let stats = self.evaluate(batch, loss)?;
+        self.backward()?;
+        Ok(CriticStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
+    }
+
+    /// `target - value` of each row of the last minibatch: priorities are made from them.
+    fn td_errors(&self) -> &[f32];
+
+    /// Moves the target network towards the online one by a share `tau`; 1 copies.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a share outside of 0 to 1.
+    fn track(&mut self, tau: f32) -> Result<()>;
+
+    /// All parameters by name: `q_net.0.weight`, `q_net_target.0.weight`.
+    fn tensors(&self) -> NamedTensors;
+
+    /// Takes parameters by name.
+    ///
+    /// # Errors
+    /// Those of [`NamedTensors::check`]; nothing has changed then.
+    fn load(&mut self, tensors: &NamedTensors) -> Result<()>;
+
+    /// The gradients since the last step, by the parameters' names.
+    fn gradients(&self) -> NamedTensors;
+
+    /// What the optimiser keeps, by the parameters' names.
+    fn optimizer_state(&self) -> NamedTensors;
+
+    /// Takes what [`QFunction::optimizer_state`] gave.
+    ///
+    /// # Errors
+    /// Those of [`NamedTensors::check`].
+    fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
+}
+
+/// A [`QFunction`] of two networks of one architecture: an online one that learns, and a target that follows it.
+///
+/// ```
+/// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
+/// use rlox_nn::{Activation, Discount, Optimizer, QFunction, QLoss, QNetworks, TdLoss, Transitions};
+///
+/// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, CartPole::default)?;
+/// let mut q = QNetworks::mlp(env.spec(), &[64, 64], Activation::Relu, &mut Pcg64::seed_from(0))?;
+/// let batch = Transitions {
+///     obs: &[0.0; 8],
+///     actions: &[0, 1],
+///     rewards: &[1.0; 2],
+///     next_obs: &[0.1; 8],
+///     terminated: &[false, true],
+///     discount: Discount::Same(0.99),
+///     weights: None,
+///     next_masks: None,
+/// };
+/// let loss = QLoss { distance: TdLoss::Huber, double: true };
+/// q.update(&batch, loss, &Optimizer::adam(1e-3), Some(10.0))?;
+/// assert_eq!(q.td_errors().len(), 2);
+/// q.track(1.0)?;
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct QNetworks<N> {
+    online: N,
+    target: N,
+    memory: Memory,
+}
+
+/// Memory of a batch.
+#[derive(Debug, Default)]
+struct Memory {
+    scratch: [Scratch; 2],
+    /// `[B, n]`, and so are the next two.
+    values: Vec<f32>,
+    next_values: Vec<f32>,
+    next_choices: Vec<f32>,
+    d_values: Vec<f32>,
+    /// `[B]`, and so is all below.
+    taken: Vec<f32>,
+    targets: Vec<f32>,
+    next: Vec<f32>,
+    td_errors: Vec<f32>,
+    d_taken: Vec<f32>,
+}
+
+impl Memory {
+    fn make_room(&mut self, rows: usize, actions: usize, double: bool) {
+        for vector in [&mut self.values, &mut self.next_values, &mut self.d_values] {
+            vector.resize(rows * actions, 0.0);
+        }
+        self.next_choices.resize(if double { rows * actions } else { 0 }, 0.0);
+        let [taken, targets, next] = [&mut self.taken, &mut self.targets, &mut self.next];
+        for vector in [taken, targets, next, &mut self.td_errors, &mut self.d_taken] {
+            vector.resize(rows, 0.0);
+        }
+    }
+}
+
+impl<N: Network> QNetworks<N> {
+    /// A Q-function of an online network with one output an action, and of another one of the same architecture, which
+    /// becomes its copy.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if they differ.
+    pub fn new(online: N, mut target: N) -> Result<Self> {
+        target.track(&online, 1.0)?;
+        Ok(Self { online, target, memory: Memory::default() })
+    }
+
+    /// The network that learns.
+    pub fn online(&self) -> &N {
+        &self.online
+    }
+
+    /// The network that follows.
+    pub fn target(&self) -> &N {
+        &self.target
+    }
+
+    fn check(&self, batch: &Transitions<'_>) -> Result<usize> {
+        let rows = rows::count("obs", batch.obs, self.obs_dim())?;
+        check_len("next_obs", batch.next_obs.len(), batch.obs.len())?;
+        check_len("actions", batch.actions.len(), rows)?;
+        check_len("rewards", batch.rewards.len(), rows)?;
+        check_len("terminated", batch.terminated.len(), rows)?;
+        batch.discount.check(rows)?;
+        if let Some(weights) = batch.weights {
+            check_len("weights", weights.len(), rows)?;
+        }
+        check_masks("next_masks", batch.next_masks, rows, self.num_actions())?;
+        let count = self.num_actions();
+        if let Some(row) = batch.actions.iter().position(|action| !(0..count as i64).contains(action)) {
+            let got = format!("{} in row {row}", batch.actions[row]);
+            return Err(Error::action("actions", format!("numbers from 0 to {}", count - 1), got, "correct it"));
+        }
+        Ok(rows)
+    }
+}
+
+impl<N: Network> QFunction for QNetworks<N> {
+    fn obs_dim(&self) -> usize {
+        self.online.in_dim()
+    }
+
+    fn num_actions(&self) -> usize {
+        self.online.out_dim()
+    }
+
+    fn act(
+        &mut self,
+        obs: &[f32],
+        masks: Option<&[bool]>,
+        epsilon: f32,
+        rngs: &mut [Pcg64],
+        actions: &mut [i64],
+    ) -> Result<()> {
+        let (rows, count) = (rows::count("obs", obs, self.obs_dim())?, self.num_actions());
+        check_len("rngs", rngs.len(), rows)?;
+        check_len("actions", actions.len(), rows)?;
+        check_masks("masks", masks, rows, count)?;
+        if !(0.0..=1.0).contains(&epsilon) {
+            let fix = "pass a share of random actions";
+            return Err(Error::config("epsilon", "a number between 0 and 1", epsilon.to_string(), fix));
+        }
+        let Memory { scratch: [scratch, _], next_values: values, .. } = &mut self.memory;
+        values.resize(rows * count, 0.0);
+        self.online.infer(obs, rows, values, scratch)?;
+        if let Some(at) = values.iter().position(|value| value.is_nan()) {
+            let got = format!("NaN in row {}", at / count);
+            return Err(Error::config("values", "numbers", got, "look for NaN in observations or weights"));
+        }
+        for (row, (action, rng)) in actions.iter_mut().zip(rngs).enumerate() {
+            let at = row * count..(row + 1) * count;
+            let allowed = masks.map(|masks| &masks[at.clone()]);
+            let explores = epsilon > 0.0 && rng.random() < f64::from(epsilon);
+            *action = if explores { any(count, allowed, rng) } else { best(&values[at], allowed) as i64 };
+        }
+        Ok(())
+    }
+
+    fn values(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
+        let rows = rows::count("obs", obs, self.obs_dim())?;
+        check_len("values", values.len(), rows.saturating_mul(self.num_actions()))?;
+        self.online.infer(obs, rows, values, &mut self.memory.scratch[0])
+    }
+
+    fn evaluate(&mut self, batch: &Transitions<'_>, loss: QLoss) -> Result<CriticStats> {
+        let (rows, count) = (self.check(batch)?, self.num_actions());
+        let Self { online, target, memory } = self;
+        memory.make_room(rows, count, loss.double);
+        let Memory { scratch, values, next_values, next_choices, .. } = memory;
+        let [scratch, target_scratch] = scratch;
+        at_once(
+            // Forward only, which is a third of a step.
+            rows * multiplications(online) / 3,
+            || {
+                if loss.double {
+                    online.infer(batch.next_obs, rows, next_choices, scratch)?;
+                }
+                online.forward(batch.obs, rows, values)
+            },
+            // Moved: networks may be sent to another thread, but not shared with it.
+            move || target.infer(batch.next_obs, rows, next_values, target_scratch),
+        )?;
+        Ok(memory.learn(batch, loss, count))
+    }
+
+    fn backward(&mut self) -> Result<()> {
+        self.online.backward(&self.memory.d_values, true, None)
+    }
+
+    fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
+        clipped_step(&mut [("q_net", &mut self.online)], optimizer, max_grad_norm)
+    }
+
+    fn td_errors(&self) -> &[f32] {
+        &self.memory.td_errors
+    }
+
+    fn track(&mut self, tau: f32) -> Result<()> {
+        self.target.track(&self.online, tau)
+    }
+
+    fn tensors(&self) -> NamedTensors {
+        let mut all = NamedTensors::default();
+        // The two names differ: nothing is refused.
+        let _ = all.extend("q_net", &self.online.tensors());
+        let _ = all.extend("q_net_target", &self.target.tensors());
+        all
+    }
+
+    fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
+        tensors.check(&self.tensors())?;
+        self.online.load(&tensors.part("q_net"))?;
+        self.target.load(&tensors.part("q_net_target"))
+    }
+
+    fn gradients(&self) -> NamedTensors {
+        let mut all = NamedTensors::default();
+        let _ = all.extend("q_net", &self.online.gradients());
+        all
+    }
+
+    fn optimizer_state(&self) -> NamedTensors {
+        let mut all = NamedTensors::default();
+        let _ = all.extend("q_net", &self.online.optimizer_state());
+        all
+    }
+
+    fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
+        state.check(&self.optimizer_state())?;
+        self.online.load_optimizer_state(&state.part("q_net"))
+    }
+}
+
+impl Memory {
+    /// The loss of what the networks said, and its gradient.
+    fn learn(&mut self, batch: &Transitions<'_>, loss: QLoss, count: usize) -> CriticStats {
+        let choices = if loss.double { &self.next_choices } else { &self.next_values };
+        for (row, next) in self.next.iter_mut().enumerate() {
+            let at = row * count..(row + 1) * count;
+            let allowed = batch.next_masks.map(|masks| &masks[at.clone()]);
+            *next = self.next_values[row * count + best(&choices[at], allowed)];
+        }
+        td_targets(batch.rewards, batch.terminated, batch.discount, &self.next, &mut self.targets);
+        for (row, (taken, action)) in self.taken.iter_mut().zip(batch.actions).enumerate() {
+            *taken = self.values[row * count + *action as usize];
+        }
+        let Self { taken, targets, td_errors, d_taken, d_values, .. } = self;
+        let loss = td_loss(loss.distance, taken, targets, batch.weights, 1.0, td_errors, d_taken);
+        d_values.fill(0.0);
+        for (row, (slope, action)) in d_taken.iter().zip(batch.actions).enumerate() {
+            d_values[row * count + *action as usize] = *slope;
+        }
+        let mean_value = (taken.iter().map(|x| f64::from(*x)).sum::<f64>() / taken.len() as f64) as f32;
+        CriticStats { loss, mean_value, grad_norm: 0.0 }
+    }
+}

@@ -1,0 +1,347 @@
+//! SAC's actor around a network.
+
+use rlox_core::{Error, Pcg64, Result, check_len};
+
+use super::state_dependent::{Exploration, Explored};
+use super::{ActorStats, SquashedGaussian, StochasticPolicy};
+use crate::{
+    ActionValue, Critics, NamedTensors, Network, Optimizer, Parameters, Scratch, Step, clipped_step, rows,
+    sac_actor_loss,
+};
+
+/// A [`StochasticPolicy`] of a network whose outputs are `[mean | log_std]` ([`SquashedGaussian`]), or the means alone with
+/// state-dependent exploration (Raffin et al. 2021, "Smooth Exploration for Robotic Reinforcement Learning").
+///
+/// State-dependent noise is a random matrix times the last hidden layer, which takes no gradient from it; means are cut to
+/// [-2, 2]. Environments keep a matrix each until [`StochasticPolicy::draw_noise`]; every [`StochasticPolicy::sample`] and
+/// [`StochasticPolicy::rsample`] draws one for its minibatch.
+///
+/// ```
+/// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::Pendulum};
+/// use rlox_nn::{Activation, Optimizer, SquashedPolicy, StochasticPolicy, TwinCritics};
+///
+/// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Pendulum::default)?;
+/// let mut rng = Pcg64::seed_from(0);
+/// let mut policy = SquashedPolicy::mlp(env.spec(), &[64, 64], Activation::Relu, &mut rng)?;
+/// let mut critics = TwinCritics::mlp(env.spec(), &[64, 64], Activation::Relu, 2, &mut rng)?;
+/// let (obs, mut actions, mut log_probs) = ([1.0, 0.0, 0.5], [0.0], [0.0]);
+/// policy.rsample(&obs, &mut rng, &mut actions, &mut log_probs)?;
+/// let stats = policy.update(&obs, &mut critics, 0.2, &Optimizer::adam(3e-4), None)?;
+/// assert!(stats.grad_norm > 0.0);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct SquashedPolicy<N> {
+    actor: N,
+    action_dim: usize,
+    exploration: Option<Exploration>,
+    acting: Memory,
+    /// Of the last `rsample`.
+    learning: Memory,
+    update: UpdateMemory,
+}
+
+/// Memory of a batch.
+#[derive(Debug)]
+struct Memory {
+    scratch: Scratch,
+    outputs: Vec<f32>,
+    hidden: Vec<f32>,
+    noise: Vec<f32>,
+    matrix: Vec<f32>,
+    gaussian: SquashedGaussian,
+    explored: Explored,
+    actions: Vec<f32>,
+    log_probs: Vec<f32>,
+    d_outputs: Vec<f32>,
+}
+
+/// Memory of a step through the critics.
+#[derive(Debug, Default)]
+struct UpdateMemory {
+    values: Vec<f32>,
+    d_actions: Vec<f32>,
+    d_log_probs: Vec<f32>,
+}
+
+impl Memory {
+    fn new(action_dim: usize) -> Self {
+        let [outputs, hidden, noise, matrix, actions, log_probs, d_outputs] = Default::default();
+        let (gaussian, explored) = (SquashedGaussian::new(action_dim), Explored::default());
+        let scratch = Scratch::default();
+        Self { scratch, outputs, hidden, noise, matrix, gaussian, explored, actions, log_probs, d_outputs }
+    }
+}
+
+impl<N: Network> SquashedPolicy<N> {
+    /// A policy of a network with two outputs for each number of an action.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another network.
+    pub fn new(actor: N, action_dim: usize) -> Result<Self> {
+        Self::made(actor, action_dim, 2 * action_dim, None)
+    }
+
+    /// A policy with state-dependent exploration, of a network with one output for each number of an action. Logarithms of
+    /// standard deviations begin at `log_std_init`; -3 is usual.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another network, or one without a hidden layer; [`Error::Config`] for a beginning that is not
+    /// finite.
+    pub fn state_dependent(actor: N, action_dim: usize, log_std_init: f32) -> Result<Self> {
+        if !log_std_init.is_finite() {
+            let got = log_std_init.to_string();
+            return Err(Error::config("log_std_init", "a finite number", got, "begin with -3"));
+        }
+        let hidden = actor.hidden_dim();
+        if hidden == 0 {
+            return Err(Error::shape("actor", "a network with a hidden layer", "none", "give it one"));
+        }
+        let exploration = Exploration::new(hidden, action_dim, log_std_init);
+        Self::made(actor, action_dim, action_dim, Some(exploration))
+    }
+
+    fn made(actor: N, action_dim: usize, outputs: usize, exploration: Option<Exploration>) -> Result<Self> {
+        if outputs == 0 || actor.out_dim() != outputs {
+            let got = actor.out_dim().to_string();
+            return Err(Error::shape("actor", format!("{outputs} outputs"), got, "make it for this action space"));
+        }
+        let [acting, learning] = [Memory::new(action_dim), Memory::new(action_dim)];
+        Ok(Self { actor, action_dim, exploration, acting, learning, update: UpdateMemory::default() })
+    }
+
+    /// The network.
+    pub fn actor(&self) -> &N {
+        &self.actor
+    }
+
+    /// How many numbers of noise a minibatch takes: one for each number of its actions, or a matrix `[hidden, a]`.
+    pub fn noise_len(&self, rows: usize) -> usize {
+        self.action_dim * self.exploration.as_ref().map_or(rows, |exploration| exploration.hidden)
+    }
+
+    /// As [`StochasticPolicy::rsample`], with given standard normal noise, [`SquashedPolicy::noise_len`] numbers.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for slices that do not fit.
+    pub fn rsample_with(
+        &mut self,
+        obs: &[f32],
+        noise: &[f32],
+        actions: &mut [f32],
+        log_probs: &mut [f32],
+    ) -> Result<()> {
+        let rows = self.rows(obs, actions.len(), log_probs.len())?;
+        check_len("noise", noise.len(), self.noise_len(rows))?;
+        let memory = &mut self.learning;
+        memory.noise.clear();
+        memory.noise.extend_from_slice(noise);
+        self.rsample_kept(obs, rows, actions, log_probs)
+    }
+
+    /// The number of rows of observations, if actions and log-probabilities are as many.
+    fn rows(&self, obs: &[f32], actions: usize, log_probs: usize) -> Result<usize> {
+        let rows = rows::count("obs", obs, self.actor.in_dim())?;
+        check_len("actions", actions, rows.saturating_mul(self.action_dim))?;
+        check_len("log_probs", log_probs, rows)?;
+        Ok(rows)
+    }
+
+    /// Samples with the noise in memory, keeping what backward needs.
+    fn rsample_kept(&mut self, obs: &[f32], rows: usize, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+        let Self { actor, exploration, learning: memory, .. } = self;
+        memory.outputs.resize(rows * actor.out_dim(), 0.0);
+        actor.forward(obs, rows, &mut memory.outputs)?;
+        if let Some(exploration) = exploration {
+            memory.hidden.resize(rows * exploration.hidden, 0.0);
+            actor.hidden(&mut memory.hidden)?;
+        }
+        memory.sample(exploration.as_ref(), actions, log_probs)?;
+        memory.actions.clear();
+        memory.actions.extend_from_slice(actions);
+        memory.log_probs.clear();
+        memory.log_probs.extend_from_slice(log_probs);
+        Ok(())
+    }
+
+    /// Outputs and, where it is wanted, the last hidden layer.
+    fn infer(&mut self, obs: &[f32], rows: usize) -> Result<()> {
+        let Self { actor, exploration, acting: Memory { scratch, outputs, hidden, .. }, .. } = self;
+        outputs.resize(rows * actor.out_dim(), 0.0);
+        let Some(exploration) = exploration else { return actor.infer(obs, rows, outputs, scratch) };
+        hidden.resize(rows * exploration.hidden, 0.0);
+        actor.infer_hidden(obs, rows, outputs, hidden, scratch)
+    }
+
+    fn named(&self, of: impl Fn(&N) -> NamedTensors, beside: impl Fn(&Parameters) -> NamedTensors) -> NamedTensors {
+        let mut all = NamedTensors::default();
+        // The names of the two differ: nothing is refused.
+        let _ = all.extend("actor", &of(&self.actor));
+        if let Some(exploration) = &self.exploration {
+            for tensor in &beside(&exploration.log_std) {
+                let _ = all.push(tensor.name.clone(), &tensor.shape, tensor.data.clone());
+            }
+        }
+        all
+    }
+}
+
+impl Memory {
+    fn check_sampled(&self) -> Result<()> {
+        if self.log_probs.is_empty() {
+            return Err(Error::shape("rsample", "a sample to learn from", "none", "call rsample first, once a step"));
+        }
+        Ok(())
+    }
+
+    /// Actions of the outputs and the noise in memory.
+    fn sample(&mut self, exploration: Option<&Exploration>, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+        let Self { outputs, hidden, noise, matrix, gaussian, explored, .. } = self;
+        let Some(exploration) = exploration else { return gaussian.sample(outputs, noise, actions, log_probs) };
+        exploration.matrix(noise, matrix);
+        explored.sample(exploration, matrix, (outputs, hidden), actions, log_probs);
+        Ok(())
+    }
+}
+
+impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
+    fn obs_dim(&self) -> usize {
+        self.actor.in_dim()
+    }
+
+    fn action_dim(&self) -> usize {
+        self.action_dim
+    }
+
+    fn draw_noise(&mut self, rngs: &mut [Pcg64]) {
+        if let Some(exploration) = &mut self.exploration {
+            exploration.draw(rngs);
+        }
+    }
+
+    fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+        let rows = self.rows(obs, actions.len(), log_probs.len())?;
+        check_len("rngs", rngs.len(), rows)?;
+        self.infer(obs, rows)?;
+        let Self { action_dim, exploration, acting: memory, .. } = self;
+        let Some(exploration) = exploration else {
+            memory.noise.resize(actions.len(), 0.0);
+            let noise = memory.noise.chunks_exact_mut(*action_dim);
+            noise.zip(rngs).for_each(|(noise, rng)| rows::draw_normal(noise, rng));
+            return memory.sample(None, actions, log_probs);
+        };
+        if exploration.matrices.len() != rows * exploration.hidden * *action_dim {
+            exploration.draw(rngs);
+        }
+        let Memory { outputs, hidden, explored, .. } = memory;
+        explored.sample(exploration, &exploration.matrices, (outputs, hidden), actions, log_probs);
+        Ok(())
+    }
+
+    fn act_deterministic(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()> {
+        let rows = self.rows(obs, actions.len(), obs.len() / self.actor.in_dim())?;
+        self.infer(obs, rows)?;
+        let Memory { outputs, gaussian, explored, .. } = &mut self.acting;
+        if self.exploration.is_none() {
+            return gaussian.mode(outputs, actions);
+        }
+        explored.mode(outputs, actions);
+        Ok(())
+    }
+
+    fn sample(&mut self, obs: &[f32], rng: &mut Pcg64, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+        let rows = self.rows(obs, actions.len(), log_probs.len())?;
+        let count = self.noise_len(rows);
+        self.infer(obs, rows)?;
+        let Self { exploration, acting: memory, .. } = self;
+        memory.noise.resize(count, 0.0);
+        rows::draw_normal(&mut memory.noise, rng);
+        memory.sample(exploration.as_ref(), actions, log_probs)
+    }
+
+    fn rsample(&mut self, obs: &[f32], rng: &mut Pcg64, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+        let rows = self.rows(obs, actions.len(), log_probs.len())?;
+        let count = self.noise_len(rows);
+        let noise = &mut self.learning.noise;
+        noise.resize(count, 0.0);
+        rows::draw_normal(noise, rng);
+        self.rsample_kept(obs, rows, actions, log_probs)
+    }
+
+    fn backward(&mut self, d_actions: &[f32], d_log_probs: &[f32]) -> Result<()> {
+        let Self { actor, exploration, learning: memory, .. } = self;
+        memory.check_sampled()?;
+        check_len("d_actions", d_actions.len(), memory.actions.len())?;
+        check_len("d_log_probs", d_log_probs.len(), memory.log_probs.len())?;
+        let Memory { outputs, hidden, matrix, gaussian, explored, d_outputs, .. } = memory;
+        d_outputs.resize(outputs.len(), 0.0);
+        match exploration {
+            None => gaussian.backward(outputs, d_actions, d_log_probs, d_outputs)?,
+            Some(it) => explored.backward(it, matrix, (outputs, hidden), (d_actions, d_log_probs), d_outputs),
+        }
+        actor.backward(d_outputs, true, None)
+    }
+
+    fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
+        let Self { actor, exploration, learning, .. } = self;
+        let norm = match exploration {
+            None => clipped_step(&mut [("actor", actor)], optimizer, max_grad_norm),
+            Some(it) => clipped_step(&mut [("actor", actor), ("policy", &mut it.log_std)], optimizer, max_grad_norm),
+        }?;
+        // The sample was the former weights'.
+        learning.log_probs.clear();
+        Ok(norm)
+    }
+
+    fn update(
+        &mut self,
+        obs: &[f32],
+        critics: &mut dyn ActionValue,
+        alpha: f32,
+        optimizer: &Optimizer,
+        max_grad_norm: Option<f32>,
+    ) -> Result<ActorStats> {
+        optimizer.check()?;
+        rows::check_not_negative("alpha", alpha)?;
+        self.learning.check_sampled()?;
+        let Memory { actions, log_probs, .. } = &self.learning;
+        check_len("obs", obs.len(), log_probs.len().saturating_mul(self.actor.in_dim()))?;
+        let mut memory = std::mem::take(&mut self.update);
+        let UpdateMemory { values, d_actions, d_log_probs } = &mut memory;
+        values.resize(log_probs.len(), 0.0);
+        d_log_probs.resize(log_probs.len(), 0.0);
+        d_actions.resize(actions.len(), 0.0);
+        critics.action_gradients(obs, actions, Critics::Smallest, values, d_actions)?;
+        let loss = sac_actor_loss(log_probs, values, alpha, d_log_probs, d_actions);
+        let mean = |numbers: &[f32]| numbers.iter().map(|x| f64::from(*x)).sum::<f64>() / numbers.len() as f64;
+        let stats =
+            ActorStats { loss, mean_value: mean(values) as f32, entropy: -mean(log_probs) as f32, grad_norm: 0.0 };
+        self.backward(d_actions, d_log_probs)?;
+        self.update = memory;
+        Ok(ActorStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
+    }
+
+    fn tensors(&self) -> NamedTensors {
+        self.named(N::tensors, Parameters::tensors)
+    }
+
+    fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
+        tensors.check(&self.tensors())?;
+        self.actor.load(&tensors.part("actor"))?;
+        self.exploration.as_mut().map_or(Ok(()), |it| it.log_std.load(&tensors.beside("actor")))
+    }
+
+    fn gradients(&self) -> NamedTensors {
+        self.named(N::gradients, Step::named_gradients)
+    }
+
+    fn optimizer_state(&self) -> NamedTensors {
+        self.named(N::optimizer_state, Parameters::optimizer_state)
+    }
+
+    fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
+        state.check(&self.optimizer_state())?;
+        self.actor.load_optimizer_state(&state.part("actor"))?;
+        self.exploration.as_mut().map_or(Ok(()), |it| it.log_std.load_optimizer_state(&state.beside("actor")))
+    }
+}

@@ -1,0 +1,189 @@
+//! Trainers reach the scores that others publish, and do not where they learn from shuffled advantages.
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+use rlox_core::{
+    ActionsMut, AutoresetMode, EnvSpec, NormalizerOptions, Pcg64, Policy, PolicyOut, Result, VectorEnv, envs,
+};
+use rlox_nn::train::{A2c, A2cConfig, Ppo, PpoConfig, Schedule};
+use rlox_nn::{
+    Activation, ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, Mlp, NamedTensors, Optimizer, PolicyNetworks,
+};
+
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=5;
+const EPISODES: usize = 30;
+
+fn make(id: &str, num_envs: usize) -> Box<dyn VectorEnv> {
+    let options = envs::MakeOptions {
+        num_envs,
+        seed: None,
+        autoreset_mode: AutoresetMode::SameStep,
+        max_episode_steps: None,
+        arguments: &[],
+    };
+    envs::make(id, &options).unwrap()
+}
+
+fn adam(lr: f32) -> Optimizer {
+    Optimizer::Adam { lr, beta1: 0.9, beta2: 0.999, eps: 1e-5 }
+}
+
+/// The median over the seeds of the mean return of greedy episodes.
+fn median(what: &str, mut train: impl FnMut(u64) -> Vec<f64>) -> f64 {
+    let mean = |returns: Vec<f64>| returns.iter().sum::<f64>() / returns.len() as f64;
+    let mut scores: Vec<f64> = SEEDS.map(|seed| mean(train(seed))).collect();
+    scores.sort_by(f64::total_cmp);
+    eprintln!("{what}: {scores:.1?}");
+    scores[scores.len() / 2]
+}
+
+fn two_layers(spec: &EnvSpec, rng: &mut Pcg64) -> Result<PolicyNetworks<Mlp>> {
+    PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng)
+}
+
+/// rl-zoo3's settings.
+fn cartpole() -> PpoConfig {
+    PpoConfig {
+        n_steps: 32,
+        batch_size: 256,
+        n_epochs: 20,
+        gamma: 0.98,
+        gae_lambda: 0.8,
+        optimizer: adam(1e-3),
+        lr_schedule: Schedule::Linear,
+        clip_schedule: Schedule::Linear,
+        ..PpoConfig::default()
+    }
+}
+
+#[test]
+#[ignore = "slow: five seeds of 100,000 steps"]
+fn ppo_cartpole_reaches_475() {
+    let score = median("PPO CartPole", |seed| {
+        let mut ppo = Ppo::new(make("CartPole-v1", 8), two_layers, cartpole(), seed).unwrap();
+        ppo.train(100_000, |_| true).unwrap();
+        ppo.evaluate(make("CartPole-v1", 8).as_mut(), EPISODES, 1000).unwrap()
+    });
+    assert!(score >= 475.0, "{score}");
+}
+
+#[test]
+#[ignore = "slow: five seeds of 100,000 steps"]
+fn ppo_cartpole_does_not_learn_from_shuffled_advantages() {
+    let score = median("PPO CartPole, shuffled", |seed| {
+        let make_policy = |spec: &EnvSpec, rng: &mut Pcg64| Ok(Shuffled(two_layers(spec, rng)?, rng.clone()));
+        let mut ppo = Ppo::new(make("CartPole-v1", 8), make_policy, cartpole(), seed).unwrap();
+        ppo.train(100_000, |_| true).unwrap();
+        ppo.evaluate(make("CartPole-v1", 8).as_mut(), EPISODES, 1000).unwrap()
+    });
+    assert!(score < 200.0, "{score}");
+}
+
+#[test]
+#[ignore = "slow: five seeds of 500,000 steps"]
+fn ppo_acrobot_reaches_minus_95() {
+    let config = PpoConfig {
+        n_steps: 256,
+        n_epochs: 4,
+        gae_lambda: 0.94,
+        normalize: Some(NormalizerOptions::default()),
+        ..PpoConfig::default()
+    };
+    let score = median("PPO Acrobot", |seed| {
+        let mut ppo = Ppo::new(make("Acrobot-v1", 16), two_layers, config.clone(), seed).unwrap();
+        ppo.train(500_000, |_| true).unwrap();
+        ppo.evaluate(make("Acrobot-v1", 8).as_mut(), EPISODES, 1000).unwrap()
+    });
+    assert!(score >= -95.0, "{score}");
+}
+
+#[test]
+#[ignore = "slow: five seeds of 100,000 steps"]
+fn ppo_pendulum_with_gsde_reaches_minus_200() {
+    let config =
+        PpoConfig { n_steps: 1024, gamma: 0.9, optimizer: adam(1e-3), sde_sample_freq: 4, ..PpoConfig::default() };
+    let with_sde =
+        |spec: &EnvSpec, rng: &mut Pcg64| PolicyNetworks::mlp_with_sde(spec, &[64, 64], Activation::Tanh, 0.0, rng);
+    let score = median("PPO Pendulum", |seed| {
+        let mut ppo = Ppo::new(make("Pendulum-v1", 4), with_sde, config.clone(), seed).unwrap();
+        ppo.train(100_000, |_| true).unwrap();
+        ppo.evaluate(make("Pendulum-v1", 8).as_mut(), EPISODES, 1000).unwrap()
+    });
+    assert!(score >= -200.0, "{score}");
+}
+
+#[test]
+#[ignore = "slow: five seeds of 500,000 steps"]
+fn a2c_cartpole_reaches_475() {
+    let score = median("A2C CartPole", |seed| {
+        let mut a2c = A2c::new(make("CartPole-v1", 8), two_layers, A2cConfig::default(), seed).unwrap();
+        a2c.train(500_000, |_| true).unwrap();
+        a2c.evaluate(make("CartPole-v1", 8).as_mut(), EPISODES, 1000).unwrap()
+    });
+    assert!(score >= 475.0, "{score}");
+}
+
+/// A policy that learns from the advantages of other steps of the minibatch.
+struct Shuffled<P>(P, Pcg64);
+
+impl<P: ActorCritic> Shuffled<P> {
+    fn shuffled(&mut self, batch: &Minibatch<'_>) -> Vec<f32> {
+        let mut advantages = batch.advantages.to_vec();
+        for i in (1..advantages.len()).rev() {
+            advantages.swap(i, self.1.integers(0, i as i64 + 1) as usize);
+        }
+        advantages
+    }
+}
+
+impl<P: ActorCritic> Policy for Shuffled<P> {
+    fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+        self.0.act(obs, masks, rngs, out)
+    }
+
+    fn value(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
+        self.0.value(obs, values)
+    }
+}
+
+impl<P: ActorCritic> ActorCritic for Shuffled<P> {
+    fn act_deterministic(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
+        self.0.act_deterministic(obs, masks, actions)
+    }
+
+    fn evaluate(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<ActorCriticStats> {
+        let advantages = self.shuffled(batch);
+        self.0.evaluate(&Minibatch { advantages: &advantages, ..*batch }, loss)
+    }
+
+    fn backward(&mut self) -> Result<()> {
+        self.0.backward()
+    }
+
+    fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
+        self.0.step(optimizer, max_grad_norm)
+    }
+
+    fn draw_noise(&mut self, rngs: &mut [Pcg64]) {
+        self.0.draw_noise(rngs);
+    }
+
+    fn tensors(&self) -> NamedTensors {
+        self.0.tensors()
+    }
+
+    fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
+        self.0.load(tensors)
+    }
+
+    fn gradients(&self) -> NamedTensors {
+        self.0.gradients()
+    }
+
+    fn optimizer_state(&self) -> NamedTensors {
+        self.0.optimizer_state()
+    }
+
+    fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
+        self.0.load_optimizer_state(state)
+    }
+}

@@ -1,0 +1,54 @@
+//! Conversion of arrays' elements, of long ones part by part.
+
+use numpy::ndarray::{ArrayView, Axis, IxDyn};
+use pyo3::prelude::*;
+use rlox_core::{Result, Watch};
+
+use crate::detach::detached;
+use crate::error::to_py;
+use crate::recycling::reserved;
+
+/// What is made of the elements, in C order. Where it is `long`, Ctrl-C ends it.
+pub(super) fn mapped<S, T>(
+    py: Python<'_>,
+    view: ArrayView<'_, S, IxDyn>,
+    long: bool,
+    number: impl Fn(S) -> T + Sync,
+) -> PyResult<Vec<T>>
+where
+    S: Copy + Sync,
+    T: Send,
+{
+    let mut numbers = reserved(view.len()).map_err(to_py)?;
+    let mut extend = |view: ArrayView<'_, S, IxDyn>| match view.as_slice() {
+        Some(slice) => numbers.extend(slice.iter().map(|x| number(*x))),
+        None => numbers.extend(view.iter().map(|x| number(*x))),
+    };
+    if long {
+        detached(py, || in_stretches(view, &mut Watch::default(), &mut extend)).map_err(to_py)?;
+    } else {
+        extend(view);
+    }
+    Ok(numbers)
+}
+
+/// Elements that take about a millisecond.
+const STRETCH: usize = 1 << 20;
+
+/// Parts of an array, one after the other in C order.
+fn in_stretches<S>(
+    view: ArrayView<'_, S, IxDyn>,
+    watch: &mut Watch,
+    take: &mut impl FnMut(ArrayView<'_, S, IxDyn>),
+) -> Result<()> {
+    if view.len() <= STRETCH {
+        take(view);
+        return watch.check();
+    }
+    // Halves of the first axis that has any keep the order.
+    let axis = view.shape().iter().position(|n| *n > 1).unwrap_or(0);
+    let half = view.len_of(Axis(axis)) / 2;
+    let (first, rest) = view.split_at(Axis(axis), half);
+    in_stretches(first, watch, take)?;
+    in_stretches(rest, watch, take)
+}

@@ -1,0 +1,114 @@
+//! Seeds: integers that are not negative, of any size where Gymnasium takes them.
+
+use pyo3::exceptions::PyMemoryError;
+use pyo3::prelude::*;
+use rlox_core::{Pcg64, ResetOptions, Result, SeedSequence, Seeds, VectorEnv};
+
+use crate::argument::{integer, sequence, shown};
+use crate::error::{blamed, type_error, value_error};
+use crate::recycling::{collected, reserved};
+
+const EXPECTED: &str = "an integer of at least 0";
+const FIX: &str = "pass a non-negative integer or None";
+
+fn checked<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let seed = integer("seed", EXPECTED, object)?;
+    if seed.lt(0)? { Err(value_error("seed", EXPECTED, &shown(&seed), FIX)) } else { Ok(seed) }
+}
+
+/// A seed below 2**64.
+pub(crate) fn seed_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let too_large = || value_error("seed", "an integer in [0, 2**64)", &shown(object), "pass a smaller one");
+    base_of(object)?.ok_or_else(too_large)
+}
+
+/// A seed that the core's environments take; none for a larger one.
+pub(crate) fn base_of(object: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+    Ok(checked(object)?.extract().ok())
+}
+
+/// The streams of `seed + i`, of any size, for environments i.
+pub(crate) fn streams_from(seed: &Bound<'_, PyAny>, num_envs: usize) -> PyResult<Vec<Pcg64>> {
+    let seed = checked(seed)?;
+    collected(num_envs, (0..num_envs).map(|i| stream_of(&seed.add(i)?)))
+}
+
+/// The stream of an integer that is not negative, `np.random.PCG64(seed)`.
+fn stream_of(seed: &Bound<'_, PyAny>) -> PyResult<Pcg64> {
+    let words = seed.call_method0("bit_length")?.extract::<usize>()?.div_ceil(32).max(1);
+    let bytes: Vec<u8> = seed.call_method1("to_bytes", (4 * words, "little"))?.extract()?;
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
+    let words: Vec<_> = bytes.chunks_exact(4).map(word).collect();
+    Ok(Pcg64::from_seed_sequence(&SeedSequence::from_words(&words)))
+}
+
+/// What a reset is seeded with.
+pub(crate) enum Seeding {
+    Keep,
+    Base(u64),
+    Each(Vec<Option<u64>>),
+    /// Of seeds of which one or more are too large for the core; None lets a stream go on.
+    Streams(Vec<Option<Pcg64>>),
+}
+
+impl Seeding {
+    /// A seed of all, or one for each environment; of these, None lets a stream go on.
+    pub(crate) fn of(object: Option<&Bound<'_, PyAny>>, num_envs: usize) -> PyResult<Self> {
+        let Some(object) = object else { return Ok(Self::Keep) };
+        if !object.hasattr("__len__")? {
+            return Ok(match base_of(object)? {
+                Some(base) => Self::Base(base),
+                None => Self::Streams(collected(
+                    num_envs,
+                    streams_from(object, num_envs)?.into_iter().map(|rng| Ok(Some(rng))),
+                )?),
+            });
+        }
+        let wrong =
+            || type_error("seed", "an integer, or one for each environment", &shown(object), "pass one of them");
+        let items = sequence(object).map_err(|error| blamed(object.py(), error, wrong))?;
+        let seeds = items.iter().map(|item| if item.is_none() { Ok(None) } else { checked(&item).map(Some) });
+        let seeds = collected(items.len(), seeds)?;
+        let small = seeds.iter().map(|seed| seed.as_ref().map(PyAnyMethods::extract).transpose());
+        match collected(seeds.len(), small) {
+            Ok(small) => return Ok(Self::Each(small)),
+            Err(error) if error.is_instance_of::<PyMemoryError>(object.py()) => return Err(error),
+            Err(_) => {}
+        }
+        let streams = seeds.iter().map(|seed| seed.as_ref().map(stream_of).transpose());
+        Ok(Self::Streams(collected(seeds.len(), streams)?))
+    }
+
+    /// Resets as the core does; where that is refused, the streams stay as they were.
+    pub(crate) fn reset(
+        &self,
+        env: &mut dyn VectorEnv,
+        mask: Option<&[bool]>,
+        options: &ResetOptions,
+        obs: &mut [f32],
+    ) -> Result<()> {
+        let streams = match self {
+            Self::Keep => return env.reset(Seeds::Keep, mask, options, obs),
+            Self::Base(base) => return env.reset(Seeds::Base(*base), mask, options, obs),
+            Self::Each(seeds) => return env.reset(Seeds::Each(seeds), mask, options, obs),
+            Self::Streams(streams) => streams,
+        };
+        let before = env.rngs()?;
+        let mut rngs = env.rngs()?;
+        for (i, (rng, stream)) in rngs.iter_mut().zip(streams).enumerate() {
+            let chosen = mask.is_none_or(|mask| mask.get(i) == Some(&true));
+            if let (true, Some(stream)) = (chosen, stream) {
+                *rng = stream.clone();
+            }
+        }
+        // None for each goes on with the streams, and has the core look at how many there are.
+        let mut seeds = reserved(streams.len())?;
+        seeds.resize(streams.len(), None);
+        env.set_rngs(&rngs)?;
+        let reset = env.reset(Seeds::Each(&seeds), mask, options, obs);
+        if reset.is_err() {
+            env.set_rngs(&before)?;
+        }
+        reset
+    }
+}

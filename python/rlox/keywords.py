@@ -1,0 +1,148 @@
+"""Keywords that nobody has: refused, with what they may have been meant for."""
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# How Python, rlox and its native environments say that a keyword is none of theirs.
+_REFUSED = (
+    "multiple values for argument '{0}'",
+    "unexpected keyword argument '{0}'",
+    "has no setting '{0}'",
+    'env arguments: expected .*, got "{0}"',
+    "^{0}: expected a number or a boolean",
+)
+
+
+def refuse_unknown(
+    given: Iterable[str], known: Iterable[str], what: str, also: Mapping[str, str] | None = None
+) -> None:
+    """Names the first keyword that is not known, and near ones that are.
+
+    Args:
+        given: The keywords that were passed.
+        known: Those that there are.
+        what: Whose they are.
+        also: What to say to those who pass others that are often passed.
+
+    Raises:
+        TypeError: There is one.
+
+    >>> refuse_unknown(["gama"], ["gamma", "n_steps"], what="PPOTrainer")
+    Traceback (most recent call last):
+    TypeError: PPOTrainer has no setting 'gama'; did you mean 'gamma'?
+    """
+    known, also = list(known), also or {}
+    for name in given:
+        if name not in known:
+            hint = _hint(name, known, also) or f"it has {', '.join(known)}"
+            raise TypeError(f"{what} has no setting {name!r}; {hint}")
+
+
+def _hint(name: str, known: list[str], also: Mapping[str, str]) -> str:
+    also = {other: hint for other, hint in also.items() if other not in known}
+    if name in also:
+        return also[name]
+    parts = {x: (x, *x.split("_"), _initials(x)) for x in known}
+    near = [x for x in known if any(part.startswith(name) for part in parts[x])]
+    near = near or difflib.get_close_matches(name, known, n=3)
+    hints = [f"did you mean {' or '.join(map(repr, near))}?"] if near else []
+    hints += [also[other] for other in difflib.get_close_matches(name, also, n=1)]
+    return " ".join(dict.fromkeys(hints))
+
+
+def _initials(name: str) -> str:
+    return "".join(part[:1] for part in name.split("_"))
+
+
+def meant(**names: str) -> dict[str, str]:
+    """What `refuse_unknown` takes as `also`, from what others call arguments to what we do.
+
+    >>> meant(num_envs="n")
+    {'num_envs': "did you mean 'n'?"}
+    """
+    return {name: f"did you mean {ours!r}?" for name, ours in names.items()}
+
+
+def names_of(function: Callable[..., Any]) -> list[str]:
+    """The keywords that a function, or a class, has by name.
+
+    >>> names_of(lambda n, *others, seed=None, **rest: None)
+    ['n', 'seed']
+    """
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    about = inspect.signature(function).parameters.items()
+    return [name for name, p in about if p.kind in named and name not in ("self", "cls")]
+
+
+def places(trainer: Any) -> dict[str, str]:
+    """What to say to those who pass an argument of a trainer, or its class, to another call."""
+    kind: Any = trainer if isinstance(trainer, type) else type(trainer)
+    made = (*names_of(kind), *(field.name for field in fields(kind.config_type)))
+    there = dict.fromkeys(names_of(kind.train), "train(), not to the constructor")
+    there |= dict.fromkeys(made, f"the constructor, {kind.__name__}(...)")
+    return {name: f"{name} belongs to {place}" for name, place in there.items()}
+
+
+def refuse_settings(trainer: Any, settings: Iterable[str]) -> None:
+    """Refuses settings that the trainer's algorithm does not have, as `refuse_unknown` does."""
+    known = (*(field.name for field in fields(trainer.config_type)), *names_of(type(trainer)))
+    refuse_unknown(settings, known, type(trainer).__name__, places(trainer))
+
+
+def knowing_keywords(
+    also: Callable[[Any], Mapping[str, str]] = lambda owner: {},
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A decorator: unknown keywords are refused as `refuse_unknown` does.
+
+    Args:
+        also: From the first argument to what `refuse_unknown` takes as `also`.
+
+    >>> @knowing_keywords()
+    ... def step(env, n_steps=1): ...
+    >>> step(None, n_step=3)
+    Traceback (most recent call last):
+    TypeError: step() has no setting 'n_step'; did you mean 'n_steps'?
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        known = names_of(function)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            if not kwargs.keys() <= {*known}:
+                hints = also(args[0]) if args else {}
+                refuse_unknown(kwargs, known, f"{function.__name__}()", hints)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+@contextmanager
+def explaining_unknown(
+    what: Callable[..., Any], given: Iterable[str], also: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """For keywords that `what` passes on: what refuses one within is told what else it may be.
+
+    Raises:
+        TypeError: A keyword was refused that is near one that `what` itself has.
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        known = names_of(what)
+        for name in given:
+            ways = [way.format(re.escape(name)) for way in _REFUSED]
+            if any(re.search(way, str(error)) for way in ways) and _hint(name, known, also or {}):
+                refuse_unknown([name], known, what.__name__, also)
+        raise

@@ -1,0 +1,69 @@
+"""Observations that are not of the space that their environment says: which one, where, and how."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+
+FIX = "mend what its reset and step give, or its observation_space"
+
+
+def refuse_misfit(env: VectorEnv[Any, Any, Any], error: Exception) -> None:
+    """Where environments failed as one gave an observation that does not fit, says which and how.
+
+    Gymnasium's own errors say neither. Other failures are left as they are.
+
+    Args:
+        env: The environments that failed.
+        error: How.
+
+    Raises:
+        ValueError: The environment and part of the observation are named, and both shapes.
+    """
+    inner: Any = env.unwrapped
+    space = inner.single_observation_space
+    if isinstance(inner, SyncVectorEnv):
+        for i, obs in enumerate(getattr(inner, "_env_obs", ())):  # what each one gave last
+            if obs is not None and (wrong := _misfit(space, obs, "obs")):
+                name, expected, got = wrong
+                made = type(inner.envs[i].unwrapped).__name__
+                raise ValueError(
+                    f"{name}: expected {expected}, as the observation space says, got {got} from "
+                    f"environment {i}, a {made}; {FIX}"
+                ) from error
+    # What a worker process saw stays there.
+    if isinstance(inner, AsyncVectorEnv) and str(error).startswith("could not broadcast input"):
+        raise ValueError(
+            f"obs: expected observations of {space}, got another shape from an environment in a "
+            f"worker process ({error}); {FIX}"
+        ) from error
+
+
+def _misfit(space: gym.Space[Any], obs: Any, name: str) -> tuple[str, str, str] | None:
+    """The first part that does not fit: its name, what was expected, what is there."""
+    match space:
+        case spaces.Dict():
+            if not isinstance(obs, Mapping) or not {*space.spaces} <= {*obs}:
+                keys = [*obs] if isinstance(obs, Mapping) else type(obs).__name__
+                return name, f"a dict with the keys {[*space.spaces]}", str(keys)
+            parts: list[tuple[Any, gym.Space[Any]]] = [*space.spaces.items()]
+        case spaces.Tuple():
+            if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
+                return name, f"a tuple of {len(space.spaces)}", type(obs).__name__
+            parts = [*enumerate(space.spaces)]
+        case _:
+            got = _shape(obs)
+            fits = space.shape is None or got == f"shape {space.shape}"
+            return None if fits else (name, f"shape {space.shape}", got)
+    wrong = (_misfit(part, obs[key], f"{name}[{key!r}]") for key, part in parts)
+    return next(filter(None, wrong), None)
+
+
+def _shape(obs: Any) -> str:
+    try:
+        return f"shape {np.shape(obs)}"
+    except (TypeError, ValueError):
+        return f"a {type(obs).__name__} that is no array"

@@ -1,0 +1,118 @@
+"""Environments that are known by an id, or by an `EnvSpec` that says how they are made."""
+
+import copy
+import dataclasses
+import difflib
+import importlib
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from rlox._rlox import env_ids
+from rlox.ids import PLUGINS
+
+
+class Native(NamedTuple):
+    """A native environment: its id, and what a spec says of it besides."""
+
+    name: str
+    about: dict[str, Any]
+
+    def arguments(self, kwargs: dict[str, Any], resets: AutoresetMode) -> dict[str, Any]:
+        """The keywords of `VecEnv`."""
+        # Specs of rlox's own environments say the id, too.
+        given = {k: value for k, value in kwargs.items() if k != "env_id" or not self.about}
+        return {"autoreset_mode": resets, **self.about, **given}
+
+
+def native_of(env: str | EnvSpec) -> Native | None:
+    """The native environment that an id names, or a spec of the environment of that id.
+
+    A spec may say other keywords and another limit of steps; with other entry points or wrappers it
+    is of another environment.
+
+    >>> native_of("rlox/CartPole-v1").name, native_of("Taxi-v3")
+    ('CartPole-v1', None)
+    """
+    if isinstance(env, str):
+        module, _, plain_id = env.rpartition(":")
+        if module:
+            importlib.import_module(module)
+        name = plain_id.removeprefix("rlox/")
+        known = name in PLUGINS or (module in ("", "rlox") and name in env_ids())
+        return Native(name, {}) if known else None
+    name = env.id.removeprefix("rlox/")
+    if env.id not in gym.registry or (name not in PLUGINS and name not in env_ids()):
+        return None
+    same: dict[str, Any] = {"kwargs": {}, "max_episode_steps": None}
+    plain, registered = (dataclasses.replace(spec, **same) for spec in (env, gym.registry[env.id]))
+    if plain != registered:
+        return None
+    limit = -1 if env.max_episode_steps is None else env.max_episode_steps
+    return Native(name, {"max_episode_steps": limit})
+
+
+def find_spec(env_id: str) -> EnvSpec:
+    """What is registered under an id.
+
+    Raises:
+        ValueError: Nothing is; near ids are named.
+
+    >>> find_spec("CartPole-v1").max_episode_steps
+    500
+    """
+    plain_id = env_id.rpartition(":")[2]
+    try:
+        return gym.spec(plain_id)
+    except gym.error.Error as error:
+        known = [*env_ids(), *gym.registry]
+        lower = {known_id.lower(): known_id for known_id in known}
+        near = [lower[key] for key in difflib.get_close_matches(plain_id.lower(), lower, n=3)]
+        hint = (
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else "gymnasium.registry lists all ids; import the module that registers it"
+        )
+        raise ValueError(f"env: expected a known id, got {plain_id!r}; {hint}") from error
+
+
+def make_registered(
+    spec: EnvSpec,
+    num_envs: int,
+    how: str,
+    vector_kwargs: dict[str, Any],
+    wrappers: Any,
+    kwargs: dict[str, Any],
+) -> VectorEnv[Any, Any, Any]:
+    """What `gymnasium.make_vec` makes of a spec.
+
+    Raises:
+        ValueError: The spec has no such vectorisation mode; what Gymnasium refuses.
+    """
+    alone = how == "vector_entry_point"
+    lacks = (spec.vector_entry_point if alone else spec.entry_point) is None
+    if lacks or (alone and (wrappers or vector_kwargs or spec.additional_wrappers)):
+        got = "" if lacks else " with wrappers or vector_kwargs"
+        raise ValueError(
+            f"vectorization_mode: expected one that {spec.id!r} has, got {how!r}{got}; "
+            f"{'pass another' if lacks else 'pass sync, or wrap what is made'}"
+        )
+    # Of the spec's own keywords, those of vector environments would go before what is passed.
+    own = {"num_envs", "vectorization_mode", "vector_kwargs", "wrappers"}
+    plain = copy.deepcopy(spec)
+    plain.kwargs = {name: value for name, value in plain.kwargs.items() if name not in own}
+    # Of an id Gymnasium says when a newer version is there.
+    known = gym.registry.get(spec.id) is spec
+    try:
+        return gym.make_vec(
+            spec.id if known else plain, num_envs, how, vector_kwargs, wrappers, **kwargs
+        )
+    except gym.error.DependencyNotInstalled:
+        raise
+    except gym.error.Error as error:
+        raise ValueError(
+            f"env: expected {spec.id!r} to make environments, it failed with "
+            f"{type(error).__name__}: {error}; look at its arguments"
+        ) from error

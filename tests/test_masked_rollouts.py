@@ -1,0 +1,248 @@
+"""Rollouts keep to what environments allow, whoever decides on the actions."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
+
+from rlox import collect_rollout, make_vec
+from rlox.masks import as_masks, mask_parameter, random_allowed
+
+MODES = list(AutoresetMode)
+
+
+class Doors(gym.Env):
+    """Six doors, two or three of them unlocked; a locked one cannot be opened. Five steps."""
+
+    observation_space = spaces.Box(0, 1, (6,))
+    action_space = spaces.Discrete(6, start=10)
+    told = "infos"
+
+    def _state(self):
+        self.open = np.zeros(6, bool)
+        self.open[self.np_random.permutation(6)[: self.np_random.integers(2, 4)]] = True
+        infos = {"action_mask": self.open.astype(np.int8)} if self.told == "infos" else {}
+        return self.open.astype(np.float32), infos
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return self._state()
+
+    def step(self, action):
+        assert self.open[action - 10], f"door {action} is locked"
+        self.at += 1
+        obs, infos = self._state()
+        return obs, 1.0, False, self.at == 5, infos
+
+
+class Method(Doors):
+    told = "method"
+
+    def action_masks(self):
+        return self.open
+
+
+class Late(Doors):
+    """Says what is allowed from the second step of an episode on; in the first, all is."""
+
+    def step(self, action):
+        if self.at == 0:
+            self.open[:] = True
+        return super().step(action)
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], {}
+
+
+class Locks(gym.Env):
+    """Two locks; says which keys fit as Gymnasium's `sample(mask=...)` takes it."""
+
+    observation_space = spaces.Box(0, 1, (5,))
+    action_space = spaces.MultiDiscrete([2, 3])
+
+    def _state(self):
+        self.open = (np.array([1, self.at % 2], np.int8), np.array([0, 1, self.at % 2], np.int8))
+        return np.concatenate(self.open).astype(np.float32), {"action_mask": self.open}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return self._state()
+
+    def step(self, action):
+        assert all(mask[i] for mask, i in zip(self.open, action, strict=True))
+        self.at += 1
+        obs, infos = self._state()
+        return obs, 1.0, False, self.at == 5, infos
+
+
+def allowed_first(obs, action_masks):
+    """The first action that is allowed."""
+    return action_masks.argmax(1)
+
+
+@pytest.mark.parametrize("policy", [None, allowed_first])
+@pytest.mark.parametrize("env", [Doors, Method, Late])
+@pytest.mark.parametrize(
+    ("mode", "how"), [*((mode, "sync") for mode in MODES), (AutoresetMode.NEXT_STEP, "async")]
+)
+def test_only_unlocked_doors_are_opened(mode, how, env, policy):
+    made = make_vec(env, 3, seed=1, vectorization_mode=how, autoreset_mode=mode)
+    # A policy that needs masks gets none before some are said.
+    policy = None if env is Late else policy
+    for _ in range(2):
+        batch = collect_rollout(made, policy, 13)
+        masks, done = batch.action_masks, batch.actions
+        assert masks.shape == (13, 3, 6)
+        assert masks.dtype == bool
+        assert np.take_along_axis(masks, done[..., None], 2).all()
+        said = np.all(masks == batch.obs, axis=2)
+        assert (said[batch.valid] | (env is Late)).all()
+        assert masks[~batch.valid].all()
+        if policy is None:
+            assert np.allclose(batch.log_probs, -np.log(masks.sum(2)))
+    made.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_random_keys_fit_all_locks(mode):
+    batch = collect_rollout(make_vec(Locks, 2, seed=1, autoreset_mode=mode), None, 12)
+    assert batch.action_masks.shape == (12, 2, 5)
+    counts = batch.action_masks[..., :2].sum(2) * batch.action_masks[..., 2:].sum(2)
+    assert np.allclose(batch.log_probs, -np.log(counts))
+
+
+def test_a_reset_of_some_that_says_nothing_leaves_the_masks_of_the_others():
+    disabled = {"autoreset_mode": AutoresetMode.DISABLED}
+    fates = [lambda: Late(), lambda: gym.wrappers.TimeLimit(Late(), 3)]
+    env = make_vec(gym.vector.SyncVectorEnv(fates, **disabled), seed=0)
+    batch = collect_rollout(env, None, 40)
+    said = ~batch.action_masks.all(2)
+    # Of five steps, and of three, all but the first.
+    assert said[:, 0].tolist() == [t % 5 > 0 for t in range(40)]
+    assert said[:, 1].tolist() == [t % 3 > 0 for t in range(40)]
+
+
+def test_wrappers_hide_neither_method_nor_infos():
+    made = gym.vector.SyncVectorEnv([Method] * 2)
+    assert collect_rollout(make_vec(RecordEpisodeStatistics(made)), None, 7).action_masks.any()
+    listed = DictInfoToList(gym.vector.SyncVectorEnv([Doors] * 2))
+    assert collect_rollout(make_vec(listed), None, 7).action_masks.any()
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_environments_without_masks_have_none_and_stay_as_they_are(how):
+    made = make_vec("CartPole-v1", 2, seed=0, vectorization_mode=how)
+    given = []
+    batch = collect_rollout(made, lambda obs, mask: [given.append(mask), [0, 1]][1], 4)
+    assert batch.action_masks is None
+    assert set(given) == {None}
+    collect_rollout(made, lambda obs, mask=3: [given.append(mask), [0, 1]][1], 1)
+    assert given[-1] == 3
+    assert collect_rollout(made, None, 4).action_masks is None
+    made.close()
+
+
+def test_a_policy_without_such_a_parameter_gets_observations_alone():
+    made = make_vec(Doors, 2, seed=0)
+    batch = collect_rollout(made, lambda obs, sign=1: (sign * obs).argmax(1), 8)
+    assert batch.action_masks.any()
+
+
+def test_values_of_last_observations_are_asked_for_where_all_is_allowed():
+    seen = []
+
+    def policy(obs, mask):
+        seen.append(mask)
+        zeros = np.zeros(len(obs))
+        return mask.argmax(1), zeros, zeros
+
+    collect_rollout(make_vec(Doors, 2, seed=0), policy, 8)
+    finals, last = seen[8:]
+    assert [len(finals), len(last)] == [2, 2]
+    assert finals.all()
+    assert last.all()
+    assert not any(mask.all() for mask in seen[:8])
+
+
+def test_masks_of_other_actions_and_masks_that_allow_nothing_are_refused():
+    class Switches(Doors):
+        action_space = spaces.MultiBinary(6)
+
+    class Closed(Doors):
+        def _state(self):
+            return super()._state()[0], {"action_mask": np.zeros(6, np.int8)}
+
+    with pytest.raises(ValueError, match=r"action_masks: expected a Discrete .* or give no masks"):
+        collect_rollout(make_vec(Switches, 2), None, 3)
+    with pytest.raises(ValueError, match=r"action_mask: .* got none for environment 0"):
+        collect_rollout(make_vec(Closed, 2), None, 3)
+
+
+def test_random_actions_are_uniform_among_the_allowed():
+    masks = np.tile([True, False, True, True], (30_000, 1))
+    said, log_probs = random_allowed(spaces.Discrete(4), np.random.default_rng(0), masks)
+    counts = np.bincount(said)
+    assert counts[1] == 0
+    # Standard deviation of a count: sqrt(30,000 * 1/3 * 2/3) = 82.
+    assert np.abs(counts[[0, 2, 3]] - 10_000).max() < 400
+    assert np.allclose(log_probs, -np.log(3))
+
+
+def test_the_parameter_for_masks_is_found_by_its_name():
+    assert mask_parameter(lambda obs, action_mask=None: 0).name == "action_mask"
+    assert mask_parameter(lambda obs, rng: 0) is None
+    assert mask_parameter(max) is None
+
+
+def test_a_component_that_is_allowed_nothing_is_refused():
+    with pytest.raises(ValueError, match=r"action_masks: .*of each component.*none in row 0"):
+        as_masks([[True, True, False, False, False]], spaces.MultiDiscrete([2, 3]), 1)
+
+
+def policies():
+    torch = pytest.importorskip("torch")
+    from rlox.policies import MlpPolicy
+
+    class Own(torch.nn.Module):
+        """Opens what the mask allows, uniformly; does without `act`."""
+
+        def get_action_and_logprob(self, obs, mask=None, action=None):
+            logits = torch.zeros(len(obs), 6)
+            if mask is not None:
+                logits = logits.masked_fill(~mask, -1e9)
+            choice = torch.distributions.Categorical(logits=logits)
+            action = choice.sample() if action is None else action
+            return action, choice.log_prob(action), choice.entropy()
+
+        def get_value(self, obs):
+            return torch.zeros(len(obs))
+
+    return [MlpPolicy(Doors.observation_space, Doors.action_space), Own()]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("mode", MODES)
+def test_torch_policies_get_the_masks_as_trainers_give_them(mode, which):
+    policy = policies()[which]
+    made = make_vec(Doors, 3, seed=0, autoreset_mode=mode)
+    batch = collect_rollout(made, policy, 20)
+    assert np.take_along_axis(batch.action_masks, batch.actions[..., None], 2).all()
+    # Two or three doors of about the same probability.
+    assert (np.exp(batch.log_probs[batch.valid]) > 0.25).all()
+
+
+def test_torch_policies_that_take_no_masks_get_none():
+    torch = pytest.importorskip("torch")
+
+    class Plain(torch.nn.Module):
+        def get_action_and_logprob(self, obs):
+            return obs.argmax(1), torch.zeros(len(obs))
+
+        def get_value(self, obs):
+            return torch.zeros(len(obs))
+
+    assert collect_rollout(make_vec(Doors, 2, seed=0), Plain(), 6).action_masks.any()

@@ -1,0 +1,60 @@
+"""Masks given to the built-in policies by hand: used, or refused in clear words."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rlox.policies import MlpPolicy, SdePolicy
+
+
+def said_of(space, mask):
+    """What each method of a policy for these actions says with a mask."""
+    obs, box = torch.zeros(2, 3), spaces.Box(-1, 1, (3,))
+    kinds = [MlpPolicy, SdePolicy] if isinstance(space, spaces.Box) else [MlpPolicy]
+    for policy in (kind(box, space) for kind in kinds):
+        action = policy.get_action_and_logprob(obs)[0]
+        yield lambda p=policy: p.get_action_and_logprob(obs, mask)
+        yield lambda p=policy, a=action: p.get_action_and_logprob(obs, mask, a)
+        yield lambda p=policy, a=action: p.evaluate_actions(obs, a, mask)
+        yield lambda p=policy: p.act(obs, mask)
+        yield lambda p=policy: p.frozen_act()(obs, mask)
+        yield lambda p=policy: p.mode(obs, mask)
+        yield lambda p=policy: p.distribution(obs, mask)
+
+
+ALL = torch.ones(2, 5, dtype=torch.bool)
+NONE_IN_ONE = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]).bool()
+
+
+@pytest.mark.parametrize(
+    ("space", "mask", "error", "words"),
+    [
+        (spaces.Discrete(5), ALL[:, :4], ValueError, r"shape \(2, 5\), .*got shape \(2, 4\);"),
+        (spaces.Discrete(5), ALL[0], ValueError, r"shape \(2, 5\), .*got shape \(5,\);"),
+        (spaces.Discrete(5), ~ALL, ValueError, "rows without; pass a flag"),
+        (spaces.Discrete(5), [[1] * 5, [0] * 5], ValueError, "rows without; pass a flag"),
+        (spaces.Discrete(5), ALL * 1j, TypeError, "flags of shape .*, got torch.complex64"),
+        (spaces.Discrete(5), "all", TypeError, "flags of shape .*, got 'all'; pass True or False"),
+        (spaces.Discrete(5), object(), TypeError, "flags of shape .*, got <object object"),
+        (spaces.MultiDiscrete([2, 3]), NONE_IN_ONE, ValueError, "of each component.* without"),
+        (spaces.MultiBinary(5), ALL, ValueError, "None, as only Discrete .*got Tensor; leave"),
+        (spaces.Box(-1, 1, (5,)), ALL, ValueError, "None, as only Discrete .*got Tensor; leave"),
+    ],
+)
+def test_masks_that_make_no_sense_are_refused_by_every_method(space, mask, error, words):
+    for say in said_of(space, mask):
+        with pytest.raises(error, match=f"action_masks: expected .*{words}"):
+            say()
+
+
+@pytest.mark.parametrize("given", [np.asarray, torch.Tensor.tolist, torch.Tensor.byte])
+def test_masks_may_be_arrays_lists_and_numbers(given):
+    mask = torch.tensor([[True, False, False, False, False]] * 2)
+    for say in said_of(spaces.Discrete(5), given(mask)):
+        said = say()
+        log_probs = said.log_probs if hasattr(said, "log_probs") else None
+        if log_probs is not None:
+            assert torch.allclose(log_probs[:, 0], torch.zeros(2))
+        elif not isinstance(said, tuple):
+            assert said.tolist() == [0, 0]

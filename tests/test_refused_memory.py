@@ -1,0 +1,167 @@
+"""Where the system grants no memory, calls raise MemoryError, change nothing, and work later."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of address space")
+
+# Makes a call with ever more memory to spare; an allocation that nobody looks after ends it all.
+SWEEP = """
+import resource
+import numpy as np, rlox
+
+def spare(bytes):
+    pages = int(open("/proc/self/statm").read().split()[0])
+    return pages * resource.getpagesize() + bytes
+
+def sweep(call, most, state=lambda: None, steps=24, least=1):
+    "Until it is granted: `most` MiB are enough. It must have been refused before."
+    before, (soft, hard) = state(), resource.getrlimit(resource.RLIMIT_AS)
+    for i in range(steps + 1):
+        resource.setrlimit(resource.RLIMIT_AS, (spare(i * most * 2**20 // steps), hard))
+        try:
+            call()
+        except MemoryError:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+            assert same(state(), before)
+        else:
+            assert i >= least, "nothing was asked for"
+            return
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    raise AssertionError("was never granted")
+
+def same(a, b):
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(np.array_equal(a[key], b[key]) for key in a)
+    return np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b
+
+N = 200_000
+zeros, flags = np.zeros(N), np.zeros(N, bool)
+actions = np.zeros(N, int)
+
+def made(n=N, **how):
+    env = rlox.VecEnv(n, seed=0, max_episode_steps=2, **how)
+    env.reset()
+    env.step(actions[:n])
+    return env
+
+def full():
+    "A rollout all of whose episodes are cut in every step."
+    buffer = rlox.RolloutBuffer(3, N, 4)
+    buffer.begin(np.zeros((N, 4)))
+    for t in range(3):
+        record(buffer, t)
+    return buffer
+
+def record(buffer, t):
+    obs = OBS[t]
+    buffer.record(t, actions, zeros, zeros, obs, zeros, flags, ~flags, obs)
+
+OBS = np.arange(12 * N, dtype=np.float32).reshape(3, N, 4)
+"""
+
+CALLS = {
+    "VecEnv": "sweep(lambda: rlox.VecEnv(N), 60)",
+    "get_state": "sweep(made().get_state, 80)",
+    "set_state": """
+env = made()
+state = rlox.VecEnv(N, seed=9)
+state.reset()
+state = state.get_state()
+sweep(lambda: env.set_state(state), 80, env.get_state)
+assert same(env.get_state(), state)
+""",
+    "np_random": """
+env = made(20_000)
+def streams():
+    try:
+        return env.np_random
+    except (SystemError, RuntimeError):  # NumPy's words, and those of Python's locks, for it
+        raise MemoryError from None
+sweep(streams, 30)
+""",
+    "drain_episodes": """
+env = made()
+sweep(env.drain_episodes, 2, least=0)
+assert len(env.drain_episodes()[0]) == 0 and env.episodes_dropped == 0
+""",
+    "reset": "env = made()\nsweep(env.reset, 12, least=0)",
+    "reset with seeds": "env, seeds = made(), [3] * N\nsweep(lambda: env.reset(seed=seeds), 24)",
+    "step": """
+env = made()
+sweep(lambda: env._native.step(actions), 24, env.get_state)
+sweep(lambda: env.step(actions), 24)
+""",
+    "step_all": "env = made()\nsweep(lambda: env.step_all(actions), 60)",
+    "collect_n_steps": "env = made()\nsweep(lambda: env.collect_n_steps(2), 60)",
+    "collect_rollout": "env = made()\nsweep(lambda: rlox.collect_rollout(env, None, 2), 120)",
+    "begin and step a rollout": """
+env, buffer = made(), rlox.RolloutBuffer(3, N, 4)
+def rollout():
+    env.begin_rollout(buffer)
+    for t in range(3):
+        env.step_rollout(buffer, t, actions, zeros, zeros)
+sweep(rollout, 40)
+assert buffer.final_obs.shape[1:] == (4,)
+""",
+    "record": """
+buffer = rlox.RolloutBuffer(3, N, 4)
+buffer.begin(np.zeros((N, 4)))
+state = lambda: [buffer.next_step, len(buffer.final_index)]
+for t in range(3):
+    sweep(lambda: record(buffer, t), 24, state, least=0)
+assert np.array_equal(buffer.final_obs, OBS.reshape(-1, 4))
+""",
+    "what a rollout ended with": """
+buffer = full()
+sweep(lambda: [buffer.final_obs, buffer.final_index], 40)
+values = np.zeros(3 * N)
+sweep(lambda: buffer.finish(zeros, 0.9, 0.9, values), 8)
+""",
+    "Normalizer": """
+sweep(lambda: rlox.Normalizer(2, (N,)), 12)
+normalizer = rlox.Normalizer(2, (N,))
+sweep(normalizer.state, 8)
+state = normalizer.state()
+state["obs_mean"] += 1
+sweep(lambda: normalizer.load_state(state), 12)
+assert normalizer.state()["obs_mean"][3] == 1
+""",
+    "RunningMeanStd": """
+one, other = rlox.RunningMeanStd((N,)), rlox.RunningMeanStd((N,))
+row = np.ones((1, N), np.float32)
+sweep(lambda: [one.update(row), other.update(row)], 8)
+sweep(lambda: [one.mean, one.var], 8)
+sweep(lambda: one.merge(other), 8)
+""",
+    "pack_lengths": """
+lengths = np.ones(10 * N, int)
+sweep(lambda: rlox.pack_lengths(lengths, 4), 80)
+sweep(lambda: rlox.pack_lengths(lengths, 1), 120)
+sweep(lambda: rlox.pack_lengths([1, 5 * N], 5 * N), 8)
+""",
+    "pack_sequences": """
+sequences = [np.ones(5, int)] * 20_000
+sweep(lambda: rlox.pack_sequences(sequences, 11), 60)
+""",
+    "conversions": """
+x = np.ones(10 * N, bool)
+sweep(lambda: rlox.compute_gae(x, x, x, 0.0), 60)
+y = np.ones((5 * N, 2), np.int32)[:, 0]
+sweep(lambda: rlox.compute_gae(y, y, y, 0.0), 40)
+sweep(lambda: rlox.compute_group_advantages([None, *zeros]), 20)
+""",
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_refused_raises_and_works_later(name):
+    command = [sys.executable, "-W", "ignore", "-c", SWEEP + CALLS[name]]
+    # What is large goes back to the system when it is freed.
+    env = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-2000:]
