@@ -2,6 +2,7 @@
 
 import copy
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -11,7 +12,7 @@ import time
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AsyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from rlox import ClosedError, make_vec
 
@@ -37,6 +38,9 @@ class Slow(gym.Env):
         time.sleep(self.pause)
         self.steps = before + 1  # two at a time would count as one
         return np.full(1, self.steps, np.float32), 1.0, False, False, {}
+
+    def action_masks(self):
+        return [True, False]
 
 
 def in_threads(work, count=8):
@@ -104,6 +108,85 @@ def test_closing_with_terminate_does_not_wait_for_a_step_that_never_ends():
     assert not any(worker.is_alive() for worker in env.unwrapped.processes)
 
 
+def test_dead_workers_are_told_of_and_can_be_closed():
+    for name in ("tells_masks", "action_masks", None):
+        env = make_vec(Slow, 2, vectorization_mode="async")
+        env.reset()
+        env.unwrapped.processes[0].kill()
+        env.unwrapped.processes[0].join()
+        if name is not None:
+            with pytest.raises(RuntimeError, match=r"env: expected living worker processes"):
+                getattr(env, name)()
+        env.close()
+        assert not any(worker.is_alive() for worker in env.unwrapped.processes)
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_closed_environments_say_nothing_of_masks(how):
+    env = make_vec(Slow, 2, vectorization_mode=how)
+    env.reset()
+    assert env.tells_masks
+    env.close()
+    for ask in (lambda: env.tells_masks, env.action_masks):
+        with pytest.raises(ClosedError):
+            ask()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="signals of POSIX")
+@pytest.mark.parametrize("how", [{"terminate": True}, {}])
+def test_a_signal_handler_may_close_in_the_middle_of_a_step(how):
+    env = make_vec(Slow, 2, vectorization_mode="async", pause=20.0)
+    env.reset()
+    before = signal.signal(signal.SIGALRM, lambda *_: env.close(**how))
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(ClosedError, match="closed in a call"):
+            env.step([0, 1])
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert env.unwrapped.closed
+    assert not any(worker.is_alive() for worker in env.unwrapped.processes)
+
+
+def test_a_step_within_a_step_is_refused_as_native_ones_are():
+    class Inner(Slow):
+        def step(self, action):
+            if within:
+                within.pop()()
+            return super().step(action)
+
+    env = make_vec(Inner, 2, pause=0.0)
+    calls = [lambda: env.step([0, 0]), env.reset, env.render, env.action_masks]
+    for call in calls:
+        env.reset()
+        within = [call]
+        with pytest.raises(ClosedError, match="the middle of this thread's own call"):
+            env.step([0, 0])
+        env.reset()
+        assert env.step([0, 0])[0].tolist() == [[1.0], [1.0]]
+
+
+def test_asking_one_environment_does_not_wait_for_another():
+    asking, go_on = threading.Event(), threading.Event()
+
+    class Waits(SyncVectorEnv):
+        def call(self, name, *args, **kwargs):
+            asking.set()
+            assert go_on.wait(60)
+            return super().call(name, *args, **kwargs)
+
+    slow, other = make_vec(Waits([Slow])), make_vec(Slow, 1)
+    slow.reset()
+    other.reset()
+    threads, errors = in_threads(lambda: slow.tells_masks, 1)
+    assert asking.wait(60)
+    quick, more = in_threads(lambda: other.tells_masks, 1)
+    join(quick)
+    go_on.set()
+    join(threads)
+    assert [*errors, *more] == []
+
+
 def test_a_copy_is_no_ones_yet():
     env = make_vec(Slow, 1, pause=0.0)
     env.reset()
@@ -131,13 +214,15 @@ PROGRAM = """
     time.sleep(0.05)
     child = os.fork()
     if child == 0:
-        try:
-            env.step([0, 1])
-            said = "stepped"
-        except RuntimeError as error:
-            said = str(error)
+        calls = [lambda: env.step([0, 1]), lambda: env.tells_masks, env.action_masks]
+        for call in calls * 20:
+            try:
+                call()
+                said = "answered"
+            except RuntimeError as error:
+                said = str(error)
+            print(said, flush=True)
         env.close()
-        print(said, flush=True)
         os._exit(0)  # of its own accord, multiprocessing would end the workers of the parent
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     stop.set()
@@ -151,7 +236,7 @@ PROGRAM = """
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.parametrize(
-    ("how", "words"), [("sync", "stepped"), ("async", "env: expected the process that made")]
+    ("how", "words"), [("sync", "answered"), ("async", "env: expected the process that made")]
 )
 def test_a_child_forked_during_a_step_does_not_wait_for_ever(how, words):
     done = subprocess.run(
@@ -162,8 +247,9 @@ def test_a_child_forked_during_a_step_does_not_wait_for_ever(how, words):
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    said, last = done.stdout.splitlines()
-    assert said.startswith(words)
+    *said, last = done.stdout.splitlines()
+    assert len(said) == 60
+    assert all(line.startswith(words) for line in said)
     assert last == "done"
 
 

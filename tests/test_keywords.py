@@ -47,6 +47,14 @@ def test_an_unknown_name_is_told_near_ones():
             "make_vec has no setting 'nun_envs'; did you mean 'num_envs'?",
         ),
         (
+            lambda: rlox.make_vec("CartPole-v1", n=2),
+            "make_vec has no setting 'n'; did you mean 'num_envs'?",
+        ),
+        (
+            lambda: rlox.make_vec("FrozenLake-v1", id="x"),
+            "make_vec has no setting 'id'; did you mean 'env'?",
+        ),
+        (
             lambda: rlox.make_vec("FrozenLake-v1", 2, seeds=2),
             "make_vec has no setting 'seeds'; did you mean 'seed'?",
         ),
@@ -107,6 +115,35 @@ def test_a_slip_is_told_what_was_meant(call, words):
 )
 def test_errors_that_no_slip_explains_stay_as_they_are(call, words):
     with pytest.raises(ValueError, match=words):
+        call()
+
+
+def of_fuel(wrap=1):
+    raise ValueError("simulator has no setting 'wrap'")
+
+
+def within(mode="easy"):
+    return of_fuel(mode=mode)
+
+
+def about_wrappers(wrapper=1, **rest):
+    raise TypeError("got an unexpected keyword argument 'wrapper'")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: rlox.make_vec(of_fuel, 2, wrap=3), ValueError, "simulator has no setting 'wrap'"),
+        (lambda: rlox.make_vec(within, 2, mode="hard"), TypeError, r"of_fuel\(\) got an unexp"),
+        (lambda: rlox.make_vec(about_wrappers, wrapper=3), TypeError, "^got an unexp"),
+        (lambda: rlox.make_vec(about_wrappers, seeds=3), TypeError, "^got an unexp"),
+        (lambda: rlox.make_vec("Fuel-v0", wrap=3), ValueError, "simulator has no setting 'wrap'"),
+    ],
+)
+def test_errors_of_the_callers_own_stay_as_they_are(call, error, words, monkeypatch):
+    spec = gym.envs.registration.EnvSpec("Fuel-v0", of_fuel)
+    monkeypatch.setitem(gym.registry, "Fuel-v0", spec)
+    with pytest.raises(error, match=words):
         call()
 
 

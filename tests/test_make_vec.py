@@ -15,6 +15,26 @@ from rlox.vector import ForeignVecEnv
 SAME_STEP = AutoresetMode.SAME_STEP
 
 
+@pytest.mark.parametrize(
+    ("env_id", "error", "words"),
+    [
+        (
+            "nomodule:Foo-v0",
+            ModuleNotFoundError,
+            "env: .*'nomodule:Foo-v0'.* got 'nomodule' .*inst",
+        ),
+        ("gymnasium.none:Foo-v0", ModuleNotFoundError, "env: expected .* got 'gymnasium.none'"),
+        (".here:Foo-v0", ValueError, "env: expected .* got '.here'; write its full name"),
+        ("needs_another:Foo-v0", ModuleNotFoundError, "^No module named 'another_one'$"),
+    ],
+)
+def test_ids_of_modules_that_are_not_there_are_refused(env_id, error, words, tmp_path, monkeypatch):
+    (tmp_path / "needs_another.py").write_text("import another_one")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(error, match=words):
+        make_vec(env_id, 2)
+
+
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "rlox/CartPole-v1", "rlox:rlox/CartPole-v1"])
 def test_make_vec_takes_the_native_implementation_of_an_id(env_id):
     env = make_vec(env_id, 3, seed=5, sutton_barto_reward=True)

@@ -7,42 +7,11 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
+from masked_envs import Doors, Locks, Method
 from rlox import collect_rollout, make_vec
 from rlox.masks import as_masks, mask_parameter, random_allowed
 
 MODES = list(AutoresetMode)
-
-
-class Doors(gym.Env):
-    """Six doors, two or three of them unlocked; a locked one cannot be opened. Five steps."""
-
-    observation_space = spaces.Box(0, 1, (6,))
-    action_space = spaces.Discrete(6, start=10)
-    told = "infos"
-
-    def _state(self):
-        self.open = np.zeros(6, bool)
-        self.open[self.np_random.permutation(6)[: self.np_random.integers(2, 4)]] = True
-        infos = {"action_mask": self.open.astype(np.int8)} if self.told == "infos" else {}
-        return self.open.astype(np.float32), infos
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.at = 0
-        return self._state()
-
-    def step(self, action):
-        assert self.open[action - 10], f"door {action} is locked"
-        self.at += 1
-        obs, infos = self._state()
-        return obs, 1.0, False, self.at == 5, infos
-
-
-class Method(Doors):
-    told = "method"
-
-    def action_masks(self):
-        return self.open
 
 
 class Late(Doors):
@@ -55,28 +24,6 @@ class Late(Doors):
 
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=seed)[0], {}
-
-
-class Locks(gym.Env):
-    """Two locks; says which keys fit as Gymnasium's `sample(mask=...)` takes it."""
-
-    observation_space = spaces.Box(0, 1, (5,))
-    action_space = spaces.MultiDiscrete([2, 3])
-
-    def _state(self):
-        self.open = (np.array([1, self.at % 2], np.int8), np.array([0, 1, self.at % 2], np.int8))
-        return np.concatenate(self.open).astype(np.float32), {"action_mask": self.open}
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.at = 0
-        return self._state()
-
-    def step(self, action):
-        assert all(mask[i] for mask, i in zip(self.open, action, strict=True))
-        self.at += 1
-        obs, infos = self._state()
-        return obs, 1.0, False, self.at == 5, infos
 
 
 def allowed_first(obs, action_masks):
@@ -168,6 +115,21 @@ def test_values_of_last_observations_are_asked_for_where_all_is_allowed():
     assert not any(mask.all() for mask in seen[:8])
 
 
+@pytest.mark.parametrize("said", [[-np.inf, 0, 0], [np.nan, 1, 0], [0, 2, 0], ["a", "b", "c"]])
+def test_masks_that_are_no_flags_are_refused(said):
+    class Odd(gym.Env):
+        observation_space, action_space = spaces.Box(0, 1, (1,)), spaces.Discrete(3)
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(1, np.float32), {"action_mask": np.array(said)}
+
+        def step(self, action):
+            return np.zeros(1, np.float32), 0.0, False, False, {"action_mask": np.array(said)}
+
+    with pytest.raises((TypeError, ValueError), match=r"action_mask: expected flags .*, got "):
+        collect_rollout(make_vec(Odd, 2), None, 3)
+
+
 def test_masks_of_other_actions_and_masks_that_allow_nothing_are_refused():
     class Switches(Doors):
         action_space = spaces.MultiBinary(6)
@@ -235,6 +197,78 @@ def test_torch_policies_get_the_masks_as_trainers_give_them(mode, which):
     assert (np.exp(batch.log_probs[batch.valid]) > 0.25).all()
 
 
+@pytest.mark.parametrize("name", ["mask", "action_mask", "action_masks"])
+@pytest.mark.parametrize("order", ["action=None, {}=None", "*, {}=None, action=None"])
+def test_torch_policies_get_masks_by_name_wherever_they_take_them(order, name):
+    torch = pytest.importorskip("torch")
+    own = type(policies()[1])
+    scope = {}
+    # So that the parameter's name and place are the case's own.
+    code = (
+        f"def decide(self, obs, {order.format(name)}): return super_of(self, obs, {name}, action)"
+    )
+    exec(code, {"super_of": own.get_action_and_logprob}, scope)
+    kind = type("Named", (own,), {"get_action_and_logprob": scope["decide"]})
+    batch = collect_rollout(make_vec(Doors, 3, seed=0), kind(), 10)
+    assert np.take_along_axis(batch.action_masks, batch.actions[..., None], 2).all()
+
+    from rlox.policies import evaluating_actions, sampled
+
+    mask = torch.eye(6, dtype=torch.bool)
+    assert sampled(kind(), torch.zeros(6, 6), mask).tolist() == [0, 1, 2, 3, 4, 5]
+    log_probs, _, _ = evaluating_actions(kind())(torch.zeros(6, 6), torch.arange(6), mask)
+    assert log_probs.tolist() == [0.0] * 6
+
+
+@pytest.mark.parametrize("order", ["obs, sure=True, mask=None", "obs, *, mask=None", "obs, mask"])
+def test_an_act_gets_masks_by_name_wherever_it_takes_them(order):
+    torch = pytest.importorskip("torch")
+    from rlox.policies import acting
+
+    said = "None if mask is None else mask.float().argmax(1), 1.0, 2.0"
+    kind = type("Acts", (type(policies()[1]),), {"act": eval(f"lambda self, {order}: ({said})")})
+    act, mask = acting(kind()), torch.eye(6, dtype=torch.bool)
+    assert act(torch.zeros(6, 6), mask)[0].tolist() == [0, 1, 2, 3, 4, 5]
+    if order != "obs, mask":
+        assert act(torch.zeros(6, 6)) == (None, 1.0, 2.0)
+
+
+def test_an_act_that_takes_no_masks_is_passed_over():
+    torch = pytest.importorskip("torch")
+
+    class Blind(type(policies()[1])):
+        def act(self, obs):
+            return torch.full((len(obs),), 5), torch.zeros(len(obs)), torch.zeros(len(obs))
+
+        def evaluate_actions(self, obs, action):
+            return (torch.full((len(obs),), 7.0),) * 3
+
+    batch = collect_rollout(make_vec(Doors, 3, seed=0), Blind(), 10)
+    assert np.take_along_axis(batch.action_masks, batch.actions[..., None], 2).all()
+
+    from rlox.policies import acting, evaluating_actions
+
+    obs, last = torch.zeros(2, 6), torch.full((2,), 5)
+    assert acting(Blind())(obs)[0].tolist() == [5, 5]
+    assert acting(Blind())(obs, torch.eye(6, dtype=torch.bool)[:2])[0].tolist() == [0, 1]
+    evaluate = evaluating_actions(Blind())
+    assert evaluate(obs, last)[0].tolist() == [7.0, 7.0]
+    only = torch.eye(6, dtype=torch.bool)[[5, 5]]
+    assert evaluate(obs, last, only)[0].tolist() == [0.0, 0.0]
+
+
+def test_masks_that_nobody_takes_are_not_dropped_where_they_must_be_kept_to():
+    torch = pytest.importorskip("torch")
+    from rlox.policies import acting
+
+    class Plain(torch.nn.Module):
+        def get_action_and_logprob(self, obs):
+            return obs.argmax(1), torch.zeros(len(obs))
+
+    with pytest.raises(TypeError, match=r"policy: expected .*Plain.get_action.* a parameter mask"):
+        acting(Plain())(torch.zeros(1, 6), torch.ones(1, 6, dtype=torch.bool))
+
+
 def test_torch_policies_that_take_no_masks_get_none():
     torch = pytest.importorskip("torch")
 
@@ -246,3 +280,40 @@ def test_torch_policies_that_take_no_masks_get_none():
             return torch.zeros(len(obs))
 
     assert collect_rollout(make_vec(Doors, 2, seed=0), Plain(), 6).action_masks.any()
+
+
+@pytest.mark.parametrize("shape", [list, tuple, np.asarray])
+def test_masks_of_environments_that_reset_by_mask_may_be_lists(shape):
+    class Listed(gym.vector.VectorEnv):
+        """Two environments, of episodes of two and three steps; says its masks as a list."""
+
+        num_envs = 2
+        metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
+        single_observation_space, single_action_space = spaces.Box(0, 9, (1,)), spaces.Discrete(3)
+        at = np.zeros(2)
+
+        def _state(self):
+            rows = [at == np.arange(3) for at in self.at]
+            return self.at[:, None].astype(np.float32), {"action_mask": shape(rows)}
+
+        def reset(self, *, seed=None, options=None):
+            which = (options or {}).get("reset_mask", np.ones(2, bool))
+            self.at = np.where(which, 0, self.at)
+            obs, infos = self._state()
+            # Of those that are not reset nothing is said that holds.
+            return obs, {
+                "action_mask": shape(
+                    [row & w for row, w in zip(infos["action_mask"], which, strict=True)]
+                )
+            }
+
+        def step(self, actions):
+            assert (actions == self.at).all()
+            self.at = self.at + 1
+            obs, infos = self._state()
+            over = self.at == [2, 3]
+            return obs, np.ones(2), over, np.zeros(2, bool), infos
+
+    batch = collect_rollout(make_vec(Listed(), seed=0), None, 12)
+    assert batch.actions[:, 0].tolist() == [0, 1] * 6
+    assert batch.actions[:, 1].tolist() == [0, 1, 2] * 4

@@ -71,6 +71,30 @@ def test_trainers_say_it_too():
         trainer.train(10)
 
 
+def test_failures_of_environments_are_not_taken_for_misfits():
+    class Fuel(Misfit):
+        """Gives arrays for tuples, which Gymnasium takes, until there is nothing left."""
+
+        steps = 0
+
+        def step(self, action):
+            self.steps += 1
+            if self.steps == 3:
+                raise RuntimeError("out of fuel")
+            return super().step(action)
+
+    pairs, both = spaces.Tuple([BOX, BOX]), np.zeros((2, 4), np.float32)
+    env = rlox.make_vec(Fuel, 1, space=pairs, first=both, then=both)
+    with pytest.raises(RuntimeError, match=r"^out of fuel$"):
+        rlox.collect_rollout(env, None, 8)
+    # Nor where an observation was wrong that nobody has looked at yet.
+    env = rlox.make_vec(Fuel, 2, space=BOX, first=RIGHT, then=SHORT)
+    env.reset()
+    env.unwrapped.envs[1].steps = 2
+    with pytest.raises(RuntimeError, match=r"^out of fuel$"):
+        env.step([0, 0])
+
+
 def test_other_failures_stay_as_they_are():
     class Broken(Misfit):
         def step(self, action):

@@ -61,6 +61,16 @@ def test_observations_of_any_rank_are_flattened(shape):
     assert policy.get_value(torch.zeros(7, *shape)).shape == (7,)
 
 
+@pytest.mark.parametrize("ortho_init", [True, False])
+@pytest.mark.filterwarnings("error")
+def test_observations_may_be_empty(ortho_init):
+    policy = MlpPolicy(Box(-1, 1, (0,)), Discrete(2), ortho_init=ortho_init)
+    action, log_prob, value = policy.act(torch.zeros(3, 0))
+    assert action.shape == log_prob.shape == value.shape == (3,)
+    assert log_prob.isfinite().all()
+    assert value.isfinite().all()
+
+
 def test_acting_is_sampling_and_valuing_at_once():
     policy, obs = MlpPolicy(OBS, Box(-1, 1, (2,))), torch.randn(6, 5)
     policy.generator.manual_seed(0)

@@ -64,6 +64,16 @@ def test_large_seeds_give_gymnasiums_trajectories(seed, n):
     assert env.np_random_seed == tuple(seed + i for i in range(n))
 
 
+def test_lists_of_seeds_stay_the_callers():
+    for seed in ([1, 2], np.array([1, 2])):
+        env = rlox.VecEnv(2)
+        env.reset(seed=seed)
+        seed[0] = 9
+        expected = rlox.VecEnv(2)
+        expected.reset(seed=[1, 2])
+        assert env.action_stream.random() == expected.action_stream.random()
+
+
 def test_large_seeds_leave_the_other_streams_alone():
     env, twin = rlox.VecEnv(3, 0), rlox.VecEnv(3, 0)
     env.reset(), twin.reset()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlox.spaces import describe, random_actions, sent_actions
+from rlox.spaces import describe, random_actions, sent_actions, uniform_log_prob
 
 BOX = spaces.Box(*(np.array([s * 1.5, s * np.inf], np.float32) for s in (-1, 1)))
 WIDE = spaces.Box(0, np.arange(1, 101, dtype=np.float32))
@@ -95,6 +95,46 @@ def test_a_policys_numbers_beyond_the_integers_are_sent_as_the_bounds():
     space = spaces.Box(2**62 + 1, 2**62 + 3, (1,), np.int64)
     drawn = random_actions(space, np.random.default_rng(0), (100,))
     assert all(space.contains(row) for row in sent_actions(space, drawn, 100))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint8, np.uint64])
+def test_uniform_integers_are_uniform_bounds_included(dtype):
+    low = 0 if np.dtype(dtype).kind == "u" else -1
+    space = spaces.Box(low, np.array([3, low + 1]), (2,), dtype)
+    drawn = random_actions(space, np.random.default_rng(0), (30_000,))
+    assert drawn.dtype == np.float32
+    sent = sent_actions(space, drawn, 30_000).astype(int)
+    for column, count in zip(sent.T - low, (4 - low, 2), strict=True):
+        counts = np.bincount(column, minlength=count)
+        assert len(counts) == count
+        # Standard deviation of a count: at most sqrt(30,000 / 4) = 87.
+        assert np.abs(counts - 30_000 / count).max() < 400
+    assert np.isclose(uniform_log_prob(space), -np.log((4 - low) * 2))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.uint8])
+def test_uniform_integers_reach_as_far_as_their_dtype(dtype):
+    about = np.iinfo(dtype)
+    space = spaces.Box(about.min, about.max, (1,), dtype)
+    sent = sent_actions(space, random_actions(space, np.random.default_rng(0), (4000,)), 4000)
+    share = (sent.astype(float) - about.min) / (float(about.max) - about.min)
+    assert share.min() < 0.01
+    assert share.max() > 0.99
+    assert np.isclose(share.mean(), 0.5, atol=0.03)
+
+
+def test_without_bounds_there_are_no_uniform_integers():
+    with pytest.raises(ValueError, match="policy: expected an action space with finite bounds"):
+        random_actions(spaces.Box(-np.inf, 3, (1,), np.int64), np.random.default_rng(0), (2,))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("given", [1e300, 10**6, 2**100])
+def test_numbers_beyond_a_dtype_are_sent_as_its_largest(dtype, given):
+    space, most = spaces.Box(-np.inf, np.inf, (2,), dtype), float(np.finfo(dtype).max)
+    (sent,) = sent_actions(space, [[given, -given]], num_envs=1)
+    assert sent.dtype == dtype
+    assert sent.tolist() == [min(given, most), -min(given, most)]
 
 
 def test_real_actions_that_are_no_numbers_are_refused():

@@ -1,5 +1,6 @@
 """What a trainer asks of a policy: `ActorCritic`, and whether a module is one."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -10,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rlox.layouts import Layout
-from rlox.masks import as_flags
+from rlox.masks import as_flags, mask_parameter
 from rlox.torch_state import evaluating
 
 # From observations, actions and masks to log_prob, entropy and value.
@@ -36,11 +37,13 @@ class ActorCritic(Protocol):
     More is optional. `act(obs, mask=None) -> (action, log_prob, value)` is what collecting steps
     calls, without gradients, and `evaluate_actions(obs, action, mask=None) -> (log_prob, entropy,
     value)` what updates call, where one pass is cheaper than two calls. They are not called where a
-    subclass has overridden the two methods below and not them. `mode(obs, mask=None) -> action` is
-    the greedy action, which deterministic prediction needs. `reset_noise(rows)` is called at the
-    start of an iteration and every `sde_sample_freq` steps. An attribute `generator` gets the
-    trainer's own `torch.Generator`. What draws from torch's global generator while training finds a
-    stream of the trainer's, and the global state is put back afterwards.
+    subclass has overridden the two methods below and not them, nor with masks that they do not
+    take. Masks go to the parameter of that name (or `action_mask`, `action_masks`), whichever it
+    is. `mode(obs, mask=None) -> action` is the greedy action, which deterministic prediction needs.
+    `reset_noise(rows)` is called at the start of an iteration and every `sde_sample_freq` steps. An
+    attribute `generator` gets the trainer's own `torch.Generator`. What draws from torch's global
+    generator while training finds a stream of the trainer's, and the global state is put back
+    afterwards.
 
     >>> class Coin(nn.Module):
     ...     def __init__(self):
@@ -165,6 +168,8 @@ def expect_mask(mask: Any, counts: Sequence[int] | None, logits: Tensor) -> Tens
         mask = torch.from_numpy(as_flags(mask, expected))
     if mask.is_complex():
         raise TypeError(f"{expected}, got {mask.dtype}; convert it to bool")
+    if mask.dtype != torch.bool and not ((mask == 0) | (mask == 1)).all():
+        raise ValueError(f"{expected}, got numbers other than 0 and 1; convert it to bool")
     flags: Tensor = mask.to(logits.device, torch.bool)
     fits = flags.shape == logits.shape
     if not fits or not torch.stack([x.any(-1) for x in flags.split(list(counts), -1)]).all():
@@ -176,52 +181,101 @@ def expect_mask(mask: Any, counts: Sequence[int] | None, logits: Tensor) -> Tens
     return flags
 
 
+def _with_mask(method: Any) -> Callable[..., Any]:
+    """A method of a policy that gets a mask by the parameter's name, wherever that stands."""
+    parameter = mask_parameter(method)
+
+    def call(*args: Any, mask: Tensor | None, **others: Any) -> Any:
+        if mask is None and (parameter is None or parameter.default is not parameter.empty):
+            return method(*args, **others)
+        if parameter is None:
+            raise TypeError(
+                f"policy: expected {getattr(method, '__qualname__', method)} to have a parameter "
+                "mask, as the environment says what is allowed, got none; add mask=None, or set "
+                "action_masks=False"
+            )
+        return method(*args, **{parameter.name: mask}, **others)
+
+    return call
+
+
+def _fused_act(policy: Any) -> Any:
+    frozen = _fused(policy, "frozen_act", "act", "distribution")
+    return _fused(policy, "act") if frozen is None else frozen()
+
+
+def _mask_comes(after: int, method: Any) -> bool:
+    """Whether a method takes the mask right after so many other arguments, without its name."""
+    at = [*inspect.signature(method).parameters.values()][after : after + 1]
+    return at == [mask_parameter(method)] and at[0].kind is at[0].POSITIONAL_OR_KEYWORD
+
+
+def takes_masks(policy: Any) -> bool:
+    """Whether what `acting` gives takes masks."""
+    methods = (_fused_act(policy), policy.get_action_and_logprob)
+    return any(mask_parameter(method) is not None for method in methods)
+
+
 def acting(policy: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    """The policy's `act`, or what does the same for one that has none, while nothing is learned."""
+    """The policy's `act`, or what does the same for one that has none, while nothing is learned.
+
+    An `act` that takes no mask is not called with one: `get_action_and_logprob` is.
+    """
+    fused, separate = _fused_act(policy), _with_mask(policy.get_action_and_logprob)
+    together, masked = _with_mask(fused), mask_parameter(fused) is not None
+    if masked and _mask_comes(1, fused):
+        made: Callable[..., tuple[Tensor, Tensor, Tensor]] = fused
+        return made
 
     def act(obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        masks = () if mask is None else (mask,)
-        action, log_prob, *_ = policy.get_action_and_logprob(obs, *masks)
+        if fused is not None and (mask is None or masked):
+            said: tuple[Tensor, Tensor, Tensor] = together(obs, mask=mask)
+            return said
+        action, log_prob, *_ = separate(obs, mask=mask)
         return action, log_prob, policy.get_value(obs)
 
-    frozen = _fused(policy, "frozen_act", "act", "distribution")
-    if frozen is not None:
-        made: Callable[..., tuple[Tensor, Tensor, Tensor]] = frozen()
-        return made
-    return _fused(policy, "act") or act
+    return act
 
 
 def evaluating_actions(policy: Any) -> Evaluate:
-    """The policy's `evaluate_actions`, or what does the same for one that has none."""
+    """The policy's `evaluate_actions`, or what does the same for one that has none, as `acting`."""
+    fused = _fused(policy, "evaluate_actions")
+    separate, together = _with_mask(policy.get_action_and_logprob), _with_mask(fused)
+    masked = mask_parameter(fused) is not None
+    if masked and _mask_comes(2, fused):
+        made: Evaluate = fused
+        return made
 
     def evaluate(
         obs: Any, action: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        _, log_prob, entropy = policy.get_action_and_logprob(obs, mask, action)
+        if fused is not None and (mask is None or masked):
+            said: tuple[Tensor, Tensor, Tensor] = together(obs, action, mask=mask)
+            return said
+        _, log_prob, entropy = separate(obs, mask=mask, action=action)
         return log_prob, entropy, policy.get_value(obs)
 
-    return _fused(policy, "evaluate_actions") or evaluate
+    return evaluate
 
 
 def greedy(policy: Any, obs: Any, mask: Tensor | None = None) -> Tensor:
     """The policy's greedy actions.
 
     Raises:
-        TypeError: It has no `mode`.
+        TypeError: It has no `mode`, or one that takes no mask where there is one.
     """
     if not hasattr(policy, "mode"):
         raise TypeError(
             f"policy: expected a method mode(obs) for greedy actions, {type(policy).__name__} has "
             "none; add it or pass deterministic=False"
         )
-    actions: Tensor = policy.mode(obs) if mask is None else policy.mode(obs, mask)
+    actions: Tensor = _with_mask(policy.mode)(obs, mask=mask)
     return actions
 
 
 def sampled(policy: Any, obs: Any, mask: Tensor | None = None) -> Tensor:
     """Actions that the policy draws."""
-    masks = () if mask is None else (mask,)
-    actions: Tensor = policy.get_action_and_logprob(obs, *masks)[0]
+    actions: Tensor = _with_mask(policy.get_action_and_logprob)(obs, mask=mask)[0]
     return actions
 
 

@@ -1,21 +1,20 @@
 """`ForeignVecEnv`: any Gymnasium vector environment, made ready for rollouts."""
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
-from gymnasium.vector.async_vector_env import AsyncState
 
-from rlox import spaces, streams
+from rlox import spaces, streams, workers
 from rlox._rlox import ClosedError, Normalizer, RolloutBuffer
 from rlox.layouts import Layout
 from rlox.masks import has_method, keep_masks, read_masks
 from rlox.misfits import refuse_misfit
 from rlox.resets import autoreset_mode_of, by_key, split_options
-from rlox.turns import Turns, expect_storage, expect_turn, in_turn, numbers
+from rlox.storage import expect_storage, expect_turn, numbers
+from rlox.turns import Turns, in_turn
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
@@ -66,6 +65,7 @@ class ForeignVecEnv(Wrapper):
         self._infos: dict[str, Any] = {}
         self._steps = 0
         self._failed = self._closed = False
+        self._has_method: bool | None = None  # of the environments: asked once
         # Whose episode is over and not reset yet: what NEXT_STEP environments do by themselves.
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._returns = np.zeros(self.num_envs)
@@ -109,7 +109,7 @@ class ForeignVecEnv(Wrapper):
         """The wrapped environment's `step`.
 
         Raises:
-            rlox.ClosedError: After `close`.
+            rlox.ClosedError: After `close`, or from within a call.
             TypeError: Actions of another kind; nothing has moved then.
             ValueError: A call before the first reset; actions of another shape, out of range or not
                 finite, before anything has moved; observations or rewards that are not finite, with
@@ -141,15 +141,20 @@ class ForeignVecEnv(Wrapper):
             self._ended = done
         return obs, rewards, terminated, truncated, infos
 
-    @cached_property
-    def _has_method(self) -> bool:
-        return has_method(self.env)
-
     @property
     def tells_masks(self) -> bool:
-        """Whether the environments say, of where they stand, which actions are allowed."""
+        """Whether the environments say, of where they stand, which actions are allowed.
+
+        Raises:
+            rlox.ClosedError, RuntimeError: As `step`.
+        """
         with self._turns.lock:
-            return "action_mask" in self._infos or self._has_method
+            self._expect_open()
+            if "action_mask" in self._infos:
+                return True
+            if self._has_method is None:
+                self._has_method = bool(self._guarded(has_method, self.env))
+            return self._has_method
 
     @in_turn
     def action_masks(self) -> Flags:
@@ -157,7 +162,9 @@ class ForeignVecEnv(Wrapper):
 
         Raises:
             ValueError: The environments do not say, or allow none.
+            rlox.ClosedError, RuntimeError: As `step`.
         """
+        self._expect_open()
         now = self._infos, self._ended, self.tells_masks
         said: Flags = self._guarded(read_masks, self.env, *now)
         return said
@@ -191,28 +198,30 @@ class ForeignVecEnv(Wrapper):
         A call in another thread ends first, with `terminate=True` because its workers have ended.
         """
         inner = self.unwrapped
-        workers = inner.processes if isinstance(inner, AsyncVectorEnv) else []
         if self._inherited():
             self._closed = inner.closed = True  # the workers are another's
             return
-        for process in workers if kwargs.get("terminate") else ():
-            process.terminate()
+        if kwargs.get("terminate"):
+            workers.terminate(inner)
         with self._turns.lock:
             self._closed = True
-            if self._failed and isinstance(inner, AsyncVectorEnv) and not inner.closed:
-                # Gymnasium's own `close` would wait for answers that may never come.
-                for process in workers:
-                    process.terminate()
-                inner._state = AsyncState.DEFAULT
-                kwargs["terminate"] = True
-            self.env.close(**kwargs)
+            # A signal handler may close in the middle of a step.
+            forced = kwargs.get("terminate") or self._failed or self._turns.busy
+            self.env.close(**kwargs | workers.ended(inner, forced))
 
     def _guarded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls the wrapped environment and remembers whether it failed."""
+        """Calls the wrapped environment and remembers whether it failed.
+
+        Raises:
+            rlox.ClosedError: From within another such call, or it was closed meanwhile.
+        """
         try:
-            return call(*args, **kwargs)
+            with self._turns.alone():
+                return call(*args, **kwargs)
         except BaseException as error:
             self._failed = True
+            if self._closed and isinstance(error, Exception):
+                raise ClosedError("env: expected an open one, got one closed in a call") from error
             if isinstance(error, EOFError | ConnectionError):
                 raise RuntimeError(
                     f"env: expected living worker processes, got one that died at step "
@@ -291,22 +300,15 @@ class ForeignVecEnv(Wrapper):
     def _restart(self, before: Array) -> Array:
         """Starts new episodes where one is over; the observations after it."""
         mask = self._ended.copy()
-        try:
-            self.reset(options={"reset_mask": mask})
-            after = self._current()
-            kept = np.array_equal(after[~mask], before[~mask])
-        except TypeError as error:
-            raise self._no_reset_mask(f"{type(error).__name__}: {error}") from error
-        if not kept:
-            raise self._no_reset_mask("other observations of the rest")
+        self.reset(options={"reset_mask": mask})
+        after = self._current()
+        if not np.array_equal(after[~mask], before[~mask]):
+            raise ValueError(
+                "env: expected that in autoreset mode DISABLED, reset(options={'reset_mask': mask})"
+                " resets the chosen environments and leaves the rest, got other observations of "
+                "the rest; make it with another autoreset mode"
+            )
         return after
-
-    def _no_reset_mask(self, got: str) -> ValueError:
-        return ValueError(
-            "env: expected that in autoreset mode DISABLED, reset(options={'reset_mask': mask}) "
-            f"resets the chosen environments and leaves the rest, got {got}; make it with another "
-            "autoreset mode"
-        )
 
     def _final_obs(self, obs: Array, cut: Flags) -> Array:
         """The true last observations in the rows of `cut`."""

@@ -12,12 +12,10 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# How Python, rlox and its native environments say that a keyword is none of theirs.
+# How `VecEnv` and native environments say that a keyword is none of theirs.
 _REFUSED = (
-    "multiple values for argument '{0}'",
-    "unexpected keyword argument '{0}'",
-    "has no setting '{0}'",
-    'env arguments: expected .*, got "{0}"',
+    "^VecEnv has no setting '{0}';",
+    '^env arguments: expected .*, got "{0}";',
     "^{0}: expected a number or a boolean",
 )
 
@@ -128,11 +126,52 @@ def knowing_keywords(
     return decorate
 
 
+def refuse_near(
+    what: Callable[..., Any],
+    given: Iterable[str],
+    taking: Any,
+    besides: Iterable[str] = (),
+    also: Mapping[str, str] | None = None,
+) -> None:
+    """For keywords that `what` passes on: refuses what is none there, and may be one of its own.
+
+    Other keywords are left for `taking` to refuse.
+
+    Args:
+        what: Its own keywords are those that may have been meant.
+        given: The keywords that it passes on.
+        taking: What takes them: by its signature, if it has one.
+        besides: Keywords that are taken on the way.
+        also: As for `refuse_unknown`.
+
+    Raises:
+        TypeError: There is one.
+
+    >>> def make(factory, seed=None, **kwargs): ...
+    >>> refuse_near(make, ["seeds"], lambda seeds: None)
+    >>> refuse_near(make, ["seeds"], lambda size: None)
+    Traceback (most recent call last):
+    TypeError: make has no setting 'seeds'; did you mean 'seed'?
+    """
+    try:
+        about = inspect.signature(taking).parameters.values()
+    except (TypeError, ValueError):  # some of C have none
+        return
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in about):
+        return
+    own, theirs = names_of(what), {*names_of(taking), *besides}
+    for name in given:
+        if name not in theirs and _hint(name, own, also or {}):
+            refuse_unknown([name], own, what.__name__, also)
+
+
 @contextmanager
 def explaining_unknown(
     what: Callable[..., Any], given: Iterable[str], also: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """For keywords that `what` passes on: what refuses one within is told what else it may be.
+    """For keywords that `what` passes on to native environments, as `refuse_near`.
+
+    Which keywords these take, they only say in errors. No code of a caller's runs in them.
 
     Raises:
         TypeError: A keyword was refused that is near one that `what` itself has.

@@ -103,10 +103,11 @@ def keep_masks(before: dict[str, Any], infos: dict[str, Any], reset: Flags) -> d
     """Infos of a reset of some, with what was said before of the masks of the others."""
     if "action_mask" not in before:
         return infos
-    masks = np.array(before["action_mask"])
+    masks = [*before["action_mask"]]  # arrays, lists, or tuples of them
     said = np.array(before.get("_action_mask", np.ones_like(reset)))
     if "action_mask" in infos:
-        masks[reset] = infos["action_mask"][reset]
+        for i in np.flatnonzero(reset):
+            masks[i] = infos["action_mask"][i]
     now = np.asarray(infos.get("_action_mask", np.full_like(reset, "action_mask" in infos)))
     said[reset] = now[reset]
     return {**infos, "action_mask": masks, "_action_mask": said}
@@ -126,7 +127,8 @@ def _rows(given: Any, said: Flags, width: int) -> Flags:
                 f"action_mask: expected shape {(len(said), width)}, a flag for each action, got "
                 f"{(len(said), *flags.shape)}; mend the environment"
             )
-        masks[i] = flags
+        # Other numbers, logarithms for one, would pass for flags, and forbid what they allow.
+        masks[i] = as_flags(flags, f"action_mask: expected flags of environment {i}, each 0 or 1")
     return masks
 
 
@@ -240,7 +242,7 @@ def as_flags(given: npt.ArrayLike, expected: str) -> Flags:
 
     Raises:
         TypeError: No flags.
-        ValueError: Rows of different lengths.
+        ValueError: Rows of different lengths, or numbers other than 0 and 1.
 
     >>> as_flags([[1, 0]], "mask: expected flags of shape (1, 2)")
     array([[ True, False]])
@@ -254,7 +256,11 @@ def as_flags(given: npt.ArrayLike, expected: str) -> Flags:
     if array.dtype.kind not in "biuf":
         came = f"dtype {array.dtype}" if isinstance(given, np.ndarray) else shown(given)
         raise TypeError(f"{expected}, got {came}; pass True or False for each action")
-    return array.astype(np.bool_)
+    flags = array.astype(np.bool_)
+    if (array != flags).any():
+        other = array[array != flags].flat[0]
+        raise ValueError(f"{expected}, got {other}; pass True or False for each action")
+    return flags
 
 
 def as_masks(given: npt.ArrayLike, space: gym.Space[Any], n: int) -> Flags:

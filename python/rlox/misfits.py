@@ -1,6 +1,7 @@
 """Observations that are not of the space that their environment says: which one, where, and how."""
 
 from collections.abc import Mapping
+from traceback import walk_tb
 from typing import Any
 
 import gymnasium as gym
@@ -14,7 +15,8 @@ FIX = "mend what its reset and step give, or its observation_space"
 def refuse_misfit(env: VectorEnv[Any, Any, Any], error: Exception) -> None:
     """Where environments failed as one gave an observation that does not fit, says which and how.
 
-    Gymnasium's own errors say neither. Other failures are left as they are.
+    Gymnasium's own errors say neither. Failures of anything else than putting observations together
+    are left as they are; of what fails in a worker process, only the error's words are known.
 
     Args:
         env: The environments that failed.
@@ -25,7 +27,7 @@ def refuse_misfit(env: VectorEnv[Any, Any, Any], error: Exception) -> None:
     """
     inner: Any = env.unwrapped
     space = inner.single_observation_space
-    if isinstance(inner, SyncVectorEnv):
+    if isinstance(inner, SyncVectorEnv) and _in_concatenation(error):
         for i, obs in enumerate(getattr(inner, "_env_obs", ())):  # what each one gave last
             if obs is not None and (wrong := _misfit(space, obs, "obs")):
                 name, expected, got = wrong
@@ -42,6 +44,12 @@ def refuse_misfit(env: VectorEnv[Any, Any, Any], error: Exception) -> None:
         ) from error
 
 
+def _in_concatenation(error: Exception) -> bool:
+    """Whether it was raised as Gymnasium put observations together."""
+    where = (frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__))
+    return "gymnasium.vector.utils.space_utils" in where
+
+
 def _misfit(space: gym.Space[Any], obs: Any, name: str) -> tuple[str, str, str] | None:
     """The first part that does not fit: its name, what was expected, what is there."""
     match space:
@@ -51,7 +59,8 @@ def _misfit(space: gym.Space[Any], obs: Any, name: str) -> tuple[str, str, str] 
                 return name, f"a dict with the keys {[*space.spaces]}", str(keys)
             parts: list[tuple[Any, gym.Space[Any]]] = [*space.spaces.items()]
         case spaces.Tuple():
-            if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
+            several = isinstance(obs, tuple | list) or np.ndim(obs) > 0
+            if not several or len(obs) != len(space.spaces):
                 return name, f"a tuple of {len(space.spaces)}", type(obs).__name__
             parts = [*enumerate(space.spaces)]
         case _:

@@ -41,8 +41,10 @@ def layer(kind: type[Layer], *sizes: int, generator: torch.Generator | None, **h
     made: Layer = blank(*sizes, **how)
     made.__class__ = kind
     # Uniform within 1 / sqrt(inputs of a unit), weights and biases.
-    nn.init.kaiming_uniform_(made.weight, math.sqrt(5), generator=generator)
-    bound = 1 / math.sqrt(made.weight[0].numel())
+    inputs = math.prod(made.weight.shape[1:])
+    if made.weight.numel() > 0:  # torch warns of weights that are none
+        nn.init.kaiming_uniform_(made.weight, math.sqrt(5), generator=generator)
+    bound = 1 / math.sqrt(inputs) if inputs > 0 else 0.0
     assert made.bias is not None
     nn.init.uniform_(made.bias, -bound, bound, generator=generator)
     return made

@@ -33,13 +33,16 @@ def native_of(env: str | EnvSpec) -> Native | None:
     A spec may say other keywords and another limit of steps; with other entry points or wrappers it
     is of another environment.
 
+    Raises:
+        ModuleNotFoundError, ValueError: The id begins with a module that is not there.
+
     >>> native_of("rlox/CartPole-v1").name, native_of("Taxi-v3")
     ('CartPole-v1', None)
     """
     if isinstance(env, str):
         module, _, plain_id = env.rpartition(":")
         if module:
-            importlib.import_module(module)
+            _import(module, env)
         name = plain_id.removeprefix("rlox/")
         known = name in PLUGINS or (module in ("", "rlox") and name in env_ids())
         return Native(name, {}) if known else None
@@ -52,6 +55,22 @@ def native_of(env: str | EnvSpec) -> Native | None:
         return None
     limit = -1 if env.max_episode_steps is None else env.max_episode_steps
     return Native(name, {"max_episode_steps": limit})
+
+
+def _import(module: str, env_id: str) -> None:
+    """Imports the module that registers an id; what it raises itself is left as it is."""
+    expected = f"env: expected the id {env_id!r} to begin with a module that can be imported"
+    if module.startswith("."):
+        raise ValueError(f"{expected}, got {module!r}; write its full name")
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise ModuleNotFoundError(
+            f"{expected}, got {module!r} ({error}); install it, or correct its name",
+            name=error.name,
+        ) from error
 
 
 def find_spec(env_id: str) -> EnvSpec:

@@ -12,7 +12,7 @@ from rlox import spaces
 from rlox._rlox import Normalizer, RolloutBuffer
 from rlox.keywords import knowing_keywords
 from rlox.layouts import Layout
-from rlox.masks import Flags, mask_parameter, mask_width, masks_now, random_allowed, with_masks
+from rlox.masks import Flags, mask_width, masks_now, random_allowed, with_masks
 from rlox.memory import expect_memory
 from rlox.settings import number
 
@@ -177,7 +177,8 @@ def collect_rollout(
             values` (or `act(obs)`, all three at once, where there is one, see `rlox.policies`).
             Actions are (N, ...), Discrete ones counted from 0; log_probs and values are (N,).
             A parameter named `mask`, `action_mask` or `action_masks` gets the masks, bool (N, k):
-            its default where there are none, all True for last observations' values.
+            its default where there are none, all True for last observations' values. Where `act`
+            lacks it, `get_action_and_logprob` is called in its place.
         n_steps: T, at least 1.
         gamma: Discount in [0, 1].
         gae_lambda: In [0, 1].
@@ -294,19 +295,19 @@ def _policy(policy: Any, layout: Layout) -> tuple[Act, Worth]:
 def _torch_policy(module: Any, layout: Layout) -> tuple[Act, Worth]:
     import torch
 
-    from rlox.policies import acting, torch_dtype
+    from rlox.actor_critic import acting, takes_masks, torch_dtype
 
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
-    methods = [module.get_action_and_logprob, *([module.act] if hasattr(module, "act") else [])]
-    masked = all(mask_parameter(method) is not None for method in methods)
+    decide, masked = acting(module), takes_masks(module)
 
     def seen(rows: Array) -> Any:
         return layout.unpack(torch.as_tensor(rows, device=device), torch_dtype)
 
     def act(rows: Array, masks: Flags | None) -> Said:
-        limits = [torch.as_tensor(masks, device=device)] if masked and masks is not None else []
+        given = masked and masks is not None
+        limits = torch.as_tensor(masks, device=device) if given else None
         with torch.no_grad():
-            said = acting(module)(seen(rows), *limits)
+            said = decide(seen(rows), limits)
             actions, log_probs, values = (np.asarray(x.cpu()) for x in said)
             return actions, log_probs, values.reshape(len(rows))
 

@@ -171,8 +171,14 @@ def _real(actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _clipped(space: spaces.Box, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Inside the bounds, in the space's dtype. Fractions go towards 0 where it has none."""
     dtype = np.dtype(space.dtype)
-    # Integers are clipped as integers: float64 has not all of those beyond 2**53.
-    plain = _saturated(actions, dtype) if dtype.kind in "iu" else actions
+    plain = actions
+    if dtype.kind in "iu":
+        # Integers are clipped as integers: float64 has not all of those beyond 2**53.
+        plain = _saturated(actions, dtype)
+    elif dtype.kind == "f" and not np.can_cast(actions.dtype, dtype):
+        kind: Any = dtype
+        most = float(np.finfo(kind).max)
+        plain = np.clip(actions, -most, most)  # beyond, they would become infinite
     clipped: npt.NDArray[Any] = np.clip(plain, space.low, space.high).astype(dtype)
     return clipped
 
@@ -227,8 +233,10 @@ def random_actions(
 ) -> npt.NDArray[Any]:
     """Uniform actions as a rollout stores them, shape (*lead, *space.shape), int64 or float32.
 
+    Those of an integer Box are its integers, bounds included, as near as float32 comes to them.
+
     Raises:
-        ValueError: A Box without finite bounds has no uniform distribution.
+        ValueError: A Box without finite bounds, be it of integers, has no uniform distribution.
 
     >>> random_actions(spaces.Discrete(1, start=9), np.random.default_rng(0), (2, 3)).tolist()
     [[0, 0, 0], [0, 0, 0]]
@@ -238,11 +246,15 @@ def random_actions(
     if counts is not None:
         return rng.integers(counts, size=shape)
     low, high = _finite_bounds(space)
+    if low.dtype.kind in "iub":
+        wide: Any = np.uint64 if low.dtype.kind == "u" else np.int64
+        bounds = low.astype(wide), high.astype(wide)
+        return rng.integers(*bounds, shape, wide, endpoint=True).astype(np.float32)
     return np.clip(rng.uniform(low, high, shape).astype(np.float32), low, high)
 
 
 def uniform_log_prob(space: gym.Space[Any]) -> float:
-    """The log-probability (of Box actions: log-density) of each of the uniform `random_actions`.
+    """The log-probability (of real ones: log-density) of each of the uniform `random_actions`.
 
     >>> round(uniform_log_prob(spaces.MultiDiscrete([2, 5])), 4)
     -2.3026
@@ -251,7 +263,8 @@ def uniform_log_prob(space: gym.Space[Any]) -> float:
     if counts is not None:
         return -float(np.log(counts).sum())
     low, high = _finite_bounds(space)
-    return -float(np.log(high.astype(np.float64) - low).sum())
+    width = high.astype(np.float64) - low.astype(np.float64)
+    return -float(np.log(width + (low.dtype.kind in "iub")).sum())
 
 
 def _finite_bounds(space: gym.Space[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -93,7 +93,7 @@ class GivenSeeds:
     """
 
     def __init__(self, seed: Seed, num_envs: int) -> None:
-        self.last = seed
+        self.last: int | list[int | None] | None = None
         self._each: Sequence[int | None] = [None] * num_envs
         self._actions: np.random.Generator | None = None
         self.give(seed)
@@ -103,7 +103,9 @@ class GivenSeeds:
         given = seed_each(seed, len(self._each))
         if given is None:
             return
-        self.last, self._actions = seed, None
+        # A list is the caller's own, and may change.
+        self.last = given.start if isinstance(given, range) else list(given)
+        self._actions = None
         if mask is None and isinstance(given, range):
             self._each = given
             return
@@ -121,10 +123,10 @@ class GivenSeeds:
         """The stream that uniformly random actions come from; the last seed given decides it."""
         if self._actions is None:
             known: int | list[int] | None
-            if self.last is None or isinstance(self.last, int | np.integer):
-                known = self.last
-            else:
+            if isinstance(self.last, list):
                 known = [s for s in self.last if s is not None] or None
+            else:
+                known = self.last
             # The spawn key keeps this stream apart from those of the environments, which have none.
             self._actions = np.random.default_rng(np.random.SeedSequence(known, spawn_key=(0,)))
         return self._actions

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlox.foreign import ForeignVecEnv
 from rlox.ids import SMALLEST
-from rlox.keywords import explaining_unknown, meant
+from rlox.keywords import explaining_unknown, meant, names_of, refuse_near, refuse_unknown
 from rlox.memory import expect_memory
 from rlox.registered import find_spec, make_registered, native_of
 from rlox.resets import as_autoreset_mode
@@ -78,8 +78,7 @@ def make_vec(
     around = _wrappers_of(wrappers)
     resets = as_autoreset_mode(autoreset_mode)
     if isinstance(env, str | EnvSpec):
-        with explaining_unknown(make_vec, kwargs, _ALSO):
-            return _from_spec(env, num_envs, seed, how, around, resets, kwargs)
+        return _from_spec(env, num_envs, seed, how, around, resets, kwargs)
     if isinstance(env, VectorEnv):
         given = {"vectorization_mode": how, "wrappers": around} | kwargs
         _refuse_keywords({name: value for name, value in given.items() if value})
@@ -97,8 +96,8 @@ def make_vec(
     if isinstance(kind, type) and issubclass(kind, VectorEnv):
         return _of_class(kind, num_envs, seed, how, around, kwargs)
     if callable(env):
-        with explaining_unknown(make_vec, kwargs, _ALSO):
-            return _vectorized(env, num_envs, seed, how, around, resets, kwargs)
+        refuse_near(make_vec, kwargs, env, also=_ALSO)
+        return _vectorized(env, num_envs, seed, how, around, resets, kwargs)
     raise TypeError(
         "env: expected an id, an environment, a vector environment or a function that makes one, "
         f"got {type(env).__name__}; see gymnasium.make"
@@ -272,7 +271,10 @@ def _from_spec(
         if how is None or entry:
             about = native.arguments(kwargs, resets)
             expect_memory("num_envs", num_envs, num_envs * SMALLEST)
-            return VecEnv(num_envs, seed, native.name, **about)
+            double = [name for name in about if name in ("n", "env_id")]
+            refuse_unknown(double, names_of(make_vec), "make_vec", _ALSO)
+            with explaining_unknown(make_vec, kwargs, _ALSO):
+                return VecEnv(num_envs, seed, native.name, **about)
     spec = env if isinstance(env, EnvSpec) else find_spec(env)
     if how is None:
         how = "vector_entry_point" if spec.entry_point is None else "sync"
@@ -281,5 +283,8 @@ def _from_spec(
         wrappers = [_leave_interrupts(os.getpid()), *wrappers]
     if how != "vector_entry_point":
         vector_kwargs = {"autoreset_mode": resets, **vector_kwargs}
+    entry_point = spec.vector_entry_point if how == "vector_entry_point" else spec.entry_point
+    taking = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    refuse_near(make_vec, kwargs, taking, {*names_of(gym.make)} - {"id"}, _ALSO)
     made = make_registered(spec, num_envs, how, vector_kwargs, wrappers, kwargs)
     return _made_ready(made, seed)

@@ -47,11 +47,13 @@ INNER = {
     "rlox.settings": "serves every constructor in Python",
     "rlox.spaces": "serves environments",
     "rlox.streams": "serves environments",
+    "rlox.storage": "serves ForeignVecEnv",
     "rlox.torch_learner": "rlox.algorithms offers what users call",
     "rlox.torch_state": "serves learners",
     "rlox.turns": "serves ForeignVecEnv",
     "rlox.trainer": "rlox.trainers offers it",
     "rlox.vec_env": "rlox offers it",
+    "rlox.workers": "serves ForeignVecEnv",
 }
 # Modules that do without torch and have all that the groups but training call.
 WITHOUT_TORCH = ("rlox", "rlox._rlox", "rlox.envs", "rlox.vector")

@@ -1,0 +1,61 @@
+"""Environments that say which of their actions are allowed."""
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+
+class Doors(gym.Env):
+    """Six doors, two or three of them unlocked; a locked one cannot be opened. Five steps."""
+
+    observation_space = spaces.Box(0, 1, (6,))
+    action_space = spaces.Discrete(6, start=10)
+    told = "infos"
+
+    def _state(self):
+        self.open = np.zeros(6, bool)
+        self.open[self.np_random.permutation(6)[: self.np_random.integers(2, 4)]] = True
+        infos = {"action_mask": self.open.astype(np.int8)} if self.told == "infos" else {}
+        return self.open.astype(np.float32), infos
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return self._state()
+
+    def step(self, action):
+        assert self.open[action - 10], f"door {action} is locked"
+        self.at += 1
+        obs, infos = self._state()
+        return obs, 1.0, False, self.at == 5, infos
+
+
+class Method(Doors):
+    """Says it as sb3-contrib's environments do."""
+
+    told = "method"
+
+    def action_masks(self):
+        return self.open
+
+
+class Locks(gym.Env):
+    """Two locks; says which keys fit as Gymnasium's `sample(mask=...)` takes it."""
+
+    observation_space = spaces.Box(0, 1, (5,))
+    action_space = spaces.MultiDiscrete([2, 3])
+
+    def _state(self):
+        self.open = (np.array([1, self.at % 2], np.int8), np.array([0, 1, self.at % 2], np.int8))
+        return np.concatenate(self.open).astype(np.float32), {"action_mask": self.open}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return self._state()
+
+    def step(self, action):
+        assert all(mask[i] for mask, i in zip(self.open, action, strict=True))
+        self.at += 1
+        obs, infos = self._state()
+        return obs, 1.0, False, self.at == 5, infos
