@@ -71,7 +71,7 @@ test-python: $(stamps)/test
 	"$(py)" -m pytest $(PYTEST_ARGS)
 
 test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines
-	$(CARGO) test --release -p rlox-core -p rlox-nn -- --ignored
+	$(CARGO) test --release -p rlox-core -p rlox-nn -p rlox-candle -p rlox-burn -- --ignored
 	"$(py)" -m pytest -m slow --timeout 3600 $(PYTEST_ARGS)
 
 lint: $(stamps)/lint ## formatting, clippy, ruff, mypy --strict, stubtest, lengths

@@ -209,3 +209,11 @@ def test_what_no_argument_is_to_blame_for_passes_through(raised):
     for call in calls:
         with pytest.raises(raised):
             call()
+
+
+@pytest.mark.parametrize("dtype", ["c8", "U1", "O"])
+def test_nothing_is_of_a_kind_too(dtype):
+    empty = np.array([], dtype)
+    with pytest.raises(TypeError, match="final_values: expected an array of"):
+        rlox.compute_returns([1.0], [True], 0.0, 0.9, final_values=empty)
+    assert rlox.compute_group_advantages([]).shape == (0,)

@@ -1,5 +1,6 @@
 """Ctrl-C ends long calls within a quarter of a second, and leaves their objects as they were."""
 
+import os
 import subprocess
 import sys
 
@@ -44,6 +45,12 @@ for share in (0.1, 0.3):
 """
 
 CALLS = {
+    "making environments": """
+def made(n):
+    return lambda: rlox._rlox.NativeVectorEnv("CartPole-v1", n, 0)
+def state():
+    pass
+""",
     "get_state": """
 def made(n):
     global env
@@ -93,6 +100,13 @@ def made(n):
 def state():
     pass
 """,
+    "one long sequence": """
+def made(n):
+    sequences = [np.zeros(10 * n, np.int64)]
+    return lambda: rlox.pack_sequences(sequences, 10 * n)
+def state():
+    pass
+""",
     "pack_lengths": """
 def made(n):
     lengths = np.arange(16 * n) % 4093
@@ -125,6 +139,29 @@ def state():
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_ends_at_once_and_leaves_its_object_as_it_was(name):
     command = [sys.executable, "-c", CALLS[name] + INTERRUPT]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    # So many that what only one of them did would be short.
+    env = {**os.environ, "RLOX_NUM_THREADS": "16"} if name == "making environments" else None
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-2000:]
     assert max(map(float, done.stdout.split())) < 0.25, done.stdout
+
+
+LARGE_SEED = """
+import signal
+import rlox
+env = rlox._rlox.NativeVectorEnv("CartPole-v1", 4_000_000, 0)
+before = env.rng_states()
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+signal.setitimer(signal.ITIMER_REAL, 0.01)
+try:
+    env.reset(2**70)
+except KeyboardInterrupt:
+    assert (env.rng_states() == before).all(), "it came after the call"
+else:
+    raise SystemExit("was not interrupted")
+"""
+
+
+def test_the_streams_of_a_large_seed_are_left_half_made():
+    done = subprocess.run([sys.executable, "-c", LARGE_SEED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]

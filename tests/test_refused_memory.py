@@ -17,24 +17,41 @@ def spare(bytes):
     pages = int(open("/proc/self/statm").read().split()[0])
     return pages * resource.getpagesize() + bytes
 
-def sweep(call, most, state=lambda: None, steps=24, least=1):
-    "Until it is granted: `most` MiB are enough. It must have been refused before."
+def sweep(call, most, state, steps=24):
+    "Until it is granted: `most` MiB are enough. It must be refused where nothing large is free."
     before, (soft, hard) = state(), resource.getrlimit(resource.RLIMIT_AS)
     for i in range(steps + 1):
         resource.setrlimit(resource.RLIMIT_AS, (spare(i * most * 2**20 // steps), hard))
+        taken = [] if i else rest()
         try:
             call()
         except MemoryError:
             resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
             assert same(state(), before)
         else:
-            assert i >= least, "nothing was asked for"
+            assert i, "nothing was asked for"
             return
         finally:
             resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     raise AssertionError("was never granted")
 
+def rest():
+    "What the allocator still has in large pieces, though the system grants nothing."
+    taken, size = [], 2**24
+    while size >= 2**15:
+        try:
+            taken.append(bytearray(size))
+        except MemoryError:
+            size //= 2
+    return taken
+
+def of(*arrays):
+    "The state of what only reads these."
+    return lambda: [array.copy() for array in arrays]
+
 def same(a, b):
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(np.array_equal(a[key], b[key]) for key in a)
     return np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b
@@ -65,8 +82,14 @@ OBS = np.arange(12 * N, dtype=np.float32).reshape(3, N, 4)
 """
 
 CALLS = {
-    "VecEnv": "sweep(lambda: rlox.VecEnv(N), 60)",
-    "get_state": "sweep(made().get_state, 80)",
+    "VecEnv": """
+env = made()
+sweep(lambda: rlox.VecEnv(N), 60, env.get_state)
+""",
+    "get_state": """
+env = made()
+sweep(env.get_state, 80, lambda: env._native.rng_states())
+""",
     "set_state": """
 env = made()
 state = rlox.VecEnv(N, seed=9)
@@ -82,30 +105,58 @@ def streams():
         return env.np_random
     except (SystemError, RuntimeError):  # NumPy's words, and those of Python's locks, for it
         raise MemoryError from None
-sweep(streams, 30)
+sweep(streams, 30, env.get_state)
 """,
     "drain_episodes": """
 env = made()
-sweep(env.drain_episodes, 2, least=0)
+env.step(actions)
+drained = []
+sweep(lambda: drained.append(env.drain_episodes()), 2, lambda: len(drained))
+assert len(drained[0][0]) == 16_384
 assert len(env.drain_episodes()[0]) == 0 and env.episodes_dropped == 0
 """,
-    "reset": "env = made()\nsweep(env.reset, 12, least=0)",
-    "reset with seeds": "env, seeds = made(), [3] * N\nsweep(lambda: env.reset(seed=seeds), 24)",
+    "reset": """
+env = made()
+held = [env.reset() for _ in range(4)]  # or their memory would do for another
+sweep(env.reset, 12, env.get_state)
+""",
+    "reset with seeds": """
+env, seeds = made(), [3] * N
+sweep(lambda: env.reset(seed=seeds), 24, env.get_state)
+env.step(actions)
+sweep(lambda: env.reset(seed=2**70), 80, env.get_state)
+""",
     "step": """
 env = made()
-sweep(lambda: env._native.step(actions), 24, env.get_state)
-sweep(lambda: env.step(actions), 24)
+sweep(lambda: env._native.step(actions), 80, env.get_state)
+env.step(actions)
+sweep(lambda: env.step(actions), 80, env.get_state)
 """,
-    "step_all": "env = made()\nsweep(lambda: env.step_all(actions), 60)",
-    "collect_n_steps": "env = made()\nsweep(lambda: env.collect_n_steps(2), 60)",
-    "collect_rollout": "env = made()\nsweep(lambda: rlox.collect_rollout(env, None, 2), 120)",
+    "step_all": """
+for mode in ("SAME_STEP", "NEXT_STEP"):
+    env = made(autoreset_mode=mode)
+    env.reset()
+    env.step(actions)
+    sweep(lambda: env.step_all(actions), 80, env.get_state, steps=40)
+""",
+    "collect_n_steps": """
+env = made()
+sweep(lambda: env.collect_n_steps(2), 60, env.get_state)
+""",
+    "collect_rollout": """
+env = made()
+# Steps before the refused one stay, and each is of all environments.
+state = lambda: len(np.unique(env.get_state()["episode_steps"]))
+sweep(lambda: rlox.collect_rollout(env, None, 2), 120, state)
+""",
     "begin and step a rollout": """
 env, buffer = made(), rlox.RolloutBuffer(3, N, 4)
 def rollout():
     env.begin_rollout(buffer)
     for t in range(3):
         env.step_rollout(buffer, t, actions, zeros, zeros)
-sweep(rollout, 40)
+state = lambda: len(np.unique(env.get_state()["episode_steps"]))
+sweep(rollout, 40, state)
 assert buffer.final_obs.shape[1:] == (4,)
 """,
     "record": """
@@ -113,47 +164,55 @@ buffer = rlox.RolloutBuffer(3, N, 4)
 buffer.begin(np.zeros((N, 4)))
 state = lambda: [buffer.next_step, len(buffer.final_index)]
 for t in range(3):
-    sweep(lambda: record(buffer, t), 24, state, least=0)
+    sweep(lambda: record(buffer, t), 24, state)
 assert np.array_equal(buffer.final_obs, OBS.reshape(-1, 4))
 """,
     "what a rollout ended with": """
 buffer = full()
-sweep(lambda: [buffer.final_obs, buffer.final_index], 40)
-values = np.zeros(3 * N)
-sweep(lambda: buffer.finish(zeros, 0.9, 0.9, values), 8)
+def state():
+    try:
+        return buffer.advantages.copy()
+    except ValueError:
+        return buffer.next_step  # not finished
+sweep(lambda: [buffer.final_obs, buffer.final_index], 40, state)
+values = np.ones(3 * N)
+sweep(lambda: buffer.finish(zeros, 0.9, 0.9, values), 8, state)
+assert buffer.advantages.any()
 """,
     "Normalizer": """
-sweep(lambda: rlox.Normalizer(2, (N,)), 12)
 normalizer = rlox.Normalizer(2, (N,))
-sweep(normalizer.state, 8)
+sweep(lambda: rlox.Normalizer(2, (N,)), 12, normalizer.state)
+sweep(normalizer.state, 8, of(normalizer.state()["obs_mean"]))
 state = normalizer.state()
 state["obs_mean"] += 1
-sweep(lambda: normalizer.load_state(state), 12)
+sweep(lambda: normalizer.load_state(state), 12, normalizer.state)
 assert normalizer.state()["obs_mean"][3] == 1
 """,
     "RunningMeanStd": """
 one, other = rlox.RunningMeanStd((N,)), rlox.RunningMeanStd((N,))
 row = np.ones((1, N), np.float32)
-sweep(lambda: [one.update(row), other.update(row)], 8)
-sweep(lambda: [one.mean, one.var], 8)
-sweep(lambda: one.merge(other), 8)
+state = lambda: [one.mean, one.var, one.count, other.mean]
+sweep(lambda: one.update(row), 8, state)
+sweep(lambda: other.update(row), 8, state)
+sweep(lambda: [one.mean, one.var], 8, state)
+sweep(lambda: one.merge(other), 8, state)
 """,
     "pack_lengths": """
 lengths = np.ones(10 * N, int)
-sweep(lambda: rlox.pack_lengths(lengths, 4), 80)
-sweep(lambda: rlox.pack_lengths(lengths, 1), 120)
-sweep(lambda: rlox.pack_lengths([1, 5 * N], 5 * N), 8)
+sweep(lambda: rlox.pack_lengths(lengths, 4), 80, of(lengths))
+sweep(lambda: rlox.pack_lengths(lengths, 1), 120, of(lengths))
+sweep(lambda: rlox.pack_lengths([1, 5 * N], 5 * N), 8, of(lengths))
 """,
     "pack_sequences": """
 sequences = [np.ones(5, int)] * 20_000
-sweep(lambda: rlox.pack_sequences(sequences, 11), 60)
+sweep(lambda: rlox.pack_sequences(sequences, 11), 60, of(sequences[0]))
 """,
     "conversions": """
 x = np.ones(10 * N, bool)
-sweep(lambda: rlox.compute_gae(x, x, x, 0.0), 60)
+sweep(lambda: rlox.compute_gae(x, x, x, 0.0), 60, of(x))
 y = np.ones((5 * N, 2), np.int32)[:, 0]
-sweep(lambda: rlox.compute_gae(y, y, y, 0.0), 40)
-sweep(lambda: rlox.compute_group_advantages([None, *zeros]), 20)
+sweep(lambda: rlox.compute_gae(y, y, y, 0.0), 40, of(y))
+sweep(lambda: rlox.compute_group_advantages([None, *zeros]), 20, of(zeros))
 """,
 }
 

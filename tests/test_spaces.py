@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlox.spaces import describe, random_actions, sent_actions, uniform_log_prob
+from rlox.spaces import (
+    describe,
+    expect_actions,
+    random_actions,
+    sent_actions,
+    uniform_log_prob,
+)
 
 BOX = spaces.Box(*(np.array([s * 1.5, s * np.inf], np.float32) for s in (-1, 1)))
 WIDE = spaces.Box(0, np.arange(1, 101, dtype=np.float32))
@@ -147,3 +153,8 @@ def test_real_actions_that_are_no_numbers_are_refused():
 def test_unsigned_actions_keep_a_far_start():
     space = spaces.Discrete(3, start=2**53)
     assert sent_actions(space, np.array([1], np.uint64), 1).tolist() == [2**53 + 1]
+
+
+def test_unsigned_actions_do_not_wrap_around():
+    with pytest.raises(ValueError, match=r"actions: expected .*, got 18446744073709551615 for env"):
+        expect_actions(spaces.Discrete(3, start=-1), np.array([0, 2**64 - 1], np.uint64), 2)

@@ -86,7 +86,7 @@ class NatureCNN(nn.Module):
     ) -> None:
         super().__init__()
         shape = tuple(space.shape or ())
-        if len(shape) != 3 or sorted(shape)[1] < _SMALLEST:
+        if len(shape) != 3 or min(_sides(shape)) < _SMALLEST:
             raise ValueError(
                 f"observation space: expected pictures with sides of at least {_SMALLEST}, got "
                 f"{space}; enlarge them, or flatten them in a wrapper"
@@ -165,9 +165,18 @@ def make_features(
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return Combined(space, ortho_init, generator)
     shape: Sequence[int] = space.shape or ()
-    if is_image(space) and sorted(shape)[1] >= _SMALLEST:
+    if is_image(space) and min(_sides(shape)) >= _SMALLEST:
         return NatureCNN(space, cnn_features, ortho_init, generator)
     return Flatten(space)
+
+
+def _sides(shape: Sequence[int]) -> Sequence[int]:
+    """Height and width of a picture: its channels are the first axis, or the last if it is shorter.
+
+    >>> _sides((84, 96, 3)), _sides((4, 84, 84))
+    ((84, 96), (84, 84))
+    """
+    return shape[:2] if shape[2] < shape[0] else shape[1:]
 
 
 def own_features(make: Any, space: gym.Space[Any]) -> nn.Module:

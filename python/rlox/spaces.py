@@ -214,6 +214,8 @@ def expect_actions(
     given = counted = _actions(space, actions, num_envs)
     if _counts(space) is not None and given.dtype.kind in "iu":
         start = 0 if isinstance(space, spaces.MultiBinary) else getattr(space, "start", 0)
+        if given.dtype == np.uint64:  # which would wrap around
+            _refuse(given > np.uint64(2**63 - 1), given, "integers below 2**63")
         counted = given.astype(np.int64) - start
     sent_actions(space, counted, num_envs)
     return given.astype(space.dtype) if given.dtype.kind == "u" else given

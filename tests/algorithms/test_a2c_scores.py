@@ -29,7 +29,7 @@ def test_cartpole_is_not_solved_with_advantages_that_belong_to_other_steps():
     # that is a gradient, only a noisier one, from which CartPole is still learned.
     def take_earlier_advantages(a2c):
         collect, rng = a2c.collect, np.random.default_rng(0)
-        earlier = np.zeros_like(a2c.buffer.advantages)
+        earlier = np.zeros_like(a2c.buffer.field("advantages"))
 
         def collect_and_exchange():
             whole = collect()

@@ -206,6 +206,10 @@ impl Network for BurnMlp {
         guarded(|| f64::from(gradients.clone().square().sum().into_scalar::<f32>()))
     }
 
+    fn zero_gradients(&mut self) {
+        self.gradients = None;
+    }
+
     fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
         optimizer.check()?;
         let step = self.step.saturating_add(1);

@@ -194,6 +194,10 @@ impl Network for CandleMlp {
         sum.map(f64::from).map_err(failed)
     }
 
+    fn zero_gradients(&mut self) {
+        self.gradients = None;
+    }
+
     fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
         optimizer.check()?;
         let step = self.step.saturating_add(1);

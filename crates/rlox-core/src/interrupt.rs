@@ -4,9 +4,16 @@
 
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+#[cfg(not(test))]
+use std::time::Instant;
 
+#[cfg(test)]
+use self::tests::Instant;
 use crate::{Error, Result};
+
+#[cfg(test)]
+pub(crate) mod tests;
 
 /// Between two questions. A press of Ctrl-C is noticed after this at the latest, and the work between two looks.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -41,6 +48,9 @@ pub(crate) type Pause<'a> = &'a mut dyn FnMut() -> Result<()>;
 pub struct Watch(Option<Instant>);
 
 impl Watch {
+    /// Elements that take a loop about a millisecond: so many may come between two checks.
+    pub const STRETCH: usize = 1 << 20;
+
     /// Asks what [`set_interrupt_check`] was given if 50 ms have passed since it last did, or since the first check.
     /// Cheap enough for every 10 us.
     ///
@@ -57,14 +67,11 @@ impl Watch {
     }
 }
 
-/// Elements that take about a millisecond.
-pub(crate) const STRETCH: usize = 1 << 20;
-
 /// Stretches of the rows below `rows`, the last ones first. After each but the last, whose start is 0, it is time for a
 /// [`Pause`].
 #[inline(always)]
 pub(crate) fn backwards(rows: usize, width: usize) -> impl Iterator<Item = Range<usize>> {
-    let stretch = (STRETCH / width.max(1)).max(1);
+    let stretch = (Watch::STRETCH / width.max(1)).max(1);
     (0..rows.div_ceil(stretch)).map(move |i| {
         let end = rows - i * stretch;
         end.saturating_sub(stretch)..end

@@ -266,6 +266,10 @@ impl<N: Network> Step for Together<'_, N> {
         }
         all
     }
+
+    fn forget(&mut self) {
+        self.0.iter_mut().for_each(|critic| critic.online.zero_gradients());
+    }
 }
 
 impl<N: Network> ActionValue for TwinCritics<N> {

@@ -4,9 +4,13 @@ use rlox_core::{EnvSpec, Error, Pcg64, Result, Space};
 
 use crate::{Activation, DeterministicActor, Init, Mlp, QNetworks, SquashedPolicy, TwinCritics};
 
+/// The widths of a network, hidden layers between its inputs and outputs.
+pub(crate) fn sizes(inputs: usize, net_arch: &[usize], outputs: usize) -> Vec<usize> {
+    [inputs].into_iter().chain(net_arch.iter().copied()).chain([outputs]).collect()
+}
+
 fn mlp(inputs: usize, net_arch: &[usize], outputs: usize, activation: Activation, rng: &mut Pcg64) -> Result<Mlp> {
-    let sizes: Vec<usize> = [inputs].into_iter().chain(net_arch.iter().copied()).chain([outputs]).collect();
-    Mlp::new(&sizes, activation, Init::Kaiming, rng)
+    Mlp::new(&sizes(inputs, net_arch, outputs), activation, Init::Kaiming, rng)
 }
 
 /// Numbers in an action of a Box space.

@@ -11,6 +11,7 @@ use crate::Parameters;
 use bernoulli::Bernoulli;
 use categorical::Categorical;
 use gaussian::Gaussian;
+pub(crate) use gaussian::HALF_LN_2_PI;
 use state_dependent::StateDependent;
 
 /// What a network says about a batch of N rows, and what goes with it.

@@ -204,6 +204,10 @@ impl Network for Mlp {
         Ok(if self.live { sum_of_squares(&self.gradients) } else { 0.0 })
     }
 
+    fn zero_gradients(&mut self) {
+        self.live = false;
+    }
+
     fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
         optimizer.check()?;
         if !self.live {

@@ -57,6 +57,9 @@ pub trait Network: Send {
     /// Those of the backend.
     fn grad_sq(&mut self) -> Result<f64>;
 
+    /// Drops the gradients: the next backward starts from zero.
+    fn zero_gradients(&mut self);
+
     /// One step of the optimiser with the gradients times `scale`. The next backward starts from zero.
     ///
     /// # Errors
@@ -119,6 +122,9 @@ pub trait Step {
 
     /// The gradients, by name.
     fn named_gradients(&self) -> NamedTensors;
+
+    /// Drops the gradients.
+    fn forget(&mut self);
 }
 
 impl<N: Network> Step for N {
@@ -133,13 +139,18 @@ impl<N: Network> Step for N {
     fn named_gradients(&self) -> NamedTensors {
         self.gradients()
     }
+
+    fn forget(&mut self) {
+        self.zero_gradients();
+    }
 }
 
 /// One step of the optimiser for several parts, their gradients scaled together so that their norm is at most
 /// `max_grad_norm` (as torch's `clip_grad_norm_`); returns the norm before.
 ///
 /// # Errors
-/// [`Error::Config`] naming the part and its first gradient that is not finite, before anything has changed.
+/// [`Error::Config`] naming the part and its first gradient that is not finite. The gradients are dropped then, and
+/// nothing else has changed: the next minibatch may be a better one.
 ///
 /// ```
 /// use rlox_core::Pcg64;
@@ -165,7 +176,11 @@ pub fn clipped_step(
     }
     let norm = squares.sqrt() as f32;
     if !norm.is_finite() {
-        return Err(not_finite(parts));
+        let error = not_finite(parts);
+        for (_, part) in parts.iter_mut() {
+            part.forget();
+        }
+        return Err(error);
     }
     let scale = max_grad_norm.map_or(1.0, |most| (most / (norm + 1e-6)).min(1.0));
     for (_, part) in parts.iter_mut() {

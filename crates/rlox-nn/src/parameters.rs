@@ -118,4 +118,8 @@ impl Step for Parameters {
     fn named_gradients(&self) -> NamedTensors {
         self.named(&self.gradients, "")
     }
+
+    fn forget(&mut self) {
+        self.gradients.fill(Line::ZERO);
+    }
 }

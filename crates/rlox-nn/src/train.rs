@@ -65,14 +65,6 @@ fn check_share(name: &'static str, share: f64) -> Result<()> {
     Err(Error::config(name, "a number in [0, 1]", share.to_string(), "correct it"))
 }
 
-/// Checks a weight.
-fn check_weight(name: &'static str, weight: f32) -> Result<()> {
-    if weight.is_finite() && weight >= 0.0 {
-        return Ok(());
-    }
-    Err(Error::config(name, "a finite number, at least 0", weight.to_string(), "correct it"))
-}
-
 /// Checks counts.
 fn check_counts(counts: &[(&'static str, usize)]) -> Result<()> {
     match counts.iter().find(|(_, count)| *count == 0) {

@@ -257,4 +257,7 @@ fn gradients_that_are_no_numbers_change_nothing() {
     let error = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None).unwrap_err();
     assert!(error.to_string().contains("NaN in critic.0.weight"), "{error}");
     assert_eq!(net.tensors(), before);
+    // The next minibatch starts anew.
+    net.backward(&[1.0, 0.0], true, None).unwrap();
+    assert!(clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None).unwrap() > 0.0);
 }

@@ -2,10 +2,13 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 use rlox_core::{
-    AutoresetMode, Env, EnvSpec, NormalizerOptions, Pcg64, ResetOptions, Space, Step, VecEnv, VectorEnv, envs,
+    Actions, AutoresetMode, Env, EnvSpec, NormalizerOptions, Pcg64, ResetOptions, Space, Step, VecEnv, VectorEnv, envs,
 };
 use rlox_nn::train::{A2c, A2cConfig, Ppo, PpoConfig, Schedule};
-use rlox_nn::{Activation, ActorCritic, Distribution, Mlp, NamedTensors, Optimizer, PolicyNetworks};
+use rlox_nn::{
+    Activation, ActorCritic, ActorCriticLoss, Distribution, Minibatch, Mlp, NamedTensors, Optimizer, PolicyLoss,
+    PolicyNetworks,
+};
 
 /// Pays for the action that the observation names; ten steps an episode.
 struct Identity<A: ?Sized> {
@@ -225,6 +228,51 @@ fn schedules_fall_and_callbacks_end_the_run() {
     .unwrap();
     assert_eq!(rates.len(), 5);
     assert!((rates[4] - 3e-4 * 0.6).abs() < 1e-9 && rates[0] == 3e-4, "{rates:?}");
+}
+
+#[test]
+fn rollouts_in_which_environments_only_reset_are_collected_again() {
+    let options = envs::MakeOptions {
+        num_envs: 2,
+        seed: None,
+        autoreset_mode: AutoresetMode::NextStep,
+        max_episode_steps: Some(Some(1)),
+        arguments: &[],
+    };
+    let env = envs::make("CartPole-v1", &options).unwrap();
+    let mut a2c = A2c::new(env, two_networks, A2cConfig { n_steps: 1, ..Default::default() }, 1).unwrap();
+    let metrics = a2c.train(8, |_| true).unwrap();
+    assert_eq!((metrics.timesteps, metrics.updates), (8, 4));
+}
+
+#[test]
+fn a_minibatch_that_is_refused_leaves_no_gradients() {
+    let env = make("CartPole-v1", 1);
+    let mut policy = two_networks(env.spec(), &mut Pcg64::seed_from(0)).unwrap();
+    let obs = vec![0.1; 4 * 512];
+    let (zeros, ones) = (vec![0.0; 512], vec![1.0; 512]);
+    let mut actions = vec![0; 512];
+    actions[9] = 2;
+    let loss = ActorCriticLoss { policy: PolicyLoss::Gradient, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.0 };
+    let mut update = |actions: &[i64]| {
+        let batch = Minibatch {
+            obs: &obs,
+            actions: Actions::Discrete(actions),
+            masks: None,
+            log_probs: &zeros,
+            values: &zeros,
+            advantages: &ones,
+            returns: &ones,
+        };
+        let said = policy.update(&batch, &loss, &Optimizer::adam(1e-3), None);
+        let left: f32 = policy.gradients().iter().flat_map(|tensor| &tensor.data).map(|x| x.abs()).sum();
+        (said, left)
+    };
+    let (said, left) = update(&actions);
+    assert!(said.unwrap_err().to_string().starts_with("actions: expected integers from 0 to 1, got 2 in row 9"));
+    assert_eq!(left, 0.0);
+    actions[9] = 1;
+    assert!(update(&actions).0.unwrap().grad_norm > 0.0);
 }
 
 #[test]

@@ -10,15 +10,16 @@ use numpy::{
     PyUntypedArray, PyUntypedArrayMethods,
 };
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyTuple};
+use pyo3::types::{PyInt, PyTuple};
 
-use crate::array::{Elements, FromArray, Kind, call, expect_axes, make_valid, no_copy, private, typed};
+use crate::array::{Elements, FromArray, Kind, call, expect_axes, make_valid, new_dict, no_copy, private, typed};
 use crate::detach::times_others_ran;
 use crate::error::{blamed, to_py, type_error, value_error};
 use crate::recycling::mapped;
 use crate::scalar::text_of;
 pub(crate) use crate::scalar::{
-    count, index, instance, integer, no_number, number, numbers, sequence, shape, shown, switches, text,
+    attribute, count, float, has, index, instance, integer, item, no_number, number, numbers, sequence, shape, shown,
+    switch, switches, text,
 };
 
 /// From how many elements on a conversion may take more than 5 us.
@@ -56,7 +57,7 @@ pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResu
     let py = object.py();
     let convert = py.import("numpy")?.getattr("asarray")?;
     let array = call(&convert, &PyTuple::new(py, [object])?, None).map_err(|error| {
-        let got = format!("{} ({})", object.get_type(), shown(error.value(py).as_any()));
+        let got = format!("{} ({})", shown(object.get_type().as_any()), shown(error.value(py).as_any()));
         blamed(py, error, || value_error(argument, "an array", &got, "pass what np.asarray takes"))
     })?;
     Ok(array.cast_into::<PyUntypedArray>()?)
@@ -73,9 +74,9 @@ fn too_large(object: &Bound<'_, PyAny>, array: &Bound<'_, PyUntypedArray>) -> Py
         &PyTuple::new(py, [object, "O".into_pyobject(py)?.as_any()])?,
         None,
     )?;
-    let items = call(&items.getattr("ravel")?, &PyTuple::empty(py), None)?.try_iter()?;
+    let items = sequence(&call(&attribute(&items, "ravel")?, &PyTuple::empty(py), None)?)?;
     let large = |item: &Bound<'_, PyAny>| item.is_exact_instance_of::<PyInt>() && item.extract::<i64>().is_err();
-    Ok(items.collect::<PyResult<Vec<_>>>()?.iter().find(|item| large(item)).map(shown))
+    Ok(items.iter().find(large).map(|item| shown(&item)))
 }
 
 /// An argument whose Python code has run.
@@ -112,7 +113,8 @@ pub(crate) fn argument<'py, T: FromArray>(
     let dtype = array.dtype();
     let kind = char::from(dtype.kind());
     let wrong = !kinds.accepted.contains(kind);
-    if wrong && array.len() > 0 {
+    // An empty list is one of floats, whatever it was to be.
+    if wrong && (array.len() > 0 || !matches!(kind, 'b' | 'i' | 'u' | 'f')) {
         if let (Some((least, most)), Some(number)) = (T::RANGE, too_large(object, &array)?) {
             return Err(value_error(name, &format!("integers in [{least}, {most}]"), &number, "correct it"));
         }
@@ -123,10 +125,10 @@ pub(crate) fn argument<'py, T: FromArray>(
     // Unsigned ones that only look strange in memory are looked at as what they are, before they are converted.
     let unsigned = kind == 'u' && dtype.itemsize() == 8;
     if wrong || half_or_long || dtype.is_native_byteorder() == Some(false) || !array.is_aligned() {
-        let keywords = PyDict::new(py);
+        let keywords = new_dict(py)?;
         keywords.set_item("order", "C")?;
         keywords.set_item("subok", false)?;
-        let convert = array.getattr("astype")?;
+        let convert = attribute(&array, "astype")?;
         array = call(
             &convert,
             &PyTuple::new(py, [if unsigned { numpy::dtype::<u64>(py) } else { numpy::dtype::<T>(py) }])?,
@@ -272,7 +274,7 @@ pub(crate) fn output<'py, T: Kind>(
     let fix = "allocate it with np.empty of that dtype";
     let Some(array) = typed::<T>(object) else {
         let got = object.cast::<PyUntypedArray>().map(dtype_of);
-        return Err(type_error(argument, &wanted(), &got.unwrap_or_else(|_| object.get_type().to_string()), fix));
+        return Err(type_error(argument, &wanted(), &got.unwrap_or_else(|_| shown(object.get_type().as_any())), fix));
     };
     let mut array = private(array)?.try_readwrite().map_err(|error| match error {
         BorrowError::AlreadyBorrowed => {

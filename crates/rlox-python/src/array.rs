@@ -9,7 +9,6 @@ mod unguarded;
 
 use std::any::TypeId;
 use std::ffi::c_int;
-use std::hint::black_box;
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
@@ -37,6 +36,14 @@ use crate::recycling;
 type Call = unsafe extern "C-unwind" fn(*mut PyObject, *mut PyObject, *mut PyObject) -> *mut PyObject;
 type CheckSignals = unsafe extern "C-unwind" fn() -> c_int;
 
+// PyO3 declares these as functions that never unwind, and the compiler would leave out what cleans up after them as soon
+// as it knew which functions are called. It may assume nothing of what a volatile read gives.
+// SAFETY: the same functions, of which no more is assumed.
+static CALL: Call = unsafe { std::mem::transmute::<*const (), Call>(ffi::PyObject_Call as *const ()) };
+// SAFETY: as above.
+static CHECK_SIGNALS: CheckSignals =
+    unsafe { std::mem::transmute::<*const (), CheckSignals>(ffi::PyErr_CheckSignals as *const ()) };
+
 /// Keeps a thread that the interpreter's end unwinds from meeting Rust code that cannot unwind.
 struct Hang;
 
@@ -56,9 +63,8 @@ pub(crate) fn call<'py>(
     args: &Bound<'py, PyTuple>,
     kwargs: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // PyO3 declares its functions as ones that never unwind, which the compiler would find out of the pointer.
-    // SAFETY: the same function, of which no more is assumed.
-    let run: Call = black_box(unsafe { std::mem::transmute::<*const (), Call>(ffi::PyObject_Call as *const ()) });
+    // SAFETY: a static.
+    let run = unsafe { std::ptr::read_volatile(&raw const CALL) };
     others_may_run();
     let hang = Hang;
     // SAFETY: the objects live, the GIL is held, and null stands for no keywords.
@@ -70,9 +76,8 @@ pub(crate) fn call<'py>(
 
 /// Lets Ctrl-C and other signals take effect, which runs Python code as [`call`] does.
 pub(crate) fn check_signals(py: Python<'_>) -> PyResult<()> {
-    let check = ffi::PyErr_CheckSignals as *const ();
-    // SAFETY: as in `call`.
-    let check: CheckSignals = black_box(unsafe { std::mem::transmute::<*const (), CheckSignals>(check) });
+    // SAFETY: a static.
+    let check = unsafe { std::ptr::read_volatile(&raw const CHECK_SIGNALS) };
     others_may_run();
     let hang = Hang;
     // SAFETY: the GIL is held.
@@ -242,7 +247,8 @@ fn from_booleans<T: Send>(
 ) -> PyResult<Vec<T>> {
     let array = &private(array)?;
     let _guard = array.try_readonly().map_err(|error| PyValueError::new_err(error.to_string()))?;
-    // SAFETY: bytes of any value may be read as u8; the guard and the GIL keep writers away.
+    // SAFETY: bytes of any value may be read as u8. The guard keeps our own writers away, and the array's own reference
+    // keeps the memory; where it is `long`, Python may write meanwhile, which races as it does with NumPy.
     let view = unsafe { array.as_raw_array().cast::<u8>().deref_into_view() };
     mapped(array.py(), view, long, |byte| number(byte != 0))
 }

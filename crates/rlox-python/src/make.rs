@@ -63,7 +63,7 @@ pub(crate) fn make(
     });
     let mut env = made.map_err(to_py)?;
     if let (Some(seed), None) = (seed, options.seed) {
-        env.set_rngs(&streams_from(seed, num_envs)?).map_err(to_py)?;
+        env.set_rngs(&streams_from(seed, num_envs, |rng| rng)?).map_err(to_py)?;
     }
     Ok(env)
 }

@@ -5,8 +5,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rlox_core::{Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics, Watch};
 
-use crate::argument::{Input, REAL, argument, count, instance, numbers, shape, switches};
-use crate::array::result;
+use crate::argument::{Input, REAL, argument, count, instance, item, numbers, shape, switches};
+use crate::array::{new_dict, result};
 use crate::detach::alone;
 use crate::error::{to_py, value_error};
 use crate::recycling::mapped;
@@ -14,9 +14,6 @@ use crate::shared::Shared;
 
 /// From how many numbers on a call may take more than 5 us.
 const LONG: usize = 2048;
-
-/// Numbers that take about a millisecond.
-const STRETCH: usize = 1 << 18;
 
 /// Normalises observations and rewards by running statistics, as Stable-Baselines3's VecNormalize does.
 ///
@@ -121,7 +118,8 @@ impl Normalizer {
         self.check(obs.shape())?;
         let mut array = result::<f32>(py, obs.shape())?;
         let (raw, rows, dim) = (obs.slice(), array.slice(), self.obs_shape.iter().product::<usize>());
-        let stretch = (STRETCH / dim).max(1) * dim;
+        // Each number takes several times as long as in other loops.
+        let stretch = (Watch::STRETCH / 4 / dim).max(1) * dim;
         self.inner.with(py, long, |normalizer| {
             let mut watch = Watch::default();
             for (rows, raw) in rows.chunks_mut(stretch).zip(raw.chunks(stretch)) {
@@ -149,7 +147,7 @@ impl Normalizer {
                 ("returns", copy(normalizer.returns())?),
             ])
         })?;
-        let dict = PyDict::new(py);
+        let dict = new_dict(py)?;
         for (name, numbers) in columns {
             dict.set_item(name, numbers.into_pyarray(py))?;
         }
@@ -162,10 +160,8 @@ impl Normalizer {
     ///     ValueError: An array is missing or of another length; nothing has changed then.
     fn load_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let get = |name: &'static str| -> PyResult<Vec<f64>> {
-            let missing = |_| {
-                value_error("state", &format!("the key {name:?}"), "a mapping without it", "pass what state() gave")
-            };
-            let numbers = argument::<f64>(name, &state.get_item(name).map_err(missing)?, &REAL)?.read(true)?;
+            let numbers = item(state, name, "pass what state() gave")?;
+            let numbers = argument::<f64>(name, &numbers, &REAL)?.read(alone(py))?;
             if numbers.shape().len() != 1 {
                 let got = format!("shape {:?}", numbers.shape());
                 return Err(value_error(name, "an array of one axis", &got, "pass what state() gave"));

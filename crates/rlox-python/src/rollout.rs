@@ -14,6 +14,7 @@ use crate::normalize::normalizer_of;
 use crate::observation::{ObsArgument, ObsInput, Owned, dtype_of};
 use crate::recycling::mapped;
 use crate::said::SaidArgument;
+use crate::settings::items_of;
 use crate::shared::Shared;
 
 /// From how many numbers in a step on a call may take more than 5 us.
@@ -139,7 +140,7 @@ impl RolloutBuffer {
             type_error("extra", "{name: (shape, dtype)}", &shown(given), "pass a pair for every name")
         };
         let extra = extra.map(|extra| extra.cast::<PyDict>().map_err(|_| wrong(extra))).transpose()?;
-        for (name, spec) in extra.into_iter().flatten() {
+        for (name, spec) in items_of(extra) {
             let name: String = name.extract().map_err(|_| wrong(&name))?;
             let (row, dtype): (Bound<'_, PyAny>, String) = spec.extract().map_err(|_| wrong(&spec))?;
             fields.push((name, shape("extra", &row)?, dtype_of("extra", &dtype)?));

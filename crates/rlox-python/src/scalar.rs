@@ -3,27 +3,60 @@
 use pyo3::PyTypeCheck;
 use pyo3::exceptions::{PyMemoryError, PyOverflowError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyInt, PyTuple};
+use pyo3::types::{PyBool, PyFloat, PyInt, PyString, PyTuple, PyType};
 
 use crate::array::call;
 use crate::error::{blamed, type_error, value_error};
 
-/// A Python int. Booleans and floats are none, whole or not.
+/// A function of Python's standard library, called with these arguments.
+pub(crate) fn call_standard<'py>(
+    module: &str,
+    function: &str,
+    args: &Bound<'py, PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
+    call(&args.py().import(module)?.getattr(function)?, args, None)
+}
+
+/// `object.name`, whose lookup may run Python code.
+pub(crate) fn attribute<'py>(object: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    call_standard("builtins", "getattr", &(object, name).into_pyobject(object.py())?)
+}
+
+/// Whether the object has an attribute.
+pub(crate) fn has(object: &Bound<'_, PyAny>, name: &str) -> PyResult<bool> {
+    call_standard("builtins", "hasattr", &(object, name).into_pyobject(object.py())?)?.extract()
+}
+
+/// `state[key]`, of any mapping; without it, `state` is refused and `fix` told.
+pub(crate) fn item<'py>(state: &Bound<'py, PyAny>, key: &str, fix: &str) -> PyResult<Bound<'py, PyAny>> {
+    let py = state.py();
+    let missing = || value_error("state", &format!("the key {key:?}"), "a mapping without it", fix);
+    let item = call_standard("operator", "getitem", &(state, key).into_pyobject(py)?);
+    item.map_err(|error| blamed(py, error, missing))
+}
+
+/// A Python int, and no instance of a subclass, whose methods would be Python code. Booleans and floats are none, whole
+/// or not.
 pub(crate) fn integer<'py>(argument: &str, expected: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let wrong = || type_error(argument, expected, &shown(object), "pass an int");
     if object.is_instance_of::<PyBool>() {
         return Err(wrong());
     }
-    if object.is_instance_of::<PyInt>() {
+    if object.is_exact_instance_of::<PyInt>() {
         return Ok(object.clone());
     }
-    let index = object.py().import("operator")?.getattr("index")?;
-    let args = PyTuple::new(object.py(), [object])?;
-    call(&index, &args, None).map_err(|error| blamed(object.py(), error, wrong))
+    let index = call_standard("operator", "index", &PyTuple::new(object.py(), [object])?);
+    index.map_err(|error| blamed(object.py(), error, wrong))
 }
 
 /// A whole number that is not negative; none where it is too large for this machine.
 fn whole(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<(Option<usize>, String)> {
+    // Much the quickest for a plain integer.
+    if object.is_exact_instance_of::<PyInt>()
+        && let Ok(whole) = object.extract()
+    {
+        return Ok((Some(whole), String::new()));
+    }
     let index = integer(argument, "an integer", object)?;
     if index.lt(0)? {
         return Err(value_error(argument, "zero or a positive integer", &shown(&index), "correct it"));
@@ -46,7 +79,17 @@ pub(crate) fn index(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize
 
 /// A number.
 pub(crate) fn number(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<f64> {
-    object.extract().map_err(|error| no_number(argument, "a number", object, error))
+    float(object).map_err(|error| no_number(argument, "a number", object, error))
+}
+
+/// What a float is of the object, which is a number.
+pub(crate) fn float(object: &Bound<'_, PyAny>) -> PyResult<f64> {
+    // Of floats of any class the number itself is taken.
+    if object.is_instance_of::<PyFloat>() || object.is_exact_instance_of::<PyInt>() {
+        return object.extract();
+    }
+    // `float` would take texts too.
+    call_standard("math", "ldexp", &(object, 0).into_pyobject(object.py())?)?.extract()
 }
 
 /// Why `object` is no f64: it is too large for one, or no number at all.
@@ -110,8 +153,16 @@ pub(crate) mod switches {
     switches!(fresh obs reward);
 }
 
-fn switch(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    object.extract().map_err(|_| type_error(argument, "True or False", &shown(object), "pass a bool"))
+/// True or False, Python's or NumPy's.
+pub(crate) fn switch(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if let Ok(flag) = object.cast::<PyBool>() {
+        return Ok(flag.is_true());
+    }
+    let py = object.py();
+    if object.get_type().is(&py.import("numpy")?.getattr("bool_")?) {
+        return call_standard("operator", "truth", &PyTuple::new(py, [object])?)?.extract();
+    }
+    Err(type_error(argument, "True or False", &shown(object), "pass a bool"))
 }
 
 /// A text.
@@ -125,13 +176,13 @@ pub(crate) fn instance<'a, 'py, T: PyTypeCheck>(
     object: &'a Bound<'py, PyAny>,
     name: &str,
 ) -> PyResult<&'a Bound<'py, T>> {
-    let wrong = |_| type_error(argument, &format!("a rlox.{name}"), &object.get_type().to_string(), "pass one");
+    let wrong = |_| type_error(argument, &format!("a rlox.{name}"), &shown(object.get_type().as_any()), "pass one");
     object.cast().map_err(wrong)
 }
 
 /// A shape: a sequence of counts, or a single count.
 pub(crate) fn shape(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
-    if object.hasattr("__index__")? {
+    if has(object, "__index__")? {
         return Ok(vec![count(argument, object)?]);
     }
     let wrong = || type_error(argument, "a shape", &shown(object), "pass a tuple of ints");
@@ -151,8 +202,13 @@ pub(crate) fn shown(object: &Bound<'_, PyAny>) -> String {
 }
 
 pub(crate) fn text_of(object: &Bound<'_, PyAny>, function: &str) -> String {
-    let py = object.py();
-    let text = || call(&py.import("builtins")?.getattr(function)?, &PyTuple::new(py, [object])?, None);
-    let text = text().map_or_else(|_| object.get_type().to_string(), |text| text.to_string());
+    let text =
+        || Ok(call_standard("builtins", function, &PyTuple::new(object.py(), [object])?)?.cast_into::<PyString>()?);
+    let text = text().map(|text| text.to_string_lossy().into_owned());
+    // Where the object's own fails, that of its type may do.
+    let text = text.unwrap_or_else(|_: PyErr| {
+        let is_type = object.is_instance_of::<PyType>();
+        if is_type { "a type without a name".into() } else { text_of(object.get_type().as_any(), "repr") }
+    });
     if text.chars().count() <= 200 { text } else { text.chars().take(200).chain("...".chars()).collect() }
 }

@@ -2,15 +2,18 @@
 
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
-use rlox_core::{Pcg64, ResetOptions, Result, SeedSequence, Seeds, VectorEnv};
+use rlox_core::{Pcg64, ResetOptions, Result, SeedSequence, Seeds, VectorEnv, Watch};
 
-use crate::argument::{integer, sequence, shown};
-use crate::error::{blamed, type_error, value_error};
+use crate::argument::{has, integer, sequence, shown};
+use crate::detach::detached;
+use crate::error::{blamed, to_py, type_error, value_error};
+use crate::interrupt::look;
 use crate::recycling::{collected, reserved};
 
 const EXPECTED: &str = "an integer of at least 0";
 const FIX: &str = "pass a non-negative integer or None";
 
+/// An int, and no instance of a subclass: what is asked of it here runs no Python code.
 fn checked<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let seed = integer("seed", EXPECTED, object)?;
     if seed.lt(0)? { Err(value_error("seed", EXPECTED, &shown(&seed), FIX)) } else { Ok(seed) }
@@ -27,19 +30,47 @@ pub(crate) fn base_of(object: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     Ok(checked(object)?.extract().ok())
 }
 
-/// The streams of `seed + i`, of any size, for environments i.
-pub(crate) fn streams_from(seed: &Bound<'_, PyAny>, num_envs: usize) -> PyResult<Vec<Pcg64>> {
-    let seed = checked(seed)?;
-    collected(num_envs, (0..num_envs).map(|i| stream_of(&seed.add(i)?)))
+/// What is made of the streams of `seed + i`, of any size, for environments i.
+pub(crate) fn streams_from<T: Send>(
+    seed: &Bound<'_, PyAny>,
+    num_envs: usize,
+    make: impl Fn(Pcg64) -> T + Sync,
+) -> PyResult<Vec<T>> {
+    let mut words = words_of(&checked(seed)?)?;
+    let streams = || -> Result<Vec<T>> {
+        let (mut streams, mut watch) = (reserved(num_envs)?, Watch::default());
+        for i in 0..num_envs {
+            look(&mut watch, i)?;
+            streams.push(make(stream_of(&words)));
+            increment(&mut words);
+        }
+        Ok(streams)
+    };
+    detached(seed.py(), streams).map_err(to_py)
+}
+
+/// Adds 1 to an integer of 32-bit words, the lowest first.
+fn increment(words: &mut Vec<u32>) {
+    for word in &mut *words {
+        *word = word.wrapping_add(1);
+        if *word != 0 {
+            return;
+        }
+    }
+    words.push(1);
 }
 
 /// The stream of an integer that is not negative, `np.random.PCG64(seed)`.
-fn stream_of(seed: &Bound<'_, PyAny>) -> PyResult<Pcg64> {
+fn stream_of(words: &[u32]) -> Pcg64 {
+    Pcg64::from_seed_sequence(&SeedSequence::from_words(words))
+}
+
+/// The 32-bit words of a [`checked`] integer, the lowest first, at least one.
+fn words_of(seed: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     let words = seed.call_method0("bit_length")?.extract::<usize>()?.div_ceil(32).max(1);
     let bytes: Vec<u8> = seed.call_method1("to_bytes", (4 * words, "little"))?.extract()?;
     let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
-    let words: Vec<_> = bytes.chunks_exact(4).map(word).collect();
-    Ok(Pcg64::from_seed_sequence(&SeedSequence::from_words(&words)))
+    Ok(bytes.chunks_exact(4).map(word).collect())
 }
 
 /// What a reset is seeded with.
@@ -55,13 +86,10 @@ impl Seeding {
     /// A seed of all, or one for each environment; of these, None lets a stream go on.
     pub(crate) fn of(object: Option<&Bound<'_, PyAny>>, num_envs: usize) -> PyResult<Self> {
         let Some(object) = object else { return Ok(Self::Keep) };
-        if !object.hasattr("__len__")? {
+        if !has(object, "__len__")? {
             return Ok(match base_of(object)? {
                 Some(base) => Self::Base(base),
-                None => Self::Streams(collected(
-                    num_envs,
-                    streams_from(object, num_envs)?.into_iter().map(|rng| Ok(Some(rng))),
-                )?),
+                None => Self::Streams(streams_from(object, num_envs, Some)?),
             });
         }
         let wrong =
@@ -75,8 +103,12 @@ impl Seeding {
             Err(error) if error.is_instance_of::<PyMemoryError>(object.py()) => return Err(error),
             Err(_) => {}
         }
-        let streams = seeds.iter().map(|seed| seed.as_ref().map(stream_of).transpose());
-        Ok(Self::Streams(collected(seeds.len(), streams)?))
+        let mut watch = Watch::default();
+        let stream = |(i, seed): (usize, &Option<Bound<'_, PyAny>>)| {
+            look(&mut watch, i).map_err(to_py)?;
+            seed.as_ref().map(|seed| Ok(stream_of(&words_of(seed)?))).transpose()
+        };
+        Ok(Self::Streams(collected(seeds.len(), seeds.iter().enumerate().map(stream))?))
     }
 
     /// Resets as the core does; where that is refused, the streams stay as they were.

@@ -5,7 +5,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
 use rlox_core::{ResetOptions, Space};
 
-use crate::argument::{integer, no_number, shown};
+use crate::argument::{float, integer, no_number, shown};
+use crate::array::new_dict;
 use crate::error::{blamed, type_error, value_error};
 
 /// A time limit: None for -1.
@@ -23,15 +24,20 @@ fn key(argument: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
     key.extract().map_err(|_| type_error(argument, "names as keys", &shown(key), "pass a dict of names and numbers"))
 }
 
+/// A dict's items as they are now: Python code that reads one of them may change the dict.
+pub(crate) fn items_of<'py>(dict: Option<&Bound<'py, PyDict>>) -> Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+    dict.into_iter().flatten().collect()
+}
+
 pub(crate) fn options_of(options: Option<&Bound<'_, PyDict>>) -> PyResult<ResetOptions> {
     let mut pairs = Vec::new();
-    for (name, value) in options.into_iter().flatten() {
+    for (name, value) in items_of(options) {
         let name = key("options", &name)?;
         let wrong = || {
             let fix = if name.contains("mask") { "did you mean \"reset_mask\"?" } else { "pass a number" };
             value_error("options", &format!("a number as {name:?}"), &shown(&value), fix)
         };
-        let number = value.extract::<f64>().map_err(|error| blamed(value.py(), error, wrong))?;
+        let number = float(&value).map_err(|error| blamed(value.py(), error, wrong))?;
         pairs.push((name, number));
     }
     Ok(ResetOptions::new(pairs))
@@ -39,13 +45,10 @@ pub(crate) fn options_of(options: Option<&Bound<'_, PyDict>>) -> PyResult<ResetO
 
 pub(crate) fn arguments_of(kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Vec<(String, f64)>> {
     let mut arguments = Vec::new();
-    for (name, value) in kwargs.into_iter().flatten() {
+    for (name, value) in items_of(kwargs) {
         let name = key("kwargs", &name)?;
-        let number = if let Ok(flag) = value.cast::<PyBool>() {
-            Ok(f64::from(u8::from(flag.is_true())))
-        } else {
-            value.extract::<f64>()
-        };
+        let number =
+            if let Ok(flag) = value.cast::<PyBool>() { Ok(f64::from(u8::from(flag.is_true()))) } else { float(&value) };
         let number = number.map_err(|error| no_number(&name, "a number or a boolean", &value, error))?;
         arguments.push((name, number));
     }
@@ -53,7 +56,7 @@ pub(crate) fn arguments_of(kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Vec<(
 }
 
 pub(crate) fn space_dict<'py>(py: Python<'py>, space: &Space) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
+    let dict = new_dict(py)?;
     match space {
         Space::Discrete { n, start } => {
             dict.set_item("kind", "discrete")?;

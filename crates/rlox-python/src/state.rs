@@ -4,9 +4,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{Error, Pcg64, Pcg64State, Progress, Result, Watch};
 
-use crate::argument::{INTEGER, REAL, argument, expect_shape};
-use crate::array::{fresh, result};
-use crate::error::value_error;
+use crate::argument::{INTEGER, REAL, argument, expect_shape, item};
+use crate::array::{fresh, new_dict, result};
 use crate::flags::flag_argument;
 use crate::interrupt::look;
 use crate::recycling::reserved;
@@ -34,7 +33,7 @@ pub(crate) fn take<'py>(py: Python<'py>, inner: &Shared<Inner>, num_envs: usize)
         }
         put_words(&inner.env.rngs()?, words, &mut watch)
     })?;
-    let dict = PyDict::new(py);
+    let dict = new_dict(py)?;
     dict.set_item("states", states.into_array())?;
     dict.set_item("episode_returns", returns.into_array())?;
     dict.set_item("episode_steps", steps.into_array())?;
@@ -68,12 +67,15 @@ pub(crate) fn streams_of(words: &[i64], watch: &mut Watch) -> Result<Vec<Pcg64>>
 }
 
 pub(crate) fn put(py: Python<'_>, inner: &Shared<Inner>, num_envs: usize, dict: &Bound<'_, PyDict>) -> PyResult<()> {
-    let item = |name| item(dict, name);
-    let states = argument::<f64>("states", &item("states")?, &REAL)?;
-    let returns = argument::<f64>("episode_returns", &item("episode_returns")?, &REAL)?;
-    let steps = argument::<i64>("episode_steps", &item("episode_steps")?, &INTEGER)?;
-    let finished = flag_argument("finished", &item("finished")?)?;
-    let streams = argument::<i64>("streams", &item("streams")?, &INTEGER)?;
+    // Comparing keys may run Python code, so all items are there before any of them is looked at.
+    let item = |name| item(dict, name, FIX);
+    let (states, returns, steps) = (item("states")?, item("episode_returns")?, item("episode_steps")?);
+    let (finished, streams) = (item("finished")?, item("streams")?);
+    let states = argument::<f64>("states", &states, &REAL)?;
+    let returns = argument::<f64>("episode_returns", &returns, &REAL)?;
+    let steps = argument::<i64>("episode_steps", &steps, &INTEGER)?;
+    let finished = flag_argument("finished", &finished)?;
+    let streams = argument::<i64>("streams", &streams, &INTEGER)?;
 
     let (states, returns, steps) = (states.read(false)?, returns.read(false)?, steps.read(false)?);
     let (finished, streams) = (finished.read(py, false)?, streams.read(false)?);
@@ -120,9 +122,4 @@ fn stream_of(words: &[i64]) -> Result<Pcg64> {
         return Err(Error::config("streams", "0 or 1 and 32 bits as a stream's last two words", got, FIX));
     };
     Pcg64::from_state(Pcg64State { state, inc, has_uint32: words[4] == 1, uinteger })
-}
-
-fn item<'py>(dict: &Bound<'py, PyDict>, key: &str) -> PyResult<Bound<'py, PyAny>> {
-    let missing = || value_error("state", &format!("the key {key:?}"), "a dict without it", FIX);
-    dict.get_item(key)?.ok_or_else(missing)
 }

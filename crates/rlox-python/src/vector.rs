@@ -9,7 +9,7 @@ use rlox_core::{
 };
 
 use crate::argument::{INTEGER, argument, expect_shape, index, instance, out_slice, output};
-use crate::array::{fresh, result};
+use crate::array::{fresh, new_dict, result};
 use crate::detach::{alone, detached};
 use crate::error::to_py;
 use crate::flags::{Flags, flag_argument};
@@ -28,6 +28,10 @@ use crate::step_arrays::StepArrays;
 /// From how many environments, or numbers of observations, on a call may take more than 5 us.
 const LONG: usize = 128;
 const LONG_OBS: usize = 4096;
+
+/// Numbers whose place the Python objects take that are made of a step's result, for each environment: a row of the final
+/// observations, its index and flags. It is asked for before the step, and given back for them.
+const ROOM: usize = 72;
 
 /// After so many steps of single environments it is time to look for Ctrl-C.
 const SHORT: usize = 1024;
@@ -147,7 +151,7 @@ impl NativeVectorEnv {
     }
 
     fn spec<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let dict = PyDict::new(py);
+        let dict = new_dict(py)?;
         dict.set_item("id", &self.spec.id)?;
         dict.set_item("max_episode_steps", self.spec.max_episode_steps)?;
         dict.set_item("has_action_masks", self.masks)?;
@@ -195,7 +199,7 @@ impl NativeVectorEnv {
         let actions = actions.get();
         let finals = self.inner.with(py, self.long, |inner| {
             // Before the step, which cannot be taken back; pages that nobody writes to cost nothing.
-            let mut copy = reserved(inner.final_obs.len())?;
+            let mut copy = reserved(inner.final_obs.len() + self.num_envs * ROOM)?;
             let out =
                 StepOut { obs: obs_out, reward, terminated: term, truncated: trunc, final_obs: &mut inner.final_obs };
             inner.env.step(actions, out)?;
@@ -204,6 +208,7 @@ impl NativeVectorEnv {
                 return Ok(None);
             }
             copy.extend_from_slice(&inner.final_obs);
+            copy.shrink_to_fit();
             Ok(Some(copy))
         })?;
         let finals = finals.map(|data| data.into_pyarray(py).reshape([self.num_envs, self.dim])).transpose()?;

@@ -11,7 +11,7 @@ mod sums;
 use sums::Sums;
 
 use super::rewards::check_size;
-use crate::interrupt::{STRETCH, Watch};
+use crate::interrupt::Watch;
 use crate::simd::multiversion;
 use crate::{Error, Float, Result, check_len};
 
@@ -108,12 +108,12 @@ pub fn compute_batch_group_advantages<T: Float>(
     }
     let mut watch = Watch::default();
     let how = How::of(rewards, options, &mut watch)?;
-    let many = (STRETCH / group_size / BLOCK * BLOCK).max(1) * group_size;
+    let many = (Watch::STRETCH / group_size / BLOCK * BLOCK).max(1) * group_size;
     for (i, (rewards, advantages)) in rewards.chunks(many).zip(advantages.chunks_mut(many)).enumerate() {
         if i > 0 {
             watch.check()?;
         }
-        if group_size > STRETCH {
+        if group_size > Watch::STRETCH {
             large(rewards, &how, advantages, &mut watch)?;
         } else {
             groups(rewards, group_size, &how, advantages);
@@ -158,7 +158,7 @@ multiversion! {
 fn large<T: Float>(rewards: &[T], how: &How, advantages: &mut [T], watch: &mut Watch) -> Result<()> {
     let group = Sums::of_many(rewards, watch)?;
     let (mean, factor) = (group.mean(), group.factor::<T>(how));
-    for (rewards, advantages) in rewards.chunks(STRETCH).zip(advantages.chunks_mut(STRETCH)) {
+    for (rewards, advantages) in rewards.chunks(Watch::STRETCH).zip(advantages.chunks_mut(Watch::STRETCH)) {
         watch.check()?;
         put(rewards, &group, mean, factor, advantages);
     }

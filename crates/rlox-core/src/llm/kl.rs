@@ -6,7 +6,7 @@
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
-use crate::interrupt::{Pause, STRETCH};
+use crate::interrupt::{Pause, Watch};
 use crate::pool::{PIECE, run_chunks, run_rows};
 use crate::simd::{Isa, isa, multiversion};
 use crate::{Float, Result, check_len};
@@ -107,7 +107,7 @@ pub fn sequence_kl<T: Float>(
         let range = b * tokens..(b + 1) * tokens;
         let mask = mask.map(|mask| &mask[range.clone()]);
         let (policy, reference) = (&log_probs[range.clone()], &ref_log_probs[range]);
-        let sum = if tokens <= STRETCH {
+        let sum = if tokens <= Watch::STRETCH {
             total(policy, reference, mask, estimator, &mut [0.0; LANES])
         } else {
             long_total(policy, reference, mask, estimator, pause)?
@@ -192,9 +192,11 @@ fn long_total<T: Float>(
     pause: Pause<'_>,
 ) -> Result<f64> {
     let (mut sums, mut sum) = ([0.0; LANES], 0.0);
-    for (i, (policy, reference)) in log_probs.chunks(STRETCH).zip(ref_log_probs.chunks(STRETCH)).enumerate() {
+    for (i, (policy, reference)) in
+        log_probs.chunks(Watch::STRETCH).zip(ref_log_probs.chunks(Watch::STRETCH)).enumerate()
+    {
         pause()?;
-        let mask = mask.map(|mask| &mask[i * STRETCH..][..policy.len()]);
+        let mask = mask.map(|mask| &mask[i * Watch::STRETCH..][..policy.len()]);
         sum = total(policy, reference, mask, estimator, &mut sums);
     }
     Ok(sum)

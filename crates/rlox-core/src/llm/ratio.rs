@@ -3,7 +3,7 @@
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
-use crate::interrupt::{STRETCH, Watch};
+use crate::interrupt::Watch;
 use crate::pool::{PIECE, run_chunks, run_rows};
 use crate::simd::{Isa, isa, multiversion};
 use crate::{Error, Float, Result, check_len};
@@ -60,11 +60,11 @@ pub fn sequence_ratios<T: Float>(
     run_rows(ratios, tokens, |b, ratio, pause| {
         let at = b * tokens;
         let (mut sum, mut count) = (0.0, 0.0_f64);
-        for start in (at..at + tokens).step_by(STRETCH) {
+        for start in (at..at + tokens).step_by(Watch::STRETCH) {
             if start > at {
                 pause()?;
             }
-            for t in start..(start + STRETCH).min(at + tokens) {
+            for t in start..(start + Watch::STRETCH).min(at + tokens) {
                 if mask.is_none_or(|mask| mask[t]) {
                     sum += log_probs[t].wide() - old_log_probs[t].wide();
                     count += 1.0;

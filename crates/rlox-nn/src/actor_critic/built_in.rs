@@ -3,6 +3,7 @@
 use rlox_core::{EnvSpec, Pcg64, Result};
 
 use super::PolicyNetworks;
+use crate::built_in::sizes;
 use crate::{Activation, Distribution, Init, Mlp, Network};
 
 /// The logarithm of standard deviations to begin with.
@@ -34,11 +35,7 @@ impl<N: Network> PolicyNetworks<N> {
         distribution: Distribution,
         mut make: impl FnMut(&[usize], f32) -> Result<N>,
     ) -> Result<Self> {
-        let mut net = |outputs: usize, gain: f32| {
-            let input = spec.observation.dim();
-            let sizes: Vec<usize> = [input].into_iter().chain(net_arch.iter().copied()).chain([outputs]).collect();
-            make(&sizes, gain)
-        };
+        let mut net = |outputs, gain| make(&sizes(spec.observation.dim(), net_arch, outputs), gain);
         let actor = net(distribution.outputs(), 0.01)?;
         let critic = net(1, 1.0)?;
         Self::new(actor, critic, distribution)
@@ -108,8 +105,7 @@ impl PolicyNetworks<Mlp> {
         rng: &mut Pcg64,
     ) -> Result<Self> {
         let outputs = distribution.outputs();
-        let sizes: Vec<usize> =
-            [spec.observation.dim()].into_iter().chain(net_arch.iter().copied()).chain([outputs + 1]).collect();
+        let sizes = sizes(spec.observation.dim(), net_arch, outputs + 1);
         let mut trunk = Mlp::new(&sizes, activation, Init::orthogonal(1.0), rng)?;
         // Each head is orthogonal by itself, with its own gain.
         let inputs = sizes[sizes.len() - 2];

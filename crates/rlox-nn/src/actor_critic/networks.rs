@@ -5,7 +5,7 @@ use rlox_core::{ActionsMut, Error, Pcg64, Policy, PolicyOut, Result, check_len};
 use super::memory::{Memory, PolicyMemory, merge, split};
 use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch};
 use crate::at_once::{at_once, multiplications};
-use crate::{Distribution, Given, NamedTensors, Network, Optimizer, Parameters, Step, clipped_step};
+use crate::{Distribution, Given, NamedTensors, Network, Optimizer, Parameters, Step, clipped_step, rows};
 
 /// An [`ActorCritic`] of two networks, or of one whose outputs are `[policy | value]`.
 #[derive(Clone, Debug)]
@@ -73,12 +73,7 @@ impl<N: Network> PolicyNetworks<N> {
 
     /// The number of rows of observations.
     fn rows(&self, obs: &[f32]) -> Result<usize> {
-        let dim = self.actor.in_dim();
-        if obs.is_empty() || !obs.len().is_multiple_of(dim) {
-            let expected = format!("rows of {dim} numbers");
-            return Err(Error::shape("obs", expected, format!("{} numbers", obs.len()), "pass whole observations"));
-        }
-        Ok(obs.len() / dim)
+        rows::count("obs", obs, self.actor.in_dim())
     }
 
     fn check(&self, batch: &Minibatch<'_>) -> Result<usize> {
@@ -225,7 +220,14 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         max_grad_norm: Option<f32>,
     ) -> Result<ActorCriticStats> {
         let rows = self.check(batch)?;
-        let stats = self.pass(batch, loss, rows, true)?;
+        let stats = self.pass(batch, loss, rows, true);
+        if stats.is_err() {
+            // One part may have been done with before the other refused.
+            self.actor.zero_gradients();
+            self.critic.iter_mut().for_each(N::zero_gradients);
+            self.distribution.parameters_mut().into_iter().for_each(Step::forget);
+        }
+        let stats = stats?;
         Ok(ActorCriticStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
     }
 

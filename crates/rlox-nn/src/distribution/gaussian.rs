@@ -7,7 +7,7 @@ use super::Given;
 use crate::Parameters;
 
 /// `ln(2 pi) / 2`.
-pub(super) const HALF_LN_2_PI: f32 = 0.918_938_5;
+pub(crate) const HALF_LN_2_PI: f32 = 0.918_938_5;
 
 /// The components of a Box space, their standard deviations learned beside the network.
 #[derive(Clone, Debug)]

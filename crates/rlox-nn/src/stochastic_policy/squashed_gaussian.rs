@@ -2,11 +2,9 @@
 
 use rlox_core::{Result, check_len};
 
+use crate::distribution::HALF_LN_2_PI;
 use crate::simd::elementary::exp_in_place;
 use crate::squash::Squash;
-
-/// `ln(2 pi) / 2`.
-pub(super) const HALF_LN_2_PI: f32 = 0.918_938_5;
 
 /// What logarithms of standard deviations are cut to, as Stable-Baselines3 does; outside they take no gradient.
 const LOG_STD: std::ops::RangeInclusive<f32> = -20.0..=2.0;

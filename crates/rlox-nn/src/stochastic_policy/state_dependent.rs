@@ -2,7 +2,7 @@
 
 use rlox_core::Pcg64;
 
-use super::squashed_gaussian::HALF_LN_2_PI;
+use crate::distribution::HALF_LN_2_PI;
 use crate::squash::Squash;
 use crate::{Parameters, rows};
 

@@ -3,7 +3,8 @@
 use rlox_core::{EnvSpec, NormalizerOptions, Pcg64, Result, VectorEnv};
 
 use super::collector::{Collector, Rows, Streams, numbers};
-use super::{Metrics, Schedule, check_counts, check_share, check_weight, evaluate_policy};
+use super::{Metrics, Schedule, check_counts, check_share, evaluate_policy};
+use crate::rows::check_not_negative;
 use crate::{ActorCritic, ActorCriticLoss, Optimizer, PolicyLoss, explained_variance, normalize_advantages};
 
 /// Settings of A2C. The defaults are Stable-Baselines3's.
@@ -57,9 +58,9 @@ impl A2cConfig {
         check_share("gamma", self.gamma)?;
         check_share("gae_lambda", self.gae_lambda)?;
         self.optimizer.check()?;
-        check_weight("ent_coef", self.ent_coef)?;
-        check_weight("vf_coef", self.vf_coef)?;
-        check_weight("max_grad_norm", self.max_grad_norm)
+        check_not_negative("ent_coef", self.ent_coef)?;
+        check_not_negative("vf_coef", self.vf_coef)?;
+        check_not_negative("max_grad_norm", self.max_grad_norm)
     }
 }
 

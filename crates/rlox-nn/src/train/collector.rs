@@ -77,7 +77,7 @@ impl Collector {
         self.env.spec()
     }
 
-    /// Fills the rollout and estimates advantages.
+    /// Fills the rollout, with one transition at least, and estimates advantages.
     pub(super) fn collect(&mut self, policy: &mut dyn ActorCritic, gamma: f64, gae_lambda: f64) -> Result<()> {
         if let Some(seed) = self.first_seed {
             let mut obs = vec![0.0; self.env.num_envs() * self.spec().observation.dim()];
@@ -85,9 +85,16 @@ impl Collector {
             self.first_seed = None;
         }
         let mut exploring = Exploring { policy, every: self.noise_every, step: 0 };
-        let normalizer = self.normalizer.as_mut();
-        collect(self.env.as_mut(), &mut exploring, &mut self.rngs, &mut self.buffer, normalizer, gamma, gae_lambda)?;
-        self.timesteps += self.buffer.transitions() as u64;
+        let (env, buffer) = (self.env.as_mut(), &mut self.buffer);
+        loop {
+            let normalizer = self.normalizer.as_mut();
+            collect(env, &mut exploring, &mut self.rngs, buffer, normalizer, gamma, gae_lambda)?;
+            // Again if all that happened was resets.
+            if buffer.transitions() > 0 {
+                break;
+            }
+        }
+        self.timesteps += buffer.transitions() as u64;
         Ok(())
     }
 

@@ -3,7 +3,8 @@
 use rlox_core::{EnvSpec, Error, NormalizerOptions, Pcg64, Result, VectorEnv};
 
 use super::collector::{Collector, Rows, Streams, numbers};
-use super::{Means, Metrics, Schedule, check_counts, check_share, check_weight, evaluate_policy};
+use super::{Means, Metrics, Schedule, check_counts, check_share, evaluate_policy};
+use crate::rows::check_not_negative;
 use crate::{
     ActorCritic, ActorCriticLoss, ActorCriticStats, Optimizer, PolicyLoss, explained_variance, normalize_advantages,
 };
@@ -82,12 +83,12 @@ impl PpoConfig {
         check_share("gamma", self.gamma)?;
         check_share("gae_lambda", self.gae_lambda)?;
         self.optimizer.check()?;
-        check_weight("clip_coef", self.clip_coef)?;
-        check_weight("clip_coef_vf", self.clip_coef_vf.unwrap_or(0.0))?;
-        check_weight("ent_coef", self.ent_coef)?;
-        check_weight("vf_coef", self.vf_coef)?;
-        check_weight("max_grad_norm", self.max_grad_norm)?;
-        check_weight("target_kl", self.target_kl.unwrap_or(0.0))
+        check_not_negative("clip_coef", self.clip_coef)?;
+        check_not_negative("clip_coef_vf", self.clip_coef_vf.unwrap_or(0.0))?;
+        check_not_negative("ent_coef", self.ent_coef)?;
+        check_not_negative("vf_coef", self.vf_coef)?;
+        check_not_negative("max_grad_norm", self.max_grad_norm)?;
+        check_not_negative("target_kl", self.target_kl.unwrap_or(0.0))
     }
 }
 

@@ -57,6 +57,13 @@ fn passes_agree<N: Network>(make: Make<N>, sizes: &[usize], rows: usize, kind: u
         assert_all_near(&net.gradients(), &built_in.gradients(), &format!("gradients, {times}"));
         assert_near(&[net.grad_sq().unwrap() as f32], &[built_in.grad_sq().unwrap() as f32], "grad_sq");
     }
+    // Dropped, they are as if there had been none.
+    net.zero_gradients();
+    assert_eq!(net.grad_sq().unwrap(), 0.0);
+    net.backward(&dy, true, None).unwrap();
+    built_in.zero_gradients();
+    built_in.backward(&dy, true, None).unwrap();
+    assert_all_near(&net.gradients(), &built_in.gradients(), "gradients after they were dropped");
 }
 
 fn optimizers() -> [Optimizer; 3] {

@@ -83,8 +83,17 @@ pub fn wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words<N: 
             }
         }
     };
-    for wrong in [NamedTensors::default(), wide.tensors(), more, edited(&weights, spoiled("2.bias", f32::NAN))] {
-        alike(net.load(&wrong), built_in.load(&wrong), "weights");
+    assert!(more.push("0.weight", &[1], vec![0.0]).is_err(), "a name stands twice");
+    let spoilt = edited(&weights, spoiled("0.weight", f32::NAN));
+    for (wrong, said) in [
+        (NamedTensors::default(), r#"one named "0.weight""#),
+        (wide.tensors(), r#""0.weight" of shape [8, 3]"#),
+        (more, r#"one more, "4.weight""#),
+        (spoilt, r#"NaN in "0.weight", row 7"#),
+    ] {
+        let error = net.load(&wrong).unwrap_err();
+        assert!(error.to_string().contains(said), "{error}");
+        alike(Err::<(), _>(error), built_in.load(&wrong), "weights");
     }
     for wrong in [
         weights.clone(),
@@ -105,4 +114,5 @@ pub fn gradients_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {
     let error = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None).unwrap_err();
     assert!(error.to_string().contains("NaN in critic.0.weight"), "{error}");
     assert_eq!(net.tensors(), before);
+    assert_eq!(net.grad_sq().unwrap(), 0.0);
 }

@@ -32,16 +32,13 @@ where
     Ok(numbers)
 }
 
-/// Elements that take about a millisecond.
-const STRETCH: usize = 1 << 20;
-
 /// Parts of an array, one after the other in C order.
 fn in_stretches<S>(
     view: ArrayView<'_, S, IxDyn>,
     watch: &mut Watch,
     take: &mut impl FnMut(ArrayView<'_, S, IxDyn>),
 ) -> Result<()> {
-    if view.len() <= STRETCH {
+    if view.len() <= Watch::STRETCH {
         take(view);
         return watch.check();
     }

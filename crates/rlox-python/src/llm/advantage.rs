@@ -7,7 +7,7 @@ use pyo3::types::PyTuple;
 use rlox_core::Float;
 use rlox_core::llm::{GroupOptions, RewardScale, combine_rewards, compute_batch_group_advantages as batch};
 
-use crate::argument::{Input, REAL, argument, asarray, count, no_number};
+use crate::argument::{Input, REAL, argument, asarray, attribute, count, float, no_number, sequence};
 use crate::array::{FromArray, call, result, typed};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, value_error};
@@ -93,8 +93,7 @@ pub(crate) fn compute_batch_group_advantages<'py>(
     #[pyo3(from_py_with = options::leave_one_out)] leave_one_out: bool,
     weights: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // Much the quickest for a plain integer, and small groups are quick themselves.
-    let group_size = group_size.extract().or_else(|_| count("group_size", group_size))?;
+    let group_size = count("group_size", group_size)?;
     run(rewards, Some(group_size), options(ddof, eps, scale, leave_one_out)?, weights)
 }
 
@@ -129,13 +128,12 @@ fn with_nan_for_none<'py>(rewards: Bound<'py, PyUntypedArray>) -> PyResult<Bound
         return Ok(rewards.into_any());
     }
     let py = rewards.py();
-    let items = call(&rewards.getattr("ravel")?, &PyTuple::empty(py), None)?.try_iter()?;
-    let number = |item: PyResult<Bound<'py, PyAny>>| {
-        let item = item?;
-        let number = if item.is_none() { Ok(f64::NAN) } else { item.extract() };
+    let items = sequence(&call(&attribute(&rewards, "ravel")?, &PyTuple::empty(py), None)?)?;
+    let number = |item: Bound<'py, PyAny>| {
+        let number = if item.is_none() { Ok(f64::NAN) } else { float(&item) };
         number.map_err(|error| no_number("rewards", "numbers, or None", &item, error))
     };
-    let numbers = collected(rewards.len(), items.map(number))?;
+    let numbers = collected(items.len(), items.iter().map(number))?;
     Ok(numbers.into_pyarray(py).reshape(rewards.shape())?.into_any())
 }
 

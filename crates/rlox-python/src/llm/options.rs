@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::argument::{number, shown};
+use crate::argument::{number, shown, switch};
 use crate::error::type_error;
 
 macro_rules! texts {
@@ -34,5 +34,5 @@ macro_rules! numbers {
 numbers!(eps clip_low);
 
 pub(crate) fn leave_one_out(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    object.extract().map_err(|_| type_error("leave_one_out", "True or False", &shown(object), "pass a bool"))
+    switch("leave_one_out", object)
 }

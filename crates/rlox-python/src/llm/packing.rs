@@ -10,7 +10,7 @@ use pyo3::types::{PyList, PyString, PyTuple};
 use rlox_core::llm::{Overflow, Packing, pack};
 use rlox_core::{Result, Watch};
 
-use crate::argument::{Argument, INTEGER, argument, asarray, count, sequence};
+use crate::argument::{Argument, INTEGER, argument, asarray, count, sequence, shown};
 use crate::array::{FromArray, Kind, check_signals, new_dict, result, slice, typed};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error, value_error};
@@ -77,7 +77,12 @@ pub(crate) fn pack_sequences<'py>(
     let py = sequences.py();
     let items = sequence(sequences).map_err(|error| {
         if error.is_instance_of::<PyTypeError>(py) {
-            return type_error("sequences", "a list of sequences", &sequences.get_type().to_string(), "pass a list");
+            return type_error(
+                "sequences",
+                "a list of sequences",
+                &shown(sequences.get_type().as_any()),
+                "pass a list",
+            );
         }
         error
     })?;
@@ -197,13 +202,20 @@ fn copy<'py, T: FromArray>(
         if turns.give(py)? {
             hold = alone(py);
         }
-        let sequence = sequence.read(hold)?;
+        // What takes long is guarded, as others may run meanwhile.
+        let sequence = sequence.read(hold && whole[source] <= Watch::STRETCH)?;
         if sequence.shape() != [whole[source]] {
             let got = format!("sequence {source}, which another thread changed");
             return Err(value_error("sequences", "arrays that nobody writes to", &got, "pass copies"));
         }
         let sequence = &sequence.slice()[..max_length.min(whole[source])];
-        tokens[places[source]..][..sequence.len()].copy_from_slice(sequence);
+        let place = &mut tokens[places[source]..][..sequence.len()];
+        for (i, (to, from)) in place.chunks_mut(Watch::STRETCH).zip(sequence.chunks(Watch::STRETCH)).enumerate() {
+            if i > 0 && turns.give(py)? {
+                hold = alone(py);
+            }
+            to.copy_from_slice(from);
+        }
     }
     Ok(())
 }
@@ -224,11 +236,14 @@ impl Flat<'_> {
             let start = at;
             for &source in bin {
                 let end = at + lengths[source];
-                watch.check()?;
-                for (position, t) in self.positions[at..end].iter_mut().zip(0..) {
-                    *position = t;
+                let stretches = self.positions[at..end].chunks_mut(Watch::STRETCH);
+                for ((positions, mask), t) in stretches.zip(self.mask[at..end].chunks_mut(Watch::STRETCH)).zip(0..) {
+                    watch.check()?;
+                    for (position, t) in positions.iter_mut().zip(t * Watch::STRETCH as i64..) {
+                        *position = t;
+                    }
+                    mask.fill(1);
                 }
-                self.mask[at..end].fill(1);
                 self.starts[sequence] = (at - start) as i64;
                 self.cumulated[sequence + row] = (at - start) as i32;
                 self.sources[sequence] = source as i64;

@@ -7,7 +7,7 @@ use rlox_core::Float;
 use rlox_core::llm::{policy_ratios as each, ratio_stats, sequence_ratios};
 
 use crate::argument::{Input, REAL, argument, asarray, number};
-use crate::array::{FromArray, result, typed};
+use crate::array::{FromArray, new_dict, result, typed};
 use crate::detach::detached;
 use crate::error::{to_py, value_error};
 use crate::llm::options;
@@ -144,7 +144,7 @@ fn stats<'py, T: Float + FromArray>(
     let advantages = advantages.as_ref().map(Input::slice);
     let work = || ratio_stats(new, old, mask, low, high, advantages);
     let stats = if tokens.long() { detached(py, work) } else { work() }.map_err(to_py)?;
-    let dict = PyDict::new(py);
+    let dict = new_dict(py)?;
     dict.set_item("count", stats.count)?;
     for (name, value) in [
         ("mean", stats.mean),

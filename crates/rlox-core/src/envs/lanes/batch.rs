@@ -35,13 +35,13 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
         num_envs: usize,
         mode: AutoresetMode,
         env: E,
+        watch: &mut Watch,
     ) -> Result<Self> {
         let mut blocks = memory::reserved("num_envs", num_envs.div_ceil(BLOCK))?;
         blocks.resize_with(num_envs.div_ceil(BLOCK), LanesBlock::default);
         let mut phases = memory::reserved("num_envs", num_envs)?;
         phases.resize(num_envs, Phase::Unborn);
         let mut rngs = memory::reserved("num_envs", num_envs)?;
-        let mut watch = Watch::default();
         for (i, stream) in streams.take(num_envs).enumerate() {
             if i.is_multiple_of(BLOCK) {
                 watch.check()?;

@@ -22,6 +22,7 @@ use batch::Batch;
 pub(super) use kernel::Lanes;
 use kernel::{Columns, LanesOut, Number};
 
+use crate::interrupt::Watch;
 use crate::pool::run_whole;
 use crate::simd::BLOCK;
 use crate::vector::{Phase, checks};
@@ -84,7 +85,9 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
         let mut streams = checks::streams(seed);
         let counts = (0..num_envs).step_by(each).map(|first| each.min(num_envs - first));
         let envs = std::iter::repeat_n(env, num_envs.div_ceil(each));
-        let batches = counts.zip(envs).map(|(count, env)| Batch::new(streams.by_ref(), count, mode, env));
+        let mut watch = Watch::default();
+        let batch = |(count, env)| Batch::new(&mut streams, count, mode, env, &mut watch);
+        let batches = counts.zip(envs).map(batch);
         let batches = batches.collect::<Result<_>>().map_err(|error| match error {
             Error::Memory(_) => memory::refused("num_envs", num_envs, Batch::<E, K, D>::EACH),
             other => other,

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::envs::{Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum};
+use crate::interrupt::tests::asked;
 use crate::simd::tests::on_each_isa;
 use crate::{Space, VecEnv};
 
@@ -295,4 +296,14 @@ fn refusals_have_the_same_words_in_the_same_order() {
     let error = |num_envs| SoaVecEnv::new(num_envs, None, AutoresetMode::SameStep, CartPole::default()).err();
     assert!(matches!(error(0), Some(crate::Error::Config(_))));
     assert!(matches!(error(1 << 62), Some(crate::Error::Memory(_))));
+}
+
+#[test]
+fn making_them_is_interrupted_however_many_shares_there_are() {
+    let make =
+        || SoaVecEnv::in_shares(8, 8 * 2 * BLOCK, Some(0), AutoresetMode::SameStep, CartPole::default()).map(drop);
+    // So long that no share alone takes till a question.
+    let look = std::time::Duration::from_millis(20);
+    assert!(asked(look, usize::MAX, make).0.is_ok());
+    assert!(matches!(asked(look, 2, make), (Err(crate::Error::Interrupted), 2)));
 }

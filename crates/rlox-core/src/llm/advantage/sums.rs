@@ -1,7 +1,7 @@
 //! What the rewards of a group sum to, and the deviation they have.
 
 use super::How;
-use crate::interrupt::{STRETCH, Watch};
+use crate::interrupt::Watch;
 use crate::simd::multiversion;
 use crate::{Float, Result};
 
@@ -48,7 +48,7 @@ impl Sums {
     /// The same of many rewards, of which some may be missing.
     pub(super) fn of_many<T: Float>(rewards: &[T], watch: &mut Watch) -> Result<Self> {
         let mut all = Self { count: 0.0, origin: rewards[0].wide(), sum: 0.0, square: 0.0 };
-        for (i, rewards) in rewards.chunks(STRETCH).enumerate() {
+        for (i, rewards) in rewards.chunks(Watch::STRETCH).enumerate() {
             if i > 0 {
                 watch.check()?;
             }
@@ -59,7 +59,7 @@ impl Sums {
         }
         let origin = rewards.iter().map(|x| x.wide()).find(|x| !x.is_nan()).unwrap_or(0.0);
         all = Self { count: 0.0, origin, sum: 0.0, square: 0.0 };
-        for (i, rewards) in rewards.chunks(STRETCH).enumerate() {
+        for (i, rewards) in rewards.chunks(Watch::STRETCH).enumerate() {
             if i > 0 {
                 watch.check()?;
             }

@@ -1,0 +1,146 @@
+//! By a clock that each look at it moves on, so that nothing depends on how fast the machine is or what else it does.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use super::{PERIOD, Watch, set_interrupt_check};
+use crate::envs::{CartPole, SoaVecEnv};
+use crate::llm::{GroupOptions, KlEstimator, Overflow, Reduction, RewardScale};
+use crate::llm::{compute_batch_group_advantages, compute_group_advantages, pack, sequence_kl, sequence_ratios};
+use crate::{
+    AutoresetMode, Ends, Error, Result, compute_gae, compute_gae_batched, compute_gae_time_major, pool::num_threads,
+};
+
+thread_local! {
+    static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    /// What a look takes. In other tests the clock stands still, so that nothing is asked.
+    static LOOK: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    static ASKED: Cell<usize> = const { Cell::new(0) };
+    static STOP_AT: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Instant(Duration);
+
+impl Instant {
+    pub(super) fn now() -> Self {
+        NOW.set(NOW.get() + LOOK.get());
+        Self(NOW.get())
+    }
+
+    pub(super) fn elapsed(self) -> Duration {
+        Self::now().0.saturating_sub(self.0)
+    }
+}
+
+/// What comes of a call whose looks at the clock take so long each, and how often it asked whether to stop. It is told
+/// to at question number `stop_at`.
+pub(crate) fn asked<R>(look: Duration, stop_at: usize, call: impl FnOnce() -> R) -> (R, usize) {
+    set_interrupt_check(|| {
+        ASKED.set(ASKED.get() + 1);
+        ASKED.get() >= STOP_AT.get()
+    });
+    ASKED.set(0);
+    STOP_AT.set(stop_at);
+    LOOK.set(look);
+    let result = call();
+    LOOK.set(Duration::ZERO);
+    (result, ASKED.get())
+}
+
+#[test]
+fn a_watch_asks_once_in_a_period() {
+    let look = PERIOD / 10;
+    let ((), count) = asked(look, usize::MAX, || {
+        let mut watch = Watch::default();
+        // 10 looks for the first question, and then 11, of which one begins a period.
+        for _ in 0..10 + 4 * 11 {
+            watch.check().unwrap();
+        }
+    });
+    assert_eq!(count, 5);
+    let (checks, count) = asked(look, 3, || {
+        let mut watch = Watch::default();
+        (0..1000).take_while(|_| watch.check().is_ok()).count()
+    });
+    assert_eq!((checks, count), (9 + 2 * 10, 3));
+}
+
+/// Advantages of `len` steps, as columns of 1024 or end to end.
+fn gae(len: usize, columns: bool) -> Result<()> {
+    let (rewards, flags, last) = (vec![1.0_f32; len], vec![false; len], vec![0.0; 1 << 10]);
+    let (mut a, mut r) = (vec![0.0; len], vec![0.0; len]);
+    let ends = Ends::dones(&flags);
+    if columns {
+        compute_gae_time_major(&rewards, &rewards, ends, 1 << 10, &last, 0.99, 0.95, &mut a, &mut r)
+    } else {
+        compute_gae_batched(&rewards, &rewards, ends, &last, len >> 10, 0.99, 0.95, &mut a, &mut r)
+    }
+}
+
+/// Advantages of `len` rewards, of which the first one may be missing.
+fn groups(len: usize, group_size: usize, first: f32, scale: RewardScale) -> Result<()> {
+    let (mut rewards, mut out) = (vec![1.0_f32; len], vec![0.0; len]);
+    (rewards[0], rewards[1]) = (first, 2.0);
+    let options = GroupOptions { scale, ..Default::default() };
+    if group_size == len {
+        compute_group_advantages(&rewards, &options, &mut out)
+    } else {
+        compute_batch_group_advantages(&rewards, group_size, &options, &mut out)
+    }
+}
+
+type Call = fn(usize) -> Result<()>;
+
+const CALLS: [(&str, Call); 10] = [
+    ("one trajectory", |len| {
+        let (rewards, flags) = (vec![1.0_f32; len], vec![false; len]);
+        let (mut a, mut r) = (vec![0.0; len], vec![0.0; len]);
+        compute_gae(&rewards, &rewards, Ends::dones(&flags), 0.0, 0.99, 0.95, &mut a, &mut r)
+    }),
+    ("columns", |len| gae(len, true)),
+    ("batched", |len| gae(len, false)),
+    ("one row's divergence", |len| {
+        let (x, mask) = (vec![-1.0_f32; len], vec![true; len]);
+        sequence_kl(&x, &x, Some(&mask), KlEstimator::Full, Reduction::Mean, &mut [0.0])
+    }),
+    ("one row's ratio", |len| {
+        let x = vec![-1.0_f32; len];
+        sequence_ratios(&x, &x, None, &mut [0.0])
+    }),
+    ("one group", |len| groups(len, len, 0.0, RewardScale::Group)),
+    ("one group with a gap", |len| groups(len, len, f32::NAN, RewardScale::Group)),
+    ("many groups", |len| groups(len, 8, 0.0, RewardScale::Batch)),
+    ("packing", |len| {
+        let lengths: Vec<_> = (0..len / 8).map(|i| i * 7919 % 997).collect();
+        pack(&lengths, 1000, Overflow::Error).map(drop)
+    }),
+    ("environments", |len| {
+        let env = CartPole::default();
+        SoaVecEnv::new(len / 64, Some(0), AutoresetMode::SameStep, env).map(drop)
+    }),
+];
+
+#[test]
+fn calls_end_at_the_question_that_tells_them_to() {
+    for (name, call) in CALLS {
+        // Threads that help leave fewer looks to this one; longer calls leave it more.
+        let questions = |len| {
+            let (result, count) = asked(PERIOD, usize::MAX, || call(len));
+            assert!(result.is_ok(), "{name}: {result:?}");
+            count
+        };
+        let lens = (22..27).map(|power| 1 << power);
+        let len = lens.clone().find(|len| questions(*len) > 2);
+        let len = len.unwrap_or_else(|| panic!("{name} never asks, of {} threads", num_threads()));
+        for stop_at in [1, 2] {
+            let stopped = (0..100).any(|_| {
+                let (result, count) = asked(PERIOD, stop_at, || call(len));
+                assert!(count <= stop_at, "{name} went on after question {stop_at}, up to {count}");
+                assert_eq!(matches!(result, Err(Error::Interrupted)), count == stop_at, "{name}: {result:?}");
+                count == stop_at
+            });
+            assert!(stopped, "{name} never came to question {stop_at}");
+        }
+    }
+}

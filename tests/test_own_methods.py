@@ -1,0 +1,184 @@
+"""Methods of the caller's own objects run inside calls: nothing they do misleads or ends one."""
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import rlox
+from rlox import Normalizer, RolloutBuffer, VecEnv
+from rlox._rlox import NativeVectorEnv
+
+N = 4096
+
+
+class Lying(int):
+    def __lt__(self, other):
+        return False
+
+    def __add__(self, other):
+        return "x"
+
+    def __float__(self):
+        return 7.0
+
+    def bit_length(self):
+        return 2**62
+
+    def to_bytes(self, *args):
+        return b""
+
+
+def test_integers_are_what_they_are_not_what_their_methods_say():
+    for call in (
+        lambda: NativeVectorEnv("CartPole-v1", 2, Lying(-5)),
+        lambda: RolloutBuffer(Lying(-5), 1, (4,)),
+        lambda: NativeVectorEnv("CartPole-v1", 2).reset([0, Lying(-5)]),
+    ):
+        with pytest.raises(ValueError, match=r"expected .*, got -5;"):
+            call()
+    env, large = NativeVectorEnv("CartPole-v1", 3), 2**70 + 2**32 - 1
+    obs = env.reset(large)
+    assert np.array_equal(obs, env.reset([large + i for i in range(3)]))
+    assert np.array_equal(obs, env.reset(Lying(large)))
+
+
+def test_words_of_a_seed_carry_over():
+    for seed in (2**64 - 1, 2**96 - 2, 2**128 - 1):
+        env = VecEnv(4, seed)
+        for i, stream in enumerate(env.np_random):
+            expected = np.random.default_rng(seed + i).bit_generator.state
+            assert stream.bit_generator.state == expected
+
+
+def test_a_group_size_is_no_boolean():
+    with pytest.raises(TypeError, match="group_size: expected an integer, got True"):
+        rlox.compute_batch_group_advantages([1.0, 2.0], True)
+
+
+def test_switches_are_booleans_of_python_or_numpy():
+    Normalizer(1, (1,), obs=np.True_, reward=np.False_)
+    with pytest.raises(TypeError, match="obs: expected True or False, got 1;"):
+        Normalizer(1, (1,), obs=1)
+
+
+def test_a_text_is_no_number():
+    with pytest.raises(TypeError, match=r"gamma: expected a number, got '0\.5'"):
+        rlox.compute_gae([1.0], [1.0], [0], 0.0, "0.5")
+
+
+class Clearing:
+    """A number that changes the dict it is in."""
+
+    def __init__(self, **others):
+        self.dict = {"low": self, **others}
+
+    def __float__(self):
+        self.dict.clear()
+        return -0.01
+
+
+def test_a_dict_may_change_while_it_is_read():
+    NativeVectorEnv("CartPole-v1", 2).reset(None, None, Clearing(high=0.01).dict)
+
+
+class Curious:
+    """A key that resizes an array when it is compared."""
+
+    def __init__(self, key, array):
+        self.key, self.array = key, array
+
+    def __hash__(self):
+        return hash(self.key)
+
+    def __eq__(self, other):
+        if self.array is not None and self.array.dtype != np.int8:
+            self.array.dtype = np.int8
+            self.array.resize((N,), refcheck=False)
+            self.array[:] = 1
+        return False
+
+
+@pytest.mark.parametrize("key", ["states", "episode_steps", "finished", "streams"])
+def test_an_array_that_changes_while_its_state_is_put_back_is_read_as_it_is(key):
+    env = VecEnv(N, 0)
+    env.reset()
+    state = {name: np.array(array) for name, array in env.get_state().items()}
+    curious = Curious(key, None)
+    state = {curious: None, **state}
+    curious.array = state["episode_returns"]
+    env._native.set_state(state)
+    assert curious.array.dtype == np.int8
+    assert (env.get_state()["episode_returns"] == 1).all()
+
+
+WAIT = """
+    import threading, time
+    import numpy as np, rlox
+    from rlox._rlox import NativeVectorEnv
+    begun = threading.Event()
+    def wait(*args):
+        begun.set()
+        while True:
+            time.sleep(0.001)
+    class Float:
+        __float__ = wait
+    class Index:
+        __index__ = wait
+    class Attribute:
+        __getattr__ = wait
+    class Int(int):
+        __lt__ = __add__ = __index__ = __float__ = __repr__ = wait
+    class Meta(type):
+        __repr__ = wait
+    class Named(metaclass=Meta):
+        __repr__ = lambda self: 1 / 0
+    class Array(np.ndarray):
+        def __getattribute__(self, name):
+            wait()
+    class Key:
+        __hash__ = lambda self: hash("states")
+        __eq__ = lambda *keys: bool(armed) and wait()
+    class Mapping:
+        __getitem__ = wait
+    armed, x = [], np.ones(4)
+    state = {Key(): 0, "states": 0}
+    armed.append(True)
+    def call():
+        CALL
+        begun.set()
+    threading.Thread(target=call, daemon=True).start()
+    assert begun.wait(30)
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="how processes end")
+@pytest.mark.parametrize(
+    "call",
+    [
+        "rlox.compute_gae(x, x, x, 0.0, Float(), 0.9)",
+        "rlox.compute_gae(x, x, x, 0.0, Int(1), 0.9)",
+        "rlox.pack_sequences([[1]], Int(5))",
+        "rlox.pack_sequences([[1]], Index())",
+        "rlox.RolloutBuffer(2, 1, Attribute())",
+        "rlox.RolloutBuffer(2, 1, (4,), obs_dtype=Named())",
+        "NativeVectorEnv('CartPole-v1', 2).reset(Attribute())",
+        "NativeVectorEnv('CartPole-v1', 2, Int(5))",
+        "NativeVectorEnv('CartPole-v1', 2, Int(2**70))",
+        "NativeVectorEnv('CartPole-v1', 2).reset([Int(2**70)] * 2)",
+        "NativeVectorEnv('CartPole-v1', 2).reset(None, None, {'low': Float()})",
+        "NativeVectorEnv('CartPole-v1', 2).set_state(state)",
+        "NativeVectorEnv('CartPole-v1', 2, max_episode_steps=Int(-1))",
+        "rlox.compute_group_advantages([None, Float()])",
+        "rlox.compute_group_advantages(np.array([None, 1.0]).view(Array))",
+        "rlox.compute_gae(x.astype('>f8').view(Array), x, x, 0.0)",
+        "rlox.Normalizer(1, (1,)).load_state(Mapping())",
+    ],
+)
+def test_the_interpreter_exits_while_a_method_of_the_caller_runs(call):
+    code = textwrap.dedent(WAIT).replace("CALL", call)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
