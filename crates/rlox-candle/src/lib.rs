@@ -20,10 +20,11 @@
 //! The CPU is the device unless [`CandleMlp::on`] is given another one; the features `cuda` and `metal` bring those. On
 //! the CPU each network computes on one core, whatever `RAYON_NUM_THREADS` says: at these sizes more are slower.
 
+mod cpu;
 mod device;
 mod mlp;
+mod numbers;
 mod passes;
-mod product;
 
 pub use device::Device;
 pub use mlp::{CandleMlp, policy_networks};

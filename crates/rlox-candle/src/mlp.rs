@@ -1,17 +1,20 @@
 //! Fully connected layers on Candle.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Tensor};
 use rlox_core::{EnvSpec, Pcg64, Result};
 use rlox_nn::{Activation, Distribution, Init, MlpLayout, NamedTensors, Network, Optimizer, PolicyNetworks, Scratch};
 
 use crate::Device;
 use crate::device::failed;
-use crate::passes::{Kept, Layer, backward, forward, numbers, rows, updated, views};
+use crate::numbers::{copy, numbers, rows, sum_of_squares};
+use crate::passes::{Kept, Layer, backward, forward, fused, step, updated, views};
 
 /// Fully connected layers of any widths with one activation between them and none after the last, as [`rlox_nn::Mlp`].
 ///
-/// All parameters lie in one tensor of which layers are views, so that a step of the optimiser is a dozen operations
-/// whatever the number of layers.
+/// All parameters lie in one tensor of which layers are views, so that a step of the optimiser is a few operations whatever
+/// the number of layers.
 ///
 /// ```
 /// use rlox_candle::CandleMlp;
@@ -32,12 +35,16 @@ pub struct CandleMlp {
     device: candle_core::Device,
     flat: Tensor,
     layers: Vec<Layer>,
-    /// In the flat order, since the last step.
-    gradients: Option<Tensor>,
+    /// In the flat order.
+    gradients: Tensor,
+    /// Whether there are any since the last step.
+    live: bool,
     /// The optimiser's, of gradients and of their squares.
     means: [Tensor; 2],
     step: u32,
     kept: Option<Kept>,
+    /// Held by clones too: what they have in common is copied before it is changed in place.
+    shared: Arc<()>,
 }
 
 impl CandleMlp {
@@ -59,10 +66,10 @@ impl CandleMlp {
         let device = device.open()?;
         let count = layout.parameters();
         let flat = Tensor::from_vec(layout.draw(init, rng), count, &device).map_err(failed)?;
-        let zeros = Tensor::zeros(count, DType::F32, &device).map_err(failed)?;
+        let zeros = || Tensor::zeros(count, DType::F32, &device).map_err(failed);
         let layers = views(&layout, &flat).map_err(failed)?;
-        let means = [zeros.clone(), zeros];
-        Ok(Self { layout, device, flat, layers, gradients: None, means, step: 0, kept: None })
+        let (gradients, means, shared) = (zeros()?, [zeros()?, zeros()?], Arc::new(()));
+        Ok(Self { layout, device, flat, layers, gradients, live: false, means, step: 0, kept: None, shared })
     }
 
     /// The widths, the input's first.
@@ -75,6 +82,20 @@ impl CandleMlp {
         self.layout.activation()
     }
 
+    /// Makes memory its own, which it may share with clones.
+    fn make_own(&mut self) -> Result<()> {
+        if Arc::strong_count(&self.shared) > 1 { self.copy_all() } else { Ok(()) }
+    }
+
+    fn copy_all(&mut self) -> Result<()> {
+        let own = |tensor: &Tensor| tensor.copy().map_err(failed);
+        let [mean, square] = self.means.each_ref().map(own);
+        let (flat, gradients, means) = (own(&self.flat)?, own(&self.gradients)?, [mean?, square?]);
+        self.put(flat)?;
+        (self.gradients, self.means, self.shared) = (gradients, means, Arc::new(()));
+        Ok(())
+    }
+
     /// Other parameters in the place of these.
     fn put(&mut self, flat: Tensor) -> Result<()> {
         self.layers = views(&self.layout, &flat).map_err(failed)?;
@@ -82,10 +103,11 @@ impl CandleMlp {
         Ok(())
     }
 
-    fn pass(&self, x: &[f32], count: usize, keep: bool) -> candle_core::Result<(Vec<f32>, Kept)> {
-        let x = rows(x, count, &self.device)?;
-        let (y, kept) = forward(&self.layers, self.activation(), x, keep)?;
-        Ok((numbers(&y)?, kept))
+    fn pass(&self, x: &[f32], count: usize, y: &mut [f32], keep: bool) -> Result<Kept> {
+        let pass = || forward(&self.layers, self.activation(), rows(x, count, &self.device)?, keep);
+        let (out, kept) = pass().map_err(failed)?;
+        copy(&out, y)?;
+        Ok(kept)
     }
 
     fn tensor(&self, flat: Vec<f32>) -> Result<Tensor> {
@@ -136,87 +158,102 @@ impl Network for CandleMlp {
 
     fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], _: &mut Scratch) -> Result<()> {
         self.layout.check_forward(rows, x, y)?;
-        let (out, _) = self.pass(x, rows, false).map_err(failed)?;
-        y.copy_from_slice(&out);
-        Ok(())
+        self.pass(x, rows, y, false).map(drop)
     }
 
     fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], _: &mut Scratch) -> Result<()> {
         self.layout.check_hidden(rows, h)?;
         self.layout.check_forward(rows, x, y)?;
-        let (out, kept) = self.pass(x, rows, false).map_err(failed)?;
-        if let ([hidden], false) = (&kept.inputs[..], h.is_empty()) {
-            h.copy_from_slice(&numbers(hidden).map_err(failed)?);
+        let kept = self.pass(x, rows, y, false)?;
+        match &kept.inputs[..] {
+            [hidden] if !h.is_empty() => copy(hidden, h),
+            _ => Ok(()),
         }
-        y.copy_from_slice(&out);
-        Ok(())
     }
 
     fn forward(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
         self.layout.check_forward(rows, x, y)?;
-        let (out, kept) = self.pass(x, rows, true).map_err(failed)?;
-        y.copy_from_slice(&out);
-        self.kept = Some(kept);
+        self.kept = Some(self.pass(x, rows, y, true)?);
         Ok(())
     }
 
     fn hidden(&self, h: &mut [f32]) -> Result<()> {
         self.layout.check_hidden(self.kept.as_ref().map_or(1, |kept| kept.rows), h)?;
-        if let (Some(hidden), false) = (self.kept.as_ref().and_then(|kept| kept.inputs.last()), h.is_empty()) {
-            h.copy_from_slice(&numbers(hidden).map_err(failed)?);
+        match self.kept.as_ref().and_then(|kept| kept.inputs.last()) {
+            Some(hidden) if !h.is_empty() => copy(hidden, h),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
         self.layout.check_backward(self.kept.as_ref().map_or(0, |kept| kept.rows), dy, dx.as_deref())?;
-        let Some(kept) = &self.kept else { return Ok(()) };
-        let pass = || -> candle_core::Result<_> {
-            let dy = rows(dy, kept.rows, &self.device)?;
-            let (gradients, input) = backward(&self.layers, self.activation(), kept, dy, params, dx.is_some())?;
-            let gradients = match (gradients, &self.gradients) {
-                (Some(more), Some(sum)) => Some((sum + more)?),
-                (more, sum) => more.or_else(|| sum.clone()),
-            };
-            Ok((gradients, input.map(|input| numbers(&input)).transpose()?))
-        };
-        let (gradients, input) = pass().map_err(failed)?;
-        if let (Some(dx), Some(input)) = (dx, input) {
-            dx.copy_from_slice(&input);
+        if params {
+            self.make_own()?;
         }
-        self.gradients = gradients;
+        let Some(kept) = &self.kept else { return Ok(()) };
+        // Where the device may fail on the way, the gradients that there are stay as they are until it has not.
+        let aside =
+            if params && !fused(&self.flat) { Some(self.gradients.zeros_like().map_err(failed)?) } else { None };
+        let all = aside.as_ref().map_or((&self.gradients, self.live), |aside| (aside, false));
+        let pass = || {
+            backward(
+                &self.layers,
+                self.activation(),
+                kept,
+                rows(dy, kept.rows, &self.device)?,
+                params.then_some(all),
+                dx.is_some(),
+            )
+        };
+        let input = pass().map_err(failed)?;
+        let sum = match aside {
+            Some(more) if self.live => Some((&self.gradients + more).map_err(failed)?),
+            more => more,
+        };
+        if let (Some(dx), Some(input)) = (dx, input) {
+            copy(&input, dx)?;
+        }
+        if let Some(sum) = sum {
+            self.gradients = sum;
+        }
+        self.live |= params;
         Ok(())
     }
 
     fn grad_sq(&mut self) -> Result<f64> {
-        let Some(gradients) = &self.gradients else { return Ok(0.0) };
-        let sum = gradients.sqr().and_then(|squares| squares.sum_all()?.to_scalar::<f32>());
-        sum.map(f64::from).map_err(failed)
+        if self.live { sum_of_squares(&self.gradients) } else { Ok(0.0) }
     }
 
     fn zero_gradients(&mut self) {
-        self.gradients = None;
+        self.live = false;
     }
 
     fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
         optimizer.check()?;
-        let step = self.step.saturating_add(1);
-        let gradients = match &self.gradients {
-            Some(gradients) if scale == 1.0 => Ok(gradients.clone()),
-            Some(gradients) => gradients.affine(scale.into(), 0.0),
-            None => self.flat.zeros_like(),
-        };
-        let after = |gradients| updated(optimizer.update(step), &gradients, &self.flat, self.means.each_ref());
-        let (flat, means) = gradients.and_then(after).map_err(failed)?;
-        self.put(flat)?;
-        (self.means, self.step, self.gradients) = (means, step, None);
+        self.make_own()?;
+        let (steps, means) = (self.step.saturating_add(1), self.means.each_ref());
+        let update = optimizer.update(steps);
+        if !self.live {
+            self.gradients = self.gradients.zeros_like().map_err(failed)?;
+        }
+        if fused(&self.flat) {
+            step(update, &self.gradients, scale, &self.flat, means).map_err(failed)?;
+        } else {
+            let scaled =
+                if scale == 1.0 { Ok(self.gradients.clone()) } else { self.gradients.affine(scale.into(), 0.0) };
+            let (flat, means) =
+                scaled.and_then(|gradients| updated(update, &gradients, &self.flat, means)).map_err(failed)?;
+            self.put(flat)?;
+            self.means = means;
+        }
+        (self.step, self.live) = (steps, false);
         Ok(())
     }
 
     fn track(&mut self, online: &Self, tau: f32) -> Result<()> {
         self.layout.check_track(&online.layout, tau)?;
         if tau == 1.0 {
-            return self.put(online.flat.clone());
+            return self.put(online.flat.copy().map_err(failed)?);
         }
         let moved = (&online.flat - &self.flat).and_then(|way| &self.flat + way.affine(tau.into(), 0.0)?);
         self.put(moved.map_err(failed)?)
@@ -234,10 +271,10 @@ impl Network for CandleMlp {
 
     /// Empty if the device fails.
     fn gradients(&self) -> NamedTensors {
-        match &self.gradients {
-            Some(gradients) => self.layout.named(&numbers(gradients).unwrap_or_default()),
-            None => self.layout.named(&vec![0.0; self.layout.parameters()]),
+        if self.live {
+            return self.layout.named(&numbers(&self.gradients).unwrap_or_default());
         }
+        self.layout.named(&vec![0.0; self.layout.parameters()])
     }
 
     /// Empty but for the steps if the device fails.

@@ -1,13 +1,15 @@
-//! Forward, vector-Jacobian product and the optimisers' formulas, in operations on Candle's tensors.
+//! Forward, vector-Jacobian product and the optimisers' formulas, in operations on Candle's tensors: those of [`crate::cpu`]
+//! on the CPU, Candle's own elsewhere.
 
-use candle_core::{DType, Device, Result, Tensor};
-use rlox_nn::{Activation, MlpLayout, Update};
+use candle_core::{DType, Result, Tensor};
+use rlox_nn::{Activation, LayerLayout, MlpLayout, Update};
 
-use crate::product::product;
+use crate::cpu::{Apply, Derivative, Each, EachOfTwo, Gradients, Linear, Product};
 
 /// One layer's parameters: views of the flat array.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
+    layout: LayerLayout,
     /// `[outputs, inputs]`.
     weight: Tensor,
     /// `[outputs]`.
@@ -24,12 +26,21 @@ pub(crate) struct Kept {
     sums: Vec<Tensor>,
 }
 
+/// Whether the operations of [`crate::cpu`] are there for a tensor.
+pub(crate) fn fused(tensor: &Tensor) -> bool {
+    #[cfg(test)]
+    if tests::OWN.get() {
+        return false;
+    }
+    tensor.device().is_cpu()
+}
+
 /// Layers as views of all parameters.
 pub(crate) fn views(layout: &MlpLayout, flat: &Tensor) -> Result<Vec<Layer>> {
-    let view = |layer: rlox_nn::LayerLayout| {
-        let weight = flat.narrow(0, layer.weight.start, layer.weight.len())?;
-        let bias = flat.narrow(0, layer.bias.start, layer.bias.len())?;
-        Ok(Layer { weight: weight.reshape((layer.outputs, layer.inputs))?, bias })
+    let view = |layout: LayerLayout| {
+        let weight = flat.narrow(0, layout.weight.start, layout.weight.len())?;
+        let bias = flat.narrow(0, layout.bias.start, layout.bias.len())?;
+        Ok(Layer { weight: weight.reshape((layout.outputs, layout.inputs))?, bias, layout })
     };
     layout.layers().map(view).collect()
 }
@@ -39,53 +50,74 @@ pub(crate) fn forward(layers: &[Layer], activation: Activation, x: Tensor, keep:
     let mut kept = Kept { rows: x.dim(0)?, inputs: Vec::with_capacity(layers.len()), sums: Vec::new() };
     let (mut h, last) = (x, layers.len() - 1);
     for (i, layer) in layers.iter().enumerate() {
-        let sum = product(&h, &layer.weight.t()?)?.broadcast_add(&layer.bias)?;
+        let sum = linear(&h, layer)?;
         if keep || i == last {
             kept.inputs.push(h);
         }
         if i == last {
             return Ok((sum, kept));
         }
-        h = activate(activation, &sum)?;
-        if keep && matches!(activation, Activation::Silu | Activation::Gelu) {
-            kept.sums.push(sum);
+        if keep && activation.needs_inputs() {
+            kept.sums.push(sum.copy()?);
         }
+        h = activate(activation, sum)?;
     }
     Ok((h, kept))
 }
 
-/// Gradients of the parameters in the flat order, and of the input, each if wanted.
+/// The gradient of the outputs, taken back through the layers. With `params` the parameters' gradients are put into `all`,
+/// or added to what is there; the input's is given back if wanted.
 pub(crate) fn backward(
     layers: &[Layer],
     activation: Activation,
     kept: &Kept,
     dy: Tensor,
-    params: bool,
+    mut all: Option<(&Tensor, bool)>,
     input: bool,
-) -> Result<(Option<Tensor>, Option<Tensor>)> {
-    let ones = Tensor::ones((1, kept.rows), DType::F32, dy.device())?;
-    let (mut delta, mut gradients) = (dy, Vec::with_capacity(2 * layers.len()));
+) -> Result<Option<Tensor>> {
+    let mut delta = dy;
     for (i, layer) in layers.iter().enumerate().rev() {
-        if params {
-            // Candle sums columns one number at a time: a product with ones is many times faster.
-            gradients.push(product(&ones, &delta)?.flatten_all()?);
-            gradients.push(product(&delta.t()?, &kept.inputs[i])?.flatten_all()?);
+        if let Some((all, add)) = &mut all {
+            gradients(layer, &delta, &kept.inputs[i], all, *add)?;
         }
         if i > 0 {
-            let slope = slope(activation, &kept.inputs[i], kept.sums.get(i - 1))?;
-            delta = (product(&delta, &layer.weight)? * slope)?;
+            let back = product(&delta, &layer.weight)?;
+            delta = slopes(activation, back, &kept.inputs[i], kept.sums.get(i - 1))?;
         } else if input {
             delta = product(&delta, &layer.weight)?;
         }
     }
-    // They were found from the last layer's bias on.
-    gradients.reverse();
-    let gradients = if params { Some(Tensor::cat(&gradients, 0)?) } else { None };
-    Ok((gradients, input.then_some(delta)))
+    Ok(input.then_some(delta))
 }
 
-fn activate(activation: Activation, sum: &Tensor) -> Result<Tensor> {
+fn linear(x: &Tensor, Layer { weight, bias, .. }: &Layer) -> Result<Tensor> {
+    if fused(x) {
+        return x.apply_op3_no_bwd(weight, bias, &Linear);
+    }
+    x.matmul(&weight.t()?)?.broadcast_add(bias)
+}
+
+fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if fused(a) { a.apply_op2_no_bwd(b, &Product) } else { a.matmul(b) }
+}
+
+/// Puts a layer's gradients among all, or adds them.
+fn gradients(layer: &Layer, delta: &Tensor, x: &Tensor, all: &Tensor, add: bool) -> Result<()> {
+    let LayerLayout { weight, bias, .. } = layer.layout.clone();
+    if fused(all) {
+        return all.inplace_op3(delta, x, &Gradients { weight, bias, add });
+    }
+    for (more, at) in [(delta.t()?.matmul(x)?.flatten_all()?, weight), (delta.sum(0)?, bias)] {
+        let sum = if add { (all.narrow(0, at.start, at.len())? + more)? } else { more };
+        all.slice_set(&sum, 0, at.start)?;
+    }
+    Ok(())
+}
+
+/// What an activation makes of sums that are not needed any more.
+fn activate(activation: Activation, sum: Tensor) -> Result<Tensor> {
     match activation {
+        _ if fused(&sum) => sum.inplace_op1(&Apply(activation)).map(|()| sum),
         Activation::Tanh => sum.tanh(),
         Activation::Relu => sum.relu(),
         Activation::Silu => sum.silu(),
@@ -93,10 +125,11 @@ fn activate(activation: Activation, sum: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// The derivative of an activation, given what came out of it and, for some, what went in.
-fn slope(activation: Activation, out: &Tensor, sum: Option<&Tensor>) -> Result<Tensor> {
+/// A gradient times the derivative of an activation, given what came out of it and, for some, what went in.
+fn slopes(activation: Activation, back: Tensor, out: &Tensor, sum: Option<&Tensor>) -> Result<Tensor> {
     let sum = sum.unwrap_or(out);
-    match activation {
+    let slope = match activation {
+        _ if fused(out) => return back.inplace_op2(sum, &Derivative(activation)).map(|()| back),
         Activation::Tanh => out.sqr()?.affine(-1.0, 1.0),
         Activation::Relu => out.gt(0_f32)?.to_dtype(DType::F32),
         Activation::Silu => {
@@ -114,6 +147,43 @@ fn slope(activation: Activation, out: &Tensor, sum: Option<&Tensor>) -> Result<T
                 .affine(0.5 * std::f64::consts::FRAC_2_SQRT_PI / std::f64::consts::SQRT_2, 0.0)?;
             cumulative + (sum * density)?
         }
+    };
+    back * slope?
+}
+
+/// Means below it become 0: numbers without a leading 1 halve the speed of those that multiply them.
+const SMALLEST: f32 = 1e-30;
+
+/// A step on the CPU, with gradients times `scale`: parameters and means are changed in place.
+pub(crate) fn step(
+    update: Update,
+    gradients: &Tensor,
+    scale: f32,
+    flat: &Tensor,
+    [mean, square]: [&Tensor; 2],
+) -> Result<()> {
+    // `decay a + (1 - decay) b`, the rest taken in f64 as the built-in network does.
+    let blend = |decay: f32| {
+        let rest = (1.0 - f64::from(decay)) as f32;
+        move |a: f32, b: f32| {
+            let sum = decay * a + rest * b;
+            if sum.abs() < SMALLEST { 0.0 } else { sum }
+        }
+    };
+    match update {
+        Update::Adam { beta1, beta2, eps, step_size, root_scale, decay } => {
+            let (first, second) = (blend(beta1), blend(beta2));
+            mean.inplace_op2(gradients, &Each(|m: f32, g: f32| first(m, scale * g)))?;
+            square.inplace_op2(gradients, &Each(|v: f32, g: f32| second(v, (scale * g) * (scale * g))))?;
+            let step = |p: f32, m: f32, v: f32| decay * p - step_size * (m / (root_scale * v.sqrt() + eps));
+            flat.inplace_op3(mean, square, &EachOfTwo(step))
+        }
+        Update::RmsProp { lr, alpha, eps } => {
+            let blend = blend(alpha);
+            square.inplace_op2(gradients, &Each(|v: f32, g: f32| blend(v, (scale * g) * (scale * g))))?;
+            let step = |p: f32, g: f32, v: f32| p - lr * (scale * g / (v.sqrt() + eps));
+            flat.inplace_op3(gradients, square, &EachOfTwo(step))
+        }
     }
 }
 
@@ -124,7 +194,6 @@ pub(crate) fn updated(
     flat: &Tensor,
     [mean, square]: [&Tensor; 2],
 ) -> Result<(Tensor, [Tensor; 2])> {
-    // `decay a + (1 - decay) b`, the rest taken in f64 as the built-in network does.
     let blend =
         |decay: f32, a: &Tensor, b: &Tensor| a.affine(decay.into(), 0.0)? + b.affine(1.0 - f64::from(decay), 0.0)?;
     match update {
@@ -144,12 +213,60 @@ pub(crate) fn updated(
     }
 }
 
-/// A slice as rows on a device.
-pub(crate) fn rows(numbers: &[f32], rows: usize, device: &Device) -> Result<Tensor> {
-    Tensor::from_slice(numbers, (rows, numbers.len() / rows), device)
-}
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
 
-/// The numbers of a tensor, row-major.
-pub(crate) fn numbers(tensor: &Tensor) -> Result<Vec<f32>> {
-    tensor.flatten_all()?.to_vec1()
+    use rlox_core::{Pcg64, Result};
+    use rlox_nn::{Init, Mlp, NamedTensors, Network, Optimizer};
+
+    use super::Activation;
+    use crate::CandleMlp;
+
+    thread_local! {
+        /// Whether Candle's own operations do it all, as on other devices than the CPU.
+        pub(super) static OWN: Cell<bool> = const { Cell::new(false) };
+    }
+
+    const ROWS: usize = 9;
+
+    /// Three steps; what there is then.
+    fn learn(mut net: impl Network, optimizer: &Optimizer) -> Result<[NamedTensors; 3]> {
+        let x: Vec<f32> = (0..ROWS * 4).map(|i| (i * 37 % 23) as f32 / 12.0 - 1.0).collect();
+        let (mut y, mut dx) = ([0.0; ROWS * 3], [0.0; ROWS * 4]);
+        for _ in 0..3 {
+            net.forward(&x, ROWS, &mut y)?;
+            let dy = y.map(|y| y - 0.5);
+            net.backward(&dy, true, Some(&mut dx))?;
+            net.backward(&dy, true, None)?;
+            net.apply_gradients(optimizer, 0.1)?;
+        }
+        net.forward(&x, ROWS, &mut y)?;
+        net.backward(&y.map(|y| y - 0.5), true, Some(&mut dx))?;
+        let mut last = net.gradients();
+        last.push("dx", &[ROWS, 4], dx.to_vec())?;
+        Ok([net.tensors(), net.optimizer_state(), last])
+    }
+
+    #[test]
+    fn candles_own_operations_do_the_same() -> Result<()> {
+        let rms_prop = Optimizer::RmsProp { lr: 0.01, alpha: 0.99, eps: 1e-5 };
+        OWN.set(true);
+        for activation in [Activation::Tanh, Activation::Relu, Activation::Silu, Activation::Gelu] {
+            for optimizer in [Optimizer::adam(0.01), rms_prop] {
+                let rng = || Pcg64::seed_from(1);
+                let candle = CandleMlp::new(&[4, 11, 6, 3], activation, Init::Kaiming, &mut rng())?;
+                let built_in = Mlp::new(&[4, 11, 6, 3], activation, Init::Kaiming, &mut rng())?;
+                let (got, expected) = (learn(candle, &optimizer)?, learn(built_in, &optimizer)?);
+                for (got, expected) in got.iter().flatten().zip(expected.iter().flatten()) {
+                    assert_eq!((&got.name, &got.shape), (&expected.name, &expected.shape));
+                    let largest = expected.data.iter().fold(1e-3_f32, |most, x| most.max(x.abs()));
+                    for (got, expected) in got.data.iter().zip(&expected.data) {
+                        assert!((got - expected).abs() <= 1e-4 * largest, "{activation:?}: {got} for {expected}");
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
 }

@@ -1,10 +1,12 @@
 //! The built-in network: fully connected layers on the CPU.
 
+mod activation;
 mod init;
 mod layer;
 mod layout;
 mod passes;
 
+pub use activation::Activation;
 pub use init::{Init, orthogonal};
 pub use layout::{LayerLayout, MlpLayout};
 
@@ -17,38 +19,6 @@ use crate::{NamedTensors, Network, Optimizer, Scratch};
 use layer::Layer;
 use layout::check_rows;
 use passes::Kept;
-
-/// What hidden layers apply to their sums.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// Hyperbolic tangent.
-    Tanh,
-    /// `max(0, x)`.
-    Relu,
-    /// `x / (1 + e^-x)` (Elfwing et al. 2018), also called swish.
-    Silu,
-    /// `x Phi(x)` with the normal distribution function itself, not an approximation by tanh (Hendrycks and Gimpel
-    /// 2016).
-    Gelu,
-}
-
-impl std::str::FromStr for Activation {
-    type Err = Error;
-
-    /// The activation of a name: `"tanh"`, `"relu"`, `"silu"` or `"gelu"`.
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "tanh" => Ok(Self::Tanh),
-            "relu" => Ok(Self::Relu),
-            "silu" => Ok(Self::Silu),
-            "gelu" => Ok(Self::Gelu),
-            _ => {
-                let expected = "\"tanh\", \"relu\", \"silu\" or \"gelu\"";
-                Err(Error::config("activation", expected, format!("{name:?}"), "choose one of these"))
-            }
-        }
-    }
-}
 
 /// Fully connected layers of any widths with one activation between them and none after the last.
 ///
