@@ -14,9 +14,9 @@ py := $(venv)/bin/python
 stamps := $(VENV)/.stamps
 # What the installed package is built from. Python sources are used in place and need no rebuild.
 sources := pyproject.toml Cargo.toml $(wildcard Cargo.lock) \
-	$(shell find crates/rlox-core crates/rlox-python -name '*.rs' -o -name Cargo.toml)
-train_extras := torch,progress,plot
-test_extras := $(train_extras),classic-control,test
+	$(shell find crates/rlox-core crates/rlox-nn crates/rlox-python -name '*.rs' -o -name Cargo.toml)
+train_extras := progress,plot
+test_extras := torch,$(train_extras),classic-control,test
 lint_extras := $(test_extras),lint
 
 # Without the extension (after a git clean) what was installed does not count.
@@ -65,7 +65,9 @@ test: test-rust test-python ## install what the tests need and run all but the s
 test-rust: $(stamps)/venv
 	$(CARGO) run --quiet -p rlox-core --example custom_env
 	$(CARGO) run --quiet -p rlox-nn --example ppo_cartpole
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --exclude rlox-candle --exclude rlox-burn
+	# As benchmarks are built, so that the libraries behind them are compiled once.
+	$(CARGO) test --release -p rlox-candle -p rlox-burn
 
 test-python: $(stamps)/test
 	"$(py)" -m pytest $(PYTEST_ARGS)

@@ -1,4 +1,4 @@
-"""Build the wheel, install it into an empty environment without torch, and use it there."""
+"""Build the wheel, install it into an empty environment without torch, and train there."""
 
 import pathlib
 import subprocess
@@ -22,14 +22,24 @@ envs.step(np.zeros(3, np.int64))
 envs.close()
 rlox.compute_gae([1.0, 1.0], [0.5, 0.5], [False, True], 0.0)
 
-try:
-    from rlox.trainers import PPOTrainer
-    PPOTrainer(env="CartPole-v1", seed=0)
-except ImportError as error:
-    assert "rlox[torch]" in str(error), error
-else:
-    raise AssertionError("a trainer without torch did not say what to install")
-print("rlox", rlox.__version__, "works without torch")
+from rlox.trainers import A2CTrainer, PPOTrainer
+
+for kind in (PPOTrainer, A2CTrainer):
+    with kind(env="CartPole-v1", seed=0, backend="native", runs_dir=None) as trainer:
+        result = trainer.train(total_timesteps=4_096)
+        assert result["timesteps"] >= 4_096 and result["episodes"] > 10, result
+        assert trainer.predict(obs).shape == (3,)
+        trainer.save(kind.__name__)
+        assert kind.load(kind.__name__, runs_dir=None).evaluate(2) == trainer.evaluate(2)
+    assert kind(env="CartPole-v1", seed=0).learner.backend == "native"
+    try:
+        kind(env="CartPole-v1", seed=0, backend="torch")
+    except ModuleNotFoundError as error:
+        assert "pip install 'rlox[torch]'" in str(error), error
+    else:
+        raise AssertionError("a trainer on torch did not say what to install")
+assert "torch" not in sys.modules
+print("rlox", rlox.__version__, "trains without torch")
 """
 
 
@@ -56,7 +66,7 @@ def check(wheel: pathlib.Path) -> None:
         subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True)
         program = pathlib.Path(folder) / "use.py"
         program.write_text(USE)
-        subprocess.run([python, "-I", "-W", "error", program], check=True)
+        subprocess.run([python, "-I", "-W", "error", program], check=True, cwd=folder)
     print(f"{wheel.name}: {size:.1f} MB unpacked")
 
 

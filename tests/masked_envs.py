@@ -59,3 +59,26 @@ class Locks(gym.Env):
         self.at += 1
         obs, infos = self._state()
         return obs, 1.0, False, self.at == 5, infos
+
+
+class Switches(gym.Env):
+    """Four switches, of which some are stuck where they are; pays the switches that are on."""
+
+    observation_space = spaces.Box(0, 1, (8,))
+    action_space = spaces.MultiBinary((2, 2))
+
+    def _state(self):
+        stuck, on = self.np_random.integers(2, size=(2, 4))
+        self.open = np.stack([1 - stuck * on, 1 - stuck * (1 - on)], 1).astype(np.int8).ravel()
+        return self.open.astype(np.float32), {"action_mask": self.open}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return self._state()
+
+    def step(self, action):
+        assert self.open.reshape(4, 2)[np.arange(4), action.ravel()].all()
+        self.at += 1
+        obs, infos = self._state()
+        return obs, float(action.mean()), False, self.at == 5, infos

@@ -181,7 +181,7 @@ def test_trainers_learn_in_every_mode_and_count_only_transitions(mode, n_steps):
     """A minibatch larger than the rollout holds all of its transitions, and nothing else."""
     made = SyncVectorEnv([lambda: Count(limit=2)] * 2, autoreset_mode=mode)
     settings = {"n_steps": n_steps, "batch_size": 1000, "n_epochs": 1, "normalize_reward": True}
-    with PPOTrainer(made, 1, runs_dir=None, **settings) as trainer:
+    with PPOTrainer(made, 1, backend="torch", runs_dir=None, **settings) as trainer:
         seen = []
         trainer.learner.loss = lambda policy, batch, *rest, loss=trainer.learner.loss: (
             seen.append(batch) or loss(policy, batch, *rest)
@@ -202,7 +202,7 @@ def test_a2c_learns_from_transitions_alone_in_every_mode(mode, monkeypatch):
     monkeypatch.setattr(
         a2c, "a2c_loss", lambda p, batch, c: seen.append(batch) or loss(p, batch, c)
     )
-    with A2CTrainer(made, 1, runs_dir=None, n_steps=5) as trainer:
+    with A2CTrainer(made, 1, backend="torch", runs_dir=None, n_steps=5) as trainer:
         result = trainer.train(40)
     assert sum(len(batch.obs) for batch in seen) == result["timesteps"] >= 40
     assert {float(x) for batch in seen for x in batch.obs.unique()} <= {0, 100}
@@ -211,6 +211,7 @@ def test_a2c_learns_from_transitions_alone_in_every_mode(mode, monkeypatch):
 
 def test_a_run_of_native_environments_in_the_next_step_mode_goes_on_from_its_checkpoint(tmp_path):
     settings = {"n_steps": 13, "num_envs": 2, "batch_size": 8, "runs_dir": None}
+    settings["backend"] = "torch"
     keywords = {"autoreset_mode": "NextStep", "max_episode_steps": 6}
     whole, half = (PPOTrainer("CartPole-v1", 1, env_kwargs=keywords, **settings) for _ in range(2))
     per_iteration = whole.train(1)["timesteps"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import distributions
 
-from rlox.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical
+from rlox.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical, masked
 
 
 def close(got, want):
@@ -60,6 +60,23 @@ def test_bernoulli_equals_torchs(generator):
     certain = Bernoulli(torch.tensor([[200.0, -200.0]]))
     assert certain.entropy().isfinite().all()
     assert certain.log_prob(torch.tensor([[0, 0]])).isfinite().all()
+
+
+def test_masked_components_are_what_is_allowed_and_certain(generator):
+    logits = torch.randn(1000, 3, generator=generator, requires_grad=True)
+    free, never, always = [True, True], [True, False], [False, True]
+    flags = torch.tensor([free + never + always]).expand(1000, 6)
+    chances, alone = Bernoulli(masked(logits, flags)), Bernoulli(logits[:, :1])
+    actions = chances.sample(generator)
+    assert 300 < actions[:, 0].sum() < 700
+    assert (actions[:, 1:] == torch.tensor([0, 1])).all()
+    assert (chances.mode()[:, 1:] == torch.tensor([0, 1])).all()
+    close(chances.log_prob(actions), alone.log_prob(actions[:, :1]))
+    close(chances.entropy(), alone.entropy())
+    assert (chances.log_prob(1 - actions) < -1e30).all()
+    (chances.log_prob(actions).sum() + chances.entropy().sum()).backward()
+    assert logits.grad.isfinite().all()
+    assert (logits.grad[:, 1:] == 0).all()
 
 
 def test_bernoulli_samples_have_their_probabilities(generator):

@@ -204,7 +204,7 @@ def test_native_foreign_and_wrapped_environments_learn_the_same():
     weights = []
     kinds = ["Courier-v0", "Courier-v0", wrapped()]
     for env, how in zip(kinds, [{}, {"vectorization_mode": "sync"}, {}], strict=True):
-        trainer = PPOTrainer(env, 3, env_kwargs=how, batch_size=32, **SMALL)
+        trainer = PPOTrainer(env, 3, backend="torch", env_kwargs=how, batch_size=32, **SMALL)
         trainer.train(512)
         parameters = trainer.learner.policy.parameters()
         weights.append(torch.cat([p.detach().flatten() for p in parameters]))

@@ -1,6 +1,8 @@
 """Ctrl-C: once to stop, twice to raise, and nothing is left behind."""
 
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -48,3 +50,47 @@ def test_other_threads_can_train_too():
     thread.start()
     thread.join()
     assert errors == []
+
+
+NATIVE = """
+import os, signal, sys, threading, time
+from rlox.trainers import PPOTrainer
+
+kind, call = sys.argv[1:]
+# Collecting, or learning, takes hours.
+long = {"collect": dict(n_steps=2_000_000), "learn": dict(n_steps=64, n_epochs=10_000_000)}[kind]
+trainer = PPOTrainer("CartPole-v1", 1, num_envs=2, runs_dir=None, backend="native", **long)
+pressed = []
+
+def press():
+    time.sleep(0.4)
+    pressed.append(time.perf_counter())
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=press, daemon=True).start()
+try:
+    if call == "iterate":  # nobody else listens
+        trainer.learner.iterate()
+    else:
+        print(trainer.train(10**9)["interrupted"], trainer.timesteps)
+except KeyboardInterrupt:
+    print("raised")
+print(time.perf_counter() - pressed[-1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "call", "says"),
+    [
+        ("collect", "train", "True 0"),  # the steps of half a rollout do not count
+        ("learn", "train", "True 128"),
+        ("collect", "iterate", "raised"),
+        ("learn", "iterate", "raised"),
+    ],
+)
+def test_native_training_ends_when_asked_to(kind, call, says):
+    command = [sys.executable, "-c", NATIVE, kind, call]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    said, seconds = done.stdout.splitlines()
+    assert said == says
+    assert float(seconds) < 10  # not hours

@@ -17,7 +17,7 @@ from rlox.policies import MlpPolicy  # noqa: E402
 from rlox.torch_state import own_generator, own_threads  # noqa: E402
 from rlox.trainers import A2CTrainer, PPOTrainer  # noqa: E402
 
-SMALL = {"num_envs": 4, "n_steps": 16, "runs_dir": None}
+SMALL = {"num_envs": 4, "n_steps": 16, "runs_dir": None, "backend": "torch"}
 
 
 def weights(trainer):
@@ -30,7 +30,8 @@ def test_weights_do_not_depend_on_how_many_threads_torch_has():
         import hashlib, torch
         torch.set_num_threads(THREADS)
         from rlox.trainers import PPOTrainer
-        trainer = PPOTrainer("CartPole-v1", 7, num_envs=4, n_steps=16, runs_dir=None)
+        settings = dict(num_envs=4, n_steps=16, runs_dir=None, backend="torch")
+        trainer = PPOTrainer("CartPole-v1", 7, **settings)
         trainer.train(64)
         parts = trainer.learner.policy.state_dict().values()
         print(hashlib.sha256(b"".join(x.numpy().tobytes() for x in parts)).hexdigest())
@@ -232,7 +233,8 @@ thread.start()
 entered.wait()
 child = os.fork()
 if child == 0:
-    PPOTrainer("CartPole-v1", 1, num_envs=2, n_steps=16, runs_dir=None).train(32)
+    settings = dict(num_envs=2, n_steps=16, runs_dir=None, backend="torch")
+    PPOTrainer("CartPole-v1", 1, **settings).train(32)
     os._exit(0)
 leave.set()
 thread.join()
@@ -248,12 +250,14 @@ def test_a_child_forked_while_another_thread_trains_can_train():
 
 
 FORK_AFTER_THREADS = """
-import os, signal, warnings
-import torch
+import os, signal, sys, warnings
 from rlox.trainers import PPOTrainer
 warnings.simplefilter("ignore")
-torch.set_num_threads(2)
 settings = dict(num_envs=8, n_steps=128, batch_size=1024, n_epochs=1, runs_dir=None)
+settings["backend"] = sys.argv[1]
+if sys.argv[1] == "torch":
+    import torch
+    torch.set_num_threads(2)
 trainer = PPOTrainer("CartPole-v1", 1, net_arch=(256, 256), **settings)
 trainer.train(1024)
 child = os.fork()
@@ -267,10 +271,12 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_forked_after_torch_had_threads_can_train():
-    command = [sys.executable, "-c", FORK_AFTER_THREADS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=True)
+def test_a_child_forked_after_there_were_threads_can_train(backend):
+    command = [sys.executable, "-c", FORK_AFTER_THREADS, backend]
+    env = {**os.environ, "RLOX_NUM_THREADS": "2"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=True, env=env)
     assert done.stdout == "0\n"
 
 

@@ -120,8 +120,11 @@ BAD = [
     (lambda f: f([1.0, 2.0], 2, ddof=-1), ValueError, "ddof"),
     (lambda f: f(np.ones((2, 2)), 2, weights=[1.0]), ValueError, "one column for each weight"),
     (lambda f: f(np.ones(2), 2, weights=[1.0]), ValueError, "one column for each weight"),
-    (lambda f: f(np.ones((2, 1)), 2, weights=[NAN]), ValueError, "weights"),
-    (lambda f: f(np.ones((2, 0)), 2, weights=[]), ValueError, "weights"),
+    (lambda f: f(np.ones((2, 1)), 2, weights=[NAN]), ValueError, "weights: .*got NaN at element 0"),
+    (lambda f: f(np.ones((2, 2)), 2, weights=[1, NAN]), ValueError, "weights: .*NaN at element 1;"),
+    (lambda f: f(np.ones((2, 2)), 2, weights=[-np.inf, 1]), ValueError, "weights: .*-inf at el"),
+    (lambda f: f(np.ones((2, 2)), 2, weights=[1, 1e200]), ValueError, "weights: .*1e200 at elem"),
+    (lambda f: f(np.ones((2, 0)), 2, weights=[]), ValueError, "weights: .*got none;"),
 ]
 
 

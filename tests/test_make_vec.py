@@ -148,9 +148,9 @@ def test_a_spec_of_another_environment_is_not_the_native_one():
     assert make_vec(wrapped, 2).single_observation_space.shape == (5,)
 
 
-def test_what_a_spec_says_of_vector_environments_goes_before_what_is_passed():
+def test_what_a_spec_says_of_vector_environments_is_what_is_made():
     made = gym.make_vec("toy/Echo-v0", 3, "sync", {"autoreset_mode": AutoresetMode.DISABLED}, n=5)
-    again = make_vec(made.spec, 2)
+    again = make_vec(made.spec)
     assert again.num_envs == 3
     assert again.single_action_space.n == 5
     assert again.metadata["autoreset_mode"] is AutoresetMode.DISABLED
@@ -161,6 +161,52 @@ def test_what_a_spec_says_of_vector_environments_goes_before_what_is_passed():
     assert isinstance(make_vec(gym.spec("rlox/CartPole-v1"), 2), VecEnv)
     flat = gym.make_vec("CartPole-v1", 2, "sync", wrappers=[gym.wrappers.FlattenObservation])
     assert isinstance(make_vec(flat.spec), ForeignVecEnv)
+
+
+def vectors():
+    """Vector environments, and what tells of them, all of three in DISABLED mode."""
+    disabled = {"autoreset_mode": AutoresetMode.DISABLED}
+    spec = gym.make_vec("toy/Echo-v0", 3, "sync", disabled).spec
+    yield lambda: SyncVectorEnv([Counter] * 3, **disabled)
+    yield lambda: ForeignVecEnv(SyncVectorEnv([Counter] * 3, **disabled))
+    yield lambda: VecEnv(3, **disabled)
+    yield lambda: VecEnv(3, **disabled).spec
+    yield lambda: spec
+
+
+@pytest.mark.parametrize("env", list(vectors()))
+def test_what_environments_are_may_be_repeated_and_not_contradicted(env):
+    for right in ({}, {"num_envs": 3}, {"autoreset_mode": "Disabled"}):
+        made = make_vec(env(), **right)
+        assert (made.num_envs, made.metadata["autoreset_mode"].value) == (3, "Disabled")
+    for wrong in (1, 2, 7):
+        with pytest.raises(ValueError, match=rf"num_envs: expected 3, as .*, got {wrong}; leave"):
+            make_vec(env(), wrong)
+    with pytest.raises(ValueError, match=r"autoreset_mode: expected 'Disabled'.* got 'SameStep'"):
+        make_vec(env(), autoreset_mode=SAME_STEP)
+
+
+def test_specs_are_not_contradicted_either():
+    spec = gym.make_vec("toy/Echo-v0", 3, "sync", wrappers=[gym.wrappers.FlattenObservation]).spec
+    assert make_vec(spec, vectorization_mode="sync").num_envs == 3
+    with pytest.raises(ValueError, match=r"vectorization_mode: expected 'sync', .*got 'async'"):
+        make_vec(spec, vectorization_mode="async")
+    with pytest.raises(ValueError, match=r"wrappers: expected .* as the spec says, got"):
+        make_vec(spec, wrappers=[gym.wrappers.ClipAction])
+
+
+def test_the_autoreset_mode_of_vector_entry_points_and_classes_is_theirs():
+    from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+
+    entry = {"vectorization_mode": "vector_entry_point"}
+    for env, how in ((CartPoleVectorEnv, {}), ("CartPole-v1", entry), ("rlox/CartPole-v1", entry)):
+        own = make_vec(env, 2, **how).metadata["autoreset_mode"]
+        assert own is AutoresetMode.NEXT_STEP
+        assert make_vec(env, 2, autoreset_mode=own, **how).num_envs == 2
+        with pytest.raises(ValueError, match=r"autoreset_mode: expected 'NextStep'.*'SameStep'"):
+            make_vec(env, 2, autoreset_mode="SameStep", **how)
+    made = make_vec(VecEnv, 2, autoreset_mode="NextStep")
+    assert made.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
 
 
 def test_a_class_of_vector_environments_is_made_as_a_vector_entry_point_is():

@@ -7,7 +7,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
-from masked_envs import Doors, Locks, Method
+from masked_envs import Doors, Locks, Method, Switches
 from rlox import collect_rollout, make_vec
 from rlox.masks import as_masks, mask_parameter, random_allowed
 
@@ -52,6 +52,17 @@ def test_only_unlocked_doors_are_opened(mode, how, env, policy):
         if policy is None:
             assert np.allclose(batch.log_probs, -np.log(masks.sum(2)))
     made.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_random_switches_are_those_that_can_be_thrown(mode):
+    made = make_vec(Switches, 2, seed=1, autoreset_mode=mode)
+    batch = collect_rollout(made, None, 40)
+    assert batch.action_masks.shape == (40, 2, 8)
+    flags = batch.action_masks.reshape(40, 2, 4, 2)
+    assert np.take_along_axis(flags, batch.actions.reshape(40, 2, 4, 1), 3).all()
+    assert batch.actions.shape == (40, 2, 2, 2)
+    assert np.allclose(batch.log_probs, -np.log(2) * flags.all(3).sum(2))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -131,15 +142,15 @@ def test_masks_that_are_no_flags_are_refused(said):
 
 
 def test_masks_of_other_actions_and_masks_that_allow_nothing_are_refused():
-    class Switches(Doors):
-        action_space = spaces.MultiBinary(6)
+    class Levers(Doors):
+        action_space = spaces.Box(0, 1, (6,))
 
     class Closed(Doors):
         def _state(self):
             return super()._state()[0], {"action_mask": np.zeros(6, np.int8)}
 
-    with pytest.raises(ValueError, match=r"action_masks: expected a Discrete .* or give no masks"):
-        collect_rollout(make_vec(Switches, 2), None, 3)
+    with pytest.raises(ValueError, match=r"action_masks: expected a Discrete, .* or give no masks"):
+        collect_rollout(make_vec(Levers, 2), None, 3)
     with pytest.raises(ValueError, match=r"action_mask: .* got none for environment 0"):
         collect_rollout(make_vec(Closed, 2), None, 3)
 

@@ -44,8 +44,14 @@ NONE_IN_ONE = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]).bool()
         (spaces.Discrete(5), [[0, 1, 1, 1, -1]] * 2, ValueError, "got -1; pass True or False"),
         (spaces.Discrete(5), [[0, 1, 1, 1, np.nan]] * 2, ValueError, "got nan; pass True or"),
         (spaces.MultiDiscrete([2, 3]), NONE_IN_ONE, ValueError, "of each component.* without"),
-        (spaces.MultiBinary(5), ALL, ValueError, "None, as only Discrete .*got Tensor; leave"),
-        (spaces.Box(-1, 1, (5,)), ALL, ValueError, "None, as only Discrete .*got Tensor; leave"),
+        (spaces.MultiBinary(5), ALL, ValueError, r"shape \(2, 10\), .*got shape \(2, 5\);"),
+        (
+            spaces.MultiBinary(2),
+            [[1, 1, 1, 1], [1, 1, 0, 0]],
+            ValueError,
+            r"shape \(2, 4\), .*of each component.* without",
+        ),
+        (spaces.Box(-1, 1, (5,)), ALL, ValueError, "None, as Box actions have .*got Tensor; leave"),
     ],
 )
 def test_masks_that_make_no_sense_are_refused_by_every_method(space, mask, error, words):

@@ -10,6 +10,7 @@ from rlox.policies import MlpPolicy
 from rlox.trainers import PPOTrainer
 from toy_envs import Echo
 
+BACKENDS = ("auto", "torch")
 SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}
 
 
@@ -18,19 +19,20 @@ def small(env="CartPole-v1", seed=1, **kwargs):
 
 
 def weights(trainer):
-    return {name: p.detach().clone() for name, p in trainer.learner.policy.named_parameters()}
+    return trainer.learner.state().networks
 
 
 def equal(a, b):
-    return all(torch.equal(a[name], b[name]) for name in a)
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
 
 
-def test_a_loaded_trainer_predicts_the_same(tmp_path):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_loaded_trainer_predicts_the_same(tmp_path, backend):
     for env, kwargs in {
         "CartPole-v1": {},
         "Pendulum-v1": {"normalize_obs": True, "normalize_reward": True, "use_sde": True},
     }.items():
-        trainer = small(env=env, **kwargs)
+        trainer = small(env=env, backend=backend, **kwargs)
         trainer.train(200)
         trainer.save(tmp_path / env)
         loaded = PPOTrainer.load(tmp_path / env)
@@ -48,8 +50,9 @@ def test_a_loaded_trainer_predicts_the_same(tmp_path):
         assert loaded.evaluate(3) == trainer.evaluate(3)
 
 
-def test_a_loaded_trainer_goes_on_from_where_it_was(tmp_path):
-    trainer = small(env="Pendulum-v1", lr_schedule="linear", normalize_obs=True)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_loaded_trainer_goes_on_from_where_it_was(tmp_path, backend):
+    trainer = small(env="Pendulum-v1", lr_schedule="linear", normalize_obs=True, backend=backend)
     rates = []
     note = lambda trainer, metrics: rates.append(metrics["train/learning_rate"])  # noqa: E731
     halt = lambda trainer, metrics: trainer.timesteps >= 320 and trainer.stop()  # noqa: E731
@@ -75,11 +78,13 @@ def test_a_loaded_trainer_goes_on_from_where_it_was(tmp_path):
     np.testing.assert_allclose(rates, [*expected, *expected[10:]], rtol=1e-6)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_a_run_in_two_parts_is_the_run_in_one(tmp_path, env):
+def test_a_run_in_two_parts_is_the_run_in_one(tmp_path, env, backend):
     """Weights, optimiser, statistics, environments, streams and metrics, byte for byte."""
     settings = {
         "env": env,
+        "backend": backend,
         "lr_schedule": "linear",
         "normalize_obs": True,
         "normalize_reward": True,
@@ -110,7 +115,7 @@ def test_a_run_in_two_parts_is_the_run_in_one(tmp_path, env):
 
 
 def test_an_update_after_loading_is_the_update_without(tmp_path):
-    trainer = small()
+    trainer = small(backend="torch")
     trainer.train(64)
     trainer.save(tmp_path / "saved")
     loaded = PPOTrainer.load(tmp_path / "saved")
@@ -125,7 +130,7 @@ def test_an_update_after_loading_is_the_update_without(tmp_path):
 
 
 def test_a_loaded_trainer_does_not_replay_its_first_episodes(tmp_path):
-    trainer = small()
+    trainer = small(backend="torch")
     trainer.train(1)
     first = trainer.learner.buffer.obs[0].copy()
     trainer.save(tmp_path / "saved")
@@ -219,7 +224,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("what", DAMAGE)
 def test_a_damaged_section_is_named(tmp_path, what):
-    trainer = small(normalize_obs=True)
+    trainer = small(normalize_obs=True, backend="torch")
     trainer.train(32)
     trainer.save(tmp_path / "saved")
     forged(tmp_path / "saved", DAMAGE[what])
@@ -230,8 +235,8 @@ def test_a_damaged_section_is_named(tmp_path, what):
 
 @pytest.mark.parametrize("part", ["networks", "optimizer", "normalizer", "counters", "streams"])
 def test_a_state_that_is_refused_changes_nothing(part):
-    ppo = small(normalize_obs=True, normalize_reward=True).learner
-    other = small(seed=2, normalize_obs=True, normalize_reward=True).learner
+    settings = {"normalize_obs": True, "normalize_reward": True, "backend": "torch"}
+    ppo, other = small(**settings).learner, small(seed=2, **settings).learner
     for _ in range(2):
         ppo.iterate()
         other.iterate()

@@ -206,13 +206,6 @@ def test_ctrl_c_stops_in_order_and_a_second_one_at_once(tmp_path):
     assert "stopping after the current step" in err
 
 
-def test_without_torch_the_extra_is_named():
-    code = "import sys; sys.modules['torch'] = None; import rlox; import rlox.trainers"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert run.returncode == 1
-    assert "pip install 'rlox[torch]'" in run.stderr.splitlines()[-1]
-
-
 @pytest.mark.parametrize(
     ("package", "use", "extra"),
     [

@@ -6,7 +6,6 @@ import os
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from gymnasium.vector import AutoresetMode
 from torch import nn
 
@@ -23,11 +22,11 @@ def small(env="CartPole-v1", seed=1, **kwargs):
 
 
 def weights(trainer):
-    return {name: p.detach().clone() for name, p in trainer.learner.policy.named_parameters()}
+    return trainer.learner.state().networks
 
 
 def equal(a, b):
-    return all(torch.equal(a[name], b[name]) for name in a)
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
 
 
 def test_a_run_makes_at_least_the_steps_asked_for_and_says_how_many():
@@ -160,18 +159,19 @@ def test_predictions_are_actions():
 @pytest.mark.parametrize(
     ("obs", "message"),
     [
-        (np.zeros(3), r"obs: expected one observation of shape \(4,\) or a batch.* shape \(3,\)"),
-        (np.zeros((2, 2, 4)), r"got shape \(2, 2, 4\)"),
-        (0.0, r"got shape \(\)"),
+        (np.zeros(3), r"obs: expected one observation of shape .4,?. or a batch.* shape .3,?.;"),
+        (np.zeros((2, 2, 4)), r"got shape .2, 2, 4.;"),
+        (0.0, r"got shape (\(\)|\[\]);"),
         ([np.nan, 0, 0, 0], "obs: expected finite numbers"),
         ("abc", "obs: expected an array of real numbers, got dtype"),
-        ([[0.0] * 4, [0.0]], "obs: expected an array of real numbers, got list"),
+        ([[0.0] * 4, [0.0]], "obs: expected an array.*, got .*list"),
         (np.array([0, 0, 0, None]), "obs: expected an array of real numbers, got dtype object"),
     ],
 )
-def test_observations_that_are_none_are_refused(obs, message):
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_observations_that_are_none_are_refused(obs, message, backend):
     with pytest.raises((ValueError, TypeError), match=message):
-        small().predict(obs)
+        small(backend=backend).predict(obs)
 
 
 def test_evaluation_is_the_same_each_time_and_disturbs_nothing():
@@ -265,7 +265,7 @@ def test_environments_that_were_made_are_closed_also_when_the_rest_fails(monkeyp
 
 
 def test_episodes_of_an_iteration_that_was_cut_short_are_in_the_state():
-    trainer = small(env=Count, n_steps=64)
+    trainer = small(env=Count, n_steps=64, backend="torch")
     trainer.train(1)
     ended = trainer.learner.episodes.count
     env, steps = trainer.env, []

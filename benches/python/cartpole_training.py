@@ -60,10 +60,10 @@ def timed(train: Train, total: int, threads: int, episodes: int) -> Once:
 
 
 def rlox(trainer_class: Any, threads: int) -> Train:
-    """A trainer of ours, whose settings for CartPole-v1 are the zoo's; no run folder, as others."""
+    """A trainer of ours on torch, with the zoo's settings; no run folder, as others have none."""
 
     def train(steps: int, seed: int) -> Predict:
-        trainer = trainer_class(env=ENV, seed=seed, runs_dir=None)
+        trainer = trainer_class(env=ENV, seed=seed, backend="torch", runs_dir=None)
         assert trainer.learner.threads  # chosen by itself; the sweep chooses otherwise
         trainer.learner.threads = threads
         trainer.train(total_timesteps=steps)

@@ -54,8 +54,8 @@ fn main() -> Result<()> {
                 metrics.timesteps,
                 steps_per_second(metrics.timesteps),
                 metrics.mean_return,
-                metrics.stats.approx_kl,
-                metrics.explained_variance,
+                metrics.learned.stats.approx_kl,
+                metrics.learned.explained_variance,
             );
         }
         true

@@ -1,8 +1,8 @@
 """Reinforcement learning with a Rust data plane and a Python control plane.
 
-Environments, rollout buffers and advantage kernels are native and need only NumPy and Gymnasium.
-The trainers and algorithms are PyTorch and are imported when first asked for
-(``pip install 'rlox[torch]'``).
+Environments, rollout buffers, advantage kernels and training with small networks are native and
+need only NumPy, Gymnasium and safetensors. PyTorch (``pip install 'rlox[torch]'``) is imported
+where it is what trains.
 
 >>> import rlox
 >>> env = rlox.VecEnv(n=8, seed=42, env_id="CartPole-v1")
@@ -91,7 +91,7 @@ _LAZY = ("algorithms", "trainers")
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Import the PyTorch parts when they are first used, so that ``import rlox`` stays light."""
+    """Import trainers and algorithms when they are first used: ``import rlox`` stays light."""
     if name in _LAZY:
         return importlib.import_module(f"rlox.{name}")
     raise AttributeError(f"module 'rlox' has no attribute {name!r}")

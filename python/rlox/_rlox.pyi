@@ -15,6 +15,7 @@ __version__: str
 __all__ = [
     "ClosedError",
     "CorruptFileError",
+    "NativePolicy",
     "NativeVectorEnv",
     "Normalizer",
     "RolloutBuffer",
@@ -37,6 +38,7 @@ __all__ = [
     "compute_token_kl_schulman_f32",
     "compute_vtrace",
     "env_ids",
+    "network_backends",
     "pack_lengths",
     "pack_sequences",
     "policy_ratio_stats",
@@ -433,3 +435,53 @@ class NativeVectorEnv:
     def set_state(self, state: dict[str, npt.NDArray[Any]]) -> None: ...
     def rng_states(self) -> _I64: ...
     def set_rng_states(self, states: npt.ArrayLike) -> None: ...
+
+def network_backends() -> list[str]:
+    """The backends of networks that this library was built with."""
+
+@final
+class NativePolicy:
+    """A policy and values of small networks on the CPU; `rlox.native` makes it for its learners."""
+
+    @property
+    def stopping(self) -> bool: ...
+    def __new__(
+        cls,
+        observation: Mapping[str, Any],
+        action: Mapping[str, Any],
+        stream: npt.NDArray[np.int64],
+        shape: Mapping[str, Any],
+        backend: str,
+    ) -> NativePolicy: ...
+    def set_stopping(self, stop: bool) -> None: ...
+    def begin(self, seed: int, num_envs: int) -> None: ...
+    def collect(
+        self,
+        env: NativeVectorEnv,
+        buffer: RolloutBuffer,
+        normalizer: Normalizer | None,
+        gamma: float,
+        gae_lambda: float,
+        sde_sample_freq: int,
+    ) -> bool: ...
+    def act(
+        self,
+        buffer: RolloutBuffer,
+        t: int,
+        action_masks: npt.ArrayLike | None = None,
+        noise: bool = False,
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32], npt.NDArray[np.float32]]: ...
+    def finish(self, buffer: RolloutBuffer, gamma: float, gae_lambda: float) -> None: ...
+    def ppo(self, buffer: RolloutBuffer, settings: Mapping[str, Any]) -> dict[str, float]: ...
+    def a2c(self, buffer: RolloutBuffer, settings: Mapping[str, Any]) -> dict[str, float]: ...
+    def predict(
+        self,
+        obs: npt.ArrayLike,
+        seed: int | None = None,
+        action_masks: npt.ArrayLike | None = None,
+        normalizer: Normalizer | None = None,
+    ) -> npt.NDArray[Any]: ...
+    def tensors(self) -> dict[str, npt.NDArray[np.float32]]: ...
+    def load(self, tensors: Mapping[str, npt.ArrayLike]) -> None: ...
+    def optimizer_state(self) -> dict[str, npt.NDArray[np.float32]]: ...
+    def load_optimizer_state(self, state: Mapping[str, npt.ArrayLike]) -> None: ...

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rlox.layouts import Layout
 from rlox.masks import as_flags, mask_parameter
+from rlox.settings import shown
 from rlox.torch_state import evaluating
 
 # From observations, actions and masks to log_prob, entropy and value.
@@ -31,8 +32,9 @@ class ActorCritic(Protocol):
     | value | (N,) | float32 | of each observation; (N, 1) is refused |
 
     Observations of a Box of uint8, of Discrete and of other spaces come as `rlox.layouts.Layout`
-    says: uint8, int64, dicts and tuples. Masks are for Discrete actions, or (N, sum(nvec)) for
-    MultiDiscrete ones, and only given where the environment has them.
+    says: uint8, int64, dicts and tuples. Masks are for Discrete actions, (N, sum(nvec)) for
+    MultiDiscrete ones, (N, 2 * k) for the 0 and 1 of each of k components of MultiBinary ones, and
+    only given where the environment has them.
 
     More is optional. `act(obs, mask=None) -> (action, log_prob, value)` is what collecting steps
     calls, without gradients, and `evaluate_actions(obs, action, mask=None) -> (log_prob, entropy,
@@ -148,7 +150,7 @@ def _fused(policy: Any, name: str, *others: str) -> Any:
 
 
 def expect_mask(mask: Any, counts: Sequence[int] | None, logits: Tensor) -> Tensor:
-    """A mask, bool (N, n), for logits (N, n) that are split into so many for each component.
+    """A mask, bool (N, n), for N rows of logits, with so many flags for each component.
 
     Raises:
         TypeError: No flags.
@@ -160,10 +162,11 @@ def expect_mask(mask: Any, counts: Sequence[int] | None, logits: Tensor) -> Tens
     """
     if counts is None:
         raise ValueError(
-            "action_masks: expected None, as only Discrete and MultiDiscrete actions have masks, "
-            f"got {type(mask).__name__}; leave it out"
+            "action_masks: expected None, as Box actions have no masks, got "
+            f"{type(mask).__name__}; leave it out"
         )
-    expected = f"action_masks: expected flags of shape {tuple(logits.shape)}"
+    shape = (len(logits), sum(counts))
+    expected = f"action_masks: expected flags of shape {shape}"
     if not isinstance(mask, Tensor):
         mask = torch.from_numpy(as_flags(mask, expected))
     if mask.is_complex():
@@ -171,7 +174,7 @@ def expect_mask(mask: Any, counts: Sequence[int] | None, logits: Tensor) -> Tens
     if mask.dtype != torch.bool and not ((mask == 0) | (mask == 1)).all():
         raise ValueError(f"{expected}, got numbers other than 0 and 1; convert it to bool")
     flags: Tensor = mask.to(logits.device, torch.bool)
-    fits = flags.shape == logits.shape
+    fits = flags.shape == shape
     if not fits or not torch.stack([x.any(-1) for x in flags.split(list(counts), -1)]).all():
         raise ValueError(
             f"{expected}, with an action (of each component) that is allowed in each row, got "
@@ -289,8 +292,15 @@ def zeros(space: gym.Space[Any], n: int, device: torch.device) -> Any:
 def torch_dtype(dtype: "np.dtype[Any]") -> torch.dtype:
     """Torch's name for a dtype of NumPy.
 
+    Raises:
+        TypeError: It has none.
+
     >>> torch_dtype(np.dtype(np.uint8))
     torch.uint8
     """
-    kind: torch.dtype = getattr(torch, dtype.name)
-    return kind
+    kind = getattr(torch, str(getattr(dtype, "name", "")), None)
+    if isinstance(kind, torch.dtype):
+        return kind
+    raise TypeError(
+        f"dtype: expected one that torch has, too, got {shown(dtype)}; convert it first"
+    )

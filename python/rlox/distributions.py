@@ -102,6 +102,24 @@ class Bernoulli:
         return (self.logits > 0).long()
 
 
+def masked(logits: Tensor, flags: Tensor) -> Tensor:
+    """Logits that leave next to no probability to what is not allowed.
+
+    Args:
+        logits: (N, n) of categorical distributions, or (N, k) of `Bernoulli`.
+        flags: (N, n), or (N, 2 * k) for the 0 and 1 of each component; True is allowed.
+
+    >>> masked(torch.zeros(1, 2), torch.tensor([[True, False, True, True]])).sigmoid()
+    tensor([[0.0000, 0.5000]])
+    """
+    # The smallest number, not -inf: 0 * log 0 shall be 0 in the entropy.
+    least = torch.finfo(logits.dtype).min
+    if flags.shape == logits.shape:
+        return logits.masked_fill(~flags, least)
+    off, on = flags.unflatten(-1, (-1, 2)).unbind(-1)
+    return logits.masked_fill(~on, least).masked_fill(~off, -least)
+
+
 class Gaussian:
     """Independent normal components, mean (N, k) and std (k,) or (N, k).
 

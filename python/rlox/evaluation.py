@@ -8,10 +8,12 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from rlox.contract import expect_contract, expect_env, refuse_unfit
 from rlox.keywords import knowing_keywords
 from rlox.masks import read_masks
+from rlox.misfits import refuse_misfit
 from rlox.results import EvaluationResult
-from rlox.settings import chosen_seed, flag, whole
+from rlox.settings import chosen_seed, flag, plain_seed, shown, whole
 
 if TYPE_CHECKING:
     from rlox.learner import Learner
@@ -31,10 +33,18 @@ class SeededPredictor:
     Args:
         learner: Decides on actions.
         seed: Of the samples; environments made with this seed have other streams.
+
+    Raises:
+        TypeError: No learner, or no seed.
+        ValueError: A seed below 0.
     """
 
     def __init__(self, learner: "Learner", seed: int) -> None:
-        self._learner = learner
+        if not hasattr(learner, "config"):
+            raise TypeError(
+                f"learner: expected a Learner, got {shown(learner)}; pass a trainer's `learner`"
+            )
+        self._learner, seed = learner, plain_seed(seed)
         self.masked = bool(learner.config.action_masks)
         # The spawn key keeps this stream apart from the environments', which have none.
         self._stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
@@ -53,7 +63,7 @@ def evaluation_seed(seed: int) -> int:
     True
     """
     # The learner's streams are children 0, 1, ... of the same sequence.
-    stream = np.random.SeedSequence(seed, spawn_key=(2**32 - 1,))
+    stream = np.random.SeedSequence(plain_seed(seed), spawn_key=(2**32 - 1,))
     return int(stream.generate_state(1)[0] >> 1)
 
 
@@ -114,6 +124,9 @@ def evaluate(
     envs = _make(env, n, {name: value for name, value in keywords.items() if name not in own})
     try:
         episodes = _play(policy, envs, n_episodes, seed, deterministic)
+    except Exception as error:
+        refuse_misfit(envs, error)
+        raise
     finally:
         envs.close()
     returns, lengths = ([episode[k] for row in episodes for episode in row] for k in (0, 1))
@@ -135,6 +148,9 @@ def _make(
             return gym.make_vec(env, n, "sync", vector_kwargs=vector_kwargs, **env_kwargs)
         except gym.error.DependencyNotInstalled:
             raise
+        except (AttributeError, TypeError) as error:
+            refuse_unfit(gym.registry.get(env), error)
+            raise
         except gym.error.Error as error:
             raise ValueError(
                 f"env: expected an id in Gymnasium's registry, got {env!r}; {error}"
@@ -146,13 +162,7 @@ def _make(
         )
 
     def one() -> gym.Env[Any, Any]:
-        made: object = env(**env_kwargs)
-        if not isinstance(made, gym.Env):
-            raise TypeError(
-                "env: expected a function that makes a gymnasium.Env, got a "
-                f"{type(made).__name__} from it; pass another"
-            )
-        return made
+        return expect_contract(expect_env(env(**env_kwargs)))
 
     return SyncVectorEnv([one] * n, autoreset_mode=same_step)
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
 
-from rlox import spaces, streams, workers
+from rlox import contract, spaces, streams, workers
 from rlox._rlox import ClosedError, Normalizer, RolloutBuffer
 from rlox.layouts import Layout
 from rlox.masks import has_method, keep_masks, read_masks
@@ -56,8 +56,8 @@ class ForeignVecEnv(Wrapper):
 
     def __init__(self, env: VectorEnv[Array, Any, Array], seed: int | None = None) -> None:
         super().__init__(env)
-        self._turns = Turns()
-        self._mode = autoreset_mode_of(env)
+        contract.expect_vector(env)
+        self._turns, self._mode = Turns(), autoreset_mode_of(env)
         self.layout = Layout(env.single_observation_space)
         spaces.action_dtype(env.single_action_space)
         self._seeds = streams.GivenSeeds(seed, env.num_envs)
@@ -95,7 +95,8 @@ class ForeignVecEnv(Wrapper):
         masked, _ = split_options(options, self.num_envs)
         # Gymnasium's take the mask out of the dict they get.
         given = None if options is None else dict(options)
-        obs, infos = self._guarded(self.env.reset, seed=sent, options=given)
+        answer = self._guarded(self.env.reset, seed=sent, options=given)
+        obs, infos = contract.parts(self.env, answer, contract.RESET)
         self._seeds.give(seed)
         self._obs = self._rows(obs)
         reset = slice(None) if masked is None else masked
@@ -124,7 +125,7 @@ class ForeignVecEnv(Wrapper):
             )
         actions = spaces.expect_actions(self.single_action_space, actions, self.num_envs)
         answer = self._guarded(self.env.step, actions)
-        obs, rewards, *flags, infos = answer
+        obs, rewards, *flags, infos = contract.parts(self.env, answer, contract.STEP)
         terminated, truncated = (np.asarray(ended, np.bool_) for ended in flags)
         self._steps += 1
         self._obs, self._infos = self._rows(obs), by_key(self.env, infos)

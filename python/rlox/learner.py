@@ -1,5 +1,6 @@
 """`Learner`: what an algorithm on some backend must do for a trainer. Needs no tensor library."""
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -48,7 +49,7 @@ class Learner(Protocol):
     algorithm: str
     """Its name, "ppo"."""
     backend: str
-    """"torch"."""
+    """"native", "candle", "burn" or "torch"."""
     config: Any
     """A frozen dataclass."""
     timesteps: int
@@ -139,12 +140,12 @@ class EpisodeStatistics:
     @property
     def mean_return(self) -> float:
         """NaN before the first episode has finished."""
-        return float(np.mean(self.returns)) if self.returns else float("nan")
+        return math.fsum(self.returns) / len(self.returns) if self.returns else math.nan
 
     @property
     def mean_length(self) -> float:
         """NaN before the first episode has finished."""
-        return float(np.mean(self.lengths)) if self.lengths else float("nan")
+        return sum(self.lengths) / len(self.lengths) if self.lengths else math.nan
 
     def state(self) -> dict[str, Any]:
         """What JSON can hold of it."""
@@ -222,6 +223,30 @@ def counts_from_state(
     episodes = EpisodeStatistics()
     episodes.load_state(counters.get("episodes", {}))
     return plain, episodes
+
+
+def expect_fitting(env: Any, config: Any, algorithm: str) -> None:
+    """Environments and settings are what a learner takes, and fit together.
+
+    Raises:
+        TypeError: They are something else.
+        ValueError: The settings are for another number of environments.
+    """
+    if not hasattr(env, "step_rollout"):
+        raise TypeError(
+            f"env: expected environments ready for rollouts, got {type(env).__name__}; pass "
+            "rlox.make_vec(env)"
+        )
+    if not hasattr(config, "num_envs"):
+        raise TypeError(
+            f"config: expected the algorithm's settings, got {type(config).__name__}; pass "
+            f"a {algorithm}Config"
+        )
+    if env.num_envs != config.num_envs:
+        raise ValueError(
+            f"num_envs: expected {env.num_envs}, as there are so many environments, got "
+            f"{config.num_envs}; make them as many as the setting says, or change it"
+        )
 
 
 def make_normalizer(

@@ -132,6 +132,9 @@ def expect_root(root: Any) -> Path | None:
 
 
 def versions() -> dict[str, str]:
-    """Of rlox, Python, and the packages that results depend on."""
-    packages = {name: metadata.version(name) for name in ("numpy", "gymnasium", "torch")}
-    return {"rlox": __version__, "python": sys.version.split()[0], **packages}
+    """Of rlox, Python, and the packages that results depend on, as far as they are installed."""
+    said = {"rlox": __version__, "python": sys.version.split()[0]}
+    for name in ("numpy", "gymnasium", "torch"):
+        with suppress(metadata.PackageNotFoundError):
+            said[name] = metadata.version(name)
+    return said

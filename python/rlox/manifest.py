@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlox import spaces
+from rlox.backends import BACKENDS
 from rlox.checkpoint import MANIFEST, corrupt, expect_keys
 from rlox.logger import versions
 
@@ -61,6 +62,8 @@ def expect_trainer(
     file = path / MANIFEST
     expect_keys(file, "manifest", manifest, _KINDS)
     expect_saved("algorithm", manifest["algorithm"], algorithm, "load it with that trainer")
+    if manifest["backend"] not in BACKENDS[1:]:
+        raise corrupt(file, "manifest", f"{manifest['backend']!r} as 'backend'")
     if manifest["env"] is not None and ":" in manifest["env"]:
         raise corrupt(file, "manifest", f"{manifest['env']!r} as 'env': an id names no module")
     if manifest["seed"] < 0:

@@ -1,6 +1,7 @@
 """Action masks: which actions environments allow where they stand."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,36 +21,41 @@ Flags = npt.NDArray[np.bool_]
 
 
 def mask_width(space: gym.Space[Any]) -> int:
-    """How many flags a mask has: one for each action, of all components of MultiDiscrete.
+    """How many flags a mask has: one for each value of each component of the action.
 
     Raises:
-        ValueError: The space is neither Discrete nor MultiDiscrete.
+        ValueError: As `mask_counts`.
 
     >>> mask_width(spaces.Discrete(4)), mask_width(spaces.MultiDiscrete([2, 3]))
     (4, 5)
     """
-    match space:
-        case spaces.Discrete():
-            return int(space.n)
-        case spaces.MultiDiscrete():
-            return int(space.nvec.sum())
-    raise ValueError(
-        f"action_masks: expected a Discrete or MultiDiscrete action space, got {space}; set "
-        "action_masks=False, or give no masks"
-    )
+    return sum(mask_counts(space))
 
 
 def mask_counts(space: gym.Space[Any]) -> list[int]:
     """How the flags of a mask are split: so many for each component of the action.
 
+    Components of MultiBinary have two, for 0 and for 1, as in sb3-contrib's MaskablePPO.
+
     Raises:
-        ValueError: As `mask_width`.
+        ValueError: The space is none of Discrete, MultiDiscrete and MultiBinary.
 
     >>> mask_counts(spaces.Discrete(4)), mask_counts(spaces.MultiDiscrete([[2], [3]]))
     ([4], [2, 3])
+    >>> mask_counts(spaces.MultiBinary(3))
+    [2, 2, 2]
     """
-    width = mask_width(space)
-    return space.nvec.ravel().tolist() if isinstance(space, spaces.MultiDiscrete) else [width]
+    match space:
+        case spaces.Discrete():
+            return [int(space.n)]
+        case spaces.MultiDiscrete():
+            return [int(n) for n in space.nvec.ravel()]
+        case spaces.MultiBinary():
+            return [2] * math.prod(space.shape)
+    raise ValueError(
+        "action_masks: expected a Discrete, MultiDiscrete or MultiBinary action space, got "
+        f"{space}; set action_masks=False, or give no masks"
+    )
 
 
 def has_method(env: VectorEnv[Any, Any, Any]) -> bool:
@@ -225,7 +231,11 @@ def no_masks(env: object) -> ValueError:
 def native_masks(env: "VecEnv", native: NativeVectorEnv, out: Flags | None) -> Flags:
     """What `VecEnv.action_masks` gives."""
     if not env.has_action_masks:
-        raise no_masks(env)
+        raise ValueError(
+            f"action_masks: expected environments that say which actions are allowed, got {env}, "
+            "in which all are (has_action_masks is False); ask for none, or have a wrapper say it "
+            "in infos['action_mask'] and make them by rlox.make_vec(..., wrappers=[...])"
+        )
     masks = native.action_masks(out)
     expect_choice(masks, env.single_action_space)
     return masks

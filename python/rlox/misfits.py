@@ -9,6 +9,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
+from rlox.contract import refuse_other_api
+
 FIX = "mend what its reset and step give, or its observation_space"
 
 
@@ -24,7 +26,9 @@ def refuse_misfit(env: VectorEnv[Any, Any, Any], error: Exception) -> None:
 
     Raises:
         ValueError: The environment and part of the observation are named, and both shapes.
+        TypeError, ValueError: As `refuse_other_api`, for environments that are not Gymnasium's.
     """
+    refuse_other_api(env, error)
     inner: Any = env.unwrapped
     space = inner.single_observation_space
     if isinstance(inner, SyncVectorEnv) and _in_concatenation(error):

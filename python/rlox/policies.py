@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rlox import settings
+from rlox import distributions, settings
 from rlox.actor_critic import (
     ActorCritic,
     Evaluate,
@@ -41,16 +41,6 @@ __all__ = [
 ]
 
 PolicyLike: TypeAlias = nn.Module | Callable[[gym.Space[Any], gym.Space[Any]], nn.Module] | None
-# The settings that choose and shape a built-in policy.
-SHAPE_SETTINGS = (
-    "use_sde",
-    "net_arch",
-    "shared_trunk",
-    "activation",
-    "ortho_init",
-    "log_std_init",
-    "full_std",
-)
 
 
 class MlpPolicy(nn.Module):
@@ -122,7 +112,7 @@ class MlpPolicy(nn.Module):
         sizes = [width, *settings.whole_numbers("net_arch", net_arch)]
         self.trunk: nn.Module = nn.Identity()
         if shared_trunk and len(sizes) > 1:
-            self.trunk = nn.Sequential(mlp(sizes, layer, math.sqrt(2), ortho_init, init), layer())
+            self.trunk = nn.Sequential(*mlp(sizes, layer, math.sqrt(2), ortho_init, init), layer())
             sizes = sizes[-1:]
         self.action_shape = tuple(action_space.shape or ())
         self.counts: list[int] = []
@@ -134,6 +124,7 @@ class MlpPolicy(nn.Module):
                 self.kind, outputs = "categoricals", sum(self.counts)
             case spaces.MultiBinary():
                 self.kind, outputs = "bernoulli", math.prod(self.action_shape)
+                self.counts = [2] * outputs
             case spaces.Box():
                 self.kind, outputs = "gaussian", math.prod(self.action_shape)
                 self.log_std = nn.Parameter(torch.full((outputs,), log_std_init))
@@ -151,7 +142,7 @@ class MlpPolicy(nn.Module):
 
         Raises:
             ValueError, TypeError: A mask, here and in what follows, of another shape or kind, that
-                allows nothing, or for MultiBinary or Box actions.
+                allows nothing, or for Box actions.
         """
         return self._chances(self._common(obs), mask)
 
@@ -165,10 +156,8 @@ class MlpPolicy(nn.Module):
 
     def _of_outputs(self, out: Tensor, mask: Tensor | None) -> Distribution:
         if mask is not None:
-            counts = self.counts or [out.shape[-1]]
-            flags = expect_mask(mask, counts if self.kind.startswith("cat") else None, out)
-            # The smallest number, not -inf: 0 * log 0 shall be 0 in the entropy.
-            out = out.masked_fill(~flags, torch.finfo(out.dtype).min)
+            counts = None if self.kind == "gaussian" else self.counts or [out.shape[-1]]
+            out = distributions.masked(out, expect_mask(mask, counts, out))
         match self.kind:
             case "categorical":
                 return Categorical(out)
@@ -324,7 +313,8 @@ def make_policy(
         policy: A module, or a function from the two spaces to one.
         observation_space: Of one environment.
         action_space: Of one environment.
-        shape: Values of `SHAPE_SETTINGS`, "features_extractor" and "init", for the built-in ones.
+        shape: Values of `rlox.configs.SHAPE_SETTINGS`, "features_extractor" and "init", for the
+            built-in ones.
 
     Raises:
         ValueError, TypeError: As `check_policy` and the built-in policies do.

@@ -11,6 +11,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rlox._rlox import env_ids
+from rlox.contract import refuse_unfit
 from rlox.ids import PLUGINS
 
 
@@ -109,6 +110,7 @@ def make_registered(
 
     Raises:
         ValueError: The spec has no such vectorisation mode; what Gymnasium refuses.
+        TypeError: It makes something else than environments.
     """
     alone = how == "vector_entry_point"
     lacks = (spec.vector_entry_point if alone else spec.entry_point) is None
@@ -129,6 +131,9 @@ def make_registered(
             spec.id if known else plain, num_envs, how, vector_kwargs, wrappers, **kwargs
         )
     except gym.error.DependencyNotInstalled:
+        raise
+    except (AttributeError, TypeError) as error:
+        refuse_unfit(spec, error)
         raise
     except gym.error.Error as error:
         raise ValueError(

@@ -50,6 +50,19 @@ def autoreset_mode_of(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
         ) from error
 
 
+def expect_mode(env: VectorEnv[Any, Any, Any], mode: AutoresetMode | None) -> None:
+    """Refuses environments whose autoreset mode is not the one that was asked for, if one was.
+
+    Raises:
+        ValueError: It is another.
+    """
+    if mode is not None and (own := autoreset_mode_of(env)) is not mode:
+        raise ValueError(
+            f"autoreset_mode: expected {own.value!r}, as {env} has it, got {mode.value!r}; leave "
+            "it out, or make the environments with that mode"
+        )
+
+
 def as_dict(
     answer: tuple[Any, Any, Any, Any, Any], same_step: bool, num_envs: int
 ) -> dict[str, Any]:

@@ -1,6 +1,9 @@
 """What training and evaluation give back."""
 
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from rlox.trainer import Trainer
 
 
 class TrainResult(TypedDict):
@@ -23,3 +26,24 @@ class EvaluationResult(TypedDict):
     std_reward: float  # standard deviation of `returns`
     returns: list[float]  # the sum of raw rewards of each episode
     lengths: list[int]  # the steps of each episode
+
+
+def train_result(trainer: "Trainer", first: int, seconds: float) -> TrainResult:
+    """What a call of `Trainer.train` gives back.
+
+    Args:
+        trainer: At the end of the call.
+        first: The steps it had learned from at the beginning.
+        seconds: What the call took.
+    """
+    episodes = trainer.learner.episodes
+    return {
+        "mean_reward": episodes.mean_return,
+        "mean_length": episodes.mean_length,
+        "episodes": episodes.count,
+        "timesteps": trainer.timesteps,
+        "sps": (trainer.timesteps - first) / seconds,
+        "seconds": seconds,
+        "interrupted": trainer.timesteps < trainer.target_timesteps,
+        "run_dir": None if trainer.run is None else str(trainer.run.path),
+    }

@@ -166,7 +166,7 @@ def collect_rollout(
     value of its true last observation is bootstrapped. In DISABLED mode it is the rollout that
     resets environments; in NEXT_STEP mode, rows in which they only reset are not `valid`.
 
-    Environments may say which of their Discrete or MultiDiscrete actions are allowed: native ones
+    Environments may say which of their actions are allowed, unless these are Box: native ones
     that have masks, others by `infos["action_mask"]` or a method `action_masks`.
 
     Args:
@@ -303,16 +303,21 @@ def _torch_policy(module: Any, layout: Layout) -> tuple[Act, Worth]:
     def seen(rows: Array) -> Any:
         return layout.unpack(torch.as_tensor(rows, device=device), torch_dtype)
 
+    def in_numpy(said: Any) -> Array:
+        # Which has no bfloat16.
+        single = said.float() if said.dtype == torch.bfloat16 else said
+        return np.asarray(single.cpu())
+
     def act(rows: Array, masks: Flags | None) -> Said:
         given = masked and masks is not None
         limits = torch.as_tensor(masks, device=device) if given else None
         with torch.no_grad():
             said = decide(seen(rows), limits)
-            actions, log_probs, values = (np.asarray(x.cpu()) for x in said)
+            actions, log_probs, values = map(in_numpy, said)
             return actions, log_probs, values.reshape(len(rows))
 
     def value(rows: Array, masks: Flags | None) -> npt.ArrayLike:
         with torch.no_grad():
-            return np.asarray(module.get_value(seen(rows)).reshape(len(rows)).cpu())
+            return in_numpy(module.get_value(seen(rows)).reshape(len(rows)))
 
     return act, value

@@ -31,6 +31,29 @@ def from_native(space: dict[str, Any]) -> gym.Space[Any]:
             return spaces.Box(low, high, dtype=np.float32)
 
 
+def to_native(space: gym.Space[Any]) -> dict[str, Any]:
+    """The native description of an action space whose integers count from 0.
+
+    Raises:
+        TypeError: The space is none of Discrete, MultiDiscrete, MultiBinary and Box.
+
+    >>> to_native(spaces.Discrete(3, start=5))
+    {'kind': 'discrete', 'n': 3, 'start': 0}
+    """
+    match space:
+        case spaces.Discrete():
+            return {"kind": "discrete", "n": int(space.n), "start": 0}
+        case spaces.MultiDiscrete():
+            return {"kind": "multi_discrete", "nvec": space.nvec.ravel()}
+        case spaces.MultiBinary():
+            return {"kind": "multi_binary", "n": int(np.prod(space.shape))}
+        case spaces.Box():
+            low, high = (side.astype(np.float32).ravel() for side in (space.low, space.high))
+            return {"kind": "box", "shape": space.shape, "low": low, "high": high}
+    action_dtype(space)  # which refuses it
+    raise AssertionError
+
+
 _LISTED = 16  # numbers of a description; more are told by their checksum
 
 

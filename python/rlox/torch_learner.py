@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rlox import learner, policies, settings, spaces, torch_state
 from rlox.batches import Batch
+from rlox.configs import SHAPE_SETTINGS
 from rlox.features import FeaturesExtractor
 from rlox.layouts import Layout
 from rlox.masks import as_masks, mask_width, no_masks
@@ -48,22 +49,8 @@ class TorchLearner:
         policy: policies.PolicyLike = None,
         features_extractor: FeaturesExtractor | None = None,
     ) -> None:
-        if not hasattr(env, "step_rollout"):
-            raise TypeError(
-                f"env: expected environments ready for rollouts, got {type(env).__name__}; pass "
-                "rlox.make_vec(env)"
-            )
-        if not hasattr(config, "num_envs"):
-            raise TypeError(
-                f"config: expected the algorithm's settings, got {type(config).__name__}; pass "
-                f"a {type(self).__name__}Config"
-            )
+        learner.expect_fitting(env, config, type(self).__name__)
         self.env, self.config = env, config
-        if env.num_envs != config.num_envs:
-            raise ValueError(
-                f"num_envs: expected {env.num_envs}, as there are so many environments, got "
-                f"{config.num_envs}; make them as many as the setting says, or change it"
-            )
         init, *own = np.random.SeedSequence(settings.whole("seed", seed, 0)).spawn(4)
         # A base seed for each reset of all, seeds for torch in each iteration, for each sample.
         names = ("resets", "iterations", "predictions")
@@ -71,7 +58,7 @@ class TorchLearner:
         self.device = torch_state.find_device(config.device)
         self.generator = torch.Generator(self.device)
         self.spaces = env.single_observation_space, env.single_action_space
-        shape: dict[str, Any] = {name: getattr(config, name) for name in policies.SHAPE_SETTINGS}
+        shape: dict[str, Any] = {name: getattr(config, name) for name in SHAPE_SETTINGS}
         shape["features_extractor"] = features_extractor
         self.built_in = policy is None and features_extractor is None
         ours, others = map(int, init.generate_state(2, np.uint64))
@@ -197,6 +184,10 @@ class TorchLearner:
 
     def load_state(self, state: learner.LearnerState) -> None:
         """Goes back to a state, whole or not at all; foreign environments start new episodes."""
+        if not isinstance(state, learner.LearnerState):
+            raise TypeError(
+                f"state: expected a LearnerState, got {type(state).__name__}; pass state()"
+            )
         streams = learner.streams_from_states(state.streams, self.streams)
         counts, episodes = learner.counts_from_state(state.counters, ("timesteps", "updates"))
         tensors = torch_state.module_tensors(self.policy, state.networks)

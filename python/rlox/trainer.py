@@ -13,23 +13,26 @@ import numpy.typing as npt
 from gymnasium.vector import VectorEnv
 
 from rlox._rlox import ClosedError, CorruptFileError
+from rlox.backends import Backend, choose_backend
 from rlox.callbacks import Callback, ProgressBar, as_callbacks
 from rlox.checkpoint import read_checkpoint, write_checkpoint
+from rlox.configs import SHAPE_SETTINGS
 from rlox.evaluation import SeededPredictor, evaluate, evaluation_seed
-from rlox.features import FeaturesExtractor
 from rlox.interrupt import stop_on_interrupt
 from rlox.keywords import knowing_keywords, places, refuse_settings
 from rlox.learner import MEMBERS, Learner, LearnerState
 from rlox.logger import RunFolder, expect_root
 from rlox.manifest import describe, expect_code, expect_saved, expect_trainer
-from rlox.policies import SHAPE_SETTINGS, PolicyLike
 from rlox.presets import preset
-from rlox.results import EvaluationResult, TrainResult
+from rlox.results import EvaluationResult, TrainResult, train_result
 from rlox.settings import chosen_seed, flag, json_keywords, resolve, whole
 from rlox.vector import make_vec
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from rlox.features import FeaturesExtractor
+    from rlox.policies import PolicyLike
 
 EnvLike = str | VectorEnv[Any, Any, Any] | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]
 
@@ -40,7 +43,6 @@ class Trainer:
     As a context manager it is closed at the end.
     """
 
-    learner_type: Callable[..., Learner]
     config_type: type[Any]
     algorithm: str
 
@@ -49,8 +51,9 @@ class Trainer:
         env: EnvLike,
         seed: int | None = None,
         *,
-        policy: PolicyLike = None,
-        features_extractor: FeaturesExtractor | None = None,
+        backend: Backend = "auto",
+        policy: "PolicyLike" = None,
+        features_extractor: "FeaturesExtractor | None" = None,
         env_kwargs: dict[str, Any] | None = None,
         runs_dir: str | os.PathLike[str] | None = "runs",
         **settings: Any,
@@ -77,14 +80,20 @@ class Trainer:
         self._runs_dir, self._closed = expect_root(runs_dir), False
         self.env = make_vec(env, config.num_envs, **self._env_kwargs)
         try:
-            self.learner = self.learner_type(
-                self.env, config, self.seed, policy, features_extractor
-            )
+            space = self.env.single_observation_space
+            chosen = choose_backend(backend, config, space, policy, features_extractor)
+            self.learner = self._make_learner(chosen, config, policy, features_extractor)
         except BaseException:
             self.close()
             raise
         self.run: RunFolder | None = None
         self.start_timesteps = self.target_timesteps = 0
+
+    def _make_learner(
+        self, backend: str, config: Any, policy: Any, features_extractor: Any
+    ) -> Learner:
+        """The algorithm on a backend; only torch's gets a policy or features of the caller's."""
+        raise NotImplementedError
 
     @property
     def config(self) -> Any:
@@ -156,18 +165,7 @@ class Trainer:
                 callback.on_train_start(self)
                 ends.callback(callback.on_train_end, self)
             self._iterate(called, began)
-            seconds = time.perf_counter() - began
-            episodes = self.learner.episodes
-            result: TrainResult = {
-                "mean_reward": episodes.mean_return,
-                "mean_length": episodes.mean_length,
-                "episodes": episodes.count,
-                "timesteps": self.timesteps,
-                "sps": (self.timesteps - first) / seconds,
-                "seconds": seconds,
-                "interrupted": self.timesteps < self.target_timesteps,
-                "run_dir": None if self.run is None else str(self.run.path),
-            }
+            result = train_result(self, first, seconds=time.perf_counter() - began)
             if self.run is not None:
                 self.save(self.run.path / "checkpoint")
                 self.run.write("summary.json", result)
@@ -290,8 +288,8 @@ class Trainer:
         path: str | os.PathLike[str],
         *,
         env: EnvLike | None = None,
-        policy: PolicyLike = None,
-        features_extractor: FeaturesExtractor | None = None,
+        policy: "PolicyLike" = None,
+        features_extractor: "FeaturesExtractor | None" = None,
         device: str | None = None,
         runs_dir: str | os.PathLike[str] | None = "runs",
     ) -> "Self":
@@ -324,6 +322,7 @@ class Trainer:
         made = cls(
             saved["env"] if env is None else env,
             saved["seed"],
+            backend=saved["backend"],
             policy=policy,
             features_extractor=features_extractor,
             env_kwargs=saved["env_kwargs"] if env is None else None,
@@ -333,7 +332,6 @@ class Trainer:
         with ExitStack() as on_error:
             on_error.callback(made.close)
             about = describe(made)
-            expect_saved("backend", saved["backend"], about["backend"], "use that one")
             for kind, space in about["spaces"].items():
                 expect_saved(f"{kind} space", saved["spaces"][kind], space, "pass the same env")
             arrays = {name: checkpoint.members.get(name, {}) for name in MEMBERS}

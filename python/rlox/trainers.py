@@ -1,6 +1,9 @@
 """Trainers: one line from an environment's id to a trained policy. One class for each algorithm."""
 
-from rlox.algorithms import A2C, PPO, A2CConfig, PPOConfig
+from typing import Any
+
+from rlox.configs import A2CConfig, PPOConfig
+from rlox.learner import Learner
 from rlox.results import TrainResult
 from rlox.trainer import Trainer
 
@@ -19,17 +22,25 @@ class PPOTrainer(Trainer):
         seed: Decides everything random, but for what a `policy` or `features_extractor` of your own
             draws from torch's global generator while other threads draw from it, too. None takes
             one from the operating system; `seed` tells.
+        backend: What computes: "native", the networks in Rust, needs nothing else; "torch" does all
+            settings; "candle" and "burn" are for builds with them. "auto" takes "torch" for what
+            only that one does (a `policy` or `features_extractor`, pictures, Dict and Tuple
+            observations, another `device` than the CPU, `compile`, "elu", "rmsprop_tf",
+            `full_std=False`, `net_arch=()` beside `use_sde`), else "native", whatever is
+            installed; `learner.backend` tells.
         policy: A torch module as `rlox.policies.ActorCritic` describes, or a function from the
             observation space and the action space to one; None: the built-in MLP.
         env_kwargs: Passed to `rlox.make_vec` and what makes the environments; only what JSON can
             hold, as the run folder and checkpoints have it (there, tuples are lists).
         runs_dir: Where run folders are made; None: nothing is written.
-        **settings: Fields of `rlox.algorithms.PPOConfig`.
+        **settings: Fields of `rlox.configs.PPOConfig`.
 
     Raises:
         TypeError: An unknown setting (near ones are named), or an argument of another kind.
         ValueError: A setting out of range, spaces that PPO cannot do, an unknown id, a `runs_dir`
-            in which no folder can be made.
+            in which no folder can be made; a backend that is none, is not in this build, or does
+            not do what is asked for.
+        ModuleNotFoundError: Torch is what is needed, and it is not installed.
         MemoryError: Environments, rollout or networks do not fit into memory.
 
     >>> trainer = PPOTrainer(env="CartPole-v1", seed=42, runs_dir=None)
@@ -38,19 +49,29 @@ class PPOTrainer(Trainer):
     """
 
     algorithm = "ppo"
-    learner_type = PPO
     config_type = PPOConfig
+
+    def _make_learner(
+        self, backend: str, config: PPOConfig, policy: Any, features_extractor: Any
+    ) -> Learner:
+        if backend == "torch":
+            from rlox.algorithms.ppo import PPO
+
+            return PPO(self.env, config, self.seed, policy, features_extractor)
+        from rlox.native import NativePPO
+
+        return NativePPO(self.env, config, self.seed, backend=backend)
 
 
 class A2CTrainer(Trainer):
     """Trains with advantage actor-critic, `rlox.algorithms.a2c`.
 
     Args:
-        env, seed, policy, env_kwargs, runs_dir: As for `PPOTrainer`.
-        **settings: Fields of `rlox.algorithms.A2CConfig`.
+        env, seed, backend, policy, env_kwargs, runs_dir: As for `PPOTrainer`.
+        **settings: Fields of `rlox.configs.A2CConfig`.
 
     Raises:
-        TypeError, ValueError, MemoryError: As `PPOTrainer` does.
+        TypeError, ValueError, ModuleNotFoundError, MemoryError: As `PPOTrainer` does.
 
     >>> trainer = A2CTrainer(env="CartPole-v1", seed=42, runs_dir=None)
     >>> trainer.train(total_timesteps=2_000)["timesteps"]
@@ -58,5 +79,15 @@ class A2CTrainer(Trainer):
     """
 
     algorithm = "a2c"
-    learner_type = A2C
     config_type = A2CConfig
+
+    def _make_learner(
+        self, backend: str, config: A2CConfig, policy: Any, features_extractor: Any
+    ) -> Learner:
+        if backend == "torch":
+            from rlox.algorithms.a2c import A2C
+
+            return A2C(self.env, config, self.seed, policy, features_extractor)
+        from rlox.native import NativeA2C
+
+        return NativeA2C(self.env, config, self.seed, backend=backend)

@@ -3,24 +3,26 @@
 import os
 import signal
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from rlox.contract import FIX, expect_contract, expect_env, expect_vector, looks_like_one
 from rlox.foreign import ForeignVecEnv
 from rlox.ids import SMALLEST
 from rlox.keywords import explaining_unknown, meant, names_of, refuse_near, refuse_unknown
 from rlox.memory import expect_memory
 from rlox.registered import find_spec, make_registered, native_of
-from rlox.resets import as_autoreset_mode
+from rlox.resets import as_autoreset_mode, expect_mode
 from rlox.rollout import RolloutBatch, RolloutEnv, collect_rollout
 from rlox.settings import plain_seed, whole
 from rlox.vec_env import VecEnv
 
 __all__ = ["ForeignVecEnv", "RolloutBatch", "RolloutEnv", "VecEnv", "collect_rollout", "make_vec"]
 
+T = TypeVar("T")
 Single = gym.Env[Any, Any]
 Factory = Callable[..., Single]
 EnvWrapper = Callable[[Single], Single]
@@ -32,22 +34,23 @@ _ALSO = meant(n="num_envs", n_envs="num_envs", env_id="env", id="env")
 
 def make_vec(
     env: str | EnvSpec | VectorEnv[Any, Any, Any] | Single | Factory,
-    num_envs: int = 1,
+    num_envs: int | None = None,
     *,
     seed: int | None = None,
     vectorization_mode: Mode | None = None,
     wrappers: Sequence[EnvWrapper] = (),
-    autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+    autoreset_mode: AutoresetMode | str | None = None,
     **kwargs: Any,
 ) -> VecEnv | ForeignVecEnv:
     """Makes `num_envs` environments ready for rollouts.
 
+    What an environment already made, or a spec, says of itself may be repeated, not contradicted.
+
     Args:
         env: An id, or an `EnvSpec` as `gymnasium.make_vec` takes it, an environment class or a
             function that makes one, a class of vector environments made by `num_envs=` and
-            keywords, a vector environment in any autoreset mode (`num_envs` is its own then), or a
-            single environment for `num_envs=1`.
-        num_envs: How many, at least 1.
+            keywords, a vector environment in any autoreset mode, or a single environment.
+        num_envs: How many, at least 1. None: as many as there are, or as a spec says, else 1.
         seed: For the first reset: environment i gets `seed + i`.
         vectorization_mode: "sync" steps Gymnasium's environments one by one, "async" each in a
             process of its own, "vector_entry_point" is what an id registers as such. None: native
@@ -55,13 +58,16 @@ def make_vec(
             vector entry point where an id has nothing else.
         wrappers: Functions, or classes, that take a single environment and give one; applied to
             each, the first one first.
-        autoreset_mode: Of the environments made here; a vector entry point has its own.
+        autoreset_mode: Of the environments made here. None: SAME_STEP, but for those that have
+            their own: vector environments and their classes, specs, vector entry points.
         **kwargs: Passed to what makes the environments.
 
     Raises:
-        ValueError: Unknown id (near ones are named) or mode, a wrong number.
+        ValueError: Unknown id (near ones are named) or mode, a wrong number, one that is not the
+            environment's.
         MemoryError: So many environments do not fit into memory.
-        TypeError: `env` is none of the above, or keywords for an environment already made.
+        TypeError: `env` is none of the above or not as Gymnasium's API has it, or keywords for an
+            environment already made.
             What a wrapper raises comes as one of these, names it and has its error as the cause.
 
     >>> make_vec("CartPole-v1", 4, seed=0)
@@ -71,36 +77,46 @@ def make_vec(
     >>> make_vec("CartPole-v1", 2, wrappers=[gym.wrappers.FlattenObservation])
     <ForeignVecEnv, SyncVectorEnv(CartPole-v1, num_envs=2)>
     """
-    num_envs = whole("num_envs", num_envs, 1, fix="say how many to make")
+    count = None
+    if num_envs is not None:
+        count = whole("num_envs", num_envs, 1, fix="say how many to make")
     if seed is not None:
         seed = plain_seed(seed)
     how = _mode_of(vectorization_mode)
     around = _wrappers_of(wrappers)
-    resets = as_autoreset_mode(autoreset_mode)
+    resets = None if autoreset_mode is None else as_autoreset_mode(autoreset_mode)
     if isinstance(env, str | EnvSpec):
-        return _from_spec(env, num_envs, seed, how, around, resets, kwargs)
+        return _from_spec(env, count, seed, how, around, resets, kwargs)
     if isinstance(env, VectorEnv):
         given = {"vectorization_mode": how, "wrappers": around} | kwargs
         _refuse_keywords({name: value for name, value in given.items() if value})
+        expect_vector(env)
+        if count not in (None, env.num_envs):
+            raise ValueError(
+                f"num_envs: expected {env.num_envs}, as {env} has so many, got {count}; leave it "
+                "out, or make as many"
+            )
+        expect_mode(env, resets)
         return _ready(env, seed)
     if isinstance(env, gym.Env):
         _refuse_keywords(kwargs)
-        if num_envs != 1 or how == "async":
+        if count not in (None, 1) or how == "async":
             raise ValueError(
                 "num_envs: expected 1 for a single environment, and no process of its own, got "
-                f"{num_envs} and vectorization_mode={how!r}; pass its class or a function that "
+                f"{count or 1} and vectorization_mode={how!r}; pass its class or a function that "
                 "makes it"
             )
         return _vectorized(lambda: env, 1, seed, how, around, resets, {})
+    count = count or 1
     kind: object = env
     if isinstance(kind, type) and issubclass(kind, VectorEnv):
-        return _of_class(kind, num_envs, seed, how, around, kwargs)
+        return _of_class(kind, count, seed, how, around, resets, kwargs)
     if callable(env):
         refuse_near(make_vec, kwargs, env, also=_ALSO)
-        return _vectorized(env, num_envs, seed, how, around, resets, kwargs)
+        return _vectorized(env, count, seed, how, around, resets, kwargs)
     raise TypeError(
-        "env: expected an id, an environment, a vector environment or a function that makes one, "
-        f"got {type(env).__name__}; see gymnasium.make"
+        "env: expected an id, a gymnasium.Env, a vector environment or a function that makes one, "
+        f"got {type(env).__name__}; {FIX if looks_like_one(env) else 'see gymnasium.make'}"
     )
 
 
@@ -169,9 +185,12 @@ def _ready(env: VectorEnv[Any, Any, Any], seed: int | None) -> VecEnv | ForeignV
     return ForeignVecEnv(env, seed)
 
 
-def _made_ready(env: VectorEnv[Any, Any, Any], seed: int | None) -> VecEnv | ForeignVecEnv:
+def _made_ready(
+    env: VectorEnv[Any, Any, Any], seed: int | None, resets: AutoresetMode | None
+) -> VecEnv | ForeignVecEnv:
     """As `_ready`, for one made here: where it is refused, no process of it stays behind."""
     try:
+        expect_mode(env, resets)
         return _ready(env, seed)
     except BaseException:
         env.close()
@@ -199,7 +218,7 @@ def _vectorized(
     seed: int | None,
     how: Mode | None,
     wrappers: list[EnvWrapper],
-    resets: AutoresetMode,
+    resets: AutoresetMode | None,
     kwargs: dict[str, Any],
 ) -> VecEnv | ForeignVecEnv:
     """Environments that a function makes."""
@@ -212,18 +231,15 @@ def _vectorized(
     parent = os.getpid()
 
     def one() -> Single:
-        made: object = make(**kwargs)
-        if not isinstance(made, gym.Env):
-            raise TypeError(
-                f"env: expected a function that makes a gymnasium.Env, got a {type(made).__name__} "
-                "from it; pass a vector environment as it is, not what makes it"
-            )
+        made = expect_env(make(**kwargs))
+        one.__name__ = type(made.unwrapped).__name__  # for errors of worker processes
         for wrapper in [_leave_interrupts(parent), *wrappers]:
             made = wrapper(made)
-        return made
+        return expect_contract(made)
 
     kind = AsyncVectorEnv if how == "async" else SyncVectorEnv
-    return _made_ready(kind([one] * n, autoreset_mode=resets), seed)
+    made = kind([one] * n, autoreset_mode=resets or AutoresetMode.SAME_STEP)
+    return _made_ready(made, seed, resets)
 
 
 def _of_class(
@@ -232,6 +248,7 @@ def _of_class(
     seed: int | None,
     how: Mode | None,
     wrappers: list[EnvWrapper],
+    resets: AutoresetMode | None,
     kwargs: dict[str, Any],
 ) -> VecEnv | ForeignVecEnv:
     """Vector environments of a class, made as `gymnasium.make_vec` calls vector entry points."""
@@ -241,40 +258,57 @@ def _of_class(
             f"environments, got {how!r} and {len(wrappers)} wrappers; wrap what it makes"
         )
     expect_memory("num_envs", num_envs, num_envs * SMALLEST)
-    count = "n" if issubclass(cast("type", kind), VecEnv) else "num_envs"
-    return _made_ready(kind(**{count: num_envs}, **kwargs), seed)
+    named: dict[str, Any] = {"num_envs": num_envs}
+    if issubclass(cast("type", kind), VecEnv):
+        named = {"n": num_envs} | ({} if resets is None else {"autoreset_mode": resets})
+    return _made_ready(kind(**named, **kwargs), seed, resets)
+
+
+def _agreed(name: str, noted: T, given: T | None) -> T:
+    """What a spec says, which what is passed may repeat."""
+    if given is not None and given != noted:
+        raise ValueError(
+            f"{name}: expected {noted!r}, as the spec says, got {given!r}; leave it out, or change "
+            "the spec's kwargs"
+        )
+    return noted
 
 
 def _from_spec(
     env: str | EnvSpec,
-    num_envs: int,
+    count: int | None,
     seed: int | None,
     how: Mode | None,
     wrappers: list[EnvWrapper],
-    resets: AutoresetMode,
+    resets: AutoresetMode | None,
     kwargs: dict[str, Any],
 ) -> VecEnv | ForeignVecEnv:
     """What is registered under an id, or described as if it were."""
     vector_kwargs: dict[str, Any] = {}
     if isinstance(env, EnvSpec):
-        # What Gymnasium notes of vector environments, it takes before what is passed.
+        # Gymnasium notes there what vector environments were made of.
         kwargs = {**env.kwargs, **kwargs}
-        fix = "correct the spec's kwargs"
-        num_envs = whole("num_envs", kwargs.pop("num_envs", num_envs), 1, fix=fix)
-        how = _mode_of(kwargs.pop("vectorization_mode", how))
+        if (noted := kwargs.pop("num_envs", None)) is not None:
+            noted = whole("num_envs", noted, 1, fix="correct the spec's kwargs")
+            count = _agreed("num_envs", noted, count)
+        how = _agreed("vectorization_mode", _mode_of(kwargs.pop("vectorization_mode", how)), how)
         vector_kwargs = dict(kwargs.pop("vector_kwargs", {}))
         if "wrappers" in kwargs:
+            _agreed("wrappers", kwargs["wrappers"], wrappers or None)
             wrappers = _wrappers_of(kwargs.pop("wrappers"))
+    num_envs = count or 1
     native = native_of(env)
     if native is not None and not wrappers and not vector_kwargs:
         entry = isinstance(env, EnvSpec) and how == "vector_entry_point" and "env_id" in kwargs
         if how is None or entry:
-            about = native.arguments(kwargs, resets)
+            about = native.arguments(kwargs, resets or AutoresetMode.SAME_STEP)
             expect_memory("num_envs", num_envs, num_envs * SMALLEST)
             double = [name for name in about if name in ("n", "env_id")]
             refuse_unknown(double, names_of(make_vec), "make_vec", _ALSO)
             with explaining_unknown(make_vec, kwargs, _ALSO):
-                return VecEnv(num_envs, seed, native.name, **about)
+                vector = VecEnv(num_envs, seed, native.name, **about)
+            expect_mode(vector, resets)
+            return vector
     spec = env if isinstance(env, EnvSpec) else find_spec(env)
     if how is None:
         how = "vector_entry_point" if spec.entry_point is None else "sync"
@@ -282,9 +316,9 @@ def _from_spec(
     if how == "async":
         wrappers = [_leave_interrupts(os.getpid()), *wrappers]
     if how != "vector_entry_point":
-        vector_kwargs = {"autoreset_mode": resets, **vector_kwargs}
+        vector_kwargs = {"autoreset_mode": resets or AutoresetMode.SAME_STEP, **vector_kwargs}
     entry_point = spec.vector_entry_point if how == "vector_entry_point" else spec.entry_point
     taking = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     refuse_near(make_vec, kwargs, taking, {*names_of(gym.make)} - {"id"}, _ALSO)
     made = make_registered(spec, num_envs, how, vector_kwargs, wrappers, kwargs)
-    return _made_ready(made, seed)
+    return _made_ready(made, seed, resets)

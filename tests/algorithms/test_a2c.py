@@ -118,7 +118,7 @@ def test_the_optimizer_is_the_one_asked_for(name, kind, tf_like):
 
 
 def test_a_discrete_identity_is_learned():
-    trainer = A2CTrainer(env=Echo, seed=0, num_envs=8, gamma=0.0, runs_dir=None)
+    trainer = A2CTrainer(env=Echo, seed=0, backend="torch", num_envs=8, gamma=0.0, runs_dir=None)
     trainer.train(20_000)
     assert trainer.evaluate(10)["mean_reward"] == 10.0
 
@@ -128,6 +128,7 @@ def test_a_continuous_identity_is_learned(sde):
     trainer = A2CTrainer(
         env=Imitate,
         seed=0,
+        backend="torch",
         num_envs=16,
         learning_rate=2e-3,
         lr_schedule="linear",
@@ -232,7 +233,7 @@ def test_two_runs_are_equal_and_another_seed_is_not(kind):
 )
 def test_a_run_in_two_parts_is_the_run_in_one_byte_for_byte(tmp_path, env, settings):
     def start():
-        return A2CTrainer(env=env, seed=5, runs_dir=None, **settings)
+        return A2CTrainer(env=env, seed=5, backend="torch", runs_dir=None, **settings)
 
     whole, part = start(), start()
     whole.train(6_400)

@@ -6,10 +6,10 @@ import pytest
 from rlox.trainers import A2CTrainer
 
 
-def median_score(env, total, change=lambda learner: None):
+def median_score(env, total, backend, change=lambda learner: None):
     scores = []
     for seed in range(1, 6):
-        trainer = A2CTrainer(env=env, seed=seed, runs_dir=None)
+        trainer = A2CTrainer(env=env, seed=seed, backend=backend, runs_dir=None)
         change(trainer.learner)
         trainer.train(total)
         scores.append(trainer.evaluate(30)["mean_reward"])
@@ -18,13 +18,15 @@ def median_score(env, total, change=lambda learner: None):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_cartpole_is_solved():
-    assert median_score("CartPole-v1", 500_000) >= 475
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_cartpole_is_solved(backend):
+    assert median_score("CartPole-v1", 500_000, backend) >= 475
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_cartpole_is_not_solved_with_advantages_that_belong_to_other_steps():
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_cartpole_is_not_solved_with_advantages_that_belong_to_other_steps(backend):
     # Shuffling those of the same iteration is not enough: their mean belongs to its 40 actions, and
     # that is a gradient, only a noisier one, from which CartPole is still learned.
     def take_earlier_advantages(a2c):
@@ -40,4 +42,4 @@ def test_cartpole_is_not_solved_with_advantages_that_belong_to_other_steps():
 
         a2c.collect = collect_and_exchange
 
-    assert median_score("CartPole-v1", 500_000, take_earlier_advantages) < 200
+    assert median_score("CartPole-v1", 500_000, backend, take_earlier_advantages) < 200

@@ -18,23 +18,26 @@ SPACES = {
     "Box": (Box(np.float32([-3, 0]), np.float32([1, 2])), -0.4),
     "Box of two dimensions": (Box(-2.0, 2.0, (2, 1)), -0.3),
 }
+BACKENDS = ("auto", "torch")
 LINEAR = {"gamma": 0.0, "lr_schedule": "linear", "runs_dir": None}
 PPO = {**LINEAR, "num_envs": 8, "n_steps": 64, "learning_rate": 3e-3, "log_std_init": -1.0}
 A2C = {**LINEAR, "num_envs": 16, "learning_rate": 2e-3, "log_std_init": -1.5}
 TRAINERS = {"PPO": (PPOTrainer, 15_000, PPO), "A2C": (A2CTrainer, 40_000, A2C)}
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", SPACES)
 @pytest.mark.parametrize("name", TRAINERS)
-def test_an_answer_of_every_kind_is_learned(name, kind):
+def test_an_answer_of_every_kind_is_learned(name, kind, backend):
     space, enough = SPACES[kind]
     make, steps, settings = TRAINERS[name]
     env = lambda: Answer(space)  # noqa: E731
-    trainer = make(env=env, seed=0, **settings)
+    trainer = make(env=env, seed=0, backend=backend, **settings)
     trainer.train(steps)
     assert trainer.evaluate(30)["mean_reward"] >= enough
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", TRAINERS)
 @pytest.mark.parametrize("use_sde", [False, True])
 @pytest.mark.parametrize(
@@ -48,7 +51,7 @@ def test_an_answer_of_every_kind_is_learned(name, kind):
         Box(0, 255, (2, 2), np.uint8),
     ],
 )
-def test_box_actions_that_are_sent_are_always_inside(name, space, use_sde):
+def test_box_actions_that_are_sent_are_always_inside(name, space, use_sde, backend):
     seen = []
 
     class Watch(gym.Env):
@@ -64,7 +67,13 @@ def test_box_actions_that_are_sent_are_always_inside(name, space, use_sde):
             return np.zeros(1, np.float32), 0.0, False, False, {}
 
     trainer = TRAINERS[name][0](
-        env=Watch, seed=0, n_steps=40, log_std_init=1.0, use_sde=use_sde, runs_dir=None
+        env=Watch,
+        seed=0,
+        backend=backend,
+        n_steps=40,
+        log_std_init=1.0,
+        use_sde=use_sde,
+        runs_dir=None,
     )
     trainer.train(40)
     assert len(seen) == 40
@@ -73,13 +82,14 @@ def test_box_actions_that_are_sent_are_always_inside(name, space, use_sde):
         assert space.contains(trainer.predict(np.zeros(1), deterministic=deterministic))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", TRAINERS)
 @pytest.mark.parametrize("kind", SPACES)
-def test_a_checkpoint_of_every_kind_predicts_the_same(tmp_path, name, kind):
+def test_a_checkpoint_of_every_kind_predicts_the_same(tmp_path, name, kind, backend):
     space, _ = SPACES[kind]
     make, _, settings = TRAINERS[name]
     env = lambda: Answer(space)  # noqa: E731
-    trainer = make(env=env, seed=0, **settings)
+    trainer = make(env=env, seed=0, backend=backend, **settings)
     trainer.train(1)
     trainer.save(tmp_path / "saved")
     loaded = make.load(tmp_path / "saved", env=env, runs_dir=None)

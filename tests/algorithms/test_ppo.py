@@ -102,7 +102,14 @@ def test_advantages_of_a_single_step_are_not_normalized():
 
 def test_a_discrete_identity_is_learned():
     trainer = PPOTrainer(
-        env=Echo, seed=0, num_envs=4, n_steps=64, learning_rate=3e-3, gamma=0.0, runs_dir=None
+        env=Echo,
+        seed=0,
+        backend="torch",
+        num_envs=4,
+        n_steps=64,
+        learning_rate=3e-3,
+        gamma=0.0,
+        runs_dir=None,
     )
     trainer.train(3_000)
     assert trainer.evaluate(10)["mean_reward"] == 10.0
@@ -113,6 +120,7 @@ def test_a_continuous_identity_is_learned(sde):
     trainer = PPOTrainer(
         env=Imitate,
         seed=0,
+        backend="torch",
         num_envs=4,
         n_steps=64,
         n_epochs=5,

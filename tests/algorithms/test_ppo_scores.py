@@ -6,10 +6,10 @@ import pytest
 from rlox.trainers import PPOTrainer
 
 
-def median_score(env, total, change=lambda learner: None):
+def median_score(env, total, backend, change=lambda learner: None):
     scores = []
     for seed in range(1, 6):
-        trainer = PPOTrainer(env=env, seed=seed, runs_dir=None)
+        trainer = PPOTrainer(env=env, seed=seed, backend=backend, runs_dir=None)
         change(trainer.learner)
         trainer.train(total)
         scores.append(trainer.evaluate(30)["mean_reward"])
@@ -17,23 +17,27 @@ def median_score(env, total, change=lambda learner: None):
 
 
 @pytest.mark.slow
-def test_cartpole_is_solved():
-    assert median_score("CartPole-v1", 100_000) >= 475
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_cartpole_is_solved(backend):
+    assert median_score("CartPole-v1", 100_000, backend) >= 475
 
 
 @pytest.mark.slow
-def test_pendulum_is_solved():
-    assert median_score("Pendulum-v1", 100_000) >= -200
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_pendulum_is_solved(backend):
+    assert median_score("Pendulum-v1", 100_000, backend) >= -200
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_acrobot_is_solved():
-    assert median_score("Acrobot-v1", 500_000) >= -95
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_acrobot_is_solved(backend):
+    assert median_score("Acrobot-v1", 500_000, backend) >= -95
 
 
 @pytest.mark.slow
-def test_cartpole_is_not_solved_with_advantages_that_belong_to_other_steps():
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_cartpole_is_not_solved_with_advantages_that_belong_to_other_steps(backend):
     def permute_advantages(ppo):
         collect, rng = ppo.collect, np.random.default_rng(0)
 
@@ -46,4 +50,4 @@ def test_cartpole_is_not_solved_with_advantages_that_belong_to_other_steps():
 
         ppo.collect = collect_and_permute
 
-    assert median_score("CartPole-v1", 100_000, permute_advantages) < 200
+    assert median_score("CartPole-v1", 100_000, backend, permute_advantages) < 200

@@ -31,7 +31,7 @@ import numpy as np, torch
 random.seed({outside}); np.random.seed({outside}); torch.manual_seed({outside})
 from rlox.trainers import PPOTrainer
 for env in ("CartPole-v1", "Pendulum-v1"):
-    trainer = PPOTrainer(env=env, seed={seed}, n_steps=64, runs_dir=None)
+    trainer = PPOTrainer(env=env, seed={seed}, n_steps=64, runs_dir=None, backend="torch")
     trainer.train(600)
     torch.rand({outside}), np.random.rand({outside})
     weights = b"".join(p.detach().numpy().tobytes() for p in trainer.learner.policy.parameters())

@@ -52,7 +52,7 @@ REWARDS_ONLY = {"rewards": STEPS["rewards"], "dones": STEPS["dones"]}
 CUT_STEPS = {"rewards": STEPS["rewards"], "values": STEPS["values"], "dones": nothing()}
 
 # Results are of the dtype of the rewards, and so must `out` be.
-INTO = STEPS | {"rewards": but(STEPS["rewards"], "f4", ">f4")}
+INTO = STEPS | {"rewards": but(STEPS["rewards"], "f2", ">f2", "f4", ">f4")}
 CALLS = [
     call("compute_gae", **INTO, last_value=LAST, **DISCOUNT, out=optional(OUT)),
     call("compute_gae", **CUT_STEPS, last_value=LAST, **DISCOUNT, **CUT),

@@ -16,7 +16,7 @@ from hostile.arguments import (
 )
 from hostile.forms import NO_SCALAR, always
 from hostile.table import Subject, call
-from rlox.callbacks import FunctionCallback, ProgressBar
+from rlox.callbacks import Callback, FunctionCallback, ProgressBar
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 
 
@@ -35,8 +35,19 @@ def known():
 
 SUBJECTS = {
     "ProgressBar": Subject(lambda _: ProgressBar(), lambda bar: None),
-    "FunctionCallback": Subject(lambda _: FunctionCallback(print), lambda callback: None),
+    "FunctionCallback": Subject(
+        lambda _: FunctionCallback(lambda *told: None), lambda callback: None
+    ),
+    "Callback": Subject(lambda _: Callback(), lambda callback: None),
 }
+
+
+def called(kind):
+    """What a trainer calls. It is for the function to say what is wrong, or for nobody."""
+    told = Argument(lambda: {"steps": 7}, odd={"a copy": dict}, drawn=False)
+    yield call(f"{kind}.on_train_start", trainer=told)
+    yield call(f"{kind}.on_iteration", trainer=told, metrics=told)
+    yield call(f"{kind}.on_train_end", trainer=told)
 
 
 def recorded(parts):
@@ -63,6 +74,9 @@ CALLS = [
         members=MEMBERS,
     ),
     call("FunctionCallback", function=thing(lambda: print)),
+    call("Callback"),
+    *called("Callback"),
+    *called("FunctionCallback"),
     call("ProgressBar", every=number(0.5)),
     call("as_callback", callback=thing(lambda: print)),
     call("as_callbacks", callbacks=row(thing(lambda: print))),

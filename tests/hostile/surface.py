@@ -15,8 +15,11 @@ INNER = {
     "rlox.adam": "optimisers of the learners: tensors of their own making",
     "rlox.algorithms.a2c": "rlox.algorithms offers what users call; the loss takes tensors",
     "rlox.algorithms.ppo": "rlox.algorithms offers what users call; the loss takes tensors",
+    "rlox.backends": "serves trainers: test_backends.py",
     "rlox.batches": "tensors that learners take from their buffers",
     "rlox.collecting": "serves VecEnv.collect_n_steps",
+    "rlox.configs": "rlox.algorithms offers what users call",
+    "rlox.contract": "serves make_vec, ForeignVecEnv and evaluate: test_contract.py",
     "rlox.distributions": "tensors that policies give",
     "rlox.features": "MlpPolicy makes its features of any space",
     "rlox.finite": "looks at what was collected",
@@ -31,6 +34,7 @@ INNER = {
     "rlox.masks": "serves learners",
     "rlox.memory": "serves VecEnv, make_vec and collect_n_steps",
     "rlox.misfits": "serves ForeignVecEnv",
+    "rlox.native_learner": "rlox.native offers what users call",
     "rlox.networks": "serves policies",
     "rlox.observations": "serves Trainer.predict",
     "rlox.optimizer": "optimisers of the learners: tensors of their own making",
@@ -56,58 +60,47 @@ INNER = {
     "rlox.workers": "serves ForeignVecEnv",
 }
 # Modules that do without torch and have all that the groups but training call.
-WITHOUT_TORCH = ("rlox", "rlox._rlox", "rlox.envs", "rlox.vector")
+WITHOUT_TORCH = ("rlox", "rlox._rlox", "rlox.envs", "rlox.native", "rlox.vector")
 # Callables that are not called here: a class stands for all of its methods.
 LEFT_OUT = {
     "ClosedError": "an exception",
     "CorruptFileError": "an exception",
-    "RolloutBatch": "holds what it is given",
-    "Checkpoint": "holds what it is given",
-    "TrainResult": "a type of dicts",
+    "RolloutBatch": "a dataclass of results, without code: collect_rollout makes it",
+    "Checkpoint": "a dataclass of results, without code: read_checkpoint makes it",
+    "TrainResult": "only a type of dicts: Trainer.train gives one",
     "ActorCritic": "a protocol: describes what others do",
     "RolloutEnv": "a protocol: describes what others do",
     "Predictor": "a protocol: describes what others do",
-    "Callback": "its methods do nothing",
-    "Trainer": "PPOTrainer and A2CTrainer are",
-    "make_policy": "PPOTrainer's `policy`",
-    "acting": "takes modules and gives functions of tensors",
-    "evaluating_actions": "takes modules and gives functions of tensors",
-    "greedy": "takes modules and gives functions of tensors",
-    "sampled": "takes modules and gives functions of tensors",
-    "torch_dtype": "takes a dtype",
-    "corrupt": "makes an exception",
-    "expect_keys": "serves read_checkpoint",
-    "SeededPredictor": "Trainer.evaluate is",
-    "FunctionCallback.on_iteration": "calls what it was given",
-    "FunctionCallback.on_train_start": "does nothing",
-    "FunctionCallback.on_train_end": "does nothing",
-    "A2CConfig.make_optimizer": "serves A2C",
-    "ForeignVecEnv.action_masks": "takes nothing",
-    "ForeignVecEnv.render": "takes nothing",
-    "VecEnv.action_masks": "no native environment has masks; those of plugins: test_env_plugin.py",
-    "NativeVectorEnv.action_masks": "as VecEnv.action_masks",
+    "Trainer": "has no algorithm: PPOTrainer and A2CTrainer, which have one, are called",
+    "make_policy": "serves learners, whose `policy` it is: test_policies.py has refusals",
+    "acting": "serves learners, of modules that check_policy accepted",
+    "evaluating_actions": "serves learners, of modules that check_policy accepted",
+    "greedy": "serves learners, of modules that check_policy accepted",
+    "sampled": "serves learners, of modules that check_policy accepted",
+    "corrupt": "serves read_checkpoint, and makes an exception of texts",
+    "expect_keys": "serves read_checkpoint: test_checkpoint.py has damaged files",
+    "ForeignVecEnv.action_masks": "takes nothing: test_masked_rollouts.py",
+    "VecEnv.action_masks": "refuses all without masks, else NativeVectorEnv's: test_env_plugin.py",
     "register_env": "takes a capsule of another module: test_env_plugin.py",
-    "evaluation_seed": "serves Trainer.evaluate",
-    "SdePolicy.reset_noise": "serves learners",
-    "register": "takes nothing and has run",
-    "available_memory": "takes nothing",
-    "env_ids": "takes nothing",
+    "SdePolicy.reset_noise": "serves learners, which know how many rows there are",
 }
-for _name in ("distribution", "get_action_and_logprob", "act", "evaluate_actions", "mode"):
-    LEFT_OUT[f"SdePolicy.{_name}"] = "as MlpPolicy's, but for masks: test_policy_masks.py"
-for _kind in ("MlpPolicy", "SdePolicy"):
-    LEFT_OUT[f"{_kind}.get_value"] = "a tensor: torch says what is wrong with it"
-    LEFT_OUT[f"{_kind}.frozen_act"] = "takes nothing"
+for _kind in ("NativePPO", "NativeA2C"):
+    for _name in ("collect", "update", "learn", "spread", "first_seed"):
+        LEFT_OUT[f"{_kind}.{_name}"] = "a step of `iterate`"
+    for _name in ("state", "load_state"):
+        LEFT_OUT[f"{_kind}.{_name}"] = "Trainer.save and load"
+    LEFT_OUT[f"{_kind}.to_torch"] = "takes nothing"
+    LEFT_OUT[f"{_kind}.load_torch"] = "takes a torch module, whose tensors NativePolicy.load takes"
 LEFT_OUT |= dict.fromkeys(("PPO.batches", "PPO.metrics"), "a step of `iterate`")
 for _kind in ("PPO", "A2C"):
     for _name in ("collect", "update", "make_storage"):
         LEFT_OUT[f"{_kind}.{_name}"] = "a step of `iterate`"
     for _name in ("seeded", "first_seed", "allowed", "observed", "unpacked", "values"):
         LEFT_OUT[f"{_kind}.{_name}"] = "serves `iterate` and `predict`"
-    for _name in ("state", "load_state"):
-        LEFT_OUT[f"{_kind}.{_name}"] = f"{_kind}Trainer.save and load"
 for _name in ("on_train_start", "on_iteration", "on_train_end"):
-    LEFT_OUT[f"ProgressBar.{_name}"] = "called by Trainer.train"
+    LEFT_OUT[f"ProgressBar.{_name}"] = (
+        "reads the trainer that calls it: Trainer.train's progress_bar"
+    )
 
 
 def modules() -> Iterator[str]:
@@ -154,11 +147,11 @@ def methods(kind: type) -> dict[str, Callable[..., Any]]:
 
 
 def properties(kind: type) -> list[str]:
-    """The names that are read and not called."""
+    """The names that are only read."""
     return [
         name
         for name, thing in ours(kind).items()
-        if isinstance(thing, property) or inspect.isgetsetdescriptor(thing)
+        if inspect.isgetsetdescriptor(thing) or (isinstance(thing, property) and not thing.fset)
     ]
 
 

@@ -15,6 +15,7 @@ GROUPS = {
     "kernels": ("hostile.advantages", "hostile.llm"),
     "objects": ("hostile.objects", "hostile.environments"),
     "training": ("hostile.training", "hostile.files"),
+    "networks": ("hostile.networks",),
 }
 
 

@@ -29,7 +29,9 @@ from hostile.arguments import (
 from hostile.forms import TEXTS
 from hostile.table import Subject, call
 from rlox.algorithms import A2C, PPO, A2CConfig, PPOConfig
-from rlox.policies import MlpPolicy
+from rlox.distributions import Categorical, Gaussian
+from rlox.evaluation import SeededPredictor
+from rlox.policies import MlpPolicy, SdePolicy
 from rlox.torch_state import own_generator, own_threads
 from rlox.trainers import A2CTrainer, PPOTrainer
 
@@ -100,8 +102,17 @@ def policy():
         return MlpPolicy(BOX, DISCRETE)
 
 
+def exploring():
+    with own_generator(0), own_threads(1):
+        return SdePolicy(BOX, BOX)
+
+
 def state_of(learner):
     return learner.state()
+
+
+def predicted(predictor):
+    return predictor._learner.state()
 
 
 def configured(x):
@@ -114,6 +125,8 @@ SUBJECTS = {
     "PPO": Subject(learner(PPO), state_of, (RuntimeError,)),
     "A2C": Subject(learner(A2C), state_of, (RuntimeError,)),
     "MlpPolicy": Subject(lambda _: policy(), lambda x: sorted(x.state_dict())),
+    "SdePolicy": Subject(lambda _: exploring(), lambda x: sorted(x.state_dict())),
+    "SeededPredictor": Subject(lambda _: SeededPredictor(learner(PPO)(0), 3), predicted),
 }
 
 
@@ -144,6 +157,7 @@ def trainer_calls(kind):
         name,
         env=ENV,
         seed=optional(SEED),
+        backend=text("auto"),
         policy=nothing(),
         features_extractor=nothing(),
         env_kwargs=KEYWORDS,
@@ -191,6 +205,13 @@ def inherited_calls():
     for method in ("stop", "close"):
         yield call(f"{name}.{method}")
     yield call(
+        "SeededPredictor.predict",
+        obs=OBS,
+        deterministic=flag(True),
+        action_masks=MASKS,
+        shared=True,
+    )
+    yield call(
         "PPO.predict",
         obs=OBS,
         deterministic=flag(True),
@@ -211,6 +232,8 @@ def learner_calls(kind):
         features_extractor=nothing(),
     )
     yield call(f"{name}.iterate", progress=number(0.5))
+    yield call(f"{name}.state")
+    yield call(f"{name}.load_state", state=thing(lambda: learner(kind)(0).state()))
     yield call(f"{name}Config", **settings(type(CONFIGS[kind])))
 
 
@@ -229,7 +252,8 @@ def as_arrays(method):
     def called(policy, **arguments):
         with torch.no_grad(), own_threads(1):
             said = getattr(policy, method)(**arguments)
-        said = getattr(said, "log_probs", said)  # of a distribution
+        if isinstance(said, Gaussian | Categorical):
+            said = said.mean if isinstance(said, Gaussian) else said.log_probs
         return [x.numpy() for x in (said if isinstance(said, tuple) else (said,))]
 
     return called
@@ -251,6 +275,13 @@ def policy_calls():
         ("mode", {}),
     ):
         yield call(f"MlpPolicy.{method}", through=as_arrays(method), **masked, **more)
+        # Real actions have no masks.
+        more = {name: tensor(*range(12), shape=(3, 4), dtype=torch.float32) for name in more}
+        unmasked = masked | {"mask": replace(nothing(), called=("action_masks",))}
+        yield call(f"SdePolicy.{method}", through=as_arrays(method), **unmasked, **more)
+    for kind in ("MlpPolicy", "SdePolicy"):
+        yield call(f"{kind}.get_value", through=as_arrays("get_value"), obs=masked["obs"])
+        yield call(f"{kind}.frozen_act")
 
 
 SHAPE = {
@@ -278,6 +309,9 @@ CALLS = [
         observation_space=thing(lambda: BOX),
         action_space=thing(lambda: DISCRETE),
     ),
+    call("torch_dtype", dtype=thing(lambda: np.dtype("f4"))),
+    call("evaluation_seed", seed=SEED),
+    call("SeededPredictor", learner=thing(lambda: learner(PPO)(0)), seed=SEED),
     call(
         "evaluate",
         policy=thing(Left),

@@ -23,6 +23,7 @@
 
 mod device;
 mod mlp;
+mod numbers;
 mod passes;
 
 pub use device::Device;

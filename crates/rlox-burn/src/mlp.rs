@@ -1,17 +1,19 @@
 //! Fully connected layers on Burn.
 
 use burn::tensor::Tensor;
-use rlox_core::{EnvSpec, Error, Pcg64, Result};
+use rlox_core::{EnvSpec, Pcg64, Result};
 use rlox_nn::{Activation, Distribution, Init, MlpLayout, NamedTensors, Network, Optimizer, PolicyNetworks, Scratch};
 
 use crate::Device;
 use crate::device::guarded;
-use crate::passes::{Kept, Layer, forward, line, numbers, parts, rows, updated};
+use crate::numbers::{copy, in_place, line, numbers, rows};
+use crate::passes::{Hidden, Kept, Layer, updated, views};
 
 /// Fully connected layers of any widths with one activation between them and none after the last, as [`rlox_nn::Mlp`].
 ///
-/// All parameters lie in one tensor of which layers are views, so that a step of the optimiser is a dozen operations
-/// whatever the number of layers.
+/// All parameters lie in one tensor of which layers are views, so that a step of the optimiser is a few operations whatever
+/// the number of layers. The vector-Jacobian product is written out: Burn's autodiff would have to build a graph and take
+/// locks for each pass over a small network.
 ///
 /// ```
 /// use rlox_burn::BurnMlp;
@@ -30,6 +32,7 @@ use crate::passes::{Kept, Layer, forward, line, numbers, parts, rows, updated};
 pub struct BurnMlp {
     layout: MlpLayout,
     device: burn::tensor::Device,
+    hidden: Hidden,
     flat: Tensor<1>,
     layers: Vec<Layer>,
     /// In the flat order, since the last step.
@@ -45,7 +48,8 @@ impl BurnMlp {
     /// [`rlox_nn::Mlp::new`] draws.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] for fewer than two widths, or one that is 0.
+    /// [`rlox_core::Error::Config`] for fewer than two widths or one that is 0, [`rlox_core::Error::Memory`] for more
+    /// parameters than fit into memory.
     pub fn new(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
         Self::on(Device::Cpu, sizes, activation, init, rng)
     }
@@ -56,13 +60,13 @@ impl BurnMlp {
     /// Those of [`BurnMlp::new`], and [`rlox_core::Error::Backend`] for a device that is not there.
     pub fn on(device: Device, sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
         let layout = MlpLayout::new(sizes, activation)?;
+        let hidden = Hidden { activation, cpu: device == Device::Cpu };
         let device = device.open()?;
         let drawn = layout.draw(init, rng);
         guarded(move || {
             let flat = line(drawn, &device);
-            let (zeros, layers) = (flat.zeros_like(), parts(&layout, &flat));
-            let means = [zeros.clone(), zeros];
-            Self { layout, device, flat, layers, gradients: None, means, step: 0, kept: None }
+            let (means, layers) = ([flat.zeros_like(), flat.zeros_like()], views(&layout, &flat));
+            Self { layout, device, hidden, flat, layers, gradients: None, means, step: 0, kept: None }
         })
     }
 
@@ -78,7 +82,7 @@ impl BurnMlp {
 
     /// Other parameters in the place of these.
     fn put(&mut self, flat: Tensor<1>) -> Result<()> {
-        self.layers = guarded(|| parts(&self.layout, &flat))?;
+        self.layers = guarded(|| views(&self.layout, &flat))?;
         self.flat = flat;
         Ok(())
     }
@@ -86,8 +90,8 @@ impl BurnMlp {
     /// Outputs and, if wanted, the last hidden layer.
     fn pass(&self, x: &[f32], count: usize, hidden: bool) -> Result<(Vec<f32>, Vec<f32>)> {
         guarded(|| {
-            let (y, h) = forward(&self.layers, self.activation(), rows(x, count, &self.device));
-            (numbers(y), if hidden { numbers(h) } else { Vec::new() })
+            let (y, mut kept) = self.hidden.forward(&self.layers, rows(x, count, &self.device), false);
+            (numbers(y), kept.inputs.pop().filter(|_| hidden).map(numbers).unwrap_or_default())
         })
     }
 
@@ -95,15 +99,6 @@ impl BurnMlp {
     fn named(&self, flat: &Tensor<1>) -> NamedTensors {
         self.layout.named(&guarded(|| numbers(flat.clone())).unwrap_or_default())
     }
-}
-
-/// Numbers from a device to where they are wanted.
-fn copy(from: &[f32], to: &mut [f32]) -> Result<()> {
-    if from.len() != to.len() {
-        return Err(Error::Backend(format!("burn: gave {} numbers instead of {}", from.len(), to.len())));
-    }
-    to.copy_from_slice(from);
-    Ok(())
 }
 
 /// A policy and values of Burn's networks for an environment's spaces, as [`PolicyNetworks::mlp`] makes them of the
@@ -162,10 +157,9 @@ impl Network for BurnMlp {
 
     fn forward(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
         self.layout.check_forward(rows, x, y)?;
-        let (kept, out) = guarded(|| {
-            let x = crate::passes::rows(x, rows, &self.device);
-            let (kept, out) = Kept::forward(&self.layers, self.activation(), x, rows);
-            (kept, numbers(out))
+        let (out, kept) = guarded(|| {
+            let (y, kept) = self.hidden.forward(&self.layers, crate::numbers::rows(x, rows, &self.device), true);
+            (numbers(y), kept)
         })?;
         copy(&out, y)?;
         self.kept = Some(kept);
@@ -174,30 +168,27 @@ impl Network for BurnMlp {
 
     fn hidden(&self, h: &mut [f32]) -> Result<()> {
         self.layout.check_hidden(self.kept.as_ref().map_or(1, |kept| kept.rows), h)?;
-        match &self.kept {
-            Some(kept) if !h.is_empty() => copy(&guarded(|| numbers(kept.hidden.clone()))?, h),
+        match self.kept.as_ref().and_then(|kept| kept.inputs.last()) {
+            Some(hidden) if !h.is_empty() => copy(&guarded(|| numbers(hidden.clone()))?, h),
             _ => Ok(()),
         }
     }
 
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
         self.layout.check_backward(self.kept.as_ref().map_or(0, |kept| kept.rows), dy, dx.as_deref())?;
-        let activation = self.activation();
-        let Some(kept) = &mut self.kept else { return Ok(()) };
-        let pass = guarded(|| {
-            let outputs = kept.take_outputs(activation);
-            let (more, input) = kept.backward(outputs, rows(dy, kept.rows, &self.device), params)?;
-            let gradients = match (more, &self.gradients) {
-                (Some(more), Some(sum)) => Some(sum.clone() + more),
+        let Self { hidden, layers, kept: Some(kept), gradients, device, .. } = self else { return Ok(()) };
+        let (sum, input) = guarded(|| {
+            let (more, input) = hidden.backward(layers, kept, rows(dy, kept.rows, device), params, dx.is_some());
+            let sum = match (more, &*gradients) {
+                (Some(more), Some(sum)) => Some(more + sum.clone()),
                 (more, sum) => more.or_else(|| sum.clone()),
             };
-            Some((gradients, if dx.is_some() { numbers(input) } else { Vec::new() }))
+            (sum, input.map(numbers))
         })?;
-        let (gradients, input) = pass.ok_or_else(|| Error::Backend("burn: gave no gradients".into()))?;
-        if let Some(dx) = dx {
+        if let (Some(dx), Some(input)) = (dx, input) {
             copy(&input, dx)?;
         }
-        self.gradients = gradients;
+        *gradients = sum;
         Ok(())
     }
 
@@ -213,13 +204,27 @@ impl Network for BurnMlp {
     fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
         optimizer.check()?;
         let step = self.step.saturating_add(1);
+        let update = optimizer.update(step);
+        if self.hidden.cpu {
+            let Self { layout, layers, flat, gradients, means: [mean, square], .. } = self;
+            return guarded(|| {
+                let mut gradients = gradients.take().unwrap_or_else(|| flat.zeros_like());
+                // Views would have the parameters copied.
+                layers.clear();
+                in_place([flat, &mut gradients, mean, square], |[flat, gradients, mean, square]| {
+                    update.apply(scale, gradients, [mean, square], flat);
+                });
+                *layers = views(layout, flat);
+            })
+            .map(|()| self.step = step);
+        }
         let (flat, means) = guarded(|| {
             let gradients = match &self.gradients {
                 Some(gradients) if scale == 1.0 => gradients.clone(),
                 Some(gradients) => gradients.clone() * scale,
                 None => self.flat.zeros_like(),
             };
-            updated(optimizer.update(step), gradients, self.flat.clone(), self.means.clone())
+            updated(update, gradients, self.flat.clone(), self.means.clone())
         })?;
         self.put(flat)?;
         (self.means, self.step, self.gradients) = (means, step, None);

@@ -1,112 +1,138 @@
 //! Forward, vector-Jacobian product and the optimisers' formulas, in operations on Burn's tensors.
 
-use burn::tensor::{Device, Tensor, TensorData, activation};
+use burn::tensor::{Tensor, activation};
 use rlox_nn::{Activation, LayerLayout, MlpLayout, Update};
 
-/// One layer's parameters.
+use crate::numbers::in_place;
+
+/// One layer's parameters: views of the flat array.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     /// `[outputs, inputs]`.
     weight: Tensor<2>,
-    /// `[outputs]`.
-    bias: Tensor<1>,
+    /// `[1, outputs]`.
+    bias: Tensor<2>,
 }
 
-impl Layer {
-    /// The same parameters as leaves of a graph.
-    fn leaf(&self) -> Self {
-        let Self { weight, bias } = self.clone();
-        Self { weight: weight.autodiff().require_grad(), bias: bias.autodiff().require_grad() }
-    }
-}
-
-/// Layers as parts of all parameters.
-pub(crate) fn parts(layout: &MlpLayout, flat: &Tensor<1>) -> Vec<Layer> {
-    let part = |layer: LayerLayout| {
-        let weight = flat.clone().slice(layer.weight).reshape([layer.outputs, layer.inputs]);
-        Layer { weight, bias: flat.clone().slice(layer.bias) }
+/// Layers as views of all parameters.
+pub(crate) fn views(layout: &MlpLayout, flat: &Tensor<1>) -> Vec<Layer> {
+    let view = |LayerLayout { weight, bias, outputs, inputs }| {
+        let weight = flat.clone().slice(weight).reshape([outputs, inputs]);
+        Layer { weight, bias: flat.clone().slice(bias).reshape([1, outputs]) }
     };
-    layout.layers().map(part).collect()
+    layout.layers().map(view).collect()
 }
 
-/// Outputs and the last hidden layer; where there is none, the input.
-pub(crate) fn forward(layers: &[Layer], activation: Activation, x: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
-    let mut h = x;
-    for (i, layer) in layers.iter().enumerate() {
-        let sum = h.clone().matmul(layer.weight.clone().transpose()) + layer.bias.clone().unsqueeze::<2>();
-        if i + 1 == layers.len() {
-            return (sum, h);
-        }
-        h = activate(activation, sum);
-    }
-    (h.clone(), h)
-}
-
-fn activate(activation: Activation, sum: Tensor<2>) -> Tensor<2> {
-    match activation {
-        Activation::Tanh => activation::tanh(sum),
-        Activation::Relu => activation::relu(sum),
-        Activation::Silu => activation::silu(sum),
-        // Burn's own has on some devices the derivative of the approximation by tanh.
-        Activation::Gelu => {
-            let cumulative = (sum.clone() * std::f32::consts::FRAC_1_SQRT_2).erf() * 0.5 + 0.5;
-            sum * cumulative
-        }
-    }
-}
-
-/// A forward pass whose gradients may be asked for.
-#[derive(Debug)]
+/// What a vector-Jacobian product needs of a forward pass.
+#[derive(Clone, Debug)]
 pub(crate) struct Kept {
     pub(crate) rows: usize,
-    x: Tensor<2>,
-    layers: Vec<Layer>,
-    pub(crate) hidden: Tensor<2>,
-    /// Outputs with the graph behind them. Burn's backward uses it up.
-    outputs: Option<Tensor<2>>,
+    /// What each layer took, `[rows, inputs]`; the last is the last hidden layer where there is one.
+    pub(crate) inputs: Vec<Tensor<2>>,
+    /// What activations were applied to, where their derivatives need it.
+    sums: Vec<Tensor<2>>,
 }
 
-impl Clone for Kept {
-    /// Without the graph, which clones would share and the first to go backward would use up.
-    fn clone(&self) -> Self {
-        let Self { rows, x, layers, hidden, .. } = self;
-        Self { rows: *rows, x: x.clone(), layers: layers.clone(), hidden: hidden.clone(), outputs: None }
+/// What hidden layers apply, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hidden {
+    pub(crate) activation: Activation,
+    /// On the CPU, where Burn goes one number at a time.
+    pub(crate) cpu: bool,
+}
+
+impl Hidden {
+    /// Outputs, and what backward needs. The tensors of hidden layers are let go of as soon as they can be if not `keep`.
+    pub(crate) fn forward(self, layers: &[Layer], x: Tensor<2>, keep: bool) -> (Tensor<2>, Kept) {
+        let mut kept = Kept { rows: x.dims()[0], inputs: Vec::with_capacity(layers.len()), sums: Vec::new() };
+        let (mut h, last) = (x, layers.len() - 1);
+        for (i, Layer { weight, bias }) in layers.iter().enumerate() {
+            let sum = h.clone().matmul(weight.clone().transpose()) + bias.clone();
+            if keep || i == last {
+                kept.inputs.push(h);
+            }
+            if i == last {
+                return (sum, kept);
+            }
+            if keep && self.activation.needs_inputs() {
+                kept.sums.push(sum.clone());
+            }
+            h = self.activate(sum);
+        }
+        (h, kept)
+    }
+
+    /// The gradient of the outputs taken back through the layers: that of all parameters in the flat order and that of the
+    /// input, each if wanted.
+    pub(crate) fn backward(
+        self,
+        layers: &[Layer],
+        kept: &mut Kept,
+        dy: Tensor<2>,
+        params: bool,
+        input: bool,
+    ) -> (Option<Tensor<1>>, Option<Tensor<2>>) {
+        let (mut delta, mut gradients) = (dy, Vec::with_capacity(2 * layers.len()));
+        for (i, Layer { weight, .. }) in layers.iter().enumerate().rev() {
+            if params {
+                let [outputs, inputs] = weight.dims();
+                gradients.push(delta.clone().sum_dim(0).reshape([outputs]));
+                let product = delta.clone().transpose().matmul(kept.inputs[i].clone());
+                gradients.push(product.reshape([outputs * inputs]));
+            }
+            if i > 0 {
+                let of = kept.sums.get_mut(i - 1).unwrap_or(&mut kept.inputs[i]);
+                delta = self.differentiate(delta.matmul(weight.clone()), of);
+            } else if input {
+                delta = delta.matmul(weight.clone());
+            }
+        }
+        // They were found from the last layer's bias on.
+        gradients.reverse();
+        (params.then(|| Tensor::cat(gradients, 0)), input.then_some(delta))
+    }
+
+    fn activate(self, mut sum: Tensor<2>) -> Tensor<2> {
+        match self.activation {
+            activation if self.cpu => {
+                in_place([&mut sum], |[sum]| activation.apply(sum));
+                sum
+            }
+            Activation::Tanh => activation::tanh(sum),
+            Activation::Relu => activation::relu(sum),
+            Activation::Silu => activation::silu(sum),
+            // Burn's own has on some devices the derivative of the approximation by tanh.
+            Activation::Gelu => sum.clone() * distribution(sum),
+        }
+    }
+
+    /// A gradient times the derivative of the activation, given what it was applied to or what came out of it.
+    fn differentiate(self, mut back: Tensor<2>, of: &mut Tensor<2>) -> Tensor<2> {
+        if self.cpu {
+            in_place([&mut back, of], |[back, of]| self.activation.multiply_by_derivative(of, back));
+            return back;
+        }
+        let of = of.clone();
+        match self.activation {
+            Activation::Tanh => back * (-of.square() + 1.0),
+            Activation::Relu => back.mask_fill(of.lower_equal_elem(0.0), 0.0),
+            Activation::Silu => {
+                // s (1 + z (1 - s)), with the logistic function s.
+                let s = activation::sigmoid(of.clone());
+                back * (s.clone() * (of * (-s + 1.0) + 1.0))
+            }
+            Activation::Gelu => {
+                // Phi(z) + z phi(z), the density's factor 1 / sqrt(2 pi).
+                let density = (of.clone().square() * -0.5).exp() * 0.398_942_3;
+                back * (distribution(of.clone()) + of * density)
+            }
+        }
     }
 }
 
-/// Gradients of all parameters in the flat order, if wanted, and of the input.
-pub(crate) type Gradients = (Option<Tensor<1>>, Tensor<2>);
-
-impl Kept {
-    /// The pass, and its outputs without a graph.
-    pub(crate) fn forward(layers: &[Layer], activation: Activation, x: Tensor<2>, rows: usize) -> (Self, Tensor<2>) {
-        let x = x.autodiff().require_grad();
-        let layers: Vec<_> = layers.iter().map(Layer::leaf).collect();
-        let (y, hidden) = forward(&layers, activation, x.clone());
-        let hidden = hidden.inner();
-        (Self { rows, x, layers, hidden, outputs: Some(y.clone()) }, y.inner())
-    }
-
-    /// The outputs with a graph: the forward pass is made again where it has been used up.
-    pub(crate) fn take_outputs(&mut self, activation: Activation) -> Tensor<2> {
-        self.outputs.take().unwrap_or_else(|| forward(&self.layers, activation, self.x.clone()).0)
-    }
-
-    /// The vector-Jacobian product.
-    pub(crate) fn backward(&self, outputs: Tensor<2>, dy: Tensor<2>, params: bool) -> Option<Gradients> {
-        let mut gradients = (outputs * dy.autodiff()).sum().backward();
-        let input = self.x.grad_remove(&mut gradients)?;
-        if !params {
-            return Some((None, input));
-        }
-        let mut flat = Vec::with_capacity(2 * self.layers.len());
-        for Layer { weight, bias } in &self.layers {
-            let weight = weight.grad_remove(&mut gradients)?;
-            let count = weight.dims().iter().product::<usize>();
-            flat.extend([weight.reshape([count]), bias.grad_remove(&mut gradients)?]);
-        }
-        Some((Some(Tensor::cat(flat, 0)), input))
-    }
+/// The normal distribution function.
+fn distribution(z: Tensor<2>) -> Tensor<2> {
+    (z * std::f32::consts::FRAC_1_SQRT_2).erf() * 0.5 + 0.5
 }
 
 /// Parameters and means after a step, all in the flat order.
@@ -132,20 +158,4 @@ pub(crate) fn updated(
             (flat - step, [mean, square])
         }
     }
-}
-
-/// A slice as rows on a device.
-pub(crate) fn rows(numbers: &[f32], rows: usize, device: &Device) -> Tensor<2> {
-    Tensor::from_data(TensorData::new(numbers.to_vec(), [rows, numbers.len() / rows]), device)
-}
-
-/// Numbers in one row on a device.
-pub(crate) fn line(numbers: Vec<f32>, device: &Device) -> Tensor<1> {
-    let count = numbers.len();
-    Tensor::from_data(TensorData::new(numbers, [count]), device)
-}
-
-/// The numbers of a tensor, row-major; none if they are of another type.
-pub(crate) fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_into_vec().unwrap_or_default()
 }

@@ -18,7 +18,8 @@
 //! ```
 //!
 //! The CPU is the device unless [`CandleMlp::on`] is given another one; the features `cuda` and `metal` bring those. On
-//! the CPU each network computes on one core, whatever `RAYON_NUM_THREADS` says: at these sizes more are slower.
+//! the CPU each network computes on one core, whatever `RAYON_NUM_THREADS` and `CANDLE_NUM_THREADS` say: at these sizes
+//! more are slower, and while another thread computes many times slower.
 
 mod cpu;
 mod device;

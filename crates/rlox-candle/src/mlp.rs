@@ -52,7 +52,8 @@ impl CandleMlp {
     /// [`rlox_nn::Mlp::new`] draws.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] for fewer than two widths, or one that is 0.
+    /// [`rlox_core::Error::Config`] for fewer than two widths or one that is 0, [`rlox_core::Error::Memory`] for more
+    /// parameters than fit into memory.
     pub fn new(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
         Self::on(Device::Cpu, sizes, activation, init, rng)
     }

@@ -3,8 +3,8 @@
 use rlox_core::{Error, Result};
 
 use crate::NamedTensors;
-use crate::simd::Line;
 use crate::simd::elementwise::{AdamStep, RmsPropStep, adam, rmsprop};
+use crate::simd::{LANES, Line, lines, numbers, numbers_mut};
 
 /// How gradients become steps.
 ///
@@ -171,6 +171,46 @@ pub enum Update {
     },
 }
 
+impl Update {
+    /// The step on slices, with gradients times `scale`: for backends on the CPU. `means` are `m` and `v`; numbers beyond
+    /// the shortest slice stay as they are.
+    ///
+    /// ```
+    /// use rlox_nn::Optimizer;
+    ///
+    /// let (mut mean, mut square, mut parameters) = ([0.0], [0.0], [1.0]);
+    /// Optimizer::adam(0.25).update(1).apply(1.0, &[3.0], [&mut mean, &mut square], &mut parameters);
+    /// assert!((parameters[0] - 0.75_f32).abs() < 1e-6);
+    /// ```
+    pub fn apply(self, scale: f32, gradients: &[f32], [mean, square]: [&mut [f32]; 2], parameters: &mut [f32]) {
+        // Lines are aligned, slices need not be: so many numbers are copied to lines and back at once.
+        const BLOCK: usize = 16;
+        let mut block = [[Line::ZERO; BLOCK]; 4];
+        let chunks = mean.chunks_mut(BLOCK * LANES).zip(square.chunks_mut(BLOCK * LANES));
+        let chunks = chunks.zip(parameters.chunks_mut(BLOCK * LANES)).zip(gradients.chunks(BLOCK * LANES));
+        for (((mean, square), parameters), gradients) in chunks {
+            let count = mean.len().min(square.len()).min(parameters.len()).min(gradients.len());
+            let [g, m, v, p] = block.each_mut().map(|block| &mut block[..lines(count)]);
+            for (to, from) in [(&mut *g, gradients), (&mut *m, &*mean), (&mut *v, &*square), (&mut *p, &*parameters)] {
+                numbers_mut(to)[..count].copy_from_slice(&from[..count]);
+            }
+            self.apply_to_lines(scale, g, m, v, p);
+            for (to, from) in [(mean, &*m), (square, &*v), (parameters, &*p)] {
+                to[..count].copy_from_slice(&numbers(from)[..count]);
+            }
+        }
+    }
+
+    fn apply_to_lines(self, scale: f32, g: &[Line], m: &mut [Line], v: &mut [Line], p: &mut [Line]) {
+        match self {
+            Self::RmsProp { lr, alpha, eps } => rmsprop(RmsPropStep { lr, alpha, eps, scale }, g, v, p),
+            Self::Adam { beta1, beta2, eps, step_size, root_scale, decay } => {
+                adam(AdamStep { beta1, beta2, eps, step_size, root_scale, decay, scale }, g, m, v, p);
+            }
+        }
+    }
+}
+
 /// What an optimiser keeps of parameters: means of their gradients and of the squares.
 #[derive(Clone, Debug)]
 pub(crate) struct Moments {
@@ -187,15 +227,7 @@ impl Moments {
     /// One step.
     pub(crate) fn apply(&mut self, optimizer: &Optimizer, scale: f32, gradients: &[Line], parameters: &mut [Line]) {
         self.step = self.step.saturating_add(1);
-        match optimizer.update(self.step) {
-            Update::RmsProp { lr, alpha, eps } => {
-                rmsprop(RmsPropStep { lr, alpha, eps, scale }, gradients, &mut self.square, parameters);
-            }
-            Update::Adam { beta1, beta2, eps, step_size, root_scale, decay } => {
-                let step = AdamStep { beta1, beta2, eps, step_size, root_scale, decay, scale };
-                adam(step, gradients, &mut self.mean, &mut self.square, parameters);
-            }
-        }
+        optimizer.update(self.step).apply_to_lines(scale, gradients, &mut self.mean, &mut self.square, parameters);
     }
 }
 

@@ -53,7 +53,8 @@ impl Mlp {
     /// A network of the given widths, the input's first: `[4, 64, 64, 2]`.
     ///
     /// # Errors
-    /// [`Error::Config`] for fewer than two widths, one that is 0, or more parameters than fit into memory.
+    /// [`Error::Config`] for fewer than two widths or one that is 0, [`Error::Memory`] for more parameters than fit into
+    /// memory.
     pub fn new(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
         MlpLayout::new(sizes, activation)?;
         let mut layers: Vec<Layer> = Vec::new();

@@ -2,12 +2,19 @@
 
 mod a2c;
 mod collector;
+mod encoding;
 mod evaluate;
+mod minibatches;
 mod ppo;
+mod streams;
 
 pub use a2c::{A2c, A2cConfig};
+pub use collector::{Collection, collect_transitions};
+pub use encoding::Encoding;
 pub use evaluate::evaluate_policy;
+pub use minibatches::Minibatches;
 pub use ppo::{Ppo, PpoConfig};
+pub use streams::IterationStreams;
 
 use rlox_core::{Error, Result};
 
@@ -47,13 +54,23 @@ pub struct Metrics {
     pub mean_length: f64,
     /// How many episodes were finished.
     pub episodes: u64,
-    /// Means over the iteration's minibatches.
+    /// What was learned.
+    pub learned: Learned,
+    /// Passes over a rollout so far.
+    pub updates: u64,
+}
+
+/// What learning from a rollout said.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Learned {
+    /// Means over the minibatches; as in Stable-Baselines3, `loss` is that of the last one, and `approx_kl` the last
+    /// epoch's.
     pub stats: ActorCriticStats,
     /// How much of the returns the values explained.
     pub explained_variance: f32,
     /// The learning rate there was.
     pub learning_rate: f32,
-    /// Passes over a rollout so far.
+    /// Passes that were begun; 0 if it was stopped before the first minibatch.
     pub updates: u64,
 }
 

@@ -9,6 +9,7 @@ use numpy::{
     BorrowError, Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn,
     PyUntypedArray, PyUntypedArrayMethods,
 };
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyTuple};
 
@@ -18,8 +19,8 @@ use crate::error::{blamed, to_py, type_error, value_error};
 use crate::recycling::mapped;
 use crate::scalar::text_of;
 pub(crate) use crate::scalar::{
-    attribute, count, float, has, index, instance, integer, item, no_number, number, numbers, sequence, shape, shown,
-    switch, switches, text,
+    attribute, count, float, has, index, instance, integer, item, item_of, no_number, number, numbers, sequence, shape,
+    shown, switch, switches, text,
 };
 
 /// From how many elements on a conversion may take more than 5 us.
@@ -49,18 +50,36 @@ pub(crate) const REAL: Kinds = Kinds { accepted: "biuf", described: "real number
 pub(crate) const INTEGER: Kinds = Kinds { accepted: "iu", described: "integers" };
 pub(crate) const FLAG: Kinds = Kinds { accepted: "b", described: "booleans" };
 
-/// What `np.asarray` makes of an object; arrays stay what they are. May run Python code.
+/// What `np.asarray` makes of an object, in float32 of bfloat16 tensors, for which NumPy has no dtype; arrays stay what
+/// they are. May run Python code.
 pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
     if let Ok(array) = object.cast::<PyUntypedArray>() {
         return Ok(array.clone());
     }
     let py = object.py();
     let convert = py.import("numpy")?.getattr("asarray")?;
-    let array = call(&convert, &PyTuple::new(py, [object])?, None).map_err(|error| {
+    let made = call(&convert, &PyTuple::new(py, [object])?, None);
+    let made = made.or_else(|error| call(&convert, &PyTuple::new(py, [in_float32(object, error)?])?, None));
+    let array = made.map_err(|error| {
         let got = format!("{} ({})", shown(object.get_type().as_any()), shown(error.value(py).as_any()));
         blamed(py, error, || value_error(argument, "an array", &got, "pass what np.asarray takes"))
     })?;
     Ok(array.cast_into::<PyUntypedArray>()?)
+}
+
+/// The numbers of a bfloat16 tensor in float32, which has all of them; for all else, the error.
+fn in_float32<'py>(object: &Bound<'py, PyAny>, error: PyErr) -> PyResult<Bound<'py, PyAny>> {
+    let refused = error.is_instance_of::<PyTypeError>(object.py()) && has(object, "dtype")?;
+    if refused && text_of(&attribute(object, "dtype")?, "str") == "torch.bfloat16" {
+        return call(&attribute(object, "float")?, &PyTuple::empty(object.py()), None);
+    }
+    Err(error)
+}
+
+/// Whether results for these numbers are float32: they are float32, or float16, of which it has all.
+pub(crate) fn is_single(numbers: &Bound<'_, PyAny>) -> bool {
+    let half = |array: &Bound<'_, PyUntypedArray>| (array.dtype().kind(), array.dtype().itemsize()) == (b'f', 2);
+    typed::<f32>(numbers).is_some() || numbers.cast::<PyUntypedArray>().is_ok_and(half)
 }
 
 /// The first of a list's integers that NumPy made other numbers of, as int64 does not hold it.

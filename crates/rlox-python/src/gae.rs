@@ -6,8 +6,8 @@ use numpy::PyUntypedArrayMethods;
 use pyo3::prelude::*;
 use rlox_core::{Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major};
 
-use crate::argument::{REAL, argument, asarray, count, numbers, out_slice, output, sequence, shown};
-use crate::array::{FromArray, result, typed};
+use crate::argument::{REAL, argument, asarray, count, is_single, numbers, out_slice, output, sequence, shown};
+use crate::array::{FromArray, result};
 use crate::detach::{alone, detached};
 use crate::error::{blamed, to_py, type_error, value_error};
 use crate::trajectory::{EndsArgument, LastValue, Layout, Pair};
@@ -22,7 +22,8 @@ const LONG: usize = 4096;
 /// `next_value_t = final_values_t` where an episode was truncated.
 ///
 /// Args:
-///     rewards: (T,) for one trajectory or (T, N) time-major; float32 stays float32, all else is float64.
+///     rewards: (T,) for one trajectory or (T, N) time-major. Of float32, float16 and bfloat16, results
+///         are float32, of all else float64.
 ///     values: V of the state each action was taken in, shape of `rewards`.
 ///     dones: Ends of episodes, read as terminated; None where `terminated` is given.
 ///     last_value: V of the state after the last step: a number, or (N,).
@@ -66,7 +67,7 @@ pub(crate) fn compute_gae<'py>(
     };
     let out = out.map(pair).transpose()?;
     let rewards = asarray("rewards", rewards)?;
-    let single = typed::<f32>(rewards.as_any()).is_some();
+    let single = is_single(rewards.as_any());
     let call = Call { rewards: rewards.as_any(), values, last_value, final_values, gamma, lam, out };
     let ends = EndsArgument::new(dones, terminated, truncated)?;
     if single { call.run::<f32>(ends) } else { call.run::<f64>(ends) }
@@ -136,7 +137,7 @@ impl<'py> Call<'_, 'py> {
 ///     terminated, truncated, final_values: As for `compute_gae`, flat.
 ///
 /// Returns:
-///     (advantages, returns), flat as `rewards`; float32 stays float32, all else is float64.
+///     (advantages, returns), flat as `rewards`; float32 or float64, as those of `compute_gae`.
 ///
 /// Raises:
 ///     TypeError: An array of no numbers; both `dones` and `terminated`, or neither.
@@ -166,7 +167,7 @@ pub(crate) fn compute_gae_batched<'py>(
 ) -> PyResult<Pair<'py>> {
     let n_steps = count("n_steps", n_steps)?;
     let rewards = asarray("rewards", rewards)?;
-    let single = typed::<f32>(rewards.as_any()).is_some();
+    let single = is_single(rewards.as_any());
     let ends = EndsArgument::new(dones, terminated, truncated)?;
     let call = Flat { rewards: rewards.as_any(), values, last_values, final_values, n_steps, gamma, lam };
     if single { call.run::<f32>(ends) } else { call.run::<f64>(ends) }

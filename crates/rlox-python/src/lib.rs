@@ -16,6 +16,7 @@ mod gae;
 mod interrupt;
 mod llm;
 mod make;
+mod native;
 mod normalize;
 mod observation;
 mod recycling;
@@ -56,6 +57,8 @@ mod _rlox {
     };
     #[pymodule_export]
     use crate::make::{available_memory, env_ids};
+    #[pymodule_export]
+    use crate::native::{NativePolicy, network_backends};
     #[pymodule_export]
     use crate::normalize::{Normalizer, RunningMeanStd};
     #[pymodule_export]

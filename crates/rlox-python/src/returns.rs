@@ -8,8 +8,8 @@ use rlox_core::{
     compute_returns as one, compute_returns_time_major as time_major,
 };
 
-use crate::argument::{Input, REAL, argument, asarray, numbers};
-use crate::array::{FromArray, result, typed};
+use crate::argument::{Input, REAL, argument, asarray, is_single, numbers};
+use crate::array::{FromArray, result};
 use crate::detach::{alone, detached};
 use crate::error::to_py;
 use crate::trajectory::{EndsArgument, LastValue, Layout};
@@ -23,7 +23,8 @@ const LONG: usize = 4096;
 /// computed in float64.
 ///
 /// Args:
-///     rewards: (T,) for one trajectory or (T, N) time-major; float32 stays float32, all else is float64.
+///     rewards: (T,) for one trajectory or (T, N) time-major. Of float32, float16 and bfloat16, results
+///         are float32, of all else float64.
 ///     dones: Ends of episodes, read as terminated; None where `terminated` is given.
 ///     last_value: V of the state after the last step: a number, or (N,); 0 for plain sums of rewards.
 ///     gamma: Discount factor in [0, 1].
@@ -64,7 +65,8 @@ pub(crate) fn compute_returns<'py>(
 /// the returns of `compute_gae`. All of it is computed in float64.
 ///
 /// Args:
-///     rewards: (T,) for one trajectory or (T, N) time-major; float32 stays float32, all else is float64.
+///     rewards: (T,) for one trajectory or (T, N) time-major. Of float32, float16 and bfloat16, results
+///         are float32, of all else float64.
 ///     values: V of the state each action was taken in, shape of `rewards`.
 ///     dones: Ends of episodes, read as terminated; None where `terminated` is given.
 ///     last_value: V of the state after the last step: a number, or (N,).
@@ -114,7 +116,7 @@ fn either<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let rewards = asarray("rewards", rewards)?;
     let rewards = rewards.as_any();
-    if typed::<f32>(rewards).is_some() {
+    if is_single(rewards) {
         run::<f32>(rewards, values, last_value, final_values, ends, gamma, lam)
     } else {
         run::<f64>(rewards, values, last_value, final_values, ends, gamma, lam)

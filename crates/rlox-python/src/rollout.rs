@@ -68,7 +68,7 @@ pub(crate) struct RolloutBuffer {
     #[pyo3(get)]
     n_steps: usize,
     #[pyo3(get)]
-    num_envs: usize,
+    pub(crate) num_envs: usize,
     obs_shape: Vec<usize>,
     action_shape: Vec<usize>,
     discrete: bool,

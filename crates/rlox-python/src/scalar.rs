@@ -29,9 +29,19 @@ pub(crate) fn has(object: &Bound<'_, PyAny>, name: &str) -> PyResult<bool> {
 
 /// `state[key]`, of any mapping; without it, `state` is refused and `fix` told.
 pub(crate) fn item<'py>(state: &Bound<'py, PyAny>, key: &str, fix: &str) -> PyResult<Bound<'py, PyAny>> {
-    let py = state.py();
-    let missing = || value_error("state", &format!("the key {key:?}"), "a mapping without it", fix);
-    let item = call_standard("operator", "getitem", &(state, key).into_pyobject(py)?);
+    item_of("state", state, key, fix)
+}
+
+/// As [`item`], of a mapping by another name.
+pub(crate) fn item_of<'py>(
+    argument: &str,
+    mapping: &Bound<'py, PyAny>,
+    key: &str,
+    fix: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = mapping.py();
+    let missing = || value_error(argument, &format!("the key {key:?}"), "a mapping without it", fix);
+    let item = call_standard("operator", "getitem", &(mapping, key).into_pyobject(py)?);
     item.map_err(|error| blamed(py, error, missing))
 }
 
@@ -150,7 +160,7 @@ pub(crate) mod switches {
             )*
         };
     }
-    switches!(fresh obs reward);
+    switches!(fresh obs reward noise stop);
 }
 
 /// True or False, Python's or NumPy's.

@@ -89,14 +89,15 @@ impl NativeVectorEnv {
     }
 
     /// Enters environment, buffer and normaliser, in this order.
-    fn roll(
+    pub(crate) fn roll(
         &self,
         py: Python<'_>,
+        long: bool,
         buffer: &RolloutBuffer,
         normalizer: Option<&Normalizer>,
         f: impl FnOnce(&mut dyn VectorEnv, &mut Core, Option<&mut CoreNormalizer>) -> Result<()> + Send,
     ) -> PyResult<()> {
-        self.inner.with(py, self.long, |inner| {
+        self.inner.with(py, long, |inner| {
             buffer.inner.enter(|buffer| match normalizer {
                 Some(normalizer) => normalizer.inner.enter(|normalizer| f(&mut *inner.env, buffer, Some(normalizer))),
                 None => f(&mut *inner.env, buffer, None),
@@ -145,7 +146,6 @@ impl NativeVectorEnv {
     fn closed(&self, py: Python<'_>) -> PyResult<bool> {
         self.inner.is_closed(py)
     }
-
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.close(py)
     }
@@ -296,7 +296,7 @@ impl NativeVectorEnv {
         let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
         let normalizer = normalizer_of(normalizer)?;
         let seeds = seed.map(seed_of).transpose()?.map_or(Seeds::Keep, Seeds::Base);
-        self.roll(py, buffer, normalizer, |env, buffer, normalizer| buffer.begin(env, seeds, normalizer))
+        self.roll(py, self.long, buffer, normalizer, |env, buffer, normalizer| buffer.begin(env, seeds, normalizer))
     }
     #[pyo3(signature = (buffer, t, actions, log_probs, values, normalizer=None))]
     fn step_rollout(
@@ -315,7 +315,7 @@ impl NativeVectorEnv {
         let said = SaidArgument::new(actions, log_probs, values, self.discrete())?;
         let said = said.read(buffer, self.num_envs, &self.action_shape)?;
         let said = said.get();
-        self.roll(py, buffer, normalizer, |env, buffer, normalizer| buffer.step(t, env, said, normalizer))
+        self.roll(py, self.long, buffer, normalizer, |env, buffer, normalizer| buffer.step(t, env, said, normalizer))
     }
 
     fn drain_episodes<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<i64>>)> {

@@ -5,8 +5,8 @@ use num_traits::AsPrimitive;
 use pyo3::prelude::*;
 use rlox_core::{Float, Vtrace, compute_vtrace as one, compute_vtrace_time_major as time_major};
 
-use crate::argument::{REAL, argument, asarray, numbers};
-use crate::array::{FromArray, result, typed};
+use crate::argument::{REAL, argument, asarray, is_single, numbers};
+use crate::array::{FromArray, result};
 use crate::detach::{alone, detached};
 use crate::error::to_py;
 use crate::trajectory::{EndsArgument, LastValue, Layout, Pair};
@@ -26,7 +26,8 @@ const LONG: usize = 1024;
 /// Args:
 ///     log_rhos: Log-probabilities of the actions under the policy that learns, less those under the policy
 ///         that acted; shape of `rewards`. Minus infinity is a ratio of zero; NaN gives NaN up to there.
-///     rewards: (T,) for one trajectory or (T, N) time-major; float32 stays float32, all else is float64.
+///     rewards: (T,) for one trajectory or (T, N) time-major. Of float32, float16 and bfloat16, results
+///         are float32, of all else float64.
 ///     values: V of the state each action was taken in, shape of `rewards`.
 ///     dones: Ends of episodes, read as terminated; None where `terminated` is given.
 ///     bootstrap_value: V of the state after the last step: a number, or (N,).
@@ -73,7 +74,7 @@ pub(crate) fn compute_vtrace<'py>(
     final_values: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Pair<'py>> {
     let rewards = asarray("rewards", rewards)?;
-    let single = typed::<f32>(rewards.as_any()).is_some();
+    let single = is_single(rewards.as_any());
     let ends = EndsArgument::new(dones, terminated, truncated)?;
     let settings = Vtrace { gamma, rho_bar, c_bar, lambda: lam, pg_rho_bar };
     let arrays = [log_rhos, rewards.as_any(), values, bootstrap_value];

@@ -1,17 +1,27 @@
-"""The algorithms in PyTorch: each is one file that reads from top to bottom."""
+"""The algorithms in PyTorch: each is one file that reads from top to bottom.
 
-try:
-    import torch as _  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != "torch":
-        raise
-    raise ModuleNotFoundError(
-        "rlox.algorithms and rlox.trainers need PyTorch; install it with: "
-        "pip install 'rlox[torch]'",
-        name="torch",
-    ) from error
+Their settings need no PyTorch; it is imported with the first learner that is asked for.
+"""
 
-from rlox.algorithms.a2c import A2C, A2CConfig
-from rlox.algorithms.ppo import PPO, PPOConfig
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from rlox.backends import expect_torch
+from rlox.configs import A2CConfig, PPOConfig
+
+if TYPE_CHECKING:
+    from rlox.algorithms.a2c import A2C
+    from rlox.algorithms.ppo import PPO
 
 __all__ = ["A2C", "PPO", "A2CConfig", "PPOConfig"]
+
+_LAZY = ("A2C", "PPO", "a2c", "ppo")
+
+
+def __getattr__(name: str) -> Any:
+    """A learner, or its module."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'rlox.algorithms' has no attribute {name!r}")
+    expect_torch(f"rlox.algorithms.{name} is written in it")
+    module = importlib.import_module(f"rlox.algorithms.{name.lower()}")
+    return module if name.islower() else getattr(module, name)

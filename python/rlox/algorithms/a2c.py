@@ -1,78 +1,25 @@
-"""Advantage actor-critic (Mnih et al. 2016) in PyTorch, synchronous, from settings to loss.
+"""Advantage actor-critic (Mnih et al. 2016) in PyTorch, synchronous, from rollout to loss.
 
 An iteration collects `n_steps` steps from each of `num_envs` environments into a buffer that torch
 shares with Rust, estimates advantages (GAE), and takes one gradient step on all of them.
 """
 
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlox import finite, learner, networks, policies, settings, torch_state
+from rlox import finite, learner, policies, settings, torch_state
 from rlox.adam import Adam
 from rlox.batches import Batch
+from rlox.configs import A2CConfig
 from rlox.features import FeaturesExtractor
 from rlox.optimizer import VectorOptimizer, clip_norm_
 from rlox.rmsprop import RMSprop
 from rlox.rollout import RolloutEnv
 from rlox.torch_learner import TorchLearner
-
-
-@dataclass(frozen=True)
-class A2CConfig:
-    """Settings of A2C. The defaults are Stable-Baselines3's."""
-
-    num_envs: int = 1  # environments stepped together
-    n_steps: int = 5  # steps from each environment in an iteration
-    gamma: float = 0.99  # discount
-    gae_lambda: float = 1.0  # from one-step advantages (0) to Monte Carlo (1)
-    learning_rate: float = 7e-4  # of the optimiser
-    lr_schedule: Literal["constant", "linear"] = "constant"  # "linear": to 0 over the run
-    optimizer: Literal["rmsprop", "rmsprop_tf", "adam"] = "rmsprop"  # "rmsprop_tf": TensorFlow's
-    optimizer_eps: float = 1e-5  # what keeps the optimiser's divisor above 0
-    normalize_advantage: bool = False  # to mean 0 and standard deviation 1 in each iteration
-    ent_coef: float = 0.0  # weight of the entropy bonus
-    vf_coef: float = 0.5  # weight of the value loss
-    max_grad_norm: float = 0.5  # the gradient of all parameters together is cut to this norm
-    action_masks: bool = False  # learn and act by what the environments say is allowed
-    normalize_obs: bool = False  # by running mean and variance, clipped to [-10, 10]
-    normalize_reward: bool = False  # by the discounted return's standard deviation, clipped alike
-    use_sde: bool = False  # state-dependent exploration (gSDE), for Box actions
-    sde_sample_freq: int = -1  # steps until a new noise matrix; -1: once in an iteration
-    full_std: bool = True  # gSDE: a deviation for each hidden unit and action, not only each unit
-    log_std_init: float = 0.0  # initial logarithm of the standard deviation, for Box actions
-    ortho_init: bool = True  # orthogonal initial weights
-    net_arch: tuple[int, ...] | None = None  # hidden layers; None: (64, 64), or () behind a CNN
-    shared_trunk: bool = False  # whether actor and critic have them in common
-    activation: str = "tanh"  # or "relu", "elu", "gelu", "silu"
-    device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
-
-    def __post_init__(self) -> None:
-        weights = ("learning_rate", "optimizer_eps", "ent_coef", "vf_coef", "max_grad_norm")
-        check = partial(settings.settle, self)
-        check(settings.whole, ("num_envs", "n_steps"), 1)
-        check(settings.whole, ("sde_sample_freq",), 1, -1)
-        check(settings.whole_numbers, ("net_arch",))
-        check(settings.number, ("gamma", "gae_lambda"), 0, 1)
-        check(settings.number, weights, 0, 1e30)
-        check(settings.number, ("log_std_init",), -50, 50)
-        check(settings.flag, settings.flags_of(self))
-        check(settings.text, ("lr_schedule",), ("constant", "linear"))
-        check(settings.text, ("optimizer",), ("rmsprop", "rmsprop_tf", "adam"))
-        check(settings.text, ("activation",), tuple(networks.ACTIVATIONS))
-        check(settings.text, ("device",))
-
-    def make_optimizer(self, module: torch.nn.Module) -> VectorOptimizer:
-        """The optimiser that is asked for, over all parameters of a module."""
-        if self.optimizer == "adam":
-            return Adam(module, eps=self.optimizer_eps)
-        tf_like = self.optimizer == "rmsprop_tf"
-        return RMSprop(module, eps=self.optimizer_eps, tf_like=tf_like)
 
 
 def a2c_loss(evaluate: policies.Evaluate, batch: Batch, config: A2CConfig) -> tuple[Tensor, Tensor]:
@@ -130,7 +77,7 @@ class A2C(TorchLearner):
     ) -> None:
         super().__init__(env, config, seed, policy, features_extractor)
         with torch_state.own_threads(1):
-            self.optimizer = config.make_optimizer(self.policy)
+            self.optimizer = make_optimizer(config, self.policy)
         self.make_storage(config.n_steps)
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
@@ -209,3 +156,11 @@ class A2C(TorchLearner):
         if hasattr(policy, "log_std"):
             metrics["train/std"] = policy.log_std.detach().exp().mean().item()
         return metrics
+
+
+def make_optimizer(config: A2CConfig, module: torch.nn.Module) -> VectorOptimizer:
+    """The optimiser that is asked for, over all parameters of a module."""
+    if config.optimizer == "adam":
+        return Adam(module, eps=config.optimizer_eps)
+    tf_like = config.optimizer == "rmsprop_tf"
+    return RMSprop(module, eps=config.optimizer_eps, tf_like=tf_like)

@@ -24,12 +24,8 @@ const LIMIT: f64 = 1e140;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 pub fn combine_rewards<T: Float>(rewards: &[T], weights: &[f64], combined: &mut [T]) -> Result<()> {
-    if weights.is_empty() || weights.iter().any(|weight| weight.is_nan()) {
-        let fix = "pass one finite weight for each reward function";
-        return Err(Error::config("weights", "at least one number", format!("{weights:?}"), fix));
-    }
+    check_weights(weights)?;
     check_len("rewards", rewards.len(), weights.len().saturating_mul(combined.len()))?;
-    check_size("weights", weights)?;
     check_size("rewards", rewards)?;
     for (sum, row) in combined.iter_mut().zip(rewards.chunks_exact(weights.len())) {
         let mut applies = false;
@@ -44,6 +40,16 @@ pub fn combine_rewards<T: Float>(rewards: &[T], weights: &[f64], combined: &mut 
         *sum = T::of(if applies { total } else { f64::NAN });
     }
     Ok(())
+}
+
+fn check_weights(weights: &[f64]) -> Result<()> {
+    let strange = weights.iter().position(|weight| weight.is_nan() || weight.abs() > LIMIT);
+    if strange.is_none() && !weights.is_empty() {
+        return Ok(());
+    }
+    let got = strange.map_or_else(|| "none".into(), |at| format!("{:?} at element {at}", weights[at]));
+    let fix = "correct it, or leave that reward function out";
+    Err(Error::config("weights", "a finite number, of at most 1e140, for each reward function", got, fix))
 }
 
 /// Refuses what is infinite or so large that its squares cannot be summed.
@@ -80,5 +86,10 @@ mod tests {
         assert!(combine_rewards(&[1.0; 3], &[1.0, 1.0], &mut [0.0; 2]).is_err());
         assert!(combine_rewards(&[1.0; 2], &[f64::NAN], &mut [0.0; 2]).is_err());
         assert!(combine_rewards::<f64>(&[], &[], &mut []).is_err());
+        for (weight, shown) in [(f64::NAN, "NaN"), (f64::INFINITY, "inf"), (-1e141, "-1e141")] {
+            let words = combine_rewards(&[1.0; 2], &[1.0, weight], &mut [0.0]).map_err(|error| error.to_string());
+            let expected = format!("for each reward function, got {shown} at element 1; correct it");
+            assert!(words.is_err_and(|words| words.starts_with("weights: ") && words.contains(&expected)));
+        }
     }
 }

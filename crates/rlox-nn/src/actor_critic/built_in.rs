@@ -1,13 +1,15 @@
-//! Policies of the built-in network.
+//! Policies of networks that are made for an environment, by the built-in network or by others.
 
 use rlox_core::{EnvSpec, Pcg64, Result};
 
 use super::PolicyNetworks;
 use crate::built_in::sizes;
-use crate::{Activation, Distribution, Init, Mlp, Network};
+use crate::{Activation, Distribution, Init, Mlp, NamedTensors, Network};
 
 /// The logarithm of standard deviations to begin with.
 const LOG_STD_INIT: f32 = 0.0;
+/// The gains of the last layers: a policy begins with nearly equal chances.
+const GAINS: [f32; 2] = [0.01, 1.0];
 
 impl<N: Network> PolicyNetworks<N> {
     /// A policy and values of networks of any backend for an environment's spaces: `make` makes one of the given widths
@@ -36,9 +38,39 @@ impl<N: Network> PolicyNetworks<N> {
         mut make: impl FnMut(&[usize], f32) -> Result<N>,
     ) -> Result<Self> {
         let mut net = |outputs, gain| make(&sizes(spec.observation.dim(), net_arch, outputs), gain);
-        let actor = net(distribution.outputs(), 0.01)?;
-        let critic = net(1, 1.0)?;
+        let actor = net(distribution.outputs(), GAINS[0])?;
+        let critic = net(1, GAINS[1])?;
         Self::new(actor, critic, distribution)
+    }
+
+    /// As [`PolicyNetworks::with`], with the hidden layers in common: `make` makes the network, and then one of each head
+    /// alone, whose weights it takes.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn shared_with(
+        spec: &EnvSpec,
+        net_arch: &[usize],
+        distribution: Distribution,
+        mut make: impl FnMut(&[usize], f32) -> Result<N>,
+    ) -> Result<Self> {
+        let widths = sizes(spec.observation.dim(), net_arch, distribution.outputs() + 1);
+        let mut trunk = make(&widths, 1.0)?;
+        let inputs = widths[widths.len() - 2];
+        let heads = [make(&[inputs, distribution.outputs()], GAINS[0])?, make(&[inputs, 1], GAINS[1])?];
+        let heads = heads.map(|head| head.tensors());
+        let mut tensors = NamedTensors::default();
+        let last = 2 * (widths.len() - 2);
+        for tensor in &trunk.tensors() {
+            let part = tensor.name.strip_prefix(&format!("{last}."));
+            let of_heads = |part: &str| {
+                let found = heads.iter().filter_map(|head| head.find(&format!("0.{part}")));
+                found.flat_map(|head| head.data.iter().copied()).collect()
+            };
+            tensors.push(tensor.name.clone(), &tensor.shape, part.map_or_else(|| tensor.data.clone(), of_heads))?;
+        }
+        trunk.load(&tensors)?;
+        Self::shared(trunk, distribution)
     }
 }
 
@@ -104,20 +136,7 @@ impl PolicyNetworks<Mlp> {
         distribution: Distribution,
         rng: &mut Pcg64,
     ) -> Result<Self> {
-        let outputs = distribution.outputs();
-        let sizes = sizes(spec.observation.dim(), net_arch, outputs + 1);
-        let mut trunk = Mlp::new(&sizes, activation, Init::orthogonal(1.0), rng)?;
-        // Each head is orthogonal by itself, with its own gain.
-        let inputs = sizes[sizes.len() - 2];
-        let mut head = crate::orthogonal(outputs, inputs, 0.01, rng);
-        head.extend(crate::orthogonal(1, inputs, 1.0, rng));
-        let mut tensors = crate::NamedTensors::default();
-        let last = format!("{}.weight", 2 * (sizes.len() - 2));
-        for tensor in &trunk.tensors() {
-            let data = if tensor.name == last { head.clone() } else { tensor.data.clone() };
-            tensors.push(tensor.name.clone(), &tensor.shape, data)?;
-        }
-        trunk.load(&tensors)?;
-        Self::shared(trunk, distribution)
+        let make = |sizes: &[usize], gain| Mlp::new(sizes, activation, Init::orthogonal(gain), rng);
+        Self::shared_with(spec, net_arch, distribution, make)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rlox_core::{Error, Pcg64, Result, check_len};
+use rlox_core::{Error, Pcg64, Result, available_memory, check_len};
 
 use super::{Activation, Init};
 use crate::NamedTensors;
@@ -47,17 +47,25 @@ impl MlpLayout {
     /// Layers of the given widths, the input's first: `[4, 64, 64, 2]`.
     ///
     /// # Errors
-    /// [`Error::Config`] for fewer than two widths, one that is 0, or more parameters than fit into memory.
+    /// [`Error::Config`] for fewer than two widths or one that is 0, [`Error::Memory`] for more parameters than fit into
+    /// memory.
     pub fn new(sizes: &[usize], activation: Activation) -> Result<Self> {
         const FIX: &str = "pass positive widths, the input's first and the output's last";
-        // No machine has more; what is below it, and too much all the same, the allocator refuses.
-        const MOST: usize = 1 << 32;
+        // Parameters, their gradients, what an optimiser keeps of them, and a transposed copy.
+        const BYTES_EACH: usize = 20;
         if sizes.len() < 2 || sizes.contains(&0) {
             return Err(Error::config("sizes", "two positive widths or more", format!("{sizes:?}"), FIX));
         }
         let count = sizes.windows(2).try_fold(0_usize, |sum, pair| sum.checked_add(pair[0].checked_mul(pair[1])?));
-        if count.is_none_or(|count| count > MOST) {
-            return Err(Error::config("sizes", "at most 2^32 parameters", format!("{sizes:?}"), FIX));
+        let free = available_memory().map_or(isize::MAX as usize, |bytes| bytes as usize);
+        if count.is_none_or(|count| count > free / BYTES_EACH) {
+            let got = format!("{sizes:?}, which needs {BYTES_EACH} bytes a parameter");
+            return Err(Error::memory(
+                "sizes",
+                format!("what fits into {free} free bytes"),
+                got,
+                "pass smaller widths",
+            ));
         }
         Ok(Self { sizes: sizes.to_vec(), activation })
     }

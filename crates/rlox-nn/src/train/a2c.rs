@@ -1,11 +1,12 @@
 //! Advantage actor-critic (Mnih et al. 2016, synchronous), from settings to trained policy.
 
-use rlox_core::{EnvSpec, NormalizerOptions, Pcg64, Result, VectorEnv};
+use rlox_core::{EnvSpec, NormalizerOptions, Pcg64, Result, RolloutBuffer, VectorEnv};
 
-use super::collector::{Collector, Rows, Streams, numbers};
-use super::{Metrics, Schedule, check_counts, check_share, evaluate_policy};
+use super::collector::Collector;
+use super::streams::Streams;
+use super::{Collection, Learned, Metrics, Minibatches, Schedule, check_counts, check_share, evaluate_policy};
 use crate::rows::check_not_negative;
-use crate::{ActorCritic, ActorCriticLoss, Optimizer, PolicyLoss, explained_variance, normalize_advantages};
+use crate::{ActorCritic, ActorCriticLoss, Optimizer, PolicyLoss, normalize_advantages};
 
 /// Settings of A2C. The defaults are Stable-Baselines3's.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,7 +54,11 @@ impl Default for A2cConfig {
 }
 
 impl A2cConfig {
-    fn check(&self) -> Result<()> {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Config`] naming the one that is out of range.
+    pub fn check(&self) -> Result<()> {
         check_counts(&[("n_steps", self.n_steps)])?;
         check_share("gamma", self.gamma)?;
         check_share("gae_lambda", self.gae_lambda)?;
@@ -81,7 +86,6 @@ pub struct A2c<P> {
     policy: P,
     config: A2cConfig,
     collector: Collector,
-    rows: Rows,
     updates: u64,
 }
 
@@ -106,9 +110,10 @@ impl<P: ActorCritic> A2c<P> {
         config.check()?;
         let mut streams = Streams::new(seed);
         let policy = make(env.spec(), &mut streams.policy)?;
-        let normalize = config.normalize.map(|options| NormalizerOptions { gamma: config.gamma, ..options });
-        let collector = Collector::new(env, config.n_steps, normalize, config.sde_sample_freq, streams)?;
-        Ok(Self { policy, config, collector, rows: Rows::default(), updates: 0 })
+        let A2cConfig { gamma, gae_lambda, sde_sample_freq, .. } = config;
+        let how = Collection { gamma, gae_lambda, sde_sample_freq };
+        let collector = Collector::new(env, config.n_steps, config.normalize, how, streams)?;
+        Ok(Self { policy, config, collector, updates: 0 })
     }
 
     /// The policy.
@@ -163,25 +168,41 @@ impl<P: ActorCritic> A2c<P> {
     /// [`rlox_core::Error::Config`] naming observations, values or gradients that are not finite.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
-        let Self { policy, config, collector, rows, updates } = self;
-        let optimizer = config.optimizer.with_lr(config.lr_schedule.at(config.optimizer.lr(), progress));
+        let Self { policy, config, collector, updates } = self;
+        collector.collect(policy)?;
+        let learned = config.learn(policy, &collector.buffer, &mut collector.minibatches, progress)?;
+        *updates += learned.updates;
+        let metrics = collector.metrics();
+        Ok(Metrics { learned, updates: *updates, ..metrics })
+    }
+}
+
+impl A2cConfig {
+    /// One gradient step on a finished rollout. Schedules go by `progress`, between 0 and 1.
+    ///
+    /// # Errors
+    /// Those of [`ActorCritic::update`]: [`rlox_core::Error::Config`] naming a gradient that is not finite.
+    pub fn learn(
+        &self,
+        policy: &mut dyn ActorCritic,
+        buffer: &RolloutBuffer,
+        minibatches: &mut Minibatches,
+        progress: f64,
+    ) -> Result<Learned> {
+        let optimizer = self.optimizer.with_lr(self.lr_schedule.at(self.optimizer.lr(), progress));
         let loss = ActorCriticLoss {
             policy: PolicyLoss::Gradient,
             clip_coef_vf: None,
-            vf_coef: config.vf_coef,
-            ent_coef: config.ent_coef,
+            vf_coef: self.vf_coef,
+            ent_coef: self.ent_coef,
         };
-        collector.collect(policy, config.gamma, config.gae_lambda)?;
-        rows.all(&collector.buffer);
-        rows.gather(&collector.buffer, 0, rows.index.len());
-        if config.normalize_advantage {
-            normalize_advantages(&mut rows.advantages);
+        minibatches.all(buffer);
+        minibatches.gather(buffer, 0, minibatches.index.len())?;
+        if self.normalize_advantage {
+            normalize_advantages(&mut minibatches.advantages);
         }
-        let stats = policy.update(&rows.minibatch(), &loss, &optimizer, Some(config.max_grad_norm))?;
-        *updates += 1;
-        let buffer = &collector.buffer;
-        let explained_variance = explained_variance(numbers(buffer, "values"), numbers(buffer, "returns"));
-        let (learning_rate, updates) = (optimizer.lr(), *updates);
-        Ok(Metrics { stats, explained_variance, learning_rate, updates, ..collector.metrics() })
+        let stats = policy.update(&minibatches.minibatch(), &loss, &optimizer, Some(self.max_grad_norm))?;
+        let explained_variance = minibatches.explained_variance(buffer);
+        Ok(Learned { stats, explained_variance, learning_rate: optimizer.lr(), updates: 1 })
     }
 }

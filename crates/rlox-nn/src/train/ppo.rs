@@ -1,13 +1,12 @@
 //! Proximal policy optimization (Schulman et al. 2017), from settings to trained policy.
 
-use rlox_core::{EnvSpec, Error, NormalizerOptions, Pcg64, Result, VectorEnv};
+use rlox_core::{EnvSpec, Error, NormalizerOptions, Pcg64, Result, RolloutBuffer, VectorEnv};
 
-use super::collector::{Collector, Rows, Streams, numbers};
-use super::{Means, Metrics, Schedule, check_counts, check_share, evaluate_policy};
+use super::collector::Collector;
+use super::streams::Streams;
+use super::{Collection, Learned, Means, Metrics, Minibatches, Schedule, check_counts, check_share, evaluate_policy};
 use crate::rows::check_not_negative;
-use crate::{
-    ActorCritic, ActorCriticLoss, ActorCriticStats, Optimizer, PolicyLoss, explained_variance, normalize_advantages,
-};
+use crate::{ActorCritic, ActorCriticLoss, ActorCriticStats, Optimizer, PolicyLoss, normalize_advantages};
 
 /// Settings of PPO. The defaults are Stable-Baselines3's.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,7 +72,11 @@ impl Default for PpoConfig {
 }
 
 impl PpoConfig {
-    fn check(&self, num_envs: usize) -> Result<()> {
+    /// Checks the settings, for so many environments.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the one that is out of range.
+    pub fn check(&self, num_envs: usize) -> Result<()> {
         check_counts(&[("n_steps", self.n_steps), ("batch_size", self.batch_size), ("n_epochs", self.n_epochs)])?;
         if self.batch_size > self.n_steps.saturating_mul(num_envs) {
             let expected = format!("at most n_steps * num_envs = {}", self.n_steps * num_envs);
@@ -110,7 +113,6 @@ pub struct Ppo<P> {
     policy: P,
     config: PpoConfig,
     collector: Collector,
-    rows: Rows,
     updates: u64,
 }
 
@@ -135,9 +137,10 @@ impl<P: ActorCritic> Ppo<P> {
         config.check(env.num_envs())?;
         let mut streams = Streams::new(seed);
         let policy = make(env.spec(), &mut streams.policy)?;
-        let normalize = config.normalize.map(|options| NormalizerOptions { gamma: config.gamma, ..options });
-        let collector = Collector::new(env, config.n_steps, normalize, config.sde_sample_freq, streams)?;
-        Ok(Self { policy, config, collector, rows: Rows::default(), updates: 0 })
+        let PpoConfig { gamma, gae_lambda, sde_sample_freq, .. } = config;
+        let how = Collection { gamma, gae_lambda, sde_sample_freq };
+        let collector = Collector::new(env, config.n_steps, config.normalize, how, streams)?;
+        Ok(Self { policy, config, collector, updates: 0 })
     }
 
     /// The policy.
@@ -191,52 +194,95 @@ impl<P: ActorCritic> Ppo<P> {
     /// or gradients that are not finite.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
-        let config = &self.config;
-        let optimizer = config.optimizer.with_lr(config.lr_schedule.at(config.optimizer.lr(), progress));
+        let Self { policy, config, collector, updates } = self;
+        let mut streams = collector.collect(policy)?;
+        let Collector { buffer, minibatches, .. } = collector;
+        let learned = config.learn(policy, buffer, minibatches, &mut streams.order, progress, &mut || false)?;
+        *updates += learned.updates;
+        let metrics = collector.metrics();
+        Ok(Metrics { learned, updates: *updates, ..metrics })
+    }
+}
+
+impl PpoConfig {
+    /// The weights of the losses, and the optimiser, when `progress`, between 0 and 1, of the run is done.
+    fn at(&self, progress: f64) -> (ActorCriticLoss, Optimizer) {
         let loss = ActorCriticLoss {
-            policy: PolicyLoss::Clipped { clip_coef: config.clip_schedule.at(config.clip_coef, progress) },
-            clip_coef_vf: config.clip_coef_vf,
-            vf_coef: config.vf_coef,
-            ent_coef: config.ent_coef,
+            policy: PolicyLoss::Clipped { clip_coef: self.clip_schedule.at(self.clip_coef, progress) },
+            clip_coef_vf: self.clip_coef_vf,
+            vf_coef: self.vf_coef,
+            ent_coef: self.ent_coef,
         };
-        self.collector.collect(&mut self.policy, config.gamma, config.gae_lambda)?;
-        let stats = self.learn(&loss, &optimizer)?;
-        let buffer = &self.collector.buffer;
-        let explained_variance = explained_variance(numbers(buffer, "values"), numbers(buffer, "returns"));
-        let (learning_rate, updates) = (optimizer.lr(), self.updates);
-        Ok(Metrics { stats, explained_variance, learning_rate, updates, ..self.collector.metrics() })
+        (loss, self.optimizer.with_lr(self.lr_schedule.at(self.optimizer.lr(), progress)))
     }
 
-    /// Epochs of minibatches over the rollout, until `target_kl` ends them; the means of what they said.
-    fn learn(&mut self, loss: &ActorCriticLoss, optimizer: &Optimizer) -> Result<ActorCriticStats> {
-        let Self { policy, config, collector, rows, updates } = self;
-        rows.all(&collector.buffer);
-        let total = rows.index.len();
-        let mut means = Means::default();
-        for _ in 0..config.n_epochs {
-            if total > config.batch_size {
-                rows.shuffle(&mut collector.order);
+    /// Epochs of minibatches over a finished rollout, until `target_kl` or `stop`, asked before each of them, ends them.
+    /// `order` decides the order of the steps; schedules go by `progress`, between 0 and 1.
+    ///
+    /// # Errors
+    /// Those of [`ActorCritic::update`]: [`Error::Config`] naming a gradient that is not finite.
+    pub fn learn(
+        &self,
+        policy: &mut dyn ActorCritic,
+        buffer: &RolloutBuffer,
+        minibatches: &mut Minibatches,
+        order: &mut Pcg64,
+        progress: f64,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<Learned> {
+        let (loss, optimizer) = self.at(progress);
+        minibatches.all(buffer);
+        let total = minibatches.index.len();
+        let (mut all, mut epoch) = (Means::default(), Means::default());
+        let mut learned = Learned { learning_rate: optimizer.lr(), ..Learned::default() };
+        'epochs: for _ in 0..self.n_epochs {
+            if total > self.batch_size {
+                minibatches.shuffle(order);
             }
-            *updates += 1;
-            for from in (0..total).step_by(config.batch_size) {
-                rows.gather(&collector.buffer, from, total.min(from + config.batch_size));
-                if config.normalize_advantage {
-                    normalize_advantages(&mut rows.advantages);
+            let mut begun = false;
+            for from in (0..total).step_by(self.batch_size) {
+                if stop() {
+                    break 'epochs;
                 }
-                let most = Some(config.max_grad_norm);
-                let Some(target) = config.target_kl else {
-                    means.add(policy.update(&rows.minibatch(), loss, optimizer, most)?);
-                    continue;
-                };
-                let stats = policy.evaluate(&rows.minibatch(), loss)?;
-                if stats.approx_kl > 1.5 * target {
-                    means.add(stats);
-                    return Ok(means.mean());
+                if !begun {
+                    (begun, epoch) = (true, Means::default());
+                    learned.updates += 1;
                 }
-                policy.backward()?;
-                means.add(ActorCriticStats { grad_norm: policy.step(optimizer, most)?, ..stats });
+                minibatches.gather(buffer, from, total.min(from + self.batch_size))?;
+                if self.normalize_advantage {
+                    normalize_advantages(&mut minibatches.advantages);
+                }
+                let (stats, enough) = self.minibatch(policy, minibatches, &loss, &optimizer)?;
+                all.add(stats);
+                epoch.add(stats);
+                learned.stats.loss = stats.loss;
+                if enough {
+                    break 'epochs;
+                }
             }
         }
-        Ok(means.mean())
+        learned.stats = ActorCriticStats { loss: learned.stats.loss, approx_kl: epoch.mean().approx_kl, ..all.mean() };
+        learned.explained_variance = minibatches.explained_variance(buffer);
+        Ok(learned)
+    }
+
+    /// One gradient step, unless the policy has moved enough before it.
+    fn minibatch(
+        &self,
+        policy: &mut dyn ActorCritic,
+        minibatches: &Minibatches,
+        loss: &ActorCriticLoss,
+        optimizer: &Optimizer,
+    ) -> Result<(ActorCriticStats, bool)> {
+        let (batch, most) = (minibatches.minibatch(), Some(self.max_grad_norm));
+        let Some(target) = self.target_kl else {
+            return Ok((policy.update(&batch, loss, optimizer, most)?, false));
+        };
+        let stats = policy.evaluate(&batch, loss)?;
+        if stats.approx_kl > 1.5 * target {
+            return Ok((stats, true));
+        }
+        policy.backward()?;
+        Ok((ActorCriticStats { grad_norm: policy.step(optimizer, most)?, ..stats }, false))
     }
 }

@@ -51,7 +51,7 @@ pub fn a_seed_decides_everything<N: Network>(make: Make<N>) {
 pub fn ppo_learns_to_balance<N: Network>(make: Make<N>) {
     let mut ppo = ppo(make, 1);
     let before = score(&mut ppo, 20);
-    ppo.train(15_000, |_| true).unwrap();
+    ppo.train(40_000, |_| true).unwrap();
     let after = score(&mut ppo, 20);
     assert!(before < 100.0 && after > 200.0, "from {before} to {after}");
 }

@@ -7,8 +7,8 @@ use pyo3::types::PyTuple;
 use rlox_core::Float;
 use rlox_core::llm::{GroupOptions, RewardScale, combine_rewards, compute_batch_group_advantages as batch};
 
-use crate::argument::{Input, REAL, argument, asarray, attribute, count, float, no_number, sequence};
-use crate::array::{FromArray, call, result, typed};
+use crate::argument::{Input, REAL, argument, asarray, attribute, count, float, is_single, no_number, sequence};
+use crate::array::{FromArray, call, result};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, value_error};
 use crate::llm::options;
@@ -23,7 +23,8 @@ const LONG: usize = 4096;
 ///
 /// Args:
 ///     rewards: (G,), or (G, F) from F reward functions if `weights` is given. NaN, or None, is a missing
-///         reward: it counts in no mean, and its advantage is 0. float32 stays float32, all else is float64.
+///         reward: it counts in no mean, and its advantage is 0. Of float32, float16
+///         and bfloat16, results are float32, of all else float64.
 ///     ddof: The deviation divides by `count - ddof`; PyTorch and TRL use 1.
 ///     eps: Added to the deviation; TRL adds 1e-4.
 ///     scale: "group" divides by the group's deviation, "batch" by that of all rewards of the call, "none"
@@ -61,8 +62,8 @@ pub(crate) fn compute_group_advantages<'py>(
 /// Args:
 ///     rewards: (num_groups * group_size,), the completions of one prompt after the other, or
 ///         (num_groups, group_size), or (num_groups * group_size, F) if `weights` is given. NaN is a
-///         missing reward: it counts in no mean, and its advantage is 0. float32 stays float32, all else
-///         is float64.
+///         missing reward: it counts in no mean, and its advantage is 0. Of float32, float16 and bfloat16,
+///         results are float32, of all else float64.
 ///     group_size: Completions of a prompt.
 ///     ddof: The deviation divides by `count - ddof`; PyTorch and TRL use 1.
 ///     eps: Added to the deviation; TRL adds 1e-4.
@@ -115,7 +116,7 @@ fn run<'py>(
     weights: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let rewards = &with_nan_for_none(asarray("rewards", rewards)?)?;
-    if typed::<f32>(rewards).is_some() {
+    if is_single(rewards) {
         run_as::<f32>(rewards, group_size, options, weights)
     } else {
         run_as::<f64>(rewards, group_size, options, weights)

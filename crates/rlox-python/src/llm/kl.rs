@@ -6,8 +6,8 @@ use pyo3::types::PyFloat;
 use rlox_core::Float;
 use rlox_core::llm::{KlEstimator, Reduction, sequence_kl, token_kl as each};
 
-use crate::argument::asarray;
-use crate::array::{FromArray, result, typed};
+use crate::argument::{asarray, is_single};
+use crate::array::{FromArray, result};
 use crate::detach::detached;
 use crate::error::{to_py, value_error};
 use crate::llm::options;
@@ -20,8 +20,8 @@ use crate::llm::tokens::{Arguments, Tokens};
 /// and is never negative. "full" is `exp(log_probs) * -x`, whose sum over a whole vocabulary is the divergence.
 ///
 /// Args:
-///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats. float32 stays
-///         float32, all else is float64.
+///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats. Of
+///         float32, float16 and bfloat16, results are float32, of all else float64.
 ///     ref_log_probs: The same under the reference.
 ///     mask: True or 1 for tokens that count, of the same shape; what the others hold does not matter.
 ///     estimator: "k1", "k2", "k3" or "full".
@@ -52,7 +52,7 @@ pub(crate) fn token_kl<'py>(
     let (estimator, reduction) = (named(estimator)?, reduced(reduction)?);
     let log_probs = asarray("log_probs", log_probs)?;
     let log_probs = log_probs.as_any();
-    if typed::<f32>(log_probs).is_some() {
+    if is_single(log_probs) {
         run::<f32>(log_probs, ref_log_probs, mask, estimator, reduction)
     } else {
         run::<f64>(log_probs, ref_log_probs, mask, estimator, reduction)

@@ -6,8 +6,8 @@ use pyo3::types::PyDict;
 use rlox_core::Float;
 use rlox_core::llm::{policy_ratios as each, ratio_stats, sequence_ratios};
 
-use crate::argument::{Input, REAL, argument, asarray, number};
-use crate::array::{FromArray, new_dict, result, typed};
+use crate::argument::{Input, REAL, argument, asarray, is_single, number};
+use crate::array::{FromArray, new_dict, result};
 use crate::detach::detached;
 use crate::error::{to_py, value_error};
 use crate::llm::options;
@@ -18,8 +18,8 @@ const NAMES: [&str; 2] = ["log_probs", "old_log_probs"];
 /// Importance ratios `exp(log_probs - old_log_probs)` of PPO and GRPO, or GSPO's of whole sequences.
 ///
 /// Args:
-///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats. float32 stays
-///         float32, all else is float64.
+///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats. Of
+///         float32, float16 and bfloat16, results are float32, of all else float64.
 ///     old_log_probs: The same under the policy that sampled them.
 ///     mask: True or 1 for tokens that count, of the same shape.
 ///     level: "token" for a ratio of each token, 1 where masked; "sequence" for `exp` of the mean log-ratio of
@@ -50,7 +50,7 @@ pub(crate) fn policy_ratios<'py>(
     };
     let log_probs = asarray(NAMES[0], log_probs)?;
     let log_probs = log_probs.as_any();
-    if typed::<f32>(log_probs).is_some() {
+    if is_single(log_probs) {
         ratios::<f32>(log_probs, old_log_probs, mask, by_token)
     } else {
         ratios::<f64>(log_probs, old_log_probs, mask, by_token)
@@ -111,7 +111,7 @@ pub(crate) fn policy_ratio_stats<'py>(
     let clips = [clip_low, clip_high];
     let log_probs = asarray(NAMES[0], log_probs)?;
     let log_probs = log_probs.as_any();
-    if typed::<f32>(log_probs).is_some() {
+    if is_single(log_probs) {
         stats::<f32>(log_probs, old_log_probs, mask, clips, advantages)
     } else {
         stats::<f64>(log_probs, old_log_probs, mask, clips, advantages)

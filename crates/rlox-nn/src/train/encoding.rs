@@ -1,0 +1,93 @@
+//! How observations become the numbers that a network takes.
+
+use rlox_core::{Error, FieldData, Result};
+
+/// What a network sees of an observation.
+///
+/// ```
+/// use rlox_core::FieldData;
+/// use rlox_nn::train::Encoding;
+///
+/// let encoding = Encoding::OneHot(vec![2, 3]);
+/// let mut inputs = Vec::new();
+/// encoding.encode(FieldData::I64(&[1, 0]), [0].into_iter(), &mut inputs)?;
+/// assert_eq!(inputs, [0.0, 1.0, 1.0, 0.0, 0.0]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// So many numbers, as they are.
+    Numbers(usize),
+    /// Integers below these counts, each as zeros and a one: Discrete and MultiDiscrete observations counted from 0.
+    OneHot(Vec<usize>),
+}
+
+impl Encoding {
+    /// Numbers in a stored observation.
+    pub fn stored(&self) -> usize {
+        match self {
+            Self::Numbers(dim) => *dim,
+            Self::OneHot(counts) => counts.len(),
+        }
+    }
+
+    /// Inputs of the network.
+    pub fn inputs(&self) -> usize {
+        match self {
+            Self::Numbers(dim) => *dim,
+            Self::OneHot(counts) => counts.iter().sum(),
+        }
+    }
+
+    /// The network's inputs for these rows of stored observations, one after another, in the place of what `out` held.
+    ///
+    /// # Errors
+    /// [`Error::Space`] for numbers where integers are due, or an integer that is not below its count;
+    /// [`Error::Shape`] for a row that is not there.
+    pub fn encode(&self, data: FieldData<'_>, rows: impl Iterator<Item = usize>, out: &mut Vec<f32>) -> Result<()> {
+        out.clear();
+        match (self, data) {
+            (Self::OneHot(counts), FieldData::I64(data)) => one_hot(counts, data, rows, out),
+            (Self::Numbers(dim), FieldData::F32(data)) => {
+                for row in rows {
+                    out.extend_from_slice(row_of(data, row, *dim)?);
+                }
+                Ok(())
+            }
+            (Self::Numbers(dim), FieldData::U8(data) | FieldData::Bool(data)) => {
+                for row in rows {
+                    out.extend(row_of(data, row, *dim)?.iter().map(|x| f32::from(*x)));
+                }
+                Ok(())
+            }
+            (_, other) => {
+                let (expected, got) = (format!("observations for {self:?}"), format!("{:?}", other.dtype()));
+                Err(Error::space("obs", expected, got, "make the policy for this observation space"))
+            }
+        }
+    }
+}
+
+/// One row of so many numbers.
+fn row_of<T>(data: &[T], row: usize, width: usize) -> Result<&[T]> {
+    let missing = || {
+        let (expected, got) = (format!("more than {row} rows of {width} numbers"), format!("{} numbers", data.len()));
+        Error::shape("obs", expected, got, "pass whole observations")
+    };
+    data.chunks_exact(width).nth(row).ok_or_else(missing)
+}
+
+fn one_hot(counts: &[usize], data: &[i64], rows: impl Iterator<Item = usize>, out: &mut Vec<f32>) -> Result<()> {
+    for row in rows {
+        for (x, count) in row_of(data, row, counts.len())?.iter().zip(counts) {
+            let Some(at) = usize::try_from(*x).ok().filter(|at| at < count) else {
+                let expected = format!("integers in [0, {count})");
+                return Err(Error::space("obs", expected, x.to_string(), "pass observations of the space"));
+            };
+            let start = out.len();
+            out.resize(start + count, 0.0);
+            out[start + at] = 1.0;
+        }
+    }
+    Ok(())
+}

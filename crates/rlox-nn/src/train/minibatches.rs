@@ -1,0 +1,115 @@
+//! The rows of a rollout that are transitions, and those of a minibatch, side by side.
+
+use rlox_core::{Actions, Field, FieldData, Pcg64, Result, RolloutBuffer};
+
+use super::Encoding;
+use crate::{Minibatch, explained_variance};
+
+/// Memory for minibatches of rollouts, to be used again.
+#[derive(Debug)]
+pub struct Minibatches {
+    encoding: Encoding,
+    /// The numbers of the rows, in the order of this epoch.
+    pub(super) index: Vec<usize>,
+    obs: Vec<f32>,
+    discrete: Vec<i64>,
+    continuous: Vec<f32>,
+    masks: Vec<bool>,
+    log_probs: Vec<f32>,
+    values: Vec<f32>,
+    pub(super) advantages: Vec<f32>,
+    returns: Vec<f32>,
+}
+
+/// A field of f32.
+fn numbers<'a>(buffer: &'a RolloutBuffer, name: &str) -> &'a [f32] {
+    match buffer.field(name).map(Field::data) {
+        Some(FieldData::F32(numbers)) => numbers,
+        _ => &[],
+    }
+}
+
+impl Minibatches {
+    /// None yet, of observations that become inputs in this way.
+    pub fn new(encoding: Encoding) -> Self {
+        let [obs, continuous, log_probs, values, advantages, returns] = Default::default();
+        let (index, discrete, masks) = Default::default();
+        Self { encoding, index, obs, discrete, continuous, masks, log_probs, values, advantages, returns }
+    }
+
+    /// All transitions in their own order.
+    pub(super) fn all(&mut self, buffer: &RolloutBuffer) {
+        self.index.clear();
+        if let Some(FieldData::Bool(valid)) = buffer.field("valid").map(Field::data) {
+            self.index.extend(valid.iter().enumerate().filter(|(_, valid)| **valid != 0).map(|(row, _)| row));
+        }
+    }
+
+    /// A new random order (Fisher and Yates).
+    pub(super) fn shuffle(&mut self, rng: &mut Pcg64) {
+        for i in (1..self.index.len()).rev() {
+            let j = rng.integers(0, i as i64 + 1) as usize;
+            self.index.swap(i, j);
+        }
+    }
+
+    /// Copies the rows `from..to` of this epoch.
+    pub(super) fn gather(&mut self, buffer: &RolloutBuffer, from: usize, to: usize) -> Result<()> {
+        let index = &self.index[from..to];
+        if let Some(obs) = buffer.field("obs") {
+            self.encoding.encode(obs.data(), index.iter().copied(), &mut self.obs)?;
+        }
+        for (name, out) in [
+            ("log_probs", &mut self.log_probs),
+            ("values", &mut self.values),
+            ("advantages", &mut self.advantages),
+            ("returns", &mut self.returns),
+        ] {
+            take(index, numbers(buffer, name), 1, out);
+        }
+        if let Some(field) = buffer.field("actions") {
+            match field.data() {
+                FieldData::F32(actions) => take(index, actions, field.width(), &mut self.continuous),
+                FieldData::I64(actions) => take(index, actions, field.width(), &mut self.discrete),
+                _ => {}
+            }
+        }
+        self.masks.clear();
+        if let Some(field) = buffer.field("action_masks")
+            && let FieldData::Bool(masks) = field.data()
+        {
+            let rows = index.iter().flat_map(|row| &masks[row * field.width()..][..field.width()]);
+            self.masks.extend(rows.map(|flag| *flag != 0));
+        }
+        Ok(())
+    }
+
+    /// What was gathered.
+    pub(super) fn minibatch(&self) -> Minibatch<'_> {
+        let discrete = self.continuous.is_empty();
+        Minibatch {
+            obs: &self.obs,
+            actions: if discrete { Actions::Discrete(&self.discrete) } else { Actions::Continuous(&self.continuous) },
+            masks: (!self.masks.is_empty()).then_some(&self.masks[..]),
+            log_probs: &self.log_probs,
+            values: &self.values,
+            advantages: &self.advantages,
+            returns: &self.returns,
+        }
+    }
+
+    /// How much of the returns the values explained, over all transitions.
+    pub(super) fn explained_variance(&mut self, buffer: &RolloutBuffer) -> f32 {
+        self.all(buffer);
+        take(&self.index, numbers(buffer, "values"), 1, &mut self.values);
+        take(&self.index, numbers(buffer, "returns"), 1, &mut self.returns);
+        explained_variance(&self.values, &self.returns)
+    }
+}
+
+fn take<T: Copy>(index: &[usize], from: &[T], width: usize, out: &mut Vec<T>) {
+    out.clear();
+    for row in index {
+        out.extend_from_slice(&from[row * width..][..width]);
+    }
+}

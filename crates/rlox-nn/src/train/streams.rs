@@ -1,0 +1,68 @@
+//! The random streams of a run. None shares anything with another.
+
+use rlox_core::{Error, Pcg64, Result, SeedSequence};
+
+/// What decides the initial weights, the environments, and the streams of each iteration.
+///
+/// They are those that the Python package takes from the same seed.
+#[derive(Clone, Debug)]
+pub(super) struct Streams {
+    pub(super) policy: Pcg64,
+    pub(super) resets: Pcg64,
+    pub(super) iterations: Pcg64,
+}
+
+impl Streams {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut root = SeedSequence::new(seed.into());
+        let mut next = || Pcg64::from_seed_sequence(&root.spawn(1).remove(0));
+        Self { policy: next(), resets: next(), iterations: next() }
+    }
+
+    /// A base seed for a reset of all environments.
+    pub(super) fn reset(&mut self) -> u64 {
+        self.resets.integers(0, 1 << 31).cast_unsigned()
+    }
+
+    /// The seed of the next iteration.
+    pub(super) fn iteration(&mut self) -> u64 {
+        self.iterations.integers_inclusive(0, i64::MAX).cast_unsigned()
+    }
+}
+
+/// The streams of one iteration.
+#[derive(Clone, Debug)]
+pub struct IterationStreams {
+    /// One for each environment's actions.
+    pub actions: Vec<Pcg64>,
+    /// For the order of the steps in minibatches.
+    pub order: Pcg64,
+}
+
+impl IterationStreams {
+    /// Those of a seed, for so many environments.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if they do not fit into memory.
+    ///
+    /// ```
+    /// use rlox_nn::train::IterationStreams;
+    ///
+    /// let mut streams = IterationStreams::new(7, 2)?;
+    /// assert_ne!(streams.actions[0].next_u64(), streams.actions[1].next_u64());
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    pub fn new(seed: u64, num_envs: usize) -> Result<Self> {
+        let mut root = SeedSequence::new(seed.into());
+        let mut next = || root.spawn(1).first().map_or_else(|| Pcg64::seed_from(0), Pcg64::from_seed_sequence);
+        let order = next();
+        let mut actions = Vec::new();
+        let refused = |_| {
+            let expected = "streams that fit into memory";
+            Error::memory("num_envs", expected, format!("{num_envs} environments"), "ask for fewer")
+        };
+        actions.try_reserve_exact(num_envs).map_err(refused)?;
+        actions.extend(std::iter::repeat_with(next).take(num_envs));
+        Ok(Self { actions, order })
+    }
+}

@@ -1,0 +1,148 @@
+//! Policies from what Python says of spaces and networks.
+
+use std::sync::atomic::AtomicBool;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rlox_core::{EnvSpec, Pcg64, Result, Space, Watch};
+use rlox_nn::train::{Encoding, IterationStreams, Minibatches};
+use rlox_nn::{Activation, ActorCritic, Distribution, Init, Mlp, PolicyNetworks};
+
+use super::{Inner, NativePolicy};
+use crate::argument::{INTEGER, REAL, argument, expect_shape, index, integer, item_of, number, shown, switch, text};
+use crate::detach::detached;
+use crate::error::{to_py, value_error};
+use crate::recycling::mapped;
+use crate::shared::Shared;
+use crate::state::{WORDS, streams_of};
+
+/// The backends of networks that this library was built with.
+#[pyfunction]
+pub(crate) fn network_backends() -> Vec<&'static str> {
+    vec!["native"]
+}
+
+const FIX: &str = "pass what rlox.native makes";
+
+/// What shapes the networks.
+struct Shape {
+    net_arch: Vec<usize>,
+    activation: Activation,
+    orthogonal: bool,
+    shared_trunk: bool,
+    use_sde: bool,
+    log_std_init: f32,
+}
+
+impl Shape {
+    fn of(dict: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let get = |name: &str| item_of("shape", dict.as_any(), name, FIX);
+        Ok(Self {
+            net_arch: crate::argument::shape("net_arch", &get("net_arch")?)?,
+            activation: text("activation", &get("activation")?)?.parse().map_err(to_py)?,
+            orthogonal: switch("ortho_init", &get("ortho_init")?)?,
+            shared_trunk: switch("shared_trunk", &get("shared_trunk")?)?,
+            use_sde: switch("use_sde", &get("use_sde")?)?,
+            log_std_init: number("log_std_init", &get("log_std_init")?)? as f32,
+        })
+    }
+
+    fn init(&self, gain: f32) -> Init {
+        if self.orthogonal { Init::orthogonal(gain) } else { Init::Kaiming }
+    }
+
+    fn make(&self, spec: &EnvSpec, backend: &str, rng: &mut Pcg64) -> Result<Box<dyn ActorCritic>> {
+        let distribution = if self.use_sde {
+            let hidden = self.net_arch.last().copied().unwrap_or(0);
+            Distribution::state_dependent(&spec.action, hidden, self.log_std_init)?
+        } else {
+            Distribution::new(&spec.action, self.log_std_init)?
+        };
+        let with = if self.shared_trunk { PolicyNetworks::shared_with } else { PolicyNetworks::with };
+        debug_assert_eq!(backend, "native");
+        let made = with(spec, &self.net_arch, distribution, |sizes: &[usize], gain| {
+            Mlp::new(sizes, self.activation, self.init(gain), rng)
+        });
+        Ok(Box::new(made?))
+    }
+}
+
+/// An integer of 64 bits.
+fn whole(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<i64> {
+    let whole = integer(argument, "an integer", object)?;
+    let wrong = |_| value_error(argument, "an integer of 64 bits", &shown(&whole), "correct it");
+    whole.extract().map_err(wrong)
+}
+
+/// A space of its description, see [`crate::settings::space_dict`].
+fn space_of(dict: &Bound<'_, PyDict>) -> PyResult<Space> {
+    let get = |name: &str| item_of("action", dict.as_any(), name, FIX);
+    let bounds = |name: &'static str| -> PyResult<Vec<f32>> {
+        let numbers = argument::<f32>(name, &get(name)?, &REAL)?.read(false)?;
+        mapped(numbers.slice(), |x| x).map_err(to_py)
+    };
+    let space = match &*text("kind", &get("kind")?)? {
+        "discrete" => Space::Discrete { n: whole("n", &get("n")?)?, start: whole("start", &get("start")?)? },
+        "multi_discrete" => {
+            let nvec = argument::<i64>("nvec", &get("nvec")?, &INTEGER)?.read(false)?;
+            Space::MultiDiscrete { nvec: mapped(nvec.slice(), |n| n).map_err(to_py)? }
+        }
+        "multi_binary" => Space::MultiBinary { n: index("n", &get("n")?)? },
+        "box" => {
+            let shape = crate::argument::shape("shape", &get("shape")?)?;
+            Space::Box { shape, low: bounds("low")?, high: bounds("high")? }
+        }
+        other => return Err(value_error("kind", "discrete, multi_discrete, multi_binary or box", other, FIX)),
+    };
+    space.validate("action space").map_err(to_py)?;
+    Ok(space)
+}
+
+pub(super) fn policy(
+    py: Python<'_>,
+    observation: &Bound<'_, PyDict>,
+    action: &Bound<'_, PyDict>,
+    stream: &Bound<'_, PyAny>,
+    shape: &Bound<'_, PyDict>,
+    backend: &Bound<'_, PyAny>,
+) -> PyResult<NativePolicy> {
+    let get = |name: &str| item_of("observation", observation.as_any(), name, FIX);
+    let obs_shape = crate::argument::shape("shape", &get("shape")?)?;
+    let encoding = match &*text("kind", &get("kind")?)? {
+        "numbers" => Encoding::Numbers(obs_shape.iter().fold(1, |all: usize, n| all.saturating_mul(*n))),
+        "one_hot" => Encoding::OneHot(crate::argument::shape("counts", &get("counts")?)?),
+        other => return Err(value_error("kind", "numbers or one_hot", other, FIX)),
+    };
+    if encoding.inputs() == 0 {
+        let got = format!("shape {obs_shape:?}");
+        return Err(value_error("observation", "one number or more", &got, "leave no axis empty"));
+    }
+    let action = space_of(action)?;
+    let words = argument::<i64>("stream", stream, &INTEGER)?.read(false)?;
+    expect_shape("stream", words.shape(), WORDS, &[])?;
+    let shape = Shape::of(shape)?;
+    let backend = text("backend", backend)?;
+    if !network_backends().contains(&&*backend) {
+        let known = network_backends().join(", ");
+        return Err(value_error("backend", &format!("one of {known}"), &backend, "build rlox with that feature"));
+    }
+    let spec = EnvSpec {
+        id: String::new(),
+        observation: Space::uniform_box(f32::NEG_INFINITY, f32::INFINITY, &[encoding.inputs()]),
+        action: action.clone(),
+        max_episode_steps: None,
+    };
+    let words = words.slice();
+    let made = detached(py, || -> Result<_> {
+        let mut rng = streams_of(words, &mut Watch::default())?;
+        shape.make(&spec, &backend, &mut rng[0])
+    });
+    let inner = Inner {
+        policy: made.map_err(|error| to_py(error.renamed("sizes", "net_arch")))?,
+        streams: IterationStreams::new(0, 0).map_err(to_py)?,
+        minibatches: Minibatches::new(encoding.clone()),
+        inputs: Vec::new(),
+    };
+    let stop = AtomicBool::new(false);
+    Ok(NativePolicy { inner: Shared::new("NativePolicy", inner), stop, encoding, obs_shape, action })
+}

@@ -1,0 +1,33 @@
+//! Named tensors as dicts of arrays, and back.
+
+use numpy::{IntoPyArray, PyArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rlox_nn::NamedTensors;
+
+use crate::argument::{REAL, shown};
+use crate::array::new_dict;
+use crate::error::{to_py, type_error};
+use crate::recycling::mapped;
+use crate::settings::items_of;
+
+pub(super) fn dict(py: Python<'_>, tensors: NamedTensors) -> PyResult<Bound<'_, PyDict>> {
+    let dict = new_dict(py)?;
+    for tensor in &tensors {
+        let array = tensor.data.clone().into_pyarray(py).reshape(tensor.shape.clone())?;
+        dict.set_item(&tensor.name, array)?;
+    }
+    Ok(dict)
+}
+
+pub(super) fn named(argument: &'static str, dict: &Bound<'_, PyDict>) -> PyResult<NamedTensors> {
+    let mut tensors = NamedTensors::default();
+    for (name, array) in items_of(Some(dict)) {
+        let wrong = |_| type_error(argument, "names as keys", &shown(&name), "pass a dict of names and arrays");
+        let name: String = name.extract().map_err(wrong)?;
+        let array = crate::argument::argument::<f32>(argument, &array, &REAL)?.read(false)?;
+        let data = mapped(array.slice(), |x| x).map_err(to_py)?;
+        tensors.push(name, array.shape(), data).map_err(to_py)?;
+    }
+    Ok(tensors)
+}

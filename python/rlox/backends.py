@@ -1,0 +1,157 @@
+"""Backends: which one trains, chosen by what is asked for and never by what is installed."""
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, get_args
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rlox._rlox import network_backends
+from rlox.settings import text
+
+Backend = Literal["auto", "native", "candle", "burn", "torch"]
+BACKENDS: tuple[str, ...] = get_args(Backend)
+# What the networks in Rust can do.
+_ACTIVATIONS = ("tanh", "relu", "gelu", "silu")
+_OPTIMIZERS = ("rmsprop", "adam")
+
+
+class Need(NamedTuple):
+    """Something asked for that only torch does."""
+
+    name: str  # of the argument
+    expected: str  # what the other backends do
+    got: str
+    why: str  # the same, as the reason for which torch is needed
+
+
+def torch_needs(
+    config: Any, observation_space: gym.Space[Any], policy: object, features_extractor: object
+) -> Iterator[Need]:
+    """What only torch does, of that which is asked for.
+
+    Args:
+        config: The algorithm's settings.
+        observation_space: Of one environment.
+        policy: The caller's, or None.
+        features_extractor: The caller's, or None.
+    """
+    if policy is not None:
+        got, why = _called(policy), "policy= is a torch module"
+        yield Need("policy", "None, the built-in MLP,", got, why)
+    if features_extractor is not None:
+        got, why = _called(features_extractor), "features_extractor= makes a torch module"
+        yield Need("features_extractor", "None", got, why)
+    space = observation_space
+    composed = isinstance(space, spaces.Dict | spaces.Tuple)
+    if composed or (space.dtype == np.uint8 and len(space.shape or ()) == 3):
+        why = "only its networks take " + ("composed observations" if composed else "pictures")
+        expected = "neither pictures nor Dict nor Tuple spaces"
+        yield Need("observation space", expected, str(space), why)
+    use_sde = config.use_sde
+    known = {
+        "device": (config.device == "cpu", "'cpu'"),
+        "compile": (not getattr(config, "compile", False), "False"),
+        "activation": (config.activation in _ACTIVATIONS, f"one of {', '.join(_ACTIVATIONS)}"),
+        "optimizer": (
+            getattr(config, "optimizer", "adam") in _OPTIMIZERS,
+            " or ".join(map(repr, _OPTIMIZERS)),
+        ),
+        "full_std": (config.full_std, "True"),
+        "net_arch": (config.net_arch != () or not use_sde, "a hidden layer beside use_sde=True"),
+    }
+    for name, (fits, expected) in known.items():
+        if not fits:
+            got = repr(getattr(config, name))
+            yield Need(name, expected, got, f"{name} is {got}")
+
+
+def _called(thing: object) -> str:
+    """The name of a class or function, of other things that of their class."""
+    return str(getattr(thing, "__name__", type(thing).__name__))
+
+
+def resolve_backend(backend: str, need: Need | None) -> str:
+    """The backend that is asked for; for "auto", the one that does all that is asked for.
+
+    Args:
+        backend: One of `BACKENDS`.
+        need: The first of `torch_needs`; None: there is none.
+
+    Returns:
+        "native", "candle", "burn" or "torch".
+
+    Raises:
+        TypeError: No str.
+        ValueError: There is no such backend, or it does not do what is asked for.
+
+    >>> resolve_backend("auto", None)
+    'native'
+    >>> resolve_backend("native", Need("device", "'cpu'", "'cuda'", "device is 'cuda'"))
+    Traceback (most recent call last):
+    ValueError: device: expected 'cpu' on the native backend, got 'cuda'; pass backend="torch"
+    """
+    asked = text("backend", backend, BACKENDS)
+    if asked == "auto":
+        return "native" if need is None else "torch"
+    if asked != "torch" and need is not None:
+        raise ValueError(
+            f"{need.name}: expected {need.expected} on the {asked} backend, got {need.got}; pass "
+            'backend="torch"'
+        )
+    return asked
+
+
+def choose_backend(
+    backend: str,
+    config: Any,
+    observation_space: gym.Space[Any],
+    policy: object,
+    features_extractor: object,
+) -> str:
+    """`resolve_backend` for what is asked for, and `expect_backend`."""
+    need = next(torch_needs(config, observation_space, policy, features_extractor), None)
+    chosen = resolve_backend(backend, need)
+    expect_backend(chosen, need)
+    return chosen
+
+
+def expect_backend(backend: str, need: Need | None) -> None:
+    """Refuses a backend that is not here, with the command that gets it.
+
+    Args:
+        backend: What `resolve_backend` gave.
+        need: Why it is torch, if not because that was asked for.
+
+    Raises:
+        ModuleNotFoundError: PyTorch is not installed.
+        ValueError: The extension was built without the backend.
+    """
+    if backend == "torch":
+        expect_torch("backend is 'torch'" if need is None else need.why)
+    elif backend not in (here := network_backends()):
+        raise ValueError(
+            f"backend: expected one that rlox was built with ({', '.join(here)}) or 'torch', got "
+            f"{backend!r}; build it from source, in a clone of the repository: pip install . "
+            f"--config-settings=build-args='--features pyo3/abi3-py310,{backend}'"
+        )
+
+
+def expect_torch(why: str) -> None:
+    """Imports PyTorch, or says how to install it.
+
+    Args:
+        why: What it is needed for, as a clause.
+
+    Raises:
+        ModuleNotFoundError: It is not installed.
+    """
+    try:
+        import torch as _  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(
+            f"torch: expected PyTorch, as {why}, got none; pip install 'rlox[torch]'", name="torch"
+        ) from error

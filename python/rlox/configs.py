@@ -1,0 +1,113 @@
+"""Settings of the algorithms: the same on every backend, so that none is needed to make them."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from rlox import settings
+
+ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
+# The settings that choose and shape a built-in policy.
+SHAPE_SETTINGS = (
+    "use_sde",
+    "net_arch",
+    "shared_trunk",
+    "activation",
+    "ortho_init",
+    "log_std_init",
+    "full_std",
+)
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """Settings of PPO. The defaults are Stable-Baselines3's."""
+
+    num_envs: int = 1  # environments stepped together
+    n_steps: int = 2048  # steps from each environment in an iteration
+    batch_size: int = 64  # steps in a minibatch; the last one of an epoch may be smaller
+    n_epochs: int = 10  # passes over the steps of an iteration
+    gamma: float = 0.99  # discount
+    gae_lambda: float = 0.95  # from one-step advantages (0) to Monte Carlo (1)
+    learning_rate: float = 3e-4  # of Adam
+    lr_schedule: Literal["constant", "linear"] = "constant"  # "linear": to 0 over the run
+    clip_coef: float = 0.2  # how far the ratio of new to old probability may pay off
+    clip_schedule: Literal["constant", "linear"] = "constant"  # "linear": to 0 over the run
+    clip_coef_vf: float | None = None  # how far values may move in the value loss; None: any way
+    normalize_advantage: bool = True  # to mean 0 and standard deviation 1 in each minibatch
+    ent_coef: float = 0.0  # weight of the entropy bonus
+    vf_coef: float = 0.5  # weight of the value loss
+    max_grad_norm: float = 0.5  # the gradient of all parameters together is cut to this norm
+    target_kl: float | None = None  # updates end where a minibatch's KL is above 1.5 times this
+    action_masks: bool = False  # learn and act by what the environments say is allowed
+    normalize_obs: bool = False  # by running mean and variance, clipped to [-10, 10]
+    normalize_reward: bool = False  # by the discounted return's standard deviation, clipped alike
+    use_sde: bool = False  # state-dependent exploration (gSDE), for Box actions
+    sde_sample_freq: int = -1  # steps until a new noise matrix; -1: once in an iteration
+    full_std: bool = True  # gSDE: a deviation for each hidden unit and action, not only each unit
+    log_std_init: float = 0.0  # initial logarithm of the standard deviation, for Box actions
+    ortho_init: bool = True  # orthogonal initial weights
+    net_arch: tuple[int, ...] | None = None  # hidden layers; None: (64, 64), or () behind a CNN
+    shared_trunk: bool = False  # whether actor and critic have them in common
+    activation: str = "tanh"  # or "relu", "elu", "gelu", "silu"
+    compile: bool = False  # the loss by torch.compile: about a minute first, then faster
+    device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
+
+    def __post_init__(self) -> None:
+        weights = ("learning_rate", "clip_coef", "ent_coef", "vf_coef", "max_grad_norm")
+        check = partial(settings.settle, self)
+        check(settings.whole, ("num_envs", "n_steps", "batch_size", "n_epochs"), 1)
+        check(settings.whole, ("sde_sample_freq",), 1, -1)
+        check(settings.whole_numbers, ("net_arch",))
+        check(settings.number, ("gamma", "gae_lambda"), 0, 1)
+        check(settings.number, (*weights, "clip_coef_vf", "target_kl"), 0, 1e30)
+        check(settings.number, ("log_std_init",), -50, 50)
+        check(settings.flag, settings.flags_of(self))
+        check(settings.text, ("lr_schedule", "clip_schedule"), ("constant", "linear"))
+        check(settings.text, ("activation",), ACTIVATIONS)
+        check(settings.text, ("device",))
+
+
+@dataclass(frozen=True)
+class A2CConfig:
+    """Settings of A2C. The defaults are Stable-Baselines3's."""
+
+    num_envs: int = 1  # environments stepped together
+    n_steps: int = 5  # steps from each environment in an iteration
+    gamma: float = 0.99  # discount
+    gae_lambda: float = 1.0  # from one-step advantages (0) to Monte Carlo (1)
+    learning_rate: float = 7e-4  # of the optimiser
+    lr_schedule: Literal["constant", "linear"] = "constant"  # "linear": to 0 over the run
+    optimizer: Literal["rmsprop", "rmsprop_tf", "adam"] = "rmsprop"  # "rmsprop_tf": TensorFlow's
+    optimizer_eps: float = 1e-5  # what keeps the optimiser's divisor above 0
+    normalize_advantage: bool = False  # to mean 0 and standard deviation 1 in each iteration
+    ent_coef: float = 0.0  # weight of the entropy bonus
+    vf_coef: float = 0.5  # weight of the value loss
+    max_grad_norm: float = 0.5  # the gradient of all parameters together is cut to this norm
+    action_masks: bool = False  # learn and act by what the environments say is allowed
+    normalize_obs: bool = False  # by running mean and variance, clipped to [-10, 10]
+    normalize_reward: bool = False  # by the discounted return's standard deviation, clipped alike
+    use_sde: bool = False  # state-dependent exploration (gSDE), for Box actions
+    sde_sample_freq: int = -1  # steps until a new noise matrix; -1: once in an iteration
+    full_std: bool = True  # gSDE: a deviation for each hidden unit and action, not only each unit
+    log_std_init: float = 0.0  # initial logarithm of the standard deviation, for Box actions
+    ortho_init: bool = True  # orthogonal initial weights
+    net_arch: tuple[int, ...] | None = None  # hidden layers; None: (64, 64), or () behind a CNN
+    shared_trunk: bool = False  # whether actor and critic have them in common
+    activation: str = "tanh"  # or "relu", "elu", "gelu", "silu"
+    device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
+
+    def __post_init__(self) -> None:
+        weights = ("learning_rate", "optimizer_eps", "ent_coef", "vf_coef", "max_grad_norm")
+        check = partial(settings.settle, self)
+        check(settings.whole, ("num_envs", "n_steps"), 1)
+        check(settings.whole, ("sde_sample_freq",), 1, -1)
+        check(settings.whole_numbers, ("net_arch",))
+        check(settings.number, ("gamma", "gae_lambda"), 0, 1)
+        check(settings.number, weights, 0, 1e30)
+        check(settings.number, ("log_std_init",), -50, 50)
+        check(settings.flag, settings.flags_of(self))
+        check(settings.text, ("lr_schedule",), ("constant", "linear"))
+        check(settings.text, ("optimizer",), ("rmsprop", "rmsprop_tf", "adam"))
+        check(settings.text, ("activation",), ACTIVATIONS)
+        check(settings.text, ("device",))

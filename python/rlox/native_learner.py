@@ -1,0 +1,343 @@
+"""`NativeLearner`: what learners on rlox's own networks share, around the update itself."""
+
+import itertools
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from rlox import finite, learner, settings, spaces
+from rlox._rlox import NativePolicy
+from rlox.backends import expect_torch
+from rlox.layouts import Layout
+from rlox.masks import as_masks, mask_width, no_masks
+from rlox.memory import expect_memory
+from rlox.observations import as_batch
+from rlox.rollout import RolloutEnv, make_buffer
+from rlox.streams import state_for_native
+from rlox.vec_env import VecEnv
+
+if TYPE_CHECKING:
+    from rlox.policies import MlpPolicy
+
+# A parameter, its gradient, what an optimiser keeps of it, and copies in between.
+_BYTES_PER_PARAMETER = 32
+
+
+class NativeLearner:
+    """Environments, networks, normaliser, random streams, and a state to save; see `Learner`.
+
+    Native environments are stepped and learned from in two calls an iteration; others step by step.
+
+    Args:
+        env: Environments ready for rollouts, as `rlox.make_vec` makes them, with observations of a
+            Box, Discrete, MultiDiscrete or MultiBinary.
+        config: Settings; `num_envs` must be the environments'.
+        seed: Decides everything random: initial weights, environments, actions, minibatches.
+        backend: Who computes: "native", or what else `rlox._rlox.network_backends` names.
+
+    Raises:
+        ValueError, TypeError: Spaces and config that do not fit together.
+        MemoryError: The networks do not fit into memory.
+    """
+
+    algorithm: str
+
+    def __init__(self, env: RolloutEnv, config: Any, seed: int, backend: str = "native") -> None:
+        learner.expect_fitting(env, config, type(self).__name__.removeprefix("Native"))
+        self.env, self.config, self.backend = env, config, backend
+        init, *own = np.random.SeedSequence(settings.whole("seed", seed, 0)).spawn(4)
+        # A base seed for each reset of all, a seed for each iteration, for each sample.
+        names = ("resets", "iterations", "predictions")
+        self.streams = {n: np.random.default_rng(s) for n, s in zip(names, own, strict=True)}
+        self.spaces = env.single_observation_space, env.single_action_space
+        self.layout = Layout(self.spaces[0])
+        self.shape = _shape(config)
+        observed = _observed(self.layout)
+        _expect_room(observed, spaces.to_native(self.spaces[1]), self.shape)
+        # The policy's actions count from 0; the start is added on the way to the environment.
+        counted = spaces.to_native(self.spaces[1])
+        stream = state_for_native(np.random.default_rng(init))
+        self.policy = NativePolicy(observed, counted, stream, self.shape, backend)
+        self.plain = isinstance(self.spaces[0], gym.spaces.Box) and _sends_itself(self.spaces[1])
+        self.normalizer = learner.make_normalizer(config, self.spaces[0])
+        self.episodes = learner.EpisodeStatistics()
+        self.timesteps = self.updates = 0
+        self.started = False
+        self._idle = threading.Lock()
+        self._make_storage()
+
+    def _make_storage(self) -> None:
+        """The buffer for rollouts, and whether native environments fill it by themselves."""
+        config, env = self.config, self.env
+        width = mask_width(self.spaces[1]) if config.action_masks else None
+        masked = getattr(env, "has_action_masks", hasattr(env, "action_masks"))
+        if width is not None and not masked:
+            raise no_masks(env)
+        self.buffer = make_buffer(
+            env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=width
+        )
+        self.masks = None if width is None else self.buffer.field("action_masks")
+        # The core's own loop gives the policy all masks that there are.
+        self.fused = isinstance(env, VecEnv) and env.has_action_masks == config.action_masks
+
+    @property
+    def stopping(self) -> bool:
+        """Set it to have `iterate` return early."""
+        return self.policy.stopping
+
+    @stopping.setter
+    def stopping(self, stop: bool) -> None:
+        self.policy.set_stopping(stop)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuses a second thread.
+
+        Raises:
+            RuntimeError: Another one is within.
+        """
+        if not self._idle.acquire(blocking=False):
+            raise RuntimeError(
+                "iterate: expected a learner that no other thread uses, got one that is learning; "
+                "make a trainer for each thread"
+            )
+        try:
+            yield
+        finally:
+            self._idle.release()
+
+    def iterate(self, progress: float = 0.0) -> dict[str, float]:
+        """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
+        progress = settings.number("progress", progress, 0, 1, fix="pass the share that is done")
+        with self._alone():
+            metrics = self.update(1.0 - progress) if self.collect() else {}
+        self.episodes.drain(self.env)
+        if not metrics:
+            return {}
+        self.timesteps += self.buffer.n_transitions
+        return {
+            "rollout/ep_rew_mean": self.episodes.mean_return,
+            "rollout/ep_len_mean": self.episodes.mean_length,
+            "time/total_timesteps": self.timesteps,
+            **metrics,
+        }
+
+    def collect(self) -> bool:
+        """Fills the buffer; False if `stopping` was set meanwhile."""
+        config, buffer, policy = self.config, self.buffer, self.policy
+        policy.begin(int(self.streams["iterations"].integers(2**63)), config.num_envs)
+        made, said = self.timesteps // config.num_envs, list[npt.NDArray[Any]]()
+        try:
+            if not self.fused:
+                return self._collect_stepwise(said)
+            env: Any = self.env
+            if not self.started:
+                env.begin_rollout(buffer, self.normalizer, self.first_seed())
+                self.started = True
+            how = config.gamma, config.gae_lambda, max(config.sde_sample_freq, 0)
+            return bool(policy.collect(env._native, buffer, self.normalizer, *how))
+        except ValueError:
+            # NaN from the policy is refused by what meets it first; here it gets its name.
+            t = buffer.next_step
+            if self.fused and t < config.n_steps:
+                said = [buffer.actions[t], buffer.log_probs[t], buffer.values[t]]
+            finite.refuse_nan_policy(said, policy.tensors(), made + t)
+            raise
+
+    def _collect_stepwise(self, said: list[npt.NDArray[Any]]) -> bool:
+        """`collect` from environments that are not native; what was said last is in `said`."""
+        env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
+        shape, freq = self.spaces[1].shape or (), config.sde_sample_freq
+        env.begin_rollout(buffer, self.normalizer, self.first_seed())
+        self.started = True
+        for t in range(config.n_steps):
+            allowed = None
+            if self.masks is not None:
+                allowed = self.masks[t]
+                allowed[...] = env.action_masks()  # type: ignore[attr-defined]  # see `_make_storage`
+            noise = t == 0 or (freq > 0 and t % freq == 0)
+            actions, *rest = policy.act(buffer, t, allowed, noise)
+            said[:] = actions.reshape(config.num_envs, *shape), *rest
+            env.step_rollout(buffer, t, said[0], said[1], said[2], self.normalizer)
+            if self.stopping:
+                return False
+        policy.finish(buffer, config.gamma, config.gae_lambda)
+        return buffer.n_transitions > 0 or self._collect_stepwise(said)  # again after mere resets
+
+    def first_seed(self) -> int | None:
+        """For the environments, where they have not been reset by us yet."""
+        if self.started:
+            return None
+        self.env.drain_episodes()  # those are not ours
+        return int(self.streams["resets"].integers(2**31))
+
+    def update(self, left: float) -> dict[str, float]:
+        """Learns from the rollout; `left` is the share of the run that is not done yet.
+
+        Raises:
+            FloatingPointError: A gradient is NaN or infinite; the weights have not moved then.
+        """
+        raise NotImplementedError
+
+    def learn(self, call: Any, given: dict[str, Any]) -> dict[str, float]:
+        """What a native update says, its refusals being about numbers that are not finite."""
+        try:
+            return dict(call(self.buffer, given))
+        except ValueError as error:
+            raise FloatingPointError(
+                f"{error}; it was in the update after step {self.timesteps}"
+            ) from error
+
+    def spread(self) -> dict[str, float]:
+        """The mean standard deviation of Box actions, if they are."""
+        if not isinstance(self.spaces[1], gym.spaces.Box):
+            return {}
+        return {"train/std": float(np.exp(self.policy.tensors()["log_std"]).mean())}
+
+    def predict(
+        self,
+        obs: Any,
+        deterministic: bool = True,
+        stream: learner.Stream | None = None,
+        action_masks: npt.ArrayLike | None = None,
+    ) -> npt.NDArray[Any]:
+        """Actions for raw observations, greedy ones or samples; see `Learner`."""
+        deterministic = settings.flag("deterministic", deterministic, fix="pass one of them")
+        if stream is not None and not isinstance(stream, np.random.Generator):
+            raise TypeError(
+                f"stream: expected a numpy.random.Generator or None, got {type(stream).__name__}; "
+                "pass numpy.random.default_rng(seed)"
+            )
+        seed = None
+        if not deterministic:
+            seed = int((stream or self.streams["predictions"]).integers(2**63))
+        space = self.spaces[1]
+        if self.plain and action_masks is None:
+            said = self.policy.predict(obs, seed, None, self.normalizer)
+            return said if said.ndim else said[()]  # a number
+        rows, single = as_batch(obs, self.layout, self.normalizer)
+        masks = None if action_masks is None else as_masks(action_masks, space, len(rows))
+        said = self.policy.predict(rows, seed, masks)
+        sent = spaces.sent_actions(space, said.reshape(len(rows), *(space.shape or ())), len(rows))
+        return sent[0] if single else sent
+
+    def state(self) -> learner.LearnerState:
+        """A copy of all that is needed to go on; see `Learner`."""
+        if self.started:  # else the episodes that ended are not ours
+            self.episodes.drain(self.env)
+        counts = {"timesteps": self.timesteps, "updates": self.updates}
+        return learner.LearnerState(
+            networks=self.policy.tensors(),
+            optimizer=self.policy.optimizer_state(),
+            normalizer={} if self.normalizer is None else dict(self.normalizer.state()),
+            environment=learner.environment_state(self.env) if self.started else {},
+            counters={**counts, "episodes": self.episodes.state()},
+            streams={name: learner.stream_state(s) for name, s in self.streams.items()},
+        )
+
+    def load_state(self, state: learner.LearnerState) -> None:
+        """Goes back to a state, whole or not at all; foreign environments start new episodes."""
+        streams = learner.streams_from_states(state.streams, self.streams)
+        counts, episodes = learner.counts_from_state(state.counters, ("timesteps", "updates"))
+        normalizer = learner.make_normalizer(self.config, self.spaces[0], state.normalizer)
+        policy = self.policy
+        before = policy.tensors(), policy.optimizer_state()
+        try:
+            _load("networks", policy.load, state.networks)
+            _load("optimizer", policy.load_optimizer_state, state.optimizer)
+            self.started = learner.restore_environment(self.env, state.environment)
+        except BaseException:
+            policy.load(before[0])
+            policy.load_optimizer_state(before[1])
+            raise
+        self.normalizer, self.streams, self.episodes = normalizer, streams, episodes
+        self.timesteps, self.updates = counts
+
+    def to_torch(self) -> "MlpPolicy":
+        """The policy as a torch module with the same weights by the same names.
+
+        Raises:
+            ModuleNotFoundError: torch is not installed.
+
+        >>> from rlox import make_vec
+        >>> from rlox.configs import PPOConfig
+        >>> from rlox.native import NativePPO
+        >>> module = NativePPO(make_vec("CartPole-v1", 1), PPOConfig(), seed=1).to_torch()
+        >>> next(iter(module.state_dict()))
+        'actor.0.weight'
+        """
+        expect_torch("to_torch makes a module of it")
+        import torch
+
+        from rlox.policies import make_policy
+
+        shape = {**self.shape, "full_std": True, "features_extractor": None}
+        shape["init"] = torch.Generator().manual_seed(0)  # weights that are replaced
+        module: Any = make_policy(None, *self.spaces, shape)
+        tensors = {name: torch.from_numpy(x) for name, x in self.policy.tensors().items()}
+        module.load_state_dict(tensors)
+        return module  # type: ignore[no-any-return]
+
+    def load_torch(self, module: Any) -> None:
+        """Takes the weights of a torch module of the same shape, by name.
+
+        Raises:
+            ValueError: A name is absent, unknown or of another shape, or a weight is not finite.
+                Nothing has changed then.
+        """
+        self.policy.load({n: x.numpy(force=True) for n, x in module.state_dict().items()})
+
+
+def _shape(config: Any) -> dict[str, Any]:
+    """The settings that shape the networks."""
+    names = ("activation", "ortho_init", "shared_trunk", "use_sde", "log_std_init")
+    net_arch = (64, 64) if config.net_arch is None else config.net_arch
+    return {"net_arch": net_arch, **{name: getattr(config, name) for name in names}}
+
+
+def _observed(layout: Layout) -> dict[str, Any]:
+    """How observations become the networks' inputs: numbers as they are, integers one-hot."""
+    if layout.packed:
+        raise ValueError(
+            "observation space: expected Box, Discrete, MultiDiscrete or MultiBinary on native "
+            f"networks, got {layout.space}; use backend='torch', or flatten it in a wrapper"
+        )
+    match layout.space:
+        case gym.spaces.Discrete():
+            return {"kind": "one_hot", "shape": (), "counts": [int(layout.space.n)]}
+        case gym.spaces.MultiDiscrete():
+            counts = layout.space.nvec.ravel().tolist()
+            return {"kind": "one_hot", "shape": layout.shape, "counts": counts}
+    return {"kind": "numbers", "shape": layout.shape}
+
+
+def _expect_room(observed: dict[str, Any], action: dict[str, Any], shape: dict[str, Any]) -> None:
+    """Refuses networks that do not fit into memory."""
+    inputs = sum(observed.get("counts", ())) or math.prod(observed["shape"])
+    outputs = int(np.sum(action.get("nvec", 0))) or action.get("n") or math.prod(action["shape"])
+    sizes = [inputs, *shape["net_arch"], outputs + 1]
+    parameters = 2 * sum((a + 1) * b for a, b in itertools.pairwise(sizes))
+    expect_memory("net_arch", shape["net_arch"], parameters * _BYTES_PER_PARAMETER)
+
+
+def _sends_itself(space: gym.Space[Any]) -> bool:
+    """Whether what the policy says is in the space's own dtype and shape already."""
+    match space:
+        case gym.spaces.Discrete():
+            return space.start == 0 and space.dtype == np.int64
+        case gym.spaces.Box():
+            return space.dtype == np.float32
+    return False
+
+
+def _load(part: str, load: Any, arrays: learner.Arrays) -> None:
+    try:
+        load(arrays)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{part}: {error}") from error

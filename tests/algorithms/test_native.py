@@ -1,0 +1,329 @@
+"""The learners in Rust agree with those in torch, and with themselves in other processes."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+
+from rlox import make_vec
+from rlox.algorithms import A2C, PPO, A2CConfig, PPOConfig
+from rlox.native import NativeA2C, NativePPO
+from toy_envs import Answer
+
+SHAPES = {
+    "plain": {},
+    "wide": {"net_arch": (33, 17), "activation": "relu"},
+    "no hidden layer": {"net_arch": ()},
+    "shared": {"shared_trunk": True, "activation": "silu"},
+    "shared, no hidden layer": {"shared_trunk": True, "net_arch": ()},
+    "kaiming": {"ortho_init": False, "activation": "gelu"},
+}
+ACTIONS = {
+    "Discrete": Discrete(3, start=-7),
+    "MultiDiscrete": MultiDiscrete([[2, 3], [2, 2]]),
+    "MultiBinary": MultiBinary(3),
+    "Box": Box(np.float32([-3, 0]), np.float32([1, 2])),
+    "Box, float64": Box(-0.1, 0.1, (2, 1), np.float64),
+    "Box, integers": Box(-1, 3, (2,), np.int32),
+}
+OBSERVATIONS = {
+    "Discrete": Discrete(5, start=2),
+    "MultiDiscrete": MultiDiscrete([[2, 3], [4, 2]]),
+    "MultiBinary": MultiBinary((2, 2)),
+    "Box": Box(-1, 1, (2, 3)),
+    "bytes": Box(0, 255, (6,), np.uint8),
+}
+
+
+class Noise(gym.Env):
+    """Random observations of a space; seven steps."""
+
+    def __init__(self, observation_space, action_space):
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.steps += 1
+        return self.observation_space.sample(), float(self.steps % 3), False, self.steps == 7, {}
+
+
+def pair(algorithm, env, **settings):
+    """A native and a torch learner with the same weights, and a rollout in both buffers."""
+    make, other, config = {
+        "ppo": (NativePPO, PPO, PPOConfig),
+        "a2c": (NativeA2C, A2C, A2CConfig),
+    }[algorithm]
+    chosen = config(num_envs=3, n_steps=11, **settings)
+    native = make(make_vec(env, 3), chosen, seed=5)
+    theirs = other(make_vec(env, 3), chosen, seed=5)
+    theirs.policy.load_state_dict(native.to_torch().state_dict())
+    with theirs.seeded():
+        assert theirs.collect()
+    assert native.collect()
+    for name in ("obs", "actions", "log_probs", "values", "advantages", "returns", "valid"):
+        getattr(native.buffer, name)[...] = getattr(theirs.buffer, name)
+    # Other advantages and old values than the policy's own, so that something is clipped.
+    rng = np.random.default_rng(0)
+    for name in ("log_probs", "values", "advantages", "returns"):
+        noise = rng.normal(0, 0.3, (11, 3)).astype(np.float32)
+        for learner in (native, theirs):
+            getattr(learner.buffer, name)[...] += noise
+    if algorithm == "a2c":  # whose torch learner tells the values from these two
+        for learner in (native, theirs):
+            learner.buffer.values[...] = learner.buffer.returns - learner.buffer.advantages
+    return native, theirs
+
+
+def gradients(optimizer):
+    """What a first step of Adam without a learning rate leaves of the gradients, flat."""
+    if isinstance(optimizer, dict):
+        return {n.removesuffix(".exp_avg"): x for n, x in optimizer.items() if "exp_avg" in n[-8:]}
+    state = optimizer.state()
+    return {n.removeprefix("exp_avg."): x for n, x in state.items() if n.startswith("exp_avg.")}
+
+
+KINDS = ["Discrete", "MultiDiscrete", "MultiBinary", "Box", "gSDE"]
+# gSDE reads the last hidden layer.
+CASES = [(k, s) for k in KINDS for s in SHAPES if k != "gSDE" or "no hidden" not in s]
+
+
+@pytest.mark.parametrize(("kind", "shape"), CASES)
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+def test_losses_and_gradients_are_those_of_torch(algorithm, kind, shape):
+    space = ACTIONS["Box" if kind == "gSDE" else kind]
+    settings = {"use_sde": kind == "gSDE", "ent_coef": 0.02, "learning_rate": 0.0, **SHAPES[shape]}
+    settings |= {"max_grad_norm": 1e9}
+    if algorithm == "ppo":
+        settings |= {"n_epochs": 1, "batch_size": 33, "clip_coef_vf": 0.1}
+    else:
+        settings |= {"optimizer": "adam"}
+    native, torchs = pair(algorithm, lambda: Answer(space), **settings)
+    mine = native.update(1.0)
+    theirs = torchs.update(0.0, 0.2) if algorithm == "ppo" else torchs.update(0.0)
+    assert mine.keys() == theirs.keys()
+    for name in mine:
+        np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-4, atol=1e-5, err_msg=name)
+    mine = gradients(native.policy.optimizer_state())
+    theirs = gradients(torchs.optimizer)
+    assert mine.keys() == theirs.keys()
+    assert any(np.abs(x).max() > 1e-3 for x in theirs.values())
+    for name in theirs:
+        np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+def test_weights_after_an_update_are_those_of_torch(algorithm):
+    settings = {"n_epochs": 3, "batch_size": 33} if algorithm == "ppo" else {}
+    native, torchs = pair(algorithm, "CartPole-v1", learning_rate=1e-2, **settings)
+    before = native.policy.tensors()
+    native.update(1.0)
+    _ = torchs.update(1e-2, 0.2) if algorithm == "ppo" else torchs.update(1e-2)
+    after = native.policy.tensors()
+    for name, theirs in torchs.policy.state_dict().items():
+        moved = np.abs(after[name] - before[name]).max()
+        assert moved > 1e-3, name
+        np.testing.assert_allclose(after[name], theirs.numpy(), atol=moved * 0.02, err_msg=name)
+
+
+@pytest.mark.parametrize("observations", OBSERVATIONS)
+@pytest.mark.parametrize("actions", ACTIONS)
+def test_policies_go_to_torch_and_back(observations, actions):
+    env = lambda: Noise(OBSERVATIONS[observations], ACTIONS[actions])  # noqa: E731
+    config = PPOConfig(num_envs=2, n_steps=8, batch_size=16, n_epochs=1)
+    native = NativePPO(make_vec(env, 2), config, seed=1)
+    native.iterate()
+    torchs = PPO(make_vec(env, 2), config, seed=2)
+    torchs.policy.load_state_dict(native.to_torch().state_dict())
+    space = OBSERVATIONS[observations]
+    space.seed(3)
+    batch = np.stack([space.sample() for _ in range(9)])
+    for obs in (batch, batch[0]):
+        mine, theirs = native.predict(obs), torchs.predict(obs)
+        assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+    assert ACTIONS[actions].contains(native.predict(batch[0], deterministic=False))
+    with torch.no_grad():
+        for parameter in torchs.policy.parameters():
+            parameter.add_(0.25)
+    native.load_torch(torchs.policy)
+    np.testing.assert_allclose(native.predict(batch), torchs.predict(batch), rtol=1e-4, atol=1e-5)
+
+
+def test_samples_belong_to_their_stream_and_normalisation_is_the_same():
+    config = {"num_envs": 2, "n_steps": 32, "normalize_obs": True}
+    native = NativePPO(make_vec("Pendulum-v1", 2), PPOConfig(**config), seed=1)
+    native.iterate()
+    torchs = PPO(make_vec("Pendulum-v1", 2), PPOConfig(**config), seed=2)
+    torchs.policy.load_state_dict(native.to_torch().state_dict())
+    torchs.normalizer.load_state(native.normalizer.state())
+    obs = np.random.default_rng(0).normal(size=(3000, 3)) * 3
+    np.testing.assert_allclose(native.predict(obs), torchs.predict(obs), rtol=1e-4, atol=1e-5)
+    samples = [native.predict(obs, False, np.random.default_rng(s)) for s in (1, 1, 2)]
+    np.testing.assert_array_equal(samples[0], samples[1])
+    assert (samples[0] != samples[2]).any()
+    spread = (samples[0] - native.predict(obs)).std()
+    assert 0.5 < spread / np.exp(native.policy.tensors()["log_std"][0]) < 1.1  # some are clipped
+
+
+def test_masks_are_obeyed():
+    native = NativePPO(make_vec("CartPole-v1", 2), PPOConfig(num_envs=2), seed=1)
+    obs = np.random.default_rng(0).normal(size=(50, 4))
+    for allowed in (0, 1):
+        masks = np.arange(2) == allowed
+        for deterministic in (True, False):
+            said = native.predict(obs, deterministic, action_masks=masks[None].repeat(50, 0))
+            assert (said == allowed).all()
+    with pytest.raises(ValueError, match="action_masks"):
+        native.predict(obs, action_masks=np.zeros((50, 2), bool))
+
+
+def trained(seed=3):
+    config = PPOConfig(num_envs=4, n_steps=64, n_epochs=2, normalize_obs=True)
+    learner = NativePPO(make_vec("CartPole-v1", 4), config, seed=seed)
+    for _ in range(3):
+        learner.iterate()
+    return b"".join(x.tobytes() for x in learner.policy.tensors().values())
+
+
+SCRIPT = """
+import hashlib
+from test_native import trained
+print(hashlib.sha256(trained()).hexdigest())
+"""
+
+
+def test_weights_are_the_same_in_other_processes_on_one_and_on_two_threads():
+    here = os.path.dirname(__file__)
+    said = []
+    for threads in "12":
+        env = {**os.environ, "RLOX_NUM_THREADS": threads}
+        env["PYTHONPATH"] = os.pathsep.join([here, os.path.dirname(here), *sys.path])
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout.strip())
+    assert said == [hashlib.sha256(trained()).hexdigest()] * 2
+    assert trained(seed=4) != trained()
+
+
+def test_the_two_halves_are_the_whole():
+    def make():
+        config = A2CConfig(num_envs=4, normalize_reward=True, use_sde=True)
+        return NativeA2C(make_vec("Pendulum-v1", 4), config, seed=1)
+
+    whole = make()
+    for _ in range(20):
+        last = whole.iterate(0.5)
+    first, second = make(), make()
+    for _ in range(10):
+        first.iterate(0.5)
+    second.load_state(first.state())
+    for _ in range(10):
+        again = second.iterate(0.5)
+    np.testing.assert_equal(again, last)  # NaN before the first episode's end
+    expected, got = whole.state(), second.state()
+    assert (got.counters, got.streams) == (expected.counters, expected.streams)
+    for part in ("networks", "optimizer", "normalizer", "environment"):
+        mine, theirs = getattr(got, part), getattr(expected, part)
+        assert mine
+        assert mine.keys() == theirs.keys()
+        for name in mine:
+            np.testing.assert_array_equal(mine[name], theirs[name])
+
+
+@pytest.mark.parametrize("part", ["networks", "optimizer"])
+def test_a_state_that_does_not_fit_changes_nothing(part):
+    learner = NativePPO(make_vec("CartPole-v1", 2), PPOConfig(num_envs=2, n_steps=32), seed=1)
+    learner.iterate()
+    before, good = learner.state(), getattr(learner.state(), part)
+    name = next(n for n in good if "weight" in n)
+    wrong = {
+        "absent": {n: x for n, x in good.items() if n != name},
+        "more": {**good, "other": np.zeros(3, np.float32)},
+        "another shape": {**good, name: np.zeros((3, 3), np.float32)},
+        "not finite": {**good, name: np.full_like(good[name], np.nan)},
+        "texts": {**good, name: np.array(["a"])},
+    }
+    learner.iterate()
+    now = learner.state()
+    for what, arrays in wrong.items():
+        state = learner.state()
+        state.counters, state.streams = before.counters, before.streams
+        setattr(state, part, arrays)
+        with pytest.raises(ValueError, match=f"^{part}: (tensors|state): expected"):
+            learner.load_state(state)
+        after = learner.state()
+        assert after.counters == now.counters, what
+        for kept in ("networks", "optimizer"):
+            for key, array in getattr(now, kept).items():
+                np.testing.assert_array_equal(getattr(after, kept)[key], array)
+
+
+def test_numbers_that_are_not_finite_end_the_run_and_are_named():
+    learner = NativePPO(make_vec("CartPole-v1", 2), PPOConfig(num_envs=2, n_steps=32), seed=1)
+    learner.iterate()
+    learner.buffer.returns[3, 1] = np.nan
+    before = learner.policy.tensors()
+    with pytest.raises(FloatingPointError, match=r"gradients: .*critic\.\d\.\w+.* after step 64"):
+        learner.update(1.0)
+    for name, array in learner.policy.tensors().items():
+        np.testing.assert_array_equal(array, before[name])
+    learner.iterate()  # the next rollout is a better one
+
+
+def test_a_learner_can_be_stopped_from_another_thread():
+    config = PPOConfig(num_envs=2, n_steps=10_000, n_epochs=10_000)
+    learner = NativePPO(make_vec("CartPole-v1", 2), config, seed=1)
+    timer = threading.Timer(0.5, lambda: setattr(learner, "stopping", True))
+    timer.start()
+    learner.iterate()  # hours, else
+    timer.join()
+    assert learner.iterate() == {}  # the steps of which do not count
+    steps = learner.timesteps
+    learner.stopping = False
+    assert learner.timesteps == steps <= 20_000
+
+
+def test_two_threads_do_not_learn_at_once():
+    config = PPOConfig(num_envs=2, n_steps=4096, n_epochs=50)
+    learner = NativePPO(make_vec("CartPole-v1", 2), config, seed=1)
+    first = threading.Thread(target=learner.iterate)
+    first.start()
+
+    def iterate():
+        while first.is_alive():
+            learner.iterate()
+
+    with pytest.raises(RuntimeError, match="a learner that no other thread uses"):
+        iterate()
+    learner.stopping = True
+    first.join()
+
+
+@pytest.mark.parametrize(
+    "space", [gym.spaces.Dict({"a": Discrete(2)}), gym.spaces.Tuple([Box(0, 1)])]
+)
+def test_other_observations_name_the_torch_backend(space):
+    env = make_vec(lambda: Noise(space, Discrete(2)), 1)
+    with pytest.raises(ValueError, match=r"observation space: .*backend='torch'"):
+        NativePPO(env, PPOConfig(), seed=0)
+
+
+def test_networks_beyond_memory_are_refused():
+    with pytest.raises(MemoryError, match="net_arch"):
+        NativePPO(make_vec("CartPole-v1", 1), PPOConfig(net_arch=(2**40, 2**40)), seed=0)

@@ -1,0 +1,147 @@
+"""Backends: what is asked for decides, not what is installed; what is absent says how to get it."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from masked_envs import Doors
+from rlox import CorruptFileError, backends, checkpoint
+from rlox.backends import BACKENDS, choose_backend, expect_backend, resolve_backend, torch_needs
+from rlox.configs import ACTIVATIONS, A2CConfig, PPOConfig
+from rlox.trainers import A2CTrainer, PPOTrainer
+
+BOX = spaces.Box(-1, 1, (4,))
+PICTURE = spaces.Box(0, 255, (40, 40, 3), np.uint8)
+
+
+def need(config=None, space=BOX, policy=None, features_extractor=None):
+    asked = PPOConfig() if config is None else config
+    return next(torch_needs(asked, space, policy, features_extractor), None)
+
+
+ONLY_TORCH = {
+    "policy": {"policy": object()},
+    "features_extractor": {"features_extractor": object},
+    "pictures": {"space": PICTURE},
+    "small pictures": {"space": spaces.Box(0, 255, (1, 8, 8), np.uint8)},
+    "Dict": {"space": spaces.Dict(a=BOX)},
+    "Tuple": {"space": spaces.Tuple([BOX])},
+    "device": {"config": A2CConfig(device="cuda:1")},
+    "compile": {"config": PPOConfig(compile=True)},
+    "elu": {"config": PPOConfig(activation="elu")},
+    "rmsprop_tf": {"config": A2CConfig(optimizer="rmsprop_tf")},
+    "full_std": {"config": A2CConfig(use_sde=True, full_std=False)},
+    "gSDE without a hidden layer": {"config": PPOConfig(use_sde=True, net_arch=())},
+}
+NATIVE = {
+    "PPO": {},
+    "A2C": {"config": A2CConfig()},
+    "adam": {"config": A2CConfig(optimizer="adam")},
+    "gSDE": {"config": PPOConfig(use_sde=True)},
+    "a shared trunk": {"config": PPOConfig(shared_trunk=True)},
+    "a shared trunk with gSDE": {"config": PPOConfig(use_sde=True, shared_trunk=True)},
+    "no hidden layer": {"config": PPOConfig(net_arch=())},
+    "masks and statistics": {"config": PPOConfig(action_masks=True, normalize_obs=True)},
+    "widths": {"config": PPOConfig(net_arch=(256, 128))},
+    "bytes": {"space": spaces.Box(0, 255, (128,), np.uint8)},
+    "numbers of three axes": {"space": spaces.Box(0, 1, (8, 8, 3))},
+    "Discrete": {"space": spaces.Discrete(16)},
+    "MultiDiscrete": {"space": spaces.MultiDiscrete([2, 3])},
+    "MultiBinary": {"space": spaces.MultiBinary(3)},
+    **{name: {"config": PPOConfig(activation=name)} for name in {*ACTIVATIONS} - {"elu"}},
+}
+
+
+@pytest.mark.parametrize("asked", ONLY_TORCH)
+def test_what_only_torch_does_goes_to_torch(asked):
+    found = need(**ONLY_TORCH[asked])
+    assert resolve_backend("auto", found) == "torch"
+    assert resolve_backend("torch", found) == "torch"
+
+
+@pytest.mark.parametrize("asked", NATIVE)
+def test_all_else_goes_to_the_native_networks(asked):
+    found = need(**NATIVE[asked])
+    assert resolve_backend("auto", found) == "native"
+    assert [resolve_backend(name, found) for name in BACKENDS[1:]] == [*BACKENDS[1:]]
+
+
+@pytest.mark.parametrize("backend", ["native", "candle", "burn"])
+@pytest.mark.parametrize("asked", ONLY_TORCH)
+def test_a_backend_that_cannot_says_what_it_does_and_which_one_can(backend, asked):
+    found = need(**ONLY_TORCH[asked])
+    with pytest.raises(ValueError, match=r".*: expected .*, got .*; pass backend=\"torch\"$") as e:
+        resolve_backend(backend, found)
+    assert str(e.value).startswith(f"{found.name}: expected {found.expected} on the {backend} ")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"activation": "elu"}, "activation: expected one of tanh, relu, gelu, silu on the native"),
+        ({"device": "cuda"}, "device: expected 'cpu' on the native backend, got 'cuda'; pass"),
+        ({"policy": Doors}, "policy: expected None, the built-in MLP, on the native .* got Doors"),
+        ({"full_std": False}, "full_std: expected True on the native backend, got False; pass"),
+    ],
+)
+def test_trainers_say_so_before_anything_is_learned(asked, words):
+    with pytest.raises(ValueError, match=words):
+        PPOTrainer("CartPole-v1", 0, backend="native", runs_dir=None, **asked)
+    with pytest.raises(ValueError, match=words):
+        A2CTrainer("CartPole-v1", 0, backend="native", runs_dir=None, **asked)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"), [("Native", ValueError), ("jax", ValueError), (3, TypeError)]
+)
+def test_an_unknown_backend_is_told_those_that_there_are(wrong, error):
+    words = "backend: expected one of auto, native, candle, burn, torch, got"
+    with pytest.raises(error, match=words):
+        PPOTrainer("CartPole-v1", 0, backend=wrong, runs_dir=None)
+
+
+@pytest.mark.parametrize("backend", ["candle", "burn"])
+def test_a_backend_that_was_not_built_says_how_to_build_it(backend, monkeypatch):
+    monkeypatch.setattr(backends, "network_backends", lambda: ["native"])
+    command = f"pip install . --config-settings=build-args='--features pyo3/abi3-py310,{backend}'"
+    with pytest.raises(ValueError, match="backend: expected one that rlox was built with") as e:
+        PPOTrainer("CartPole-v1", 0, backend=backend, runs_dir=None)
+    assert str(e.value).endswith(command)
+    monkeypatch.setattr(backends, "network_backends", lambda: ["native", backend])
+    expect_backend(backend, None)
+
+
+def test_what_is_installed_decides_nothing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for asked in ({"device": "cuda"}, {"activation": "elu"}):
+        ((name, value),) = asked.items()
+        with pytest.raises(ModuleNotFoundError) as e:
+            choose_backend("auto", PPOConfig(**asked), BOX, None, None)
+        assert str(e.value) == (
+            f"torch: expected PyTorch, as {name} is {value!r}, got none; pip install 'rlox[torch]'"
+        )
+
+
+@pytest.mark.parametrize("kind", [PPOTrainer, A2CTrainer])
+def test_a_checkpoint_says_its_backend_and_is_loaded_into_it(kind, tmp_path):
+    trainer = kind("CartPole-v1", 1, backend="torch", n_steps=8, runs_dir=tmp_path / "runs")
+    trainer.train(1)
+    config = json.loads((trainer.run.path / "config.json").read_text())
+    assert config["backend"] == trainer.learner.backend == "torch"
+    folder = trainer.run.path / "checkpoint"
+    assert kind.load(folder, runs_dir=None).learner.backend == "torch"
+
+    read = checkpoint.read_checkpoint(folder)
+    about = {k: v for k, v in read.manifest.items() if k not in ("format", "rlox", "members")}
+    for wrong in ("auto", "jax"):
+        checkpoint.write_checkpoint(folder, {**about, "backend": wrong}, read.members)
+        with pytest.raises(CorruptFileError, match=r"manifest\.json, section .*as 'backend'"):
+            kind.load(folder)
+
+
+def test_settings_know_the_activations_that_networks_have():
+    networks = pytest.importorskip("rlox.networks")
+    assert {*ACTIVATIONS} == {*networks.ACTIVATIONS}
