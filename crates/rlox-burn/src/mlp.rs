@@ -80,6 +80,12 @@ impl BurnMlp {
         self.layout.activation()
     }
 
+    /// From now on computes as on other devices than the CPU.
+    #[cfg(test)]
+    pub(crate) fn pretend_to_be_elsewhere(&mut self) {
+        self.hidden.cpu = false;
+    }
+
     /// Other parameters in the place of these.
     fn put(&mut self, flat: Tensor<1>) -> Result<()> {
         self.layers = guarded(|| views(&self.layout, &flat))?;

@@ -159,3 +159,26 @@ pub(crate) fn updated(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rlox_core::{Pcg64, Result};
+    use rlox_nn::Init;
+
+    use super::Activation;
+    use crate::{BurnMlp, backend::agreement};
+
+    fn elsewhere(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<BurnMlp> {
+        let mut net = BurnMlp::new(sizes, activation, init, rng)?;
+        net.pretend_to_be_elsewhere();
+        Ok(net)
+    }
+
+    #[test]
+    fn burns_own_operations_do_the_same() {
+        agreement::passes_equal_the_built_in_networks(elsewhere);
+        agreement::optimizers_equal_the_built_in_networks(elsewhere);
+        agreement::targets_follow_slowly(elsewhere);
+        agreement::clones_go_their_own_way(elsewhere);
+    }
+}

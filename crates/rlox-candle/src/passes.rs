@@ -217,56 +217,19 @@ pub(crate) fn updated(
 mod tests {
     use std::cell::Cell;
 
-    use rlox_core::{Pcg64, Result};
-    use rlox_nn::{Init, Mlp, NamedTensors, Network, Optimizer};
-
-    use super::Activation;
-    use crate::CandleMlp;
+    use crate::{CandleMlp, backend::agreement};
 
     thread_local! {
         /// Whether Candle's own operations do it all, as on other devices than the CPU.
         pub(super) static OWN: Cell<bool> = const { Cell::new(false) };
     }
 
-    const ROWS: usize = 9;
-
-    /// Three steps; what there is then.
-    fn learn(mut net: impl Network, optimizer: &Optimizer) -> Result<[NamedTensors; 3]> {
-        let x: Vec<f32> = (0..ROWS * 4).map(|i| (i * 37 % 23) as f32 / 12.0 - 1.0).collect();
-        let (mut y, mut dx) = ([0.0; ROWS * 3], [0.0; ROWS * 4]);
-        for _ in 0..3 {
-            net.forward(&x, ROWS, &mut y)?;
-            let dy = y.map(|y| y - 0.5);
-            net.backward(&dy, true, Some(&mut dx))?;
-            net.backward(&dy, true, None)?;
-            net.apply_gradients(optimizer, 0.1)?;
-        }
-        net.forward(&x, ROWS, &mut y)?;
-        net.backward(&y.map(|y| y - 0.5), true, Some(&mut dx))?;
-        let mut last = net.gradients();
-        last.push("dx", &[ROWS, 4], dx.to_vec())?;
-        Ok([net.tensors(), net.optimizer_state(), last])
-    }
-
     #[test]
-    fn candles_own_operations_do_the_same() -> Result<()> {
-        let rms_prop = Optimizer::RmsProp { lr: 0.01, alpha: 0.99, eps: 1e-5 };
+    fn candles_own_operations_do_the_same() {
         OWN.set(true);
-        for activation in [Activation::Tanh, Activation::Relu, Activation::Silu, Activation::Gelu] {
-            for optimizer in [Optimizer::adam(0.01), rms_prop] {
-                let rng = || Pcg64::seed_from(1);
-                let candle = CandleMlp::new(&[4, 11, 6, 3], activation, Init::Kaiming, &mut rng())?;
-                let built_in = Mlp::new(&[4, 11, 6, 3], activation, Init::Kaiming, &mut rng())?;
-                let (got, expected) = (learn(candle, &optimizer)?, learn(built_in, &optimizer)?);
-                for (got, expected) in got.iter().flatten().zip(expected.iter().flatten()) {
-                    assert_eq!((&got.name, &got.shape), (&expected.name, &expected.shape));
-                    let largest = expected.data.iter().fold(1e-3_f32, |most, x| most.max(x.abs()));
-                    for (got, expected) in got.data.iter().zip(&expected.data) {
-                        assert!((got - expected).abs() <= 1e-4 * largest, "{activation:?}: {got} for {expected}");
-                    }
-                }
-            }
-        }
-        Ok(())
+        agreement::passes_equal_the_built_in_networks(CandleMlp::new);
+        agreement::optimizers_equal_the_built_in_networks(CandleMlp::new);
+        agreement::targets_follow_slowly(CandleMlp::new);
+        agreement::clones_go_their_own_way(CandleMlp::new);
     }
 }
