@@ -65,13 +65,15 @@ test: test-rust test-python ## install what the tests need and run all but the s
 test-rust: $(stamps)/venv
 	$(CARGO) run --quiet -p rlox-core --example custom_env
 	$(CARGO) run --quiet -p rlox-nn --example ppo_cartpole
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --exclude rlox-candle --exclude rlox-burn
+	# As benchmarks are built, so that the libraries behind them are compiled once.
+	$(CARGO) test --release -p rlox-candle -p rlox-burn
 
 test-python: $(stamps)/test
 	"$(py)" -m pytest $(PYTEST_ARGS)
 
 test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines
-	$(CARGO) test --release -p rlox-core -p rlox-nn -- --ignored
+	$(CARGO) test --release -p rlox-core -p rlox-nn -p rlox-candle -p rlox-burn -- --ignored
 	"$(py)" -m pytest -m slow --timeout 3600 $(PYTEST_ARGS)
 
 lint: $(stamps)/lint ## formatting, clippy, ruff, mypy --strict, stubtest, lengths

@@ -69,9 +69,9 @@ def test_every_block_says_its_language(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_rust_blocks_are_doctests_of_the_bench_member(page):
-    included = (ROOT / "benches/src/lib.rs").read_text()
-    assert not blocks(page, "rust") or f'"../../{named(page)}"' in included
+def test_rust_blocks_are_doctests_of_the_member_of_pages(page):
+    included = (ROOT / "docs/pages.rs").read_text()
+    assert not blocks(page, "rust") or f'"../{named(page)}"' in included
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

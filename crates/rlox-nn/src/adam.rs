@@ -3,8 +3,8 @@
 use rlox_core::{Error, Result};
 
 use crate::NamedTensors;
-use crate::simd::Line;
 use crate::simd::elementwise::{AdamStep, RmsPropStep, adam, rmsprop};
+use crate::simd::{LANES, Line, lines, numbers, numbers_mut};
 
 /// How gradients become steps.
 ///
@@ -84,6 +84,32 @@ impl Optimizer {
         self
     }
 
+    /// The numbers of a step, counted from 1.
+    ///
+    /// ```
+    /// use rlox_nn::{Optimizer, Update};
+    ///
+    /// // The first step of Adam is as long as the learning rate.
+    /// let Update::Adam { beta1, step_size, .. } = Optimizer::adam(1e-3).update(1) else { unreachable!() };
+    /// assert!(((1.0 - beta1) * step_size - 1e-3).abs() < 1e-8);
+    /// ```
+    pub fn update(&self, step: u32) -> Update {
+        let (lr, beta1, beta2, eps, weight_decay) = match *self {
+            Self::RmsProp { lr, alpha, eps } => return Update::RmsProp { lr, alpha, eps },
+            Self::Adam { lr, beta1, beta2, eps } => (lr, beta1, beta2, eps, 0.0),
+            Self::AdamW { lr, beta1, beta2, eps, weight_decay } => (lr, beta1, beta2, eps, weight_decay),
+        };
+        let correction = |beta: f32| 1.0 - f64::from(beta).powf(f64::from(step));
+        Update::Adam {
+            beta1,
+            beta2,
+            eps,
+            step_size: (f64::from(lr) / correction(beta1)) as f32,
+            root_scale: (1.0 / correction(beta2).sqrt()) as f32,
+            decay: (1.0 - f64::from(lr) * f64::from(weight_decay)) as f32,
+        }
+    }
+
     /// Checks the numbers.
     ///
     /// # Errors
@@ -115,6 +141,76 @@ impl Optimizer {
     }
 }
 
+/// The numbers of one step of an optimiser, with `g` the gradient, `m` and `v` the means of it and of its squares.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Update {
+    /// `m = beta1 m + (1 - beta1) g`, `v = beta2 v + (1 - beta2) g^2`,
+    /// `p = decay p - step_size m / (root_scale sqrt(v) + eps)`.
+    Adam {
+        /// Decay of `m`.
+        beta1: f32,
+        /// Decay of `v`.
+        beta2: f32,
+        /// Added to the root.
+        eps: f32,
+        /// The learning rate over `1 - beta1^t`.
+        step_size: f32,
+        /// `1 / sqrt(1 - beta2^t)`.
+        root_scale: f32,
+        /// What parameters shrink by; 1 without weight decay.
+        decay: f32,
+    },
+    /// `v = alpha v + (1 - alpha) g^2`, `p -= lr g / (sqrt(v) + eps)`.
+    RmsProp {
+        /// Learning rate.
+        lr: f32,
+        /// Decay of `v`.
+        alpha: f32,
+        /// Added to the root.
+        eps: f32,
+    },
+}
+
+impl Update {
+    /// The step on slices, with gradients times `scale`: for backends on the CPU. `means` are `m` and `v`; numbers beyond
+    /// the shortest slice stay as they are.
+    ///
+    /// ```
+    /// use rlox_nn::Optimizer;
+    ///
+    /// let (mut mean, mut square, mut parameters) = ([0.0], [0.0], [1.0]);
+    /// Optimizer::adam(0.25).update(1).apply(1.0, &[3.0], [&mut mean, &mut square], &mut parameters);
+    /// assert!((parameters[0] - 0.75_f32).abs() < 1e-6);
+    /// ```
+    pub fn apply(self, scale: f32, gradients: &[f32], [mean, square]: [&mut [f32]; 2], parameters: &mut [f32]) {
+        // Lines are aligned, slices need not be: so many numbers are copied to lines and back at once.
+        const BLOCK: usize = 16;
+        let mut block = [[Line::ZERO; BLOCK]; 4];
+        let chunks = mean.chunks_mut(BLOCK * LANES).zip(square.chunks_mut(BLOCK * LANES));
+        let chunks = chunks.zip(parameters.chunks_mut(BLOCK * LANES)).zip(gradients.chunks(BLOCK * LANES));
+        for (((mean, square), parameters), gradients) in chunks {
+            let count = mean.len().min(square.len()).min(parameters.len()).min(gradients.len());
+            let [g, m, v, p] = block.each_mut().map(|block| &mut block[..lines(count)]);
+            for (to, from) in [(&mut *g, gradients), (&mut *m, &*mean), (&mut *v, &*square), (&mut *p, &*parameters)] {
+                numbers_mut(to)[..count].copy_from_slice(&from[..count]);
+            }
+            self.apply_to_lines(scale, g, m, v, p);
+            for (to, from) in [(mean, &*m), (square, &*v), (parameters, &*p)] {
+                to[..count].copy_from_slice(&numbers(from)[..count]);
+            }
+        }
+    }
+
+    fn apply_to_lines(self, scale: f32, g: &[Line], m: &mut [Line], v: &mut [Line], p: &mut [Line]) {
+        match self {
+            Self::RmsProp { lr, alpha, eps } => rmsprop(RmsPropStep { lr, alpha, eps, scale }, g, v, p),
+            Self::Adam { beta1, beta2, eps, step_size, root_scale, decay } => {
+                adam(AdamStep { beta1, beta2, eps, step_size, root_scale, decay, scale }, g, m, v, p);
+            }
+        }
+    }
+}
+
 /// What an optimiser keeps of parameters: means of their gradients and of the squares.
 #[derive(Clone, Debug)]
 pub(crate) struct Moments {
@@ -131,25 +227,7 @@ impl Moments {
     /// One step.
     pub(crate) fn apply(&mut self, optimizer: &Optimizer, scale: f32, gradients: &[Line], parameters: &mut [Line]) {
         self.step = self.step.saturating_add(1);
-        let (lr, beta1, beta2, eps, weight_decay) = match *optimizer {
-            Optimizer::RmsProp { lr, alpha, eps } => {
-                rmsprop(RmsPropStep { lr, alpha, eps, scale }, gradients, &mut self.square, parameters);
-                return;
-            }
-            Optimizer::Adam { lr, beta1, beta2, eps } => (lr, beta1, beta2, eps, 0.0),
-            Optimizer::AdamW { lr, beta1, beta2, eps, weight_decay } => (lr, beta1, beta2, eps, weight_decay),
-        };
-        let correction = |beta: f32| 1.0 - f64::from(beta).powf(f64::from(self.step));
-        let step = AdamStep {
-            beta1,
-            beta2,
-            eps,
-            step_size: (f64::from(lr) / correction(beta1)) as f32,
-            root_scale: (1.0 / correction(beta2).sqrt()) as f32,
-            decay: (1.0 - f64::from(lr) * f64::from(weight_decay)) as f32,
-            scale,
-        };
-        adam(step, gradients, &mut self.mean, &mut self.square, parameters);
+        optimizer.update(self.step).apply_to_lines(scale, gradients, &mut self.mean, &mut self.square, parameters);
     }
 }
 

@@ -29,13 +29,13 @@ pub use actor_critic::{
     ActorCritic, ActorCriticLoss, ActorCriticStats, ClippedLoss, Minibatch, PolicyLoss, PolicyNetworks,
     clipped_policy_loss, explained_variance, normalize_advantages, policy_gradient_loss, value_loss,
 };
-pub use adam::Optimizer;
+pub use adam::{Optimizer, Update};
 pub use deterministic_policy::{DeterministicActor, DeterministicPolicy, Smoothing};
 pub use distribution::{Distribution, Given};
 pub use losses::{
     Discount, TdLoss, sac_actor_loss, soft_values, td_loss, td_targets, td3_actor_loss, temperature_loss,
 };
-pub use mlp::{Activation, Init, Mlp, orthogonal};
+pub use mlp::{Activation, Init, LayerLayout, Mlp, MlpLayout, orthogonal};
 pub use network::{Network, Scratch, Step, clipped_step};
 pub use parameters::Parameters;
 pub use q_function::{CriticStats, QFunction, QLoss, QNetworks, Transitions};

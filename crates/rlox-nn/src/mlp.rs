@@ -1,51 +1,24 @@
 //! The built-in network: fully connected layers on the CPU.
 
+mod activation;
 mod init;
 mod layer;
+mod layout;
 mod passes;
 
+pub use activation::Activation;
 pub use init::{Init, orthogonal};
+pub use layout::{LayerLayout, MlpLayout};
 
-use rlox_core::{Error, Pcg64, Result, available_memory, check_len};
+use rlox_core::{Error, Pcg64, Result};
 
 use crate::adam::{MEANS, Moments, step_of};
 use crate::simd::elementwise::{move_towards, sum_of_squares};
 use crate::simd::{Line, lines};
 use crate::{NamedTensors, Network, Optimizer, Scratch};
 use layer::Layer;
+use layout::check_rows;
 use passes::Kept;
-
-/// What hidden layers apply to their sums.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// Hyperbolic tangent.
-    Tanh,
-    /// `max(0, x)`.
-    Relu,
-    /// `x / (1 + e^-x)` (Elfwing et al. 2018), also called swish.
-    Silu,
-    /// `x Phi(x)` with the normal distribution function itself, not an approximation by tanh (Hendrycks and Gimpel
-    /// 2016).
-    Gelu,
-}
-
-impl std::str::FromStr for Activation {
-    type Err = Error;
-
-    /// The activation of a name: `"tanh"`, `"relu"`, `"silu"` or `"gelu"`.
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "tanh" => Ok(Self::Tanh),
-            "relu" => Ok(Self::Relu),
-            "silu" => Ok(Self::Silu),
-            "gelu" => Ok(Self::Gelu),
-            _ => {
-                let expected = "\"tanh\", \"relu\", \"silu\" or \"gelu\"";
-                Err(Error::config("activation", expected, format!("{name:?}"), "choose one of these"))
-            }
-        }
-    }
-}
 
 /// Fully connected layers of any widths with one activation between them and none after the last.
 ///
@@ -83,23 +56,7 @@ impl Mlp {
     /// [`Error::Config`] for fewer than two widths or one that is 0, [`Error::Memory`] for more parameters than fit into
     /// memory.
     pub fn new(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
-        const FIX: &str = "pass positive widths, the input's first and the output's last";
-        // Parameters, their gradients, what an optimiser keeps of them, and a transposed copy.
-        const BYTES_EACH: usize = 20;
-        if sizes.len() < 2 || sizes.contains(&0) {
-            return Err(Error::config("sizes", "two positive widths or more", format!("{sizes:?}"), FIX));
-        }
-        let count = sizes.windows(2).try_fold(0_usize, |sum, pair| sum.checked_add(pair[0].checked_mul(pair[1])?));
-        let free = available_memory().map_or(isize::MAX as usize, |bytes| bytes as usize);
-        if count.is_none_or(|count| count > free / BYTES_EACH) {
-            let got = format!("{sizes:?}, which needs {BYTES_EACH} bytes a parameter");
-            return Err(Error::memory(
-                "sizes",
-                format!("what fits into {free} free bytes"),
-                got,
-                "pass smaller widths",
-            ));
-        }
+        MlpLayout::new(sizes, activation)?;
         let mut layers: Vec<Layer> = Vec::new();
         for (i, pair) in sizes.windows(2).enumerate() {
             let from = layers.last().map_or(0, |layer| layer.bias.end);
@@ -159,14 +116,6 @@ impl Mlp {
             layer.put(arena, data("weight"), data("bias"));
         }
     }
-}
-
-/// Checks the number of rows and the lengths that follow from it.
-fn check_rows(rows: usize, lengths: &[(&'static str, usize, usize)]) -> Result<()> {
-    if rows == 0 {
-        return Err(Error::shape("rows", "at least 1", "0", "pass a batch with something in it"));
-    }
-    lengths.iter().try_for_each(|(name, got, dim)| check_len(name, *got, rows.saturating_mul(*dim)))
 }
 
 impl Network for Mlp {

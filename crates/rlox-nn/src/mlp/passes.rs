@@ -3,9 +3,6 @@
 use super::layer::{Layer, pad, unpad};
 use super::{Activation, Mlp, widest};
 use crate::Scratch;
-use crate::simd::elementwise::{
-    gelu_gradients, gelu_lines, relu_gradients, relu_lines, silu_gradients, silu_lines, tanh_gradients, tanh_lines,
-};
 use crate::simd::gemm::{
     Extent, Lines, Numbers, Onto, column_sums, few_outputs, product, transpose, transposed_product,
 };
@@ -41,7 +38,7 @@ impl Kept {
             capacity: 0,
             x: Vec::new(),
             outputs: each(true),
-            sums: each(matches!(activation, Activation::Silu | Activation::Gelu)),
+            sums: each(activation.needs_inputs()),
             deltas: Default::default(),
             transposed: layers.iter().map(transposed).collect(),
             fresh: false,
@@ -89,15 +86,6 @@ impl<'a> Input<'a> {
     }
 }
 
-fn activate(activation: Activation, x: &mut [Line]) {
-    match activation {
-        Activation::Tanh => tanh_lines(x),
-        Activation::Relu => relu_lines(x),
-        Activation::Silu => silu_lines(x),
-        Activation::Gelu => gelu_lines(x),
-    }
-}
-
 impl Mlp {
     /// The sums of a wide layer.
     fn sums(&self, layer: &Layer, input: Input<'_>, rows: usize, out: &mut [Line]) {
@@ -132,7 +120,7 @@ impl Mlp {
             let input = if i == 0 { Input::First(x) } else { Input::Hidden(from) };
             let out = &mut to[..rows * layer.stride()];
             self.sums(layer, input, rows, out);
-            activate(self.activation, out);
+            self.activation.apply_to_lines(out);
             (from, to) = (to, from);
         }
         let input = if hidden.is_empty() { Input::First(x) } else { Input::Hidden(from) };
@@ -154,7 +142,7 @@ impl Mlp {
             if let Some(sums) = kept.sums.get_mut(i) {
                 sums[..out.len()].copy_from_slice(out);
             }
-            activate(self.activation, out);
+            self.activation.apply_to_lines(out);
         }
         let (before, head) = kept.outputs.split_at_mut(last);
         let input = before.last().map_or(Input::First(x), |hidden| Input::Hidden(hidden));
@@ -193,13 +181,8 @@ impl Mlp {
             let out = &mut next[..rows * columns];
             product(extent, given, Lines { lines: back, stride: columns }, Onto::Nothing, out);
             if i > 0 {
-                let outputs = &kept.outputs[i - 1];
-                match self.activation {
-                    Activation::Tanh => tanh_gradients(outputs, out),
-                    Activation::Relu => relu_gradients(outputs, out),
-                    Activation::Silu => silu_gradients(&kept.sums[i - 1], out),
-                    Activation::Gelu => gelu_gradients(&kept.sums[i - 1], out),
-                }
+                let of = if self.activation.needs_inputs() { &kept.sums[i - 1] } else { &kept.outputs[i - 1] };
+                self.activation.differentiate_lines(of, out);
             } else if let Some(dx) = &mut dx {
                 unpad(out, layer.inputs, dx);
             }

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{EnvSpec, Pcg64, Result, Space, Watch};
 use rlox_nn::train::{Encoding, IterationStreams, Minibatches};
-use rlox_nn::{Activation, ActorCritic, Distribution, Init, Mlp, PolicyNetworks};
+use rlox_nn::{Activation, ActorCritic, Distribution, Init, Mlp, Network, PolicyNetworks};
 
 use super::{Inner, NativePolicy};
 use crate::argument::{INTEGER, REAL, argument, expect_shape, index, integer, item_of, number, shown, switch, text};
@@ -19,7 +19,10 @@ use crate::state::{WORDS, streams_of};
 /// The backends of networks that this library was built with.
 #[pyfunction]
 pub(crate) fn network_backends() -> Vec<&'static str> {
-    vec!["native"]
+    [("native", true), ("candle", cfg!(feature = "candle")), ("burn", cfg!(feature = "burn"))]
+        .into_iter()
+        .filter_map(|(name, built)| built.then_some(name))
+        .collect()
 }
 
 const FIX: &str = "pass what rlox.native makes";
@@ -52,6 +55,24 @@ impl Shape {
     }
 
     fn make(&self, spec: &EnvSpec, backend: &str, rng: &mut Pcg64) -> Result<Box<dyn ActorCritic>> {
+        match backend {
+            #[cfg(feature = "candle")]
+            "candle" => self
+                .around(spec, |sizes, gain| rlox_candle::CandleMlp::new(sizes, self.activation, self.init(gain), rng)),
+            #[cfg(feature = "burn")]
+            "burn" => {
+                self.around(spec, |sizes, gain| rlox_burn::BurnMlp::new(sizes, self.activation, self.init(gain), rng))
+            }
+            _ => self.around(spec, |sizes, gain| Mlp::new(sizes, self.activation, self.init(gain), rng)),
+        }
+    }
+
+    /// A policy of networks of one backend.
+    fn around<N: Network + 'static>(
+        &self,
+        spec: &EnvSpec,
+        make: impl FnMut(&[usize], f32) -> Result<N>,
+    ) -> Result<Box<dyn ActorCritic>> {
         let distribution = if self.use_sde {
             let hidden = self.net_arch.last().copied().unwrap_or(0);
             Distribution::state_dependent(&spec.action, hidden, self.log_std_init)?
@@ -59,11 +80,7 @@ impl Shape {
             Distribution::new(&spec.action, self.log_std_init)?
         };
         let with = if self.shared_trunk { PolicyNetworks::shared_with } else { PolicyNetworks::with };
-        debug_assert_eq!(backend, "native");
-        let made = with(spec, &self.net_arch, distribution, |sizes: &[usize], gain| {
-            Mlp::new(sizes, self.activation, self.init(gain), rng)
-        });
-        Ok(Box::new(made?))
+        Ok(Box::new(with(spec, &self.net_arch, distribution, make)?))
     }
 }
 

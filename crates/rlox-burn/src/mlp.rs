@@ -1,0 +1,280 @@
+//! Fully connected layers on Burn.
+
+use burn::tensor::Tensor;
+use rlox_core::{EnvSpec, Pcg64, Result};
+use rlox_nn::{Activation, Distribution, Init, MlpLayout, NamedTensors, Network, Optimizer, PolicyNetworks, Scratch};
+
+use crate::Device;
+use crate::device::guarded;
+use crate::numbers::{copy, in_place, line, numbers, rows};
+use crate::passes::{Hidden, Kept, Layer, updated, views};
+
+/// Fully connected layers of any widths with one activation between them and none after the last, as [`rlox_nn::Mlp`].
+///
+/// All parameters lie in one tensor of which layers are views, so that a step of the optimiser is a few operations whatever
+/// the number of layers. The vector-Jacobian product is written out: Burn's autodiff would have to build a graph and take
+/// locks for each pass over a small network.
+///
+/// ```
+/// use rlox_burn::BurnMlp;
+/// use rlox_core::Pcg64;
+/// use rlox_nn::{Activation, Init, Mlp, Network, Scratch};
+///
+/// let init = Init::orthogonal(0.01);
+/// let net = BurnMlp::new(&[4, 64, 2], Activation::Tanh, init, &mut Pcg64::seed_from(0))?;
+/// let mut built_in = Mlp::new(&[4, 64, 2], Activation::Tanh, init, &mut Pcg64::seed_from(1))?;
+/// built_in.load(&net.tensors())?;
+/// let (mut y, mut scratch) = ([0.0; 2], Scratch::default());
+/// net.infer(&[0.1, 0.2, 0.3, 0.4], 1, &mut y, &mut scratch)?;
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct BurnMlp {
+    layout: MlpLayout,
+    device: burn::tensor::Device,
+    hidden: Hidden,
+    flat: Tensor<1>,
+    layers: Vec<Layer>,
+    /// In the flat order, since the last step.
+    gradients: Option<Tensor<1>>,
+    /// The optimiser's, of gradients and of their squares.
+    means: [Tensor<1>; 2],
+    step: u32,
+    kept: Option<Kept>,
+}
+
+impl BurnMlp {
+    /// A network of the given widths, the input's first: `[4, 64, 64, 2]`, on the CPU. The weights are those that
+    /// [`rlox_nn::Mlp::new`] draws.
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Config`] for fewer than two widths or one that is 0, [`rlox_core::Error::Memory`] for more
+    /// parameters than fit into memory.
+    pub fn new(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
+        Self::on(Device::Cpu, sizes, activation, init, rng)
+    }
+
+    /// As [`BurnMlp::new`], on a device.
+    ///
+    /// # Errors
+    /// Those of [`BurnMlp::new`], and [`rlox_core::Error::Backend`] for a device that is not there.
+    pub fn on(device: Device, sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
+        let layout = MlpLayout::new(sizes, activation)?;
+        let hidden = Hidden { activation, cpu: device == Device::Cpu };
+        let device = device.open()?;
+        let drawn = layout.draw(init, rng);
+        guarded(move || {
+            let flat = line(drawn, &device);
+            let (means, layers) = ([flat.zeros_like(), flat.zeros_like()], views(&layout, &flat));
+            Self { layout, device, hidden, flat, layers, gradients: None, means, step: 0, kept: None }
+        })
+    }
+
+    /// The widths, the input's first.
+    pub fn sizes(&self) -> &[usize] {
+        self.layout.sizes()
+    }
+
+    /// What hidden layers apply.
+    pub fn activation(&self) -> Activation {
+        self.layout.activation()
+    }
+
+    /// From now on computes as on other devices than the CPU.
+    #[cfg(test)]
+    pub(crate) fn pretend_to_be_elsewhere(&mut self) {
+        self.hidden.cpu = false;
+    }
+
+    /// Other parameters in the place of these.
+    fn put(&mut self, flat: Tensor<1>) -> Result<()> {
+        self.layers = guarded(|| views(&self.layout, &flat))?;
+        self.flat = flat;
+        Ok(())
+    }
+
+    /// Outputs and, if wanted, the last hidden layer.
+    fn pass(&self, x: &[f32], count: usize, hidden: bool) -> Result<(Vec<f32>, Vec<f32>)> {
+        guarded(|| {
+            let (y, mut kept) = self.hidden.forward(&self.layers, rows(x, count, &self.device), false);
+            (numbers(y), kept.inputs.pop().filter(|_| hidden).map(numbers).unwrap_or_default())
+        })
+    }
+
+    /// Numbers by the parameters' names; none if the device fails.
+    fn named(&self, flat: &Tensor<1>) -> NamedTensors {
+        self.layout.named(&guarded(|| numbers(flat.clone())).unwrap_or_default())
+    }
+}
+
+/// A policy and values of Burn's networks for an environment's spaces, as [`PolicyNetworks::mlp`] makes them of the
+/// built-in one: the same seed gives the same weights.
+///
+/// # Errors
+/// Those of [`PolicyNetworks::mlp`].
+///
+/// ```
+/// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
+/// use rlox_nn::{Activation, ActorCritic, PolicyNetworks};
+///
+/// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, CartPole::default)?;
+/// let burn = rlox_burn::policy_networks(env.spec(), &[8], Activation::Tanh, &mut Pcg64::seed_from(0))?;
+/// let built_in = PolicyNetworks::mlp(env.spec(), &[8], Activation::Tanh, &mut Pcg64::seed_from(0))?;
+/// assert_eq!(burn.tensors(), built_in.tensors());
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn policy_networks(
+    spec: &EnvSpec,
+    net_arch: &[usize],
+    activation: Activation,
+    rng: &mut Pcg64,
+) -> Result<PolicyNetworks<BurnMlp>> {
+    let distribution = Distribution::new(&spec.action, 0.0)?;
+    PolicyNetworks::with(spec, net_arch, distribution, |sizes, gain| {
+        BurnMlp::new(sizes, activation, Init::orthogonal(gain), rng)
+    })
+}
+
+impl Network for BurnMlp {
+    fn in_dim(&self) -> usize {
+        self.layout.in_dim()
+    }
+
+    fn out_dim(&self) -> usize {
+        self.layout.out_dim()
+    }
+
+    fn hidden_dim(&self) -> usize {
+        self.layout.hidden_dim()
+    }
+
+    fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], _: &mut Scratch) -> Result<()> {
+        self.layout.check_forward(rows, x, y)?;
+        copy(&self.pass(x, rows, false)?.0, y)
+    }
+
+    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], _: &mut Scratch) -> Result<()> {
+        self.layout.check_hidden(rows, h)?;
+        self.layout.check_forward(rows, x, y)?;
+        let (out, hidden) = self.pass(x, rows, !h.is_empty())?;
+        copy(&hidden, h)?;
+        copy(&out, y)
+    }
+
+    fn forward(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
+        self.layout.check_forward(rows, x, y)?;
+        let (out, kept) = guarded(|| {
+            let (y, kept) = self.hidden.forward(&self.layers, crate::numbers::rows(x, rows, &self.device), true);
+            (numbers(y), kept)
+        })?;
+        copy(&out, y)?;
+        self.kept = Some(kept);
+        Ok(())
+    }
+
+    fn hidden(&self, h: &mut [f32]) -> Result<()> {
+        self.layout.check_hidden(self.kept.as_ref().map_or(1, |kept| kept.rows), h)?;
+        match self.kept.as_ref().and_then(|kept| kept.inputs.last()) {
+            Some(hidden) if !h.is_empty() => copy(&guarded(|| numbers(hidden.clone()))?, h),
+            _ => Ok(()),
+        }
+    }
+
+    fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
+        self.layout.check_backward(self.kept.as_ref().map_or(0, |kept| kept.rows), dy, dx.as_deref())?;
+        let Self { hidden, layers, kept: Some(kept), gradients, device, .. } = self else { return Ok(()) };
+        let (sum, input) = guarded(|| {
+            let (more, input) = hidden.backward(layers, kept, rows(dy, kept.rows, device), params, dx.is_some());
+            let sum = match (more, &*gradients) {
+                (Some(more), Some(sum)) => Some(more + sum.clone()),
+                (more, sum) => more.or_else(|| sum.clone()),
+            };
+            (sum, input.map(numbers))
+        })?;
+        if let (Some(dx), Some(input)) = (dx, input) {
+            copy(&input, dx)?;
+        }
+        *gradients = sum;
+        Ok(())
+    }
+
+    fn grad_sq(&mut self) -> Result<f64> {
+        let Some(gradients) = &self.gradients else { return Ok(0.0) };
+        guarded(|| f64::from(gradients.clone().square().sum().into_scalar::<f32>()))
+    }
+
+    fn zero_gradients(&mut self) {
+        self.gradients = None;
+    }
+
+    fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
+        optimizer.check()?;
+        let step = self.step.saturating_add(1);
+        let update = optimizer.update(step);
+        if self.hidden.cpu {
+            let Self { layout, layers, flat, gradients, means: [mean, square], .. } = self;
+            return guarded(|| {
+                let mut gradients = gradients.take().unwrap_or_else(|| flat.zeros_like());
+                // Views would have the parameters copied.
+                layers.clear();
+                in_place([flat, &mut gradients, mean, square], |[flat, gradients, mean, square]| {
+                    update.apply(scale, gradients, [mean, square], flat);
+                });
+                *layers = views(layout, flat);
+            })
+            .map(|()| self.step = step);
+        }
+        let (flat, means) = guarded(|| {
+            let gradients = match &self.gradients {
+                Some(gradients) if scale == 1.0 => gradients.clone(),
+                Some(gradients) => gradients.clone() * scale,
+                None => self.flat.zeros_like(),
+            };
+            updated(update, gradients, self.flat.clone(), self.means.clone())
+        })?;
+        self.put(flat)?;
+        (self.means, self.step, self.gradients) = (means, step, None);
+        Ok(())
+    }
+
+    fn track(&mut self, online: &Self, tau: f32) -> Result<()> {
+        self.layout.check_track(&online.layout, tau)?;
+        let flat = guarded(|| {
+            if tau == 1.0 {
+                return online.flat.clone();
+            }
+            self.flat.clone() + (online.flat.clone() - self.flat.clone()) * tau
+        })?;
+        self.put(flat)
+    }
+
+    /// Empty if the device fails.
+    fn tensors(&self) -> NamedTensors {
+        self.named(&self.flat)
+    }
+
+    fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
+        let flat = self.layout.flat(tensors)?;
+        self.put(guarded(|| line(flat, &self.device))?)
+    }
+
+    /// Empty if the device fails.
+    fn gradients(&self) -> NamedTensors {
+        match &self.gradients {
+            Some(gradients) => self.named(gradients),
+            None => self.layout.named(&vec![0.0; self.layout.parameters()]),
+        }
+    }
+
+    /// Empty but for the steps if the device fails.
+    fn optimizer_state(&self) -> NamedTensors {
+        let [mean, square] = self.means.each_ref().map(|mean| guarded(|| numbers(mean.clone())).unwrap_or_default());
+        self.layout.named_state([&mean, &square], self.step)
+    }
+
+    fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
+        let (means, step) = self.layout.flat_state(state)?;
+        (self.means, self.step) = (guarded(|| means.map(|mean| line(mean, &self.device)))?, step);
+        Ok(())
+    }
+}

@@ -1,0 +1,238 @@
+//! Operations on the CPU as Candle lets others define them: on one core, and in place where that spares memory.
+//!
+//! Candle shares out its own to threads that wait for each other by spinning, from a few thousand numbers on: where another
+//! thread has work too, and actor and critic are computed at once, a barrier lasts until the system has given all of them a
+//! turn. Its product of matrices reads `/proc/cpuinfo` each time to learn how many cores there are, unless an environment
+//! variable says it, which takes longer than the product of a layer of 64.
+
+use std::ops::Range;
+
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, Error, InplaceOp1, InplaceOp2, InplaceOp3, Layout, Result, Shape};
+use ndarray::{Array2, ArrayView2, ArrayViewMut2, ShapeBuilder, linalg::general_mat_mul};
+use rlox_nn::Activation;
+
+type Source<'a> = (&'a CpuStorage, &'a Layout);
+
+/// A matrix of Candle's as one of ndarray's.
+fn view<'a>((storage, layout): Source<'a>) -> Result<ArrayView2<'a, f32>> {
+    let (&[rows, columns], &[down, right]) = (layout.dims(), layout.stride()) else {
+        return Err(Error::Msg(format!("no matrix: {:?}", layout.dims())));
+    };
+    let numbers = storage.as_slice::<f32>()?.get(layout.start_offset()..).unwrap_or_default();
+    let shape = (rows, columns).strides((down, right));
+    ArrayView2::from_shape(shape, numbers).map_err(|error| Error::Msg(error.to_string()))
+}
+
+/// The numbers of a tensor without gaps.
+fn line<'a>((storage, layout): Source<'a>) -> Result<&'a [f32]> {
+    let numbers = layout.contiguous_offsets().and_then(|(from, to)| storage.as_slice::<f32>().ok()?.get(from..to));
+    numbers.ok_or_else(|| Error::Msg("no numbers side by side".into()))
+}
+
+/// The same, to be changed.
+fn line_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
+    match (storage, layout.contiguous_offsets()) {
+        (CpuStorage::F32(numbers), Some((from, to))) if to <= numbers.len() => Ok(&mut numbers[from..to]),
+        _ => Err(Error::Msg("no numbers side by side".into())),
+    }
+}
+
+/// `a b` of matrices, onto `out`.
+fn add_product(a: &ArrayView2<'_, f32>, b: &ArrayView2<'_, f32>, out: Vec<f32>) -> Result<(CpuStorage, Shape)> {
+    if a.ncols() != b.nrows() {
+        return Err(Error::Msg(format!("no product of {:?} and {:?}", a.dim(), b.dim())));
+    }
+    let out = Array2::from_shape_vec((a.nrows(), b.ncols()), out);
+    let mut out = out.map_err(|error| Error::Msg(error.to_string()))?;
+    general_mat_mul(1.0, a, b, 1.0, &mut out);
+    let shape = Shape::from(out.dim());
+    Ok((CpuStorage::F32(out.into_raw_vec_and_offset().0), shape))
+}
+
+/// `a b` of matrices.
+pub(crate) struct Product;
+
+impl CustomOp2 for Product {
+    fn name(&self) -> &'static str {
+        "product"
+    }
+
+    fn cpu_fwd(&self, a: &CpuStorage, la: &Layout, b: &CpuStorage, lb: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (a, b) = (view((a, la))?, view((b, lb))?);
+        add_product(&a, &b, vec![0.0; a.nrows() * b.ncols()])
+    }
+}
+
+/// `x w^T + b` of rows `x`, weights `w`, `[outputs, inputs]`, and biases.
+pub(crate) struct Linear;
+
+impl CustomOp3 for Linear {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        lx: &Layout,
+        w: &CpuStorage,
+        lw: &Layout,
+        b: &CpuStorage,
+        lb: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (x, w) = (view((x, lx))?, view((w, lw))?);
+        add_product(&x, &w.t(), line((b, lb))?.repeat(x.nrows()))
+    }
+}
+
+/// An activation, in place.
+pub(crate) struct Apply(pub(crate) Activation);
+
+impl InplaceOp1 for Apply {
+    fn name(&self) -> &'static str {
+        "activation"
+    }
+
+    fn cpu_fwd(&self, x: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        self.0.apply(line_mut(x, layout)?);
+        Ok(())
+    }
+}
+
+/// Gradients times its derivative, given what that is a function of.
+pub(crate) struct Derivative(pub(crate) Activation);
+
+impl InplaceOp2 for Derivative {
+    fn name(&self) -> &'static str {
+        "derivative"
+    }
+
+    fn cpu_fwd(&self, gradients: &mut CpuStorage, layout: &Layout, of: &CpuStorage, lo: &Layout) -> Result<()> {
+        self.0.multiply_by_derivative(line((of, lo))?, line_mut(gradients, layout)?);
+        Ok(())
+    }
+}
+
+/// One number after the other, each with that of a source.
+pub(crate) struct Each<F>(pub(crate) F);
+
+impl<F: Fn(f32, f32) -> f32> InplaceOp2 for Each<F> {
+    fn name(&self) -> &'static str {
+        "each"
+    }
+
+    fn cpu_fwd(&self, to: &mut CpuStorage, layout: &Layout, from: &CpuStorage, lf: &Layout) -> Result<()> {
+        for (to, from) in line_mut(to, layout)?.iter_mut().zip(line((from, lf))?) {
+            *to = self.0(*to, *from);
+        }
+        Ok(())
+    }
+}
+
+/// The same with two sources.
+pub(crate) struct EachOfTwo<F>(pub(crate) F);
+
+impl<F: Fn(f32, f32, f32) -> f32> InplaceOp3 for EachOfTwo<F> {
+    fn name(&self) -> &'static str {
+        "each of two"
+    }
+
+    fn cpu_fwd(
+        &self,
+        to: &mut CpuStorage,
+        layout: &Layout,
+        a: &CpuStorage,
+        la: &Layout,
+        b: &CpuStorage,
+        lb: &Layout,
+    ) -> Result<()> {
+        for ((to, a), b) in line_mut(to, layout)?.iter_mut().zip(line((a, la))?).zip(line((b, lb))?) {
+            *to = self.0(*to, *a, *b);
+        }
+        Ok(())
+    }
+}
+
+/// A layer's gradients, among those of all parameters, given the gradient of what it gave and what it took, both in rows.
+pub(crate) struct Gradients {
+    pub(crate) weight: Range<usize>,
+    pub(crate) bias: Range<usize>,
+    /// To those there are; otherwise in their place.
+    pub(crate) add: bool,
+}
+
+impl InplaceOp3 for Gradients {
+    fn name(&self) -> &'static str {
+        "gradients"
+    }
+
+    fn cpu_fwd(
+        &self,
+        all: &mut CpuStorage,
+        layout: &Layout,
+        delta: &CpuStorage,
+        ld: &Layout,
+        x: &CpuStorage,
+        lx: &Layout,
+    ) -> Result<()> {
+        let (delta, x) = ((delta, ld), (x, lx));
+        let (all, shape) = (line_mut(all, layout)?, (delta.1.dims()[1], x.1.dims()[1]));
+        let weight = ArrayViewMut2::from_shape(shape, &mut all[self.weight.clone()]);
+        let mut weight = weight.map_err(|error| Error::Msg(error.to_string()))?;
+        general_mat_mul(1.0, &view(delta)?.t(), &view(x)?, f32::from(u8::from(self.add)), &mut weight);
+        let bias = &mut all[self.bias.clone()];
+        if !self.add {
+            bias.fill(0.0);
+        }
+        for row in line(delta)?.chunks_exact(bias.len()) {
+            bias.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::{Device, Tensor};
+
+    fn tensor(rows: usize, columns: usize) -> Result<Tensor> {
+        let numbers = (0..rows * columns).map(|i| ((i * 37 % 23) as f32 - 11.0) / 8.0).collect();
+        Tensor::from_vec(numbers, (rows, columns), &Device::Cpu)
+    }
+
+    fn assert_near(ours: &Tensor, theirs: &Tensor) -> Result<()> {
+        assert_eq!(ours.dims(), theirs.dims());
+        let (ours, theirs) = (ours.flatten_all()?.to_vec1::<f32>()?, theirs.flatten_all()?.to_vec1::<f32>()?);
+        for (x, y) in ours.iter().zip(&theirs) {
+            assert!((x - y).abs() < 1e-4, "{x} {y}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn products_equal_candles_own() -> Result<()> {
+        for (m, k, n) in [(1, 1, 1), (1, 5, 3), (64, 4, 64), (7, 33, 20)] {
+            // Whole, transposed, and a part of something larger.
+            for a in [tensor(m, k)?, tensor(k, m)?.t()?, tensor(m + 2, k)?.narrow(0, 1, m)?] {
+                for b in [tensor(k, n)?, tensor(n, k)?.t()?] {
+                    assert_near(&a.apply_op2_no_bwd(&b, &Product)?, &a.matmul(&b)?)?;
+                }
+                let (weight, bias) = (tensor(n, k)?, tensor(1, n + 1)?.flatten_all()?.narrow(0, 1, n)?);
+                let expected = a.matmul(&weight.t()?)?.broadcast_add(&bias)?;
+                assert_near(&a.apply_op3_no_bwd(&weight, &bias, &Linear)?, &expected)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn shapes_that_do_not_fit_are_refused() -> Result<()> {
+        let (a, line) = (tensor(2, 3)?, tensor(2, 3)?.flatten_all()?);
+        assert!(a.apply_op2_no_bwd(&a, &Product).is_err());
+        assert!(a.apply_op2_no_bwd(&line, &Product).is_err());
+        assert!(a.apply_op3_no_bwd(&a, &line, &Linear).is_err());
+        assert!(a.t()?.inplace_op1(&Apply(Activation::Tanh)).is_err());
+        Ok(())
+    }
+}

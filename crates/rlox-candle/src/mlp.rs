@@ -1,0 +1,292 @@
+//! Fully connected layers on Candle.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Tensor};
+use rlox_core::{EnvSpec, Pcg64, Result};
+use rlox_nn::{Activation, Distribution, Init, MlpLayout, NamedTensors, Network, Optimizer, PolicyNetworks, Scratch};
+
+use crate::Device;
+use crate::device::failed;
+use crate::numbers::{copy, numbers, rows, sum_of_squares};
+use crate::passes::{Kept, Layer, backward, forward, fused, step, updated, views};
+
+/// Fully connected layers of any widths with one activation between them and none after the last, as [`rlox_nn::Mlp`].
+///
+/// All parameters lie in one tensor of which layers are views, so that a step of the optimiser is a few operations whatever
+/// the number of layers.
+///
+/// ```
+/// use rlox_candle::CandleMlp;
+/// use rlox_core::Pcg64;
+/// use rlox_nn::{Activation, Init, Mlp, Network, Scratch};
+///
+/// let init = Init::orthogonal(0.01);
+/// let net = CandleMlp::new(&[4, 64, 2], Activation::Tanh, init, &mut Pcg64::seed_from(0))?;
+/// let mut built_in = Mlp::new(&[4, 64, 2], Activation::Tanh, init, &mut Pcg64::seed_from(1))?;
+/// built_in.load(&net.tensors())?;
+/// let (mut y, mut scratch) = ([0.0; 2], Scratch::default());
+/// net.infer(&[0.1, 0.2, 0.3, 0.4], 1, &mut y, &mut scratch)?;
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct CandleMlp {
+    layout: MlpLayout,
+    device: candle_core::Device,
+    flat: Tensor,
+    layers: Vec<Layer>,
+    /// In the flat order.
+    gradients: Tensor,
+    /// Whether there are any since the last step.
+    live: bool,
+    /// The optimiser's, of gradients and of their squares.
+    means: [Tensor; 2],
+    step: u32,
+    kept: Option<Kept>,
+    /// Held by clones too: what they have in common is copied before it is changed in place.
+    shared: Arc<()>,
+}
+
+impl CandleMlp {
+    /// A network of the given widths, the input's first: `[4, 64, 64, 2]`, on the CPU. The weights are those that
+    /// [`rlox_nn::Mlp::new`] draws.
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Config`] for fewer than two widths or one that is 0, [`rlox_core::Error::Memory`] for more
+    /// parameters than fit into memory.
+    pub fn new(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
+        Self::on(Device::Cpu, sizes, activation, init, rng)
+    }
+
+    /// As [`CandleMlp::new`], on a device.
+    ///
+    /// # Errors
+    /// Those of [`CandleMlp::new`], and [`rlox_core::Error::Backend`] for a device that is not there.
+    pub fn on(device: Device, sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
+        let layout = MlpLayout::new(sizes, activation)?;
+        let device = device.open()?;
+        let count = layout.parameters();
+        let flat = Tensor::from_vec(layout.draw(init, rng), count, &device).map_err(failed)?;
+        let zeros = || Tensor::zeros(count, DType::F32, &device).map_err(failed);
+        let layers = views(&layout, &flat).map_err(failed)?;
+        let (gradients, means, shared) = (zeros()?, [zeros()?, zeros()?], Arc::new(()));
+        Ok(Self { layout, device, flat, layers, gradients, live: false, means, step: 0, kept: None, shared })
+    }
+
+    /// The widths, the input's first.
+    pub fn sizes(&self) -> &[usize] {
+        self.layout.sizes()
+    }
+
+    /// What hidden layers apply.
+    pub fn activation(&self) -> Activation {
+        self.layout.activation()
+    }
+
+    /// Makes memory its own, which it may share with clones.
+    fn make_own(&mut self) -> Result<()> {
+        if Arc::strong_count(&self.shared) > 1 { self.copy_all() } else { Ok(()) }
+    }
+
+    fn copy_all(&mut self) -> Result<()> {
+        let own = |tensor: &Tensor| tensor.copy().map_err(failed);
+        let [mean, square] = self.means.each_ref().map(own);
+        let (flat, gradients, means) = (own(&self.flat)?, own(&self.gradients)?, [mean?, square?]);
+        self.put(flat)?;
+        (self.gradients, self.means, self.shared) = (gradients, means, Arc::new(()));
+        Ok(())
+    }
+
+    /// Other parameters in the place of these.
+    fn put(&mut self, flat: Tensor) -> Result<()> {
+        self.layers = views(&self.layout, &flat).map_err(failed)?;
+        self.flat = flat;
+        Ok(())
+    }
+
+    fn pass(&self, x: &[f32], count: usize, y: &mut [f32], keep: bool) -> Result<Kept> {
+        let pass = || forward(&self.layers, self.activation(), rows(x, count, &self.device)?, keep);
+        let (out, kept) = pass().map_err(failed)?;
+        copy(&out, y)?;
+        Ok(kept)
+    }
+
+    fn tensor(&self, flat: Vec<f32>) -> Result<Tensor> {
+        Tensor::from_vec(flat, self.layout.parameters(), &self.device).map_err(failed)
+    }
+}
+
+/// A policy and values of Candle's networks for an environment's spaces, as [`PolicyNetworks::mlp`] makes them of the
+/// built-in one: the same seed gives the same weights.
+///
+/// # Errors
+/// Those of [`PolicyNetworks::mlp`].
+///
+/// ```
+/// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
+/// use rlox_nn::{Activation, ActorCritic, PolicyNetworks};
+///
+/// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, CartPole::default)?;
+/// let candle = rlox_candle::policy_networks(env.spec(), &[8], Activation::Tanh, &mut Pcg64::seed_from(0))?;
+/// let built_in = PolicyNetworks::mlp(env.spec(), &[8], Activation::Tanh, &mut Pcg64::seed_from(0))?;
+/// assert_eq!(candle.tensors(), built_in.tensors());
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn policy_networks(
+    spec: &EnvSpec,
+    net_arch: &[usize],
+    activation: Activation,
+    rng: &mut Pcg64,
+) -> Result<PolicyNetworks<CandleMlp>> {
+    let distribution = Distribution::new(&spec.action, 0.0)?;
+    PolicyNetworks::with(spec, net_arch, distribution, |sizes, gain| {
+        CandleMlp::new(sizes, activation, Init::orthogonal(gain), rng)
+    })
+}
+
+impl Network for CandleMlp {
+    fn in_dim(&self) -> usize {
+        self.layout.in_dim()
+    }
+
+    fn out_dim(&self) -> usize {
+        self.layout.out_dim()
+    }
+
+    fn hidden_dim(&self) -> usize {
+        self.layout.hidden_dim()
+    }
+
+    fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], _: &mut Scratch) -> Result<()> {
+        self.layout.check_forward(rows, x, y)?;
+        self.pass(x, rows, y, false).map(drop)
+    }
+
+    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], _: &mut Scratch) -> Result<()> {
+        self.layout.check_hidden(rows, h)?;
+        self.layout.check_forward(rows, x, y)?;
+        let kept = self.pass(x, rows, y, false)?;
+        match &kept.inputs[..] {
+            [hidden] if !h.is_empty() => copy(hidden, h),
+            _ => Ok(()),
+        }
+    }
+
+    fn forward(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
+        self.layout.check_forward(rows, x, y)?;
+        self.kept = Some(self.pass(x, rows, y, true)?);
+        Ok(())
+    }
+
+    fn hidden(&self, h: &mut [f32]) -> Result<()> {
+        self.layout.check_hidden(self.kept.as_ref().map_or(1, |kept| kept.rows), h)?;
+        match self.kept.as_ref().and_then(|kept| kept.inputs.last()) {
+            Some(hidden) if !h.is_empty() => copy(hidden, h),
+            _ => Ok(()),
+        }
+    }
+
+    fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
+        self.layout.check_backward(self.kept.as_ref().map_or(0, |kept| kept.rows), dy, dx.as_deref())?;
+        if params {
+            self.make_own()?;
+        }
+        let Some(kept) = &self.kept else { return Ok(()) };
+        // Where the device may fail on the way, the gradients that there are stay as they are until it has not.
+        let aside =
+            if params && !fused(&self.flat) { Some(self.gradients.zeros_like().map_err(failed)?) } else { None };
+        let all = aside.as_ref().map_or((&self.gradients, self.live), |aside| (aside, false));
+        let pass = || {
+            backward(
+                &self.layers,
+                self.activation(),
+                kept,
+                rows(dy, kept.rows, &self.device)?,
+                params.then_some(all),
+                dx.is_some(),
+            )
+        };
+        let input = pass().map_err(failed)?;
+        let sum = match aside {
+            Some(more) if self.live => Some((&self.gradients + more).map_err(failed)?),
+            more => more,
+        };
+        if let (Some(dx), Some(input)) = (dx, input) {
+            copy(&input, dx)?;
+        }
+        if let Some(sum) = sum {
+            self.gradients = sum;
+        }
+        self.live |= params;
+        Ok(())
+    }
+
+    fn grad_sq(&mut self) -> Result<f64> {
+        if self.live { sum_of_squares(&self.gradients) } else { Ok(0.0) }
+    }
+
+    fn zero_gradients(&mut self) {
+        self.live = false;
+    }
+
+    fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
+        optimizer.check()?;
+        self.make_own()?;
+        let (steps, means) = (self.step.saturating_add(1), self.means.each_ref());
+        let update = optimizer.update(steps);
+        if !self.live {
+            self.gradients = self.gradients.zeros_like().map_err(failed)?;
+        }
+        if fused(&self.flat) {
+            step(update, &self.gradients, scale, &self.flat, means).map_err(failed)?;
+        } else {
+            let scaled =
+                if scale == 1.0 { Ok(self.gradients.clone()) } else { self.gradients.affine(scale.into(), 0.0) };
+            let (flat, means) =
+                scaled.and_then(|gradients| updated(update, &gradients, &self.flat, means)).map_err(failed)?;
+            self.put(flat)?;
+            self.means = means;
+        }
+        (self.step, self.live) = (steps, false);
+        Ok(())
+    }
+
+    fn track(&mut self, online: &Self, tau: f32) -> Result<()> {
+        self.layout.check_track(&online.layout, tau)?;
+        if tau == 1.0 {
+            return self.put(online.flat.copy().map_err(failed)?);
+        }
+        let moved = (&online.flat - &self.flat).and_then(|way| &self.flat + way.affine(tau.into(), 0.0)?);
+        self.put(moved.map_err(failed)?)
+    }
+
+    /// Empty if the device fails.
+    fn tensors(&self) -> NamedTensors {
+        self.layout.named(&numbers(&self.flat).unwrap_or_default())
+    }
+
+    fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
+        let flat = self.layout.flat(tensors)?;
+        self.put(self.tensor(flat)?)
+    }
+
+    /// Empty if the device fails.
+    fn gradients(&self) -> NamedTensors {
+        if self.live {
+            return self.layout.named(&numbers(&self.gradients).unwrap_or_default());
+        }
+        self.layout.named(&vec![0.0; self.layout.parameters()])
+    }
+
+    /// Empty but for the steps if the device fails.
+    fn optimizer_state(&self) -> NamedTensors {
+        let [mean, square] = self.means.each_ref().map(|mean| numbers(mean).unwrap_or_default());
+        self.layout.named_state([&mean, &square], self.step)
+    }
+
+    fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
+        let ([mean, square], step) = self.layout.flat_state(state)?;
+        (self.means, self.step) = ([self.tensor(mean)?, self.tensor(square)?], step);
+        Ok(())
+    }
+}

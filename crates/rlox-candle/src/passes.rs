@@ -1,0 +1,235 @@
+//! Forward, vector-Jacobian product and the optimisers' formulas, in operations on Candle's tensors: those of [`crate::cpu`]
+//! on the CPU, Candle's own elsewhere.
+
+use candle_core::{DType, Result, Tensor};
+use rlox_nn::{Activation, LayerLayout, MlpLayout, Update};
+
+use crate::cpu::{Apply, Derivative, Each, EachOfTwo, Gradients, Linear, Product};
+
+/// One layer's parameters: views of the flat array.
+#[derive(Clone, Debug)]
+pub(crate) struct Layer {
+    layout: LayerLayout,
+    /// `[outputs, inputs]`.
+    weight: Tensor,
+    /// `[outputs]`.
+    bias: Tensor,
+}
+
+/// What a vector-Jacobian product needs of a forward pass.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) rows: usize,
+    /// What each layer took, `[rows, inputs]`; the last is the last hidden layer where there is one.
+    pub(crate) inputs: Vec<Tensor>,
+    /// What activations were applied to, where their derivatives need it.
+    sums: Vec<Tensor>,
+}
+
+/// Whether the operations of [`crate::cpu`] are there for a tensor.
+pub(crate) fn fused(tensor: &Tensor) -> bool {
+    #[cfg(test)]
+    if tests::OWN.get() {
+        return false;
+    }
+    tensor.device().is_cpu()
+}
+
+/// Layers as views of all parameters.
+pub(crate) fn views(layout: &MlpLayout, flat: &Tensor) -> Result<Vec<Layer>> {
+    let view = |layout: LayerLayout| {
+        let weight = flat.narrow(0, layout.weight.start, layout.weight.len())?;
+        let bias = flat.narrow(0, layout.bias.start, layout.bias.len())?;
+        Ok(Layer { weight: weight.reshape((layout.outputs, layout.inputs))?, bias, layout })
+    };
+    layout.layers().map(view).collect()
+}
+
+/// Outputs, and what backward needs. The tensors of hidden layers are let go of as soon as they can be if not `keep`.
+pub(crate) fn forward(layers: &[Layer], activation: Activation, x: Tensor, keep: bool) -> Result<(Tensor, Kept)> {
+    let mut kept = Kept { rows: x.dim(0)?, inputs: Vec::with_capacity(layers.len()), sums: Vec::new() };
+    let (mut h, last) = (x, layers.len() - 1);
+    for (i, layer) in layers.iter().enumerate() {
+        let sum = linear(&h, layer)?;
+        if keep || i == last {
+            kept.inputs.push(h);
+        }
+        if i == last {
+            return Ok((sum, kept));
+        }
+        if keep && activation.needs_inputs() {
+            kept.sums.push(sum.copy()?);
+        }
+        h = activate(activation, sum)?;
+    }
+    Ok((h, kept))
+}
+
+/// The gradient of the outputs, taken back through the layers. With `params` the parameters' gradients are put into `all`,
+/// or added to what is there; the input's is given back if wanted.
+pub(crate) fn backward(
+    layers: &[Layer],
+    activation: Activation,
+    kept: &Kept,
+    dy: Tensor,
+    mut all: Option<(&Tensor, bool)>,
+    input: bool,
+) -> Result<Option<Tensor>> {
+    let mut delta = dy;
+    for (i, layer) in layers.iter().enumerate().rev() {
+        if let Some((all, add)) = &mut all {
+            gradients(layer, &delta, &kept.inputs[i], all, *add)?;
+        }
+        if i > 0 {
+            let back = product(&delta, &layer.weight)?;
+            delta = slopes(activation, back, &kept.inputs[i], kept.sums.get(i - 1))?;
+        } else if input {
+            delta = product(&delta, &layer.weight)?;
+        }
+    }
+    Ok(input.then_some(delta))
+}
+
+fn linear(x: &Tensor, Layer { weight, bias, .. }: &Layer) -> Result<Tensor> {
+    if fused(x) {
+        return x.apply_op3_no_bwd(weight, bias, &Linear);
+    }
+    x.matmul(&weight.t()?)?.broadcast_add(bias)
+}
+
+fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if fused(a) { a.apply_op2_no_bwd(b, &Product) } else { a.matmul(b) }
+}
+
+/// Puts a layer's gradients among all, or adds them.
+fn gradients(layer: &Layer, delta: &Tensor, x: &Tensor, all: &Tensor, add: bool) -> Result<()> {
+    let LayerLayout { weight, bias, .. } = layer.layout.clone();
+    if fused(all) {
+        return all.inplace_op3(delta, x, &Gradients { weight, bias, add });
+    }
+    for (more, at) in [(delta.t()?.matmul(x)?.flatten_all()?, weight), (delta.sum(0)?, bias)] {
+        let sum = if add { (all.narrow(0, at.start, at.len())? + more)? } else { more };
+        all.slice_set(&sum, 0, at.start)?;
+    }
+    Ok(())
+}
+
+/// What an activation makes of sums that are not needed any more.
+fn activate(activation: Activation, sum: Tensor) -> Result<Tensor> {
+    match activation {
+        _ if fused(&sum) => sum.inplace_op1(&Apply(activation)).map(|()| sum),
+        Activation::Tanh => sum.tanh(),
+        Activation::Relu => sum.relu(),
+        Activation::Silu => sum.silu(),
+        Activation::Gelu => sum.gelu_erf(),
+    }
+}
+
+/// A gradient times the derivative of an activation, given what came out of it and, for some, what went in.
+fn slopes(activation: Activation, back: Tensor, out: &Tensor, sum: Option<&Tensor>) -> Result<Tensor> {
+    let sum = sum.unwrap_or(out);
+    let slope = match activation {
+        _ if fused(out) => return back.inplace_op2(sum, &Derivative(activation)).map(|()| back),
+        Activation::Tanh => out.sqr()?.affine(-1.0, 1.0),
+        Activation::Relu => out.gt(0_f32)?.to_dtype(DType::F32),
+        Activation::Silu => {
+            // s + h (1 - s), with the logistic function s as a tanh.
+            let s = sum.affine(0.5, 0.0)?.tanh()?.affine(0.5, 0.5)?;
+            &s + (out * s.affine(-1.0, 1.0)?)?
+        }
+        Activation::Gelu => {
+            // Phi(z) + z phi(z).
+            let cumulative = sum.affine(std::f64::consts::FRAC_1_SQRT_2, 0.0)?.erf()?.affine(0.5, 0.5)?;
+            let density = sum
+                .sqr()?
+                .affine(-0.5, 0.0)?
+                .exp()?
+                .affine(0.5 * std::f64::consts::FRAC_2_SQRT_PI / std::f64::consts::SQRT_2, 0.0)?;
+            cumulative + (sum * density)?
+        }
+    };
+    back * slope?
+}
+
+/// Means below it become 0: numbers without a leading 1 halve the speed of those that multiply them.
+const SMALLEST: f32 = 1e-30;
+
+/// A step on the CPU, with gradients times `scale`: parameters and means are changed in place.
+pub(crate) fn step(
+    update: Update,
+    gradients: &Tensor,
+    scale: f32,
+    flat: &Tensor,
+    [mean, square]: [&Tensor; 2],
+) -> Result<()> {
+    // `decay a + (1 - decay) b`, the rest taken in f64 as the built-in network does.
+    let blend = |decay: f32| {
+        let rest = (1.0 - f64::from(decay)) as f32;
+        move |a: f32, b: f32| {
+            let sum = decay * a + rest * b;
+            if sum.abs() < SMALLEST { 0.0 } else { sum }
+        }
+    };
+    match update {
+        Update::Adam { beta1, beta2, eps, step_size, root_scale, decay } => {
+            let (first, second) = (blend(beta1), blend(beta2));
+            mean.inplace_op2(gradients, &Each(|m: f32, g: f32| first(m, scale * g)))?;
+            square.inplace_op2(gradients, &Each(|v: f32, g: f32| second(v, (scale * g) * (scale * g))))?;
+            let step = |p: f32, m: f32, v: f32| decay * p - step_size * (m / (root_scale * v.sqrt() + eps));
+            flat.inplace_op3(mean, square, &EachOfTwo(step))
+        }
+        Update::RmsProp { lr, alpha, eps } => {
+            let blend = blend(alpha);
+            square.inplace_op2(gradients, &Each(|v: f32, g: f32| blend(v, (scale * g) * (scale * g))))?;
+            let step = |p: f32, g: f32, v: f32| p - lr * (scale * g / (v.sqrt() + eps));
+            flat.inplace_op3(gradients, square, &EachOfTwo(step))
+        }
+    }
+}
+
+/// Parameters and means after a step, all in the flat order.
+pub(crate) fn updated(
+    update: Update,
+    gradients: &Tensor,
+    flat: &Tensor,
+    [mean, square]: [&Tensor; 2],
+) -> Result<(Tensor, [Tensor; 2])> {
+    let blend =
+        |decay: f32, a: &Tensor, b: &Tensor| a.affine(decay.into(), 0.0)? + b.affine(1.0 - f64::from(decay), 0.0)?;
+    match update {
+        Update::Adam { beta1, beta2, eps, step_size, root_scale, decay } => {
+            let mean = blend(beta1, mean, gradients)?;
+            let square = blend(beta2, square, &gradients.sqr()?)?;
+            let root = square.sqrt()?.affine(root_scale.into(), eps.into())?;
+            let step = (&mean / root)?.affine(step_size.into(), 0.0)?;
+            let kept = if decay == 1.0 { flat.clone() } else { flat.affine(decay.into(), 0.0)? };
+            Ok(((kept - step)?, [mean, square]))
+        }
+        Update::RmsProp { lr, alpha, eps } => {
+            let square = blend(alpha, square, &gradients.sqr()?)?;
+            let step = (gradients / square.sqrt()?.affine(1.0, eps.into())?)?.affine(lr.into(), 0.0)?;
+            Ok(((flat - step)?, [mean.clone(), square]))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use crate::{CandleMlp, backend::agreement};
+
+    thread_local! {
+        /// Whether Candle's own operations do it all, as on other devices than the CPU.
+        pub(super) static OWN: Cell<bool> = const { Cell::new(false) };
+    }
+
+    #[test]
+    fn candles_own_operations_do_the_same() {
+        OWN.set(true);
+        agreement::passes_equal_the_built_in_networks(CandleMlp::new);
+        agreement::optimizers_equal_the_built_in_networks(CandleMlp::new);
+        agreement::targets_follow_slowly(CandleMlp::new);
+        agreement::clones_go_their_own_way(CandleMlp::new);
+    }
+}

@@ -1,0 +1,135 @@
+//! What hidden layers apply to their sums, and its derivative.
+
+use rlox_core::{Error, Result};
+
+use crate::simd::elementwise::{
+    gelu_gradients, gelu_lines, relu_gradients, relu_lines, silu_gradients, silu_lines, tanh_gradients, tanh_lines,
+};
+use crate::simd::{LANES, Line, lines, numbers, numbers_mut};
+
+/// What hidden layers apply to their sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// Hyperbolic tangent.
+    Tanh,
+    /// `max(0, x)`.
+    Relu,
+    /// `x / (1 + e^-x)` (Elfwing et al. 2018), also called swish.
+    Silu,
+    /// `x Phi(x)` with the normal distribution function itself, not an approximation by tanh (Hendrycks and Gimpel
+    /// 2016).
+    Gelu,
+}
+
+/// Lines that are worked on at once where numbers are not aligned: few enough to stay in the first cache.
+const BLOCK: usize = 32;
+
+impl Activation {
+    /// Applies it to each number, in place: for backends on the CPU whose own functions go one number at a time.
+    ///
+    /// ```
+    /// use rlox_nn::Activation;
+    ///
+    /// let mut x = [-1.0, 0.0, 2.0];
+    /// Activation::Relu.apply(&mut x);
+    /// assert_eq!(x, [0.0, 0.0, 2.0]);
+    /// ```
+    pub fn apply(self, x: &mut [f32]) {
+        let mut block = [Line::ZERO; BLOCK];
+        for x in x.chunks_mut(BLOCK * LANES) {
+            let block = &mut block[..lines(x.len())];
+            numbers_mut(block)[..x.len()].copy_from_slice(x);
+            self.apply_to_lines(block);
+            x.copy_from_slice(&numbers(block)[..x.len()]);
+        }
+    }
+
+    /// Multiplies gradients by its derivative, given what it was applied to if it
+    /// [needs inputs](Activation::needs_inputs), and what came out of it otherwise. What is without a partner stays as it
+    /// is.
+    ///
+    /// ```
+    /// use rlox_nn::Activation;
+    ///
+    /// let (outputs, mut gradients) = ([0.5, 0.0], [2.0, 3.0]);
+    /// Activation::Tanh.multiply_by_derivative(&outputs, &mut gradients);
+    /// assert_eq!(gradients, [1.5, 3.0]);
+    /// ```
+    pub fn multiply_by_derivative(self, of: &[f32], gradients: &mut [f32]) {
+        let (mut from, mut to) = ([Line::ZERO; BLOCK], [Line::ZERO; BLOCK]);
+        for (of, gradients) in of.chunks(BLOCK * LANES).zip(gradients.chunks_mut(BLOCK * LANES)) {
+            let count = of.len().min(gradients.len());
+            let (from, to) = (&mut from[..lines(count)], &mut to[..lines(count)]);
+            numbers_mut(from)[..count].copy_from_slice(&of[..count]);
+            numbers_mut(to)[..count].copy_from_slice(&gradients[..count]);
+            self.differentiate_lines(from, to);
+            gradients[..count].copy_from_slice(&numbers(to)[..count]);
+        }
+    }
+
+    /// Whether the derivative takes what it was applied to, and not what came out.
+    pub fn needs_inputs(self) -> bool {
+        matches!(self, Self::Silu | Self::Gelu)
+    }
+
+    pub(super) fn apply_to_lines(self, x: &mut [Line]) {
+        match self {
+            Self::Tanh => tanh_lines(x),
+            Self::Relu => relu_lines(x),
+            Self::Silu => silu_lines(x),
+            Self::Gelu => gelu_lines(x),
+        }
+    }
+
+    pub(super) fn differentiate_lines(self, of: &[Line], gradients: &mut [Line]) {
+        match self {
+            Self::Tanh => tanh_gradients(of, gradients),
+            Self::Relu => relu_gradients(of, gradients),
+            Self::Silu => silu_gradients(of, gradients),
+            Self::Gelu => gelu_gradients(of, gradients),
+        }
+    }
+}
+
+impl std::str::FromStr for Activation {
+    type Err = Error;
+
+    /// The activation of a name: `"tanh"`, `"relu"`, `"silu"` or `"gelu"`.
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "tanh" => Ok(Self::Tanh),
+            "relu" => Ok(Self::Relu),
+            "silu" => Ok(Self::Silu),
+            "gelu" => Ok(Self::Gelu),
+            _ => {
+                let expected = "\"tanh\", \"relu\", \"silu\" or \"gelu\"";
+                Err(Error::config("activation", expected, format!("{name:?}"), "choose one of these"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_of_any_length_are_what_lines_are() {
+        for activation in [Activation::Tanh, Activation::Relu, Activation::Silu, Activation::Gelu] {
+            for count in [0, 1, 15, 16, 17, BLOCK * LANES, 2 * BLOCK * LANES + 5] {
+                let at = |i: usize| (i % 41) as f32 / 8.0 - 2.5;
+                let x: Vec<f32> = (0..count).map(at).collect();
+                let mut padded = vec![Line::ZERO; lines(count)];
+                numbers_mut(&mut padded)[..count].copy_from_slice(&x);
+                let mut gradients = vec![Line([0.5; LANES]); lines(count)];
+                activation.differentiate_lines(&padded, &mut gradients);
+                activation.apply_to_lines(&mut padded);
+                let (mut out, mut slopes) = (x.clone(), vec![0.5; count]);
+                activation.apply(&mut out);
+                activation.multiply_by_derivative(&x, &mut slopes);
+                assert_eq!(out, numbers(&padded)[..count], "{activation:?} {count}");
+                assert_eq!(slopes, numbers(&gradients)[..count], "{activation:?} {count}");
+            }
+        }
+    }
+}

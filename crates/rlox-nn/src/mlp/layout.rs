@@ -1,0 +1,233 @@
+//! What fully connected layers have in common on every backend: widths, names, checks, and one order of all numbers.
+
+use std::ops::Range;
+
+use rlox_core::{Error, Pcg64, Result, available_memory, check_len};
+
+use super::{Activation, Init};
+use crate::NamedTensors;
+use crate::adam::{MEANS, step_of};
+
+/// Fully connected layers of any backend: their widths and activation, and where each layer's parameters lie in one flat
+/// array, `[weight, bias]` layer by layer as torch shapes them.
+///
+/// A backend that keeps its parameters in that order has names, initial weights, optimiser states and errors of the
+/// built-in network.
+///
+/// ```
+/// use rlox_core::Pcg64;
+/// use rlox_nn::{Activation, Init, Mlp, MlpLayout, Network};
+///
+/// let layout = MlpLayout::new(&[4, 8, 2], Activation::Tanh)?;
+/// let flat = layout.draw(Init::orthogonal(0.01), &mut Pcg64::seed_from(3));
+/// let built_in = Mlp::new(&[4, 8, 2], Activation::Tanh, Init::orthogonal(0.01), &mut Pcg64::seed_from(3))?;
+/// assert_eq!(layout.named(&flat), built_in.tensors());
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MlpLayout {
+    sizes: Vec<usize>,
+    activation: Activation,
+}
+
+/// A layer's widths and where its parameters lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerLayout {
+    /// Numbers it takes.
+    pub inputs: usize,
+    /// Numbers it gives.
+    pub outputs: usize,
+    /// Its weights, `[outputs, inputs]`.
+    pub weight: Range<usize>,
+    /// Its biases, `[outputs]`.
+    pub bias: Range<usize>,
+}
+
+impl MlpLayout {
+    /// Layers of the given widths, the input's first: `[4, 64, 64, 2]`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for fewer than two widths or one that is 0, [`Error::Memory`] for more parameters than fit into
+    /// memory.
+    pub fn new(sizes: &[usize], activation: Activation) -> Result<Self> {
+        const FIX: &str = "pass positive widths, the input's first and the output's last";
+        // Parameters, their gradients, what an optimiser keeps of them, and a transposed copy.
+        const BYTES_EACH: usize = 20;
+        if sizes.len() < 2 || sizes.contains(&0) {
+            return Err(Error::config("sizes", "two positive widths or more", format!("{sizes:?}"), FIX));
+        }
+        let count = sizes.windows(2).try_fold(0_usize, |sum, pair| sum.checked_add(pair[0].checked_mul(pair[1])?));
+        let free = available_memory().map_or(isize::MAX as usize, |bytes| bytes as usize);
+        if count.is_none_or(|count| count > free / BYTES_EACH) {
+            let got = format!("{sizes:?}, which needs {BYTES_EACH} bytes a parameter");
+            return Err(Error::memory(
+                "sizes",
+                format!("what fits into {free} free bytes"),
+                got,
+                "pass smaller widths",
+            ));
+        }
+        Ok(Self { sizes: sizes.to_vec(), activation })
+    }
+
+    /// The widths, the input's first.
+    pub fn sizes(&self) -> &[usize] {
+        &self.sizes
+    }
+
+    /// What hidden layers apply.
+    pub fn activation(&self) -> Activation {
+        self.activation
+    }
+
+    /// Numbers in an input row.
+    pub fn in_dim(&self) -> usize {
+        self.sizes[0]
+    }
+
+    /// Numbers in an output row.
+    pub fn out_dim(&self) -> usize {
+        self.sizes[self.sizes.len() - 1]
+    }
+
+    /// Numbers in a row of the last hidden layer; 0 without one.
+    pub fn hidden_dim(&self) -> usize {
+        if self.sizes.len() > 2 { self.sizes[self.sizes.len() - 2] } else { 0 }
+    }
+
+    /// The layers, the one nearest to the input first.
+    pub fn layers(&self) -> impl Iterator<Item = LayerLayout> {
+        let mut from = 0;
+        self.sizes.windows(2).map(move |pair| {
+            let (inputs, outputs) = (pair[0], pair[1]);
+            let weight = from..from + inputs * outputs;
+            let bias = weight.end..weight.end + outputs;
+            from = bias.end;
+            LayerLayout { inputs, outputs, weight, bias }
+        })
+    }
+
+    /// How many parameters there are.
+    pub fn parameters(&self) -> usize {
+        self.sizes.windows(2).map(|pair| (pair[0] + 1) * pair[1]).sum()
+    }
+
+    /// First parameters, in the flat order: the same draws as [`crate::Mlp::new`]'s.
+    pub fn draw(&self, init: Init, rng: &mut Pcg64) -> Vec<f32> {
+        let mut flat = Vec::with_capacity(self.parameters());
+        for (i, layer) in self.layers().enumerate() {
+            let (weight, bias) = init.draw(layer.outputs, layer.inputs, i + 2 == self.sizes.len(), rng);
+            flat.extend(weight);
+            flat.extend(bias);
+        }
+        flat
+    }
+
+    /// Numbers in the flat order, by the parameters' names. Empty if there are not as many as parameters.
+    pub fn named(&self, flat: &[f32]) -> NamedTensors {
+        let mut tensors = NamedTensors::default();
+        self.export(flat, "", &mut tensors);
+        tensors
+    }
+
+    fn export(&self, flat: &[f32], suffix: &str, out: &mut NamedTensors) {
+        if flat.len() != self.parameters() {
+            return;
+        }
+        for (i, layer) in self.layers().enumerate() {
+            let name = |kind: &str| format!("{}.{kind}{suffix}", 2 * i);
+            // Names differ and shapes fit, so nothing is refused.
+            let _ = out.push(name("weight"), &[layer.outputs, layer.inputs], flat[layer.weight].to_vec());
+            let _ = out.push(name("bias"), &[layer.outputs], flat[layer.bias].to_vec());
+        }
+    }
+
+    /// Parameters by name in the flat order.
+    ///
+    /// # Errors
+    /// Those of [`NamedTensors::check`].
+    pub fn flat(&self, tensors: &NamedTensors) -> Result<Vec<f32>> {
+        tensors.check(&self.named(&vec![0.0; self.parameters()]))?;
+        Ok(self.import(tensors, ""))
+    }
+
+    /// Checked tensors in the flat order.
+    fn import(&self, tensors: &NamedTensors, suffix: &str) -> Vec<f32> {
+        let names = (0..self.sizes.len() - 1).flat_map(|i| ["weight", "bias"].map(|kind| (i, kind)));
+        let found = names.filter_map(|(i, kind)| tensors.find(&format!("{}.{kind}{suffix}", 2 * i)));
+        found.flat_map(|tensor| tensor.data.iter().copied()).collect()
+    }
+
+    /// What an optimiser keeps, as [`crate::Network::optimizer_state`]: two means in the flat order and the steps so far.
+    pub fn named_state(&self, means: [&[f32]; 2], step: u32) -> NamedTensors {
+        let mut state = NamedTensors::default();
+        for (mean, name) in means.into_iter().zip(MEANS) {
+            self.export(mean, &format!(".{name}"), &mut state);
+        }
+        let _ = state.push("step", &[], vec![step as f32]);
+        state
+    }
+
+    /// The two means in the flat order and the steps of what [`MlpLayout::named_state`] gave.
+    ///
+    /// # Errors
+    /// Those of [`NamedTensors::check`], and [`Error::Shape`] for a number of steps that is none.
+    pub fn flat_state(&self, state: &NamedTensors) -> Result<([Vec<f32>; 2], u32)> {
+        let zeros = vec![0.0; self.parameters()];
+        state.check(&self.named_state([&zeros; 2], 0))?;
+        let step = step_of(state, "step")?;
+        Ok((MEANS.map(|name| self.import(state, &format!(".{name}"))), step))
+    }
+
+    /// Checks the slices of a forward pass.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for slices of wrong lengths or no rows.
+    pub fn check_forward(&self, rows: usize, x: &[f32], y: &[f32]) -> Result<()> {
+        check_rows(rows, &[("x", x.len(), self.in_dim()), ("y", y.len(), self.out_dim())])
+    }
+
+    /// Checks a slice for the last hidden layer of so many rows.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a slice of wrong length or no rows.
+    pub fn check_hidden(&self, rows: usize, h: &[f32]) -> Result<()> {
+        check_rows(rows, &[("h", h.len(), self.hidden_dim())])
+    }
+
+    /// Checks the slices of a backward pass behind a forward pass of so many rows; 0 for none.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for slices of wrong lengths, or if there was no forward pass.
+    pub fn check_backward(&self, rows: usize, dy: &[f32], dx: Option<&[f32]>) -> Result<()> {
+        if rows == 0 {
+            return Err(Error::shape("backward", "a forward before it", "none", "call forward first"));
+        }
+        let input = dx.map_or(rows * self.in_dim(), <[f32]>::len);
+        check_rows(rows, &[("dy", dy.len(), self.out_dim()), ("dx", input, self.in_dim())])
+    }
+
+    /// Checks that a network can move towards another by a share `tau`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another architecture, [`Error::Config`] for no share.
+    pub fn check_track(&self, online: &Self, tau: f32) -> Result<()> {
+        if self != online {
+            let said = |net: &Self| format!("{:?} with {:?}", net.sizes, net.activation);
+            let fix = "make both networks alike";
+            return Err(Error::shape("online", format!("a network of {}", said(self)), said(online), fix));
+        }
+        if !(0.0..=1.0).contains(&tau) {
+            return Err(Error::config("tau", "a share between 0 and 1", tau.to_string(), "pass 0.005, or 1 to copy"));
+        }
+        Ok(())
+    }
+}
+
+/// Checks the number of rows and the lengths that follow from it.
+pub(super) fn check_rows(rows: usize, lengths: &[(&'static str, usize, usize)]) -> Result<()> {
+    if rows == 0 {
+        return Err(Error::shape("rows", "at least 1", "0", "pass a batch with something in it"));
+    }
+    lengths.iter().try_for_each(|(name, got, dim)| check_len(name, *got, rows.saturating_mul(*dim)))
+}

@@ -1,0 +1,120 @@
+//! A backend refuses what the built-in network refuses, in the same words, and nothing has changed then.
+
+use rlox_core::{Error, Pcg64, Result};
+use rlox_nn::{Activation, Init, Mlp, NamedTensors, Network, Optimizer, Scratch, clipped_step};
+
+use super::{Make, draws, pair};
+
+/// Both refuse alike.
+fn alike<T>(got: Result<T>, expected: Result<T>, what: &str) {
+    let said = |result: Result<T>| match result {
+        Ok(_) => panic!("{what} is not refused"),
+        Err(error @ Error::Backend(_)) => panic!("{what}: {error}"),
+        // How much memory is free changes from call to call.
+        Err(Error::Memory(_)) => "too much memory".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    assert_eq!(said(got), said(expected), "{what}");
+}
+
+/// The tensors with changes to their data.
+fn edited(tensors: &NamedTensors, edit: impl Fn(&str, &mut Vec<f32>)) -> NamedTensors {
+    let mut edited = NamedTensors::default();
+    for tensor in tensors {
+        let mut data = tensor.data.clone();
+        edit(&tensor.name, &mut data);
+        edited.push(tensor.name.clone(), &tensor.shape, data).unwrap();
+    }
+    edited
+}
+
+pub fn wrong_arguments_are_refused_in_the_built_in_networks_words<N: Network>(make: Make<N>) {
+    for sizes in [&[][..], &[3], &[3, 0, 2], &[usize::MAX, 2], &[1 << 20, 1 << 20]] {
+        let rng = &mut Pcg64::seed_from(0);
+        let expected = Mlp::new(sizes, Activation::Tanh, Init::Kaiming, rng).map(|_| ());
+        alike(make(sizes, Activation::Tanh, Init::Kaiming, rng).map(|_| ()), expected, &format!("{sizes:?}"));
+    }
+    let (mut net, mut built_in) = pair(make, &[3, 8, 2], Activation::Tanh);
+    let before = (net.tensors(), net.optimizer_state());
+    macro_rules! both {
+        (|$net:ident| $call:expr) => {{
+            let $net = &mut net;
+            let got = $call;
+            let $net = &mut built_in;
+            alike(got, $call, stringify!($call));
+        }};
+    }
+    let (y, h, scratch) = (&mut [0.0; 4], &mut [0.0; 16], &mut Scratch::default());
+    both!(|net| net.backward(&[0.0; 2], true, None));
+    both!(|net| net.forward(&[0.0; 5], 2, y));
+    both!(|net| net.forward(&[0.0; 6], 2, &mut y[..3]));
+    both!(|net| net.forward(&[], 0, &mut []));
+    both!(|net| net.infer(&[0.0; 6], usize::MAX, y, scratch));
+    both!(|net| net.infer(&[0.0; 7], 2, y, scratch));
+    both!(|net| net.infer_hidden(&[0.0; 6], 2, y, &mut h[..15], scratch));
+    both!(|net| net.hidden(&mut h[..7]));
+    net.forward(&[0.0; 6], 2, y).unwrap();
+    built_in.forward(&[0.0; 6], 2, y).unwrap();
+    both!(|net| net.hidden(&mut h[..15]));
+    both!(|net| net.backward(&[0.0; 3], true, None));
+    both!(|net| net.backward(&[0.0; 4], true, Some(&mut h[..5])));
+    both!(|net| net.apply_gradients(&Optimizer::adam(-1.0), 1.0));
+    assert_eq!((net.tensors(), net.optimizer_state()), before);
+    assert_eq!(net.grad_sq().unwrap(), 0.0);
+}
+
+pub fn wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words<N: Network>(make: Make<N>) {
+    let (mut net, mut built_in) = pair(make, &[3, 8, 2], Activation::Tanh);
+    let (weights, state) = (net.tensors(), net.optimizer_state());
+    let (other, other_in) = pair(make, &[3, 9, 2], Activation::Tanh);
+    alike(net.track(&other, 0.5), built_in.track(&other_in, 0.5), "another width");
+    let (other, other_in) = pair(make, &[3, 8, 2], Activation::Relu);
+    alike(net.track(&other, 0.5), built_in.track(&other_in, 0.5), "another activation");
+    let (same, same_in) = pair(make, &[3, 8, 2], Activation::Tanh);
+    for tau in [-0.1, 1.5, f32::NAN] {
+        alike(net.track(&same, tau), built_in.track(&same_in, tau), "tau");
+    }
+    let (wide, _) = pair(make, &[3, 9, 2], Activation::Tanh);
+    let mut more = weights.clone();
+    more.push("4.weight", &[1], vec![0.0]).unwrap();
+    let spoiled = |name: &'static str, number: f32| {
+        move |here: &str, data: &mut Vec<f32>| {
+            if here == name {
+                let last = data.len() - 1;
+                data[last] = number;
+            }
+        }
+    };
+    assert!(more.push("0.weight", &[1], vec![0.0]).is_err(), "a name stands twice");
+    let spoilt = edited(&weights, spoiled("0.weight", f32::NAN));
+    for (wrong, said) in [
+        (NamedTensors::default(), r#"one named "0.weight""#),
+        (wide.tensors(), r#""0.weight" of shape [8, 3]"#),
+        (more, r#"one more, "4.weight""#),
+        (spoilt, r#"NaN in "0.weight", row 7"#),
+    ] {
+        let error = net.load(&wrong).unwrap_err();
+        assert!(error.to_string().contains(said), "{error}");
+        alike(Err::<(), _>(error), built_in.load(&wrong), "weights");
+    }
+    for wrong in [
+        weights.clone(),
+        wide.optimizer_state(),
+        edited(&state, spoiled("step", 0.5)),
+        edited(&state, spoiled("0.weight.exp_avg", f32::INFINITY)),
+    ] {
+        alike(net.load_optimizer_state(&wrong), built_in.load_optimizer_state(&wrong), "state");
+    }
+    assert_eq!((net.tensors(), net.optimizer_state()), (weights, state));
+}
+
+pub fn gradients_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {
+    let (mut net, _) = pair(make, &[3, 8, 2], Activation::Tanh);
+    let (before, mut y) = (net.tensors(), [0.0; 2]);
+    net.forward(&draws(3, 1), 1, &mut y).unwrap();
+    net.backward(&[f32::NAN, 0.0], true, None).unwrap();
+    let error = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None).unwrap_err();
+    assert!(error.to_string().contains("NaN in critic.0.weight"), "{error}");
+    assert_eq!(net.tensors(), before);
+    assert_eq!(net.grad_sq().unwrap(), 0.0);
+}
