@@ -13,8 +13,8 @@ import pytest
 from rlox import make_vec
 from rlox.checkpoint import read_checkpoint
 from rlox.learner import MEMBERS, LearnerState
+from rlox.trainers import PPOTrainer
 
-pytest.importorskip("torch")  # the settings are in a file with it
 FIXTURES = Path(__file__).parents[1] / "crates/rlox-nn/tests/fixtures"
 
 
@@ -54,3 +54,8 @@ def test_what_rust_says_of_a_trainer_is_what_python_says():
         *("optimizer", "optimizer_eps", "beta1", "beta2"),
         *("clip_obs", "clip_reward", "normalize_epsilon"),
     }
+
+
+def test_a_trainer_says_what_a_checkpoint_from_rust_lacks():
+    with pytest.raises(ValueError, match="got one of a trainer in Rust"):
+        PPOTrainer.load(FIXTURES / "checkpoint/rust-half")

@@ -58,6 +58,10 @@ def torch_needs(
             getattr(config, "optimizer", "adam") in _OPTIMIZERS,
             " or ".join(map(repr, _OPTIMIZERS)),
         ),
+        "optimizer_eps": (
+            np.float32(getattr(config, "optimizer_eps", 1.0)) > 0,
+            "a number above 0 in float32",
+        ),
         "full_std": (config.full_std, "True"),
         "net_arch": (config.net_arch != () or not use_sde, "a hidden layer beside use_sde=True"),
     }

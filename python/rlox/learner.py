@@ -249,6 +249,16 @@ def expect_fitting(env: Any, config: Any, algorithm: str) -> None:
         )
 
 
+def expect_state(state: object) -> None:
+    """It is what a learner's `state` gave.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not isinstance(state, LearnerState):
+        raise TypeError(f"state: expected a LearnerState, got {type(state).__name__}; pass state()")
+
+
 def make_normalizer(
     config: Any, observation_space: gym.Space[Any], arrays: Arrays | None = None
 ) -> Normalizer | None:

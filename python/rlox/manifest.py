@@ -60,6 +60,12 @@ def expect_trainer(
         ValueError: It is another algorithm's.
     """
     file = path / MANIFEST
+    if not {"sources", "env_kwargs", "own_policy", "own_features"} & {*manifest}:
+        raise ValueError(
+            f"{file}: expected a checkpoint of a Python trainer, got one of a trainer in Rust, "
+            "which does not say how to make its policy; make a trainer with the same settings, and "
+            "give trainer.learner.load_state what rlox.checkpoint.read_checkpoint reads"
+        )
     expect_keys(file, "manifest", manifest, _KINDS)
     expect_saved("algorithm", manifest["algorithm"], algorithm, "load it with that trainer")
     if manifest["backend"] not in BACKENDS[1:]:

@@ -1,8 +1,15 @@
 """PPO and A2C on rlox's own networks, in Rust: they need no tensor library."""
 
+import numpy as np
+
 from rlox.native_learner import NativeLearner
 
 __all__ = ["NativeA2C", "NativePPO"]
+
+
+def _single(setting: float) -> float:
+    """A setting as the networks hold it: schedules begin from there, in Python as in Rust."""
+    return float(np.float32(setting))
 
 
 class NativePPO(NativeLearner):
@@ -20,8 +27,8 @@ class NativePPO(NativeLearner):
     def update(self, left: float) -> dict[str, float]:
         """Epochs of minibatches over the rollout; see `NativeLearner.update`."""
         config, falling = self.config, {"constant": 1.0, "linear": left}
-        learning_rate = config.learning_rate * falling[config.lr_schedule]
-        clip_coef = config.clip_coef * falling[config.clip_schedule]
+        learning_rate = _single(config.learning_rate) * falling[config.lr_schedule]
+        clip_coef = _single(config.clip_coef) * falling[config.clip_schedule]
         names = ("batch_size", "n_epochs", "clip_coef_vf", "ent_coef", "vf_coef", "target_kl")
         rest = ("normalize_advantage", "max_grad_norm")
         given = {name: getattr(config, name) for name in (*names, *rest)}
@@ -39,8 +46,8 @@ class NativePPO(NativeLearner):
             "train/explained_variance": said["explained_variance"],
             **self.spread(),
             "train/approx_kl": said["approx_kl"],
-            "train/learning_rate": learning_rate,
-            "train/clip_range": clip_coef,
+            "train/learning_rate": config.learning_rate * falling[config.lr_schedule],
+            "train/clip_range": config.clip_coef * falling[config.clip_schedule],
             **({} if config.clip_coef_vf is None else {"train/clip_range_vf": config.clip_coef_vf}),
             "train/n_updates": self.updates,
         }
@@ -61,7 +68,7 @@ class NativeA2C(NativeLearner):
     def update(self, left: float) -> dict[str, float]:
         """One gradient step on the rollout; see `NativeLearner.update`."""
         config, falling = self.config, {"constant": 1.0, "linear": left}
-        learning_rate = config.learning_rate * falling[config.lr_schedule]
+        learning_rate = _single(config.learning_rate) * falling[config.lr_schedule]
         names = ("optimizer", "optimizer_eps", "normalize_advantage", "ent_coef", "vf_coef")
         given = {name: getattr(config, name) for name in (*names, "max_grad_norm")}
         said = self.learn(self.policy.a2c, given | {"learning_rate": learning_rate})
@@ -72,7 +79,7 @@ class NativeA2C(NativeLearner):
             "train/entropy_loss": said["entropy_loss"],
             "train/loss": said["loss"],
             "train/explained_variance": said["explained_variance"],
-            "train/learning_rate": learning_rate,
+            "train/learning_rate": config.learning_rate * falling[config.lr_schedule],
             "train/n_updates": self.updates,
             **self.spread(),
         }

@@ -1,7 +1,5 @@
 """`NativeLearner`: what learners on rlox's own networks share, around the update itself."""
 
-import itertools
-import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +9,11 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlox import finite, learner, settings, spaces
+from rlox import finite, learner, native_shapes, settings, spaces
 from rlox._rlox import NativePolicy
 from rlox.backends import expect_torch
 from rlox.layouts import Layout
 from rlox.masks import as_masks, mask_width, no_masks
-from rlox.memory import expect_memory
 from rlox.observations import as_batch
 from rlox.rollout import RolloutEnv, make_buffer
 from rlox.streams import state_for_native
@@ -24,9 +21,6 @@ from rlox.vec_env import VecEnv
 
 if TYPE_CHECKING:
     from rlox.policies import MlpPolicy
-
-# A parameter, its gradient, what an optimiser keeps of it, and copies in between.
-_BYTES_PER_PARAMETER = 32
 
 
 class NativeLearner:
@@ -57,14 +51,18 @@ class NativeLearner:
         self.streams = {n: np.random.default_rng(s) for n, s in zip(names, own, strict=True)}
         self.spaces = env.single_observation_space, env.single_action_space
         self.layout = Layout(self.spaces[0])
-        self.shape = _shape(config)
-        observed = _observed(self.layout)
-        _expect_room(observed, spaces.to_native(self.spaces[1]), self.shape)
+        self.shape = native_shapes.shape(config)
+        observed = native_shapes.observed(self.layout)
+        rows = getattr(config, "batch_size", config.n_steps * config.num_envs)
+        rows = max(config.num_envs, min(rows, config.n_steps * config.num_envs))
+        native_shapes.expect_room(observed, spaces.to_native(self.spaces[1]), self.shape, rows)
         # The policy's actions count from 0; the start is added on the way to the environment.
         counted = spaces.to_native(self.spaces[1])
         stream = state_for_native(np.random.default_rng(init))
         self.policy = NativePolicy(observed, counted, stream, self.shape, backend)
-        self.plain = isinstance(self.spaces[0], gym.spaces.Box) and _sends_itself(self.spaces[1])
+        self.plain = isinstance(self.spaces[0], gym.spaces.Box) and native_shapes.sends_itself(
+            self.spaces[1]
+        )
         self.normalizer = learner.make_normalizer(config, self.spaces[0])
         self.episodes = learner.EpisodeStatistics()
         self.timesteps = self.updates = 0
@@ -189,10 +187,9 @@ class NativeLearner:
         """What a native update says, its refusals being about numbers that are not finite."""
         try:
             return dict(call(self.buffer, given))
-        except ValueError as error:
-            raise FloatingPointError(
-                f"{error}; it was in the update after step {self.timesteps}"
-            ) from error
+        except FloatingPointError as error:
+            said = f"{error}; it was in the update after step {self.timesteps}"
+            raise FloatingPointError(said) from error
 
     def spread(self) -> dict[str, float]:
         """The mean standard deviation of Box actions, if they are."""
@@ -243,6 +240,7 @@ class NativeLearner:
 
     def load_state(self, state: learner.LearnerState) -> None:
         """Goes back to a state, whole or not at all; foreign environments start new episodes."""
+        learner.expect_state(state)
         streams = learner.streams_from_states(state.streams, self.streams)
         counts, episodes = learner.counts_from_state(state.counters, ("timesteps", "updates"))
         normalizer = learner.make_normalizer(self.config, self.spaces[0], state.normalizer)
@@ -291,49 +289,12 @@ class NativeLearner:
             ValueError: A name is absent, unknown or of another shape, or a weight is not finite.
                 Nothing has changed then.
         """
+        if not callable(getattr(module, "state_dict", None)):
+            raise TypeError(
+                f"module: expected a torch module, got {type(module).__name__}; pass one that "
+                "to_torch made, or of the same shape"
+            )
         self.policy.load({n: x.numpy(force=True) for n, x in module.state_dict().items()})
-
-
-def _shape(config: Any) -> dict[str, Any]:
-    """The settings that shape the networks."""
-    names = ("activation", "ortho_init", "shared_trunk", "use_sde", "log_std_init")
-    net_arch = (64, 64) if config.net_arch is None else config.net_arch
-    return {"net_arch": net_arch, **{name: getattr(config, name) for name in names}}
-
-
-def _observed(layout: Layout) -> dict[str, Any]:
-    """How observations become the networks' inputs: numbers as they are, integers one-hot."""
-    if layout.packed:
-        raise ValueError(
-            "observation space: expected Box, Discrete, MultiDiscrete or MultiBinary on native "
-            f"networks, got {layout.space}; use backend='torch', or flatten it in a wrapper"
-        )
-    match layout.space:
-        case gym.spaces.Discrete():
-            return {"kind": "one_hot", "shape": (), "counts": [int(layout.space.n)]}
-        case gym.spaces.MultiDiscrete():
-            counts = layout.space.nvec.ravel().tolist()
-            return {"kind": "one_hot", "shape": layout.shape, "counts": counts}
-    return {"kind": "numbers", "shape": layout.shape}
-
-
-def _expect_room(observed: dict[str, Any], action: dict[str, Any], shape: dict[str, Any]) -> None:
-    """Refuses networks that do not fit into memory."""
-    inputs = sum(observed.get("counts", ())) or math.prod(observed["shape"])
-    outputs = int(np.sum(action.get("nvec", 0))) or action.get("n") or math.prod(action["shape"])
-    sizes = [inputs, *shape["net_arch"], outputs + 1]
-    parameters = 2 * sum((a + 1) * b for a, b in itertools.pairwise(sizes))
-    expect_memory("net_arch", shape["net_arch"], parameters * _BYTES_PER_PARAMETER)
-
-
-def _sends_itself(space: gym.Space[Any]) -> bool:
-    """Whether what the policy says is in the space's own dtype and shape already."""
-    match space:
-        case gym.spaces.Discrete():
-            return space.start == 0 and space.dtype == np.int64
-        case gym.spaces.Box():
-            return space.dtype == np.float32
-    return False
 
 
 def _load(part: str, load: Any, arrays: learner.Arrays) -> None:

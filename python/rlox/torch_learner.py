@@ -184,10 +184,7 @@ class TorchLearner:
 
     def load_state(self, state: learner.LearnerState) -> None:
         """Goes back to a state, whole or not at all; foreign environments start new episodes."""
-        if not isinstance(state, learner.LearnerState):
-            raise TypeError(
-                f"state: expected a LearnerState, got {type(state).__name__}; pass state()"
-            )
+        learner.expect_state(state)
         streams = learner.streams_from_states(state.streams, self.streams)
         counts, episodes = learner.counts_from_state(state.counters, ("timesteps", "updates"))
         tensors = torch_state.module_tensors(self.policy, state.networks)

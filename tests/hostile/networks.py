@@ -174,8 +174,15 @@ CALLS = [
         gamma=number(0.5),
         gae_lambda=number(0.75),
     ),
-    call("NativePolicy.ppo", buffer=thing(lambda: rollout(T)), settings=whole_record(PPO)),
-    call("NativePolicy.a2c", buffer=thing(lambda: rollout(T)), settings=whole_record(LEARN)),
+    *(
+        call(
+            f"NativePolicy.{name}",
+            raises=(FloatingPointError,),
+            buffer=thing(lambda: rollout(T)),
+            settings=whole_record(settings),
+        )
+        for name, settings in {"ppo": PPO, "a2c": LEARN}.items()
+    ),
     call(
         "NativePolicy.predict",
         obs=floats(0.5, -0.25, 0, 1, 0.5, -0.25, 0, 1, shape=(2, D), dtype="f4"),

@@ -35,6 +35,7 @@ INNER = {
     "rlox.memory": "serves VecEnv, make_vec and collect_n_steps",
     "rlox.misfits": "serves ForeignVecEnv",
     "rlox.native_learner": "rlox.native offers what users call",
+    "rlox.native_shapes": "serves native learners",
     "rlox.networks": "serves policies",
     "rlox.observations": "serves Trainer.predict",
     "rlox.optimizer": "optimisers of the learners: tensors of their own making",

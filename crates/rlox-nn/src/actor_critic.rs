@@ -11,7 +11,7 @@ pub use losses::{
 };
 pub use networks::PolicyNetworks;
 
-use rlox_core::{Actions, ActionsMut, Pcg64, Policy, Result};
+use rlox_core::{Actions, ActionsMut, Pcg64, Policy, PolicyOut, Result};
 
 use crate::{NamedTensors, Optimizer};
 
@@ -122,6 +122,12 @@ pub trait ActorCritic: Policy + Send {
 
     /// Draws the noise of state-dependent exploration anew.
     fn draw_noise(&mut self, rngs: &mut [Pcg64]);
+
+    /// As [`Policy::act`] with noise that is drawn for this call: that of a rollout under way stays.
+    ///
+    /// # Errors
+    /// Those of [`Policy::act`].
+    fn act_once(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()>;
 
     /// All parameters by name: `actor.0.weight`, `critic.0.weight`, `log_std`.
     fn tensors(&self) -> NamedTensors;

@@ -137,6 +137,13 @@ impl Distribution {
         }
     }
 
+    /// Exchanges the exploration matrices, those of all environments in a row, for others or for none.
+    pub(crate) fn swap_noise(&mut self, noise: &mut Vec<f32>) {
+        if let Self::StateDependent(it) = self {
+            std::mem::swap(&mut it.noise, noise);
+        }
+    }
+
     /// Draws actions and gives their log-probabilities, `[N]`. Row i draws from `rngs[i]` alone.
     ///
     /// # Errors

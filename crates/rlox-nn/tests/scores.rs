@@ -146,6 +146,10 @@ impl<P: ActorCritic> Policy for Shuffled<P> {
 }
 
 impl<P: ActorCritic> ActorCritic for Shuffled<P> {
+    fn act_once(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+        self.0.act_once(obs, masks, rngs, out)
+    }
+
     fn act_deterministic(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
         self.0.act_deterministic(obs, masks, actions)
     }

@@ -21,6 +21,11 @@ pub(crate) struct Shared<T> {
     name: &'static str,
 }
 
+/// Calls `f`, which enters something shared, as [`Shared::with`] would.
+pub(crate) fn locked<R: Send>(py: Python<'_>, long: bool, f: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
+    if long || !alone(py) { detached(py, f) } else { f() }.map_err(to_py)
+}
+
 /// Cleared before the lock is let go.
 struct Owned<'a>(&'a AtomicUsize);
 
@@ -49,10 +54,11 @@ impl<T: Send> Shared<T> {
         long: bool,
         f: impl FnOnce(&mut T) -> Result<R> + Send,
     ) -> PyResult<R> {
-        if long || !alone(py) { detached(py, || self.enter(f)) } else { self.enter(f) }.map_err(to_py)
+        locked(py, long, || self.enter(f))
     }
 
-    /// Calls `f` on the value: inside [`Shared::with`] of another object, in the order environment, buffer, normaliser.
+    /// Calls `f` on the value: inside [`Shared::with`] of another object, in the order environment, buffer,
+    /// normaliser, policy.
     pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
         let mut guard = self.lock()?;
         self.owner.store(this_thread(), Ordering::Relaxed);

@@ -249,6 +249,15 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         self.distribution.draw_noise(rngs);
     }
 
+    fn act_once(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+        let mut kept = Vec::new();
+        self.distribution.swap_noise(&mut kept);
+        self.distribution.draw_noise(rngs);
+        let done = self.act(obs, masks, rngs, out);
+        self.distribution.swap_noise(&mut kept);
+        done
+    }
+
     fn tensors(&self) -> NamedTensors {
         self.named(N::tensors, Parameters::tensors)
     }

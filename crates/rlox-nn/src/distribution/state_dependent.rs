@@ -22,7 +22,7 @@ pub struct StateDependent {
     /// `[hidden, dim]`.
     pub(super) log_std: Parameters,
     /// The matrices, one an environment, `[N, hidden, dim]`.
-    noise: Vec<f32>,
+    pub(super) noise: Vec<f32>,
     /// `exp(2 log_std)`.
     variances: Vec<f32>,
     /// The standard deviations of the last batch, `[N, dim]`.

@@ -233,6 +233,7 @@ impl<P: ActorCritic> A2c<P> {
         collector.collect(policy)?;
         let learned = config.learn(policy, &collector.buffer, &mut collector.minibatches, progress)?;
         collector.updates += learned.updates;
+        collector.count_steps();
         Ok(Metrics { learned, ..collector.metrics() })
     }
 }
@@ -241,7 +242,8 @@ impl A2cConfig {
     /// One gradient step on a finished rollout. Schedules go by `progress`, between 0 and 1.
     ///
     /// # Errors
-    /// Those of [`ActorCritic::update`]: [`rlox_core::Error::Config`] naming a gradient that is not finite.
+    /// [`rlox_core::Error::Config`] for a rollout that is not finished or has no transitions, and those of
+    /// [`ActorCritic::update`]: [`rlox_core::Error::Config`] naming a gradient that is not finite.
     pub fn learn(
         &self,
         policy: &mut dyn ActorCritic,
@@ -256,13 +258,13 @@ impl A2cConfig {
             vf_coef: self.vf_coef,
             ent_coef: self.ent_coef,
         };
-        minibatches.all(buffer);
+        minibatches.all(buffer)?;
         minibatches.gather(buffer, 0, minibatches.index.len())?;
         if self.normalize_advantage {
             normalize_advantages(&mut minibatches.advantages);
         }
         let stats = policy.update(&minibatches.minibatch(), &loss, &optimizer, Some(self.max_grad_norm))?;
-        let explained_variance = minibatches.explained_variance(buffer);
+        let explained_variance = minibatches.explained_variance(buffer)?;
         Ok(Learned { stats, explained_variance, learning_rate: optimizer.lr(), updates: 1 })
     }
 }

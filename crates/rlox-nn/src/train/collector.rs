@@ -164,8 +164,12 @@ impl Collector {
         // Those of a rollout that failed have ended, too.
         self.drain_episodes();
         done?;
-        self.timesteps += self.buffer.transitions() as u64;
         Ok(streams)
+    }
+
+    /// Counts the rollout's steps, once they were learned from.
+    pub(super) fn count_steps(&mut self) {
+        self.timesteps += self.buffer.transitions() as u64;
     }
 
     /// Drops the episodes that the environments tell of: they are not this trainer's.

@@ -35,7 +35,7 @@ impl Encoding {
     pub fn inputs(&self) -> usize {
         match self {
             Self::Numbers(dim) => *dim,
-            Self::OneHot(counts) => counts.iter().sum(),
+            Self::OneHot(counts) => counts.iter().fold(0, |sum: usize, count| sum.saturating_add(*count)),
         }
     }
 
@@ -43,9 +43,15 @@ impl Encoding {
     ///
     /// # Errors
     /// [`Error::Space`] for numbers where integers are due, or an integer that is not below its count;
-    /// [`Error::Shape`] for a row that is not there.
-    pub fn encode(&self, data: FieldData<'_>, rows: impl Iterator<Item = usize>, out: &mut Vec<f32>) -> Result<()> {
+    /// [`Error::Shape`] for a row that is not there, [`Error::Memory`] if the inputs do not fit into memory.
+    pub fn encode(
+        &self,
+        data: FieldData<'_>,
+        rows: impl ExactSizeIterator<Item = usize>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
         out.clear();
+        make_room(out, rows.len().saturating_mul(self.inputs()))?;
         match (self, data) {
             (Self::OneHot(counts), FieldData::I64(data)) => one_hot(counts, data, rows, out),
             (Self::Numbers(dim), FieldData::F32(data)) => {
@@ -68,13 +74,23 @@ impl Encoding {
     }
 }
 
+/// Makes sure that there is memory for so many items.
+pub(super) fn make_room<T>(vector: &mut Vec<T>, len: usize) -> Result<()> {
+    let refused = |_| {
+        let expected = "a minibatch that fits into memory";
+        Error::memory("batch_size", expected, format!("{len} numbers"), "ask for less")
+    };
+    vector.try_reserve(len.saturating_sub(vector.len())).map_err(refused)
+}
+
 /// One row of so many numbers.
 fn row_of<T>(data: &[T], row: usize, width: usize) -> Result<&[T]> {
     let missing = || {
         let (expected, got) = (format!("more than {row} rows of {width} numbers"), format!("{} numbers", data.len()));
         Error::shape("obs", expected, got, "pass whole observations")
     };
-    data.chunks_exact(width).nth(row).ok_or_else(missing)
+    let start = row.checked_mul(width).filter(|_| width > 0).ok_or_else(missing)?;
+    data.get(start..).and_then(|rest| rest.get(..width)).ok_or_else(missing)
 }
 
 fn one_hot(counts: &[usize], data: &[i64], rows: impl Iterator<Item = usize>, out: &mut Vec<f32>) -> Result<()> {

@@ -1,8 +1,9 @@
 //! The rows of a rollout that are transitions, and those of a minibatch, side by side.
 
-use rlox_core::{Actions, Field, FieldData, Pcg64, Result, RolloutBuffer};
+use rlox_core::{Actions, Error, Field, FieldData, Pcg64, Result, RolloutBuffer};
 
 use super::Encoding;
+use super::encoding::make_room;
 use crate::{Minibatch, explained_variance};
 
 /// Memory for minibatches of rollouts, to be used again.
@@ -38,11 +39,20 @@ impl Minibatches {
     }
 
     /// All transitions in their own order.
-    pub(super) fn all(&mut self, buffer: &RolloutBuffer) {
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a rollout that is not finished, or has none.
+    pub(super) fn all(&mut self, buffer: &RolloutBuffer) -> Result<()> {
+        if !buffer.is_finished() || buffer.transitions() == 0 {
+            let got = if buffer.is_finished() { "one of resets alone" } else { "one that is not" };
+            return Err(Error::config("buffer", "a finished rollout with transitions", got, "collect one first"));
+        }
         self.index.clear();
+        make_room(&mut self.index, buffer.transitions())?;
         if let Some(FieldData::Bool(valid)) = buffer.field("valid").map(Field::data) {
             self.index.extend(valid.iter().enumerate().filter(|(_, valid)| **valid != 0).map(|(row, _)| row));
         }
+        Ok(())
     }
 
     /// A new random order (Fisher and Yates).
@@ -65,12 +75,12 @@ impl Minibatches {
             ("advantages", &mut self.advantages),
             ("returns", &mut self.returns),
         ] {
-            take(index, numbers(buffer, name), 1, out);
+            take(index, numbers(buffer, name), 1, out)?;
         }
         if let Some(field) = buffer.field("actions") {
             match field.data() {
-                FieldData::F32(actions) => take(index, actions, field.width(), &mut self.continuous),
-                FieldData::I64(actions) => take(index, actions, field.width(), &mut self.discrete),
+                FieldData::F32(actions) => take(index, actions, field.width(), &mut self.continuous)?,
+                FieldData::I64(actions) => take(index, actions, field.width(), &mut self.discrete)?,
                 _ => {}
             }
         }
@@ -78,6 +88,7 @@ impl Minibatches {
         if let Some(field) = buffer.field("action_masks")
             && let FieldData::Bool(masks) = field.data()
         {
+            make_room(&mut self.masks, index.len() * field.width())?;
             let rows = index.iter().flat_map(|row| &masks[row * field.width()..][..field.width()]);
             self.masks.extend(rows.map(|flag| *flag != 0));
         }
@@ -99,17 +110,19 @@ impl Minibatches {
     }
 
     /// How much of the returns the values explained, over all transitions.
-    pub(super) fn explained_variance(&mut self, buffer: &RolloutBuffer) -> f32 {
-        self.all(buffer);
-        take(&self.index, numbers(buffer, "values"), 1, &mut self.values);
-        take(&self.index, numbers(buffer, "returns"), 1, &mut self.returns);
-        explained_variance(&self.values, &self.returns)
+    pub(super) fn explained_variance(&mut self, buffer: &RolloutBuffer) -> Result<f32> {
+        self.all(buffer)?;
+        take(&self.index, numbers(buffer, "values"), 1, &mut self.values)?;
+        take(&self.index, numbers(buffer, "returns"), 1, &mut self.returns)?;
+        Ok(explained_variance(&self.values, &self.returns))
     }
 }
 
-fn take<T: Copy>(index: &[usize], from: &[T], width: usize, out: &mut Vec<T>) {
+fn take<T: Copy>(index: &[usize], from: &[T], width: usize, out: &mut Vec<T>) -> Result<()> {
     out.clear();
+    make_room(out, index.len().saturating_mul(width))?;
     for row in index {
         out.extend_from_slice(&from[row * width..][..width]);
     }
+    Ok(())
 }

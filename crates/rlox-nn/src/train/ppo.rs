@@ -260,6 +260,7 @@ impl<P: ActorCritic> Ppo<P> {
         let Collector { buffer, minibatches, .. } = collector;
         let learned = config.learn(policy, buffer, minibatches, &mut streams.order, progress, &mut || false)?;
         collector.updates += learned.updates;
+        collector.count_steps();
         Ok(Metrics { learned, ..collector.metrics() })
     }
 }
@@ -280,7 +281,8 @@ impl PpoConfig {
     /// `order` decides the order of the steps; schedules go by `progress`, between 0 and 1.
     ///
     /// # Errors
-    /// Those of [`ActorCritic::update`]: [`Error::Config`] naming a gradient that is not finite.
+    /// [`Error::Config`] for a rollout that is not finished or has no transitions, and those of [`ActorCritic::update`]:
+    /// [`Error::Config`] naming a gradient that is not finite.
     pub fn learn(
         &self,
         policy: &mut dyn ActorCritic,
@@ -291,7 +293,7 @@ impl PpoConfig {
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<Learned> {
         let (loss, optimizer) = self.at(progress);
-        minibatches.all(buffer);
+        minibatches.all(buffer)?;
         let total = minibatches.index.len();
         let (mut all, mut epoch) = (Means::default(), Means::default());
         let mut learned = Learned { learning_rate: optimizer.lr(), ..Learned::default() };
@@ -322,7 +324,7 @@ impl PpoConfig {
             }
         }
         learned.stats = ActorCriticStats { loss: learned.stats.loss, approx_kl: epoch.mean().approx_kl, ..all.mean() };
-        learned.explained_variance = minibatches.explained_variance(buffer);
+        learned.explained_variance = minibatches.explained_variance(buffer)?;
         Ok(learned)
     }
 

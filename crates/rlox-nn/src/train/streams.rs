@@ -62,7 +62,7 @@ impl IterationStreams {
     /// ```
     pub fn new(seed: u64, num_envs: usize) -> Result<Self> {
         let mut root = SeedSequence::new(seed.into());
-        let mut next = || root.spawn(1).first().map_or_else(|| Pcg64::seed_from(0), Pcg64::from_seed_sequence);
+        let mut next = || Pcg64::from_seed_sequence(&root.spawn(1).remove(0));
         let order = next();
         let mut actions = Vec::new();
         let refused = |_| {

@@ -1,5 +1,6 @@
 //! Learning from rollouts: settings in, metrics out.
 
+use pyo3::exceptions::PyFloatingPointError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{Error, Result};
@@ -116,12 +117,12 @@ fn learn<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
     let learned = buffer.inner.with(py, true, |buffer| {
-        if !buffer.is_finished() {
-            let fix = "collect one, or call finish";
-            return Err(Error::config("buffer", "a finished rollout", "one that is not", fix));
-        }
         policy.check(buffer)?;
-        policy.inner.enter(|inner| f(inner, buffer))
+        policy.inner.enter(|inner| Ok(f(inner, buffer)))
+    })?;
+    let learned = learned.map_err(|error| match &error {
+        Error::Config(wrong) if wrong.argument == "gradients" => PyFloatingPointError::new_err(error.to_string()),
+        _ => to_py(error),
     })?;
     let dict = new_dict(py)?;
     let stats = learned.stats;

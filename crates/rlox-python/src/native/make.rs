@@ -127,7 +127,14 @@ pub(super) fn policy(
     let obs_shape = crate::argument::shape("shape", &get("shape")?)?;
     let encoding = match &*text("kind", &get("kind")?)? {
         "numbers" => Encoding::Numbers(obs_shape.iter().fold(1, |all: usize, n| all.saturating_mul(*n))),
-        "one_hot" => Encoding::OneHot(crate::argument::shape("counts", &get("counts")?)?),
+        "one_hot" => {
+            let counts = crate::argument::shape("counts", &get("counts")?)?;
+            if counts.contains(&0) || counts.len() != obs_shape.iter().fold(1, |all: usize, n| all.saturating_mul(*n)) {
+                let got = format!("{counts:?} for shape {obs_shape:?}");
+                return Err(value_error("counts", "a positive count for each integer", &got, FIX));
+            }
+            Encoding::OneHot(counts)
+        }
         other => return Err(value_error("kind", "numbers or one_hot", other, FIX)),
     };
     if encoding.inputs() == 0 {

@@ -1,22 +1,23 @@
 //! Actions for observations, in one call.
 
 use pyo3::prelude::*;
-use rlox_core::{Error, FieldData, PolicyOut, Space, Watch};
+use rlox_core::{Error, FieldData, Normalizer, PolicyOut, Space, Watch};
 use rlox_nn::train::{Encoding, IterationStreams};
 
 use super::{Chosen, Inner, NativePolicy, of_masks};
-use crate::argument::{Argument, INTEGER, Input, REAL, argument};
+use crate::argument::{Argument, INTEGER, Input, REAL, argument, expect_shape};
 use crate::error::{to_py, value_error};
 use crate::flags::Flags;
 use crate::normalize::normalizer_of;
 use crate::recycling::zeroed;
 use crate::seeds::seed_of;
+use crate::shared::locked;
 
 /// From how many numbers on a call may take more than 5 us.
 const LONG: usize = 64;
 
-/// Observations whose actions are chosen at once.
-const CHUNK: usize = 1024;
+/// Numbers of observations whose actions are chosen at once.
+const CHUNK: usize = 1 << 14;
 
 /// Observations whose Python code has run.
 enum Observed<'py> {
@@ -74,40 +75,55 @@ pub(super) fn predict<'py>(
     {
         return Err(value_error("obs", "finite numbers", &wrong.to_string(), "look at their source"));
     }
+    let width = mask_width(&this.action);
+    if let Some(masks) = &masks {
+        expect_shape("action_masks", masks.shape(), n, &[width])?;
+    }
     let masks = masks.as_ref().map(Flags::slice);
-    let width = masks.map_or(0, <[bool]>::len).checked_div(n).unwrap_or(0);
     let mut chosen = Chosen::zeroed(&this.action, n).map_err(to_py)?;
-    let (data, encoding) = (rows.data(), &this.encoding);
+    let (data, encoding, dim) = (rows.data(), &this.encoding, this.action.dim());
+    // Few enough that memory stays small.
+    let chunk = (CHUNK / encoding.inputs()).max(1);
+    let mut act = |normalizer: Option<&Normalizer>| {
+        this.inner.enter(|inner| {
+            let Inner { policy, inputs, .. } = inner;
+            let rngs = seed.map(|seed| IterationStreams::new(seed, n)).transpose()?;
+            let (mut rngs, mut watch) = (rngs.map(|streams| streams.actions), Watch::default());
+            for from in (0..n).step_by(chunk) {
+                watch.check()?;
+                let to = n.min(from + chunk);
+                encoding.encode(data, from..to, inputs)?;
+                normalizer.map_or(Ok(()), |normalizer| normalizer.normalize_obs(inputs))?;
+                let masks = masks.map(|masks| &masks[from * width..to * width]);
+                let actions = chosen.slots(from * dim..to * dim);
+                let Some(rngs) = &mut rngs else {
+                    policy.act_deterministic(inputs, masks, actions).map_err(of_masks)?;
+                    continue;
+                };
+                let (mut log_probs, mut values) = (zeroed(to - from)?, zeroed(to - from)?);
+                let out = PolicyOut { actions, log_probs: &mut log_probs, values: &mut values };
+                policy.act_once(inputs, masks, &mut rngs[from..to], out).map_err(of_masks)?;
+            }
+            Ok(())
+        })
+    };
     let long = n.saturating_mul(encoding.inputs()) > LONG;
-    this.inner.with(py, long, |inner| {
-        let Inner { policy, inputs, .. } = inner;
-        let mut rngs =
-            seed.map_or(Ok(Vec::new()), |seed| IterationStreams::new(seed, n).map(|streams| streams.actions))?;
-        let mut watch = Watch::default();
-        // So many that memory stays small.
-        for from in (0..n).step_by(CHUNK) {
-            watch.check()?;
-            let to = n.min(from + CHUNK);
-            encoding.encode(data, from..to, inputs)?;
-            if let Some(normalizer) = normalizer {
-                normalizer.inner.enter(|normalizer| normalizer.normalize_obs(inputs))?;
-            }
-            let masks = masks.map(|masks| &masks[from * width..to * width]);
-            let slots = chosen.slots(from * this.action.dim()..to * this.action.dim());
-            if seed.is_none() {
-                policy.act_deterministic(inputs, masks, slots).map_err(of_masks)?;
-                continue;
-            }
-            let (mut log_probs, mut values) = (zeroed(to - from)?, zeroed(to - from)?);
-            let rngs = &mut rngs[from..to];
-            policy.draw_noise(rngs);
-            let out = PolicyOut { actions: slots, log_probs: &mut log_probs, values: &mut values };
-            policy.act(inputs, masks, rngs, out).map_err(of_masks)?;
-        }
-        Ok(())
-    })?;
+    match normalizer {
+        Some(normalizer) => normalizer.inner.with(py, long, |normalizer| act(Some(normalizer))),
+        None => locked(py, long, || act(None)),
+    }?;
     send(&this.action, &mut chosen).map_err(to_py)?;
     chosen.into_array(py, &[&lead[..], &this.action.shape()].concat())
+}
+
+/// How many flags a row of masks has; 0 for actions without.
+fn mask_width(space: &Space) -> usize {
+    match space {
+        Space::Discrete { n, .. } => *n as usize,
+        Space::MultiDiscrete { nvec } => nvec.iter().map(|n| *n as usize).sum(),
+        Space::MultiBinary { n } => 2 * n,
+        Space::Box { .. } => 0,
+    }
 }
 
 /// What comes before the shape of one observation: nothing, or the number of observations.

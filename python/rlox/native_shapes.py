@@ -1,0 +1,62 @@
+"""What native networks make of spaces and settings: inputs, outputs, and how much memory."""
+
+import itertools
+import math
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rlox.layouts import Layout
+from rlox.memory import expect_memory
+
+# A parameter, its gradient, what an optimiser keeps of it, and copies in between.
+_BYTES_PER_PARAMETER = 32
+# A number that a layer gives, and its gradient.
+_BYTES_PER_NUMBER = 8
+
+
+def shape(config: Any) -> dict[str, Any]:
+    """The settings that shape the networks."""
+    names = ("activation", "ortho_init", "shared_trunk", "use_sde", "log_std_init")
+    net_arch = (64, 64) if config.net_arch is None else config.net_arch
+    return {"net_arch": net_arch, **{name: getattr(config, name) for name in names}}
+
+
+def observed(layout: Layout) -> dict[str, Any]:
+    """How observations become the networks' inputs: numbers as they are, integers one-hot."""
+    if layout.packed:
+        raise ValueError(
+            "observation space: expected Box, Discrete, MultiDiscrete or MultiBinary on native "
+            f"networks, got {layout.space}; use backend='torch', or flatten it in a wrapper"
+        )
+    match layout.space:
+        case gym.spaces.Discrete():
+            return {"kind": "one_hot", "shape": (), "counts": [int(layout.space.n)]}
+        case gym.spaces.MultiDiscrete():
+            counts = layout.space.nvec.ravel().tolist()
+            return {"kind": "one_hot", "shape": layout.shape, "counts": counts}
+    return {"kind": "numbers", "shape": layout.shape}
+
+
+def expect_room(
+    observed: dict[str, Any], action: dict[str, Any], shape: dict[str, Any], rows: int
+) -> None:
+    """Refuses networks that do not fit into memory, with what they keep of so many rows."""
+    inputs = sum(observed.get("counts", ())) or math.prod(observed["shape"])
+    outputs = int(np.sum(action.get("nvec", 0))) or action.get("n") or math.prod(action["shape"])
+    sizes = [inputs, *shape["net_arch"], outputs + 1]
+    parameters = 2 * sum((a + 1) * b for a, b in itertools.pairwise(sizes))
+    kept = 2 * rows * sum(sizes)
+    needed = parameters * _BYTES_PER_PARAMETER + kept * _BYTES_PER_NUMBER
+    expect_memory("net_arch", shape["net_arch"], needed)
+
+
+def sends_itself(space: gym.Space[Any]) -> bool:
+    """Whether what the policy says is in the space's own dtype and shape already."""
+    match space:
+        case gym.spaces.Discrete():
+            return space.start == 0 and space.dtype == np.int64
+        case gym.spaces.Box():
+            return space.dtype == np.float32
+    return False
