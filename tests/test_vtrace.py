@@ -90,7 +90,9 @@ def test_equals_the_slow_form(seed, shape, dtype, factors, bars):
     expected = slow_vtrace(*wide, ends, last, gamma, rho_bar, c_bar, lam, pg_rho_bar)
     for result, wanted in zip(got, expected, strict=True):
         assert result.dtype == dtype
-        np.testing.assert_allclose(result, wanted, rtol=1e-6, atol=1e-10)
+        # Ratios of float32 are two units in the last place from the exact ones at most.
+        atol = 1e-10 if dtype == np.float64 else 1e-10 + 3e-6 * np.abs(wanted).max()
+        np.testing.assert_allclose(result, wanted, rtol=1e-6, atol=atol)
 
 
 @pytest.mark.parametrize("shape", [(300,), (40, 17)])

@@ -139,8 +139,10 @@ impl Error {
 /// ```
 #[inline]
 pub fn check_len(argument: &'static str, got: usize, expected: usize) -> Result<()> {
-    if got == expected {
-        return Ok(());
-    }
-    Err(Error::shape(argument, format!("{expected} elements"), got.to_string(), "pass one array of that length"))
+    if got == expected { Ok(()) } else { Err(wrong_len(argument, got, expected)) }
+}
+
+#[cold]
+fn wrong_len(argument: &'static str, got: usize, expected: usize) -> Error {
+    Error::shape(argument, format!("{expected} elements"), got.to_string(), "pass one array of that length")
 }

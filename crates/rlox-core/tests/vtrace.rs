@@ -232,14 +232,15 @@ impl<T: Float> Columns<T> {
     }
 }
 
+/// Errors are at most `rtol` of the number and `atol` of the largest one, or of 1.
 fn close<T: Float + Into<f64>>(got: &[T], expected: impl IntoIterator<Item = f64>, [rtol, atol]: [f64; 2]) {
-    let mut count = 0;
+    let expected: Vec<f64> = expected.into_iter().collect();
+    let atol = atol * expected.iter().fold(1.0, |largest: f64, x| largest.max(x.abs()));
+    assert_eq!(got.len(), expected.len());
     for (i, (&got, expected)) in got.iter().zip(expected).enumerate() {
         let got = got.into();
         assert!((got - expected).abs() <= atol + rtol * expected.abs(), "row {i}: {got} instead of {expected}");
-        count += 1;
     }
-    assert_eq!(count, got.len());
 }
 
 /// Checks the grid against the reference, and one trajectory at a time against the grid.
@@ -270,10 +271,10 @@ proptest! {
         check(&case, |x| x, [1e-6, 1e-10])?;
     }
 
-    /// All arithmetic is in f64, so only the result is rounded.
+    /// Ratios are within 2 units in the last place; all other arithmetic is in f64.
     #[test]
     fn every_form_equals_the_slow_reference_in_f32(case in cases()) {
-        check(&case, |x| x as f32, [1e-6, 1e-10])?;
+        check(&case, |x| x as f32, [1e-6, 3e-6])?;
     }
 
     /// On policy, `vs - v` is the advantage of GAE with the same lambda, and `vs` the lambda return; with lambda = 1

@@ -118,7 +118,8 @@ kinds!(f32: b'f', f64: b'f', i64: b'i', i32: b'i', i16: b'i', i8: b'i', u64: b'u
 /// The object as an array of `T`, if it is one.
 pub(crate) fn typed<'a, 'py, T: Kind>(object: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyArrayDyn<T>>> {
     let dtype = object.cast::<PyUntypedArray>().ok()?.dtype();
-    let same = (dtype.kind(), dtype.itemsize()) == (T::KIND, size_of::<T>())
+    let same = dtype.kind() == T::KIND
+        && dtype.itemsize() == size_of::<T>()
         && dtype.num() < OWN_DTYPES
         && dtype.is_native_byteorder() != Some(false);
     // SAFETY: an array, whose elements are of the same kind, size and byte order as `T`. NumPy's own comparison of dtypes
@@ -286,13 +287,14 @@ impl<'py, T: Element> New<'py, T> {
 
 /// A new array of zeros.
 pub(crate) fn fresh<'py, T: Element + Zeroable>(py: Python<'py>, shape: &[usize]) -> PyResult<New<'py, T>> {
-    let mut dims: Vec<_> = shape.iter().map(|n| *n as npy_intp).collect();
-    let (rank, dtype) = (dims.len() as i32, T::get_dtype(py).into_dtype_ptr());
+    let (rank, dtype) = (shape.len() as i32, T::get_dtype(py).into_dtype_ptr());
+    // As wide as `usize`, and only read.
+    let dims = shape.as_ptr().cast_mut().cast::<npy_intp>();
     // NumPy's own zeros let the GIL go for a moment, and the numpy crate's arrays panic where there is no memory.
     // SAFETY: `rank` lengths and a dtype whose reference is given away; a new C-contiguous array of that dtype, which
     // nobody else knows and for whose elements zeros are valid, or null with an exception set.
     unsafe {
-        let array = PY_ARRAY_API.PyArray_Empty(py, rank, dims.as_mut_ptr(), dtype, 0);
+        let array = PY_ARRAY_API.PyArray_Empty(py, rank, dims, dtype, 0);
         let array: Bound<'py, PyArrayDyn<T>> = Bound::from_owned_ptr_or_err(py, array)?.cast_into_unchecked();
         array.data().write_bytes(0, array.len());
         Ok(New(array))

@@ -21,17 +21,12 @@ pub(crate) enum FlagArgument<'py> {
 
 /// Takes boolean arrays as they are, and numbers if they are 0 or 1. May run Python code.
 pub(crate) fn flag_argument<'py>(name: &'static str, object: &Bound<'py, PyAny>) -> PyResult<FlagArgument<'py>> {
-    if typed::<bool>(object).is_some() {
-        return Ok(FlagArgument::Booleans(argument(name, object, &FLAG)?));
-    }
     let array = asarray(name, object)?;
     let object = array.as_any();
-    if typed::<f64>(object).is_some() {
-        Ok(FlagArgument::Doubles(argument(name, object, &REAL)?))
+    if typed::<bool>(object).is_some() {
+        Ok(FlagArgument::Booleans(argument(name, object, &FLAG)?))
     } else if typed::<f32>(object).is_some() {
         Ok(FlagArgument::Singles(argument(name, object, &REAL)?))
-    } else if typed::<bool>(object).is_some() {
-        Ok(FlagArgument::Booleans(argument(name, object, &FLAG)?))
     } else {
         Ok(FlagArgument::Doubles(argument(name, object, &REAL)?))
     }
@@ -55,32 +50,32 @@ fn converted<'py, T: FromArray + Float>(
 ) -> PyResult<Flags<'py>> {
     let name = numbers.name();
     let numbers = numbers.read(hold)?;
-    let mut flags = Scratch::take(numbers.slice().len())?;
+    let mut flags = Scratch::take(numbers.shape())?;
     let (all, out) = (numbers.slice(), flags.slice_mut());
     let mut convert = || flags_from_numbers(name, all, out);
     // Whoever holds other arrays without guards keeps the GIL.
     if hold || all.len() <= LONG { convert() } else { detached(py, convert) }.map_err(to_py)?;
-    Ok(Flags::Converted(flags, numbers.shape().to_vec()))
+    Ok(Flags::Converted(flags))
 }
 
 /// Flags as booleans.
 pub(crate) enum Flags<'py> {
     Borrowed(Input<'py, bool>),
-    Converted(Scratch, Vec<usize>),
+    Converted(Scratch),
 }
 
 impl<'py> Flags<'py> {
     pub(crate) fn shape(&self) -> &[usize] {
         match self {
             Self::Borrowed(array) => array.shape(),
-            Self::Converted(_, shape) => shape,
+            Self::Converted(flags) => flags.shape(),
         }
     }
 
     pub(crate) fn slice(&self) -> &[bool] {
         match self {
             Self::Borrowed(array) => array.slice(),
-            Self::Converted(flags, _) => flags.slice(),
+            Self::Converted(flags) => flags.slice(),
         }
     }
 
@@ -88,7 +83,7 @@ impl<'py> Flags<'py> {
     pub(crate) fn map(self, change: impl FnOnce(Input<'py, bool>) -> PyResult<Input<'py, bool>>) -> PyResult<Self> {
         match self {
             Self::Borrowed(flags) => Ok(Self::Borrowed(change(flags)?)),
-            converted @ Self::Converted(..) => Ok(converted),
+            converted @ Self::Converted(_) => Ok(converted),
         }
     }
 }

@@ -93,35 +93,45 @@ impl Drop for Block {
 }
 
 thread_local! {
-    static FLAGS: Cell<Vec<bool>> = const { Cell::new(Vec::new()) };
+    static FLAGS: Cell<(Vec<bool>, Vec<usize>)> = const { Cell::new((Vec::new(), Vec::new())) };
 }
 
-/// Room for flags, each thread's own, which goes back when dropped unless it is large.
-pub(crate) struct Scratch(Vec<bool>, usize);
+/// Room for flags of a shape, each thread's own, which goes back when dropped unless it is large.
+pub(crate) struct Scratch {
+    flags: Vec<bool>,
+    len: usize,
+    shape: Vec<usize>,
+}
 
 impl Scratch {
-    pub(crate) fn take(len: usize) -> PyResult<Self> {
-        let mut flags = FLAGS.take();
+    pub(crate) fn take(shape: &[usize]) -> PyResult<Self> {
+        let (len, (mut flags, mut lengths)) = (shape.iter().product(), FLAGS.take());
         if flags.len() < len {
             flags.try_reserve_exact(len - flags.len()).map_err(|_| no_memory(len))?;
             flags.resize(len, false);
         }
-        Ok(Self(flags, len))
+        lengths.clear();
+        lengths.extend_from_slice(shape);
+        Ok(Self { flags, len, shape: lengths })
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        &self.shape
     }
 
     pub(crate) fn slice(&self) -> &[bool] {
-        &self.0[..self.1]
+        &self.flags[..self.len]
     }
 
     pub(crate) fn slice_mut(&mut self) -> &mut [bool] {
-        &mut self.0[..self.1]
+        &mut self.flags[..self.len]
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if self.0.len() <= KEPT / 16 {
-            FLAGS.set(std::mem::take(&mut self.0));
+        if self.flags.len() <= KEPT / 16 {
+            FLAGS.set((std::mem::take(&mut self.flags), std::mem::take(&mut self.shape)));
         }
     }
 }

@@ -21,7 +21,7 @@ const LONG: usize = 1024;
 /// `vs_t - v_t = rho_t * delta_t + gamma * c_t * (1 - done_t) * (vs_{t+1} - v_{t+1})` and
 /// `pg_advantage_t = min(pg_rho_bar, ratio_t) * (r_t + gamma * (1 - terminated_t) * next_vs_t - v_t)`, with
 /// `done = terminated | truncated`, and `next_value_t = next_vs_t = final_values_t` where an episode was truncated.
-/// All of it is computed in float64.
+/// Ratios are computed in the dtype of the results, in float32 within 2 units in the last place, all else in float64.
 ///
 /// Args:
 ///     log_rhos: Log-probabilities of the actions under the policy that learns, less those under the policy

@@ -15,6 +15,9 @@ use super::ends::{Ends, check_discount, check_rows};
 use super::float::{either, only_if};
 use super::rows::fixed;
 use super::scan::{Recursion, Steps, Terms, columns, trajectory};
+use super::window::Window;
+use crate::simd::LANES;
+use crate::simd::f64s::F64s;
 use crate::{Float, Result, check_len};
 
 /// Discounted returns of one trajectory of T steps.
@@ -165,6 +168,7 @@ struct LambdaReturns<'a, T> {
 impl<T: Float> Recursion<1> for LambdaReturns<'_, T> {
     type Float = T;
     type Kept<const N: usize> = ();
+    type Ready<const N: usize> = ();
 
     #[inline(always)]
     fn steps(&self) -> Steps<'_, T> {
@@ -200,5 +204,28 @@ impl<T: Float> Recursion<1> for LambdaReturns<'_, T> {
         for i in 0..N {
             returns[i] = T::of(x[i]);
         }
+    }
+
+    #[inline(always)]
+    fn prepare<const N: usize>(&self, _: usize) {}
+
+    #[inline(always)]
+    fn block<S: F64s, const N: usize>(
+        &self,
+        at: usize,
+        _: (&(), usize),
+        _: S::Vector,
+        next: S::Vector,
+        window: &mut Window<S, true>,
+        [returns]: [&mut [T; LANES]; 1],
+    ) {
+        let (simd, shared) = (window.simd, self.lambda < 1.0);
+        let (share, trace) = (simd.splat(self.gamma * (1.0 - self.lambda)), simd.splat(self.gamma * self.lambda));
+        let (bootstrap, done) = self.steps.ahead(simd, at, next);
+        let weighted = simd.mul(simd.either(done, simd.splat(self.gamma), share), bootstrap);
+        let value = simd.unless(done.map(|done| !(shared || done)), weighted);
+        let rewards = T::load(simd, fixed(self.steps.rewards, at));
+        let x = window.step(simd.add(rewards, value), simd.unless(done, trace));
+        T::store(simd, x, returns);
     }
 }

@@ -1,13 +1,13 @@
 //! Recursions backwards over time whose factor changes from step to step, compiled for each instruction set.
 //!
 //! The recursion is `x_t = offset_t + factor_t * x_{t+1}`. Over a `[T, N]` grid the lanes are environments. Over a
-//! single trajectory they are steps, see `window.rs`: terms and results of a chunk of steps are computed all at once. All
-//! sums are kept in f64.
+//! single trajectory they are steps, see `window.rs`. All sums are kept in f64.
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
 use std::ops::Range;
 
+use super::float::sealed::Wide;
 use super::float::{either, only_if};
 use super::rows::{fixed, fixed_mut};
 use super::window::Window;
@@ -17,6 +17,7 @@ use crate::simd::f64s::{F64s, on_f64s};
 use crate::simd::{LANES, multiversion};
 use crate::{Float, Result};
 
+/// How many steps' exponentials are computed at once.
 const CHUNK: usize = 64;
 
 /// The steps every estimator reads, checked for equal lengths.
@@ -48,6 +49,17 @@ impl<'a, T: Float> Steps<'a, T> {
         let finals = (self.finals.is_some(), fixed(truncated, at), fixed(finals, at));
         Following { next, terminated: fixed(self.terminated, at), finals }
     }
+
+    /// The values to bootstrap after a block of steps from `at` on, zero behind a termination, and which of them end the
+    /// episode, given the values of the observations after them.
+    #[inline(always)]
+    pub(super) fn ahead<S: F64s>(&self, simd: S, at: usize, next: S::Vector) -> (S::Vector, [bool; LANES]) {
+        let terminated = fixed::<_, LANES>(self.terminated, at);
+        let Some((truncated, finals)) = self.finals else { return (simd.unless(*terminated, next), *terminated) };
+        let truncated = fixed::<_, LANES>(truncated, at);
+        let value = simd.either(*truncated, T::load(simd, fixed(finals, at)), next);
+        (simd.unless(*terminated, value), std::array::from_fn(|i| terminated[i] | truncated[i]))
+    }
 }
 
 impl<T: Float, const N: usize> Following<'_, T, N> {
@@ -71,6 +83,8 @@ pub(super) trait Recursion<const K: usize>: Sync {
     type Float: Float;
     /// What is kept of N steps' terms for the results.
     type Kept<const N: usize>;
+    /// What is computed of N steps at once, before they are looked at in blocks.
+    type Ready<const N: usize>;
 
     fn steps(&self) -> Steps<'_, Self::Float>;
     fn kept<const N: usize>() -> Self::Kept<N>;
@@ -87,6 +101,18 @@ pub(super) trait Recursion<const K: usize>: Sync {
         x: &[f64; N],
         after: &[f64; N],
         out: [&mut [Self::Float; N]; K],
+    );
+    fn prepare<const N: usize>(&self, at: usize) -> Self::Ready<N>;
+    /// Terms, sums and results of a block of steps from `at` on, given their values and the next observations'. What is
+    /// ready of them begins at the number beside it.
+    fn block<S: F64s, const N: usize>(
+        &self,
+        at: usize,
+        ready: (&Self::Ready<N>, usize),
+        values: S::Vector,
+        next: S::Vector,
+        window: &mut Window<S, true>,
+        out: [&mut [Self::Float; LANES]; K],
     );
 }
 
@@ -161,16 +187,17 @@ on_f64s! {
         out: &mut [&mut [R::Float]; K],
     ) {
         let mut end = range.end;
-        let mut window = Window::<_, true>::new(simd, behind.x[0]);
-        let mut chunk = Chunk::<R, K, CHUNK>::new(behind.value[0]);
+        let mut blocks = Blocks::new(simd, behind);
         while end - range.start >= CHUNK {
             end -= CHUNK;
-            chunk.step(recursion, end, behind, &mut window, out);
+            blocks.chunk::<R, K, CHUNK>(recursion, end, out);
         }
-        let mut chunk = Chunk::<R, K, LANES>::new(behind.value[0]);
         while end - range.start >= LANES {
             end -= LANES;
-            chunk.step(recursion, end, behind, &mut window, out);
+            blocks.chunk::<R, K, LANES>(recursion, end, out);
+        }
+        if end < range.end {
+            *behind = Behind { value: *fixed(recursion.steps().values, end), x: [blocks.window.first()] };
         }
         let mut row = Row::new();
         while end > range.start {
@@ -181,46 +208,33 @@ on_f64s! {
     }
 }
 
-/// What C steps after each other are computed with.
-struct Chunk<R: Recursion<K>, const K: usize, const C: usize> {
-    offset: [f64; C],
-    factor: [f64; C],
-    next: [R::Float; C],
-    kept: R::Kept<C>,
-    x: [f64; C],
-    after: [f64; C],
+/// What a block of steps hands to the block before it.
+struct Blocks<S: F64s> {
+    window: Window<S, true>,
+    values: S::Vector,
 }
 
-impl<R: Recursion<K>, const K: usize, const C: usize> Chunk<R, K, C> {
+impl<S: F64s> Blocks<S> {
     #[inline(always)]
-    fn new(value: R::Float) -> Self {
-        let [offset, factor, x, after] = [[0.0; C]; 4];
-        Self { offset, factor, next: [value; C], kept: R::kept(), x, after }
+    fn new<T: Float>(simd: S, behind: &Behind<T>) -> Self {
+        Self { window: Window::new(simd, behind.x[0]), values: simd.splat(behind.value[0].wide()) }
     }
 
     /// C steps from `at` on.
     #[inline(always)]
-    fn step<S: F64s>(
+    fn chunk<R: Recursion<K>, const K: usize, const C: usize>(
         &mut self,
         recursion: &R,
         at: usize,
-        behind: &mut Behind<R::Float>,
-        window: &mut Window<S, true>,
         out: &mut [&mut [R::Float]; K],
     ) {
-        let Self { offset, factor, next, kept, x, after } = self;
-        let values = *fixed::<_, C>(recursion.steps().values, at);
-        next[..C - 1].copy_from_slice(&values[1..]);
-        [next[C - 1]] = behind.value;
-        recursion.terms::<C>(at, next, Terms { offset, factor }, kept);
-        for block in (0..C / LANES).rev() {
-            let (t, simd, x_behind) = (block * LANES, window.simd, window.x);
-            let now = window.step(simd.load(fixed(offset, t)), simd.load(fixed(factor, t)));
-            simd.store(now, fixed_mut(x, t));
-            simd.store(simd.ahead::<1>(now, x_behind), fixed_mut(after, t));
+        let (simd, steps, ready) = (self.window.simd, recursion.steps(), recursion.prepare::<C>(at));
+        for t in (0..C / LANES).rev().map(|block| block * LANES) {
+            let values = R::Float::load(simd, fixed(steps.values, at + t));
+            let next = simd.ahead::<1>(values, std::mem::replace(&mut self.values, values));
+            let out = out.each_mut().map(|out| fixed_mut(out, at + t));
+            recursion.block(at + t, (&ready, t), values, next, &mut self.window, out);
         }
-        recursion.write(at, kept, x, after, out.each_mut().map(|out| fixed_mut(out, at)));
-        *behind = Behind { value: [values[0]], x: [x[0]] };
     }
 }
 
@@ -283,18 +297,19 @@ fn strips<R: Recursion<K>, const K: usize, const W: usize>(
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::simd::tests::on_each_isa;
     use crate::{Ends, Pcg64, Vtrace, compute_lambda_returns_time_major, compute_vtrace, compute_vtrace_time_major};
 
     /// Results on random rows with dense ends, as bits.
-    fn bits(len: usize, width: usize) -> Vec<u64> {
+    fn bits<T: Float>(len: usize, width: usize) -> Vec<u64> {
         let mut rng = Pcg64::seed_from(len as u128);
-        let mut draw = |n: usize| (0..n).map(|_| rng.uniform(-1.0, 1.0)).collect::<Vec<f64>>();
+        let mut draw = |n: usize| (0..n).map(|_| T::of(rng.uniform(-1.0, 1.0))).collect::<Vec<T>>();
         let (log_rhos, rewards, values, finals, last) = (draw(len), draw(len), draw(len), draw(len), draw(width));
-        let [terminated, truncated] = [(); 2].map(|()| draw(len).iter().map(|x| *x > 0.8).collect::<Vec<_>>());
+        let [terminated, truncated] = [(); 2].map(|()| draw(len).iter().map(|x| x.wide() > 0.8).collect::<Vec<_>>());
         let ends = Ends { terminated: &terminated, truncated: Some(&truncated), final_values: Some(&finals) };
         let settings = Vtrace { lambda: 0.9, ..Vtrace::default() };
-        let [mut vs, mut pg, mut returns] = [(); 3].map(|()| vec![0.0; len]);
+        let [mut vs, mut pg, mut returns] = [(); 3].map(|()| vec![T::of(0.0); len]);
         let (x, y) = (&mut vs, &mut pg);
         if width == 1 {
             compute_vtrace(&log_rhos, &rewards, &values, ends, last[0], settings, x, y).unwrap();
@@ -302,13 +317,13 @@ mod tests {
             compute_vtrace_time_major(&log_rhos, &rewards, &values, ends, width, &last, settings, x, y).unwrap();
         }
         compute_lambda_returns_time_major(&rewards, &values, ends, width, &last, 0.99, 0.95, &mut returns).unwrap();
-        vs.iter().chain(&pg).chain(&returns).map(|x| x.to_bits()).collect()
+        vs.iter().chain(&pg).chain(&returns).map(|x| x.wide().to_bits()).collect()
     }
 
     #[test]
     fn every_instruction_set_gives_the_same_bits() {
         for (len, width) in [(1, 1), (33, 1), (500, 1), (7 * 93, 93), (5 * 29, 29)] {
-            let results = on_each_isa(|| bits(len, width));
+            let results = on_each_isa(|| [bits::<f32>(len, width), bits::<f64>(len, width)]);
             assert!(results.iter().all(|result| *result == results[0]), "{len} rows, width {width}");
         }
     }

@@ -17,7 +17,10 @@ use super::ends::{Ends, check_discount, check_rows};
 use super::float::only_if;
 use super::rows::fixed;
 use super::scan::{Recursion, Steps, Terms, columns, trajectory};
+use super::window::Window;
+use crate::simd::LANES;
 use crate::simd::exp::exp;
+use crate::simd::f64s::F64s;
 use crate::{Error, Float, Result, check_len};
 
 /// V-trace's settings.
@@ -68,7 +71,9 @@ impl Vtrace {
 /// the value of the observation after the last step, read unless that step is done. All slices have length T; `vs` and
 /// `pg_advantages` are overwritten. An empty trajectory is fine and writes nothing.
 ///
-/// A ratio of zero (a `log_rho` of minus infinity, or below -707) is one; a NaN makes NaN of its own step and of those
+/// Ratios are computed in `T`, within 1 unit in the last place (2 in f32), all else in f64.
+///
+/// A ratio of zero (a `log_rho` of minus infinity, or below -707, in f32 below -86) is one; a NaN makes NaN of its own step and of those
 /// before it, as far as their traces reach.
 ///
 /// # Errors
@@ -189,6 +194,8 @@ fn limit(rho: f64, bar: f64) -> f64 {
 impl<T: Float> Recursion<2> for Targets<'_, T> {
     type Float = T;
     type Kept<const N: usize> = Kept<N>;
+    /// Ratios.
+    type Ready<const N: usize> = [T; N];
 
     #[inline(always)]
     fn steps(&self) -> Steps<'_, T> {
@@ -212,7 +219,7 @@ impl<T: Float> Recursion<2> for Targets<'_, T> {
         let (log_rhos, rewards) = (fixed::<_, N>(self.log_rhos, at), fixed::<_, N>(self.steps.rewards, at));
         let values = fixed::<_, N>(self.steps.values, at);
         for i in 0..N {
-            let ratio = exp(log_rhos[i].wide());
+            let ratio = exp(log_rhos[i]).wide();
             let (bootstrap, open) = following.step(i);
             let delta = rewards[i].wide() + gamma * bootstrap - values[i].wide();
             terms.offset[i] = limit(ratio, rho_bar) * delta;
@@ -232,6 +239,38 @@ impl<T: Float> Recursion<2> for Targets<'_, T> {
     ) {
         let values = fixed::<_, N>(self.steps.values, at);
         self.targets(values, kept, x, after, vs, pg_advantages);
+    }
+
+    #[inline(always)]
+    fn prepare<const N: usize>(&self, at: usize) -> [T; N] {
+        let mut ratios = *fixed::<_, N>(self.log_rhos, at);
+        for ratio in &mut ratios {
+            *ratio = exp(*ratio);
+        }
+        ratios
+    }
+
+    #[inline(always)]
+    fn block<S: F64s, const N: usize>(
+        &self,
+        at: usize,
+        (ratios, first): (&[T; N], usize),
+        values: S::Vector,
+        next: S::Vector,
+        window: &mut Window<S, true>,
+        [vs, pg_advantages]: [&mut [T; LANES]; 2],
+    ) {
+        let (simd, behind, settings) = (window.simd, window.x, self.settings);
+        let (gamma, ratio) = (simd.splat(settings.gamma), T::load(simd, fixed(ratios, first)));
+        let limited = |bar| simd.min(simd.splat(bar), ratio);
+        let (bootstrap, done) = self.steps.ahead(simd, at, next);
+        let rewards = T::load(simd, fixed(self.steps.rewards, at));
+        let delta = simd.sub(simd.add(rewards, simd.mul(gamma, bootstrap)), values);
+        let trace = simd.mul(simd.splat(self.trace), limited(settings.c_bar));
+        let x = window.step(simd.mul(limited(settings.rho_bar), delta), simd.unless(done, trace));
+        let ahead = simd.unless(done, simd.mul(gamma, simd.ahead::<1>(x, behind)));
+        T::store(simd, simd.add(values, x), vs);
+        T::store(simd, simd.mul(limited(settings.pg_rho_bar), simd.add(delta, ahead)), pg_advantages);
     }
 }
 

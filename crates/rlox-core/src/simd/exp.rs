@@ -6,10 +6,11 @@
 //! `FUSED` is for processors that multiply and add in one instruction: fewer instructions, other last digits. Without
 //! it the bits are the same on every instruction set.
 
-/// `e^x` within 1 ulp of libm, the same bits on every instruction set; at the ends as [`Exponential::exp`].
+/// `e^x` within 1 ulp of libm in f64, within 2 in f32, the same bits on every instruction set; at the ends as
+/// [`Exponential::exp`].
 #[inline(always)]
-pub(crate) fn exp(x: f64) -> f64 {
-    Exponential::exp::<false>(x)
+pub(crate) fn exp<T: Exponential>(x: T) -> T {
+    x.exp::<false>()
 }
 
 /// Exponentials of a width of number. NaN stays NaN.
@@ -127,7 +128,7 @@ mod tests {
             let x = f64::from(x);
             assert!(exp(x).to_bits().abs_diff(x.exp().to_bits()) <= 1, "{x}");
         }
-        assert!(exp(709.782_712_893_384) > 1.797e308 && exp(709.782_712_893_384).is_finite());
+        assert!(exp(709.782_712_893_384) > 1.797e308 && exp(709.782_712_893_384_f64).is_finite());
         assert_eq!([709.79, 1e300, f64::INFINITY].map(exp), [f64::INFINITY; 3]);
         assert_eq!([-707.1, -746.0, -1e300, f64::NEG_INFINITY].map(exp), [0.0; 4]);
         assert!(exp(f64::NAN).is_nan());

@@ -34,6 +34,8 @@ pub trait F64s: Copy {
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `a` where it is the smaller one, else `b`: NaN if that is NaN.
+    fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `a` where a flag is set, else `b`.
     fn either(self, flags: [bool; LANES], a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// Zero where a flag is set, else `x`.
@@ -94,6 +96,11 @@ impl F64s for Arrays {
     #[inline(always)]
     fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
         std::array::from_fn(|i| a[i] * b[i])
+    }
+
+    #[inline(always)]
+    fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        std::array::from_fn(|i| if a[i] < b[i] { a[i] } else { b[i] })
     }
 
     #[inline(always)]
@@ -245,6 +252,13 @@ mod tests {
         }
     }
 
+    struct Min;
+    impl Operation for Min {
+        fn write<S: F64s>(&self, simd: S, out: &mut [f64; LANES]) {
+            simd.store(simd.min(simd.load(&NOW), simd.load(&X)), out);
+        }
+    }
+
     struct Singles;
     impl Operation for Singles {
         fn write<S: F64s>(&self, simd: S, out: &mut [f64; LANES]) {
@@ -274,6 +288,11 @@ mod tests {
 
         // Rounded twice: one rounding of 0.7 + 0.1 * 0.1 gives other bits.
         check(&AddScaled, [0.7, 6.7, 0.7, 2.7, 0.7 + 0.1 * 0.1, f64::NAN, f64::INFINITY, 0.7]);
+    }
+
+    #[test]
+    fn the_smaller_one_or_nan_of_the_second() {
+        check(&Min, [f64::NAN, 1.0, 2.0, -4.0, 0.1, f64::NAN, 6.0, 3.0]);
     }
 
     #[test]

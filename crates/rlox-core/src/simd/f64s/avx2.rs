@@ -109,6 +109,12 @@ impl F64s for Avx2 {
     }
 
     #[inline(always)]
+    fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: the CPU has AVX2, or there would be no `self`.
+        both!(i => unsafe { _mm256_min_pd(a[i], b[i]) })
+    }
+
+    #[inline(always)]
     fn either(self, flags: [bool; LANES], a: Self::Vector, b: Self::Vector) -> Self::Vector {
         let unset = unset(self, flags);
         // SAFETY: the CPU has AVX2, or there would be no `self`.

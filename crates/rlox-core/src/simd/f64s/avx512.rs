@@ -87,6 +87,12 @@ impl F64s for Avx512 {
     }
 
     #[inline(always)]
+    fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: the CPU has AVX-512, or there would be no `self`.
+        unsafe { _mm512_min_pd(a, b) }
+    }
+
+    #[inline(always)]
     fn either(self, flags: [bool; LANES], a: Self::Vector, b: Self::Vector) -> Self::Vector {
         let unset = unset(self, flags);
         // SAFETY: the CPU has AVX-512, or there would be no `self`.
