@@ -66,8 +66,8 @@ test-rust: $(stamps)/venv
 	$(CARGO) run --quiet -p rlox-core --example custom_env
 	$(CARGO) run --quiet -p rlox-nn --example ppo_cartpole
 	$(CARGO) test --workspace --exclude rlox-candle --exclude rlox-burn
-	# As benchmarks are built, so that the libraries behind them are compiled once.
-	$(CARGO) test --release -p rlox-candle -p rlox-burn
+	# Beside the benchmarks and as they are built, so that the libraries behind both are compiled once.
+	$(CARGO) test --release -p rlox-candle -p rlox-burn -p rlox-bench
 
 test-python: $(stamps)/test
 	"$(py)" -m pytest $(PYTEST_ARGS)

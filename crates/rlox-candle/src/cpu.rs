@@ -8,7 +8,8 @@
 use std::ops::Range;
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Error, InplaceOp1, InplaceOp2, InplaceOp3, Layout, Result, Shape};
-use ndarray::{Array2, ArrayView2, ArrayViewMut2, ShapeBuilder, linalg::general_mat_mul};
+use ndarray::linalg::{general_mat_mul, general_mat_vec_mul};
+use ndarray::{Array2, ArrayView2, ArrayViewMut2, ShapeBuilder};
 use rlox_nn::Activation;
 
 type Source<'a> = (&'a CpuStorage, &'a Layout);
@@ -63,6 +64,9 @@ impl CustomOp2 for Product {
     }
 }
 
+/// Up to so many rows, each is multiplied by itself: products of matrices first copy both, which takes longer then.
+const FEW_ROWS: usize = 4;
+
 /// `x w^T + b` of rows `x`, weights `w`, `[outputs, inputs]`, and biases.
 pub(crate) struct Linear;
 
@@ -81,7 +85,16 @@ impl CustomOp3 for Linear {
         lb: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         let (x, w) = (view((x, lx))?, view((w, lw))?);
-        add_product(&x, &w.t(), line((b, lb))?.repeat(x.nrows()))
+        let biases = line((b, lb))?;
+        if x.nrows() > FEW_ROWS || (w.ncols(), w.nrows()) != (x.ncols(), biases.len()) {
+            return add_product(&x, &w.t(), biases.repeat(x.nrows()));
+        }
+        let mut out = Array2::from_shape_fn((x.nrows(), biases.len()), |(_, output)| biases[output]);
+        for (x, mut out) in x.rows().into_iter().zip(out.rows_mut()) {
+            general_mat_vec_mul(1.0, &w, &x, 1.0, &mut out);
+        }
+        let shape = Shape::from(out.dim());
+        Ok((CpuStorage::F32(out.into_raw_vec_and_offset().0), shape))
     }
 }
 
