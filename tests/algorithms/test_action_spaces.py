@@ -39,6 +39,21 @@ def test_an_answer_of_every_kind_is_learned(name, kind, backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", TRAINERS)
+@pytest.mark.parametrize("kind", SPACES)
+def test_minibatches_may_be_smaller_than_those_before(name, kind, backend):
+    """The last one of an epoch, and those of rollouts in which environments only reset."""
+    space, _ = SPACES[kind]
+    how = {"n_steps": 50, "batch_size": 64, "n_epochs": 2} if name == "PPO" else {}
+    for mode in ("SameStep", "NextStep"):
+        about = {"env_kwargs": {"autoreset_mode": mode}, "num_envs": 3, "runs_dir": None}
+        about["backend"] = backend
+        trainer = TRAINERS[name][0](env=lambda: Answer(space), seed=0, **about, **how)
+        trainer.train(600)
+        assert trainer.timesteps >= 600
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", TRAINERS)
 @pytest.mark.parametrize("use_sde", [False, True])
 @pytest.mark.parametrize(
     "space",

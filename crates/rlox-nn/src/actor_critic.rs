@@ -11,6 +11,8 @@ pub use losses::{
 };
 pub use networks::PolicyNetworks;
 
+use std::ops::Range;
+
 use rlox_core::{Actions, ActionsMut, Pcg64, Policy, PolicyOut, Result};
 
 use crate::{NamedTensors, Optimizer};
@@ -32,6 +34,25 @@ pub struct Minibatch<'a> {
     pub advantages: &'a [f32],
     /// What values are to be.
     pub returns: &'a [f32],
+}
+
+impl Minibatch<'_> {
+    /// Some of `total` rows.
+    fn rows(&self, rows: Range<usize>, total: usize) -> Self {
+        let wide = |len: usize| len / total * rows.start..len / total * rows.end;
+        Self {
+            obs: &self.obs[wide(self.obs.len())],
+            actions: match self.actions {
+                Actions::Discrete(actions) => Actions::Discrete(&actions[wide(actions.len())]),
+                Actions::Continuous(actions) => Actions::Continuous(&actions[wide(actions.len())]),
+            },
+            masks: self.masks.map(|masks| &masks[wide(masks.len())]),
+            log_probs: &self.log_probs[rows.clone()],
+            values: &self.values[rows.clone()],
+            advantages: &self.advantages[rows.clone()],
+            returns: &self.returns[rows.clone()],
+        }
+    }
 }
 
 /// How the policy learns from advantages.
@@ -76,6 +97,22 @@ pub struct ActorCriticStats {
     pub clip_fraction: f32,
     /// The norm of all gradients before they were clipped.
     pub grad_norm: f32,
+}
+
+impl ActorCriticStats {
+    /// Adds what a share of the rows said.
+    fn add(&mut self, part: &Self, share: f32) {
+        for (all, part) in [
+            (&mut self.policy_loss, part.policy_loss),
+            (&mut self.value_loss, part.value_loss),
+            (&mut self.entropy_loss, part.entropy_loss),
+            (&mut self.loss, part.loss),
+            (&mut self.approx_kl, part.approx_kl),
+            (&mut self.clip_fraction, part.clip_fraction),
+        ] {
+            *all += part * share;
+        }
+    }
 }
 
 /// A policy with values, of any backend: acts, evaluates, learns.

@@ -246,6 +246,51 @@ fn rollouts_in_which_environments_only_reset_are_collected_again() {
 }
 
 #[test]
+fn a_large_minibatch_is_learned_from_as_its_parts_are() {
+    let env = make("Pendulum-v1", 1);
+    let (mut large, rows) = (two_networks(env.spec(), &mut Pcg64::seed_from(1)).unwrap(), 2500_usize);
+    let mut rng = Pcg64::seed_from(2);
+    let mut draw = |len: usize| (0..len).map(|_| rng.uniform(-1.0, 1.0) as f32).collect::<Vec<_>>();
+    let [obs, actions] = [draw(3 * rows), draw(rows)];
+    let [log_probs, values, advantages, returns] = std::array::from_fn(|_| draw(rows));
+    let batch = |part: std::ops::Range<usize>| Minibatch {
+        obs: &obs[3 * part.start..3 * part.end],
+        actions: Actions::Continuous(&actions[part.clone()]),
+        masks: None,
+        log_probs: &log_probs[part.clone()],
+        values: &values[part.clone()],
+        advantages: &advantages[part.clone()],
+        returns: &returns[part],
+    };
+    let loss = ActorCriticLoss {
+        policy: PolicyLoss::Clipped { clip_coef: 0.2 },
+        clip_coef_vf: Some(0.3),
+        vf_coef: 0.5,
+        ent_coef: 0.01,
+    };
+    // All rows at once, which `evaluate` and `backward` take as they are.
+    let mut whole = large.clone();
+    let expected = whole.evaluate(&batch(0..rows), &loss).unwrap();
+    whole.backward().unwrap();
+    let norm = whole.step(&Optimizer::adam(1e-3), None).unwrap();
+    let said = large.update(&batch(0..rows), &loss, &Optimizer::adam(1e-3), None).unwrap();
+    for (a, b) in [
+        (said.policy_loss, expected.policy_loss),
+        (said.value_loss, expected.value_loss),
+        (said.entropy_loss, expected.entropy_loss),
+        (said.loss, expected.loss),
+        (said.approx_kl, expected.approx_kl),
+        (said.clip_fraction, expected.clip_fraction),
+        (said.grad_norm, norm),
+    ] {
+        assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{a} {b}");
+    }
+    for (a, b) in large.tensors().iter().zip(&whole.tensors()) {
+        assert!(a.data.iter().zip(&b.data).all(|(a, b)| (a - b).abs() < 2e-5), "{}", a.name);
+    }
+}
+
+#[test]
 fn a_minibatch_that_is_refused_leaves_no_gradients() {
     let env = make("CartPole-v1", 1);
     let mut policy = two_networks(env.spec(), &mut Pcg64::seed_from(0)).unwrap();

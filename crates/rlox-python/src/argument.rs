@@ -6,14 +6,17 @@
 use std::ops::Range;
 
 use numpy::{
-    BorrowError, Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn,
-    PyUntypedArray, PyUntypedArrayMethods,
+    BorrowError, Element, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn,
+    PyReadwriteArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyTuple};
+use rlox_core::Watch;
 
-use crate::array::{Elements, FromArray, Kind, call, expect_axes, make_valid, new_dict, no_copy, private, typed};
+use crate::array::{
+    Elements, FromArray, Kind, call, check_signals, expect_axes, make_valid, new_dict, no_copy, private, slice, typed,
+};
 use crate::detach::times_others_ran;
 use crate::error::{blamed, to_py, type_error, value_error};
 use crate::recycling::mapped;
@@ -98,6 +101,31 @@ fn too_large(object: &Bound<'_, PyAny>, array: &Bound<'_, PyUntypedArray>) -> Py
     Ok(items.iter().find(large).map(|item| shown(&item)))
 }
 
+/// A copy in a dtype as NumPy converts it, C-contiguous and aligned: of many numbers part by part, so that Ctrl-C ends it.
+fn in_dtype<'py>(
+    array: &Bound<'py, PyUntypedArray>,
+    dtype: &Bound<'py, PyArrayDescr>,
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let py = array.py();
+    let numpy = py.import("numpy")?;
+    let shape = attribute(array, "shape")?;
+    let made = call(&numpy.getattr("empty")?, &PyTuple::new(py, [&shape, dtype.as_any()])?, None)?;
+    let (copy, how) = (numpy.getattr("copyto")?, new_dict(py)?);
+    how.set_item("casting", "unsafe")?;
+    let rows = array.shape().first().copied().unwrap_or(1);
+    let step = (rows * Watch::STRETCH / array.len().max(1)).max(1);
+    if array.shape().is_empty() || rows <= step {
+        call(&copy, &PyTuple::new(py, [&made, array.as_any()])?, Some(&how))?;
+        return Ok(made.cast_into()?);
+    }
+    for from in (0..rows).step_by(step) {
+        let part = from..rows.min(from + step);
+        call(&copy, &PyTuple::new(py, [slice(&made, &part)?, slice(array.as_any(), &part)?])?, Some(&how))?;
+        check_signals(py)?;
+    }
+    Ok(made.cast_into()?)
+}
+
 /// An argument whose Python code has run.
 pub(crate) struct Argument<'py, T> {
     name: &'static str,
@@ -144,17 +172,8 @@ pub(crate) fn argument<'py, T: FromArray>(
     // Unsigned ones that only look strange in memory are looked at as what they are, before they are converted.
     let unsigned = kind == 'u' && dtype.itemsize() == 8;
     if wrong || half_or_long || dtype.is_native_byteorder() == Some(false) || !array.is_aligned() {
-        let keywords = new_dict(py)?;
-        keywords.set_item("order", "C")?;
-        keywords.set_item("subok", false)?;
-        let convert = attribute(&array, "astype")?;
-        array = call(
-            &convert,
-            &PyTuple::new(py, [if unsigned { numpy::dtype::<u64>(py) } else { numpy::dtype::<T>(py) }])?,
-            Some(&keywords),
-        )
-        .map_err(|error| no_copy(name, &array, error))?
-        .cast_into()?;
+        let wanted = if unsigned { numpy::dtype::<u64>(py) } else { numpy::dtype::<T>(py) };
+        array = in_dtype(&array, &wanted).map_err(|error| no_copy(name, &array, error))?;
     }
     if let Some(number) = T::outside(&array) {
         let (least, most) = T::RANGE.unwrap_or_default();

@@ -58,12 +58,13 @@ impl Memory {
 }
 
 impl PolicyMemory {
-    /// The policy's part of the loss and its gradient.
+    /// The policy's part of the loss, and the gradient of it times `share`.
     pub(super) fn learn(
         &mut self,
         distribution: &mut Distribution,
         batch: &Minibatch<'_>,
         loss: &ActorCriticLoss,
+        share: f32,
     ) -> Result<ActorCriticStats> {
         let Self { outputs, hidden, log_probs, entropies, d_log_probs, d_outputs } = self;
         let given = Given { outputs, hidden, masks: batch.masks };
@@ -81,17 +82,20 @@ impl PolicyMemory {
         }
         let rows = entropies.len();
         said.entropy_loss = -(entropies.iter().map(|x| f64::from(*x)).sum::<f64>() / rows as f64) as f32;
-        let d_entropy = -loss.ent_coef / rows as f32;
+        for d in d_log_probs.iter_mut() {
+            *d *= share;
+        }
+        let d_entropy = -loss.ent_coef * share / rows as f32;
         distribution.backward(given, batch.actions, d_log_probs, d_entropy, d_outputs)?;
         Ok(said)
     }
 }
 
 impl ValueMemory {
-    /// The value loss and its gradient.
-    pub(super) fn learn(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> f32 {
+    /// The value loss, and the gradient of it times `share`.
+    pub(super) fn learn(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss, share: f32) -> f32 {
         let clip = loss.clip_coef_vf.map(|most| (batch.values, most));
-        value_loss(&self.values, batch.returns, clip, loss.vf_coef, &mut self.d_values)
+        value_loss(&self.values, batch.returns, clip, loss.vf_coef * share, &mut self.d_values)
     }
 }
 

@@ -1,11 +1,14 @@
 //! An actor-critic of networks of any backend.
 
-use rlox_core::{ActionsMut, Error, Pcg64, Policy, PolicyOut, Result, check_len};
+use rlox_core::{Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result, Watch, check_len};
 
 use super::memory::{Memory, PolicyMemory, merge, split};
 use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch};
 use crate::at_once::{at_once, multiplications};
 use crate::{Distribution, Given, NamedTensors, Network, Optimizer, Parameters, Step, clipped_step, rows};
+
+/// Rows that are passed forward and back at once.
+const BLOCK: usize = 1024;
 
 /// An [`ActorCritic`] of two networks, or of one whose outputs are `[policy | value]`.
 #[derive(Clone, Debug)]
@@ -89,13 +92,38 @@ impl<N: Network> PolicyNetworks<N> {
         Ok(rows)
     }
 
-    /// Forward and loss, and where it is wanted backward: two networks at once if that is worth it.
+    /// Forward, loss and backward, of many rows block by block: memory stays small, and Ctrl-C ends it.
+    fn learn(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss, rows: usize) -> Result<ActorCriticStats> {
+        if rows <= BLOCK {
+            return self.pass(batch, loss, rows, true, 1.0);
+        }
+        let actions = match batch.actions {
+            Actions::Discrete(actions) => actions.len(),
+            Actions::Continuous(actions) => actions.len(),
+        };
+        check_len("actions", actions, rows * self.distribution.action_dim())?;
+        if let Some(masks) = batch.masks {
+            check_len("masks", masks.len(), masks.len() / rows * rows)?;
+        }
+        let (mut watch, mut all) = (Watch::default(), ActorCriticStats::default());
+        for from in (0..rows).step_by(BLOCK) {
+            watch.check()?;
+            let to = rows.min(from + BLOCK);
+            let share = (to - from) as f32 / rows as f32;
+            all.add(&self.pass(&batch.rows(from..to, rows), loss, to - from, true, share)?, share);
+        }
+        Ok(all)
+    }
+
+    /// Forward and loss, and where it is wanted backward: two networks at once if that is worth it. Gradients are those of
+    /// the loss times `share`.
     fn pass(
         &mut self,
         batch: &Minibatch<'_>,
         loss: &ActorCriticLoss,
         rows: usize,
         backward: bool,
+        share: f32,
     ) -> Result<ActorCriticStats> {
         let Self { actor, critic, distribution, memory } = self;
         memory.make_room(rows, distribution.outputs(), actor.out_dim(), distribution.reads_hidden());
@@ -108,12 +136,12 @@ impl<N: Network> PolicyNetworks<N> {
                     if !policy.hidden.is_empty() {
                         actor.hidden(&mut policy.hidden)?;
                     }
-                    let said = policy.learn(distribution, batch, loss)?;
+                    let said = policy.learn(distribution, batch, loss, share)?;
                     if backward { actor.backward(&policy.d_outputs, true, None).map(|()| said) } else { Ok(said) }
                 },
                 || {
                     critic.forward(batch.obs, rows, &mut value.values)?;
-                    let said = value.learn(batch, loss);
+                    let said = value.learn(batch, loss, share);
                     if backward { critic.backward(&value.d_values, true, None).map(|()| said) } else { Ok(said) }
                 },
             )?
@@ -123,7 +151,7 @@ impl<N: Network> PolicyNetworks<N> {
             if !policy.hidden.is_empty() {
                 actor.hidden(&mut policy.hidden)?;
             }
-            let said = (policy.learn(distribution, batch, loss)?, value.learn(batch, loss));
+            let said = (policy.learn(distribution, batch, loss, share)?, value.learn(batch, loss, share));
             if backward {
                 merge(joint, distribution.outputs(), &policy.d_outputs, &value.d_values);
                 actor.backward(joint, true, None)?;
@@ -193,7 +221,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
 
     fn evaluate(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<ActorCriticStats> {
         let rows = self.check(batch)?;
-        self.pass(batch, loss, rows, false)
+        self.pass(batch, loss, rows, false, 1.0)
     }
 
     fn backward(&mut self) -> Result<()> {
@@ -220,7 +248,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         max_grad_norm: Option<f32>,
     ) -> Result<ActorCriticStats> {
         let rows = self.check(batch)?;
-        let stats = self.pass(batch, loss, rows, true);
+        let stats = self.learn(batch, loss, rows);
         if stats.is_err() {
             // One part may have been done with before the other refused.
             self.actor.zero_gradients();

@@ -12,7 +12,7 @@ const CERTAIN: f32 = 1e6;
 #[derive(Clone, Debug)]
 pub struct Bernoulli {
     pub(super) dim: usize,
-    /// The outputs of the last batch, as masks change them, `[N, dim]`.
+    /// The outputs of the last batch, as masks change them, `[N, dim]`; no more of them than the batch has.
     logits: Vec<f32>,
     /// The probabilities of ones in the last batch, `[N, dim]`.
     probs: Vec<f32>,
@@ -50,9 +50,10 @@ impl Bernoulli {
 
     /// The logits, with those that a mask decides replaced.
     fn mask(&mut self, given: Given<'_>) -> Result<()> {
-        let logits = room(&mut self.logits, given.outputs.len());
-        logits.copy_from_slice(given.outputs);
-        for (index, (logit, allowed)) in logits.iter_mut().zip(given.masks.into_iter().flat_map(pairs)).enumerate() {
+        self.logits.clear();
+        self.logits.extend_from_slice(given.outputs);
+        for (index, (logit, allowed)) in self.logits.iter_mut().zip(given.masks.into_iter().flat_map(pairs)).enumerate()
+        {
             match allowed {
                 [true, true] => {}
                 [true, false] => *logit = -CERTAIN,
@@ -155,6 +156,11 @@ mod tests {
             bits.sample(given, &mut [Pcg64::seed_from(seed)], &mut actions, &mut log_probs).unwrap();
             assert_eq!(actions[..2], [0, 1]);
         }
+        // A smaller batch after a larger one.
+        let two = Given { outputs: &[0.0; 6], hidden: &[], masks: None };
+        bits.evaluate(two, &[0; 6], &mut [0.0; 2], &mut [0.0; 2]).unwrap();
+        bits.evaluate(given, &[0, 1, 1], &mut log_probs, &mut entropies).unwrap();
+        assert!((entropies[0] - 2.0_f32.ln()).abs() < 1e-6, "{entropies:?}");
         let none = Given { masks: Some(&[true, false, false, false, true, true]), ..given };
         let error = bits.mode(none, &mut actions).unwrap_err().to_string();
         assert!(error.starts_with("masks: expected an action that is allowed, got none in row 0"), "{error}");

@@ -20,9 +20,14 @@ where
     T: Send,
 {
     let mut numbers = reserved(view.len()).map_err(to_py)?;
-    let mut extend = |view: ArrayView<'_, S, IxDyn>| match view.as_slice() {
-        Some(slice) => numbers.extend(slice.iter().map(|x| number(*x))),
-        None => numbers.extend(view.iter().map(|x| number(*x))),
+    // Rows one by one: to step through all axes for each element would take many times as long.
+    let mut extend = |view: ArrayView<'_, S, IxDyn>| match (view.as_slice(), view.ndim()) {
+        (Some(slice), _) => numbers.extend(slice.iter().map(|x| number(*x))),
+        (None, 0) => numbers.extend(view.iter().map(|x| number(*x))),
+        (None, axes) => view.lanes(Axis(axes - 1)).into_iter().for_each(|row| match row.as_slice() {
+            Some(slice) => numbers.extend(slice.iter().map(|x| number(*x))),
+            None => numbers.extend(row.iter().map(|x| number(*x))),
+        }),
     };
     if long {
         detached(py, || in_stretches(view, &mut Watch::default(), &mut extend)).map_err(to_py)?;
