@@ -19,7 +19,7 @@ use rlox_nn::{
 /// Discrete rows are CartPole's.
 const OBS: usize = 4;
 const CHOICES: i64 = 2;
-/// Continuous rows are HalfCheetah's.
+/// Continuous rows are `HalfCheetah`'s.
 const STATE: usize = 17;
 const ACTION: usize = 6;
 
@@ -69,7 +69,7 @@ impl Drawn {
     }
 }
 
-/// A network with ReLU, as off-policy methods have it.
+/// A network with `ReLU`, as off-policy methods have it.
 fn relu<N: Network>(make: Make<N>, inputs: usize, sizes: [usize; 2], outputs: usize) -> Result<N> {
     let sizes = [inputs, sizes[0], sizes[1], outputs];
     make(&sizes, Activation::Relu, Init::Kaiming, &mut Pcg64::seed_from(0))

@@ -15,7 +15,7 @@ use rlox_nn::Activation;
 type Source<'a> = (&'a CpuStorage, &'a Layout);
 
 /// A matrix of Candle's as one of ndarray's.
-fn view<'a>((storage, layout): Source<'a>) -> Result<ArrayView2<'a, f32>> {
+fn view((storage, layout): Source<'_>) -> Result<ArrayView2<'_, f32>> {
     let (&[rows, columns], &[down, right]) = (layout.dims(), layout.stride()) else {
         return Err(Error::Msg(format!("no matrix: {:?}", layout.dims())));
     };
@@ -25,7 +25,7 @@ fn view<'a>((storage, layout): Source<'a>) -> Result<ArrayView2<'a, f32>> {
 }
 
 /// The numbers of a tensor without gaps.
-fn line<'a>((storage, layout): Source<'a>) -> Result<&'a [f32]> {
+fn line((storage, layout): Source<'_>) -> Result<&[f32]> {
     let numbers = layout.contiguous_offsets().and_then(|(from, to)| storage.as_slice::<f32>().ok()?.get(from..to));
     numbers.ok_or_else(|| Error::Msg("no numbers side by side".into()))
 }
