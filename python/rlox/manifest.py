@@ -9,6 +9,7 @@ from rlox import spaces
 from rlox.backends import BACKENDS
 from rlox.checkpoint import MANIFEST, corrupt, expect_keys
 from rlox.logger import versions
+from rlox.settings import text
 
 if TYPE_CHECKING:
     from rlox.trainer import Trainer
@@ -117,9 +118,10 @@ def expect_device(device: str | None, backend: str) -> None:
     """A device that a checkpoint's backend can use.
 
     Raises:
+        TypeError: It is no str.
         ValueError: Only torch uses others than the CPU.
     """
-    if backend != "torch" and device not in (None, "cpu"):
+    if device is not None and text("device", device) != "cpu" and backend != "torch":
         raise ValueError(
             f"device: expected 'cpu', as the checkpoint is of the {backend} backend, got "
             f"{device!r}; leave it out, and take the policy to torch by trainer.learner.to_torch()"
