@@ -96,3 +96,13 @@ def test_a_policy_in_half_precision_is_stepped_with():
     batch = rlox.collect_rollout(rlox.VecEnv(n=2, seed=0), Half(), 3)
     assert (batch.log_probs == -0.5).all()
     assert (batch.values == 0.25).all()
+
+
+@pytest.mark.parametrize("shape", [(3, 900_000), (2_000_000,), (1, 2_000_000)])
+@pytest.mark.parametrize("dtype", ["float16", ">f4"])
+def test_many_numbers_are_converted_part_by_part_as_few_are(shape, dtype):
+    ratios = np.random.default_rng(0).normal(0, 0.01, shape).astype(dtype)
+    said = rlox.policy_ratios(ratios, np.zeros(shape, np.float32))
+    for some in (np.s_[..., :50], np.s_[..., -50:]):
+        few = rlox.policy_ratios(ratios[some], np.zeros(ratios[some].shape, np.float32))
+        np.testing.assert_array_equal(said[some], few)

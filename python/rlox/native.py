@@ -12,6 +12,11 @@ def _single(setting: float) -> float:
     return float(np.float32(setting))
 
 
+def _spread(said: dict[str, float]) -> dict[str, float]:
+    """The mean standard deviation of Box actions, if they are."""
+    return {"train/std": said["std"]} if "std" in said else {}
+
+
 class NativePPO(NativeLearner):
     """Proximal policy optimization without torch; the settings are `rlox.configs.PPOConfig`'s.
 
@@ -44,7 +49,7 @@ class NativePPO(NativeLearner):
             "train/loss": said["loss"],
             "train/clip_fraction": said["clip_fraction"],
             "train/explained_variance": said["explained_variance"],
-            **self.spread(),
+            **_spread(said),
             "train/approx_kl": said["approx_kl"],
             "train/learning_rate": config.learning_rate * falling[config.lr_schedule],
             "train/clip_range": config.clip_coef * falling[config.clip_schedule],
@@ -81,5 +86,5 @@ class NativeA2C(NativeLearner):
             "train/explained_variance": said["explained_variance"],
             "train/learning_rate": config.learning_rate * falling[config.lr_schedule],
             "train/n_updates": self.updates,
-            **self.spread(),
+            **_spread(said),
         }

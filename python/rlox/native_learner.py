@@ -55,9 +55,9 @@ class NativeLearner:
         observed = native_shapes.observed(self.layout)
         rows = getattr(config, "batch_size", config.n_steps * config.num_envs)
         rows = max(config.num_envs, min(rows, config.n_steps * config.num_envs))
-        native_shapes.expect_room(observed, spaces.to_native(self.spaces[1]), self.shape, rows)
         # The policy's actions count from 0; the start is added on the way to the environment.
         counted = spaces.to_native(self.spaces[1])
+        native_shapes.expect_room(observed, counted, self.shape, rows)
         stream = state_for_native(np.random.default_rng(init))
         self.policy = NativePolicy(observed, counted, stream, self.shape, backend)
         self.plain = isinstance(self.spaces[0], gym.spaces.Box) and native_shapes.sends_itself(
@@ -184,18 +184,12 @@ class NativeLearner:
         raise NotImplementedError
 
     def learn(self, call: Any, given: dict[str, Any]) -> dict[str, float]:
-        """What a native update says, its refusals being about numbers that are not finite."""
+        """What a native update says; where a gradient is not finite, after which step."""
         try:
             return dict(call(self.buffer, given))
         except FloatingPointError as error:
             said = f"{error}; it was in the update after step {self.timesteps}"
             raise FloatingPointError(said) from error
-
-    def spread(self) -> dict[str, float]:
-        """The mean standard deviation of Box actions, if they are."""
-        if not isinstance(self.spaces[1], gym.spaces.Box):
-            return {}
-        return {"train/std": float(np.exp(self.policy.tensors()["log_std"]).mean())}
 
     def predict(
         self,

@@ -86,7 +86,7 @@ LEFT_OUT = {
     "SdePolicy.reset_noise": "serves learners, which know how many rows there are",
 }
 for _kind in ("NativePPO", "NativeA2C"):
-    for _name in ("collect", "update", "learn", "spread", "first_seed"):
+    for _name in ("collect", "update", "learn", "first_seed"):
         LEFT_OUT[f"{_kind}.{_name}"] = "a step of `iterate`"
     for _name in ("state", "load_state"):
         LEFT_OUT[f"{_kind}.{_name}"] = "Trainer.save and load"

@@ -5,6 +5,8 @@
 //! Space-Efficient Statistically Good Algorithms for Random Number Generation" (HMC-CS-2014-0905); the seeding is her
 //! `seed_seq` alternative (2015) as NumPy has it.
 
+mod words;
+
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::time::SystemTime;

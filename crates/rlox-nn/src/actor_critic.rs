@@ -166,6 +166,11 @@ pub trait ActorCritic: Policy + Send {
     /// Those of [`Policy::act`].
     fn act_once(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()>;
 
+    /// The mean standard deviation that is learned beside the networks, if one is.
+    fn mean_std(&self) -> Option<f32> {
+        None
+    }
+
     /// All parameters by name: `actor.0.weight`, `critic.0.weight`, `log_std`.
     fn tensors(&self) -> NamedTensors;
 

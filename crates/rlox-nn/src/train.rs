@@ -12,7 +12,7 @@ mod standing;
 mod streams;
 
 pub use a2c::{A2c, A2cConfig};
-pub use collector::{Collection, collect_transitions};
+pub use collector::{Collection, collect_transitions, estimate_advantages};
 pub use encoding::Encoding;
 pub use evaluate::evaluate_policy;
 pub use minibatches::Minibatches;

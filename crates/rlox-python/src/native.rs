@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{ActionsMut, DType, Error, Field, PolicyOut, Result, Space, Watch};
 use rlox_nn::ActorCritic;
-use rlox_nn::train::{Collection, Encoding, IterationStreams, Minibatches, collect_transitions};
+use rlox_nn::train::{Collection, Encoding, IterationStreams, Minibatches, collect_transitions, estimate_advantages};
 
 use crate::argument::{count, index, instance, number, switches};
 use crate::error::to_py;
@@ -269,16 +269,7 @@ impl NativePolicy {
             self.inner.enter(|inner| {
                 self.check(buffer)?;
                 let Inner { policy, inputs, .. } = inner;
-                let (n, steps) = (buffer.num_envs(), buffer.n_steps());
-                let mut values = |data, rows: Range<usize>| -> Result<Vec<f32>> {
-                    let mut values = zeroed(rows.len())?;
-                    self.encoding.encode(data, rows, inputs)?;
-                    policy.value(inputs, &mut values)?;
-                    Ok(values)
-                };
-                let last = values(field(buffer, "obs")?.data(), steps * n..(steps + 1) * n)?;
-                let finals = values(buffer.final_obs(), 0..buffer.final_index().len())?;
-                buffer.finish(&last, &finals, gamma, gae_lambda)
+                estimate_advantages(policy.as_mut(), buffer, &self.encoding, inputs, gamma, gae_lambda)
             })
         })
     }

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::{Error, Pcg64, Pcg64State, Progress, Result, Watch};
+use rlox_core::{Error, Pcg64, Progress, Result, Watch};
 
 use crate::argument::{INTEGER, REAL, argument, expect_shape, item};
 use crate::array::{fresh, new_dict, result};
@@ -42,16 +42,14 @@ pub(crate) fn take<'py>(py: Python<'py>, inner: &Shared<Inner>, num_envs: usize)
     Ok(dict)
 }
 
-/// 64-bit words of a stream: its state and its number, high half first, and NumPy's buffered half draw.
-pub(crate) const WORDS: usize = 6;
+/// Words of a stream.
+pub(crate) const WORDS: usize = Pcg64::WORDS;
 
 /// Writes the words of each stream.
 pub(crate) fn put_words(rngs: &[Pcg64], words: &mut [i64], watch: &mut Watch) -> Result<()> {
     for (i, (rng, words)) in rngs.iter().zip(words.chunks_exact_mut(WORDS)).enumerate() {
         look(watch, i)?;
-        let Pcg64State { state, inc, has_uint32, uinteger } = rng.state();
-        let [a, b, c, d] = [state >> 64, state, inc >> 64, inc].map(|half| half as i64);
-        words.copy_from_slice(&[a, b, c, d, has_uint32.into(), uinteger.into()]);
+        words.copy_from_slice(&rng.to_words());
     }
     Ok(())
 }
@@ -61,7 +59,7 @@ pub(crate) fn streams_of(words: &[i64], watch: &mut Watch) -> Result<Vec<Pcg64>>
     let mut rngs = reserved(words.len() / WORDS)?;
     for (i, words) in words.chunks_exact(WORDS).enumerate() {
         look(watch, i)?;
-        rngs.push(stream_of(words)?);
+        rngs.push(Pcg64::from_words(words)?);
     }
     Ok(rngs)
 }
@@ -113,13 +111,4 @@ pub(crate) fn put(py: Python<'_>, inner: &Shared<Inner>, num_envs: usize, dict: 
         }
         inner.env.set_rngs(&rngs)
     })
-}
-
-fn stream_of(words: &[i64]) -> Result<Pcg64> {
-    let [state, inc] = [0, 2].map(|at| u128::from(words[at] as u64) << 64 | u128::from(words[at + 1] as u64));
-    let (0 | 1, Ok(uinteger)) = (words[4], u32::try_from(words[5])) else {
-        let got = format!("{} and {}", words[4], words[5]);
-        return Err(Error::config("streams", "0 or 1 and 32 bits as a stream's last two words", got, FIX));
-    };
-    Pcg64::from_state(Pcg64State { state, inc, has_uint32: words[4] == 1, uinteger })
 }

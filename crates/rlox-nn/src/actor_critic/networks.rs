@@ -286,6 +286,11 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         done
     }
 
+    fn mean_std(&self) -> Option<f32> {
+        let log_stds = self.distribution.parameters()?.values();
+        Some(log_stds.iter().map(|log_std| log_std.exp()).sum::<f32>() / log_stds.len() as f32)
+    }
+
     fn tensors(&self) -> NamedTensors {
         self.named(N::tensors, Parameters::tensors)
     }

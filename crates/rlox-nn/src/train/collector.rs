@@ -1,11 +1,14 @@
 //! What on-policy methods share: environments, a rollout, and its episodes.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use rlox_core::{
-    Error, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut, Result, RolloutBuffer, Seeds, VectorEnv, collect,
+    Error, FieldData, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut, Result, RolloutBuffer, Seeds, VectorEnv,
+    collect,
 };
 
+use super::encoding::make_room;
 use super::streams::Streams;
 use super::{Encoding, IterationStreams, Metrics, Minibatches};
 use crate::ActorCritic;
@@ -46,6 +49,34 @@ pub fn collect_transitions(
             return Ok(());
         }
     }
+}
+
+/// Values and advantages of a full rollout that other environments than [`VectorEnv`]s gave, whose observations become
+/// inputs as `encoding` says; `inputs` is memory for them.
+///
+/// # Errors
+/// Those of [`Encoding::encode`], of the policy and of [`RolloutBuffer::finish`].
+pub fn estimate_advantages(
+    policy: &mut dyn ActorCritic,
+    buffer: &mut RolloutBuffer,
+    encoding: &Encoding,
+    inputs: &mut Vec<f32>,
+    gamma: f64,
+    gae_lambda: f64,
+) -> Result<()> {
+    let (n, steps) = (buffer.num_envs(), buffer.n_steps());
+    let mut worth = |data: FieldData<'_>, rows: Range<usize>| -> Result<Vec<f32>> {
+        let mut values = Vec::new();
+        make_room(&mut values, rows.len())?;
+        values.resize(rows.len(), 0.0);
+        encoding.encode(data, rows, inputs)?;
+        policy.value(inputs, &mut values)?;
+        Ok(values)
+    };
+    let none = || Error::shape("buffer", "a field \"obs\"", "none", "make another");
+    let last = worth(buffer.field("obs").ok_or_else(none)?.data(), steps * n..(steps + 1) * n)?;
+    let finals = worth(buffer.final_obs(), 0..buffer.final_index().len())?;
+    buffer.finish(&last, &finals, gamma, gae_lambda)
 }
 
 /// A policy whose exploration noise is drawn anew every few steps, and which may be told to stop.

@@ -1,6 +1,8 @@
 //! What a policy is worth: the returns of whole greedy episodes.
 
-use rlox_core::{Actions, ActionsMut, Error, Normalizer, ResetOptions, Result, Seeds, Space, StepOut, VectorEnv};
+use rlox_core::{
+    Actions, ActionsMut, Error, Normalizer, ResetOptions, Result, Seeds, Space, StepOut, VectorEnv, masked_actions,
+};
 
 use crate::ActorCritic;
 
@@ -36,7 +38,7 @@ pub fn evaluate_policy(
     let (mut obs, mut seen) = (vec![0.0; n * d], vec![0.0; n * d]);
     let (mut discrete, mut continuous) = (vec![0; n * a], vec![0.0; n * a]);
     let (mut rewards, mut terminated, mut truncated) = (vec![0.0; n], vec![false; n], vec![false; n]);
-    let mut masks = vec![true; if env.has_action_masks() { n * policy_outputs(&space) } else { 0 }];
+    let mut masks = vec![true; if env.has_action_masks() { n * masked_actions(&space) } else { 0 }];
     // The first episodes % n environments play one more.
     let mut left: Vec<usize> = (0..n).map(|i| episodes / n + usize::from(i < episodes % n)).collect();
     let (mut sums, mut returns) = (vec![0.0; n], Vec::with_capacity(episodes));
@@ -86,9 +88,4 @@ pub fn evaluate_policy(
         }
     }
     Ok(returns)
-}
-
-/// How many actions a mask is about.
-fn policy_outputs(space: &Space) -> usize {
-    if let Space::Discrete { n, .. } = space { *n as usize } else { 0 }
 }

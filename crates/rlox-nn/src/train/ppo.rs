@@ -75,17 +75,12 @@ impl Default for PpoConfig {
 }
 
 impl PpoConfig {
-    /// Checks the settings, for so many environments.
+    /// Checks the settings.
     ///
     /// # Errors
     /// [`Error::Config`] naming the one that is out of range.
-    pub fn check(&self, num_envs: usize) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         check_counts(&[("n_steps", self.n_steps), ("batch_size", self.batch_size), ("n_epochs", self.n_epochs)])?;
-        if self.batch_size > self.n_steps.saturating_mul(num_envs) {
-            let expected = format!("at most n_steps * num_envs = {}", self.n_steps * num_envs);
-            let fix = "shrink the minibatch or collect more steps";
-            return Err(Error::config("batch_size", expected, self.batch_size.to_string(), fix));
-        }
         check_share("gamma", self.gamma)?;
         check_share("gae_lambda", self.gae_lambda)?;
         self.optimizer.check()?;
@@ -139,7 +134,12 @@ impl<P: ActorCritic> Ppo<P> {
         config: PpoConfig,
         seed: u64,
     ) -> Result<Self> {
-        config.check(env.num_envs())?;
+        config.check()?;
+        let rows = config.n_steps.saturating_mul(env.num_envs());
+        if config.batch_size > rows {
+            let (expected, got) = (format!("at most n_steps * num_envs = {rows}"), config.batch_size.to_string());
+            return Err(Error::config("batch_size", expected, got, "shrink the minibatch or collect more steps"));
+        }
         let mut streams = Streams::new(seed);
         let policy = make(env.spec(), &mut streams.policy)?;
         let PpoConfig { gamma, gae_lambda, sde_sample_freq, .. } = config;

@@ -1,10 +1,10 @@
 //! Where environments stand: taken from them, put back, written and read.
 
-use rlox_core::{Checkpoint, Error, FieldMut, Pcg64, Pcg64State, Progress, Result, VectorEnv};
+use rlox_core::{Checkpoint, Error, FieldMut, Pcg64, Progress, Result, VectorEnv};
 
 const MEMBER: &str = "environment";
-/// 64-bit words of a stream: its state and its number, high half first, and NumPy's buffered half draw.
-const WORDS: usize = 6;
+/// Words of a stream.
+const WORDS: usize = Pcg64::WORDS;
 
 /// What all environments remember, `width` numbers each, where they are in their episodes, and their random streams.
 pub(super) struct Standing {
@@ -58,7 +58,7 @@ impl Standing {
         let returns: Vec<_> = self.progress.iter().map(|progress| progress.episode_return).collect();
         let steps: Vec<_> = self.progress.iter().map(|progress| i64::from(progress.steps)).collect();
         let finished: Vec<_> = self.progress.iter().map(|progress| progress.finished).collect();
-        let words: Vec<_> = self.streams.iter().flat_map(words_of).collect();
+        let words: Vec<_> = self.streams.iter().flat_map(Pcg64::to_words).collect();
         checkpoint.put(
             MEMBER,
             &[
@@ -94,20 +94,7 @@ impl Standing {
         });
         let progress = progress.collect::<Result<Vec<_>>>()?;
         let wrong = |words: &[i64]| checkpoint.corrupt(MEMBER, format!("{words:?} as a stream"));
-        let streams = words.chunks_exact(WORDS).map(|words| stream_of(words).ok_or_else(|| wrong(words)));
+        let streams = words.chunks_exact(WORDS).map(|words| Pcg64::from_words(words).map_err(|_| wrong(words)));
         Ok(Some(Self { width, states, progress, streams: streams.collect::<Result<Vec<_>>>()? }))
     }
-}
-
-fn words_of(rng: &Pcg64) -> [i64; WORDS] {
-    let Pcg64State { state, inc, has_uint32, uinteger } = rng.state();
-    let [a, b, c, d] = [state >> 64, state, inc >> 64, inc].map(|half| half as i64);
-    [a, b, c, d, has_uint32.into(), uinteger.into()]
-}
-
-fn stream_of(words: &[i64]) -> Option<Pcg64> {
-    let &[a, b, c, d, has_uint32 @ (0 | 1), uinteger] = words else { return None };
-    let [state, inc] = [(a, b), (c, d)].map(|(high, low)| u128::from(high as u64) << 64 | u128::from(low as u64));
-    let uinteger = u32::try_from(uinteger).ok()?;
-    Pcg64::from_state(Pcg64State { state, inc, has_uint32: has_uint32 == 1, uinteger }).ok()
 }

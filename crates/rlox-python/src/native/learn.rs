@@ -77,10 +77,9 @@ pub(super) fn ppo<'py>(
         vf_coef: settings.number("vf_coef")?,
         max_grad_norm: settings.number("max_grad_norm")?,
         target_kl: settings.some("target_kl")?,
-        n_steps: usize::MAX,
         ..PpoConfig::default()
     };
-    config.check(1).map_err(to_py)?;
+    config.check().map_err(to_py)?;
     learn(policy, py, buffer, |inner, buffer| {
         let Inner { policy: networks, streams, minibatches, .. } = inner;
         policy.stoppable(|stop| config.learn(networks.as_mut(), buffer, minibatches, &mut streams.order, 0.0, stop))
@@ -116,9 +115,9 @@ fn learn<'py>(
     f: impl FnOnce(&mut Inner, &mut rlox_core::RolloutBuffer) -> Result<Learned> + Send,
 ) -> PyResult<Bound<'py, PyDict>> {
     let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
-    let learned = buffer.inner.with(py, true, |buffer| {
+    let (learned, std) = buffer.inner.with(py, true, |buffer| {
         policy.check(buffer)?;
-        policy.inner.enter(|inner| Ok(f(inner, buffer)))
+        policy.inner.enter(|inner| Ok((f(inner, buffer), inner.policy.mean_std())))
     })?;
     let learned = learned.map_err(|error| match &error {
         Error::Config(wrong) if wrong.argument == "gradients" => PyFloatingPointError::new_err(error.to_string()),
@@ -136,6 +135,9 @@ fn learn<'py>(
         ("explained_variance", learned.explained_variance),
     ] {
         dict.set_item(name, f64::from(number))?;
+    }
+    if let Some(std) = std {
+        dict.set_item("std", f64::from(std))?;
     }
     dict.set_item("updates", learned.updates)?;
     Ok(dict)
