@@ -18,16 +18,18 @@ class Counter(gym.Env):
         terminate_at=0,
         truncate_at=0,
         nan_obs_at=None,
+        huge_obs_at=None,
         reward=None,
     ):
         self.action_space = spaces.Discrete(2) if action_space is None else action_space
         self.observation_space = spaces.Box(0, 250, shape, dtype)
         self.terminate_at, self.truncate_at = terminate_at, truncate_at
-        self.nan_obs_at, self.reward = nan_obs_at, reward
+        self.nan_obs_at, self.huge_obs_at, self.reward = nan_obs_at, huge_obs_at, reward
         self.actions = []
 
     def _obs(self):
         value = np.nan if self.at == self.nan_obs_at else self.at
+        value = -1e300 if self.at == self.huge_obs_at else value
         return np.full(self.observation_space.shape, value, self.observation_space.dtype)
 
     def reset(self, *, seed=None, options=None):

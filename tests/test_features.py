@@ -23,6 +23,23 @@ def test_pictures_of_either_order_of_channels_are_the_same_pictures():
     assert torch.equal(last(pictures), first(pictures.permute(0, 3, 1, 2)))
 
 
+def test_stacks_and_pictures_without_channels_are_seen_whole():
+    pictures = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (5, 36, 40, 6), np.uint8))
+    six = NatureCNN(spaces.Box(0, 255, (36, 40, 6), np.uint8))
+    stack = NatureCNN(spaces.Box(0, 255, (2, 36, 40, 3), np.uint8))
+    stack.load_state_dict(six.state_dict())
+    stacked = torch.stack(pictures.split(3, -1), 1)
+    assert stacked.shape == (5, 2, 36, 40, 3)
+    torch.testing.assert_close(stack(stacked), six(pictures))
+    first = NatureCNN(spaces.Box(0, 255, (2, 3, 36, 40), np.uint8))
+    first.load_state_dict(six.state_dict())
+    torch.testing.assert_close(first(stacked.movedim(-1, -3)), six(pictures))
+    one = NatureCNN(spaces.Box(0, 255, (36, 40, 1), np.uint8))
+    grey = NatureCNN(spaces.Box(0, 255, (36, 40), np.uint8))
+    grey.load_state_dict(one.state_dict())
+    torch.testing.assert_close(grey(pictures[..., 0]), one(pictures[..., :1]))
+
+
 def test_pictures_are_scaled_to_one():
     cnn = NatureCNN(IMAGE)
     cnn.convolutions = nn.Flatten()
@@ -44,6 +61,8 @@ def test_the_convolutions_are_those_of_the_paper():
         (spaces.Box(0, 255, (128,), np.uint8), Flatten, 128),
         (spaces.Box(0, 255, (8, 8, 3), np.uint8), Flatten, 192),
         (IMAGE, NatureCNN, 512),
+        (spaces.Box(0, 255, (40, 36), np.uint8), NatureCNN, 512),
+        (spaces.Box(0, 255, (4, 40, 36, 3), np.uint8), NatureCNN, 512),
         (spaces.Discrete(5, start=3), Flatten, 5),
         (spaces.MultiDiscrete([2, 3]), Flatten, 5),
         (spaces.MultiBinary((2, 2)), Flatten, 4),

@@ -165,6 +165,10 @@ def test_observations_are_taken_in_their_own_order_whatever_their_layout(make):
         ({"nan_obs_at": 2}, "obs: .*nan from environment 0 at step 2"),
         ({"nan_obs_at": 0}, "obs: .*nan from environment 0 at step 0"),
         ({"nan_obs_at": 3, "truncate_at": 3}, "final_obs: .*environment 0 at step 3"),
+        (
+            {"huge_obs_at": 2, "dtype": np.float64},
+            r"obs: .*float32 holds, got -1e\+300 from environment 0 at step 2",
+        ),
         ({"reward": float("nan")}, "rewards: .*nan from environment 0 at step 1"),
         ({"reward": float("inf")}, "rewards: .*inf from environment 0 at step 1"),
     ],

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rlox._rlox import network_backends
+from rlox.layouts import is_image
 from rlox.settings import text
 
 Backend = Literal["auto", "native", "candle", "burn", "torch"]
@@ -45,7 +46,7 @@ def torch_needs(
         yield Need("features_extractor", "None", got, why)
     space = observation_space
     composed = isinstance(space, spaces.Dict | spaces.Tuple)
-    if composed or (space.dtype == np.uint8 and len(space.shape or ()) == 3):
+    if composed or is_image(space):
         why = "only its networks take " + ("composed observations" if composed else "pictures")
         expected = "neither pictures nor Dict nor Tuple spaces"
         yield Need("observation space", expected, str(space), why)

@@ -11,23 +11,13 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rlox.layouts import is_image
 from rlox.networks import layer, orthogonal
 
 # From an observation space to a module with an attribute `features_dim`.
 FeaturesExtractor: TypeAlias = Callable[[gym.Space[Any]], nn.Module]
 # The smallest side that the convolutions of `NatureCNN` leave something of.
 _SMALLEST = 36
-
-
-def is_image(space: gym.Space[Any]) -> bool:
-    """Whether observations are pictures: uint8 in [0, 255], three axes.
-
-    >>> is_image(spaces.Box(0, 255, (84, 84, 3), np.uint8))
-    True
-    """
-    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3:
-        return False
-    return bool((space.low == 0).all() and (space.high == 255).all())
 
 
 class Flatten(nn.Module):
@@ -64,8 +54,9 @@ class NatureCNN(nn.Module):
     """The convolutions of Mnih et al. 2015 (doi:10.1038/nature14236) and a layer behind them.
 
     Args:
-        space: Pictures with sides of at least 36; channels are the shortest of the outer axes, or
-            the first of two equal ones.
+        space: Pictures with sides of at least 36: (H, W), (C, H, W), (H, W, C), or a stack (K, ...)
+            of those with channels, all of which are seen at once. Channels are the shortest of a
+            picture's outer axes, or the first of two equal ones.
         features_dim: The last layer's width.
         ortho_init: Orthogonal weights with gain sqrt(2), and biases 0.
         generator: Decides the weights; None: torch's global one.
@@ -86,13 +77,13 @@ class NatureCNN(nn.Module):
     ) -> None:
         super().__init__()
         shape = tuple(space.shape or ())
-        if len(shape) != 3 or min(_sides(shape)) < _SMALLEST:
+        if not 2 <= len(shape) <= 4 or min(_sides(shape)) < _SMALLEST:
             raise ValueError(
                 f"observation space: expected pictures with sides of at least {_SMALLEST}, got "
                 f"{space}; enlarge them, or flatten them in a wrapper"
             )
-        self.channels_last = shape[2] < shape[0]
-        channels = shape[2] if self.channels_last else shape[0]
+        self.channels_last = _channels_last(shape)
+        channels = math.prod(shape) // math.prod(_sides(shape))
         self.scale = 255.0 if space.dtype == np.uint8 else 1.0
         self.convolutions = nn.Sequential(
             layer(nn.Conv2d, channels, 32, kernel_size=8, stride=4, generator=generator),
@@ -115,7 +106,8 @@ class NatureCNN(nn.Module):
                     orthogonal(part, math.sqrt(2), generator)
 
     def _planes(self, obs: Tensor) -> Tensor:
-        planes = obs.permute(0, 3, 1, 2) if self.channels_last else obs
+        planes = obs.movedim(-1, -3) if self.channels_last else obs
+        planes = planes.unsqueeze(1) if planes.dim() == 3 else planes.flatten(1, -3)
         # What is float32 already was normalised.
         return planes if planes.dtype == torch.float32 else planes.float() / self.scale
 
@@ -171,12 +163,16 @@ def make_features(
 
 
 def _sides(shape: Sequence[int]) -> Sequence[int]:
-    """Height and width of a picture: its channels are the first axis, or the last if it is shorter.
+    """Height and width of a picture.
 
-    >>> _sides((84, 96, 3)), _sides((4, 84, 84))
-    ((84, 96), (84, 84))
+    >>> _sides((84, 96, 3)), _sides((4, 84, 84)), _sides((5, 84, 96, 3)), _sides((84, 96))
+    ((84, 96), (84, 84), (84, 96), (84, 96))
     """
-    return shape[:2] if shape[2] < shape[0] else shape[1:]
+    return shape[-3:-1] if _channels_last(shape) else shape[-2:]
+
+
+def _channels_last(shape: Sequence[int]) -> bool:
+    return len(shape) > 2 and shape[-1] < shape[-3]
 
 
 def own_features(make: Any, space: gym.Space[Any]) -> nn.Module:

@@ -13,6 +13,37 @@ _POLICY = "go back to a checkpoint, and lower learning_rate or normalise observa
 _FIXES = {"obs": _ENVIRONMENT, "rewards": _ENVIRONMENT}
 
 
+def expect_finite(name: str, array: npt.NDArray[Any], step: int) -> None:
+    """Refuses what rollouts cannot hold, of environments that made `step` steps.
+
+    Args:
+        name: What `array` is.
+        array: (N, ...), one row of each environment. Numbers but rewards, which may be normalised
+            first, are going to be float32.
+        step: Told in the message.
+
+    Raises:
+        ValueError: NaN, infinity, or a number beyond float32.
+
+    >>> expect_finite("obs", np.array([[0.0], [1e300]]), step=7)
+    Traceback (most recent call last):
+    ValueError: obs: expected finite numbers that float32 holds, got 1e+300 from environment 1 at \
+step 7; look at that environment's dynamics
+    """
+    if array.dtype.kind != "f":
+        return
+    kept = array.dtype.itemsize <= 4 or name == "rewards"
+    # False for NaN.
+    good = np.isfinite(array) if kept else np.abs(array) <= np.finfo(np.float32).max
+    if not good.all():
+        at = tuple(np.argwhere(~good)[0])
+        raise ValueError(
+            f"{name}: expected finite numbers{'' if kept else ' that float32 holds'}, got "
+            f"{array[at]} from environment {at[0]} at step {step}; look at that environment's "
+            "dynamics"
+        )
+
+
 def refuse_nan(name: str, array: npt.NDArray[Any], steps_before: int) -> None:
     """Names the step and the environment of the first number that is not finite.
 

@@ -9,6 +9,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWra
 
 from rlox import contract, spaces, streams, workers
 from rlox._rlox import ClosedError, Normalizer, RolloutBuffer
+from rlox.finite import expect_finite
 from rlox.layouts import Layout
 from rlox.masks import has_method, keep_masks, read_masks
 from rlox.misfits import refuse_misfit
@@ -331,12 +332,7 @@ class ForeignVecEnv(Wrapper):
         return self.layout.pack(obs)
 
     def _checked(self, name: str, array: Array) -> Array:
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            at = tuple(np.argwhere(~np.isfinite(array))[0])
-            raise ValueError(
-                f"{name}: expected finite numbers, got {array[at]} from environment {at[0]} at "
-                f"step {self._steps}; look at that environment's dynamics"
-            )
+        expect_finite(name, array, self._steps)
         return array
 
     @in_turn

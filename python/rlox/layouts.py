@@ -15,6 +15,21 @@ Array = npt.NDArray[Any]
 _ALIGNED = 8
 
 
+def is_image(space: gym.Space[Any]) -> bool:
+    """Whether observations are pictures: uint8 in [0, 255], two to four axes.
+
+    Two are a picture without channels, four a stack of pictures.
+
+    >>> is_image(spaces.Box(0, 255, (84, 84, 3), np.uint8))
+    True
+    """
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
+        return False
+    if not 2 <= len(space.shape) <= 4:
+        return False
+    return bool((space.low == 0).all() and (space.high == 255).all())
+
+
 @dataclass(frozen=True)
 class Leaf:
     """A part of an observation that is one array: Box, Discrete, MultiDiscrete or MultiBinary."""
@@ -30,7 +45,8 @@ class Leaf:
         values: Array = np.asarray(array)
         if self.dtype == np.int64:
             values = values - getattr(self.space, "start", 0)
-        stored: Array = values.astype(self.dtype, copy=False)
+        with np.errstate(over="ignore"):  # who takes no infinities says so
+            stored: Array = values.astype(self.dtype, copy=False)
         return stored
 
 

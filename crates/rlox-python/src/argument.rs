@@ -65,7 +65,13 @@ pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResu
     let made = made.or_else(|error| call(&convert, &PyTuple::new(py, [in_float32(object, error)?])?, None));
     let array = made.map_err(|error| {
         let got = format!("{} ({})", shown(object.get_type().as_any()), shown(error.value(py).as_any()));
-        blamed(py, error, || value_error(argument, "an array", &got, "pass what np.asarray takes"))
+        // Tensors that require gradients, or are on another device.
+        let fix = if has(object, "detach").unwrap_or(false) {
+            "pass it as .detach().cpu()"
+        } else {
+            "pass what np.asarray takes"
+        };
+        blamed(py, error, || value_error(argument, "an array", &got, fix))
     })?;
     Ok(array.cast_into::<PyUntypedArray>()?)
 }

@@ -45,7 +45,7 @@ pub struct GroupOptions {
 
 /// Advantages of one group: `rewards` of all completions of one prompt.
 ///
-/// All 0 where the rewards are equal, up to rounding, or are no more than `ddof`.
+/// All 0 where the rewards are equal, up to rounding or less than 1e-150 apart, or are no more than `ddof`.
 ///
 /// # Errors
 /// As [`compute_batch_group_advantages`].
@@ -65,7 +65,8 @@ pub fn compute_group_advantages<T: Float>(rewards: &[T], options: &GroupOptions,
 
 /// Advantages of many groups of `group_size` rewards each, one after the other.
 ///
-/// A group's advantages are all 0 where its rewards are equal, up to rounding, or are no more than `ddof`.
+/// A group's advantages are all 0 where its rewards are equal, up to rounding or less than 1e-150 apart, or are no more
+/// than `ddof`.
 ///
 /// # Errors
 /// [`Error::Shape`] if `rewards` is not a whole number of groups or `advantages` has another length;

@@ -87,11 +87,11 @@ pub fn pack(lengths: &[usize], max_length: usize, overflow: Overflow) -> Result<
     {
         let (expected, got) = (format!("at most max_length = {max_length} tokens each"), lengths[at]);
         let fix = "raise max_length, split the sequence or truncate what is too long";
-        return Err(Error::shape("sequences", expected, format!("{got} in sequence {at}"), fix));
+        return Err(Error::shape("lengths", expected, format!("{got} in sequence {at}"), fix));
     }
     if u32::try_from(lengths.len()).is_err() {
         let got = lengths.len().to_string();
-        return Err(Error::shape("sequences", "less than 2^32 sequences", got, "pack them in several calls"));
+        return Err(Error::shape("lengths", "less than 2^32 sequences", got, "pack them in several calls"));
     }
     // Where everything fits one row, rows need no more room than that.
     let total = lengths.iter().fold(0_usize, |sum, length| sum.saturating_add(*length.min(&max_length)));
@@ -120,7 +120,7 @@ fn longest_first(len: u32, clipped: impl Fn(u32) -> usize, room: usize) -> Resul
     for count in places[1..].iter_mut().rev() {
         sum += std::mem::replace(count, sum);
     }
-    let mut order = zeroed("sequences", sum as usize)?;
+    let mut order = zeroed("lengths", sum as usize)?;
     for at in 0..len {
         if at.is_multiple_of(TURN) {
             watch.check()?;
@@ -137,7 +137,7 @@ fn longest_first(len: u32, clipped: impl Fn(u32) -> usize, room: usize) -> Resul
 fn place(order: &[u32], clipped: impl Fn(u32) -> usize, room: usize) -> Result<Packing> {
     let mut spaces = Spaces::new(room)?;
     // The row of each sequence, and how many each row has.
-    let (mut bins, mut counts) = (reserved::<u32>("sequences", order.len())?, Vec::new());
+    let (mut bins, mut counts) = (reserved::<u32>("lengths", order.len())?, Vec::new());
     let mut watch = Watch::default();
     for (turn, &at) in (0_u32..).zip(order) {
         if turn.is_multiple_of(TURN) {
@@ -146,8 +146,8 @@ fn place(order: &[u32], clipped: impl Fn(u32) -> usize, room: usize) -> Result<P
         let length = clipped(at);
         let (bin, space) = spaces.take(length).unwrap_or((counts.len() as u32, room));
         if bin as usize == counts.len() {
-            push("sequences", &mut counts, 0)?;
-            push("sequences", &mut spaces.next, 0)?;
+            push("lengths", &mut counts, 0)?;
+            push("lengths", &mut spaces.next, 0)?;
         }
         counts[bin as usize] += 1;
         bins.push(bin);
@@ -156,13 +156,13 @@ fn place(order: &[u32], clipped: impl Fn(u32) -> usize, room: usize) -> Result<P
         }
     }
     let mut sum = 0;
-    let mut starts = reserved("sequences", counts.len() + 1)?;
+    let mut starts = reserved("lengths", counts.len() + 1)?;
     for count in &mut counts {
         starts.push(sum);
         sum += std::mem::replace(count, sum);
     }
     starts.push(sum);
-    let mut sources = zeroed("sequences", order.len())?;
+    let mut sources = zeroed("lengths", order.len())?;
     for (turn, (bin, at)) in (0_u32..).zip(bins.iter().zip(order)) {
         if turn.is_multiple_of(TURN) {
             watch.check()?;

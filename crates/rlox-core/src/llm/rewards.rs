@@ -58,10 +58,10 @@ pub(super) fn check_size<T: Float>(argument: &'static str, numbers: &[T]) -> Res
         return Ok(());
     }
     let strange = numbers.iter().position(|x| x.wide().abs() > LIMIT);
-    let got = strange.map_or_else(String::new, |at| format!("{} at element {at}", numbers[at]));
+    let got = strange.map_or_else(String::new, |at| format!("{:?} at element {at}", numbers[at].wide()));
     Err(Error::config(
         argument,
-        "finite numbers, or NaN for missing ones",
+        "numbers of at most 1e140 in size, or NaN for missing ones",
         got,
         "clip what the reward functions return",
     ))

@@ -114,7 +114,7 @@ fn first_outside<T: Bounded>(rows: &[T], limit: T, width: usize) -> Option<(usiz
 }
 
 fn at_step(t: Option<usize>) -> String {
-    t.map_or_else(String::new, |t| format!(" at step {t}"))
+    t.map_or_else(String::new, |t| format!(" at step {t} of the rollout"))
 }
 
 #[cfg(test)]

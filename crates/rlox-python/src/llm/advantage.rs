@@ -33,11 +33,11 @@ const LONG: usize = 4096;
 ///     weights: (F,), one for each reward function; functions that gave NaN are left out of the sum.
 ///
 /// Returns:
-///     (G,). All 0 where the rewards are equal, up to rounding, or are no more than `ddof`.
+///     (G,). All 0 where the rewards are equal, up to rounding or less than 1e-150 apart, or are no more than `ddof`.
 ///
 /// Raises:
 ///     TypeError: Arrays of no numbers.
-///     ValueError: Shapes that do not fit, infinite rewards, an unknown `scale`, a negative `eps`.
+///     ValueError: Shapes that do not fit, rewards beyond 1e140 in size, an unknown `scale`, a negative `eps`.
 ///
 /// >>> import numpy as np, rlox
 /// >>> rlox.compute_group_advantages([0.0, 1.0, 1.0, 0.0])
@@ -74,11 +74,11 @@ pub(crate) fn compute_group_advantages<'py>(
 ///
 /// Returns:
 ///     One advantage for each completion, of the shape of `rewards` without F. All 0 in groups whose rewards
-///     are equal, up to rounding, or are no more than `ddof`.
+///     are equal, up to rounding or less than 1e-150 apart, or are no more than `ddof`.
 ///
 /// Raises:
 ///     TypeError: Arrays of no numbers.
-///     ValueError: Shapes that do not fit, infinite rewards, an unknown `scale`, a negative `eps`.
+///     ValueError: Shapes that do not fit, rewards beyond 1e140 in size, an unknown `scale`, a negative `eps`.
 ///
 /// >>> import rlox
 /// >>> rlox.compute_batch_group_advantages([0.0, 1.0, 5.0, 9.0, 2.0, 2.0], 2)
@@ -174,6 +174,11 @@ fn result_shape<'a>(
     group_size: Option<usize>,
     weights: Option<&[usize]>,
 ) -> PyResult<&'a [usize]> {
+    if let Some(weights) = weights
+        && weights.len() != 1
+    {
+        return Err(value_error("weights", "shape (F,)", &format!("shape {weights:?}"), "pass one for each column"));
+    }
     let fits = match (rewards, weights) {
         ([_], None) => true,
         ([_, of_group], None) => Some(*of_group) == group_size,
@@ -184,7 +189,7 @@ fn result_shape<'a>(
         return Ok(if weights.is_some() { &rewards[..1] } else { rewards });
     }
     let expected = match (weights, group_size) {
-        (Some(weights), _) => format!("one column for each weight, of which there are {weights:?}"),
+        (Some(weights), _) => format!("shape (N, {}), a column for each of `weights`", weights[0]),
         (None, None) => "shape (G,), or weights= for (G, F)".into(),
         (None, Some(size)) => format!("a flat array or shape (num_groups, {size}), or weights= for (N, F)"),
     };
