@@ -178,9 +178,14 @@ def test_normalisation_counts_what_the_same_step_mode_counts(mode, terminate):
 @pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize("n_steps", [1, 5, 64])
 def test_trainers_learn_in_every_mode_and_count_only_transitions(mode, n_steps):
-    """A minibatch larger than the rollout holds all of its transitions, and nothing else."""
+    """A minibatch of all steps holds all of the rollout's transitions, and nothing else."""
     made = SyncVectorEnv([lambda: Count(limit=2)] * 2, autoreset_mode=mode)
-    settings = {"n_steps": n_steps, "batch_size": 1000, "n_epochs": 1, "normalize_reward": True}
+    settings = {
+        "n_steps": n_steps,
+        "batch_size": 2 * n_steps,
+        "n_epochs": 1,
+        "normalize_reward": True,
+    }
     with PPOTrainer(made, 1, backend="torch", runs_dir=None, **settings) as trainer:
         seen = []
         trainer.learner.loss = lambda policy, batch, *rest, loss=trainer.learner.loss: (

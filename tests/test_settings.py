@@ -9,6 +9,7 @@ import pytest
 
 from rlox.algorithms import PPOConfig
 from rlox.settings import chosen_seed, json_keywords, number, resolve, shown, whole
+from rlox.trainers import PPOTrainer
 
 
 def test_arguments_come_before_rl_zoo3_before_defaults():
@@ -64,6 +65,22 @@ def test_a_seed_is_kept_or_chosen():
 def test_a_wrong_setting_is_refused_by_the_config(settings, error, expected):
     with pytest.raises(error, match=f"{next(iter(settings))}: expected {expected}"):
         PPOConfig(**settings)
+
+
+def test_a_minibatch_is_no_larger_than_an_iteration():
+    with pytest.raises(ValueError, match=r"batch_size: expected at most num_envs \* n_steps = 16"):
+        PPOConfig(num_envs=2, n_steps=8, batch_size=17)
+    assert PPOConfig(num_envs=2, n_steps=8, batch_size=16).batch_size == 16
+    sizes = {n_steps: PPOConfig(num_envs=2, n_steps=n_steps).batch_size for n_steps in (8, 2048)}
+    assert sizes == {8: 16, 2048: 64}
+
+
+def test_a_presets_minibatch_is_cut_to_the_iterations_that_are_asked_for():
+    kept = PPOTrainer("CartPole-v1", 0, runs_dir=None)
+    small = PPOTrainer("CartPole-v1", 0, n_steps=4, runs_dir=None)
+    assert (kept.learner.config.batch_size, small.learner.config.batch_size) == (256, 32)
+    with pytest.raises(ValueError, match=r"batch_size: .*n_steps = 32 steps, got 33"):
+        PPOTrainer("CartPole-v1", 0, n_steps=4, batch_size=33, runs_dir=None)
 
 
 def test_settings_become_plain_numbers():

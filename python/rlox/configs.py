@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from rlox import settings
 
@@ -25,7 +25,7 @@ class PPOConfig:
 
     num_envs: int = 1  # environments stepped together
     n_steps: int = 2048  # steps from each environment in an iteration
-    batch_size: int = 64  # steps in a minibatch; the last one of an epoch may be smaller
+    batch_size: int | None = None  # steps in a minibatch, at most those of an iteration; None: 64
     n_epochs: int = 10  # passes over the steps of an iteration
     gamma: float = 0.99  # discount
     gae_lambda: float = 0.95  # from one-step advantages (0) to Monte Carlo (1)
@@ -57,6 +57,9 @@ class PPOConfig:
         weights = ("learning_rate", "clip_coef", "ent_coef", "vf_coef", "max_grad_norm")
         check = partial(settings.settle, self)
         check(settings.whole, ("num_envs", "n_steps", "batch_size", "n_epochs"), 1)
+        rollout = self.num_envs * self.n_steps
+        if self.batch_size is None:
+            object.__setattr__(self, "batch_size", min(64, rollout))
         check(settings.whole, ("sde_sample_freq",), 1, -1)
         check(settings.whole_numbers, ("net_arch",))
         check(settings.number, ("gamma", "gae_lambda"), 0, 1)
@@ -66,6 +69,11 @@ class PPOConfig:
         check(settings.text, ("lr_schedule", "clip_schedule"), ("constant", "linear"))
         check(settings.text, ("activation",), ACTIVATIONS)
         check(settings.text, ("device",))
+        if self.batch_size is not None and self.batch_size > rollout:
+            raise ValueError(
+                f"batch_size: expected at most num_envs * n_steps = {rollout} steps, got "
+                f"{self.batch_size}; lower it, or raise n_steps"
+            )
 
 
 @dataclass(frozen=True)
@@ -111,3 +119,20 @@ class A2CConfig:
         check(settings.text, ("optimizer",), ("rmsprop", "rmsprop_tf", "adam"))
         check(settings.text, ("activation",), ACTIVATIONS)
         check(settings.text, ("device",))
+
+
+def resolved_config(
+    config_type: type[Any], settings: dict[str, Any], sources: dict[str, str]
+) -> Any:
+    """The config of settings that `rlox.settings.resolve` gave.
+
+    A preset's minibatch is made for the preset's iterations: smaller ones cut it short.
+
+    Raises:
+        TypeError, ValueError: As the config does.
+    """
+    if sources.get("batch_size") == "rl-zoo3":
+        other = config_type(**settings | {"batch_size": None})
+        size = min(settings["batch_size"], other.num_envs * other.n_steps)
+        settings = settings | {"batch_size": size}
+    return config_type(**settings)

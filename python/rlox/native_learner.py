@@ -1,8 +1,5 @@
 """`NativeLearner`: what learners on rlox's own networks share, around the update itself."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -12,10 +9,10 @@ import numpy.typing as npt
 from rlox import finite, learner, native_shapes, settings, spaces
 from rlox._rlox import NativePolicy
 from rlox.backends import expect_torch
-from rlox.layouts import Layout
-from rlox.masks import as_masks, mask_width, no_masks
+from rlox.base_learner import BaseLearner
+from rlox.masks import as_masks
 from rlox.observations import as_batch
-from rlox.rollout import RolloutEnv, make_buffer
+from rlox.rollout import RolloutEnv
 from rlox.streams import state_for_native
 from rlox.vec_env import VecEnv
 
@@ -23,8 +20,8 @@ if TYPE_CHECKING:
     from rlox.policies import MlpPolicy
 
 
-class NativeLearner:
-    """Environments, networks, normaliser, random streams, and a state to save; see `Learner`.
+class NativeLearner(BaseLearner):
+    """A `BaseLearner` with networks.
 
     Native environments are stepped and learned from in two calls an iteration; others step by step.
 
@@ -43,14 +40,8 @@ class NativeLearner:
     algorithm: str
 
     def __init__(self, env: RolloutEnv, config: Any, seed: int, backend: str = "native") -> None:
-        learner.expect_fitting(env, config, type(self).__name__.removeprefix("Native"))
-        self.env, self.config, self.backend = env, config, backend
-        init, *own = np.random.SeedSequence(settings.whole("seed", seed, 0)).spawn(4)
-        # A base seed for each reset of all, a seed for each iteration, for each sample.
-        names = ("resets", "iterations", "predictions")
-        self.streams = {n: np.random.default_rng(s) for n, s in zip(names, own, strict=True)}
-        self.spaces = env.single_observation_space, env.single_action_space
-        self.layout = Layout(self.spaces[0])
+        super().__init__(env, config, seed, type(self).__name__.removeprefix("Native"))
+        self.backend = backend
         self.shape = native_shapes.shape(config)
         observed = native_shapes.observed(self.layout)
         rows = getattr(config, "batch_size", config.n_steps * config.num_envs)
@@ -58,29 +49,13 @@ class NativeLearner:
         # The policy's actions count from 0; the start is added on the way to the environment.
         counted = spaces.to_native(self.spaces[1])
         native_shapes.expect_room(observed, counted, self.shape, rows)
-        stream = state_for_native(np.random.default_rng(init))
+        stream = state_for_native(np.random.default_rng(self.init))
         self.policy = NativePolicy(observed, counted, stream, self.shape, backend)
         self.plain = isinstance(self.spaces[0], gym.spaces.Box) and native_shapes.sends_itself(
             self.spaces[1]
         )
-        self.normalizer = learner.make_normalizer(config, self.spaces[0])
-        self.episodes = learner.EpisodeStatistics()
-        self.timesteps = self.updates = 0
-        self.started = False
-        self._idle = threading.Lock()
-        self._make_storage()
-
-    def _make_storage(self) -> None:
-        """The buffer for rollouts, and whether native environments fill it by themselves."""
-        config, env = self.config, self.env
-        width = mask_width(self.spaces[1]) if config.action_masks else None
-        masked = getattr(env, "has_action_masks", hasattr(env, "action_masks"))
-        if width is not None and not masked:
-            raise no_masks(env)
-        self.buffer = make_buffer(
-            env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=width
-        )
-        self.masks = None if width is None else self.buffer.field("action_masks")
+        self.make_storage()
+        self.masks = self.buffer.field("action_masks") if config.action_masks else None
         # The core's own loop gives the policy all masks that there are.
         self.fused = isinstance(env, VecEnv) and env.has_action_masks == config.action_masks
 
@@ -93,27 +68,10 @@ class NativeLearner:
     def stopping(self, stop: bool) -> None:
         self.policy.set_stopping(stop)
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Refuses a second thread.
-
-        Raises:
-            RuntimeError: Another one is within.
-        """
-        if not self._idle.acquire(blocking=False):
-            raise RuntimeError(
-                "iterate: expected a learner that no other thread uses, got one that is learning; "
-                "make a trainer for each thread"
-            )
-        try:
-            yield
-        finally:
-            self._idle.release()
-
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
         progress = settings.number("progress", progress, 0, 1, fix="pass the share that is done")
-        with self._alone():
+        with self.alone():
             metrics = self.update(1.0 - progress) if self.collect() else {}
         self.episodes.drain(self.env)
         if not metrics:
@@ -158,7 +116,7 @@ class NativeLearner:
             allowed = None
             if self.masks is not None:
                 allowed = self.masks[t]
-                allowed[...] = env.action_masks()  # type: ignore[attr-defined]  # see `_make_storage`
+                allowed[...] = env.action_masks()  # type: ignore[attr-defined]  # see `make_storage`
             noise = t == 0 or (freq > 0 and t % freq == 0)
             actions, *rest = policy.act(buffer, t, allowed, noise)
             said[:] = actions.reshape(config.num_envs, *shape), *rest
@@ -167,13 +125,6 @@ class NativeLearner:
                 return False
         policy.finish(buffer, config.gamma, config.gae_lambda)
         return buffer.n_transitions > 0 or self._collect_stepwise(said)  # again after mere resets
-
-    def first_seed(self) -> int | None:
-        """For the environments, where they have not been reset by us yet."""
-        if self.started:
-            return None
-        self.env.drain_episodes()  # those are not ours
-        return int(self.streams["resets"].integers(2**31))
 
     def update(self, left: float) -> dict[str, float]:
         """Learns from the rollout; `left` is the share of the run that is not done yet.
@@ -199,15 +150,8 @@ class NativeLearner:
         action_masks: npt.ArrayLike | None = None,
     ) -> npt.NDArray[Any]:
         """Actions for raw observations, greedy ones or samples; see `Learner`."""
-        deterministic = settings.flag("deterministic", deterministic, fix="pass one of them")
-        if stream is not None and not isinstance(stream, np.random.Generator):
-            raise TypeError(
-                f"stream: expected a numpy.random.Generator or None, got {type(stream).__name__}; "
-                "pass numpy.random.default_rng(seed)"
-            )
-        seed = None
-        if not deterministic:
-            seed = int((stream or self.streams["predictions"]).integers(2**63))
+        drawn = self.sampling(deterministic, stream)
+        seed = None if drawn is None else int(drawn.integers(2**63))
         space = self.spaces[1]
         if self.plain and action_masks is None:
             said = self.policy.predict(obs, seed, None, self.normalizer)
@@ -218,38 +162,25 @@ class NativeLearner:
         sent = spaces.sent_actions(space, said.reshape(len(rows), *(space.shape or ())), len(rows))
         return sent[0] if single else sent
 
-    def state(self) -> learner.LearnerState:
-        """A copy of all that is needed to go on; see `Learner`."""
-        if self.started:  # else the episodes that ended are not ours
-            self.episodes.drain(self.env)
-        counts = {"timesteps": self.timesteps, "updates": self.updates}
-        return learner.LearnerState(
-            networks=self.policy.tensors(),
-            optimizer=self.policy.optimizer_state(),
-            normalizer={} if self.normalizer is None else dict(self.normalizer.state()),
-            environment=learner.environment_state(self.env) if self.started else {},
-            counters={**counts, "episodes": self.episodes.state()},
-            streams={name: learner.stream_state(s) for name, s in self.streams.items()},
-        )
+    def networks(self) -> learner.Arrays:
+        """Copies of the parameters, by name."""
+        return self.policy.tensors()
 
-    def load_state(self, state: learner.LearnerState) -> None:
-        """Goes back to a state, whole or not at all; foreign environments start new episodes."""
-        learner.expect_state(state)
-        streams = learner.streams_from_states(state.streams, self.streams)
-        counts, episodes = learner.counts_from_state(state.counters, ("timesteps", "updates"))
-        normalizer = learner.make_normalizer(self.config, self.spaces[0], state.normalizer)
-        policy = self.policy
-        before = policy.tensors(), policy.optimizer_state()
+    def optimizer_state(self) -> learner.Arrays:
+        """Copies of what the optimiser keeps, by name."""
+        return self.policy.optimizer_state()
+
+    def restore(self, state: learner.LearnerState) -> bool:
+        """Takes networks, optimiser and environments; see `BaseLearner.restore`."""
+        policy, before = self.policy, (self.networks(), self.optimizer_state())
         try:
             _load("networks", policy.load, state.networks)
             _load("optimizer", policy.load_optimizer_state, state.optimizer)
-            self.started = learner.restore_environment(self.env, state.environment)
+            return learner.restore_environment(self.env, state.environment)
         except BaseException:
             policy.load(before[0])
             policy.load_optimizer_state(before[1])
             raise
-        self.normalizer, self.streams, self.episodes = normalizer, streams, episodes
-        self.timesteps, self.updates = counts
 
     def to_torch(self) -> "MlpPolicy":
         """The policy as a torch module with the same weights by the same names.

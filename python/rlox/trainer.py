@@ -16,7 +16,7 @@ from rlox._rlox import ClosedError, CorruptFileError
 from rlox.backends import Backend, choose_backend
 from rlox.callbacks import Callback, ProgressBar, as_callbacks
 from rlox.checkpoint import read_checkpoint, write_checkpoint
-from rlox.configs import SHAPE_SETTINGS
+from rlox.configs import SHAPE_SETTINGS, resolved_config
 from rlox.evaluation import SeededPredictor, evaluate, evaluation_seed
 from rlox.interrupt import stop_on_interrupt
 from rlox.keywords import knowing_keywords, places, refuse_settings
@@ -71,7 +71,7 @@ class Trainer:
         resolved, self.sources = resolve(defaults, tuned, settings, without=shape)
         if isinstance(env, VectorEnv) and "num_envs" not in settings:
             resolved["num_envs"], self.sources["num_envs"] = env.num_envs, "env"
-        config = self.config_type(**resolved)
+        config = resolved_config(self.config_type, resolved, self.sources)
         self.seed = chosen_seed(seed)
         keywords = {} if env_kwargs is None else env_kwargs
         self.env_kwargs = json_keywords("env_kwargs", keywords, ("env", "num_envs", "seed"))

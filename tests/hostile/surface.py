@@ -16,6 +16,7 @@ INNER = {
     "rlox.algorithms.a2c": "rlox.algorithms offers what users call; the loss takes tensors",
     "rlox.algorithms.ppo": "rlox.algorithms offers what users call; the loss takes tensors",
     "rlox.backends": "serves trainers: test_backends.py",
+    "rlox.base_learner": "rlox.native and rlox.algorithms offer what users call",
     "rlox.batches": "tensors that learners take from their buffers",
     "rlox.collecting": "serves VecEnv.collect_n_steps",
     "rlox.configs": "rlox.algorithms offers what users call",

@@ -1,0 +1,143 @@
+"""`BaseLearner`: what learners share on whatever backend, around networks and updates."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from rlox import learner, settings
+from rlox.layouts import Layout
+from rlox.masks import mask_width, no_masks
+from rlox.rollout import RolloutEnv, make_buffer
+
+
+class BaseLearner:
+    """Environments, normaliser, random streams, counts, and a state to save; see `Learner`.
+
+    Args:
+        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
+        config: Settings; `num_envs` must be the environments'.
+        seed: Decides everything random: initial weights, environments, actions, minibatches.
+        name: The algorithm's, for messages.
+
+    Raises:
+        ValueError, TypeError: Environments and config that do not fit together.
+    """
+
+    def __init__(self, env: RolloutEnv, config: Any, seed: int, name: str) -> None:
+        learner.expect_fitting(env, config, name)
+        self.env, self.config = env, config
+        # The first is for the initial weights.
+        self.init, *own = np.random.SeedSequence(settings.whole("seed", seed, 0)).spawn(4)
+        # A base seed for each reset of all, seeds for each iteration, for each sample.
+        names = ("resets", "iterations", "predictions")
+        self.streams = {n: np.random.default_rng(s) for n, s in zip(names, own, strict=True)}
+        self.spaces = env.single_observation_space, env.single_action_space
+        self.layout = Layout(self.spaces[0])
+        self.normalizer = learner.make_normalizer(config, self.spaces[0])
+        self.episodes = learner.EpisodeStatistics()
+        self.timesteps = self.updates = 0
+        self.started = False
+        self._idle = threading.Lock()
+
+    def make_storage(self) -> None:
+        """The buffer for rollouts.
+
+        Raises:
+            ValueError: Masks are asked for that the environments do not have.
+            MemoryError: It does not fit into memory.
+        """
+        config, env = self.config, self.env
+        width = mask_width(self.spaces[1]) if config.action_masks else None
+        # What wraps other environments learns whether they have masks when they are reset.
+        masked = getattr(env, "has_action_masks", hasattr(env, "action_masks"))
+        if width is not None and not masked:
+            raise no_masks(env)
+        self.buffer = make_buffer(
+            env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=width
+        )
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Refuses a second thread.
+
+        Raises:
+            RuntimeError: Another one is within.
+        """
+        if not self._idle.acquire(blocking=False):
+            raise RuntimeError(
+                "iterate: expected a learner that no other thread uses, got one that is learning; "
+                "make a trainer for each thread"
+            )
+        try:
+            yield
+        finally:
+            self._idle.release()
+
+    def first_seed(self) -> int | None:
+        """For the environments, where they have not been reset by us yet."""
+        if self.started:
+            return None
+        self.env.drain_episodes()  # those are not ours
+        return int(self.streams["resets"].integers(2**31))
+
+    def sampling(
+        self, deterministic: object, stream: learner.Stream | None
+    ) -> learner.Stream | None:
+        """Where a prediction's samples come from; None for greedy actions.
+
+        Raises:
+            TypeError: No flag, or no stream.
+        """
+        deterministic = settings.flag("deterministic", deterministic, fix="pass one of them")
+        if stream is not None and not isinstance(stream, np.random.Generator):
+            raise TypeError(
+                f"stream: expected a numpy.random.Generator or None, got {type(stream).__name__}; "
+                "pass numpy.random.default_rng(seed)"
+            )
+        return None if deterministic else stream or self.streams["predictions"]
+
+    def networks(self) -> learner.Arrays:
+        """Copies of the parameters, by name."""
+        raise NotImplementedError
+
+    def optimizer_state(self) -> learner.Arrays:
+        """Copies of what the optimiser keeps, by name."""
+        raise NotImplementedError
+
+    def restore(self, state: learner.LearnerState) -> bool:
+        """Takes networks, optimiser and environments of a state, whole or not at all.
+
+        Returns:
+            Whether the environments stand where they stood.
+
+        Raises:
+            ValueError: They do not fit.
+        """
+        raise NotImplementedError
+
+    def state(self) -> learner.LearnerState:
+        """A copy of all that is needed to go on; see `Learner`."""
+        if self.started:  # else the episodes that ended are not ours
+            self.episodes.drain(self.env)
+        counts = {"timesteps": self.timesteps, "updates": self.updates}
+        return learner.LearnerState(
+            networks=self.networks(),
+            optimizer=self.optimizer_state(),
+            normalizer={} if self.normalizer is None else dict(self.normalizer.state()),
+            environment=learner.environment_state(self.env) if self.started else {},
+            counters={**counts, "episodes": self.episodes.state()},
+            streams={name: learner.stream_state(s) for name, s in self.streams.items()},
+        )
+
+    def load_state(self, state: learner.LearnerState) -> None:
+        """Goes back to a state, whole or not at all; foreign environments start new episodes."""
+        learner.expect_state(state)
+        streams = learner.streams_from_states(state.streams, self.streams)
+        counts, episodes = learner.counts_from_state(state.counters, ("timesteps", "updates"))
+        normalizer = learner.make_normalizer(self.config, self.spaces[0], state.normalizer)
+        self.started = self.restore(state)
+        self.normalizer, self.streams, self.episodes = normalizer, streams, episodes
+        self.timesteps, self.updates = counts
