@@ -3,14 +3,19 @@
 import pytest
 
 from rlox.algorithms import A2CConfig, PPOConfig
+from rlox.configs import resolved_config
 from rlox.presets import a2c, ppo, preset
+
+
+def ppo_config(env_id):
+    tuned = preset("ppo", env_id)
+    return resolved_config(PPOConfig, tuned, dict.fromkeys(tuned, "rl-zoo3"))
 
 
 @pytest.mark.parametrize("env_id", ppo.SETTINGS)
 def test_every_preset_is_a_config(env_id):
-    config = PPOConfig(**preset("ppo", env_id))
-    steps = config.num_envs * config.n_steps
-    assert steps % config.batch_size == 0 or steps < config.batch_size
+    config = ppo_config(env_id)
+    assert config.num_envs * config.n_steps % config.batch_size == 0
 
 
 def test_cartpole_is_rl_zoo3s():
@@ -29,7 +34,8 @@ ZOO = {
     "Acrobot-v1": (True, 16, 256, 64, 4, 0.99, 0.94, 3e-4, 0.2, 0, 0.5, 0.5, None, 0, True),
     "MountainCar-v0": (True, 16, 16, 64, 4, 0.99, 0.98, 3e-4, 0.2, 0, 0.5, 0.5, None, 0, True),
     "MountainCarContinuous-v0": (
-        *(True, 1, 8, 256, 10, 0.9999, 0.9, 7.77e-5, 0.1, 0.00429, 0.19, 5, -1, -3.29, False),
+        # Minibatches of 256, of which there are 8 steps.
+        *(True, 1, 8, 8, 10, 0.9999, 0.9, 7.77e-5, 0.1, 0.00429, 0.19, 5, -1, -3.29, False),
     ),
     "LunarLander-v3": (
         *(False, 16, 1024, 64, 4, 0.999, 0.98, 3e-4, 0.2, 0.01, 0.5, 0.5, None, 0, True),
@@ -54,7 +60,7 @@ ZOO = {
 
 @pytest.mark.parametrize("env_id", ppo.SETTINGS)
 def test_settings_are_rl_zoo3s(env_id):
-    c = PPOConfig(**preset("ppo", env_id))
+    c = ppo_config(env_id)
     assert c.normalize_obs == c.normalize_reward
     got = (c.normalize_obs, c.num_envs, c.n_steps, c.batch_size, c.n_epochs, c.gamma, c.gae_lambda)
     got += (c.learning_rate, c.clip_coef, c.ent_coef, c.vf_coef, c.max_grad_norm)
