@@ -6,6 +6,7 @@ mod collector;
 mod encoding;
 mod evaluate;
 mod minibatches;
+mod on_policy;
 mod ppo;
 mod settings;
 mod standing;
@@ -16,6 +17,7 @@ pub use collector::{Collection, collect_transitions, estimate_advantages};
 pub use encoding::Encoding;
 pub use evaluate::evaluate_policy;
 pub use minibatches::Minibatches;
+pub use on_policy::OnPolicy;
 pub use ppo::{Ppo, PpoConfig};
 pub use streams::IterationStreams;
 

@@ -3,12 +3,12 @@
 use rlox_core::{Checkpoint, Error, NormalizerOptions, Result, VectorEnv};
 use serde_json::{Map, Value, json};
 
-use super::{A2cConfig, PpoConfig, Schedule};
+use super::Schedule;
 use crate::Optimizer;
 
 /// The value of a setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Setting {
+pub enum Setting {
     /// Written with the few digits that make it, as a user writes it.
     Single(f32),
     Double(f64),
@@ -97,7 +97,7 @@ pub(super) fn check(settings: &Settings, saved: &Checkpoint) -> Result<()> {
     Ok(())
 }
 
-fn optimizer(optimizer: Optimizer) -> Settings {
+pub(super) fn optimizer(optimizer: Optimizer) -> Settings {
     use Setting::{Single, Word};
     let (word, eps, mut rest) = match optimizer {
         Optimizer::Adam { beta1, beta2, eps, .. } => {
@@ -114,7 +114,7 @@ fn optimizer(optimizer: Optimizer) -> Settings {
     rest
 }
 
-fn normalization(options: Option<NormalizerOptions>) -> Settings {
+pub(super) fn normalization(options: Option<NormalizerOptions>) -> Settings {
     let (obs, reward) = options.map_or((false, false), |options| (options.obs, options.reward));
     let mut settings = vec![("normalize_obs", Setting::Flag(obs)), ("normalize_reward", Setting::Flag(reward))];
     if let Some(options) = options.filter(|_| obs || reward) {
@@ -128,56 +128,10 @@ fn normalization(options: Option<NormalizerOptions>) -> Settings {
 }
 
 /// What the environments and the collection from them are like.
-fn collection(env: &dyn VectorEnv, sde_sample_freq: usize) -> Settings {
+pub(super) fn collection(env: &dyn VectorEnv, sde_sample_freq: usize) -> Settings {
     vec![
         ("num_envs", Setting::Count(env.num_envs())),
         ("action_masks", Setting::Flag(env.has_action_masks())),
         ("sde_sample_freq", if sde_sample_freq == 0 { Setting::Once } else { Setting::Count(sde_sample_freq) }),
     ]
-}
-
-impl PpoConfig {
-    pub(super) fn settings(&self, env: &dyn VectorEnv) -> Settings {
-        use Setting::{Count, Double, Flag, Single};
-        let mut settings = vec![
-            ("n_steps", Count(self.n_steps)),
-            ("batch_size", Count(self.batch_size)),
-            ("n_epochs", Count(self.n_epochs)),
-            ("gamma", Double(self.gamma)),
-            ("gae_lambda", Double(self.gae_lambda)),
-            ("lr_schedule", self.lr_schedule.into()),
-            ("clip_coef", Single(self.clip_coef)),
-            ("clip_schedule", self.clip_schedule.into()),
-            ("clip_coef_vf", self.clip_coef_vf.into()),
-            ("normalize_advantage", Flag(self.normalize_advantage)),
-            ("ent_coef", Single(self.ent_coef)),
-            ("vf_coef", Single(self.vf_coef)),
-            ("max_grad_norm", Single(self.max_grad_norm)),
-            ("target_kl", self.target_kl.into()),
-        ];
-        settings.extend(optimizer(self.optimizer));
-        settings.extend(normalization(self.normalize));
-        settings.extend(collection(env, self.sde_sample_freq));
-        settings
-    }
-}
-
-impl A2cConfig {
-    pub(super) fn settings(&self, env: &dyn VectorEnv) -> Settings {
-        use Setting::{Count, Double, Flag, Single};
-        let mut settings = vec![
-            ("n_steps", Count(self.n_steps)),
-            ("gamma", Double(self.gamma)),
-            ("gae_lambda", Double(self.gae_lambda)),
-            ("lr_schedule", self.lr_schedule.into()),
-            ("normalize_advantage", Flag(self.normalize_advantage)),
-            ("ent_coef", Single(self.ent_coef)),
-            ("vf_coef", Single(self.vf_coef)),
-            ("max_grad_norm", Single(self.max_grad_norm)),
-        ];
-        settings.extend(optimizer(self.optimizer));
-        settings.extend(normalization(self.normalize));
-        settings.extend(collection(env, self.sde_sample_freq));
-        settings
-    }
 }
