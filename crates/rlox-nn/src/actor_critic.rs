@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use rlox_core::{Actions, ActionsMut, Pcg64, Policy, PolicyOut, Result};
 
-use crate::{NamedTensors, Optimizer};
+use crate::{Activation, NamedTensors, Optimizer};
 
 /// A minibatch of B steps. All but the observations and actions are `[B]`.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +78,21 @@ pub struct ActorCriticLoss {
     pub vf_coef: f32,
     /// Weight of the entropy bonus.
     pub ent_coef: f32,
+}
+
+/// How the networks of a policy are made, as checkpoints tell it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyShape {
+    /// Widths of the hidden layers of the policy.
+    pub policy: Vec<usize>,
+    /// Widths of those of the values; the same ones where the trunk is shared.
+    pub value: Vec<usize>,
+    /// What they apply; `None` if it is unknown.
+    pub activation: Option<Activation>,
+    /// Whether policy and values have them in common.
+    pub shared_trunk: bool,
+    /// Whether exploration depends on the state.
+    pub use_sde: bool,
 }
 
 /// What a minibatch said.
@@ -168,6 +183,11 @@ pub trait ActorCritic: Policy + Send {
 
     /// The mean standard deviation that is learned beside the networks, if one is.
     fn mean_std(&self) -> Option<f32> {
+        None
+    }
+
+    /// How its networks are made; `None` if it is not of fully connected layers.
+    fn shape(&self) -> Option<PolicyShape> {
         None
     }
 

@@ -3,7 +3,8 @@
 use rlox_core::{Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result, Watch, check_len};
 
 use super::memory::{Memory, PolicyMemory, merge, split};
-use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch};
+use super::parts::widths;
+use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyShape};
 use crate::at_once::{at_once, multiplications};
 use crate::{Distribution, Given, NamedTensors, Network, Optimizer, Parameters, Step, clipped_step, rows};
 
@@ -289,6 +290,20 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
     fn mean_std(&self) -> Option<f32> {
         let log_stds = self.distribution.parameters()?.values();
         Some(log_stds.iter().map(|log_std| log_std.exp()).sum::<f32>() / log_stds.len() as f32)
+    }
+
+    fn shape(&self) -> Option<PolicyShape> {
+        let policy = widths(&self.actor);
+        let value = self.critic.as_ref().map_or_else(|| policy.clone(), widths);
+        let activation = self.actor.hidden_activation();
+        let alike = self.critic.as_ref().is_none_or(|critic| critic.hidden_activation() == activation);
+        Some(PolicyShape {
+            policy,
+            value,
+            activation: activation.filter(|_| alike),
+            shared_trunk: self.critic.is_none(),
+            use_sde: self.distribution.reads_hidden() > 0,
+        })
     }
 
     fn tensors(&self) -> NamedTensors {

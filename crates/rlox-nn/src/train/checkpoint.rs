@@ -85,6 +85,7 @@ fn describe(algorithm: &str, settings: &Settings, collector: &Collector) -> Resu
         "algorithm": algorithm,
         "backend": "native",
         "env": spec.id,
+        "env_kwargs": {"max_episode_steps": spec.max_episode_steps.map_or(json!(-1), |limit| json!(limit))},
         "seed": collector.seed,
         "settings": settings::to_json(settings),
         "spaces": {"observation": spec.observation.describe(), "action": spec.action.describe()},

@@ -132,7 +132,8 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
 
     /// Writes a checkpoint into the folder `path`, or leaves what was there ([`rlox_core::Checkpoint::write`]): weights,
     /// optimiser, statistics, random streams, counters, and where the environments stand, if they can tell
-    /// ([`VectorEnv::state`]).
+    /// ([`VectorEnv::state`]). `PPOTrainer.load` and `A2CTrainer.load` of the Python package take it, too, where they have
+    /// the same settings: policy and values with hidden layers of the same widths, an environment by its id.
     ///
     /// ```
     /// use rlox_core::{AutoresetMode, Result, VecEnv, envs::CartPole};
@@ -166,8 +167,8 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
 
     /// Goes back to what [`OnPolicy::save`] wrote, or the Python package for a learner on its native backend, of a trainer
     /// with the same settings, environments and shape of the policy; [`OnPolicy::resume`] goes on from there, as if nothing
-    /// had come between. Environments that could not tell where they stood start new episodes. Which activation the policy
-    /// has is not told.
+    /// had come between. Environments that could not tell where they stood start new episodes. What made the environments,
+    /// beside their id and spaces, is not told.
     ///
     /// # Errors
     /// Those of [`rlox_core::Checkpoint::read`], and errors that name the file and the section that is another trainer's.
@@ -183,6 +184,7 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
         let mut settings = self.config.settings();
         settings.extend(settings::normalization(normalize));
         settings.extend(settings::collection(self.collector.env.as_ref(), how.sde_sample_freq));
+        settings.extend(settings::shape(&self.policy));
         settings
     }
 

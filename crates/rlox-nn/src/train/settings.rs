@@ -4,10 +4,10 @@ use rlox_core::{Checkpoint, Error, NormalizerOptions, Result, VectorEnv};
 use serde_json::{Map, Value, json};
 
 use super::Schedule;
-use crate::Optimizer;
+use crate::{ActorCritic, Optimizer, PolicyShape};
 
 /// The value of a setting.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Setting {
     /// Written with the few digits that make it, as a user writes it.
     Single(f32),
@@ -15,6 +15,7 @@ pub enum Setting {
     Count(usize),
     Flag(bool),
     Word(&'static str),
+    Widths(Vec<usize>),
     /// Once an iteration: Python's -1.
     Once,
     None,
@@ -36,24 +37,27 @@ impl From<Schedule> for Setting {
 }
 
 impl Setting {
-    fn to_json(self) -> Value {
+    fn to_json(&self) -> Value {
         // JSON has no infinities: they are words.
         let number = |x: f64| if x.is_finite() { json!(x) } else { json!(x.to_string()) };
         match self {
-            Self::Single(x) => number(x.to_string().parse().unwrap_or(f64::from(x))),
-            Self::Double(x) => number(x),
+            Self::Single(x) => number(x.to_string().parse().unwrap_or(f64::from(*x))),
+            Self::Double(x) => number(*x),
             Self::Count(n) => json!(n),
             Self::Flag(flag) => json!(flag),
             Self::Word(word) => json!(word),
+            Self::Widths(widths) => json!(widths),
             Self::Once => json!(-1),
             Self::None => Value::Null,
         }
     }
 
-    fn is(self, saved: &Value) -> bool {
+    fn is(&self, saved: &Value) -> bool {
         match (self, saved.as_f64()) {
-            (Self::Single(x), Some(saved)) => saved as f32 == x,
-            (Self::Double(x), Some(saved)) => saved == x,
+            (Self::Single(x), Some(saved)) => saved as f32 == *x,
+            (Self::Double(x), Some(saved)) => saved == *x,
+            // The Python package's default.
+            (Self::Widths(widths), None) if saved.is_null() => *widths == [64, 64],
             _ => self.to_json() == *saved,
         }
     }
@@ -80,12 +84,27 @@ fn unsaid(name: &str) -> Option<Setting> {
     })
 }
 
-/// Refuses a checkpoint of other settings. Those of the policy's shape, which only the Python package knows, are told by
-/// its tensors.
+/// What makes a policy, as far as it is known, by the names that the Python package has for it. Its one `net_arch` is
+/// told where policy and values have the same.
+pub(super) fn shape(policy: &dyn ActorCritic) -> Settings {
+    let Some(PolicyShape { policy, value, activation, shared_trunk, use_sde }) = policy.shape() else { return vec![] };
+    let mut settings = vec![("shared_trunk", Setting::Flag(shared_trunk)), ("use_sde", Setting::Flag(use_sde))];
+    settings.extend(activation.map(|activation| ("activation", Setting::Word(activation.name()))));
+    settings.extend((policy == value).then_some(("net_arch", Setting::Widths(policy))));
+    settings
+}
+
+/// The names in [`shape`]: checkpoints of policies that do not tell leave them out, and there the tensors must do.
+const SHAPE: [&str; 4] = ["shared_trunk", "use_sde", "activation", "net_arch"];
+
+/// Refuses a checkpoint of other settings.
 pub(super) fn check(settings: &Settings, saved: &Checkpoint) -> Result<()> {
     let there = saved.object("settings")?;
     for (name, ours) in settings {
-        let Some(theirs) = there.get(*name).cloned().or_else(|| unsaid(name).map(Setting::to_json)) else {
+        let Some(theirs) = there.get(*name).cloned().or_else(|| unsaid(name).map(|it| it.to_json())) else {
+            if SHAPE.contains(name) {
+                continue;
+            }
             return Err(saved.corrupt("settings", format!("no key {name:?}")));
         };
         if !ours.is(&theirs) {
