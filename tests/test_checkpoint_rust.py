@@ -146,5 +146,5 @@ def test_the_limit_of_episodes_is_that_of_the_environments_in_rust(tmp_path):
 
 def test_a_setting_that_is_missing_is_named(tmp_path):
     change = lambda manifest: manifest["settings"].pop("gamma")  # noqa: E731
-    with pytest.raises(CorruptFileError, match="section settings: .* no key 'gamma'"):
+    with pytest.raises(CorruptFileError, match=r"section settings: .* no key 'gamma'"):
         PPOTrainer.load(forged(tmp_path / "forged", change))

@@ -8,6 +8,7 @@ mod evaluate;
 mod minibatches;
 mod on_policy;
 mod ppo;
+mod predict;
 mod settings;
 mod standing;
 mod streams;
@@ -19,6 +20,7 @@ pub use evaluate::evaluate_policy;
 pub use minibatches::Minibatches;
 pub use on_policy::OnPolicy;
 pub use ppo::{Ppo, PpoConfig};
+pub use predict::{Observations, mask_width, predict_actions};
 pub use streams::IterationStreams;
 
 use rlox_core::{Error, Result};
