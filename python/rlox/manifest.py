@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlox import spaces
 from rlox.backends import BACKENDS
 from rlox.checkpoint import MANIFEST, corrupt, expect_keys
+from rlox.configs import ALPHA, BETAS, EPS
 from rlox.logger import versions
 from rlox.settings import text
 
@@ -37,10 +38,10 @@ _UNTOLD = ("ortho_init", "log_std_init", "full_std", "compile", "device")
 # Settings of theirs that trainers in Python do not have, and what these do.
 _FIXED: dict[str, Any] = {
     "optimizer": "adam",
-    "optimizer_eps": 1e-5,
-    "beta1": 0.9,
-    "beta2": 0.999,
-    "alpha": 0.99,
+    "optimizer_eps": EPS,
+    "beta1": BETAS[0],
+    "beta2": BETAS[1],
+    "alpha": ALPHA,
     "clip_obs": 10.0,
     "clip_reward": 10.0,
     "normalize_epsilon": 1e-8,

@@ -5,6 +5,7 @@ use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer};
 use super::on_policy::Algorithm;
 use super::settings::{self, Setting, Settings};
 use super::{Collection, Learned, Minibatches, OnPolicy, Schedule, check_counts, check_share};
+use crate::adam::ON_POLICY_EPS;
 use crate::rows::check_not_negative;
 use crate::{ActorCritic, ActorCriticLoss, Optimizer, PolicyLoss, normalize_advantages};
 
@@ -41,7 +42,7 @@ impl Default for A2cConfig {
             n_steps: 5,
             gamma: 0.99,
             gae_lambda: 1.0,
-            optimizer: Optimizer::RmsProp { lr: 7e-4, alpha: 0.99, eps: 1e-5 },
+            optimizer: Optimizer::rms_prop(7e-4).with_eps(ON_POLICY_EPS),
             lr_schedule: Schedule::Constant,
             normalize_advantage: false,
             ent_coef: 0.0,

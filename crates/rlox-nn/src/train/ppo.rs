@@ -5,6 +5,7 @@ use rlox_core::{Error, NormalizerOptions, Pcg64, Result, RolloutBuffer};
 use super::on_policy::Algorithm;
 use super::settings::{self, Setting, Settings};
 use super::{Collection, Learned, Means, Minibatches, OnPolicy, Schedule, check_counts, check_share};
+use crate::adam::ON_POLICY_EPS;
 use crate::rows::check_not_negative;
 use crate::{ActorCritic, ActorCriticLoss, ActorCriticStats, Optimizer, PolicyLoss, normalize_advantages};
 
@@ -55,7 +56,7 @@ impl Default for PpoConfig {
             n_epochs: 10,
             gamma: 0.99,
             gae_lambda: 0.95,
-            optimizer: Optimizer::Adam { lr: 3e-4, beta1: 0.9, beta2: 0.999, eps: 1e-5 },
+            optimizer: Optimizer::adam(3e-4).with_eps(ON_POLICY_EPS),
             lr_schedule: Schedule::Constant,
             clip_coef: 0.2,
             clip_schedule: Schedule::Constant,

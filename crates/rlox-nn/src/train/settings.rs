@@ -4,6 +4,7 @@ use rlox_core::{Checkpoint, Error, NormalizerOptions, Result, VectorEnv};
 use serde_json::{Map, Value, json};
 
 use super::Schedule;
+use crate::adam::{ALPHA, BETAS, ON_POLICY_EPS};
 use crate::{ActorCritic, Optimizer, PolicyShape};
 
 /// The value of a setting.
@@ -72,14 +73,17 @@ pub(super) fn to_json(settings: &Settings) -> Map<String, Value> {
 
 /// What goes without saying where the Python package has no such setting.
 fn unsaid(name: &str) -> Option<Setting> {
+    let [beta1, beta2] = BETAS;
+    let NormalizerOptions { clip_obs, clip_reward, epsilon, .. } = NormalizerOptions::default();
     Some(match name {
         "optimizer" => Setting::Word("adam"),
-        "optimizer_eps" => Setting::Single(1e-5),
-        "beta1" => Setting::Single(0.9),
-        "beta2" => Setting::Single(0.999),
-        "alpha" => Setting::Single(0.99),
-        "clip_obs" | "clip_reward" => Setting::Double(10.0),
-        "normalize_epsilon" => Setting::Double(1e-8),
+        "optimizer_eps" => Setting::Single(ON_POLICY_EPS),
+        "beta1" => Setting::Single(beta1),
+        "beta2" => Setting::Single(beta2),
+        "alpha" => Setting::Single(ALPHA),
+        "clip_obs" => Setting::Double(clip_obs),
+        "clip_reward" => Setting::Double(clip_reward),
+        "normalize_epsilon" => Setting::Double(epsilon),
         _ => return None,
     })
 }

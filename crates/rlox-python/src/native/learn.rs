@@ -47,8 +47,8 @@ impl<'py> Settings<'_, 'py> {
     fn optimizer(&self) -> PyResult<Optimizer> {
         let (lr, eps) = (self.number("learning_rate")?, self.number("optimizer_eps")?);
         let made = match &*text("optimizer", &self.get("optimizer")?)? {
-            "adam" => Optimizer::Adam { lr, beta1: 0.9, beta2: 0.999, eps },
-            "rmsprop" => Optimizer::RmsProp { lr, alpha: 0.99, eps },
+            "adam" => Optimizer::adam(lr).with_eps(eps),
+            "rmsprop" => Optimizer::rms_prop(lr).with_eps(eps),
             other => {
                 return Err(value_error("optimizer", "adam or rmsprop", other, "use backend=\"torch\" for others"));
             }
