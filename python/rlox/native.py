@@ -78,6 +78,8 @@ class NativeA2C(NativeLearner):
         names = ("optimizer", "optimizer_eps", "normalize_advantage", "ent_coef", "vf_coef")
         given = {name: getattr(config, name) for name in (*names, "max_grad_norm")}
         said = self.learn(self.policy.a2c, given | {"learning_rate": learning_rate})
+        if not said["updates"]:
+            return {}
         self.updates += 1
         return {
             "train/policy_loss": said["policy_loss"],

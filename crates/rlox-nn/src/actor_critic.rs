@@ -13,7 +13,7 @@ pub use networks::PolicyNetworks;
 
 use std::ops::Range;
 
-use rlox_core::{Actions, ActionsMut, Pcg64, Policy, PolicyOut, Result};
+use rlox_core::{Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result};
 
 use crate::{Activation, NamedTensors, Optimizer};
 
@@ -141,19 +141,19 @@ pub trait ActorCritic: Policy + Send {
     /// The loss of a minibatch, and its gradient with respect to the networks' outputs.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] and [`rlox_core::Error::Action`] for a minibatch that does not fit.
+    /// [`Error::Shape`] and [`Error::Action`] for a minibatch that does not fit.
     fn evaluate(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<ActorCriticStats>;
 
     /// Adds the gradient of what [`ActorCritic::evaluate`] said last to the parameters' gradients.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] if nothing was evaluated before.
+    /// [`Error::Shape`] if nothing was evaluated before.
     fn backward(&mut self) -> Result<()>;
 
     /// One step of the optimiser with the parameters' gradients, cut together to a norm; returns the norm before.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] naming a gradient that is not finite; nothing has changed then.
+    /// [`Error::Config`] naming a gradient that is not finite; nothing has changed then.
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32>;
 
     /// All three in one.
@@ -167,7 +167,30 @@ pub trait ActorCritic: Policy + Send {
         optimizer: &Optimizer,
         max_grad_norm: Option<f32>,
     ) -> Result<ActorCriticStats> {
+        self.update_unless(batch, loss, optimizer, max_grad_norm, None, &mut || false)
+    }
+
+    /// As [`ActorCritic::update`], but takes no step where [`ActorCriticStats::approx_kl`] is above `max_kl`, or where
+    /// `stop` says so, which is asked between the parts of a large minibatch.
+    ///
+    /// # Errors
+    /// Those of [`ActorCritic::update`], and [`Error::Interrupted`] where it was stopped; nothing has changed then.
+    fn update_unless(
+        &mut self,
+        batch: &Minibatch<'_>,
+        loss: &ActorCriticLoss,
+        optimizer: &Optimizer,
+        max_grad_norm: Option<f32>,
+        max_kl: Option<f32>,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<ActorCriticStats> {
+        if stop() {
+            return Err(Error::Interrupted);
+        }
         let stats = self.evaluate(batch, loss)?;
+        if max_kl.is_some_and(|most| stats.approx_kl > most) {
+            return Ok(stats);
+        }
         self.backward()?;
         Ok(ActorCriticStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
     }

@@ -97,6 +97,22 @@ fn check_counts(counts: &[(&'static str, usize)]) -> Result<()> {
     }
 }
 
+/// What `work` gives, which asks `stop` now and then; `None` if it ended because that said so.
+fn unless_stopped<T>(
+    stop: &mut dyn FnMut() -> bool,
+    work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T>,
+) -> Result<Option<T>> {
+    let mut stopped = false;
+    let done = work(&mut || {
+        stopped = stopped || stop();
+        stopped
+    });
+    match done {
+        Err(Error::Interrupted) if stopped => Ok(None),
+        done => done.map(Some),
+    }
+}
+
 /// Means of what minibatches say.
 #[derive(Debug, Default)]
 struct Means {

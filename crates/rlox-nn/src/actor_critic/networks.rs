@@ -93,8 +93,14 @@ impl<N: Network> PolicyNetworks<N> {
         Ok(rows)
     }
 
-    /// Forward, loss and backward, of many rows block by block: memory stays small, and Ctrl-C ends it.
-    fn learn(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss, rows: usize) -> Result<ActorCriticStats> {
+    /// Forward, loss and backward, of many rows block by block: memory stays small, and `stop` or Ctrl-C end it.
+    fn learn(
+        &mut self,
+        batch: &Minibatch<'_>,
+        loss: &ActorCriticLoss,
+        rows: usize,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<ActorCriticStats> {
         if rows <= BLOCK {
             return self.pass(batch, loss, rows, true, 1.0);
         }
@@ -109,6 +115,9 @@ impl<N: Network> PolicyNetworks<N> {
         let (mut watch, mut all) = (Watch::default(), ActorCriticStats::default());
         for from in (0..rows).step_by(BLOCK) {
             watch.check()?;
+            if stop() {
+                return Err(Error::Interrupted);
+            }
             let to = rows.min(from + BLOCK);
             let share = (to - from) as f32 / rows as f32;
             all.add(&self.pass(&batch.rows(from..to, rows), loss, to - from, true, share)?, share);
@@ -241,20 +250,24 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         Ok(())
     }
 
-    fn update(
+    fn update_unless(
         &mut self,
         batch: &Minibatch<'_>,
         loss: &ActorCriticLoss,
         optimizer: &Optimizer,
         max_grad_norm: Option<f32>,
+        max_kl: Option<f32>,
+        stop: &mut dyn FnMut() -> bool,
     ) -> Result<ActorCriticStats> {
         let rows = self.check(batch)?;
-        let stats = self.learn(batch, loss, rows);
-        if stats.is_err() {
+        let stats = self.learn(batch, loss, rows, stop);
+        let step = stats.as_ref().is_ok_and(|stats| max_kl.is_none_or(|most| !(stats.approx_kl > most)));
+        if !step {
             // One part may have been done with before the other refused.
             self.actor.zero_gradients();
             self.critic.iter_mut().for_each(N::zero_gradients);
             self.distribution.parameters_mut().into_iter().for_each(Step::forget);
+            return stats;
         }
         let stats = stats?;
         Ok(ActorCriticStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })

@@ -4,7 +4,7 @@ use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer};
 
 use super::on_policy::Algorithm;
 use super::settings::{self, Setting, Settings};
-use super::{Collection, Learned, Minibatches, OnPolicy, Schedule, check_counts, check_share};
+use super::{Collection, Learned, Minibatches, OnPolicy, Schedule, check_counts, check_share, unless_stopped};
 use crate::adam::ON_POLICY_EPS;
 use crate::rows::check_not_negative;
 use crate::{ActorCritic, ActorCriticLoss, Optimizer, PolicyLoss, normalize_advantages};
@@ -105,7 +105,7 @@ impl Algorithm for A2cConfig {
         _order: &mut Pcg64,
         progress: f64,
     ) -> Result<Learned> {
-        self.learn(policy, buffer, minibatches, progress)
+        self.learn(policy, buffer, minibatches, progress, &mut || false)
     }
 
     fn settings(&self) -> Settings {
@@ -126,7 +126,8 @@ impl Algorithm for A2cConfig {
 }
 
 impl A2cConfig {
-    /// One gradient step on a finished rollout. Schedules go by `progress`, between 0 and 1.
+    /// One gradient step on a finished rollout, unless `stop` says so, which is asked between the parts of a large one:
+    /// then nothing is learned. Schedules go by `progress`, between 0 and 1.
     ///
     /// # Errors
     /// [`rlox_core::Error::Config`] for a rollout that is not finished or has no transitions, and those of
@@ -137,6 +138,7 @@ impl A2cConfig {
         buffer: &RolloutBuffer,
         minibatches: &mut Minibatches,
         progress: f64,
+        stop: &mut dyn FnMut() -> bool,
     ) -> Result<Learned> {
         let optimizer = self.optimizer.with_lr(self.lr_schedule.at(self.optimizer.lr(), progress));
         let loss = ActorCriticLoss {
@@ -146,12 +148,16 @@ impl A2cConfig {
             ent_coef: self.ent_coef,
         };
         minibatches.all(buffer)?;
-        minibatches.gather(buffer, 0, minibatches.index.len())?;
-        if self.normalize_advantage {
-            normalize_advantages(&mut minibatches.advantages);
-        }
-        let stats = policy.update(&minibatches.minibatch(), &loss, &optimizer, Some(self.max_grad_norm))?;
+        let learned = unless_stopped(stop, |stop| {
+            minibatches.gather(buffer, 0..minibatches.index.len(), stop)?;
+            if self.normalize_advantage {
+                normalize_advantages(&mut minibatches.advantages);
+            }
+            let most_norm = Some(self.max_grad_norm);
+            policy.update_unless(&minibatches.minibatch(), &loss, &optimizer, most_norm, None, stop)
+        })?;
         let explained_variance = minibatches.explained_variance(buffer)?;
-        Ok(Learned { stats, explained_variance, learning_rate: optimizer.lr(), updates: 1 })
+        let (stats, updates) = (learned.unwrap_or_default(), learned.is_some().into());
+        Ok(Learned { stats, explained_variance, learning_rate: optimizer.lr(), updates })
     }
 }

@@ -4,7 +4,7 @@ use rlox_core::{Error, NormalizerOptions, Pcg64, Result, RolloutBuffer};
 
 use super::on_policy::Algorithm;
 use super::settings::{self, Setting, Settings};
-use super::{Collection, Learned, Means, Minibatches, OnPolicy, Schedule, check_counts, check_share};
+use super::{Collection, Learned, Means, Minibatches, OnPolicy, Schedule, check_counts, check_share, unless_stopped};
 use crate::adam::ON_POLICY_EPS;
 use crate::rows::check_not_negative;
 use crate::{ActorCritic, ActorCriticLoss, ActorCriticStats, Optimizer, PolicyLoss, normalize_advantages};
@@ -171,7 +171,8 @@ impl PpoConfig {
         (loss, self.optimizer.with_lr(self.lr_schedule.at(self.optimizer.lr(), progress)))
     }
 
-    /// Epochs of minibatches over a finished rollout, until `target_kl` or `stop`, asked before each of them, ends them.
+    /// Epochs of minibatches over a finished rollout, until `target_kl` or `stop` ends them. That is asked before each
+    /// minibatch and between the parts of a large one, which is not learned from then; what was learned before stays.
     /// `order` decides the order of the steps; schedules go by `progress`, between 0 and 1.
     ///
     /// # Errors
@@ -186,33 +187,32 @@ impl PpoConfig {
         progress: f64,
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<Learned> {
-        let (loss, optimizer) = self.at(progress);
+        let with = self.at(progress);
         minibatches.all(buffer)?;
         let total = minibatches.index.len();
         let (mut all, mut epoch) = (Means::default(), Means::default());
-        let mut learned = Learned { learning_rate: optimizer.lr(), ..Learned::default() };
+        let mut learned = Learned { learning_rate: with.1.lr(), ..Learned::default() };
         'epochs: for _ in 0..self.n_epochs {
-            if total > self.batch_size {
-                minibatches.shuffle(order);
+            if total > self.batch_size && !minibatches.shuffle(order, stop) {
+                break;
             }
-            let mut begun = false;
             for from in (0..total).step_by(self.batch_size) {
-                if stop() {
+                let rows = from..total.min(from + self.batch_size);
+                let Some(stats) = unless_stopped(stop, |stop| {
+                    minibatches.gather(buffer, rows, stop)?;
+                    self.minibatch(policy, minibatches, &with, stop)
+                })?
+                else {
                     break 'epochs;
-                }
-                if !begun {
-                    (begun, epoch) = (true, Means::default());
+                };
+                if from == 0 {
+                    epoch = Means::default();
                     learned.updates += 1;
                 }
-                minibatches.gather(buffer, from, total.min(from + self.batch_size))?;
-                if self.normalize_advantage {
-                    normalize_advantages(&mut minibatches.advantages);
-                }
-                let (stats, enough) = self.minibatch(policy, minibatches, &loss, &optimizer)?;
                 all.add(stats);
                 epoch.add(stats);
                 learned.stats.loss = stats.loss;
-                if enough {
+                if self.most_kl().is_some_and(|most| stats.approx_kl > most) {
                     break 'epochs;
                 }
             }
@@ -222,23 +222,23 @@ impl PpoConfig {
         Ok(learned)
     }
 
-    /// One gradient step, unless the policy has moved enough before it.
+    /// Where a minibatch's KL is above this, the policy has moved enough.
+    fn most_kl(&self) -> Option<f32> {
+        self.target_kl.map(|target| 1.5 * target)
+    }
+
+    /// One gradient step on what was gathered, unless the policy has moved enough before it.
     fn minibatch(
         &self,
         policy: &mut dyn ActorCritic,
-        minibatches: &Minibatches,
-        loss: &ActorCriticLoss,
-        optimizer: &Optimizer,
-    ) -> Result<(ActorCriticStats, bool)> {
-        let (batch, most) = (minibatches.minibatch(), Some(self.max_grad_norm));
-        let Some(target) = self.target_kl else {
-            return Ok((policy.update(&batch, loss, optimizer, most)?, false));
-        };
-        let stats = policy.evaluate(&batch, loss)?;
-        if stats.approx_kl > 1.5 * target {
-            return Ok((stats, true));
+        minibatches: &mut Minibatches,
+        (loss, optimizer): &(ActorCriticLoss, Optimizer),
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<ActorCriticStats> {
+        if self.normalize_advantage {
+            normalize_advantages(&mut minibatches.advantages);
         }
-        policy.backward()?;
-        Ok((ActorCriticStats { grad_norm: policy.step(optimizer, most)?, ..stats }, false))
+        let most_norm = Some(self.max_grad_norm);
+        policy.update_unless(&minibatches.minibatch(), loss, optimizer, most_norm, self.most_kl(), stop)
     }
 }

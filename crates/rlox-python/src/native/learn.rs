@@ -87,7 +87,7 @@ pub(super) fn ppo<'py>(
 }
 
 pub(super) fn a2c<'py>(
-    policy: &NativePolicy,
+    this: &NativePolicy,
     py: Python<'py>,
     buffer: &Bound<'py, PyAny>,
     settings: &Bound<'py, PyDict>,
@@ -102,9 +102,9 @@ pub(super) fn a2c<'py>(
         ..A2cConfig::default()
     };
     config.check().map_err(to_py)?;
-    learn(policy, py, buffer, |inner, buffer| {
+    learn(this, py, buffer, |inner, buffer| {
         let Inner { policy, minibatches, .. } = inner;
-        config.learn(policy.as_mut(), buffer, minibatches, 0.0)
+        this.stoppable(|stop| config.learn(policy.as_mut(), buffer, minibatches, 0.0, stop))
     })
 }
 
