@@ -86,7 +86,7 @@ class NativeLearner:
 
     @property
     def stopping(self) -> bool:
-        """Set it to have `iterate` return early."""
+        """Set it to have `iterate` return early; a minibatch in the middle is not learned from."""
         return self.policy.stopping
 
     @stopping.setter

@@ -261,8 +261,8 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
     ) -> Result<ActorCriticStats> {
         let rows = self.check(batch)?;
         let stats = self.learn(batch, loss, rows, stop);
-        let step = stats.as_ref().is_ok_and(|stats| max_kl.is_none_or(|most| !(stats.approx_kl > most)));
-        if !step {
+        let moved = |stats: &ActorCriticStats| max_kl.is_some_and(|most| stats.approx_kl > most);
+        if stats.as_ref().map_or(true, moved) {
             // One part may have been done with before the other refused.
             self.actor.zero_gradients();
             self.critic.iter_mut().for_each(N::zero_gradients);
