@@ -382,11 +382,9 @@ impl NativeVectorEnv {
     /// The words of every environment's random stream, (N, 6), as in `get_state()["streams"]`.
     fn rng_states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<i64>>> {
         let mut words = result::<i64>(py, &[self.num_envs, WORDS])?;
-        let row = words.slice();
-        self.inner.with(py, self.long, |inner| {
-            row.copy_from_slice(&stream_words(&inner.env.rngs()?)?);
-            Ok(())
-        })?;
+        let taken = self.inner.with(py, self.long, |inner| stream_words(&inner.env.rngs()?))?;
+        check_len("streams", taken.len(), words.slice().len()).map_err(to_py)?;
+        words.slice().copy_from_slice(&taken);
         Ok(words.into_array())
     }
 

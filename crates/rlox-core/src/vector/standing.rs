@@ -60,7 +60,8 @@ impl Standing<'_> {
             episode_steps.push(progress.steps.into());
             finished.push(progress.finished);
         }
-        let streams = stream_words(&env.rngs()?)?.into();
+        let streams: Cow<'_, _> = stream_words(&env.rngs()?)?.into();
+        check_len("streams", streams.len(), n * Pcg64::WORDS)?;
         let (episode_returns, episode_steps) = (episode_returns.into(), episode_steps.into());
         Ok(Some(Self { states: states.into(), episode_returns, episode_steps, finished: finished.into(), streams }))
     }

@@ -30,7 +30,8 @@ impl Activation {
     /// ```
     /// use rlox_nn::Activation;
     ///
-    /// assert_eq!(Activation::Silu.name().parse(), Ok(Activation::Silu));
+    /// assert_eq!(Activation::Silu.name().parse::<Activation>()?, Activation::Silu);
+    /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn name(self) -> &'static str {
         match self {
