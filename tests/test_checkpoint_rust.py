@@ -1,7 +1,7 @@
-"""Checkpoints of the trainers in Rust alone: learners on the native backend go on with them.
+"""Checkpoints of the trainers in Rust alone: those in Python go on with them.
 
-`cargo test -p rlox-nn --test checkpoint_python -- --ignored` writes the fixture `rust-half`;
-`make_checkpoint.py` beside it writes the others.
+`cargo test -p rlox-nn --test checkpoint_python -- --ignored` writes the fixtures `rust-half` and
+`rust-a2c`; `make_checkpoint.py` beside them writes the others.
 """
 
 import importlib.util
@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlox import make_vec
-from rlox.checkpoint import read_checkpoint
+from rlox import CorruptFileError, make_vec
+from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.learner import MEMBERS, LearnerState
-from rlox.trainers import PPOTrainer
+from rlox.trainers import A2CTrainer, PPOTrainer
 
 FIXTURES = Path(__file__).parents[1] / "crates/rlox-nn/tests/fixtures"
 
@@ -54,8 +54,97 @@ def test_what_rust_says_of_a_trainer_is_what_python_says():
         *("optimizer", "optimizer_eps", "beta1", "beta2"),
         *("clip_obs", "clip_reward", "normalize_epsilon"),
     }
+    # Of first weights, and of torch.
+    assert {*python["settings"]} - common == {
+        *("ortho_init", "log_std_init"),
+        *("compile", "device", "full_std"),
+    }
 
 
-def test_a_trainer_says_what_a_checkpoint_from_rust_lacks():
-    with pytest.raises(ValueError, match="got one of a trainer in Rust"):
-        PPOTrainer.load(FIXTURES / "checkpoint/rust-half")
+def test_a_trainer_goes_on_with_a_checkpoint_from_rust(tmp_path):
+    whole = read_checkpoint(FIXTURES / "checkpoint/python-whole")
+    trainer = PPOTrainer.load(FIXTURES / "checkpoint/rust-half", runs_dir=None)
+    assert (trainer.env_id, trainer.seed, trainer.timesteps) == ("Pendulum-v1", 1, 672)
+    assert (trainer.config.net_arch, trainer.config.use_sde) == ((4,), True)
+    assert trainer.learner.backend == "native"
+    assert {*trainer.sources.values()} == {"checkpoint"}
+    trainer.save(tmp_path / "half")
+    result = trainer.train()
+    assert (result["timesteps"], trainer.timesteps) == (1344, 1344)
+    for name, tensor in trainer.learner.policy.tensors().items():
+        np.testing.assert_allclose(tensor, whole.members["networks"][name], atol=1e-3)
+    assert np.isfinite(trainer.evaluate(2)["mean_reward"])
+    # What it saves is a checkpoint like any other.
+    again = PPOTrainer.load(tmp_path / "half", runs_dir=None)
+    again.train()
+    for name, tensor in again.learner.policy.tensors().items():
+        np.testing.assert_array_equal(tensor, trainer.learner.policy.tensors()[name])
+
+
+def test_a2c_from_rust_goes_on_too():
+    saved = read_checkpoint(FIXTURES / "checkpoint/rust-a2c")
+    trainer = A2CTrainer.load(FIXTURES / "checkpoint/rust-a2c", runs_dir=None)
+    config = trainer.config
+    assert (config.activation, config.shared_trunk, config.net_arch) == ("relu", True, (4, 3))
+    assert (config.optimizer, config.num_envs, trainer.timesteps) == ("rmsprop", 2, 40)
+    for name, tensor in trainer.learner.policy.tensors().items():
+        np.testing.assert_array_equal(tensor, saved.members["networks"][name])
+    assert trainer.train()["timesteps"] == 80
+
+
+def forged(path, change, name="rust-half"):
+    """A copy of a fixture with another manifest."""
+    saved = read_checkpoint(FIXTURES / "checkpoint" / name)
+    change(saved.manifest)
+    write_checkpoint(path, saved.manifest, saved.members)
+    return path
+
+
+def test_a_trainer_says_what_a_checkpoint_from_rust_lacks(tmp_path):
+    def forget(manifest):
+        for name in ("activation", "net_arch"):
+            del manifest["settings"][name]
+
+    words = "got one of a trainer in Rust without activation, net_arch; make a trainer with"
+    with pytest.raises(ValueError, match=words):
+        PPOTrainer.load(forged(tmp_path / "old", forget))
+    with pytest.raises(ValueError, match="expected algorithm a2c, got a checkpoint of ppo"):
+        A2CTrainer.load(FIXTURES / "checkpoint/rust-half")
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value", "error", "words"),
+    [
+        (
+            "settings",
+            "beta1",
+            0.8,
+            ValueError,
+            r"expected beta1 = 0\.9, .* got 0\.8 of a trainer in",
+        ),
+        ("settings", "optimizer", "adamw", ValueError, "expected optimizer = adam, .* got adamw"),
+        ("settings", "clip_obs", 5.0, ValueError, r"expected clip_obs = 10\.0, .* got 5\.0"),
+        ("settings", "news", 1, CorruptFileError, "section settings: .* the unknown key 'news'"),
+        ("settings", "activation", "relux", CorruptFileError, "section settings: .*activation"),
+        ("settings", "net_arch", [5], CorruptFileError, "section networks"),
+        ("spaces", "action", "Discrete(2)", ValueError, "expected action space"),
+        ("run", "start", -1, CorruptFileError, "section run"),
+    ],
+)
+def test_what_cannot_be_gone_on_with_is_refused(tmp_path, section, name, value, error, words):
+    change = lambda manifest: manifest[section].update({name: value})  # noqa: E731
+    with pytest.raises(error, match=words):
+        PPOTrainer.load(forged(tmp_path / "forged", change), runs_dir=None)
+
+
+def test_the_limit_of_episodes_is_that_of_the_environments_in_rust(tmp_path):
+    change = lambda manifest: manifest["env_kwargs"].update(max_episode_steps=77)  # noqa: E731
+    trainer = PPOTrainer.load(forged(tmp_path / "limited", change), runs_dir=None)
+    assert trainer.env_kwargs == {"max_episode_steps": 77}
+    assert trainer.evaluate(2)["lengths"] == [77, 77]
+
+
+def test_a_setting_that_is_missing_is_named(tmp_path):
+    change = lambda manifest: manifest["settings"].pop("gamma")  # noqa: E731
+    with pytest.raises(CorruptFileError, match=r"section settings: .* no key 'gamma'"):
+        PPOTrainer.load(forged(tmp_path / "forged", change))

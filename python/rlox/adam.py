@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from rlox.configs import BETAS, EPS
 from rlox.optimizer import VectorOptimizer
 
 
@@ -28,7 +29,7 @@ class Adam(VectorOptimizer):
     kept = ("exp_avg", "exp_avg_sq")
 
     def __init__(
-        self, module: nn.Module, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-5
+        self, module: nn.Module, betas: tuple[float, float] = BETAS, eps: float = EPS
     ) -> None:
         super().__init__(module)
         self.betas, self.eps = betas, eps

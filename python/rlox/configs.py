@@ -7,6 +7,11 @@ from typing import Any, Literal
 from rlox import settings
 
 ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
+# Of the optimisers on every backend: decays of Adam's means and of RMSprop's, as torch has them;
+# what is added to roots, as Stable-Baselines3 does.
+BETAS = (0.9, 0.999)
+ALPHA = 0.99
+EPS = 1e-5
 # The settings that choose and shape a built-in policy.
 SHAPE_SETTINGS = (
     "use_sde",
@@ -87,7 +92,7 @@ class A2CConfig:
     learning_rate: float = 7e-4  # of the optimiser
     lr_schedule: Literal["constant", "linear"] = "constant"  # "linear": to 0 over the run
     optimizer: Literal["rmsprop", "rmsprop_tf", "adam"] = "rmsprop"  # "rmsprop_tf": TensorFlow's
-    optimizer_eps: float = 1e-5  # what keeps the optimiser's divisor above 0
+    optimizer_eps: float = EPS  # what keeps the optimiser's divisor above 0
     normalize_advantage: bool = False  # to mean 0 and standard deviation 1 in each iteration
     ent_coef: float = 0.0  # weight of the entropy bonus
     vf_coef: float = 0.5  # weight of the value loss

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlox import spaces
 from rlox.backends import BACKENDS
 from rlox.checkpoint import MANIFEST, corrupt, expect_keys
+from rlox.configs import ALPHA, BETAS, EPS
 from rlox.logger import versions
 from rlox.settings import text
 
@@ -28,6 +29,23 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "run": (dict,),
     "counters": (dict,),
     "streams": (dict,),
+}
+
+# What trainers in Rust tell of their policy where it can be made from settings.
+_POLICY = ("activation", "net_arch", "shared_trunk", "use_sde")
+# Settings that matter only to first weights, or that trainers in Rust do not have.
+_UNTOLD = ("ortho_init", "log_std_init", "full_std", "compile", "device")
+# Settings of theirs that trainers in Python do not have, and what these do.
+_FIXED: dict[str, Any] = {
+    "optimizer": "adam",
+    "optimizer_eps": EPS,
+    "beta1": BETAS[0],
+    "beta2": BETAS[1],
+    "alpha": ALPHA,
+    "clip_obs": 10.0,
+    "clip_reward": 10.0,
+    "normalize_epsilon": 1e-8,
+    "weight_decay": 0.0,
 }
 
 
@@ -51,22 +69,51 @@ def describe(trainer: "Trainer") -> dict[str, Any]:
     }
 
 
-def expect_trainer(
-    path: Path, manifest: Mapping[str, Any], algorithm: str, config_type: type[Any]
-) -> None:
-    """A manifest has all that a trainer of this algorithm needs, each part of the right kind.
+def trainer_manifest(
+    path: Path, manifest: dict[str, Any], algorithm: str, config_type: type[Any]
+) -> dict[str, Any]:
+    """A manifest with all that a trainer of this algorithm needs, be it of a trainer in Rust.
 
     Raises:
-        rlox.CorruptFileError: It has not; the file and the section are named.
-        ValueError: It is another algorithm's.
+        rlox.CorruptFileError: It lacks something; the file and the section are named.
+        ValueError: It is another algorithm's, or of a trainer in Rust that cannot be made here.
     """
     file = path / MANIFEST
-    if not {"sources", "env_kwargs", "own_policy", "own_features"} & {*manifest}:
+    if not {"sources", "own_policy", "own_features"} & {*manifest}:
+        expect_saved("algorithm", manifest.get("algorithm"), algorithm, "load it with that trainer")
+        manifest = _from_rust(file, manifest, config_type)
+    _expect_trainer(file, manifest, algorithm, config_type)
+    return manifest
+
+
+def _from_rust(file: Path, manifest: dict[str, Any], config_type: type[Any]) -> dict[str, Any]:
+    """The manifest of a trainer in Rust, with what only trainers in Python have."""
+    expect_keys(file, "manifest", manifest, {"settings": (dict,)})
+    saved, defaults = manifest["settings"], {f.name: f.default for f in fields(config_type)}
+    if unsaid := sorted({*_POLICY} - {*saved}):
         raise ValueError(
-            f"{file}: expected a checkpoint of a Python trainer, got one of a trainer in Rust, "
-            "which does not say how to make its policy; make a trainer with the same settings, and "
-            "give trainer.learner.load_state what rlox.checkpoint.read_checkpoint reads"
+            f"{file}: expected a checkpoint that says how to make its policy, got one of a trainer "
+            f"in Rust without {', '.join(unsaid)}; make a trainer with the same settings, and give "
+            "trainer.learner.load_state what rlox.checkpoint.read_checkpoint reads"
         )
+    for name in sorted({*saved} - {*defaults}):
+        if name not in _FIXED:
+            raise corrupt(file, "settings", f"the unknown key {name!r}")
+        if saved[name] != _FIXED[name]:
+            raise ValueError(
+                f"{file}: expected {name} = {_FIXED[name]}, as trainers in Python have no other, "
+                f"got {saved[name]} of a trainer in Rust; go on with it there"
+            )
+    made = {name: x for name, x in saved.items() if name in defaults}
+    settings = {name: defaults[name] for name in _UNTOLD if name in defaults} | made
+    own = {"own_policy": False, "own_features": False, "env_kwargs": {}}
+    sources = dict.fromkeys(settings, "checkpoint")
+    return {**own, **manifest, "settings": settings, "sources": sources}
+
+
+def _expect_trainer(
+    file: Path, manifest: Mapping[str, Any], algorithm: str, config_type: type[Any]
+) -> None:
     expect_keys(file, "manifest", manifest, _KINDS)
     expect_saved("algorithm", manifest["algorithm"], algorithm, "load it with that trainer")
     if manifest["backend"] not in BACKENDS[1:]:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from rlox.configs import EPS
 from rlox.native_learner import NativeLearner
 
 __all__ = ["NativeA2C", "NativePPO"]
@@ -38,7 +39,7 @@ class NativePPO(NativeLearner):
         rest = ("normalize_advantage", "max_grad_norm")
         given = {name: getattr(config, name) for name in (*names, *rest)}
         given |= {"learning_rate": learning_rate, "clip_coef": clip_coef}
-        said = self.learn(self.policy.ppo, given | {"optimizer": "adam", "optimizer_eps": 1e-5})
+        said = self.learn(self.policy.ppo, given | {"optimizer": "adam", "optimizer_eps": EPS})
         if not said["updates"]:
             return {}
         self.updates += int(said["updates"])
@@ -77,6 +78,8 @@ class NativeA2C(NativeLearner):
         names = ("optimizer", "optimizer_eps", "normalize_advantage", "ent_coef", "vf_coef")
         given = {name: getattr(config, name) for name in (*names, "max_grad_norm")}
         said = self.learn(self.policy.a2c, given | {"learning_rate": learning_rate})
+        if not said["updates"]:
+            return {}
         self.updates += 1
         return {
             "train/policy_loss": said["policy_loss"],

@@ -61,7 +61,7 @@ class NativeLearner(BaseLearner):
 
     @property
     def stopping(self) -> bool:
-        """Set it to have `iterate` return early."""
+        """Set it to have `iterate` return early; a minibatch in the middle is not learned from."""
         return self.policy.stopping
 
     @stopping.setter

@@ -10,8 +10,9 @@ import numpy as np
 from rlox.layouts import Layout
 from rlox.memory import expect_memory
 
-# A parameter, its gradient, what an optimiser keeps of it, and copies in between.
-_BYTES_PER_PARAMETER = 32
+# The 20 that `MlpLayout` counts in Rust (a parameter, its gradient, what an optimiser keeps of it,
+# a transposed copy), and a copy of it and of what the optimiser keeps, for a checkpoint.
+_BYTES_PER_PARAMETER = 20 + 12
 # A number that a layer gives, and its gradient.
 _BYTES_PER_NUMBER = 8
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from rlox.configs import ALPHA, EPS
 from rlox.optimizer import VectorOptimizer
 
 
@@ -33,7 +34,7 @@ class RMSprop(VectorOptimizer):
     kept = ("square_avg",)
 
     def __init__(
-        self, module: nn.Module, alpha: float = 0.99, eps: float = 1e-5, tf_like: bool = False
+        self, module: nn.Module, alpha: float = ALPHA, eps: float = EPS, tf_like: bool = False
     ) -> None:
         super().__init__(module)
         self.alpha, self.eps, self.tf_like = alpha, eps, tf_like

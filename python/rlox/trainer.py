@@ -22,7 +22,7 @@ from rlox.interrupt import stop_on_interrupt
 from rlox.keywords import knowing_keywords, places, refuse_settings
 from rlox.learner import MEMBERS, Learner, LearnerState
 from rlox.logger import RunFolder, expect_root
-from rlox.manifest import describe, expect_code, expect_device, expect_saved, expect_trainer
+from rlox.manifest import describe, expect_code, expect_device, expect_saved, trainer_manifest
 from rlox.presets import preset
 from rlox.results import EvaluationResult, TrainResult, train_result
 from rlox.settings import chosen_seed, flag, json_keywords, resolve, whole
@@ -296,7 +296,8 @@ class Trainer:
         """The trainer that was saved: it predicts the same, and goes on learning from there.
 
         Native environments go on in the middle of their episodes, so that a run saved between two
-        iterations is the one that was not stopped; others start new episodes.
+        iterations is the one that was not stopped; others start new episodes. What a trainer in
+        Rust saved is loaded, too, if it has the settings of trainers here.
 
         Args:
             path: What `save` wrote, or the run folder.
@@ -311,8 +312,8 @@ class Trainer:
             ValueError: It is another algorithm's, or does not fit the environment or policy.
         """
         checkpoint = read_checkpoint(path)
-        saved = checkpoint.manifest
-        expect_trainer(Path(path), saved, cls.algorithm, cls.config_type)
+        known = cls.algorithm, cls.config_type
+        saved = trainer_manifest(Path(path), checkpoint.manifest, *known)
         expect_code("env", env, saved["env"] is None)
         expect_code("policy", policy, saved["own_policy"])
         expect_code("features_extractor", features_extractor, saved["own_features"])

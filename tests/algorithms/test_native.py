@@ -286,19 +286,6 @@ def test_numbers_that_are_not_finite_end_the_run_and_are_named():
     learner.iterate()  # the next rollout is a better one
 
 
-def test_a_learner_can_be_stopped_from_another_thread():
-    config = PPOConfig(num_envs=2, n_steps=10_000, n_epochs=10_000)
-    learner = NativePPO(make_vec("CartPole-v1", 2), config, seed=1)
-    timer = threading.Timer(0.5, lambda: setattr(learner, "stopping", True))
-    timer.start()
-    learner.iterate()  # hours, else
-    timer.join()
-    assert learner.iterate() == {}  # the steps of which do not count
-    steps = learner.timesteps
-    learner.stopping = False
-    assert learner.timesteps == steps <= 20_000
-
-
 def test_two_threads_do_not_learn_at_once():
     config = PPOConfig(num_envs=2, n_steps=4096, n_epochs=50)
     learner = NativePPO(make_vec("CartPole-v1", 2), config, seed=1)

@@ -53,4 +53,6 @@ pub use pool::{check_num_threads, join, num_threads};
 pub use rng::{Pcg64, Pcg64State, SeedSequence};
 pub use rollout::{PolicySaid, RolloutBuffer, Transition, collect};
 pub use space::Space;
-pub use vector::{AutoresetMode, Progress, Seeds, StepOut, VecEnv, VectorEnv, masked_actions};
+pub use vector::{
+    AutoresetMode, Progress, Seeds, Standing, StepOut, VecEnv, VectorEnv, masked_actions, stream_words, streams_of,
+};

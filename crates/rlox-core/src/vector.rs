@@ -2,9 +2,11 @@
 
 pub(crate) mod checks;
 mod copies;
+mod standing;
 
 pub use checks::masked_actions;
 pub use copies::VecEnv;
+pub use standing::{Standing, stream_words, streams_of};
 
 use crate::episode::EpisodeLog;
 use crate::{Actions, EnvSpec, Pcg64, ResetOptions, Result, check_len};

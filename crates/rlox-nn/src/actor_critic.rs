@@ -13,9 +13,9 @@ pub use networks::PolicyNetworks;
 
 use std::ops::Range;
 
-use rlox_core::{Actions, ActionsMut, Pcg64, Policy, PolicyOut, Result};
+use rlox_core::{Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result};
 
-use crate::{NamedTensors, Optimizer};
+use crate::{Activation, NamedTensors, Optimizer};
 
 /// A minibatch of B steps. All but the observations and actions are `[B]`.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +80,21 @@ pub struct ActorCriticLoss {
     pub ent_coef: f32,
 }
 
+/// How the networks of a policy are made, as checkpoints tell it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyShape {
+    /// Widths of the hidden layers of the policy.
+    pub policy: Vec<usize>,
+    /// Widths of those of the values; the same ones where the trunk is shared.
+    pub value: Vec<usize>,
+    /// What they apply; `None` if it is unknown.
+    pub activation: Option<Activation>,
+    /// Whether policy and values have them in common.
+    pub shared_trunk: bool,
+    /// Whether exploration depends on the state.
+    pub use_sde: bool,
+}
+
 /// What a minibatch said.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ActorCriticStats {
@@ -126,19 +141,19 @@ pub trait ActorCritic: Policy + Send {
     /// The loss of a minibatch, and its gradient with respect to the networks' outputs.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] and [`rlox_core::Error::Action`] for a minibatch that does not fit.
+    /// [`Error::Shape`] and [`Error::Action`] for a minibatch that does not fit.
     fn evaluate(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<ActorCriticStats>;
 
     /// Adds the gradient of what [`ActorCritic::evaluate`] said last to the parameters' gradients.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] if nothing was evaluated before.
+    /// [`Error::Shape`] if nothing was evaluated before.
     fn backward(&mut self) -> Result<()>;
 
     /// One step of the optimiser with the parameters' gradients, cut together to a norm; returns the norm before.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] naming a gradient that is not finite; nothing has changed then.
+    /// [`Error::Config`] naming a gradient that is not finite; nothing has changed then.
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32>;
 
     /// All three in one.
@@ -152,7 +167,30 @@ pub trait ActorCritic: Policy + Send {
         optimizer: &Optimizer,
         max_grad_norm: Option<f32>,
     ) -> Result<ActorCriticStats> {
+        self.update_unless(batch, loss, optimizer, max_grad_norm, None, &mut || false)
+    }
+
+    /// As [`ActorCritic::update`], but takes no step where [`ActorCriticStats::approx_kl`] is above `max_kl`, or where
+    /// `stop` says so, which is asked between the parts of a large minibatch.
+    ///
+    /// # Errors
+    /// Those of [`ActorCritic::update`], and [`Error::Interrupted`] where it was stopped; nothing has changed then.
+    fn update_unless(
+        &mut self,
+        batch: &Minibatch<'_>,
+        loss: &ActorCriticLoss,
+        optimizer: &Optimizer,
+        max_grad_norm: Option<f32>,
+        max_kl: Option<f32>,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<ActorCriticStats> {
+        if stop() {
+            return Err(Error::Interrupted);
+        }
         let stats = self.evaluate(batch, loss)?;
+        if max_kl.is_some_and(|most| stats.approx_kl > most) {
+            return Ok(stats);
+        }
         self.backward()?;
         Ok(ActorCriticStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
     }
@@ -168,6 +206,11 @@ pub trait ActorCritic: Policy + Send {
 
     /// The mean standard deviation that is learned beside the networks, if one is.
     fn mean_std(&self) -> Option<f32> {
+        None
+    }
+
+    /// How its networks are made; `None` if it is not of fully connected layers.
+    fn shape(&self) -> Option<PolicyShape> {
         None
     }
 

@@ -6,6 +6,14 @@ use crate::NamedTensors;
 use crate::simd::elementwise::{AdamStep, RmsPropStep, adam, rmsprop};
 use crate::simd::{LANES, Line, lines, numbers, numbers_mut};
 
+/// Decays of Adam's means, and of `RMSprop`'s: torch's defaults.
+pub(crate) const BETAS: [f32; 2] = [0.9, 0.999];
+pub(crate) const ALPHA: f32 = 0.99;
+/// What on-policy methods add to roots, as Stable-Baselines3 does.
+pub(crate) const ON_POLICY_EPS: f32 = 1e-5;
+/// torch's default for the same.
+const EPS: f32 = 1e-8;
+
 /// How gradients become steps.
 ///
 /// ```
@@ -55,17 +63,19 @@ pub enum Optimizer {
 impl Optimizer {
     /// Adam with torch's defaults.
     pub fn adam(lr: f32) -> Self {
-        Self::Adam { lr, beta1: 0.9, beta2: 0.999, eps: 1e-8 }
+        let [beta1, beta2] = BETAS;
+        Self::Adam { lr, beta1, beta2, eps: EPS }
     }
 
     /// `AdamW` with torch's defaults.
     pub fn adam_w(lr: f32) -> Self {
-        Self::AdamW { lr, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }
+        let [beta1, beta2] = BETAS;
+        Self::AdamW { lr, beta1, beta2, eps: EPS, weight_decay: 0.01 }
     }
 
     /// `RMSprop` with torch's defaults.
     pub fn rms_prop(lr: f32) -> Self {
-        Self::RmsProp { lr, alpha: 0.99, eps: 1e-8 }
+        Self::RmsProp { lr, alpha: ALPHA, eps: EPS }
     }
 
     /// The learning rate.
@@ -80,6 +90,15 @@ impl Optimizer {
     pub fn with_lr(mut self, rate: f32) -> Self {
         match &mut self {
             Self::Adam { lr, .. } | Self::AdamW { lr, .. } | Self::RmsProp { lr, .. } => *lr = rate,
+        }
+        self
+    }
+
+    /// The same with another number added to roots.
+    #[must_use]
+    pub fn with_eps(mut self, added: f32) -> Self {
+        match &mut self {
+            Self::Adam { eps, .. } | Self::AdamW { eps, .. } | Self::RmsProp { eps, .. } => *eps = added,
         }
         self
     }

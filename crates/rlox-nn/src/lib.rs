@@ -26,7 +26,7 @@ mod weights;
 pub use action_scaling::ActionScaling;
 pub use action_value::{ActionValue, Critics, TwinCritics, ValuedActions};
 pub use actor_critic::{
-    ActorCritic, ActorCriticLoss, ActorCriticStats, ClippedLoss, Minibatch, PolicyLoss, PolicyNetworks,
+    ActorCritic, ActorCriticLoss, ActorCriticStats, ClippedLoss, Minibatch, PolicyLoss, PolicyNetworks, PolicyShape,
     clipped_policy_loss, explained_variance, normalize_advantages, policy_gradient_loss, value_loss,
 };
 pub use adam::{Optimizer, Update};

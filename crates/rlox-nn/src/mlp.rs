@@ -131,6 +131,10 @@ impl Network for Mlp {
         if self.sizes.len() > 2 { self.sizes[self.sizes.len() - 2] } else { 0 }
     }
 
+    fn hidden_activation(&self) -> Option<Activation> {
+        Some(self.activation)
+    }
+
     fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Scratch) -> Result<()> {
         check_rows(rows, &[("x", x.len(), self.in_dim()), ("y", y.len(), self.out_dim())])?;
         self.run(x, rows, y, scratch);

@@ -3,7 +3,7 @@
 use rlox_core::{Error, Result};
 
 use crate::simd::Line;
-use crate::{NamedTensors, Optimizer};
+use crate::{Activation, NamedTensors, Optimizer};
 
 /// A function of rows with parameters that can be learned: the only thing a backend implements.
 ///
@@ -18,6 +18,11 @@ pub trait Network: Send {
 
     /// Numbers in a row of the last hidden layer; 0 without one.
     fn hidden_dim(&self) -> usize;
+
+    /// What hidden layers apply to their sums, for checkpoints; `None` if that is none of [`Activation`]'s.
+    fn hidden_activation(&self) -> Option<Activation> {
+        None
+    }
 
     /// `y = f(x)`, keeping nothing. A row's result does not depend on the others.
     ///

@@ -6,7 +6,9 @@ mod collector;
 mod encoding;
 mod evaluate;
 mod minibatches;
+mod on_policy;
 mod ppo;
+mod predict;
 mod settings;
 mod standing;
 mod streams;
@@ -16,7 +18,9 @@ pub use collector::{Collection, collect_transitions, estimate_advantages};
 pub use encoding::Encoding;
 pub use evaluate::evaluate_policy;
 pub use minibatches::Minibatches;
+pub use on_policy::OnPolicy;
 pub use ppo::{Ppo, PpoConfig};
+pub use predict::{Observations, mask_width, predict_actions};
 pub use streams::IterationStreams;
 
 use rlox_core::{Error, Result};
@@ -90,6 +94,22 @@ fn check_counts(counts: &[(&'static str, usize)]) -> Result<()> {
     match counts.iter().find(|(_, count)| *count == 0) {
         Some((name, _)) => Err(Error::config(*name, "at least 1", "0", "pass a positive number")),
         None => Ok(()),
+    }
+}
+
+/// What `work` gives, which asks `stop` now and then; `None` if it ended because that said so.
+fn unless_stopped<T>(
+    stop: &mut dyn FnMut() -> bool,
+    work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T>,
+) -> Result<Option<T>> {
+    let mut stopped = false;
+    let done = work(&mut || {
+        stopped = stopped || stop();
+        stopped
+    });
+    match done {
+        Err(Error::Interrupted) if stopped => Ok(None),
+        done => done.map(Some),
     }
 }
 

@@ -255,7 +255,11 @@ fn checkpoints_of_other_trainers_are_refused() {
     refused(&mut pendulum(4, AutoresetMode::SameStep, 1), &path, "section settings: expected num_envs = 4, got 3");
     let mut plain = Ppo::new(env(), tanh, pendulum_config(), 1).unwrap();
     Trainer::train(&mut plain, 100, u64::MAX);
-    refused(&mut plain, &path, "networks.safetensors, section networks, tensors: expected \"log_std\" of shape [1]");
+    refused(&mut plain, &path, "section settings: expected use_sde = false, got true");
+    let untold = scratch.0.join("untold");
+    saved.save(&untold).unwrap();
+    forge(&untold, |c| drop(c.manifest["settings"].as_object_mut().unwrap().remove("use_sde")));
+    refused(&mut plain, &untold, "networks.safetensors, section networks, tensors: expected \"log_std\" of shape [1]");
     let changes: [Change<PpoConfig>; 6] = [
         (|c| c.gamma = 0.98, "expected gamma = 0.98, got 0.99"),
         (|c| c.optimizer = Optimizer::adam(3e-4), "expected optimizer_eps = 1e-8, got 0.00001"),

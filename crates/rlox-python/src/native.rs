@@ -5,7 +5,6 @@ mod make;
 mod predict;
 mod tensors;
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use numpy::{Element, IntoPyArray, PyArrayMethods};
@@ -76,11 +75,11 @@ impl Chosen {
         })
     }
 
-    /// Where these of the numbers are to be written.
-    fn slots(&mut self, numbers: Range<usize>) -> ActionsMut<'_> {
+    /// Where they are to be written.
+    fn all(&mut self) -> ActionsMut<'_> {
         match self {
-            Self::Discrete(actions) => ActionsMut::Discrete(&mut actions[numbers]),
-            Self::Continuous(actions) => ActionsMut::Continuous(&mut actions[numbers]),
+            Self::Discrete(actions) => ActionsMut::Discrete(actions),
+            Self::Continuous(actions) => ActionsMut::Continuous(actions),
         }
     }
 
@@ -237,8 +236,7 @@ impl NativePolicy {
         let n = buffer.num_envs;
         let (mut actions, mut log_probs, mut values) =
             (Chosen::zeroed(&self.action, n).map_err(to_py)?, zeroed(n).map_err(to_py)?, zeroed(n).map_err(to_py)?);
-        let len = n * self.action.dim();
-        let out = PolicyOut { actions: actions.slots(0..len), log_probs: &mut log_probs, values: &mut values };
+        let out = PolicyOut { actions: actions.all(), log_probs: &mut log_probs, values: &mut values };
         let rows = t.saturating_mul(n)..t.saturating_add(1).saturating_mul(n);
         buffer.inner.with(py, n > SHORT, |buffer| {
             self.check(buffer)?;

@@ -4,8 +4,8 @@ use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArrayMet
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use rlox_core::{
-    Actions, AutoresetMode, EnvSpec, Error, Normalizer as CoreNormalizer, Result, RolloutBuffer as Core, Seeds, Space,
-    StepOut, VectorEnv, Watch, check_len, masked_actions,
+    Actions, AutoresetMode, EnvSpec, Normalizer as CoreNormalizer, Result, RolloutBuffer as Core, Seeds, Space,
+    StepOut, VectorEnv, Watch, check_len, masked_actions, stream_words, streams_of,
 };
 
 use crate::argument::{INTEGER, argument, expect_shape, index, instance, out_slice, output};
@@ -64,8 +64,7 @@ impl Inner {
     }
 
     fn state(&self, index: usize) -> Result<Vec<f64>> {
-        let none = || Error::config("states", "environments that tell their state", "others", "do without");
-        self.env.state(index).ok_or_else(none)
+        self.env.state(index).ok_or_else(state::untold)
     }
 }
 
@@ -383,8 +382,9 @@ impl NativeVectorEnv {
     /// The words of every environment's random stream, (N, 6), as in `get_state()["streams"]`.
     fn rng_states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<i64>>> {
         let mut words = result::<i64>(py, &[self.num_envs, WORDS])?;
-        let row = words.slice();
-        self.inner.with(py, self.long, |inner| state::put_words(&inner.env.rngs()?, row, &mut Watch::default()))?;
+        let taken = self.inner.with(py, self.long, |inner| stream_words(&inner.env.rngs()?))?;
+        check_len("streams", taken.len(), words.slice().len()).map_err(to_py)?;
+        words.slice().copy_from_slice(&taken);
         Ok(words.into_array())
     }
 
@@ -393,8 +393,7 @@ impl NativeVectorEnv {
         expect_shape("states", words.shape(), self.num_envs, &[WORDS])?;
         let words = words.slice();
         self.inner.with(py, self.long, |inner| {
-            let rngs = state::streams_of(words, &mut Watch::default());
-            inner.env.set_rngs(&rngs.map_err(|error| error.renamed("streams", "states"))?)
+            inner.env.set_rngs(&streams_of(words).map_err(|error| error.renamed("streams", "states"))?)
         })
     }
 }

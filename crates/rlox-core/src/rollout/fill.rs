@@ -3,8 +3,8 @@
 use super::finite::{check_obs, check_rewards, check_said};
 use super::{PolicySaid, RolloutBuffer, Stage, Transition};
 use crate::{
-    Actions, AutoresetMode, Error, Field, FieldData, FieldMut, Normalizer, ResetOptions, Result, Seeds, Space, StepOut,
-    VectorEnv, check_len, memory,
+    Actions, ActionsMut, AutoresetMode, Error, Field, FieldData, FieldMut, Normalizer, ResetOptions, Result, Seeds,
+    Space, StepOut, VectorEnv, check_len, memory,
 };
 
 pub(super) fn f32s(field: &Field) -> &[f32] {
@@ -280,7 +280,7 @@ fn check_answer(
     cut.try_for_each(|i| check_obs("final_obs", final_obs.part(i * d, d), d, i, Some(t)))
 }
 
-/// The actions as the environment wants them: Box clipped to its bounds, Discrete counted from `start`.
+/// The actions as the environment wants them, beside those that are stored; see [`ActionsMut::sent`].
 fn sent<'a>(
     actions: &'a Field,
     from: usize,
@@ -289,24 +289,17 @@ fn sent<'a>(
     clipped: &'a mut [f32],
     shifted: &'a mut [i64],
 ) -> Actions<'a> {
-    let width = actions.width();
+    let row = from * actions.width()..(from + rows) * actions.width();
     match (actions.data(), space) {
-        (FieldData::F32(data), Space::Box { low, high, .. }) => {
-            let data = &data[from * width..][..rows * width];
-            for (row, out) in data.chunks_exact(width).zip(clipped.chunks_exact_mut(width)) {
-                for ((x, out), (low, high)) in row.iter().zip(out).zip(low.iter().zip(high)) {
-                    *out = x.clamp(*low, *high);
-                }
-            }
-            Actions::Continuous(clipped)
+        (FieldData::F32(data), Space::Box { .. }) => {
+            clipped.copy_from_slice(&data[row]);
+            ActionsMut::Continuous(clipped).sent(space)
         }
         (FieldData::I64(data), Space::Discrete { start, .. }) if *start != 0 => {
-            for (out, action) in shifted.iter_mut().zip(&data[from * width..]) {
-                *out = action.wrapping_add(*start);
-            }
-            Actions::Discrete(shifted)
+            shifted.copy_from_slice(&data[row]);
+            ActionsMut::Discrete(shifted).sent(space)
         }
-        (FieldData::I64(data), _) => Actions::Discrete(&data[from * width..][..rows * width]),
+        (FieldData::I64(data), _) => Actions::Discrete(&data[row]),
         _ => Actions::Continuous(&[]),
     }
 }

@@ -3,7 +3,8 @@
 use rlox_core::{Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result, Watch, check_len};
 
 use super::memory::{Memory, PolicyMemory, merge, split};
-use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch};
+use super::parts::widths;
+use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyShape};
 use crate::at_once::{at_once, multiplications};
 use crate::{Distribution, Given, NamedTensors, Network, Optimizer, Parameters, Step, clipped_step, rows};
 
@@ -92,8 +93,14 @@ impl<N: Network> PolicyNetworks<N> {
         Ok(rows)
     }
 
-    /// Forward, loss and backward, of many rows block by block: memory stays small, and Ctrl-C ends it.
-    fn learn(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss, rows: usize) -> Result<ActorCriticStats> {
+    /// Forward, loss and backward, of many rows block by block: memory stays small, and `stop` or Ctrl-C end it.
+    fn learn(
+        &mut self,
+        batch: &Minibatch<'_>,
+        loss: &ActorCriticLoss,
+        rows: usize,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<ActorCriticStats> {
         if rows <= BLOCK {
             return self.pass(batch, loss, rows, true, 1.0);
         }
@@ -108,6 +115,9 @@ impl<N: Network> PolicyNetworks<N> {
         let (mut watch, mut all) = (Watch::default(), ActorCriticStats::default());
         for from in (0..rows).step_by(BLOCK) {
             watch.check()?;
+            if stop() {
+                return Err(Error::Interrupted);
+            }
             let to = rows.min(from + BLOCK);
             let share = (to - from) as f32 / rows as f32;
             all.add(&self.pass(&batch.rows(from..to, rows), loss, to - from, true, share)?, share);
@@ -240,20 +250,24 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         Ok(())
     }
 
-    fn update(
+    fn update_unless(
         &mut self,
         batch: &Minibatch<'_>,
         loss: &ActorCriticLoss,
         optimizer: &Optimizer,
         max_grad_norm: Option<f32>,
+        max_kl: Option<f32>,
+        stop: &mut dyn FnMut() -> bool,
     ) -> Result<ActorCriticStats> {
         let rows = self.check(batch)?;
-        let stats = self.learn(batch, loss, rows);
-        if stats.is_err() {
+        let stats = self.learn(batch, loss, rows, stop);
+        let moved = |stats: &ActorCriticStats| max_kl.is_some_and(|most| stats.approx_kl > most);
+        if stats.as_ref().map_or(true, moved) {
             // One part may have been done with before the other refused.
             self.actor.zero_gradients();
             self.critic.iter_mut().for_each(N::zero_gradients);
             self.distribution.parameters_mut().into_iter().for_each(Step::forget);
+            return stats;
         }
         let stats = stats?;
         Ok(ActorCriticStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
@@ -289,6 +303,20 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
     fn mean_std(&self) -> Option<f32> {
         let log_stds = self.distribution.parameters()?.values();
         Some(log_stds.iter().map(|log_std| log_std.exp()).sum::<f32>() / log_stds.len() as f32)
+    }
+
+    fn shape(&self) -> Option<PolicyShape> {
+        let policy = widths(&self.actor);
+        let value = self.critic.as_ref().map_or_else(|| policy.clone(), widths);
+        let activation = self.actor.hidden_activation();
+        let alike = self.critic.as_ref().is_none_or(|critic| critic.hidden_activation() == activation);
+        Some(PolicyShape {
+            policy,
+            value,
+            activation: activation.filter(|_| alike),
+            shared_trunk: self.critic.is_none(),
+            use_sde: self.distribution.reads_hidden() > 0,
+        })
     }
 
     fn tensors(&self) -> NamedTensors {

@@ -25,6 +25,23 @@ pub enum Activation {
 const BLOCK: usize = 32;
 
 impl Activation {
+    /// Its name, which [`str::parse`] takes.
+    ///
+    /// ```
+    /// use rlox_nn::Activation;
+    ///
+    /// assert_eq!(Activation::Silu.name().parse::<Activation>()?, Activation::Silu);
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tanh => "tanh",
+            Self::Relu => "relu",
+            Self::Silu => "silu",
+            Self::Gelu => "gelu",
+        }
+    }
+
     /// Applies it to each number, in place: for backends on the CPU whose own functions go one number at a time.
     ///
     /// ```
@@ -96,16 +113,11 @@ impl std::str::FromStr for Activation {
 
     /// The activation of a name: `"tanh"`, `"relu"`, `"silu"` or `"gelu"`.
     fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "tanh" => Ok(Self::Tanh),
-            "relu" => Ok(Self::Relu),
-            "silu" => Ok(Self::Silu),
-            "gelu" => Ok(Self::Gelu),
-            _ => {
-                let expected = "\"tanh\", \"relu\", \"silu\" or \"gelu\"";
-                Err(Error::config("activation", expected, format!("{name:?}"), "choose one of these"))
-            }
-        }
+        let known = [Self::Tanh, Self::Relu, Self::Silu, Self::Gelu];
+        known.into_iter().find(|activation| activation.name() == name).ok_or_else(|| {
+            let expected = "\"tanh\", \"relu\", \"silu\" or \"gelu\"";
+            Error::config("activation", expected, format!("{name:?}"), "choose one of these")
+        })
     }
 }
 

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
-use rlox_core::{Checkpoint, Error, FieldMut, Normalizer, Pcg64, Pcg64State, Result, RunningMeanStd};
+use rlox_core::{Checkpoint, Error, FieldMut, Normalizer, Pcg64, Pcg64State, Result, RunningMeanStd, Standing};
 use serde_json::{Map, Value, json};
 
 use super::collector::{Collector, RECENT, Run};
 use super::settings::{self, Settings};
-use super::standing::Standing;
+use super::standing;
 use crate::{ActorCritic, NamedTensors};
 
 const NETWORKS: &str = "networks";
@@ -47,7 +47,7 @@ pub(super) fn save(
     if collector.started
         && let Some(standing) = Standing::of(collector.env.as_ref())?
     {
-        standing.write(&mut checkpoint)?;
+        standing::write(&mut checkpoint, &standing, collector.env.num_envs())?;
     }
     checkpoint.write(path)
 }
@@ -85,6 +85,7 @@ fn describe(algorithm: &str, settings: &Settings, collector: &Collector) -> Resu
         "algorithm": algorithm,
         "backend": "native",
         "env": spec.id,
+        "env_kwargs": {"max_episode_steps": spec.max_episode_steps.map_or(json!(-1), |limit| json!(limit))},
         "seed": collector.seed,
         "settings": settings::to_json(settings),
         "spaces": {"observation": spec.observation.describe(), "action": spec.action.describe()},
@@ -138,7 +139,7 @@ pub(super) fn load(
         *rng = there.get(name).and_then(stream_of).ok_or_else(wrong)?;
     }
     let normalizer = read_normalizer(&saved, collector)?;
-    let standing = Standing::read(&saved, collector.env.num_envs())?;
+    let standing = standing::read(&saved, collector.env.num_envs())?;
     if let Some(standing) = &standing {
         standing.check(collector.env.as_ref()).map_err(|error| of_section(error, &saved, "environment"))?;
     }
@@ -265,7 +266,7 @@ fn load_policy(saved: &Checkpoint, policy: &mut dyn ActorCritic) -> Result<()> {
 }
 
 /// Puts environments where they stood, or leaves them where they are.
-fn move_envs(saved: &Checkpoint, standing: Option<&Standing>, collector: &mut Collector) -> Result<()> {
+fn move_envs(saved: &Checkpoint, standing: Option<&Standing<'_>>, collector: &mut Collector) -> Result<()> {
     let Some(standing) = standing else { return Ok(()) };
     let before = if collector.started { Standing::of(collector.env.as_ref())? } else { None };
     standing.put(collector.env.as_mut()).map_err(|error| {

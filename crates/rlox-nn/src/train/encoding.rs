@@ -52,6 +52,16 @@ impl Encoding {
     ) -> Result<()> {
         out.clear();
         make_room(out, rows.len().saturating_mul(self.inputs()))?;
+        self.append(data, rows, out)
+    }
+
+    /// As [`Encoding::encode`], after what `out` holds, for which there is room.
+    pub(super) fn append(
+        &self,
+        data: FieldData<'_>,
+        rows: impl Iterator<Item = usize>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
         match (self, data) {
             (Self::OneHot(counts), FieldData::I64(data)) => one_hot(counts, data, rows, out),
             (Self::Numbers(dim), FieldData::F32(data)) => {

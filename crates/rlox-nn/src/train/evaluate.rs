@@ -1,7 +1,7 @@
 //! What a policy is worth: the returns of whole greedy episodes.
 
 use rlox_core::{
-    Actions, ActionsMut, Error, Normalizer, ResetOptions, Result, Seeds, Space, StepOut, VectorEnv, masked_actions,
+    ActionsMut, Error, Normalizer, ResetOptions, Result, Seeds, Space, StepOut, VectorEnv, masked_actions,
 };
 
 use crate::ActorCritic;
@@ -61,21 +61,13 @@ pub fn evaluate_policy(
             truncated: &mut truncated,
             final_obs: &mut [],
         };
-        if let Space::Box { low, high, .. } = &space {
-            policy.act_deterministic(&seen, given, ActionsMut::Continuous(&mut continuous))?;
-            for row in continuous.chunks_exact_mut(a) {
-                row.iter_mut().zip(low.iter().zip(high)).for_each(|(x, (low, high))| *x = x.clamp(*low, *high));
-            }
-            env.step(Actions::Continuous(&continuous), out)?;
+        let mut actions = if matches!(space, Space::Box { .. }) {
+            ActionsMut::Continuous(&mut continuous)
         } else {
-            policy.act_deterministic(&seen, given, ActionsMut::Discrete(&mut discrete))?;
-            if let Space::Discrete { start, .. } = space {
-                for action in &mut discrete {
-                    *action += start;
-                }
-            }
-            env.step(Actions::Discrete(&discrete), out)?;
-        }
+            ActionsMut::Discrete(&mut discrete)
+        };
+        policy.act_deterministic(&seen, given, actions.part(0..n * a))?;
+        env.step(actions.sent(&space), out)?;
         for i in 0..n {
             sums[i] += rewards[i];
             if terminated[i] || truncated[i] {

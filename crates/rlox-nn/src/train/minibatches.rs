@@ -1,6 +1,8 @@
 //! The rows of a rollout that are transitions, and those of a minibatch, side by side.
 
-use rlox_core::{Actions, Error, Field, FieldData, Pcg64, Result, RolloutBuffer};
+use std::ops::Range;
+
+use rlox_core::{Actions, Error, Field, FieldData, Pcg64, Result, RolloutBuffer, Watch};
 
 use super::Encoding;
 use super::encoding::make_room;
@@ -55,19 +57,39 @@ impl Minibatches {
         Ok(())
     }
 
-    /// A new random order (Fisher and Yates).
-    pub(super) fn shuffle(&mut self, rng: &mut Pcg64) {
+    /// A new random order (Fisher and Yates); false where `stop` ended it.
+    pub(super) fn shuffle(&mut self, rng: &mut Pcg64, stop: &mut dyn FnMut() -> bool) -> bool {
         for i in (1..self.index.len()).rev() {
+            if i.is_multiple_of(Watch::STRETCH) && stop() {
+                return false;
+            }
             let j = rng.integers(0, i as i64 + 1) as usize;
             self.index.swap(i, j);
         }
+        true
     }
 
-    /// Copies the rows `from..to` of this epoch.
-    pub(super) fn gather(&mut self, buffer: &RolloutBuffer, from: usize, to: usize) -> Result<()> {
-        let index = &self.index[from..to];
+    /// Copies the rows of this epoch.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] where `stop` says so; [`Error::Memory`], and those of [`Encoding::encode`].
+    pub(super) fn gather(
+        &mut self,
+        buffer: &RolloutBuffer,
+        rows: Range<usize>,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<()> {
+        let index = &self.index[rows];
         if let Some(obs) = buffer.field("obs") {
-            self.encoding.encode(obs.data(), index.iter().copied(), &mut self.obs)?;
+            let width = self.encoding.inputs();
+            self.obs.clear();
+            make_room(&mut self.obs, index.len().saturating_mul(width))?;
+            for rows in index.chunks((Watch::STRETCH / width.max(1)).max(1)) {
+                if stop() {
+                    return Err(Error::Interrupted);
+                }
+                self.encoding.append(obs.data(), rows.iter().copied(), &mut self.obs)?;
+            }
         }
         for (name, out) in [
             ("log_probs", &mut self.log_probs),

@@ -3,18 +3,20 @@
 use rlox_core::{Checkpoint, Error, NormalizerOptions, Result, VectorEnv};
 use serde_json::{Map, Value, json};
 
-use super::{A2cConfig, PpoConfig, Schedule};
-use crate::Optimizer;
+use super::Schedule;
+use crate::adam::{ALPHA, BETAS, ON_POLICY_EPS};
+use crate::{ActorCritic, Optimizer, PolicyShape};
 
 /// The value of a setting.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Setting {
+#[derive(Clone, Debug, PartialEq)]
+pub enum Setting {
     /// Written with the few digits that make it, as a user writes it.
     Single(f32),
     Double(f64),
     Count(usize),
     Flag(bool),
     Word(&'static str),
+    Widths(Vec<usize>),
     /// Once an iteration: Python's -1.
     Once,
     None,
@@ -36,24 +38,27 @@ impl From<Schedule> for Setting {
 }
 
 impl Setting {
-    fn to_json(self) -> Value {
+    fn to_json(&self) -> Value {
         // JSON has no infinities: they are words.
         let number = |x: f64| if x.is_finite() { json!(x) } else { json!(x.to_string()) };
         match self {
-            Self::Single(x) => number(x.to_string().parse().unwrap_or(f64::from(x))),
-            Self::Double(x) => number(x),
+            Self::Single(x) => number(x.to_string().parse().unwrap_or(f64::from(*x))),
+            Self::Double(x) => number(*x),
             Self::Count(n) => json!(n),
             Self::Flag(flag) => json!(flag),
             Self::Word(word) => json!(word),
+            Self::Widths(widths) => json!(widths),
             Self::Once => json!(-1),
             Self::None => Value::Null,
         }
     }
 
-    fn is(self, saved: &Value) -> bool {
+    fn is(&self, saved: &Value) -> bool {
         match (self, saved.as_f64()) {
-            (Self::Single(x), Some(saved)) => saved as f32 == x,
-            (Self::Double(x), Some(saved)) => saved == x,
+            (Self::Single(x), Some(saved)) => saved as f32 == *x,
+            (Self::Double(x), Some(saved)) => saved == *x,
+            // The Python package's default.
+            (Self::Widths(widths), None) if saved.is_null() => *widths == [64, 64],
             _ => self.to_json() == *saved,
         }
     }
@@ -68,24 +73,42 @@ pub(super) fn to_json(settings: &Settings) -> Map<String, Value> {
 
 /// What goes without saying where the Python package has no such setting.
 fn unsaid(name: &str) -> Option<Setting> {
+    let [beta1, beta2] = BETAS;
+    let NormalizerOptions { clip_obs, clip_reward, epsilon, .. } = NormalizerOptions::default();
     Some(match name {
         "optimizer" => Setting::Word("adam"),
-        "optimizer_eps" => Setting::Single(1e-5),
-        "beta1" => Setting::Single(0.9),
-        "beta2" => Setting::Single(0.999),
-        "alpha" => Setting::Single(0.99),
-        "clip_obs" | "clip_reward" => Setting::Double(10.0),
-        "normalize_epsilon" => Setting::Double(1e-8),
+        "optimizer_eps" => Setting::Single(ON_POLICY_EPS),
+        "beta1" => Setting::Single(beta1),
+        "beta2" => Setting::Single(beta2),
+        "alpha" => Setting::Single(ALPHA),
+        "clip_obs" => Setting::Double(clip_obs),
+        "clip_reward" => Setting::Double(clip_reward),
+        "normalize_epsilon" => Setting::Double(epsilon),
         _ => return None,
     })
 }
 
-/// Refuses a checkpoint of other settings. Those of the policy's shape, which only the Python package knows, are told by
-/// its tensors.
+/// What makes a policy, as far as it is known, by the names that the Python package has for it. Its one `net_arch` is
+/// told where policy and values have the same.
+pub(super) fn shape(policy: &dyn ActorCritic) -> Settings {
+    let Some(PolicyShape { policy, value, activation, shared_trunk, use_sde }) = policy.shape() else { return vec![] };
+    let mut settings = vec![("shared_trunk", Setting::Flag(shared_trunk)), ("use_sde", Setting::Flag(use_sde))];
+    settings.extend(activation.map(|activation| ("activation", Setting::Word(activation.name()))));
+    settings.extend((policy == value).then_some(("net_arch", Setting::Widths(policy))));
+    settings
+}
+
+/// The names in [`shape`]: checkpoints of policies that do not tell leave them out, and there the tensors must do.
+const SHAPE: [&str; 4] = ["shared_trunk", "use_sde", "activation", "net_arch"];
+
+/// Refuses a checkpoint of other settings.
 pub(super) fn check(settings: &Settings, saved: &Checkpoint) -> Result<()> {
     let there = saved.object("settings")?;
     for (name, ours) in settings {
-        let Some(theirs) = there.get(*name).cloned().or_else(|| unsaid(name).map(Setting::to_json)) else {
+        let Some(theirs) = there.get(*name).cloned().or_else(|| unsaid(name).map(|it| it.to_json())) else {
+            if SHAPE.contains(name) {
+                continue;
+            }
             return Err(saved.corrupt("settings", format!("no key {name:?}")));
         };
         if !ours.is(&theirs) {
@@ -97,7 +120,7 @@ pub(super) fn check(settings: &Settings, saved: &Checkpoint) -> Result<()> {
     Ok(())
 }
 
-fn optimizer(optimizer: Optimizer) -> Settings {
+pub(super) fn optimizer(optimizer: Optimizer) -> Settings {
     use Setting::{Single, Word};
     let (word, eps, mut rest) = match optimizer {
         Optimizer::Adam { beta1, beta2, eps, .. } => {
@@ -114,7 +137,7 @@ fn optimizer(optimizer: Optimizer) -> Settings {
     rest
 }
 
-fn normalization(options: Option<NormalizerOptions>) -> Settings {
+pub(super) fn normalization(options: Option<NormalizerOptions>) -> Settings {
     let (obs, reward) = options.map_or((false, false), |options| (options.obs, options.reward));
     let mut settings = vec![("normalize_obs", Setting::Flag(obs)), ("normalize_reward", Setting::Flag(reward))];
     if let Some(options) = options.filter(|_| obs || reward) {
@@ -128,56 +151,10 @@ fn normalization(options: Option<NormalizerOptions>) -> Settings {
 }
 
 /// What the environments and the collection from them are like.
-fn collection(env: &dyn VectorEnv, sde_sample_freq: usize) -> Settings {
+pub(super) fn collection(env: &dyn VectorEnv, sde_sample_freq: usize) -> Settings {
     vec![
         ("num_envs", Setting::Count(env.num_envs())),
         ("action_masks", Setting::Flag(env.has_action_masks())),
         ("sde_sample_freq", if sde_sample_freq == 0 { Setting::Once } else { Setting::Count(sde_sample_freq) }),
     ]
-}
-
-impl PpoConfig {
-    pub(super) fn settings(&self, env: &dyn VectorEnv) -> Settings {
-        use Setting::{Count, Double, Flag, Single};
-        let mut settings = vec![
-            ("n_steps", Count(self.n_steps)),
-            ("batch_size", Count(self.batch_size)),
-            ("n_epochs", Count(self.n_epochs)),
-            ("gamma", Double(self.gamma)),
-            ("gae_lambda", Double(self.gae_lambda)),
-            ("lr_schedule", self.lr_schedule.into()),
-            ("clip_coef", Single(self.clip_coef)),
-            ("clip_schedule", self.clip_schedule.into()),
-            ("clip_coef_vf", self.clip_coef_vf.into()),
-            ("normalize_advantage", Flag(self.normalize_advantage)),
-            ("ent_coef", Single(self.ent_coef)),
-            ("vf_coef", Single(self.vf_coef)),
-            ("max_grad_norm", Single(self.max_grad_norm)),
-            ("target_kl", self.target_kl.into()),
-        ];
-        settings.extend(optimizer(self.optimizer));
-        settings.extend(normalization(self.normalize));
-        settings.extend(collection(env, self.sde_sample_freq));
-        settings
-    }
-}
-
-impl A2cConfig {
-    pub(super) fn settings(&self, env: &dyn VectorEnv) -> Settings {
-        use Setting::{Count, Double, Flag, Single};
-        let mut settings = vec![
-            ("n_steps", Count(self.n_steps)),
-            ("gamma", Double(self.gamma)),
-            ("gae_lambda", Double(self.gae_lambda)),
-            ("lr_schedule", self.lr_schedule.into()),
-            ("normalize_advantage", Flag(self.normalize_advantage)),
-            ("ent_coef", Single(self.ent_coef)),
-            ("vf_coef", Single(self.vf_coef)),
-            ("max_grad_norm", Single(self.max_grad_norm)),
-        ];
-        settings.extend(optimizer(self.optimizer));
-        settings.extend(normalization(self.normalize));
-        settings.extend(collection(env, self.sde_sample_freq));
-        settings
-    }
 }

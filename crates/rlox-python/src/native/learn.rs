@@ -47,8 +47,8 @@ impl<'py> Settings<'_, 'py> {
     fn optimizer(&self) -> PyResult<Optimizer> {
         let (lr, eps) = (self.number("learning_rate")?, self.number("optimizer_eps")?);
         let made = match &*text("optimizer", &self.get("optimizer")?)? {
-            "adam" => Optimizer::Adam { lr, beta1: 0.9, beta2: 0.999, eps },
-            "rmsprop" => Optimizer::RmsProp { lr, alpha: 0.99, eps },
+            "adam" => Optimizer::adam(lr).with_eps(eps),
+            "rmsprop" => Optimizer::rms_prop(lr).with_eps(eps),
             other => {
                 return Err(value_error("optimizer", "adam or rmsprop", other, "use backend=\"torch\" for others"));
             }
@@ -87,7 +87,7 @@ pub(super) fn ppo<'py>(
 }
 
 pub(super) fn a2c<'py>(
-    policy: &NativePolicy,
+    this: &NativePolicy,
     py: Python<'py>,
     buffer: &Bound<'py, PyAny>,
     settings: &Bound<'py, PyDict>,
@@ -102,9 +102,9 @@ pub(super) fn a2c<'py>(
         ..A2cConfig::default()
     };
     config.check().map_err(to_py)?;
-    learn(policy, py, buffer, |inner, buffer| {
+    learn(this, py, buffer, |inner, buffer| {
         let Inner { policy, minibatches, .. } = inner;
-        config.learn(policy.as_mut(), buffer, minibatches, 0.0)
+        this.stoppable(|stop| config.learn(policy.as_mut(), buffer, minibatches, 0.0, stop))
     })
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::{EnvSpec, Pcg64, Result, Space, Watch};
+use rlox_core::{EnvSpec, Pcg64, Result, Space};
 use rlox_nn::train::{Encoding, IterationStreams, Minibatches};
 use rlox_nn::{Activation, ActorCritic, Distribution, Init, Mlp, Network, PolicyNetworks};
 
@@ -14,7 +14,7 @@ use crate::detach::detached;
 use crate::error::{to_py, value_error};
 use crate::recycling::mapped;
 use crate::shared::Shared;
-use crate::state::{WORDS, streams_of};
+use crate::state::WORDS;
 
 /// The backends of networks that this library was built with.
 #[pyfunction]
@@ -157,10 +157,7 @@ pub(super) fn policy(
         max_episode_steps: None,
     };
     let words = words.slice();
-    let made = detached(py, || -> Result<_> {
-        let mut rng = streams_of(words, &mut Watch::default())?;
-        shape.make(&spec, &backend, &mut rng[0])
-    });
+    let made = detached(py, || -> Result<_> { shape.make(&spec, &backend, &mut Pcg64::from_words(words)?) });
     let inner = Inner {
         policy: made.map_err(|error| to_py(error.renamed("sizes", "net_arch")))?,
         streams: IterationStreams::new(0, 0).map_err(to_py)?,
