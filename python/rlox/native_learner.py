@@ -48,7 +48,7 @@ class NativeLearner(BaseLearner):
         rows = max(config.num_envs, min(rows, config.n_steps * config.num_envs))
         # The policy's actions count from 0; the start is added on the way to the environment.
         counted = spaces.to_native(self.spaces[1])
-        native_shapes.expect_room(observed, counted, self.shape, rows)
+        self.parameters = native_shapes.expect_room(observed, counted, self.shape, rows)
         stream = state_for_native(np.random.default_rng(self.init))
         self.policy = NativePolicy(observed, counted, stream, self.shape, backend)
         self.plain = isinstance(self.spaces[0], gym.spaces.Box) and native_shapes.sends_itself(
@@ -164,15 +164,18 @@ class NativeLearner(BaseLearner):
 
     def networks(self) -> learner.Arrays:
         """Copies of the parameters, by name."""
+        native_shapes.expect_copies(self.parameters)
         return self.policy.tensors()
 
     def optimizer_state(self) -> learner.Arrays:
         """Copies of what the optimiser keeps, by name."""
+        native_shapes.expect_copies(self.parameters)
         return self.policy.optimizer_state()
 
     def restore(self, state: learner.LearnerState) -> bool:
         """Takes networks, optimiser and environments; see `BaseLearner.restore`."""
         policy, before = self.policy, (self.networks(), self.optimizer_state())
+        native_shapes.expect_copies(self.parameters)
         try:
             _load("networks", policy.load, state.networks)
             _load("optimizer", policy.load_optimizer_state, state.optimizer)

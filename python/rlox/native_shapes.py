@@ -8,11 +8,15 @@ import gymnasium as gym
 import numpy as np
 
 from rlox.layouts import Layout
-from rlox.memory import expect_memory
+from rlox.memory import expect_granted
 
 # The 20 that `MlpLayout` counts in Rust (a parameter, its gradient, what an optimiser keeps of it,
 # a transposed copy), and a copy of it and of what the optimiser keeps, for a checkpoint.
 _BYTES_PER_PARAMETER = 20 + 12
+# What loading a state needs beside them: two copies of all, and one that names are looked up in.
+_BYTES_PER_COPY = 48
+# For all that is small.
+_SPARE = 1 << 20
 # A number that a layer gives, and its gradient.
 _BYTES_PER_NUMBER = 8
 
@@ -42,15 +46,28 @@ def observed(layout: Layout) -> dict[str, Any]:
 
 def expect_room(
     observed: dict[str, Any], action: dict[str, Any], shape: dict[str, Any], rows: int
-) -> None:
-    """Refuses networks that do not fit into memory, with what they keep of so many rows."""
+) -> int:
+    """Refuses networks that do not fit into memory, with what they keep of so many rows.
+
+    Returns:
+        How many parameters they have.
+    """
     inputs = sum(observed.get("counts", ())) or math.prod(observed["shape"])
     outputs = int(np.sum(action.get("nvec", 0))) or action.get("n") or math.prod(action["shape"])
     sizes = [inputs, *shape["net_arch"], outputs + 1]
     parameters = 2 * sum((a + 1) * b for a, b in itertools.pairwise(sizes))
     kept = 2 * rows * sum(sizes)
     needed = parameters * _BYTES_PER_PARAMETER + kept * _BYTES_PER_NUMBER
-    expect_memory("net_arch", shape["net_arch"], needed)
+    expect_granted("net_arch", shape["net_arch"], needed + _SPARE)
+    return parameters
+
+
+def expect_copies(parameters: int) -> None:
+    """Refuses copies of parameters and optimiser that do not fit into memory.
+
+    The networks' own library ends the process where small parts of it are refused.
+    """
+    expect_granted("state", f"{parameters:,} parameters", parameters * _BYTES_PER_COPY + _SPARE)
 
 
 def sends_itself(space: gym.Space[Any]) -> bool:

@@ -196,7 +196,10 @@ pub trait ActorCritic: Policy + Send {
     }
 
     /// Draws the noise of state-dependent exploration anew.
-    fn draw_noise(&mut self, rngs: &mut [Pcg64]);
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Memory`] if it does not fit into memory.
+    fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()>;
 
     /// As [`Policy::act`] with noise that is drawn for this call: that of a rollout under way stays.
     ///

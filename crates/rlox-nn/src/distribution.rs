@@ -8,6 +8,7 @@ mod state_dependent;
 use rlox_core::{Actions, ActionsMut, Error, Pcg64, Result, Space, check_len};
 
 use crate::Parameters;
+use crate::room::resize;
 use bernoulli::Bernoulli;
 use categorical::Categorical;
 use gaussian::Gaussian;
@@ -131,10 +132,11 @@ impl Distribution {
 
     /// Draws the exploration matrices of state-dependent exploration anew, that of environment i from `rngs[i]`. Other
     /// distributions have none.
-    pub fn draw_noise(&mut self, rngs: &mut [Pcg64]) {
-        if let Self::StateDependent(it) = self {
-            it.draw_noise(rngs);
-        }
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if they do not fit into memory.
+    pub fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
+        if let Self::StateDependent(it) = self { it.draw_noise(rngs) } else { Ok(()) }
     }
 
     /// Exchanges the exploration matrices, those of all environments in a row, for others or for none.
@@ -165,10 +167,7 @@ impl Distribution {
                 it.sample(given, rngs, actions, log_probs);
                 Ok(())
             }
-            (Self::StateDependent(it), ActionsMut::Continuous(actions)) => {
-                it.sample(given, rngs, actions, log_probs);
-                Ok(())
-            }
+            (Self::StateDependent(it), ActionsMut::Continuous(actions)) => it.sample(given, rngs, actions, log_probs),
             (this, _) => Err(this.other_kind()),
         }
     }
@@ -212,8 +211,7 @@ impl Distribution {
                 Ok(())
             }
             (Self::StateDependent(it), Actions::Continuous(actions)) => {
-                it.evaluate(given, actions, log_probs, entropies);
-                Ok(())
+                it.evaluate(given, actions, log_probs, entropies)
             }
             (this, _) => Err(this.other_kind()),
         }
@@ -289,10 +287,10 @@ fn chosen_len(actions: Actions<'_>) -> usize {
     }
 }
 
-/// Makes room for `len` numbers.
-fn room(numbers: &mut Vec<f32>, len: usize) -> &mut [f32] {
+/// Room for `len` numbers.
+fn room(numbers: &mut Vec<f32>, len: usize) -> Result<&mut [f32]> {
     if numbers.len() < len {
-        numbers.resize(len, 0.0);
+        resize(numbers, len, 0.0)?;
     }
-    &mut numbers[..len]
+    Ok(&mut numbers[..len])
 }

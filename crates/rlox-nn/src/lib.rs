@@ -16,6 +16,7 @@ mod mlp;
 mod network;
 mod parameters;
 mod q_function;
+mod room;
 mod rows;
 mod simd;
 mod squash;

@@ -137,8 +137,7 @@ impl Network for Mlp {
 
     fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Scratch) -> Result<()> {
         check_rows(rows, &[("x", x.len(), self.in_dim()), ("y", y.len(), self.out_dim())])?;
-        self.run(x, rows, y, scratch);
-        Ok(())
+        self.run(x, rows, y, scratch)
     }
 
     fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], scratch: &mut Scratch) -> Result<()> {
@@ -153,8 +152,7 @@ impl Network for Mlp {
 
     fn forward(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
         check_rows(rows, &[("x", x.len(), self.in_dim()), ("y", y.len(), self.out_dim())])?;
-        self.run_keeping(x, rows, y);
-        Ok(())
+        self.run_keeping(x, rows, y)
     }
 
     fn hidden(&self, h: &mut [f32]) -> Result<()> {

@@ -184,6 +184,15 @@ impl NamedTensors {
     }
 }
 
+impl IntoIterator for NamedTensors {
+    type Item = NamedTensor;
+    type IntoIter = std::vec::IntoIter<NamedTensor>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.tensors.into_iter()
+    }
+}
+
 impl<'a> IntoIterator for &'a NamedTensors {
     type Item = &'a NamedTensor;
     type IntoIter = std::slice::Iter<'a, NamedTensor>;

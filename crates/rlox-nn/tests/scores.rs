@@ -167,8 +167,8 @@ impl<P: ActorCritic> ActorCritic for Shuffled<P> {
         self.0.step(optimizer, max_grad_norm)
     }
 
-    fn draw_noise(&mut self, rngs: &mut [Pcg64]) {
-        self.0.draw_noise(rngs);
+    fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
+        self.0.draw_noise(rngs)
     }
 
     fn tensors(&self) -> NamedTensors {

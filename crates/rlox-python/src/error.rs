@@ -33,21 +33,6 @@ pub(crate) fn to_py(error: Error) -> PyErr {
     }
 }
 
-/// The same error about the caller's argument, of which the core saw another one, `seen`.
-pub(crate) fn renamed(error: Error, seen: &str, argument: &'static str) -> Error {
-    match error {
-        Error::Shape(mut mismatch) if mismatch.argument == seen => {
-            mismatch.argument = argument.into();
-            Error::Shape(mismatch)
-        }
-        Error::Memory(mut mismatch) if mismatch.argument == seen => {
-            mismatch.argument = argument.into();
-            Error::Memory(mismatch)
-        }
-        error => error,
-    }
-}
-
 /// What to raise for an `error` of Python code that an argument ran: the error of `make`, which names the argument, but
 /// for Ctrl-C, the program's end and memory that there is not, which no argument is to blame for.
 pub(crate) fn blamed(py: Python<'_>, error: PyErr, make: impl FnOnce() -> PyErr) -> PyErr {

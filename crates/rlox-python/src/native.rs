@@ -244,7 +244,7 @@ impl NativePolicy {
                 let Inner { policy, streams, inputs, .. } = inner;
                 self.encoding.encode(field(buffer, "obs")?.data(), rows, inputs)?;
                 if noise {
-                    policy.draw_noise(&mut streams.actions);
+                    policy.draw_noise(&mut streams.actions)?;
                 }
                 policy.act(inputs, masks, &mut streams.actions, out).map_err(of_masks)
             })

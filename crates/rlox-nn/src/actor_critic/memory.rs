@@ -5,6 +5,7 @@ use rlox_core::Result;
 use super::{
     ActorCriticLoss, ActorCriticStats, Minibatch, PolicyLoss, clipped_policy_loss, policy_gradient_loss, value_loss,
 };
+use crate::room::resize;
 use crate::{Distribution, Given, Scratch};
 
 /// Memory of a batch.
@@ -42,18 +43,19 @@ impl Clone for Memory {
 
 impl Memory {
     /// Makes every slice as long as a minibatch of `rows` needs, and no longer.
-    pub(super) fn make_room(&mut self, rows: usize, outputs: usize, joint: usize, hidden: usize) {
-        self.joint.resize(rows * joint, 0.0);
+    pub(super) fn make_room(&mut self, rows: usize, outputs: usize, joint: usize, hidden: usize) -> Result<()> {
+        resize(&mut self.joint, rows * joint, 0.0)?;
         let PolicyMemory { outputs: policy, hidden: last, log_probs, entropies, d_log_probs, d_outputs } =
             &mut self.policy;
-        last.resize(rows * hidden, 0.0);
+        resize(last, rows * hidden, 0.0)?;
         for vector in [policy, d_outputs] {
-            vector.resize(rows * outputs, 0.0);
+            resize(vector, rows * outputs, 0.0)?;
         }
         let ValueMemory { values, d_values } = &mut self.value;
         for vector in [log_probs, entropies, d_log_probs, values, d_values] {
-            vector.resize(rows, 0.0);
+            resize(vector, rows, 0.0)?;
         }
+        Ok(())
     }
 }
 

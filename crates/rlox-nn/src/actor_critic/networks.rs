@@ -6,6 +6,7 @@ use super::memory::{Memory, PolicyMemory, merge, split};
 use super::parts::widths;
 use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyShape};
 use crate::at_once::{at_once, multiplications};
+use crate::room::resize;
 use crate::{Distribution, Given, NamedTensors, Network, Optimizer, Parameters, Step, clipped_step, rows};
 
 /// Rows that are passed forward and back at once.
@@ -136,7 +137,7 @@ impl<N: Network> PolicyNetworks<N> {
         share: f32,
     ) -> Result<ActorCriticStats> {
         let Self { actor, critic, distribution, memory } = self;
-        memory.make_room(rows, distribution.outputs(), actor.out_dim(), distribution.reads_hidden());
+        memory.make_room(rows, distribution.outputs(), actor.out_dim(), distribution.reads_hidden())?;
         let Memory { joint, policy, value, .. } = memory;
         let (said, value_loss) = if let Some(critic) = critic {
             at_once(
@@ -176,8 +177,8 @@ impl<N: Network> PolicyNetworks<N> {
     fn infer(&mut self, obs: &[f32], values: Option<&mut [f32]>) -> Result<usize> {
         let rows = self.rows(obs)?;
         let Memory { scratch, joint, policy: PolicyMemory { outputs, hidden, .. }, .. } = &mut self.memory;
-        hidden.resize(rows * self.distribution.reads_hidden(), 0.0);
-        joint.resize(rows * self.actor.out_dim(), 0.0);
+        resize(hidden, rows * self.distribution.reads_hidden(), 0.0)?;
+        resize(joint, rows * self.actor.out_dim(), 0.0)?;
         if hidden.is_empty() {
             self.actor.infer(obs, rows, joint, scratch)?;
         } else {
@@ -189,7 +190,7 @@ impl<N: Network> PolicyNetworks<N> {
                 values.map_or(Ok(()), |values| critic.infer(obs, rows, values, scratch))?;
             }
             (None, values) => {
-                outputs.resize(rows * self.distribution.outputs(), 0.0);
+                resize(outputs, rows * self.distribution.outputs(), 0.0)?;
                 split(joint, self.distribution.outputs(), outputs, values);
             }
         }
@@ -287,15 +288,14 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         }
     }
 
-    fn draw_noise(&mut self, rngs: &mut [Pcg64]) {
-        self.distribution.draw_noise(rngs);
+    fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
+        self.distribution.draw_noise(rngs)
     }
 
     fn act_once(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
         let mut kept = Vec::new();
         self.distribution.swap_noise(&mut kept);
-        self.distribution.draw_noise(rngs);
-        let done = self.act(obs, masks, rngs, out);
+        let done = self.distribution.draw_noise(rngs).and_then(|()| self.act(obs, masks, rngs, out));
         self.distribution.swap_noise(&mut kept);
         done
     }

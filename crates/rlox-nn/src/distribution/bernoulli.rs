@@ -3,6 +3,7 @@
 use rlox_core::{Error, Pcg64, Result};
 
 use super::{Given, room};
+use crate::room::make_room;
 use crate::simd::elementary::{exp_in_place, ln_in_place};
 
 /// The logit of a component that a mask leaves nothing else than a one; its negative is that of a zero.
@@ -29,8 +30,8 @@ impl Bernoulli {
     fn prepare(&mut self, given: Given<'_>) -> Result<()> {
         self.mask(given)?;
         let outputs = &self.logits;
-        let probs = room(&mut self.probs, outputs.len());
-        let softplus = room(&mut self.softplus, outputs.len());
+        let probs = room(&mut self.probs, outputs.len())?;
+        let softplus = room(&mut self.softplus, outputs.len())?;
         for (t, z) in probs.iter_mut().zip(outputs) {
             *t = -z.abs();
         }
@@ -51,6 +52,7 @@ impl Bernoulli {
     /// The logits, with those that a mask decides replaced.
     fn mask(&mut self, given: Given<'_>) -> Result<()> {
         self.logits.clear();
+        make_room(&mut self.logits, given.outputs.len())?;
         self.logits.extend_from_slice(given.outputs);
         for (index, (logit, allowed)) in self.logits.iter_mut().zip(given.masks.into_iter().flat_map(pairs)).enumerate()
         {

@@ -38,9 +38,9 @@ impl Categorical {
     fn prepare(&mut self, given: Given<'_>) -> Result<()> {
         let (len, choices) = (given.outputs.len(), self.counts.len());
         let rows = len / self.outputs;
-        let log_probs = room(&mut self.log_probs, len);
-        let probs = room(&mut self.probs, len);
-        let sums = room(&mut self.sums, rows * choices);
+        let log_probs = room(&mut self.log_probs, len)?;
+        let probs = room(&mut self.probs, len)?;
+        let sums = room(&mut self.sums, rows * choices)?;
         match given.masks {
             None => log_probs.copy_from_slice(given.outputs),
             Some(masks) => {
@@ -141,7 +141,7 @@ impl Categorical {
         self.prepare(given)?;
         log_probs.fill(0.0);
         entropies.fill(0.0);
-        let kept = room(&mut self.entropies, actions.len());
+        let kept = room(&mut self.entropies, actions.len())?;
         let rows = blocks(&self.probs, &self.counts).zip(blocks(&self.log_probs, &self.counts)).zip(actions);
         for (index, ((probs, logs), action)) in rows.enumerate() {
             log_probs[index / choices] += logs[*action as usize];

@@ -1,11 +1,12 @@
 //! Exploration that depends on the state: a random matrix, kept for a while, times the last hidden layer.
 
 use rand_distr::StandardNormal;
-use rlox_core::Pcg64;
+use rlox_core::{Pcg64, Result};
 
 use super::gaussian::HALF_LN_2_PI;
 use super::{Given, room};
 use crate::Parameters;
+use crate::room::resize;
 
 /// Keeps variances away from 0.
 const EPSILON: f32 = 1e-6;
@@ -37,24 +38,25 @@ impl StateDependent {
         Self { hidden, dim, log_std, noise, variances, stds, sums: vec![0.0; hidden * dim] }
     }
 
-    pub(super) fn draw_noise(&mut self, rngs: &mut [Pcg64]) {
-        self.noise.resize(rngs.len() * self.hidden * self.dim, 0.0);
+    pub(super) fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
+        resize(&mut self.noise, rngs.len() * self.hidden * self.dim, 0.0)?;
         for (matrix, rng) in self.noise.chunks_exact_mut(self.hidden * self.dim).zip(rngs) {
             for (element, log_std) in matrix.iter_mut().zip(self.log_std.values()) {
                 let noise: f32 = rand_distr::Distribution::sample(&StandardNormal, rng);
                 *element = noise * log_std.exp();
             }
         }
+        Ok(())
     }
 
     /// Computes the standard deviations of a batch.
-    fn prepare(&mut self, hidden: &[f32]) {
-        let variances = room(&mut self.variances, self.hidden * self.dim);
+    fn prepare(&mut self, hidden: &[f32]) -> Result<()> {
+        let variances = room(&mut self.variances, self.hidden * self.dim)?;
         for (variance, log_std) in variances.iter_mut().zip(self.log_std.values()) {
             *variance = (2.0 * log_std).exp();
         }
         let rows = hidden.len() / self.hidden;
-        let stds = room(&mut self.stds, rows * self.dim);
+        let stds = room(&mut self.stds, rows * self.dim)?;
         stds.fill(EPSILON);
         for (row, h) in stds.chunks_exact_mut(self.dim).zip(hidden.chunks_exact(self.hidden)) {
             for (h, variances) in h.iter().zip(variances.chunks_exact(self.dim)) {
@@ -64,11 +66,18 @@ impl StateDependent {
                 *variance = variance.sqrt();
             }
         }
+        Ok(())
     }
 
-    pub(super) fn sample(&mut self, given: Given<'_>, rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) {
+    pub(super) fn sample(
+        &mut self,
+        given: Given<'_>,
+        rngs: &mut [Pcg64],
+        actions: &mut [f32],
+        log_probs: &mut [f32],
+    ) -> Result<()> {
         if self.noise.len() != rngs.len() * self.hidden * self.dim {
-            self.draw_noise(rngs);
+            self.draw_noise(rngs)?;
         }
         actions.copy_from_slice(given.outputs);
         let rows = actions.chunks_exact_mut(self.dim).zip(given.hidden.chunks_exact(self.hidden));
@@ -77,8 +86,9 @@ impl StateDependent {
                 row.iter_mut().zip(noise).for_each(|(action, noise)| *action += h * noise);
             }
         }
-        self.prepare(given.hidden);
+        self.prepare(given.hidden)?;
         self.sum_log_probs(given.outputs, actions, log_probs);
+        Ok(())
     }
 
     fn sum_log_probs(&self, means: &[f32], actions: &[f32], log_probs: &mut [f32]) {
@@ -89,12 +99,19 @@ impl StateDependent {
         }
     }
 
-    pub(super) fn evaluate(&mut self, given: Given<'_>, actions: &[f32], log_probs: &mut [f32], entropies: &mut [f32]) {
-        self.prepare(given.hidden);
+    pub(super) fn evaluate(
+        &mut self,
+        given: Given<'_>,
+        actions: &[f32],
+        log_probs: &mut [f32],
+        entropies: &mut [f32],
+    ) -> Result<()> {
+        self.prepare(given.hidden)?;
         self.sum_log_probs(given.outputs, actions, log_probs);
         for (entropy, stds) in entropies.iter_mut().zip(self.stds.chunks_exact(self.dim)) {
             *entropy = stds.iter().map(|std| 0.5 + HALF_LN_2_PI + std.ln()).sum();
         }
+        Ok(())
     }
 
     /// With `z = (a - mean) / std`: `d log_prob / d mean = z / std`, `d log_prob / d std = (z^2 - 1) / std`,

@@ -1,8 +1,11 @@
 //! Forward and backward through the layers.
 
+use rlox_core::Result;
+
 use super::layer::{Layer, pad, unpad};
 use super::{Activation, Mlp, widest};
 use crate::Scratch;
+use crate::room::{make_room, resize};
 use crate::simd::gemm::{
     Extent, Lines, Numbers, Onto, column_sums, few_outputs, product, transpose, transposed_product,
 };
@@ -45,19 +48,23 @@ impl Kept {
         }
     }
 
-    fn make_room(&mut self, layers: &[Layer], rows: usize) {
+    fn make_room(&mut self, layers: &[Layer], rows: usize) -> Result<()> {
         if rows <= self.capacity {
-            return;
+            return Ok(());
         }
-        self.capacity = rows;
         for (i, layer) in layers.iter().enumerate() {
             let count = if layer.few { 0 } else { rows * lines(layer.outputs) };
-            self.outputs[i].resize(count, Line::ZERO);
+            resize(&mut self.outputs[i], count, Line::ZERO)?;
             if let Some(sums) = self.sums.get_mut(i) {
-                sums.resize(count, Line::ZERO);
+                resize(sums, count, Line::ZERO)?;
             }
         }
-        self.deltas.iter_mut().for_each(|delta| delta.resize(rows * widest(layers), Line::ZERO));
+        for delta in &mut self.deltas {
+            resize(delta, rows * widest(layers), Line::ZERO)?;
+        }
+        make_room(&mut self.x, rows * layers.first().map_or(0, |layer| layer.inputs))?;
+        self.capacity = rows;
+        Ok(())
     }
 }
 
@@ -107,11 +114,11 @@ impl Mlp {
         }
     }
 
-    pub(super) fn run(&self, x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Scratch) {
+    pub(super) fn run(&self, x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Scratch) -> Result<()> {
         let most = rows * widest(&self.layers);
         for half in &mut scratch.layers {
             if half.len() < most {
-                half.resize(most, Line::ZERO);
+                resize(half, most, Line::ZERO)?;
             }
         }
         let [mut from, mut to] = scratch.layers.each_mut().map(|half| &mut half[..]);
@@ -125,11 +132,12 @@ impl Mlp {
         }
         let input = if hidden.is_empty() { Input::First(x) } else { Input::Hidden(from) };
         self.head(input, rows, to, y);
+        Ok(())
     }
 
-    pub(super) fn run_keeping(&mut self, x: &[f32], rows: usize, y: &mut [f32]) {
+    pub(super) fn run_keeping(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
+        self.kept.make_room(&self.layers, rows)?;
         let mut kept = std::mem::replace(&mut self.kept, Kept::new(&[], self.activation));
-        kept.make_room(&self.layers, rows);
         kept.rows = rows;
         kept.x.clear();
         kept.x.extend_from_slice(x);
@@ -148,6 +156,7 @@ impl Mlp {
         let input = before.last().map_or(Input::First(x), |hidden| Input::Hidden(hidden));
         self.head(input, rows, &mut head[0], y);
         self.kept = kept;
+        Ok(())
     }
 
     pub(super) fn run_back(&mut self, dy: &[f32], params: bool, mut dx: Option<&mut [f32]>) {

@@ -8,10 +8,10 @@ use rlox_core::{
     collect,
 };
 
-use super::encoding::make_room;
 use super::streams::Streams;
 use super::{Encoding, IterationStreams, Metrics, Minibatches};
 use crate::ActorCritic;
+use crate::room::resize;
 
 /// Episodes whose mean is reported.
 pub(super) const RECENT: usize = 100;
@@ -67,8 +67,7 @@ pub fn estimate_advantages(
     let (n, steps) = (buffer.num_envs(), buffer.n_steps());
     let mut worth = |data: FieldData<'_>, rows: Range<usize>| -> Result<Vec<f32>> {
         let mut values = Vec::new();
-        make_room(&mut values, rows.len())?;
-        values.resize(rows.len(), 0.0);
+        resize(&mut values, rows.len(), 0.0)?;
         encoding.encode(data, rows, inputs)?;
         policy.value(inputs, &mut values)?;
         Ok(values)
@@ -93,7 +92,7 @@ impl Policy for Exploring<'_> {
             return Err(Error::Interrupted);
         }
         if self.step == 0 || (self.every > 0 && self.step.is_multiple_of(self.every)) {
-            self.policy.draw_noise(rngs);
+            self.policy.draw_noise(rngs)?;
         }
         self.step += 1;
         self.policy.act(obs, masks, rngs, out)

@@ -2,6 +2,8 @@
 
 use rlox_core::{Error, FieldData, Result};
 
+use crate::room::make_room;
+
 /// What a network sees of an observation.
 ///
 /// ```
@@ -82,15 +84,6 @@ impl Encoding {
             }
         }
     }
-}
-
-/// Makes sure that there is memory for so many items.
-pub(super) fn make_room<T>(vector: &mut Vec<T>, len: usize) -> Result<()> {
-    let refused = |_| {
-        let expected = "a minibatch that fits into memory";
-        Error::memory("batch_size", expected, format!("{len} numbers"), "ask for less")
-    };
-    vector.try_reserve(len.saturating_sub(vector.len())).map_err(refused)
 }
 
 /// One row of so many numbers.

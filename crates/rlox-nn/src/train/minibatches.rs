@@ -5,7 +5,7 @@ use std::ops::Range;
 use rlox_core::{Actions, Error, Field, FieldData, Pcg64, Result, RolloutBuffer, Watch};
 
 use super::Encoding;
-use super::encoding::make_room;
+use crate::room::make_room;
 use crate::{Minibatch, explained_variance};
 
 /// Memory for minibatches of rollouts, to be used again.

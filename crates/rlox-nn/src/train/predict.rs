@@ -2,9 +2,9 @@
 
 use rlox_core::{ActionsMut, Error, FieldData, Normalizer, PolicyOut, Result, Space, Watch};
 
-use super::encoding::make_room;
 use super::{Encoding, IterationStreams};
 use crate::ActorCritic;
+use crate::room::resize;
 
 /// Numbers of observations whose actions are chosen at once: few enough that memory stays small.
 const CHUNK: usize = 1 << 14;
@@ -75,8 +75,7 @@ pub fn predict_actions(
             continue;
         };
         for said in [&mut log_probs, &mut values] {
-            make_room(said, to - from)?;
-            said.resize(to - from, 0.0);
+            resize(said, to - from, 0.0)?;
         }
         let out = PolicyOut { actions, log_probs: &mut log_probs, values: &mut values };
         policy.act_once(inputs, masks, &mut rngs[from..to], out)?;

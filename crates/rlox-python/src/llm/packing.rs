@@ -13,7 +13,7 @@ use rlox_core::{Result, Watch};
 use crate::argument::{Argument, INTEGER, argument, asarray, count, sequence, shown};
 use crate::array::{FromArray, Kind, check_signals, new_dict, result, slice, typed};
 use crate::detach::{alone, detached};
-use crate::error::{renamed, to_py, type_error, value_error};
+use crate::error::{to_py, type_error, value_error};
 use crate::interrupt::look;
 use crate::llm::options;
 use crate::recycling::{collected, mapped, reserved, zeroed};
@@ -134,7 +134,7 @@ fn rows<'py, T: FromArray + Pod + Sync>(
 
     let whole = lengths_of(&sequences)?;
     let packing = detached(py, || pack(&whole, max_length, overflow));
-    let packing = packing.map_err(|error| to_py(renamed(error, "lengths", "sequences")))?;
+    let packing = packing.map_err(|error| to_py(error.renamed("lengths", "sequences")))?;
     let lengths = mapped(&whole, |length| length.min(max_length)).map_err(to_py)?;
     let total = lengths.iter().fold(0_usize, |sum, length| sum.saturating_add(*length));
     if i32::try_from(total.min(max_length)).is_err() {

@@ -13,9 +13,9 @@ use crate::settings::items_of;
 
 pub(super) fn dict(py: Python<'_>, tensors: NamedTensors) -> PyResult<Bound<'_, PyDict>> {
     let dict = new_dict(py)?;
-    for tensor in &tensors {
-        let array = tensor.data.clone().into_pyarray(py).reshape(tensor.shape.clone())?;
-        dict.set_item(&tensor.name, array)?;
+    for tensor in tensors {
+        let array = tensor.data.into_pyarray(py).reshape(tensor.shape)?;
+        dict.set_item(tensor.name, array)?;
     }
     Ok(dict)
 }
