@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers.vector import TransformReward
 
 from rlox import make_vec
 from scripts import Script, column, finished
@@ -68,3 +69,11 @@ def test_disabled_environments_that_cannot_reset_by_mask_are_refused():
 def test_what_a_reset_raises_is_raised():
     with pytest.raises(TypeError, match=r"^reset\(\) got an option that it does not know$"):
         finished(make_vec(Deaf(takes_options=False)), 3)
+
+
+def test_wrappers_may_make_other_rewards_of_what_comes_with_a_reset():
+    made = SyncVectorEnv([Script] * 2, autoreset_mode=NEXT_STEP)
+    wrapped = TransformReward(made, lambda rewards: rewards - 1)
+    assert column("valid", finished(make_vec(wrapped), 5)) == column(
+        "valid", finished(make_vec(SyncVectorEnv([Script] * 2, autoreset_mode=NEXT_STEP)), 5)
+    )

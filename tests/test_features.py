@@ -138,6 +138,16 @@ def test_features_that_are_none_are_refused(wrong):
         PPOTrainer("CartPole-v1", 1, features_extractor=wrong, runs_dir=None)
 
 
+def test_features_of_another_width_than_they_say_are_refused():
+    def wide(space):
+        made = Flatten(space)
+        made.features_dim = 9
+        return made
+
+    with pytest.raises(ValueError, match=r"gives \(n, features_dim\) = \(2, 9\) .*shape \(2, 4\)"):
+        PPOTrainer("CartPole-v1", 1, features_extractor=wide, runs_dir=None)
+
+
 def test_features_beside_a_policy_of_ones_own_are_refused():
     with pytest.raises(TypeError, match="features_extractor: expected none beside"):
         PPOTrainer(Echo, 1, policy=MlpPolicy, features_extractor=Doubled, runs_dir=None)

@@ -25,6 +25,7 @@ SPACES = {
             "body": spaces.Dict({"joints": spaces.Box(-1, 1, (3,)), "mood": spaces.Discrete(3)}),
         }
     ),
+    "Dict of integers": spaces.Dict({1: spaces.Box(-1, 1, (2,)), 2: spaces.Discrete(2)}),
 }
 
 
@@ -108,3 +109,29 @@ def test_what_is_missing_is_named():
     layout = Layout(SPACES["nested"])
     with pytest.raises(ValueError, match=r"obs\['body'\]\['joints'\]: .*in the observation"):
         layout.pack({"eyes": (np.zeros((1, 2, 2, 1)),) * 2, "body": {}})
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "words"),
+    [
+        (
+            spaces.Discrete(3, start=2),
+            [2, 5],
+            r"obs: expected integers in \[2, 5\), got 5 in row 1",
+        ),
+        (spaces.Discrete(3), [-1], r"obs: expected integers in \[0, 3\), got -1 in row 0"),
+        (spaces.MultiDiscrete([2, 9]), [[0, 8], [2, 0]], r"in \[0, 2\), got 2 in row 1"),
+        (spaces.MultiBinary(2), [[0, 1], [1, 3]], r"in \[0, 2\), got 3 in row 1"),
+        (spaces.Dict(a=spaces.Discrete(2)), {"a": [9]}, r"obs\['a'\]: .*\[0, 2\), got 9"),
+    ],
+)
+def test_integers_that_are_not_in_the_space_are_refused(space, obs, words):
+    with pytest.raises(ValueError, match=words):
+        Layout(space).pack(obs)
+
+
+def test_a_space_without_parts_is_refused():
+    with pytest.raises(
+        ValueError, match=r"observation space: expected one with parts, got Dict\(\)"
+    ):
+        Layout(spaces.Dict({}))

@@ -51,6 +51,13 @@ def rollout(mode="sync", **kwargs):
             {"b": RIGHT},
             r"obs: expected a dict with the keys \['a'\], .*\['b'\]",
         ),
+        (
+            BOX,
+            np.zeros(4, np.int64),
+            RIGHT.astype(np.complex64),
+            r"obs: expected dtype float32, .*c",
+        ),
+        (spaces.Discrete(3), 0, 1.5, r"obs: expected dtype int64, .* got dtype float64 from env"),
         (TUPLE, (SHORT, 1), None, r"obs\[0\]: expected shape \(4,\), .* got shape \(3,\)"),
     ],
 )
@@ -102,4 +109,14 @@ def test_other_failures_stay_as_they_are():
 
     env = rlox.make_vec(Broken, 2, space=BOX, first=RIGHT, then=RIGHT)
     with pytest.raises(ValueError, match=r"^out of fuel$"):
+        rlox.collect_rollout(env, None, 2)
+
+
+def test_a_reward_that_is_no_number_is_named():
+    class Paid(Misfit):
+        def step(self, action):
+            return self.then, np.array([1.0]), False, False, {}
+
+    env = rlox.make_vec(Paid, 2, space=BOX, first=RIGHT, then=RIGHT)
+    with pytest.raises(ValueError, match=r"rewards: expected a number from each .*an array"):
         rlox.collect_rollout(env, None, 2)

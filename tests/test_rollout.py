@@ -245,3 +245,24 @@ def test_a_buffers_own_fields_may_be_passed_back_to_it():
 def test_extra_fields_that_do_not_fit_beside_the_others_are_refused():
     with pytest.raises(MemoryError, match="extra"):
         RolloutBuffer(1000, 100, (4,), extra={"frames": ((2**20, 2), "float64")})
+
+
+def test_a_policy_that_writes_to_its_observations_changes_no_rollout():
+    def spoil(obs):
+        obs[...] = 7
+        return np.zeros(len(obs), np.int64)
+
+    class Spoils(torch.nn.Module):
+        def get_action_and_logprob(self, obs):
+            obs.fill_(7)
+            return torch.zeros(len(obs), dtype=torch.long), torch.zeros(len(obs)), obs[:, 0]
+
+        def get_value(self, obs):
+            return obs.fill_(7)[:, 0]
+
+    rollouts = [
+        collect_rollout(VecEnv(2, seed=0), policy, 4).obs
+        for policy in (lambda obs: np.zeros(len(obs), np.int64), spoil, Spoils())
+    ]
+    assert np.array_equal(rollouts[0], rollouts[1])
+    assert np.array_equal(rollouts[0], rollouts[2])

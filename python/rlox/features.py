@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rlox.layouts import is_image
+from rlox.actor_critic import torch_dtype
+from rlox.layouts import Layout, is_image
 from rlox.networks import layer, orthogonal
 
 # From an observation space to a module with an attribute `features_dim`.
@@ -180,6 +181,7 @@ def own_features(make: Any, space: gym.Space[Any]) -> nn.Module:
 
     Raises:
         TypeError: It makes no torch module with an integer `features_dim`.
+        ValueError: That is not how many features it gives.
     """
     made: Any = make(space) if callable(make) else None
     width = getattr(made, "features_dim", None)
@@ -187,5 +189,17 @@ def own_features(make: Any, space: gym.Space[Any]) -> nn.Module:
         raise TypeError(
             "features_extractor: expected a function from the observation space to a torch module "
             f"with an attribute features_dim, got {make!r}; see rlox.features.NatureCNN"
+        )
+    layout, trained = Layout(space), made.training
+    device = next((parameter.device for parameter in made.parameters()), None)
+    zeros = torch.zeros((2, *layout.shape), dtype=torch_dtype(layout.dtype), device=device)
+    with torch.no_grad():
+        features = made.eval()(layout.unpack(zeros, torch_dtype))
+    made.train(trained)
+    shape = tuple(getattr(features, "shape", ()))
+    if shape != (2, width):
+        raise ValueError(
+            f"features_extractor: expected a module that gives (n, features_dim) = (2, {width}) of "
+            f"two observations, got shape {shape}; correct its features_dim or what it gives"
         )
     return made

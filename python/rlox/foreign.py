@@ -235,7 +235,9 @@ class ForeignVecEnv(Wrapper):
 
     def _check_resets(self, rewards: Array, done: Flags) -> None:
         """Refuses a step after an end that was no reset: its transition would be left out."""
-        wrong = self._ended & (done | (rewards != 0))
+        # Wrappers may make other rewards of the 0 that comes with a reset.
+        paid = (rewards != 0) if self.env is self.unwrapped else False
+        wrong = self._ended & (done | paid)
         if wrong.any():
             i = int(wrong.argmax())
             end = "an end" if done[i] else "no end"

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import gymnasium as gym
@@ -40,11 +41,39 @@ class Leaf:
     shape: tuple[int, ...]
     dtype: "np.dtype[Any]"  # uint8, int64 or float32
 
+    @cached_property
+    def _counted(self) -> tuple[Array | int, Array | int]:
+        """The least of the integers, and how many there are."""
+        space: Any = self.space
+        start = getattr(space, "start", 0)
+        match space:
+            case spaces.Discrete():
+                return start, int(space.n)
+            case spaces.MultiDiscrete():
+                return start, space.nvec
+        return start, 2
+
     def stored(self, array: npt.ArrayLike) -> Array:
-        """(n, *shape) as rollouts hold it: integers count from 0, numbers are float32."""
+        """(n, *shape) as rollouts hold it: integers count from 0, numbers are float32.
+
+        Raises:
+            ValueError: Integers that are not in the space.
+        """
         values: Array = np.asarray(array)
-        if self.dtype == np.int64:
-            values = values - getattr(self.space, "start", 0)
+        if not isinstance(self.space, spaces.Box):
+            start, counts = self._counted
+            values = values - start
+            # Also what is no number is not inside.
+            outside = ~((values >= 0) & (values < counts))
+            if outside.any():
+                row, *rest = np.argwhere(outside)[0]
+                at = tuple(rest)
+                low, many = (np.broadcast_to(x, values.shape[1:])[at] for x in (start, counts))
+                got = np.asarray(array)[(row, *at)]
+                raise ValueError(
+                    f"{self.name}: expected integers in [{low}, {low + many}), got {got} in row "
+                    f"{row}; pass observations of the observation space"
+                )
         with np.errstate(over="ignore"):  # who takes no infinities says so
             stored: Array = values.astype(self.dtype, copy=False)
         return stored
@@ -62,6 +91,7 @@ class Layout:
 
     Raises:
         TypeError: The space, or a part of it, is none of those.
+        ValueError: It has no parts.
 
     >>> camera = spaces.Box(0, 255, (2, 2, 3), np.uint8)
     >>> layout = Layout(spaces.Dict({"camera": camera, "side": spaces.Discrete(3)}))
@@ -75,6 +105,10 @@ class Layout:
     def __init__(self, space: gym.Space[Any]) -> None:
         self.space = space
         self.leaves = list(_leaves(space, "obs", ()))
+        if not self.leaves:
+            raise ValueError(
+                f"observation space: expected one with parts, got {space}; give it something to see"
+            )
         self.packed = isinstance(space, spaces.Dict | spaces.Tuple)
         self._starts = [0]
         for leaf in self.leaves:
@@ -162,8 +196,11 @@ def _leaves(space: gym.Space[Any], name: str, path: tuple[Any, ...]) -> Iterator
 
 def _part(obs: Any, leaf: Leaf) -> Any:
     for key in leaf.path:
-        kind = Mapping if isinstance(key, str) else tuple | list
-        if not isinstance(obs, kind) or (isinstance(obs, Mapping) and key not in obs):
+        if isinstance(obs, Mapping):
+            there = key in obs
+        else:
+            there = isinstance(obs, tuple | list) and type(key) is int and key < len(obs)
+        if not there:
             raise ValueError(
                 f"{leaf.name}: expected it in the observation, got a {type(obs).__name__} without "
                 "it; pass observations of the observation space"

@@ -17,15 +17,17 @@ FIX = "mend what its reset and step give, or its observation_space"
 def refuse_misfit(env: VectorEnv[Any, Any, Any], error: Exception) -> None:
     """Where environments failed as one gave an observation that does not fit, says which and how.
 
-    Gymnasium's own errors say neither. Failures of anything else than putting observations together
-    are left as they are; of what fails in a worker process, only the error's words are known.
+    Gymnasium's own errors say neither. Failures of anything else than putting observations and
+    rewards together are left as they are; of what fails in a worker process, only the error's words
+    are known.
 
     Args:
         env: The environments that failed.
         error: How.
 
     Raises:
-        ValueError: The environment and part of the observation are named, and both shapes.
+        ValueError: The environment and part of the observation are named, and both shapes or
+            dtypes; or a reward is no number.
         TypeError, ValueError: As `refuse_other_api`, for environments that are not Gymnasium's.
     """
     refuse_other_api(env, error)
@@ -40,6 +42,11 @@ def refuse_misfit(env: VectorEnv[Any, Any, Any], error: Exception) -> None:
                     f"{name}: expected {expected}, as the observation space says, got {got} from "
                     f"environment {i}, a {made}; {FIX}"
                 ) from error
+    if str(error).startswith("setting an array element with a sequence"):
+        raise ValueError(
+            f"rewards: expected a number from each environment, got an array ({error}); return "
+            "float(reward) from its step"
+        ) from error
     # What a worker process saw stays there.
     if isinstance(inner, AsyncVectorEnv) and str(error).startswith("could not broadcast input"):
         raise ValueError(
@@ -69,8 +76,12 @@ def _misfit(space: gym.Space[Any], obs: Any, name: str) -> tuple[str, str, str] 
             parts = [*enumerate(space.spaces)]
         case _:
             got = _shape(obs)
-            fits = space.shape is None or got == f"shape {space.shape}"
-            return None if fits else (name, f"shape {space.shape}", got)
+            if space.shape is not None and got != f"shape {space.shape}":
+                return name, f"shape {space.shape}", got
+            dtype = np.asarray(obs).dtype
+            if space.dtype is None or np.can_cast(dtype, space.dtype, "same_kind"):
+                return None
+            return name, f"dtype {space.dtype}", f"dtype {dtype}"
     wrong = (_misfit(part, obs[key], f"{name}[{key!r}]") for key, part in parts)
     return next(filter(None, wrong), None)
 

@@ -55,7 +55,7 @@ def expect_room(
     inputs = sum(observed.get("counts", ())) or math.prod(observed["shape"])
     outputs = int(np.sum(action.get("nvec", 0))) or action.get("n") or math.prod(action["shape"])
     sizes = [inputs, *shape["net_arch"], outputs + 1]
-    parameters = 2 * sum((a + 1) * b for a, b in itertools.pairwise(sizes))
+    parameters: int = 2 * sum((a + 1) * b for a, b in itertools.pairwise(sizes))
     kept = 2 * rows * sum(sizes)
     needed = parameters * _BYTES_PER_PARAMETER + kept * _BYTES_PER_NUMBER
     expect_granted("net_arch", shape["net_arch"], needed + _SPARE)

@@ -277,7 +277,7 @@ def _policy(policy: Any, layout: Layout) -> tuple[Act, Worth]:
     asked = with_masks(policy)
 
     def act(rows: Array, masks: Flags | None) -> Said:
-        said = asked(layout.unpack(rows), masks)
+        said = asked(layout.unpack(rows.copy()), masks)  # who may write to it
         if isinstance(said, tuple):
             if len(said) != 3:
                 raise ValueError(
@@ -301,7 +301,8 @@ def _torch_policy(module: Any, layout: Layout) -> tuple[Act, Worth]:
     decide, masked = acting(module), takes_masks(module)
 
     def seen(rows: Array) -> Any:
-        return layout.unpack(torch.as_tensor(rows, device=device), torch_dtype)
+        # A copy, as the module may write to it.
+        return layout.unpack(torch.tensor(rows, device=device), torch_dtype)
 
     def in_numpy(said: Any) -> Array:
         # Which has no bfloat16.

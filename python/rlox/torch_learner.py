@@ -92,6 +92,11 @@ class TorchLearner(BaseLearner):
         self.masks[t] = torch.from_numpy(env.action_masks())
         return (self.masks[t].to(self.device),)
 
+    def seen(self, t: int) -> Any:
+        """What the policy acts on in step `t`; a caller's policy may write to it."""
+        rows = self.obs[t]
+        return self.observed(rows if self.built_in else rows.clone())
+
     def observed(self, rows: Tensor) -> Any:
         """Rows of a rollout as the policy takes them, where it lives."""
         return self.layout.unpack(rows.to(self.device), policies.torch_dtype)

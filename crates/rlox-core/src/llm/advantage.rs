@@ -45,7 +45,7 @@ pub struct GroupOptions {
 
 /// Advantages of one group: `rewards` of all completions of one prompt.
 ///
-/// All 0 where the rewards are equal, up to rounding or less than 1e-150 apart, or are no more than `ddof`.
+/// All 0 where the rewards are equal, two roundings or 1e-150 apart at most, or are no more than `ddof`.
 ///
 /// # Errors
 /// As [`compute_batch_group_advantages`].
@@ -65,7 +65,7 @@ pub fn compute_group_advantages<T: Float>(rewards: &[T], options: &GroupOptions,
 
 /// Advantages of many groups of `group_size` rewards each, one after the other.
 ///
-/// A group's advantages are all 0 where its rewards are equal, up to rounding or less than 1e-150 apart, or are no more
+/// A group's advantages are all 0 where its rewards are equal, two roundings or 1e-150 apart at most, or are no more
 /// than `ddof`.
 ///
 /// # Errors
@@ -282,6 +282,16 @@ mod tests {
         assert_eq!(batch(&[7.0_f32], 1, &GroupOptions { ddof: 1, ..Default::default() }), [0.0]);
         assert_eq!(batch(&[f64::NAN; 4], 2, &GroupOptions::default()), [0.0; 4]);
         assert_eq!(batch::<f64>(&[], 0, &GroupOptions::default()), [0.0; 0]);
+    }
+
+    #[test]
+    fn a_small_difference_in_a_large_group_counts() {
+        let mut rewards = vec![1.0_f32; 65_536];
+        rewards[0] += 1e-5;
+        let advantages = batch(&rewards, 65_536, &GroupOptions::default());
+        assert!((advantages[0] - 256.0).abs() < 0.01, "{}", advantages[0]);
+        let close = batch(&[1000.0_f32, 1000.000_183, 1000.000_427, 1000.000_183], 4, &GroupOptions::default());
+        assert!((close[2] - 1.51).abs() < 0.01, "{close:?}");
     }
 
     proptest! {

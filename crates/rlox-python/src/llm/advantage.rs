@@ -33,7 +33,8 @@ const LONG: usize = 4096;
 ///     weights: (F,), one for each reward function; functions that gave NaN are left out of the sum.
 ///
 /// Returns:
-///     (G,). All 0 where the rewards are equal, up to rounding or less than 1e-150 apart, or are no more than `ddof`.
+///     (G,). All 0 where the rewards are equal, two roundings or 1e-150 apart at most, or are no more
+///     than `ddof`.
 ///
 /// Raises:
 ///     TypeError: Arrays of no numbers.
@@ -74,7 +75,7 @@ pub(crate) fn compute_group_advantages<'py>(
 ///
 /// Returns:
 ///     One advantage for each completion, of the shape of `rewards` without F. All 0 in groups whose rewards
-///     are equal, up to rounding or less than 1e-150 apart, or are no more than `ddof`.
+///     are equal, two roundings or 1e-150 apart at most, or are no more than `ddof`.
 ///
 /// Raises:
 ///     TypeError: Arrays of no numbers.
@@ -95,6 +96,9 @@ pub(crate) fn compute_batch_group_advantages<'py>(
     weights: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let group_size = count("group_size", group_size)?;
+    if group_size == 0 {
+        return Err(value_error("group_size", "at least 1", "0", "pass the completions of a prompt"));
+    }
     run(rewards, Some(group_size), options(ddof, eps, scale, leave_one_out)?, weights)
 }
 

@@ -94,15 +94,14 @@ impl Sums {
         self.sum / self.count
     }
 
-    /// The standard deviation; 0 where it is no more than what rounding the rewards to T may have made, or undefined.
+    /// The standard deviation; 0 where no reward is more than two roundings to T away from the first, or undefined.
     #[inline(always)]
     pub(super) fn std<T: Float>(&self, ddof: f64) -> f64 {
         let ulp = if size_of::<T>() == 4 { f64::from(f32::EPSILON) } else { f64::EPSILON };
         let mean = self.mean();
         let std = ((self.square - self.sum * mean) / (self.count - ddof)).sqrt();
-        let noise = 2.0 * ulp * (self.origin + mean).abs();
-        // False for NaN too, which too few rewards give.
-        if self.count > ddof && std > noise { std } else { 0.0 }
+        // The root of the sum is at least the largest difference. False for NaN too, which too few rewards give.
+        if self.count > ddof && self.square.sqrt() > 2.0 * ulp * self.origin.abs() { std } else { 0.0 }
     }
 
     /// What the differences from the mean are multiplied by; 0 where there is nothing to tell apart.
