@@ -69,7 +69,7 @@ unsafe fn eight_by_eight(rows: [__m256; 8]) -> [__m256; 8] {
             _mm256_castpd_ps(if i % 2 == 0 { _mm256_unpacklo_pd(a, b) } else { _mm256_unpackhi_pd(a, b) })
         });
         std::array::from_fn(|i| {
-            let (a, b) = (fours[i & 3], fours[i & 3 | 4]);
+            let (a, b) = (fours[i & !4], fours[i | 4]);
             if i < 4 { _mm256_permute2f128_ps::<0x20>(a, b) } else { _mm256_permute2f128_ps::<0x31>(a, b) }
         })
     }

@@ -91,11 +91,11 @@ impl F32s for Avx512 {
             });
             // Of two such vectors the quarters 0 and 2, or 1 and 3.
             let eights: [V; LANES] = std::array::from_fn(|i| {
-                let (a, b) = (fours[i & 11], fours[i & 11 | 4]);
+                let (a, b) = (fours[i & !4], fours[i | 4]);
                 if i & 4 == 0 { _mm512_shuffle_f32x4::<0x88>(a, b) } else { _mm512_shuffle_f32x4::<0xDD>(a, b) }
             });
             std::array::from_fn(|i| {
-                let (a, b) = (eights[i & 7], eights[i & 7 | 8]);
+                let (a, b) = (eights[i & !8], eights[i | 8]);
                 if i & 8 == 0 { _mm512_shuffle_f32x4::<0x88>(a, b) } else { _mm512_shuffle_f32x4::<0xDD>(a, b) }
             })
         }
