@@ -31,10 +31,10 @@ develop = env -u CONDA_PREFIX VIRTUAL_ENV="$(venv)" PATH="$(venv)/bin:$(if $(UV)
 	"$(venv)/bin/maturin" develop --release $(if $(UV),--uv)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-rust test-python test-slow lint format docs licences bench bench-quick wheel clean
+.PHONY: help train test test-rust test-python test-slow test-backends lint format docs licences bench bench-quick wheel clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(stamps)/venv:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -75,6 +75,14 @@ test-python: $(stamps)/test
 test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines
 	$(CARGO) test --release -p rlox-core -p rlox-nn -p rlox-candle -p rlox-burn -- --ignored
 	"$(py)" -m pytest -m slow --timeout 3600 $(PYTEST_ARGS)
+
+# What is built for it replaces the usual extension until the next target that needs that one.
+test-backends: $(stamps)/test ## build Candle and Burn into the extension and test learners on them
+	$(develop) --extras $(test_extras) --features pyo3/abi3-py310,candle,burn
+	@rm -f $(stamps)/train $(stamps)/test $(stamps)/lint
+	"$(py)" -m pytest tests/test_backends.py tests/algorithms/test_rust_backends.py $(PYTEST_ARGS)
+	"$(py)" -m pytest tests/algorithms tests/hostile tests/test_interrupt.py tests/test_isolation.py tests/test_resume.py \
+		tests/test_trainers.py -k "candle or burn" $(PYTEST_ARGS)
 
 lint: $(stamps)/lint ## formatting, clippy, ruff, mypy --strict, stubtest, lengths
 	$(CARGO) fmt --all --check

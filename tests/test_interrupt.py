@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from rlox._rlox import network_backends
 from rlox.interrupt import stop_on_interrupt
 
 
@@ -56,10 +57,10 @@ NATIVE = """
 import os, signal, sys, threading, time
 from rlox.trainers import PPOTrainer
 
-kind, call = sys.argv[1:]
+kind, call, backend = sys.argv[1:]
 # Collecting, or learning, takes hours.
 long = {"collect": dict(n_steps=2_000_000), "learn": dict(n_steps=64, n_epochs=10_000_000)}[kind]
-trainer = PPOTrainer("CartPole-v1", 1, num_envs=2, runs_dir=None, backend="native", **long)
+trainer = PPOTrainer("CartPole-v1", 1, num_envs=2, runs_dir=None, backend=backend, **long)
 pressed = []
 
 def press():
@@ -79,6 +80,7 @@ print(time.perf_counter() - pressed[-1])
 """
 
 
+@pytest.mark.parametrize("backend", network_backends())
 @pytest.mark.parametrize(
     ("kind", "call", "says"),
     [
@@ -88,8 +90,8 @@ print(time.perf_counter() - pressed[-1])
         ("learn", "iterate", "raised"),
     ],
 )
-def test_native_training_ends_when_asked_to(kind, call, says):
-    command = [sys.executable, "-c", NATIVE, kind, call]
+def test_native_training_ends_when_asked_to(kind, call, says, backend):
+    command = [sys.executable, "-c", NATIVE, kind, call, backend]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     said, seconds = done.stdout.splitlines()
     assert said == says

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rlox import CorruptFileError, checkpoint  # noqa: E402
+from rlox._rlox import network_backends  # noqa: E402
 from rlox.policies import MlpPolicy  # noqa: E402
 from rlox.torch_state import own_generator, own_threads  # noqa: E402
 from rlox.trainers import A2CTrainer, PPOTrainer  # noqa: E402
@@ -271,7 +272,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("backend", [*network_backends(), "torch"])
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_forked_after_there_were_threads_can_train(backend):
     command = [sys.executable, "-c", FORK_AFTER_THREADS, backend]

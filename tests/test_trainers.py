@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 from torch import nn
 
 import rlox
+from rlox._rlox import network_backends
 from rlox.policies import MlpPolicy
 from rlox.trainers import PPOTrainer
 from toy_envs import Count, Echo, Imitate
@@ -168,7 +169,7 @@ def test_predictions_are_actions():
         (np.array([0, 0, 0, None]), "obs: expected an array of real numbers, got dtype object"),
     ],
 )
-@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("backend", ["auto", "torch", *network_backends()[1:]])
 def test_observations_that_are_none_are_refused(obs, message, backend):
     with pytest.raises((ValueError, TypeError), match=message):
         small(backend=backend).predict(obs)

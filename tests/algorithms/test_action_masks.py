@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode
 
 from masked_envs import Doors, Locks, Method, Switches
 from rlox import VecEnv, make_vec
+from rlox._rlox import network_backends
 from rlox.policies import MlpPolicy
 from rlox.trainers import A2CTrainer, PPOTrainer
 
@@ -75,7 +76,7 @@ class Pick(gym.Env):
         return *self._state()[:1], reward, False, self.at == 10, {"action_mask": self.mask}
 
 
-@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("backend", ["auto", "torch", *network_backends()[1:]])
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_allowed_is_learned_and_kept_to_in_evaluation(name, backend):
     settings = {"gamma": 0.0, "learning_rate": 3e-3, "num_envs": 8, "runs_dir": None}
@@ -107,7 +108,7 @@ def test_predictions_keep_to_masks(deterministic):
             trainer.predict(obs, action_masks=wrong)
 
 
-@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("backend", [*network_backends(), "torch"])
 @pytest.mark.parametrize("name", NAMES)
 def test_switches_that_are_stuck_are_never_thrown(name, backend):
     trainer = TRAINERS[name](Switches, 0, backend=backend, **{**SMALL, "num_envs": 2})

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
+from rlox._rlox import network_backends
 from rlox.trainers import A2CTrainer, PPOTrainer
 from toy_envs import Answer
 
@@ -18,7 +19,7 @@ SPACES = {
     "Box": (Box(np.float32([-3, 0]), np.float32([1, 2])), -0.4),
     "Box of two dimensions": (Box(-2.0, 2.0, (2, 1)), -0.3),
 }
-BACKENDS = ("auto", "torch")
+BACKENDS = ("auto", "torch", *network_backends()[1:])
 LINEAR = {"gamma": 0.0, "lr_schedule": "linear", "runs_dir": None}
 PPO = {**LINEAR, "num_envs": 8, "n_steps": 64, "learning_rate": 3e-3, "log_std_init": -1.0}
 A2C = {**LINEAR, "num_envs": 16, "learning_rate": 2e-3, "log_std_init": -1.5}

@@ -8,6 +8,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from rlox import collect_rollout, make_vec
+from rlox._rlox import network_backends
 from rlox.features import NatureCNN
 from rlox.trainers import A2CTrainer, PPOTrainer
 
@@ -79,7 +80,14 @@ FEW = {"PPO": (4_000, {"learning_rate": 1e-3, "n_epochs": 4}), "A2C": (50_000, {
 # What "auto" leaves to torch is learned there alone.
 TORCH_ONLY = ("picture", "picture, channels first", "Dict", "Dict with a picture", "Tuple")
 CASES = [(name, kind, "torch") for name in TRAINERS for kind in SPACES]
-CASES += [(name, kind, "auto") for name in TRAINERS for kind in SPACES if kind not in TORCH_ONLY]
+OTHERS = ("auto", *network_backends()[1:])
+CASES += [
+    (name, kind, backend)
+    for name in TRAINERS
+    for kind in SPACES
+    for backend in OTHERS
+    if kind not in TORCH_ONLY
+]
 # Convolutions take their time.
 LONG = [
     case for case in CASES if "picture" in case[1] and case[:2] != ("PPO", "Dict with a picture")

@@ -3,7 +3,19 @@
 import numpy as np
 import pytest
 
+from rlox._rlox import network_backends
 from rlox.trainers import PPOTrainer
+
+# Those that the extension may be built without.
+OPTIONAL = [
+    pytest.param(
+        name,
+        marks=pytest.mark.skipif(
+            name not in network_backends(), reason=f"rlox was built without the feature {name}"
+        ),
+    )
+    for name in ("candle", "burn")
+]
 
 
 def median_score(env, total, backend, change=lambda learner: None):
@@ -17,7 +29,7 @@ def median_score(env, total, backend, change=lambda learner: None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("backend", ["auto", "torch", *OPTIONAL])
 def test_cartpole_is_solved(backend):
     assert median_score("CartPole-v1", 100_000, backend) >= 475
 

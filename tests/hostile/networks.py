@@ -1,4 +1,6 @@
-"""Native networks and the learners around them."""
+"""Networks in Rust and the learners around them: native ones, or those of another backend."""
+
+import os
 
 import numpy as np
 
@@ -22,6 +24,7 @@ from rlox.configs import A2CConfig, PPOConfig
 from rlox.native import NativeA2C, NativePPO
 from rlox.streams import state_for_native
 
+BACKEND = os.environ.get("RLOX_TEST_BACKEND", "native")
 T, N, D = 2, 3, 4
 SMALL = {"num_envs": N, "n_steps": T, "net_arch": (4,)}
 CONFIGS = {
@@ -69,7 +72,7 @@ def stream():
 
 
 def policy(_=0):
-    policy = NativePolicy(made(OBSERVATION), made(ACTION), stream(), made(SHAPE), "native")
+    policy = NativePolicy(made(OBSERVATION), made(ACTION), stream(), made(SHAPE), BACKEND)
     policy.begin(3, N)
     return policy
 
@@ -105,7 +108,7 @@ def state_of(policy):
 
 
 def learner(kind):
-    return lambda _: kind(rlox.VecEnv(N, 5), CONFIGS[kind], 3)
+    return lambda _: kind(rlox.VecEnv(N, 5), CONFIGS[kind], 3, BACKEND)
 
 
 def state_of_learner(learner):
@@ -128,7 +131,7 @@ def learner_calls(kind):
         env=thing(lambda: rlox.VecEnv(N, 5)),
         config=thing(lambda: CONFIGS[kind]),
         seed=SEED,
-        backend=text("native"),
+        backend=text(BACKEND),
     )
     yield call(f"{name}.iterate", progress=number(0.5))
     yield call(
@@ -147,7 +150,7 @@ CALLS = [
         action=whole_record(ACTION),
         stream=thing(stream),
         shape=whole_record(SHAPE),
-        backend=text("native"),
+        backend=text(BACKEND),
     ),
     call("network_backends"),
     call("NativePolicy.set_stopping", stop=flag(False)),

@@ -26,6 +26,7 @@ from hostile.surface import (
     properties,
 )
 from hostile.table import GROUPS, calls, subjects
+from rlox._rlox import network_backends
 
 TESTS = Path(__file__).resolve().parents[1]
 DEATHS = 5  # after so many the rest is left
@@ -93,6 +94,13 @@ def test_properties_are_read_and_not_written(group):
 @pytest.mark.parametrize("group", GROUPS)
 def test_strange_arguments_give_a_right_answer_or_a_clear_refusal(group, tmp_path):
     found = strays(group, tmp_path, examples=3)
+    assert not found, told(found)
+
+
+@pytest.mark.parametrize("backend", network_backends()[1:])
+def test_networks_of_other_backends_answer_or_refuse_alike(backend, tmp_path, monkeypatch):
+    monkeypatch.setenv("RLOX_TEST_BACKEND", backend)
+    found = strays("networks", tmp_path, examples=30)
     assert not found, told(found)
 
 

@@ -17,6 +17,11 @@
 //! # Ok::<(), rlox_core::Error>(())
 //! ```
 //!
+//! Burn's feature `autodiff` is not used: losses and their gradients are those of [`rlox_nn`], and the vector-Jacobian
+//! product of the layers is written out in Burn's operations, as building a graph takes longer than computing a small
+//! network. The tests switch that feature on and hold outputs, input gradients and parameter gradients of each activation
+//! to what Burn's own `backward` gives.
+//!
 //! The device is the CPU, by Burn's flex, unless [`BurnMlp::on`] is given another one; the features `cuda` and `wgpu`
 //! bring those. Burn is built without its feature `rayon`, so that each network computes on one core: at these sizes more
 //! are slower. A program that switches that feature on has Burn share out products of more than 192^3 multiplications.

@@ -17,6 +17,10 @@
 //! # Ok::<(), rlox_core::Error>(())
 //! ```
 //!
+//! Candle's `Tensor::backward` is not used: losses and their gradients are those of [`rlox_nn`], and the vector-Jacobian
+//! product of the layers is written out. The tests hold outputs, input gradients and parameter gradients of each
+//! activation to what Candle's own `backward` gives.
+//!
 //! The CPU is the device unless [`CandleMlp::on`] is given another one; the features `cuda` and `metal` bring those. On
 //! the CPU each network computes on one core, whatever `RAYON_NUM_THREADS` and `CANDLE_NUM_THREADS` say: at these sizes
 //! more are slower, and while another thread computes many times slower.

@@ -7,6 +7,10 @@ use rlox_nn::{
     PolicyLoss, PolicyNetworks, clipped_step,
 };
 
+#[allow(dead_code, reason = "one promise of backends is tested here")]
+#[path = "backend/mod.rs"]
+mod backend;
+
 const ROWS: usize = 13;
 const OBS: usize = 5;
 const HIDDEN: [usize; 2] = [20, 17];
@@ -158,4 +162,9 @@ fn losses_and_their_gradients_equal_torch() {
             assert_all_near(&policy.gradients(), &case.part("grad"), &what);
         }
     }
+}
+
+#[test]
+fn losses_of_a_hundred_updates_equal_torch() {
+    backend::torch::losses_of_a_hundred_updates_equal_torch(Mlp::new);
 }

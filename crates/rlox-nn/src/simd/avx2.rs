@@ -9,7 +9,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{F32s, Line};
+use super::{F32s, LANES, Line};
 
 /// Two vectors of eight.
 #[derive(Clone, Copy)]
@@ -50,6 +50,31 @@ macro_rules! halves {
 
 type V = [__m256; 2];
 
+/// Columns for rows.
+///
+/// # Safety
+/// The CPU has AVX2.
+#[inline(always)]
+unsafe fn eight_by_eight(rows: [__m256; 8]) -> [__m256; 8] {
+    // SAFETY: instructions of AVX2, which the CPU has.
+    unsafe {
+        let pairs: [__m256; 8] = std::array::from_fn(|i| {
+            let (a, b) = (rows[i & !1], rows[i | 1]);
+            if i % 2 == 0 { _mm256_unpacklo_ps(a, b) } else { _mm256_unpackhi_ps(a, b) }
+        });
+        // A half of the vector 4 i + j is, of four rows from 4 i on, the column j of that half.
+        let fours: [__m256; 8] = std::array::from_fn(|i| {
+            let from = (i & !3) + i % 4 / 2;
+            let (a, b) = (_mm256_castps_pd(pairs[from]), _mm256_castps_pd(pairs[from + 2]));
+            _mm256_castpd_ps(if i % 2 == 0 { _mm256_unpacklo_pd(a, b) } else { _mm256_unpackhi_pd(a, b) })
+        });
+        std::array::from_fn(|i| {
+            let (a, b) = (fours[i & !4], fours[i | 4]);
+            if i < 4 { _mm256_permute2f128_ps::<0x20>(a, b) } else { _mm256_permute2f128_ps::<0x31>(a, b) }
+        })
+    }
+}
+
 impl F32s for Avx2 {
     type Vector = V;
 
@@ -81,6 +106,11 @@ impl F32s for Avx2 {
             let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+        transpose(rows: [V; LANES]) -> [V; LANES] {
+            let eight = |from: usize, half: usize| eight_by_eight(std::array::from_fn(|i| rows[from + i][half]));
+            let (top, bottom) = ([eight(0, 0), eight(0, 1)], [eight(8, 0), eight(8, 1)]);
+            std::array::from_fn(|i| [top[i / 8][i % 8], bottom[i / 8][i % 8]])
         }
     }
 

@@ -9,7 +9,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{F32s, Line};
+use super::{F32s, LANES, Line};
 
 /// One vector of sixteen.
 #[derive(Clone, Copy)]
@@ -78,5 +78,26 @@ impl F32s for Avx512 {
             (_mm512_castsi512_ps(mantissa), _mm512_cvtepi32_ps(exponent))
         }
         sum(a: V) -> f32 { _mm512_reduce_add_ps(a) }
+        transpose(rows: [V; LANES]) -> [V; LANES] {
+            let pairs: [V; LANES] = std::array::from_fn(|i| {
+                let (a, b) = (rows[i & !1], rows[i | 1]);
+                if i % 2 == 0 { _mm512_unpacklo_ps(a, b) } else { _mm512_unpackhi_ps(a, b) }
+            });
+            // A quarter of the vector 4 i + j is, of four rows from 4 i on, the column j of that quarter.
+            let fours: [V; LANES] = std::array::from_fn(|i| {
+                let from = (i & !3) + i % 4 / 2;
+                let (a, b) = (_mm512_castps_pd(pairs[from]), _mm512_castps_pd(pairs[from + 2]));
+                _mm512_castpd_ps(if i % 2 == 0 { _mm512_unpacklo_pd(a, b) } else { _mm512_unpackhi_pd(a, b) })
+            });
+            // Of two such vectors the quarters 0 and 2, or 1 and 3.
+            let eights: [V; LANES] = std::array::from_fn(|i| {
+                let (a, b) = (fours[i & !4], fours[i | 4]);
+                if i & 4 == 0 { _mm512_shuffle_f32x4::<0x88>(a, b) } else { _mm512_shuffle_f32x4::<0xDD>(a, b) }
+            });
+            std::array::from_fn(|i| {
+                let (a, b) = (eights[i & !8], eights[i | 8]);
+                if i & 8 == 0 { _mm512_shuffle_f32x4::<0x88>(a, b) } else { _mm512_shuffle_f32x4::<0xDD>(a, b) }
+            })
+        }
     }
 }

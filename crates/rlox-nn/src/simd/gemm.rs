@@ -187,15 +187,14 @@ on_f32s! {
     }
 }
 
-/// `out = a^T`: `rows` numbers of each of the first `columns` columns, in rows of `stride` lines, whose rest is 0.
-pub(crate) fn transpose(a: Lines<'_>, rows: usize, columns: usize, out: &mut [Line], stride: usize) {
-    let a = Numbers::from(a);
-    for (j, row) in out.chunks_exact_mut(stride).take(columns).enumerate() {
-        for (p, line) in row.iter_mut().enumerate() {
-            let some = LANES.min(rows.saturating_sub(p * LANES));
-            *line = Line::ZERO;
-            for (lane, number) in line.0[..some].iter_mut().enumerate() {
-                *number = a.numbers[(p * LANES + lane) * a.stride + j];
+on_f32s! {
+    /// `out = a^T`: `rows` numbers of each of the first `columns` columns, in rows of `stride` lines, whose rest is 0.
+    pub(crate) fn transpose(s: F32s, a: Lines<'_>, rows: usize, columns: usize, out: &mut [Line], stride: usize) {
+        for (j, out) in out[..columns * stride].chunks_mut(LANES * stride).enumerate() {
+            for p in 0..stride {
+                let row = |i: usize| if i < rows { s.load(&a.lines[i * a.stride + j]) } else { s.splat(0.0) };
+                let block = s.transpose(std::array::from_fn(|lane| row(p * LANES + lane)));
+                out.chunks_exact_mut(stride).zip(block).for_each(|(out, line)| s.store(line, &mut out[p]));
             }
         }
     }
@@ -301,13 +300,15 @@ mod tests {
     #[test]
     fn transposes_and_pads_with_zeros() {
         let a = matrix(19, 2, 4);
-        let mut out = vec![Line([9.0; LANES]); 21 * 2];
-        transpose(Lines { lines: &a, stride: 2 }, 19, 21, &mut out, 2);
-        let (a, out) = (numbers(&a), numbers(&out));
-        for j in 0..21 {
-            for i in 0..32 {
-                assert_eq!(out[j * 32 + i], if i < 19 { a[i * 32 + j] } else { 0.0 });
+        on_each_isa(|isa| {
+            let mut out = vec![Line([9.0; LANES]); 21 * 2];
+            transpose(Lines { lines: &a, stride: 2 }, 19, 21, &mut out, 2);
+            let (a, out) = (numbers(&a), numbers(&out));
+            for j in 0..21 {
+                for i in 0..32 {
+                    assert_eq!(out[j * 32 + i], if i < 19 { a[i * 32 + j] } else { 0.0 }, "{isa:?}");
+                }
             }
-        }
+        });
     }
 }

@@ -93,6 +93,8 @@ pub(crate) trait F32s: Copy {
     /// `(m, e)` with `x = m 2^e` and `m` between the roots of 1/2 and 2. For positive normal numbers.
     fn parts(self, x: Self::Vector) -> (Self::Vector, Self::Vector);
     fn sum(self, a: Self::Vector) -> f32;
+    /// Columns for rows.
+    fn transpose(self, rows: [Self::Vector; LANES]) -> [Self::Vector; LANES];
 }
 
 /// Compiles a body that is generic over [`F32s`] for every instruction set and calls the one that fits. What the body

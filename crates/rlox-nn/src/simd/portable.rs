@@ -115,4 +115,13 @@ impl F32s for Portable {
         let quarter: [f32; 4] = std::array::from_fn(|i| (a[i] + a[i + 8]) + (a[i + 4] + a[i + 12]));
         (quarter[0] + quarter[2]) + (quarter[1] + quarter[3])
     }
+
+    #[inline(always)]
+    fn transpose(self, rows: [Vector; LANES]) -> [Vector; LANES] {
+        let mut columns = [[0.0; LANES]; LANES];
+        for (i, row) in rows.iter().enumerate() {
+            columns.iter_mut().zip(row).for_each(|(column, number)| column[i] = *number);
+        }
+        columns
+    }
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, missing_docs, unreachable_pub, reason = "tests")]
 
 pub mod agreement;
+pub mod autodiff;
 pub mod bad_input;
 pub mod learning;
 pub mod torch;
@@ -67,7 +68,8 @@ macro_rules! backend_tests {
             agreement: passes_equal_the_built_in_networks, optimizers_equal_the_built_in_networks,
                 policy_gradients_equal_the_built_in_networks, losses_of_a_hundred_updates_stay_together,
                 weights_and_optimizer_states_go_there_and_back, targets_follow_slowly, clones_go_their_own_way;
-            torch: networks_and_their_gradients_equal_torch, optimizers_equal_torch, losses_and_gradients_equal_torch;
+            torch: networks_and_their_gradients_equal_torch, optimizers_equal_torch, losses_and_gradients_equal_torch,
+                losses_of_a_hundred_updates_equal_torch;
             bad_input: wrong_arguments_are_refused_in_the_built_in_networks_words,
                 wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words,
                 gradients_that_are_no_numbers_change_nothing;

@@ -1,6 +1,7 @@
 //! A backend computes what PyTorch does: `fixtures/make.py` writes what it says.
 
 use rlox_core::{Actions, EnvSpec, Pcg64, Space};
+use rlox_nn::train::Schedule;
 use rlox_nn::{
     Activation, ActorCritic, ActorCriticLoss, Distribution, Init, Minibatch, NamedTensors, Network, Optimizer,
     PolicyLoss, PolicyNetworks, clipped_step,
@@ -66,8 +67,8 @@ pub fn optimizers_equal_torch<N: Network>(make: Make<N>) {
     }
 }
 
-/// The policy of a case.
-fn loaded<N: Network>(make: Make<N>, name: &str, case: &NamedTensors) -> PolicyNetworks<N> {
+/// The policy of a case, with these weights.
+fn loaded<N: Network>(make: Make<N>, name: &str, weights: &NamedTensors) -> PolicyNetworks<N> {
     let action = match name {
         "gaussian" | "state_dependent" => Space::uniform_box(-1.0, 1.0, &[2]),
         _ => Space::discrete(3),
@@ -84,7 +85,7 @@ fn loaded<N: Network>(make: Make<N>, name: &str, case: &NamedTensors) -> PolicyN
     } else {
         policy(make, &spec, distribution, 0)
     };
-    policy.load(&case.part("net")).unwrap();
+    policy.load(weights).unwrap();
     policy
 }
 
@@ -94,7 +95,7 @@ pub fn losses_and_gradients_equal_torch<N: Network>(make: Make<N>) {
         for name in ["categorical", "gaussian", "state_dependent", "shared"] {
             let what = format!("{algorithm}_{name}");
             let case = all.part(&what);
-            let mut policy = loaded(make, name, &case);
+            let mut policy = loaded(make, name, &case.part("net"));
             let discrete: Vec<i64> = data(&case, "action").iter().map(|x| *x as i64).collect();
             let continuous = matches!(name, "gaussian" | "state_dependent");
             let numbers = Actions::Continuous(data(&case, "action"));
@@ -117,6 +118,55 @@ pub fn losses_and_gradients_equal_torch<N: Network>(make: Make<N>) {
             policy.backward().unwrap();
             assert_near(&[stats.loss], data(&case, "loss"), &what);
             assert_all_near(&policy.gradients(), &case.part("grad"), &what);
+        }
+    }
+}
+
+/// Rounding differs, and grows from step to step; so much of the curve's span, after a hundred of them, is allowed for it.
+const DRIFT: f32 = 1e-3;
+
+/// Learning rate and clipping stay, or fall to 0 in a straight line.
+pub fn losses_of_a_hundred_updates_equal_torch<N: Network>(make: Make<N>) {
+    let all = fixtures();
+    for (name, schedule) in [("constant", Schedule::Constant), ("linear", Schedule::Linear)] {
+        let case = all.part(&format!("curve_{name}"));
+        let mut policy = loaded(make, name, &case.part("before"));
+        let batches: Vec<_> = (0..4).map(|i| case.part(&i.to_string())).collect();
+        let actions = batches.iter().map(|batch| data(batch, "action").iter().map(|x| *x as i64).collect());
+        let actions: Vec<Vec<i64>> = actions.collect();
+        let expected = data(&case, "losses");
+        assert_eq!(expected.len(), 100);
+        let ends = expected.iter().fold((f32::MAX, f32::MIN), |(low, high), x| (low.min(*x), high.max(*x)));
+        for (i, expected) in expected.iter().enumerate() {
+            let (batch, progress) = (&batches[i % 4], i as f64 / 100.0);
+            let minibatch = Minibatch {
+                obs: data(batch, "obs"),
+                actions: Actions::Discrete(&actions[i % 4]),
+                masks: None,
+                log_probs: data(batch, "log_prob"),
+                values: data(batch, "return"),
+                advantages: data(batch, "advantage"),
+                returns: data(batch, "return"),
+            };
+            let loss = ActorCriticLoss {
+                policy: PolicyLoss::Clipped { clip_coef: schedule.at(0.2, progress) },
+                clip_coef_vf: None,
+                vf_coef: 0.5,
+                ent_coef: 0.01,
+            };
+            let lr = schedule.at(3e-3, progress);
+            let adam = Optimizer::Adam { lr, beta1: 0.9, beta2: 0.999, eps: 1e-5 };
+            let got = policy.update(&minibatch, &loss, &adam, Some(0.5)).unwrap().loss;
+            let allowed = DRIFT * (ends.1 - ends.0);
+            assert!((got - expected).abs() <= allowed, "{name}, update {i}: {got} instead of {expected}");
+        }
+        for tensor in &policy.tensors() {
+            let (after, before) = (case.part("after"), case.part("before"));
+            let (after, before) = (data(&after, &tensor.name), data(&before, &tensor.name));
+            let way = after.iter().zip(before).fold(0.0_f32, |most, (x, y)| most.max((x - y).abs()));
+            for (got, expected) in tensor.data.iter().zip(after) {
+                assert!((got - expected).abs() <= 0.01 * way, "{name}, {}: {got}, {expected}", tensor.name);
+            }
         }
     }
 }
