@@ -148,6 +148,10 @@ impl Network for BurnMlp {
         self.layout.hidden_dim()
     }
 
+    fn hidden_activation(&self) -> Option<Activation> {
+        Some(self.layout.activation())
+    }
+
     fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], _: &mut Scratch) -> Result<()> {
         self.layout.check_forward(rows, x, y)?;
         copy(&self.pass(x, rows, false)?.0, y)
