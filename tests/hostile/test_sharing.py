@@ -42,13 +42,13 @@ def check(group, folder, seed):
     assert not found, f"seed {seed}: {found}\n{done.stderr[-3000:]}"
 
 
-@pytest.mark.parametrize("group", ["objects", "training"])
+@pytest.mark.parametrize("group", ["objects", "training", "networks"])
 def test_eight_threads_and_forks_share_an_object(group, tmp_path):
     check(group, tmp_path, seed=0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", ["objects", "training"])
+@pytest.mark.parametrize("group", ["objects", "training", "networks"])
 def test_eight_threads_and_forks_share_an_object_whatever_they_do(group, tmp_path):
     for _ in range(10):
         check(group, tmp_path, seed=random.randrange(2**32))
