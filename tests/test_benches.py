@@ -72,3 +72,63 @@ def test_another_update_than_pytorchs_is_noticed(monkeypatch, setting, value):
     monkeypatch.setattr(bench, "settings", lambda *given: settings(*given) | {setting: value})
     with pytest.raises(AssertionError):
         bench.check_native(bench.native_learner(sizes, 8, 8, 64), sizes)
+
+
+def timed(name, seconds, ours, work=""):
+    subject = {"name": name, "peer": "rlox", "threads": 1, "ours": ours, "work": work}
+    return subject | {"seconds": [seconds] * 5}
+
+
+def test_only_the_same_work_is_compared_and_the_summary_names_both():
+    report = importlib.import_module("report")
+    subjects = [
+        timed("rlox a", 2.0, True),
+        timed("rlox b", 1.0, True),
+        timed("peer", 3.0, False),
+        timed("rlox part", 0.1, True, "a part"),
+        timed("peer's part", 0.2, False, "a part"),
+        timed("another", 0.01, False, "something else"),
+    ]
+    row = report.evaluate(
+        {"name": "row", "rounds": 5, "amount": 1, "unit": "steps", "load": {}}
+        | {"subjects": subjects}
+    )
+    assert [(best["work"], best["peer"], best["ours"]) for best in row["best"]] == [
+        ("", "peer", "rlox b"),
+        ("a part", "peer's part", "rlox part"),
+    ]
+    assert [best["ratio"] for best in row["best"]] == [[3.0] * 3, [2.0] * 3]
+    assert [subject.get("ratio", [None])[0] for subject in subjects] == [1, 0.5, 1.5, 1, 2, None]
+    text = report.table(row | {"load": {"others": None}})
+    assert "best peer: peer takes 3x [3, 3] the time of rlox b" in text
+    assert "best peer (a part): peer's part takes 2x [2, 2] the time of rlox part" in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_called_rlox_is_ours_and_nothing_else_is(name):
+    for row in importlib.import_module(name).BENCHMARK.rows(False):
+        assert row.subjects[0].ours or name == "bench_nn_backends"
+        for subject in row.subjects:
+            published = subject.name.startswith("rlox 1.2.0")
+            assert subject.ours == (subject.name.startswith("rlox") and not published)
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("shape", [(1, 3), (7, 1), (64, 5)])
+def test_the_fast_numpy_estimator_is_the_formula(shape, reuse):
+    bench, trajectories = (importlib.import_module(x) for x in ("bench_gae", "trajectories"))
+    data = trajectories.rollout(*shape, "float32")
+    arrays = (data.rewards, data.values, data.dones, data.last_values)
+    estimate = bench.FewPasses(*shape, "float32", reuse)
+    for _ in range(2):
+        data.check(estimate(*arrays), bench.reference(*arrays, "float64"))
+
+
+def test_best_fit_is_what_rlox_packs():
+    bench = importlib.import_module("bench_trl_comparison")
+    assert bench.best_fit([range(n) for n in (6, 5, 5, 4)], 10) == 2
+    assert bench.best_fit([range(n) for n in (6, 6, 5)], 10) == 3
+    bench.planning_rlox(500, 2048)
+    bench.packing_rlox(500, 2048)
+    with pytest.raises(AssertionError, match="best fit"):
+        bench.check_rows([6, 5, 5, 4], [range(n) for n in (6, 5, 5, 4)], 10)

@@ -3,9 +3,12 @@
 The actions are random and made before, as are the values and log-probabilities that a policy
 would have given, so that no policy is measured; `collect_rollout` alone draws its actions itself.
 What is stored: observations, actions, rewards, both flags, values and log-probabilities, in
-float32 where they are real numbers. Libraries without a buffer get NumPy arrays, and those
-without an estimator the NumPy loop of `bench_gae.py`. All stored rollouts are checked against
-that loop, and their observations against the equations of motion.
+float32 where they are real numbers. Libraries without a buffer get NumPy arrays; those without an
+estimator in Python the fastest of NumPy's in `bench_gae.py`, and where they are named "plain GAE"
+the loop that PPO programs have written instead. PufferLib's own estimator is an operator of torch,
+which its wheel does not have compiled, with one row of steps for each environment and the rewards a
+step later. All stored rollouts are checked against that loop, and their observations against the
+equations of motion.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from bench_env_stepping import pufferlib_cartpole
-from bench_gae import reference
+from bench_gae import FewPasses, reference
 from classic_control import CARTPOLE, Array, next_observation
 from side_by_side import Benchmark, Row, Subject, run, swept
 from trajectories import GAMMA, LAMBDA
@@ -56,21 +59,29 @@ class Arrays:
         self.actions = np.empty_like(said.actions)
         self.values, self.log_probs = np.empty(shape, np.float32), np.empty(shape, np.float32)
         self.advantages = self.returns = np.empty(shape, np.float32)
+        # Rows are found once: finding them costs as much as copying them.
+        mine = zip(self.actions, self.values, self.log_probs, strict=True)
+        given = zip(said.actions, said.values, said.log_probs, strict=True)
+        self._said = [(*a, *b) for a, b in zip(mine, given, strict=True)]
+        answers = (self.obs[1:], self.rewards, self.terminated, self.truncated)
+        self._answers = list(zip(*answers, strict=True))
 
-    def store(self, t: int, said: Policy) -> None:
+    def store(self, t: int) -> None:
         """Row t of what the policy said."""
-        self.actions[t] = said.actions[t]
-        self.values[t] = said.values[t]
-        self.log_probs[t] = said.log_probs[t]
+        actions, values, log_probs, said_actions, said_values, said_log_probs = self._said[t]
+        actions[:] = said_actions
+        values[:] = said_values
+        log_probs[:] = said_log_probs
 
     def came_back(
         self, t: int, obs: Array, rewards: Array, terminated: Array, truncated: Array
     ) -> None:
         """Row t of what the environments answered."""
-        self.obs[t + 1] = obs
-        self.rewards[t] = rewards
-        self.terminated[t] = terminated
-        self.truncated[t] = truncated
+        my_obs, my_rewards, my_terminated, my_truncated = self._answers[t]
+        my_obs[:] = obs
+        my_rewards[:] = rewards
+        my_terminated[:] = terminated
+        my_truncated[:] = truncated
 
 
 def check(kept: Any, last_values: Array, next_step: bool = False) -> None:
@@ -146,7 +157,7 @@ def rlox_arrays(steps: int, num_envs: int) -> timeit.Timer:
     def collect() -> None:
         kept.obs[0] = kept.obs[-1]
         for t, actions, *results in rows:
-            kept.store(t, said)
+            kept.store(t)
             env.step_into(actions, *results)
         kept.rewards[:] = rewards
         dones = kept.terminated | kept.truncated
@@ -158,28 +169,33 @@ def rlox_arrays(steps: int, num_envs: int) -> timeit.Timer:
     return timeit.Timer(collect)
 
 
-def published_rlox(steps: int, num_envs: int) -> timeit.Timer:
-    """rlox 1.2.0: `step_all`, NumPy arrays, its batched estimator in float32."""
+def published_rlox(steps: int, num_envs: int, numpy: bool = False) -> timeit.Timer:
+    """rlox 1.2.0: `step_all`, NumPy arrays, its batched estimator in float32, or NumPy's."""
     rlox: Any = importlib.import_module("rlox")  # another library than ours, of the same name
 
     said, env = policy(steps, num_envs, np.uint32), rlox.VecEnv(num_envs, 0, CARTPOLE)
-    kept, estimate = Arrays(steps, num_envs, said), rlox.compute_gae_batched_f32
+    kept = Arrays(steps, num_envs, said)
     kept.obs[-1] = env.reset_all()
+
+    def batched(rewards: Array, values: Array, ends: Array, last_values: Array) -> Any:
+        dones = ends.astype(np.float32)
+        flat = [np.ascontiguousarray(x.T).reshape(-1) for x in (rewards, values, dones)]
+        results = rlox.compute_gae_batched_f32(*flat, last_values, steps, GAMMA, LAMBDA)
+        return (np.ascontiguousarray(x.reshape(num_envs, steps).T) for x in results)
+
+    estimate: Any = FewPasses(steps, num_envs, np.float32, reuse=True) if numpy else batched
+    rows = list(said.actions)
 
     def collect() -> None:
         kept.obs[0] = kept.obs[-1]
-        for t, actions in enumerate(said.actions):
-            kept.store(t, said)
+        for t, actions in enumerate(rows):
+            kept.store(t)
             result = env.step_all(actions)
             kept.came_back(
                 t, result["obs"], result["rewards"], result["terminated"], result["truncated"]
             )
-        dones = (kept.terminated | kept.truncated).astype(np.float32)
-        flat = [np.ascontiguousarray(x.T).reshape(-1) for x in (kept.rewards, kept.values, dones)]
-        results = estimate(*flat, said.last_values, steps, GAMMA, LAMBDA)
-        kept.advantages, kept.returns = (
-            np.ascontiguousarray(x.reshape(num_envs, steps).T) for x in results
-        )
+        dones = kept.terminated | kept.truncated
+        kept.advantages, kept.returns = estimate(kept.rewards, kept.values, dones, said.last_values)
 
     collect()
     check(kept, said.last_values)
@@ -187,17 +203,19 @@ def published_rlox(steps: int, num_envs: int) -> timeit.Timer:
 
 
 def with_arrays(
-    env: Any, said: Policy, steps: int, num_envs: int, estimate: Callable[..., Any] = reference
+    first: Array, step: Callable[[Array], Any], said: Policy, plain: bool
 ) -> timeit.Timer:
-    """An environment with Gymnasium's interface, NumPy arrays, an estimator."""
-    kept = Arrays(steps, num_envs, said)
-    kept.obs[-1] = env.reset()[0]
+    """Gymnasium's `step`, NumPy arrays, and NumPy's fastest estimator or the plain one."""
+    steps, num_envs = said.actions.shape
+    kept, rows = Arrays(steps, num_envs, said), list(said.actions)
+    kept.obs[-1] = first
+    estimate: Any = reference if plain else FewPasses(steps, num_envs, np.float32, reuse=True)
 
     def collect() -> None:
         kept.obs[0] = kept.obs[-1]
-        for t, actions in enumerate(said.actions):
-            kept.store(t, said)
-            kept.came_back(t, *env.step(actions)[:4])
+        for t, actions in enumerate(rows):
+            kept.store(t)
+            kept.came_back(t, *step(actions)[:4])
         dones = kept.terminated | kept.truncated
         kept.advantages, kept.returns = estimate(kept.rewards, kept.values, dones, said.last_values)
 
@@ -206,12 +224,12 @@ def with_arrays(
     return timeit.Timer(collect)
 
 
-def gymnasium(steps: int, num_envs: int, mode: str) -> timeit.Timer:
+def gymnasium(steps: int, num_envs: int, mode: str, plain: bool = False) -> timeit.Timer:
     """Gymnasium's loop over environments, or its NumPy environment."""
     import gymnasium as gym
 
     env = gym.make_vec(CARTPOLE, num_envs, vectorization_mode=mode)
-    return with_arrays(env, policy(steps, num_envs), steps, num_envs)
+    return with_arrays(env.reset()[0], env.step, policy(steps, num_envs), plain)
 
 
 def envpool(steps: int, num_envs: int, workers: int) -> timeit.Timer:
@@ -219,13 +237,25 @@ def envpool(steps: int, num_envs: int, workers: int) -> timeit.Timer:
     import envpool
 
     env = envpool.make(CARTPOLE, "gymnasium", num_envs=num_envs, num_threads=workers, seed=0)
-    return with_arrays(env, policy(steps, num_envs, np.int32), steps, num_envs)
+    said = policy(steps, num_envs, np.int32)
+    return with_arrays(env.reset()[0], env.step, said, plain=False)
 
 
-def pufferlib(steps: int, num_envs: int) -> timeit.Timer:
-    """PufferLib's CartPole, another one than Gymnasium's (`bench_env_stepping.py` says how)."""
-    said = policy(steps, num_envs, np.float32)
-    return with_arrays(pufferlib_cartpole(num_envs), said, steps, num_envs)
+def pufferlib(steps: int, num_envs: int, plain: bool = False) -> timeit.Timer:
+    """PufferLib's CartPole, another one than Gymnasium's (`bench_env_stepping.py` says how).
+
+    Its C function is called, which its `step` wraps.
+    """
+    env = pufferlib_cartpole(num_envs)
+    results = env.observations, env.rewards, env.terminals, env.truncations
+    c_step = sys.modules["pufferlib.ocean.cartpole.binding"].vec_step
+
+    def step(actions: Array) -> Any:
+        env.actions[:] = actions
+        c_step(env.c_envs)
+        return results
+
+    return with_arrays(env.reset()[0], step, policy(steps, num_envs, np.float32), plain)
 
 
 def sb3(steps: int, num_envs: int) -> timeit.Timer:
@@ -266,15 +296,26 @@ def sb3(steps: int, num_envs: int) -> timeit.Timer:
     return timeit.Timer(collect)
 
 
+NUMPY_MODE: dict[str, Any] = {"mode": "vector_entry_point"}
 SUBJECTS = [
     *swept(Subject("rlox RolloutBuffer", "rlox_buffer")),
-    *swept(Subject("rlox collect_rollout, draws actions", "rlox_collect")),
+    *swept(Subject("rlox collect_rollout", "rlox_collect", work="draws actions")),
     *swept(Subject("rlox step_into and compute_gae", "rlox_arrays")),
     *swept(Subject("rlox 1.2.0 step_all and arrays", "published_rlox", "rlox-1.2.0")),
+    *swept(
+        Subject("rlox 1.2.0 step_all, NumPy GAE", "published_rlox", "rlox-1.2.0", {"numpy": True})
+    ),
     Subject("PufferLib and arrays", "pufferlib", "pufferlib"),
+    Subject("PufferLib and arrays, plain GAE", "pufferlib", "pufferlib", {"plain": True}),
     Subject("EnvPool and arrays, 1 worker", "envpool", "envpool", {"workers": 1}),
     Subject("EnvPool and arrays, 2 workers", "envpool", "envpool", {"workers": 2}),
-    Subject("Gymnasium NumPy and arrays", "gymnasium", "gymnasium", {"mode": "vector_entry_point"}),
+    Subject("Gymnasium NumPy and arrays", "gymnasium", "gymnasium", NUMPY_MODE),
+    Subject(
+        "Gymnasium NumPy and arrays, plain GAE",
+        "gymnasium",
+        "gymnasium",
+        {**NUMPY_MODE, "plain": True},
+    ),
     Subject("Gymnasium sync and arrays", "gymnasium", "gymnasium", {"mode": "sync"}),
     Subject("SB3 DummyVecEnv and RolloutBuffer", "sb3", "sb3"),
 ]

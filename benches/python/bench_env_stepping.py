@@ -8,7 +8,8 @@ with the equations of motion.
 
 rlox 1.2.0 has CartPole-v1 and Pendulum-v1 only, Gymnasium a NumPy environment of CartPole-v1 only.
 PufferLib's only one of these is a CartPole in float32, with episodes of at most 200 steps and a
-reward of 0 at their end; it overwrites the arrays that it returns.
+reward of 0 at their end; it overwrites the arrays that it returns, and is compared with
+`step_into`, which does that too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy as np
 from classic_control import CARTPOLE, IDS, PENDULUM, Array, next_observation, random_actions
 from side_by_side import Benchmark, Row, Subject, run, swept
 
+IN_PLACE = "in place"
 Step = Callable[[Array], tuple[Array, Array, Array]]
 
 
@@ -195,7 +197,7 @@ def subjects(env_id: str) -> list[Subject]:
     table = [
         *swept(Subject("rlox step", "rlox_step")),
         *swept(Subject("rlox step_all", "rlox_step_all")),
-        *swept(Subject("rlox step_into", "rlox_step_into")),
+        *swept(Subject("rlox step_into", "rlox_step_into", work=IN_PLACE)),
     ]
     if env_id in (CARTPOLE, PENDULUM):
         unsigned = {"dtype": "uint32"}
@@ -203,8 +205,10 @@ def subjects(env_id: str) -> list[Subject]:
         table += swept(published)
     if env_id == CARTPOLE:
         table += [
-            Subject("PufferLib step, in place", "pufferlib", "pufferlib"),
-            Subject("PufferLib C function, in place", "pufferlib", "pufferlib", {"bare": True}),
+            Subject("PufferLib step", "pufferlib", "pufferlib", work=IN_PLACE),
+            Subject(
+                "PufferLib C function", "pufferlib", "pufferlib", {"bare": True}, work=IN_PLACE
+            ),
         ]
     return [
         *table,

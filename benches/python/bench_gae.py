@@ -1,4 +1,8 @@
-"""Generalised advantage estimation: one trajectory (T,), and T steps of N environments."""
+"""Generalised advantage estimation: one trajectory (T,), and T steps of N environments.
+
+NumPy has two forms: the loop that PPO programs have, and one with as few passes as it allows. Who
+writes into the same arrays each time is compared with who does that too.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +44,49 @@ def expected(data: trajectories.Rollout) -> tuple[Floats, Floats]:
     return reference(data.rewards, data.values, data.dones, data.last_values, np.float64)
 
 
+class FewPasses:
+    """The formula with as few calls as NumPy allows: two for a row, the rest for whole arrays.
+
+    The arrays in between are made once, and so are those of the results if they are reused.
+    """
+
+    def __init__(self, steps: int, num_envs: int, dtype: Any, reuse: bool) -> None:
+        shape = (steps, num_envs)
+        self.gamma, self.lam = np.asarray([GAMMA, LAMBDA], dtype)
+        self.alive, self.factor = np.empty(shape, bool), np.empty(shape, dtype)
+        self.row = np.empty(num_envs, dtype)
+        self.results = (np.empty(shape, dtype), np.empty(shape, dtype)) if reuse else None
+        self.rows = list(self.pairs(self.results[0])) if self.results else None
+
+    def pairs(self, advantages: Floats) -> Any:
+        """Each row, the following one, and its factor, from the end."""
+        return zip(advantages[-2::-1], advantages[:0:-1], self.factor[-2::-1], strict=True)
+
+    def __call__(
+        self, rewards: Floats, values: Floats, dones: Floats, last_values: Floats
+    ) -> tuple[Floats, Floats]:
+        factor, row, multiply, add = self.factor, self.row, np.multiply, np.add
+        advantages, returns = self.results or (np.empty_like(rewards), np.empty_like(rewards))
+        multiply(np.logical_not(dones, self.alive), self.gamma, factor)
+        multiply(factor[:-1], values[1:], advantages[:-1])
+        multiply(factor[-1], last_values, advantages[-1])
+        advantages += rewards
+        advantages -= values
+        factor *= self.lam
+        for now, following, share in self.rows or self.pairs(advantages):
+            multiply(share, following, row)
+            add(now, row, now)
+        return advantages, add(advantages, values, returns)
+
+
+def numpy_few_passes(steps: int, num_envs: int, dtype: str, reuse: bool = False) -> timeit.Timer:
+    data = rollout(steps, num_envs, dtype)
+    names = {"f": FewPasses(steps, num_envs, dtype, reuse), **data.arrays()}
+    call = "f(r, v, d, last)"
+    data.check(eval(call, names), expected(data))
+    return timeit.Timer(call, globals=names)
+
+
 def numpy_loop(steps: int, num_envs: int, dtype: str) -> timeit.Timer:
     names = {"f": reference, **rollout(steps, num_envs, dtype).arrays()}
     return timeit.Timer("f(r, v, d, last)", globals=names)
@@ -76,11 +123,14 @@ def rlox_flat(
     return timeit.Timer(call, globals=names)
 
 
-def torchrl(steps: int, num_envs: int, dtype: str, threads: int) -> timeit.Timer:
-    """TorchRL's vectorised function on tensors (N, T, 1)."""
-    from torchrl.objectives.value.functional import vec_generalized_advantage_estimate as estimate
+def torchrl(
+    steps: int, num_envs: int, dtype: str, threads: int, vectorised: bool = True
+) -> timeit.Timer:
+    """TorchRL's vectorised function on tensors (N, T, 1), or its loop over time."""
+    from torchrl.objectives.value import functional
 
-    data = rollout(steps, num_envs, dtype)
+    data, name = rollout(steps, num_envs, dtype), "generalized_advantage_estimate"
+    estimate = getattr(functional, f"vec_{name}" if vectorised else name)
     names = {"f": estimate, "gamma": GAMMA, "lam": LAMBDA, **data.tensors(threads)}
     call = "f(gamma, lam, v, n, r, d, d)"
     data.check([data.time_major(result) for result in eval(call, names)], expected(data))
@@ -105,12 +155,24 @@ def jax(steps: int, num_envs: int, dtype: str, how: str, unroll: int = 1) -> tim
 def subjects(num_envs: int, dtype: str) -> list[Subject]:
     """Ours first: the call of the documents."""
     flat = "compute_gae_batched"
-    one = num_envs == 1
+    one, same, reuse = num_envs == 1, "the same arrays each time", {"reuse": True}
     ours = [
         Subject("rlox compute_gae", "rlox"),
         Subject("rlox compute_gae, flags", "rlox", options={"flags": True}),
-        Subject("rlox compute_gae, flags, out=", "rlox", options={"flags": True, "reuse": True}),
+        Subject(
+            "rlox compute_gae, flags, out=", "rlox", options={"flags": True, **reuse}, work=same
+        ),
     ]
+    tensors = torchrl_subjects("torchrl", "TorchRL vectorised")
+    if num_envs >= 64:  # the vectorised one takes longer there
+        tensors += torchrl_subjects("torchrl", "TorchRL loop over time", vectorised=False)
+    few = "NumPy in few passes"
+    numpy = [Subject("NumPy loop over time", "numpy_loop", rival=True)]
+    if not one:
+        numpy += [
+            Subject(few, "numpy_few_passes", rival=True),
+            Subject(f"{few}, reused", "numpy_few_passes", options=reuse, work=same, rival=True),
+        ]
     old = "rlox-1.2.0"
     if one:
         published = [
@@ -124,9 +186,9 @@ def subjects(num_envs: int, dtype: str) -> list[Subject]:
     return [
         *our_subjects(num_envs, *ours),
         *published,
-        *torchrl_subjects("torchrl", "TorchRL vectorised"),
+        *tensors,
         *jax_subjects("jax"),
-        Subject("NumPy loop over time", "numpy_loop"),
+        *numpy,
     ]
 
 

@@ -1,8 +1,10 @@
 """Operations of language-model post-training: group advantages, token KL, packing.
 
-Against NumPy, torch on 1 and 2 threads, and rlox 1.2.0. All results are compared with the formula
-in float64 before the clock starts. The Schulman rows check the magnitude that each library
-documents: rlox 1.2.0 takes the two policies the other way round, which costs it the same time.
+Against NumPy, torch on 1 and 2 threads, and rlox 1.2.0. NumPy and torch compute the formula as it
+is written, and in the forms that were found fastest at some size; the fastest one counts. All
+results are compared with the formula in float64 before the clock starts. The Schulman rows check
+the magnitude that each library documents: rlox 1.2.0 takes the two policies the other way round,
+which costs it the same time.
 """
 
 from __future__ import annotations
@@ -58,8 +60,22 @@ def close(got: Any, wanted: Floats, loose: bool = False) -> None:
     np.testing.assert_allclose(got, wanted, tolerance, tolerance)
 
 
-def advantages_numpy(groups: int, size: int) -> timeit.Timer:
-    return timeit.Timer("f(r, g)", globals={"f": normalised, "r": rewards(groups, size), "g": size})
+def in_products(rewards: Floats, size: int) -> Floats:
+    """The means and variances as products of rows, the rest in place."""
+    rows = rewards.reshape(-1, size)
+    centred = rows - (rows @ np.full(size, 1 / size))[:, None]
+    scale = np.vecdot(centred, centred)
+    scale /= size
+    np.sqrt(scale, scale)
+    centred *= np.divide(1, scale, scale)[:, None]
+    result: Floats = centred.reshape(-1)
+    return result
+
+
+def advantages_numpy(groups: int, size: int, products: bool = False) -> timeit.Timer:
+    f, r = in_products if products else normalised, rewards(groups, size)
+    close(f(r, size), normalised(r, size))
+    return timeit.Timer("f(r, g)", globals={"f": f, "r": r, "g": size})
 
 
 def advantages_rlox(groups: int, size: int) -> timeit.Timer:
@@ -70,28 +86,68 @@ def advantages_rlox(groups: int, size: int) -> timeit.Timer:
     return timeit.Timer("f(r, g)", globals={"f": f, "r": r, "g": size})
 
 
-def advantages_torch(groups: int, size: int, threads: int) -> timeit.Timer:
+def advantages_torch(groups: int, size: int, threads: int, way: str = "formula") -> timeit.Timer:
+    """`std` over rows is slow in torch; the norm of what is centred, and `layer_norm`, are not."""
     import torch
 
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
     r = torch.from_numpy(rewards(groups, size))
 
-    def f(r: Any) -> Any:
+    def formula(r: Any) -> Any:
         rows = r.view(-1, size)
-        mean, std = rows.mean(1, keepdim=True), rows.std(1, correction=0, keepdim=True)
-        return ((rows - mean) / std).view(-1)
+        std, mean = torch.std_mean(rows, 1, correction=0, keepdim=True)
+        return (rows - mean).div_(std).view(-1)
 
+    def norm(r: Any) -> Any:
+        rows = r.view(-1, size)
+        centred = rows - rows.mean(1, keepdim=True)
+        std = torch.linalg.vector_norm(centred, dim=1, keepdim=True).mul_(size**-0.5)
+        return centred.div_(std).view(-1)
+
+    def layer(r: Any) -> Any:
+        return torch.native_layer_norm(r.view(-1, size), (size,), None, None, 0.0)[0].view(-1)
+
+    f = {"formula": formula, "norm": norm, "layer": layer}[way]
     close(f(r), normalised(r.numpy(), size))
     return timeit.Timer("f(r)", globals={"f": f, "r": r})
 
 
+def k3_in_place(policy: Floats, reference: Floats, tokens: int) -> Floats:
+    x = reference - policy
+    e = np.exp(x)
+    e -= x
+    e -= 1
+    result: Floats = e.reshape(-1, tokens).sum(1)
+    return result
+
+
+def k3_expm1(policy: Floats, reference: Floats, tokens: int) -> Floats:
+    x = reference - policy
+    e = np.expm1(x)
+    e -= x
+    result: Floats = e.reshape(-1, tokens).sum(1)
+    return result
+
+
+def full_product(policy: Floats, reference: Floats, tokens: int) -> Floats:
+    p, x = np.exp(policy), policy - reference
+    result: Floats = np.vecdot(p.reshape(-1, tokens), x.reshape(-1, tokens))
+    return result
+
+
 FORMULAS = {"k3": k3, "full": full}
+NUMPY = {
+    "k3": {"NumPy": k3, "NumPy in place": k3_in_place, "NumPy expm1": k3_expm1},
+    "full": {"NumPy": full, "NumPy vecdot": full_product},
+}
 
 
-def kl_numpy(batch: int, tokens: int, dtype: str, kind: str) -> timeit.Timer:
+def kl_numpy(batch: int, tokens: int, dtype: str, kind: str, way: str) -> timeit.Timer:
     policy, reference = log_probs(batch, tokens, dtype)
-    names = {"f": FORMULAS[kind], "p": policy, "r": reference, "t": tokens}
+    names = {"f": NUMPY[kind][way], "p": policy, "r": reference, "t": tokens}
+    wanted = FORMULAS[kind](*(x.astype(np.float64) for x in (policy, reference)), tokens)
+    close(eval("f(p, r, t)", names), wanted, dtype == "float32")
     return timeit.Timer("f(p, r, t)", globals=names)
 
 
@@ -114,7 +170,10 @@ def kl_rlox(batch: int, tokens: int, dtype: str, kind: str, swapped: bool = Fals
     return timeit.Timer(call, globals=names)
 
 
-def kl_torch(batch: int, tokens: int, dtype: str, kind: str, threads: int) -> timeit.Timer:
+def kl_torch(
+    batch: int, tokens: int, dtype: str, kind: str, threads: int, way: str = "formula"
+) -> timeit.Timer:
+    """The formula, compiled or not, or as many operations as can be in place."""
     import torch
 
     torch.set_num_threads(threads)
@@ -129,16 +188,50 @@ def kl_torch(batch: int, tokens: int, dtype: str, kind: str, threads: int) -> ti
     def weighted(p: Any, r: Any) -> Any:
         return (torch.exp(p) * (p - r)).sum(1)
 
-    names = {"f": schulman if kind == "k3" else weighted, "p": policy, "r": reference}
+    def schulman_in_place(p: Any, r: Any) -> Any:
+        x = r - p
+        return torch.exp(x).sub_(x).sub_(1).sum(1)
+
+    def schulman_expm1(p: Any, r: Any) -> Any:
+        x = r - p
+        return torch.expm1(x).sub_(x).sum(1)
+
+    def weighted_in_place(p: Any, r: Any) -> Any:
+        return torch.exp(p).mul_(p - r).sum(1)
+
+    formula = schulman if kind == "k3" else weighted
+    ways = {
+        "formula": formula,
+        "in place": schulman_in_place if kind == "k3" else weighted_in_place,
+        "expm1": schulman_expm1,
+    }
+    f = torch.compile(formula, dynamic=False) if way == "compile" else ways[way]
+    names = {"f": f, "p": policy, "r": reference}
     wanted = FORMULAS[kind](*(x.astype(np.float64) for x in arrays), tokens)
     close(eval("f(p, r)", names), wanted, dtype == "float32")
     return timeit.Timer("f(p, r)", globals=names)
 
 
-def torch_subjects(function: str) -> list[Subject]:
+def torch_subjects(function: str, ways: dict[str, str]) -> list[Subject]:
     return [
-        Subject("torch", function, "torchrl", {"threads": threads}, threads) for threads in (1, 2)
+        Subject(name, function, "torchrl", {"threads": threads, "way": way}, threads)
+        for way, name in ways.items()
+        for threads in (1, 2)
     ]
+
+
+ADVANTAGES = {"formula": "torch std_mean", "norm": "torch norm", "layer": "torch layer_norm"}
+
+
+def kl_peers(kind: str, quick: bool) -> list[Subject]:
+    """NumPy's ways and torch's; compiling takes half a minute in each process."""
+    ways = {"formula": "torch", "in place": "torch in place"}
+    if kind == "k3":
+        ways["expm1"] = "torch expm1"
+    if not quick:
+        ways["compile"] = "torch compiled"
+    numpy = [Subject(way, "kl_numpy", options={"way": way}, rival=True) for way in NUMPY[kind]]
+    return [*numpy, *torch_subjects("kl_torch", ways)]
 
 
 def rows(quick: bool) -> list[Row]:
@@ -148,8 +241,9 @@ def rows(quick: bool) -> list[Row]:
         subjects = [
             Subject("rlox compute_batch_group_advantages", "advantages_rlox"),
             *swept(Subject("rlox 1.2.0", "advantages_rlox", OLD)),
-            Subject("NumPy", "advantages_numpy"),
-            *torch_subjects("advantages_torch"),
+            Subject("NumPy", "advantages_numpy", rival=True),
+            Subject("NumPy products", "advantages_numpy", options={"products": True}, rival=True),
+            *torch_subjects("advantages_torch", ADVANTAGES),
         ]
         params: dict[str, Any] = {"groups": groups, "size": size}
         name = f"GRPO advantages {groups}x{size}"
@@ -159,8 +253,7 @@ def rows(quick: bool) -> list[Row]:
             subjects = [
                 Subject("rlox", "kl_rlox"),
                 *swept(Subject("rlox 1.2.0", "kl_rlox", OLD, {"swapped": True})),
-                Subject("NumPy", "kl_numpy"),
-                *torch_subjects("kl_torch"),
+                *kl_peers(kind, quick),
             ]
             params = {"batch": batch, "tokens": tokens, "dtype": dtype, "kind": kind}
             name = f"Token KL {kind} {batch}x{tokens} {dtype}"

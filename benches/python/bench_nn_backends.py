@@ -157,8 +157,11 @@ def row(kind: str, sizes: Sizes, batch: int, quick: bool) -> Row:
     else:
         subjects = [one for subject in subjects for one in swept(subject)]
         if benchmark is not None:
-            found = criterion_rows.subjects("rust", f"{benchmark}/{shape}/{batch}", TORCH)
-            # The first subject is the baseline: ours, if it is only in Rust.
+            # Where ours is only in Rust, the step is the same and PyTorch is compared with it.
+            # Else the rows of Rust stand apart: they have no shuffling, and no Python.
+            work = "in Rust" if ours else ""
+            name = f"{benchmark}/{shape}/{batch}"
+            found = criterion_rows.subjects("rust", name, TORCH, work)
             subjects = [*subjects, *found] if ours else [*found, *subjects]
     params = {"sizes": sizes, "batch": batch}
     return Row(f"{title} {shape}, batch {batch}", params, subjects, batch, "rows")

@@ -96,7 +96,8 @@ def rows(quick: bool) -> list[Row]:
     iterations, episodes = (1, 1) if quick else (74, 30)
     subjects = [Subject("rlox PPO, native", "rlox"), Subject("RLtools PPO", "rltools", "rltools")]
     if not quick:
-        subjects.append(Subject("rlox PPO, native, both cores", "rlox", threads=2))
+        both = Subject("rlox PPO, native, both cores", "rlox", threads=2, work="both cores")
+        subjects.append(both)
     total = iterations * ITERATION
     updates = total // BATCH * EPOCHS
     params = {"total": total, "episodes": episodes}

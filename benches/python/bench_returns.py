@@ -124,7 +124,7 @@ def subjects(name: str, lam: float, steps: int, num_envs: int) -> list[Subject]:
         *our_subjects(num_envs, *ours),
         *tensors,
         *jax_subjects("jax", **given),
-        Subject("NumPy loop over time", "numpy_loop", options=given),
+        Subject("NumPy loop over time", "numpy_loop", options=given, rival=True),
     ]
 
 

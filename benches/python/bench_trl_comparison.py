@@ -1,15 +1,23 @@
 """rlox against TRL: group advantages, Schulman's KL per token, packing.
 
-TRL writes the first two in torch within its GRPO trainer; here they stand as it writes them, and
-run in TRL's environment on 1 and 2 threads. Packing calls TRL's own function on an Arrow table.
-TRL returns packed tokens and lengths; `pack_sequences` besides makes positions, masks and a dict
-for each row, and `pack_lengths` only decides who shares a row, which TRL offers no call for.
+TRL writes the first two in torch within its GRPO trainer; here they stand as it writes them, and in
+the forms of torch that are fastest, and run in TRL's environment on 1 and 2 threads. They are
+compared with rlox on tensors, too; on NumPy arrays it is shown besides. rlox 1.2.0 has
+advantages in float64, without eps, only: its time is shown, not compared.
+
+Packing has two rows. "Planning" decides which sequences share a row. TRL has no function for that:
+it stands inline in `_pack_bfd`, so here is best fit with TRL's own `_SegmentTree`, on Python's
+integers, which are faster in it than the NumPy scalars that TRL takes. "Packing" is `_pack_bfd`
+itself, on an Arrow table: it returns tokens and lengths, whereas `pack_sequences` besides makes
+positions, masks and a dict for each row. All plans must fill their rows alike.
 """
 
 from __future__ import annotations
 
 import sys
 import timeit
+from bisect import bisect_left, insort
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -29,13 +37,19 @@ def wanted_advantages(rewards: Floats, size: int) -> Floats:
     return result
 
 
-def advantages_rlox(groups: int, size: int) -> timeit.Timer:
+def advantages_rlox(groups: int, size: int, tensors: bool = False) -> timeit.Timer:
     from rlox import compute_batch_group_advantages as f
 
     r = rewards(groups, size).astype(np.float32)
-    names = {"f": f, "r": r, "g": size, "eps": EPS}
-    close(eval("f(r, g, ddof=1, eps=eps)", names), wanted_advantages(r, size), loose=True)
-    return timeit.Timer("f(r, g, ddof=1, eps=eps)", globals=names)
+    names: dict[str, Any] = {"f": f, "r": r, "g": size, "eps": EPS}
+    call = "f(r, g, ddof=1, eps=eps)"
+    if tensors:
+        import torch
+
+        names.update(r=torch.from_numpy(r), tensor=torch.from_numpy)
+        call = "tensor(f(r.numpy(), g, ddof=1, eps=eps))"
+    close(eval(call, names), wanted_advantages(r, size), loose=True)
+    return timeit.Timer(call, globals=names)
 
 
 def advantages_old(groups: int, size: int) -> timeit.Timer:
@@ -45,18 +59,26 @@ def advantages_old(groups: int, size: int) -> timeit.Timer:
     return timeit.Timer("f(r, g)", globals={"f": f, "r": rewards(groups, size), "g": size})
 
 
-def advantages_trl(groups: int, size: int, threads: int) -> timeit.Timer:
+def advantages_trl(groups: int, size: int, threads: int, norm: bool = False) -> timeit.Timer:
+    """As TRL writes it; or with the norm of what is centred, as `std` over rows is slow."""
     import torch
 
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
     r = torch.from_numpy(rewards(groups, size).astype(np.float32))
 
-    def f(r: Any) -> Any:
+    def written(r: Any) -> Any:
         mean = r.view(-1, size).mean(dim=1).repeat_interleave(size, dim=0)
         std = r.view(-1, size).std(dim=1).repeat_interleave(size, dim=0)
         return (r - mean) / (std + EPS)
 
+    def normed(r: Any) -> Any:
+        rows = r.view(-1, size)
+        centred = rows - rows.mean(1, keepdim=True)
+        std = torch.linalg.vector_norm(centred, dim=1, keepdim=True).mul_((size - 1) ** -0.5)
+        return centred.div_(std.add_(EPS)).view(-1)
+
+    f = normed if norm else written
     close(f(r), wanted_advantages(r.numpy(), size), loose=True)
     return timeit.Timer("f(r)", globals={"f": f, "r": r})
 
@@ -80,7 +102,8 @@ def kl_rlox(batch: int, tokens: int, tensors: bool = False) -> timeit.Timer:
     return timeit.Timer("f(p, r)", globals={"f": f, "p": arrays[0], "r": arrays[1]})
 
 
-def kl_trl(batch: int, tokens: int, threads: int) -> timeit.Timer:
+def kl_trl(batch: int, tokens: int, threads: int, way: str = "TRL") -> timeit.Timer:
+    """As TRL writes it; or in place, or compiled."""
     import torch
 
     torch.set_num_threads(threads)
@@ -92,6 +115,17 @@ def kl_trl(batch: int, tokens: int, threads: int) -> timeit.Timer:
     def f(p: Any, r: Any) -> Any:
         return torch.exp(r - p) - (r - p) - 1
 
+    def in_place(p: Any, r: Any) -> Any:
+        x = r - p
+        return torch.exp(x).sub_(x).sub_(1)
+
+    def expm1(p: Any, r: Any) -> Any:
+        x = r - p
+        return torch.expm1(x).sub_(x)
+
+    if way == "compile":
+        f = torch.compile(f, dynamic=False)
+    f = {"in place": in_place, "expm1": expm1}.get(way, f)
     close(f(policy, reference), wanted_kl(batch, tokens), loose=True)
     return timeit.Timer("f(p, r)", globals={"f": f, "p": policy, "r": reference})
 
@@ -103,12 +137,21 @@ def documents(count: int, max_length: int) -> list[npt.NDArray[np.uint32]]:
     return [rng.integers(0, 50_000, n, dtype=np.uint32) for n in lengths]
 
 
+def best_fit(sequences: list[Any], max_length: int) -> int:
+    """How many rows best fit decreasing makes; ties do not change that."""
+    spaces: list[int] = []
+    for length in sorted(map(len, sequences), reverse=True):
+        found = bisect_left(spaces, length)
+        space = spaces.pop(found) if found < len(spaces) else max_length
+        insort(spaces, space - length)
+    return len(spaces)
+
+
 def check_rows(lengths: list[int], sequences: list[Any], max_length: int) -> None:
-    total = sum(map(len, sequences))
-    if sum(lengths) != total or max(lengths) > max_length:
+    if sum(lengths) != sum(map(len, sequences)) or max(lengths) > max_length:
         raise AssertionError("tokens were lost, or a row is too long")
-    if len(lengths) > 1.01 * total / max_length + 1:
-        raise AssertionError(f"{len(lengths)} rows are more than best fit needs")
+    if len(lengths) != (wanted := best_fit(sequences, max_length)):
+        raise AssertionError(f"{len(lengths)} rows, not the {wanted} of best fit decreasing")
 
 
 def packing_rlox(count: int, max_length: int) -> timeit.Timer:
@@ -130,6 +173,38 @@ def planning_rlox(count: int, max_length: int) -> timeit.Timer:
     return timeit.Timer("f(l, n)", globals={"f": f, "l": lengths, "n": max_length})
 
 
+def planning_trl(count: int, max_length: int) -> timeit.Timer:
+    from trl.data_utils import _SegmentTree as SegmentTree
+
+    sequences = documents(count, max_length)
+    lengths = np.array([len(sequence) for sequence in sequences])
+
+    def f(lengths: Floats, max_length: int) -> list[list[int]]:
+        order = np.argsort(-lengths, kind="stable")
+        tree, having, rows = SegmentTree(max_length), defaultdict(list), []
+        tree.add(max_length)
+        for source, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
+            space = tree.search(length)
+            if space == max_length:
+                row: list[int] = []
+                rows.append(row)
+            else:
+                row = having[space].pop()
+                if not having[space]:
+                    tree.remove(space)
+            row.append(source)
+            space -= length
+            if space:
+                if not having[space]:
+                    tree.add(space)
+                having[space].append(row)
+        return rows
+
+    sums = [int(lengths[row].sum()) for row in f(lengths, max_length)]
+    check_rows(sums, sequences, max_length)
+    return timeit.Timer("f(l, n)", globals={"f": f, "l": lengths, "n": max_length})
+
+
 def packing_trl(count: int, max_length: int) -> timeit.Timer:
     import pyarrow
     from trl.data_utils import _pack_bfd as f
@@ -143,9 +218,48 @@ def packing_trl(count: int, max_length: int) -> timeit.Timer:
     return timeit.Timer("f(t, n)", globals={"f": f, "t": table, "n": max_length})
 
 
-def trl_subjects(function: str) -> list[Subject]:
+def ours(name: str, function: str) -> list[Subject]:
+    """On tensors, as TRL, and on arrays."""
     return [
-        Subject("TRL's torch", function, TRL, {"threads": threads}, threads) for threads in (1, 2)
+        Subject(f"rlox {name}, tensors", function, options={"tensors": True}),
+        Subject(f"rlox {name}, arrays", function, work="NumPy arrays"),
+    ]
+
+
+def trl_subjects(function: str, ways: dict[str, dict[str, Any]]) -> list[Subject]:
+    return [
+        Subject(name, function, TRL, {"threads": threads, **options}, threads)
+        for name, options in ways.items()
+        for threads in (1, 2)
+    ]
+
+
+def kl_ways(quick: bool) -> dict[str, dict[str, Any]]:
+    """Compiling takes half a minute in each process."""
+    ways = {"TRL's torch": "TRL", "torch in place": "in place", "torch expm1": "expm1"}
+    if not quick:
+        ways["TRL's torch compiled"] = "compile"
+    return {name: {"way": way} for name, way in ways.items()}
+
+
+def packing_rows(count: int) -> list[Row]:
+    """Who goes where, and all of it."""
+    published = Subject("rlox 1.2.0 pack_sequences", "packing_rlox", OLD)
+    subjects = {
+        "Planning": [
+            Subject("rlox pack_lengths", "planning_rlox"),
+            Subject("TRL's segment tree", "planning_trl", TRL),
+        ],
+        "Packing": [
+            Subject("rlox pack_sequences", "packing_rlox"),
+            *swept(published),
+            Subject("TRL bfd", "packing_trl", TRL),
+        ],
+    }
+    params = {"count": count, "max_length": 2048}
+    return [
+        Row(f"{name} {count} sequences", params, which, count, "sequences")
+        for name, which in subjects.items()
     ]
 
 
@@ -154,32 +268,22 @@ def rows(quick: bool) -> list[Row]:
     table = []
     for groups, size in [(16, 4), (256, 16), (1024, 32)][: 1 if quick else 3]:
         subjects = [
-            Subject("rlox compute_batch_group_advantages", "advantages_rlox"),
-            *swept(Subject("rlox 1.2.0, float64", "advantages_old", OLD)),
-            *trl_subjects("advantages_trl"),
+            *ours("compute_batch_group_advantages", "advantages_rlox"),
+            *swept(Subject("rlox 1.2.0", "advantages_old", OLD, work="float64, no eps")),
+            *trl_subjects("advantages_trl", {"TRL's torch": {}, "torch norm": {"norm": True}}),
         ]
         params: dict[str, Any] = {"groups": groups, "size": size}
         name = f"GRPO advantages {groups}x{size} float32"
         table.append(Row(name, params, subjects, groups * size, "rewards"))
     for batch, tokens in [(1, 128), (1, 8192), (32, 2048)][: 1 if quick else 3]:
         subjects = [
-            Subject("rlox token_kl", "kl_rlox"),
-            Subject("rlox token_kl, tensors", "kl_rlox", options={"tensors": True}),
-            *trl_subjects("kl_trl"),
+            *ours("token_kl", "kl_rlox"),
+            *trl_subjects("kl_trl", kl_ways(quick)),
         ]
         params = {"batch": batch, "tokens": tokens}
         name = f"Schulman KL per token {batch}x{tokens} float32"
         table.append(Row(name, params, subjects, batch * tokens, "tokens"))
-    count = 2000 if quick else 100_000
-    subjects = [
-        Subject("rlox pack_sequences", "packing_rlox"),
-        Subject("rlox pack_lengths, who goes where", "planning_rlox"),
-        *swept(Subject("rlox 1.2.0 pack_sequences", "packing_rlox", OLD)),
-        Subject("TRL bfd", "packing_trl", TRL),
-    ]
-    params = {"count": count, "max_length": 2048}
-    table.append(Row(f"Packing {count} sequences", params, subjects, count, "sequences"))
-    return table
+    return [*table, *packing_rows(2000 if quick else 100_000)]
 
 
 BENCHMARK = Benchmark("bench_trl_comparison", "Against TRL", rows)

@@ -118,20 +118,22 @@ def jax(steps: int, num_envs: int, dtype: str, how: str, unroll: int = 1) -> tim
 
 def subjects(num_envs: int, dtype: str) -> list[Subject]:
     """Ours first: the call of the documents."""
+    precision = "float32" if dtype == "float64" else ""
     notes = [
         *(["a call for each environment"] if num_envs > 1 else []),
-        *(["float32"] if dtype == "float64" else []),
+        *([precision] if precision else []),
     ]
+    name = ", ".join(["rlox 1.2.0", *notes])
     ours = [
         Subject("rlox compute_vtrace", "rlox"),
         Subject("rlox compute_vtrace, flags", "rlox", options={"flags": True}),
     ]
     return [
         *our_subjects(num_envs, *ours),
-        Subject(", ".join(["rlox 1.2.0", *notes]), "published_rlox", "rlox-1.2.0"),
+        Subject(name, "published_rlox", "rlox-1.2.0", work=precision),
         *torchrl_subjects("torchrl", "TorchRL"),
         *jax_subjects("jax"),
-        Subject("NumPy loop over time", "numpy_loop"),
+        Subject("NumPy loop over time", "numpy_loop", rival=True),
     ]
 
 

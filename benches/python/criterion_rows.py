@@ -68,13 +68,14 @@ def measured(benchmark: str) -> Callable[[int], dict[str, float]]:
     return once
 
 
-def subjects(function: str, row: str, peer: str) -> list[Subject]:
+def subjects(function: str, row: str, peer: str, work: str = "") -> list[Subject]:
     """A row's backends, as far as they are built.
 
     Args:
         function: The benchmark module's, which returns `measured(benchmark)`.
         row: Such as "ppo_step/64x64/64".
         peer: Whose process runs what is not ours, so that it counts as a peer.
+        work: What sets them apart from the row's other subjects, if anything does.
     """
     found: list[Subject] = []
     backends = (
@@ -85,5 +86,5 @@ def subjects(function: str, row: str, peer: str) -> list[Subject]:
     for name, backend, where in backends:
         benchmark = f"nn_backends/{row}/{backend}"
         if benchmark in names():
-            found += swept(Subject(name, function, where, {"benchmark": benchmark}))
+            found += swept(Subject(name, function, where, {"benchmark": benchmark}, work=work))
     return found

@@ -33,36 +33,45 @@ def interval(medians: Floats, middle: float) -> list[float]:
 def evaluate(row: dict[str, Any]) -> dict[str, Any]:
     """Adds to each subject `time` and `ratio`, its time over ours, with intervals.
 
-    Ours is the first subject, at the number of threads that suits it best. `best` compares the
-    fastest peer with the fastest of our own ways.
+    Only subjects of the same `work` are compared. Ours is the first of them that is, at the number
+    of threads that suits it best. `best` compares, for each work, the fastest peer with the
+    fastest of our own ways.
     """
-    first = row["subjects"][0]
     medians: dict[int, Floats] = {}
-    ours: int | None = None
     for number, subject in enumerate(row["subjects"]):
-        if "error" in subject:
-            continue
-        seconds = np.asarray(subject["seconds"])
-        medians[number] = resampled_medians(seconds)
-        subject["time"] = interval(medians[number], float(np.median(seconds)))
-        same = subject["name"] == first["name"] and subject["peer"] == first["peer"]
-        if same and (ours is None or subject["time"][0] < row["subjects"][ours]["time"][0]):
-            ours = number
-    for number, resampled in medians.items():
-        if ours is not None:
-            subject, baseline = row["subjects"][number], row["subjects"][ours]
-            middle = subject["time"][0] / baseline["time"][0]
-            subject["ratio"] = interval(resampled / medians[ours], middle)
-    fastest: dict[bool, int] = {}
-    for number in sorted(medians, key=lambda number: -row["subjects"][number]["time"][0]):
-        fastest[row["subjects"][number]["peer"] == first["peer"]] = number
-    if len(fastest) == 2:
-        theirs, own = fastest[False], fastest[True]
-        pair = row["subjects"][theirs], row["subjects"][own]
-        middle = pair[0]["time"][0] / pair[1]["time"][0]
-        ratio = interval(medians[theirs] / medians[own], middle)
-        row["best"] = {"peer": label(pair[0]), "ours": label(pair[1]), "ratio": ratio}
+        if "error" not in subject:
+            seconds = np.asarray(subject["seconds"])
+            medians[number] = resampled_medians(seconds)
+            subject["time"] = interval(medians[number], float(np.median(seconds)))
+    row["best"] = []
+    for work in dict.fromkeys(subject["work"] for subject in row["subjects"]):
+        alike = [one for one in medians if row["subjects"][one]["work"] == work]
+        row["best"] += compare(row["subjects"], alike, medians)
     return row
+
+
+def compare(
+    subjects: list[dict[str, Any]], alike: list[int], medians: dict[int, Floats]
+) -> list[dict[str, Any]]:
+    """Adds `ratio` to subjects of the same work; the best peer with our best, if there are both."""
+
+    def ratio(one: int, baseline: int) -> list[float]:
+        middle = subjects[one]["time"][0] / subjects[baseline]["time"][0]
+        return interval(medians[one] / medians[baseline], middle)
+
+    alike = sorted(alike, key=lambda number: float(subjects[number]["time"][0]))
+    own = [number for number in alike if subjects[number]["ours"]]
+    peers = [number for number in alike if not subjects[number]["ours"]]
+    if not own:
+        return []
+    first = subjects[min(own)]["name"]
+    baseline = next(number for number in own if subjects[number]["name"] == first)
+    for number in alike:
+        subjects[number]["ratio"] = ratio(number, baseline)
+    if not peers:
+        return []
+    pair = {"peer": label(subjects[peers[0]]), "ours": label(subjects[own[0]])}
+    return [{"work": subjects[own[0]]["work"], **pair, "ratio": ratio(peers[0], own[0])}]
 
 
 def heading(title: str) -> str:
@@ -90,7 +99,7 @@ def rate(each_second: float, unit: str) -> str:
 
 
 def table(row: dict[str, Any], columns: tuple[str, ...] = ()) -> str:
-    """A row as text: a line for each subject, and the best peer."""
+    """A row as text: a line for each subject, and the best peer of each kind of work."""
     others = row["load"]["others"]
     busy = "" if others is None else f", other processes used {others:.0%} of the machine"
     lines = [f"\n{row['name']}   ({row['rounds']} rounds{busy})"]
@@ -109,10 +118,10 @@ def table(row: dict[str, Any], columns: tuple[str, ...] = ()) -> str:
         for column in (column for column in columns if column in subject):
             line += f"  {column}: " + " ".join(f"{value:.4g}" for value in subject[column])
         lines.append(line)
-    if "best" in row:
-        best = row["best"]
+    for best in row["best"]:
+        work = f" ({best['work']})" if best["work"] else ""
         ratio = "{:.3g}x [{:.3g}, {:.3g}]".format(*best["ratio"])
-        lines.append(f"  best peer: {best['peer']} takes {ratio} the time of {best['ours']}")
+        lines.append(f"  best peer{work}: {best['peer']} takes {ratio} the time of {best['ours']}")
     return "\n".join(lines)
 
 

@@ -2,10 +2,11 @@
 own.
 
 A benchmark is a list of rows; a row is a piece of work and its subjects, the ways to do it, ours
-first. Workers (`worker.py`) set the subjects up once, and check their results against a
-reference, before any of them is timed. Then rounds: every subject runs one block of repetitions,
-in the order A B C, then C B A, and so on, so that whatever else happens on the machine happens to
-all of them. `report.py` makes medians and intervals of it.
+first. A subject that does more or less than the others says so in its `work`, and is compared with
+those that say the same. Workers (`worker.py`) set the subjects up once, and check their results
+against a reference, before any of them is timed. Then rounds: every subject runs one block of
+repetitions, in the order A B C, then C B A, and so on, so that whatever else happens on the machine
+happens to all of them. `report.py` makes medians and intervals of it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,13 @@ class Subject:
     peer: str = OURS  # an environment of make_peers.PEERS, or the one that runs this
     options: dict[str, Any] = field(default_factory=dict)
     threads: int = 1  # of torch, OpenMP, Rayon and rlox
+    work: str = ""  # what sets it apart from the row's usual work
+    rival: bool = False  # not ours, though it runs in the environment that runs this
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is rlox."""
+        return self.peer == OURS and not self.rival
 
 
 def swept(subject: Subject) -> list[Subject]:
@@ -204,7 +212,7 @@ def set_up(
     results: list[dict[str, Any]] = []
     for number, subject in enumerate(row.subjects):
         result: dict[str, Any] = {"name": subject.name, "peer": subject.peer}
-        result["threads"] = subject.threads
+        result.update(threads=subject.threads, work=subject.work, ours=subject.ours)
         results.append(result)
         key = str(number)
         order = {"key": key, "module": benchmark.module, "function": subject.function}

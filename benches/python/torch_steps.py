@@ -43,7 +43,8 @@ def ppo_loss(
     nets: Any, obs: Tensor, actions: Tensor, old: Tensor, advantages: Tensor, returns: Tensor
 ) -> Tensor:
     """The clipped loss of a minibatch, with the values' and the entropy's."""
-    advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    std, mean = torch.std_mean(advantages)
+    advantages = (advantages - mean) / (std + 1e-8)
     log_probs = F.log_softmax(nets["actor"](obs), -1)
     ratio = (log_probs.gather(-1, actions[:, None])[:, 0] - old).exp()
     clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
