@@ -61,7 +61,7 @@ TRUNCATED = "truncated: expected flags beside final_values"
             ValueError,
             TRUNCATED,
         ),
-        (aliased, ValueError, r"out\[0\]: .*of its own.*another argument"),
+        (aliased, ValueError, r"out\[0\]: .*of its own.*memory that rewards shares"),
         (lambda: begin(fresh=1), TypeError, "fresh: expected True or False, got 1; "),
         (lambda: Normalizer(1, (4,), obs=1), TypeError, "obs: expected True or False, got 1; "),
         (

@@ -6,8 +6,7 @@
 use std::ops::Range;
 
 use numpy::{
-    BorrowError, Element, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn,
-    PyReadwriteArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
+    Element, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -15,7 +14,8 @@ use pyo3::types::{PyInt, PyTuple};
 use rlox_core::Watch;
 
 use crate::array::{
-    Elements, FromArray, Kind, call, check_signals, expect_axes, make_valid, new_dict, no_copy, private, slice, typed,
+    Elements, FromArray, Kind, Output, Reading, Unfit, call, check_signals, expect_axes, new_dict, no_copy, slice,
+    typed,
 };
 use crate::detach::times_others_ran;
 use crate::error::{blamed, to_py, type_error, value_error};
@@ -225,14 +225,16 @@ impl<'py, T: FromArray> Argument<'py, T> {
                 array
             }
         };
-        let Some(elements) = Elements::of(&array) else { return copied(array.as_untyped()) };
         if hold {
-            return Ok(Input::Held(elements));
+            return Elements::of(&array)
+                .map_or_else(|| copied(array.as_untyped()), |elements| Ok(Input::Held(elements)));
         }
-        let busy = |error: BorrowError| {
-            value_error(self.name, "an array that nobody writes to", &error.to_string(), "pass a copy")
-        };
-        Ok(Input::Guarded(private(&array)?.try_readonly().map_err(busy)?))
+        if !array.is_c_contiguous() {
+            return copied(array.as_untyped());
+        }
+        let busy = |user: String| value_error(self.name, "an array that nobody writes to", &user, "pass a copy");
+        let guarded = Reading::of(self.name, &array)?.map_err(busy)?;
+        guarded.map_or_else(|| copied(array.as_untyped()), |elements| Ok(Input::Guarded(elements)))
     }
 
     pub(crate) fn name(&self) -> &'static str {
@@ -269,7 +271,7 @@ impl<'py, T: FromArray> Argument<'py, T> {
 /// An argument's elements.
 pub(crate) enum Input<'py, T: Element> {
     /// Guarded against other calls of this module that would write to it.
-    Guarded(PyReadonlyArrayDyn<'py, T>),
+    Guarded(Reading<'py, T>),
     /// As [`Argument::read`] says.
     Held(Elements<'py, T>),
     /// A copy, and its shape.
@@ -279,16 +281,15 @@ pub(crate) enum Input<'py, T: Element> {
 impl<T: Element + 'static> Input<'_, T> {
     pub(crate) fn shape(&self) -> &[usize] {
         match self {
-            Self::Guarded(array) => array.shape(),
+            Self::Guarded(reading) => reading.elements().shape(),
             Self::Held(elements) => elements.shape(),
             Self::Own(_, shape) => shape,
         }
     }
 
-    /// The elements. The fallback never happens: [`Argument::read`] made sure of the layout.
     pub(crate) fn slice(&self) -> &[T] {
         match self {
-            Self::Guarded(array) => array.as_slice().unwrap_or(&[]),
+            Self::Guarded(reading) => reading.elements().slice(),
             Self::Held(elements) => elements.slice(),
             Self::Own(numbers, _) => numbers,
         }
@@ -307,11 +308,9 @@ impl<T: Element + Copy + 'static> Input<'_, T> {
     }
 }
 
-/// A caller's array to be written in place: exactly dtype `T`, C-contiguous, writeable.
-pub(crate) fn output<'py, T: Kind>(
-    argument: &str,
-    object: &Bound<'py, PyAny>,
-) -> PyResult<PyReadwriteArrayDyn<'py, T>> {
+/// A caller's array to be written in place: exactly dtype `T`, C-contiguous, writeable, and no memory that another
+/// argument or call uses.
+pub(crate) fn output<'py, T: Kind>(argument: &'static str, object: &Bound<'py, PyAny>) -> PyResult<Output<'py, T>> {
     // Built only when something is wrong: naming a dtype costs more than a step.
     let dtype = || text_of(numpy::dtype::<T>(object.py()).as_any(), "str");
     let wanted = || format!("a writeable C-contiguous array of {}", dtype());
@@ -320,21 +319,14 @@ pub(crate) fn output<'py, T: Kind>(
         let got = object.cast::<PyUntypedArray>().map(dtype_of);
         return Err(type_error(argument, &wanted(), &got.unwrap_or_else(|_| shown(object.get_type().as_any())), fix));
     };
-    let mut array = private(array)?.try_readwrite().map_err(|error| match error {
-        BorrowError::AlreadyBorrowed => {
-            let shared = "one that is another argument too, or that another call uses";
-            value_error(argument, "an array of its own", shared, "pass one that nothing else uses")
-        }
-        error => value_error(argument, &wanted(), &error.to_string(), fix),
-    })?;
-    make_valid(&mut array);
-    if !array.is_c_contiguous() || array.as_slice_mut().is_err() {
-        return Err(value_error(argument, &wanted(), "one that is strided, transposed or misaligned", fix));
-    }
-    Ok(array)
+    Output::of(argument, array)?.map_err(|unfit| match unfit {
+        Unfit::ReadOnly => value_error(argument, &wanted(), "one that is read-only", fix),
+        Unfit::Scattered => value_error(argument, &wanted(), "one that is strided, transposed or misaligned", fix),
+        Unfit::Shared(user) => value_error(argument, "an array of its own", &user, "pass one that nothing else uses"),
+    })
 }
 
 /// The elements of an [`output`] array.
-pub(crate) fn out_slice<'a, T: Element>(array: &'a mut PyReadwriteArrayDyn<'_, T>) -> &'a mut [T] {
-    array.as_slice_mut().unwrap_or(&mut [])
+pub(crate) fn out_slice<'a, T: Element>(array: &'a mut Output<'_, T>) -> &'a mut [T] {
+    array.slice()
 }

@@ -4,6 +4,7 @@
     reason = "memory shared with NumPy or other modules, and calls into Python that may never come back"
 )]
 
+mod guard;
 mod stretches;
 mod unguarded;
 
@@ -15,10 +16,7 @@ use bytemuck::{Pod, Zeroable};
 use num_traits::AsPrimitive;
 use numpy::ndarray::{ArrayView, IxDyn};
 use numpy::npyffi::{PY_ARRAY_API, npy_intp};
-use numpy::{
-    Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadwriteArrayDyn, PyUntypedArray,
-    PyUntypedArrayMethods,
-};
+use numpy::{Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::PyTypeInfo;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::ffi::{self, PyObject};
@@ -26,6 +24,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
 use rlox_core::{DType, EnvPlugin, FieldMut, RolloutBuffer};
 
+use guard::Guard;
+pub(crate) use guard::{Output, Reading, Unfit, forget_other_threads, guards_any};
 use stretches::mapped;
 pub(crate) use unguarded::{Apart, Elements};
 
@@ -139,12 +139,13 @@ pub(crate) fn private<'py, T: Element>(array: &Bound<'py, PyArrayDyn<T>>) -> PyR
 }
 
 /// Makes `true` of booleans of other bytes than 0 and 1, such as fresh memory has, before they are Rust's.
-pub(crate) fn make_valid<T: Kind>(array: &mut PyReadwriteArrayDyn<'_, T>) {
-    if TypeId::of::<T>() != TypeId::of::<bool>() || !array.is_c_contiguous() || array.is_empty() {
+fn make_valid<T: Kind>(array: &mut Output<'_, T>) {
+    if TypeId::of::<T>() != TypeId::of::<bool>() {
         return;
     }
-    // SAFETY: a byte each, of any value, contiguous, and borrowed for writing.
-    make_bytes_valid(unsafe { std::slice::from_raw_parts_mut(array.data().cast(), array.len()) });
+    let (start, len) = array.parts();
+    // SAFETY: a byte each, of any value, contiguous, and ours alone.
+    make_bytes_valid(unsafe { std::slice::from_raw_parts_mut(start.cast(), len) });
 }
 
 fn make_bytes_valid(bytes: &mut [u8]) {
@@ -165,14 +166,19 @@ pub(crate) trait FromArray: Kind {
     fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>>;
 }
 
+/// Against those of our own calls that write without the GIL.
+fn while_read<T: Element>(array: &Bound<'_, PyArrayDyn<T>>) -> PyResult<Guard> {
+    let busy = |user: String| PyValueError::new_err(format!("expected arrays that nobody writes to, got {user}"));
+    Guard::take("an argument to be converted", array, false).map_err(busy)
+}
+
 fn collected<S, T>(array: &Bound<'_, PyArrayDyn<S>>, long: bool, number: impl Fn(S) -> T + Sync) -> PyResult<Vec<T>>
 where
     S: Element + Copy + Sync,
     T: Send,
 {
-    // Against those of our own calls that write without the GIL.
     let array = &private(array)?;
-    let _guard = array.try_readonly().map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let _guard = while_read(array)?;
     // SAFETY: the guard, and the array's own reference, keep the memory; other writers race as they do with NumPy.
     mapped(array.py(), unsafe { array.as_array() }, long, number)
 }
@@ -219,8 +225,13 @@ fn strange<S>(array: &Bound<'_, PyArrayDyn<S>>, is_strange: impl Fn(S) -> bool) 
 where
     S: Element + Copy,
 {
-    let array = array.try_readonly().ok().filter(|array| array.is_aligned())?;
-    array.as_array().iter().find(|x| is_strange(**x)).copied()
+    if !array.is_aligned() {
+        return None;
+    }
+    let array = private(array).ok()?;
+    let _guard = while_read(&array).ok()?;
+    // SAFETY: as in `collected`.
+    unsafe { array.as_array() }.iter().find(|x| is_strange(**x)).copied()
 }
 
 /// The first float64 of an array that is finite, and is not in float32.
@@ -247,7 +258,7 @@ fn from_booleans<T: Send>(
     number: impl Fn(bool) -> T + Sync,
 ) -> PyResult<Vec<T>> {
     let array = &private(array)?;
-    let _guard = array.try_readonly().map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let _guard = while_read(array)?;
     // SAFETY: bytes of any value may be read as u8. The guard keeps our own writers away, and the array's own reference
     // keeps the memory; where it is `long`, Python may write meanwhile, which races as it does with NumPy.
     let view = unsafe { array.as_raw_array().cast::<u8>().deref_into_view() };

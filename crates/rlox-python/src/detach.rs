@@ -4,9 +4,17 @@ use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
 use pyo3::prelude::*;
 
+use crate::array::forget_other_threads;
+
 /// Below zero in a child that was forked inside of such a call, once it has ended there.
 static RUNNING: AtomicIsize = AtomicIsize::new(0);
 static TIMES: AtomicUsize = AtomicUsize::new(0);
+
+/// A number that no other living thread has.
+pub(crate) fn this_thread() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
+}
 
 /// Counts a call while it lives.
 struct Running;
@@ -34,6 +42,7 @@ pub(crate) fn alone(_py: Python<'_>) -> bool {
 #[pyfunction]
 pub(crate) fn after_fork() {
     RUNNING.store(0, Ordering::SeqCst);
+    forget_other_threads();
 }
 
 /// Notes that Python code is about to run, of this thread or of others.

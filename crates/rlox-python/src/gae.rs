@@ -2,7 +2,6 @@
 
 use bytemuck::Pod;
 use num_traits::AsPrimitive;
-use numpy::PyUntypedArrayMethods;
 use pyo3::prelude::*;
 use rlox_core::{Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major};
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use rlox_core::{Error, Result};
 
-use crate::detach::{alone, detached};
+use crate::detach::{alone, detached, this_thread};
 use crate::error::to_py;
 
 /// How long a forked child waits for a lock that a thread of its parent may have held at the fork.
@@ -33,12 +33,6 @@ impl Drop for Owned<'_> {
     fn drop(&mut self) {
         self.0.store(0, Ordering::Relaxed);
     }
-}
-
-/// A number that no other living thread has.
-fn this_thread() -> usize {
-    thread_local!(static HERE: u8 = const { 0 });
-    HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
 impl<T: Send> Shared<T> {

@@ -1,11 +1,10 @@
 //! The caller's arrays that steps write to.
 
-use numpy::{PyReadwriteArrayDyn, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use rlox_core::StepOut;
 
 use crate::argument::{expect_shape, out_slice, output};
-use crate::array::Apart;
+use crate::array::{Apart, Output, guards_any};
 use crate::said::ActionArgument;
 
 /// The arguments of `step_into`.
@@ -20,6 +19,9 @@ pub(crate) struct StepArrays<'a, 'py> {
 impl<'a, 'py> StepArrays<'a, 'py> {
     /// For one step of `n` environments, by the rules of [`Apart`]; none if guards are needed to tell what is wrong.
     pub(crate) fn unguarded(&self, n: usize, dim: usize, actions: &ActionArgument<'_>) -> Option<StepOut<'a>> {
+        if guards_any() {
+            return None;
+        }
         let mut apart = Apart::default();
         let out = StepOut {
             obs: apart.output(self.obs, &[n, dim])?,
@@ -53,11 +55,11 @@ impl<'a, 'py> StepArrays<'a, 'py> {
 
 /// The same, which nobody else uses meanwhile.
 pub(crate) struct Guarded<'py> {
-    obs: PyReadwriteArrayDyn<'py, f32>,
-    rewards: PyReadwriteArrayDyn<'py, f64>,
-    terminated: PyReadwriteArrayDyn<'py, bool>,
-    truncated: PyReadwriteArrayDyn<'py, bool>,
-    final_obs: Option<PyReadwriteArrayDyn<'py, f32>>,
+    obs: Output<'py, f32>,
+    rewards: Output<'py, f64>,
+    terminated: Output<'py, bool>,
+    truncated: Output<'py, bool>,
+    final_obs: Option<Output<'py, f32>>,
 }
 
 impl Guarded<'_> {

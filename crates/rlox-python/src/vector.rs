@@ -1,6 +1,6 @@
 //! `NativeVectorEnv`: a native vectorised environment, wrapped by `rlox.VecEnv`.
 
-use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
+use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use rlox_core::{
