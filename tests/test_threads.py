@@ -129,6 +129,68 @@ def test_a_forked_child_works_or_raises(busy):
     assert all(line.startswith(allowed) for line in told), told
 
 
+FORK_INSIDE = """
+    import faulthandler, os, signal, threading
+    import numpy as np, rlox
+    child = []
+    def fork(*_):
+        child.append(os.fork())
+    signal.signal(signal.SIGALRM, fork)
+    env = rlox.VecEnv(8, 0, "Acrobot-v1")
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    env.collect_n_steps(100_000)  # the handler runs in the middle of it
+    assert child
+    if child[0]:
+        raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child[0], 0)[1]))
+    faulthandler.dump_traceback_later(20, exit=True)
+    done = []
+    thread = threading.Thread(target=lambda: done.append(env.collect_n_steps(100_000)))
+    thread.start()
+    while not done:  # a short call, which must not keep the other one from its end
+        env._native.observe()
+    os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_child_forked_inside_a_call_works():
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(FORK_INSIDE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+WAITING = """
+    import os, signal, threading, time
+    import numpy as np, rlox
+    env = rlox._rlox.NativeVectorEnv("Acrobot-v1", 64, 0)
+    env.reset()
+    steps = 60_000, 64
+    obs, flags = np.empty((2, *steps, 6), np.float32), np.empty((2, *steps), bool)
+    many = np.zeros(steps, int), obs[0], np.empty(steps), *flags, obs[1]
+    threading.Thread(target=env.steps_into, args=many, daemon=True).start()
+    time.sleep(0.1)
+    def press():
+        global pressed
+        time.sleep(0.1)
+        pressed = time.perf_counter()
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=press).start()
+    try:
+        env.step(np.zeros(64, int))
+        print("did not wait")
+    except KeyboardInterrupt:
+        print(time.perf_counter() - pressed)
+    os._exit(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_ctrl_c_reaches_a_call_that_waits_for_another():
+    command = [sys.executable, "-c", textwrap.dedent(WAITING)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert float(done.stdout) < 0.25
+
+
 EXIT = """
     import atexit, threading, time
     import numpy as np

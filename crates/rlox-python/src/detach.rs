@@ -1,47 +1,65 @@
 //! Calls without the GIL, and how to tell whether there were any.
 
-use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pyo3::prelude::*;
 
 use crate::array::forget_other_threads;
 
-/// Below zero in a child that was forked inside of such a call, once it has ended there.
-static RUNNING: AtomicIsize = AtomicIsize::new(0);
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
 static TIMES: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// How many of these calls this thread is in: one may run a signal handler, which makes another.
+    static HERE: Cell<usize> = const { Cell::new(0) };
+}
 
 /// A number that no other living thread has.
 pub(crate) fn this_thread() -> usize {
-    thread_local!(static HERE: u8 = const { 0 });
     HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
 /// Counts a call while it lives.
 struct Running;
 
+impl Running {
+    fn new() -> Self {
+        RUNNING.fetch_add(1, Ordering::SeqCst);
+        HERE.set(HERE.get() + 1);
+        Self
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
+        HERE.set(HERE.get() - 1);
         RUNNING.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// Calls `f` without the GIL.
 pub(crate) fn detached<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) -> R {
-    RUNNING.fetch_add(1, Ordering::SeqCst);
+    let _running = Running::new();
     others_may_run();
-    let _running = Running;
     py.detach(f)
 }
 
 /// Whether no call runs without the GIL. Asked with the GIL held, the answer stays true until the GIL is let go.
 pub(crate) fn alone(_py: Python<'_>) -> bool {
-    RUNNING.load(Ordering::SeqCst) <= 0
+    RUNNING.load(Ordering::SeqCst) == 0
 }
 
-/// In a forked child, the calls of its parent's other threads do not run.
+/// Whether this thread is in such a call, so that it may wait for others.
+pub(crate) fn may_wait() -> bool {
+    HERE.get() > 0
+}
+
+/// In a forked child, the calls of its parent's other threads do not run; those of this thread do, where a signal handler
+/// inside of one of them has forked.
 #[pyfunction]
 pub(crate) fn after_fork() {
-    RUNNING.store(0, Ordering::SeqCst);
+    RUNNING.store(HERE.get(), Ordering::SeqCst);
     forget_other_threads();
 }
 

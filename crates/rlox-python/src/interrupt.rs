@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use rlox_core::Watch;
 
 use crate::array::check_signals;
+use crate::shared::may_look;
 
 thread_local! {
     /// What a signal handler raised in this thread's call.
@@ -15,6 +16,9 @@ thread_local! {
 
 /// Whether a signal handler raised something. Only the main thread runs them.
 pub(crate) fn interrupted() -> bool {
+    if !may_look() {
+        return false;
+    }
     // Where the interpreter has ended there is nobody to ask.
     let raised = Python::try_attach(check_signals).and_then(Result::err);
     let stop = raised.is_some();

@@ -1,13 +1,14 @@
 //! One value shared by Python threads: locked per call, closable, and safe to inherit through a fork.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use rlox_core::{Error, Result};
+use rlox_core::{Error, Result, Watch};
 
-use crate::detach::{alone, detached, this_thread};
+use crate::detach::{alone, detached, may_wait, this_thread};
 use crate::error::to_py;
 
 /// How long a forked child waits for a lock that a thread of its parent may have held at the fork.
@@ -23,7 +24,36 @@ pub(crate) struct Shared<T> {
 
 /// Calls `f`, which enters something shared, as [`Shared::with`] would.
 pub(crate) fn locked<R: Send>(py: Python<'_>, long: bool, f: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
-    if long || !alone(py) { detached(py, f) } else { f() }.map_err(to_py)
+    if long || !alone(py) {
+        return detached(py, f).map_err(to_py);
+    }
+    let _short = Short::new();
+    f().map_err(to_py)
+}
+
+thread_local! {
+    static SHORT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, a call has a lock and the GIL: it must not let the GIL go, as whoever gets it may want the lock.
+struct Short;
+
+impl Short {
+    fn new() -> Self {
+        SHORT.set(true);
+        Self
+    }
+}
+
+impl Drop for Short {
+    fn drop(&mut self) {
+        SHORT.set(false);
+    }
+}
+
+/// Whether this thread may look for signals, whose handlers let others run.
+pub(crate) fn may_look() -> bool {
+    !SHORT.get()
 }
 
 /// Cleared before the lock is let go.
@@ -82,20 +112,25 @@ impl<T: Send> Shared<T> {
         }
     }
 
+    /// Waits for other threads' calls, looking for Ctrl-C meanwhile; with the GIL held, for nobody.
     fn lock(&self) -> Result<MutexGuard<'_, Option<T>>> {
-        let start = Instant::now();
+        let (start, mut watch) = (Instant::now(), Watch::default());
+        let refused = |got, fix| Err(Error::closed(self.name, "an object free to use", got, fix));
         loop {
             if let Some(guard) = self.try_lock() {
                 return Ok(guard);
             }
             if self.owner.load(Ordering::Relaxed) == this_thread() {
-                let got = "one in the middle of this thread's own call";
-                return Err(Error::closed(self.name, "an object free to use", got, "let the call end first"));
+                return refused("one in the middle of this thread's own call", "let the call end first");
             }
-            if start.elapsed() > PATIENCE_AFTER_FORK && std::process::id() != self.process {
+            if std::process::id() != self.process && (start.elapsed() > PATIENCE_AFTER_FORK || !may_wait()) {
                 let got = "one that a thread of the parent process was using at the fork";
-                return Err(Error::closed(self.name, "an object free to use", got, "make a new one in this process"));
+                return refused(got, "make a new one in this process");
             }
+            if !may_wait() {
+                return refused("one that another call uses", "let the call end first");
+            }
+            watch.check()?;
             std::thread::sleep(Duration::from_micros(20));
         }
     }
