@@ -217,3 +217,46 @@ def test_nothing_is_of_a_kind_too(dtype):
     with pytest.raises(TypeError, match="final_values: expected an array of"):
         rlox.compute_returns([1.0], [True], 0.0, 0.9, final_values=empty)
     assert rlox.compute_group_advantages([]).shape == (0,)
+
+
+DEEP = (1,) * 40
+
+
+@pytest.mark.parametrize("long", [1, 10_000], ids=["short", "long"])
+@pytest.mark.parametrize("dtype", ["f8", "f4", "i8", "u1", "?", "f2", "O"])
+def test_arrays_of_more_axes_than_32_are_refused_by_name(dtype, long):
+    deep = np.zeros((long, *DEEP), dtype)
+    torques, poles = VecEnv(1, 0, "Pendulum-v1")._native, VecEnv(1, 0)._native
+    torques.reset(), poles.reset()
+    calls = {
+        "actions": [torques.step, poles.step],
+        "rewards": [
+            lambda x: rlox.compute_gae(x, x, x, 0.0),
+            lambda x: rlox.compute_vtrace(x, x, x, x, 0.0, 0.9),
+            rlox.compute_group_advantages,
+        ],
+        "mask": [lambda x: rlox.token_kl([0.0], [0.0], mask=x)],
+        "log_probs": [lambda x: rlox.policy_ratios(x, x), lambda x: rlox.policy_ratios(x[::-1], x)],
+        "x": [rlox.RunningMeanStd(()).update],
+        "obs": [rlox.Normalizer(1, (1,)).normalize_obs],
+    }
+    for name, some in calls.items():
+        for call in some:
+            with pytest.raises(
+                ValueError, match=f"^{name}: expected .* at most 32 axes, got 41 axes"
+            ):
+                call(deep)
+
+
+def test_shapes_of_more_axes_than_30_are_refused_by_name():
+    for make in (
+        rlox.RunningMeanStd,
+        lambda obs_shape: rlox.Normalizer(1, obs_shape),
+        lambda obs_shape: rlox.RolloutBuffer(1, 1, obs_shape),
+        lambda action_shape: rlox.RolloutBuffer(1, 1, (), action_shape),
+    ):
+        for axes in (31, 70, 20_000):
+            with pytest.raises(ValueError, match=rf"shape: expected at most 30 axes, got {axes};"):
+                make((1,) * axes)
+    assert rlox.RolloutBuffer(1, 1, (1,) * 30).obs.ndim == 32
+    assert rlox.RunningMeanStd((1,) * 30).mean.ndim == 30

@@ -10,6 +10,7 @@ from hostile.arguments import (
     flag,
     flags,
     floats,
+    nothing,
     number,
     optional,
     out,
@@ -147,6 +148,21 @@ def streams(words):
     return but(wholes(*words.ravel().tolist(), shape=words.shape), odd=narrow)
 
 
+TORQUES = floats(0.5, -1, 2, shape=(N, 1))
+
+
+def turning(method):
+    """A method of environments whose actions are real numbers."""
+
+    def called(_, **arguments):
+        env = NativeVectorEnv("Pendulum-v1", N, 5, "SameStep")
+        env.reset()
+        return getattr(env, method)(**arguments)
+
+    return called
+
+
+PENDULUM = {"obs": out(lambda: np.zeros((N, 3), np.float32))}
 INTO = RESULTS | {"final_obs": optional(RESULTS["final_obs"])}
 
 
@@ -201,6 +217,13 @@ CALLS = [
         ),
     ),
     call("NativeVectorEnv.reset", seed=SEED, mask=optional(MASK), options=options()),
+    call("NativeVectorEnv.step", through=turning("step"), actions=TORQUES),
+    call(
+        "NativeVectorEnv.step_into",
+        through=turning("step_into"),
+        actions=TORQUES,
+        **RESULTS | PENDULUM | {"final_obs": nothing()},
+    ),
     call("NativeVectorEnv.steps_into", actions=wholes(0, 1, 1, 0, shape=(T, N)), **MANY),
     call("NativeVectorEnv.action_masks", out=optional(out(lambda: np.zeros((N, 2), bool)))),
     call("NativeVectorEnv.observe"),

@@ -108,6 +108,8 @@ SHAPES: dict[str, Form] = {
     "one axis less": lambda x: x[0],
     "in front": lambda x: x[None],
     "many axes": lambda x: x.reshape(*x.shape, *[1] * (64 - x.ndim)),
+    "more axes at length": lambda x: np.resize(x, (10_000, *[1] * 39)),
+    "33 axes": lambda x: x.reshape(*x.shape, *[1] * (33 - x.ndim)),
     "scalar": lambda x: x.ravel()[0],
     "broadcast": lambda x: np.broadcast_to(x.ravel()[:1], (*x.shape, 3)),
     "a terabyte": lambda x: np.broadcast_to(x.ravel()[0], (2**20, 2**20)),

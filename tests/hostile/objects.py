@@ -11,12 +11,14 @@ from hostile.arguments import (
     number,
     optional,
     record,
+    replace,
     row,
     text,
     thing,
     whole,
     wholes,
 )
+from hostile.forms import always
 from hostile.table import Subject, call
 
 T, N, D = 2, 3, 2
@@ -32,6 +34,8 @@ FELT = {
     "truncated": flags(0, 1, 0),
 }
 SHAPE = but(row(whole(D), kind=tuple), "a dict")  # whose keys are a shape, too
+DEEP = {f"{n} axes": always((1,) * n) for n in (30, 31, 33, 40, 70)}
+SHAPE = replace(SHAPE, odd={**SHAPE.odd, **DEEP})
 STEPS = ("actions", "log_probs", "values", "rewards", "terminated", "truncated", "valid")
 FIELDS = ("final_index", "final_obs", "next_step", "n_steps", "num_envs", "n_transitions")
 

@@ -54,9 +54,10 @@ pub(crate) const INTEGER: Kinds = Kinds { accepted: "iu", described: "integers" 
 pub(crate) const FLAG: Kinds = Kinds { accepted: "b", described: "booleans" };
 
 /// What `np.asarray` makes of an object, in float32 of bfloat16 tensors, for which NumPy has no dtype; arrays stay what
-/// they are. May run Python code.
+/// they are. Of no more axes than [`expect_axes`] lets pass. May run Python code.
 pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
     if let Ok(array) = object.cast::<PyUntypedArray>() {
+        expect_axes(argument, array)?;
         return Ok(array.clone());
     }
     let py = object.py();
@@ -73,7 +74,9 @@ pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResu
         };
         blamed(py, error, || value_error(argument, "an array", &got, fix))
     })?;
-    Ok(array.cast_into::<PyUntypedArray>()?)
+    let array = array.cast_into::<PyUntypedArray>()?;
+    expect_axes(argument, &array)?;
+    Ok(array)
 }
 
 /// The numbers of a bfloat16 tensor in float32, which has all of them; for all else, the error.
@@ -158,10 +161,10 @@ pub(crate) fn argument<'py, T: FromArray>(
     if let Some(array) = typed::<T>(object)
         && array.is_aligned()
     {
+        expect_axes(name, array.as_untyped())?;
         return Ok(Argument { name, found: Found::Typed(array.clone(), times_others_ran()) });
     }
     let mut array = asarray(name, object)?;
-    expect_axes(name, &array)?;
     let py = object.py();
     let dtype = array.dtype();
     let kind = char::from(dtype.kind());
@@ -219,8 +222,11 @@ impl<'py, T: FromArray> Argument<'py, T> {
             Found::Converted(numbers, shape) => return Ok(Input::Own(numbers, shape)),
             Found::Other(array) => return copied(&array),
             Found::Typed(array, times) => {
-                if times != times_others_ran() && typed::<T>(array.as_any()).is_none() {
-                    return copied(array.as_untyped());
+                if times != times_others_ran() {
+                    if typed::<T>(array.as_any()).is_none() {
+                        return copied(array.as_untyped());
+                    }
+                    expect_axes(self.name, array.as_untyped())?;
                 }
                 array
             }

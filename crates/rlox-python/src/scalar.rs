@@ -190,6 +190,9 @@ pub(crate) fn instance<'a, 'py, T: PyTypeCheck>(
     object.cast().map_err(wrong)
 }
 
+/// With two axes more, for time and environments, arrays have as many as the numpy crate can look at.
+const AXES: usize = 30;
+
 /// A shape: a sequence of counts, or a single count.
 pub(crate) fn shape(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     if has(object, "__index__")? {
@@ -197,6 +200,10 @@ pub(crate) fn shape(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<u
     }
     let wrong = || type_error(argument, "a shape", &shown(object), "pass a tuple of ints");
     let items = sequence(object).map_err(|error| blamed(object.py(), error, wrong))?;
+    if items.len() > AXES {
+        let (expected, got) = (format!("at most {AXES} axes"), items.len().to_string());
+        return Err(value_error(argument, &expected, &got, "ravel some of them"));
+    }
     items.iter().map(|item| count(argument, &item)).collect()
 }
 
