@@ -243,7 +243,7 @@ def test_arrays_of_more_axes_than_32_are_refused_by_name(dtype, long):
     for name, some in calls.items():
         for call in some:
             with pytest.raises(
-                ValueError, match=f"^{name}: expected .* at most 32 axes, got 41 axes"
+                ValueError, match=rf"^{name}: expected .* at most 32 axes, got 41 axes"
             ):
                 call(deep)
 

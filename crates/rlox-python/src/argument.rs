@@ -150,6 +150,34 @@ enum Found<'py, T> {
     Converted(Vec<T>, Vec<usize>),
 }
 
+/// The only shape that is right: that of an array, `of` whom is told, without its first axes. Python code may still change
+/// it.
+#[derive(Clone, Copy)]
+pub(crate) struct Like<'a, 'py> {
+    pub(crate) of: &'a str,
+    pub(crate) array: &'a Bound<'py, PyUntypedArray>,
+    pub(crate) skipped: usize,
+}
+
+impl Like<'_, '_> {
+    /// Refuses large arrays of other shapes before they are converted.
+    fn check_large(&self, name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
+        if array.len() <= LONG {
+            return Ok(());
+        }
+        expect_like(name, array.shape(), self.of, self.array.shape().get(self.skipped..).unwrap_or_default())
+    }
+}
+
+/// Checks that a shape is that of another argument.
+pub(crate) fn expect_like(name: &str, got: &[usize], of: &str, shape: &[usize]) -> PyResult<()> {
+    if got == shape {
+        return Ok(());
+    }
+    let expected = format!("the shape of {of}, {shape:?}");
+    Err(value_error(name, &expected, &format!("{got:?}"), "pass arrays of one shape"))
+}
+
 /// Takes whatever `np.asarray` takes, of numbers of these kinds. May run Python code.
 ///
 /// Raises `TypeError` for other kinds of elements, `ValueError` for ragged input.
@@ -158,6 +186,17 @@ pub(crate) fn argument<'py, T: FromArray>(
     object: &Bound<'py, PyAny>,
     kinds: &Kinds,
 ) -> PyResult<Argument<'py, T>> {
+    argument_like(name, object, kinds, None)
+}
+
+/// The same of an argument for which only one shape is right. Whoever reads it still has to check that: only what takes
+/// long to convert is refused here.
+pub(crate) fn argument_like<'py, T: FromArray>(
+    name: &'static str,
+    object: &Bound<'py, PyAny>,
+    kinds: &Kinds,
+    like: Option<Like<'_, 'py>>,
+) -> PyResult<Argument<'py, T>> {
     if let Some(array) = typed::<T>(object)
         && array.is_aligned()
     {
@@ -165,6 +204,7 @@ pub(crate) fn argument<'py, T: FromArray>(
         return Ok(Argument { name, found: Found::Typed(array.clone(), times_others_ran()) });
     }
     let mut array = asarray(name, object)?;
+    like.map_or(Ok(()), |like| like.check_large(name, &array))?;
     let py = object.py();
     let dtype = array.dtype();
     let kind = char::from(dtype.kind());
@@ -184,7 +224,8 @@ pub(crate) fn argument<'py, T: FromArray>(
         let wanted = if unsigned { numpy::dtype::<u64>(py) } else { numpy::dtype::<T>(py) };
         array = in_dtype(&array, &wanted).map_err(|error| no_copy(name, &array, error))?;
     }
-    if let Some(number) = T::outside(&array) {
+    let outside = T::outside(&array).map_err(|error| no_copy(name, &array, error))?;
+    if let Some(number) = outside {
         let (least, most) = T::RANGE.unwrap_or_default();
         let expected = format!("integers in [{least}, {most}]");
         return Err(value_error(name, &expected, &number.to_string(), "correct it"));

@@ -8,7 +8,6 @@ mod guard;
 mod stretches;
 mod unguarded;
 
-use std::any::TypeId;
 use std::ffi::c_int;
 use std::ops::Range;
 
@@ -26,7 +25,7 @@ use rlox_core::{DType, EnvPlugin, FieldMut, RolloutBuffer};
 
 use guard::Guard;
 pub(crate) use guard::{Output, Reading, Unfit, forget_other_threads, guards_any};
-use stretches::mapped;
+use stretches::{found, mapped};
 pub(crate) use unguarded::{Apart, Elements};
 
 use crate::detach::others_may_run;
@@ -139,15 +138,6 @@ pub(crate) fn private<'py, T: Element>(array: &Bound<'py, PyArrayDyn<T>>) -> PyR
 }
 
 /// Makes `true` of booleans of other bytes than 0 and 1, such as fresh memory has, before they are Rust's.
-fn make_valid<T: Kind>(array: &mut Output<'_, T>) {
-    if TypeId::of::<T>() != TypeId::of::<bool>() {
-        return;
-    }
-    let (start, len) = array.parts();
-    // SAFETY: a byte each, of any value, contiguous, and ours alone.
-    make_bytes_valid(unsafe { std::slice::from_raw_parts_mut(start.cast(), len) });
-}
-
 fn make_bytes_valid(bytes: &mut [u8]) {
     for byte in bytes {
         *byte = u8::from(*byte != 0);
@@ -160,7 +150,7 @@ pub(crate) trait FromArray: Kind {
     const RANGE: Option<(i128, i128)>;
 
     /// An integer of the array outside of the range.
-    fn outside(array: &Bound<'_, PyUntypedArray>) -> Option<i128>;
+    fn outside(array: &Bound<'_, PyUntypedArray>) -> PyResult<Option<i128>>;
 
     /// None for an array of other elements, or misaligned ones. The GIL may be let go meanwhile only if `long`.
     fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>>;
@@ -188,14 +178,15 @@ macro_rules! from_array {
         impl FromArray for $target {
             const RANGE: Option<(i128, i128)> = $range;
 
-            fn outside(array: &Bound<'_, PyUntypedArray>) -> Option<i128> {
+            fn outside(array: &Bound<'_, PyUntypedArray>) -> PyResult<Option<i128>> {
                 $(
                     if let Some(array) = typed::<$wider>(array.as_any()) {
-                        return strange(array, |x: $wider| <$target>::try_from(x).is_err()).map(i128::from);
+                        let found = strange(array, |x: $wider| <$target>::try_from(x).is_err())?;
+                        return Ok(found.map(i128::from));
                     }
                 )*
                 let _ = array;
-                None
+                Ok(None)
             }
 
             fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>> {
@@ -220,30 +211,31 @@ from_array!(i64, Some((i64::MIN as i128, i64::MAX as i128)), [u64]: i32 i64 u8 i
 from_array!(i32, None, []: i32);
 from_array!(u32, None, []: u32);
 
-/// The first number that is strange; a misaligned array is converted first by the caller.
-fn strange<S>(array: &Bound<'_, PyArrayDyn<S>>, is_strange: impl Fn(S) -> bool) -> Option<S>
+/// The first number that is strange; a misaligned array is converted first by the caller. May let the GIL go.
+fn strange<S>(array: &Bound<'_, PyArrayDyn<S>>, is_strange: impl Fn(S) -> bool + Sync) -> PyResult<Option<S>>
 where
-    S: Element + Copy,
+    S: Element + Copy + Sync + Send,
 {
     if !array.is_aligned() {
-        return None;
+        return Ok(None);
     }
-    let array = private(array).ok()?;
-    let _guard = while_read(&array).ok()?;
+    let array = &private(array)?;
+    let _guard = while_read(array)?;
     // SAFETY: as in `collected`.
-    unsafe { array.as_array() }.iter().find(|x| is_strange(**x)).copied()
+    found(array.py(), unsafe { array.as_array() }, is_strange)
 }
 
 /// The first float64 of an array that is finite, and is not in float32.
-pub(crate) fn beyond_f32(array: &Bound<'_, PyAny>) -> Option<f64> {
-    strange(typed::<f64>(array)?, |x| x.is_finite() && (x as f32).is_infinite())
+pub(crate) fn beyond_f32(array: &Bound<'_, PyAny>) -> PyResult<Option<f64>> {
+    let Some(array) = typed::<f64>(array) else { return Ok(None) };
+    strange(array, |x| x.is_finite() && (x as f32).is_infinite())
 }
 
 impl FromArray for bool {
     const RANGE: Option<(i128, i128)> = None;
 
-    fn outside(_array: &Bound<'_, PyUntypedArray>) -> Option<i128> {
-        None
+    fn outside(_array: &Bound<'_, PyUntypedArray>) -> PyResult<Option<i128>> {
+        Ok(None)
     }
 
     fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>> {

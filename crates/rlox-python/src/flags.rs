@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use rlox_core::{Float, flags_from_numbers};
 
-use crate::argument::{Argument, FLAG, Input, REAL, argument, asarray};
+use crate::argument::{Argument, FLAG, Input, Like, REAL, argument_like, asarray};
 use crate::array::{FromArray, typed};
 use crate::detach::detached;
 use crate::error::to_py;
@@ -21,18 +21,35 @@ pub(crate) enum FlagArgument<'py> {
 
 /// Takes boolean arrays as they are, and numbers if they are 0 or 1. May run Python code.
 pub(crate) fn flag_argument<'py>(name: &'static str, object: &Bound<'py, PyAny>) -> PyResult<FlagArgument<'py>> {
+    flag_argument_like(name, object, None)
+}
+
+/// The same of flags for which only one shape is right, as `argument_like` takes it.
+pub(crate) fn flag_argument_like<'py>(
+    name: &'static str,
+    object: &Bound<'py, PyAny>,
+    like: Option<Like<'_, 'py>>,
+) -> PyResult<FlagArgument<'py>> {
     let array = asarray(name, object)?;
     let object = array.as_any();
     if typed::<bool>(object).is_some() {
-        Ok(FlagArgument::Booleans(argument(name, object, &FLAG)?))
+        Ok(FlagArgument::Booleans(argument_like(name, object, &FLAG, like)?))
     } else if typed::<f32>(object).is_some() {
-        Ok(FlagArgument::Singles(argument(name, object, &REAL)?))
+        Ok(FlagArgument::Singles(argument_like(name, object, &REAL, like)?))
     } else {
-        Ok(FlagArgument::Doubles(argument(name, object, &REAL)?))
+        Ok(FlagArgument::Doubles(argument_like(name, object, &REAL, like)?))
     }
 }
 
 impl<'py> FlagArgument<'py> {
+    pub(crate) fn shape(&self) -> &[usize] {
+        match self {
+            Self::Booleans(flags) => flags.shape(),
+            Self::Singles(numbers) => numbers.shape(),
+            Self::Doubles(numbers) => numbers.shape(),
+        }
+    }
+
     /// As [`Argument::read`]; numbers are converted at once.
     pub(crate) fn read(self, py: Python<'py>, hold: bool) -> PyResult<Flags<'py>> {
         match self {

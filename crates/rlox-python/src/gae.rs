@@ -2,14 +2,17 @@
 
 use bytemuck::Pod;
 use num_traits::AsPrimitive;
+use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use rlox_core::{Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major};
 
-use crate::argument::{REAL, argument, asarray, count, is_single, numbers, out_slice, output, sequence, shown};
+use crate::argument::{
+    REAL, argument, argument_like, asarray, count, is_single, numbers, out_slice, output, sequence, shown,
+};
 use crate::array::{FromArray, result};
 use crate::detach::{alone, detached};
 use crate::error::{blamed, to_py, type_error, value_error};
-use crate::trajectory::{EndsArgument, LastValue, Layout, Pair};
+use crate::trajectory::{EndsArgument, LastValue, Layout, Pair, like};
 
 /// From how many elements on a call may take more than 5 us.
 const LONG: usize = 4096;
@@ -65,15 +68,15 @@ pub(crate) fn compute_gae<'py>(
         pair.map_err(|error| blamed(out.py(), error, wrong))
     };
     let out = out.map(pair).transpose()?;
-    let rewards = asarray("rewards", rewards)?;
+    let rewards = &asarray("rewards", rewards)?;
     let single = is_single(rewards.as_any());
-    let call = Call { rewards: rewards.as_any(), values, last_value, final_values, gamma, lam, out };
-    let ends = EndsArgument::new(dones, terminated, truncated)?;
+    let call = Call { rewards, values, last_value, final_values, gamma, lam, out };
+    let ends = EndsArgument::new(dones, terminated, truncated, rewards)?;
     if single { call.run::<f32>(ends) } else { call.run::<f64>(ends) }
 }
 
 struct Call<'a, 'py> {
-    rewards: &'a Bound<'py, PyAny>,
+    rewards: &'a Bound<'py, PyUntypedArray>,
     values: &'a Bound<'py, PyAny>,
     last_value: &'a Bound<'py, PyAny>,
     final_values: Option<&'a Bound<'py, PyAny>>,
@@ -89,11 +92,16 @@ impl<'py> Call<'_, 'py> {
     {
         let py = self.rewards.py();
         let rewards = argument::<T>("rewards", self.rewards, &REAL)?;
-        let values = argument::<T>("values", self.values, &REAL)?;
-        let final_values = self.final_values.map(|x| argument::<T>("final_values", x, &REAL)).transpose()?;
-        let last = LastValue::<T>::new("last_value", self.last_value)?;
+        let like = Some(like(self.rewards));
+        let values = argument_like::<T>("values", self.values, &REAL, like)?;
+        let final_values = self.final_values.map(|x| argument_like::<T>("final_values", x, &REAL, like)).transpose()?;
+        let last = LastValue::<T>::new("last_value", self.last_value, self.rewards)?;
 
-        let hold = self.out.is_none() && rewards.len() <= LONG && alone(py);
+        let layout = Layout::of(rewards.shape())?;
+        layout.expect(&[Some(&values), final_values.as_ref()], &ends)?;
+        layout.expect_last(&last)?;
+        let long = rewards.len().max(last.len()) > LONG;
+        let hold = self.out.is_none() && !long && alone(py);
         let rewards = rewards.read(hold)?;
         let layout = Layout::of(rewards.shape())?;
         let Layout { shape, num_envs } = layout;
@@ -109,7 +117,7 @@ impl<'py> Call<'_, 'py> {
                 None => one(rewards, values, ends, last[0], gamma, lam, advantages, returns),
                 Some(n) => time_major(rewards, values, ends, n, last, gamma, lam, advantages, returns),
             };
-            if rewards.len() > LONG { detached(py, kernel) } else { kernel() }.map_err(to_py)
+            if long { detached(py, kernel) } else { kernel() }.map_err(to_py)
         };
         let Some((advantages, returns)) = self.out else {
             let (mut advantages, mut returns) = (result::<T>(py, shape)?, result::<T>(py, shape)?);
@@ -165,15 +173,15 @@ pub(crate) fn compute_gae_batched<'py>(
     final_values: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Pair<'py>> {
     let n_steps = count("n_steps", n_steps)?;
-    let rewards = asarray("rewards", rewards)?;
+    let rewards = &asarray("rewards", rewards)?;
     let single = is_single(rewards.as_any());
-    let ends = EndsArgument::new(dones, terminated, truncated)?;
-    let call = Flat { rewards: rewards.as_any(), values, last_values, final_values, n_steps, gamma, lam };
+    let ends = EndsArgument::new(dones, terminated, truncated, rewards)?;
+    let call = Flat { rewards, values, last_values, final_values, n_steps, gamma, lam };
     if single { call.run::<f32>(ends) } else { call.run::<f64>(ends) }
 }
 
 struct Flat<'a, 'py> {
-    rewards: &'a Bound<'py, PyAny>,
+    rewards: &'a Bound<'py, PyUntypedArray>,
     values: &'a Bound<'py, PyAny>,
     last_values: &'a Bound<'py, PyAny>,
     final_values: Option<&'a Bound<'py, PyAny>>,
@@ -186,19 +194,19 @@ impl<'py> Flat<'_, 'py> {
     fn run<T: Float + FromArray + Pod>(self, ends: EndsArgument<'py>) -> PyResult<Pair<'py>> {
         let (py, n_steps, gamma, lam) = (self.rewards.py(), self.n_steps, self.gamma, self.lam);
         let rewards = argument::<T>("rewards", self.rewards, &REAL)?;
-        let values = argument::<T>("values", self.values, &REAL)?;
-        let final_values = self.final_values.map(|x| argument::<T>("final_values", x, &REAL)).transpose()?;
+        let like = Some(like(self.rewards));
+        let values = argument_like::<T>("values", self.values, &REAL, like)?;
+        let final_values = self.final_values.map(|x| argument_like::<T>("final_values", x, &REAL, like)).transpose()?;
         let last = argument::<T>("last_values", self.last_values, &REAL)?;
 
-        let hold = rewards.len() <= LONG && alone(py);
+        let layout = Layout { shape: flat("rewards", rewards.shape())?, num_envs: None };
+        layout.expect(&[Some(&values), final_values.as_ref()], &ends)?;
+        flat("last_values", last.shape())?;
+        let long = rewards.len().max(last.len()) > LONG;
+        let hold = !long && alone(py);
         let (rewards, last) = (rewards.read(hold)?, last.read(hold)?);
-        for (name, shape) in [("rewards", rewards.shape()), ("last_values", last.shape())] {
-            if shape.len() != 1 {
-                let (got, fix) = (format!("shape {shape:?}"), "ravel it environment by environment");
-                return Err(value_error(name, "a flat array", &got, fix));
-            }
-        }
-        let layout = Layout { shape: rewards.shape(), num_envs: None };
+        flat("last_values", last.shape())?;
+        let layout = Layout { shape: flat("rewards", rewards.shape())?, num_envs: None };
         let values = layout.read(values, hold)?;
         let final_values = final_values.map(|x| layout.read(x, hold)).transpose()?;
         let flags = ends.read(py, hold)?;
@@ -207,7 +215,15 @@ impl<'py> Flat<'_, 'py> {
         let (rewards, values, last) = (rewards.slice(), values.slice(), last.slice());
         let (a, r) = (advantages.slice(), returns.slice());
         let mut work = || batched(rewards, values, ends, last, n_steps, gamma, lam, a, r);
-        if rewards.len() > LONG { detached(py, work) } else { work() }.map_err(to_py)?;
+        if long { detached(py, work) } else { work() }.map_err(to_py)?;
         Ok((advantages.into_array().into_any(), returns.into_array().into_any()))
     }
+}
+
+fn flat<'a>(name: &str, shape: &'a [usize]) -> PyResult<&'a [usize]> {
+    if shape.len() == 1 {
+        return Ok(shape);
+    }
+    let (got, fix) = (format!("shape {shape:?}"), "ravel it environment by environment");
+    Err(value_error(name, "a flat array", &got, fix))
 }

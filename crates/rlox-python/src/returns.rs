@@ -2,17 +2,18 @@
 
 use bytemuck::Pod;
 use num_traits::AsPrimitive;
+use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use rlox_core::{
     Float, compute_lambda_returns as lambda_one, compute_lambda_returns_time_major as lambda_time_major,
     compute_returns as one, compute_returns_time_major as time_major,
 };
 
-use crate::argument::{Input, REAL, argument, asarray, is_single, numbers};
+use crate::argument::{Input, REAL, argument, argument_like, asarray, is_single, numbers};
 use crate::array::{FromArray, result};
 use crate::detach::{alone, detached};
 use crate::error::to_py;
-use crate::trajectory::{EndsArgument, LastValue, Layout};
+use crate::trajectory::{EndsArgument, LastValue, Layout, like};
 
 /// From how many elements on a call may take more than 5 us.
 const LONG: usize = 4096;
@@ -54,8 +55,7 @@ pub(crate) fn compute_returns<'py>(
     truncated: Option<&Bound<'py, PyAny>>,
     final_values: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let ends = EndsArgument::new(dones, terminated, truncated)?;
-    either(rewards, None, last_value, final_values, ends, gamma, 1.0)
+    either(rewards, None, last_value, final_values, [dones, terminated, truncated], gamma, 1.0)
 }
 
 /// Lambda returns, the targets of TD(lambda) (Sutton and Barto 2018, eq. 12.18).
@@ -100,8 +100,7 @@ pub(crate) fn compute_lambda_returns<'py>(
     truncated: Option<&Bound<'py, PyAny>>,
     final_values: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let ends = EndsArgument::new(dones, terminated, truncated)?;
-    either(rewards, Some(values), last_value, final_values, ends, gamma, lam)
+    either(rewards, Some(values), last_value, final_values, [dones, terminated, truncated], gamma, lam)
 }
 
 /// In the rewards' precision; discounted returns have no values.
@@ -110,13 +109,13 @@ fn either<'py>(
     values: Option<&Bound<'py, PyAny>>,
     last_value: &Bound<'py, PyAny>,
     final_values: Option<&Bound<'py, PyAny>>,
-    ends: EndsArgument<'py>,
+    [dones, terminated, truncated]: [Option<&Bound<'py, PyAny>>; 3],
     gamma: f64,
     lam: f64,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let rewards = asarray("rewards", rewards)?;
-    let rewards = rewards.as_any();
-    if is_single(rewards) {
+    let rewards = &asarray("rewards", rewards)?;
+    let ends = EndsArgument::new(dones, terminated, truncated, rewards)?;
+    if is_single(rewards.as_any()) {
         run::<f32>(rewards, values, last_value, final_values, ends, gamma, lam)
     } else {
         run::<f64>(rewards, values, last_value, final_values, ends, gamma, lam)
@@ -124,7 +123,7 @@ fn either<'py>(
 }
 
 fn run<'py, T: Float + FromArray + Pod>(
-    rewards: &Bound<'py, PyAny>,
+    rewards: &Bound<'py, PyUntypedArray>,
     values: Option<&Bound<'py, PyAny>>,
     last_value: &Bound<'py, PyAny>,
     final_values: Option<&Bound<'py, PyAny>>,
@@ -136,12 +135,17 @@ where
     f64: AsPrimitive<T>,
 {
     let py = rewards.py();
+    let like = Some(like(rewards));
+    let values = values.map(|x| argument_like::<T>("values", x, &REAL, like)).transpose()?;
+    let final_values = final_values.map(|x| argument_like::<T>("final_values", x, &REAL, like)).transpose()?;
+    let last = LastValue::<T>::new("last_value", last_value, rewards)?;
     let rewards = argument::<T>("rewards", rewards, &REAL)?;
-    let values = values.map(|x| argument::<T>("values", x, &REAL)).transpose()?;
-    let final_values = final_values.map(|x| argument::<T>("final_values", x, &REAL)).transpose()?;
-    let last = LastValue::<T>::new("last_value", last_value)?;
 
-    let hold = rewards.len() <= LONG && alone(py);
+    let layout = Layout::of(rewards.shape())?;
+    layout.expect(&[values.as_ref(), final_values.as_ref()], &ends)?;
+    layout.expect_last(&last)?;
+    let long = rewards.len().max(last.len()) > LONG;
+    let hold = !long && alone(py);
     let rewards = rewards.read(hold)?;
     let layout = Layout::of(rewards.shape())?;
     let values = values.map(|x| layout.read(x, hold)).transpose()?;
@@ -158,6 +162,6 @@ where
         (Some(values), None) => lambda_one(rewards, values, ends, last[0], gamma, lam, out),
         (Some(values), Some(n)) => lambda_time_major(rewards, values, ends, n, last, gamma, lam, out),
     };
-    if rewards.len() > LONG { detached(py, work) } else { work() }.map_err(to_py)?;
+    if long { detached(py, work) } else { work() }.map_err(to_py)?;
     Ok(returns.into_array().into_any())
 }

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use rlox_core::{Actions, PolicySaid};
 
 use crate::argument::{Argument, INTEGER, Input, REAL, argument, asarray, expect_shape};
-use crate::array::{Apart, beyond_f32, typed};
+use crate::array::{Apart, beyond_f32, no_copy, typed};
 use crate::error::value_error;
 use crate::rollout::RolloutBuffer;
 
@@ -24,7 +24,8 @@ impl<'py> ActionArgument<'py> {
             return Ok(Self::Continuous(argument("actions", object, &REAL)?));
         }
         let array = asarray("actions", object)?;
-        if let Some(number) = beyond_f32(array.as_any()) {
+        let beyond = beyond_f32(array.as_any()).map_err(|error| no_copy("actions", &array, error))?;
+        if let Some(number) = beyond {
             let expected = "numbers that float32 can hold";
             return Err(value_error("actions", expected, &format!("{number:e}"), "scale or clip them"));
         }

@@ -1,18 +1,26 @@
 //! What kernels over trajectories share: one layout, ends of episodes, the value behind the last step.
 
 use num_traits::AsPrimitive;
-use numpy::Element;
+use numpy::{Element, PyUntypedArray};
 use pyo3::prelude::*;
 use pyo3::types::PyFloat;
 use rlox_core::{Ends, Float};
 
-use crate::argument::{Argument, Input, REAL, argument};
+use crate::argument::{Argument, Input, Like, REAL, argument_like, expect_like};
 use crate::array::FromArray;
 use crate::error::{type_error, value_error};
-use crate::flags::{FlagArgument, Flags, flag_argument};
+use crate::flags::{FlagArgument, Flags, flag_argument_like};
+
+/// The shape that the other arrays have, too.
+pub(crate) fn like<'a, 'py>(rewards: &'a Bound<'py, PyUntypedArray>) -> Like<'a, 'py> {
+    Like { of: "rewards", array: rewards, skipped: 0 }
+}
 
 /// Two results.
 pub(crate) type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// What errors call the flags of which one or the other is given.
+const ENDS: &str = "dones/terminated";
 
 /// `dones`, or `terminated` and `truncated`, whose Python code has run.
 pub(crate) struct EndsArgument<'py> {
@@ -21,11 +29,14 @@ pub(crate) struct EndsArgument<'py> {
 }
 
 impl<'py> EndsArgument<'py> {
+    /// Of the shape of the rewards.
     pub(crate) fn new(
         dones: Option<&Bound<'py, PyAny>>,
         terminated: Option<&Bound<'py, PyAny>>,
         truncated: Option<&Bound<'py, PyAny>>,
+        rewards: &Bound<'py, PyUntypedArray>,
     ) -> PyResult<Self> {
+        let flag_argument = |name, flags| flag_argument_like(name, flags, Some(like(rewards)));
         match (dones, terminated, truncated) {
             (None, Some(terminated), truncated) => Ok(Self {
                 terminated: flag_argument("terminated", terminated)?,
@@ -61,11 +72,25 @@ impl<'py, T: FromArray + Float> LastValue<'py, T>
 where
     f64: AsPrimitive<T>,
 {
-    pub(crate) fn new(name: &'static str, object: &Bound<'py, PyAny>) -> PyResult<Self> {
+    pub(crate) fn new(
+        name: &'static str,
+        object: &Bound<'py, PyAny>,
+        rewards: &Bound<'py, PyUntypedArray>,
+    ) -> PyResult<Self> {
         if let Ok(float) = object.cast::<PyFloat>() {
             return Ok(Self::One(name, float.value().as_()));
         }
-        Ok(Self::Each(argument(name, object, &REAL)?))
+        let like = Like { of: "one row of rewards", array: rewards, skipped: 1 };
+        Ok(Self::Each(argument_like(name, object, &REAL, Some(like))?))
+    }
+}
+
+impl<T: FromArray> LastValue<'_, T> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::One(..) => 1,
+            Self::Each(argument) => argument.len(),
+        }
     }
 }
 
@@ -88,11 +113,36 @@ impl<'a> Layout<'a> {
     }
 
     pub(crate) fn same(&self, name: &str, got: &[usize]) -> PyResult<()> {
-        if got == self.shape {
+        expect_like(name, got, "rewards", self.shape)
+    }
+
+    /// Refuses arguments of other shapes before any of them is read.
+    pub(crate) fn expect<T: FromArray>(
+        &self,
+        arguments: &[Option<&Argument<'_, T>>],
+        ends: &EndsArgument<'_>,
+    ) -> PyResult<()> {
+        arguments.iter().flatten().try_for_each(|argument| self.same(argument.name(), argument.shape()))?;
+        self.same(ENDS, ends.terminated.shape())?;
+        ends.truncated.as_ref().map_or(Ok(()), |truncated| self.same("truncated", truncated.shape()))
+    }
+
+    /// The same of the values behind the last step.
+    pub(crate) fn expect_last<T: FromArray>(&self, last: &LastValue<'_, T>) -> PyResult<()> {
+        match last {
+            LastValue::One(..) => Ok(()),
+            LastValue::Each(argument) => self.fits_last(argument.name(), argument.shape()),
+        }
+    }
+
+    fn fits_last(&self, name: &str, got: &[usize]) -> PyResult<()> {
+        let fits = self.num_envs.map_or_else(|| got.iter().product::<usize>() == 1, |n| got == [n]);
+        if fits {
             return Ok(());
         }
-        let expected = format!("the shape of rewards, {:?}", self.shape);
-        Err(value_error(name, &expected, &format!("{got:?}"), "pass arrays of one shape"))
+        let expected = self.num_envs.map_or_else(|| "one number".into(), |n| format!("shape ({n},)"));
+        let got = format!("shape {got:?}");
+        Err(value_error(name, &expected, &got, "pass V of the state after the last step"))
     }
 
     /// The elements of an argument that has this shape.
@@ -108,7 +158,7 @@ impl<'a> Layout<'a> {
         flags: &'b EndFlags<'_>,
         final_values: Option<&'b Input<'_, T>>,
     ) -> PyResult<Ends<'b, T>> {
-        self.same("dones/terminated", flags.terminated.shape())?;
+        self.same(ENDS, flags.terminated.shape())?;
         if let Some(truncated) = &flags.truncated {
             self.same("truncated", truncated.shape())?;
         }
@@ -126,13 +176,8 @@ impl<'a> Layout<'a> {
             LastValue::One(name, number) => (name, Input::Own(vec![number], Vec::new())),
             LastValue::Each(argument) => (argument.name(), argument.read(hold)?),
         };
-        let fits = self.num_envs.map_or(last.slice().len() == 1, |n| last.shape() == [n]);
-        if fits {
-            return Ok(Last::Each(last));
-        }
-        let expected = self.num_envs.map_or_else(|| "one number".into(), |n| format!("shape ({n},)"));
-        let got = format!("shape {:?}", last.shape());
-        Err(value_error(name, &expected, &got, "pass V of the state after the last step"))
+        self.fits_last(name, last.shape())?;
+        Ok(Last::Each(last))
     }
 }
 

@@ -2,14 +2,15 @@
 
 use bytemuck::Pod;
 use num_traits::AsPrimitive;
+use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use rlox_core::{Float, Vtrace, compute_vtrace as one, compute_vtrace_time_major as time_major};
 
-use crate::argument::{REAL, argument, asarray, is_single, numbers};
+use crate::argument::{REAL, argument, argument_like, asarray, is_single, numbers};
 use crate::array::{FromArray, result};
 use crate::detach::{alone, detached};
 use crate::error::to_py;
-use crate::trajectory::{EndsArgument, LastValue, Layout, Pair};
+use crate::trajectory::{EndsArgument, LastValue, Layout, Pair, like};
 
 /// From how many elements on a call may take more than 5 us.
 const LONG: usize = 1024;
@@ -73,20 +74,21 @@ pub(crate) fn compute_vtrace<'py>(
     truncated: Option<&Bound<'py, PyAny>>,
     final_values: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Pair<'py>> {
-    let rewards = asarray("rewards", rewards)?;
+    let rewards = &asarray("rewards", rewards)?;
     let single = is_single(rewards.as_any());
-    let ends = EndsArgument::new(dones, terminated, truncated)?;
+    let ends = EndsArgument::new(dones, terminated, truncated, rewards)?;
     let settings = Vtrace { gamma, rho_bar, c_bar, lambda: lam, pg_rho_bar };
-    let arrays = [log_rhos, rewards.as_any(), values, bootstrap_value];
+    let arrays = [log_rhos, values, bootstrap_value];
     if single {
-        run::<f32>(arrays, final_values, ends, settings)
+        run::<f32>(rewards, arrays, final_values, ends, settings)
     } else {
-        run::<f64>(arrays, final_values, ends, settings)
+        run::<f64>(rewards, arrays, final_values, ends, settings)
     }
 }
 
 fn run<'py, T: Float + FromArray + Pod>(
-    [log_rhos, rewards, values, bootstrap_value]: [&Bound<'py, PyAny>; 4],
+    rewards: &Bound<'py, PyUntypedArray>,
+    [log_rhos, values, bootstrap_value]: [&Bound<'py, PyAny>; 3],
     final_values: Option<&Bound<'py, PyAny>>,
     ends: EndsArgument<'py>,
     settings: Vtrace,
@@ -95,13 +97,18 @@ where
     f64: AsPrimitive<T>,
 {
     let py = rewards.py();
+    let like = Some(like(rewards));
+    let log_rhos = argument_like::<T>("log_rhos", log_rhos, &REAL, like)?;
+    let values = argument_like::<T>("values", values, &REAL, like)?;
+    let final_values = final_values.map(|x| argument_like::<T>("final_values", x, &REAL, like)).transpose()?;
+    let last = LastValue::<T>::new("bootstrap_value", bootstrap_value, rewards)?;
     let rewards = argument::<T>("rewards", rewards, &REAL)?;
-    let log_rhos = argument::<T>("log_rhos", log_rhos, &REAL)?;
-    let values = argument::<T>("values", values, &REAL)?;
-    let final_values = final_values.map(|x| argument::<T>("final_values", x, &REAL)).transpose()?;
-    let last = LastValue::<T>::new("bootstrap_value", bootstrap_value)?;
 
-    let hold = rewards.len() <= LONG && alone(py);
+    let layout = Layout::of(rewards.shape())?;
+    layout.expect(&[Some(&log_rhos), Some(&values), final_values.as_ref()], &ends)?;
+    layout.expect_last(&last)?;
+    let long = rewards.len().max(last.len()) > LONG;
+    let hold = !long && alone(py);
     let rewards = rewards.read(hold)?;
     let layout = Layout::of(rewards.shape())?;
     let (log_rhos, values) = (layout.read(log_rhos, hold)?, layout.read(values, hold)?);
@@ -116,6 +123,6 @@ where
         None => one(log_rhos, rewards, values, ends, last[0], settings, x, y),
         Some(n) => time_major(log_rhos, rewards, values, ends, n, last, settings, x, y),
     };
-    if rewards.len() > LONG { detached(py, work) } else { work() }.map_err(to_py)?;
+    if long { detached(py, work) } else { work() }.map_err(to_py)?;
     Ok((vs.into_array().into_any(), pg_advantages.into_array().into_any()))
 }

@@ -4,6 +4,7 @@
 //! memoryview - so it is addresses that are compared. What is not seen: memory that the system shows at two addresses,
 //! and what other modules do with it.
 
+use std::any::TypeId;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,7 @@ use numpy::{Element, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
 use super::unguarded::Elements;
-use super::{Kind, make_valid, private};
+use super::{Kind, make_bytes_valid, private};
 use crate::detach::this_thread;
 
 /// What calls use now. Only locked for a moment, with the GIL held.
@@ -150,7 +151,11 @@ impl<'py, T: Kind> Output<'py, T> {
         }
         Ok(Guard::take(argument, &array, true).map_err(Unfit::Shared).map(|guard| {
             let mut output = Self { array, _guard: guard };
-            make_valid(&mut output);
+            let (start, len) = output.parts();
+            if TypeId::of::<T>() == TypeId::of::<bool>() {
+                // SAFETY: a byte each, of any value, contiguous, and ours alone.
+                make_bytes_valid(unsafe { std::slice::from_raw_parts_mut(start.cast(), len) });
+            }
             output
         }))
     }
@@ -162,7 +167,7 @@ impl<T: Element> Output<'_, T> {
     }
 
     /// Where the elements lie, and how many there are.
-    pub(super) fn parts(&mut self) -> (*mut T, usize) {
+    fn parts(&mut self) -> (*mut T, usize) {
         // An array without elements may point anywhere.
         let start = if self.array.is_empty() { std::ptr::dangling_mut() } else { self.array.data() };
         (start, self.array.len())

@@ -37,6 +37,23 @@ where
     Ok(numbers)
 }
 
+/// The first of the elements, in C order, for which it is true. Ctrl-C ends it where there are many.
+pub(super) fn found<S: Copy + Sync + Send>(
+    py: Python<'_>,
+    view: ArrayView<'_, S, IxDyn>,
+    is: impl Fn(S) -> bool + Sync,
+) -> PyResult<Option<S>> {
+    if view.len() <= Watch::STRETCH / 64 {
+        return Ok(view.iter().find(|x| is(**x)).copied());
+    }
+    // Who looks converts them next: where a copy is out of the question, so is the look.
+    drop(reserved::<f32>(view.len()).map_err(to_py)?);
+    let mut first = None;
+    let mut look = |view: ArrayView<'_, S, IxDyn>| first = first.or_else(|| view.iter().find(|x| is(**x)).copied());
+    detached(py, || in_stretches(view, &mut Watch::default(), &mut look)).map_err(to_py)?;
+    Ok(first)
+}
+
 /// Parts of an array, one after the other in C order.
 fn in_stretches<S>(
     view: ArrayView<'_, S, IxDyn>,

@@ -7,7 +7,10 @@ use pyo3::types::PyTuple;
 use rlox_core::Float;
 use rlox_core::llm::{GroupOptions, RewardScale, combine_rewards, compute_batch_group_advantages as batch};
 
-use crate::argument::{Input, REAL, argument, asarray, attribute, count, float, is_single, no_number, sequence};
+use crate::argument::{
+    Argument, Input, Like, REAL, argument, argument_like, asarray, attribute, count, float, is_single, no_number,
+    sequence,
+};
 use crate::array::{FromArray, call, result};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, value_error};
@@ -120,7 +123,7 @@ fn run<'py>(
     weights: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let rewards = &with_nan_for_none(asarray("rewards", rewards)?)?;
-    if is_single(rewards) {
+    if is_single(rewards.as_any()) {
         run_as::<f32>(rewards, group_size, options, weights)
     } else {
         run_as::<f64>(rewards, group_size, options, weights)
@@ -128,9 +131,9 @@ fn run<'py>(
 }
 
 /// Rewards of which some are None, as reward functions give them that do not apply: float64, NaN for None.
-fn with_nan_for_none<'py>(rewards: Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyAny>> {
+fn with_nan_for_none<'py>(rewards: Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUntypedArray>> {
     if rewards.dtype().kind() != b'O' {
-        return Ok(rewards.into_any());
+        return Ok(rewards);
     }
     let py = rewards.py();
     let items = sequence(&call(&attribute(&rewards, "ravel")?, &PyTuple::empty(py), None)?)?;
@@ -139,20 +142,23 @@ fn with_nan_for_none<'py>(rewards: Bound<'py, PyUntypedArray>) -> PyResult<Bound
         number.map_err(|error| no_number("rewards", "numbers, or None", &item, error))
     };
     let numbers = collected(items.len(), items.iter().map(number))?;
-    Ok(numbers.into_pyarray(py).reshape(rewards.shape())?.into_any())
+    Ok(numbers.into_pyarray(py).reshape(rewards.shape())?.as_untyped().clone())
 }
 
 fn run_as<'py, T: Float + FromArray + Pod>(
-    rewards: &Bound<'py, PyAny>,
+    rewards: &Bound<'py, PyUntypedArray>,
     group_size: Option<usize>,
     options: GroupOptions,
     weights: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = rewards.py();
+    let like = Like { of: "one row of rewards", array: rewards, skipped: 1 };
     let rewards = argument::<T>("rewards", rewards, &REAL)?;
-    let weights = weights.map(|x| argument::<f64>("weights", x, &REAL)).transpose()?;
+    let weights = weights.map(|x| argument_like::<f64>("weights", x, &REAL, Some(like))).transpose()?;
 
-    let hold = rewards.len() <= LONG && alone(py);
+    result_shape(rewards.shape(), group_size, weights.as_ref().map(Argument::shape))?;
+    let long = rewards.len() > LONG || weights.as_ref().is_some_and(|weights| weights.len() > LONG);
+    let hold = !long && alone(py);
     let rewards = rewards.read(hold)?;
     let weights = weights.map(|weights| weights.read(hold)).transpose()?;
     let shape = result_shape(rewards.shape(), group_size, weights.as_ref().map(Input::shape))?;
@@ -168,7 +174,7 @@ fn run_as<'py, T: Float + FromArray + Pod>(
             batch(&combined, group_size, &options, out)
         }
     };
-    if rewards.len() > LONG { detached(py, work) } else { work() }.map_err(to_py)?;
+    if long { detached(py, work) } else { work() }.map_err(to_py)?;
     Ok(advantages.into_array().into_any())
 }
 

@@ -130,16 +130,18 @@ fn stats<'py, T: Float + FromArray>(
     let advantages = advantages.map(|x| argument::<T>("advantages", x, &REAL)).transpose()?;
 
     let tokens = tokens.read(py)?;
-    let advantages = advantages.map(|advantages| advantages.read(tokens.hold)).transpose()?;
-    if let Some(advantages) = &advantages {
+    let fits = |got: &[usize]| {
         let rows = tokens.sequences(NAMES[0])?;
-        let one = rows.is_empty() && advantages.slice().len() == 1;
-        if advantages.shape() != rows && advantages.shape() != tokens.shape() && !one {
-            let expected = format!("one for each sequence, {rows:?}, or for each token, {:?}", tokens.shape());
-            let got = format!("shape {:?}", advantages.shape());
-            return Err(value_error("advantages", &expected, &got, "pass one of these shapes"));
+        let one = rows.is_empty() && got.iter().product::<usize>() == 1;
+        if got == rows || got == tokens.shape() || one {
+            return Ok(());
         }
-    }
+        let expected = format!("one for each sequence, {rows:?}, or for each token, {:?}", tokens.shape());
+        Err(value_error("advantages", &expected, &format!("shape {got:?}"), "pass one of these shapes"))
+    };
+    advantages.as_ref().map_or(Ok(()), |advantages| fits(advantages.shape()))?;
+    let advantages = advantages.map(|advantages| advantages.read(tokens.hold)).transpose()?;
+    advantages.as_ref().map_or(Ok(()), |advantages| fits(advantages.shape()))?;
     let (new, old, mask) = tokens.slices();
     let advantages = advantages.as_ref().map(Input::slice);
     let work = || ratio_stats(new, old, mask, low, high, advantages);

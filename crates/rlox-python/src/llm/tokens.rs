@@ -3,11 +3,11 @@
 use numpy::Element;
 use pyo3::prelude::*;
 
-use crate::argument::{Argument, Input, REAL, argument};
+use crate::argument::{Argument, Input, Like, REAL, argument, argument_like, asarray, expect_like};
 use crate::array::FromArray;
 use crate::detach::alone;
 use crate::error::value_error;
-use crate::flags::{FlagArgument, Flags, flag_argument};
+use crate::flags::{FlagArgument, Flags, flag_argument_like};
 
 /// From how many tokens on a call may take more than 5 us.
 const LONG: usize = 8192;
@@ -26,26 +26,41 @@ impl<'py, T: FromArray> Arguments<'py, T> {
         others: &Bound<'py, PyAny>,
         mask: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Self> {
+        let array = &asarray(names[0], log_probs)?;
+        let like = Some(Like { of: names[0], array, skipped: 0 });
         Ok(Self {
-            log_probs: argument(names[0], log_probs, &REAL)?,
-            others: argument(names[1], others, &REAL)?,
-            mask: mask.map(|mask| flag_argument("mask", mask)).transpose()?,
+            others: argument_like(names[1], others, &REAL, like)?,
+            mask: mask.map(|mask| flag_argument_like("mask", mask, like)).transpose()?,
+            log_probs: argument(names[0], array.as_any(), &REAL)?,
         })
     }
 
     /// Arrays of one shape. Runs no Python code.
     pub(crate) fn read(self, py: Python<'py>) -> PyResult<Tokens<'py, T>> {
-        let hold = self.log_probs.len() <= LONG && alone(py);
-        let (like, name) = (self.log_probs.name(), self.others.name());
+        let (of, name) = (self.log_probs.name(), self.others.name());
+        self.expect(name, self.others.shape())?;
+        self.mask.as_ref().map_or(Ok(()), |mask| self.expect("mask", mask.shape()))?;
+        let long = size(self.log_probs.shape()) > LONG;
+        let hold = !long && alone(py);
         let (log_probs, others) = (self.log_probs.read(hold)?, self.others.read(hold)?);
         let mask = self.mask.map(|mask| mask.read(py, hold)).transpose()?;
-        let tokens = Tokens { log_probs, others, mask, hold };
-        tokens.expect_shape(name, tokens.others.shape(), like)?;
+        let tokens = Tokens { log_probs, others, mask, hold, long };
+        // Other threads may have changed them while one was copied.
+        expect_like(name, tokens.others.shape(), of, tokens.shape())?;
         if let Some(mask) = &tokens.mask {
-            tokens.expect_shape("mask", mask.shape(), like)?;
+            expect_like("mask", mask.shape(), of, tokens.shape())?;
         }
         Ok(tokens)
     }
+
+    fn expect(&self, name: &str, got: &[usize]) -> PyResult<()> {
+        expect_like(name, got, self.log_probs.name(), self.log_probs.shape())
+    }
+}
+
+/// How much there is to do for so many tokens.
+fn size(shape: &[usize]) -> usize {
+    shape.iter().product()
 }
 
 /// The same as arrays of one shape.
@@ -55,21 +70,13 @@ pub(crate) struct Tokens<'py, T: Element> {
     mask: Option<Flags<'py>>,
     /// As [`Argument::read`] takes it.
     pub(crate) hold: bool,
+    long: bool,
 }
 
 impl<T: FromArray> Tokens<'_, T> {
-    fn expect_shape(&self, name: &str, got: &[usize], like: &str) -> PyResult<()> {
-        let shape = self.shape();
-        if got == shape {
-            return Ok(());
-        }
-        let expected = format!("the shape of {like}, {shape:?}");
-        Err(value_error(name, &expected, &format!("{got:?}"), "pass arrays of one shape"))
-    }
-
     /// Whether the GIL is let go.
     pub(crate) fn long(&self) -> bool {
-        self.log_probs.slice().len() > LONG
+        self.long
     }
 
     pub(crate) fn shape(&self) -> &[usize] {
