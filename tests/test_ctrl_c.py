@@ -86,6 +86,13 @@ def made(n):
 def state():
     pass
 """,
+    "half precision, in one row": """
+def made(n):
+    x = np.zeros((1, 16 * n), np.float16)
+    return lambda: rlox.token_kl(x, x, reduction="sum")
+def state():
+    pass
+""",
     "pack_sequences": """
 def made(n):
     sequences = [np.zeros(300, np.int64)] * n

@@ -10,7 +10,7 @@ use numpy::{
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyTuple};
+use pyo3::types::{PyDict, PyInt, PyTuple};
 use rlox_core::Watch;
 
 use crate::array::{
@@ -20,11 +20,11 @@ use crate::array::{
 use crate::detach::times_others_ran;
 use crate::error::{blamed, to_py, type_error, value_error};
 use crate::recycling::mapped;
-use crate::scalar::text_of;
 pub(crate) use crate::scalar::{
     attribute, count, float, has, index, instance, integer, item, item_of, no_number, number, numbers, sequence, shape,
     shown, switch, switches, text,
 };
+use crate::scalar::{call_standard, text_of};
 
 /// From how many elements on a conversion may take more than 5 us.
 const LONG: usize = 8192;
@@ -121,18 +121,34 @@ fn in_dtype<'py>(
     let made = call(&numpy.getattr("empty")?, &PyTuple::new(py, [&shape, dtype.as_any()])?, None)?;
     let (copy, how) = (numpy.getattr("copyto")?, new_dict(py)?);
     how.set_item("casting", "unsafe")?;
-    let rows = array.shape().first().copied().unwrap_or(1);
-    let step = (rows * Watch::STRETCH / array.len().max(1)).max(1);
-    if array.shape().is_empty() || rows <= step {
-        call(&copy, &PyTuple::new(py, [&made, array.as_any()])?, Some(&how))?;
-        return Ok(made.cast_into()?);
+    // Signal handlers, which run meanwhile, may change its own.
+    let shape = array.shape().to_vec();
+    copy_parts(&copy, &how, [&made, array.as_any()], &shape)?;
+    Ok(made.cast_into()?)
+}
+
+/// Copies numbers of a shape, at most so many at once as take a few milliseconds.
+fn copy_parts<'py>(
+    copy: &Bound<'py, PyAny>,
+    how: &Bound<'py, PyDict>,
+    [to, from]: [&Bound<'py, PyAny>; 2],
+    shape: &[usize],
+) -> PyResult<()> {
+    let py = copy.py();
+    let (rows, row) = shape.split_first().map_or((1, shape), |(rows, row)| (*rows, row));
+    if shape.iter().product::<usize>() <= Watch::STRETCH / 4 {
+        return call(copy, &PyTuple::new(py, [to, from])?, Some(how)).map(drop);
     }
-    for from in (0..rows).step_by(step) {
-        let part = from..rows.min(from + step);
-        call(&copy, &PyTuple::new(py, [slice(&made, &part)?, slice(array.as_any(), &part)?])?, Some(&how))?;
+    if rows == 1 {
+        let first = |array: &Bound<'py, PyAny>| call_standard("operator", "getitem", &(array, 0).into_pyobject(py)?);
+        return copy_parts(copy, how, [&first(to)?, &first(from)?], row);
+    }
+    for part in [0..rows / 2, rows / 2..rows] {
+        let shape = [&[part.len()], row].concat();
+        copy_parts(copy, how, [&slice(to, &part)?, &slice(from, &part)?], &shape)?;
         check_signals(py)?;
     }
-    Ok(made.cast_into()?)
+    Ok(())
 }
 
 /// An argument whose Python code has run.

@@ -58,9 +58,9 @@ impl<'py, T: FromArray> Arguments<'py, T> {
     }
 }
 
-/// How much there is to do for so many tokens.
+/// How much there is to do for tokens of a shape: sequences without any take their time, too.
 fn size(shape: &[usize]) -> usize {
-    shape.iter().product()
+    shape.iter().product::<usize>().max(shape.first().copied().unwrap_or(0))
 }
 
 /// The same as arrays of one shape.
