@@ -224,3 +224,38 @@ def test_what_is_refused_raises_and_works_later(name):
     env = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+MESSAGES = """
+import resource
+import rlox
+
+def spare(bytes):
+    pages = int(open("/proc/self/statm").read().split()[0])
+    return pages * resource.getpagesize() + bytes
+
+axes, zeros, text = (1,) * (20 * 2**20), [0] * (10 * 2**20), "x" * (100 * 2**20)
+calls = {
+    "shape": lambda: rlox.RunningMeanStd(axes),
+    "obs_shape": lambda: rlox.RolloutBuffer(1, 1, axes),
+    "gamma": lambda: rlox.compute_returns([1.0], [0], 0.0, gamma=zeros),
+    "n_steps": lambda: rlox.RolloutBuffer(zeros, 1, (1,)),
+    "env_id": lambda: rlox._rlox.NativeVectorEnv(text, 1),
+}
+said, hard = [], resource.getrlimit(resource.RLIMIT_AS)[1]
+for name, call in calls.items():
+    for mib in range(0, 400, 20):
+        resource.setrlimit(resource.RLIMIT_AS, (spare(mib * 2**20), hard))
+        try:
+            call()
+        except (ValueError, TypeError, MemoryError) as error:
+            said.append(error)
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+    assert str(said[-1]).startswith(name), said[-1]
+    assert len(str(said[-1])) < 400, said[-1]
+"""
+
+
+def test_what_is_wrong_is_said_without_a_copy_of_it():
+    done = subprocess.run([sys.executable, "-c", MESSAGES], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -3,9 +3,9 @@
 use pyo3::PyTypeCheck;
 use pyo3::exceptions::{PyMemoryError, PyOverflowError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyInt, PyString, PyTuple, PyType};
+use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
-use crate::array::call;
+use crate::array::{call, slice};
 use crate::error::{blamed, type_error, value_error};
 
 /// A function of Python's standard library, called with these arguments.
@@ -175,9 +175,17 @@ pub(crate) fn switch(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<bool
     Err(type_error(argument, "True or False", &shown(object), "pass a bool"))
 }
 
+/// What is longer is no name of anything.
+const LONGEST: usize = 1 << 16;
+
 /// A text.
 pub(crate) fn text(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<String> {
-    object.extract().map_err(|_| type_error(argument, "a string", &shown(object), "pass a str"))
+    let wrong = || type_error(argument, "a string", &shown(object), "pass a str");
+    if object.cast::<PyString>().map_err(|_| wrong())?.len()? > LONGEST {
+        let expected = format!("a string of at most {LONGEST} characters");
+        return Err(value_error(argument, &expected, &shown(object), "pass a shorter one"));
+    }
+    object.extract().map_err(|_| wrong())
 }
 
 /// One of this module's own objects.
@@ -218,14 +226,29 @@ pub(crate) fn shown(object: &Bound<'_, PyAny>) -> String {
     text_of(object, "repr")
 }
 
+/// How much of a text a message has.
+const SHOWN: usize = 200;
+
+/// A text's first characters. More of them are not copied: Rust could not say that there is no memory for it.
+fn beginning(text: &Bound<'_, PyAny>) -> PyResult<String> {
+    let begins = slice(text, &(0..SHOWN + 1))?.cast_into::<PyString>()?;
+    Ok(begins.to_string_lossy().into_owned())
+}
+
+/// A part of a long list or tuple that is enough for a message: the whole would take as long as it is.
+fn part<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let long = object.cast_exact::<PyList>().is_ok_and(|list| list.len() > SHOWN)
+        || object.cast_exact::<PyTuple>().is_ok_and(|tuple| tuple.len() > SHOWN);
+    if long { slice(object, &(0..SHOWN)) } else { Ok(object.clone()) }
+}
+
 pub(crate) fn text_of(object: &Bound<'_, PyAny>, function: &str) -> String {
-    let text =
-        || Ok(call_standard("builtins", function, &PyTuple::new(object.py(), [object])?)?.cast_into::<PyString>()?);
-    let text = text().map(|text| text.to_string_lossy().into_owned());
+    let whole = || call_standard("builtins", function, &PyTuple::new(object.py(), [part(object)?])?);
+    let text = whole().and_then(|text| beginning(&text));
     // Where the object's own fails, that of its type may do.
     let text = text.unwrap_or_else(|_: PyErr| {
         let is_type = object.is_instance_of::<PyType>();
         if is_type { "a type without a name".into() } else { text_of(object.get_type().as_any(), "repr") }
     });
-    if text.chars().count() <= 200 { text } else { text.chars().take(200).chain("...".chars()).collect() }
+    if text.chars().count() <= SHOWN { text } else { text.chars().take(SHOWN).chain("...".chars()).collect() }
 }
