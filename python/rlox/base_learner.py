@@ -60,7 +60,7 @@ class BaseLearner:
         )
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def _alone(self) -> Iterator[None]:
         """Refuses a second thread.
 
         Raises:
@@ -83,7 +83,7 @@ class BaseLearner:
         self.env.drain_episodes()  # those are not ours
         return int(self.streams["resets"].integers(2**31))
 
-    def sampling(
+    def _sampling(
         self, deterministic: object, stream: learner.Stream | None
     ) -> learner.Stream | None:
         """Where a prediction's samples come from; None for greedy actions.
@@ -99,15 +99,15 @@ class BaseLearner:
             )
         return None if deterministic else stream or self.streams["predictions"]
 
-    def networks(self) -> learner.Arrays:
+    def _networks(self) -> learner.Arrays:
         """Copies of the parameters, by name."""
         raise NotImplementedError
 
-    def optimizer_state(self) -> learner.Arrays:
+    def _optimizer_state(self) -> learner.Arrays:
         """Copies of what the optimiser keeps, by name."""
         raise NotImplementedError
 
-    def restore(self, state: learner.LearnerState) -> bool:
+    def _restore(self, state: learner.LearnerState) -> bool:
         """Takes networks, optimiser and environments of a state, whole or not at all.
 
         Returns:
@@ -124,8 +124,8 @@ class BaseLearner:
             self.episodes.drain(self.env)
         counts = {"timesteps": self.timesteps, "updates": self.updates}
         return learner.LearnerState(
-            networks=self.networks(),
-            optimizer=self.optimizer_state(),
+            networks=self._networks(),
+            optimizer=self._optimizer_state(),
             normalizer={} if self.normalizer is None else dict(self.normalizer.state()),
             environment=learner.environment_state(self.env) if self.started else {},
             counters={**counts, "episodes": self.episodes.state()},
@@ -138,6 +138,6 @@ class BaseLearner:
         streams = learner.streams_from_states(state.streams, self.streams)
         counts, episodes = learner.counts_from_state(state.counters, ("timesteps", "updates"))
         normalizer = learner.make_normalizer(self.config, self.spaces[0], state.normalizer)
-        self.started = self.restore(state)
+        self.started = self._restore(state)
         self.normalizer, self.streams, self.episodes = normalizer, streams, episodes
         self.timesteps, self.updates = counts

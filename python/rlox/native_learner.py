@@ -71,7 +71,7 @@ class NativeLearner(BaseLearner):
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
         progress = settings.number("progress", progress, 0, 1, fix="pass the share that is done")
-        with self.alone():
+        with self._alone():
             metrics = self.update(1.0 - progress) if self.collect() else {}
         self.episodes.drain(self.env)
         if not metrics:
@@ -150,7 +150,7 @@ class NativeLearner(BaseLearner):
         action_masks: npt.ArrayLike | None = None,
     ) -> npt.NDArray[Any]:
         """Actions for raw observations, greedy ones or samples; see `Learner`."""
-        drawn = self.sampling(deterministic, stream)
+        drawn = self._sampling(deterministic, stream)
         seed = None if drawn is None else int(drawn.integers(2**63))
         space = self.spaces[1]
         if self.plain and action_masks is None:
@@ -162,19 +162,19 @@ class NativeLearner(BaseLearner):
         sent = spaces.sent_actions(space, said.reshape(len(rows), *(space.shape or ())), len(rows))
         return sent[0] if single else sent
 
-    def networks(self) -> learner.Arrays:
+    def _networks(self) -> learner.Arrays:
         """Copies of the parameters, by name."""
         native_shapes.expect_copies(self.parameters)
         return self.policy.tensors()
 
-    def optimizer_state(self) -> learner.Arrays:
+    def _optimizer_state(self) -> learner.Arrays:
         """Copies of what the optimiser keeps, by name."""
         native_shapes.expect_copies(self.parameters)
         return self.policy.optimizer_state()
 
-    def restore(self, state: learner.LearnerState) -> bool:
-        """Takes networks, optimiser and environments; see `BaseLearner.restore`."""
-        policy, before = self.policy, (self.networks(), self.optimizer_state())
+    def _restore(self, state: learner.LearnerState) -> bool:
+        """Takes networks, optimiser and environments; see `BaseLearner._restore`."""
+        policy, before = self.policy, (self._networks(), self._optimizer_state())
         native_shapes.expect_copies(self.parameters)
         try:
             _load("networks", policy.load, state.networks)

@@ -70,7 +70,7 @@ class TorchLearner(BaseLearner):
         Raises:
             RuntimeError: Another thread is within.
         """
-        with self.alone():
+        with self._alone():
             ours, others = map(int, self.streams["iterations"].integers(2**63, size=2))
             self.generator.manual_seed(ours)
             # Built-in policies draw from nothing else; others may, from torch's global generators.
@@ -92,7 +92,7 @@ class TorchLearner(BaseLearner):
         self.masks[t] = torch.from_numpy(env.action_masks())
         return (self.masks[t].to(self.device),)
 
-    def seen(self, t: int) -> Any:
+    def _seen(self, t: int) -> Any:
         """What the policy acts on in step `t`; a caller's policy may write to it."""
         rows = self.obs[t]
         return self.observed(rows if self.built_in else rows.clone())
@@ -118,7 +118,7 @@ class TorchLearner(BaseLearner):
         action_masks: npt.ArrayLike | None = None,
     ) -> npt.NDArray[Any]:
         """Actions for raw observations, greedy ones or samples; see `Learner`."""
-        drawn = self.sampling(deterministic, stream)
+        drawn = self._sampling(deterministic, stream)
         rows, single = as_batch(obs, self.layout, self.normalizer)
         observed = self.observed(torch.from_numpy(rows))
         mask = None
@@ -136,16 +136,16 @@ class TorchLearner(BaseLearner):
         sent = spaces.sent_actions(self.spaces[1], said.numpy(force=True), len(rows))
         return sent[0] if single else sent
 
-    def networks(self) -> learner.Arrays:
+    def _networks(self) -> learner.Arrays:
         """Copies of the parameters and buffers, by name."""
         return torch_state.module_arrays(self.policy)
 
-    def optimizer_state(self) -> learner.Arrays:
+    def _optimizer_state(self) -> learner.Arrays:
         """Copies of what the optimiser keeps, by name."""
         return self.optimizer.state()
 
-    def restore(self, state: learner.LearnerState) -> bool:
-        """Takes networks, optimiser and environments; see `BaseLearner.restore`."""
+    def _restore(self, state: learner.LearnerState) -> bool:
+        """Takes networks, optimiser and environments; see `BaseLearner._restore`."""
         tensors = torch_state.module_tensors(self.policy, state.networks)
         self.optimizer.check_state(state.optimizer)
         restored = learner.restore_environment(self.env, state.environment)

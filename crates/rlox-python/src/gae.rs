@@ -98,9 +98,7 @@ impl<'py> Call<'_, 'py> {
         let last = LastValue::<T>::new("last_value", self.last_value, self.rewards)?;
 
         let layout = Layout::of(rewards.shape())?;
-        layout.expect(&[Some(&values), final_values.as_ref()], &ends)?;
-        layout.expect_last(&last)?;
-        let long = rewards.len().max(last.len()) > LONG;
+        let long = layout.long(LONG, &[Some(&values), final_values.as_ref()], &ends, Some(&last))?;
         let hold = self.out.is_none() && !long && alone(py);
         let rewards = rewards.read(hold)?;
         let layout = Layout::of(rewards.shape())?;
@@ -200,9 +198,8 @@ impl<'py> Flat<'_, 'py> {
         let last = argument::<T>("last_values", self.last_values, &REAL)?;
 
         let layout = Layout { shape: flat("rewards", rewards.shape())?, num_envs: None };
-        layout.expect(&[Some(&values), final_values.as_ref()], &ends)?;
         flat("last_values", last.shape())?;
-        let long = rewards.len().max(last.len()) > LONG;
+        let long = layout.long(LONG, &[Some(&values), final_values.as_ref()], &ends, None)? || last.len() > LONG;
         let hold = !long && alone(py);
         let (rewards, last) = (rewards.read(hold)?, last.read(hold)?);
         flat("last_values", last.shape())?;

@@ -116,23 +116,32 @@ impl<'a> Layout<'a> {
         expect_like(name, got, "rewards", self.shape)
     }
 
-    /// Refuses arguments of other shapes before any of them is read.
-    pub(crate) fn expect<T: FromArray>(
+    /// Whether any of a call's arguments has more than `most` elements. Then those of other shapes are refused, before
+    /// any is read; short ones are as they are read.
+    pub(crate) fn long<T: FromArray>(
         &self,
+        most: usize,
         arguments: &[Option<&Argument<'_, T>>],
         ends: &EndsArgument<'_>,
-    ) -> PyResult<()> {
-        arguments.iter().flatten().try_for_each(|argument| self.same(argument.name(), argument.shape()))?;
-        self.same(ENDS, ends.terminated.shape())?;
-        ends.truncated.as_ref().map_or(Ok(()), |truncated| self.same("truncated", truncated.shape()))
-    }
-
-    /// The same of the values behind the last step.
-    pub(crate) fn expect_last<T: FromArray>(&self, last: &LastValue<'_, T>) -> PyResult<()> {
-        match last {
-            LastValue::One(..) => Ok(()),
-            LastValue::Each(argument) => self.fits_last(argument.name(), argument.shape()),
+        last: Option<&LastValue<'_, T>>,
+    ) -> PyResult<bool> {
+        let is_long = |shape: &[usize]| shape.iter().product::<usize>() > most;
+        let long = is_long(self.shape)
+            || arguments.iter().flatten().any(|argument| argument.len() > most)
+            || is_long(ends.terminated.shape())
+            || ends.truncated.as_ref().is_some_and(|truncated| is_long(truncated.shape()))
+            || last.is_some_and(|last| last.len() > most);
+        if long {
+            arguments.iter().flatten().try_for_each(|argument| self.same(argument.name(), argument.shape()))?;
+            self.same(ENDS, ends.terminated.shape())?;
+            if let Some(truncated) = &ends.truncated {
+                self.same("truncated", truncated.shape())?;
+            }
+            if let Some(LastValue::Each(last)) = last {
+                self.fits_last(last.name(), last.shape())?;
+            }
         }
+        Ok(long)
     }
 
     fn fits_last(&self, name: &str, got: &[usize]) -> PyResult<()> {

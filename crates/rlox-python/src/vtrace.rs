@@ -105,9 +105,7 @@ where
     let rewards = argument::<T>("rewards", rewards, &REAL)?;
 
     let layout = Layout::of(rewards.shape())?;
-    layout.expect(&[Some(&log_rhos), Some(&values), final_values.as_ref()], &ends)?;
-    layout.expect_last(&last)?;
-    let long = rewards.len().max(last.len()) > LONG;
+    let long = layout.long(LONG, &[Some(&log_rhos), Some(&values), final_values.as_ref()], &ends, Some(&last))?;
     let hold = !long && alone(py);
     let rewards = rewards.read(hold)?;
     let layout = Layout::of(rewards.shape())?;

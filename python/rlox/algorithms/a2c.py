@@ -111,7 +111,7 @@ class A2C(TorchLearner):
         for t in range(config.n_steps):
             if resets_noise and (t == 0 or (freq > 0 and t % freq == 0)):
                 policy.reset_noise(config.num_envs)
-            said, seen = list[npt.NDArray[Any]](), self.seen(t)
+            said, seen = list[npt.NDArray[Any]](), self._seen(t)
             try:
                 said += (x.numpy(force=True) for x in act(seen, *self.allowed(t)))
                 actions, log_probs, values = said
