@@ -1,9 +1,11 @@
 """Ctrl-C: once to stop, twice to raise, and nothing is left behind."""
 
+import os
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -54,29 +56,37 @@ def test_other_threads_can_train_too():
 
 
 NATIVE = """
-import os, signal, sys, threading, time
+import sys, time
+from pressing import PROMISED, machines, press
 from rlox.trainers import PPOTrainer
 
 kind, call, backend = sys.argv[1:]
 # Collecting, or learning, takes hours.
 long = {"collect": dict(n_steps=2_000_000), "learn": dict(n_steps=64, n_epochs=10_000_000)}[kind]
-trainer = PPOTrainer("CartPole-v1", 1, num_envs=2, runs_dir=None, backend=backend, **long)
-pressed = []
 
-def press():
-    time.sleep(0.4)
-    pressed.append(time.perf_counter())
-    os.kill(os.getpid(), signal.SIGINT)
+def late():
+    "What it says, and how long after Ctrl-C it has ended."
+    how = dict(num_envs=2, runs_dir=None, backend=backend)
+    trainer = PPOTrainer("CartPole-v1", 1, **how, **long)
+    due = press(0.4)
+    try:
+        if call == "iterate":  # nobody else listens
+            said = trainer.learner.iterate()
+        else:
+            said = trainer.train(10**9)["interrupted"], trainer.timesteps
+    except KeyboardInterrupt:
+        said = "raised"
+    return said, time.perf_counter() - due
 
-threading.Thread(target=press, daemon=True).start()
-try:
-    if call == "iterate":  # nobody else listens
-        trainer.learner.iterate()
-    else:
-        print(trainer.train(10**9)["interrupted"], trainer.timesteps)
-except KeyboardInterrupt:
-    print("raised")
-print(time.perf_counter() - pressed[-1])
+tries = []
+for _ in range(3):  # the machine may be busy elsewhere
+    slack, (said, seconds) = machines(), late()
+    tries.append((said, seconds, max(slack, machines())))
+    if seconds < PROMISED + tries[-1][2]:
+        print(said)
+        break
+else:
+    raise SystemExit(f"seconds after Ctrl-C, and the machine's own: {tries}")
 """
 
 
@@ -84,15 +94,15 @@ print(time.perf_counter() - pressed[-1])
 @pytest.mark.parametrize(
     ("kind", "call", "says"),
     [
-        ("collect", "train", "True 0"),  # the steps of half a rollout do not count
-        ("learn", "train", "True 128"),
+        ("collect", "train", "(True, 0)"),  # the steps of half a rollout do not count
+        ("learn", "train", "(True, 128)"),
         ("collect", "iterate", "raised"),
         ("learn", "iterate", "raised"),
     ],
 )
 def test_native_training_ends_when_asked_to(kind, call, says, backend):
     command = [sys.executable, "-c", NATIVE, kind, call, backend]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    said, seconds = done.stdout.splitlines()
-    assert said == says
-    assert float(seconds) < 10  # not hours
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == says

@@ -118,7 +118,7 @@ assert len(env.drain_episodes()[0]) == 0 and env.episodes_dropped == 0
     "reset": """
 env = made()
 held = [env.reset() for _ in range(4)]  # or their memory would do for another
-sweep(env.reset, 12, env.get_state)
+sweep(env.reset, 40, env.get_state)
 """,
     "reset with seeds": """
 env, seeds = made(), [3] * N
@@ -142,6 +142,28 @@ for mode in ("SAME_STEP", "NEXT_STEP"):
     "collect_n_steps": """
 env = made()
 sweep(lambda: env.collect_n_steps(2), 60, env.get_state)
+""",
+    "a long seed": """
+env, seed = made(10), 1 << 8 * 20_000_000
+sweep(lambda: rlox.VecEnv(1, seed=seed), 80, env.get_state)
+sweep(lambda: env.reset(seed=seed), 80, env.get_state)
+sweep(lambda: env._native.reset([seed] * 10), 80, env.get_state)
+""",
+    "many options": """
+env = made(10)
+def unknown(call):
+    try:
+        call()
+    except ValueError as error:  # of all these, granted the memory to read them
+        assert "remove or rename" in str(error)
+many = {f"option {i}": 1.0 for i in range(N)}
+sweep(lambda: unknown(lambda: env.reset(options=many)), 120, env.get_state)
+how = ("Pendulum-v1", 1, None, None, None, many)
+sweep(lambda: unknown(lambda: rlox._rlox.NativeVectorEnv(*how)), 120, env.get_state)
+""",
+    "extra fields": """
+many = {f"field {i}": ((), "bool") for i in range(N)}
+sweep(lambda: rlox.RolloutBuffer(1, 1, (1,), extra=many), 240, lambda: len(many), steps=48)
 """,
     "collect_rollout": """
 env = made()

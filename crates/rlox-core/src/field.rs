@@ -128,6 +128,9 @@ pub enum FieldMut<'a> {
     Bool(&'a mut [u8]),
 }
 
+/// As many axes as a row has at most: what every version of NumPy takes, too.
+const AXES: usize = 32;
+
 /// What a field owns.
 #[derive(Clone, Debug, PartialEq)]
 enum Elements {
@@ -159,9 +162,14 @@ impl Field {
     /// A zeroed field.
     ///
     /// # Errors
-    /// [`Error::Memory`] if it does not fit into memory, [`Error::Shape`] for a row without elements.
+    /// [`Error::Memory`] if it does not fit into memory, [`Error::Shape`] for a row without elements or of more than 32
+    /// axes.
     pub fn new(name: impl Into<String>, rows: usize, shape: &[usize], dtype: DType) -> Result<Self> {
         let name = name.into();
+        if shape.len() > AXES {
+            let (expected, got) = (format!("at most {AXES} axes"), shape.len().to_string());
+            return Err(Error::shape(name, expected, got, "flatten some of them"));
+        }
         if shape.contains(&0) {
             return Err(Error::shape(name, "a row with elements", format!("{shape:?}"), "drop the empty dimension"));
         }
@@ -173,7 +181,9 @@ impl Field {
             DType::U8 => Elements::U8(memory::zeroed("rows", len)?),
             DType::Bool => Elements::Bool(memory::zeroed("rows", len)?),
         };
-        Ok(Self { name, shape: shape.to_vec(), rows, data })
+        let mut axes = memory::reserved("rows", shape.len())?;
+        axes.extend_from_slice(shape);
+        Ok(Self { name, shape: axes, rows, data })
     }
 
     /// The field's name.

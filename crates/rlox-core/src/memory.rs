@@ -59,6 +59,14 @@ pub(crate) fn push<T>(argument: &'static str, vector: &mut Vec<T>, item: T) -> R
     Ok(())
 }
 
+/// A copy of a text, unless the system grants no memory for it.
+pub(crate) fn copied(argument: &'static str, text: &str) -> Result<String> {
+    let mut copy = String::new();
+    copy.try_reserve_exact(text.len()).map_err(|_| refused(argument, text.len(), 1))?;
+    copy.push_str(text);
+    Ok(copy)
+}
+
 /// Makes room for `more` items; twice as much as there was, if the system grants that.
 pub(crate) fn grow<T>(argument: &'static str, vector: &mut Vec<T>, more: usize) -> Result<()> {
     let grown = vector.try_reserve(more).or_else(|_| vector.try_reserve_exact(more));

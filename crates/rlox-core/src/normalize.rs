@@ -1,9 +1,12 @@
 //! Running statistics, and the normalisation of observations and rewards by them.
 
+mod columns;
 mod options;
 
+use columns::{change, merge, sweep};
 pub use options::NormalizerOptions;
 
+use crate::interrupt::Watch;
 use crate::memory::{check, zeroed};
 use crate::{Error, Result, check_len};
 
@@ -104,46 +107,47 @@ impl RunningMeanStd {
     ///
     /// # Errors
     /// [`Error::Shape`] if the length is no multiple of the number of columns, [`Error::Space`] for a number that is
-    /// not finite, with its row. Nothing has changed then.
+    /// not finite, with its row, [`Error::Interrupted`] as [`crate::set_interrupt_check`] says. Nothing has changed then.
     pub fn update<T: Copy + Into<f64>>(&mut self, rows: &[T]) -> Result<()> {
         let dim = self.mean.len();
         if dim == 0 || !rows.len().is_multiple_of(dim) {
             let expected = format!("rows of {dim} numbers");
             return Err(Error::shape("rows", expected, format!("{} numbers", rows.len()), "pass whole rows"));
         }
-        if let Some(at) = rows.iter().position(|x| !(*x).into().is_finite()) {
-            let got = format!("{} in row {}, column {}", rows[at].into(), at / dim, at % dim);
-            return Err(Error::space("rows", "finite numbers", got, "find out where it comes from"));
+        let mut watch = Watch::default();
+        for (i, stretch) in rows.chunks(Watch::STRETCH).enumerate() {
+            watch.check()?;
+            if let Some(at) = stretch.iter().position(|x| !(*x).into().is_finite()) {
+                let (x, at) = (stretch[at].into(), i * Watch::STRETCH + at);
+                let got = format!("{x} in row {}, column {}", at / dim, at % dim);
+                return Err(Error::space("rows", "finite numbers", got, "find out where it comes from"));
+            }
         }
         if rows.is_empty() {
             return Ok(());
         }
         let count = (rows.len() / dim) as f64;
-        self.batch_mean.fill(0.0);
-        self.batch_var.fill(0.0);
-        for row in rows.chunks_exact(dim) {
-            for (sum, x) in self.batch_mean.iter_mut().zip(row) {
+        let (mean, var) = (&mut self.batch_mean[..], &mut self.batch_var[..]);
+        change(mean, &mut watch, |_| 0.0)?;
+        sweep(rows, dim, &mut watch, |columns, row| {
+            for (sum, x) in mean[columns].iter_mut().zip(row) {
                 *sum += (*x).into();
             }
-        }
-        for mean in &mut self.batch_mean {
-            *mean /= count;
-        }
-        for row in rows.chunks_exact(dim) {
-            for ((sum, x), mean) in self.batch_var.iter_mut().zip(row).zip(&self.batch_mean) {
+        })?;
+        change(mean, &mut watch, |sum| sum / count)?;
+        change(var, &mut watch, |_| 0.0)?;
+        sweep(rows, dim, &mut watch, |columns, row| {
+            for ((sum, x), mean) in var[columns.clone()].iter_mut().zip(row).zip(&mean[columns]) {
                 let distance = (*x).into() - mean;
                 *sum += distance * distance;
             }
-        }
-        for var in &mut self.batch_var {
-            *var /= count;
-        }
-        if self.batch_var.iter().any(|var| !var.is_finite()) {
+        })?;
+        change(var, &mut watch, |sum| sum / count)?;
+        if var.iter().any(|var| !var.is_finite()) {
             let expected = "numbers whose squares are finite";
             return Err(Error::space("rows", expected, "larger ones", "scale them down first"));
         }
-        merge((&mut self.mean, &mut self.var), &mut self.count, (&self.batch_mean, &self.batch_var), count);
-        Ok(())
+        self.merge_batch(count, &mut watch)
     }
 
     /// Takes in what another stream's statistics have seen.
@@ -153,7 +157,7 @@ impl RunningMeanStd {
     pub fn merge(&mut self, other: &Self) -> Result<()> {
         check_len("other", other.mean.len(), self.mean.len())?;
         // The other started from mean 0, variance 1 and a count that stands for no row: take that out of it first.
-        let count = other.count - FIRST_COUNT;
+        let (count, mut watch) = (other.count - FIRST_COUNT, Watch::default());
         if count <= 0.0 {
             return Ok(());
         }
@@ -163,7 +167,15 @@ impl RunningMeanStd {
             let start = FIRST_COUNT + *batch_mean * *batch_mean * FIRST_COUNT * count / other.count;
             *batch_var = ((var * other.count - start) / count).max(0.0);
         }
-        merge((&mut self.mean, &mut self.var), &mut self.count, (&self.batch_mean, &self.batch_var), count);
+        self.merge_batch(count, &mut watch)
+    }
+
+    /// Takes in the batch: aside, so that nothing has changed where it is interrupted.
+    fn merge_batch(&mut self, count: f64, watch: &mut Watch) -> Result<()> {
+        merge((&self.mean, &self.var, self.count), (&mut self.batch_mean, &mut self.batch_var, count), watch)?;
+        std::mem::swap(&mut self.mean, &mut self.batch_mean);
+        std::mem::swap(&mut self.var, &mut self.batch_var);
+        self.count += count;
         Ok(())
     }
 
@@ -196,18 +208,6 @@ impl RunningMeanStd {
 
 /// How many columns are normalised at a time.
 const COLUMNS: usize = 64;
-
-/// Chan et al.'s update of (mean, variance, count) by a batch's.
-fn merge(into: (&mut [f64], &mut [f64]), count: &mut f64, batch: (&[f64], &[f64]), batch_count: f64) {
-    let total = *count + batch_count;
-    for ((mean, var), (batch_mean, batch_var)) in into.0.iter_mut().zip(into.1).zip(batch.0.iter().zip(batch.1)) {
-        let delta = batch_mean - *mean;
-        let squares = *var * *count + batch_var * batch_count + delta * delta * *count * batch_count / total;
-        *mean += delta * batch_count / total;
-        *var = squares / total;
-    }
-    *count = total;
-}
 
 /// Normalises observations by their running mean and deviation, and rewards by the deviation of the running
 /// discounted return (Stable-Baselines3's `VecNormalize`; Engstrom et al. 2020, arXiv:2005.12729).

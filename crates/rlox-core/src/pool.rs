@@ -3,11 +3,12 @@
 //! One pool per process, made at the first use, with one job at a time: a second one that comes meanwhile, or from inside
 //! a job, runs on its own thread alone. Workers spin for a moment after a job and then sleep; a worker that wakes too late
 //! finds the job closed and is not waited for. A forked child, which has none of its parent's threads, makes a pool of
-//! its own. What a job computes never depends on which thread runs which part.
+//! its own. What a job computes never depends on which thread runs which part: they round floats as the caller does.
 
 #![expect(unsafe_code, reason = "a job is lent to threads that outlive it")]
 
 mod columns;
+mod float_mode;
 mod join;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use float_mode::FloatMode;
 pub use join::join;
 
 pub(crate) use columns::{ColumnsMut, PIECE, run_chunks, run_chunks_whole, run_columns, run_rows};
@@ -118,11 +120,14 @@ struct Job<'a> {
     stop: AtomicBool,
     /// Whether interruptions do not matter.
     whole: bool,
+    /// Its caller's.
+    mode: FloatMode,
 }
 
 impl<'a> Job<'a> {
     fn new(parts: usize, work: Work<'a>) -> Self {
-        Self { next: AtomicUsize::new(0), parts, work, stop: AtomicBool::new(false), whole: false }
+        let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Self { next, parts, work, stop, whole: false, mode: FloatMode::here() }
     }
 
     /// The next part, if there is one.
@@ -265,7 +270,7 @@ impl Pool {
             let Some(job) = gate.job else { continue };
             gate.inside += 1;
             drop(gate);
-            let outcome = catch_unwind(AssertUnwindSafe(|| job.help(|| Ok(()))));
+            let outcome = catch_unwind(AssertUnwindSafe(|| job.mode.during(|| job.help(|| Ok(())))));
             let mut gate = self.gate();
             let others = std::mem::replace(&mut gate.outcome, Ok(Ok(())));
             gate.outcome = graver(others, outcome);

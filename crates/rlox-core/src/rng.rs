@@ -164,6 +164,13 @@ fn mix_entropy(entropy: &[u32], spawn_key: &[u32]) -> [u32; POOL] {
     // A short seed is padded before a spawn key, so that no child equals a longer seed.
     let padding = if spawn_key.is_empty() { 0 } else { POOL.saturating_sub(entropy.len()) };
     let mut source = entropy.iter().copied().chain(std::iter::repeat_n(0, padding)).chain(spawn_key.iter().copied());
+    let (mut pool, mut hash) = stir(&mut source);
+    absorb(&mut pool, &mut hash, source);
+    pool
+}
+
+/// What the first words of a source make of an empty pool.
+fn stir(source: &mut impl Iterator<Item = u32>) -> ([u32; POOL], Hash) {
     let mut hash = Hash::mixing();
     let mut pool = [0; POOL].map(|_: u32| hash.next(source.next().unwrap_or(0)));
     for from in 0..POOL {
@@ -171,12 +178,16 @@ fn mix_entropy(entropy: &[u32], spawn_key: &[u32]) -> [u32; POOL] {
             pool[to] = mix(pool[to], hash.next(pool[from]));
         }
     }
+    (pool, hash)
+}
+
+/// Takes in the words that follow.
+fn absorb(pool: &mut [u32; POOL], hash: &mut Hash, source: impl Iterator<Item = u32>) {
     for word in source {
-        for slot in &mut pool {
+        for slot in &mut *pool {
             *slot = mix(*slot, hash.next(word));
         }
     }
-    pool
 }
 
 /// All of a [`Pcg64`], field by field as NumPy's `bit_generator.state` has it.

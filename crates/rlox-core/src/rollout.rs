@@ -8,6 +8,8 @@ mod finite;
 
 pub use collect::collect;
 
+use std::collections::HashMap;
+
 use crate::vector::checks::masked_actions;
 use crate::{Actions, DType, Error, Field, FieldData, FieldMut, Result, Space, VectorEnv, memory};
 
@@ -63,7 +65,7 @@ pub struct RolloutBuffer {
     final_values: Field,
     advantages: Field,
     returns: Field,
-    extra: Vec<Field>,
+    extra: Extra,
     next_step: usize,
     stage: Stage,
     resets_next_step: bool,
@@ -140,7 +142,7 @@ impl RolloutBuffer {
             final_values: scalar("final_values", DType::F32)?,
             advantages: scalar("advantages", DType::F32)?,
             returns: scalar("returns", DType::F32)?,
-            extra: Vec::new(),
+            extra: Extra::default(),
             next_step: 0,
             stage: Stage::Empty,
             resets_next_step: false,
@@ -190,9 +192,15 @@ impl RolloutBuffer {
         }
         let rows = self.n_steps * self.num_envs;
         let width = shape.iter().fold(dtype.size(), |width: usize, n| width.saturating_mul(*n));
-        let held: usize = self.fields().map(|field| field.width() * field.dtype().size()).sum();
-        memory::check("extra", rows, width.saturating_add(held))?;
-        self.extra.push(Field::new(name, rows, shape, dtype)?);
+        let held: usize = self.fixed().iter().map(|field| field.width() * field.dtype().size()).sum();
+        memory::check("extra", rows, width.saturating_add(held + self.extra.row_bytes))?;
+        let field = Field::new(memory::copied("extra", name)?, rows, shape, dtype)?;
+        let Extra { fields, places, row_bytes } = &mut self.extra;
+        let refused = |_| memory::refused("extra", fields.len() + 1, size_of::<(String, usize)>());
+        places.try_reserve(1).map_err(refused)?;
+        memory::push("extra", fields, field)?;
+        places.insert(memory::copied("extra", name)?, fields.len() - 1);
+        *row_bytes += width;
         Ok(self)
     }
 
@@ -232,14 +240,19 @@ impl RolloutBuffer {
     /// All fields: `obs` (T + 1 steps), `actions`, `log_probs`, `values`, `rewards`, `terminated`, `truncated`, `valid`,
     /// `final_values`, `advantages`, `returns`, and the caller's own.
     pub fn fields(&self) -> impl Iterator<Item = &Field> {
-        let fixed = [&self.obs, &self.actions, &self.log_probs, &self.values, &self.rewards, &self.terminated];
-        let more = [&self.truncated, &self.valid, &self.final_values, &self.advantages, &self.returns];
-        fixed.into_iter().chain(more).chain(&self.extra)
+        self.fixed().into_iter().chain(&self.extra.fields)
+    }
+
+    fn fixed(&self) -> [&Field; 11] {
+        let Self { obs, actions, log_probs, values, rewards, terminated, truncated, valid, .. } = self;
+        let Self { final_values, advantages, returns, .. } = self;
+        [obs, actions, log_probs, values, rewards, terminated, truncated, valid, final_values, advantages, returns]
     }
 
     /// One field by its name.
     pub fn field(&self, name: &str) -> Option<&Field> {
-        self.fields().find(|field| field.name() == name)
+        let own = || self.extra.places.get(name).map(|at| &self.extra.fields[*at]);
+        self.fixed().into_iter().find(|field| field.name() == name).or_else(own)
     }
 
     /// One field's elements, to be changed in place: this is how the caller's own are filled.
@@ -254,10 +267,13 @@ impl RolloutBuffer {
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn field_mut(&mut self, name: &str) -> Option<FieldMut<'_>> {
+        if let Some(at) = self.extra.places.get(name) {
+            return Some(self.extra.fields[*at].data_mut());
+        }
         let fixed = [&mut self.obs, &mut self.actions, &mut self.log_probs, &mut self.values, &mut self.rewards];
         let flags = [&mut self.terminated, &mut self.truncated, &mut self.valid];
         let computed = [&mut self.final_values, &mut self.advantages, &mut self.returns];
-        let mut fields = fixed.into_iter().chain(flags).chain(computed).chain(&mut self.extra);
+        let mut fields = fixed.into_iter().chain(flags).chain(computed);
         fields.find(|field| field.name() == name).map(Field::data_mut)
     }
 
@@ -270,6 +286,16 @@ impl RolloutBuffer {
     pub fn final_obs(&self) -> FieldData<'_> {
         self.final_obs.data()
     }
+}
+
+/// The caller's own fields, however many.
+#[derive(Debug, Default)]
+struct Extra {
+    fields: Vec<Field>,
+    /// Where the field of a name is.
+    places: HashMap<String, usize>,
+    /// The bytes of a row of all of them.
+    row_bytes: usize,
 }
 
 /// What has become of a rollout.

@@ -1,7 +1,7 @@
 //! Every draw equals NumPy's, from streams that `fixtures/make_rng.py` recorded.
 
 use rand_core::Rng;
-use rlox_core::{Pcg64, SeedSequence};
+use rlox_core::{Pcg64, SeedSequence, Watch};
 
 struct Record {
     sequence: SeedSequence,
@@ -194,5 +194,14 @@ fn an_even_inc_is_no_stream() {
     for inc in [0, 2, state.inc - 1] {
         let text = Pcg64::from_state(rlox_core::Pcg64State { inc, ..state }).unwrap_err().to_string();
         assert!(text.contains("an odd inc") && text.contains(&inc.to_string()), "{text}");
+    }
+}
+
+#[test]
+fn seeds_of_any_number_of_words_are_those_of_the_sequence() {
+    for len in [1, 3, 4, 5, 1 << 14, (1 << 14) + 1, 50_000] {
+        let words: Vec<u32> = (1..=len).map(|i| i * 0x9e37_79b9).collect();
+        let expected = Pcg64::from_seed_sequence(&SeedSequence::from_words(&words));
+        assert_eq!(Pcg64::from_seed_words(&words, &mut Watch::default()).unwrap(), expected, "{len} words");
     }
 }

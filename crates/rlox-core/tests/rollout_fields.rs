@@ -87,3 +87,33 @@ fn observations_of_any_dtype_are_stored_as_they_are() {
         assert_eq!(buffer.final_obs(), first);
     }
 }
+
+#[test]
+fn rows_of_more_axes_than_arrays_have_are_refused() {
+    let new = |axes| RolloutBuffer::new(1, 1, (&vec![1; axes], DType::F32), (&[], DType::I64));
+    assert_eq!(new(32).unwrap().field("obs").unwrap().shape().len(), 32);
+    let text = new(33).unwrap_err().to_string();
+    assert!(text.contains("expected at most 32 axes, got 33"), "{text}");
+    assert!(new(32).unwrap().with_field("costs", &[1; 33], DType::F32).is_err());
+}
+
+#[test]
+fn fields_of_the_callers_own_are_found_however_many_there_are() {
+    let mut buffer = RolloutBuffer::new(2, 3, (&[4], DType::F32), (&[], DType::I64)).unwrap();
+    for i in 0..1000 {
+        buffer = buffer.with_field(&format!("field {i}"), &[1 + i % 3], DType::U8).unwrap();
+    }
+    for i in 0..1000 {
+        let name = format!("field {i}");
+        let Some(FieldMut::U8(data)) = buffer.field_mut(&name) else { panic!("{name}") };
+        assert_eq!(data.len(), 6 * (1 + i % 3));
+        data[0] = i as u8;
+        assert_eq!(buffer.field(&name).unwrap().name(), name);
+    }
+    assert_eq!(buffer.fields().count(), 11 + 1000);
+    for taken in ["field 999", "obs", "returns"] {
+        assert!(buffer.fields().any(|field| field.name() == taken));
+    }
+    let error = buffer.with_field("field 7", &[], DType::F32).unwrap_err().to_string();
+    assert!(error.contains("expected a new field name, got \"field 7\""), "{error}");
+}

@@ -1,7 +1,7 @@
 //! Making native environments: those of rlox by their id, those of other extension modules by their capsule.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict};
+use pyo3::types::{PyCapsule, PyDict, PyString};
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{AutoresetMode, EnvPlugin, VectorEnv};
 
@@ -19,13 +19,25 @@ enum Source<'a> {
 
 impl<'a> Source<'a> {
     fn of(object: &'a Bound<'_, PyAny>) -> PyResult<Self> {
-        let Ok(capsule) = object.cast::<PyCapsule>() else { return text("env_id", object).map(Self::Id) };
+        let Ok(capsule) = object.cast::<PyCapsule>() else { return id_of(object).map(Self::Id) };
         plugin_in(capsule).map(Self::Plugin).ok_or_else(|| {
             let expected = format!("a capsule {:?}", EnvPlugin::NAME);
             let fix = "compile its library against the rlox-core that this rlox is of";
             type_error("plugin", &expected, &shown(object), fix)
         })
     }
+}
+
+/// An id, or what cannot be one for its length alone.
+fn id_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
+    const LONGEST: usize = 1 << 10;
+    if let Ok(text) = object.cast::<PyString>()
+        && text.len()? > LONGEST
+    {
+        let got = format!("{} characters", text.len()?);
+        return Err(value_error("env_id", "the id of a native environment", &got, "pass one such as CartPole-v1"));
+    }
+    text("env_id", object)
 }
 
 fn mode_of(object: &Bound<'_, PyAny>) -> PyResult<AutoresetMode> {

@@ -2,19 +2,19 @@
 
 use numpy::{Element, IntoPyArray, PyArray1};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
-use rlox_core::{DType, FieldData, RolloutBuffer as Core, Transition};
+use rlox_core::{DType, FieldData, RolloutBuffer as Core, Transition, Watch};
 
 use crate::argument::{Input, REAL, argument, count, expect_shape, index, numbers, shape, shown, switches, text};
 use crate::array::FieldMemory;
 use crate::detach::detached;
-use crate::error::{to_py, type_error, value_error};
+use crate::error::{to_py, value_error};
 use crate::flags::{Flags, flag_argument};
+use crate::interrupt::look;
 use crate::normalize::normalizer_of;
 use crate::observation::{ObsArgument, ObsInput, Owned, dtype_of};
-use crate::recycling::mapped;
+use crate::recycling::{collected, mapped};
 use crate::said::SaidArgument;
-use crate::settings::items_of;
+use crate::settings::{copied, extra_of};
 use crate::shared::Shared;
 
 /// From how many numbers in a step on a call may take more than 5 us.
@@ -135,24 +135,24 @@ impl RolloutBuffer {
         }
         let action_dtype = kind;
         let obs_dtype = dtype("obs_dtype", obs_dtype, DType::F32)?;
-        let mut fields = Vec::new();
-        let wrong = |given: &Bound<'_, PyAny>| {
-            type_error("extra", "{name: (shape, dtype)}", &shown(given), "pass a pair for every name")
-        };
-        let extra = extra.map(|extra| extra.cast::<PyDict>().map_err(|_| wrong(extra))).transpose()?;
-        for (name, spec) in items_of(extra) {
-            let name: String = name.extract().map_err(|_| wrong(&name))?;
-            let (row, dtype): (Bound<'_, PyAny>, String) = spec.extract().map_err(|_| wrong(&spec))?;
-            fields.push((name, shape("extra", &row)?, dtype_of("extra", &dtype)?));
-        }
+        let extra = extra_of(extra)?;
+        let mut watch = Watch::default();
         let core = detached(py, || {
             let core = Core::new(n_steps, num_envs, (&obs_shape, obs_dtype), (&action_shape, action_dtype))?;
-            fields.iter().try_fold(core, |core, (name, shape, dtype)| core.with_field(name, shape, *dtype))
+            extra.iter().enumerate().try_fold(core, |core, (i, (name, shape, dtype))| {
+                look(&mut watch, i)?;
+                core.with_field(name, shape, *dtype)
+            })
         });
         let mut core = core.map_err(to_py)?;
-        let names: Vec<_> = core.fields().map(|field| field.name().to_owned()).collect();
-        let fields = names.into_iter().filter_map(|name| Some((name.clone(), FieldMemory::of(&mut core, &name)?)));
-        let fields = fields.collect();
+        let names = core.fields().map(|field| copied(field.name()));
+        let count = core.fields().count();
+        let names = collected(count, names)?;
+        let fields = names.into_iter().enumerate().filter_map(|(i, name)| {
+            let memory = FieldMemory::of(&mut core, &name)?;
+            Some(look(&mut watch, i).map_err(to_py).map(|()| (name, memory)))
+        });
+        let fields = collected(count, fields)?;
         let long = num_envs * (8 + obs_shape.iter().product::<usize>()) > LONG;
         let discrete = action_dtype == DType::I64;
         let inner = Shared::new("RolloutBuffer", core);

@@ -2,7 +2,8 @@
 
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
-use rlox_core::{Pcg64, ResetOptions, Result, SeedSequence, Seeds, VectorEnv, Watch};
+use pyo3::types::PyBytes;
+use rlox_core::{Pcg64, ResetOptions, Result, Seeds, VectorEnv, Watch};
 
 use crate::argument::{has, integer, sequence, shown};
 use crate::detach::detached;
@@ -41,7 +42,7 @@ pub(crate) fn streams_from<T: Send>(
         let (mut streams, mut watch) = (reserved(num_envs)?, Watch::default());
         for i in 0..num_envs {
             look(&mut watch, i)?;
-            streams.push(make(stream_of(&words)));
+            streams.push(make(Pcg64::from_seed_words(&words, &mut watch)?));
             increment(&mut words);
         }
         Ok(streams)
@@ -60,17 +61,16 @@ fn increment(words: &mut Vec<u32>) {
     words.push(1);
 }
 
-/// The stream of an integer that is not negative, `np.random.PCG64(seed)`.
-fn stream_of(words: &[u32]) -> Pcg64 {
-    Pcg64::from_seed_sequence(&SeedSequence::from_words(words))
-}
-
-/// The 32-bit words of a [`checked`] integer, the lowest first, at least one.
+/// The 32-bit words of a [`checked`] integer, the lowest first, at least one; with room for one more.
 fn words_of(seed: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
-    let words = seed.call_method0("bit_length")?.extract::<usize>()?.div_ceil(32).max(1);
-    let bytes: Vec<u8> = seed.call_method1("to_bytes", (4 * words, "little"))?.extract()?;
-    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
-    Ok(bytes.chunks_exact(4).map(word).collect())
+    let len = seed.call_method0("bit_length")?.extract::<usize>()?.div_ceil(32).max(1);
+    let bytes = seed.call_method1("to_bytes", (4 * len, "little"))?.cast_into::<PyBytes>()?;
+    let (mut words, mut watch) = (reserved(len + 1).map_err(to_py)?, Watch::default());
+    for stretch in bytes.as_bytes().chunks(4 * Watch::STRETCH) {
+        watch.check().map_err(to_py)?;
+        words.extend(stretch.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)));
+    }
+    Ok(words)
 }
 
 /// What a reset is seeded with.
@@ -106,7 +106,8 @@ impl Seeding {
         let mut watch = Watch::default();
         let stream = |(i, seed): (usize, &Option<Bound<'_, PyAny>>)| {
             look(&mut watch, i).map_err(to_py)?;
-            seed.as_ref().map(|seed| Ok(stream_of(&words_of(seed)?))).transpose()
+            let Some(seed) = seed else { return Ok(None) };
+            Pcg64::from_seed_words(&words_of(seed)?, &mut watch).map(Some).map_err(to_py)
         };
         Ok(Self::Streams(collected(seeds.len(), seeds.iter().enumerate().map(stream))?))
     }

@@ -1,13 +1,17 @@
-//! What environments are made and reset with: limits, options, arguments; and what spaces look like in Python.
+//! What environments and rollouts are made with: limits, options, arguments, fields; and what spaces look like in Python.
 
 use numpy::PyArray1;
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict};
-use rlox_core::{ResetOptions, Space};
+use pyo3::types::{PyBool, PyDict, PyString};
+use rlox_core::{DType, ResetOptions, Space, Watch};
 
-use crate::argument::{float, integer, no_number, shown};
+use crate::argument::{float, integer, no_number, shape, shown};
 use crate::array::new_dict;
-use crate::error::{blamed, type_error, value_error};
+use crate::error::{blamed, to_py, type_error, value_error};
+use crate::interrupt::look;
+use crate::observation::dtype_of;
+use crate::recycling::{collected, no_memory, reserved};
 
 /// A time limit: None for -1.
 pub(crate) fn limit_of(object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
@@ -20,39 +24,88 @@ pub(crate) fn limit_of(object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
     }
 }
 
-fn key(argument: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
-    key.extract().map_err(|_| type_error(argument, "names as keys", &shown(key), "pass a dict of names and numbers"))
+/// A copy of a Python text; none of what is no text.
+pub(crate) fn text_in(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    let Ok(text) = object.cast::<PyString>() else { return Ok(None) };
+    let text = match text.to_str() {
+        Ok(text) => text,
+        Err(error) if error.is_instance_of::<PyMemoryError>(object.py()) => return Err(error),
+        Err(_) => return Ok(None),
+    };
+    copied(text).map(Some)
 }
 
-/// A dict's items as they are now: Python code that reads one of them may change the dict.
-pub(crate) fn items_of<'py>(dict: Option<&Bound<'py, PyDict>>) -> Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
-    dict.into_iter().flatten().collect()
+/// A copy of a text, or an error where the system grants no memory for it.
+pub(crate) fn copied(text: &str) -> PyResult<String> {
+    let mut copy = String::new();
+    copy.try_reserve_exact(text.len()).map_err(|_| no_memory(text.len()))?;
+    copy.push_str(text);
+    Ok(copy)
+}
+
+fn key(argument: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
+    text_in(key)?.ok_or_else(|| type_error(argument, "names as keys", &shown(key), "pass a dict of names and numbers"))
+}
+
+/// A dict's item.
+type Item<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// What is made of a dict's items as they are now: Python code that reads one of them may change the dict.
+///
+/// For so many `pieces` of memory that each item takes, of the length of its name, the system is asked at once: where it
+/// refuses a small one, nothing may be left to say so with.
+pub(crate) fn from_items<'py, T>(
+    dict: Option<&Bound<'py, PyDict>>,
+    pieces: usize,
+    mut make: impl FnMut(Item<'py>) -> PyResult<T>,
+) -> PyResult<Vec<T>> {
+    let Some(dict) = dict else { return Ok(Vec::new()) };
+    let items = collected(dict.len(), dict.iter().map(Ok))?;
+    let length = |(name, _): &Item<'_>| name.cast::<PyString>().map_or(0, |name| name.len().unwrap_or(0));
+    let bytes: usize = items.iter().map(|item| pieces * (64 + length(item))).sum();
+    drop(reserved::<u8>(bytes).map_err(to_py)?);
+    let mut watch = Watch::default();
+    let made = items.into_iter().enumerate().map(|(i, item)| {
+        look(&mut watch, i).map_err(to_py)?;
+        make(item)
+    });
+    collected(dict.len(), made)
 }
 
 pub(crate) fn options_of(options: Option<&Bound<'_, PyDict>>) -> PyResult<ResetOptions> {
-    let mut pairs = Vec::new();
-    for (name, value) in items_of(options) {
+    let pairs = from_items(options, 2, |(name, value)| {
         let name = key("options", &name)?;
         let wrong = || {
             let fix = if name.contains("mask") { "did you mean \"reset_mask\"?" } else { "pass a number" };
             value_error("options", &format!("a number as {name:?}"), &shown(&value), fix)
         };
         let number = float(&value).map_err(|error| blamed(value.py(), error, wrong))?;
-        pairs.push((name, number));
-    }
+        Ok((name, number))
+    })?;
     Ok(ResetOptions::new(pairs))
 }
 
 pub(crate) fn arguments_of(kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Vec<(String, f64)>> {
-    let mut arguments = Vec::new();
-    for (name, value) in items_of(kwargs) {
+    from_items(kwargs, 2, |(name, value)| {
         let name = key("kwargs", &name)?;
         let number =
             if let Ok(flag) = value.cast::<PyBool>() { Ok(f64::from(u8::from(flag.is_true()))) } else { float(&value) };
         let number = number.map_err(|error| no_number(&name, "a number or a boolean", &value, error))?;
-        arguments.push((name, number));
-    }
-    Ok(arguments)
+        Ok((name, number))
+    })
+}
+
+/// A rollout's further fields: the name, row shape and dtype of each.
+pub(crate) fn extra_of(extra: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<(String, Vec<usize>, DType)>> {
+    let wrong = |given: &Bound<'_, PyAny>| {
+        type_error("extra", "{name: (shape, dtype)}", &shown(given), "pass a pair for every name")
+    };
+    let extra = extra.map(|extra| extra.cast::<PyDict>().map_err(|_| wrong(extra))).transpose()?;
+    from_items(extra, 12, |(name, spec)| {
+        let name = text_in(&name)?.ok_or_else(|| wrong(&name))?;
+        let (row, dtype): (Bound<'_, PyAny>, String) = spec.extract().map_err(|_| wrong(&spec))?;
+        Ok((name, shape("extra", &row)?, dtype_of("extra", &dtype)?))
+    })
 }
 
 pub(crate) fn space_dict<'py>(py: Python<'py>, space: &Space) -> PyResult<Bound<'py, PyDict>> {

@@ -6,9 +6,12 @@ use std::time::Duration;
 use super::{PERIOD, Watch, set_interrupt_check};
 use crate::envs::{CartPole, SoaVecEnv};
 use crate::llm::{GroupOptions, KlEstimator, Overflow, Reduction, RewardScale};
-use crate::llm::{compute_batch_group_advantages, compute_group_advantages, pack, sequence_kl, sequence_ratios};
+use crate::llm::{
+    combine_rewards, compute_batch_group_advantages, compute_group_advantages, pack, sequence_kl, sequence_ratios,
+};
 use crate::{
-    AutoresetMode, Ends, Error, Result, compute_gae, compute_gae_batched, compute_gae_time_major, pool::num_threads,
+    AutoresetMode, Ends, Error, Pcg64, Result, RunningMeanStd, VecEnv, compute_gae, compute_gae_batched,
+    compute_gae_time_major, pool::num_threads,
 };
 
 thread_local! {
@@ -92,7 +95,7 @@ fn groups(len: usize, group_size: usize, first: f32, scale: RewardScale) -> Resu
 
 type Call = fn(usize) -> Result<()>;
 
-const CALLS: [(&str, Call); 10] = [
+const CALLS: [(&str, Call); 18] = [
     ("one trajectory", |len| {
         let (rewards, flags) = (vec![1.0_f32; len], vec![false; len]);
         let (mut a, mut r) = (vec![0.0; len], vec![0.0; len]);
@@ -115,9 +118,21 @@ const CALLS: [(&str, Call); 10] = [
         let lengths: Vec<_> = (0..len / 8).map(|i| i * 7919 % 997).collect();
         pack(&lengths, 1000, Overflow::Error).map(drop)
     }),
+    ("packing into one long row", |len| pack(&[len], len, Overflow::Error).map(drop)),
+    ("statistics of numbers", |len| RunningMeanStd::try_new(1)?.update(&vec![1.0_f32; len])),
+    ("statistics of a long row", |len| RunningMeanStd::try_new(len / 4)?.update(&vec![1.0_f32; len / 4])),
+    ("rewards of two functions", |len| combine_rewards(&vec![1.0_f32; len], &[1.0; 2], &mut vec![0.0; len / 2])),
+    ("rewards of many functions", |len| combine_rewards(&vec![1.0_f32; len], &vec![1.0; len], &mut [0.0])),
+    ("rows of nothing", |len| {
+        sequence_kl::<f32>(&[], &[], None, KlEstimator::Full, Reduction::Sum, &mut vec![0.0; 4 * len])
+    }),
+    ("a long seed", |len| Pcg64::from_seed_words(&vec![1; len / 32], &mut Watch::default()).map(drop)),
     ("environments", |len| {
         let env = CartPole::default();
         SoaVecEnv::new(len / 64, Some(0), AutoresetMode::SameStep, env).map(drop)
+    }),
+    ("copies of environments", |len| {
+        VecEnv::new(len / 64, Some(0), AutoresetMode::SameStep, CartPole::default).map(drop)
     }),
 ];
 
@@ -142,5 +157,26 @@ fn calls_end_at_the_question_that_tells_them_to() {
             });
             assert!(stopped, "{name} never came to question {stop_at}");
         }
+    }
+}
+
+#[test]
+fn statistics_that_are_interrupted_stay_as_they_were() {
+    let rows: Vec<f64> = (0..1 << 23).map(f64::from).collect();
+    for dim in [1, 1 << 22] {
+        let (mut statistics, mut whole) = (RunningMeanStd::new(dim), 0);
+        statistics.update(&vec![3.0; 2 * dim]).unwrap();
+        let before = format!("{:?}", (&statistics.mean()[..1], &statistics.var()[..1], statistics.count()));
+        for stop_at in 1.. {
+            let (result, _) = asked(PERIOD, stop_at, || statistics.update(&rows));
+            if result.is_ok() {
+                break;
+            }
+            whole += 1;
+            let after = format!("{:?}", (&statistics.mean()[..1], &statistics.var()[..1], statistics.count()));
+            assert_eq!(before, after, "question {stop_at} of rows of {dim}");
+        }
+        assert!(whole > 8, "{whole} questions");
+        assert_eq!(statistics.count(), (2 + rows.len() / dim) as f64 + 1e-4);
     }
 }

@@ -82,19 +82,24 @@ pub fn pack(lengths: &[usize], max_length: usize, overflow: Overflow) -> Result<
     if max_length == 0 {
         return Err(Error::config("max_length", "at least 1", "0", "pass the length of a row"));
     }
-    if overflow == Overflow::Error
-        && let Some(at) = lengths.iter().position(|&length| length > max_length)
-    {
-        let (expected, got) = (format!("at most max_length = {max_length} tokens each"), lengths[at]);
-        let fix = "raise max_length, split the sequence or truncate what is too long";
-        return Err(Error::shape("lengths", expected, format!("{got} in sequence {at}"), fix));
+    // Where everything fits one row, rows need no more room than that.
+    let (mut watch, mut total) = (Watch::default(), 0_usize);
+    for (i, lengths) in lengths.chunks(Watch::STRETCH).enumerate() {
+        watch.check()?;
+        if overflow == Overflow::Error
+            && let Some(at) = lengths.iter().position(|&length| length > max_length)
+        {
+            let (expected, got) = (format!("at most max_length = {max_length} tokens each"), lengths[at]);
+            let (at, fix) =
+                (i * Watch::STRETCH + at, "raise max_length, split the sequence or truncate what is too long");
+            return Err(Error::shape("lengths", expected, format!("{got} in sequence {at}"), fix));
+        }
+        total = lengths.iter().fold(total, |sum, length| sum.saturating_add(*length.min(&max_length)));
     }
     if u32::try_from(lengths.len()).is_err() {
         let got = lengths.len().to_string();
         return Err(Error::shape("lengths", "less than 2^32 sequences", got, "pack them in several calls"));
     }
-    // Where everything fits one row, rows need no more room than that.
-    let total = lengths.iter().fold(0_usize, |sum, length| sum.saturating_add(*length.min(&max_length)));
     let room = max_length.min(total);
     if room == 0 {
         return Ok(Packing::default());
@@ -117,8 +122,11 @@ fn longest_first(len: u32, clipped: impl Fn(u32) -> usize, room: usize) -> Resul
         places[clipped(at)] += 1;
     }
     let mut sum = 0;
-    for count in places[1..].iter_mut().rev() {
-        sum += std::mem::replace(count, sum);
+    for places in places[1..].rchunks_mut(Watch::STRETCH) {
+        watch.check()?;
+        for count in places.iter_mut().rev() {
+            sum += std::mem::replace(count, sum);
+        }
     }
     let mut order = zeroed("lengths", sum as usize)?;
     for at in 0..len {
@@ -157,9 +165,12 @@ fn place(order: &[u32], clipped: impl Fn(u32) -> usize, room: usize) -> Result<P
     }
     let mut sum = 0;
     let mut starts = reserved("lengths", counts.len() + 1)?;
-    for count in &mut counts {
-        starts.push(sum);
-        sum += std::mem::replace(count, sum);
+    for counts in counts.chunks_mut(Watch::STRETCH) {
+        watch.check()?;
+        for count in counts {
+            starts.push(sum);
+            sum += std::mem::replace(count, sum);
+        }
     }
     starts.push(sum);
     let mut sources = zeroed("lengths", order.len())?;

@@ -1,5 +1,6 @@
 //! Rewards of several functions as one.
 
+use crate::interrupt::Watch;
 use crate::simd::multiversion;
 use crate::{Error, Float, Result, check_len};
 
@@ -27,9 +28,23 @@ pub fn combine_rewards<T: Float>(rewards: &[T], weights: &[f64], combined: &mut 
     check_weights(weights)?;
     check_len("rewards", rewards.len(), weights.len().saturating_mul(combined.len()))?;
     check_size("rewards", rewards)?;
-    for (sum, row) in combined.iter_mut().zip(rewards.chunks_exact(weights.len())) {
-        let mut applies = false;
-        let mut total = 0.0;
+    let (mut watch, rows) = (Watch::default(), (Watch::STRETCH / weights.len()).max(1));
+    for (combined, rewards) in combined.chunks_mut(rows).zip(rewards.chunks(rows * weights.len())) {
+        watch.check()?;
+        for (sum, row) in combined.iter_mut().zip(rewards.chunks_exact(weights.len())) {
+            *sum = T::of(weighted(row, weights, &mut watch)?);
+        }
+    }
+    Ok(())
+}
+
+/// The weighted sum of the rewards that are there; NaN if none is.
+fn weighted<T: Float>(row: &[T], weights: &[f64], watch: &mut Watch) -> Result<f64> {
+    let (mut applies, mut total) = (false, 0.0);
+    for (i, (row, weights)) in row.chunks(Watch::STRETCH).zip(weights.chunks(Watch::STRETCH)).enumerate() {
+        if i > 0 {
+            watch.check()?;
+        }
         for (reward, weight) in row.iter().zip(weights) {
             let reward = reward.wide();
             if !reward.is_nan() {
@@ -37,34 +52,41 @@ pub fn combine_rewards<T: Float>(rewards: &[T], weights: &[f64], combined: &mut 
                 total += weight * reward;
             }
         }
-        *sum = T::of(if applies { total } else { f64::NAN });
+    }
+    Ok(if applies { total } else { f64::NAN })
+}
+
+fn check_weights(weights: &[f64]) -> Result<()> {
+    const EXPECTED: &str = "a finite number, of at most 1e140, for each reward function";
+    let refuse = |got| Err(Error::config("weights", EXPECTED, got, "correct it, or leave that reward function out"));
+    if weights.is_empty() {
+        return refuse("none".into());
+    }
+    let mut watch = Watch::default();
+    for (i, stretch) in weights.chunks(Watch::STRETCH).enumerate() {
+        watch.check()?;
+        if let Some(at) = stretch.iter().position(|weight| weight.is_nan() || weight.abs() > LIMIT) {
+            return refuse(format!("{:?} at element {}", stretch[at], i * Watch::STRETCH + at));
+        }
     }
     Ok(())
 }
 
-fn check_weights(weights: &[f64]) -> Result<()> {
-    let strange = weights.iter().position(|weight| weight.is_nan() || weight.abs() > LIMIT);
-    if strange.is_none() && !weights.is_empty() {
-        return Ok(());
-    }
-    let got = strange.map_or_else(|| "none".into(), |at| format!("{:?} at element {at}", weights[at]));
-    let fix = "correct it, or leave that reward function out";
-    Err(Error::config("weights", "a finite number, of at most 1e140, for each reward function", got, fix))
-}
-
 /// Refuses what is infinite or so large that its squares cannot be summed.
 pub(super) fn check_size<T: Float>(argument: &'static str, numbers: &[T]) -> Result<()> {
-    if within_limit(numbers) {
-        return Ok(());
+    const EXPECTED: &str = "numbers of at most 1e140 in size, or NaN for missing ones";
+    let mut watch = Watch::default();
+    for (i, stretch) in numbers.chunks(Watch::STRETCH).enumerate() {
+        watch.check()?;
+        if within_limit(stretch) {
+            continue;
+        }
+        if let Some(at) = stretch.iter().position(|x| x.wide().abs() > LIMIT) {
+            let got = format!("{:?} at element {}", stretch[at].wide(), i * Watch::STRETCH + at);
+            return Err(Error::config(argument, EXPECTED, got, "clip what the reward functions return"));
+        }
     }
-    let strange = numbers.iter().position(|x| x.wide().abs() > LIMIT);
-    let got = strange.map_or_else(String::new, |at| format!("{:?} at element {at}", numbers[at].wide()));
-    Err(Error::config(
-        argument,
-        "numbers of at most 1e140 in size, or NaN for missing ones",
-        got,
-        "clip what the reward functions return",
-    ))
+    Ok(())
 }
 
 multiversion! {

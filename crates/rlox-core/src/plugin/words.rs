@@ -2,7 +2,7 @@
 
 use crate::envs::MakeOptions;
 use crate::vector::Progress;
-use crate::{AutoresetMode, EnvSpec, Error, Mismatch, Pcg64, Pcg64State, ResetOptions, Result, Seeds, Space, memory};
+use crate::{AutoresetMode, EnvSpec, Error, Mismatch, Pcg64, ResetOptions, Result, Seeds, Space, memory};
 
 /// Words that are read from the front. What is missing or makes no sense is `None`.
 pub(super) struct Reader<'a>(pub(super) &'a [u64]);
@@ -211,33 +211,18 @@ pub(super) fn of_progress(progress: Progress) -> [u64; 3] {
     [u64::from(progress.steps), progress.episode_return.to_bits(), u64::from(progress.finished)]
 }
 
-/// Words of a random stream.
-const STREAM: usize = 6;
-
 pub(super) fn of_rngs(rngs: &[Pcg64]) -> Result<Vec<u64>> {
-    let mut all = memory::reserved("rngs", rngs.len() * STREAM)?;
-    let words = rngs.iter().flat_map(|rng| {
-        let Pcg64State { state, inc, has_uint32, uinteger } = rng.state();
-        let halves = [state >> 64, state, inc >> 64, inc].map(|half| half as u64);
-        halves.into_iter().chain([u64::from(has_uint32), u64::from(uinteger)])
-    });
-    all.extend(words);
+    let mut all = memory::reserved("rngs", rngs.len() * Pcg64::WORDS)?;
+    all.extend(rngs.iter().flat_map(|rng| rng.to_words().map(i64::cast_unsigned)));
     Ok(all)
 }
 
 /// None where the words make no sense.
 pub(super) fn to_rngs(words: &[u64]) -> Result<Option<Vec<Pcg64>>> {
-    if !words.len().is_multiple_of(STREAM) {
-        return Ok(None);
-    }
-    let mut rngs = memory::reserved("rngs", words.len() / STREAM)?;
-    let rng = |words: &[u64]| {
-        let [state, inc] = [0, 2].map(|at| u128::from(words[at]) << 64 | u128::from(words[at + 1]));
-        let uinteger = u32::try_from(words[5]).ok()?;
-        Pcg64::from_state(Pcg64State { state, inc, has_uint32: words[4] != 0, uinteger }).ok()
-    };
-    for words in words.chunks_exact(STREAM) {
-        let Some(rng) = rng(words) else { return Ok(None) };
+    let (words, []) = words.as_chunks::<{ Pcg64::WORDS }>() else { return Ok(None) };
+    let mut rngs = memory::reserved("rngs", words.len())?;
+    for words in words {
+        let Ok(rng) = Pcg64::from_words(&words.map(u64::cast_signed)) else { return Ok(None) };
         rngs.push(rng);
     }
     Ok(Some(rngs))

@@ -127,7 +127,9 @@ pub(crate) fn run_rows<T: Send>(
     row: usize,
     work: impl Fn(usize, &mut T, Pause<'_>) -> Result<()> + Sync,
 ) -> Result<()> {
-    let (len, each) = (out.len(), PIECE.div_ceil(row.max(1)));
+    // A row of nothing takes a look, too.
+    let row = row.max(1);
+    let (len, each) = (out.len(), PIECE.div_ceil(row));
     let start = Start(out.as_mut_ptr());
     let start = &start;
     run_worth(run, len.saturating_mul(row), len.div_ceil(each), &|part, pause| {

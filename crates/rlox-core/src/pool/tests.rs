@@ -74,6 +74,27 @@ fn workers_take_parts_also_after_they_slept() {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn workers_round_as_the_caller_does_and_only_for_it() {
+    let pool = pool();
+    let modes = || {
+        let (begun, modes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let work = |_: usize, _: Pause<'_>| {
+            begun.fetch_add(1, Ordering::SeqCst);
+            // Three parts at once take three threads.
+            assert!(wait(|| begun.load(Ordering::SeqCst) == 3));
+            modes.lock().unwrap().push(FloatMode::here());
+            Ok(())
+        };
+        pool.share(&Job::new(3, &work)).unwrap().unwrap();
+        modes.into_inner().unwrap()
+    };
+    let (usual, flushing) = (FloatMode::here(), float_mode::tests::FLUSHING);
+    assert_eq!(flushing.during(modes), [flushing; 3]);
+    assert_eq!(modes(), [usual; 3]);
+}
+
 #[test]
 fn a_second_job_meanwhile_is_left_to_its_caller() {
     let pool = pool();

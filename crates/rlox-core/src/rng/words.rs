@@ -1,9 +1,36 @@
-//! Streams as words, the form in which arrays hold them.
+//! Streams as words, the form in which arrays hold them; and seeds of any number of words.
 
-use super::{Pcg64, Pcg64State};
-use crate::{Error, Result};
+use super::{Pcg64, Pcg64State, SeedSequence, absorb, stir};
+use crate::{Error, Result, Watch};
 
 impl Pcg64 {
+    /// The generator of an integer seed of any size, given as its 32-bit words, the lowest first: that of
+    /// [`SeedSequence::from_words`] without a copy of the words.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] where a seed is so long that there is time for it.
+    ///
+    /// ```
+    /// use rlox_core::{Pcg64, Watch};
+    ///
+    /// let mut watch = Watch::default();
+    /// assert_eq!(Pcg64::from_seed_words(&[7, 1], &mut watch)?, Pcg64::seed_from(1 << 32 | 7));
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    pub fn from_seed_words(words: &[u32], watch: &mut Watch) -> Result<Self> {
+        const STRETCH: usize = Watch::STRETCH / 64;
+        let mut stretches = words.chunks(STRETCH);
+        let mut first = stretches.next().unwrap_or_default().iter().copied();
+        let (mut pool, mut hash) = stir(&mut first);
+        absorb(&mut pool, &mut hash, first);
+        for stretch in stretches {
+            watch.check()?;
+            absorb(&mut pool, &mut hash, stretch.iter().copied());
+        }
+        let sequence = SeedSequence { entropy: Vec::new(), spawn_key: Vec::new(), children: 0, pool };
+        Ok(Self::from_seed_sequence(&sequence))
+    }
+
     /// 64-bit words of a recorded state.
     pub const WORDS: usize = 6;
 

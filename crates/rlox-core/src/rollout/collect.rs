@@ -57,7 +57,7 @@ pub fn collect(
         if let Some(field) = masks {
             env.action_masks(&mut buffer.step_masks)?;
             let from = t * buffer.step_masks.len();
-            buffer.extra[field].put(from, buffer.step_masks[..].into());
+            buffer.extra.fields[field].put(from, buffer.step_masks[..].into());
         }
         let actions = match buffer.actions.data_mut() {
             FieldMut::I64(data) => ActionsMut::Discrete(&mut data[t * n * a..][..n * a]),
@@ -96,7 +96,7 @@ impl RolloutBuffer {
         }
         let n = masked_actions(&env.spec().action);
         let fits = |field: &Field| field.name() == MASKS && (field.width(), field.dtype()) == (n, DType::Bool);
-        let Some(at) = self.extra.iter().position(fits) else {
+        let Some(at) = self.extra.fields.iter().position(fits) else {
             let expected = format!("a Bool field {MASKS} for {n} actions");
             return Err(Error::space("buffer", expected, "none", "make it with RolloutBuffer::for_env"));
         };

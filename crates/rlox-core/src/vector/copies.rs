@@ -2,6 +2,7 @@
 
 use super::{AutoresetMode, Phase, Progress, Seeds, StepOut, VectorEnv, checks};
 use crate::episode::EpisodeLog;
+use crate::interrupt::Watch;
 use crate::{Action, Actions, Env, EnvSpec, Pcg64, ResetOptions, Result, check_len, memory};
 
 struct Slot<E> {
@@ -79,13 +80,13 @@ impl<E: Env> VecEnv<E> {
         let mut slots = memory::reserved("num_envs", num_envs)?;
         let last_obs = memory::zeroed("num_envs", num_envs * dim)?;
         let envs = std::iter::once(first).chain(std::iter::repeat_with(make)).take(num_envs);
-        slots.extend(envs.zip(checks::streams(seed)).map(|(env, rng)| Slot {
-            env,
-            rng,
-            phase: Phase::Unborn,
-            steps: 0,
-            episode_return: 0.0,
-        }));
+        let mut watch = Watch::default();
+        for (i, (env, rng)) in envs.zip(checks::streams(seed)).enumerate() {
+            if i.is_multiple_of(64) {
+                watch.check()?;
+            }
+            slots.push(Slot { env, rng, phase: Phase::Unborn, steps: 0, episode_return: 0.0 });
+        }
         Ok(Self { slots, spec, mode, dim, last_obs, unborn: num_envs, finished: 0, log: EpisodeLog::reserved()? })
     }
 

@@ -9,7 +9,7 @@ use crate::argument::{REAL, shown};
 use crate::array::new_dict;
 use crate::error::{to_py, type_error};
 use crate::recycling::mapped;
-use crate::settings::items_of;
+use crate::settings::from_items;
 
 pub(super) fn dict(py: Python<'_>, tensors: NamedTensors) -> PyResult<Bound<'_, PyDict>> {
     let dict = new_dict(py)?;
@@ -22,12 +22,12 @@ pub(super) fn dict(py: Python<'_>, tensors: NamedTensors) -> PyResult<Bound<'_, 
 
 pub(super) fn named(argument: &'static str, dict: &Bound<'_, PyDict>) -> PyResult<NamedTensors> {
     let mut tensors = NamedTensors::default();
-    for (name, array) in items_of(Some(dict)) {
+    from_items(Some(dict), 2, |(name, array)| {
         let wrong = |_| type_error(argument, "names as keys", &shown(&name), "pass a dict of names and arrays");
         let name: String = name.extract().map_err(wrong)?;
         let array = crate::argument::argument::<f32>(argument, &array, &REAL)?.read(false)?;
         let data = mapped(array.slice(), |x| x).map_err(to_py)?;
-        tensors.push(name, array.shape(), data).map_err(to_py)?;
-    }
+        tensors.push(name, array.shape(), data).map_err(to_py)
+    })?;
     Ok(tensors)
 }

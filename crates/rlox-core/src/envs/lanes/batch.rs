@@ -79,8 +79,13 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
     /// Starts an episode in environment `index` and writes its observation.
     pub(super) fn restart(&mut self, index: usize, options: &ResetOptions, obs: &mut [f32; D]) {
         self.env.reset(&mut self.rngs[index], options, obs);
+        self.start(index, self.env.columns());
+    }
+
+    /// Starts an episode in environment `index` with this state.
+    pub(super) fn start(&mut self, index: usize, columns: [f64; K]) {
         self.phases[index] = Phase::Running;
-        self.blocks[index / BLOCK].put(index % BLOCK, self.env.columns(), self.now);
+        self.blocks[index / BLOCK].put(index % BLOCK, columns, self.now);
     }
 
     /// Steps all environments; the slices have their lengths. `final_obs` may be empty.

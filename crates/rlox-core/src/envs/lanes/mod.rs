@@ -51,6 +51,9 @@ pub struct SoaVecEnv<E: Lanes<K, D>, const K: usize, const D: usize> {
     log: EpisodeLog,
 }
 
+/// So many environments are reset in some 10 ms.
+const MANY: usize = 1 << 16;
+
 /// How many threads share a step at most.
 const SHARES: usize = 16;
 
@@ -129,6 +132,35 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
         if index < self.num_envs { Ok(self.place(index)) } else { Err(checks::no_such_env(index, self.num_envs)) }
     }
 
+    /// Resets the chosen ones: aside first, so that nothing has changed where that is interrupted.
+    fn reset_aside(
+        &mut self,
+        seeds: Seeds<'_>,
+        chosen: impl Iterator<Item = usize> + Clone,
+        options: &ResetOptions,
+    ) -> Result<()> {
+        let (mut starts, mut watch) = (memory::reserved("num_envs", chosen.clone().count())?, Watch::default());
+        for (n, i) in chosen.clone().enumerate() {
+            if n.is_multiple_of(BLOCK) {
+                watch.check()?;
+            }
+            let (share, at) = self.place(i);
+            let batch = &mut self.batches[share];
+            let (mut rng, mut first) = (batch.rngs[at].clone(), [0.0; D]);
+            checks::reseed(&mut rng, seeds, i);
+            batch.env.reset(&mut rng, options, &mut first);
+            starts.push((rng, batch.env.columns(), first));
+        }
+        for (i, (rng, columns, first)) in chosen.zip(starts) {
+            let (share, at) = self.place(i);
+            let batch = &mut self.batches[share];
+            batch.rngs[at] = rng;
+            batch.start(at, columns);
+            batch.blocks[at / BLOCK].last_obs[at % BLOCK] = first;
+        }
+        Ok(())
+    }
+
     /// Steps all batches, each on a thread of its own if one is free.
     fn step_batches(&mut self, mut actions: &[E::Number], mut out: StepOut<'_>) -> Result<()> {
         let count = self.batches.len();
@@ -175,13 +207,18 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> VectorEnv for SoaVecEnv<E, 
     ) -> Result<()> {
         checks::reset((self.num_envs, D), obs, seeds, mask, self.phases())?;
         self.batches[0].env.check_options(options)?;
-        for i in (0..self.num_envs).filter(|&i| mask.is_none_or(|mask| mask[i])) {
-            let (share, at) = self.place(i);
-            let batch = &mut self.batches[share];
-            checks::reseed(&mut batch.rngs[at], seeds, i);
-            let mut first = [0.0; D];
-            batch.restart(at, options, &mut first);
-            batch.blocks[at / BLOCK].last_obs[at % BLOCK] = first;
+        let chosen = (0..self.num_envs).filter(|&i| mask.is_none_or(|mask| mask[i]));
+        if self.num_envs > MANY {
+            self.reset_aside(seeds, chosen, options)?;
+        } else {
+            for i in chosen {
+                let (share, at) = self.place(i);
+                let batch = &mut self.batches[share];
+                checks::reseed(&mut batch.rngs[at], seeds, i);
+                let mut first = [0.0; D];
+                batch.restart(at, options, &mut first);
+                batch.blocks[at / BLOCK].last_obs[at % BLOCK] = first;
+            }
         }
         self.batches.iter_mut().for_each(Batch::recount);
         self.observe(obs)

@@ -307,3 +307,40 @@ fn making_them_is_interrupted_however_many_shares_there_are() {
     assert!(asked(look, usize::MAX, make).0.is_ok());
     assert!(matches!(asked(look, 2, make), (Err(crate::Error::Interrupted), 2)));
 }
+
+/// So many that they are reset aside.
+const ASIDE: usize = super::MANY + 5;
+
+#[test]
+fn many_are_reset_as_few_are() {
+    let mode = AutoresetMode::SameStep;
+    let mut lanes = SoaVecEnv::in_shares(3, ASIDE, Some(0), mode, CartPole::default()).unwrap();
+    let mut copies = VecEnv::new(ASIDE, Some(0), mode, CartPole::default).unwrap();
+    let (mut obs, mut expected) = (vec![0.0; ASIDE * 4], vec![0.0; ASIDE * 4]);
+    let (each, mask): (Vec<_>, Vec<_>) = (0..ASIDE).map(|i| ((i % 3 > 0).then_some(i as u64), i % 7 > 0)).unzip();
+    let options = ResetOptions::new([("low", -0.2), ("high", 0.3)]);
+    for (seeds, mask) in [(Seeds::Keep, None), (Seeds::Base(9), Some(&mask[..])), (Seeds::Each(&each), None)] {
+        lanes.reset(seeds, mask, &options, &mut obs).unwrap();
+        copies.reset(seeds, mask, &options, &mut expected).unwrap();
+        assert_eq!(obs, expected);
+        assert_eq!(lanes.rngs().unwrap(), copies.rngs().unwrap());
+    }
+}
+
+#[test]
+fn a_reset_that_is_interrupted_changes_nothing() {
+    let mut env = SoaVecEnv::in_shares(2, ASIDE, Some(0), AutoresetMode::SameStep, CartPole::default()).unwrap();
+    let (mut obs, options) = (vec![0.0; ASIDE * 4], ResetOptions::default());
+    env.reset(Seeds::Keep, None, &options, &mut obs).unwrap();
+    let (before, streams) = (obs.clone(), env.rngs().unwrap());
+    let look = std::time::Duration::from_millis(1);
+    for stop_at in [1, 2, 20] {
+        let (result, _) = asked(look, stop_at, || env.reset(Seeds::Base(5), None, &options, &mut obs));
+        assert!(matches!(result, Err(crate::Error::Interrupted)), "{result:?} at question {stop_at}");
+        env.observe(&mut obs).unwrap();
+        assert_eq!(obs, before);
+        assert_eq!(env.rngs().unwrap(), streams);
+    }
+    assert!(asked(look, usize::MAX, || env.reset(Seeds::Base(5), None, &options, &mut obs)).0.is_ok());
+    assert_ne!(obs, before);
+}
