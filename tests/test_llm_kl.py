@@ -176,7 +176,11 @@ BAD = [
     ),
     (lambda: rlox.compute_token_kl(TWO, TWO), ValueError, "log_probs_policy: .*shape"),
     (lambda: rlox.compute_batch_token_kl(TWO.ravel(), TWO.ravel(), 4), ValueError, "4 tokens"),
-    (lambda: rlox.compute_batch_token_kl(TWO.ravel(), TWO.ravel(), 0), ValueError, "0 tokens"),
+    (
+        lambda: rlox.compute_batch_token_kl(TWO.ravel(), TWO.ravel(), 0),
+        ValueError,
+        "seq_len: expected at least 1, got 0",
+    ),
     (lambda: rlox.compute_batch_token_kl(TWO, TWO, -3), ValueError, "seq_len"),
     (lambda: rlox.compute_batch_token_kl(TWO, TWO, 2**62), ValueError, "tokens"),
     (lambda: rlox.compute_batch_token_kl(TWO, TWO, 2.0), TypeError, "seq_len"),

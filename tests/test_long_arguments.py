@@ -64,3 +64,29 @@ def test_numbers_of_which_no_copy_fits_are_not_looked_at():
         env.step(endless("f8"))
     with pytest.raises(MemoryError, match=r"^lengths: expected .* fits into memory"):
         rlox.pack_lengths(endless("u8"), 8)
+
+
+@pytest.mark.parametrize("make", [lambda n: [0.5] * n, lambda n: [1] * (n - 1) + [2.5]])
+def test_long_lists_are_what_numpy_makes_of_them(make):
+    rewards = make(300_000)
+    group = rlox.compute_group_advantages(rewards, scale="none")
+    np.testing.assert_array_equal(
+        group, rlox.compute_group_advantages(np.array(rewards), scale="none")
+    )
+
+
+def test_long_lists_of_unequal_rows_are_refused():
+    with pytest.raises(ValueError, match="rewards: expected an array, got <class 'list'>"):
+        rlox.compute_group_advantages([[1.0, 2.0]] * 270_000 + [[1.0]])
+    missing = [1.0] * 299_999 + [None]
+    assert rlox.compute_group_advantages(missing)[-1] == 0.0
+
+
+def test_sizes_of_nothing_are_named():
+    for call, name in (
+        (lambda: rlox.compute_batch_group_advantages([1.0, 2.0], 0), "group_size"),
+        (lambda: rlox.compute_gae_batched(THREE, THREE, ENDS, [0.0], n_steps=0), "n_steps"),
+        (lambda: rlox.compute_batch_token_kl(THREE, THREE, seq_len=0), "seq_len"),
+    ):
+        with pytest.raises(ValueError, match=f"{name}: expected at least 1, got 0"):
+            call()

@@ -8,7 +8,6 @@ use std::ops::Range;
 use numpy::{
     Element, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods,
 };
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyTuple};
 use rlox_core::Watch;
@@ -17,12 +16,13 @@ use crate::array::{
     Elements, FromArray, Kind, Output, Reading, Unfit, call, check_signals, expect_axes, new_dict, no_copy, slice,
     typed,
 };
+pub(crate) use crate::asarray::asarray;
 use crate::detach::times_others_ran;
-use crate::error::{blamed, to_py, type_error, value_error};
+use crate::error::{to_py, type_error, value_error};
 use crate::recycling::mapped;
 pub(crate) use crate::scalar::{
-    attribute, count, float, has, index, instance, integer, item, item_of, no_number, number, numbers, sequence, shape,
-    shown, switch, switches, text,
+    attribute, count, float, has, index, instance, integer, item, item_of, no_number, number, numbers, positive,
+    sequence, shape, shown, switch, switches, text,
 };
 use crate::scalar::{call_standard, text_of};
 
@@ -52,41 +52,6 @@ pub(crate) struct Kinds {
 pub(crate) const REAL: Kinds = Kinds { accepted: "biuf", described: "real numbers" };
 pub(crate) const INTEGER: Kinds = Kinds { accepted: "iu", described: "integers" };
 pub(crate) const FLAG: Kinds = Kinds { accepted: "b", described: "booleans" };
-
-/// What `np.asarray` makes of an object, in float32 of bfloat16 tensors, for which NumPy has no dtype; arrays stay what
-/// they are. Of no more axes than [`expect_axes`] lets pass. May run Python code.
-pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
-    if let Ok(array) = object.cast::<PyUntypedArray>() {
-        expect_axes(argument, array)?;
-        return Ok(array.clone());
-    }
-    let py = object.py();
-    let convert = py.import("numpy")?.getattr("asarray")?;
-    let made = call(&convert, &PyTuple::new(py, [object])?, None);
-    let made = made.or_else(|error| call(&convert, &PyTuple::new(py, [in_float32(object, error)?])?, None));
-    let array = made.map_err(|error| {
-        let got = format!("{} ({})", shown(object.get_type().as_any()), shown(error.value(py).as_any()));
-        // Tensors that require gradients, or are on another device.
-        let fix = if has(object, "detach").unwrap_or(false) {
-            "pass it as .detach().cpu()"
-        } else {
-            "pass what np.asarray takes"
-        };
-        blamed(py, error, || value_error(argument, "an array", &got, fix))
-    })?;
-    let array = array.cast_into::<PyUntypedArray>()?;
-    expect_axes(argument, &array)?;
-    Ok(array)
-}
-
-/// The numbers of a bfloat16 tensor in float32, which has all of them; for all else, the error.
-fn in_float32<'py>(object: &Bound<'py, PyAny>, error: PyErr) -> PyResult<Bound<'py, PyAny>> {
-    let refused = error.is_instance_of::<PyTypeError>(object.py()) && has(object, "dtype")?;
-    if refused && text_of(&attribute(object, "dtype")?, "str") == "torch.bfloat16" {
-        return call(&attribute(object, "float")?, &PyTuple::empty(object.py()), None);
-    }
-    Err(error)
-}
 
 /// Whether results for these numbers are float32: they are float32, or float16, of which it has all.
 pub(crate) fn is_single(numbers: &Bound<'_, PyAny>) -> bool {

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use rlox_core::{Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major};
 
 use crate::argument::{
-    REAL, argument, argument_like, asarray, count, is_single, numbers, out_slice, output, sequence, shown,
+    REAL, argument, argument_like, asarray, is_single, numbers, out_slice, output, positive, sequence, shown,
 };
 use crate::array::{FromArray, result};
 use crate::detach::{alone, detached};
@@ -170,7 +170,7 @@ pub(crate) fn compute_gae_batched<'py>(
     truncated: Option<&Bound<'py, PyAny>>,
     final_values: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Pair<'py>> {
-    let n_steps = count("n_steps", n_steps)?;
+    let n_steps = positive("n_steps", n_steps)?;
     let rewards = &asarray("rewards", rewards)?;
     let single = is_single(rewards.as_any());
     let ends = EndsArgument::new(dones, terminated, truncated, rewards)?;

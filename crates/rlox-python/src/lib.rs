@@ -9,6 +9,7 @@
 
 mod argument;
 mod array;
+mod asarray;
 mod detach;
 mod error;
 mod flags;

@@ -81,6 +81,14 @@ pub(crate) fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize
     count.ok_or_else(much)
 }
 
+/// How many there are of what there must be one of at least.
+pub(crate) fn positive(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
+    match count(argument, object)? {
+        0 => Err(value_error(argument, "at least 1", "0", "pass how many there are")),
+        count => Ok(count),
+    }
+}
+
 /// Which of several things: an integer that is not negative.
 pub(crate) fn index(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
     let (index, got) = whole(argument, object)?;

@@ -4,14 +4,14 @@ use bytemuck::Pod;
 use numpy::{IntoPyArray, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use rlox_core::Float;
 use rlox_core::llm::{GroupOptions, RewardScale, combine_rewards, compute_batch_group_advantages as batch};
+use rlox_core::{Float, Watch};
 
 use crate::argument::{
     Argument, Input, Like, REAL, argument, argument_like, asarray, attribute, count, float, is_single, no_number,
-    sequence,
+    positive, sequence,
 };
-use crate::array::{FromArray, call, result};
+use crate::array::{FromArray, call, check_signals, result};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, value_error};
 use crate::llm::options;
@@ -98,10 +98,7 @@ pub(crate) fn compute_batch_group_advantages<'py>(
     #[pyo3(from_py_with = options::leave_one_out)] leave_one_out: bool,
     weights: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let group_size = count("group_size", group_size)?;
-    if group_size == 0 {
-        return Err(value_error("group_size", "at least 1", "0", "pass the completions of a prompt"));
-    }
+    let group_size = positive("group_size", group_size)?;
     run(rewards, Some(group_size), options(ddof, eps, scale, leave_one_out)?, weights)
 }
 
@@ -141,7 +138,13 @@ fn with_nan_for_none<'py>(rewards: Bound<'py, PyUntypedArray>) -> PyResult<Bound
         let number = if item.is_none() { Ok(f64::NAN) } else { float(&item) };
         number.map_err(|error| no_number("rewards", "numbers, or None", &item, error))
     };
-    let numbers = collected(items.len(), items.iter().map(number))?;
+    let looking = |(at, item): (usize, Bound<'py, PyAny>)| {
+        if at.is_multiple_of(Watch::STRETCH) {
+            check_signals(py)?;
+        }
+        number(item)
+    };
+    let numbers = collected(items.len(), items.iter().enumerate().map(looking))?;
     Ok(numbers.into_pyarray(py).reshape(rewards.shape())?.as_untyped().clone())
 }
 

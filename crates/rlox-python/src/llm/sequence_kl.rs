@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use rlox_core::Float;
 use rlox_core::llm::{KlEstimator, Reduction};
 
-use crate::argument::count;
+use crate::argument::positive;
 use crate::array::FromArray;
 use crate::error::value_error;
 use crate::llm::kl::{many, named, one};
@@ -303,7 +303,7 @@ fn batch<'py, T: Float + FromArray + Pod>(
     mask: Option<&Bound<'py, PyAny>>,
     estimator: KlEstimator,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let seq_len = count("seq_len", seq_len)?;
+    let seq_len = positive("seq_len", seq_len)?;
     let tokens = Arguments::<T>::new(NAMES, log_probs, others, mask)?.read(log_probs.py())?;
     let rows = match tokens.shape() {
         [0] => Some(0),

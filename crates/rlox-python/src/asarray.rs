@@ -1,0 +1,62 @@
+//! What `np.asarray` makes of arguments.
+
+use numpy::PyUntypedArray;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+
+use crate::argument::{attribute, has, shown};
+use crate::array::{call, check_signals, expect_axes};
+use crate::error::{blamed, value_error};
+use crate::scalar::text_of;
+
+/// Up to how many objects of a list are converted at once.
+const MANY: usize = 1 << 18;
+
+/// What `np.asarray` makes of an object, in float32 of bfloat16 tensors, for which NumPy has no dtype; arrays stay what
+/// they are. Of no more axes than [`expect_axes`] lets pass. May run Python code.
+pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    if let Ok(array) = object.cast::<PyUntypedArray>() {
+        expect_axes(argument, array)?;
+        return Ok(array.clone());
+    }
+    let py = object.py();
+    let convert = py.import("numpy")?.getattr("asarray")?;
+    let made = match object.cast_exact::<PyList>() {
+        Ok(list) if list.len() > MANY => from_list(&convert, list),
+        _ => call(&convert, &PyTuple::new(py, [object])?, None),
+    };
+    let made = made.or_else(|error| call(&convert, &PyTuple::new(py, [in_float32(object, error)?])?, None));
+    let array = made.map_err(|error| {
+        let got = format!("{} ({})", shown(object.get_type().as_any()), shown(error.value(py).as_any()));
+        // Tensors that require gradients, or are on another device.
+        let fix = if has(object, "detach").unwrap_or(false) {
+            "pass it as .detach().cpu()"
+        } else {
+            "pass what np.asarray takes"
+        };
+        blamed(py, error, || value_error(argument, "an array", &got, fix))
+    })?;
+    let array = array.cast_into::<PyUntypedArray>()?;
+    expect_axes(argument, &array)?;
+    Ok(array)
+}
+
+/// What `np.asarray` makes of a long list, part by part, so that Ctrl-C ends it.
+fn from_list<'py>(convert: &Bound<'py, PyAny>, list: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
+    let (py, parts) = (list.py(), PyList::empty(list.py()));
+    for from in (0..list.len()).step_by(MANY) {
+        parts.append(call(convert, &PyTuple::new(py, [list.get_slice(from, from + MANY)])?, None)?)?;
+        check_signals(py)?;
+    }
+    call(&py.import("numpy")?.getattr("concatenate")?, &PyTuple::new(py, [parts])?, None)
+}
+
+/// The numbers of a bfloat16 tensor in float32, which has all of them; for all else, the error.
+fn in_float32<'py>(object: &Bound<'py, PyAny>, error: PyErr) -> PyResult<Bound<'py, PyAny>> {
+    let refused = error.is_instance_of::<PyTypeError>(object.py()) && has(object, "dtype")?;
+    if refused && text_of(&attribute(object, "dtype")?, "str") == "torch.bfloat16" {
+        return call(&attribute(object, "float")?, &PyTuple::empty(object.py()), None);
+    }
+    Err(error)
+}
