@@ -42,7 +42,7 @@ class BaseLearner:
         self.started = False
         self._idle = threading.Lock()
 
-    def make_storage(self) -> None:
+    def _make_storage(self) -> None:
         """The buffer for rollouts.
 
         Raises:

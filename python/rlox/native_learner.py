@@ -54,7 +54,7 @@ class NativeLearner(BaseLearner):
         self.plain = isinstance(self.spaces[0], gym.spaces.Box) and native_shapes.sends_itself(
             self.spaces[1]
         )
-        self.make_storage()
+        self._make_storage()
         self.masks = self.buffer.field("action_masks") if config.action_masks else None
         # The core's own loop gives the policy all masks that there are.
         self.fused = isinstance(env, VecEnv) and env.has_action_masks == config.action_masks
@@ -116,7 +116,7 @@ class NativeLearner(BaseLearner):
             allowed = None
             if self.masks is not None:
                 allowed = self.masks[t]
-                allowed[...] = env.action_masks()  # type: ignore[attr-defined]  # see `make_storage`
+                allowed[...] = env.action_masks()  # type: ignore[attr-defined]  # see `_make_storage`
             noise = t == 0 or (freq > 0 and t % freq == 0)
             actions, *rest = policy.act(buffer, t, allowed, noise)
             said[:] = actions.reshape(config.num_envs, *shape), *rest

@@ -77,9 +77,9 @@ class TorchLearner(BaseLearner):
             with torch_state.own(None if self.built_in else others, self.device, self.threads):
                 yield
 
-    def make_storage(self) -> None:
+    def _make_storage(self) -> None:
         """The buffer for rollouts, and views of it: steps' observations and masks, and all rows."""
-        super().make_storage()
+        super()._make_storage()
         self.obs, masked = torch.from_numpy(self.buffer.obs), self.config.action_masks
         self.masks = torch.from_numpy(self.buffer.field("action_masks")) if masked else None
         self.rows = Batch.views_of(self.buffer, self.masks)
@@ -88,7 +88,7 @@ class TorchLearner(BaseLearner):
         """The masks of step `t`, noted in the buffer; nothing for environments without."""
         if self.masks is None:
             return ()
-        env: Any = self.env  # with masks, see `make_storage`
+        env: Any = self.env  # with masks, see `_make_storage`
         self.masks[t] = torch.from_numpy(env.action_masks())
         return (self.masks[t].to(self.device),)
 

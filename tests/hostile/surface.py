@@ -95,7 +95,7 @@ for _kind in ("NativePPO", "NativeA2C"):
     LEFT_OUT[f"{_kind}.load_torch"] = "takes a torch module, whose tensors NativePolicy.load takes"
 LEFT_OUT |= dict.fromkeys(("PPO.batches", "PPO.metrics"), "a step of `iterate`")
 for _kind in ("PPO", "A2C"):
-    for _name in ("collect", "update", "make_storage"):
+    for _name in ("collect", "update"):
         LEFT_OUT[f"{_kind}.{_name}"] = "a step of `iterate`"
     for _name in ("seeded", "first_seed", "allowed", "observed", "unpacked", "values"):
         LEFT_OUT[f"{_kind}.{_name}"] = "serves `iterate` and `predict`"

@@ -78,7 +78,7 @@ class A2C(TorchLearner):
         super().__init__(env, config, seed, policy, features_extractor)
         with torch_state.own_threads(1):
             self.optimizer = make_optimizer(config, self.policy)
-        self.make_storage()
+        self._make_storage()
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""

@@ -90,7 +90,7 @@ class PPO(TorchLearner):
         with torch_state.own_threads(1):
             self.optimizer = Adam(self.policy)
         self.loss = torch.compile(ppo_loss) if config.compile else ppo_loss
-        self.make_storage()
+        self._make_storage()
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
