@@ -200,7 +200,7 @@ fn an_even_inc_is_no_stream() {
 #[test]
 fn seeds_of_any_number_of_words_are_those_of_the_sequence() {
     for len in [1, 3, 4, 5, 1 << 14, (1 << 14) + 1, 50_000] {
-        let words: Vec<u32> = (1..=len).map(|i| i * 0x9e37_79b9).collect();
+        let words: Vec<u32> = (1..=len).map(|i: u32| i.wrapping_mul(0x9e37_79b9)).collect();
         let expected = Pcg64::from_seed_sequence(&SeedSequence::from_words(&words));
         assert_eq!(Pcg64::from_seed_words(&words, &mut Watch::default()).unwrap(), expected, "{len} words");
     }
