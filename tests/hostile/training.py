@@ -79,6 +79,8 @@ def settings(config):
                     found["device"] = but(text("cpu"), odd=tuple(TEXTS))
             case None if "tuple" in str(field.type):
                 found[field.name] = optional(but(row(whole(4), whole(8)), "a dict"))
+            case None if "int" in str(field.type):
+                found[field.name] = optional(whole(4))
             case None:
                 found[field.name] = optional(number(0.5))
             case other:
