@@ -45,7 +45,7 @@ class NativeLearner(BaseLearner):
         self.shape = native_shapes.shape(config)
         observed = native_shapes.observed(self.layout)
         rows = getattr(config, "batch_size", config.n_steps * config.num_envs)
-        rows = max(config.num_envs, min(rows, config.n_steps * config.num_envs))
+        rows = max(config.num_envs, rows)
         # The policy's actions count from 0; the start is added on the way to the environment.
         counted = spaces.to_native(self.spaces[1])
         self.parameters = native_shapes.expect_room(observed, counted, self.shape, rows)

@@ -353,8 +353,3 @@ pub(crate) fn output<'py, T: Kind>(argument: &'static str, object: &Bound<'py, P
         Unfit::Shared(user) => value_error(argument, "an array of its own", &user, "pass one that nothing else uses"),
     })
 }
-
-/// The elements of an [`output`] array.
-pub(crate) fn out_slice<'a, T: Element>(array: &'a mut Output<'_, T>) -> &'a mut [T] {
-    array.slice()
-}

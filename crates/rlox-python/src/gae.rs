@@ -6,9 +6,7 @@ use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use rlox_core::{Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major};
 
-use crate::argument::{
-    REAL, argument, argument_like, asarray, is_single, numbers, out_slice, output, positive, sequence, shown,
-};
+use crate::argument::{REAL, argument, argument_like, asarray, is_single, numbers, output, positive, sequence, shown};
 use crate::array::{FromArray, result};
 use crate::detach::{alone, detached};
 use crate::error::{blamed, to_py, type_error, value_error};
@@ -125,7 +123,7 @@ impl<'py> Call<'_, 'py> {
         let (mut a, mut r) = (output::<T>("out[0]", &advantages)?, output::<T>("out[1]", &returns)?);
         layout.same("out[0]", a.shape())?;
         layout.same("out[1]", r.shape())?;
-        work(out_slice(&mut a), out_slice(&mut r))?;
+        work(a.slice(), r.slice())?;
         Ok((advantages, returns))
     }
 }

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use rlox_core::StepOut;
 
-use crate::argument::{expect_shape, out_slice, output};
+use crate::argument::{expect_shape, output};
 use crate::array::{Apart, Output, guards_any};
 use crate::said::ActionArgument;
 
@@ -65,11 +65,11 @@ pub(crate) struct Guarded<'py> {
 impl Guarded<'_> {
     pub(crate) fn out(&mut self) -> StepOut<'_> {
         StepOut {
-            obs: out_slice(&mut self.obs),
-            reward: out_slice(&mut self.rewards),
-            terminated: out_slice(&mut self.terminated),
-            truncated: out_slice(&mut self.truncated),
-            final_obs: self.final_obs.as_mut().map_or(&mut [][..], out_slice),
+            obs: self.obs.slice(),
+            reward: self.rewards.slice(),
+            terminated: self.terminated.slice(),
+            truncated: self.truncated.slice(),
+            final_obs: self.final_obs.as_mut().map_or(&mut [][..], Output::slice),
         }
     }
 }

@@ -8,7 +8,7 @@ use rlox_core::{
     StepOut, VectorEnv, Watch, check_len, masked_actions, stream_words, streams_of,
 };
 
-use crate::argument::{INTEGER, argument, expect_shape, index, instance, out_slice, output};
+use crate::argument::{INTEGER, argument, expect_shape, index, instance, output};
 use crate::array::{fresh, new_dict, result};
 use crate::detach::{alone, detached};
 use crate::error::to_py;
@@ -357,7 +357,7 @@ impl NativeVectorEnv {
         };
         let mut masks = output::<bool>("out", given)?;
         expect_shape("out", masks.shape(), shape[0], &shape[1..])?;
-        let flags = out_slice(&mut masks);
+        let flags = masks.slice();
         self.inner.with(py, self.long, |inner| inner.env.action_masks(flags))?;
         Ok(given.clone())
     }

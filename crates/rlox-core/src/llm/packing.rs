@@ -85,7 +85,9 @@ pub fn pack(lengths: &[usize], max_length: usize, overflow: Overflow) -> Result<
     // Where everything fits one row, rows need no more room than that.
     let (mut watch, mut total) = (Watch::default(), 0_usize);
     for (i, lengths) in lengths.chunks(Watch::STRETCH).enumerate() {
-        watch.check()?;
+        if i > 0 {
+            watch.check()?;
+        }
         if overflow == Overflow::Error
             && let Some(at) = lengths.iter().position(|&length| length > max_length)
         {

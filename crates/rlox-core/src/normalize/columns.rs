@@ -1,4 +1,5 @@
-//! Columns of statistics, and how they follow rows: whatever is long looks for interruptions.
+//! Columns of statistics, and how they follow rows: whatever is long looks for interruptions; the few rows of a step do not,
+//! as a look costs as much as they do.
 
 use std::ops::Range;
 
@@ -12,7 +13,10 @@ pub(super) fn sweep<T>(
     watch: &mut Watch,
     mut add: impl FnMut(Range<usize>, &[T]),
 ) -> Result<()> {
-    for stretch in rows.chunks((Watch::STRETCH / dim).max(1) * dim) {
+    for (i, stretch) in rows.chunks((Watch::STRETCH / dim).max(1) * dim).enumerate() {
+        if i > 0 {
+            watch.check()?;
+        }
         for row in stretch.chunks_exact(dim) {
             for (i, part) in row.chunks(Watch::STRETCH).enumerate() {
                 if i > 0 {
@@ -21,15 +25,16 @@ pub(super) fn sweep<T>(
                 add(i * Watch::STRETCH..i * Watch::STRETCH + part.len(), part);
             }
         }
-        watch.check()?;
     }
     Ok(())
 }
 
 /// Puts what is made of each number in its place.
 pub(super) fn change(column: &mut [f64], watch: &mut Watch, make: impl Fn(f64) -> f64) -> Result<()> {
-    for stretch in column.chunks_mut(Watch::STRETCH) {
-        watch.check()?;
+    for (i, stretch) in column.chunks_mut(Watch::STRETCH).enumerate() {
+        if i > 0 {
+            watch.check()?;
+        }
         for x in stretch {
             *x = make(*x);
         }
@@ -46,8 +51,11 @@ pub(super) fn merge(
     const STRETCH: usize = Watch::STRETCH / 4;
     let total = count + batch_count;
     let batch = batch_mean.chunks_mut(STRETCH).zip(batch_var.chunks_mut(STRETCH));
-    for ((mean, var), (batch_mean, batch_var)) in mean.chunks(STRETCH).zip(var.chunks(STRETCH)).zip(batch) {
-        watch.check()?;
+    let parts = mean.chunks(STRETCH).zip(var.chunks(STRETCH)).zip(batch);
+    for (i, ((mean, var), (batch_mean, batch_var))) in parts.enumerate() {
+        if i > 0 {
+            watch.check()?;
+        }
         for ((mean, var), (batch_mean, batch_var)) in mean.iter().zip(var).zip(batch_mean.iter_mut().zip(batch_var)) {
             let delta = *batch_mean - mean;
             let squares = var * count + *batch_var * batch_count + delta * delta * count * batch_count / total;

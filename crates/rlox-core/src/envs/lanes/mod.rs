@@ -54,6 +54,9 @@ pub struct SoaVecEnv<E: Lanes<K, D>, const K: usize, const D: usize> {
 /// So many environments are reset in some 10 ms.
 const MANY: usize = 1 << 16;
 
+/// A stream, a state and its observation.
+type Start<const K: usize, const D: usize> = (Pcg64, [f64; K], [f32; D]);
+
 /// How many threads share a step at most.
 const SHARES: usize = 16;
 
@@ -132,6 +135,25 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
         if index < self.num_envs { Ok(self.place(index)) } else { Err(checks::no_such_env(index, self.num_envs)) }
     }
 
+    /// How environment `i` starts: its stream, its state and its observation.
+    fn start_of(&mut self, i: usize, seeds: Seeds<'_>, options: &ResetOptions) -> Start<K, D> {
+        let (share, at) = self.place(i);
+        let batch = &mut self.batches[share];
+        let (mut rng, mut first) = (batch.rngs[at].clone(), [0.0; D]);
+        checks::reseed(&mut rng, seeds, i);
+        batch.env.reset(&mut rng, options, &mut first);
+        (rng, batch.env.columns(), first)
+    }
+
+    /// Starts it so.
+    fn start(&mut self, i: usize, (rng, columns, first): Start<K, D>) {
+        let (share, at) = self.place(i);
+        let batch = &mut self.batches[share];
+        batch.rngs[at] = rng;
+        batch.start(at, columns);
+        batch.blocks[at / BLOCK].last_obs[at % BLOCK] = first;
+    }
+
     /// Resets the chosen ones: aside first, so that nothing has changed where that is interrupted.
     fn reset_aside(
         &mut self,
@@ -144,20 +166,9 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
             if n.is_multiple_of(BLOCK) {
                 watch.check()?;
             }
-            let (share, at) = self.place(i);
-            let batch = &mut self.batches[share];
-            let (mut rng, mut first) = (batch.rngs[at].clone(), [0.0; D]);
-            checks::reseed(&mut rng, seeds, i);
-            batch.env.reset(&mut rng, options, &mut first);
-            starts.push((rng, batch.env.columns(), first));
+            starts.push(self.start_of(i, seeds, options));
         }
-        for (i, (rng, columns, first)) in chosen.zip(starts) {
-            let (share, at) = self.place(i);
-            let batch = &mut self.batches[share];
-            batch.rngs[at] = rng;
-            batch.start(at, columns);
-            batch.blocks[at / BLOCK].last_obs[at % BLOCK] = first;
-        }
+        chosen.zip(starts).for_each(|(i, start)| self.start(i, start));
         Ok(())
     }
 
@@ -212,12 +223,8 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> VectorEnv for SoaVecEnv<E, 
             self.reset_aside(seeds, chosen, options)?;
         } else {
             for i in chosen {
-                let (share, at) = self.place(i);
-                let batch = &mut self.batches[share];
-                checks::reseed(&mut batch.rngs[at], seeds, i);
-                let mut first = [0.0; D];
-                batch.restart(at, options, &mut first);
-                batch.blocks[at / BLOCK].last_obs[at % BLOCK] = first;
+                let start = self.start_of(i, seeds, options);
+                self.start(i, start);
             }
         }
         self.batches.iter_mut().for_each(Batch::recount);
