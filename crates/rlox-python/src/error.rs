@@ -36,8 +36,12 @@ pub(crate) fn to_py(error: Error) -> PyErr {
 /// What to raise for an `error` of Python code that an argument ran: the error of `make`, which names the argument, but
 /// for Ctrl-C, the program's end and memory that there is not, which no argument is to blame for.
 pub(crate) fn blamed(py: Python<'_>, error: PyErr, make: impl FnOnce() -> PyErr) -> PyErr {
-    let ordinary = error.is_instance_of::<PyException>(py) && !error.is_instance_of::<PyMemoryError>(py);
-    if ordinary { make() } else { error }
+    if ordinary(py, &error) { make() } else { error }
+}
+
+/// Whether an argument is to blame for an error of Python code that it ran.
+pub(crate) fn ordinary(py: Python<'_>, error: &PyErr) -> bool {
+    error.is_instance_of::<PyException>(py) && !error.is_instance_of::<PyMemoryError>(py)
 }
 
 /// A `TypeError` in the four parts every message has.

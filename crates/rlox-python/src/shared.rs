@@ -114,6 +114,10 @@ impl<T: Send> Shared<T> {
 
     /// Waits for other threads' calls, looking for Ctrl-C meanwhile; with the GIL held, for nobody.
     fn lock(&self) -> Result<MutexGuard<'_, Option<T>>> {
+        // Waiting takes the time first, which takes long.
+        if let Some(guard) = self.try_lock() {
+            return Ok(guard);
+        }
         let (start, mut watch) = (Instant::now(), Watch::default());
         let refused = |got, fix| Err(Error::closed(self.name, "an object free to use", got, fix));
         loop {

@@ -12,7 +12,8 @@ use sums::Sums;
 
 use super::rewards::check_size;
 use crate::interrupt::Watch;
-use crate::simd::multiversion;
+use crate::simd::f64s::{F64s, on_f64s};
+use crate::simd::{LANES, multiversion};
 use crate::{Error, Float, Result, check_len};
 
 /// Groups whose divisions and roots are computed together.
@@ -146,11 +147,11 @@ impl How {
     }
 }
 
-multiversion! {
-    fn groups<T: Float>(rewards: &[T], group_size: usize, how: &How, advantages: &mut [T]) {
+on_f64s! {
+    fn groups<T: Float>(simd: F64s, rewards: &[T], group_size: usize, how: &How, advantages: &mut [T]) {
         let of_block = group_size.saturating_mul(BLOCK);
         for (rewards, advantages) in rewards.chunks(of_block).zip(advantages.chunks_mut(of_block)) {
-            block(rewards, group_size, how, advantages);
+            block(simd, rewards, group_size, how, advantages);
         }
     }
 }
@@ -178,30 +179,41 @@ multiversion! {
 
 /// Up to [`BLOCK`] groups: first the sums of all, then in lanes across groups what is slow, then the results.
 #[inline(always)]
-fn block<T: Float>(rewards: &[T], group_size: usize, how: &How, advantages: &mut [T]) {
+fn block<T: Float>(simd: impl F64s, rewards: &[T], group_size: usize, how: &How, advantages: &mut [T]) {
     let mut sums = [[0.0; BLOCK]; 3];
-    let mut missing = false;
     for (i, rewards) in rewards.chunks_exact(group_size).enumerate() {
-        let group = Sums::of(rewards);
+        let group = Sums::of(simd, rewards);
         [sums[0][i], sums[1][i], sums[2][i]] = [group.origin, group.sum, group.square];
-        missing |= group.sum.is_nan();
     }
-    let (mut means, mut factors) = ([0.0; BLOCK], [0.0; BLOCK]);
+    let (mut means, mut factors, mut missing) = ([0.0; BLOCK], [0.0; BLOCK], false);
     for i in 0..BLOCK {
         let group = Sums { count: group_size as f64, origin: sums[0][i], sum: sums[1][i], square: sums[2][i] };
         means[i] = group.mean();
+        missing |= means[i].is_nan();
         factors[i] = group.factor::<T>(how);
     }
     let pairs = rewards.chunks_exact(group_size).zip(advantages.chunks_exact_mut(group_size));
     for (i, (rewards, advantages)) in pairs.enumerate() {
-        let (origin, mean, factor) = (sums[0][i], means[i], factors[i]);
-        for (advantage, reward) in advantages.iter_mut().zip(rewards) {
-            // Adding 0 makes no negative zeros.
-            *advantage = T::of(((reward.wide() - origin) - mean) * factor + 0.0);
-        }
+        scaled(simd, rewards, [sums[0][i], means[i], factors[i]], advantages);
     }
     if missing {
         incomplete(rewards, group_size, how, advantages);
+    }
+}
+
+/// The advantages of one group: what its rewards are beyond the origin and the mean of that, times a factor.
+#[inline(always)]
+fn scaled<T: Float>(simd: impl F64s, rewards: &[T], [origin, mean, factor]: [f64; 3], advantages: &mut [T]) {
+    let (blocks, rest) = rewards.as_chunks::<LANES>();
+    let (to_blocks, to_rest) = advantages.as_chunks_mut::<LANES>();
+    let [origins, means, factors, zero] = [origin, mean, factor, 0.0].map(|x| simd.splat(x));
+    for (advantages, rewards) in to_blocks.iter_mut().zip(blocks) {
+        let centred = simd.sub(simd.sub(T::load(simd, rewards), origins), means);
+        // Adding 0 makes no negative zeros.
+        T::store(simd, simd.add(simd.mul(centred, factors), zero), advantages);
+    }
+    for (advantage, reward) in to_rest.iter_mut().zip(rest) {
+        *advantage = T::of(((reward.wide() - origin) - mean) * factor + 0.0);
     }
 }
 

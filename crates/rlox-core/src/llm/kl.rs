@@ -8,7 +8,7 @@
 
 use crate::interrupt::{Pause, Watch};
 use crate::pool::{PIECE, run_chunks, run_rows};
-use crate::simd::{Isa, isa, multiversion};
+use crate::simd::{Isa, exp, isa, multiversion};
 use crate::{Float, Result, check_len};
 
 const LANES: usize = 16;
@@ -67,8 +67,9 @@ pub fn token_kl<T: Float>(
     check_len("ref_log_probs", ref_log_probs.len(), len)?;
     check_len("mask", mask.map_or(len, <[bool]>::len), len)?;
     check_len("kl", kl.len(), len)?;
-    run_chunks([kl], PIECE, |i, [kl], _| {
-        let range = i * PIECE..i * PIECE + kl.len();
+    let piece = PIECE / work::<T>(estimator);
+    run_chunks([kl], piece, |i, [kl], _| {
+        let range = i * piece..i * piece + kl.len();
         let mask = mask.map(|mask| &mask[range.clone()]);
         each(&log_probs[range.clone()], &ref_log_probs[range], mask, estimator, kl);
         Ok(())
@@ -103,7 +104,7 @@ pub fn sequence_kl<T: Float>(
     check_len("mask", mask.map_or(len, <[bool]>::len), len)?;
     let tokens = len.checked_div(kl.len()).unwrap_or(0);
     check_len("log_probs", len, tokens * kl.len())?;
-    run_rows(kl, tokens, |b, kl, pause| {
+    run_rows(kl, tokens.saturating_mul(work::<T>(estimator)), |b, kl, pause| {
         let range = b * tokens..(b + 1) * tokens;
         let mask = mask.map(|mask| &mask[range.clone()]);
         let (policy, reference) = (&log_probs[range.clone()], &ref_log_probs[range]);
@@ -116,6 +117,14 @@ pub fn sequence_kl<T: Float>(
         *kl = T::of(if reduction == Reduction::Mean { sum / count.max(1) as f64 } else { sum });
         Ok(())
     })
+}
+
+/// How many times longer than a difference of log-probabilities a term takes, about.
+fn work<T: Float>(estimator: KlEstimator) -> usize {
+    match estimator {
+        KlEstimator::K1 | KlEstimator::K2 => 1,
+        KlEstimator::K3 | KlEstimator::Full => exp::cost::<T>(),
+    }
 }
 
 /// Whether multiplying and adding is one instruction; where it is not, it would be a slow call.

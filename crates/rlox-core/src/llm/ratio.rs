@@ -5,7 +5,7 @@
 
 use crate::interrupt::Watch;
 use crate::pool::{PIECE, run_chunks, run_rows};
-use crate::simd::{Isa, isa, multiversion};
+use crate::simd::{Isa, exp, isa, multiversion};
 use crate::{Error, Float, Result, check_len};
 
 /// `e^(log_prob - old_log_prob)` of each token; 1 where `mask` is false.
@@ -27,8 +27,9 @@ pub fn policy_ratios<T: Float>(
 ) -> Result<()> {
     check_tokens(log_probs, old_log_probs, mask)?;
     check_len("ratios", ratios.len(), log_probs.len())?;
-    run_chunks([ratios], PIECE, |i, [ratios], _| {
-        let range = i * PIECE..i * PIECE + ratios.len();
+    let piece = PIECE / exp::cost::<T>();
+    run_chunks([ratios], piece, |i, [ratios], _| {
+        let range = i * piece..i * piece + ratios.len();
         let mask = mask.map(|mask| &mask[range.clone()]);
         each(&log_probs[range.clone()], &old_log_probs[range], mask, ratios);
         Ok(())

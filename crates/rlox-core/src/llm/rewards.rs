@@ -97,11 +97,13 @@ pub(super) fn check_size<T: Float>(argument: &'static str, numbers: &[T]) -> Res
 
 multiversion! {
     fn within_limit<T: Float>(numbers: &[T]) -> bool {
-        let mut large = 0;
+        let limit = if size_of::<T>() == 4 { f64::from(f32::MAX) } else { LIMIT };
+        let (most, least) = (T::of(limit), T::of(-limit));
+        let mut large = false;
         for x in numbers {
-            large |= u64::from(x.wide().abs() > LIMIT);
+            large |= (*x > most) | (*x < least);
         }
-        large == 0
+        !large
     }
 }
 

@@ -76,7 +76,8 @@ pub(crate) fn run_columns<T: Send, const K: usize>(
 }
 
 /// Calls `work` with the number of each chunk of `chunk` elements of the slices, which are of one length, and with the
-/// chunks, of which the last one may be shorter; on all threads.
+/// chunks, of which the last one may be shorter; on all threads. Of elements that take long, chunks shorter than
+/// [`PIECE`] are right.
 ///
 /// # Errors
 /// As [`run`].
@@ -109,7 +110,7 @@ fn chunked<T: Send, const K: usize>(
     let len = slices.iter().map(|slice| slice.len()).min().unwrap_or(0);
     let chunk = chunk.max(1);
     let starts = slices.map(|slice| Start(slice.as_mut_ptr()));
-    run_worth(run, len, len.div_ceil(chunk), &|i, pause| {
+    run_worth(run, len.saturating_mul(PIECE.div_ceil(chunk)), len.div_ceil(chunk), &|i, pause| {
         let (at, count) = (i * chunk, chunk.min(len - i * chunk));
         // SAFETY: inside of the slices, which are borrowed until `run` returns; every chunk comes once.
         let chunks = starts.each_ref().map(|start| unsafe { from_raw_parts_mut(start.0.add(at), count) });

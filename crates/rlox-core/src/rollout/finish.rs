@@ -36,7 +36,10 @@ impl RolloutBuffer {
         let (terminated, truncated) = self.flags.split_at_mut(self.n_steps * self.num_envs);
         read_flags(&self.terminated, terminated);
         read_flags(&self.truncated, truncated);
-        let ends = Ends { terminated, truncated: Some(truncated), final_values: Some(f32s(&self.final_values)) };
+        // Where nothing was cut, nothing is read of what followed.
+        let cut = truncated.contains(&true);
+        let final_values = cut.then(|| f32s(&self.final_values));
+        let ends = Ends { terminated, truncated: cut.then_some(&*truncated), final_values };
         compute_gae_time_major(
             f32s(&self.rewards),
             f32s(&self.values),

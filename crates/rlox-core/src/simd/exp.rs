@@ -13,6 +13,11 @@ pub(crate) fn exp<T: Exponential>(x: T) -> T {
     x.exp::<false>()
 }
 
+/// How many times longer than a difference of two numbers that come from memory an exponential takes, about.
+pub(crate) const fn cost<T: Exponential>() -> usize {
+    size_of::<T>() / 2
+}
+
 /// Exponentials of a width of number. NaN stays NaN.
 pub trait Exponential: Copy {
     /// `e^x` within 2 units in the last place.

@@ -2,10 +2,9 @@
 
 use super::How;
 use crate::interrupt::Watch;
-use crate::simd::multiversion;
+use crate::simd::LANES;
+use crate::simd::f64s::{F64s, on_f64s};
 use crate::{Float, Result};
-
-const LANES: usize = 8;
 
 /// What a group's rewards sum to, relative to its first one: equal rewards have no spread at all, and nothing is lost
 /// to cancellation.
@@ -21,22 +20,23 @@ pub(super) struct Sums {
 
 impl Sums {
     #[inline(always)]
-    pub(super) fn of<T: Float>(rewards: &[T]) -> Self {
-        Self::about(rewards.first().map_or(f64::NAN, |x| x.wide()), rewards)
+    pub(super) fn of<T: Float>(simd: impl F64s, rewards: &[T]) -> Self {
+        Self::about(simd, rewards.first().map_or(f64::NAN, |x| x.wide()), rewards)
     }
 
     #[inline(always)]
-    fn about<T: Float>(origin: f64, rewards: &[T]) -> Self {
-        let (mut sums, mut squares) = ([0.0; LANES], [0.0; LANES]);
+    fn about<T: Float>(simd: impl F64s, origin: f64, rewards: &[T]) -> Self {
         let (blocks, rest) = rewards.as_chunks::<LANES>();
-        for block in blocks {
-            for i in 0..LANES {
-                let x = block[i].wide() - origin;
-                sums[i] += x;
-                squares[i] += x * x;
+        let (mut sum, mut square) = (0.0, 0.0);
+        if !blocks.is_empty() {
+            let (mut sums, mut squares, origins) = (simd.splat(0.0), simd.splat(0.0), simd.splat(origin));
+            for block in blocks {
+                let x = simd.sub(T::load(simd, block), origins);
+                sums = simd.add(sums, x);
+                squares = simd.add(squares, simd.mul(x, x));
             }
+            (sum, square) = (total(simd, sums), total(simd, squares));
         }
-        let (mut sum, mut square) = if blocks.is_empty() { (0.0, 0.0) } else { (total(sums), total(squares)) };
         for x in rest {
             let x = x.wide() - origin;
             sum += x;
@@ -52,7 +52,7 @@ impl Sums {
             if i > 0 {
                 watch.check()?;
             }
-            all = all.and(stretch(all.origin, rewards));
+            add(rewards, &mut all);
         }
         if !all.sum.is_nan() {
             return Ok(all);
@@ -63,14 +63,16 @@ impl Sums {
             if i > 0 {
                 watch.check()?;
             }
-            all = all.and(Self::present_about(origin, rewards));
+            all.add(&Self::present_about(origin, rewards));
         }
         Ok(all)
     }
 
-    /// Both, which have one origin.
-    fn and(self, other: Self) -> Self {
-        Self { count: self.count + other.count, sum: self.sum + other.sum, square: self.square + other.square, ..self }
+    /// Adds what others sum to, about the same origin.
+    fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.sum += other.sum;
+        self.square += other.square;
     }
 
     /// The same of the rewards that are there.
@@ -117,13 +119,15 @@ impl Sums {
 }
 
 #[inline(always)]
-fn total(lanes: [f64; LANES]) -> f64 {
+fn total<S: F64s>(simd: S, vector: S::Vector) -> f64 {
+    let mut lanes = [0.0; LANES];
+    simd.store(vector, &mut lanes);
     let [a, b, c, d, e, f, g, h] = lanes;
     ((a + e) + (c + g)) + ((b + f) + (d + h))
 }
 
-multiversion! {
-    fn stretch<T: Float>(origin: f64, rewards: &[T]) -> Sums {
-        Sums::about(origin, rewards)
+on_f64s! {
+    fn add<T: Float>(simd: F64s, rewards: &[T], sums: &mut Sums) {
+        sums.add(&Sums::about(simd, sums.origin, rewards));
     }
 }
