@@ -225,9 +225,10 @@ pub(crate) fn argument_like<'py, T: FromArray>(
 }
 
 impl<'py, T: FromArray> Argument<'py, T> {
-    /// The elements, C-contiguous: borrowed where they were that already, else copied. Runs no Python code.
+    /// The elements, C-contiguous: borrowed where they were that already, else copied; booleans are always copied. Runs no
+    /// Python code.
     ///
-    /// With `hold`, elements are borrowed without the guard against writers, whose book-keeping costs as much as a
+    /// With `hold`, all elements are borrowed without the guard against writers, whose book-keeping costs as much as a
     /// short call's work: for calls that write to no array of others, keep the GIL, and found no others running.
     ///
     /// Raises `ValueError` for an array that is being written to.
@@ -258,7 +259,8 @@ impl<'py, T: FromArray> Argument<'py, T> {
             return Elements::of(&array)
                 .map_or_else(|| copied(array.as_untyped()), |elements| Ok(Input::Held(elements)));
         }
-        if !array.is_c_contiguous() {
+        // Python may write any bytes to booleans while the GIL is let go.
+        if !array.is_c_contiguous() || T::KIND == b'b' {
             return copied(array.as_untyped());
         }
         let busy = |user: String| value_error(self.name, "an array that nobody writes to", &user, "pass a copy");

@@ -15,6 +15,10 @@ use crate::scalar::text_of;
 /// Up to how many objects of a list are converted at once.
 const MANY: usize = 1 << 18;
 
+// Looking functions up takes as long as a short call.
+static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static GETATTR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
 /// What `np.asarray` makes of an object, in float32 of bfloat16 tensors, for which NumPy has no dtype; arrays stay what
 /// they are. Of no more axes than [`expect_axes`] lets pass. May run Python code.
 pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
@@ -26,8 +30,6 @@ pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResu
         expect_axes(argument, &array)?;
         return Ok(array);
     }
-    // Looking a function up takes as long as a short call.
-    static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = object.py();
     let convert = ASARRAY.import(py, "numpy", "asarray")?;
     let made = match object.cast_exact::<PyList>() {
@@ -53,7 +55,6 @@ pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResu
 /// What a tensor's own `numpy()` gives, which takes half as long as `np.asarray` does; None where there is none, or it
 /// refuses.
 fn from_tensor<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyUntypedArray>>> {
-    static GETATTR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = object.py();
     if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyFloat>() {
         return Ok(None);

@@ -7,6 +7,7 @@ use rlox_core::{Error, Pcg64, Standing, check_len};
 use crate::argument::{INTEGER, REAL, argument, expect_shape, item};
 use crate::array::{fresh, new_dict, result};
 use crate::flags::flag_argument;
+use crate::recycling::mapped;
 use crate::shared::Shared;
 use crate::vector::Inner;
 
@@ -66,12 +67,17 @@ pub(crate) fn put(py: Python<'_>, inner: &Shared<Inner>, num_envs: usize, dict: 
     expect_shape("episode_steps", steps.shape(), num_envs, &[])?;
     expect_shape("finished", finished.shape(), num_envs, &[])?;
     expect_shape("streams", streams.shape(), num_envs, &[WORDS])?;
-    let standing = Standing {
-        states: states.slice().into(),
-        episode_returns: returns.slice().into(),
-        episode_steps: steps.slice().into(),
-        finished: finished.slice().into(),
-        streams: streams.slice().into(),
-    };
-    inner.with(py, true, |inner| standing.put(inner.env.as_mut()))
+    let (states, returns, steps) = (states.slice(), returns.slice(), steps.slice());
+    let (finished, streams) = (finished.slice(), streams.slice());
+    inner.with(py, true, |inner| {
+        // Copies, as other threads may write to the arrays between the look at them and their use.
+        let standing = Standing {
+            states: mapped(states, |x| x)?.into(),
+            episode_returns: mapped(returns, |x| x)?.into(),
+            episode_steps: mapped(steps, |x| x)?.into(),
+            finished: finished.into(),
+            streams: mapped(streams, |x| x)?.into(),
+        };
+        standing.put(inner.env.as_mut())
+    })
 }

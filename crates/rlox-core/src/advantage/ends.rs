@@ -69,7 +69,7 @@ pub(super) fn check_rows(rewards: usize, name: &'static str, row: usize) -> Resu
 }
 
 /// Checks that a discount or a lambda is in [0, 1].
-pub(super) fn check_discount(name: &'static str, value: f64) -> Result<()> {
+pub(crate) fn check_discount(name: &'static str, value: f64) -> Result<()> {
     if (0.0..=1.0).contains(&value) {
         return Ok(());
     }

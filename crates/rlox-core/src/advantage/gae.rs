@@ -20,7 +20,8 @@ use crate::{Float, Result, check_len};
 /// Advantages and returns of one trajectory of T steps.
 ///
 /// `last_value` is the value of the observation after the last step, read unless that step is done. All slices have
-/// length T; `advantages` and `returns` are overwritten. An empty trajectory is fine and writes nothing.
+/// length T; `advantages` and `returns` are overwritten. An empty trajectory is fine and writes nothing. Sums are taken in
+/// an order of their own: where some leave the range of f64, others than in the recursion may be infinite or NaN.
 ///
 /// # Errors
 /// [`crate::Error::Shape`] if a slice has another length than `rewards`, or if a step is truncated and not terminated

@@ -12,6 +12,7 @@ mod vtrace;
 mod window;
 
 pub use ends::Ends;
+pub(crate) use ends::check_discount;
 pub use flags::flags_from_numbers;
 pub use float::Float;
 pub use gae::{compute_gae, compute_gae_batched, compute_gae_time_major};

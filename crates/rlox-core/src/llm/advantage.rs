@@ -71,8 +71,8 @@ pub fn compute_group_advantages<T: Float>(rewards: &[T], options: &GroupOptions,
 ///
 /// # Errors
 /// [`Error::Shape`] if `rewards` is not a whole number of groups or `advantages` has another length;
-/// [`Error::Config`] if `eps` is negative or not finite, or a reward is infinite or beyond 1e140 in size. Nothing is
-/// written then.
+/// [`Error::Config`] if `eps` is negative or not finite, or a reward is infinite or beyond 1e140 in size (1e37 in
+/// f32). Nothing is written then.
 ///
 /// ```
 /// use rlox_core::llm::{GroupOptions, RewardScale, compute_batch_group_advantages};

@@ -4,17 +4,23 @@ use crate::interrupt::Watch;
 use crate::simd::multiversion;
 use crate::{Error, Float, Result, check_len};
 
-/// Rewards must be smaller than this, so that squares can be summed.
+/// Weights and rewards are at most this in size, so that squares can be summed.
 const LIMIT: f64 = 1e140;
 
+/// The same of rewards of a width, whose differences must be numbers of that width, too.
+fn limit<T: Float>() -> f64 {
+    if size_of::<T>() == 4 { 1e37 } else { LIMIT }
+}
+
 /// The weighted sum of several reward functions: row n of `rewards` holds what each of `weights.len()` functions gave
-/// completion n.
+/// completion n. The sums are f64, whatever the rewards are.
 ///
 /// NaN, for a function that does not apply, is left out of the sum; where no function applies the sum is NaN.
 ///
 /// # Errors
 /// [`Error::Shape`] if `rewards` does not hold one row for each element of `combined`; [`Error::Config`] if there are
-/// no weights, or a weight or reward is infinite or beyond 1e140 in size, or a weight is NaN.
+/// no weights, or a weight, reward or sum is infinite or beyond 1e140 in size - rewards and sums of f32 beyond 1e37 - or
+/// a weight is NaN.
 ///
 /// ```
 /// let rewards = [1.0, 0.5, f64::NAN, 0.25, f64::NAN, f64::NAN];
@@ -24,7 +30,7 @@ const LIMIT: f64 = 1e140;
 /// assert!(combined[2].is_nan());
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
-pub fn combine_rewards<T: Float>(rewards: &[T], weights: &[f64], combined: &mut [T]) -> Result<()> {
+pub fn combine_rewards<T: Float>(rewards: &[T], weights: &[f64], combined: &mut [f64]) -> Result<()> {
     check_weights(weights)?;
     check_len("rewards", rewards.len(), weights.len().saturating_mul(combined.len()))?;
     check_size("rewards", rewards)?;
@@ -34,7 +40,11 @@ pub fn combine_rewards<T: Float>(rewards: &[T], weights: &[f64], combined: &mut 
             watch.check()?;
         }
         for (sum, row) in combined.iter_mut().zip(rewards.chunks_exact(weights.len())) {
-            *sum = T::of(weighted(row, weights, &mut watch)?);
+            *sum = weighted(row, weights, &mut watch)?;
+            if sum.abs() > limit::<T>() {
+                let (expected, got) = (format!("weighted sums of at most {:e}", limit::<T>()), format!("{sum:e}"));
+                return Err(Error::config("weights", expected, got, "pass smaller ones"));
+            }
         }
     }
     Ok(())
@@ -78,7 +88,6 @@ fn check_weights(weights: &[f64]) -> Result<()> {
 
 /// Refuses what is infinite or so large that its squares cannot be summed.
 pub(super) fn check_size<T: Float>(argument: &'static str, numbers: &[T]) -> Result<()> {
-    const EXPECTED: &str = "numbers of at most 1e140 in size, or NaN for missing ones";
     let mut watch = Watch::default();
     for (i, stretch) in numbers.chunks(Watch::STRETCH).enumerate() {
         if i > 0 {
@@ -87,9 +96,10 @@ pub(super) fn check_size<T: Float>(argument: &'static str, numbers: &[T]) -> Res
         if within_limit(stretch) {
             continue;
         }
-        if let Some(at) = stretch.iter().position(|x| x.wide().abs() > LIMIT) {
+        if let Some(at) = stretch.iter().position(|x| x.wide().abs() > limit::<T>()) {
+            let expected = format!("numbers of at most {:e} in size, or NaN for missing ones", limit::<T>());
             let got = format!("{:?} at element {}", stretch[at].wide(), i * Watch::STRETCH + at);
-            return Err(Error::config(argument, EXPECTED, got, "clip what the reward functions return"));
+            return Err(Error::config(argument, expected, got, "clip what the reward functions return"));
         }
     }
     Ok(())
@@ -97,11 +107,11 @@ pub(super) fn check_size<T: Float>(argument: &'static str, numbers: &[T]) -> Res
 
 multiversion! {
     fn within_limit<T: Float>(numbers: &[T]) -> bool {
-        let limit = if size_of::<T>() == 4 { f64::from(f32::MAX) } else { LIMIT };
-        let (most, least) = (T::of(limit), T::of(-limit));
+        let (most, least) = (T::of(limit::<T>()), T::of(-limit::<T>()));
         let mut large = false;
         for x in numbers {
-            large |= (*x > most) | (*x < least);
+            large |= *x > most;
+            large |= *x < least;
         }
         !large
     }
@@ -121,5 +131,17 @@ mod tests {
             let expected = format!("for each reward function, got {shown} at element 1; correct it");
             assert!(words.is_err_and(|words| words.starts_with("weights: ") && words.contains(&expected)));
         }
+        let sum = combine_rewards(&[1e139], &[1e10], &mut [0.0]).map_err(|error| error.to_string());
+        assert!(
+            sum.is_err_and(|words| words.starts_with("weights: expected weighted sums of at most 1e140, got 1"))
+        );
+        assert!(combine_rewards(&[2e37_f32], &[0.1], &mut [0.0]).is_err());
+    }
+
+    #[test]
+    fn sums_of_single_precision_are_not_rounded() {
+        let mut combined = [0.0];
+        combine_rewards(&[1e9_f32, 1.0], &[1.0, 1e-3], &mut combined).unwrap();
+        assert_eq!(combined, [1e9 + 1e-3]);
     }
 }

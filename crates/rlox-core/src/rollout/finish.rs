@@ -3,6 +3,7 @@
 use super::fill::{f32s, f32s_mut};
 use super::finite::check_rows;
 use super::{RolloutBuffer, Stage};
+use crate::advantage::check_discount;
 use crate::{Ends, Error, Field, FieldData, Result, check_len, compute_gae_time_major};
 
 impl RolloutBuffer {
@@ -20,6 +21,8 @@ impl RolloutBuffer {
             let got = format!("{} of {} steps", self.next_step, self.n_steps);
             return Err(Error::config("finish", "a full rollout", got, "step until the rollout is full"));
         }
+        check_discount("gamma", gamma)?;
+        check_discount("gae_lambda", gae_lambda)?;
         check_len("last_values", last_values.len(), self.num_envs)?;
         check_len("final_values", final_values.len(), self.final_index.len())?;
         check_rows("last_values", last_values, 1, 0, None)?;

@@ -132,7 +132,14 @@ impl<E: Env> VectorEnv for VecEnv<E> {
         let phases = self.slots.iter().map(|slot| slot.phase);
         checks::reset((self.slots.len(), self.dim), obs, seeds, mask, phases)?;
         self.slots[0].env.check_options(options)?;
+        let (mut watch, mut going_on) = (Watch::default(), Ok(()));
         for (i, (slot, last)) in self.slots.iter_mut().zip(self.last_obs.chunks_exact_mut(self.dim)).enumerate() {
+            if i.is_multiple_of(64) {
+                going_on = watch.check();
+            }
+            if going_on.is_err() {
+                break;
+            }
             if mask.is_some_and(|mask| !mask[i]) {
                 continue;
             }
@@ -140,6 +147,7 @@ impl<E: Env> VectorEnv for VecEnv<E> {
             slot.reset(options, last);
         }
         self.recount();
+        going_on?;
         obs.copy_from_slice(&self.last_obs);
         Ok(())
     }
@@ -152,7 +160,7 @@ impl<E: Env> VectorEnv for VecEnv<E> {
             return Err(checks::episode_over(env));
         }
         let actions = E::Action::rows(actions, self.slots.len(), &self.spec.action)?;
-        let limit = self.spec.max_episode_steps.unwrap_or(u32::MAX);
+        let limit = self.spec.max_episode_steps;
         let flags = out.terminated.iter_mut().zip(out.truncated.iter_mut());
         let results = out.obs.chunks_exact_mut(self.dim).zip(out.reward.iter_mut()).zip(flags);
         for (i, ((slot, action), ((obs, reward), (terminated, truncated)))) in
@@ -168,7 +176,7 @@ impl<E: Env> VectorEnv for VecEnv<E> {
             slot.steps = slot.steps.saturating_add(1);
             slot.episode_return += step.reward;
             (*reward, *terminated) = (step.reward, step.terminated);
-            *truncated = step.truncated || slot.steps >= limit;
+            *truncated = step.truncated || limit.is_some_and(|limit| slot.steps >= limit);
             if *terminated || *truncated {
                 self.log.push(slot.episode_return, slot.steps);
                 if self.mode == AutoresetMode::SameStep {

@@ -11,7 +11,8 @@ use super::{Kind, make_bytes_valid, typed};
 
 /// The elements of a C-contiguous, aligned array, borrowed without a guard.
 ///
-/// Whoever reads them keeps the GIL meanwhile, runs no Python code and writes to no array of others.
+/// Whoever reads them keeps the GIL meanwhile, runs no Python code and writes to no array of others. Or it reads numbers,
+/// of which any bytes are valid, under a guard: where Python writes to them meanwhile, that races as it does with NumPy.
 pub(crate) struct Elements<'py, T> {
     array: Bound<'py, PyArrayDyn<T>>,
     start: *const T,
@@ -44,7 +45,7 @@ impl<'py, T: Element + 'static> Elements<'py, T> {
     }
 
     pub(crate) fn slice(&self) -> &[T] {
-        // SAFETY: looked at when made; by the promise above nobody has changed the array since.
+        // SAFETY: looked at when made; by the promise above the array has not changed since, or only its numbers.
         unsafe { std::slice::from_raw_parts(self.start, self.array.len()) }
     }
 }

@@ -41,7 +41,7 @@ const LONG: usize = 4096;
 ///
 /// Raises:
 ///     TypeError: Arrays of no numbers.
-///     ValueError: Shapes that do not fit, rewards beyond 1e140 in size, an unknown `scale`, a negative `eps`.
+///     ValueError: Shapes that do not fit, rewards beyond 1e140 in size (1e37 in float32), an unknown `scale`, a negative `eps`.
 ///
 /// >>> import numpy as np, rlox
 /// >>> rlox.compute_group_advantages([0.0, 1.0, 1.0, 0.0])
@@ -82,7 +82,7 @@ pub(crate) fn compute_group_advantages<'py>(
 ///
 /// Raises:
 ///     TypeError: Arrays of no numbers.
-///     ValueError: Shapes that do not fit, rewards beyond 1e140 in size, an unknown `scale`, a negative `eps`.
+///     ValueError: Shapes that do not fit, rewards beyond 1e140 in size (1e37 in float32), an unknown `scale`, a negative `eps`.
 ///
 /// >>> import rlox
 /// >>> rlox.compute_batch_group_advantages([0.0, 1.0, 5.0, 9.0, 2.0, 2.0], 2)
@@ -172,9 +172,11 @@ fn run_as<'py, T: Float + FromArray + Pod>(
     let mut work = || match weights {
         None => batch(rewards, group_size, &options, out),
         Some(weights) => {
-            let mut combined = zeroed(out.len())?;
+            let (mut combined, mut wide) = (zeroed(out.len())?, zeroed(out.len())?);
             combine_rewards(rewards, weights, &mut combined)?;
-            batch(&combined, group_size, &options, out)
+            batch(&combined, group_size, &options, &mut wide)?;
+            out.iter_mut().zip(wide).for_each(|(out, x)| *out = T::of(x));
+            Ok(())
         }
     };
     if long { detached(py, work) } else { work() }.map_err(to_py)?;

@@ -38,7 +38,12 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
         watch: &mut Watch,
     ) -> Result<Self> {
         let mut blocks = memory::reserved("num_envs", num_envs.div_ceil(BLOCK))?;
-        blocks.resize_with(num_envs.div_ceil(BLOCK), LanesBlock::default);
+        for i in 0..num_envs.div_ceil(BLOCK) {
+            if i.is_multiple_of(BLOCK) {
+                watch.check()?;
+            }
+            blocks.push(LanesBlock::default());
+        }
         let mut phases = memory::reserved("num_envs", num_envs)?;
         phases.resize(num_envs, Phase::Unborn);
         let mut rngs = memory::reserved("num_envs", num_envs)?;
@@ -152,7 +157,7 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
             self.start_next(first, count, &mut rows);
         }
         // A limit of 0 ends an episode at its first step, as 1 does.
-        let limit = self.spec.max_episode_steps.unwrap_or(u32::MAX).max(1);
+        let limit = self.spec.max_episode_steps.map(|limit| limit.max(1));
         for i in tally(&mut self.blocks[index], count, (self.now, limit), &mut rows) {
             let block = &self.blocks[index];
             self.log.push(block.returns[i], self.now.wrapping_sub(block.start[i]));

@@ -73,12 +73,12 @@ impl<N: Copy + Default, const D: usize> Default for Edge<N, D> {
     }
 }
 
-/// Adds the rewards to the returns, truncates episodes of `limit` steps, and gives the environments whose episode
+/// Adds the rewards to the returns, truncates episodes of `limit` steps, if there is one, and gives the environments whose episode
 /// ended.
 pub(super) fn tally<const K: usize, const D: usize>(
     block: &mut LanesBlock<K, D>,
     count: usize,
-    (now, limit): (u32, u32),
+    (now, limit): (u32, Option<u32>),
     rows: &mut Rows<'_, D>,
 ) -> Bits {
     let mut ended = [false; BLOCK];
@@ -103,19 +103,20 @@ multiversion! {
         reward: &Block,
         start: &[u32; BLOCK],
         now: u32,
-        limit: u32,
+        limit: Option<u32>,
         count: usize,
         terminated: &[bool; BLOCK],
         truncated: &mut [bool; BLOCK],
         ended: &mut [bool; BLOCK],
     ) {
+        let (limited, limit) = (limit.is_some(), limit.unwrap_or(0));
         let counted = vectors_mut(returns).zip(vectors(reward)).zip(vectors(start));
         let flags = vectors(terminated).zip(vectors_mut(truncated)).zip(vectors_mut(ended));
         let all = counted.zip(flags).take(count.div_ceil(LANES));
         for (((returns, reward), start), ((terminated, truncated), ended)) in all {
             for i in 0..LANES {
                 returns[i] += reward[i];
-                truncated[i] = now.wrapping_sub(start[i]) >= limit;
+                truncated[i] = limited & (now.wrapping_sub(start[i]) >= limit);
                 ended[i] = terminated[i] | truncated[i];
             }
         }
