@@ -20,6 +20,12 @@ CALLS = {
 def made(n):
     return lambda: rlox._rlox.NativeVectorEnv("CartPole-v1", n, 0)
 """,
+    "a reset of copies": """
+def made(n):
+    noise = {"torque_noise_max": 0.1}  # which no lanes have
+    env = rlox._rlox.NativeVectorEnv("Acrobot-v1", n, 0, None, None, noise)
+    return env.reset
+""",
     "compute_gae of integers": """
 def made(n):
     x, f = np.zeros((2 * n, 64), np.int64)[:, ::2].T, np.zeros((32, 2 * n), bool)
