@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlox.contract import expect_contract, expect_env, refuse_unfit
 from rlox.keywords import knowing_keywords
-from rlox.masks import read_masks
+from rlox.mask_source import MaskSource
 from rlox.misfits import refuse_misfit
 from rlox.results import EvaluationResult
 from rlox.settings import chosen_seed, flag, plain_seed, shown, whole
@@ -181,10 +181,11 @@ def _play(
     returns, lengths = np.zeros(n), np.zeros(n, np.int64)
     obs, infos = envs.reset(seed=seed)
     masked, nobody = getattr(policy, "masked", False), np.zeros(n, np.bool_)
+    source = MaskSource(envs)
     while any(len(row) < count for row, count in zip(episodes, wanted, strict=True)):
         masks: dict[str, Any] = {}
         if masked:
-            masks["action_masks"] = read_masks(envs, infos, nobody)
+            masks["action_masks"] = source.read(infos, nobody)
         actions = policy.predict(obs, deterministic, **masks)
         obs, rewards, terminated, truncated, infos = envs.step(actions)
         returns += rewards

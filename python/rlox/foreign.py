@@ -11,7 +11,7 @@ from rlox import contract, spaces, streams, workers
 from rlox._rlox import ClosedError, Normalizer, RolloutBuffer
 from rlox.finite import expect_finite
 from rlox.layouts import Layout
-from rlox.masks import has_method, keep_masks, read_masks
+from rlox.mask_source import MaskSource, keep_masks
 from rlox.misfits import refuse_misfit
 from rlox.resets import autoreset_mode_of, by_key, split_options
 from rlox.storage import expect_storage, expect_turn, numbers
@@ -66,7 +66,7 @@ class ForeignVecEnv(Wrapper):
         self._infos: dict[str, Any] = {}
         self._steps = 0
         self._failed = self._closed = False
-        self._has_method: bool | None = None  # of the environments: asked once
+        self._masks = MaskSource(env)
         # Whose episode is over and not reset yet: what NEXT_STEP environments do by themselves.
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._returns = np.zeros(self.num_envs)
@@ -101,7 +101,7 @@ class ForeignVecEnv(Wrapper):
         self._seeds.give(seed)
         self._obs = self._rows(obs)
         reset = slice(None) if masked is None else masked
-        told = by_key(self.env, infos)
+        told = self._masks.note(by_key(self.env, infos))
         self._infos = told if masked is None else keep_masks(self._infos, told, masked)
         self._returns[reset], self._lengths[reset], self._ended[reset] = 0.0, 0, False
         return obs, infos
@@ -129,7 +129,7 @@ class ForeignVecEnv(Wrapper):
         obs, rewards, *flags, infos = contract.parts(self.env, answer, contract.STEP)
         terminated, truncated = (np.asarray(ended, np.bool_) for ended in flags)
         self._steps += 1
-        self._obs, self._infos = self._rows(obs), by_key(self.env, infos)
+        self._obs, self._infos = self._rows(obs), self._masks.note(by_key(self.env, infos))
         gained = self._checked("rewards", np.asarray(rewards, np.float64))
         done = terminated | truncated
         if self._mode is AutoresetMode.NEXT_STEP and self._ended.any():
@@ -145,30 +145,25 @@ class ForeignVecEnv(Wrapper):
 
     @property
     def tells_masks(self) -> bool:
-        """Whether the environments say, of where they stand, which actions are allowed.
+        """Whether the environments say, or ever said, which actions are allowed.
 
         Raises:
             rlox.ClosedError, RuntimeError: As `step`.
         """
         with self._turns.lock:
             self._expect_open()
-            if "action_mask" in self._infos:
-                return True
-            if self._has_method is None:
-                self._has_method = bool(self._guarded(has_method, self.env))
-            return self._has_method
+            return bool(self._guarded(self._masks.tells, self._infos))
 
     @in_turn
     def action_masks(self) -> Flags:
-        """Which actions are allowed where the environments stand, (num_envs, n); see `read_masks`.
+        """Which actions are allowed where the environments stand, (num_envs, n); see `MaskSource`.
 
         Raises:
-            ValueError: The environments do not say, or allow none.
+            ValueError: The environments never said, or allow none.
             rlox.ClosedError, RuntimeError: As `step`.
         """
         self._expect_open()
-        now = self._infos, self._ended, self.tells_masks
-        said: Flags = self._guarded(read_masks, self.env, *now)
+        said: Flags = self._guarded(self._masks.read, self._infos, self._ended)
         return said
 
     def _current(self) -> Array:
