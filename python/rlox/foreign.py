@@ -13,7 +13,7 @@ from rlox.finite import expect_finite
 from rlox.layouts import Layout
 from rlox.mask_source import MaskSource, keep_masks
 from rlox.misfits import refuse_misfit
-from rlox.resets import autoreset_mode_of, by_key, split_options
+from rlox.resets import autoreset_mode_of, by_key, expect_resets, split_options
 from rlox.storage import expect_storage, expect_turn, numbers
 from rlox.turns import Turns, in_turn
 
@@ -67,6 +67,7 @@ class ForeignVecEnv(Wrapper):
         self._steps = 0
         self._failed = self._closed = False
         self._masks = MaskSource(env)
+        self._begun: RolloutBuffer | None = None  # whose first step is due
         # Whose episode is over and not reset yet: what NEXT_STEP environments do by themselves.
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._returns = np.zeros(self.num_envs)
@@ -124,7 +125,9 @@ class ForeignVecEnv(Wrapper):
             raise ValueError(
                 "step: expected environments that have been reset, got a call before; reset first"
             )
-        actions = spaces.expect_actions(self.single_action_space, actions, self.num_envs)
+        # In NEXT_STEP mode, an environment that only resets ignores its action.
+        idle = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
+        actions = spaces.expect_actions(self.single_action_space, actions, self.num_envs, idle)
         answer = self._guarded(self.env.step, actions)
         obs, rewards, *flags, infos = contract.parts(self.env, answer, contract.STEP)
         terminated, truncated = (np.asarray(ended, np.bool_) for ended in flags)
@@ -133,8 +136,9 @@ class ForeignVecEnv(Wrapper):
         gained = self._checked("rewards", np.asarray(rewards, np.float64))
         done = terminated | truncated
         if self._mode is AutoresetMode.NEXT_STEP and self._ended.any():
-            self._check_resets(gained, done)
-        self._returns += gained
+            expect_resets(self.env, self._ended, gained, done, self._steps)
+        # A step that only resets is none of the episode's, whatever wrappers make of its reward.
+        self._returns += np.where(self._ended, 0.0, gained)
         self._lengths += ~self._ended
         if done.any():
             self._finished.append((self._returns[done], self._lengths[done]))
@@ -228,20 +232,6 @@ class ForeignVecEnv(Wrapper):
                 refuse_misfit(self.env, error)
             raise
 
-    def _check_resets(self, rewards: Array, done: Flags) -> None:
-        """Refuses a step after an end that was no reset: its transition would be left out."""
-        # Wrappers may make other rewards of the 0 that comes with a reset.
-        paid = (rewards != 0) if self.env is self.unwrapped else False
-        wrong = self._ended & (done | paid)
-        if wrong.any():
-            i = int(wrong.argmax())
-            end = "an end" if done[i] else "no end"
-            raise ValueError(
-                f"env: expected environment {i} to reset at step {self._steps}, as its episode was "
-                f"over (autoreset mode NEXT_STEP), with reward 0 and no end, got {rewards[i]} and "
-                f"{end}; set metadata['autoreset_mode'] to what is true"
-            )
-
     @in_turn
     def begin_rollout(
         self,
@@ -258,6 +248,7 @@ class ForeignVecEnv(Wrapper):
             self._restart(self._current().copy())
         ended = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
         buffer.begin(self._current(), fresh, normalizer, ended)
+        self._begun = buffer
 
     @in_turn
     def step_rollout(
@@ -277,11 +268,16 @@ class ForeignVecEnv(Wrapper):
                 their autoreset mode says.
             RuntimeError: As `step`.
         """
-        sent = spaces.sent_actions(self.single_action_space, actions, self.num_envs)
+        acts, n = self.single_action_space, self.num_envs
+        actions = spaces.as_actions(acts, actions, n)
+        sent, stored = (
+            spaces.sent_actions(acts, actions, n),
+            spaces.stored_actions(acts, actions, n),
+        )
         expect_storage(self, self.layout, buffer, normalizer)
-        t = expect_turn(buffer, t)
-        log_probs = self._checked("log_probs", numbers("log_probs", log_probs, self.num_envs))
-        values = self._checked("values", numbers("values", values, self.num_envs))
+        t = expect_turn(buffer, t, self._begun is buffer)
+        log_probs = self._checked("log_probs", numbers("log_probs", log_probs, n))
+        values = self._checked("values", numbers("values", values, n))
         _, rewards, terminated, truncated, _ = self.step(sent)
         obs = self._current()
         final_obs = None
@@ -292,9 +288,10 @@ class ForeignVecEnv(Wrapper):
         elif self._mode is AutoresetMode.DISABLED and self._ended.any():
             final_obs = obs.copy()
             obs = self._restart(final_obs)
-        said = (actions, log_probs, values)
+        said = (stored, log_probs, values)
         flags = (terminated, truncated)
         buffer.record(t, *said, obs, rewards, *flags, final_obs, normalizer)
+        self._begun = None
 
     def _restart(self, before: Array) -> Array:
         """Starts new episodes where one is over; the observations after it."""

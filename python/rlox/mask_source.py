@@ -1,4 +1,4 @@
-"""`MaskSource`: what vector environments say of which actions are allowed, and where they say it."""
+"""`MaskSource`: what vector environments say of which actions are allowed, and where."""
 
 from collections.abc import Callable
 from typing import Any
@@ -100,7 +100,7 @@ def _method(env: Any) -> Callable[[], Any] | None:
     while True:
         # Those of rlox have it also where they have no masks; natives say so in infos.
         if not hasattr(env, "tells_masks") and getattr(env, "has_action_masks", True):
-            method = getattr(env, "action_masks", None)
+            method: Callable[[], Any] | None = getattr(env, "action_masks", None)
             if callable(method):
                 return method
         if env is inner:

@@ -133,7 +133,7 @@ def action_dtype(space: gym.Space[Any]) -> Literal["int64", "float32"]:
     return "float32" if _counts(space) is None else "int64"
 
 
-def _actions(space: gym.Space[Any], given: npt.ArrayLike, num_envs: int) -> npt.NDArray[Any]:
+def as_actions(space: gym.Space[Any], given: npt.ArrayLike, num_envs: int) -> npt.NDArray[Any]:
     """An array with one action for each environment, whatever is in it."""
     shape = (num_envs, *(space.shape or ()))
     try:
@@ -162,7 +162,7 @@ def sent_actions(space: gym.Space[Any], stored: npt.ArrayLike, num_envs: int) ->
     >>> sent_actions(spaces.Box(0, 1, (1,)), [[-3.0]], num_envs=1)
     array([[0.]], dtype=float32)
     """
-    actions = _actions(space, stored, num_envs)
+    actions = as_actions(space, stored, num_envs)
     counts = _counts(space)
     if counts is None:
         assert isinstance(space, spaces.Box)
@@ -178,6 +178,31 @@ def sent_actions(space: gym.Space[Any], stored: npt.ArrayLike, num_envs: int) ->
     # Checked to be small, they are int64 now: beside uint64 the start would make them float64.
     sent: npt.NDArray[Any] = (actions.astype(np.int64) + start).astype(space.dtype)
     return sent
+
+
+def stored_actions(space: gym.Space[Any], given: npt.ArrayLike, num_envs: int) -> npt.NDArray[Any]:
+    """Actions that `sent_actions` takes, (num_envs, ...), in the dtype that a rollout stores.
+
+    Raises:
+        ValueError: Wrong shape, numbers that the dtype cannot hold.
+        TypeError: Fractional actions for an integer space, or no numbers.
+
+    >>> stored_actions(spaces.Box(0, 1, (1,)), [[-3]], num_envs=1)
+    array([[-3.]], dtype=float32)
+    """
+    actions, dtype = as_actions(space, given, num_envs), action_dtype(space)
+    kinds, described = ("iu", "integers") if dtype == "int64" else ("biuf", "real numbers")
+    if actions.dtype.kind not in kinds:
+        raise TypeError(
+            f"actions: expected an array of {described}, got dtype {actions.dtype}; convert it "
+            "first"
+        )
+    with np.errstate(over="ignore"):
+        stored = actions.astype(dtype, copy=False)
+    if dtype == "float32":
+        beyond = np.isinf(stored) & np.isfinite(actions)
+        _refuse(beyond, actions, "numbers that float32 can hold", "scale or clip them")
+    return stored
 
 
 def _real(actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -223,9 +248,18 @@ def _saturated(actions: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[A
 
 
 def expect_actions(
-    space: gym.Space[Any], actions: npt.ArrayLike, num_envs: int
+    space: gym.Space[Any],
+    actions: npt.ArrayLike,
+    num_envs: int,
+    ignored: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[Any]:
     """A batch of actions as environments take them, as an array; all else is refused.
+
+    Args:
+        space: Of one action.
+        actions: (num_envs, ...).
+        num_envs: How many environments.
+        ignored: (num_envs,): whose action is not used, so that it may be any number.
 
     Raises:
         ValueError: Wrong shape, a Box action that is not finite, an integer action out of range.
@@ -234,22 +268,29 @@ def expect_actions(
     >>> expect_actions(spaces.Discrete(3, start=5), [5, 7], num_envs=2)
     array([5, 7])
     """
-    given = counted = _actions(space, actions, num_envs)
+    given = counted = as_actions(space, actions, num_envs)
     if _counts(space) is not None and given.dtype.kind in "iu":
         start = 0 if isinstance(space, spaces.MultiBinary) else getattr(space, "start", 0)
         if given.dtype == np.uint64:  # which would wrap around
             _refuse(given > np.uint64(2**63 - 1), given, "integers below 2**63")
         counted = given.astype(np.int64) - start
+    if ignored is not None and ignored.any():
+        counted = counted.copy()
+        counted[ignored] = 0
     sent_actions(space, counted, num_envs)
     return given.astype(space.dtype) if given.dtype.kind == "u" else given
 
 
-def _refuse(bad: npt.NDArray[np.bool_], actions: npt.NDArray[Any], expected: str) -> None:
+def _refuse(
+    bad: npt.NDArray[np.bool_],
+    actions: npt.NDArray[Any],
+    expected: str,
+    fix: str = "keep actions inside the action space",
+) -> None:
     if bad.any():
         at = tuple(np.argwhere(bad)[0])
         raise ValueError(
-            f"actions: expected {expected}, got {actions[at]} for environment {at[0]}; "
-            "keep actions inside the action space"
+            f"actions: expected {expected}, got {actions[at]} for environment {at[0]}; {fix}"
         )
 
 

@@ -17,7 +17,8 @@ def expect_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any
 
     Raises:
         TypeError: No buffer or normaliser.
-        ValueError: One for other environments.
+        ValueError: One for other environments; a normaliser of observations that the buffer does
+            not hold as float32.
     """
     if not isinstance(buffer, RolloutBuffer):
         raise TypeError(
@@ -37,6 +38,12 @@ def expect_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any
             f"buffer: expected rows of observations and {kinds[1]} actions of shapes {wanted}, "
             f"got {there} and {kinds[0]}; make one for this environment"
         )
+    holds = buffer.obs.dtype
+    if layout.dtype.kind == "f" != holds.kind:
+        raise ValueError(
+            f"buffer: expected rows for {layout.dtype} observations, got {holds}; make one with "
+            f"obs_dtype={str(layout.dtype)!r}"
+        )
     shape = (env.num_envs, layout.shape)
     if normalizer is not None and (normalizer.num_envs, normalizer.obs_shape) != shape:
         raise ValueError(
@@ -44,6 +51,11 @@ def expect_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any
             f"{shape[1]}, got one for {normalizer.num_envs} with {normalizer.obs_shape}; make "
             "another"
         )
+    if normalizer is not None and holds != np.float32:
+        # It does not tell whether it normalises observations; a small buffer refuses it if so.
+        kind: Any = holds.name
+        small = RolloutBuffer(1, n, layout.shape, obs_dtype=kind)
+        small.begin(np.zeros(there[0], holds), False, normalizer)
 
 
 def numbers(name: str, given: npt.ArrayLike, num_envs: int) -> npt.NDArray[np.float32]:
@@ -74,8 +86,8 @@ def numbers(name: str, given: npt.ArrayLike, num_envs: int) -> npt.NDArray[np.fl
     return array
 
 
-def expect_turn(buffer: RolloutBuffer, t: Any) -> int:
-    """The step that is due, as a plain int.
+def expect_turn(buffer: RolloutBuffer, t: Any, begun: bool) -> int:
+    """The step that is due, as a plain int; `begun` says whether a rollout was begun in the buffer.
 
     Raises:
         TypeError: It is no number.
@@ -83,6 +95,8 @@ def expect_turn(buffer: RolloutBuffer, t: Any) -> int:
     """
     fix = "call begin_rollout before a rollout and step with t = 0, 1, ..."
     plain = whole("t", t, 0, fix=fix)
+    if plain == 0 and not begun:
+        raise ValueError(f"t: expected a rollout that was begun in this buffer, got {t}; {fix}")
     if plain != buffer.next_step or plain == buffer.n_steps:
         raise ValueError(
             f"t: expected the next of {buffer.n_steps} steps, {buffer.next_step}, got {t}; {fix}"
