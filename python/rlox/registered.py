@@ -58,6 +58,26 @@ def native_of(env: str | EnvSpec) -> Native | None:
     return Native(name, {"max_episode_steps": limit})
 
 
+def name_of(env: object) -> str:
+    """What environments are called: by the id that is given or that a spec has, else by a class.
+
+    >>> name_of("rlox/CartPole-v1"), name_of(gym.spec("CartPole-v1")), name_of(gym.Env)
+    ('CartPole-v1', 'CartPole-v1', 'Env')
+    """
+    named = env.id if isinstance(env, EnvSpec) else env
+    if isinstance(named, str):
+        # Without the module that registers it: a checkpoint shall not say what to import.
+        return named.removeprefix("rlox:").removeprefix("rlox/").rpartition(":")[2]
+    return str(getattr(env, "__name__", type(env).__name__))
+
+
+def count_of(env: object) -> Any:
+    """How many environments there are already, or a spec says; None where neither does."""
+    if isinstance(env, EnvSpec):
+        return env.kwargs.get("num_envs")
+    return getattr(env, "num_envs", None) if isinstance(env, VectorEnv) else None
+
+
 def _import(module: str, env_id: str) -> None:
     """Imports the module that registers an id; what it raises itself is left as it is."""
     expected = f"env: expected the id {env_id!r} to begin with a module that can be imported"
