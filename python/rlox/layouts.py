@@ -156,8 +156,9 @@ class Layout:
             return parts[0]
         rows: Array = np.zeros((len(parts[0]), *self.shape), np.uint8)
         for leaf, start, part in zip(self.leaves, self._starts, parts, strict=False):
-            flat = np.ascontiguousarray(part).reshape(len(part), -1).view(np.uint8)
-            rows[:, start : start + math.prod(leaf.shape) * leaf.dtype.itemsize] = flat
+            size = math.prod(leaf.shape)
+            flat = np.ascontiguousarray(part).reshape(len(part), size).view(np.uint8)
+            rows[:, start : start + size * leaf.dtype.itemsize] = flat
         return rows
 
     def unpack(
@@ -189,6 +190,15 @@ class Layout:
             end = start + math.prod(leaf.shape) * leaf.dtype.itemsize
             view = rows[..., start:end].view(dtype_of(leaf.dtype))
             yield view.reshape(*rows.shape[:-1], *leaf.shape)
+
+
+def has_parts(space: gym.Space[Any]) -> bool:
+    """Whether there is anything in an observation: a Dict or Tuple may be empty.
+
+    >>> has_parts(spaces.Dict(a=spaces.Tuple(()))), has_parts(spaces.Dict(a=spaces.Discrete(2)))
+    (False, True)
+    """
+    return any(True for _ in _leaves(space, "obs", ()))
 
 
 def _leaves(space: gym.Space[Any], name: str, path: tuple[Any, ...]) -> Iterator[Leaf]:
