@@ -20,7 +20,7 @@ from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.configs import SHAPE_SETTINGS, resolved_config
 from rlox.evaluation import SeededPredictor, evaluate, evaluation_seed
 from rlox.interrupt import stop_on_interrupt
-from rlox.keywords import knowing_keywords, places, refuse_settings
+from rlox.keywords import knowing_keywords, places, refuse_policy_name, refuse_settings
 from rlox.learner import MEMBERS, Learner, LearnerState
 from rlox.logger import RunFolder, expect_root
 from rlox.manifest import describe, expect_code, expect_device, expect_saved, trainer_manifest
@@ -63,6 +63,7 @@ class Trainer:
     ) -> None:
         defaults = {field.name: field.default for field in fields(self.config_type)}
         refuse_settings(self, settings)
+        refuse_policy_name(env)
         self.env_name = name_of(env)
         self.env_id = self.env_name if isinstance(env, str) else None
         tuned = preset(self.algorithm, self.env_name)
