@@ -73,10 +73,9 @@ UNSTORABLE = [
     (
         [[1e300]],
         ValueError,
-        r"actions: expected numbers that float32 can hold, got 1e\+300 for env",
+        r"actions: expected numbers that float32 can hold, got 1e300",
     ),
     (np.array([[0.5]], object), TypeError, "actions: expected an array of real numbers, got dtype"),
-    ([[np.longdouble("1e4000")]], ValueError, "actions: expected numbers that float32 can hold"),
 ]
 
 
@@ -100,13 +99,13 @@ def test_actions_of_other_kinds_are_refused_by_integer_spaces_before_a_step():
     assert buffer.next_step == 0
 
 
-@pytest.mark.parametrize("other", [None, "another"])
+@pytest.mark.parametrize("other", [True, False])
 def test_a_buffer_in_which_nothing_was_begun_moves_nothing(other):
     env, (zero,) = rlox.make_vec(Counted, 1), np.zeros((1, 1), np.float32)
-    make = lambda: RolloutBuffer(2, 1, (3,), (1,), action_dtype="float32")  # noqa: E731  # short
-    env.begin_rollout(make()) if other else env.reset()
-    with pytest.raises(ValueError, match=r"t: expected a rollout that was begun in this buffer"):
-        env.step_rollout(make(), 0, [[0.0]], zero, zero)
+    here, there = (RolloutBuffer(2, 1, (3,), (1,), action_dtype="float32") for _ in range(2))
+    env.begin_rollout(there) if other else env.reset()
+    with pytest.raises(ValueError, match="t: expected a rollout that was begun, got 0; call begin"):
+        env.step_rollout(here, 0, [[0.0]], zero, zero)
     assert env.unwrapped.envs[0].unwrapped.steps == 0
 
 
@@ -116,6 +115,7 @@ def test_buffers_and_normalisers_of_other_dtypes_move_nothing():
     buffer = RolloutBuffer(2, 1, (3,), **shapes, obs_dtype="uint8")
     with pytest.raises(ValueError, match="normalizer: expected F32 observations"):
         env.begin_rollout(buffer, Normalizer(1, (3,)))
+    assert env._obs is None
     env.begin_rollout(buffer)
     with pytest.raises(ValueError, match="normalizer: expected F32 observations"):
         env.step_rollout(buffer, 0, [[0.0]], zero, zero, Normalizer(1, (3,)))

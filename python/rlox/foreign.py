@@ -14,7 +14,7 @@ from rlox.layouts import Layout
 from rlox.mask_source import MaskSource, keep_masks
 from rlox.misfits import refuse_misfit
 from rlox.resets import autoreset_mode_of, by_key, expect_resets, split_options
-from rlox.storage import expect_storage, expect_turn, numbers
+from rlox.storage import expect_float32, expect_storage, expect_turn, numbers, rehearse
 from rlox.turns import Turns, in_turn
 
 Array = npt.NDArray[Any]
@@ -67,7 +67,6 @@ class ForeignVecEnv(Wrapper):
         self._steps = 0
         self._failed = self._closed = False
         self._masks = MaskSource(env)
-        self._begun: RolloutBuffer | None = None  # whose first step is due
         # Whose episode is over and not reset yet: what NEXT_STEP environments do by themselves.
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._returns = np.zeros(self.num_envs)
@@ -241,6 +240,7 @@ class ForeignVecEnv(Wrapper):
     ) -> None:
         """Puts the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
         expect_storage(self, self.layout, buffer, normalizer)
+        expect_float32(buffer, normalizer)
         fresh = self._obs is None or seed is not None
         if fresh:
             self.reset(seed=self._seeds.last if seed is None else seed)
@@ -248,7 +248,6 @@ class ForeignVecEnv(Wrapper):
             self._restart(self._current().copy())
         ended = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
         buffer.begin(self._current(), fresh, normalizer, ended)
-        self._begun = buffer
 
     @in_turn
     def step_rollout(
@@ -270,14 +269,14 @@ class ForeignVecEnv(Wrapper):
         """
         acts, n = self.single_action_space, self.num_envs
         actions = spaces.as_actions(acts, actions, n)
-        sent, stored = (
-            spaces.sent_actions(acts, actions, n),
-            spaces.stored_actions(acts, actions, n),
-        )
+        sent = spaces.sent_actions(acts, actions, n)
         expect_storage(self, self.layout, buffer, normalizer)
-        t = expect_turn(buffer, t, self._begun is buffer)
+        t = expect_turn(buffer, t)
         log_probs = self._checked("log_probs", numbers("log_probs", log_probs, n))
         values = self._checked("values", numbers("values", values, n))
+        said = (actions, log_probs, values)
+        if self._obs is not None:  # else `step` refuses it
+            rehearse(buffer, t, said, self._obs, normalizer)
         _, rewards, terminated, truncated, _ = self.step(sent)
         obs = self._current()
         final_obs = None
@@ -288,10 +287,8 @@ class ForeignVecEnv(Wrapper):
         elif self._mode is AutoresetMode.DISABLED and self._ended.any():
             final_obs = obs.copy()
             obs = self._restart(final_obs)
-        said = (stored, log_probs, values)
         flags = (terminated, truncated)
         buffer.record(t, *said, obs, rewards, *flags, final_obs, normalizer)
-        self._begun = None
 
     def _restart(self, before: Array) -> Array:
         """Starts new episodes where one is over; the observations after it."""

@@ -188,31 +188,6 @@ def _expect_integers(actions: npt.NDArray[Any]) -> None:
         )
 
 
-def stored_actions(space: gym.Space[Any], given: npt.ArrayLike, num_envs: int) -> npt.NDArray[Any]:
-    """Actions that `sent_actions` takes, (num_envs, ...), in the dtype that a rollout stores.
-
-    Raises:
-        ValueError: Wrong shape, numbers that the dtype cannot hold.
-        TypeError: Fractional actions for an integer space, or no numbers.
-
-    >>> stored_actions(spaces.Box(0, 1, (1,)), [[-3]], num_envs=1)
-    array([[-3.]], dtype=float32)
-    """
-    actions, dtype = as_actions(space, given, num_envs), action_dtype(space)
-    kinds, described = ("iu", "integers") if dtype == "int64" else ("biuf", "real numbers")
-    if actions.dtype.kind not in kinds:
-        raise TypeError(
-            f"actions: expected an array of {described}, got dtype {actions.dtype}; convert it "
-            "first"
-        )
-    with np.errstate(over="ignore"):
-        stored = actions.astype(dtype, copy=False)
-    if dtype == "float32":
-        beyond = np.isinf(stored) & np.isfinite(actions)
-        _refuse(beyond, actions, "numbers that float32 can hold", "scale or clip them")
-    return stored
-
-
 def _real(actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
     try:
         if actions.dtype.kind not in "biufO":
@@ -310,14 +285,10 @@ def counted_actions(space: gym.Space[Any], actions: npt.ArrayLike, num_envs: int
     return counted
 
 
-def _refuse(
-    bad: npt.NDArray[np.bool_],
-    actions: npt.NDArray[Any],
-    expected: str,
-    fix: str = "keep actions inside the action space",
-) -> None:
+def _refuse(bad: npt.NDArray[np.bool_], actions: npt.NDArray[Any], expected: str) -> None:
     if bad.any():
         at = tuple(np.argwhere(bad)[0])
         raise ValueError(
-            f"actions: expected {expected}, got {actions[at]} for environment {at[0]}; {fix}"
+            f"actions: expected {expected}, got {actions[at]} for environment {at[0]}; "
+            "keep actions inside the action space"
         )

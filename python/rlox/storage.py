@@ -17,8 +17,7 @@ def expect_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any
 
     Raises:
         TypeError: No buffer or normaliser.
-        ValueError: One for other environments; a normaliser of observations that the buffer does
-            not hold as float32.
+        ValueError: One for other environments.
     """
     if not isinstance(buffer, RolloutBuffer):
         raise TypeError(
@@ -51,11 +50,19 @@ def expect_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any
             f"{shape[1]}, got one for {normalizer.num_envs} with {normalizer.obs_shape}; make "
             "another"
         )
-    if normalizer is not None and holds != np.float32:
+
+
+def expect_float32(buffer: RolloutBuffer, normalizer: Normalizer | None) -> None:
+    """Refuses a normaliser of observations that a buffer does not hold as float32.
+
+    Raises:
+        ValueError: It is one.
+    """
+    holds: Any = buffer.obs.dtype.name
+    if normalizer is not None and holds != "float32":
         # It does not tell whether it normalises observations; a small buffer refuses it if so.
-        kind: Any = holds.name
-        small = RolloutBuffer(1, n, layout.shape, obs_dtype=kind)
-        small.begin(np.zeros(there[0], holds), False, normalizer)
+        small = RolloutBuffer(1, buffer.num_envs, buffer.obs.shape[2:], obs_dtype=holds)
+        small.begin(np.zeros_like(buffer.obs[0]), False, normalizer)
 
 
 def numbers(name: str, given: npt.ArrayLike, num_envs: int) -> npt.NDArray[np.float32]:
@@ -86,8 +93,8 @@ def numbers(name: str, given: npt.ArrayLike, num_envs: int) -> npt.NDArray[np.fl
     return array
 
 
-def expect_turn(buffer: RolloutBuffer, t: Any, begun: bool) -> int:
-    """The step that is due, as a plain int; `begun` says whether a rollout was begun in the buffer.
+def expect_turn(buffer: RolloutBuffer, t: Any) -> int:
+    """The step that is due, as a plain int.
 
     Raises:
         TypeError: It is no number.
@@ -95,10 +102,36 @@ def expect_turn(buffer: RolloutBuffer, t: Any, begun: bool) -> int:
     """
     fix = "call begin_rollout before a rollout and step with t = 0, 1, ..."
     plain = whole("t", t, 0, fix=fix)
-    if plain == 0 and not begun:
-        raise ValueError(f"t: expected a rollout that was begun in this buffer, got {t}; {fix}")
     if plain != buffer.next_step or plain == buffer.n_steps:
         raise ValueError(
             f"t: expected the next of {buffer.n_steps} steps, {buffer.next_step}, got {t}; {fix}"
         )
     return plain
+
+
+def rehearse(
+    buffer: RolloutBuffer,
+    t: int,
+    said: tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike],
+    obs: npt.NDArray[Any],
+    normalizer: Normalizer | None,
+) -> None:
+    """Has a buffer refuse what it cannot store of step `t`, before the environments make it.
+
+    Args:
+        buffer: For these environments.
+        t: The step that is due.
+        said: Actions, log_probs and values.
+        obs: Where the environments stand, as rows.
+        normalizer: That the step is recorded with.
+
+    Raises:
+        TypeError, ValueError: As `RolloutBuffer.record`; nothing has changed then, or without.
+    """
+    unknown, flags = np.full(buffer.num_envs, np.nan), np.zeros(buffer.num_envs, np.bool_)
+    try:
+        buffer.record(t, *said, obs, unknown, flags, flags, None, normalizer)
+    except ValueError as error:
+        # These rewards no buffer takes: it has found nothing wrong with what it looks at before.
+        if not str(error).startswith("rewards: "):
+            raise
