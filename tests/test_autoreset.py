@@ -308,3 +308,34 @@ def test_wrong_marks_of_ended_episodes_are_refused_before_anything_changes(ended
     with pytest.raises(error, match="ended"):
         buffer.begin([[5], [0]], ended=ended)
     assert buffer.obs[0].tolist() == [[0], [0]]
+
+
+@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
+def test_returns_leave_out_what_wrappers_make_of_the_reward_of_a_reset(mode):
+    made = SyncVectorEnv([lambda: Count(limit=3)] * 2, autoreset_mode=mode)
+    env = make_vec(vector_wrappers.TransformReward(made, lambda rewards: rewards - 5))
+    env.reset()
+    for _ in range(8):
+        env.step([0, 0])
+    # Three steps of reward 1 - 5.
+    returns, lengths = env.drain_episodes()
+    assert returns.tolist() == [-12.0] * 4
+    assert lengths.tolist() == [3] * 4
+
+
+def test_the_step_that_resets_ignores_its_action_whatever_it_is():
+    env = make_vec(lambda: Count(limit=1), 2, autoreset_mode=NEXT_STEP)
+    env.reset()
+    env.step([0, 1])
+    assert env.step([-1, 5])[0].tolist() == [[0.0], [0.0]]
+    with pytest.raises(ValueError, match=r"actions: expected integers .* got -1 for env"):
+        env.step([-1, 5])
+    floats = Script()
+    floats.action_space = gym.spaces.Box(-1, 1, (1,))
+    env = make_vec(floats, autoreset_mode=NEXT_STEP)
+    env.reset()
+    while not np.any(env.step([[0.0]])[2:4]):
+        pass
+    env.step([[np.nan]])
+    with pytest.raises(ValueError, match="actions: expected finite numbers, got nan"):
+        env.step([[np.nan]])

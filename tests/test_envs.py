@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import ClosedError, VecEnv, envs, streams
 from rlox._rlox import env_ids
-from rlox.spaces import random_actions
+from rlox.uniform import random_actions
 
 IDS = ["Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
 # Gymnasium's Acrobot takes none; its attributes are compared in parity/test_lockstep.py.

@@ -1,7 +1,9 @@
 """What `ForeignVecEnv` refuses, it refuses before its environments have moved."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import rlox
 from rlox import Normalizer, RolloutBuffer
@@ -49,6 +51,83 @@ def test_a_refused_step_can_be_repeated_as_if_it_had_not_been(wrong, error, word
     other.step_rollout(buffer=expected, **right)
     assert np.array_equal(buffer.obs[1], expected.obs[1])
     assert buffer.next_step == 1
+
+
+class Counted(gym.Env):
+    """Counts its steps, of a Box's actions."""
+
+    action_space = spaces.Box(-1, 1, (1,), np.float64)
+
+    def __init__(self, dtype=np.float32):
+        self.observation_space, self.steps = spaces.Box(0, 255, (3,), dtype), 0
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.low, {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.observation_space.low, 0.0, False, False, {}
+
+
+UNSTORABLE = [
+    (
+        [[1e300]],
+        ValueError,
+        r"actions: expected numbers that float32 can hold, got 1e300",
+    ),
+    (np.array([[0.5]], object), TypeError, "actions: expected an array of real numbers, got dtype"),
+]
+
+
+@pytest.mark.parametrize(("actions", "error", "words"), UNSTORABLE)
+def test_actions_that_no_rollout_stores_move_nothing(actions, error, words):
+    env, (zero,) = rlox.make_vec(Counted, 1), np.zeros((1, 1), np.float32)
+    buffer = RolloutBuffer(2, 1, (3,), (1,), action_dtype="float32")
+    env.begin_rollout(buffer)
+    with pytest.raises(error, match=words):
+        env.step_rollout(buffer, 0, actions, zero, zero)
+    assert env.unwrapped.envs[0].unwrapped.steps == 0
+    env.step_rollout(buffer, 0, [[True]], zero, zero)
+    assert buffer.actions[0].tolist() == [[1.0]]
+    assert buffer.actions.dtype == np.float32
+
+
+def test_actions_of_other_kinds_are_refused_by_integer_spaces_before_a_step():
+    env, buffer = begun()
+    with pytest.raises(TypeError, match="actions: expected integers, got dtype object"):
+        env.step_rollout(buffer, 0, np.array([0, 1], object), ZERO, ZERO)
+    assert buffer.next_step == 0
+
+
+@pytest.mark.parametrize("other", [True, False])
+def test_a_buffer_in_which_nothing_was_begun_moves_nothing(other):
+    env, (zero,) = rlox.make_vec(Counted, 1), np.zeros((1, 1), np.float32)
+    here, there = (RolloutBuffer(2, 1, (3,), (1,), action_dtype="float32") for _ in range(2))
+    env.begin_rollout(there) if other else env.reset()
+    with pytest.raises(ValueError, match="t: expected a rollout that was begun, got 0; call begin"):
+        env.step_rollout(here, 0, [[0.0]], zero, zero)
+    assert env.unwrapped.envs[0].unwrapped.steps == 0
+
+
+def test_buffers_and_normalisers_of_other_dtypes_move_nothing():
+    env, (zero,) = rlox.make_vec(lambda: Counted(np.uint8), 1), np.zeros((1, 1), np.float32)
+    shapes = {"action_shape": (1,), "action_dtype": "float32"}
+    buffer = RolloutBuffer(2, 1, (3,), **shapes, obs_dtype="uint8")
+    with pytest.raises(ValueError, match="normalizer: expected F32 observations"):
+        env.begin_rollout(buffer, Normalizer(1, (3,)))
+    assert env._obs is None
+    env.begin_rollout(buffer)
+    with pytest.raises(ValueError, match="normalizer: expected F32 observations"):
+        env.step_rollout(buffer, 0, [[0.0]], zero, zero, Normalizer(1, (3,)))
+    assert env.unwrapped.envs[0].unwrapped.steps == 0
+    env.step_rollout(buffer, 0, [[0.0]], zero, zero, Normalizer(1, (3,), obs=False))
+    assert buffer.next_step == 1
+
+    floats, resets = rlox.make_vec(Counted, 1), []
+    floats.env.reset = lambda **given: resets.append(given)
+    with pytest.raises(ValueError, match="buffer: expected rows for float32 observations, got int"):
+        floats.begin_rollout(RolloutBuffer(2, 1, (3,), **shapes, obs_dtype="int64"))
+    assert not resets
 
 
 class Lists(rlox.vector.ForeignVecEnv):

@@ -82,6 +82,11 @@ def test_an_unknown_name_is_told_near_ones():
             "belongs to train(), not to the constructor",
         ),
         (
+            lambda: PPOTrainer("CartPole-v1", policy_kwargs={"net_arch": [64]}),
+            "PPOTrainer has no setting 'policy_kwargs'; pass net_arch, activation or "
+            "features_extractor as they are",
+        ),
+        (
             lambda: trainer().evaluate(episodes=3),
             "evaluate() has no setting 'episodes'; did you mean 'n_episodes'?",
         ),
@@ -156,3 +161,9 @@ def test_signatures_can_be_seen():
     ]
     assert "path" in inspect.signature(PPOTrainer.load).parameters
     assert "n_episodes" in inspect.signature(evaluate).parameters
+
+
+@pytest.mark.parametrize("name", ["MlpPolicy", "CnnPolicy", "MultiInputPolicy"])
+def test_policies_are_not_named_in_the_place_of_environments(name):
+    with pytest.raises(ValueError, match=f"env: expected an environment .*, got '{name}'; leave"):
+        PPOTrainer(name, "CartPole-v1")

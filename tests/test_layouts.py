@@ -135,3 +135,11 @@ def test_a_space_without_parts_is_refused():
         ValueError, match=r"observation space: expected one with parts, got Dict\(\)"
     ):
         Layout(spaces.Dict({}))
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_no_observations_are_no_rows(space):
+    layout = Layout(space)
+    batched = batch_space(space, 2)
+    rows = layout.pack(layout.told(layout.pack(batched.sample())[:0]))
+    assert (rows.shape, rows.dtype) == ((0, *layout.shape), layout.dtype)

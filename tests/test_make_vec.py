@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-import toy_envs  # noqa: F401  # registers an id
 from counters import Counter, fill
 from rlox import VecEnv, make_vec
 from rlox.vector import ForeignVecEnv
+from toy_envs import Count  # which registers an id
 
 SAME_STEP = AutoresetMode.SAME_STEP
 
@@ -285,3 +285,15 @@ def test_seeds_may_be_any_that_gymnasium_takes():
 def test_rollouts_of_native_environments_say_which_seeds_they_take():
     with pytest.raises(ValueError, match=r"seed: expected an integer in \[0, 2\*\*64\), got"):
         fill(VecEnv(2), 1, seed=FAR)
+
+
+@pytest.mark.parametrize("entry_point", [Count, "toy_envs:Count"])
+def test_an_id_of_gymnasiums_registered_anew_is_the_callers(monkeypatch, entry_point):
+    assert isinstance(make_vec("CartPole-v1"), VecEnv)
+    anew = gym.envs.registration.EnvSpec("CartPole-v1", entry_point, kwargs={"limit": 3})
+    monkeypatch.setitem(gym.registry, "CartPole-v1", anew)
+    for env in ("CartPole-v1", anew):
+        made = make_vec(env, 2)
+        assert made.single_observation_space == Count().observation_space
+    assert isinstance(make_vec("rlox/CartPole-v1"), VecEnv)
+    assert isinstance(make_vec(gym.spec("rlox/CartPole-v1")), VecEnv)

@@ -28,7 +28,7 @@ class Late(Doors):
 
 def allowed_first(obs, action_masks):
     """The first action that is allowed."""
-    return action_masks.argmax(1)
+    return 10 + action_masks.argmax(1)
 
 
 @pytest.mark.parametrize("policy", [None, allowed_first])
@@ -106,7 +106,7 @@ def test_environments_without_masks_have_none_and_stay_as_they_are(how):
 
 def test_a_policy_without_such_a_parameter_gets_observations_alone():
     made = make_vec(Doors, 2, seed=0)
-    batch = collect_rollout(made, lambda obs, sign=1: (sign * obs).argmax(1), 8)
+    batch = collect_rollout(made, lambda obs, sign=1: 10 + (sign * obs).argmax(1), 8)
     assert batch.action_masks.any()
 
 
@@ -116,7 +116,7 @@ def test_values_of_last_observations_are_asked_for_where_all_is_allowed():
     def policy(obs, mask):
         seen.append(mask)
         zeros = np.zeros(len(obs))
-        return mask.argmax(1), zeros, zeros
+        return 10 + mask.argmax(1), zeros, zeros
 
     collect_rollout(make_vec(Doors, 2, seed=0), policy, 8)
     finals, last = seen[8:]

@@ -1,16 +1,13 @@
 """Spaces in words: the same for equal spaces, others for others, whatever NumPy prints."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlox.spaces import (
-    describe,
-    expect_actions,
-    random_actions,
-    sent_actions,
-    uniform_log_prob,
-)
+from rlox import collect_rollout, make_vec
+from rlox.spaces import describe, expect_actions, sent_actions
+from rlox.uniform import random_actions, uniform_log_prob
 
 BOX = spaces.Box(*(np.array([s * 1.5, s * np.inf], np.float32) for s in (-1, 1)))
 WIDE = spaces.Box(0, np.arange(1, 101, dtype=np.float32))
@@ -127,6 +124,44 @@ def test_uniform_integers_reach_as_far_as_their_dtype(dtype):
     assert share.min() < 0.01
     assert share.max() > 0.99
     assert np.isclose(share.mean(), 0.5, atol=0.03)
+
+
+MOST, FAR = (float(np.finfo(dtype).max) for dtype in (np.float32, np.float64))
+
+
+@pytest.mark.parametrize("most", [FAR, 1e300, MOST])
+def test_uniform_actions_go_as_far_as_float32_holds_them(most):
+    space = spaces.Box(-most, most, (2,), np.float64)
+    drawn = random_actions(space, np.random.default_rng(0), (4000,))
+    assert drawn.dtype == np.float32
+    assert np.isclose(np.abs(drawn).max(), MOST, rtol=0.01)
+    assert np.abs(drawn.astype(float).mean() / MOST) < 0.03
+    assert np.isclose(uniform_log_prob(space), -2 * np.log(2 * MOST))
+
+
+def test_uniform_actions_of_float64_bounds_are_float32_and_sent_inside():
+    space = spaces.Box(0.1, np.nextafter(0.1, 1), (1,), np.float64)
+    drawn = random_actions(space, np.random.default_rng(0), (9,))
+    assert drawn.dtype == np.float32
+    assert all(space.contains(row) for row in sent_actions(space, drawn, 9))
+
+
+def test_a_component_that_can_have_only_one_value_is_certain():
+    space = spaces.Box(np.array([0, 3], np.float32), np.array([2, 3], np.float32))
+    assert uniform_log_prob(space) == -np.log(2)
+
+    class Fixed(gym.Env):
+        observation_space, action_space = spaces.Discrete(2), space
+
+        def reset(self, *, seed=None, options=None):
+            return 0, {}
+
+        def step(self, action):
+            assert action[1] == 3
+            return 0, 0.0, False, False, {}
+
+    batch = collect_rollout(make_vec(Fixed, 2, seed=0), None, 4)
+    assert np.allclose(batch.log_probs, -np.log(2))
 
 
 def test_without_bounds_there_are_no_uniform_integers():

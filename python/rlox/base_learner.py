@@ -5,12 +5,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from rlox import learner, settings
 from rlox.layouts import Layout
 from rlox.masks import mask_width, no_masks
 from rlox.rollout import RolloutEnv, make_buffer
+
+
+def expect_action_space(space: gym.Space[Any], config: Any) -> None:
+    """Refuses action spaces in which there is nothing to do, or not what the settings ask for.
+
+    Raises:
+        ValueError: It has no components; gSDE is asked for, and it is no Box.
+    """
+    if 0 in (space.shape or ()):
+        raise ValueError(
+            f"action space: expected one component or more, got {space}; leave out the axis that "
+            "is empty"
+        )
+    if config.use_sde and not isinstance(space, gym.spaces.Box):
+        raise ValueError(f"use_sde: expected a Box action space, got {space}; set use_sde=False")
 
 
 class BaseLearner:
@@ -35,6 +51,7 @@ class BaseLearner:
         names = ("resets", "iterations", "predictions")
         self.streams = {n: np.random.default_rng(s) for n, s in zip(names, own, strict=True)}
         self.spaces = env.single_observation_space, env.single_action_space
+        expect_action_space(self.spaces[1], config)
         self.layout = Layout(self.spaces[0])
         self.normalizer = learner.make_normalizer(config, self.spaces[0])
         self.episodes = learner.EpisodeStatistics()

@@ -13,6 +13,7 @@ from rlox._rlox import NativeVectorEnv
 from rlox.masks import Flags, random_allowed, with_masks
 from rlox.memory import expect_memory
 from rlox.settings import whole
+from rlox.uniform import random_actions
 
 Array = npt.NDArray[Any]
 
@@ -97,7 +98,7 @@ class Steps:
         some = max(1, 1_000_000 // num_envs)
         for t in range(0, n, some):
             now = slice(t, min(t + some, n))
-            chosen = spaces.random_actions(self.space, stream, ((now.stop - t) * num_envs,))
+            chosen = random_actions(self.space, stream, ((now.stop - t) * num_envs,))
             sent = spaces.sent_actions(self.space, chosen, len(chosen))
             self.actions[now] = sent.reshape(-1, *self.actions.shape[1:])
             self.native.steps_into(self.actions[now], *self._results(now))

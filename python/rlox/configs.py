@@ -35,9 +35,9 @@ class PPOConfig:
     gamma: float = 0.99  # discount
     gae_lambda: float = 0.95  # from one-step advantages (0) to Monte Carlo (1)
     learning_rate: float = 3e-4  # of Adam
-    lr_schedule: Literal["constant", "linear"] = "constant"  # "linear": to 0 over the run
+    lr_schedule: Literal["constant", "linear"] = "constant"  # "linear": falls towards 0
     clip_coef: float = 0.2  # how far the ratio of new to old probability may pay off
-    clip_schedule: Literal["constant", "linear"] = "constant"  # "linear": to 0 over the run
+    clip_schedule: Literal["constant", "linear"] = "constant"  # "linear": falls towards 0
     clip_coef_vf: float | None = None  # how far values may move in the value loss; None: any way
     normalize_advantage: bool = True  # to mean 0 and standard deviation 1 in each minibatch
     ent_coef: float = 0.0  # weight of the entropy bonus
@@ -90,7 +90,7 @@ class A2CConfig:
     gamma: float = 0.99  # discount
     gae_lambda: float = 1.0  # from one-step advantages (0) to Monte Carlo (1)
     learning_rate: float = 7e-4  # of the optimiser
-    lr_schedule: Literal["constant", "linear"] = "constant"  # "linear": to 0 over the run
+    lr_schedule: Literal["constant", "linear"] = "constant"  # "linear": falls towards 0
     optimizer: Literal["rmsprop", "rmsprop_tf", "adam"] = "rmsprop"  # "rmsprop_tf": TensorFlow's
     optimizer_eps: float = EPS  # what keeps the optimiser's divisor above 0
     normalize_advantage: bool = False  # to mean 0 and standard deviation 1 in each iteration

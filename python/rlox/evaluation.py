@@ -1,17 +1,20 @@
 """Scores: full episodes in Gymnasium's own environments."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlox.contract import expect_contract, expect_env, refuse_unfit
 from rlox.keywords import knowing_keywords
-from rlox.masks import read_masks
+from rlox.mask_source import MaskSource
 from rlox.misfits import refuse_misfit
+from rlox.registered import make_registered
 from rlox.results import EvaluationResult
 from rlox.settings import chosen_seed, flag, plain_seed, shown, whole
 
@@ -70,7 +73,7 @@ def evaluation_seed(seed: int) -> int:
 @knowing_keywords()
 def evaluate(
     policy: Predictor,
-    env: str | Callable[[], gym.Env[Any, Any]],
+    env: str | EnvSpec | Callable[..., gym.Env[Any, Any]],
     n_episodes: int = 30,
     *,
     seed: int | None = None,
@@ -86,7 +89,7 @@ def evaluate(
     Args:
         policy: Decides on actions. Samples (`deterministic=False`) come from its own stream:
             `Trainer.evaluate` is what makes them the same each time.
-        env: An id in Gymnasium's registry, or a function that makes an environment.
+        env: An id in Gymnasium's registry, an `EnvSpec`, or a function that makes an environment.
         n_episodes: At least 1.
         seed: Environment i gets `seed + i`; None takes entropy from the operating system.
         deterministic: Passed to `policy.predict`.
@@ -119,9 +122,7 @@ def evaluate(
         raise TypeError(
             f"env_kwargs: expected a dict of keywords or None, got {keywords!r}; pass a dict"
         )
-    # How `make_vec` steps them for training is nothing to the episodes.
-    own = {"vectorization_mode", "autoreset_mode"}
-    envs = _make(env, n, {name: value for name, value in keywords.items() if name not in own})
+    envs = _make(env, n, _without_modes(keywords))
     try:
         episodes = _play(policy, envs, n_episodes, seed, deterministic)
     except Exception as error:
@@ -138,12 +139,23 @@ def evaluate(
     }
 
 
+def _without_modes(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords but for how `make_vec` steps environments for training: no matter of episodes."""
+    own = {"vectorization_mode", "autoreset_mode"}
+    return {name: value for name, value in keywords.items() if name not in own}
+
+
 def _make(
-    env: str | Callable[..., gym.Env[Any, Any]], n: int, env_kwargs: Mapping[str, Any]
+    env: str | EnvSpec | Callable[..., gym.Env[Any, Any]], n: int, env_kwargs: dict[str, Any]
 ) -> VectorEnv[Any, Any, Any]:
     same_step = AutoresetMode.SAME_STEP
+    vector_kwargs = {"autoreset_mode": same_step}
+    if isinstance(env, EnvSpec):
+        own = _without_modes(env.kwargs)
+        given = {"wrappers": own.pop("wrappers", ()), **env_kwargs}
+        spec, wrappers = dataclasses.replace(env, kwargs=own), given.pop("wrappers")
+        return make_registered(spec, n, "sync", vector_kwargs, wrappers, given)
     if isinstance(env, str):
-        vector_kwargs = {"autoreset_mode": same_step}
         try:
             return gym.make_vec(env, n, "sync", vector_kwargs=vector_kwargs, **env_kwargs)
         except gym.error.DependencyNotInstalled:
@@ -181,10 +193,11 @@ def _play(
     returns, lengths = np.zeros(n), np.zeros(n, np.int64)
     obs, infos = envs.reset(seed=seed)
     masked, nobody = getattr(policy, "masked", False), np.zeros(n, np.bool_)
+    source = MaskSource(envs)
     while any(len(row) < count for row, count in zip(episodes, wanted, strict=True)):
         masks: dict[str, Any] = {}
         if masked:
-            masks["action_masks"] = read_masks(envs, infos, nobody)
+            masks["action_masks"] = source.read(infos, nobody)
         actions = policy.predict(obs, deterministic, **masks)
         obs, rewards, terminated, truncated, infos = envs.step(actions)
         returns += rewards

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rlox.actor_critic import torch_dtype
-from rlox.layouts import Layout, is_image
+from rlox.layouts import Layout, has_parts, is_image
 from rlox.networks import layer, orthogonal
 
 # From an observation space to a module with an attribute `features_dim`.
@@ -119,7 +119,7 @@ class NatureCNN(nn.Module):
 
 
 class Combined(nn.Module):
-    """The features of all parts of a Dict or Tuple, one behind another.
+    """The features of all parts of a Dict or Tuple, one behind another; of empty parts, none.
 
     Args:
         space: Dict or Tuple, nested or not.
@@ -136,7 +136,8 @@ class Combined(nn.Module):
         super().__init__()
         inner: Any = space  # Dict or Tuple
         named = isinstance(space, spaces.Dict)
-        items = list(inner.spaces.items() if named else enumerate(inner.spaces))
+        every = inner.spaces.items() if named else enumerate(inner.spaces)
+        items = [(key, part) for key, part in every if has_parts(part)]
         self.keys = [key for key, _ in items]
         parts: list[Any] = [make_features(part, ortho_init, 256, generator) for _, part in items]
         self.parts = nn.ModuleList(parts)

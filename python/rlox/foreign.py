@@ -11,10 +11,10 @@ from rlox import contract, spaces, streams, workers
 from rlox._rlox import ClosedError, Normalizer, RolloutBuffer
 from rlox.finite import expect_finite
 from rlox.layouts import Layout
-from rlox.masks import has_method, keep_masks, read_masks
+from rlox.mask_source import MaskSource, keep_masks
 from rlox.misfits import refuse_misfit
-from rlox.resets import autoreset_mode_of, by_key, split_options
-from rlox.storage import expect_storage, expect_turn, numbers
+from rlox.resets import autoreset_mode_of, by_key, expect_resets, split_options
+from rlox.storage import expect_float32, expect_storage, expect_turn, numbers, rehearse
 from rlox.turns import Turns, in_turn
 
 Array = npt.NDArray[Any]
@@ -66,7 +66,7 @@ class ForeignVecEnv(Wrapper):
         self._infos: dict[str, Any] = {}
         self._steps = 0
         self._failed = self._closed = False
-        self._has_method: bool | None = None  # of the environments: asked once
+        self._masks = MaskSource(env)
         # Whose episode is over and not reset yet: what NEXT_STEP environments do by themselves.
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._returns = np.zeros(self.num_envs)
@@ -101,7 +101,7 @@ class ForeignVecEnv(Wrapper):
         self._seeds.give(seed)
         self._obs = self._rows(obs)
         reset = slice(None) if masked is None else masked
-        told = by_key(self.env, infos)
+        told = self._masks.note(by_key(self.env, infos))
         self._infos = told if masked is None else keep_masks(self._infos, told, masked)
         self._returns[reset], self._lengths[reset], self._ended[reset] = 0.0, 0, False
         return obs, infos
@@ -124,17 +124,20 @@ class ForeignVecEnv(Wrapper):
             raise ValueError(
                 "step: expected environments that have been reset, got a call before; reset first"
             )
-        actions = spaces.expect_actions(self.single_action_space, actions, self.num_envs)
+        # In NEXT_STEP mode, an environment that only resets ignores its action.
+        idle = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
+        actions = spaces.expect_actions(self.single_action_space, actions, self.num_envs, idle)
         answer = self._guarded(self.env.step, actions)
         obs, rewards, *flags, infos = contract.parts(self.env, answer, contract.STEP)
         terminated, truncated = (np.asarray(ended, np.bool_) for ended in flags)
         self._steps += 1
-        self._obs, self._infos = self._rows(obs), by_key(self.env, infos)
+        self._obs, self._infos = self._rows(obs), self._masks.note(by_key(self.env, infos))
         gained = self._checked("rewards", np.asarray(rewards, np.float64))
         done = terminated | truncated
         if self._mode is AutoresetMode.NEXT_STEP and self._ended.any():
-            self._check_resets(gained, done)
-        self._returns += gained
+            expect_resets(self.env, self._ended, gained, done, self._steps)
+        # A step that only resets is none of the episode's, whatever wrappers make of its reward.
+        self._returns += np.where(self._ended, 0.0, gained)
         self._lengths += ~self._ended
         if done.any():
             self._finished.append((self._returns[done], self._lengths[done]))
@@ -145,30 +148,25 @@ class ForeignVecEnv(Wrapper):
 
     @property
     def tells_masks(self) -> bool:
-        """Whether the environments say, of where they stand, which actions are allowed.
+        """Whether the environments say, or ever said, which actions are allowed.
 
         Raises:
             rlox.ClosedError, RuntimeError: As `step`.
         """
         with self._turns.lock:
             self._expect_open()
-            if "action_mask" in self._infos:
-                return True
-            if self._has_method is None:
-                self._has_method = bool(self._guarded(has_method, self.env))
-            return self._has_method
+            return bool(self._guarded(self._masks.tells, self._infos))
 
     @in_turn
     def action_masks(self) -> Flags:
-        """Which actions are allowed where the environments stand, (num_envs, n); see `read_masks`.
+        """Which actions are allowed where the environments stand, (num_envs, n); see `MaskSource`.
 
         Raises:
-            ValueError: The environments do not say, or allow none.
+            ValueError: The environments never said, or allow none.
             rlox.ClosedError, RuntimeError: As `step`.
         """
         self._expect_open()
-        now = self._infos, self._ended, self.tells_masks
-        said: Flags = self._guarded(read_masks, self.env, *now)
+        said: Flags = self._guarded(self._masks.read, self._infos, self._ended)
         return said
 
     def _current(self) -> Array:
@@ -233,20 +231,6 @@ class ForeignVecEnv(Wrapper):
                 refuse_misfit(self.env, error)
             raise
 
-    def _check_resets(self, rewards: Array, done: Flags) -> None:
-        """Refuses a step after an end that was no reset: its transition would be left out."""
-        # Wrappers may make other rewards of the 0 that comes with a reset.
-        paid = (rewards != 0) if self.env is self.unwrapped else False
-        wrong = self._ended & (done | paid)
-        if wrong.any():
-            i = int(wrong.argmax())
-            end = "an end" if done[i] else "no end"
-            raise ValueError(
-                f"env: expected environment {i} to reset at step {self._steps}, as its episode was "
-                f"over (autoreset mode NEXT_STEP), with reward 0 and no end, got {rewards[i]} and "
-                f"{end}; set metadata['autoreset_mode'] to what is true"
-            )
-
     @in_turn
     def begin_rollout(
         self,
@@ -256,6 +240,7 @@ class ForeignVecEnv(Wrapper):
     ) -> None:
         """Puts the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
         expect_storage(self, self.layout, buffer, normalizer)
+        expect_float32(buffer, normalizer)
         fresh = self._obs is None or seed is not None
         if fresh:
             self.reset(seed=self._seeds.last if seed is None else seed)
@@ -282,11 +267,16 @@ class ForeignVecEnv(Wrapper):
                 their autoreset mode says.
             RuntimeError: As `step`.
         """
-        sent = spaces.sent_actions(self.single_action_space, actions, self.num_envs)
+        acts, n = self.single_action_space, self.num_envs
+        actions = spaces.as_actions(acts, actions, n)
+        sent = spaces.sent_actions(acts, actions, n)
         expect_storage(self, self.layout, buffer, normalizer)
         t = expect_turn(buffer, t)
-        log_probs = self._checked("log_probs", numbers("log_probs", log_probs, self.num_envs))
-        values = self._checked("values", numbers("values", values, self.num_envs))
+        log_probs = self._checked("log_probs", numbers("log_probs", log_probs, n))
+        values = self._checked("values", numbers("values", values, n))
+        said = (actions, log_probs, values)
+        if self._obs is not None:  # else `step` refuses it
+            rehearse(buffer, t, said, self._obs, normalizer)
         _, rewards, terminated, truncated, _ = self.step(sent)
         obs = self._current()
         final_obs = None
@@ -297,7 +287,6 @@ class ForeignVecEnv(Wrapper):
         elif self._mode is AutoresetMode.DISABLED and self._ended.any():
             final_obs = obs.copy()
             obs = self._restart(final_obs)
-        said = (actions, log_probs, values)
         flags = (terminated, truncated)
         buffer.record(t, *said, obs, rewards, *flags, final_obs, normalizer)
 

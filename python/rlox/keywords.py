@@ -9,6 +9,8 @@ from dataclasses import fields
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+import gymnasium as gym
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -93,7 +95,21 @@ def places(trainer: Any) -> dict[str, str]:
 def refuse_settings(trainer: Any, settings: Iterable[str]) -> None:
     """Refuses settings that the trainer's algorithm does not have, as `refuse_unknown` does."""
     known = (*(field.name for field in fields(trainer.config_type)), *names_of(type(trainer)))
-    refuse_unknown(settings, known, type(trainer).__name__, places(trainer))
+    also = {"policy_kwargs": "pass net_arch, activation or features_extractor as they are"}
+    refuse_unknown(settings, known, type(trainer).__name__, {**places(trainer), **also})
+
+
+def refuse_policy_name(env: object) -> None:
+    """Refuses the name of a policy in the place of an environment, where others' trainers take it.
+
+    Raises:
+        ValueError: It is one.
+    """
+    if isinstance(env, str) and env.endswith("Policy") and env not in gym.registry:
+        raise ValueError(
+            f"env: expected an environment as the first argument, got {env!r}; leave that out, as "
+            "the built-in policy fits the spaces, and pass policy= for a network of your own"
+        )
 
 
 def knowing_keywords(

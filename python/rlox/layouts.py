@@ -78,6 +78,13 @@ class Leaf:
             stored: Array = values.astype(self.dtype, copy=False)
         return stored
 
+    def told(self, stored: Array) -> Array:
+        """What `stored` gave, with integers as the space counts them, in its dtype."""
+        if isinstance(self.space, spaces.Box):
+            return stored
+        told: Array = (stored + self._counted[0]).astype(self.space.dtype)
+        return told
+
 
 class Layout:
     """Rows of one shape and dtype that hold observations of a space.
@@ -149,8 +156,9 @@ class Layout:
             return parts[0]
         rows: Array = np.zeros((len(parts[0]), *self.shape), np.uint8)
         for leaf, start, part in zip(self.leaves, self._starts, parts, strict=False):
-            flat = np.ascontiguousarray(part).reshape(len(part), -1).view(np.uint8)
-            rows[:, start : start + math.prod(leaf.shape) * leaf.dtype.itemsize] = flat
+            size = math.prod(leaf.shape)
+            flat = np.ascontiguousarray(part).reshape(len(part), size).view(np.uint8)
+            rows[:, start : start + size * leaf.dtype.itemsize] = flat
         return rows
 
     def unpack(
@@ -162,14 +170,35 @@ class Layout:
             rows: (..., *shape), of NumPy or of torch.
             dtype_of: What the rows' library calls a dtype.
         """
+        return _nested(self.space, self._views(rows, dtype_of)) if self.packed else rows
+
+    def told(self, rows: Array) -> Any:
+        """Rows of NumPy as `unpack` gives them, but with integers as the spaces count them.
+
+        >>> Layout(spaces.Discrete(3, start=5)).told(np.array([0, 2]))
+        array([5, 7])
+        """
         if not self.packed:
-            return rows
-        views = []
+            return self.leaves[0].told(rows)
+        views = self._views(rows, lambda dtype: dtype)
+        told = (leaf.told(view) for leaf, view in zip(self.leaves, views, strict=True))
+        return _nested(self.space, told)
+
+    def _views(self, rows: Any, dtype_of: Callable[["np.dtype[Any]"], Any]) -> Iterator[Any]:
+        """The parts of packed rows, in the order of `leaves`."""
         for leaf, start in zip(self.leaves, self._starts, strict=False):
             end = start + math.prod(leaf.shape) * leaf.dtype.itemsize
             view = rows[..., start:end].view(dtype_of(leaf.dtype))
-            views.append(view.reshape(*rows.shape[:-1], *leaf.shape))
-        return _nested(self.space, iter(views))
+            yield view.reshape(*rows.shape[:-1], *leaf.shape)
+
+
+def has_parts(space: gym.Space[Any]) -> bool:
+    """Whether there is anything in an observation: a Dict or Tuple may be empty.
+
+    >>> has_parts(spaces.Dict(a=spaces.Tuple(()))), has_parts(spaces.Dict(a=spaces.Discrete(2)))
+    (False, True)
+    """
+    return any(True for _ in _leaves(space, "obs", ()))
 
 
 def _leaves(space: gym.Space[Any], name: str, path: tuple[Any, ...]) -> Iterator[Leaf]:

@@ -9,7 +9,6 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 
 from rlox._rlox import NativeVectorEnv
 from rlox.settings import shown
@@ -58,86 +57,6 @@ def mask_counts(space: gym.Space[Any]) -> list[int]:
     )
 
 
-def has_method(env: VectorEnv[Any, Any, Any]) -> bool:
-    """Whether each of the single environments has a method `action_masks`."""
-    try:
-        # Asking a worker process for what it has not would end it.
-        told = env.unwrapped.call("has_wrapper_attr", "action_masks")  # type: ignore[attr-defined]  # of those that have single environments
-    except (AttributeError, NotImplementedError, TypeError):
-        return False
-    return all(told)
-
-
-def read_masks(
-    env: VectorEnv[Any, Any, Any],
-    infos: dict[str, Any],
-    ended: Flags,
-    method: bool | None = None,
-) -> Flags:
-    """What the environments allow, (num_envs, n) bool, after a reset or step.
-
-    From `infos["action_mask"]`, as Gymnasium's Taxi has it, else from a method `action_masks` of
-    each environment. Environments in `ended` are about to be reset and allow everything.
-
-    Args:
-        env: The environments.
-        infos: What `reset` or `step` gave.
-        ended: (num_envs,): whose episode is over.
-        method: What `has_method` said; None asks it.
-
-    Raises:
-        ValueError: They say nothing, or something of another shape, or allow no action.
-    """
-    space, n = env.single_action_space, env.num_envs
-    width = mask_width(space)
-    given: Any = infos.get("action_mask")
-    said = infos.get("_action_mask", np.ones(n, np.bool_))
-    if given is None:
-        if not (has_method(env) if method is None else method):
-            raise ValueError(
-                "action_masks: expected environments that give infos['action_mask'] or have a "
-                f"method action_masks(), got {env} without; add one, or set action_masks=False"
-            )
-        given = env.unwrapped.call("action_masks")  # type: ignore[attr-defined]  # as above
-    masks = _rows(given, np.asarray(said), width)
-    masks[ended] = True
-    expect_choice(masks, space)
-    return masks
-
-
-def keep_masks(before: dict[str, Any], infos: dict[str, Any], reset: Flags) -> dict[str, Any]:
-    """Infos of a reset of some, with what was said before of the masks of the others."""
-    if "action_mask" not in before:
-        return infos
-    masks = [*before["action_mask"]]  # arrays, lists, or tuples of them
-    said = np.array(before.get("_action_mask", np.ones_like(reset)))
-    if "action_mask" in infos:
-        for i in np.flatnonzero(reset):
-            masks[i] = infos["action_mask"][i]
-    now = np.asarray(infos.get("_action_mask", np.full_like(reset, "action_mask" in infos)))
-    said[reset] = now[reset]
-    return {**infos, "action_mask": masks, "_action_mask": said}
-
-
-def _rows(given: Any, said: Flags, width: int) -> Flags:
-    """Masks (n, width); everything is allowed where nothing is said.
-
-    An environment's own is an array or a list, or one for each component of MultiDiscrete.
-    """
-    masks = np.ones((len(said), width), np.bool_)
-    for i in np.flatnonzero(said):
-        parts = given[i] if isinstance(given[i], (tuple, list)) else (given[i],)
-        flags = np.concatenate([np.ravel(part) for part in parts])
-        if flags.shape != (width,):
-            raise ValueError(
-                f"action_mask: expected shape {(len(said), width)}, a flag for each action, got "
-                f"{(len(said), *flags.shape)}; mend the environment"
-            )
-        # Other numbers, logarithms for one, would pass for flags, and forbid what they allow.
-        masks[i] = as_flags(flags, f"action_mask: expected flags of environment {i}, each 0 or 1")
-    return masks
-
-
 def expect_choice(masks: Flags, space: gym.Space[Any]) -> None:
     """Refuses masks (num_envs, n) by which an environment allows nothing.
 
@@ -162,7 +81,7 @@ def masks_now(env: Any) -> Flags | None:
     """What environments ready for rollouts allow where they stand; None if they do not say.
 
     Raises:
-        ValueError: As `read_masks`.
+        ValueError: As `rlox.mask_source.MaskSource.read`.
     """
     if getattr(env, "has_action_masks", None) or getattr(env, "tells_masks", False):
         masks: Flags = env.action_masks()

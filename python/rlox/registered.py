@@ -32,7 +32,7 @@ def native_of(env: str | EnvSpec) -> Native | None:
     """The native environment that an id names, or a spec of the environment of that id.
 
     A spec may say other keywords and another limit of steps; with other entry points or wrappers it
-    is of another environment.
+    is of another environment, as is an id that was registered anew.
 
     Raises:
         ModuleNotFoundError, ValueError: The id begins with a module that is not there.
@@ -46,9 +46,11 @@ def native_of(env: str | EnvSpec) -> Native | None:
             _import(module, env)
         name = plain_id.removeprefix("rlox/")
         known = name in PLUGINS or (module in ("", "rlox") and name in env_ids())
-        return Native(name, {}) if known else None
+        return Native(name, {}) if known and not _is_anothers(env) else None
     name = env.id.removeprefix("rlox/")
     if env.id not in gym.registry or (name not in PLUGINS and name not in env_ids()):
+        return None
+    if _is_anothers(env.id):
         return None
     same: dict[str, Any] = {"kwargs": {}, "max_episode_steps": None}
     plain, registered = (dataclasses.replace(spec, **same) for spec in (env, gym.registry[env.id]))
@@ -56,6 +58,33 @@ def native_of(env: str | EnvSpec) -> Native | None:
         return None
     limit = -1 if env.max_episode_steps is None else env.max_episode_steps
     return Native(name, {"max_episode_steps": limit})
+
+
+def _is_anothers(env_id: str) -> bool:
+    """Whether an id of Gymnasium's own was registered anew for another environment."""
+    spec = gym.registry.get(env_id)
+    own = ("gymnasium.envs.", "rlox.envs:")
+    return spec is not None and not str(spec.entry_point).startswith(own)
+
+
+def name_of(env: object) -> str:
+    """What environments are called: by the id that is given or that a spec has, else by a class.
+
+    >>> name_of("rlox/CartPole-v1"), name_of(gym.spec("CartPole-v1")), name_of(gym.Env)
+    ('CartPole-v1', 'CartPole-v1', 'Env')
+    """
+    named = env.id if isinstance(env, EnvSpec) else env
+    if isinstance(named, str):
+        # Without the module that registers it: a checkpoint shall not say what to import.
+        return named.removeprefix("rlox:").removeprefix("rlox/").rpartition(":")[2]
+    return str(getattr(env, "__name__", type(env).__name__))
+
+
+def count_of(env: object) -> Any:
+    """How many environments there are already, or a spec says; None where neither does."""
+    if isinstance(env, EnvSpec):
+        return env.kwargs.get("num_envs")
+    return getattr(env, "num_envs", None) if isinstance(env, VectorEnv) else None
 
 
 def _import(module: str, env_id: str) -> None:

@@ -63,6 +63,40 @@ def expect_mode(env: VectorEnv[Any, Any, Any], mode: AutoresetMode | None) -> No
         )
 
 
+def expect_resets(
+    env: VectorEnv[Any, Any, Any],
+    ended: Flags,
+    rewards: npt.NDArray[np.float64],
+    done: Flags,
+    step: int,
+) -> None:
+    """Refuses a step after an end that was no reset, in NEXT_STEP mode.
+
+    Its transition would be left out.
+
+    Args:
+        env: The environments.
+        ended: (num_envs,): whose episode was over before the step.
+        rewards: (num_envs,), of the step.
+        done: (num_envs,): whose episode ended in the step.
+        step: Which one it was.
+
+    Raises:
+        ValueError: An environment has an end or, unless wrappers may have made it, a reward there.
+    """
+    # Wrappers may make other rewards of the 0 that comes with a reset.
+    paid = (rewards != 0) if env is env.unwrapped else False
+    wrong = ended & (done | paid)
+    if wrong.any():
+        i = int(wrong.argmax())
+        end = "an end" if done[i] else "no end"
+        raise ValueError(
+            f"env: expected environment {i} to reset at step {step}, as its episode was over "
+            f"(autoreset mode NEXT_STEP), with reward 0 and no end, got {rewards[i]} and {end}; "
+            "set metadata['autoreset_mode'] to what is true"
+        )
+
+
 def as_dict(
     answer: tuple[Any, Any, Any, Any, Any], same_step: bool, num_envs: int
 ) -> dict[str, Any]:

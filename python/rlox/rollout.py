@@ -15,6 +15,7 @@ from rlox.layouts import Layout
 from rlox.masks import Flags, mask_width, masks_now, random_allowed, with_masks
 from rlox.memory import expect_memory
 from rlox.settings import number
+from rlox.uniform import random_actions, uniform_log_prob
 
 Floats = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
@@ -94,7 +95,7 @@ class RolloutBatch:
     | field | shape | dtype | meaning |
     |---|---|---|---|
     | obs | (T, N, ...) | see below | the observations acted on |
-    | actions | (T, N, ...) | int64, float32 | as the policy gave them; Discrete ones count from 0 |
+    | actions | (T, N, ...) | int64, float32 | of the policy; integers count from 0 |
     | log_probs | (T, N) | float32 | log-probabilities of the actions |
     | values | (T, N) | float32 | the policy's values of `obs` |
     | rewards | (T, N) | float32 | |
@@ -175,7 +176,9 @@ def collect_rollout(
             observations (N, ...) to actions or to (actions, log_probs, values), or a torch module
             with `get_action_and_logprob(obs) -> (actions, log_probs)` and `get_value(obs) ->
             values` (or `act(obs)`, all three at once, where there is one, see `rlox.policies`).
-            Actions are (N, ...), Discrete ones counted from 0; log_probs and values are (N,).
+            Actions are (N, ...), log_probs and values (N,). A callable, such as a trainer's
+            `predict`, has integers as the environment has them, in observations and in actions,
+            counted from the space's start; a torch module has them counted from 0.
             A parameter named `mask`, `action_mask` or `action_masks` gets the masks, bool (N, k):
             its default where there are none, all True for last observations' values. Where `act`
             lacks it, `get_action_and_logprob` is called in its place.
@@ -202,7 +205,7 @@ def collect_rollout(
     gamma = number("gamma", gamma, 0, 1, fix="correct it")
     gae_lambda = number("gae_lambda", gae_lambda, 0, 1, fix="correct it")
     layout, buffer = Layout(env.single_observation_space), make_buffer(env, n_steps)
-    act, worth = _random(env, n_steps) if policy is None else _policy(policy, layout)
+    act, worth = _random(env, n_steps) if policy is None else _policy(policy, env, layout)
     env.begin_rollout(buffer)
     if policy is None and getattr(env, "has_action_masks", None) is False:
         _fill_at_random(env, buffer)  # native ones know beforehand that they have no masks
@@ -236,8 +239,8 @@ def _fill_at_random(env: RolloutEnv, buffer: RolloutBuffer) -> None:
     """As `_fill` does with `_random`, and nothing between two steps."""
     space, lead = env.single_action_space, (buffer.n_steps, env.num_envs)
     zeros = np.zeros(env.num_envs, np.float32)
-    log_probs = zeros + np.float32(spaces.uniform_log_prob(space))
-    for t, actions in enumerate(spaces.random_actions(space, env.action_stream, lead)):
+    log_probs = zeros + np.float32(uniform_log_prob(space))
+    for t, actions in enumerate(random_actions(space, env.action_stream, lead)):
         env.step_rollout(buffer, t, actions, log_probs, zeros)
 
 
@@ -252,20 +255,20 @@ def _random(env: RolloutEnv, n_steps: int) -> tuple[Act, Worth]:
     """Uniformly random actions, which are worth nothing."""
     space, n = env.single_action_space, env.num_envs
     zeros, ahead = np.zeros(n, np.float32), list[Array]()
-    log_probs = zeros + np.float32(spaces.uniform_log_prob(space))
+    log_probs = zeros + np.float32(uniform_log_prob(space))
 
     def act(rows: Array, masks: Flags | None) -> Said:
         if masks is not None:
             return *random_allowed(space, env.action_stream, masks), zeros
         if not ahead:  # all at once, as that is faster
-            chosen = spaces.random_actions(space, env.action_stream, (n_steps, n))
+            chosen = random_actions(space, env.action_stream, (n_steps, n))
             ahead.extend(chosen[::-1])
         return ahead.pop(), log_probs, zeros
 
     return act, lambda rows, masks: np.zeros(len(rows), np.float32)
 
 
-def _policy(policy: Any, layout: Layout) -> tuple[Act, Worth]:
+def _policy(policy: Any, env: RolloutEnv, layout: Layout) -> tuple[Act, Worth]:
     """What to do with rows of observations, and what they are worth, for each kind of policy."""
     if hasattr(policy, "get_action_and_logprob"):
         return _torch_policy(policy, layout)
@@ -274,10 +277,10 @@ def _policy(policy: Any, layout: Layout) -> tuple[Act, Worth]:
             "policy: expected None, a function of observations or a torch module with "
             f"get_action_and_logprob and get_value, got {type(policy).__name__}; pass one of them"
         )
-    asked = with_masks(policy)
+    asked, space = with_masks(policy), env.single_action_space
 
-    def act(rows: Array, masks: Flags | None) -> Said:
-        said = asked(layout.unpack(rows.copy()), masks)  # who may write to it
+    def decide(rows: Array, masks: Flags | None) -> Said:
+        said = asked(layout.told(rows.copy()), masks)  # who may write to it
         if isinstance(said, tuple):
             if len(said) != 3:
                 raise ValueError(
@@ -289,7 +292,11 @@ def _policy(policy: Any, layout: Layout) -> tuple[Act, Worth]:
         zeros = np.zeros(len(rows), np.float32)
         return said, zeros, zeros
 
-    return act, lambda rows, masks: act(rows, masks)[2]
+    def act(rows: Array, masks: Flags | None) -> Said:
+        actions, log_probs, values = decide(rows, masks)
+        return spaces.counted_actions(space, actions, len(rows)), log_probs, values
+
+    return act, lambda rows, masks: decide(rows, masks)[2]
 
 
 def _torch_policy(module: Any, layout: Layout) -> tuple[Act, Worth]:

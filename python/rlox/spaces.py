@@ -104,7 +104,7 @@ def _told(array: npt.NDArray[Any]) -> object:
     return f"sha256:{hashlib.sha256(data.tobytes()).hexdigest()[:32]}"
 
 
-def _counts(space: gym.Space[Any]) -> npt.NDArray[np.int64] | None:
+def counts_of(space: gym.Space[Any]) -> npt.NDArray[np.int64] | None:
     """How many values each component of an integer action has; None for Box."""
     match space:
         case spaces.Discrete():
@@ -130,10 +130,10 @@ def action_dtype(space: gym.Space[Any]) -> Literal["int64", "float32"]:
     >>> action_dtype(spaces.Discrete(2)), action_dtype(spaces.Box(-1, 1, (3,)))
     ('int64', 'float32')
     """
-    return "float32" if _counts(space) is None else "int64"
+    return "float32" if counts_of(space) is None else "int64"
 
 
-def _actions(space: gym.Space[Any], given: npt.ArrayLike, num_envs: int) -> npt.NDArray[Any]:
+def as_actions(space: gym.Space[Any], given: npt.ArrayLike, num_envs: int) -> npt.NDArray[Any]:
     """An array with one action for each environment, whatever is in it."""
     shape = (num_envs, *(space.shape or ()))
     try:
@@ -162,22 +162,30 @@ def sent_actions(space: gym.Space[Any], stored: npt.ArrayLike, num_envs: int) ->
     >>> sent_actions(spaces.Box(0, 1, (1,)), [[-3.0]], num_envs=1)
     array([[0.]], dtype=float32)
     """
-    actions = _actions(space, stored, num_envs)
-    counts = _counts(space)
+    actions = as_actions(space, stored, num_envs)
+    counts = counts_of(space)
     if counts is None:
         assert isinstance(space, spaces.Box)
         actions = _real(actions)
         _refuse(~np.isfinite(actions), actions, "finite numbers")
         return _clipped(space, actions)
+    _expect_integers(actions)
+    _refuse((actions < 0) | (actions >= counts), actions, f"integers in [0, {counts})")
+    # Checked to be small, they are int64 now: beside uint64 the start would make them float64.
+    sent: npt.NDArray[Any] = (actions.astype(np.int64) + _start(space)).astype(space.dtype)
+    return sent
+
+
+def _start(space: gym.Space[Any]) -> Any:
+    """What the values of each component of an integer action are counted from."""
+    return getattr(space, "start", 0)
+
+
+def _expect_integers(actions: npt.NDArray[Any]) -> None:
     if actions.dtype.kind not in "iu":
         raise TypeError(
             f"actions: expected integers, got dtype {actions.dtype}; convert them to int64 first"
         )
-    _refuse((actions < 0) | (actions >= counts), actions, f"integers in [0, {counts})")
-    start = 0 if isinstance(space, spaces.MultiBinary) else getattr(space, "start", 0)
-    # Checked to be small, they are int64 now: beside uint64 the start would make them float64.
-    sent: npt.NDArray[Any] = (actions.astype(np.int64) + start).astype(space.dtype)
-    return sent
 
 
 def _real(actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -223,9 +231,18 @@ def _saturated(actions: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[A
 
 
 def expect_actions(
-    space: gym.Space[Any], actions: npt.ArrayLike, num_envs: int
+    space: gym.Space[Any],
+    actions: npt.ArrayLike,
+    num_envs: int,
+    ignored: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[Any]:
     """A batch of actions as environments take them, as an array; all else is refused.
+
+    Args:
+        space: Of one action.
+        actions: (num_envs, ...).
+        num_envs: How many environments.
+        ignored: (num_envs,): whose action is not used, so that it may be any number.
 
     Raises:
         ValueError: Wrong shape, a Box action that is not finite, an integer action out of range.
@@ -234,14 +251,38 @@ def expect_actions(
     >>> expect_actions(spaces.Discrete(3, start=5), [5, 7], num_envs=2)
     array([5, 7])
     """
-    given = counted = _actions(space, actions, num_envs)
-    if _counts(space) is not None and given.dtype.kind in "iu":
-        start = 0 if isinstance(space, spaces.MultiBinary) else getattr(space, "start", 0)
+    given, counts = as_actions(space, actions, num_envs), counts_of(space)
+    start = _start(space)
+    if counts is None:
+        bad = ~np.isfinite(_real(given))
+    else:
+        _expect_integers(given)
         if given.dtype == np.uint64:  # which would wrap around
             _refuse(given > np.uint64(2**63 - 1), given, "integers below 2**63")
         counted = given.astype(np.int64) - start
-    sent_actions(space, counted, num_envs)
+        bad = (counted < 0) | (counted >= counts)
+    if ignored is not None:
+        bad[ignored] = False
+    if bad.any():
+        inside = "finite numbers" if counts is None else f"integers in [{start}, {start + counts})"
+        _refuse(bad, given, inside)
     return given.astype(space.dtype) if given.dtype.kind == "u" else given
+
+
+def counted_actions(space: gym.Space[Any], actions: npt.ArrayLike, num_envs: int) -> npt.ArrayLike:
+    """Actions as environments take them, as a rollout stores them: integers counted from 0.
+
+    Raises:
+        ValueError, TypeError: As `expect_actions`, where something has to be counted.
+
+    >>> counted_actions(spaces.Discrete(3, start=5), [5, 7], num_envs=2)
+    array([0, 2])
+    """
+    start = _start(space)
+    if not np.any(start):
+        return actions
+    counted: npt.NDArray[Any] = expect_actions(space, actions, num_envs).astype(np.int64) - start
+    return counted
 
 
 def _refuse(bad: npt.NDArray[np.bool_], actions: npt.NDArray[Any], expected: str) -> None:
@@ -251,52 +292,3 @@ def _refuse(bad: npt.NDArray[np.bool_], actions: npt.NDArray[Any], expected: str
             f"actions: expected {expected}, got {actions[at]} for environment {at[0]}; "
             "keep actions inside the action space"
         )
-
-
-def random_actions(
-    space: gym.Space[Any], rng: np.random.Generator, lead: tuple[int, ...]
-) -> npt.NDArray[Any]:
-    """Uniform actions as a rollout stores them, shape (*lead, *space.shape), int64 or float32.
-
-    Those of an integer Box are its integers, bounds included, as near as float32 comes to them.
-
-    Raises:
-        ValueError: A Box without finite bounds, be it of integers, has no uniform distribution.
-
-    >>> random_actions(spaces.Discrete(1, start=9), np.random.default_rng(0), (2, 3)).tolist()
-    [[0, 0, 0], [0, 0, 0]]
-    """
-    shape = (*lead, *(space.shape or ()))
-    counts = _counts(space)
-    if counts is not None:
-        return rng.integers(counts, size=shape)
-    low, high = _finite_bounds(space)
-    if low.dtype.kind in "iub":
-        wide: Any = np.uint64 if low.dtype.kind == "u" else np.int64
-        bounds = low.astype(wide), high.astype(wide)
-        return rng.integers(*bounds, shape, wide, endpoint=True).astype(np.float32)
-    return np.clip(rng.uniform(low, high, shape).astype(np.float32), low, high)
-
-
-def uniform_log_prob(space: gym.Space[Any]) -> float:
-    """The log-probability (of real ones: log-density) of each of the uniform `random_actions`.
-
-    >>> round(uniform_log_prob(spaces.MultiDiscrete([2, 5])), 4)
-    -2.3026
-    """
-    counts = _counts(space)
-    if counts is not None:
-        return -float(np.log(counts).sum())
-    low, high = _finite_bounds(space)
-    width = high.astype(np.float64) - low.astype(np.float64)
-    return -float(np.log(width + (low.dtype.kind in "iub")).sum())
-
-
-def _finite_bounds(space: gym.Space[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    assert isinstance(space, spaces.Box)
-    if not space.is_bounded():
-        raise ValueError(
-            f"policy: expected an action space with finite bounds for random actions, got {space}; "
-            "pass a policy"
-        )
-    return space.low, space.high

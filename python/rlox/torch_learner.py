@@ -120,10 +120,13 @@ class TorchLearner(BaseLearner):
         """Actions for raw observations, greedy ones or samples; see `Learner`."""
         drawn = self._sampling(deterministic, stream)
         rows, single = as_batch(obs, self.layout, self.normalizer)
+        space = self.spaces[1]
+        if len(rows) == 0:  # which torch cannot take apart
+            return np.zeros((0, *(space.shape or ())), space.dtype)
         observed = self.observed(torch.from_numpy(rows))
         mask = None
         if action_masks is not None:
-            flags = as_masks(action_masks, self.spaces[1], len(rows))
+            flags = as_masks(action_masks, space, len(rows))
             mask = torch.from_numpy(flags).to(self.device)
         with torch.no_grad(), torch_state.evaluating(self.policy, self.threads):
             if drawn is None:
@@ -133,7 +136,7 @@ class TorchLearner(BaseLearner):
                 self.generator.manual_seed(seed)
                 with torch_state.own(None if self.built_in else seed, self.device, self.threads):
                     said = policies.sampled(self.policy, observed, mask)
-        sent = spaces.sent_actions(self.spaces[1], said.numpy(force=True), len(rows))
+        sent = spaces.sent_actions(space, said.numpy(force=True), len(rows))
         return sent[0] if single else sent
 
     def _networks(self) -> learner.Arrays:

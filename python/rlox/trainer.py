@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy.typing as npt
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from rlox._rlox import ClosedError, CorruptFileError
@@ -19,11 +20,12 @@ from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.configs import SHAPE_SETTINGS, resolved_config
 from rlox.evaluation import SeededPredictor, evaluate, evaluation_seed
 from rlox.interrupt import stop_on_interrupt
-from rlox.keywords import knowing_keywords, places, refuse_settings
+from rlox.keywords import knowing_keywords, places, refuse_policy_name, refuse_settings
 from rlox.learner import MEMBERS, Learner, LearnerState
 from rlox.logger import RunFolder, expect_root
 from rlox.manifest import describe, expect_code, expect_device, expect_saved, trainer_manifest
 from rlox.presets import preset
+from rlox.registered import count_of, name_of
 from rlox.results import EvaluationResult, TrainResult, train_result
 from rlox.settings import chosen_seed, flag, json_keywords, resolve, whole
 from rlox.vector import make_vec
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     from rlox.features import FeaturesExtractor
     from rlox.policies import PolicyLike
 
-EnvLike = str | VectorEnv[Any, Any, Any] | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]
+Maker = str | EnvSpec | Callable[..., gym.Env[Any, Any]]
+EnvLike = Maker | VectorEnv[Any, Any, Any] | gym.Env[Any, Any]
 
 
 class Trainer:
@@ -60,17 +63,14 @@ class Trainer:
     ) -> None:
         defaults = {field.name: field.default for field in fields(self.config_type)}
         refuse_settings(self, settings)
-        self.env_id: str | None = None
-        self.env_name: str = getattr(env, "__name__", type(env).__name__)
-        if isinstance(env, str):
-            name = env.removeprefix("rlox:").removeprefix("rlox/")
-            # Without the module that registers it: a checkpoint shall not say what to import.
-            self.env_id = self.env_name = name.rpartition(":")[2]
-        tuned = preset(self.algorithm, self.env_id or "")
+        refuse_policy_name(env)
+        self.env_name = name_of(env)
+        self.env_id = self.env_name if isinstance(env, str) else None
+        tuned = preset(self.algorithm, self.env_name)
         shape = () if policy is None else SHAPE_SETTINGS
         resolved, self.sources = resolve(defaults, tuned, settings, without=shape)
-        if isinstance(env, VectorEnv) and "num_envs" not in settings:
-            resolved["num_envs"], self.sources["num_envs"] = env.num_envs, "env"
+        if "num_envs" not in settings and (count := count_of(env)) is not None:
+            resolved["num_envs"], self.sources["num_envs"] = count, "env"
         config = resolved_config(self.config_type, resolved, self.sources)
         self.seed = chosen_seed(seed)
         keywords = {} if env_kwargs is None else env_kwargs
@@ -213,7 +213,7 @@ class Trainer:
         *,
         seed: int | None = None,
         deterministic: bool = True,
-        env: str | Callable[..., gym.Env[Any, Any]] | None = None,
+        env: Maker | None = None,
     ) -> EvaluationResult:
         """Plays full episodes in Gymnasium's own environment, without learning anything.
 
@@ -222,7 +222,8 @@ class Trainer:
             seed: Of the episodes, and of the samples; None takes one that belongs to the trainer's.
                 The same seed and weights give the same result, and training goes on as without.
             deterministic: Greedy actions rather than samples.
-            env: Another environment; None: the one trained on, by its id or the function given.
+            env: Another environment; None: the one trained on, by its id, spec or the function
+                given.
 
         Raises:
             ValueError: The trainer was given environments already made, so `env` is needed; what
@@ -230,9 +231,8 @@ class Trainer:
             TypeError: An argument of another kind; a policy of your own without `mode` cannot be
                 greedy.
         """
-        own = self.env_id or (self._env if callable(self._env) else None)
-        chosen = own if env is None else env
-        if chosen is None:
+        chosen: Any = self.env_id or self._env if env is None else env
+        if env is None and not (isinstance(chosen, str | EnvSpec) or callable(chosen)):
             raise ValueError(
                 "env: expected an id or a function, as the trainer was given environments already "
                 "made, got None; pass env="

@@ -17,8 +17,8 @@ class PPOTrainer(Trainer):
     Stable-Baselines3's defaults; `config` and `sources` tell.
 
     Args:
-        env: An id, an environment class or a function that makes an environment, a vector
-            environment in any autoreset mode.
+        env: An id, an `EnvSpec`, an environment class or a function that makes an environment, a
+            vector environment in any autoreset mode.
         seed: Decides everything random, but for what a `policy` or `features_extractor` of your own
             draws from torch's global generator while other threads draw from it, too. None takes
             one from the operating system; `seed` tells.

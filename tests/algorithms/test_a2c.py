@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.distributions import Categorical, Normal
 
+import rlox.learner
 from rlox import checkpoint, make_vec
 from rlox.adam import Adam
 from rlox.algorithms import A2C, A2CConfig
@@ -180,6 +181,18 @@ def test_the_learning_rate_goes_from_the_setting_to_zero():
         assert used[-1] == metrics["train/learning_rate"]
         assert metrics["train/learning_rate"] == pytest.approx(7e-4 * (1 - progress))
     assert learner("CartPole-v1").iterate(0.5)["train/learning_rate"] == 7e-4
+
+
+def test_the_explained_variance_is_of_the_values_that_the_policy_said(monkeypatch):
+    asked, a2c = [], learner("CartPole-v1")
+    explained = rlox.learner.explained_variance
+    monkeypatch.setattr(
+        rlox.learner, "explained_variance", lambda *said: [asked.append(said), explained(*said)][1]
+    )
+    a2c.iterate()
+    ((values, returns),) = asked
+    assert np.array_equal(values, a2c.buffer.values.ravel())
+    assert np.array_equal(returns, a2c.buffer.returns.ravel())
 
 
 def test_metrics_have_stable_baselines3s_names():

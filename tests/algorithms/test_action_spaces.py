@@ -111,3 +111,27 @@ def test_a_checkpoint_of_every_kind_predicts_the_same(tmp_path, name, kind, back
     loaded = make.load(tmp_path / "saved", env=env, runs_dir=None)
     obs = np.random.default_rng(0).uniform(-1, 1, (20, *trainer.env.single_observation_space.shape))
     np.testing.assert_array_equal(trainer.predict(obs), loaded.predict(obs))
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("name", TRAINERS)
+def test_spaces_that_cannot_be_acted_in_are_refused_by_their_own_words(name, backend):
+    def make(space, **settings):
+        trainer = TRAINERS[name][0]
+        return trainer(lambda: Answer(space), 0, backend=backend, runs_dir=None, **settings)
+
+    class Idle(Answer):
+        """There is nothing to do."""
+
+        def __init__(self, space):
+            super().__init__(Discrete(2))
+            self.action_space = space
+
+    for space in (MultiDiscrete(np.zeros(0, int)), Box(-1, 1, (0,))):
+        with pytest.raises(ValueError, match=r"action space: expected one component or more, got "):
+            TRAINERS[name][0](lambda space=space: Idle(space), 0, backend=backend, runs_dir=None)
+    for space in (Discrete(2, start=3), MultiDiscrete([2, 3]), MultiBinary(2)):
+        with pytest.raises(ValueError) as refusal:  # noqa: PT011  # the whole text is compared
+            make(space, use_sde=True)
+        words = f"use_sde: expected a Box action space, got {space}; set use_sde=False"
+        assert str(refusal.value) == words

@@ -192,6 +192,47 @@ def test_predictions_take_one_observation_or_many(space):
     assert np.array_equal(trainer.predict(one), trainer.predict(many)[0])
 
 
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("name", SPACES)
+def test_predictions_for_no_observations_are_none(name, backend):
+    space = SPACES[name]
+    trainer = A2CTrainer(lambda: Tell(space), 0, num_envs=2, backend=backend, runs_dir=None)
+    parts = len(getattr(space, "spaces", [space]))
+    for deterministic in (True, False):
+        actions = trainer.predict(none_of(space), deterministic)
+        assert (actions.shape, actions.dtype) == ((0, parts), np.int64)
+
+
+def none_of(space):
+    """A batch of no observations."""
+    match space:
+        case spaces.Dict():
+            return {key: none_of(part) for key, part in space.spaces.items()}
+        case spaces.Tuple():
+            return tuple(none_of(part) for part in space.spaces)
+    return np.zeros((0, *(space.shape or ())), space.dtype)
+
+
+@pytest.mark.parametrize(
+    "empty", [spaces.Dict(), spaces.Tuple(()), spaces.Dict(in_it=spaces.Dict())]
+)
+@pytest.mark.parametrize("trainer", [PPOTrainer, A2CTrainer])
+def test_empty_parts_are_nothing_to_learn_from(trainer, empty):
+    space = spaces.Dict(eye=CAMERA, nothing=empty, side=spaces.Discrete(3))
+
+    class Partly(Nested):
+        observation_space = space
+
+        def _obs(self):
+            given = space.sample()
+            return {**given, "side": self.at % 3}
+
+    made = trainer(Partly, 0, num_envs=2, n_steps=4, runs_dir=None)
+    assert made.train(16)["timesteps"] == 16
+    assert made.learner.policy.features.features_dim == 256 + 3
+    assert made.predict(space.sample()).shape == ()
+
+
 def test_wrong_observations_are_named_by_their_place():
     trainer = PPOTrainer(env=lambda: Tell(SPACES["Dict"]), seed=0, **PPO)
     with pytest.raises(ValueError, match=r"obs\['b'\]"):

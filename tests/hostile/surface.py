@@ -32,6 +32,7 @@ INNER = {
     "rlox.layouts": "serves ForeignVecEnv, collect_rollout and Trainer.predict",
     "rlox.logger": "serves Trainer.train",
     "rlox.manifest": "serves Trainer.save and Trainer.load",
+    "rlox.mask_source": "serves ForeignVecEnv and evaluate: test_mask_source.py",
     "rlox.masks": "serves learners",
     "rlox.memory": "serves VecEnv, make_vec and collect_n_steps",
     "rlox.misfits": "serves ForeignVecEnv",
@@ -58,6 +59,7 @@ INNER = {
     "rlox.torch_state": "serves learners",
     "rlox.turns": "serves ForeignVecEnv",
     "rlox.trainer": "rlox.trainers offers it",
+    "rlox.uniform": "serves collect_rollout and collect_n_steps",
     "rlox.vec_env": "rlox offers it",
     "rlox.workers": "serves ForeignVecEnv",
 }

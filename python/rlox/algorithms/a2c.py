@@ -147,7 +147,7 @@ class A2C(TorchLearner):
         finite.refuse_spoiled({**losses, "gradient": norm.item()}, self.timesteps)
         self.optimizer.step(gradient, learning_rate)
         self.updates += 1
-        said = (x.numpy(force=True) for x in (rows.returns - rows.advantages, rows.returns))
+        said = (x.numpy(force=True) for x in (rows.values, rows.returns))
         metrics = {f"train/{name}": value for name, value in losses.items()} | {
             "train/explained_variance": learner.explained_variance(*said),
             "train/learning_rate": learning_rate,

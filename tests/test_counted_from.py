@@ -1,0 +1,102 @@
+"""Spaces that count from another number than 0, as functions and as networks see them."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rlox import collect_rollout, make_vec
+from rlox.trainers import A2CTrainer
+
+SIDES = spaces.MultiDiscrete([2, 3], start=[1, -4])
+SEEN = {
+    "Discrete": spaces.Discrete(3, start=5),
+    "MultiDiscrete": SIDES,
+    "MultiBinary": spaces.MultiBinary(2),
+    "Dict": spaces.Dict(at=spaces.Discrete(3, start=5), of=spaces.Tuple([SIDES])),
+}
+DONE = {"Discrete": spaces.Discrete(3, start=1), "MultiDiscrete": SIDES}
+
+
+class Starts(gym.Env):
+    """Observes samples of a space, and takes actions of one."""
+
+    def __init__(self, seen, done):
+        self.observation_space, self.action_space, self.taken = seen, done, []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.taken.append(np.array(action).tolist())
+        return self.observation_space.sample(), 1.0, False, len(self.taken) % 4 == 0, {}
+
+
+def rows_of(space, obs):
+    """Each row of a batch, as the space has it."""
+    return gym.vector.utils.iterate(gym.vector.utils.batch_space(space, 2), obs)
+
+
+@pytest.mark.parametrize("done", DONE.values(), ids=DONE)
+@pytest.mark.parametrize("seen", SEEN.values(), ids=SEEN)
+def test_functions_see_and_do_what_the_environment_says_and_takes(seen, done):
+    env, given = make_vec(lambda: Starts(seen, done), 2, seed=0), []
+
+    def policy(obs):
+        rows = [*rows_of(seen, obs)]
+        assert all(seen.contains(row) for row in rows)
+        given.append(np.stack([done.sample() for _ in rows]))
+        return given[-1], np.zeros(len(rows)), np.zeros(len(rows))
+
+    batch = collect_rollout(env, policy, 8)
+    taken = [[each.unwrapped.taken[t] for each in env.unwrapped.envs] for t in range(8)]
+    assert taken == np.stack(given[:8]).tolist()
+    assert (batch.actions + done.start).tolist() == taken
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("done", DONE.values(), ids=DONE)
+@pytest.mark.parametrize("seen", [SEEN["Discrete"], SEEN["MultiDiscrete"]])
+def test_what_a_trainer_predicts_is_a_policy_of_rollouts(seen, done, backend):
+    made = A2CTrainer(lambda: Starts(seen, done), 0, backend=backend, num_envs=2, runs_dir=None)
+    env, predicted = make_vec(lambda: Starts(seen, done), 2, seed=0), []
+
+    def policy(obs):
+        predicted.append(made.predict(obs, deterministic=False))
+        return predicted[-1]
+
+    batch = collect_rollout(env, policy, 20)
+    assert (batch.actions + done.start).tolist() == np.stack(predicted[:20]).tolist()
+    assert collect_rollout(env, made.predict, 4).actions.min() >= 0
+
+
+def test_actions_outside_are_told_of_as_the_environment_counts_them():
+    env = make_vec(lambda: Starts(SEEN["Discrete"], DONE["Discrete"]), 2, seed=0)
+    with pytest.raises(ValueError, match=r"actions: expected integers in \[1, 4\), got 0 for env"):
+        collect_rollout(env, lambda obs: [1, 0] if len(obs) else None, 2)
+    env.reset()
+    with pytest.raises(ValueError, match=r"actions: expected integers in \[1, 4\), got 4 for env"):
+        env.step([1, 4])
+    assert [each.unwrapped.taken for each in env.unwrapped.envs] == [[], []]
+
+
+def test_networks_count_from_0():
+    torch = pytest.importorskip("torch")
+
+    class Follows(torch.nn.Module):
+        """Does what it sees."""
+
+        def get_action_and_logprob(self, obs):
+            assert obs.dtype == torch.int64
+            return obs, torch.zeros(len(obs))
+
+        def get_value(self, obs):
+            return torch.zeros(len(obs))
+
+    env = make_vec(lambda: Starts(SEEN["Discrete"], DONE["Discrete"]), 2, seed=0)
+    batch = collect_rollout(env, Follows(), 12)
+    assert np.array_equal(batch.actions, batch.obs)
+    assert set(batch.obs.ravel()) == {0, 1, 2}

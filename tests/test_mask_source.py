@@ -1,0 +1,153 @@
+"""Where environments say what they allow, and what holds in steps in which they do not."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+from masked_envs import Doors
+from rlox import collect_rollout, make_vec
+from rlox.evaluation import evaluate
+from rlox.trainers import A2CTrainer, PPOTrainer
+
+MODES = list(AutoresetMode)
+SMALL = {"n_steps": 16, "runs_dir": None, "action_masks": True, "num_envs": 2}
+
+
+class Once(Doors):
+    """Says only after a reset what is allowed; after that, all is. Says None where it is to."""
+
+    silent = None
+
+    def step(self, action):
+        assert self.at > 0 or self.open[action - 10]
+        self.open[:] = True
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, dict(self.silent or {})
+
+
+class OnceThenNone(Once):
+    """Says None in the other steps."""
+
+    silent = {"action_mask": None}  # noqa: RUF012
+
+
+class Never(OnceThenNone):
+    """Says None after a reset, too."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], dict(self.silent)
+
+
+def first(obs, mask):
+    """The first action that is allowed."""
+    return 10 + mask.argmax(1)
+
+
+@pytest.mark.parametrize("kind", [Once, OnceThenNone])
+@pytest.mark.parametrize("mode", MODES)
+def test_everything_is_allowed_in_a_step_in_which_all_environments_are_silent(mode, kind):
+    batch = collect_rollout(make_vec(kind, 2, seed=0, autoreset_mode=mode), first, 12)
+    length = 6 if mode is AutoresetMode.NEXT_STEP else 5
+    said = ~batch.action_masks.all(2)
+    assert said.all(1).tolist() == [t % length == 0 for t in range(12)]
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("kind", [Once, OnceThenNone])
+@pytest.mark.parametrize("trainer", [PPOTrainer, A2CTrainer])
+def test_trainers_go_on_where_all_environments_are_silent(trainer, kind, backend):
+    made = trainer(kind, 0, backend=backend, **SMALL)
+    assert made.train(96)["timesteps"] == 96
+    masks = made.learner.buffer.field("action_masks")
+    assert set(masks.sum(2).ravel()) == {2, 3, 6}
+    assert made.evaluate(3)["lengths"] == [5, 5, 5]
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_environments_that_never_say_anything_are_refused_before_a_step(backend):
+    steps = []
+
+    class Counted(Never):
+        def step(self, action):
+            steps.append(action)
+            return super().step(action)
+
+    trainer = A2CTrainer(Counted, 0, backend=backend, **SMALL)
+    with pytest.raises(ValueError, match=r"action_masks: expected environments that give infos"):
+        trainer.train(64)
+    with pytest.raises(ValueError, match=r"action_masks: expected environments that give infos"):
+        trainer.evaluate(2)
+    assert not steps
+    assert not make_vec(Counted, 2).tells_masks
+
+
+class Corridor(gym.vector.VectorEnv):
+    """Two environments, which allow the action that is their observation; the vector says so."""
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    num_envs = 2
+    single_observation_space, single_action_space = spaces.Box(0, 2, (1,)), spaces.Discrete(3)
+
+    def __init__(self, rows=2):
+        self.at, self.rows = np.zeros(2, int), rows
+
+    def reset(self, *, seed=None, options=None):
+        self.at = np.array([0, 1])
+        return self.at[:, None].astype(np.float32), {}
+
+    def step(self, actions):
+        assert (actions == self.at).all()
+        self.at = (self.at + 1) % 3
+        flags = np.zeros(2, bool), np.zeros(2, bool)
+        return self.at[:, None].astype(np.float32), np.ones(2), *flags, {}
+
+    def action_masks(self):
+        return np.resize(self.at[:, None] == np.arange(3), (self.rows, 3))
+
+
+class Reversed(gym.vector.VectorWrapper):
+    """A wrapper of vector environments that says what they allow, in its own way."""
+
+    def action_masks(self):
+        return self.env.action_masks().astype(np.int8).tolist()
+
+
+@pytest.mark.parametrize("wrap", [lambda env: env, Reversed, RecordEpisodeStatistics])
+def test_a_method_of_the_vector_environments_themselves_is_used(wrap):
+    batch = collect_rollout(make_vec(wrap(Corridor())), None, 6)
+    assert batch.actions[:, 0].tolist() == [0, 1, 2, 0, 1, 2]
+    assert batch.action_masks.sum(2).tolist() == [[1, 1]] * 6
+    for backend in ("native", "torch"):
+        trainer = A2CTrainer(wrap(Corridor()), 0, backend=backend, **SMALL)
+        assert trainer.train(32)["timesteps"] == 32
+
+
+def test_such_a_method_of_another_number_of_rows_is_refused():
+    with pytest.raises(ValueError, match=r"action_mask: expected shape \(2, 3\).*got 3 rows"):
+        collect_rollout(make_vec(Corridor(rows=3)), None, 6)
+
+
+def test_wrapped_vectors_of_rlox_without_masks_have_none():
+    import rlox
+
+    for inner in (rlox.VecEnv(2), make_vec(lambda: gym.make("CartPole-v1"), 2)):
+        wrapped = make_vec(RecordEpisodeStatistics(inner))
+        assert not wrapped.tells_masks
+        assert collect_rollout(wrapped, None, 3).action_masks is None
+
+
+def test_evaluation_takes_silence_as_everything_is_allowed():
+    seen = []
+
+    class Decides:
+        masked = True
+
+        def predict(self, obs, deterministic=True, action_masks=None):
+            seen.append(int(action_masks.sum()))
+            return 10 + action_masks.argmax(1)
+
+    assert evaluate(Decides(), Once, 2, seed=0, num_envs=1)["lengths"] == [5, 5]
+    assert [count == 6 for count in seen] == [False, *[True] * 4] * 2
