@@ -22,6 +22,8 @@ __all__ = [
     "RunningMeanStd",
     "__version__",
     "available_memory",
+    "check_normalizer",
+    "check_step",
     "compute_batch_group_advantages",
     "compute_batch_token_kl",
     "compute_batch_token_kl_f32",
@@ -363,6 +365,16 @@ class RolloutBuffer:
         gae_lambda: float,
         final_values: npt.ArrayLike | None = None,
     ) -> None: ...
+
+def check_normalizer(buffer: RolloutBuffer, normalizer: Normalizer | None) -> None: ...
+def check_step(
+    buffer: RolloutBuffer,
+    t: int,
+    actions: npt.ArrayLike,
+    log_probs: npt.ArrayLike,
+    values: npt.ArrayLike,
+    normalizer: Normalizer | None,
+) -> None: ...
 
 @final
 class NativeVectorEnv:

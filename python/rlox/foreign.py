@@ -8,13 +8,13 @@ import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
 
 from rlox import contract, spaces, streams, workers
-from rlox._rlox import ClosedError, Normalizer, RolloutBuffer
+from rlox._rlox import ClosedError, Normalizer, RolloutBuffer, check_normalizer, check_step
 from rlox.finite import expect_finite
 from rlox.layouts import Layout
 from rlox.mask_source import MaskSource, keep_masks
 from rlox.misfits import refuse_misfit
 from rlox.resets import autoreset_mode_of, by_key, expect_resets, split_options
-from rlox.storage import expect_float32, expect_storage, expect_turn, numbers, rehearse
+from rlox.storage import expect_storage, expect_turn, numbers
 from rlox.turns import Turns, in_turn
 
 Array = npt.NDArray[Any]
@@ -240,7 +240,7 @@ class ForeignVecEnv(Wrapper):
     ) -> None:
         """Puts the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
         expect_storage(self, self.layout, buffer, normalizer)
-        expect_float32(buffer, normalizer)
+        check_normalizer(buffer, normalizer)
         fresh = self._obs is None or seed is not None
         if fresh:
             self.reset(seed=self._seeds.last if seed is None else seed)
@@ -275,8 +275,7 @@ class ForeignVecEnv(Wrapper):
         log_probs = self._checked("log_probs", numbers("log_probs", log_probs, n))
         values = self._checked("values", numbers("values", values, n))
         said = (actions, log_probs, values)
-        if self._obs is not None:  # else `step` refuses it
-            rehearse(buffer, t, said, self._obs, normalizer)
+        check_step(buffer, t, *said, normalizer)
         _, rewards, terminated, truncated, _ = self.step(sent)
         obs = self._current()
         final_obs = None

@@ -140,12 +140,14 @@ class EpisodeStatistics:
     @property
     def mean_return(self) -> float:
         """NaN before the first episode has finished."""
-        return math.fsum(self.returns) / len(self.returns) if self.returns else math.nan
+        returns = [*self.returns]  # which another thread may change
+        return math.fsum(returns) / len(returns) if returns else math.nan
 
     @property
     def mean_length(self) -> float:
         """NaN before the first episode has finished."""
-        return sum(self.lengths) / len(self.lengths) if self.lengths else math.nan
+        lengths = [*self.lengths]
+        return sum(lengths) / len(lengths) if lengths else math.nan
 
     def state(self) -> dict[str, Any]:
         """What JSON can hold of it."""

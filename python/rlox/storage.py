@@ -52,19 +52,6 @@ def expect_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any
         )
 
 
-def expect_float32(buffer: RolloutBuffer, normalizer: Normalizer | None) -> None:
-    """Refuses a normaliser of observations that a buffer does not hold as float32.
-
-    Raises:
-        ValueError: It is one.
-    """
-    holds: Any = buffer.obs.dtype.name
-    if normalizer is not None and holds != "float32":
-        # It does not tell whether it normalises observations; a small buffer refuses it if so.
-        small = RolloutBuffer(1, buffer.num_envs, buffer.obs.shape[2:], obs_dtype=holds)
-        small.begin(np.zeros_like(buffer.obs[0]), False, normalizer)
-
-
 def numbers(name: str, given: npt.ArrayLike, num_envs: int) -> npt.NDArray[np.float32]:
     """One number for each environment.
 
@@ -107,31 +94,3 @@ def expect_turn(buffer: RolloutBuffer, t: Any) -> int:
             f"t: expected the next of {buffer.n_steps} steps, {buffer.next_step}, got {t}; {fix}"
         )
     return plain
-
-
-def rehearse(
-    buffer: RolloutBuffer,
-    t: int,
-    said: tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike],
-    obs: npt.NDArray[Any],
-    normalizer: Normalizer | None,
-) -> None:
-    """Has a buffer refuse what it cannot store of step `t`, before the environments make it.
-
-    Args:
-        buffer: For these environments.
-        t: The step that is due.
-        said: Actions, log_probs and values.
-        obs: Where the environments stand, as rows.
-        normalizer: That the step is recorded with.
-
-    Raises:
-        TypeError, ValueError: As `RolloutBuffer.record`; nothing has changed then, or without.
-    """
-    unknown, flags = np.full(buffer.num_envs, np.nan), np.zeros(buffer.num_envs, np.bool_)
-    try:
-        buffer.record(t, *said, obs, unknown, flags, flags, None, normalizer)
-    except ValueError as error:
-        # These rewards no buffer takes: it has found nothing wrong with what it looks at before.
-        if not str(error).startswith("rewards: "):
-            raise

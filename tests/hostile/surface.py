@@ -86,6 +86,8 @@ LEFT_OUT = {
     "ForeignVecEnv.action_masks": "takes nothing: test_masked_rollouts.py",
     "VecEnv.action_masks": "refuses all without masks, else NativeVectorEnv's: test_env_plugin.py",
     "register_env": "takes a capsule of another module: test_env_plugin.py",
+    "check_normalizer": "serves ForeignVecEnv: test_foreign_refusals.py",
+    "check_step": "serves ForeignVecEnv: test_foreign_refusals.py",
     "SdePolicy.reset_noise": "serves learners, which know how many rows there are",
 }
 for _kind in ("NativePPO", "NativeA2C"):

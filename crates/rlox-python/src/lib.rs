@@ -67,6 +67,8 @@ mod _rlox {
     #[pymodule_export]
     use crate::rollout::RolloutBuffer;
     #[pymodule_export]
+    use crate::said::{check_normalizer, check_step};
+    #[pymodule_export]
     use crate::vector::NativeVectorEnv;
     #[pymodule_export]
     use crate::vtrace::compute_vtrace;

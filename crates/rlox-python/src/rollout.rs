@@ -70,11 +70,11 @@ pub(crate) struct RolloutBuffer {
     #[pyo3(get)]
     pub(crate) num_envs: usize,
     obs_shape: Vec<usize>,
-    action_shape: Vec<usize>,
-    discrete: bool,
+    pub(crate) action_shape: Vec<usize>,
+    pub(crate) discrete: bool,
     obs_dtype: DType,
     fields: Vec<(String, FieldMemory)>,
-    long: bool,
+    pub(crate) long: bool,
 }
 
 impl RolloutBuffer {

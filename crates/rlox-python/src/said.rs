@@ -3,9 +3,10 @@
 use pyo3::prelude::*;
 use rlox_core::{Actions, PolicySaid};
 
-use crate::argument::{Argument, INTEGER, Input, REAL, argument, asarray, expect_shape};
+use crate::argument::{Argument, INTEGER, Input, REAL, argument, asarray, expect_shape, index, instance};
 use crate::array::{Apart, beyond_f32, no_copy, typed};
 use crate::error::value_error;
+use crate::normalize::normalizer_of;
 use crate::rollout::RolloutBuffer;
 
 /// Actions whose Python code has run.
@@ -131,4 +132,38 @@ impl SaidInput<'_> {
     pub(crate) fn get(&self) -> PolicySaid<'_> {
         PolicySaid { actions: self.actions.get(), log_probs: self.log_probs.slice(), values: self.values.slice() }
     }
+}
+
+/// Refuses a normaliser that `buffer.begin` and `buffer.record` would refuse.
+#[pyfunction]
+pub(crate) fn check_normalizer(
+    py: Python<'_>,
+    buffer: &Bound<'_, PyAny>,
+    normalizer: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
+    let Some(normalizer) = normalizer_of(normalizer)? else { return Ok(()) };
+    buffer
+        .inner
+        .with(py, false, |buffer| normalizer.inner.enter(|normalizer| buffer.check_normalizer(Some(normalizer))))
+}
+
+/// Refuses what `buffer.record` would refuse of a step before it is made.
+#[pyfunction]
+pub(crate) fn check_step(
+    py: Python<'_>,
+    buffer: &Bound<'_, PyAny>,
+    t: &Bound<'_, PyAny>,
+    actions: &Bound<'_, PyAny>,
+    log_probs: &Bound<'_, PyAny>,
+    values: &Bound<'_, PyAny>,
+    normalizer: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    check_normalizer(py, buffer, normalizer)?;
+    let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
+    let t = index("t", t)?;
+    let said = SaidArgument::new(actions, log_probs, values, buffer.discrete)?;
+    let said = said.read(buffer, buffer.num_envs, &buffer.action_shape)?;
+    let said = said.get();
+    buffer.inner.with(py, buffer.long, |buffer| buffer.check_step(t, said, None))
 }

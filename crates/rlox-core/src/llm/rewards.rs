@@ -132,9 +132,7 @@ mod tests {
             assert!(words.is_err_and(|words| words.starts_with("weights: ") && words.contains(&expected)));
         }
         let sum = combine_rewards(&[1e139], &[1e10], &mut [0.0]).map_err(|error| error.to_string());
-        assert!(
-            sum.is_err_and(|words| words.starts_with("weights: expected weighted sums of at most 1e140, got 1"))
-        );
+        assert!(sum.is_err_and(|words| words.starts_with("weights: expected weighted sums of at most 1e140, got 1")));
         assert!(combine_rewards(&[2e37_f32], &[0.1], &mut [0.0]).is_err());
     }
 

@@ -96,7 +96,12 @@ impl RolloutBuffer {
         Ok(())
     }
 
-    pub(super) fn check_normalizer(&self, normalizer: Option<&Normalizer>) -> Result<()> {
+    /// Refuses a normalizer of other observations or environments, as every call that takes one does.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for one of observations that the buffer does not hold as f32, [`Error::Shape`] for one of other
+    /// numbers.
+    pub fn check_normalizer(&self, normalizer: Option<&Normalizer>) -> Result<()> {
         let Some(normalizer) = normalizer else { return Ok(()) };
         if normalizer.options().obs && self.obs.dtype() != DType::F32 {
             let got = format!("a buffer of {:?} observations", self.obs.dtype());

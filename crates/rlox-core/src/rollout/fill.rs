@@ -87,6 +87,16 @@ impl RolloutBuffer {
         self.commit(answered.final_obs, normalizer)
     }
 
+    /// Refuses what [`RolloutBuffer::record`] would refuse of a step before it is made: for environments elsewhere, which
+    /// no error can take back.
+    ///
+    /// # Errors
+    /// Those of `record` that do not depend on what environments answer.
+    pub fn check_step(&self, t: usize, said: PolicySaid<'_>, normalizer: Option<&Normalizer>) -> Result<()> {
+        self.check_normalizer(normalizer)?;
+        self.check_said(t, said)
+    }
+
     /// Refuses what row `t` cannot take.
     fn check_said(&self, t: usize, said: PolicySaid<'_>) -> Result<()> {
         self.check_turn(t)?;
