@@ -186,7 +186,7 @@ pub fn losses_of_a_hundred_updates_stay_together<N: Network>(make: Make<N>) {
 }
 
 pub fn weights_and_optimizer_states_go_there_and_back<N: Network>(make: Make<N>) {
-    let through = |tensors: NamedTensors| NamedTensors::from_safetensors(&tensors.to_safetensors().unwrap()).unwrap();
+    let through = |tensors: NamedTensors| NamedTensors::from_safetensors(&tensors.to_safetensors()).unwrap();
     for optimizer in optimizers() {
         let (mut net, mut built_in) = pair(make, &[5, 20, 17, 2], ACTIVATIONS[0]);
         learn(&mut net, &optimizer);

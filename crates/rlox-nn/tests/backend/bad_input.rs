@@ -52,7 +52,7 @@ pub fn wrong_arguments_are_refused_in_the_built_in_networks_words<N: Network>(ma
     both!(|net| net.infer(&[0.0; 6], usize::MAX, y, scratch));
     both!(|net| net.infer(&[0.0; 7], 2, y, scratch));
     both!(|net| net.infer_hidden(&[0.0; 6], 2, y, &mut h[..15], scratch));
-    both!(|net| net.hidden(&mut h[..7]));
+    both!(|net| net.hidden(&mut h[..8]));
     net.forward(&[0.0; 6], 2, y).unwrap();
     built_in.forward(&[0.0; 6], 2, y).unwrap();
     both!(|net| net.hidden(&mut h[..15]));
@@ -102,6 +102,7 @@ pub fn wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words<N: 
         wide.optimizer_state(),
         edited(&state, spoiled("step", 0.5)),
         edited(&state, spoiled("0.weight.exp_avg", f32::INFINITY)),
+        edited(&state, spoiled("2.bias.exp_avg_sq", -1e-9)),
     ] {
         alike(net.load_optimizer_state(&wrong), built_in.load_optimizer_state(&wrong), "state");
     }
