@@ -130,12 +130,13 @@ class NativeLearner(BaseLearner):
         """Learns from the rollout; `left` is the share of the run that is not done yet.
 
         Raises:
-            FloatingPointError: A gradient is NaN or infinite; the weights have not moved then.
+            FloatingPointError: A gradient is NaN or infinite, and the weights have not moved then;
+                or a step has made a weight so: only a checkpoint helps.
         """
         raise NotImplementedError
 
     def learn(self, call: Any, given: dict[str, Any]) -> dict[str, float]:
-        """What a native update says; where a gradient is not finite, after which step."""
+        """What a native update says; where something is not finite, after which step."""
         try:
             return dict(call(self.buffer, given))
         except FloatingPointError as error:

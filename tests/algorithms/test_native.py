@@ -64,10 +64,8 @@ class Noise(gym.Env):
 
 def gradients(optimizer):
     """What a first step of Adam without a learning rate leaves of the gradients, flat."""
-    if isinstance(optimizer, dict):
-        return {n.removesuffix(".exp_avg"): x for n, x in optimizer.items() if "exp_avg" in n[-8:]}
-    state = optimizer.state()
-    return {n.removeprefix("exp_avg."): x for n, x in state.items() if n.startswith("exp_avg.")}
+    state = optimizer if isinstance(optimizer, dict) else optimizer.state()
+    return {n.removesuffix(".exp_avg"): x for n, x in state.items() if n.endswith(".exp_avg")}
 
 
 KINDS = ["Discrete", "MultiDiscrete", "MultiBinary", "Box", "gSDE"]
@@ -96,7 +94,24 @@ def test_losses_and_gradients_are_those_of_torch(algorithm, kind, shape):
     assert mine.keys() == theirs.keys()
     assert any(np.abs(x).max() > 1e-3 for x in theirs.values())
     for name in theirs:
-        np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-3, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("shape", ["plain", "shared"])
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+def test_optimizer_states_go_from_one_backend_to_the_other(algorithm, shape):
+    settings = {"batch_size": 33} if algorithm == "ppo" else {}
+    native, torchs = pair(algorithm, lambda: Answer(ACTIONS["Box"]), **settings, **SHAPES[shape])
+    native.update(1.0)
+    _ = torchs.update(1e-3, 0.2) if algorithm == "ppo" else torchs.update(1e-3)
+    mine, theirs = native.policy.optimizer_state(), torchs.optimizer.state()
+    torchs.optimizer.load_state(mine)
+    native.policy.load_optimizer_state(theirs)
+    loaded = native.policy.optimizer_state(), torchs.optimizer.state()
+    for given, taken in zip((theirs, mine), loaded, strict=True):
+        assert given.keys() == taken.keys()
+        for name in given:
+            np.testing.assert_array_equal(given[name], taken[name], err_msg=name)
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])

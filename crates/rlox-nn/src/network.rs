@@ -96,8 +96,9 @@ pub trait Network: Send {
     /// The gradients since the last step, by the parameters' names.
     fn gradients(&self) -> NamedTensors;
 
-    /// What the optimiser keeps, by the parameters' names and torch's: `0.weight.exp_avg`, `0.weight.exp_avg_sq` of Adam,
-    /// `0.weight.square_avg` of `RMSprop`; and `step`.
+    /// What the optimiser keeps, by the parameters' names and torch's: `0.weight.exp_avg` and `0.weight.exp_avg_sq`, the
+    /// means of gradients and of their squares, and `step`. `RMSprop`, whose mean of squares is `square_avg` in torch, has
+    /// it as `exp_avg_sq` beside zeros.
     fn optimizer_state(&self) -> NamedTensors;
 
     /// Takes what [`Network::optimizer_state`] gave.
