@@ -110,21 +110,16 @@ on_f32s! {
     /// `vector` without its share in the direction of `other`, which is of length 1 (Gram and Schmidt, one vector after
     /// another). Nothing is fused and the sums have one order, so that it is the same on every instruction set.
     fn take_out(_simd: F32s, other: &[f64], vector: &mut [f64]) {
-        const LANES: usize = 16;
+        const LANES: usize = 32;
         let mut sums = [0.0; LANES];
-        let ((others, other_rest), (parts, rest)) = (other.as_chunks::<LANES>(), vector.as_chunks_mut::<LANES>());
-        for (a, b) in others.iter().zip(&*parts) {
+        let ((others, other_rest), (parts, rest)) = (other.as_chunks::<LANES>(), vector.as_chunks::<LANES>());
+        for (a, b) in others.iter().zip(parts) {
             for (sum, (a, b)) in sums.iter_mut().zip(a.iter().zip(b)) {
                 *sum += a * b;
             }
         }
-        let along = sums.iter().sum::<f64>() + other_rest.iter().zip(&*rest).map(|(a, b)| a * b).sum::<f64>();
-        for (a, b) in others.iter().zip(parts) {
-            for (a, b) in a.iter().zip(b) {
-                *b -= along * a;
-            }
-        }
-        for (a, b) in other_rest.iter().zip(rest) {
+        let along = sums.iter().sum::<f64>() + other_rest.iter().zip(rest).map(|(a, b)| a * b).sum::<f64>();
+        for (a, b) in other.iter().zip(vector) {
             *b -= along * a;
         }
     }
