@@ -25,7 +25,8 @@ pub trait Network: Send {
         None
     }
 
-    /// `y = f(x)`, keeping nothing. A row's result does not depend on the others.
+    /// `y = f(x)`, keeping nothing. A row's result does not depend on the others': of the built-in network bit for bit, of
+    /// other libraries, which may sum in another order where there are more rows, up to rounding.
     ///
     /// # Errors
     /// [`Error::Shape`] for slices of wrong lengths or no rows.

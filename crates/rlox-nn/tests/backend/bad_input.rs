@@ -119,3 +119,13 @@ pub fn gradients_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {
     assert_eq!(net.tensors(), before);
     assert_eq!(net.grad_sq().unwrap(), 0.0);
 }
+
+pub fn a_step_to_infinity_is_an_error_that_names_the_tensor<N: Network>(make: Make<N>) {
+    let (mut net, _) = pair(make, &[3, 8, 2], Activation::Tanh);
+    net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
+    net.backward(&[1.0, 0.0], true, None).unwrap();
+    let optimizer = Optimizer::AdamW { lr: 1e30, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 1e30 };
+    let error = clipped_step(&mut [("critic", &mut net)], &optimizer, None).unwrap_err().to_string();
+    assert!(error.starts_with("parameters of critic: expected finite numbers, got "), "{error}");
+    assert!(error.contains(" in \"0.weight\", row 0"), "{error}");
+}
