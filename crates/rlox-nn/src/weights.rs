@@ -167,7 +167,7 @@ impl NamedTensors {
 /// Of tensors whose names differ.
 impl FromIterator<NamedTensor> for NamedTensors {
     fn from_iter<I: IntoIterator<Item = NamedTensor>>(tensors: I) -> Self {
-        let tensors = Vec::from_iter(tensors);
+        let tensors: Vec<_> = tensors.into_iter().collect();
         let places = tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.clone(), at)).collect();
         Self { tensors, places }
     }

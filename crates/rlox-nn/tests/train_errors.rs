@@ -1,7 +1,7 @@
 //! Rollouts and settings that do not fit are refused, and nothing was learned.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
-use rlox_core::{AutoresetMode, EnvSpec, Pcg64, RolloutBuffer, Seeds, Space, VecEnv, VectorEnv, envs};
+use rlox_core::{AutoresetMode, EnvSpec, Pcg64, RolloutBuffer, Seeds, Space, VecEnv, envs};
 use rlox_nn::train::{
     A2cConfig, Collection, Encoding, IterationStreams, Minibatches, PpoConfig, collect_transitions, estimate_advantages,
 };

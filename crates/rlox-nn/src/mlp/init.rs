@@ -128,7 +128,9 @@ on_f32s! {
 /// Gives a vector the length 1; false if too little is left of it.
 fn normalize(vector: &mut [f64]) -> bool {
     let norm = vector.iter().map(|a| a * a).sum::<f64>().sqrt();
-    vector.iter_mut().for_each(|a| *a /= norm);
+    for a in &mut *vector {
+        *a /= norm;
+    }
     // As it was drawn, it was about as long as the root of its numbers.
     norm > LEAST * (vector.len() as f64).sqrt()
 }

@@ -70,7 +70,7 @@ impl NamedTensors {
             header.metadata().iter().flatten().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         let order = metadata.get(ORDER).map(|order| order.split('\n').enumerate().map(|(i, name)| (name, i)));
         let rank: BTreeMap<&str, usize> = order.map(Iterator::collect).unwrap_or_default();
-        let mut views = Vec::from_iter(file.iter());
+        let mut views: Vec<_> = file.iter().collect();
         views.sort_by_key(|(name, _)| (rank.get(name).copied().unwrap_or(usize::MAX), *name));
         check_told(&metadata, &views)?;
         let mut tensors = Self::default();
