@@ -1,5 +1,7 @@
 """Adam against torch's, which is slower to import and to step."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -55,7 +57,11 @@ def test_a_state_goes_on_where_it_was_taken():
     step(adam, net, 0)
     state, weights = adam.state(), {k: v.clone() for k, v in net.state_dict().items()}
     assert sorted(state) == sorted(
-        ["steps", *(f"{kind}.{name}" for kind in ("exp_avg", "exp_avg_sq") for name in weights)]
+        [
+            "0.step",
+            "2.step",
+            *(f"{n}.{kind}" for kind in ("exp_avg", "exp_avg_sq") for n in weights),
+        ]
     )
     step(adam, net, 1)
 
@@ -70,10 +76,29 @@ def test_a_state_goes_on_where_it_was_taken():
 
 def test_a_state_of_other_parameters_is_refused():
     state = Adam(network()).state()
-    with pytest.raises(ValueError, match=r"optimizer: .* first exp_avg\.0\.bias"):
+    with pytest.raises(ValueError, match=r"optimizer: .* first 0\.bias\.exp_avg"):
         Adam(nn.Sequential(nn.Linear(4, 7))).load_state(state)
     with pytest.raises(ValueError, match="optimizer: expected the state of these parameters"):
-        Adam(network()).load_state({**state, "steps": np.zeros(3)})
+        Adam(network()).load_state({**state, "0.step": np.zeros(3)})
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "expected"),
+    [
+        ("0.step", 0.5, "one count of steps, in 0.step, got 0.5"),
+        ("2.step", 1.0, "one count of steps, in 2.step, got 1.0"),
+        ("0.bias.exp_avg_sq", -1.0, "finite numbers, at least 0, in 0.bias.exp_avg_sq, got -1.0"),
+        ("0.bias.exp_avg_sq", np.inf, "finite numbers, at least 0, in 0.bias.exp_avg_sq, got inf"),
+        ("2.weight.exp_avg", np.nan, "finite numbers, in 2.weight.exp_avg, got nan"),
+    ],
+)
+def test_a_state_that_makes_no_sense_is_refused_and_changes_nothing(name, number, expected):
+    adam = Adam(network())
+    state = adam.state()
+    state[name] = np.full_like(state[name], number)
+    with pytest.raises(ValueError, match=rf"optimizer: expected {re.escape(expected)}; "):
+        adam.load_state(state)
+    assert all(not array.any() for array in adam.state().values())
 
 
 def test_parameters_with_new_memory_are_still_moved():

@@ -32,6 +32,14 @@ def made(n):
     last = np.zeros(2 * n)
     return lambda: rlox.compute_lambda_returns(x, x, f, last)
 """,
+    "orthogonal weights": """
+from rlox.configs import PPOConfig
+from rlox.native import NativePPO
+def made(n):
+    width = int(40 * n ** (1 / 3))  # the time goes with its cube
+    env, config = rlox.make_vec("CartPole-v1", 1), PPOConfig(net_arch=(width, width))
+    return lambda: NativePPO(env, config, seed=1)
+""",
     "token_kl": """
 def made(n):
     x = np.zeros((64, n), np.float32)

@@ -7,6 +7,9 @@ shuffling and Python's part included; PyTorch makes the same epoch from the same
 DQN, the critic and SAC's sampling are reached from Rust alone. `cargo bench nn_backends` measures
 them, and the rows in Rust of Candle and Burn; where its binary has been built
 (`cargo bench -p rlox-bench --bench nn_backends --no-run`) its figures stand in these tables.
+
+Candle and Burn stand beside "rlox native" where rlox was built with them, as by
+`maturin develop --release --features candle,burn`.
 """
 
 from __future__ import annotations
@@ -27,14 +30,16 @@ FIELDS = ("actions", "log_probs", "advantages", "returns")
 Sizes = Sequence[int]
 
 
-def native_learner(sizes: Sizes, num_envs: int, steps: int, batch: int) -> Any:
-    """A learner on rlox's own networks with a full rollout."""
+def native_learner(
+    sizes: Sizes, num_envs: int, steps: int, batch: int, backend: str = "native"
+) -> Any:
+    """A learner on networks in Rust with a full rollout."""
     from rlox import make_vec
     from rlox.configs import PPOConfig
     from rlox.native import NativePPO
 
     config = PPOConfig(num_envs=num_envs, n_steps=steps, batch_size=batch, net_arch=tuple(sizes))
-    learner = NativePPO(make_vec("CartPole-v1", num_envs), config, seed=1)
+    learner = NativePPO(make_vec("CartPole-v1", num_envs), config, 1, backend)
     assert learner.collect()
     return learner
 
@@ -76,9 +81,9 @@ def check_native(learner: Any, sizes: Sizes) -> None:
             np.testing.assert_allclose(got, expected.numpy(), 0.01, 0.02 * rate, err_msg=name)
 
 
-def rlox_ppo(sizes: Sizes, batch: int) -> timeit.Timer:
+def rlox_ppo(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
     """`NativePolicy.ppo`: an epoch."""
-    learner = native_learner(sizes, ENVS, MINIBATCHES * batch // ENVS, batch)
+    learner = native_learner(sizes, ENVS, MINIBATCHES * batch // ENVS, batch, backend)
     check_native(learner, sizes)
     given = settings(batch, 1e-6)
     learner.policy.ppo(learner.buffer, given)
@@ -86,17 +91,17 @@ def rlox_ppo(sizes: Sizes, batch: int) -> timeit.Timer:
     return Repeated("f(buffer, given)", names, MINIBATCHES)
 
 
-def rlox_act(sizes: Sizes, batch: int) -> timeit.Timer:
+def rlox_act(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
     """`NativePolicy.act`: a row of a rollout."""
-    learner = native_learner(sizes, batch, 1, batch)
+    learner = native_learner(sizes, batch, 1, batch, backend)
     actions, log_probs, values = learner.policy.act(learner.buffer, 0)
     assert len(actions) == len(log_probs) == len(values) == batch
     return timeit.Timer("f(b, 0)", globals={"f": learner.policy.act, "b": learner.buffer})
 
 
-def rlox_predict(sizes: Sizes, batch: int) -> timeit.Timer:
+def rlox_predict(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
     """`NativePolicy.predict`: greedy actions for an array, or for one observation."""
-    learner = native_learner(sizes, 1, 8, 8)
+    learner = native_learner(sizes, 1, 8, 8, backend)
     obs = np.random.default_rng(1).standard_normal((batch, 4), np.float32)
     obs = obs[0] if batch == 1 else obs
     assert learner.policy.predict(obs).shape == obs.shape[:-1]
@@ -131,29 +136,44 @@ KINDS = {
     "act": ("act in a rollout", CALLS, "rlox_act", "inference"),
     "predict": ("predict", CALLS, "rlox_predict", None),
 }
-SMALL, LARGE = (64, 64), (256, 256)
+SMALL, LARGE, TD3 = (64, 64), (256, 256), (400, 300)
 CASES: list[tuple[str, Sizes, int]] = [
     ("ppo", SMALL, 64),
     ("ppo", SMALL, 256),
     ("ppo", LARGE, 256),
+    ("ppo", TD3, 256),
     ("dqn", SMALL, 64),
+    ("dqn", TD3, 64),
     ("critic", LARGE, 256),
     ("sac", SMALL, 1),
+    ("sac", TD3, 1),
     *((kind, SMALL, batch) for kind in ("act", "predict") for batch in (1, 8, 64, 256)),
 ]
 QUICK: list[tuple[str, Sizes, int]] = [("ppo", SMALL, 64), ("act", SMALL, 8), ("predict", SMALL, 1)]
+
+
+def through_python(function: str) -> list[Subject]:
+    """The networks in Rust that rlox was built with, its own first."""
+    from rlox._rlox import network_backends
+
+    subjects = []
+    for backend in network_backends():
+        name = "rlox native" if backend == "native" else f"{backend.capitalize()} through rlox"
+        options = {"backend": backend}
+        subjects.append(Subject(name, function, options=options, rival=backend != "native"))
+    return subjects
 
 
 def row(kind: str, sizes: Sizes, batch: int, quick: bool) -> Row:
     """A row with everything that can do it, each with one thread and with two."""
     title, ways, ours, benchmark = KINDS[kind]
     shape = f"{sizes[0]}x{sizes[1]}"
-    subjects = [] if ours is None else [Subject("rlox native", ours)]
+    subjects = [] if ours is None else through_python(ours)
     for way, name in ways.items():
         options = {"row": kind, "way": way}
         subjects.append(Subject(name, "torch", TORCH, options))
     if quick:
-        subjects = subjects[:2]
+        subjects = [subjects[0], next(one for one in subjects if one.peer == TORCH)]
     else:
         subjects = [one for subject in subjects for one in swept(subject)]
         if benchmark is not None:

@@ -27,7 +27,8 @@ class LearnerState:
 
     Args:
         networks: Parameters and buffers by their names in torch's sense, "actor.0.weight".
-        optimizer: What it keeps for each parameter: "exp_avg.actor.0.weight" and so on.
+        optimizer: What it keeps for each parameter, "actor.0.weight.exp_avg" and
+            "actor.0.weight.exp_avg_sq" of each optimiser, and the steps, "actor.step".
         normalizer: What `rlox.Normalizer.state` gives; empty without one.
         environment: What `VecEnv.get_state` gives; empty for environments that cannot tell, and
             before the first reset.

@@ -130,12 +130,13 @@ class NativeLearner(BaseLearner):
         """Learns from the rollout; `left` is the share of the run that is not done yet.
 
         Raises:
-            FloatingPointError: A gradient is NaN or infinite; the weights have not moved then.
+            FloatingPointError: A gradient is NaN or infinite, and the weights have not moved then;
+                or a step has made a weight so: only a checkpoint helps.
         """
         raise NotImplementedError
 
     def learn(self, call: Any, given: dict[str, Any]) -> dict[str, float]:
-        """What a native update says; where a gradient is not finite, after which step."""
+        """What a native update says; where something is not finite, after which step."""
         try:
             return dict(call(self.buffer, given))
         except FloatingPointError as error:
@@ -188,6 +189,10 @@ class NativeLearner(BaseLearner):
     def to_torch(self) -> "MlpPolicy":
         """The policy as a torch module with the same weights by the same names.
 
+        It takes observations as the networks do: with `normalize_obs`, what `normalizer` makes of
+        the environment's. Box actions come out as they were drawn; who sends them to the
+        environment clips them into its bounds, as `predict` does.
+
         Raises:
             ModuleNotFoundError: torch is not installed.
 
@@ -211,18 +216,31 @@ class NativeLearner(BaseLearner):
         return module  # type: ignore[no-any-return]
 
     def load_torch(self, module: Any) -> None:
-        """Takes the weights of a torch module of the same shape, by name.
+        """Takes the weights of a torch module of the same shape, by name, as float32.
+
+        A `state_dict` does not tell the activation: where the module's own parts show other ones
+        than this learner's, it is refused, and a function of its own is taken on trust. Nor does it
+        tell what normalises observations or clips actions; see `to_torch`.
 
         Raises:
-            ValueError: A name is absent, unknown or of another shape, or a weight is not finite.
-                Nothing has changed then.
+            TypeError: No torch module, or something else than real tensors in its `state_dict`.
+            ValueError: Another activation; a name is absent, unknown or of another shape, or a
+                weight is not finite. Nothing has changed then.
         """
         if not callable(getattr(module, "state_dict", None)):
             raise TypeError(
                 f"module: expected a torch module, got {type(module).__name__}; pass one that "
                 "to_torch made, or of the same shape"
             )
-        self.policy.load({n: x.numpy(force=True) for n, x in module.state_dict().items()})
+        from rlox.torch_state import activations, real_arrays
+
+        there, ours = activations(module), self.shape["activation"]
+        if there and ours not in there:
+            raise ValueError(
+                f"module: expected the activation {ours!r}, got {', '.join(sorted(there))}; pass a "
+                "module of the same shape"
+            )
+        self.policy.load(real_arrays(module))
 
 
 def _load(part: str, load: Any, arrays: learner.Arrays) -> None:

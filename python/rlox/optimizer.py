@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from rlox.learner import Arrays
 
+MEANS = ("exp_avg", "exp_avg_sq")
+
 
 class VectorOptimizer:
     """The trainable parameters of a module as one vector, with gradients to match.
@@ -26,7 +28,7 @@ class VectorOptimizer:
     """
 
     kept: ClassVar[tuple[str, ...]]
-    """The attributes that hold a number for each parameter: vectors."""
+    """Those of `MEANS` that are attributes, which hold a number for each parameter: vectors."""
 
     def __init__(self, module: nn.Module) -> None:
         self.named = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -71,18 +73,26 @@ class VectorOptimizer:
         raise NotImplementedError
 
     def state(self) -> Arrays:
-        """Copies of what is kept: "steps", and "exp_avg.actor.0.weight" and so on by parameter."""
-        arrays: Arrays = {"steps": np.array(self.steps)}
-        for kind in self.kept:
-            for name, part in zip(self.named, self._parts(getattr(self, kind)), strict=True):
-                arrays[f"{kind}.{name}"] = np.array(part.numpy(force=True))
-        return arrays
+        """Copies of what is kept, by the names that every backend has.
+
+        "actor.0.weight.exp_avg" and "actor.0.weight.exp_avg_sq", the means of the gradients and of
+        their squares, 0 where an optimiser has none, and the steps of each part, "actor.step".
+        """
+        arrays: Arrays = {}
+        for kind in MEANS:
+            mean = getattr(self, kind) if kind in self.kept else torch.zeros_like(self.vector)
+            for name, part in zip(self.named, self._parts(mean), strict=True):
+                arrays[f"{name}.{kind}"] = np.array(part.numpy(force=True))
+        parts = {name.partition(".")[0] for name in self.named}
+        if "trunk" in parts:  # the heads on it are counted with it
+            parts -= {"actor", "critic"}
+        return arrays | {f"{part}.step": np.array(self.steps, np.float32) for part in sorted(parts)}
 
     def check_state(self, arrays: Arrays) -> None:
         """Refuses what `load_state` cannot go back to.
 
         Raises:
-            ValueError: It is the state of other parameters.
+            ValueError: It is the state of other parameters, or makes no sense.
         """
         about = (
             {name: (a.shape, a.dtype) for name, a in x.items()} for x in (self.state(), arrays)
@@ -96,20 +106,34 @@ class VectorOptimizer:
                 f"optimizer: expected the state of these parameters, got others, first {names[0]}; "
                 "make the same policy"
             )
-        if arrays["steps"] < 0:
-            raise ValueError(f"optimizer: expected a count of steps, got {arrays['steps']}")
+        first = next(a for name, a in arrays.items() if name.endswith(".step"))
+        for name, array in arrays.items():
+            kind = name.rpartition(".")[2]
+            if kind == "step":
+                wanted, fits = "one count of steps", array == first >= 0 and array % 1 == 0
+            elif kind not in self.kept:
+                wanted, fits = "zeros, which this optimiser keeps", array == 0
+            elif kind == "exp_avg_sq":
+                wanted, fits = "finite numbers, at least 0", (array >= 0) & np.isfinite(array)
+            else:
+                wanted, fits = "finite numbers", np.isfinite(array)
+            if not np.all(fits):
+                got = array[np.logical_not(fits)].flat[0]
+                raise ValueError(
+                    f"optimizer: expected {wanted}, in {name}, got {got}; load what was saved whole"
+                )
 
     def load_state(self, arrays: Arrays) -> None:
         """Goes back to what `state` gave.
 
         Raises:
-            ValueError: It is the state of other parameters; nothing has changed then.
+            ValueError: As `check_state`; nothing has changed then.
         """
         self.check_state(arrays)
-        self.steps = int(arrays["steps"])
+        self.steps = int(next(a for name, a in arrays.items() if name.endswith(".step")))
         for kind in self.kept:
             for name, part in zip(self.named, self._parts(getattr(self, kind)), strict=True):
-                part.copy_(torch.from_numpy(np.array(arrays[f"{kind}.{name}"])))
+                part.copy_(torch.from_numpy(np.array(arrays[f"{name}.{kind}"])))
 
 
 def clip_norm_(gradient: Tensor, max_norm: float) -> Tensor:

@@ -31,19 +31,19 @@ class RMSprop(VectorOptimizer):
     tensor([[1., 1.]])
     """
 
-    kept = ("square_avg",)
+    kept = ("exp_avg_sq",)
 
     def __init__(
         self, module: nn.Module, alpha: float = ALPHA, eps: float = EPS, tf_like: bool = False
     ) -> None:
         super().__init__(module)
         self.alpha, self.eps, self.tf_like = alpha, eps, tf_like
-        self.square_avg = torch.full_like(self.vector, float(tf_like))
+        self.exp_avg_sq = torch.full_like(self.vector, float(tf_like))
 
     def _move(self, gradient: Tensor, learning_rate: float) -> None:
-        self.square_avg.mul_(self.alpha).addcmul_(gradient, gradient, value=1 - self.alpha)
+        self.exp_avg_sq.mul_(self.alpha).addcmul_(gradient, gradient, value=1 - self.alpha)
         if self.tf_like:
-            root = self.square_avg.add(self.eps).sqrt_()
+            root = self.exp_avg_sq.add(self.eps).sqrt_()
         else:
-            root = self.square_avg.sqrt().add_(self.eps)
+            root = self.exp_avg_sq.sqrt().add_(self.eps)
         self.vector.addcdiv_(gradient, root, value=-learning_rate)

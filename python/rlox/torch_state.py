@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from rlox.learner import Arrays
+from rlox.networks import ACTIVATIONS
 
 # torch's global generators and number of threads are the process's: one thread at a time has them.
 _LOCK = threading.RLock()
@@ -183,6 +184,36 @@ def place(module: Any, generator: torch.Generator) -> Any:
 def module_arrays(module: nn.Module) -> Arrays:
     """Copies of a module's parameters and buffers, by name."""
     return {name: _copy(tensor) for name, tensor in module.state_dict().items()}
+
+
+def real_arrays(module: Any) -> Arrays:
+    """Copies of the tensors in a `state_dict` as float32.
+
+    Raises:
+        TypeError: Something else is in it, or it is something else.
+
+    >>> real_arrays(nn.Linear(1, 2, dtype=torch.bfloat16))["weight"].dtype
+    dtype('float32')
+    """
+    tensors = module.state_dict()
+    named = tensors.items() if isinstance(tensors, Mapping) else [("state_dict()", tensors)]
+    for name, tensor in named:
+        if not isinstance(tensor, torch.Tensor) or tensor.is_complex() or tensor.is_meta:
+            raise TypeError(
+                f"module: expected real tensors with numbers in its state_dict, got {tensor!r:.60} "
+                f"as {name}; pass a module that to_torch made, or of the same shape"
+            )
+    return {name: tensor.float().numpy(force=True) for name, tensor in named}
+
+
+def activations(module: Any) -> set[str]:
+    """The names of those activations that are parts of a module.
+
+    >>> activations(nn.Sequential(nn.Linear(1, 1), nn.Tanh()))
+    {'tanh'}
+    """
+    parts = [*module.modules()] if isinstance(module, nn.Module) else []
+    return {name for name, kind in ACTIVATIONS.items() if any(type(part) is kind for part in parts)}
 
 
 def module_tensors(module: nn.Module, arrays: Arrays) -> dict[str, torch.Tensor]:

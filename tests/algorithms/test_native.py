@@ -64,10 +64,8 @@ class Noise(gym.Env):
 
 def gradients(optimizer):
     """What a first step of Adam without a learning rate leaves of the gradients, flat."""
-    if isinstance(optimizer, dict):
-        return {n.removesuffix(".exp_avg"): x for n, x in optimizer.items() if "exp_avg" in n[-8:]}
-    state = optimizer.state()
-    return {n.removeprefix("exp_avg."): x for n, x in state.items() if n.startswith("exp_avg.")}
+    state = optimizer if isinstance(optimizer, dict) else optimizer.state()
+    return {n.removesuffix(".exp_avg"): x for n, x in state.items() if n.endswith(".exp_avg")}
 
 
 KINDS = ["Discrete", "MultiDiscrete", "MultiBinary", "Box", "gSDE"]
@@ -96,7 +94,24 @@ def test_losses_and_gradients_are_those_of_torch(algorithm, kind, shape):
     assert mine.keys() == theirs.keys()
     assert any(np.abs(x).max() > 1e-3 for x in theirs.values())
     for name in theirs:
-        np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-3, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("shape", ["plain", "shared"])
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+def test_optimizer_states_go_from_one_backend_to_the_other(algorithm, shape):
+    settings = {"batch_size": 33} if algorithm == "ppo" else {}
+    native, torchs = pair(algorithm, lambda: Answer(ACTIONS["Box"]), **settings, **SHAPES[shape])
+    native.update(1.0)
+    _ = torchs.update(1e-3, 0.2) if algorithm == "ppo" else torchs.update(1e-3)
+    mine, theirs = native.policy.optimizer_state(), torchs.optimizer.state()
+    torchs.optimizer.load_state(mine)
+    native.policy.load_optimizer_state(theirs)
+    loaded = native.policy.optimizer_state(), torchs.optimizer.state()
+    for given, taken in zip((theirs, mine), loaded, strict=True):
+        assert given.keys() == taken.keys()
+        for name in given:
+            np.testing.assert_array_equal(given[name], taken[name], err_msg=name)
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
@@ -135,6 +150,46 @@ def test_policies_go_to_torch_and_back(observations, actions):
             parameter.add_(0.25)
     native.load_torch(torchs.policy)
     np.testing.assert_allclose(native.predict(batch), torchs.predict(batch), rtol=1e-4, atol=1e-5)
+
+
+def test_half_weights_are_taken_over():
+    native = NativePPO(make_vec("CartPole-v1", 1), PPOConfig(), seed=1)
+    native.load_torch(native.to_torch().bfloat16())
+    expected = native.to_torch().bfloat16().state_dict()
+    for name, weight in native.policy.tensors().items():
+        np.testing.assert_array_equal(weight, expected[name].float().numpy())
+
+
+class Odd(torch.nn.Module):
+    """A module that says it has something else than tensors."""
+
+    def __init__(self, said):
+        super().__init__()
+        self.said = said
+
+    def state_dict(self):
+        return self.said
+
+
+@pytest.mark.parametrize(
+    ("module", "error", "match"),
+    [
+        (torch.nn.ReLU(), ValueError, "module: expected the activation 'tanh', got relu; "),
+        (Odd({"actor.0.weight": [1.0]}), TypeError, r"got \[1\.0\] as actor\.0\.weight; "),
+        (Odd({"a": torch.ones(1, dtype=torch.complex64)}), TypeError, "expected real tensors"),
+        (Odd({"a": torch.ones(1, device="meta")}), TypeError, "tensors with numbers in its"),
+        (Odd([1.0]), TypeError, r"got \[1\.0\] as state_dict\(\); "),
+        (Odd({"a": torch.ones(1)}), ValueError, 'one named "actor.0.weight"'),
+        (7, TypeError, "module: expected a torch module, got int; "),
+    ],
+)
+def test_what_has_no_such_weights_is_refused_and_changes_nothing(module, error, match):
+    native = NativePPO(make_vec("CartPole-v1", 1), PPOConfig(), seed=1)
+    before = native.policy.tensors()
+    with pytest.raises(error, match=match):
+        native.load_torch(module)
+    for name, weight in native.policy.tensors().items():
+        np.testing.assert_array_equal(weight, before[name])
 
 
 def test_samples_belong_to_their_stream_and_normalisation_is_the_same():

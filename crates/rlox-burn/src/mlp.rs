@@ -62,7 +62,7 @@ impl BurnMlp {
         let layout = MlpLayout::new(sizes, activation)?;
         let hidden = Hidden { activation, cpu: device == Device::Cpu };
         let device = device.open()?;
-        let drawn = layout.draw(init, rng);
+        let drawn = layout.draw(init, rng)?;
         guarded(move || {
             let flat = line(drawn, &device);
             let (means, layers) = ([flat.zeros_like(), flat.zeros_like()], views(&layout, &flat));
@@ -177,7 +177,7 @@ impl Network for BurnMlp {
     }
 
     fn hidden(&self, h: &mut [f32]) -> Result<()> {
-        self.layout.check_hidden(self.kept.as_ref().map_or(1, |kept| kept.rows), h)?;
+        self.layout.check_hidden(self.kept.as_ref().map_or(0, |kept| kept.rows), h)?;
         match self.kept.as_ref().and_then(|kept| kept.inputs.last()) {
             Some(hidden) if !h.is_empty() => copy(&guarded(|| numbers(hidden.clone()))?, h),
             _ => Ok(()),
@@ -217,16 +217,22 @@ impl Network for BurnMlp {
         let update = optimizer.update(step);
         if self.hidden.cpu {
             let Self { layout, layers, flat, gradients, means: [mean, square], .. } = self;
-            return guarded(|| {
-                let mut gradients = gradients.take().unwrap_or_else(|| flat.zeros_like());
-                // Views would have the parameters copied.
-                layers.clear();
-                in_place([flat, &mut gradients, mean, square], |[flat, gradients, mean, square]| {
-                    update.apply(scale, gradients, [mean, square], flat);
-                });
-                *layers = views(layout, flat);
-            })
-            .map(|()| self.step = step);
+            let mut all = guarded(|| gradients.clone().unwrap_or_else(|| flat.zeros_like()))?;
+            *gradients = None;
+            // Views would have the parameters copied.
+            layers.clear();
+            let stepped = guarded(|| {
+                in_place([&mut *flat, &mut all, mean, square], |[flat, gradients, mean, square]| {
+                    update.apply(scale, gradients, [mean, square], flat)
+                })
+            });
+            *layers = guarded(|| views(layout, flat))?;
+            if stepped.is_err() {
+                *gradients = Some(all);
+            }
+            let finite = stepped?;
+            self.step = step;
+            return if finite { Ok(()) } else { self.tensors().check_finite("parameters") };
         }
         let (flat, means) = guarded(|| {
             let gradients = match &self.gradients {
@@ -236,9 +242,10 @@ impl Network for BurnMlp {
             };
             updated(update, gradients, self.flat.clone(), self.means.clone())
         })?;
+        let sum = guarded(|| flat.clone().sum().into_scalar::<f32>())?;
         self.put(flat)?;
         (self.means, self.step, self.gradients) = (means, step, None);
-        Ok(())
+        if sum.is_finite() { Ok(()) } else { self.tensors().check_finite("parameters") }
     }
 
     fn track(&mut self, online: &Self, tau: f32) -> Result<()> {

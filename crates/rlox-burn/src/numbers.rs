@@ -1,5 +1,8 @@
 //! Numbers from and to tensors.
 
+use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use burn::tensor::{Device, Tensor, TensorData};
 use rlox_core::{Error, Result};
 
@@ -14,9 +17,16 @@ pub(crate) fn line(numbers: Vec<f32>, device: &Device) -> Tensor<1> {
     Tensor::from_data(TensorData::new(numbers, [count]), device)
 }
 
-/// The numbers of a tensor, row-major; none if they are of another type.
+/// The numbers of a tensor, row-major.
+///
+/// Fails as Burn does, for [`crate::device::guarded`], if they are of another type.
 pub(crate) fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_into_vec().unwrap_or_default()
+    tensor.into_data().try_into_vec().unwrap_or_else(|error| fail(&error))
+}
+
+/// A failure as one of Burn's own, without a message on the standard error.
+fn fail(error: &impl Debug) -> ! {
+    resume_unwind(Box::new(format!("no numbers of f32: {error:?}")))
 }
 
 /// Numbers from a device to where they are wanted.
@@ -28,21 +38,34 @@ pub(crate) fn copy(from: &[f32], to: &mut [f32]) -> Result<()> {
     Ok(())
 }
 
-/// Does something with the numbers of tensors on the CPU, which are copied only if other tensors share them.
-pub(crate) fn in_place<const D: usize, const N: usize>(
+/// Does something with the numbers of tensors on the CPU, which are copied only if other tensors share them. Where that
+/// fails, the tensors have what there was before, as far as `work` had not changed it.
+pub(crate) fn in_place<const D: usize, const N: usize, R>(
     mut tensors: [&mut Tensor<D>; N],
-    work: impl FnOnce([&mut [f32]; N]),
-) {
+    work: impl FnOnce([&mut [f32]; N]) -> R,
+) -> R {
     let device = tensors[0].device();
     let empty = Tensor::empty([0; D], &device);
-    let mut data = tensors.each_ref().map(|_| None);
-    for (tensor, data) in tensors.iter_mut().zip(&mut data) {
-        *data = Some(std::mem::replace(*tensor, empty.clone()).into_data());
-    }
-    work(data.each_mut().map(|data| data.as_mut().and_then(|data| data.as_mut_slice().ok()).unwrap_or_default()));
+    let mut data = tensors.each_mut().map(|tensor| std::mem::replace(*tensor, empty.clone()).into_data());
+    let slice = |data| TensorData::as_mut_slice(data).unwrap_or_else(|error| fail(&error));
+    let done = catch_unwind(AssertUnwindSafe(|| work(data.each_mut().map(slice))));
     for (tensor, data) in tensors.into_iter().zip(data) {
-        if let Some(data) = data {
-            *tensor = Tensor::from_data(data, &device);
-        }
+        *tensor = Tensor::from_data(data, &device);
+    }
+    done.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::guarded;
+
+    #[test]
+    fn what_fails_on_the_way_leaves_the_numbers() {
+        let device = Device::flex();
+        let (mut one, mut other) = (line(vec![1.0, 2.0], &device), line(vec![3.0], &device));
+        let failed = guarded(|| in_place([&mut one, &mut other], |_| resume_unwind(Box::new("no memory"))));
+        assert!(matches!(failed, Err(Error::Backend(said)) if said == "burn: no memory"));
+        assert_eq!((numbers(one), numbers(other)), (vec![1.0, 2.0], vec![3.0]));
     }
 }

@@ -66,7 +66,7 @@ impl CandleMlp {
         let layout = MlpLayout::new(sizes, activation)?;
         let device = device.open()?;
         let count = layout.parameters();
-        let flat = Tensor::from_vec(layout.draw(init, rng), count, &device).map_err(failed)?;
+        let flat = Tensor::from_vec(layout.draw(init, rng)?, count, &device).map_err(failed)?;
         let zeros = || Tensor::zeros(count, DType::F32, &device).map_err(failed);
         let layers = views(&layout, &flat).map_err(failed)?;
         let (gradients, means, shared) = (zeros()?, [zeros()?, zeros()?], Arc::new(()));
@@ -183,7 +183,7 @@ impl Network for CandleMlp {
     }
 
     fn hidden(&self, h: &mut [f32]) -> Result<()> {
-        self.layout.check_hidden(self.kept.as_ref().map_or(1, |kept| kept.rows), h)?;
+        self.layout.check_hidden(self.kept.as_ref().map_or(0, |kept| kept.rows), h)?;
         match self.kept.as_ref().and_then(|kept| kept.inputs.last()) {
             Some(hidden) if !h.is_empty() => copy(hidden, h),
             _ => Ok(()),
@@ -252,7 +252,8 @@ impl Network for CandleMlp {
             self.means = means;
         }
         (self.step, self.live) = (steps, false);
-        Ok(())
+        let sum = self.flat.sum_all().and_then(|sum| sum.to_scalar::<f32>()).map_err(failed)?;
+        if sum.is_finite() { Ok(()) } else { self.tensors().check_finite("parameters") }
     }
 
     fn track(&mut self, online: &Self, tau: f32) -> Result<()> {

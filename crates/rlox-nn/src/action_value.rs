@@ -4,6 +4,7 @@ mod critic;
 
 use rlox_core::{Error, Result, check_len};
 
+use crate::adam::check_state;
 use crate::at_once::{at_once, multiplications};
 use crate::{CriticStats, NamedTensors, Network, Optimizer, Step, clipped_step, rows};
 use critic::Critic;
@@ -392,7 +393,7 @@ impl<N: Network> ActionValue for TwinCritics<N> {
     }
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
-        state.check(&self.optimizer_state())?;
+        check_state(state, &self.optimizer_state())?;
         let mut critics = self.critics.iter_mut().enumerate();
         critics.try_for_each(|(i, critic)| critic.online.load_optimizer_state(&state.part(&format!("critic.qf{i}"))))
     }

@@ -2,9 +2,9 @@
 
 use rlox_core::{Error, Result};
 
-use crate::NamedTensors;
 use crate::simd::elementwise::{AdamStep, RmsPropStep, adam, rmsprop};
 use crate::simd::{LANES, Line, lines, numbers, numbers_mut};
+use crate::{NamedTensor, NamedTensors};
 
 /// Decays of Adam's means, and of `RMSprop`'s: torch's defaults.
 pub(crate) const BETAS: [f32; 2] = [0.9, 0.999];
@@ -13,6 +13,8 @@ pub(crate) const ALPHA: f32 = 0.99;
 pub(crate) const ON_POLICY_EPS: f32 = 1e-5;
 /// torch's default for the same.
 const EPS: f32 = 1e-8;
+/// Steps of larger learning rates leave the range of f32.
+const MOST_LR: f32 = 1e30;
 
 /// How gradients become steps.
 ///
@@ -144,8 +146,8 @@ impl Optimizer {
         let wrong = |name, expected: &str, got: f32| {
             Err(Error::config(name, expected, got.to_string(), "pass one in that range"))
         };
-        if !(lr.is_finite() && lr >= 0.0) {
-            return wrong("lr", "a finite number, at least 0", lr);
+        if !(0.0..=MOST_LR).contains(&lr) {
+            return wrong("lr", "a number from 0 to 1e30", lr);
         }
         if let Some((name, beta)) = decays.into_iter().find(|(_, beta)| !(0.0..1.0).contains(beta)) {
             return wrong(name, "a number from 0 to 1, without 1", beta);
@@ -192,19 +194,19 @@ pub enum Update {
 
 impl Update {
     /// The step on slices, with gradients times `scale`: for backends on the CPU. `means` are `m` and `v`; numbers beyond
-    /// the shortest slice stay as they are.
+    /// the shortest slice stay as they are. Returns whether all parameters are finite then.
     ///
     /// ```
     /// use rlox_nn::Optimizer;
     ///
     /// let (mut mean, mut square, mut parameters) = ([0.0], [0.0], [1.0]);
-    /// Optimizer::adam(0.25).update(1).apply(1.0, &[3.0], [&mut mean, &mut square], &mut parameters);
+    /// assert!(Optimizer::adam(0.25).update(1).apply(1.0, &[3.0], [&mut mean, &mut square], &mut parameters));
     /// assert!((parameters[0] - 0.75_f32).abs() < 1e-6);
     /// ```
-    pub fn apply(self, scale: f32, gradients: &[f32], [mean, square]: [&mut [f32]; 2], parameters: &mut [f32]) {
+    pub fn apply(self, scale: f32, gradients: &[f32], [mean, square]: [&mut [f32]; 2], parameters: &mut [f32]) -> bool {
         // Lines are aligned, slices need not be: so many numbers are copied to lines and back at once.
         const BLOCK: usize = 16;
-        let mut block = [[Line::ZERO; BLOCK]; 4];
+        let (mut block, mut finite) = ([[Line::ZERO; BLOCK]; 4], true);
         let chunks = mean.chunks_mut(BLOCK * LANES).zip(square.chunks_mut(BLOCK * LANES));
         let chunks = chunks.zip(parameters.chunks_mut(BLOCK * LANES)).zip(gradients.chunks(BLOCK * LANES));
         for (((mean, square), parameters), gradients) in chunks {
@@ -213,18 +215,19 @@ impl Update {
             for (to, from) in [(&mut *g, gradients), (&mut *m, &*mean), (&mut *v, &*square), (&mut *p, &*parameters)] {
                 numbers_mut(to)[..count].copy_from_slice(&from[..count]);
             }
-            self.apply_to_lines(scale, g, m, v, p);
+            finite &= self.apply_to_lines(scale, g, m, v, p);
             for (to, from) in [(mean, &*m), (square, &*v), (parameters, &*p)] {
                 to[..count].copy_from_slice(&numbers(from)[..count]);
             }
         }
+        finite
     }
 
-    fn apply_to_lines(self, scale: f32, g: &[Line], m: &mut [Line], v: &mut [Line], p: &mut [Line]) {
+    fn apply_to_lines(self, scale: f32, g: &[Line], m: &mut [Line], v: &mut [Line], p: &mut [Line]) -> bool {
         match self {
             Self::RmsProp { lr, alpha, eps } => rmsprop(RmsPropStep { lr, alpha, eps, scale }, g, v, p),
             Self::Adam { beta1, beta2, eps, step_size, root_scale, decay } => {
-                adam(AdamStep { beta1, beta2, eps, step_size, root_scale, decay, scale }, g, m, v, p);
+                adam(AdamStep { beta1, beta2, eps, step_size, root_scale, decay, scale }, g, m, v, p)
             }
         }
     }
@@ -243,25 +246,48 @@ impl Moments {
         Self { step: 0, mean: vec![Line::ZERO; lines], square: vec![Line::ZERO; lines] }
     }
 
-    /// One step.
-    pub(crate) fn apply(&mut self, optimizer: &Optimizer, scale: f32, gradients: &[Line], parameters: &mut [Line]) {
+    /// One step; whether all parameters are finite then.
+    pub(crate) fn apply(
+        &mut self,
+        optimizer: &Optimizer,
+        scale: f32,
+        gradients: &[Line],
+        parameters: &mut [Line],
+    ) -> bool {
         self.step = self.step.saturating_add(1);
-        optimizer.update(self.step).apply_to_lines(scale, gradients, &mut self.mean, &mut self.square, parameters);
+        optimizer.update(self.step).apply_to_lines(scale, gradients, &mut self.mean, &mut self.square, parameters)
     }
 }
 
 /// The names under which torch keeps its means, of Adam first.
 pub(crate) const MEANS: [&str; 2] = ["exp_avg", "exp_avg_sq"];
 
-/// The number of steps as a tensor, and back.
+/// What holds the number of steps.
+pub(crate) const STEP: &str = "step";
+
+/// Checks what optimisers keep: names and shapes, steps that are whole numbers, and means of squares that are not negative.
+/// Who hands it out to several parts checks all of it first.
 ///
 /// # Errors
-/// [`Error::Shape`] if there is none.
-pub(crate) fn step_of(state: &NamedTensors, name: &str) -> Result<u32> {
-    let step = state.find(name).filter(|step| step.data.len() == 1);
-    let step = step.map(|step| step.data[0]).filter(|step| *step >= 0.0 && step.fract() == 0.0);
-    step.map(|step| step as u32).ok_or_else(|| {
-        let fix = "pass what optimizer_state gave";
-        Error::shape("state", format!("a whole number named {name:?}"), "none", fix)
-    })
+/// Those of [`NamedTensors::check`], [`Error::Config`] naming the tensor that makes no sense.
+pub(crate) fn check_state(state: &NamedTensors, expected: &NamedTensors) -> Result<()> {
+    state.check(expected).map_err(|error| error.renamed("tensors", "state"))?;
+    for NamedTensor { name, data, .. } in state {
+        let kind = name.rsplit('.').next();
+        let (wanted, whole) = match kind {
+            Some(STEP) => ("a whole number", true),
+            Some(kind) if kind == MEANS[1] => ("numbers", false),
+            _ => continue,
+        };
+        if let Some(wrong) = data.iter().find(|x| **x < 0.0 || (whole && x.fract() != 0.0)) {
+            let expected = format!("{wanted}, at least 0, in {name:?}");
+            return Err(Error::config("state", expected, wrong.to_string(), "pass what optimizer_state gave"));
+        }
+    }
+    Ok(())
+}
+
+/// The number of steps in a checked state.
+pub(crate) fn step_of(state: &NamedTensors, name: &str) -> u32 {
+    state.find(name).and_then(|step| step.data.first()).map_or(0, |step| *step as u32)
 }

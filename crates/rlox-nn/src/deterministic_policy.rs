@@ -2,6 +2,7 @@
 
 use rlox_core::{Pcg64, Result, check_len};
 
+use crate::adam::check_state;
 use crate::squash::Squash;
 use crate::{
     ActionValue, ActorStats, Critics, NamedTensors, Network, Optimizer, Scratch, clipped_step, rows, td3_actor_loss,
@@ -320,7 +321,7 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
     }
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
-        state.check(&self.optimizer_state())?;
+        check_state(state, &self.optimizer_state())?;
         self.online.load_optimizer_state(&state.part("actor"))
     }
 }

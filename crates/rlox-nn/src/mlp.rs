@@ -12,12 +12,13 @@ pub use layout::{LayerLayout, MlpLayout};
 
 use rlox_core::{Error, Pcg64, Result};
 
-use crate::adam::{MEANS, Moments, step_of};
+use crate::adam::{MEANS, Moments, check_state, step_of};
+use crate::network::check_stepped;
 use crate::simd::elementwise::{move_towards, sum_of_squares};
 use crate::simd::{Line, lines};
 use crate::{NamedTensors, Network, Optimizer, Scratch};
 use layer::Layer;
-use layout::check_rows;
+use layout::{check_forward_before, check_rows};
 use passes::Kept;
 
 /// Fully connected layers of any widths with one activation between them and none after the last.
@@ -53,8 +54,8 @@ impl Mlp {
     /// A network of the given widths, the input's first: `[4, 64, 64, 2]`.
     ///
     /// # Errors
-    /// [`Error::Config`] for fewer than two widths or one that is 0, [`Error::Memory`] for more parameters than fit into
-    /// memory.
+    /// [`Error::Config`] for fewer than two widths, one that is 0 or a gain that is not finite, [`Error::Memory`] for more
+    /// parameters than fit into memory, [`Error::Interrupted`] if that is asked for.
     pub fn new(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
         MlpLayout::new(sizes, activation)?;
         let mut layers: Vec<Layer> = Vec::new();
@@ -76,7 +77,7 @@ impl Mlp {
         for i in 0..net.layers.len() {
             let layer = &net.layers[i];
             let last = i + 1 == net.layers.len();
-            let (weight, bias) = init.draw(layer.outputs, layer.inputs, last, rng);
+            let (weight, bias) = init.draw(layer.outputs, layer.inputs, last, rng)?;
             layer.put(&mut net.parameters, &weight, &bias);
         }
         Ok(net)
@@ -156,7 +157,8 @@ impl Network for Mlp {
     }
 
     fn hidden(&self, h: &mut [f32]) -> Result<()> {
-        check_rows(self.kept.rows.max(1), &[("h", h.len(), self.hidden_dim())])?;
+        check_forward_before(self.kept.rows)?;
+        check_rows(self.kept.rows, &[("h", h.len(), self.hidden_dim())])?;
         if let [.., hidden, _] = &self.kept.outputs[..] {
             layer::unpad(hidden, self.hidden_dim(), h);
         }
@@ -165,9 +167,7 @@ impl Network for Mlp {
 
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
         let input = dx.as_ref().map_or(self.kept.rows * self.in_dim(), |dx| dx.len());
-        if self.kept.rows == 0 {
-            return Err(Error::shape("backward", "a forward before it", "none", "call forward first"));
-        }
+        check_forward_before(self.kept.rows)?;
         check_rows(self.kept.rows, &[("dy", dy.len(), self.out_dim()), ("dx", input, self.in_dim())])?;
         self.run_back(dy, params, dx);
         Ok(())
@@ -186,9 +186,9 @@ impl Network for Mlp {
         if !self.live {
             self.gradients.fill(Line::ZERO);
         }
-        self.moments.apply(optimizer, scale, &self.gradients, &mut self.parameters);
+        let finite = self.moments.apply(optimizer, scale, &self.gradients, &mut self.parameters);
         (self.live, self.kept.fresh) = (false, false);
-        Ok(())
+        check_stepped(finite, || self.tensors())
     }
 
     fn track(&mut self, online: &Self, tau: f32) -> Result<()> {
@@ -234,8 +234,8 @@ impl Network for Mlp {
     }
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
-        state.check(&self.optimizer_state())?;
-        self.moments.step = step_of(state, "step")?;
+        check_state(state, &self.optimizer_state())?;
+        self.moments.step = step_of(state, "step");
         for (means, name) in [&mut self.moments.mean, &mut self.moments.square].into_iter().zip(MEANS) {
             Self::import(&self.layers, state, &format!(".{name}"), means);
         }

@@ -2,6 +2,7 @@
 
 use rlox_core::{Error, Result};
 
+use crate::rows::check_not_negative;
 use crate::simd::Line;
 use crate::{Activation, NamedTensors, Optimizer};
 
@@ -24,7 +25,8 @@ pub trait Network: Send {
         None
     }
 
-    /// `y = f(x)`, keeping nothing. A row's result does not depend on the others.
+    /// `y = f(x)`, keeping nothing. A row's result does not depend on the others': of the built-in network bit for bit, of
+    /// other libraries, which may sum in another order where there are more rows, up to rounding.
     ///
     /// # Errors
     /// [`Error::Shape`] for slices of wrong lengths or no rows.
@@ -46,7 +48,7 @@ pub trait Network: Send {
     /// through it.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a slice of wrong length.
+    /// [`Error::Shape`] for a slice of wrong length, or if there was no forward.
     fn hidden(&self, h: &mut [f32]) -> Result<()>;
 
     /// The vector-Jacobian product of the last [`Network::forward`]: with `params` adds to the gradients of the
@@ -68,7 +70,8 @@ pub trait Network: Send {
     /// One step of the optimiser with the gradients times `scale`. The next backward starts from zero.
     ///
     /// # Errors
-    /// Those of [`Optimizer::check`] and of the backend.
+    /// Those of [`Optimizer::check`] and of the backend; [`Error::Config`] naming a parameter that the step has made
+    /// infinite or NaN, as a huge learning rate does: here alone the step has been made.
     fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()>;
 
     /// Moves the parameters towards those of another network of the same shape by a share `tau` (Polyak averaging); 1
@@ -94,8 +97,9 @@ pub trait Network: Send {
     /// The gradients since the last step, by the parameters' names.
     fn gradients(&self) -> NamedTensors;
 
-    /// What the optimiser keeps, by the parameters' names and torch's: `0.weight.exp_avg`, `0.weight.exp_avg_sq` of Adam,
-    /// `0.weight.square_avg` of `RMSprop`; and `step`.
+    /// What the optimiser keeps, by the parameters' names and torch's: `0.weight.exp_avg` and `0.weight.exp_avg_sq`, the
+    /// means of gradients and of their squares, and `step`. `RMSprop`, whose mean of squares is `square_avg` in torch, has
+    /// it as `exp_avg_sq` beside zeros.
     fn optimizer_state(&self) -> NamedTensors;
 
     /// Takes what [`Network::optimizer_state`] gave.
@@ -104,6 +108,9 @@ pub trait Network: Send {
     /// As [`Network::load`].
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
 }
+
+/// What errors call parameters.
+const PARAMETERS: &str = "parameters";
 
 /// Memory for [`Network::infer`]. It grows to what the largest batch needs; what it holds between calls means nothing.
 #[derive(Debug, Default)]
@@ -153,9 +160,13 @@ impl<N: Network> Step for N {
 /// One step of the optimiser for several parts, their gradients scaled together so that their norm is at most
 /// `max_grad_norm` (as torch's `clip_grad_norm_`); returns the norm before.
 ///
+/// The squares are summed in f32: gradients of 1e19 and more count as infinite.
+///
 /// # Errors
-/// [`Error::Config`] naming the part and its first gradient that is not finite. The gradients are dropped then, and
-/// nothing else has changed: the next minibatch may be a better one.
+/// Those of [`Optimizer::check`], [`Error::Config`] for a `max_grad_norm` that is no number of 0 or more, or naming the
+/// part and its first gradient that is not finite or whose square is not. The gradients are dropped then, and nothing else
+/// has changed: the next minibatch may be a better one. [`Error::Config`] naming the part and the parameter that the step
+/// has made infinite or NaN: only a checkpoint helps then.
 ///
 /// ```
 /// use rlox_core::Pcg64;
@@ -175,6 +186,7 @@ pub fn clipped_step(
     max_grad_norm: Option<f32>,
 ) -> Result<f32> {
     optimizer.check()?;
+    max_grad_norm.map_or(Ok(()), |most| check_not_negative("max_grad_norm", most))?;
     let mut squares = 0.0;
     for (_, part) in parts.iter_mut() {
         squares += part.sum_of_squares()?;
@@ -188,20 +200,41 @@ pub fn clipped_step(
         return Err(error);
     }
     let scale = max_grad_norm.map_or(1.0, |most| (most / (norm + 1e-6)).min(1.0));
-    for (_, part) in parts.iter_mut() {
-        part.step(optimizer, scale)?;
+    for (name, part) in parts.iter_mut() {
+        part.step(optimizer, scale).map_err(|error| of_part(error, name))?;
     }
     Ok(norm)
 }
 
+/// The same error, of a part's parameters.
+fn of_part(mut error: Error, part: &str) -> Error {
+    if let Error::Config(wrong) = &mut error
+        && wrong.argument == PARAMETERS
+    {
+        wrong.argument = format!("{PARAMETERS} of {part}").into();
+    }
+    error
+}
+
+/// Whether a step has left the parameters finite, which were asked for otherwise.
+///
+/// # Errors
+/// [`Error::Config`] naming one that is not.
+pub(crate) fn check_stepped(finite: bool, parameters: impl FnOnce() -> NamedTensors) -> Result<()> {
+    if finite { Ok(()) } else { parameters().check_finite(PARAMETERS) }
+}
+
 /// Names the gradient that made a norm infinite or NaN.
 fn not_finite(parts: &[(&'static str, &mut dyn Step)]) -> Error {
-    let found = parts.iter().find_map(|(name, part)| {
-        let gradients = part.named_gradients();
-        let (tensor, at) = gradients.iter().find_map(|tensor| Some((tensor, tensor.first_not_finite()?)))?;
-        Some(format!("{} in {name}.{}", tensor.data[at], tensor.name))
-    });
-    let got = found.unwrap_or_else(|| "numbers whose squares overflow".into());
+    let named = parts.iter().map(|(name, part)| (name, part.named_gradients()));
+    let all: Vec<_> = named.flat_map(|(name, gradients)| gradients.into_iter().map(move |one| (name, one))).collect();
+    let numbers = all.iter().flat_map(|(name, one)| one.data.iter().map(move |x| (*x, name, &one.name)));
+    let first = numbers.clone().find(|(x, ..)| !x.is_finite()).map(|(x, part, name)| format!("{x} in {part}.{name}"));
+    let largest = || {
+        let (x, part, name) = numbers.reduce(|most, one| if one.0.abs() > most.0.abs() { one } else { most })?;
+        Some(format!("{x} in {part}.{name}, whose square overflows"))
+    };
+    let got = first.or_else(largest).unwrap_or_default();
     Error::config(
         "gradients",
         "finite numbers",

@@ -1,8 +1,9 @@
 //! Parameters that no network computes with: standard deviations, a temperature.
 
-use rlox_core::Result;
+use rlox_core::{Result, check_len};
 
-use crate::adam::{MEANS, Moments, step_of};
+use crate::adam::{MEANS, Moments, STEP, check_state, step_of};
+use crate::network::check_stepped;
 use crate::simd::elementwise::sum_of_squares;
 use crate::simd::{Line, lines, numbers, numbers_mut};
 use crate::{NamedTensors, Optimizer, Step};
@@ -21,11 +22,30 @@ pub struct Parameters {
 impl Parameters {
     /// Parameters of a name, shape and first values.
     ///
+    /// # Errors
+    /// [`rlox_core::Error::Shape`] if there are not as many values as the shape has.
+    ///
     /// ```
-    /// let log_alpha = rlox_nn::Parameters::new("log_alpha", &[1], &[0.0]);
+    /// let log_alpha = rlox_nn::Parameters::new("log_alpha", &[1], &[0.0])?;
     /// assert_eq!(log_alpha.values(), [0.0]);
+    /// # Ok::<(), rlox_core::Error>(())
     /// ```
-    pub fn new(name: &'static str, shape: &[usize], values: &[f32]) -> Self {
+    pub fn new(name: &'static str, shape: &[usize], values: &[f32]) -> Result<Self> {
+        check_len("values", values.len(), shape.iter().fold(1, |all: usize, extent| all.saturating_mul(*extent)))?;
+        Ok(Self::of(name, shape, values))
+    }
+
+    /// Parameters of which each begins with the same value.
+    ///
+    /// ```
+    /// let log_std = rlox_nn::Parameters::filled("log_std", &[3, 2], -1.0);
+    /// assert_eq!(log_std.values(), [-1.0; 6]);
+    /// ```
+    pub fn filled(name: &'static str, shape: &[usize], value: f32) -> Self {
+        Self::of(name, shape, &vec![value; shape.iter().product()])
+    }
+
+    fn of(name: &'static str, shape: &[usize], values: &[f32]) -> Self {
         let len = values.len();
         let mut padded = vec![Line::ZERO; lines(len)];
         numbers_mut(&mut padded)[..len].copy_from_slice(values);
@@ -79,7 +99,7 @@ impl Parameters {
                 let _ = state.push(tensor.name.clone(), &tensor.shape, tensor.data.clone());
             }
         }
-        let _ = state.push(format!("{}.step", self.name), &[], vec![self.moments.step as f32]);
+        let _ = state.push(format!("{}.{STEP}", self.name), &[], vec![self.moments.step as f32]);
         state
     }
 
@@ -88,8 +108,8 @@ impl Parameters {
     /// # Errors
     /// Those of [`NamedTensors::check`].
     pub fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
-        state.check(&self.optimizer_state())?;
-        self.moments.step = step_of(state, &format!("{}.step", self.name))?;
+        check_state(state, &self.optimizer_state())?;
+        self.moments.step = step_of(state, &format!("{}.{STEP}", self.name));
         for (means, name) in [&mut self.moments.mean, &mut self.moments.square].into_iter().zip(MEANS) {
             put(state, &format!("{}.{name}", self.name), means);
         }
@@ -110,9 +130,9 @@ impl Step for Parameters {
 
     fn step(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
         optimizer.check()?;
-        self.moments.apply(optimizer, scale, &self.gradients, &mut self.values);
+        let finite = self.moments.apply(optimizer, scale, &self.gradients, &mut self.values);
         self.gradients.fill(Line::ZERO);
-        Ok(())
+        check_stepped(finite, || self.tensors())
     }
 
     fn named_gradients(&self) -> NamedTensors {

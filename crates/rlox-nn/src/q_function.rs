@@ -4,6 +4,7 @@ mod greedy;
 
 use rlox_core::{Error, Pcg64, Result, check_len};
 
+use crate::adam::check_state;
 use crate::at_once::{at_once, multiplications};
 use crate::{Discount, NamedTensors, Network, Optimizer, Scratch, TdLoss, clipped_step, rows, td_loss, td_targets};
 use greedy::{any, best, check_masks};
@@ -358,7 +359,7 @@ impl<N: Network> QFunction for QNetworks<N> {
     }
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
-        state.check(&self.optimizer_state())?;
+        check_state(state, &self.optimizer_state())?;
         self.online.load_optimizer_state(&state.part("q_net"))
     }
 }

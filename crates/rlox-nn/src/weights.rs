@@ -1,10 +1,10 @@
 //! Parameters by name: the form in which they leave a network, and come back.
 
-use std::collections::BTreeMap;
+mod file;
+
+use std::collections::HashMap;
 
 use rlox_core::{Error, Result};
-use safetensors::tensor::{Dtype, TensorView};
-use safetensors::{SafeTensors, serialize};
 
 /// One array of parameters.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +22,13 @@ impl NamedTensor {
     pub fn first_not_finite(&self) -> Option<usize> {
         self.data.iter().position(|x| !x.is_finite())
     }
+
+    fn check_finite(&self, argument: &'static str) -> Result<()> {
+        let Some(at) = self.first_not_finite() else { return Ok(()) };
+        let row = at / self.shape.last().copied().unwrap_or(1).max(1);
+        let got = format!("{} in {:?}, row {row}", self.data[at], self.name);
+        Err(Error::config(argument, "finite numbers", got, "go back to weights that were saved whole"))
+    }
 }
 
 /// Arrays of parameters in a fixed order, each name once.
@@ -31,31 +38,39 @@ impl NamedTensor {
 ///
 /// let mut tensors = NamedTensors::default();
 /// tensors.push("0.weight", &[1, 2], vec![1.0, 2.0])?;
-/// let bytes = tensors.to_safetensors()?;
+/// let bytes = tensors.to_safetensors();
 /// assert_eq!(NamedTensors::from_safetensors(&bytes)?, tensors);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NamedTensors {
     tensors: Vec<NamedTensor>,
+    /// Where each name is.
+    places: HashMap<String, usize>,
 }
 
 impl NamedTensors {
     /// Adds an array.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the name is taken, or if the shape does not have as many elements.
+    /// [`Error::Shape`] if the name is taken or cannot be in a file (`__metadata__`, or one with a line break), or if the
+    /// shape does not have as many elements.
     pub fn push(&mut self, name: impl Into<String>, shape: &[usize], data: Vec<f32>) -> Result<()> {
+        const FIX: &str = "give each tensor a name of its own";
         let name = name.into();
-        if self.find(&name).is_some() {
-            let fix = "give each tensor a name of its own";
-            return Err(Error::shape("tensors", "each name once", format!("two tensors named {name:?}"), fix));
+        if name == "__metadata__" || name.contains('\n') {
+            let expected = "names without line breaks, other than \"__metadata__\"";
+            return Err(Error::shape("tensors", expected, format!("{name:?}"), FIX));
         }
-        if shape.iter().product::<usize>() != data.len() {
+        if self.find(&name).is_some() {
+            return Err(Error::shape("tensors", "each name once", format!("two tensors named {name:?}"), FIX));
+        }
+        if shape.iter().try_fold(1, |count: usize, extent| count.checked_mul(*extent)) != Some(data.len()) {
             let got = format!("{} for {name:?}", data.len());
             let fix = "pass as many elements as the shape has";
             return Err(Error::shape("data", format!("elements for the shape {shape:?}"), got, fix));
         }
+        self.places.insert(name.clone(), self.tensors.len());
         self.tensors.push(NamedTensor { name, shape: shape.to_vec(), data });
         Ok(())
     }
@@ -77,7 +92,7 @@ impl NamedTensors {
 
     /// The array of a name.
     pub fn find(&self, name: &str) -> Option<&NamedTensor> {
-        self.tensors.iter().find(|tensor| tensor.name == name)
+        self.places.get(name).map(|at| &self.tensors[*at])
     }
 
     /// Adds all of another's, their names behind `prefix` and a dot.
@@ -95,13 +110,29 @@ impl NamedTensors {
             let name = tensor.name.strip_prefix(prefix)?.strip_prefix('.')?;
             Some(NamedTensor { name: name.to_owned(), ..tensor.clone() })
         };
-        Self { tensors: self.tensors.iter().filter_map(stripped).collect() }
+        self.iter().filter_map(stripped).collect()
     }
 
     /// Those whose names do not begin with `prefix` and a dot.
     pub(crate) fn beside(&self, prefix: &str) -> Self {
         let beside = |tensor: &&NamedTensor| tensor.name.split('.').next() != Some(prefix);
-        Self { tensors: self.tensors.iter().filter(beside).cloned().collect() }
+        self.iter().filter(beside).cloned().collect()
+    }
+
+    /// Checks that all numbers are finite.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the argument, the first tensor with another one, and the row.
+    ///
+    /// ```
+    /// let mut tensors = rlox_nn::NamedTensors::default();
+    /// tensors.push("0.weight", &[2, 2], vec![0.0, 1.0, 2.0, f32::NAN])?;
+    /// let error = tensors.check_finite("parameters").unwrap_err();
+    /// assert!(error.to_string().starts_with("parameters: expected finite numbers, got NaN in \"0.weight\", row 1"));
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    pub fn check_finite(&self, argument: &'static str) -> Result<()> {
+        self.iter().try_for_each(|tensor| tensor.check_finite(argument))
     }
 
     /// Checks that these are exactly arrays of `expected`'s names and shapes, of finite numbers.
@@ -121,11 +152,7 @@ impl NamedTensors {
                 let (wanted, got) = (format!("{:?} of shape {:?}", one.name, one.shape), format!("{:?}", tensor.shape));
                 return Err(Error::shape("tensors", wanted, got, FIX));
             }
-            if let Some(at) = tensor.first_not_finite() {
-                let row = at / one.shape.last().copied().unwrap_or(1).max(1);
-                let got = format!("{} in {:?}, row {row}", tensor.data[at], one.name);
-                return Err(Error::config("tensors", "finite numbers", got, "load weights that were saved whole"));
-            }
+            tensor.check_finite("tensors")?;
         }
         match self.iter().find(|tensor| expected.find(&tensor.name).is_none()) {
             Some(more) => {
@@ -135,52 +162,14 @@ impl NamedTensors {
             None => Ok(()),
         }
     }
+}
 
-    /// The contents of a safetensors file.
-    ///
-    /// # Errors
-    /// [`Error::Backend`] if the library refuses.
-    pub fn to_safetensors(&self) -> Result<Vec<u8>> {
-        let bytes: Vec<Vec<u8>> =
-            self.iter().map(|tensor| tensor.data.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
-        let views = self.iter().zip(&bytes).map(|(tensor, bytes)| {
-            let view = TensorView::new(Dtype::F32, tensor.shape.clone(), bytes);
-            view.map(|view| (tensor.name.clone(), view))
-        });
-        let refused = |error: safetensors::SafeTensorError| Error::Backend(error.to_string());
-        let views = views.collect::<std::result::Result<Vec<_>, _>>().map_err(refused)?;
-        // The file keeps no order of its own: the names' is written down.
-        let order: Vec<&str> = self.iter().map(|tensor| tensor.name.as_str()).collect();
-        let metadata = [("order".to_owned(), order.join("\n"))].into_iter().collect();
-        serialize(views, Some(metadata)).map_err(refused)
-    }
-
-    /// The arrays of a safetensors file of f32 tensors, in the order they were written in, or of their names.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] if it is none, is truncated or holds other dtypes.
-    pub fn from_safetensors(bytes: &[u8]) -> Result<Self> {
-        const FIX: &str = "write it again, or load another file";
-        let damaged =
-            |error: safetensors::SafeTensorError| Error::corrupt("file", "safetensors", error.to_string(), FIX);
-        let file = SafeTensors::deserialize(bytes).map_err(damaged)?;
-        let (_, header) = SafeTensors::read_metadata(bytes).map_err(damaged)?;
-        let order = header.metadata().as_ref().and_then(|metadata| metadata.get("order"));
-        let rank: BTreeMap<&str, usize> =
-            order.map(|order| order.lines().enumerate().map(|(i, name)| (name, i)).collect()).unwrap_or_default();
-        let mut names: Vec<String> = file.names().into_iter().map(ToOwned::to_owned).collect();
-        names.sort_by_key(|name| (rank.get(name.as_str()).copied().unwrap_or(usize::MAX), name.clone()));
-        let mut tensors = Self::default();
-        for name in names {
-            let view = file.tensor(&name).map_err(damaged)?;
-            if view.dtype() != Dtype::F32 {
-                let got = format!("{:?} in {name:?}", view.dtype());
-                return Err(Error::corrupt("file", "f32 tensors", got, "convert them to f32"));
-            }
-            let numbers = view.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-            tensors.push(name, view.shape(), numbers.collect())?;
-        }
-        Ok(tensors)
+/// Of tensors whose names differ.
+impl FromIterator<NamedTensor> for NamedTensors {
+    fn from_iter<I: IntoIterator<Item = NamedTensor>>(tensors: I) -> Self {
+        let tensors: Vec<_> = tensors.into_iter().collect();
+        let places = tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.clone(), at)).collect();
+        Self { tensors, places }
     }
 }
 

@@ -4,7 +4,7 @@
 use allocation_counter::measure;
 use proptest::prelude::*;
 use rlox_core::{Error, Pcg64};
-use rlox_nn::{Activation, Init, Mlp, NamedTensors, Network, Optimizer, Scratch, clipped_step};
+use rlox_nn::{Activation, Init, Mlp, NamedTensors, Network, Optimizer, Parameters, Scratch, clipped_step};
 
 fn draws(count: usize, seed: u128) -> Vec<f32> {
     let mut rng = Pcg64::seed_from(seed);
@@ -170,7 +170,7 @@ fn everything_goes_through_a_file_and_back() {
     };
     learn(&mut net, &mut y);
     let through = |tensors: NamedTensors| {
-        let bytes = tensors.to_safetensors().unwrap();
+        let bytes = tensors.to_safetensors();
         NamedTensors::from_safetensors(&bytes).unwrap()
     };
     let mut copy = self::net(&[3, 8, 2], Activation::Tanh);
@@ -184,7 +184,7 @@ fn everything_goes_through_a_file_and_back() {
 
 #[test]
 fn damaged_files_are_refused() {
-    let bytes = net(&[3, 8, 2], Activation::Tanh).tensors().to_safetensors().unwrap();
+    let bytes = net(&[3, 8, 2], Activation::Tanh).tensors().to_safetensors();
     for cut in [0, 7, 8, 100, bytes.len() - 1] {
         let error = NamedTensors::from_safetensors(&bytes[..cut]).unwrap_err();
         assert!(matches!(error, Error::Corrupt(_)), "{cut}: {error}");
@@ -214,6 +214,7 @@ fn wrong_arguments_are_named_and_change_nothing() {
     let said = |error: Error| error.to_string();
     let mut y = [0.0; 4];
     assert!(said(net.backward(&[0.0; 2], true, None).unwrap_err()).contains("call forward first"));
+    assert!(said(net.hidden(&mut [0.0; 8]).unwrap_err()).contains("call forward first"));
     assert!(said(net.forward(&[0.0; 5], 2, &mut y).unwrap_err()).starts_with("x: expected 6 elements, got 5"));
     assert!(said(net.forward(&[], 0, &mut []).unwrap_err()).starts_with("rows: expected at least 1"));
     net.forward(&[0.0; 6], 2, &mut y).unwrap();
@@ -260,4 +261,56 @@ fn gradients_that_are_no_numbers_change_nothing() {
     // The next minibatch starts anew.
     net.backward(&[1.0, 0.0], true, None).unwrap();
     assert!(clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None).unwrap() > 0.0);
+}
+
+#[test]
+fn gradients_whose_squares_overflow_are_named_by_the_largest() {
+    let mut net = net(&[3, 8, 2], Activation::Tanh);
+    net.forward(&[0.1; 3], 1, &mut [0.0; 2]).unwrap();
+    net.backward(&[-1e30, 1e20], true, None).unwrap();
+    let error = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None).unwrap_err();
+    assert!(
+        error.to_string().contains("-1000000000000000000000000000000 in critic.2.bias, whose square over"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_step_to_infinity_is_an_error_that_names_the_tensor() {
+    assert!(Optimizer::adam(1e30).check().is_ok());
+    for too_much in [Optimizer::adam(1.1e30), Optimizer::adam_w(f32::MAX), Optimizer::rms_prop(f32::INFINITY)] {
+        assert!(too_much.check().unwrap_err().to_string().starts_with("lr: expected a number from 0 to 1e30"));
+    }
+    // A step of one tensor alone, and of numbers beside whole vectors, too.
+    for at in [0, 16, 18] {
+        for optimizer in [Optimizer::adam(1e30), Optimizer::rms_prop(1e30)].map(|it| it.with_eps(1e-30)) {
+            let mut values = [0.0; 19];
+            values[at] = if at == 16 { f32::MAX } else { f32::MIN };
+            let mut parameters = Parameters::new("log_std", &[19], &values).unwrap();
+            parameters.add_gradients((0..19).map(|i| if i == at { -1e-20 * values[at].signum() } else { 0.0 }));
+            let error = clipped_step(&mut [("policy", &mut parameters)], &optimizer, None).unwrap_err().to_string();
+            assert!(error.starts_with("parameters of policy: expected finite numbers, got "), "{error}");
+            assert!(error.contains("inf in \"log_std\""), "{error}");
+        }
+    }
+}
+
+#[test]
+fn norms_to_cut_to_are_numbers_of_0_or_more() {
+    let mut net = net(&[3, 8, 2], Activation::Tanh);
+    let before = (net.tensors(), net.optimizer_state());
+    net.forward(&[0.1; 3], 1, &mut [0.0; 2]).unwrap();
+    net.backward(&[1.0, 0.0], true, None).unwrap();
+    for wrong in [f32::NAN, -1.0] {
+        let error = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), Some(wrong)).unwrap_err();
+        assert!(error.to_string().starts_with("max_grad_norm: expected a finite number, at least 0, got"), "{error}");
+    }
+    assert_eq!((net.tensors(), net.optimizer_state()), before);
+}
+
+#[test]
+fn parameters_have_as_many_values_as_their_shape() {
+    let error = Parameters::new("x", &[3], &[1.0]).unwrap_err().to_string();
+    assert!(error.starts_with("values: expected 3 elements, got 1"), "{error}");
+    assert!(Parameters::new("x", &[1 << 63, 2], &[]).is_err());
 }

@@ -75,3 +75,25 @@ fn numbers_that_are_not_finite_are_refused() {
     let said = predict(&space, &obs, None, None, ActionsMut::Discrete(&mut vec![0; MANY])).unwrap_err();
     assert!(said.to_string().starts_with("obs: expected finite numbers, got NaN"), "{said}");
 }
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let space = Space::discrete(2);
+    let said = |obs, encoding: &Encoding, masks, actions: &mut [i64]| {
+        let obs = Observations { data: obs, encoding, normalizer: None, masks };
+        let actions = ActionsMut::Discrete(actions);
+        predict_actions(&mut policy(&space), obs, None, &space, &mut Vec::new(), actions).unwrap_err().to_string()
+    };
+    let (numbers, plain) = (Encoding::Numbers(DIM), FieldData::F32(&[0.0; DIM]));
+    let error = said(plain, &numbers, Some(&[true]), &mut [0]);
+    assert!(error.starts_with("masks: expected 2 elements, got 1"), "{error}");
+    let error = said(plain, &Encoding::Numbers(0), None, &mut [0]);
+    assert!(error.starts_with("obs: expected more than 0 rows of 0 numbers"), "{error}");
+    let error = said(FieldData::I64(&[0]), &Encoding::OneHot(vec![]), None, &mut [0]);
+    assert!(error.starts_with("obs: expected more than 0 rows of 0 numbers"), "{error}");
+    let wide = Space::MultiDiscrete { nvec: vec![2, 3] };
+    let obs = Observations { data: plain, encoding: &numbers, normalizer: None, masks: None };
+    let actions = ActionsMut::Discrete(&mut [0; 3]);
+    let error = predict_actions(&mut policy(&wide), obs, None, &wide, &mut Vec::new(), actions).unwrap_err();
+    assert!(error.to_string().starts_with("actions: expected 2 elements, got 3"), "{error}");
+}

@@ -5,6 +5,7 @@ use rlox_core::{Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result, Wa
 use super::memory::{Memory, PolicyMemory, merge, split};
 use super::parts::widths;
 use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyShape};
+use crate::adam::check_state;
 use crate::at_once::{at_once, multiplications};
 use crate::room::resize;
 use crate::{Distribution, Given, NamedTensors, Network, Optimizer, Parameters, Step, clipped_step, rows};
@@ -337,7 +338,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
     }
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
-        state.check(&self.optimizer_state())?;
+        check_state(state, &self.optimizer_state())?;
         self.hand_out(state, N::load_optimizer_state, Parameters::load_optimizer_state)
     }
 }

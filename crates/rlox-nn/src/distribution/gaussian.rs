@@ -20,7 +20,7 @@ pub struct Gaussian {
 
 impl Gaussian {
     pub(super) fn new(dim: usize, log_std_init: f32) -> Self {
-        Self { dim, log_std: Parameters::new("log_std", &[dim], &vec![log_std_init; dim]), sums: vec![0.0; dim] }
+        Self { dim, log_std: Parameters::filled("log_std", &[dim], log_std_init), sums: vec![0.0; dim] }
     }
 
     pub(super) fn sample(&mut self, given: Given<'_>, rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) {

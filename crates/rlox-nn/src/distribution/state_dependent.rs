@@ -33,7 +33,7 @@ pub struct StateDependent {
 
 impl StateDependent {
     pub(super) fn new(hidden: usize, dim: usize, log_std_init: f32) -> Self {
-        let log_std = Parameters::new("log_std", &[hidden, dim], &vec![log_std_init; hidden * dim]);
+        let log_std = Parameters::filled("log_std", &[hidden, dim], log_std_init);
         let [noise, variances, stds] = Default::default();
         Self { hidden, dim, log_std, noise, variances, stds, sums: vec![0.0; hidden * dim] }
     }

@@ -1,7 +1,10 @@
 //! First weights, as torch draws them.
 
 use rand_distr::{Distribution, StandardNormal};
-use rlox_core::Pcg64;
+use rlox_core::{Error, Pcg64, Result, Watch};
+
+use crate::room::make_room;
+use crate::simd::on_f32s;
 
 /// How weights are drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,60 +28,123 @@ impl Init {
     }
 
     /// Weights, `[outputs, inputs]`, and biases of a layer.
-    pub(crate) fn draw(self, outputs: usize, inputs: usize, last: bool, rng: &mut Pcg64) -> (Vec<f32>, Vec<f32>) {
-        match self {
+    ///
+    /// # Errors
+    /// Those of [`orthogonal`].
+    pub(crate) fn draw(
+        self,
+        outputs: usize,
+        inputs: usize,
+        last: bool,
+        rng: &mut Pcg64,
+    ) -> Result<(Vec<f32>, Vec<f32>)> {
+        Ok(match self {
             Self::Orthogonal { hidden, output } => {
-                (orthogonal(outputs, inputs, if last { output } else { hidden }, rng), vec![0.0; outputs])
+                (orthogonal(outputs, inputs, if last { output } else { hidden }, rng)?, vec![0.0; outputs])
             }
             Self::Kaiming => {
                 let bound = 1.0 / (inputs as f64).sqrt();
                 let mut draw = |count: usize| (0..count).map(|_| rng.uniform(-bound, bound) as f32).collect();
                 (draw(outputs * inputs), draw(outputs))
             }
-        }
+        })
     }
 }
 
+/// So many vectors are made orthogonal to the earlier ones at once: these are read once for all of them, which stay in
+/// the second cache.
+const BLOCK: usize = 32;
+/// What is left of a vector without the earlier ones' directions is drawn anew below this share of its length: it would
+/// be rounding errors.
+const LEAST: f64 = 1e-6;
+
 /// A matrix `[rows, columns]` whose rows, or columns where there are fewer of them, are orthogonal and of length `gain`:
-/// uniformly drawn from all such, as torch's `orthogonal_`.
+/// uniformly drawn from all such, as torch's `orthogonal_`. The same stream gives the same bits on every CPU.
+///
+/// # Errors
+/// [`Error::Config`] for a gain that is not finite, [`Error::Memory`] for a matrix that does not fit into memory,
+/// [`Error::Interrupted`] if that is asked for ([`rlox_core::set_interrupt_check`]).
 ///
 /// ```
 /// use rlox_core::Pcg64;
 ///
-/// let w = rlox_nn::orthogonal(2, 3, 1.0, &mut Pcg64::seed_from(0));
+/// let w = rlox_nn::orthogonal(2, 3, 1.0, &mut Pcg64::seed_from(0))?;
 /// let dot: f32 = w[..3].iter().zip(&w[3..]).map(|(a, b)| a * b).sum();
 /// assert!(dot.abs() < 1e-6);
+/// # Ok::<(), rlox_core::Error>(())
 /// ```
-pub fn orthogonal(rows: usize, columns: usize, gain: f32, rng: &mut Pcg64) -> Vec<f32> {
+pub fn orthogonal(rows: usize, columns: usize, gain: f32, rng: &mut Pcg64) -> Result<Vec<f32>> {
+    if !gain.is_finite() {
+        return Err(Error::config("gain", "a finite number", gain.to_string(), "pass the root of 2, 1 or 0.01"));
+    }
     let (count, length) = (rows.min(columns), rows.max(columns));
-    let mut vectors: Vec<Vec<f64>> = Vec::with_capacity(count);
-    while vectors.len() < count {
-        let mut vector: Vec<f64> = (0..length).map(|_| StandardNormal.sample(rng)).collect();
-        // Gram and Schmidt, twice: once leaves rounding errors that grow with the number of vectors.
-        for _ in 0..2 {
-            for other in &vectors {
-                let along: f64 = vector.iter().zip(other).map(|(a, b)| a * b).sum();
-                vector.iter_mut().zip(other).for_each(|(a, b)| *a -= along * b);
+    let (mut vectors, mut watch) = (Vec::new(), Watch::default());
+    make_room(&mut vectors, count.saturating_mul(length))?;
+    for from in (0..count).step_by(BLOCK) {
+        let start = vectors.len();
+        vectors.extend((0..(count - from).min(BLOCK) * length).map(|_| -> f64 { StandardNormal.sample(rng) }));
+        let (earlier, block) = vectors.split_at_mut(start);
+        for other in earlier.chunks_exact(length) {
+            watch.check()?;
+            block.chunks_exact_mut(length).for_each(|vector| take_out(other, vector));
+        }
+        for i in 0..block.len() / length {
+            let (before, vector) = block.split_at_mut(i * length);
+            let vector = &mut vector[..length];
+            before.chunks_exact(length).for_each(|other| take_out(other, vector));
+            while !normalize(vector) {
+                vector.fill_with(|| StandardNormal.sample(rng));
+                earlier
+                    .chunks_exact(length)
+                    .chain(before.chunks_exact(length))
+                    .for_each(|other| take_out(other, vector));
             }
         }
-        let norm = vector.iter().map(|a| a * a).sum::<f64>().sqrt();
-        if norm > 1e-9 {
-            vectors.push(vector.into_iter().map(|a| a / norm).collect());
+    }
+    let (gain, by_rows) = (f64::from(gain), rows <= columns);
+    let at = |row: usize, column: usize| if by_rows { row * length + column } else { column * length + row };
+    Ok((0..rows * columns).map(|i| (gain * vectors[at(i / columns, i % columns)]) as f32).collect())
+}
+
+on_f32s! {
+    /// `vector` without its share in the direction of `other`, which is of length 1 (Gram and Schmidt, one vector after
+    /// another). Nothing is fused and the sums have one order, so that it is the same on every instruction set.
+    fn take_out(_simd: F32s, other: &[f64], vector: &mut [f64]) {
+        const LANES: usize = 32;
+        let mut sums = [0.0; LANES];
+        let ((others, other_rest), (parts, rest)) = (other.as_chunks::<LANES>(), vector.as_chunks::<LANES>());
+        for (a, b) in others.iter().zip(parts) {
+            for (sum, (a, b)) in sums.iter_mut().zip(a.iter().zip(b)) {
+                *sum += a * b;
+            }
+        }
+        let along = sums.iter().sum::<f64>() + other_rest.iter().zip(rest).map(|(a, b)| a * b).sum::<f64>();
+        for (a, b) in other.iter().zip(vector) {
+            *b -= along * a;
         }
     }
-    let at = |row: usize, column: usize| if rows <= columns { vectors[row][column] } else { vectors[column][row] };
-    (0..rows * columns).map(|i| (f64::from(gain) * at(i / columns, i % columns)) as f32).collect()
+}
+
+/// Gives a vector the length 1; false if too little is left of it.
+fn normalize(vector: &mut [f64]) -> bool {
+    let norm = vector.iter().map(|a| a * a).sum::<f64>().sqrt();
+    for a in &mut *vector {
+        *a /= norm;
+    }
+    // As it was drawn, it was about as long as the root of its numbers.
+    norm > LEAST * (vector.len() as f64).sqrt()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::tests::on_each_isa;
 
     #[test]
     fn orthogonal_either_way_and_gained() {
         let mut rng = Pcg64::seed_from(3);
-        for (rows, columns) in [(5, 5), (3, 40), (64, 4)] {
-            let w = orthogonal(rows, columns, 1.5, &mut rng);
+        for (rows, columns) in [(5, 5), (3, 40), (64, 4), (70, 70), (200, 130)] {
+            let w = orthogonal(rows, columns, 1.5, &mut rng).unwrap();
             let (count, step) = if rows <= columns { (rows, (columns, 1)) } else { (columns, (1, columns)) };
             for i in 0..count {
                 for j in 0..=i {
@@ -91,8 +157,23 @@ mod tests {
     }
 
     #[test]
+    fn a_seed_draws_the_same_weights_on_every_instruction_set() {
+        let mut drawn = Vec::new();
+        on_each_isa(|_| drawn.push(orthogonal(75, 67, 1.0, &mut Pcg64::seed_from(3)).unwrap()));
+        assert!(drawn.iter().all(|w| *w == drawn[0]));
+    }
+
+    #[test]
+    fn a_gain_that_is_no_number_is_refused() {
+        for gain in [f32::NAN, f32::INFINITY] {
+            let error = Init::orthogonal(gain).draw(2, 2, true, &mut Pcg64::seed_from(0)).unwrap_err();
+            assert!(error.to_string().starts_with("gain: expected a finite number, got"), "{error}");
+        }
+    }
+
+    #[test]
     fn kaiming_fills_its_range() {
-        let (weight, bias) = Init::Kaiming.draw(64, 25, false, &mut Pcg64::seed_from(1));
+        let (weight, bias) = Init::Kaiming.draw(64, 25, false, &mut Pcg64::seed_from(1)).unwrap();
         let largest = weight.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
         assert!(largest <= 0.2 && largest > 0.199, "{largest}");
         assert!(bias.iter().all(|x| x.abs() <= 0.2) && bias.iter().any(|x| *x != 0.0));

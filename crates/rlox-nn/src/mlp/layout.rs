@@ -6,7 +6,7 @@ use rlox_core::{Error, Pcg64, Result, available_memory, check_len};
 
 use super::{Activation, Init};
 use crate::NamedTensors;
-use crate::adam::{MEANS, step_of};
+use crate::adam::{MEANS, check_state, step_of};
 
 /// Fully connected layers of any backend: their widths and activation, and where each layer's parameters lie in one flat
 /// array, `[weight, bias]` layer by layer as torch shapes them.
@@ -19,7 +19,7 @@ use crate::adam::{MEANS, step_of};
 /// use rlox_nn::{Activation, Init, Mlp, MlpLayout, Network};
 ///
 /// let layout = MlpLayout::new(&[4, 8, 2], Activation::Tanh)?;
-/// let flat = layout.draw(Init::orthogonal(0.01), &mut Pcg64::seed_from(3));
+/// let flat = layout.draw(Init::orthogonal(0.01), &mut Pcg64::seed_from(3))?;
 /// let built_in = Mlp::new(&[4, 8, 2], Activation::Tanh, Init::orthogonal(0.01), &mut Pcg64::seed_from(3))?;
 /// assert_eq!(layout.named(&flat), built_in.tensors());
 /// # Ok::<(), rlox_core::Error>(())
@@ -113,14 +113,17 @@ impl MlpLayout {
     }
 
     /// First parameters, in the flat order: the same draws as [`crate::Mlp::new`]'s.
-    pub fn draw(&self, init: Init, rng: &mut Pcg64) -> Vec<f32> {
+    ///
+    /// # Errors
+    /// Those of [`crate::orthogonal`].
+    pub fn draw(&self, init: Init, rng: &mut Pcg64) -> Result<Vec<f32>> {
         let mut flat = Vec::with_capacity(self.parameters());
         for (i, layer) in self.layers().enumerate() {
-            let (weight, bias) = init.draw(layer.outputs, layer.inputs, i + 2 == self.sizes.len(), rng);
+            let (weight, bias) = init.draw(layer.outputs, layer.inputs, i + 2 == self.sizes.len(), rng)?;
             flat.extend(weight);
             flat.extend(bias);
         }
-        flat
+        Ok(flat)
     }
 
     /// Numbers in the flat order, by the parameters' names. Empty if there are not as many as parameters.
@@ -171,12 +174,11 @@ impl MlpLayout {
     /// The two means in the flat order and the steps of what [`MlpLayout::named_state`] gave.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`], and [`Error::Shape`] for a number of steps that is none.
+    /// Those of [`NamedTensors::check`], and [`Error::Config`] for a number of steps or a mean of squares that is none.
     pub fn flat_state(&self, state: &NamedTensors) -> Result<([Vec<f32>; 2], u32)> {
         let zeros = vec![0.0; self.parameters()];
-        state.check(&self.named_state([&zeros; 2], 0))?;
-        let step = step_of(state, "step")?;
-        Ok((MEANS.map(|name| self.import(state, &format!(".{name}"))), step))
+        check_state(state, &self.named_state([&zeros; 2], 0))?;
+        Ok((MEANS.map(|name| self.import(state, &format!(".{name}"))), step_of(state, "step")))
     }
 
     /// Checks the slices of a forward pass.
@@ -187,11 +189,12 @@ impl MlpLayout {
         check_rows(rows, &[("x", x.len(), self.in_dim()), ("y", y.len(), self.out_dim())])
     }
 
-    /// Checks a slice for the last hidden layer of so many rows.
+    /// Checks a slice for the last hidden layer of a forward pass of so many rows; 0 for none.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a slice of wrong length or no rows.
+    /// [`Error::Shape`] for a slice of wrong length, or if there was no forward pass.
     pub fn check_hidden(&self, rows: usize, h: &[f32]) -> Result<()> {
+        check_forward_before(rows)?;
         check_rows(rows, &[("h", h.len(), self.hidden_dim())])
     }
 
@@ -200,9 +203,7 @@ impl MlpLayout {
     /// # Errors
     /// [`Error::Shape`] for slices of wrong lengths, or if there was no forward pass.
     pub fn check_backward(&self, rows: usize, dy: &[f32], dx: Option<&[f32]>) -> Result<()> {
-        if rows == 0 {
-            return Err(Error::shape("backward", "a forward before it", "none", "call forward first"));
-        }
+        check_forward_before(rows)?;
         let input = dx.map_or(rows * self.in_dim(), <[f32]>::len);
         check_rows(rows, &[("dy", dy.len(), self.out_dim()), ("dx", input, self.in_dim())])
     }
@@ -222,6 +223,14 @@ impl MlpLayout {
         }
         Ok(())
     }
+}
+
+/// Checks that there was a forward pass, of so many rows.
+pub(super) fn check_forward_before(rows: usize) -> Result<()> {
+    if rows == 0 {
+        return Err(Error::shape("rows", "those of a forward before", "none", "call forward first"));
+    }
+    Ok(())
 }
 
 /// Checks the number of rows and the lengths that follow from it.

@@ -115,13 +115,16 @@ pub(crate) struct AdamStep {
 }
 
 on_f32s! {
-    /// Adam and `AdamW` as torch has them: `p = decay p - step_size m / (root_scale sqrt(v) + eps)`.
-    pub(crate) fn adam(s: F32s, step: AdamStep, g: &[Line], m: &mut [Line], v: &mut [Line], p: &mut [Line]) {
+    /// Adam and `AdamW` as torch has them: `p = decay p - step_size m / (root_scale sqrt(v) + eps)`. Returns whether all
+    /// parameters are finite then.
+    pub(crate) fn adam(s: F32s, step: AdamStep, g: &[Line], m: &mut [Line], v: &mut [Line], p: &mut [Line]) -> bool {
         let [beta1, beta2] = [step.beta1, step.beta2].map(|beta| s.splat(beta));
         let [rest1, rest2] = [step.beta1, step.beta2].map(|beta| s.splat((1.0 - f64::from(beta)) as f32));
         let [eps, size] = [step.eps, step.step_size].map(|x| s.splat(x));
         let [root_scale, decay, scale] = [step.root_scale, step.decay, step.scale].map(|x| s.splat(x));
-        let tiny = s.splat(TINY);
+        let (tiny, zero) = (s.splat(TINY), s.splat(0.0));
+        // Products with 0 of what is not finite are NaN.
+        let mut products = zero;
         for ((p, g), (m, v)) in p.iter_mut().zip(g).zip(m.iter_mut().zip(v)) {
             let gradient = s.mul(s.load(g), scale);
             let mean = s.unless_tiny(s.mul_add(beta1, s.load(m), s.mul(rest1, gradient)), tiny);
@@ -129,8 +132,11 @@ on_f32s! {
             let root = s.mul_add(s.sqrt(square), root_scale, eps);
             s.store(mean, m);
             s.store(square, v);
-            s.store(s.sub_mul(size, s.div(mean, root), s.mul(s.load(p), decay)), p);
+            let new = s.sub_mul(size, s.div(mean, root), s.mul(s.load(p), decay));
+            products = s.mul_add(new, zero, products);
+            s.store(new, p);
         }
+        s.sum(products) == 0.0
     }
 }
 
@@ -145,15 +151,21 @@ pub(crate) struct RmsPropStep {
 }
 
 on_f32s! {
-    /// `RMSprop` as torch has it: `v = alpha v + (1 - alpha) g^2`, `p -= lr g / (sqrt(v) + eps)`.
-    pub(crate) fn rmsprop(s: F32s, step: RmsPropStep, g: &[Line], v: &mut [Line], p: &mut [Line]) {
+    /// `RMSprop` as torch has it: `v = alpha v + (1 - alpha) g^2`, `p -= lr g / (sqrt(v) + eps)`. Returns whether all
+    /// parameters are finite then.
+    pub(crate) fn rmsprop(s: F32s, step: RmsPropStep, g: &[Line], v: &mut [Line], p: &mut [Line]) -> bool {
         let rest = s.splat((1.0 - f64::from(step.alpha)) as f32);
         let [lr, alpha, eps, scale, tiny] = [step.lr, step.alpha, step.eps, step.scale, TINY].map(|x| s.splat(x));
+        let zero = s.splat(0.0);
+        let mut products = zero;
         for ((p, g), v) in p.iter_mut().zip(g).zip(v) {
             let gradient = s.mul(s.load(g), scale);
             let square = s.unless_tiny(s.mul_add(alpha, s.load(v), s.mul(rest, s.mul(gradient, gradient))), tiny);
             s.store(square, v);
-            s.store(s.sub_mul(lr, s.div(gradient, s.add(s.sqrt(square), eps)), s.load(p)), p);
+            let new = s.sub_mul(lr, s.div(gradient, s.add(s.sqrt(square), eps)), s.load(p));
+            products = s.mul_add(new, zero, products);
+            s.store(new, p);
         }
+        s.sum(products) == 0.0
     }
 }

@@ -4,6 +4,7 @@ use rlox_core::{Error, Pcg64, Result, check_len};
 
 use super::state_dependent::{Exploration, Explored};
 use super::{ActorStats, SquashedGaussian, StochasticPolicy};
+use crate::adam::check_state;
 use crate::{
     ActionValue, Critics, NamedTensors, Network, Optimizer, Parameters, Scratch, Step, clipped_step, rows,
     sac_actor_loss,
@@ -340,7 +341,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
     }
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
-        state.check(&self.optimizer_state())?;
+        check_state(state, &self.optimizer_state())?;
         self.actor.load_optimizer_state(&state.part("actor"))?;
         self.exploration.as_mut().map_or(Ok(()), |it| it.log_std.load_optimizer_state(&state.beside("actor")))
     }

@@ -30,7 +30,7 @@ pub(super) struct Exploration {
 
 impl Exploration {
     pub(super) fn new(hidden: usize, dim: usize, log_std_init: f32) -> Self {
-        let log_std = Parameters::new("log_std", &[hidden, dim], &vec![log_std_init; hidden * dim]);
+        let log_std = Parameters::filled("log_std", &[hidden, dim], log_std_init);
         let sums = [vec![0.0; hidden * dim], vec![0.0; hidden * dim]];
         Self { hidden, dim, log_std, matrices: Vec::new(), noise: vec![0.0; hidden * dim], sums }
     }

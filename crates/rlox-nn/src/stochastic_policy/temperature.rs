@@ -51,7 +51,7 @@ impl Temperature {
             let fix = "pass minus the number of an action's numbers";
             return Err(Error::config("target_entropy", "a finite number", target_entropy.to_string(), fix));
         }
-        Ok(Self::Learned { log_alpha: Parameters::new("log_alpha", &[1], &[alpha.ln()]), target_entropy })
+        Ok(Self::Learned { log_alpha: Parameters::new("log_alpha", &[1], &[alpha.ln()])?, target_entropy })
     }
 
     /// The weight of the entropy.

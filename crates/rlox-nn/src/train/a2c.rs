@@ -130,8 +130,9 @@ impl A2cConfig {
     /// then nothing is learned. Schedules go by `progress`, between 0 and 1.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] for a rollout that is not finished or has no transitions, and those of
-    /// [`ActorCritic::update`]: [`rlox_core::Error::Config`] naming a gradient that is not finite.
+    /// Those of [`A2cConfig::check`], [`rlox_core::Error::Config`] for a rollout that is not finished or has no transitions,
+    /// [`rlox_core::Error::Shape`] for one of observations of another width, and those of [`ActorCritic::update`]:
+    /// [`rlox_core::Error::Config`] naming a gradient that is not finite.
     pub fn learn(
         &self,
         policy: &mut dyn ActorCritic,
@@ -140,6 +141,7 @@ impl A2cConfig {
         progress: f64,
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<Learned> {
+        self.check()?;
         let optimizer = self.optimizer.with_lr(self.lr_schedule.at(self.optimizer.lr(), progress));
         let loss = ActorCriticLoss {
             policy: PolicyLoss::Gradient,

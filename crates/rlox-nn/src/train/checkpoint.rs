@@ -32,7 +32,7 @@ pub(super) fn save(
             return Err(Error::config(member, "finite numbers", got, "go back to the last checkpoint"));
         }
         if !tensors.is_empty() {
-            checkpoint.put_safetensors(member, tensors.to_safetensors()?)?;
+            checkpoint.put_safetensors(member, tensors.to_safetensors())?;
         }
     }
     if let Some(normalizer) = used(collector.normalizer.as_ref()) {

@@ -55,7 +55,7 @@ pub fn collect_transitions(
 /// inputs as `encoding` says; `inputs` is memory for them.
 ///
 /// # Errors
-/// Those of [`Encoding::encode`], of the policy and of [`RolloutBuffer::finish`].
+/// [`Error::Shape`] for observations of another width; those of [`Encoding::encode`], of the policy and of [`RolloutBuffer::finish`].
 pub fn estimate_advantages(
     policy: &mut dyn ActorCritic,
     buffer: &mut RolloutBuffer,
@@ -73,7 +73,9 @@ pub fn estimate_advantages(
         Ok(values)
     };
     let none = || Error::shape("buffer", "a field \"obs\"", "none", "make another");
-    let last = worth(buffer.field("obs").ok_or_else(none)?.data(), steps * n..(steps + 1) * n)?;
+    let obs = buffer.field("obs").ok_or_else(none)?;
+    encoding.check(obs)?;
+    let last = worth(obs.data(), steps * n..(steps + 1) * n)?;
     let finals = worth(buffer.final_obs(), 0..buffer.final_index().len())?;
     buffer.finish(&last, &finals, gamma, gae_lambda)
 }

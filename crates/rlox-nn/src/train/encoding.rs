@@ -1,6 +1,6 @@
 //! How observations become the numbers that a network takes.
 
-use rlox_core::{Error, FieldData, Result};
+use rlox_core::{Error, Field, FieldData, Result};
 
 use crate::room::make_room;
 
@@ -39,6 +39,15 @@ impl Encoding {
             Self::Numbers(dim) => *dim,
             Self::OneHot(counts) => counts.iter().fold(0, |sum: usize, count| sum.saturating_add(*count)),
         }
+    }
+
+    /// Checks that rows of a field are stored observations.
+    pub(super) fn check(&self, obs: &Field) -> Result<()> {
+        if obs.width() == self.stored() {
+            return Ok(());
+        }
+        let (expected, got) = (format!("rows of {} numbers for {self:?}", self.stored()), format!("{}", obs.width()));
+        Err(Error::shape("obs", expected, got, "make the policy for this observation space"))
     }
 
     /// The network's inputs for these rows of stored observations, one after another, in the place of what `out` held.

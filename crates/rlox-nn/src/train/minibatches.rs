@@ -72,7 +72,8 @@ impl Minibatches {
     /// Copies the rows of this epoch.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] where `stop` says so; [`Error::Memory`], and those of [`Encoding::encode`].
+    /// [`Error::Interrupted`] where `stop` says so; [`Error::Shape`] for observations of another width, [`Error::Memory`],
+    /// and those of [`Encoding::encode`].
     pub(super) fn gather(
         &mut self,
         buffer: &RolloutBuffer,
@@ -81,6 +82,7 @@ impl Minibatches {
     ) -> Result<()> {
         let index = &self.index[rows];
         if let Some(obs) = buffer.field("obs") {
+            self.encoding.check(obs)?;
             let width = self.encoding.inputs();
             self.obs.clear();
             make_room(&mut self.obs, index.len().saturating_mul(width))?;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rlox_core::{EnvSpec, NormalizerOptions, Pcg64, Result, RolloutBuffer, VectorEnv};
+use rlox_core::{EnvSpec, Error, NormalizerOptions, Pcg64, Result, RolloutBuffer, VectorEnv};
 
 use super::collector::{Collector, Run};
 use super::settings::{self, Settings};
@@ -192,15 +192,25 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
     ///
     /// # Errors
     /// [`rlox_core::Error::Config`] for a progress outside of it; [`rlox_core::Error::Space`] and
-    /// [`rlox_core::Error::Config`] naming observations, values or gradients that are not finite.
+    /// [`rlox_core::Error::Config`] naming observations, values or gradients that are not finite, and the steps before.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
         let Self { policy, config, collector } = self;
         let mut streams = collector.collect(policy)?;
         let Collector { buffer, minibatches, .. } = collector;
-        let learned = config.update(policy, buffer, minibatches, &mut streams.order, progress)?;
+        let learned = config
+            .update(policy, buffer, minibatches, &mut streams.order, progress)
+            .map_err(|error| after(error, collector.timesteps))?;
         collector.updates += learned.updates;
         collector.count_steps();
         Ok(Metrics { learned, ..collector.metrics() })
     }
+}
+
+/// The same error, which came after so many steps were learned from.
+fn after(mut error: Error, timesteps: u64) -> Error {
+    if let Error::Config(wrong) = &mut error {
+        wrong.got = format!("{}, after {timesteps} steps", wrong.got);
+    }
+    error
 }

@@ -176,8 +176,9 @@ impl PpoConfig {
     /// `order` decides the order of the steps; schedules go by `progress`, between 0 and 1.
     ///
     /// # Errors
-    /// [`Error::Config`] for a rollout that is not finished or has no transitions, and those of [`ActorCritic::update`]:
-    /// [`Error::Config`] naming a gradient that is not finite.
+    /// Those of [`PpoConfig::check`], [`Error::Config`] for a rollout that is not finished or has no transitions,
+    /// [`Error::Shape`] for one of observations of another width, and those of [`ActorCritic::update`]: [`Error::Config`]
+    /// naming a gradient that is not finite.
     pub fn learn(
         &self,
         policy: &mut dyn ActorCritic,
@@ -187,6 +188,7 @@ impl PpoConfig {
         progress: f64,
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<Learned> {
+        self.check()?;
         let with = self.at(progress);
         minibatches.all(buffer)?;
         let total = minibatches.index.len();

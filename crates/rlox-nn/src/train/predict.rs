@@ -1,6 +1,6 @@
 //! Actions for any number of observations.
 
-use rlox_core::{ActionsMut, Error, FieldData, Normalizer, PolicyOut, Result, Space, Watch};
+use rlox_core::{ActionsMut, Error, FieldData, Normalizer, PolicyOut, Result, Space, Watch, check_len};
 
 use super::{Encoding, IterationStreams};
 use crate::ActorCritic;
@@ -26,7 +26,8 @@ pub struct Observations<'a> {
 /// ([`ActionsMut::sent`]). `inputs` is memory for the network's inputs.
 ///
 /// # Errors
-/// [`Error::Config`] for observations or actions that are not finite; those of [`Encoding::encode`] and of the policy;
+/// [`Error::Shape`] for masks or actions of a wrong length, [`Error::Config`] for observations or actions that are not
+/// finite; those of [`Encoding::encode`] and of the policy;
 /// [`Error::Interrupted`] if that is asked for.
 ///
 /// ```
@@ -53,13 +54,17 @@ pub fn predict_actions(
 ) -> Result<()> {
     let Observations { data, encoding, normalizer, masks } = obs;
     let (dim, width) = (space.dim(), mask_width(space));
-    let n = match &actions {
-        ActionsMut::Discrete(actions) => actions.len() / dim,
-        ActionsMut::Continuous(actions) => actions.len() / dim,
+    space.validate("action space")?;
+    let len = match &actions {
+        ActionsMut::Discrete(actions) => actions.len(),
+        ActionsMut::Continuous(actions) => actions.len(),
     };
+    let n = len / dim;
+    check_len("actions", len, n * dim)?;
+    masks.map_or(Ok(()), |masks| check_len("masks", masks.len(), n.saturating_mul(width)))?;
     let mut rngs = seed.map(|seed| IterationStreams::new(seed, n)).transpose()?.map(|streams| streams.actions);
     let (mut log_probs, mut values, mut watch) = (Vec::new(), Vec::new(), Watch::default());
-    let chunk = (CHUNK / encoding.inputs()).max(1);
+    let chunk = (CHUNK / encoding.inputs().max(1)).max(1);
     for from in (0..n).step_by(chunk) {
         watch.check()?;
         let to = n.min(from + chunk);

@@ -38,6 +38,9 @@ impl Streams {
     }
 }
 
+/// The spawn key of an iteration's streams, which keeps them apart from those of a run of the same seed.
+const ITERATION: u32 = u32::MAX - 1;
+
 /// The streams of one iteration.
 #[derive(Clone, Debug)]
 pub struct IterationStreams {
@@ -61,7 +64,7 @@ impl IterationStreams {
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn new(seed: u64, num_envs: usize) -> Result<Self> {
-        let mut root = SeedSequence::new(seed.into());
+        let mut root = SeedSequence::from_parts(SeedSequence::new(seed.into()).entropy(), &[ITERATION], 0);
         let mut next = || Pcg64::from_seed_sequence(&root.spawn(1).remove(0));
         let order = next();
         let mut actions = Vec::new();
@@ -72,5 +75,21 @@ impl IterationStreams {
         actions.try_reserve_exact(num_envs).map_err(refused)?;
         actions.extend(std::iter::repeat_with(next).take(num_envs));
         Ok(Self { actions, order })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_iteration_shares_no_stream_with_a_run_of_its_seed() {
+        let Streams { policy, resets, iterations, predictions } = Streams::new(7);
+        let IterationStreams { actions, order } = IterationStreams::new(7, 5).unwrap();
+        let all = [policy, resets, iterations, predictions, order].into_iter().chain(actions);
+        let mut first: Vec<_> = all.map(|mut stream| stream.next_u64()).collect();
+        first.sort_unstable();
+        first.dedup();
+        assert_eq!(first.len(), 10);
     }
 }

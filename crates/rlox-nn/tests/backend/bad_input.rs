@@ -52,7 +52,7 @@ pub fn wrong_arguments_are_refused_in_the_built_in_networks_words<N: Network>(ma
     both!(|net| net.infer(&[0.0; 6], usize::MAX, y, scratch));
     both!(|net| net.infer(&[0.0; 7], 2, y, scratch));
     both!(|net| net.infer_hidden(&[0.0; 6], 2, y, &mut h[..15], scratch));
-    both!(|net| net.hidden(&mut h[..7]));
+    both!(|net| net.hidden(&mut h[..8]));
     net.forward(&[0.0; 6], 2, y).unwrap();
     built_in.forward(&[0.0; 6], 2, y).unwrap();
     both!(|net| net.hidden(&mut h[..15]));
@@ -102,6 +102,7 @@ pub fn wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words<N: 
         wide.optimizer_state(),
         edited(&state, spoiled("step", 0.5)),
         edited(&state, spoiled("0.weight.exp_avg", f32::INFINITY)),
+        edited(&state, spoiled("2.bias.exp_avg_sq", -1e-9)),
     ] {
         alike(net.load_optimizer_state(&wrong), built_in.load_optimizer_state(&wrong), "state");
     }
@@ -117,4 +118,14 @@ pub fn gradients_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {
     assert!(error.to_string().contains("NaN in critic.0.weight"), "{error}");
     assert_eq!(net.tensors(), before);
     assert_eq!(net.grad_sq().unwrap(), 0.0);
+}
+
+pub fn a_step_to_infinity_is_an_error_that_names_the_tensor<N: Network>(make: Make<N>) {
+    let (mut net, _) = pair(make, &[3, 8, 2], Activation::Tanh);
+    net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
+    net.backward(&[1.0, 0.0], true, None).unwrap();
+    let optimizer = Optimizer::AdamW { lr: 1e30, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 1e30 };
+    let error = clipped_step(&mut [("critic", &mut net)], &optimizer, None).unwrap_err().to_string();
+    assert!(error.starts_with("parameters of critic: expected finite numbers, got "), "{error}");
+    assert!(error.contains(" in \"0.weight\", row 0"), "{error}");
 }

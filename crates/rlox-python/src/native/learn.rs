@@ -120,7 +120,9 @@ fn learn<'py>(
         policy.inner.enter(|inner| Ok((f(inner, buffer), inner.policy.mean_std())))
     })?;
     let learned = learned.map_err(|error| match &error {
-        Error::Config(wrong) if wrong.argument == "gradients" => PyFloatingPointError::new_err(error.to_string()),
+        Error::Config(wrong) if wrong.argument == "gradients" || wrong.argument.starts_with("parameters") => {
+            PyFloatingPointError::new_err(error.to_string())
+        }
         _ => to_py(error),
     })?;
     let dict = new_dict(py)?;

@@ -1,0 +1,142 @@
+//! Parameters as a safetensors file, with a checksum.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write;
+
+use rlox_core::{Error, Result};
+use safetensors::tensor::{Dtype, TensorView};
+use safetensors::{SafeTensorError, SafeTensors};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::{Map, Value, json};
+
+use super::{NamedTensor, NamedTensors};
+
+/// The names in their order, one a line: a header is an object, which has none.
+const ORDER: &str = "order";
+/// The SHA-256 of all tensors in this order.
+const CHECKSUM: &str = "sha256";
+const FIX: &str = "write it again, or load another file";
+
+fn damaged(got: impl Into<String>) -> Error {
+    Error::corrupt("file", "safetensors", got.into(), FIX)
+}
+
+/// What was read is what was written if the names, the shapes and the bytes are.
+fn checksum<'a>(tensors: impl Iterator<Item = (&'a str, &'a [usize], &'a [u8])>) -> String {
+    let mut hash = hmac_sha256::Hash::new();
+    for (name, shape, bytes) in tensors {
+        hash.update(format!("{name:?} {shape:?} {}\n", bytes.len()));
+        hash.update(bytes);
+    }
+    hash.finalize().iter().fold(String::new(), |mut digits, byte| {
+        // A string takes whatever it is given.
+        let _ = write!(digits, "{byte:02x}");
+        digits
+    })
+}
+
+impl NamedTensors {
+    /// The contents of a safetensors file, with a SHA-256 of the tensors. The same tensors make the same bytes.
+    pub fn to_safetensors(&self) -> Vec<u8> {
+        let bytes: Vec<u8> = self.iter().flat_map(|tensor| &tensor.data).flat_map(|x| x.to_le_bytes()).collect();
+        let (mut header, mut places, mut end) = (Map::new(), Vec::new(), 0);
+        for NamedTensor { name, shape, data } in self {
+            let start = end;
+            end += size_of_val(&data[..]);
+            header.insert(name.clone(), json!({"dtype": "F32", "shape": shape, "data_offsets": [start, end]}));
+            places.push((name.as_str(), &shape[..], &bytes[start..end]));
+        }
+        let order: Vec<&str> = places.iter().map(|(name, ..)| *name).collect();
+        let metadata = json!({ORDER: order.join("\n"), CHECKSUM: checksum(places.into_iter())});
+        header.insert("__metadata__".into(), metadata);
+        let mut header = Value::Object(header).to_string();
+        // The numbers begin at a multiple of 8.
+        let padding = header.len().next_multiple_of(size_of::<u64>()) - header.len();
+        header.extend(std::iter::repeat_n(' ', padding));
+        [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &bytes].concat()
+    }
+
+    /// The arrays of a safetensors file of f32 tensors, in the order they were written in, or of their names. Files of
+    /// other libraries have no checksum, and load without.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it is none, is truncated or changed, has a name twice or holds other dtypes.
+    pub fn from_safetensors(bytes: &[u8]) -> Result<Self> {
+        let wrong = |error: SafeTensorError| damaged(error.to_string());
+        let file = SafeTensors::deserialize(bytes).map_err(wrong)?;
+        let (length, header) = SafeTensors::read_metadata(bytes).map_err(wrong)?;
+        names_once(&bytes[size_of::<u64>()..][..length])?;
+        let metadata: BTreeMap<&str, &str> =
+            header.metadata().iter().flatten().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let order = metadata.get(ORDER).map(|order| order.split('\n').enumerate().map(|(i, name)| (name, i)));
+        let rank: BTreeMap<&str, usize> = order.map(Iterator::collect).unwrap_or_default();
+        let mut views: Vec<_> = file.iter().collect();
+        views.sort_by_key(|(name, _)| (rank.get(name).copied().unwrap_or(usize::MAX), *name));
+        check_told(&metadata, &views)?;
+        let mut tensors = Self::default();
+        for (name, view) in views {
+            if view.dtype() != Dtype::F32 {
+                let got = format!("{:?} in {name:?}", view.dtype());
+                return Err(Error::corrupt("file", "f32 tensors", got, "convert them to f32"));
+            }
+            let numbers = view.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+            tensors.push(name, view.shape(), numbers.collect()).map_err(|error| damaged(error.to_string()))?;
+        }
+        Ok(tensors)
+    }
+}
+
+/// Checks that the tensors are those that the metadata tell of, in files of ours. Beside the order there is nothing but
+/// the checksum, which the oldest files lack: not even one whose name is damaged.
+fn check_told(metadata: &BTreeMap<&str, &str>, views: &[(&str, TensorView<'_>)]) -> Result<()> {
+    let (order, sum) = (metadata.get(ORDER), metadata.get(CHECKSUM));
+    let Some(order) = order else {
+        return if sum.is_none() { Ok(()) } else { Err(damaged(format!("no {ORDER:?} in the metadata"))) };
+    };
+    let names: Vec<&str> = views.iter().map(|(name, _)| *name).collect();
+    if metadata.len() != 1 + usize::from(sum.is_some()) || names.join("\n") != *order {
+        return Err(damaged("metadata of other tensors"));
+    }
+    let tensors = views.iter().map(|(name, view)| (*name, view.shape(), view.data()));
+    match sum {
+        Some(sum) if *sum != checksum(tensors) => Err(damaged("other tensors than its SHA-256 says")),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that no name is twice in a header: only one of the two would be read.
+fn names_once(header: &[u8]) -> Result<()> {
+    let Keys(mut names) = serde_json::from_slice(header).map_err(|error| damaged(error.to_string()))?;
+    let mut seen = HashSet::new();
+    match names.iter().position(|name| !seen.insert(name.as_str())) {
+        Some(at) => Err(damaged(format!("two tensors named {:?}", names.swap_remove(at)))),
+        None => Ok(()),
+    }
+}
+
+/// The keys of an object in JSON, as often as they are there.
+struct Keys(Vec<String>);
+
+impl<'de> Deserialize<'de> for Keys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Object;
+
+        impl<'de> Visitor<'de> for Object {
+            type Value = Keys;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Keys, A::Error> {
+                let mut keys = Vec::new();
+                while let Some((key, IgnoredAny)) = map.next_entry()? {
+                    keys.push(key);
+                }
+                Ok(Keys(keys))
+            }
+        }
+
+        deserializer.deserialize_map(Object)
+    }
+}
