@@ -281,7 +281,7 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
         values.resize(rows, 0.0);
         self.forward(obs, &mut actions)?;
         critics.action_gradients(obs, &actions, Critics::First, &mut values, &mut d_actions)?;
-        let loss = td3_actor_loss(&values, &mut d_actions);
+        let loss = td3_actor_loss(&values, &mut d_actions)?;
         self.backward(&d_actions)?;
         let Memory { actions: a, values: v, d_actions: d, .. } = &mut self.memory;
         (*a, *v, *d) = (actions, values, d_actions);

@@ -14,6 +14,31 @@ pub(crate) fn count(name: &'static str, numbers: &[f32], dim: usize) -> Result<u
     Ok(numbers.len() / dim)
 }
 
+/// Checks that all numbers of rows of `dim` are finite.
+///
+/// # Errors
+/// [`Error::Config`] naming the first that is not, and its row.
+pub(crate) fn check_finite(name: &'static str, numbers: &[f32], dim: usize, fix: &'static str) -> Result<()> {
+    // Looks at all of them, which compilers make vectors of.
+    if numbers.iter().fold(true, |finite, x| finite & x.is_finite()) {
+        return Ok(());
+    }
+    Err(not_finite(name, numbers, dim, fix))
+}
+
+#[cold]
+fn not_finite(name: &'static str, numbers: &[f32], dim: usize, fix: &'static str) -> Error {
+    let at = numbers.iter().position(|x| !x.is_finite()).unwrap_or(0);
+    Error::config(name, "finite numbers", format!("{} in row {}", numbers[at], at / dim), fix)
+}
+
+/// What to do about a number of the caller's that is NaN or infinite.
+pub(crate) const SOURCE: &str = "look at where it comes from";
+
+/// What to do about a network that says NaN or infinity.
+pub(crate) const SPOILT: &str =
+    "look for extreme observations or weights, or go back to a checkpoint and lower the learning rate";
+
 /// Normal numbers of mean 0 and standard deviation 1, from one stream.
 pub(crate) fn draw_normal(noise: &mut [f32], rng: &mut Pcg64) {
     for x in noise {

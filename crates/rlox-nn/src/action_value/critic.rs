@@ -51,7 +51,7 @@ impl<N: Network> Critic<N> {
         }
         online.forward(inputs, rows, values)?;
         let kind = TdLoss::SquaredError;
-        self.loss = td_loss(kind, values, batch.targets, batch.weights, coef, td_errors, d_values);
+        self.loss = td_loss(kind, values, batch.targets, batch.weights, coef, td_errors, d_values)?;
         online.backward(d_values, true, None)
     }
 }

@@ -65,11 +65,11 @@ struct UpdateMemory {
 }
 
 impl Memory {
-    fn new(action_dim: usize) -> Self {
+    fn new(action_dim: usize) -> Result<Self> {
         let [outputs, hidden, noise, matrix, actions, log_probs, d_outputs] = Default::default();
-        let (gaussian, explored) = (SquashedGaussian::new(action_dim), Explored::default());
+        let (gaussian, explored) = (SquashedGaussian::new(action_dim)?, Explored::default());
         let scratch = Scratch::default();
-        Self { scratch, outputs, hidden, noise, matrix, gaussian, explored, actions, log_probs, d_outputs }
+        Ok(Self { scratch, outputs, hidden, noise, matrix, gaussian, explored, actions, log_probs, d_outputs })
     }
 }
 
@@ -106,7 +106,7 @@ impl<N: Network> SquashedPolicy<N> {
             let got = actor.out_dim().to_string();
             return Err(Error::shape("actor", format!("{outputs} outputs"), got, "make it for this action space"));
         }
-        let [acting, learning] = [Memory::new(action_dim), Memory::new(action_dim)];
+        let [acting, learning] = [Memory::new(action_dim)?, Memory::new(action_dim)?];
         Ok(Self { actor, action_dim, exploration, acting, learning, update: UpdateMemory::default() })
     }
 
@@ -133,10 +133,10 @@ impl<N: Network> SquashedPolicy<N> {
     ) -> Result<()> {
         let rows = self.rows(obs, actions.len(), log_probs.len())?;
         check_len("noise", noise.len(), self.noise_len(rows))?;
-        let memory = &mut self.learning;
-        memory.noise.clear();
-        memory.noise.extend_from_slice(noise);
-        self.rsample_kept(obs, rows, actions, log_probs)
+        self.forward(obs, rows)?;
+        self.learning.noise.clear();
+        self.learning.noise.extend_from_slice(noise);
+        self.rsample_kept(actions, log_probs)
     }
 
     /// The number of rows of observations, if actions and log-probabilities are as many.
@@ -147,15 +147,22 @@ impl<N: Network> SquashedPolicy<N> {
         Ok(rows)
     }
 
-    /// Samples with the noise in memory, keeping what backward needs.
-    fn rsample_kept(&mut self, obs: &[f32], rows: usize, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+    /// What the network says of rows to learn from. What was sampled before is forgotten.
+    fn forward(&mut self, obs: &[f32], rows: usize) -> Result<()> {
         let Self { actor, exploration, learning: memory, .. } = self;
+        memory.log_probs.clear();
         memory.outputs.resize(rows * actor.out_dim(), 0.0);
         actor.forward(obs, rows, &mut memory.outputs)?;
         if let Some(exploration) = exploration {
             memory.hidden.resize(rows * exploration.hidden, 0.0);
             actor.hidden(&mut memory.hidden)?;
         }
+        memory.check_finite(exploration.is_some())
+    }
+
+    /// Samples with the noise in memory, keeping what backward needs.
+    fn rsample_kept(&mut self, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+        let Self { exploration, learning: memory, .. } = self;
         memory.sample(exploration.as_ref(), actions, log_probs)?;
         memory.actions.clear();
         memory.actions.extend_from_slice(actions);
@@ -166,11 +173,16 @@ impl<N: Network> SquashedPolicy<N> {
 
     /// Outputs and, where it is wanted, the last hidden layer.
     fn infer(&mut self, obs: &[f32], rows: usize) -> Result<()> {
-        let Self { actor, exploration, acting: Memory { scratch, outputs, hidden, .. }, .. } = self;
+        let Self { actor, exploration, acting, .. } = self;
+        let Memory { scratch, outputs, hidden, .. } = acting;
         outputs.resize(rows * actor.out_dim(), 0.0);
-        let Some(exploration) = exploration else { return actor.infer(obs, rows, outputs, scratch) };
-        hidden.resize(rows * exploration.hidden, 0.0);
-        actor.infer_hidden(obs, rows, outputs, hidden, scratch)
+        if let Some(exploration) = exploration {
+            hidden.resize(rows * exploration.hidden, 0.0);
+            actor.infer_hidden(obs, rows, outputs, hidden, scratch)?;
+        } else {
+            actor.infer(obs, rows, outputs, scratch)?;
+        }
+        acting.check_finite(exploration.is_some())
     }
 
     fn named(&self, of: impl Fn(&N) -> NamedTensors, beside: impl Fn(&Parameters) -> NamedTensors) -> NamedTensors {
@@ -192,6 +204,14 @@ impl Memory {
             return Err(Error::shape("rsample", "a sample to learn from", "none", "call rsample first, once a step"));
         }
         Ok(())
+    }
+
+    /// Checks that all that the network said is finite: means alone, or standard deviations with them.
+    fn check_finite(&self, means_alone: bool) -> Result<()> {
+        if means_alone {
+            return rows::check_finite("mean", &self.outputs, self.gaussian.outputs() / 2, rows::SPOILT);
+        }
+        self.gaussian.check_finite(&self.outputs)
     }
 
     /// Actions of the outputs and the noise in memory.
@@ -261,11 +281,12 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
 
     fn rsample(&mut self, obs: &[f32], rng: &mut Pcg64, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
         let rows = self.rows(obs, actions.len(), log_probs.len())?;
+        self.forward(obs, rows)?;
         let count = self.noise_len(rows);
         let noise = &mut self.learning.noise;
         noise.resize(count, 0.0);
         rows::draw_normal(noise, rng);
-        self.rsample_kept(obs, rows, actions, log_probs)
+        self.rsample_kept(actions, log_probs)
     }
 
     fn backward(&mut self, d_actions: &[f32], d_log_probs: &[f32]) -> Result<()> {
@@ -312,7 +333,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         d_log_probs.resize(log_probs.len(), 0.0);
         d_actions.resize(actions.len(), 0.0);
         critics.action_gradients(obs, actions, Critics::Smallest, values, d_actions)?;
-        let loss = sac_actor_loss(log_probs, values, alpha, d_log_probs, d_actions);
+        let loss = sac_actor_loss(log_probs, values, alpha, d_log_probs, d_actions)?;
         let mean = |numbers: &[f32]| numbers.iter().map(|x| f64::from(*x)).sum::<f64>() / numbers.len() as f64;
         let stats =
             ActorStats { loss, mean_value: mean(values) as f32, entropy: -mean(log_probs) as f32, grad_norm: 0.0 };
