@@ -153,8 +153,8 @@ impl Distribution {
     ///
     /// # Errors
     /// [`Error::Shape`] for slices that do not fit, [`Error::Space`] for actions of the other kind, [`Error::Action`] for
-    /// a row whose mask allows nothing, [`Error::Config`] naming an output, one of the `logits` or of the `mean`, that is
-    /// NaN or infinite. Nothing is written or drawn then.
+    /// a row whose mask allows nothing, [`Error::NotFinite`] naming an output, one of the `logits` or of the `mean`, that
+    /// is NaN or infinite. Nothing is written or drawn then.
     pub fn sample(
         &mut self,
         given: Given<'_>,
@@ -284,7 +284,7 @@ impl Distribution {
         check_len("hidden", given.hidden.len(), rows.saturating_mul(self.reads_hidden()))?;
         check_len("actions", actions, rows.saturating_mul(self.action_dim()))?;
         let name = if matches!(self, Self::Categorical(_) | Self::Bernoulli(_)) { "logits" } else { "mean" };
-        rows::check_finite(name, given.outputs, self.outputs(), rows::SPOILT)?;
+        rows::check_said(name, given.outputs, self.outputs())?;
         match (given.masks, self) {
             (Some(masks), Self::Categorical(_)) => check_len("masks", masks.len(), given.outputs.len()),
             (Some(masks), Self::Bernoulli(_)) => check_len("masks", masks.len(), 2 * given.outputs.len()),

@@ -43,8 +43,8 @@ pub trait QFunction: Send {
     /// row i draws from `rngs[i]` alone.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit, [`Error::Config`] for an epsilon that is no probability and for values
-    /// that are not numbers, [`Error::Action`] for a row whose mask allows nothing.
+    /// [`Error::Shape`] for slices that do not fit, [`Error::Config`] for an epsilon that is no probability,
+    /// [`Error::NotFinite`] for values that are not numbers, [`Error::Action`] for a row whose mask allows nothing.
     fn act(
         &mut self,
         obs: &[f32],
@@ -240,7 +240,7 @@ impl<N: Network> QFunction for QNetworks<N> {
         self.online.infer(obs, rows, values, scratch)?;
         if let Some(at) = values.iter().position(|value| value.is_nan()) {
             let got = format!("NaN in row {}", at / count);
-            return Err(Error::config("values", "numbers", got, "look for NaN in observations or weights"));
+            return Err(Error::not_finite("values", "numbers", got, "look for NaN in observations or weights"));
         }
         for (row, (action, rng)) in actions.iter_mut().zip(rngs).enumerate() {
             let at = row * count..(row + 1) * count;

@@ -14,30 +14,35 @@ pub(crate) fn count(name: &'static str, numbers: &[f32], dim: usize) -> Result<u
     Ok(numbers.len() / dim)
 }
 
-/// Checks that all numbers of rows of `dim` are finite.
+/// Checks that numbers of the caller's, rows of `dim`, are finite.
 ///
 /// # Errors
 /// [`Error::Config`] naming the first that is not, and its row.
-pub(crate) fn check_finite(name: &'static str, numbers: &[f32], dim: usize, fix: &'static str) -> Result<()> {
+pub(crate) fn check_finite(name: &'static str, numbers: &[f32], dim: usize) -> Result<()> {
+    let wrong = first_not_finite(numbers, dim);
+    wrong.map_or(Ok(()), |got| Err(Error::config(name, "finite numbers", got, "look at where it comes from")))
+}
+
+/// Checks that what a network said, rows of `dim`, is finite.
+///
+/// # Errors
+/// [`Error::NotFinite`] naming the first number that is not, and its row.
+pub(crate) fn check_said(name: &'static str, outputs: &[f32], dim: usize) -> Result<()> {
+    const FIX: &str =
+        "look for extreme observations or weights, or go back to a checkpoint and lower the learning rate";
+    let wrong = first_not_finite(outputs, dim);
+    wrong.map_or(Ok(()), |got| Err(Error::not_finite(name, "finite numbers", got, FIX)))
+}
+
+/// The first number that is NaN or infinite, and its row, in words.
+fn first_not_finite(numbers: &[f32], dim: usize) -> Option<String> {
     // Looks at all of them, which compilers make vectors of.
     if numbers.iter().fold(true, |finite, x| finite & x.is_finite()) {
-        return Ok(());
+        return None;
     }
-    Err(not_finite(name, numbers, dim, fix))
+    let at = numbers.iter().position(|x| !x.is_finite())?;
+    Some(format!("{} in row {}", numbers[at], at / dim))
 }
-
-#[cold]
-fn not_finite(name: &'static str, numbers: &[f32], dim: usize, fix: &'static str) -> Error {
-    let at = numbers.iter().position(|x| !x.is_finite()).unwrap_or(0);
-    Error::config(name, "finite numbers", format!("{} in row {}", numbers[at], at / dim), fix)
-}
-
-/// What to do about a number of the caller's that is NaN or infinite.
-pub(crate) const SOURCE: &str = "look at where it comes from";
-
-/// What to do about a network that says NaN or infinity.
-pub(crate) const SPOILT: &str =
-    "look for extreme observations or weights, or go back to a checkpoint and lower the learning rate";
 
 /// Normal numbers of mean 0 and standard deviation 1, from one stream.
 pub(crate) fn draw_normal(noise: &mut [f32], rng: &mut Pcg64) {

@@ -43,8 +43,8 @@ pub trait StochasticPolicy: Send {
     /// log-probabilities `[N]`.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for slices that do not fit, [`rlox_core::Error::Config`] naming an output of the policy,
-    /// a `mean` or a `log_std`, that is NaN or infinite. Nothing is drawn then.
+    /// [`rlox_core::Error::Shape`] for slices that do not fit, [`rlox_core::Error::NotFinite`] naming an output of the
+    /// policy, a `mean` or a `log_std`, that is NaN or infinite. Nothing is drawn then.
     fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()>;
 
     /// The modes before they were squashed, `[N, a]`.

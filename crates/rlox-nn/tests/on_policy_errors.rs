@@ -42,7 +42,9 @@ fn overflowing(space: &Space) -> PolicyNetworks<Mlp> {
 fn starts(result: Result<impl Sized>, expected: &str) {
     let Err(error) = result else { panic!("no error: {expected}") };
     assert!(error.to_string().starts_with(expected), "{error} instead of {expected}");
-    assert!(matches!(error, Error::Config(_) | Error::Shape(_) | Error::Action(_)), "{error:?}");
+    assert!(matches!(error, Error::Config(_) | Error::NotFinite(_) | Error::Shape(_) | Error::Action(_)), "{error:?}");
+    let computed = expected.starts_with("logits") || expected.starts_with("mean");
+    assert_eq!(matches!(error, Error::NotFinite(_)), computed, "{error:?}");
 }
 
 /// Room for the actions of two rows.

@@ -31,7 +31,7 @@ impl ValuedActions<'_> {
             ("targets", self.targets, 1),
             ("weights", weights, 1),
         ] {
-            rows::check_finite(name, numbers, dim, rows::SOURCE)?;
+            rows::check_finite(name, numbers, dim)?;
         }
         Ok(())
     }

@@ -42,9 +42,9 @@ impl Transitions<'_> {
             let got = format!("{} in row {row}", self.actions[row]);
             return Err(Error::action("actions", format!("numbers from 0 to {}", num_actions - 1), got, "correct it"));
         }
-        rows::check_finite("obs", self.obs, obs_dim, rows::SOURCE)?;
-        rows::check_finite("rewards", self.rewards, 1, rows::SOURCE)?;
-        rows::check_finite("weights", self.weights.unwrap_or(&[]), 1, rows::SOURCE)?;
+        rows::check_finite("obs", self.obs, obs_dim)?;
+        rows::check_finite("rewards", self.rewards, 1)?;
+        rows::check_finite("weights", self.weights.unwrap_or(&[]), 1)?;
         self.check_next_obs(obs_dim)?;
         Ok(rows)
     }
@@ -56,7 +56,7 @@ impl Transitions<'_> {
             None => Ok(()),
             Some(row) => {
                 let got = format!("NaN or infinity in row {row}, which goes on");
-                Err(Error::config("next_obs", "finite numbers", got, rows::SOURCE))
+                Err(Error::config("next_obs", "finite numbers", got, "look at where it comes from"))
             }
         }
     }

@@ -98,7 +98,7 @@ impl SquashedGaussian {
 
     /// Checks that all that a network said is finite.
     pub(super) fn check_finite(&self, outputs: &[f32]) -> Result<()> {
-        rows::check_finite("outputs", outputs, self.outputs(), rows::SPOILT).map_err(|error| {
+        rows::check_said("outputs", outputs, self.outputs()).map_err(|error| {
             let wrong = outputs.iter().position(|x| !x.is_finite()).unwrap_or(0);
             error.renamed("outputs", if wrong % self.outputs() < self.dim { "mean" } else { "log_std" })
         })
@@ -107,7 +107,7 @@ impl SquashedGaussian {
     /// `tanh(mean)`, `[N, a]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit, [`Error::Config`] naming a `mean` or a `log_std` that is NaN or infinite.
+    /// [`Error::Shape`] for slices that do not fit, [`Error::NotFinite`] naming a `mean` or a `log_std` that is NaN or infinite.
     pub fn mode(&mut self, outputs: &[f32], actions: &mut [f32]) -> Result<()> {
         self.check(outputs, actions.len(), actions.len() / self.dim)?;
         let Self { dim, mode: Normal { u, squash, .. }, .. } = self;

@@ -209,7 +209,7 @@ impl Memory {
     /// Checks that all that the network said is finite: means alone, or standard deviations with them.
     fn check_finite(&self, means_alone: bool) -> Result<()> {
         if means_alone {
-            return rows::check_finite("mean", &self.outputs, self.gaussian.outputs() / 2, rows::SPOILT);
+            return rows::check_said("mean", &self.outputs, self.gaussian.outputs() / 2);
         }
         self.gaussian.check_finite(&self.outputs)
     }
