@@ -6,11 +6,13 @@ mod losses;
 mod memory;
 mod networks;
 mod parts;
+mod vtrace;
 
 pub use losses::{
     ClippedLoss, clipped_policy_loss, explained_variance, normalize_advantages, policy_gradient_loss, value_loss,
 };
 pub use networks::PolicyNetworks;
+pub use vtrace::{Trajectories, VtraceTargets};
 
 use std::ops::Range;
 
@@ -65,7 +67,7 @@ pub enum PolicyLoss {
         /// How far the ratio of new to old probability may pay off.
         clip_coef: f32,
     },
-    /// [`policy_gradient_loss`], A2C's and, with V-trace's advantages and targets, IMPALA's.
+    /// [`policy_gradient_loss`], A2C's and, with V-trace's advantages and targets ([`VtraceTargets`]), IMPALA's.
     Gradient,
 }
 

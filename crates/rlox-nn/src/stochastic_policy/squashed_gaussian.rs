@@ -196,7 +196,8 @@ impl SquashedGaussian {
         normal.prepare(dim, outputs);
         let Normal { stds, u, squash } = normal;
         u.clear();
-        u.extend(actions.iter().map(|action| action.clamp(-MOST_ACTION, MOST_ACTION).atanh()));
+        // Near -1 the inverse tangent of f32 loses digits that it keeps near 1.
+        u.extend(actions.iter().map(|action| action.abs().min(MOST_ACTION).atanh().copysign(*action)));
         squash.slopes_of(u);
         log_probs.fill(0.0);
         for (index, (u, log_slope)) in u.iter().zip(&squash.log_slopes).enumerate() {
