@@ -6,6 +6,7 @@ mod valued_actions;
 use rlox_core::{Error, Result, check_len};
 
 use crate::at_once::{at_once, multiplications};
+use crate::room::resize;
 use crate::{CriticStats, NamedTensors, Network, Optimizer, Step, clipped_step, rows};
 use critic::Critic;
 pub use valued_actions::ValuedActions;
@@ -135,7 +136,7 @@ pub trait ActionValue: Send {
 /// critics.action_gradients(&obs, &actions, Critics::Smallest, &mut values, &mut slopes)?;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TwinCritics<N> {
     critics: Vec<Critic<N>>,
     obs_dim: usize,
@@ -182,7 +183,7 @@ impl<N: Network> TwinCritics<N> {
         let (obs_dim, action_dim) = (self.obs_dim, self.action_dim());
         let rows = rows::count("actions", actions, action_dim)?;
         check_len("obs", obs.len(), rows.saturating_mul(obs_dim))?;
-        self.inputs.resize(rows * (obs_dim + action_dim), 0.0);
+        resize(&mut self.inputs, rows * (obs_dim + action_dim), 0.0)?;
         for (row, input) in self.inputs.chunks_exact_mut(obs_dim + action_dim).enumerate() {
             input[..obs_dim].copy_from_slice(&obs[row * obs_dim..][..obs_dim]);
             input[obs_dim..].copy_from_slice(&actions[row * action_dim..][..action_dim]);

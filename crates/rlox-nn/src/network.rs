@@ -106,7 +106,7 @@ pub trait Network: Send {
 }
 
 /// Memory for [`Network::infer`]. It grows to what the largest batch needs; what it holds between calls means nothing.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Scratch {
     pub(crate) layers: [Vec<Line>; 2],
 }

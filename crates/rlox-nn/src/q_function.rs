@@ -6,6 +6,7 @@ mod transitions;
 use rlox_core::{Error, Pcg64, Result, check_len};
 
 use crate::at_once::{at_once, multiplications};
+use crate::room::resize;
 use crate::{NamedTensors, Network, Optimizer, Scratch, TdLoss, clipped_step, rows, td_loss, td_targets};
 use greedy::{any, best, check_masks};
 pub use transitions::Transitions;
@@ -151,7 +152,7 @@ pub trait QFunction: Send {
 /// q.track(1.0)?;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct QNetworks<N> {
     online: N,
     target: N,
@@ -159,7 +160,7 @@ pub struct QNetworks<N> {
 }
 
 /// Memory of a batch.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Memory {
     scratch: [Scratch; 2],
     /// `[B, n]`, and so are the next two.
@@ -176,15 +177,16 @@ struct Memory {
 }
 
 impl Memory {
-    fn make_room(&mut self, rows: usize, actions: usize, double: bool) {
+    fn make_room(&mut self, rows: usize, actions: usize, double: bool) -> Result<()> {
         for vector in [&mut self.values, &mut self.next_values, &mut self.d_values] {
-            vector.resize(rows * actions, 0.0);
+            resize(vector, rows * actions, 0.0)?;
         }
-        self.next_choices.resize(if double { rows * actions } else { 0 }, 0.0);
+        resize(&mut self.next_choices, if double { rows * actions } else { 0 }, 0.0)?;
         let [taken, targets, next] = [&mut self.taken, &mut self.targets, &mut self.next];
         for vector in [taken, targets, next, &mut self.td_errors, &mut self.d_taken] {
-            vector.resize(rows, 0.0);
+            resize(vector, rows, 0.0)?;
         }
+        Ok(())
     }
 }
 
@@ -236,7 +238,7 @@ impl<N: Network> QFunction for QNetworks<N> {
             return Err(Error::config("epsilon", "a number between 0 and 1", epsilon.to_string(), fix));
         }
         let Memory { scratch: [scratch, _], next_values: values, .. } = &mut self.memory;
-        values.resize(rows * count, 0.0);
+        resize(values, rows * count, 0.0)?;
         self.online.infer(obs, rows, values, scratch)?;
         if let Some(at) = values.iter().position(|value| value.is_nan()) {
             let got = format!("NaN in row {}", at / count);
@@ -261,7 +263,7 @@ impl<N: Network> QFunction for QNetworks<N> {
         let count = self.num_actions();
         let rows = batch.check(self.obs_dim(), count)?;
         let Self { online, target, memory } = self;
-        memory.make_room(rows, count, loss.double);
+        memory.make_room(rows, count, loss.double)?;
         let Memory { scratch, values, next_values, next_choices, .. } = memory;
         let [scratch, target_scratch] = scratch;
         at_once(

@@ -37,7 +37,10 @@ pub trait StochasticPolicy: Send {
     fn action_dim(&self) -> usize;
 
     /// Draws the noise of state-dependent exploration anew, that of environment i from `rngs[i]`; other policies have none.
-    fn draw_noise(&mut self, rngs: &mut [Pcg64]);
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Memory`] if it does not fit into memory.
+    fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()>;
 
     /// Draws actions of `obs`, `[N, d]`, for environments: row i from `rngs[i]` alone. Actions are `[N, a]`, their
     /// log-probabilities `[N]`.

@@ -3,12 +3,12 @@
 
 mod learners;
 
-use learners::{ACT, DOUBLE, OBS, batch, pair, q_networks, squashed, twin_critics};
-use rlox_core::{Pcg64, Space};
+use learners::{ACT, DOUBLE, OBS, actor, batch, pair, q_networks, squashed, twin_critics};
+use rlox_core::{Error, Pcg64, Space};
 use rlox_nn::{
-    ActionScaling, ActionValue, Discount, Mlp, Optimizer, QFunction, SquashedGaussian, StochasticPolicy, TdLoss,
-    Temperature, Transitions, TwinCritics, ValuedActions, sac_actor_loss, soft_values, td_loss, td_targets,
-    td3_actor_loss,
+    ActionScaling, ActionValue, DeterministicPolicy, Discount, Mlp, Optimizer, QFunction, SquashedGaussian,
+    StochasticPolicy, TdLoss, Temperature, Transitions, TwinCritics, ValuedActions, sac_actor_loss, soft_values,
+    td_loss, td_targets, td3_actor_loss,
 };
 
 /// The numbers with a NaN among them.
@@ -183,6 +183,34 @@ fn policies_that_say_nan_are_named_and_draw_nothing() {
         assert_eq!((actions, log_probs, &rng), ([9.0; 2 * ACT], [9.0; 2], &before));
         assert!(policy.backward(&[0.0; 2 * ACT], &[0.0; 2]).unwrap_err().to_string().contains("call rsample first"));
     }
+}
+
+#[test]
+fn deterministic_policies_that_say_nan_are_named() {
+    let mut policy = actor(8);
+    let (obs, mut actions) = ([[0.1; OBS], [f32::NAN; OBS]].concat(), [9.0; 2 * ACT]);
+    for error in [policy.act(&obs, &mut actions).unwrap_err(), policy.forward(&obs, &mut actions).unwrap_err()] {
+        assert!(error.to_string().starts_with("actions: expected finite numbers, got NaN in row 1"), "{error}");
+    }
+    assert_eq!(actions, [9.0; 2 * ACT]);
+    assert!(matches!(
+        q_networks(8).act(&obs, None, 0.0, &mut [0, 1].map(Pcg64::seed_from), &mut [0; 2]),
+        Err(Error::NotFinite(_))
+    ));
+}
+
+#[test]
+fn clones_go_their_own_way() {
+    let good = batch(4, false, &mut Pcg64::seed_from(5));
+    let (mut q, mut critics) = (q_networks(8), twin_critics(8));
+    let (twin, other) = (q.clone(), critics.clone());
+    let (before, values) = (q.tensors(), critics.tensors());
+    q.update(&good.transitions(), DOUBLE, &Optimizer::adam(1e-3), None).unwrap();
+    critics.update(&good.valued(&[0.5; 4]), 0.5, &Optimizer::adam(1e-3), None).unwrap();
+    assert!(twin.tensors() == before && q.tensors() != before);
+    assert!(other.tensors() == values && critics.tensors() != values);
+    assert_eq!(squashed(8, true).clone().tensors(), squashed(8, true).tensors());
+    assert_eq!(actor(8).clone().tensors(), actor(8).tensors());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::room::resize;
 use crate::{Given, Network, Scratch};
 
 /// Memory for what is said; that of [`super::ActorCritic::evaluate`] stays as it is.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Acting {
     scratch: Scratch,
     /// `[policy | value]` rows of a shared trunk.

@@ -9,7 +9,7 @@ use crate::room::resize;
 use crate::{Distribution, Given};
 
 /// Memory of a batch.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
     /// `[policy | value]` rows of a shared trunk.
     pub(super) joint: Vec<f32>,
@@ -19,7 +19,7 @@ pub(super) struct Memory {
     pub(super) evaluated: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct PolicyMemory {
     pub(super) outputs: Vec<f32>,
     pub(super) hidden: Vec<f32>,
@@ -29,7 +29,7 @@ pub(super) struct PolicyMemory {
     pub(super) d_outputs: Vec<f32>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct ValueMemory {
     pub(super) values: Vec<f32>,
     pub(super) d_values: Vec<f32>,

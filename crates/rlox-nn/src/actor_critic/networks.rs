@@ -13,7 +13,7 @@ use crate::{Distribution, NamedTensors, Network, Optimizer, Parameters, Step, cl
 const BLOCK: usize = 1024;
 
 /// An [`ActorCritic`] of two networks, or of one whose outputs are `[policy | value]`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PolicyNetworks<N> {
     pub(super) actor: N,
     /// `None` where the actor's last output is the value.
@@ -21,15 +21,6 @@ pub struct PolicyNetworks<N> {
     pub(super) distribution: Distribution,
     pub(super) acting: Acting,
     memory: Memory,
-}
-
-impl<N: Clone> Clone for PolicyNetworks<N> {
-    /// What was evaluated stays with the original.
-    fn clone(&self) -> Self {
-        let Self { actor, critic, distribution, .. } = self;
-        let (acting, memory) = Default::default();
-        Self { actor: actor.clone(), critic: critic.clone(), distribution: distribution.clone(), acting, memory }
-    }
 }
 
 impl<N: Network> PolicyNetworks<N> {

@@ -3,6 +3,7 @@
 use rlox_core::{Error, Result, check_len};
 
 use crate::distribution::HALF_LN_2_PI;
+use crate::room::resize;
 use crate::rows;
 use crate::simd::elementary::exp_in_place;
 use crate::squash::Squash;
@@ -60,12 +61,13 @@ struct Sampled {
 
 impl Normal {
     /// Standard deviations of a batch.
-    fn prepare(&mut self, dim: usize, outputs: &[f32]) {
-        self.stds.resize(outputs.len() / 2, 0.0);
+    fn prepare(&mut self, dim: usize, outputs: &[f32]) -> Result<()> {
+        resize(&mut self.stds, outputs.len() / 2, 0.0)?;
         for (stds, row) in self.stds.chunks_exact_mut(dim).zip(outputs.chunks_exact(2 * dim)) {
             stds.iter_mut().zip(&row[dim..]).for_each(|(std, log_std)| *std = cut(*log_std));
         }
         exp_in_place(&mut self.stds);
+        Ok(())
     }
 }
 
@@ -111,7 +113,7 @@ impl SquashedGaussian {
     pub fn mode(&mut self, outputs: &[f32], actions: &mut [f32]) -> Result<()> {
         self.check(outputs, actions.len(), actions.len() / self.dim)?;
         let Self { dim, mode: Normal { u, squash, .. }, .. } = self;
-        u.resize(actions.len(), 0.0);
+        resize(u, actions.len(), 0.0)?;
         for (u, row) in u.chunks_exact_mut(*dim).zip(outputs.chunks_exact(2 * *dim)) {
             u.copy_from_slice(&row[..*dim]);
         }
@@ -129,11 +131,11 @@ impl SquashedGaussian {
         check_len("noise", noise.len(), actions.len())?;
         let Self { dim, sampled: Sampled { normal, noise: kept, actions: squashed }, .. } = self;
         let dim = *dim;
-        normal.prepare(dim, outputs);
+        normal.prepare(dim, outputs)?;
         let Normal { stds, u, squash } = normal;
         kept.clear();
         kept.extend_from_slice(noise);
-        u.resize(noise.len(), 0.0);
+        resize(u, noise.len(), 0.0)?;
         for (index, (u, noise)) in u.iter_mut().zip(noise).enumerate() {
             *u = outputs[index / dim * 2 * dim + index % dim] + stds[index] * noise;
         }
@@ -193,7 +195,7 @@ impl SquashedGaussian {
         }
         let Self { dim, given: normal, .. } = self;
         let dim = *dim;
-        normal.prepare(dim, outputs);
+        normal.prepare(dim, outputs)?;
         let Normal { stds, u, squash } = normal;
         u.clear();
         // Near -1 the inverse tangent of f32 loses digits that it keeps near 1.

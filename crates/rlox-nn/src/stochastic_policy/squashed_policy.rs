@@ -4,6 +4,7 @@ use rlox_core::{Error, Pcg64, Result, check_len};
 
 use super::state_dependent::{Exploration, Explored};
 use super::{ActorStats, SquashedGaussian, StochasticPolicy};
+use crate::room::resize;
 use crate::{
     ActionValue, Critics, NamedTensors, Network, Optimizer, Parameters, Scratch, Step, clipped_step, rows,
     sac_actor_loss,
@@ -30,7 +31,7 @@ use crate::{
 /// assert!(stats.grad_norm > 0.0);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SquashedPolicy<N> {
     actor: N,
     action_dim: usize,
@@ -42,7 +43,7 @@ pub struct SquashedPolicy<N> {
 }
 
 /// Memory of a batch.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Memory {
     scratch: Scratch,
     outputs: Vec<f32>,
@@ -57,7 +58,7 @@ struct Memory {
 }
 
 /// Memory of a step through the critics.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct UpdateMemory {
     values: Vec<f32>,
     d_actions: Vec<f32>,
@@ -151,10 +152,10 @@ impl<N: Network> SquashedPolicy<N> {
     fn forward(&mut self, obs: &[f32], rows: usize) -> Result<()> {
         let Self { actor, exploration, learning: memory, .. } = self;
         memory.log_probs.clear();
-        memory.outputs.resize(rows * actor.out_dim(), 0.0);
+        resize(&mut memory.outputs, rows * actor.out_dim(), 0.0)?;
         actor.forward(obs, rows, &mut memory.outputs)?;
         if let Some(exploration) = exploration {
-            memory.hidden.resize(rows * exploration.hidden, 0.0);
+            resize(&mut memory.hidden, rows * exploration.hidden, 0.0)?;
             actor.hidden(&mut memory.hidden)?;
         }
         memory.check_finite(exploration.is_some())
@@ -175,9 +176,9 @@ impl<N: Network> SquashedPolicy<N> {
     fn infer(&mut self, obs: &[f32], rows: usize) -> Result<()> {
         let Self { actor, exploration, acting, .. } = self;
         let Memory { scratch, outputs, hidden, .. } = acting;
-        outputs.resize(rows * actor.out_dim(), 0.0);
+        resize(outputs, rows * actor.out_dim(), 0.0)?;
         if let Some(exploration) = exploration {
-            hidden.resize(rows * exploration.hidden, 0.0);
+            resize(hidden, rows * exploration.hidden, 0.0)?;
             actor.infer_hidden(obs, rows, outputs, hidden, scratch)?;
         } else {
             actor.infer(obs, rows, outputs, scratch)?;
@@ -218,9 +219,8 @@ impl Memory {
     fn sample(&mut self, exploration: Option<&Exploration>, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
         let Self { outputs, hidden, noise, matrix, gaussian, explored, .. } = self;
         let Some(exploration) = exploration else { return gaussian.sample(outputs, noise, actions, log_probs) };
-        exploration.matrix(noise, matrix);
-        explored.sample(exploration, matrix, (outputs, hidden), actions, log_probs);
-        Ok(())
+        exploration.matrix(noise, matrix)?;
+        explored.sample(exploration, matrix, (outputs, hidden), actions, log_probs)
     }
 }
 
@@ -233,10 +233,8 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         self.action_dim
     }
 
-    fn draw_noise(&mut self, rngs: &mut [Pcg64]) {
-        if let Some(exploration) = &mut self.exploration {
-            exploration.draw(rngs);
-        }
+    fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
+        self.exploration.as_mut().map_or(Ok(()), |exploration| exploration.draw(rngs))
     }
 
     fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
@@ -245,17 +243,16 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         self.infer(obs, rows)?;
         let Self { action_dim, exploration, acting: memory, .. } = self;
         let Some(exploration) = exploration else {
-            memory.noise.resize(actions.len(), 0.0);
+            resize(&mut memory.noise, actions.len(), 0.0)?;
             let noise = memory.noise.chunks_exact_mut(*action_dim);
             noise.zip(rngs).for_each(|(noise, rng)| rows::draw_normal(noise, rng));
             return memory.sample(None, actions, log_probs);
         };
         if exploration.matrices.len() != rows * exploration.hidden * *action_dim {
-            exploration.draw(rngs);
+            exploration.draw(rngs)?;
         }
         let Memory { outputs, hidden, explored, .. } = memory;
-        explored.sample(exploration, &exploration.matrices, (outputs, hidden), actions, log_probs);
-        Ok(())
+        explored.sample(exploration, &exploration.matrices, (outputs, hidden), actions, log_probs)
     }
 
     fn act_deterministic(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()> {
@@ -274,7 +271,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         let count = self.noise_len(rows);
         self.infer(obs, rows)?;
         let Self { exploration, acting: memory, .. } = self;
-        memory.noise.resize(count, 0.0);
+        resize(&mut memory.noise, count, 0.0)?;
         rows::draw_normal(&mut memory.noise, rng);
         memory.sample(exploration.as_ref(), actions, log_probs)
     }
@@ -284,7 +281,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         self.forward(obs, rows)?;
         let count = self.noise_len(rows);
         let noise = &mut self.learning.noise;
-        noise.resize(count, 0.0);
+        resize(noise, count, 0.0)?;
         rows::draw_normal(noise, rng);
         self.rsample_kept(actions, log_probs)
     }
@@ -295,7 +292,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         check_len("d_actions", d_actions.len(), memory.actions.len())?;
         check_len("d_log_probs", d_log_probs.len(), memory.log_probs.len())?;
         let Memory { outputs, hidden, matrix, gaussian, explored, d_outputs, .. } = memory;
-        d_outputs.resize(outputs.len(), 0.0);
+        resize(d_outputs, outputs.len(), 0.0)?;
         match exploration {
             None => gaussian.backward(outputs, d_actions, d_log_probs, d_outputs)?,
             Some(it) => explored.backward(it, matrix, (outputs, hidden), (d_actions, d_log_probs), d_outputs),
@@ -329,9 +326,9 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         check_len("obs", obs.len(), log_probs.len().saturating_mul(self.actor.in_dim()))?;
         let mut memory = std::mem::take(&mut self.update);
         let UpdateMemory { values, d_actions, d_log_probs } = &mut memory;
-        values.resize(log_probs.len(), 0.0);
-        d_log_probs.resize(log_probs.len(), 0.0);
-        d_actions.resize(actions.len(), 0.0);
+        resize(values, log_probs.len(), 0.0)?;
+        resize(d_log_probs, log_probs.len(), 0.0)?;
+        resize(d_actions, actions.len(), 0.0)?;
         critics.action_gradients(obs, actions, Critics::Smallest, values, d_actions)?;
         let loss = sac_actor_loss(log_probs, values, alpha, d_log_probs, d_actions)?;
         let mean = |numbers: &[f32]| numbers.iter().map(|x| f64::from(*x)).sum::<f64>() / numbers.len() as f64;
