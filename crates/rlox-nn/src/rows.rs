@@ -36,8 +36,8 @@ pub(crate) fn check_said(name: &'static str, outputs: &[f32], dim: usize) -> Res
 
 /// The first number that is NaN or infinite, and its row, in words.
 fn first_not_finite(numbers: &[f32], dim: usize) -> Option<String> {
-    // Looks at all of them, which compilers make vectors of.
-    if numbers.iter().fold(true, |finite, x| finite & x.is_finite()) {
+    // Counts them all, which compilers make vectors of.
+    if numbers.iter().filter(|x| !x.is_finite()).count() == 0 {
         return None;
     }
     let at = numbers.iter().position(|x| !x.is_finite())?;

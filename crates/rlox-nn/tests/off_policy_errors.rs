@@ -209,8 +209,14 @@ fn clones_go_their_own_way() {
     critics.update(&good.valued(&[0.5; 4]), 0.5, &Optimizer::adam(1e-3), None).unwrap();
     assert!(twin.tensors() == before && q.tensors() != before);
     assert!(other.tensors() == values && critics.tensors() != values);
-    assert_eq!(squashed(8, true).clone().tensors(), squashed(8, true).tensors());
-    assert_eq!(actor(8).clone().tensors(), actor(8).tensors());
+    let (mut policy, mut deterministic) = (squashed(8, true), actor(8));
+    let (twin, other) = (policy.clone(), deterministic.clone());
+    let (before, weights) = (policy.tensors(), deterministic.tensors());
+    policy.rsample(&good.obs, &mut Pcg64::seed_from(0), &mut [0.0; 4 * ACT], &mut [0.0; 4]).unwrap();
+    policy.update(&good.obs, &mut critics, 0.1, &Optimizer::adam(1e-3), None).unwrap();
+    deterministic.update(&good.obs, &mut critics, &Optimizer::adam(1e-3), None).unwrap();
+    assert!(twin.tensors() == before && policy.tensors() != before);
+    assert!(other.tensors() == weights && deterministic.tensors() != weights);
 }
 
 #[test]

@@ -49,13 +49,11 @@ impl<N: Network> PolicyNetworks<N> {
     /// The values of the observations that were inferred last.
     fn infer_values(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
         let Acting { scratch, joint, .. } = &mut self.acting;
-        match &self.critic {
-            Some(critic) => critic.infer(obs, values.len(), values, scratch),
-            None => {
-                values_of(joint, self.distribution.outputs(), values);
-                Ok(())
-            }
+        if let Some(critic) = &self.critic {
+            return critic.infer(obs, values.len(), values, scratch);
         }
+        values_of(joint, self.distribution.outputs(), values);
+        Ok(())
     }
 
     /// See [`super::ActorCritic::evaluate_actions`].
