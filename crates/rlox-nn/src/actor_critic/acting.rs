@@ -26,8 +26,8 @@ impl Acting {
 }
 
 impl<N: Network> PolicyNetworks<N> {
-    /// Outputs and hidden layer, kept nowhere else than in memory for acting; the number of rows.
-    pub(super) fn infer(&mut self, obs: &[f32]) -> Result<usize> {
+    /// Outputs and hidden layer, kept nowhere else than in memory for acting.
+    pub(super) fn infer(&mut self, obs: &[f32]) -> Result<()> {
         let (rows, width) = (self.rows(obs)?, self.distribution.outputs());
         let Acting { scratch, joint, outputs, hidden, .. } = &mut self.acting;
         resize(outputs, rows * width, 0.0)?;
@@ -43,7 +43,7 @@ impl<N: Network> PolicyNetworks<N> {
         if shared {
             policies_of(joint, width, outputs);
         }
-        Ok(rows)
+        Ok(())
     }
 
     /// The values of the observations that were inferred last.
@@ -68,12 +68,9 @@ impl<N: Network> PolicyNetworks<N> {
         check_len("log_probs", log_probs.len(), rows)?;
         check_len("values", values.len(), rows)?;
         self.infer(obs)?;
-        let Self { distribution, acting, .. } = self;
-        let mut entropies = std::mem::take(&mut acting.entropies);
-        resize(&mut entropies, rows, 0.0)?;
-        let said = distribution.evaluate(acting.given(masks), actions, log_probs, &mut entropies);
-        acting.entropies = entropies;
-        said?;
+        let Self { distribution, acting: Acting { outputs, hidden, entropies, .. }, .. } = self;
+        resize(entropies, rows, 0.0)?;
+        distribution.evaluate(Given { outputs, hidden, masks }, actions, log_probs, entropies)?;
         self.infer_values(obs, values)
     }
 }

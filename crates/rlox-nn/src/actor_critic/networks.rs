@@ -140,9 +140,9 @@ impl<N: Network> PolicyNetworks<N> {
         share: f32,
     ) -> Result<ActorCriticStats> {
         let Self { actor, critic, distribution, memory, .. } = self;
+        memory.evaluated = false;
         memory.make_room(rows, distribution.outputs(), actor.out_dim(), distribution.reads_hidden())?;
         let Memory { joint, policy, value, evaluated } = memory;
-        *evaluated = false;
         let (said, value_loss) = if let Some(critic) = critic {
             at_once(
                 rows * multiplications(actor),
