@@ -98,7 +98,7 @@ class NativeLearner(BaseLearner):
                 self.started = True
             how = config.gamma, config.gae_lambda, max(config.sde_sample_freq, 0)
             return bool(policy.collect(env._native, buffer, self.normalizer, *how))
-        except ValueError:
+        except (ValueError, FloatingPointError):
             # NaN from the policy is refused by what meets it first; here it gets its name.
             t = buffer.next_step
             if self.fused and t < config.n_steps:

@@ -303,6 +303,21 @@ def test_a_state_that_does_not_fit_changes_nothing(part):
                 np.testing.assert_array_equal(getattr(after, kept)[key], array)
 
 
+@pytest.mark.parametrize(("env_id", "output"), [("CartPole-v1", "logits"), ("Pendulum-v1", "mean")])
+def test_outputs_that_are_not_finite_are_named_when_acting(env_id, output):
+    learner = NativePPO(make_vec(env_id, 2), PPOConfig(num_envs=2, n_steps=32), seed=1)
+    weights = learner.policy.tensors()
+    for name in ("actor.2.bias", "actor.4.weight"):  # finite, and their products are not
+        weights[name] = np.full_like(weights[name], 3e38)
+    learner.policy.load(weights)
+    obs = np.zeros(learner.env.single_observation_space.shape, np.float32)
+    message = f"^{output}: expected finite numbers, got inf in row 0"
+    with pytest.raises(FloatingPointError, match=message):
+        learner.predict(obs)
+    with pytest.raises(FloatingPointError, match=message):
+        learner.iterate()
+
+
 def test_numbers_that_are_not_finite_end_the_run_and_are_named():
     learner = NativePPO(make_vec("CartPole-v1", 2), PPOConfig(num_envs=2, n_steps=32), seed=1)
     learner.iterate()

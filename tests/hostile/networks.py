@@ -166,6 +166,7 @@ CALLS = [
     ),
     call(
         "NativePolicy.act",
+        raises=(FloatingPointError,),
         buffer=thing(lambda: rollout(0)),
         t=whole(0),
         action_masks=optional(flags(1, 0, 1, 1, 0, 1, shape=(N, 2))),
@@ -188,6 +189,7 @@ CALLS = [
     ),
     call(
         "NativePolicy.predict",
+        raises=(FloatingPointError,),
         obs=floats(0.5, -0.25, 0, 1, 0.5, -0.25, 0, 1, shape=(2, D), dtype="f4"),
         seed=optional(SEED),
         action_masks=optional(flags(1, 0, 1, 1, shape=(2, 2))),

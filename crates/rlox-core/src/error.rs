@@ -41,6 +41,9 @@ pub enum Error {
     /// A setting is out of range or unknown.
     #[error("{0}")]
     Config(Box<Mismatch>),
+    /// Something that was computed, and that nobody passed, is NaN or infinite.
+    #[error("{0}")]
+    NotFinite(Box<Mismatch>),
     /// More memory was asked for than there is.
     #[error("{0}")]
     Memory(Box<Mismatch>),
@@ -96,6 +99,8 @@ constructors! {
     space => Space,
     /// An [`Error::Config`].
     config => Config,
+    /// An [`Error::NotFinite`].
+    not_finite => NotFinite,
     /// An [`Error::Memory`].
     memory => Memory,
     /// An [`Error::Corrupt`].
@@ -117,6 +122,7 @@ impl Error {
         | Self::Action(wrong)
         | Self::Space(wrong)
         | Self::Config(wrong)
+        | Self::NotFinite(wrong)
         | Self::Memory(wrong)
         | Self::Corrupt(wrong)
         | Self::Closed(wrong) = &mut self

@@ -1,26 +1,16 @@
 //! The values of continuous actions, and which way they rise: the critics of SAC and TD3.
 
 mod critic;
+mod valued_actions;
 
 use rlox_core::{Error, Result, check_len};
 
 use crate::adam::check_state;
 use crate::at_once::{at_once, multiplications};
+use crate::room::resize;
 use crate::{CriticStats, NamedTensors, Network, Optimizer, Step, clipped_step, rows};
 use critic::Critic;
-
-/// A minibatch of B state-action pairs for critics. All but the observations and actions are `[B]`.
-#[derive(Clone, Copy, Debug)]
-pub struct ValuedActions<'a> {
-    /// `[B, d]`.
-    pub obs: &'a [f32],
-    /// `[B, a]`, between -1 and 1.
-    pub actions: &'a [f32],
-    /// What values are to be ([`crate::td_targets`]).
-    pub targets: &'a [f32],
-    /// Importance weights of prioritized replay.
-    pub weights: Option<&'a [f32]>,
-}
+pub use valued_actions::ValuedActions;
 
 /// Which critics speak to an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +63,8 @@ pub trait ActionValue: Send {
     /// gradient, which is added to the parameters' gradients.
     ///
     /// # Errors
-    /// [`Error::Shape`] and [`Error::Config`] for a minibatch that does not fit.
+    /// [`Error::Shape`] and [`Error::Config`] for a minibatch that does not fit; [`Error::Config`] naming a number of it that
+    /// is not finite.
     fn backward(&mut self, batch: &ValuedActions<'_>, coef: f32) -> Result<CriticStats>;
 
     /// One step of the optimiser with the parameters' gradients, cut together to a norm; returns the norm before.
@@ -146,7 +137,7 @@ pub trait ActionValue: Send {
 /// critics.action_gradients(&obs, &actions, Critics::Smallest, &mut values, &mut slopes)?;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TwinCritics<N> {
     critics: Vec<Critic<N>>,
     obs_dim: usize,
@@ -193,7 +184,7 @@ impl<N: Network> TwinCritics<N> {
         let (obs_dim, action_dim) = (self.obs_dim, self.action_dim());
         let rows = rows::count("actions", actions, action_dim)?;
         check_len("obs", obs.len(), rows.saturating_mul(obs_dim))?;
-        self.inputs.resize(rows * (obs_dim + action_dim), 0.0);
+        resize(&mut self.inputs, rows * (obs_dim + action_dim), 0.0)?;
         for (row, input) in self.inputs.chunks_exact_mut(obs_dim + action_dim).enumerate() {
             input[..obs_dim].copy_from_slice(&obs[row * obs_dim..][..obs_dim]);
             input[obs_dim..].copy_from_slice(&actions[row * action_dim..][..action_dim]);
@@ -332,11 +323,7 @@ impl<N: Network> ActionValue for TwinCritics<N> {
 
     fn backward(&mut self, batch: &ValuedActions<'_>, coef: f32) -> Result<CriticStats> {
         rows::check_not_negative("coef", coef)?;
-        let count = batch.actions.len() / self.action_dim();
-        check_len("targets", batch.targets.len(), count)?;
-        if let Some(weights) = batch.weights {
-            check_len("weights", weights.len(), count)?;
-        }
+        batch.check(self.obs_dim, self.action_dim())?;
         let rows = self.put_together(batch.obs, batch.actions)?;
         self.each(self.work(rows, 3), |critic, inputs| critic.learn(inputs, rows, batch, coef))?;
         let Self { critics, td_errors, .. } = self;

@@ -1,20 +1,24 @@
 //! A policy and the values of states: what PPO, A2C and IMPALA learn.
 
+mod acting;
 mod built_in;
 mod losses;
 mod memory;
 mod networks;
 mod parts;
+mod vtrace;
 
 pub use losses::{
     ClippedLoss, clipped_policy_loss, explained_variance, normalize_advantages, policy_gradient_loss, value_loss,
 };
 pub use networks::PolicyNetworks;
+pub use vtrace::{Trajectories, VtraceTargets};
 
 use std::ops::Range;
 
 use rlox_core::{Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result};
 
+use crate::rows::check_not_negative;
 use crate::{Activation, NamedTensors, Optimizer};
 
 /// A minibatch of B steps. All but the observations and actions are `[B]`.
@@ -63,7 +67,7 @@ pub enum PolicyLoss {
         /// How far the ratio of new to old probability may pay off.
         clip_coef: f32,
     },
-    /// [`policy_gradient_loss`], A2C's and, with V-trace's advantages and targets, IMPALA's.
+    /// [`policy_gradient_loss`], A2C's and, with V-trace's advantages and targets ([`VtraceTargets`]), IMPALA's.
     Gradient,
 }
 
@@ -78,6 +82,21 @@ pub struct ActorCriticLoss {
     pub vf_coef: f32,
     /// Weight of the entropy bonus.
     pub ent_coef: f32,
+}
+
+impl ActorCriticLoss {
+    /// Checks the weights and the clips.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming one that is not finite or below 0.
+    pub fn check(&self) -> Result<()> {
+        if let PolicyLoss::Clipped { clip_coef } = self.policy {
+            check_not_negative("clip_coef", clip_coef)?;
+        }
+        check_not_negative("clip_coef_vf", self.clip_coef_vf.unwrap_or(0.0))?;
+        check_not_negative("vf_coef", self.vf_coef)?;
+        check_not_negative("ent_coef", self.ent_coef)
+    }
 }
 
 /// How the networks of a policy are made, as checkpoints tell it.
@@ -138,10 +157,25 @@ pub trait ActorCritic: Policy + Send {
     /// Those of [`Policy::act`].
     fn act_deterministic(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()>;
 
-    /// The loss of a minibatch, and its gradient with respect to the networks' outputs.
+    /// The log-probabilities, `[N]`, that actions of `obs`, `[N, d]`, have now, and the values, `[N]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] and [`Error::Action`] for a minibatch that does not fit.
+    /// [`Error::Shape`] and [`Error::Action`] for slices that do not fit, and those of [`Policy::act`].
+    fn evaluate_actions(
+        &mut self,
+        obs: &[f32],
+        masks: Option<&[bool]>,
+        actions: Actions<'_>,
+        log_probs: &mut [f32],
+        values: &mut [f32],
+    ) -> Result<()>;
+
+    /// The loss of a minibatch, and its gradient with respect to the networks' outputs. The parameters' gradients stay as
+    /// they are.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] and [`Error::Action`] for a minibatch that does not fit, [`Error::Config`] for a loss that makes no
+    /// sense, [`Error::NotFinite`] naming an output of the policy, one of the `logits` or of the `mean`.
     fn evaluate(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<ActorCriticStats>;
 
     /// Adds the gradient of what [`ActorCritic::evaluate`] said last to the parameters' gradients.
@@ -156,7 +190,10 @@ pub trait ActorCritic: Policy + Send {
     /// [`Error::Config`] naming a gradient that is not finite; nothing has changed then.
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32>;
 
-    /// All three in one.
+    /// Drops the gradients: the next backward starts from zero.
+    fn zero_gradients(&mut self);
+
+    /// All three in one. Where one of them fails, no gradients are left behind.
     ///
     /// # Errors
     /// Those of the three.
@@ -187,12 +224,16 @@ pub trait ActorCritic: Policy + Send {
         if stop() {
             return Err(Error::Interrupted);
         }
+        optimizer.check()?;
         let stats = self.evaluate(batch, loss)?;
         if max_kl.is_some_and(|most| stats.approx_kl > most) {
             return Ok(stats);
         }
-        self.backward()?;
-        Ok(ActorCriticStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
+        let stepped = self.backward().and_then(|()| self.step(optimizer, max_grad_norm));
+        if stepped.is_err() {
+            self.zero_gradients();
+        }
+        Ok(ActorCriticStats { grad_norm: stepped?, ..stats })
     }
 
     /// Draws the noise of state-dependent exploration anew.

@@ -3,6 +3,7 @@
 use rlox_core::{Pcg64, Result, check_len};
 
 use crate::adam::check_state;
+use crate::room::resize;
 use crate::squash::Squash;
 use crate::{
     ActionValue, ActorStats, Critics, NamedTensors, Network, Optimizer, Scratch, clipped_step, rows, td3_actor_loss,
@@ -141,7 +142,7 @@ pub trait DeterministicPolicy: Send {
 /// policy.track(0.005)?;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct DeterministicActor<N> {
     online: N,
     target: N,
@@ -149,7 +150,7 @@ pub struct DeterministicActor<N> {
 }
 
 /// Memory of a batch.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Memory {
     scratch: Scratch,
     outputs: Vec<f32>,
@@ -193,9 +194,10 @@ impl<N: Network> DeterministicActor<N> {
     fn infer(&mut self, target: bool, obs: &[f32], actions: &mut [f32]) -> Result<()> {
         let rows = self.rows(obs, actions.len())?;
         let Memory { scratch, outputs, acting, .. } = &mut self.memory;
-        outputs.resize(actions.len(), 0.0);
+        resize(outputs, actions.len(), 0.0)?;
         let network = if target { &self.target } else { &self.online };
         network.infer(obs, rows, outputs, scratch)?;
+        rows::check_said("actions", outputs, actions.len() / rows)?;
         acting.run(outputs, actions);
         Ok(())
     }
@@ -219,7 +221,7 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
         rows::check_not_negative("noise", noise)?;
         self.infer(false, obs, actions)?;
         let drawn = &mut self.memory.noise;
-        drawn.resize(actions.len(), 0.0);
+        resize(drawn, actions.len(), 0.0)?;
         for (row, rng) in drawn.chunks_exact_mut(self.online.out_dim()).zip(rngs) {
             rows::draw_normal(row, rng);
         }
@@ -238,7 +240,7 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
         rows::check_not_negative("smoothing.clip", smoothing.clip)?;
         self.infer(true, obs, actions)?;
         let drawn = &mut self.memory.noise;
-        drawn.resize(actions.len(), 0.0);
+        resize(drawn, actions.len(), 0.0)?;
         rows::draw_normal(drawn, rng);
         smoothing.apply(drawn, actions);
         Ok(())
@@ -247,8 +249,9 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
     fn forward(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()> {
         let rows = self.rows(obs, actions.len())?;
         let Memory { outputs, learning, .. } = &mut self.memory;
-        outputs.resize(actions.len(), 0.0);
+        resize(outputs, actions.len(), 0.0)?;
         self.online.forward(obs, rows, outputs)?;
+        rows::check_said("actions", outputs, actions.len() / rows)?;
         learning.run(outputs, actions);
         Ok(())
     }
@@ -277,12 +280,12 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
         let count = rows * self.action_dim();
         let [mut actions, mut values, mut d_actions] =
             [&mut self.memory.actions, &mut self.memory.values, &mut self.memory.d_actions].map(std::mem::take);
-        actions.resize(count, 0.0);
-        d_actions.resize(count, 0.0);
-        values.resize(rows, 0.0);
+        resize(&mut actions, count, 0.0)?;
+        resize(&mut d_actions, count, 0.0)?;
+        resize(&mut values, rows, 0.0)?;
         self.forward(obs, &mut actions)?;
         critics.action_gradients(obs, &actions, Critics::First, &mut values, &mut d_actions)?;
-        let loss = td3_actor_loss(&values, &mut d_actions);
+        let loss = td3_actor_loss(&values, &mut d_actions)?;
         self.backward(&d_actions)?;
         let Memory { actions: a, values: v, d_actions: d, .. } = &mut self.memory;
         (*a, *v, *d) = (actions, values, d_actions);

@@ -7,8 +7,8 @@ mod state_dependent;
 
 use rlox_core::{Actions, ActionsMut, Error, Pcg64, Result, Space, check_len};
 
-use crate::Parameters;
 use crate::room::resize;
+use crate::{Parameters, rows};
 use bernoulli::Bernoulli;
 use categorical::Categorical;
 use gaussian::Gaussian;
@@ -60,9 +60,10 @@ impl Distribution {
     /// diagonal Gaussian for Box, whose log standard deviations, one an action, begin at `log_std_init`.
     ///
     /// # Errors
-    /// [`Error::Space`] if the space makes no sense.
+    /// [`Error::Space`] if the space makes no sense, [`Error::Config`] for a `log_std_init` that is not finite.
     pub fn new(space: &Space, log_std_init: f32) -> Result<Self> {
         space.validate("action space")?;
+        check_log_std(log_std_init)?;
         Ok(match space {
             Space::Discrete { n, .. } => Self::Categorical(Categorical::new(&[*n])),
             Space::MultiDiscrete { nvec } => Self::Categorical(Categorical::new(nvec)),
@@ -76,9 +77,11 @@ impl Distribution {
     /// the last hidden layer, of `hidden` numbers.
     ///
     /// # Errors
-    /// [`Error::Space`] if the space is no Box, [`Error::Config`] without a hidden layer.
+    /// [`Error::Space`] if the space is no Box, [`Error::Config`] without a hidden layer or for a `log_std_init` that is
+    /// not finite.
     pub fn state_dependent(space: &Space, hidden: usize, log_std_init: f32) -> Result<Self> {
         space.validate("action space")?;
+        check_log_std(log_std_init)?;
         if !matches!(space, Space::Box { .. }) {
             let fix = "leave use_sde off for other spaces";
             return Err(Error::space("use_sde", "a Box action space", format!("{space:?}"), fix));
@@ -150,7 +153,8 @@ impl Distribution {
     ///
     /// # Errors
     /// [`Error::Shape`] for slices that do not fit, [`Error::Space`] for actions of the other kind, [`Error::Action`] for
-    /// a row whose mask allows nothing.
+    /// a row whose mask allows nothing, [`Error::NotFinite`] naming an output, one of the `logits` or of the `mean`, that
+    /// is NaN or infinite. Nothing is written or drawn then.
     pub fn sample(
         &mut self,
         given: Given<'_>,
@@ -222,8 +226,23 @@ impl Distribution {
     /// learned beside the network adds to its gradients.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit.
+    /// Those of [`Distribution::evaluate`], and [`Error::Shape`] if that was not called last for as many rows.
     pub fn backward(
+        &mut self,
+        given: Given<'_>,
+        actions: Actions<'_>,
+        d_log_probs: &[f32],
+        d_entropy: f32,
+        d_outputs: &mut [f32],
+    ) -> Result<()> {
+        self.differentiate(given, actions, d_log_probs, d_entropy, d_outputs)?;
+        self.add_gradients();
+        Ok(())
+    }
+
+    /// As [`Distribution::backward`], but what is learned beside the network waits for
+    /// [`Distribution::add_gradients`].
+    pub(crate) fn differentiate(
         &mut self,
         given: Given<'_>,
         actions: Actions<'_>,
@@ -235,26 +254,37 @@ impl Distribution {
         check_len("d_outputs", d_outputs.len(), given.outputs.len())?;
         match (self, actions) {
             (Self::Categorical(it), Actions::Discrete(actions)) => {
-                it.backward(actions, d_log_probs, d_entropy, d_outputs)?;
+                it.backward(actions, d_log_probs, d_entropy, d_outputs)
             }
             (Self::Bernoulli(it), Actions::Discrete(actions)) => {
-                it.backward(actions, d_log_probs, d_entropy, d_outputs);
+                it.backward(actions, d_log_probs, d_entropy, d_outputs)
             }
             (Self::Gaussian(it), Actions::Continuous(actions)) => {
                 it.backward(given, actions, d_log_probs, d_entropy, d_outputs);
+                Ok(())
             }
             (Self::StateDependent(it), Actions::Continuous(actions)) => {
-                it.backward(given, actions, d_log_probs, d_entropy, d_outputs);
+                it.backward(given, actions, d_log_probs, d_entropy, d_outputs)
             }
-            (this, _) => return Err(this.other_kind()),
+            (this, _) => Err(this.other_kind()),
         }
-        Ok(())
+    }
+
+    /// Adds what [`Distribution::differentiate`] found last to the gradients of what is learned beside the network.
+    pub(crate) fn add_gradients(&mut self) {
+        match self {
+            Self::Categorical(_) | Self::Bernoulli(_) => {}
+            Self::Gaussian(it) => it.log_std.add_gradients(it.sums.iter().map(|sum| *sum as f32)),
+            Self::StateDependent(it) => it.log_std.add_gradients(it.sums.iter().map(|sum| *sum as f32)),
+        }
     }
 
     fn check(&self, given: Given<'_>, actions: usize, rows: usize) -> Result<()> {
         check_len("outputs", given.outputs.len(), rows.saturating_mul(self.outputs()))?;
         check_len("hidden", given.hidden.len(), rows.saturating_mul(self.reads_hidden()))?;
         check_len("actions", actions, rows.saturating_mul(self.action_dim()))?;
+        let name = if matches!(self, Self::Categorical(_) | Self::Bernoulli(_)) { "logits" } else { "mean" };
+        rows::check_said(name, given.outputs, self.outputs())?;
         match (given.masks, self) {
             (Some(masks), Self::Categorical(_)) => check_len("masks", masks.len(), given.outputs.len()),
             (Some(masks), Self::Bernoulli(_)) => check_len("masks", masks.len(), 2 * given.outputs.len()),
@@ -271,6 +301,22 @@ impl Distribution {
         let [expected, got] = if integers { ["integers", "f32"] } else { ["f32", "integers"] };
         Error::space("actions", expected, got, "match the policy to the action space")
     }
+}
+
+fn check_log_std(init: f32) -> Result<()> {
+    if init.is_finite() {
+        return Ok(());
+    }
+    Err(Error::config("log_std_init", "a finite number", init.to_string(), "begin with 0, a standard deviation of 1"))
+}
+
+/// Checks that the last call was an evaluation of so many rows.
+fn check_evaluated(evaluated: usize, rows: usize) -> Result<()> {
+    if evaluated == rows {
+        return Ok(());
+    }
+    let [expected, got] = [rows, evaluated].map(|rows| format!("an evaluate of {rows} rows before it"));
+    Err(Error::shape("backward", expected, got, "call evaluate first, for the same rows"))
 }
 
 fn actions_len(actions: &ActionsMut<'_>) -> usize {

@@ -28,7 +28,8 @@ pub use action_scaling::ActionScaling;
 pub use action_value::{ActionValue, Critics, TwinCritics, ValuedActions};
 pub use actor_critic::{
     ActorCritic, ActorCriticLoss, ActorCriticStats, ClippedLoss, Minibatch, PolicyLoss, PolicyNetworks, PolicyShape,
-    clipped_policy_loss, explained_variance, normalize_advantages, policy_gradient_loss, value_loss,
+    Trajectories, VtraceTargets, clipped_policy_loss, explained_variance, normalize_advantages, policy_gradient_loss,
+    value_loss,
 };
 pub use adam::{Optimizer, Update};
 pub use deterministic_policy::{DeterministicActor, DeterministicPolicy, Smoothing};

@@ -49,12 +49,16 @@ impl Discount<'_> {
 ///
 /// All slices are `[B]`.
 ///
+/// # Errors
+/// [`Error::Shape`] for slices of other lengths than `rewards`, and those of [`Discount::check`]. Nothing is written then.
+///
 /// ```
 /// use rlox_nn::{Discount, td_targets};
 ///
 /// let mut targets = [0.0; 2];
-/// td_targets(&[1.0, 1.0], &[false, true], Discount::Same(0.5), &[4.0, 4.0], &mut targets);
+/// td_targets(&[1.0, 1.0], &[false, true], Discount::Same(0.5), &[4.0, 4.0], &mut targets)?;
 /// assert_eq!(targets, [3.0, 1.0]);
+/// # Ok::<(), rlox_core::Error>(())
 /// ```
 pub fn td_targets(
     rewards: &[f32],
@@ -62,11 +66,17 @@ pub fn td_targets(
     discount: Discount<'_>,
     next_values: &[f32],
     targets: &mut [f32],
-) {
+) -> Result<()> {
+    let count = rewards.len();
+    check_len("terminated", terminated.len(), count)?;
+    check_len("next_values", next_values.len(), count)?;
+    check_len("targets", targets.len(), count)?;
+    discount.check(count)?;
     let known = rewards.iter().zip(terminated).zip(next_values);
     for (row, (target, ((reward, terminated), next))) in targets.iter_mut().zip(known).enumerate() {
         *target = if *terminated { *reward } else { reward + discount.at(row) * next };
     }
+    Ok(())
 }
 
 /// How the distance between values and targets is measured.
@@ -84,13 +94,17 @@ pub enum TdLoss {
 ///
 /// All slices are `[B]`.
 ///
+/// # Errors
+/// [`Error::Shape`] for slices of other lengths than `values`. Nothing is written then.
+///
 /// ```
 /// use rlox_nn::{TdLoss, td_loss};
 ///
 /// let (mut errors, mut gradient) = ([0.0; 2], [0.0; 2]);
-/// let loss = td_loss(TdLoss::Huber, &[0.5, 3.0], &[0.0, 0.0], None, 1.0, &mut errors, &mut gradient);
+/// let loss = td_loss(TdLoss::Huber, &[0.5, 3.0], &[0.0, 0.0], None, 1.0, &mut errors, &mut gradient)?;
 /// assert_eq!(loss, (0.125 + 2.5) / 2.0);
 /// assert_eq!((errors, gradient), ([-0.5, -3.0], [0.25, 0.5]));
+/// # Ok::<(), rlox_core::Error>(())
 /// ```
 pub fn td_loss(
     kind: TdLoss,
@@ -100,7 +114,11 @@ pub fn td_loss(
     coef: f32,
     td_errors: &mut [f32],
     d_values: &mut [f32],
-) -> f32 {
+) -> Result<f32> {
+    check_len("targets", targets.len(), values.len())?;
+    check_len("weights", weights.map_or(values.len(), <[f32]>::len), values.len())?;
+    check_len("td_errors", td_errors.len(), values.len())?;
+    check_len("d_values", d_values.len(), values.len())?;
     let count = values.len() as f32;
     let mut sum = 0.0;
     let known = values.iter().zip(targets).zip(td_errors);
@@ -116,29 +134,39 @@ pub fn td_loss(
         *out = coef * weight * slope / count;
         sum += f64::from(weight * loss);
     }
-    (sum / f64::from(count)) as f32
+    Ok((sum / f64::from(count)) as f32)
 }
 
 /// The values of states to a policy that is paid for entropy: `value - alpha * log_prob` of an action it drew (Haarnoja
 /// et al. 2018, "Soft Actor-Critic Algorithms and Applications", eq. 3). In place.
 ///
+/// # Errors
+/// [`Error::Shape`] for another number of `log_probs` than of `values`. Nothing is written then.
+///
 /// ```
 /// let mut values = [1.0];
-/// rlox_nn::soft_values(&mut values, &[-2.0], 0.5);
+/// rlox_nn::soft_values(&mut values, &[-2.0], 0.5)?;
 /// assert_eq!(values, [2.0]);
+/// # Ok::<(), rlox_core::Error>(())
 /// ```
-pub fn soft_values(values: &mut [f32], log_probs: &[f32], alpha: f32) {
+pub fn soft_values(values: &mut [f32], log_probs: &[f32], alpha: f32) -> Result<()> {
+    check_len("log_probs", log_probs.len(), values.len())?;
     values.iter_mut().zip(log_probs).for_each(|(value, log_prob)| *value -= alpha * log_prob);
+    Ok(())
 }
 
 /// SAC's loss of the actor, `mean(alpha * log_prob - value)` (Haarnoja et al. 2018, eq. 7), and its gradients with respect
 /// to log-probabilities, `[B]`, and actions, `[B, a]`. `d_actions` comes with `dQ/da`, a row's own.
 ///
+/// # Errors
+/// [`Error::Shape`] for slices of other numbers of rows than `log_probs`. Nothing is written then.
+///
 /// ```
 /// let (mut d_log_probs, mut d_actions) = ([0.0; 2], [1.0, -3.0]);
-/// let loss = rlox_nn::sac_actor_loss(&[-1.0, 1.0], &[2.0, 4.0], 0.5, &mut d_log_probs, &mut d_actions);
+/// let loss = rlox_nn::sac_actor_loss(&[-1.0, 1.0], &[2.0, 4.0], 0.5, &mut d_log_probs, &mut d_actions)?;
 /// assert_eq!(loss, -3.0);
 /// assert_eq!((d_log_probs, d_actions), ([0.25, 0.25], [-0.5, 1.5]));
+/// # Ok::<(), rlox_core::Error>(())
 /// ```
 pub fn sac_actor_loss(
     log_probs: &[f32],
@@ -146,26 +174,35 @@ pub fn sac_actor_loss(
     alpha: f32,
     d_log_probs: &mut [f32],
     d_actions: &mut [f32],
-) -> f32 {
+) -> Result<f32> {
+    check_len("values", values.len(), log_probs.len())?;
+    check_len("d_log_probs", d_log_probs.len(), log_probs.len())?;
+    let loss = td3_actor_loss(values, d_actions)?;
     d_log_probs.fill(alpha / log_probs.len() as f32);
     let bonus = log_probs.iter().map(|log_prob| f64::from(alpha * log_prob)).sum::<f64>() / log_probs.len() as f64;
-    (bonus + f64::from(td3_actor_loss(values, d_actions))) as f32
+    Ok((bonus + f64::from(loss)) as f32)
 }
 
 /// TD3's loss of the actor, `-mean(value)` (Fujimoto et al. 2018, "Addressing Function Approximation Error in
 /// Actor-Critic Methods"), and its gradient with respect to actions, `[B, a]`. `d_actions` comes with `dQ/da`.
 ///
+/// # Errors
+/// [`Error::Shape`] for `d_actions` that are no whole rows. Nothing is written then.
+///
 /// ```
 /// let mut d_actions = [1.0, -3.0];
-/// assert_eq!(rlox_nn::td3_actor_loss(&[2.0, 4.0], &mut d_actions), -3.0);
+/// assert_eq!(rlox_nn::td3_actor_loss(&[2.0, 4.0], &mut d_actions)?, -3.0);
 /// assert_eq!(d_actions, [-0.5, 1.5]);
+/// # Ok::<(), rlox_core::Error>(())
 /// ```
-pub fn td3_actor_loss(values: &[f32], d_actions: &mut [f32]) -> f32 {
+pub fn td3_actor_loss(values: &[f32], d_actions: &mut [f32]) -> Result<f32> {
+    let whole = d_actions.len().checked_div(values.len()).unwrap_or(0) * values.len();
+    check_len("d_actions", d_actions.len(), whole)?;
     let count = values.len() as f32;
     for slope in d_actions {
         *slope = -*slope / count;
     }
-    (-values.iter().map(|value| f64::from(*value)).sum::<f64>() / f64::from(count)) as f32
+    Ok((-values.iter().map(|value| f64::from(*value)).sum::<f64>() / f64::from(count)) as f32)
 }
 
 /// The loss of SAC's temperature, `-mean(log_alpha * (log_prob + target_entropy))`, and its gradient with respect to

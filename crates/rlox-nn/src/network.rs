@@ -113,7 +113,7 @@ pub trait Network: Send {
 const PARAMETERS: &str = "parameters";
 
 /// Memory for [`Network::infer`]. It grows to what the largest batch needs; what it holds between calls means nothing.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Scratch {
     pub(crate) layers: [Vec<Line>; 2],
 }
@@ -185,25 +185,34 @@ pub fn clipped_step(
     optimizer: &Optimizer,
     max_grad_norm: Option<f32>,
 ) -> Result<f32> {
-    optimizer.check()?;
-    max_grad_norm.map_or(Ok(()), |most| check_not_negative("max_grad_norm", most))?;
-    let mut squares = 0.0;
-    for (_, part) in parts.iter_mut() {
-        squares += part.sum_of_squares()?;
-    }
-    let norm = squares.sqrt() as f32;
-    if !norm.is_finite() {
-        let error = not_finite(parts);
-        for (_, part) in parts.iter_mut() {
-            part.forget();
+    let checked = optimizer
+        .check()
+        .and_then(|()| max_grad_norm.map_or(Ok(()), |most| check_not_negative("max_grad_norm", most)))
+        .and_then(|()| norm_of(parts));
+    let norm = match checked {
+        Ok(norm) => norm,
+        Err(error) => {
+            for (_, part) in parts.iter_mut() {
+                part.forget();
+            }
+            return Err(error);
         }
-        return Err(error);
-    }
+    };
     let scale = max_grad_norm.map_or(1.0, |most| (most / (norm + 1e-6)).min(1.0));
     for (name, part) in parts.iter_mut() {
         part.step(optimizer, scale).map_err(|error| of_part(error, name))?;
     }
     Ok(norm)
+}
+
+/// The norm of all gradients together.
+fn norm_of(parts: &mut [(&'static str, &mut dyn Step)]) -> Result<f32> {
+    let mut squares = 0.0;
+    for (_, part) in parts.iter_mut() {
+        squares += part.sum_of_squares()?;
+    }
+    let norm = squares.sqrt() as f32;
+    if norm.is_finite() { Ok(norm) } else { Err(not_finite(parts)) }
 }
 
 /// The same error, of a part's parameters.

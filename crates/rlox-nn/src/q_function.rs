@@ -1,34 +1,16 @@
 //! The values of all actions of a state: what DQN learns.
 
 mod greedy;
+mod transitions;
 
 use rlox_core::{Error, Pcg64, Result, check_len};
 
 use crate::adam::check_state;
 use crate::at_once::{at_once, multiplications};
-use crate::{Discount, NamedTensors, Network, Optimizer, Scratch, TdLoss, clipped_step, rows, td_loss, td_targets};
+use crate::room::resize;
+use crate::{NamedTensors, Network, Optimizer, Scratch, TdLoss, clipped_step, rows, td_loss, td_targets};
 use greedy::{any, best, check_masks};
-
-/// A minibatch of B transitions. All but the observations and masks are `[B]`.
-#[derive(Clone, Copy, Debug)]
-pub struct Transitions<'a> {
-    /// `[B, d]`.
-    pub obs: &'a [f32],
-    /// Counted from 0.
-    pub actions: &'a [i64],
-    /// What the actions were paid.
-    pub rewards: &'a [f32],
-    /// `[B, d]`: the true next observations, never those of a reset.
-    pub next_obs: &'a [f32],
-    /// Where nothing comes after; never where the time was over.
-    pub terminated: &'a [bool],
-    /// What the next values count.
-    pub discount: Discount<'a>,
-    /// Importance weights of prioritized replay.
-    pub weights: Option<&'a [f32]>,
-    /// Which actions are allowed in the next states, `[B, n]`.
-    pub next_masks: Option<&'a [bool]>,
-}
+pub use transitions::Transitions;
 
 /// How a Q-function learns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +45,8 @@ pub trait QFunction: Send {
     /// row i draws from `rngs[i]` alone.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit, [`Error::Config`] for an epsilon that is no probability and for values
-    /// that are not numbers, [`Error::Action`] for a row whose mask allows nothing.
+    /// [`Error::Shape`] for slices that do not fit, [`Error::Config`] for an epsilon that is no probability,
+    /// [`Error::NotFinite`] for values that are not numbers, [`Error::Action`] for a row whose mask allows nothing.
     fn act(
         &mut self,
         obs: &[f32],
@@ -83,7 +65,8 @@ pub trait QFunction: Send {
     /// The loss of a minibatch, and its gradient with respect to the network's outputs.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::Config`] and [`Error::Action`] for a minibatch that does not fit.
+    /// [`Error::Shape`], [`Error::Config`] and [`Error::Action`] for a minibatch that does not fit; [`Error::Config`] naming
+    /// a number of it that is not finite.
     fn evaluate(&mut self, batch: &Transitions<'_>, loss: QLoss) -> Result<CriticStats>;
 
     /// Adds the gradient of what [`QFunction::evaluate`] said last to the parameters' gradients.
@@ -170,7 +153,7 @@ pub trait QFunction: Send {
 /// q.track(1.0)?;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct QNetworks<N> {
     online: N,
     target: N,
@@ -178,7 +161,7 @@ pub struct QNetworks<N> {
 }
 
 /// Memory of a batch.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Memory {
     scratch: [Scratch; 2],
     /// `[B, n]`, and so are the next two.
@@ -195,15 +178,16 @@ struct Memory {
 }
 
 impl Memory {
-    fn make_room(&mut self, rows: usize, actions: usize, double: bool) {
+    fn make_room(&mut self, rows: usize, actions: usize, double: bool) -> Result<()> {
         for vector in [&mut self.values, &mut self.next_values, &mut self.d_values] {
-            vector.resize(rows * actions, 0.0);
+            resize(vector, rows * actions, 0.0)?;
         }
-        self.next_choices.resize(if double { rows * actions } else { 0 }, 0.0);
+        resize(&mut self.next_choices, if double { rows * actions } else { 0 }, 0.0)?;
         let [taken, targets, next] = [&mut self.taken, &mut self.targets, &mut self.next];
         for vector in [taken, targets, next, &mut self.td_errors, &mut self.d_taken] {
-            vector.resize(rows, 0.0);
+            resize(vector, rows, 0.0)?;
         }
+        Ok(())
     }
 }
 
@@ -227,25 +211,6 @@ impl<N: Network> QNetworks<N> {
     pub fn target(&self) -> &N {
         &self.target
     }
-
-    fn check(&self, batch: &Transitions<'_>) -> Result<usize> {
-        let rows = rows::count("obs", batch.obs, self.obs_dim())?;
-        check_len("next_obs", batch.next_obs.len(), batch.obs.len())?;
-        check_len("actions", batch.actions.len(), rows)?;
-        check_len("rewards", batch.rewards.len(), rows)?;
-        check_len("terminated", batch.terminated.len(), rows)?;
-        batch.discount.check(rows)?;
-        if let Some(weights) = batch.weights {
-            check_len("weights", weights.len(), rows)?;
-        }
-        check_masks("next_masks", batch.next_masks, rows, self.num_actions())?;
-        let count = self.num_actions();
-        if let Some(row) = batch.actions.iter().position(|action| !(0..count as i64).contains(action)) {
-            let got = format!("{} in row {row}", batch.actions[row]);
-            return Err(Error::action("actions", format!("numbers from 0 to {}", count - 1), got, "correct it"));
-        }
-        Ok(rows)
-    }
 }
 
 impl<N: Network> QFunction for QNetworks<N> {
@@ -268,17 +233,17 @@ impl<N: Network> QFunction for QNetworks<N> {
         let (rows, count) = (rows::count("obs", obs, self.obs_dim())?, self.num_actions());
         check_len("rngs", rngs.len(), rows)?;
         check_len("actions", actions.len(), rows)?;
-        check_masks("masks", masks, rows, count)?;
+        check_masks("masks", masks, rows, count, |_| true)?;
         if !(0.0..=1.0).contains(&epsilon) {
             let fix = "pass a share of random actions";
             return Err(Error::config("epsilon", "a number between 0 and 1", epsilon.to_string(), fix));
         }
         let Memory { scratch: [scratch, _], next_values: values, .. } = &mut self.memory;
-        values.resize(rows * count, 0.0);
+        resize(values, rows * count, 0.0)?;
         self.online.infer(obs, rows, values, scratch)?;
         if let Some(at) = values.iter().position(|value| value.is_nan()) {
             let got = format!("NaN in row {}", at / count);
-            return Err(Error::config("values", "numbers", got, "look for NaN in observations or weights"));
+            return Err(Error::not_finite("values", "numbers", got, "look for NaN in observations or weights"));
         }
         for (row, (action, rng)) in actions.iter_mut().zip(rngs).enumerate() {
             let at = row * count..(row + 1) * count;
@@ -296,9 +261,10 @@ impl<N: Network> QFunction for QNetworks<N> {
     }
 
     fn evaluate(&mut self, batch: &Transitions<'_>, loss: QLoss) -> Result<CriticStats> {
-        let (rows, count) = (self.check(batch)?, self.num_actions());
+        let count = self.num_actions();
+        let rows = batch.check(self.obs_dim(), count)?;
         let Self { online, target, memory } = self;
-        memory.make_room(rows, count, loss.double);
+        memory.make_room(rows, count, loss.double)?;
         let Memory { scratch, values, next_values, next_choices, .. } = memory;
         let [scratch, target_scratch] = scratch;
         at_once(
@@ -313,7 +279,7 @@ impl<N: Network> QFunction for QNetworks<N> {
             // Moved: networks may be sent to another thread, but not shared with it.
             move || target.infer(batch.next_obs, rows, next_values, target_scratch),
         )?;
-        Ok(memory.learn(batch, loss, count))
+        memory.learn(batch, loss, count)
     }
 
     fn backward(&mut self) -> Result<()> {
@@ -366,24 +332,24 @@ impl<N: Network> QFunction for QNetworks<N> {
 
 impl Memory {
     /// The loss of what the networks said, and its gradient.
-    fn learn(&mut self, batch: &Transitions<'_>, loss: QLoss, count: usize) -> CriticStats {
+    fn learn(&mut self, batch: &Transitions<'_>, loss: QLoss, count: usize) -> Result<CriticStats> {
         let choices = if loss.double { &self.next_choices } else { &self.next_values };
         for (row, next) in self.next.iter_mut().enumerate() {
             let at = row * count..(row + 1) * count;
             let allowed = batch.next_masks.map(|masks| &masks[at.clone()]);
             *next = self.next_values[row * count + best(&choices[at], allowed)];
         }
-        td_targets(batch.rewards, batch.terminated, batch.discount, &self.next, &mut self.targets);
+        td_targets(batch.rewards, batch.terminated, batch.discount, &self.next, &mut self.targets)?;
         for (row, (taken, action)) in self.taken.iter_mut().zip(batch.actions).enumerate() {
             *taken = self.values[row * count + *action as usize];
         }
         let Self { taken, targets, td_errors, d_taken, d_values, .. } = self;
-        let loss = td_loss(loss.distance, taken, targets, batch.weights, 1.0, td_errors, d_taken);
+        let loss = td_loss(loss.distance, taken, targets, batch.weights, 1.0, td_errors, d_taken)?;
         d_values.fill(0.0);
         for (row, (slope, action)) in d_taken.iter().zip(batch.actions).enumerate() {
             d_values[row * count + *action as usize] = *slope;
         }
         let mean_value = (taken.iter().map(|x| f64::from(*x)).sum::<f64>() / taken.len() as f64) as f32;
-        CriticStats { loss, mean_value, grad_norm: 0.0 }
+        Ok(CriticStats { loss, mean_value, grad_norm: 0.0 })
     }
 }

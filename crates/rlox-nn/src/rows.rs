@@ -14,6 +14,36 @@ pub(crate) fn count(name: &'static str, numbers: &[f32], dim: usize) -> Result<u
     Ok(numbers.len() / dim)
 }
 
+/// Checks that numbers of the caller's, rows of `dim`, are finite.
+///
+/// # Errors
+/// [`Error::Config`] naming the first that is not, and its row.
+pub(crate) fn check_finite(name: &'static str, numbers: &[f32], dim: usize) -> Result<()> {
+    let wrong = first_not_finite(numbers, dim);
+    wrong.map_or(Ok(()), |got| Err(Error::config(name, "finite numbers", got, "look at where it comes from")))
+}
+
+/// Checks that what a network said, rows of `dim`, is finite.
+///
+/// # Errors
+/// [`Error::NotFinite`] naming the first number that is not, and its row.
+pub(crate) fn check_said(name: &'static str, outputs: &[f32], dim: usize) -> Result<()> {
+    const FIX: &str =
+        "look for extreme observations or weights, or go back to a checkpoint and lower the learning rate";
+    let wrong = first_not_finite(outputs, dim);
+    wrong.map_or(Ok(()), |got| Err(Error::not_finite(name, "finite numbers", got, FIX)))
+}
+
+/// The first number that is NaN or infinite, and its row, in words.
+fn first_not_finite(numbers: &[f32], dim: usize) -> Option<String> {
+    // Counts them all, which compilers make vectors of.
+    if numbers.iter().filter(|x| !x.is_finite()).count() == 0 {
+        return None;
+    }
+    let at = numbers.iter().position(|x| !x.is_finite())?;
+    Some(format!("{} in row {}", numbers[at], at / dim))
+}
+
 /// Normal numbers of mean 0 and standard deviation 1, from one stream.
 pub(crate) fn draw_normal(noise: &mut [f32], rng: &mut Pcg64) {
     for x in noise {

@@ -17,9 +17,14 @@ impl Squash {
     /// `tanh u`. With `t = e^-2|u|`, `1 - tanh^2 u = 4 t / (1 + t)^2`, whose logarithm is `2 (ln 2 - |u| - ln(1 + t))`:
     /// neither loses digits where the tangent is 1.
     pub(crate) fn run(&mut self, u: &[f32], squashed: &mut [f32]) {
-        let Self { slopes, log_slopes } = self;
         squashed.copy_from_slice(u);
         tanh_in_place(squashed);
+        self.slopes_of(u);
+    }
+
+    /// The slopes alone.
+    pub(crate) fn slopes_of(&mut self, u: &[f32]) {
+        let Self { slopes, log_slopes } = self;
         slopes.clear();
         slopes.extend(u.iter().map(|u| -2.0 * u.abs()));
         exp_in_place(slopes);

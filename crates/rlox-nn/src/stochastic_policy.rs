@@ -37,13 +37,17 @@ pub trait StochasticPolicy: Send {
     fn action_dim(&self) -> usize;
 
     /// Draws the noise of state-dependent exploration anew, that of environment i from `rngs[i]`; other policies have none.
-    fn draw_noise(&mut self, rngs: &mut [Pcg64]);
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Memory`] if it does not fit into memory.
+    fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()>;
 
     /// Draws actions of `obs`, `[N, d]`, for environments: row i from `rngs[i]` alone. Actions are `[N, a]`, their
     /// log-probabilities `[N]`.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for slices that do not fit.
+    /// [`rlox_core::Error::Shape`] for slices that do not fit, [`rlox_core::Error::NotFinite`] naming an output of the
+    /// policy, a `mean` or a `log_std`, that is NaN or infinite. Nothing is drawn then.
     fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()>;
 
     /// The modes before they were squashed, `[N, a]`.

@@ -3,12 +3,41 @@
 
 mod learners;
 
-use learners::{ACT, DOUBLE, OBS, batch, pair, q_networks, squashed, twin_critics};
-use rlox_core::{Pcg64, Space};
+use learners::{ACT, DOUBLE, OBS, actor, batch, pair, q_networks, squashed, twin_critics};
+use rlox_core::{Error, Pcg64, Space};
 use rlox_nn::{
-    ActionScaling, ActionValue, Discount, Mlp, Optimizer, QFunction, StochasticPolicy, Temperature, Transitions,
-    TwinCritics,
+    ActionScaling, ActionValue, DeterministicPolicy, Discount, Mlp, Optimizer, QFunction, SquashedGaussian,
+    StochasticPolicy, TdLoss, Temperature, Transitions, TwinCritics, ValuedActions, sac_actor_loss, soft_values,
+    td_loss, td_targets, td3_actor_loss,
 };
+
+/// The numbers with a NaN among them.
+fn spoilt(numbers: &[f32], at: usize) -> Vec<f32> {
+    numbers.iter().enumerate().map(|(i, x)| if i == at { f32::NAN } else { *x }).collect()
+}
+
+#[test]
+fn what_comes_after_a_terminated_state_may_be_anything() {
+    let good = batch(4, true, &mut Pcg64::seed_from(5));
+    let (mut one, mut other) = (q_networks(8), q_networks(8));
+    let expected = one.update(&good.transitions(), DOUBLE, &Optimizer::adam(1e-3), None).unwrap();
+    let next = vec![f32::NAN; good.next_obs.len()];
+    let anything = Transitions { next_masks: Some(&[false; 12]), next_obs: &next, ..good.transitions() };
+    assert_eq!(other.update(&anything, DOUBLE, &Optimizer::adam(1e-3), None).unwrap(), expected);
+    assert_eq!(one.tensors(), other.tensors());
+    // One goes on.
+    let terminated = [true, true, false, true];
+    let error = q_networks(8)
+        .update(
+            &Transitions { terminated: &terminated, next_masks: Some(&[false; 12]), ..good.transitions() },
+            DOUBLE,
+            &Optimizer::adam(1e-3),
+            None,
+        )
+        .unwrap_err()
+        .to_string();
+    assert!(error.starts_with("next_masks: expected at least one allowed action a row, got none in row 2"), "{error}");
+}
 
 #[test]
 fn wrong_minibatches_are_named_and_change_nothing() {
@@ -31,13 +60,26 @@ fn wrong_minibatches_are_named_and_change_nothing() {
         ),
         (Transitions { weights: Some(&[1.0; 5]), ..good.transitions() }, "weights: expected 4 elements, got 5"),
         (Transitions { next_masks: Some(&[false; 12]), ..good.transitions() }, "next_masks: expected at least one"),
+        (
+            Transitions { rewards: &[0.0, f32::NAN, 0.0, 0.0], ..good.transitions() },
+            "rewards: expected finite numbers, got NaN in row 1",
+        ),
+        (
+            Transitions { weights: Some(&[1.0, 1.0, f32::INFINITY, 1.0]), ..good.transitions() },
+            "weights: expected finite numbers, got inf in row 2",
+        ),
+        (
+            Transitions { obs: &spoilt(&good.obs, 4), ..good.transitions() },
+            "obs: expected finite numbers, got NaN in row 1",
+        ),
+        (
+            Transitions { next_obs: &spoilt(&good.next_obs, 3), ..good.transitions() },
+            "next_obs: expected finite numbers, got NaN or infinity in row 1",
+        ),
     ] {
         let error = said(q.update(&batch, DOUBLE, &optimizer, None).unwrap_err());
         assert!(error.starts_with(expected), "{error}");
     }
-    let batch = Transitions { rewards: &[0.0, f32::NAN, 0.0, 0.0], ..good.transitions() };
-    let error = said(q.update(&batch, DOUBLE, &optimizer, Some(10.0)).unwrap_err());
-    assert!(error.contains("NaN in q_net."), "{error}");
     let mut rngs = [Pcg64::seed_from(0)];
     assert!(said(q.act(&[0.0; 3], None, 1.5, &mut rngs, &mut [0]).unwrap_err()).starts_with("epsilon"));
     assert!(said(q.act(&[f32::NAN; 3], None, 0.0, &mut rngs, &mut [0]).unwrap_err()).contains("NaN in row 0"));
@@ -56,8 +98,26 @@ fn wrong_arguments_of_critics_and_actors_are_named_and_change_nothing() {
     assert!(error.starts_with("targets: expected 4 elements, got 3"), "{error}");
     let error = said(critics.update(&good.valued(&[0.0; 4]), -1.0, &optimizer, None).unwrap_err());
     assert!(error.starts_with("coef"), "{error}");
-    let error = said(critics.update(&good.valued(&[f32::NAN; 4]), 0.5, &optimizer, None).unwrap_err());
-    assert!(error.contains("NaN in critic.qf0."), "{error}");
+    let good_targets = good.valued(&[0.0; 4]);
+    for (batch, expected) in [
+        (good.valued(&[0.0, 0.0, f32::NAN, 0.0]), "targets: expected finite numbers, got NaN in row 2"),
+        (
+            ValuedActions { obs: &spoilt(&good.obs, 4), ..good_targets },
+            "obs: expected finite numbers, got NaN in row 1",
+        ),
+        (
+            ValuedActions { actions: &spoilt(&good.actions, 7), ..good_targets },
+            "actions: expected finite numbers, got NaN in row 3",
+        ),
+        (
+            ValuedActions { weights: Some(&[1.0, f32::NAN, 1.0, 1.0]), ..good_targets },
+            "weights: expected finite numbers, got NaN in row 1",
+        ),
+    ] {
+        let error = said(critics.update(&batch, 0.5, &optimizer, None).unwrap_err());
+        assert!(error.starts_with(expected), "{error}");
+    }
+    assert!(critics.gradients().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
     assert_eq!(critics.tensors(), before);
     assert!(TwinCritics::<Mlp>::new(vec![], 3).is_err() && TwinCritics::new(vec![pair(3, 8, 1, 0)], 3).is_err());
 
@@ -88,4 +148,147 @@ fn wrong_temperatures_and_spaces_are_named() {
     assert!(said(ActionScaling::new(&Space::discrete(2)).unwrap_err()).contains("a Box"));
     let infinite = Space::uniform_box(f32::NEG_INFINITY, 1.0, &[1]);
     assert!(said(ActionScaling::new(&infinite).unwrap_err()).contains("[-inf, 1] at element 0"));
+}
+
+#[test]
+fn policies_that_say_nan_are_named_and_draw_nothing() {
+    for (state_dependent, huge, expected) in [(false, 0, "mean"), (false, 1, "log_std"), (true, 0, "mean")] {
+        let mut policy = squashed(8, state_dependent);
+        // Infinite where the others are finite.
+        let mut tensors = rlox_nn::NamedTensors::default();
+        for tensor in &policy.tensors() {
+            let mut data = tensor.data.clone();
+            if tensor.name == "actor.4.bias" {
+                data[huge * ACT] = f32::MAX;
+            }
+            if tensor.name == "actor.4.weight" {
+                data[huge * ACT * 8..][..8].fill(f32::MAX);
+            }
+            tensors.push(tensor.name.clone(), &tensor.shape, data).unwrap();
+        }
+        policy.load(&tensors).unwrap();
+        let (obs, mut rng) = ([[0.1; OBS], [50.0; OBS]].concat(), Pcg64::seed_from(3));
+        let (mut actions, mut log_probs) = ([9.0; 2 * ACT], [9.0; 2]);
+        let mut errors = vec![
+            policy.act(&obs, &mut [rng.clone(), rng.clone()], &mut actions, &mut log_probs).unwrap_err(),
+            policy.act_deterministic(&obs, &mut actions).unwrap_err(),
+        ];
+        let before = rng.clone();
+        errors.push(policy.sample(&obs, &mut rng, &mut actions, &mut log_probs).unwrap_err());
+        errors.push(policy.rsample(&obs, &mut rng, &mut actions, &mut log_probs).unwrap_err());
+        for error in errors {
+            let (error, wanted) = (error.to_string(), format!("{expected}: expected finite numbers, got inf in row "));
+            assert!(error.starts_with(&wanted), "{error}");
+        }
+        assert_eq!((actions, log_probs, &rng), ([9.0; 2 * ACT], [9.0; 2], &before));
+        assert!(policy.backward(&[0.0; 2 * ACT], &[0.0; 2]).unwrap_err().to_string().contains("call rsample first"));
+    }
+}
+
+#[test]
+fn deterministic_policies_that_say_nan_are_named() {
+    let mut policy = actor(8);
+    let (obs, mut actions) = ([[0.1; OBS], [f32::NAN; OBS]].concat(), [9.0; 2 * ACT]);
+    for error in [policy.act(&obs, &mut actions).unwrap_err(), policy.forward(&obs, &mut actions).unwrap_err()] {
+        assert!(error.to_string().starts_with("actions: expected finite numbers, got NaN in row 1"), "{error}");
+    }
+    assert_eq!(actions, [9.0; 2 * ACT]);
+    assert!(matches!(
+        q_networks(8).act(&obs, None, 0.0, &mut [0, 1].map(Pcg64::seed_from), &mut [0; 2]),
+        Err(Error::NotFinite(_))
+    ));
+}
+
+#[test]
+fn clones_go_their_own_way() {
+    let good = batch(4, false, &mut Pcg64::seed_from(5));
+    let (mut q, mut critics) = (q_networks(8), twin_critics(8));
+    let (twin, other) = (q.clone(), critics.clone());
+    let (before, values) = (q.tensors(), critics.tensors());
+    q.update(&good.transitions(), DOUBLE, &Optimizer::adam(1e-3), None).unwrap();
+    critics.update(&good.valued(&[0.5; 4]), 0.5, &Optimizer::adam(1e-3), None).unwrap();
+    assert!(twin.tensors() == before && q.tensors() != before);
+    assert!(other.tensors() == values && critics.tensors() != values);
+    let (mut policy, mut deterministic) = (squashed(8, true), actor(8));
+    let (twin, other) = (policy.clone(), deterministic.clone());
+    let (before, weights) = (policy.tensors(), deterministic.tensors());
+    policy.rsample(&good.obs, &mut Pcg64::seed_from(0), &mut [0.0; 4 * ACT], &mut [0.0; 4]).unwrap();
+    policy.update(&good.obs, &mut critics, 0.1, &Optimizer::adam(1e-3), None).unwrap();
+    deterministic.update(&good.obs, &mut critics, &Optimizer::adam(1e-3), None).unwrap();
+    assert!(twin.tensors() == before && policy.tensors() != before);
+    assert!(other.tensors() == weights && deterministic.tensors() != weights);
+}
+
+#[test]
+fn squashed_gaussians_keep_each_calls_rows_and_refuse_other_actions() {
+    assert!(SquashedGaussian::new(0).unwrap_err().to_string().starts_with("dim: expected at least 1"));
+    let (outputs, mut two) = ([0.1, 0.0, 0.2, 0.3], [0.0; 2]);
+    let mut policy = SquashedGaussian::new(1).unwrap();
+    policy.log_prob(&outputs, &[0.5, -0.5], &mut two).unwrap();
+    let (mut before, mut after) = ([0.0; 4], [0.0; 4]);
+    policy.log_prob_backward(&outputs, &[1.0; 2], &mut before).unwrap();
+    policy.mode(&outputs[..2], &mut [0.0]).unwrap();
+    policy.sample(&outputs, &[0.4, -0.9], &mut [0.0; 2], &mut two).unwrap();
+    policy.log_prob_backward(&outputs, &[1.0; 2], &mut after).unwrap();
+    assert_eq!(before, after);
+    policy.backward(&outputs, &[1.0; 2], &[0.5; 2], &mut before).unwrap();
+    policy.mode(&outputs[..2], &mut [0.0]).unwrap();
+    policy.log_prob(&outputs[..2], &[0.5], &mut two[..1]).unwrap();
+    policy.backward(&outputs, &[1.0; 2], &[0.5; 2], &mut after).unwrap();
+    assert_eq!(before, after);
+    for (wrong, said) in [(1.5, "1.5 in row 1"), (-1.0001, "-1.0001 in row 1"), (f32::NAN, "NaN in row 1")] {
+        let mut untouched = [7.0; 2];
+        let error = policy.log_prob(&outputs, &[0.5, wrong], &mut untouched).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("actions: expected numbers between -1 and 1, got {said}")), "{error}");
+        assert_eq!(untouched, [7.0; 2]);
+    }
+    // 1 counts as the next smaller number.
+    policy.log_prob(&outputs, &[1.0, -1.0], &mut two).unwrap();
+    let mut next = [0.0; 2];
+    policy.log_prob(&outputs, &[1.0_f32.next_down(), (-1.0_f32).next_up()], &mut next).unwrap();
+    assert_eq!(two, next);
+}
+
+#[test]
+fn losses_refuse_slices_of_other_lengths() {
+    let (two, one) = (&[0.5, 3.0][..], &[1.0][..]);
+    let (mut a, mut b) = ([7.0; 2], [7.0; 2]);
+    let squared = TdLoss::SquaredError;
+    let flags = [false; 2];
+    let mut said = vec![
+        td_loss(squared, two, two, Some(one), 1.0, &mut a, &mut b).unwrap_err(),
+        td_loss(squared, two, one, None, 1.0, &mut a, &mut b).unwrap_err(),
+        td_loss(squared, two, two, None, 1.0, &mut a[..1], &mut b).unwrap_err(),
+        td_loss(squared, two, two, None, 1.0, &mut a, &mut b[..1]).unwrap_err(),
+        td_targets(two, &flags, Discount::Each(one), two, &mut a).unwrap_err(),
+        td_targets(two, &flags[..1], Discount::Same(0.9), two, &mut a).unwrap_err(),
+        td_targets(two, &flags, Discount::Same(0.9), one, &mut a).unwrap_err(),
+        td_targets(two, &flags, Discount::Same(0.9), two, &mut a[..1]).unwrap_err(),
+        soft_values(&mut a, one, 0.1).unwrap_err(),
+        sac_actor_loss(two, one, 0.1, &mut a, &mut b).unwrap_err(),
+        sac_actor_loss(two, two, 0.1, &mut a[..1], &mut b).unwrap_err(),
+        sac_actor_loss(two, two, 0.1, &mut a, &mut b[..1]).unwrap_err(),
+        td3_actor_loss(two, &mut a[..1]).unwrap_err(),
+    ]
+    .into_iter()
+    .map(|error| error.to_string());
+    for name in [
+        "weights",
+        "targets",
+        "td_errors",
+        "d_values",
+        "discount",
+        "terminated",
+        "next_values",
+        "targets",
+        "log_probs",
+        "values",
+        "d_log_probs",
+        "d_actions",
+        "d_actions",
+    ] {
+        let error = said.next().unwrap();
+        assert!(error.starts_with(&format!("{name}: expected ")), "{name}: {error}");
+    }
+    assert_eq!((a, b), ([7.0; 2], [7.0; 2]));
 }

@@ -60,12 +60,12 @@ proptest! {
         let (mut values, targets) = (draws(rows, seed, 2.0), draws(rows, seed ^ 1, 2.0));
         let weights: Vec<f32> = draws(rows, seed ^ 2, 1.0).iter().map(|x| x.abs()).collect();
         let [mut errors, mut gradient, mut ignored] = [vec![0.0; rows], vec![0.0; rows], vec![0.0; rows]];
-        let loss = td_loss(kind, &values, &targets, Some(&weights), 0.5, &mut errors, &mut gradient);
+        let loss = td_loss(kind, &values, &targets, Some(&weights), 0.5, &mut errors, &mut gradient).unwrap();
         prop_assert!(loss >= 0.0);
         for i in 0..rows {
             prop_assert_eq!(errors[i], targets[i] - values[i]);
             let difference = slope(&mut values, i, |values| {
-                f64::from(0.5 * td_loss(kind, values, &targets, Some(&weights), 0.5, &mut errors, &mut ignored))
+                f64::from(0.5 * td_loss(kind, values, &targets, Some(&weights), 0.5, &mut errors, &mut ignored).unwrap())
             });
             prop_assert!(near(difference, gradient[i]), "{} {}", difference, gradient[i]);
         }
@@ -83,12 +83,12 @@ proptest! {
     fn squashed_gaussians(rows in 1_usize..5, dim in 1_usize..4, seed: u64) {
         let (mut outputs, noise) = (draws(rows * 2 * dim, seed, 0.9), draws(rows * dim, seed ^ 1, 1.5));
         let (d_actions, d_log_probs) = (draws(rows * dim, seed ^ 2, 1.0), draws(rows, seed ^ 3, 1.0));
-        let mut policy = SquashedGaussian::new(dim);
+        let mut policy = SquashedGaussian::new(dim).unwrap();
         let (mut actions, mut log_probs) = (vec![0.0; rows * dim], vec![0.0; rows]);
         policy.sample(&outputs, &noise, &mut actions, &mut log_probs).unwrap();
         // What was drawn has the log-probability that it was drawn with.
         let mut again = vec![0.0; rows];
-        let mut other = SquashedGaussian::new(dim);
+        let mut other = SquashedGaussian::new(dim).unwrap();
         other.log_prob(&outputs, &actions, &mut again).unwrap();
         for (one, two) in log_probs.iter().zip(&again) {
             prop_assert!((one - two).abs() < 1e-2, "{} {}", one, two);

@@ -150,9 +150,9 @@ fn randomness_of_a_row_comes_from_its_own_stream() {
     for state_dependent in [false, true] {
         let mut policy = squashed(16, state_dependent);
         let (mut actions, mut log_probs) = ([0.0; 4 * ACT], [0.0; 4]);
-        policy.draw_noise(&mut streams());
+        policy.draw_noise(&mut streams()).unwrap();
         policy.act(&test.obs, &mut streams(), &mut actions, &mut log_probs).unwrap();
-        policy.draw_noise(&mut streams()[2..3]);
+        policy.draw_noise(&mut streams()[2..3]).unwrap();
         let (mut alone, mut log_prob) = ([0.0; ACT], [0.0]);
         policy.act(&test.obs[2 * OBS..3 * OBS], &mut streams()[2..3], &mut alone, &mut log_prob).unwrap();
         assert_eq!((&actions[2 * ACT..3 * ACT], log_probs[2]), (&alone[..], log_prob[0]));

@@ -1,10 +1,10 @@
 //! The network, its optimisers and the losses against PyTorch: `fixtures/make.py` writes what it says.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, missing_docs, reason = "tests")]
 
-use rlox_core::{Actions, Pcg64, Space};
+use rlox_core::{Actions, Ends, Pcg64, Space, Vtrace};
 use rlox_nn::{
     Activation, ActorCritic, ActorCriticLoss, Distribution, Init, Minibatch, Mlp, NamedTensors, Network, Optimizer,
-    PolicyLoss, PolicyNetworks, clipped_step,
+    PolicyLoss, PolicyNetworks, Trajectories, VtraceTargets, clipped_step,
 };
 
 #[allow(dead_code, reason = "one promise of backends is tested here")]
@@ -89,22 +89,26 @@ fn optimizers_equal_torch() {
     }
 }
 
+fn continuous(name: &str) -> bool {
+    name == "gaussian" || name.ends_with("state_dependent")
+}
+
 /// The policy of a case.
 fn policy(name: &str, case: &NamedTensors) -> PolicyNetworks<Mlp> {
     let space = match name {
         "masked" => Space::discrete(4),
-        "multi_categorical" => Space::MultiDiscrete { nvec: vec![2, 5] },
-        "bernoulli" => Space::MultiBinary { n: 3 },
-        "gaussian" | "state_dependent" => Space::uniform_box(-1.0, 1.0, &[2]),
+        "multi_categorical" | "masked_multi_categorical" => Space::MultiDiscrete { nvec: vec![2, 5] },
+        "bernoulli" | "masked_bernoulli" => Space::MultiBinary { n: 3 },
+        _ if continuous(name) => Space::uniform_box(-1.0, 1.0, &[2]),
         _ => Space::discrete(3),
     };
-    let distribution = if name == "state_dependent" {
+    let distribution = if name.ends_with("state_dependent") {
         Distribution::state_dependent(&space, HIDDEN[1], 0.0).unwrap()
     } else {
         Distribution::new(&space, 0.0).unwrap()
     };
     let outputs = distribution.outputs();
-    let mut policy = if name == "shared" {
+    let mut policy = if name.starts_with("shared") {
         PolicyNetworks::shared(mlp(outputs + 1, Activation::Tanh), distribution).unwrap()
     } else {
         PolicyNetworks::new(mlp(outputs, Activation::Tanh), mlp(1, Activation::Tanh), distribution).unwrap()
@@ -117,17 +121,26 @@ fn policy(name: &str, case: &NamedTensors) -> PolicyNetworks<Mlp> {
 fn losses_and_their_gradients_equal_torch() {
     let all = fixtures();
     for algorithm in ["ppo", "a2c"] {
-        for name in ["categorical", "masked", "multi_categorical", "bernoulli", "gaussian", "state_dependent", "shared"]
-        {
+        for name in [
+            "categorical",
+            "masked",
+            "multi_categorical",
+            "masked_multi_categorical",
+            "bernoulli",
+            "masked_bernoulli",
+            "gaussian",
+            "state_dependent",
+            "shared",
+            "shared_state_dependent",
+        ] {
             let what = format!("{algorithm}_{name}");
             let case = all.part(&what);
             let mut policy = policy(name, &case);
             let discrete: Vec<i64> = data(&case, "action").iter().map(|x| *x as i64).collect();
-            let continuous = matches!(name, "gaussian" | "state_dependent");
             let masks: Option<Vec<bool>> = case.find("mask").map(|mask| mask.data.iter().map(|x| *x != 0.0).collect());
             let batch = Minibatch {
                 obs: data(&case, "obs"),
-                actions: if continuous {
+                actions: if continuous(name) {
                     Actions::Continuous(data(&case, "action"))
                 } else {
                     Actions::Discrete(&discrete)
@@ -161,6 +174,57 @@ fn losses_and_their_gradients_equal_torch() {
             }
             assert_all_near(&policy.gradients(), &case.part("grad"), &what);
         }
+    }
+}
+
+#[test]
+fn v_trace_and_its_gradients_equal_torch() {
+    let all = fixtures();
+    for name in ["categorical", "gaussian"] {
+        let what = format!("vtrace_{name}");
+        let case = all.part(&what);
+        let mut policy = policy(name, &case);
+        let discrete: Vec<i64> = data(&case, "action").iter().map(|x| *x as i64).collect();
+        let flags = |name| -> Vec<bool> { data(&case, name).iter().map(|x| *x != 0.0).collect() };
+        let (terminated, truncated) = (flags("terminated"), flags("truncated"));
+        let steps = Trajectories {
+            obs: data(&case, "obs"),
+            next_obs: data(&case, "next_obs"),
+            actions: if continuous(name) {
+                Actions::Continuous(data(&case, "action"))
+            } else {
+                Actions::Discrete(&discrete)
+            },
+            masks: None,
+            log_probs: data(&case, "log_prob"),
+            rewards: data(&case, "reward"),
+            ends: Ends {
+                terminated: &terminated,
+                truncated: Some(&truncated),
+                final_values: Some(data(&case, "final_value")),
+            },
+            num_envs: 2,
+        };
+        let settings = Vtrace { gamma: 0.97, rho_bar: 0.9, c_bar: 0.8, lambda: 0.95, pg_rho_bar: 1.1 };
+        let mut targets = VtraceTargets::default();
+        let batch = targets.minibatch(&mut policy, &steps, settings).unwrap();
+        assert_near(batch.returns, data(&case, "vs"), &what);
+        assert_near(batch.advantages, data(&case, "pg_advantage"), &what);
+        let loss = ActorCriticLoss { policy: PolicyLoss::Gradient, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.01 };
+        let stats = policy.evaluate(&batch, &loss).unwrap();
+        policy.backward().unwrap();
+        for (key, value) in [
+            ("policy_loss", stats.policy_loss),
+            ("value_loss", stats.value_loss),
+            ("entropy_loss", stats.entropy_loss),
+            ("loss", stats.loss),
+        ] {
+            assert_near(&[value], data(&case, key), &format!("{what}.{key}"));
+        }
+        assert_all_near(&policy.gradients(), &case.part("grad"), &what);
+        let short = Trajectories { log_probs: &steps.log_probs[1..], ..steps };
+        let error = targets.minibatch(&mut policy, &short, settings).unwrap_err().to_string();
+        assert!(error.starts_with("log_probs: expected 12 elements, got 11"), "{error}");
     }
 }
 

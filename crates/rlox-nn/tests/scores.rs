@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 use rlox_core::{
-    ActionsMut, AutoresetMode, EnvSpec, NormalizerOptions, Pcg64, Policy, PolicyOut, Result, VectorEnv, envs,
+    Actions, ActionsMut, AutoresetMode, EnvSpec, NormalizerOptions, Pcg64, Policy, PolicyOut, Result, VectorEnv, envs,
 };
 use rlox_nn::train::{A2c, A2cConfig, Ppo, PpoConfig, Schedule};
 use rlox_nn::{
@@ -152,6 +152,21 @@ impl<P: ActorCritic> ActorCritic for Shuffled<P> {
 
     fn act_deterministic(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
         self.0.act_deterministic(obs, masks, actions)
+    }
+
+    fn evaluate_actions(
+        &mut self,
+        obs: &[f32],
+        masks: Option<&[bool]>,
+        actions: Actions<'_>,
+        log_probs: &mut [f32],
+        values: &mut [f32],
+    ) -> Result<()> {
+        self.0.evaluate_actions(obs, masks, actions, log_probs, values)
+    }
+
+    fn zero_gradients(&mut self) {
+        self.0.zero_gradients();
     }
 
     fn evaluate(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<ActorCriticStats> {

@@ -1,6 +1,8 @@
 //! The core's errors as Python exceptions.
 
-use pyo3::exceptions::{PyException, PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{
+    PyException, PyFloatingPointError, PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError,
+};
 use pyo3::prelude::*;
 use rlox_core::Error;
 
@@ -23,6 +25,7 @@ pyo3::create_exception!(
 pub(crate) fn to_py(error: Error) -> PyErr {
     let text = error.to_string();
     match error {
+        Error::NotFinite(_) => PyFloatingPointError::new_err(text),
         Error::Memory(_) => PyMemoryError::new_err(text),
         Error::Closed(_) => ClosedError::new_err(text),
         Error::Corrupt(_) => CorruptFileError::new_err(text),

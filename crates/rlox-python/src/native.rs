@@ -177,6 +177,7 @@ impl NativePolicy {
     ///
     /// Raises:
     ///     ValueError: Environments, buffer and policy that do not fit together; numbers that are not finite.
+    ///     FloatingPointError: An output of the policy is NaN or infinite.
     #[pyo3(signature = (env, buffer, normalizer, gamma, gae_lambda, sde_sample_freq))]
     fn collect(
         &self,

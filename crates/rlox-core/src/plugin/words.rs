@@ -249,7 +249,7 @@ pub(super) fn of_error(error: &Error) -> Vec<u64> {
         Error::Memory(mismatch) => (4, mismatch),
         Error::Corrupt(mismatch) => (5, mismatch),
         Error::Closed(mismatch) => (6, mismatch),
-        Error::Io { .. } | Error::Interrupted | Error::Backend(_) => {
+        Error::NotFinite(_) | Error::Io { .. } | Error::Interrupted | Error::Backend(_) => {
             let mut words = vec![KINDS.len() as u64];
             put_text(&mut words, &error.to_string());
             return words;

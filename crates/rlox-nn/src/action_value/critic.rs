@@ -3,9 +3,10 @@
 use rlox_core::Result;
 
 use super::ValuedActions;
+use crate::room::resize;
 use crate::{Network, Scratch, TdLoss, td_loss};
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Critic<N> {
     pub(super) online: N,
     pub(super) target: N,
@@ -27,7 +28,7 @@ impl<N: Network> Critic<N> {
 
     /// What the network, or its target, says.
     pub(super) fn infer(&mut self, inputs: &[f32], rows: usize, target: bool) -> Result<()> {
-        self.values.resize(rows, 0.0);
+        resize(&mut self.values, rows, 0.0)?;
         let network = if target { &self.target } else { &self.online };
         network.infer(inputs, rows, &mut self.values, &mut self.scratch)
     }
@@ -35,9 +36,9 @@ impl<N: Network> Critic<N> {
     /// What the network says, and the gradient of each row with respect to its input.
     pub(super) fn slopes(&mut self, inputs: &[f32], rows: usize) -> Result<()> {
         let Self { online, values, d_values, d_inputs, .. } = self;
-        values.resize(rows, 0.0);
-        d_values.resize(rows, 0.0);
-        d_inputs.resize(inputs.len(), 0.0);
+        resize(values, rows, 0.0)?;
+        resize(d_values, rows, 0.0)?;
+        resize(d_inputs, inputs.len(), 0.0)?;
         online.forward(inputs, rows, values)?;
         d_values.fill(1.0);
         online.backward(d_values, false, Some(d_inputs))
@@ -47,11 +48,11 @@ impl<N: Network> Critic<N> {
     pub(super) fn learn(&mut self, inputs: &[f32], rows: usize, batch: &ValuedActions<'_>, coef: f32) -> Result<()> {
         let Self { online, values, d_values, td_errors, .. } = self;
         for vector in [&mut *values, &mut *d_values, &mut *td_errors] {
-            vector.resize(rows, 0.0);
+            resize(vector, rows, 0.0)?;
         }
         online.forward(inputs, rows, values)?;
         let kind = TdLoss::SquaredError;
-        self.loss = td_loss(kind, values, batch.targets, batch.weights, coef, td_errors, d_values);
+        self.loss = td_loss(kind, values, batch.targets, batch.weights, coef, td_errors, d_values)?;
         online.backward(d_values, true, None)
     }
 }

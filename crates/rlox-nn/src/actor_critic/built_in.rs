@@ -62,7 +62,8 @@ impl<N: Network> PolicyNetworks<N> {
         let mut tensors = NamedTensors::default();
         let last = 2 * (widths.len() - 2);
         for tensor in &trunk.tensors() {
-            let part = tensor.name.strip_prefix(&format!("{last}."));
+            let rows = tensor.shape.first() == Some(&(distribution.outputs() + 1));
+            let part = tensor.name.strip_prefix(&format!("{last}.")).filter(|_| rows);
             let of_heads = |part: &str| {
                 let found = heads.iter().filter_map(|head| head.find(&format!("0.{part}")));
                 found.flat_map(|head| head.data.iter().copied()).collect()

@@ -2,6 +2,9 @@
 //!
 //! All are means over the rows of a minibatch. Gradients overwrite what is there.
 
+use rlox_core::{Result, check_len};
+
+use crate::rows::check_not_negative;
 use crate::simd::elementary::exp_in_place;
 
 /// What PPO's policy loss says beside its gradient.
@@ -20,13 +23,18 @@ pub struct ClippedLoss {
 ///
 /// All slices are `[B]`.
 ///
+/// # Errors
+/// [`rlox_core::Error::Shape`] for slices of other lengths than `log_probs`, [`rlox_core::Error::Config`] for a
+/// `clip_coef` that is not finite or below 0. Nothing is written then.
+///
 /// ```
 /// let mut gradient = [0.0; 2];
-/// let loss = rlox_nn::clipped_policy_loss(&[0.0, 0.5], &[0.0, 0.0], &[1.0, 1.0], 0.2, &mut gradient);
+/// let loss = rlox_nn::clipped_policy_loss(&[0.0, 0.5], &[0.0, 0.0], &[1.0, 1.0], 0.2, &mut gradient)?;
 /// // The second ratio, 1.65, is cut to 1.2, and no longer pays.
 /// assert!((loss.loss + (1.0 + 1.2) / 2.0).abs() < 1e-6);
 /// assert_eq!(gradient, [-0.5, 0.0]);
 /// assert_eq!(loss.clip_fraction, 0.5);
+/// # Ok::<(), rlox_core::Error>(())
 /// ```
 pub fn clipped_policy_loss(
     log_probs: &[f32],
@@ -34,7 +42,11 @@ pub fn clipped_policy_loss(
     advantages: &[f32],
     clip_coef: f32,
     d_log_probs: &mut [f32],
-) -> ClippedLoss {
+) -> Result<ClippedLoss> {
+    check_not_negative("clip_coef", clip_coef)?;
+    check_len("old_log_probs", old_log_probs.len(), log_probs.len())?;
+    check_len("advantages", advantages.len(), log_probs.len())?;
+    check_len("d_log_probs", d_log_probs.len(), log_probs.len())?;
     let count = log_probs.len() as f32;
     // The gradients' memory holds the ratios first.
     for ((ratio, new), old) in d_log_probs.iter_mut().zip(log_probs).zip(old_log_probs) {
@@ -53,34 +65,45 @@ pub fn clipped_policy_loss(
         clipped += f64::from(u8::from((ratio - 1.0).abs() > clip_coef));
     }
     let mean = |sum: f64| (sum / f64::from(count)) as f32;
-    ClippedLoss { loss: mean(loss), approx_kl: mean(kl), clip_fraction: mean(clipped) }
+    Ok(ClippedLoss { loss: mean(loss), approx_kl: mean(kl), clip_fraction: mean(clipped) })
 }
 
-/// The policy gradient's loss, `-mean(log_prob A)`, of A2C and, with V-trace's advantages, of IMPALA.
+/// The policy gradient's loss, `-mean(log_prob A)`, of A2C and, with V-trace's advantages, of IMPALA. All slices are `[B]`.
+///
+/// # Errors
+/// [`rlox_core::Error::Shape`] for slices of other lengths than `log_probs`.
 ///
 /// ```
 /// let mut gradient = [0.0; 2];
-/// assert_eq!(rlox_nn::policy_gradient_loss(&[-1.0, -2.0], &[1.0, 0.5], &mut gradient), 1.0);
+/// assert_eq!(rlox_nn::policy_gradient_loss(&[-1.0, -2.0], &[1.0, 0.5], &mut gradient)?, 1.0);
 /// assert_eq!(gradient, [-0.5, -0.25]);
+/// # Ok::<(), rlox_core::Error>(())
 /// ```
-pub fn policy_gradient_loss(log_probs: &[f32], advantages: &[f32], d_log_probs: &mut [f32]) -> f32 {
+pub fn policy_gradient_loss(log_probs: &[f32], advantages: &[f32], d_log_probs: &mut [f32]) -> Result<f32> {
+    check_len("advantages", advantages.len(), log_probs.len())?;
+    check_len("d_log_probs", d_log_probs.len(), log_probs.len())?;
     let count = log_probs.len() as f32;
     let mut loss = 0.0;
     for ((out, log_prob), advantage) in d_log_probs.iter_mut().zip(log_probs).zip(advantages) {
         *out = -advantage / count;
         loss -= f64::from(log_prob * advantage);
     }
-    (loss / f64::from(count)) as f32
+    Ok((loss / f64::from(count)) as f32)
 }
 
 /// The mean squared error of values, and `vf_coef` times its gradient. With a clip, values may not move further than it
-/// from the old ones, and where they do the gradient is 0 (as Stable-Baselines3 has it).
+/// from the old ones, and where they do the gradient is 0 (as Stable-Baselines3 has it). All slices are `[B]`.
+///
+/// # Errors
+/// [`rlox_core::Error::Shape`] for slices of other lengths than `values`, [`rlox_core::Error::Config`] for a clip or a
+/// `vf_coef` that is not finite or below 0. Nothing is written then.
 ///
 /// ```
 /// let mut gradient = [0.0; 2];
-/// let loss = rlox_nn::value_loss(&[1.0, 3.0], &[0.0, 0.0], Some((&[1.0, 0.0], 0.5)), 0.5, &mut gradient);
+/// let loss = rlox_nn::value_loss(&[1.0, 3.0], &[0.0, 0.0], Some((&[1.0, 0.0], 0.5)), 0.5, &mut gradient)?;
 /// assert_eq!(loss, (1.0 + 0.25) / 2.0);
 /// assert_eq!(gradient, [0.5, 0.0]);
+/// # Ok::<(), rlox_core::Error>(())
 /// ```
 pub fn value_loss(
     values: &[f32],
@@ -88,7 +111,14 @@ pub fn value_loss(
     clip: Option<(&[f32], f32)>,
     vf_coef: f32,
     d_values: &mut [f32],
-) -> f32 {
+) -> Result<f32> {
+    check_len("returns", returns.len(), values.len())?;
+    check_len("d_values", d_values.len(), values.len())?;
+    check_not_negative("vf_coef", vf_coef)?;
+    if let Some((old, most)) = clip {
+        check_len("old_values", old.len(), values.len())?;
+        check_not_negative("clip_coef_vf", most)?;
+    }
     let count = values.len() as f32;
     let mut loss = 0.0;
     for (i, ((out, value), target)) in d_values.iter_mut().zip(values).zip(returns).enumerate() {
@@ -101,7 +131,7 @@ pub fn value_loss(
         *out = if inside { vf_coef * 2.0 * error / count } else { 0.0 };
         loss += f64::from(error * error);
     }
-    (loss / f64::from(count)) as f32
+    Ok((loss / f64::from(count)) as f32)
 }
 
 /// Advantages of a minibatch to mean 0 and standard deviation 1: `(A - mean) / (std + 1e-8)` with `B - 1` in the
@@ -127,10 +157,15 @@ pub fn normalize_advantages(advantages: &mut [f32]) {
 
 /// `1 - Var(returns - values) / Var(returns)`: 1 for perfect values; NaN where all returns are equal.
 ///
+/// # Errors
+/// [`rlox_core::Error::Shape`] for `returns` of another length than `values`.
+///
 /// ```
-/// assert_eq!(rlox_nn::explained_variance(&[1.0, 2.0], &[1.0, 3.0]), 0.75);
+/// assert_eq!(rlox_nn::explained_variance(&[1.0, 2.0], &[1.0, 3.0])?, 0.75);
+/// # Ok::<(), rlox_core::Error>(())
 /// ```
-pub fn explained_variance(values: &[f32], returns: &[f32]) -> f32 {
+pub fn explained_variance(values: &[f32], returns: &[f32]) -> Result<f32> {
+    check_len("returns", returns.len(), values.len())?;
     let variance = |numbers: &mut dyn Iterator<Item = f64>| {
         let (mut count, mut mean, mut squares) = (0.0, 0.0, 0.0);
         for x in numbers {
@@ -143,5 +178,5 @@ pub fn explained_variance(values: &[f32], returns: &[f32]) -> f32 {
     };
     let spread = variance(&mut returns.iter().map(|x| f64::from(*x)));
     let left = variance(&mut returns.iter().zip(values).map(|(r, v)| f64::from(*r) - f64::from(*v)));
-    if spread > 0.0 { (1.0 - left / spread) as f32 } else { f32::NAN }
+    Ok(if spread > 0.0 { (1.0 - left / spread) as f32 } else { f32::NAN })
 }

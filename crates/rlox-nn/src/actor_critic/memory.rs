@@ -6,19 +6,20 @@ use super::{
     ActorCriticLoss, ActorCriticStats, Minibatch, PolicyLoss, clipped_policy_loss, policy_gradient_loss, value_loss,
 };
 use crate::room::resize;
-use crate::{Distribution, Given, Scratch};
+use crate::{Distribution, Given};
 
 /// Memory of a batch.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
-    pub(super) scratch: Scratch,
     /// `[policy | value]` rows of a shared trunk.
     pub(super) joint: Vec<f32>,
     pub(super) policy: PolicyMemory,
     pub(super) value: ValueMemory,
+    /// Whether it holds what an evaluation said, to go back from.
+    pub(super) evaluated: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct PolicyMemory {
     pub(super) outputs: Vec<f32>,
     pub(super) hidden: Vec<f32>,
@@ -28,17 +29,10 @@ pub(super) struct PolicyMemory {
     pub(super) d_outputs: Vec<f32>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct ValueMemory {
     pub(super) values: Vec<f32>,
     pub(super) d_values: Vec<f32>,
-}
-
-impl Clone for Memory {
-    /// What it holds between calls means nothing.
-    fn clone(&self) -> Self {
-        Self::default()
-    }
 }
 
 impl Memory {
@@ -60,7 +54,8 @@ impl Memory {
 }
 
 impl PolicyMemory {
-    /// The policy's part of the loss, and the gradient of it times `share`.
+    /// The policy's part of the loss, and the gradient of it times `share`; that of what is learned beside the network
+    /// waits for [`Distribution::add_gradients`].
     pub(super) fn learn(
         &mut self,
         distribution: &mut Distribution,
@@ -74,12 +69,13 @@ impl PolicyMemory {
         let mut said = ActorCriticStats::default();
         match loss.policy {
             PolicyLoss::Clipped { clip_coef } => {
-                let clipped = clipped_policy_loss(log_probs, batch.log_probs, batch.advantages, clip_coef, d_log_probs);
+                let clipped =
+                    clipped_policy_loss(log_probs, batch.log_probs, batch.advantages, clip_coef, d_log_probs)?;
                 said.policy_loss = clipped.loss;
                 (said.approx_kl, said.clip_fraction) = (clipped.approx_kl, clipped.clip_fraction);
             }
             PolicyLoss::Gradient => {
-                said.policy_loss = policy_gradient_loss(log_probs, batch.advantages, d_log_probs);
+                said.policy_loss = policy_gradient_loss(log_probs, batch.advantages, d_log_probs)?;
             }
         }
         let rows = entropies.len();
@@ -88,14 +84,14 @@ impl PolicyMemory {
             *d *= share;
         }
         let d_entropy = -loss.ent_coef * share / rows as f32;
-        distribution.backward(given, batch.actions, d_log_probs, d_entropy, d_outputs)?;
+        distribution.differentiate(given, batch.actions, d_log_probs, d_entropy, d_outputs)?;
         Ok(said)
     }
 }
 
 impl ValueMemory {
     /// The value loss, and the gradient of it times `share`.
-    pub(super) fn learn(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss, share: f32) -> f32 {
+    pub(super) fn learn(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss, share: f32) -> Result<f32> {
         let clip = loss.clip_coef_vf.map(|most| (batch.values, most));
         value_loss(&self.values, batch.returns, clip, loss.vf_coef * share, &mut self.d_values)
     }
@@ -109,12 +105,14 @@ pub(super) fn merge(joint: &mut [f32], width: usize, outputs: &[f32], values: &[
     }
 }
 
-/// `[policy | value]` rows as policy rows and values.
-pub(super) fn split(joint: &[f32], width: usize, outputs: &mut [f32], values: Option<&mut [f32]>) {
+/// The policy rows of `[policy | value]` rows.
+pub(super) fn policies_of(joint: &[f32], width: usize, outputs: &mut [f32]) {
     for (row, out) in joint.chunks_exact(width + 1).zip(outputs.chunks_exact_mut(width)) {
         out.copy_from_slice(&row[..width]);
     }
-    if let Some(values) = values {
-        values.iter_mut().zip(joint.chunks_exact(width + 1)).for_each(|(value, row)| *value = row[width]);
-    }
+}
+
+/// The values of `[policy | value]` rows.
+pub(super) fn values_of(joint: &[f32], width: usize, values: &mut [f32]) {
+    values.iter_mut().zip(joint.chunks_exact(width + 1)).for_each(|(value, row)| *value = row[width]);
 }

@@ -2,13 +2,13 @@
 
 use rlox_core::{Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result, Watch, check_len};
 
-use super::memory::{Memory, PolicyMemory, merge, split};
+use super::acting::Acting;
+use super::memory::{Memory, merge, policies_of, values_of};
 use super::parts::widths;
 use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyShape};
 use crate::adam::check_state;
 use crate::at_once::{at_once, multiplications};
-use crate::room::resize;
-use crate::{Distribution, Given, NamedTensors, Network, Optimizer, Parameters, Step, clipped_step, rows};
+use crate::{Distribution, NamedTensors, Network, Optimizer, Parameters, Step, clipped_step, rows};
 
 /// Rows that are passed forward and back at once.
 const BLOCK: usize = 1024;
@@ -20,6 +20,7 @@ pub struct PolicyNetworks<N> {
     /// `None` where the actor's last output is the value.
     pub(super) critic: Option<N>,
     pub(super) distribution: Distribution,
+    pub(super) acting: Acting,
     memory: Memory,
 }
 
@@ -59,7 +60,8 @@ impl<N: Network> PolicyNetworks<N> {
             let (expected, got) = (format!("a last hidden layer of {hidden}"), actor.hidden_dim().to_string());
             return Err(Error::shape("network", expected, got, "make the distribution for this network"));
         }
-        Ok(Self { actor, critic, distribution, memory: Memory::default() })
+        let (acting, memory) = Default::default();
+        Ok(Self { actor, critic, distribution, acting, memory })
     }
 
     /// The network that says what to do.
@@ -78,11 +80,12 @@ impl<N: Network> PolicyNetworks<N> {
     }
 
     /// The number of rows of observations.
-    fn rows(&self, obs: &[f32]) -> Result<usize> {
+    pub(super) fn rows(&self, obs: &[f32]) -> Result<usize> {
         rows::count("obs", obs, self.actor.in_dim())
     }
 
-    fn check(&self, batch: &Minibatch<'_>) -> Result<usize> {
+    fn check(&self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<usize> {
+        loss.check()?;
         let rows = self.rows(batch.obs)?;
         for (name, numbers) in [
             ("log_probs", batch.log_probs),
@@ -137,9 +140,10 @@ impl<N: Network> PolicyNetworks<N> {
         backward: bool,
         share: f32,
     ) -> Result<ActorCriticStats> {
-        let Self { actor, critic, distribution, memory } = self;
+        let Self { actor, critic, distribution, memory, .. } = self;
+        memory.evaluated = false;
         memory.make_room(rows, distribution.outputs(), actor.out_dim(), distribution.reads_hidden())?;
-        let Memory { joint, policy, value, .. } = memory;
+        let Memory { joint, policy, value, evaluated } = memory;
         let (said, value_loss) = if let Some(critic) = critic {
             at_once(
                 rows * multiplications(actor),
@@ -149,106 +153,78 @@ impl<N: Network> PolicyNetworks<N> {
                         actor.hidden(&mut policy.hidden)?;
                     }
                     let said = policy.learn(distribution, batch, loss, share)?;
-                    if backward { actor.backward(&policy.d_outputs, true, None).map(|()| said) } else { Ok(said) }
+                    if backward {
+                        actor.backward(&policy.d_outputs, true, None)?;
+                        distribution.add_gradients();
+                    }
+                    Ok(said)
                 },
                 || {
                     critic.forward(batch.obs, rows, &mut value.values)?;
-                    let said = value.learn(batch, loss, share);
+                    let said = value.learn(batch, loss, share)?;
                     if backward { critic.backward(&value.d_values, true, None).map(|()| said) } else { Ok(said) }
                 },
             )?
         } else {
             actor.forward(batch.obs, rows, joint)?;
-            split(joint, distribution.outputs(), &mut policy.outputs, Some(&mut value.values));
+            policies_of(joint, distribution.outputs(), &mut policy.outputs);
+            values_of(joint, distribution.outputs(), &mut value.values);
             if !policy.hidden.is_empty() {
                 actor.hidden(&mut policy.hidden)?;
             }
-            let said = (policy.learn(distribution, batch, loss, share)?, value.learn(batch, loss, share));
+            let said = (policy.learn(distribution, batch, loss, share)?, value.learn(batch, loss, share)?);
             if backward {
                 merge(joint, distribution.outputs(), &policy.d_outputs, &value.d_values);
                 actor.backward(joint, true, None)?;
+                distribution.add_gradients();
             }
             said
         };
+        *evaluated = !backward;
         let loss = said.policy_loss + loss.vf_coef * value_loss + loss.ent_coef * said.entropy_loss;
         Ok(ActorCriticStats { value_loss, loss, ..said })
-    }
-
-    /// Outputs, hidden layer and, if wanted, values, kept nowhere else than in memory.
-    fn infer(&mut self, obs: &[f32], values: Option<&mut [f32]>) -> Result<usize> {
-        let rows = self.rows(obs)?;
-        let Memory { scratch, joint, policy: PolicyMemory { outputs, hidden, .. }, .. } = &mut self.memory;
-        resize(hidden, rows * self.distribution.reads_hidden(), 0.0)?;
-        resize(joint, rows * self.actor.out_dim(), 0.0)?;
-        if hidden.is_empty() {
-            self.actor.infer(obs, rows, joint, scratch)?;
-        } else {
-            self.actor.infer_hidden(obs, rows, joint, hidden, scratch)?;
-        }
-        match (&self.critic, values) {
-            (Some(critic), values) => {
-                std::mem::swap(joint, outputs);
-                values.map_or(Ok(()), |values| critic.infer(obs, rows, values, scratch))?;
-            }
-            (None, values) => {
-                resize(outputs, rows * self.distribution.outputs(), 0.0)?;
-                split(joint, self.distribution.outputs(), outputs, values);
-            }
-        }
-        Ok(rows)
-    }
-}
-
-impl<N: Network> Policy for PolicyNetworks<N> {
-    fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
-        let rows = self.rows(obs)?;
-        check_len("values", out.values.len(), rows)?;
-        check_len("rngs", rngs.len(), rows)?;
-        self.infer(obs, Some(out.values))?;
-        let Self { distribution, memory, .. } = self;
-        let given = Given { outputs: &memory.policy.outputs, hidden: &memory.policy.hidden, masks };
-        distribution.sample(given, rngs, out.actions, out.log_probs)
-    }
-
-    fn value(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
-        if obs.is_empty() && values.is_empty() {
-            return Ok(());
-        }
-        let rows = self.rows(obs)?;
-        check_len("values", values.len(), rows)?;
-        match &self.critic {
-            Some(critic) => critic.infer(obs, rows, values, &mut self.memory.scratch),
-            None => self.infer(obs, Some(values)).map(|_| ()),
-        }
     }
 }
 
 impl<N: Network> ActorCritic for PolicyNetworks<N> {
     fn act_deterministic(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
-        self.infer(obs, None)?;
-        let PolicyMemory { outputs, hidden, .. } = &self.memory.policy;
-        let given = Given { outputs, hidden, masks };
-        self.distribution.mode(given, actions)
+        self.infer(obs)?;
+        self.distribution.mode(self.acting.given(masks), actions)
+    }
+
+    fn evaluate_actions(
+        &mut self,
+        obs: &[f32],
+        masks: Option<&[bool]>,
+        actions: Actions<'_>,
+        log_probs: &mut [f32],
+        values: &mut [f32],
+    ) -> Result<()> {
+        self.say((obs, masks), actions, log_probs, values)
     }
 
     fn evaluate(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<ActorCriticStats> {
-        let rows = self.check(batch)?;
+        let rows = self.check(batch, loss)?;
         self.pass(batch, loss, rows, false, 1.0)
     }
 
     fn backward(&mut self) -> Result<()> {
-        let Self { actor, critic, distribution, memory } = self;
-        let Memory { joint, policy, value, .. } = memory;
-        let Some(critic) = critic else {
+        let Self { actor, critic, distribution, memory, .. } = self;
+        let Memory { joint, policy, value, evaluated } = memory;
+        if !*evaluated {
+            return Err(Error::shape("backward", "an evaluate before it", "none", "call evaluate first"));
+        }
+        if let Some(critic) = critic {
+            at_once(
+                value.d_values.len() * multiplications(actor),
+                || actor.backward(&policy.d_outputs, true, None),
+                || critic.backward(&value.d_values, true, None),
+            )?;
+        } else {
             merge(joint, distribution.outputs(), &policy.d_outputs, &value.d_values);
-            return actor.backward(joint, true, None);
-        };
-        let rows = value.d_values.len();
-        at_once(
-            rows * multiplications(actor),
-            || actor.backward(&policy.d_outputs, true, None),
-            || critic.backward(&value.d_values, true, None),
-        )?;
+            actor.backward(joint, true, None)?;
+        }
+        distribution.add_gradients();
         Ok(())
     }
 
@@ -261,18 +237,26 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         max_kl: Option<f32>,
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<ActorCriticStats> {
-        let rows = self.check(batch)?;
-        let stats = self.learn(batch, loss, rows, stop);
+        optimizer.check()?;
+        let rows = self.check(batch, loss)?;
         let moved = |stats: &ActorCriticStats| max_kl.is_some_and(|most| stats.approx_kl > most);
-        if stats.as_ref().map_or(true, moved) {
+        let learned = self.learn(batch, loss, rows, stop);
+        let steps = learned.as_ref().is_ok_and(|stats| !moved(stats));
+        let done = learned.and_then(|stats| {
+            let grad_norm = if steps { self.step(optimizer, max_grad_norm)? } else { 0.0 };
+            Ok(ActorCriticStats { grad_norm, ..stats })
+        });
+        if !steps || done.is_err() {
             // One part may have been done with before the other refused.
-            self.actor.zero_gradients();
-            self.critic.iter_mut().for_each(N::zero_gradients);
-            self.distribution.parameters_mut().into_iter().for_each(Step::forget);
-            return stats;
+            self.zero_gradients();
         }
-        let stats = stats?;
-        Ok(ActorCriticStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
+        done
+    }
+
+    fn zero_gradients(&mut self) {
+        self.actor.zero_gradients();
+        self.critic.iter_mut().for_each(N::zero_gradients);
+        self.distribution.parameters_mut().into_iter().for_each(Step::forget);
     }
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {

@@ -47,12 +47,14 @@ impl<N: Network> PolicyNetworks<N> {
         format!("{}.", numbers.max().unwrap_or(0))
     }
 
-    /// A shared trunk's hidden layers, and the rows of its last one as two heads.
+    /// A shared trunk's hidden layers, and the rows of its last one as two heads. What the last one has beside a row for
+    /// each output stays with the trunk.
     fn add_trunk(&self, trunk: &NamedTensors, all: &mut NamedTensors) -> Result<()> {
         let (last, outputs) = (self.last_layer(), self.distribution.outputs());
         let mut values = Vec::new();
         for NamedTensor { name, shape, data } in trunk {
-            let Some(part) = name.strip_prefix(&last) else {
+            let part = name.strip_prefix(&last).filter(|_| shape.first() == Some(&(outputs + 1)));
+            let Some(part) = part else {
                 all.push(format!("trunk.{name}"), shape, data.clone())?;
                 continue;
             };

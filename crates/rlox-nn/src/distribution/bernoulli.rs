@@ -2,7 +2,7 @@
 
 use rlox_core::{Error, Pcg64, Result};
 
-use super::{Given, room};
+use super::{Given, check_evaluated, room};
 use crate::room::make_room;
 use crate::simd::elementary::{exp_in_place, ln_in_place};
 
@@ -19,11 +19,13 @@ pub struct Bernoulli {
     probs: Vec<f32>,
     /// `ln(1 + e^z)`.
     softplus: Vec<f32>,
+    /// The rows that the last call evaluated.
+    evaluated: usize,
 }
 
 impl Bernoulli {
     pub(super) fn new(dim: usize) -> Self {
-        Self { dim, logits: Vec::new(), probs: Vec::new(), softplus: Vec::new() }
+        Self { dim, logits: Vec::new(), probs: Vec::new(), softplus: Vec::new(), evaluated: 0 }
     }
 
     /// With `t = e^-|z|`, which cannot overflow: `ln(1 + e^z) = max(z, 0) + ln(1 + t)`.
@@ -51,6 +53,7 @@ impl Bernoulli {
 
     /// The logits, with those that a mask decides replaced.
     fn mask(&mut self, given: Given<'_>) -> Result<()> {
+        self.evaluated = 0;
         self.logits.clear();
         make_room(&mut self.logits, given.outputs.len())?;
         self.logits.extend_from_slice(given.outputs);
@@ -84,7 +87,7 @@ impl Bernoulli {
     ) -> Result<()> {
         self.prepare(given)?;
         for (index, (action, p)) in actions.iter_mut().zip(&self.probs).enumerate() {
-            *action = i64::from((rngs[index / self.dim].random() as f32) < *p);
+            *action = i64::from(rngs[index / self.dim].random() < f64::from(*p));
         }
         self.sum_log_probs(actions, log_probs);
         Ok(())
@@ -104,10 +107,7 @@ impl Bernoulli {
         log_probs: &mut [f32],
         entropies: &mut [f32],
     ) -> Result<()> {
-        if let Some(index) = actions.iter().position(|action| !(0..=1).contains(action)) {
-            let got = format!("{} in row {}", actions[index], index / self.dim);
-            return Err(Error::action("actions", "zeros and ones", got, "correct it"));
-        }
+        self.check_actions(actions)?;
         self.prepare(given)?;
         self.sum_log_probs(actions, log_probs);
         entropies.fill(0.0);
@@ -115,15 +115,31 @@ impl Bernoulli {
         for (index, (z, (p, softplus))) in self.logits.iter().zip(known).enumerate() {
             entropies[index / self.dim] += softplus - z * p;
         }
+        self.evaluated = entropies.len();
         Ok(())
     }
 
+    fn check_actions(&self, actions: &[i64]) -> Result<()> {
+        let Some(index) = actions.iter().position(|action| !(0..=1).contains(action)) else { return Ok(()) };
+        let got = format!("{} in row {}", actions[index], index / self.dim);
+        Err(Error::action("actions", "zeros and ones", got, "correct it"))
+    }
+
     /// With p the probability of a one: `d log_prob / d z = a - p` and `d H / d z = -z p (1 - p)`.
-    pub(super) fn backward(&mut self, actions: &[i64], d_log_probs: &[f32], d_entropy: f32, d_outputs: &mut [f32]) {
+    pub(super) fn backward(
+        &mut self,
+        actions: &[i64],
+        d_log_probs: &[f32],
+        d_entropy: f32,
+        d_outputs: &mut [f32],
+    ) -> Result<()> {
+        self.check_actions(actions)?;
+        check_evaluated(self.evaluated, d_log_probs.len())?;
         let rows = d_outputs.iter_mut().zip(&self.logits).zip(actions.iter().zip(&self.probs));
         for (index, ((out, z), (action, p))) in rows.enumerate() {
             *out = d_log_probs[index / self.dim] * (*action as f32 - p) - d_entropy * z * p * (1.0 - p);
         }
+        Ok(())
     }
 }
 
@@ -135,6 +151,8 @@ fn pairs(masks: &[bool]) -> impl Iterator<Item = [bool; 2]> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use rlox_core::Pcg64State;
 
     use super::*;
 
@@ -149,7 +167,7 @@ mod tests {
         assert!((log_probs[0] - 0.5_f32.ln()).abs() < 1e-6, "{log_probs:?}");
         assert!((entropies[0] - 2.0_f32.ln()).abs() < 1e-6, "{entropies:?}");
         let mut d_outputs = [9.0; 3];
-        bits.backward(&[0, 1, 1], &[1.0], 0.5, &mut d_outputs);
+        bits.backward(&[0, 1, 1], &[1.0], 0.5, &mut d_outputs).unwrap();
         assert!(d_outputs[..2].iter().all(|d| d.abs() < 1e-20) && d_outputs[2] == 0.5, "{d_outputs:?}");
         let mut actions = [9; 3];
         bits.mode(given, &mut actions).unwrap();
@@ -166,5 +184,16 @@ mod tests {
         let none = Given { masks: Some(&[true, false, false, false, true, true]), ..given };
         let error = bits.mode(none, &mut actions).unwrap_err().to_string();
         assert!(error.starts_with("masks: expected an action that is allowed, got none in row 0"), "{error}");
+    }
+
+    #[test]
+    fn the_largest_random_number_is_below_certainty() {
+        // The next state, all ones above and a one below, gives 1 - 2^-53, which f32 would round to 1.
+        let state = Pcg64State { state: 0, inc: (u128::from(!1_u64) << 64) | 1, has_uint32: false, uinteger: 0 };
+        assert!(Pcg64::from_state(state).unwrap().random() as f32 >= 1.0);
+        let given = Given { outputs: &[0.0], hidden: &[], masks: Some(&[false, true]) };
+        let (mut action, mut log_prob) = ([9], [9.0]);
+        Bernoulli::new(1).sample(given, &mut [Pcg64::from_state(state).unwrap()], &mut action, &mut log_prob).unwrap();
+        assert_eq!((action, log_prob), ([1], [0.0]));
     }
 }

@@ -2,7 +2,7 @@
 
 use rlox_core::{Error, Pcg64, Result};
 
-use super::{Given, room};
+use super::{Given, check_evaluated, room};
 use crate::simd::elementary::{exp_in_place, ln_in_place};
 
 /// One choice of a Discrete space, or several of a MultiDiscrete one. Actions that a mask forbids have probability 0.
@@ -16,6 +16,8 @@ pub struct Categorical {
     /// The sum of each choice's exponentials, and its entropy, `[N, choices]`.
     sums: Vec<f32>,
     entropies: Vec<f32>,
+    /// The rows that the last call evaluated.
+    evaluated: usize,
 }
 
 impl Categorical {
@@ -23,7 +25,7 @@ impl Categorical {
         let counts: Vec<usize> = counts.iter().map(|n| *n as usize).collect();
         let outputs = counts.iter().sum();
         let [probs, log_probs, sums, entropies] = Default::default();
-        Self { counts, outputs, probs, log_probs, sums, entropies }
+        Self { counts, outputs, probs, log_probs, sums, entropies, evaluated: 0 }
     }
 
     pub(super) fn outputs(&self) -> usize {
@@ -36,6 +38,7 @@ impl Categorical {
 
     /// Computes all probabilities and their logarithms.
     fn prepare(&mut self, given: Given<'_>) -> Result<()> {
+        self.evaluated = 0;
         let (len, choices) = (given.outputs.len(), self.counts.len());
         let rows = len / self.outputs;
         let log_probs = room(&mut self.log_probs, len)?;
@@ -129,16 +132,9 @@ impl Categorical {
         log_probs: &mut [f32],
         entropies: &mut [f32],
     ) -> Result<()> {
-        let choices = self.counts.len();
-        for (index, action) in actions.iter().enumerate() {
-            let n = self.counts[index % choices];
-            if !(0..n as i64).contains(action) {
-                let got = format!("{action} in row {}", index / choices);
-                let expected = format!("integers from 0 to {}", n - 1);
-                return Err(Error::action("actions", expected, got, "count actions from 0"));
-            }
-        }
+        self.check_actions(actions)?;
         self.prepare(given)?;
+        let choices = self.counts.len();
         log_probs.fill(0.0);
         entropies.fill(0.0);
         let kept = room(&mut self.entropies, actions.len())?;
@@ -148,6 +144,20 @@ impl Categorical {
             let entropy = probs.iter().zip(logs).map(|(p, log)| if *p > 0.0 { -p * log } else { 0.0 }).sum();
             kept[index] = entropy;
             entropies[index / choices] += entropy;
+        }
+        self.evaluated = entropies.len();
+        Ok(())
+    }
+
+    fn check_actions(&self, actions: &[i64]) -> Result<()> {
+        let choices = self.counts.len();
+        for (index, action) in actions.iter().enumerate() {
+            let n = self.counts[index % choices];
+            if !(0..n as i64).contains(action) {
+                let got = format!("{action} in row {}", index / choices);
+                let expected = format!("integers from 0 to {}", n - 1);
+                return Err(Error::action("actions", expected, got, "count actions from 0"));
+            }
         }
         Ok(())
     }
@@ -161,14 +171,8 @@ impl Categorical {
         d_entropy: f32,
         d_outputs: &mut [f32],
     ) -> Result<()> {
-        if self.entropies.len() < actions.len() || self.probs.len() < d_outputs.len() {
-            return Err(Error::shape(
-                "backward",
-                "an evaluate of as many rows before it",
-                "none",
-                "call evaluate first",
-            ));
-        }
+        self.check_actions(actions)?;
+        check_evaluated(self.evaluated, d_log_probs.len())?;
         let choices = self.counts.len();
         let known = blocks(&self.probs, &self.counts).zip(blocks(&self.log_probs, &self.counts));
         let rows = blocks_mut(d_outputs, &self.counts).zip(known).zip(actions.iter().zip(&self.entropies));

@@ -14,8 +14,8 @@ pub(crate) const HALF_LN_2_PI: f32 = 0.918_938_5;
 pub struct Gaussian {
     pub(super) dim: usize,
     pub(super) log_std: Parameters,
-    /// The gradients of `log_std`, in f64: they are sums over the batch.
-    sums: Vec<f64>,
+    /// The gradients of `log_std` of the last batch, in f64: they are sums over it.
+    pub(super) sums: Vec<f64>,
 }
 
 impl Gaussian {
@@ -70,6 +70,5 @@ impl Gaussian {
                 *sum += f64::from(d_log_prob * (z * z - 1.0));
             }
         }
-        self.log_std.add_gradients(self.sums.iter().map(|sum| *sum as f32));
     }
 }

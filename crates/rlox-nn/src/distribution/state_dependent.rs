@@ -4,7 +4,7 @@ use rand_distr::StandardNormal;
 use rlox_core::{Pcg64, Result};
 
 use super::gaussian::HALF_LN_2_PI;
-use super::{Given, room};
+use super::{Given, check_evaluated, room};
 use crate::Parameters;
 use crate::room::resize;
 
@@ -28,14 +28,17 @@ pub struct StateDependent {
     variances: Vec<f32>,
     /// The standard deviations of the last batch, `[N, dim]`.
     stds: Vec<f32>,
-    sums: Vec<f64>,
+    /// The gradients of `log_std` of the last batch.
+    pub(super) sums: Vec<f64>,
+    /// The rows that the last call evaluated.
+    evaluated: usize,
 }
 
 impl StateDependent {
     pub(super) fn new(hidden: usize, dim: usize, log_std_init: f32) -> Self {
         let log_std = Parameters::filled("log_std", &[hidden, dim], log_std_init);
         let [noise, variances, stds] = Default::default();
-        Self { hidden, dim, log_std, noise, variances, stds, sums: vec![0.0; hidden * dim] }
+        Self { hidden, dim, log_std, noise, variances, stds, sums: vec![0.0; hidden * dim], evaluated: 0 }
     }
 
     pub(super) fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
@@ -51,6 +54,7 @@ impl StateDependent {
 
     /// Computes the standard deviations of a batch.
     fn prepare(&mut self, hidden: &[f32]) -> Result<()> {
+        self.evaluated = 0;
         let variances = room(&mut self.variances, self.hidden * self.dim)?;
         for (variance, log_std) in variances.iter_mut().zip(self.log_std.values()) {
             *variance = (2.0 * log_std).exp();
@@ -111,6 +115,7 @@ impl StateDependent {
         for (entropy, stds) in entropies.iter_mut().zip(self.stds.chunks_exact(self.dim)) {
             *entropy = stds.iter().map(|std| 0.5 + HALF_LN_2_PI + std.ln()).sum();
         }
+        self.evaluated = entropies.len();
         Ok(())
     }
 
@@ -123,7 +128,8 @@ impl StateDependent {
         d_log_probs: &[f32],
         d_entropy: f32,
         d_outputs: &mut [f32],
-    ) {
+    ) -> Result<()> {
+        check_evaluated(self.evaluated, d_log_probs.len())?;
         self.sums.fill(0.0);
         let dim = self.dim;
         for (row, d_log_prob) in d_log_probs.iter().enumerate() {
@@ -139,6 +145,6 @@ impl StateDependent {
                 }
             }
         }
-        self.log_std.add_gradients(self.sums.iter().map(|sum| *sum as f32));
+        Ok(())
     }
 }

@@ -2,13 +2,20 @@
 
 use rlox_core::{Error, Pcg64, Result, check_len};
 
-/// Checks that there are masks for all rows, and that each allows something.
-pub(super) fn check_masks(name: &'static str, masks: Option<&[bool]>, rows: usize, actions: usize) -> Result<()> {
+/// Checks that there are masks for all rows, and that each allows something where a choice `matters`.
+pub(super) fn check_masks(
+    name: &'static str,
+    masks: Option<&[bool]>,
+    rows: usize,
+    actions: usize,
+    matters: impl Fn(usize) -> bool,
+) -> Result<()> {
     let Some(masks) = masks else { return Ok(()) };
     check_len(name, masks.len(), rows.saturating_mul(actions))?;
-    match masks.chunks_exact(actions).position(|allowed| !allowed.contains(&true)) {
+    let mut rows = masks.chunks_exact(actions).enumerate();
+    match rows.find(|(row, allowed)| !allowed.contains(&true) && matters(*row)) {
         None => Ok(()),
-        Some(row) => {
+        Some((row, _)) => {
             let got = format!("none in row {row}");
             Err(Error::action(name, "at least one allowed action a row", got, "allow one"))
         }

@@ -1,8 +1,10 @@
 //! Normal numbers squashed by a hyperbolic tangent.
 
-use rlox_core::{Result, check_len};
+use rlox_core::{Error, Result, check_len};
 
 use crate::distribution::HALF_LN_2_PI;
+use crate::room::resize;
+use crate::rows;
 use crate::simd::elementary::exp_in_place;
 use crate::squash::Squash;
 
@@ -10,7 +12,7 @@ use crate::squash::Squash;
 const LOG_STD: std::ops::RangeInclusive<f32> = -20.0..=2.0;
 
 /// The largest action whose inverse tangent is taken.
-const MOST_ACTION: f32 = 1.0 - f32::EPSILON;
+const MOST_ACTION: f32 = 1.0_f32.next_down();
 
 /// The squashed Gaussian of SAC (Haarnoja et al. 2018, appendix C): `a = tanh(mean + std * noise)`, given a network's
 /// outputs `[mean | log_std]`.
@@ -22,7 +24,7 @@ const MOST_ACTION: f32 = 1.0 - f32::EPSILON;
 /// ```
 /// use rlox_nn::SquashedGaussian;
 ///
-/// let mut policy = SquashedGaussian::new(1);
+/// let mut policy = SquashedGaussian::new(1)?;
 /// let (mut actions, mut log_probs) = ([0.0], [0.0]);
 /// policy.sample(&[0.5, 0.0], &[0.0], &mut actions, &mut log_probs)?;
 /// assert!((actions[0] - 0.5_f32.tanh()).abs() < 1e-6);
@@ -34,19 +36,55 @@ const MOST_ACTION: f32 = 1.0 - f32::EPSILON;
 #[derive(Clone, Debug)]
 pub struct SquashedGaussian {
     dim: usize,
-    /// Of the last rows, `[N, a]`, and so are the next three.
+    sampled: Sampled,
+    given: Normal,
+    mode: Normal,
+}
+
+/// Normal numbers of some rows before and after they were squashed.
+#[derive(Clone, Debug, Default)]
+struct Normal {
+    /// `[N, a]`, and so is the next one.
     stds: Vec<f32>,
-    noise: Vec<f32>,
     u: Vec<f32>,
-    actions: Vec<f32>,
     squash: Squash,
+}
+
+/// What was sampled last.
+#[derive(Clone, Debug, Default)]
+struct Sampled {
+    normal: Normal,
+    /// `[N, a]`, and so is the next one.
+    noise: Vec<f32>,
+    actions: Vec<f32>,
+}
+
+impl Normal {
+    /// Standard deviations of a batch.
+    fn prepare(&mut self, dim: usize, outputs: &[f32]) -> Result<()> {
+        resize(&mut self.stds, outputs.len() / 2, 0.0)?;
+        for (stds, row) in self.stds.chunks_exact_mut(dim).zip(outputs.chunks_exact(2 * dim)) {
+            stds.iter_mut().zip(&row[dim..]).for_each(|(std, log_std)| *std = cut(*log_std));
+        }
+        exp_in_place(&mut self.stds);
+        Ok(())
+    }
+}
+
+fn cut(log_std: f32) -> f32 {
+    log_std.clamp(*LOG_STD.start(), *LOG_STD.end())
 }
 
 impl SquashedGaussian {
     /// Actions of `dim` numbers.
-    pub fn new(dim: usize) -> Self {
-        let [stds, noise, u, actions] = Default::default();
-        Self { dim, stds, noise, u, actions, squash: Squash::default() }
+    ///
+    /// # Errors
+    /// [`Error::Config`] for none.
+    pub fn new(dim: usize) -> Result<Self> {
+        if dim == 0 {
+            return Err(Error::config("dim", "at least 1", "0", "pass the number of an action's numbers"));
+        }
+        Ok(Self { dim, sampled: Sampled::default(), given: Normal::default(), mode: Normal::default() })
     }
 
     /// How many numbers a row of the network has for it.
@@ -54,20 +92,28 @@ impl SquashedGaussian {
         2 * self.dim
     }
 
-    fn rows(&self, outputs: &[f32], actions: usize, log_probs: usize) -> Result<usize> {
-        check_len("actions", actions, log_probs.saturating_mul(self.dim))?;
-        check_len("outputs", outputs.len(), log_probs.saturating_mul(self.outputs()))?;
-        Ok(log_probs)
+    fn check(&self, outputs: &[f32], actions: usize, rows: usize) -> Result<()> {
+        check_len("actions", actions, rows.saturating_mul(self.dim))?;
+        check_len("outputs", outputs.len(), rows.saturating_mul(self.outputs()))?;
+        self.check_finite(outputs)
+    }
+
+    /// Checks that all that a network said is finite.
+    pub(super) fn check_finite(&self, outputs: &[f32]) -> Result<()> {
+        rows::check_said("outputs", outputs, self.outputs()).map_err(|error| {
+            let wrong = outputs.iter().position(|x| !x.is_finite()).unwrap_or(0);
+            error.renamed("outputs", if wrong % self.outputs() < self.dim { "mean" } else { "log_std" })
+        })
     }
 
     /// `tanh(mean)`, `[N, a]`.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for slices that do not fit.
+    /// [`Error::Shape`] for slices that do not fit, [`Error::NotFinite`] naming a `mean` or a `log_std` that is NaN or infinite.
     pub fn mode(&mut self, outputs: &[f32], actions: &mut [f32]) -> Result<()> {
-        check_len("outputs", outputs.len(), actions.len().saturating_mul(2))?;
-        let Self { dim, u, squash, .. } = self;
-        u.resize(actions.len(), 0.0);
+        self.check(outputs, actions.len(), actions.len() / self.dim)?;
+        let Self { dim, mode: Normal { u, squash, .. }, .. } = self;
+        resize(u, actions.len(), 0.0)?;
         for (u, row) in u.chunks_exact_mut(*dim).zip(outputs.chunks_exact(2 * *dim)) {
             u.copy_from_slice(&row[..*dim]);
         }
@@ -75,32 +121,21 @@ impl SquashedGaussian {
         Ok(())
     }
 
-    /// Standard deviations of a batch.
-    fn prepare(&mut self, outputs: &[f32]) {
-        self.stds.resize(outputs.len() / 2, 0.0);
-        for (stds, row) in self.stds.chunks_exact_mut(self.dim).zip(outputs.chunks_exact(2 * self.dim)) {
-            let log_stds = row[self.dim..].iter();
-            stds.iter_mut()
-                .zip(log_stds)
-                .for_each(|(std, log_std)| *std = log_std.clamp(*LOG_STD.start(), *LOG_STD.end()));
-        }
-        exp_in_place(&mut self.stds);
-    }
-
     /// Actions made of standard normal noise, `[N, a]`, and their log-probabilities, `[N]`; keeps what
     /// [`SquashedGaussian::backward`] needs.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for slices that do not fit.
+    /// Those of [`SquashedGaussian::mode`].
     pub fn sample(&mut self, outputs: &[f32], noise: &[f32], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
-        self.rows(outputs, actions.len(), log_probs.len())?;
+        self.check(outputs, actions.len(), log_probs.len())?;
         check_len("noise", noise.len(), actions.len())?;
-        self.prepare(outputs);
-        let Self { dim, stds, noise: kept, u, actions: squashed, squash } = self;
+        let Self { dim, sampled: Sampled { normal, noise: kept, actions: squashed }, .. } = self;
         let dim = *dim;
+        normal.prepare(dim, outputs)?;
+        let Normal { stds, u, squash } = normal;
         kept.clear();
         kept.extend_from_slice(noise);
-        u.resize(noise.len(), 0.0);
+        resize(u, noise.len(), 0.0)?;
         for (index, (u, noise)) in u.iter_mut().zip(noise).enumerate() {
             *u = outputs[index / dim * 2 * dim + index % dim] + stds[index] * noise;
         }
@@ -109,7 +144,7 @@ impl SquashedGaussian {
         squashed.extend_from_slice(actions);
         log_probs.fill(0.0);
         for (index, (noise, log_slope)) in noise.iter().zip(&squash.log_slopes).enumerate() {
-            let log_std = outputs[index / dim * 2 * dim + dim + index % dim].clamp(*LOG_STD.start(), *LOG_STD.end());
+            let log_std = cut(outputs[index / dim * 2 * dim + dim + index % dim]);
             log_probs[index / dim] -= 0.5 * noise * noise + log_std + HALF_LN_2_PI + log_slope;
         }
         Ok(())
@@ -122,7 +157,7 @@ impl SquashedGaussian {
     /// `d log_prob / d log_std = -1` beside it.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for slices that do not fit.
+    /// Those of [`SquashedGaussian::mode`], and [`Error::Shape`] for other rows than were sampled last.
     pub fn backward(
         &mut self,
         outputs: &[f32],
@@ -130,38 +165,46 @@ impl SquashedGaussian {
         d_log_probs: &[f32],
         d_outputs: &mut [f32],
     ) -> Result<()> {
-        self.rows(outputs, d_actions.len(), d_log_probs.len())?;
+        self.check(outputs, d_actions.len(), d_log_probs.len())?;
+        let Self { dim, sampled: Sampled { normal, noise, actions }, .. } = self;
+        check_len("d_actions", d_actions.len(), actions.len())?;
         check_len("d_outputs", d_outputs.len(), outputs.len())?;
-        check_len("d_actions", d_actions.len(), self.noise.len())?;
-        let dim = self.dim;
-        for (index, (d_action, action)) in d_actions.iter().zip(&self.actions).enumerate() {
+        let dim = *dim;
+        for (index, (d_action, action)) in d_actions.iter().zip(&*actions).enumerate() {
             let (row, j) = (index / dim, index % dim);
             let (mean, log_std) = (row * 2 * dim + j, row * 2 * dim + dim + j);
-            let d_u = d_action * self.squash.slopes[index] + d_log_probs[row] * 2.0 * action;
+            let d_u = d_action * normal.squash.slopes[index] + d_log_probs[row] * 2.0 * action;
             d_outputs[mean] = d_u;
-            let d_log_std = d_u * self.stds[index] * self.noise[index] - d_log_probs[row];
+            let d_log_std = d_u * normal.stds[index] * noise[index] - d_log_probs[row];
             d_outputs[log_std] = if LOG_STD.contains(&outputs[log_std]) { d_log_std } else { 0.0 };
         }
         Ok(())
     }
 
-    /// The log-probabilities of given actions, `[N]`. Those nearer to 1 than f32 can tell are taken for the next smaller.
+    /// The log-probabilities of given actions, `[N]`. A 1 is taken for the next smaller number of f32, whose inverse tangent
+    /// is finite, and so is a -1.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for slices that do not fit.
+    /// Those of [`SquashedGaussian::mode`], and [`Error::Action`] for actions that are not between -1 and 1.
     pub fn log_prob(&mut self, outputs: &[f32], actions: &[f32], log_probs: &mut [f32]) -> Result<()> {
-        self.rows(outputs, actions.len(), log_probs.len())?;
-        self.prepare(outputs);
-        let Self { dim, stds, u, actions: squashed, squash, .. } = self;
+        self.check(outputs, actions.len(), log_probs.len())?;
+        if let Some(at) = actions.iter().position(|action| !(-1.0..=1.0).contains(action)) {
+            let got = format!("{} in row {}", actions[at], at / self.dim);
+            let fix = "pass them as they were drawn, before they were scaled to the environment's bounds";
+            return Err(Error::action("actions", "numbers between -1 and 1", got, fix));
+        }
+        let Self { dim, given: normal, .. } = self;
         let dim = *dim;
+        normal.prepare(dim, outputs)?;
+        let Normal { stds, u, squash } = normal;
         u.clear();
-        u.extend(actions.iter().map(|action| action.clamp(-MOST_ACTION, MOST_ACTION).atanh()));
-        squashed.resize(actions.len(), 0.0);
-        squash.run(u, squashed);
+        // Near -1 the inverse tangent of f32 loses digits that it keeps near 1.
+        u.extend(actions.iter().map(|action| action.abs().min(MOST_ACTION).atanh().copysign(*action)));
+        squash.slopes_of(u);
         log_probs.fill(0.0);
         for (index, (u, log_slope)) in u.iter().zip(&squash.log_slopes).enumerate() {
             let (row, j) = (index / dim, index % dim);
-            let log_std = outputs[row * 2 * dim + dim + j].clamp(*LOG_STD.start(), *LOG_STD.end());
+            let log_std = cut(outputs[row * 2 * dim + dim + j]);
             let z = (u - outputs[row * 2 * dim + j]) / stds[index];
             log_probs[row] -= 0.5 * z * z + log_std + HALF_LN_2_PI + log_slope;
         }
@@ -172,12 +215,14 @@ impl SquashedGaussian {
     /// [`SquashedGaussian::log_prob`] of the same outputs. The actions are constants.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for slices that do not fit.
+    /// Those of [`SquashedGaussian::mode`], and [`Error::Shape`] for other rows than were given last.
     pub fn log_prob_backward(&mut self, outputs: &[f32], d_log_probs: &[f32], d_outputs: &mut [f32]) -> Result<()> {
-        self.rows(outputs, self.u.len(), d_log_probs.len())?;
+        self.check(outputs, d_log_probs.len().saturating_mul(self.dim), d_log_probs.len())?;
+        let Self { dim, given: Normal { u, stds, .. }, .. } = self;
+        check_len("d_log_probs", d_log_probs.len(), u.len() / *dim)?;
         check_len("d_outputs", d_outputs.len(), outputs.len())?;
-        let dim = self.dim;
-        for (index, (u, std)) in self.u.iter().zip(&self.stds).enumerate() {
+        let dim = *dim;
+        for (index, (u, std)) in u.iter().zip(&*stds).enumerate() {
             let (row, j) = (index / dim, index % dim);
             let (mean, log_std) = (row * 2 * dim + j, row * 2 * dim + dim + j);
             let z = (u - outputs[mean]) / std;

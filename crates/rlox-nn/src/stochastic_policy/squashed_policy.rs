@@ -5,6 +5,7 @@ use rlox_core::{Error, Pcg64, Result, check_len};
 use super::state_dependent::{Exploration, Explored};
 use super::{ActorStats, SquashedGaussian, StochasticPolicy};
 use crate::adam::check_state;
+use crate::room::resize;
 use crate::{
     ActionValue, Critics, NamedTensors, Network, Optimizer, Parameters, Scratch, Step, clipped_step, rows,
     sac_actor_loss,
@@ -31,7 +32,7 @@ use crate::{
 /// assert!(stats.grad_norm > 0.0);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SquashedPolicy<N> {
     actor: N,
     action_dim: usize,
@@ -43,7 +44,7 @@ pub struct SquashedPolicy<N> {
 }
 
 /// Memory of a batch.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Memory {
     scratch: Scratch,
     outputs: Vec<f32>,
@@ -58,7 +59,7 @@ struct Memory {
 }
 
 /// Memory of a step through the critics.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct UpdateMemory {
     values: Vec<f32>,
     d_actions: Vec<f32>,
@@ -66,11 +67,11 @@ struct UpdateMemory {
 }
 
 impl Memory {
-    fn new(action_dim: usize) -> Self {
+    fn new(action_dim: usize) -> Result<Self> {
         let [outputs, hidden, noise, matrix, actions, log_probs, d_outputs] = Default::default();
-        let (gaussian, explored) = (SquashedGaussian::new(action_dim), Explored::default());
+        let (gaussian, explored) = (SquashedGaussian::new(action_dim)?, Explored::default());
         let scratch = Scratch::default();
-        Self { scratch, outputs, hidden, noise, matrix, gaussian, explored, actions, log_probs, d_outputs }
+        Ok(Self { scratch, outputs, hidden, noise, matrix, gaussian, explored, actions, log_probs, d_outputs })
     }
 }
 
@@ -107,7 +108,7 @@ impl<N: Network> SquashedPolicy<N> {
             let got = actor.out_dim().to_string();
             return Err(Error::shape("actor", format!("{outputs} outputs"), got, "make it for this action space"));
         }
-        let [acting, learning] = [Memory::new(action_dim), Memory::new(action_dim)];
+        let [acting, learning] = [Memory::new(action_dim)?, Memory::new(action_dim)?];
         Ok(Self { actor, action_dim, exploration, acting, learning, update: UpdateMemory::default() })
     }
 
@@ -134,10 +135,10 @@ impl<N: Network> SquashedPolicy<N> {
     ) -> Result<()> {
         let rows = self.rows(obs, actions.len(), log_probs.len())?;
         check_len("noise", noise.len(), self.noise_len(rows))?;
-        let memory = &mut self.learning;
-        memory.noise.clear();
-        memory.noise.extend_from_slice(noise);
-        self.rsample_kept(obs, rows, actions, log_probs)
+        self.forward(obs, rows)?;
+        self.learning.noise.clear();
+        self.learning.noise.extend_from_slice(noise);
+        self.rsample_kept(actions, log_probs)
     }
 
     /// The number of rows of observations, if actions and log-probabilities are as many.
@@ -148,15 +149,22 @@ impl<N: Network> SquashedPolicy<N> {
         Ok(rows)
     }
 
-    /// Samples with the noise in memory, keeping what backward needs.
-    fn rsample_kept(&mut self, obs: &[f32], rows: usize, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+    /// What the network says of rows to learn from. What was sampled before is forgotten.
+    fn forward(&mut self, obs: &[f32], rows: usize) -> Result<()> {
         let Self { actor, exploration, learning: memory, .. } = self;
-        memory.outputs.resize(rows * actor.out_dim(), 0.0);
+        memory.log_probs.clear();
+        resize(&mut memory.outputs, rows * actor.out_dim(), 0.0)?;
         actor.forward(obs, rows, &mut memory.outputs)?;
         if let Some(exploration) = exploration {
-            memory.hidden.resize(rows * exploration.hidden, 0.0);
+            resize(&mut memory.hidden, rows * exploration.hidden, 0.0)?;
             actor.hidden(&mut memory.hidden)?;
         }
+        memory.check_finite(exploration.is_some())
+    }
+
+    /// Samples with the noise in memory, keeping what backward needs.
+    fn rsample_kept(&mut self, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+        let Self { exploration, learning: memory, .. } = self;
         memory.sample(exploration.as_ref(), actions, log_probs)?;
         memory.actions.clear();
         memory.actions.extend_from_slice(actions);
@@ -167,11 +175,16 @@ impl<N: Network> SquashedPolicy<N> {
 
     /// Outputs and, where it is wanted, the last hidden layer.
     fn infer(&mut self, obs: &[f32], rows: usize) -> Result<()> {
-        let Self { actor, exploration, acting: Memory { scratch, outputs, hidden, .. }, .. } = self;
-        outputs.resize(rows * actor.out_dim(), 0.0);
-        let Some(exploration) = exploration else { return actor.infer(obs, rows, outputs, scratch) };
-        hidden.resize(rows * exploration.hidden, 0.0);
-        actor.infer_hidden(obs, rows, outputs, hidden, scratch)
+        let Self { actor, exploration, acting, .. } = self;
+        let Memory { scratch, outputs, hidden, .. } = acting;
+        resize(outputs, rows * actor.out_dim(), 0.0)?;
+        if let Some(exploration) = exploration {
+            resize(hidden, rows * exploration.hidden, 0.0)?;
+            actor.infer_hidden(obs, rows, outputs, hidden, scratch)?;
+        } else {
+            actor.infer(obs, rows, outputs, scratch)?;
+        }
+        acting.check_finite(exploration.is_some())
     }
 
     fn named(&self, of: impl Fn(&N) -> NamedTensors, beside: impl Fn(&Parameters) -> NamedTensors) -> NamedTensors {
@@ -195,13 +208,20 @@ impl Memory {
         Ok(())
     }
 
+    /// Checks that all that the network said is finite: means alone, or standard deviations with them.
+    fn check_finite(&self, means_alone: bool) -> Result<()> {
+        if means_alone {
+            return rows::check_said("mean", &self.outputs, self.gaussian.outputs() / 2);
+        }
+        self.gaussian.check_finite(&self.outputs)
+    }
+
     /// Actions of the outputs and the noise in memory.
     fn sample(&mut self, exploration: Option<&Exploration>, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
         let Self { outputs, hidden, noise, matrix, gaussian, explored, .. } = self;
         let Some(exploration) = exploration else { return gaussian.sample(outputs, noise, actions, log_probs) };
-        exploration.matrix(noise, matrix);
-        explored.sample(exploration, matrix, (outputs, hidden), actions, log_probs);
-        Ok(())
+        exploration.matrix(noise, matrix)?;
+        explored.sample(exploration, matrix, (outputs, hidden), actions, log_probs)
     }
 }
 
@@ -214,10 +234,8 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         self.action_dim
     }
 
-    fn draw_noise(&mut self, rngs: &mut [Pcg64]) {
-        if let Some(exploration) = &mut self.exploration {
-            exploration.draw(rngs);
-        }
+    fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
+        self.exploration.as_mut().map_or(Ok(()), |exploration| exploration.draw(rngs))
     }
 
     fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
@@ -226,17 +244,16 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         self.infer(obs, rows)?;
         let Self { action_dim, exploration, acting: memory, .. } = self;
         let Some(exploration) = exploration else {
-            memory.noise.resize(actions.len(), 0.0);
+            resize(&mut memory.noise, actions.len(), 0.0)?;
             let noise = memory.noise.chunks_exact_mut(*action_dim);
             noise.zip(rngs).for_each(|(noise, rng)| rows::draw_normal(noise, rng));
             return memory.sample(None, actions, log_probs);
         };
         if exploration.matrices.len() != rows * exploration.hidden * *action_dim {
-            exploration.draw(rngs);
+            exploration.draw(rngs)?;
         }
         let Memory { outputs, hidden, explored, .. } = memory;
-        explored.sample(exploration, &exploration.matrices, (outputs, hidden), actions, log_probs);
-        Ok(())
+        explored.sample(exploration, &exploration.matrices, (outputs, hidden), actions, log_probs)
     }
 
     fn act_deterministic(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()> {
@@ -255,18 +272,19 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         let count = self.noise_len(rows);
         self.infer(obs, rows)?;
         let Self { exploration, acting: memory, .. } = self;
-        memory.noise.resize(count, 0.0);
+        resize(&mut memory.noise, count, 0.0)?;
         rows::draw_normal(&mut memory.noise, rng);
         memory.sample(exploration.as_ref(), actions, log_probs)
     }
 
     fn rsample(&mut self, obs: &[f32], rng: &mut Pcg64, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
         let rows = self.rows(obs, actions.len(), log_probs.len())?;
+        self.forward(obs, rows)?;
         let count = self.noise_len(rows);
         let noise = &mut self.learning.noise;
-        noise.resize(count, 0.0);
+        resize(noise, count, 0.0)?;
         rows::draw_normal(noise, rng);
-        self.rsample_kept(obs, rows, actions, log_probs)
+        self.rsample_kept(actions, log_probs)
     }
 
     fn backward(&mut self, d_actions: &[f32], d_log_probs: &[f32]) -> Result<()> {
@@ -275,7 +293,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         check_len("d_actions", d_actions.len(), memory.actions.len())?;
         check_len("d_log_probs", d_log_probs.len(), memory.log_probs.len())?;
         let Memory { outputs, hidden, matrix, gaussian, explored, d_outputs, .. } = memory;
-        d_outputs.resize(outputs.len(), 0.0);
+        resize(d_outputs, outputs.len(), 0.0)?;
         match exploration {
             None => gaussian.backward(outputs, d_actions, d_log_probs, d_outputs)?,
             Some(it) => explored.backward(it, matrix, (outputs, hidden), (d_actions, d_log_probs), d_outputs),
@@ -309,11 +327,11 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         check_len("obs", obs.len(), log_probs.len().saturating_mul(self.actor.in_dim()))?;
         let mut memory = std::mem::take(&mut self.update);
         let UpdateMemory { values, d_actions, d_log_probs } = &mut memory;
-        values.resize(log_probs.len(), 0.0);
-        d_log_probs.resize(log_probs.len(), 0.0);
-        d_actions.resize(actions.len(), 0.0);
+        resize(values, log_probs.len(), 0.0)?;
+        resize(d_log_probs, log_probs.len(), 0.0)?;
+        resize(d_actions, actions.len(), 0.0)?;
         critics.action_gradients(obs, actions, Critics::Smallest, values, d_actions)?;
-        let loss = sac_actor_loss(log_probs, values, alpha, d_log_probs, d_actions);
+        let loss = sac_actor_loss(log_probs, values, alpha, d_log_probs, d_actions)?;
         let mean = |numbers: &[f32]| numbers.iter().map(|x| f64::from(*x)).sum::<f64>() / numbers.len() as f64;
         let stats =
             ActorStats { loss, mean_value: mean(values) as f32, entropy: -mean(log_probs) as f32, grad_norm: 0.0 };

@@ -1,8 +1,9 @@
 //! State-dependent exploration under a hyperbolic tangent.
 
-use rlox_core::Pcg64;
+use rlox_core::{Pcg64, Result};
 
 use crate::distribution::HALF_LN_2_PI;
+use crate::room::resize;
 use crate::squash::Squash;
 use crate::{Parameters, rows};
 
@@ -36,19 +37,21 @@ impl Exploration {
     }
 
     /// A matrix for each environment.
-    pub(super) fn draw(&mut self, rngs: &mut [Pcg64]) {
+    pub(super) fn draw(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
         let count = self.hidden * self.dim;
-        self.matrices.resize(rngs.len() * count, 0.0);
+        resize(&mut self.matrices, rngs.len() * count, 0.0)?;
         for (matrix, rng) in self.matrices.chunks_exact_mut(count).zip(rngs) {
             rows::draw_normal(&mut self.noise, rng);
             scale(self.log_std.values(), self.dim, &self.noise, matrix);
         }
+        Ok(())
     }
 
     /// The matrix, `[a, hidden]`, of standard normal noise, `[hidden, a]`.
-    pub(super) fn matrix(&self, noise: &[f32], matrix: &mut Vec<f32>) {
-        matrix.resize(noise.len(), 0.0);
+    pub(super) fn matrix(&self, noise: &[f32], matrix: &mut Vec<f32>) -> Result<()> {
+        resize(matrix, noise.len(), 0.0)?;
         scale(self.log_std.values(), self.dim, noise, matrix);
+        Ok(())
     }
 }
 
@@ -61,7 +64,7 @@ fn scale(log_stds: &[f32], dim: usize, noise: &[f32], matrix: &mut [f32]) {
 }
 
 /// What is kept of rows that explored.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Explored {
     /// `exp(2 log_std)`, `[a, hidden]`.
     squares: Vec<f32>,
@@ -89,15 +92,15 @@ impl Explored {
         (outputs, hidden): (&[f32], &[f32]),
         actions: &mut [f32],
         log_probs: &mut [f32],
-    ) {
+    ) -> Result<()> {
         let (dim, count) = (exploration.dim, exploration.hidden);
         let Self { squares, noise, variances, u, actions: kept, squash } = self;
-        squares.resize(count * dim, 0.0);
+        resize(squares, count * dim, 0.0)?;
         for (index, log_std) in exploration.log_std.values().iter().enumerate() {
             squares[index % dim * count + index / dim] = (2.0 * log_std).exp();
         }
         for vector in [&mut *noise, &mut *variances, &mut *u] {
-            vector.resize(actions.len(), 0.0);
+            resize(vector, actions.len(), 0.0)?;
         }
         let one_a_row = matrices.len() > count * dim;
         for (row, h) in hidden.chunks_exact(count).enumerate() {
@@ -118,6 +121,7 @@ impl Explored {
             let log_std = 0.5 * variance.ln();
             log_probs[index / dim] -= 0.5 * noise * noise / variance + log_std + HALF_LN_2_PI + log_slope;
         }
+        Ok(())
     }
 
     /// With `n = h E` and the variance v: `d log_prob / dn = -n / v` and `d log_prob / dv = (n^2 / v - 1) / 2v` beside the

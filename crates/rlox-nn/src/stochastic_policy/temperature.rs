@@ -17,14 +17,14 @@ use crate::{NamedTensors, Optimizer, Parameters, clipped_step, temperature_loss}
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub enum Temperature {
-    /// Always the same.
+pub struct Temperature(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
     Fixed(f32),
-    /// Learned.
     Learned {
         /// The logarithm of alpha, one number.
         log_alpha: Parameters,
-        /// Where the entropy is to be; minus the number of an action's numbers is usual.
         target_entropy: f32,
     },
 }
@@ -36,10 +36,11 @@ impl Temperature {
     /// [`Error::Config`] for a number that is not finite, or below 0.
     pub fn fixed(alpha: f32) -> Result<Self> {
         crate::rows::check_not_negative("alpha", alpha)?;
-        Ok(Self::Fixed(alpha))
+        Ok(Self(Kind::Fixed(alpha)))
     }
 
-    /// One that is learned, from `alpha` on.
+    /// One that is learned, from `alpha` on, so that the entropy comes near the target; minus the number of an action's
+    /// numbers is usual.
     ///
     /// # Errors
     /// [`Error::Config`] for an alpha that is not above 0, or a target that is not finite.
@@ -51,14 +52,15 @@ impl Temperature {
             let fix = "pass minus the number of an action's numbers";
             return Err(Error::config("target_entropy", "a finite number", target_entropy.to_string(), fix));
         }
-        Ok(Self::Learned { log_alpha: Parameters::new("log_alpha", &[1], &[alpha.ln()])?, target_entropy })
+        let log_alpha = Parameters::new("log_alpha", &[1], &[alpha.ln()])?;
+        Ok(Self(Kind::Learned { log_alpha, target_entropy }))
     }
 
     /// The weight of the entropy.
     pub fn alpha(&self) -> f32 {
-        match self {
-            Self::Fixed(alpha) => *alpha,
-            Self::Learned { log_alpha, .. } => log_alpha.values()[0].exp(),
+        match &self.0 {
+            Kind::Fixed(alpha) => *alpha,
+            Kind::Learned { log_alpha, .. } => log_alpha.values()[0].exp(),
         }
     }
 
@@ -67,7 +69,7 @@ impl Temperature {
     /// # Errors
     /// [`Error::Shape`] for no log-probabilities, [`Error::Config`] for some that are not finite; nothing has changed then.
     pub fn update(&mut self, log_probs: &[f32], optimizer: &Optimizer) -> Result<f32> {
-        let Self::Learned { log_alpha, target_entropy } = self else { return Ok(0.0) };
+        let Kind::Learned { log_alpha, target_entropy } = &mut self.0 else { return Ok(0.0) };
         optimizer.check()?;
         if log_probs.is_empty() {
             return Err(Error::shape("log_probs", "at least one", "none", "pass those of a minibatch"));
@@ -92,9 +94,9 @@ impl Temperature {
     /// # Errors
     /// Those of [`NamedTensors::check`]; nothing has changed then.
     pub fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
-        match self {
-            Self::Fixed(_) => tensors.check(&NamedTensors::default()),
-            Self::Learned { log_alpha, .. } => log_alpha.load(tensors),
+        match &mut self.0 {
+            Kind::Fixed(_) => tensors.check(&NamedTensors::default()),
+            Kind::Learned { log_alpha, .. } => log_alpha.load(tensors),
         }
     }
 
@@ -108,16 +110,16 @@ impl Temperature {
     /// # Errors
     /// Those of [`NamedTensors::check`].
     pub fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
-        match self {
-            Self::Fixed(_) => state.check(&NamedTensors::default()),
-            Self::Learned { log_alpha, .. } => log_alpha.load_optimizer_state(state),
+        match &mut self.0 {
+            Kind::Fixed(_) => state.check(&NamedTensors::default()),
+            Kind::Learned { log_alpha, .. } => log_alpha.load_optimizer_state(state),
         }
     }
 
     fn learns(&self, of: impl Fn(&Parameters) -> NamedTensors) -> NamedTensors {
-        match self {
-            Self::Fixed(_) => NamedTensors::default(),
-            Self::Learned { log_alpha, .. } => of(log_alpha),
+        match &self.0 {
+            Kind::Fixed(_) => NamedTensors::default(),
+            Kind::Learned { log_alpha, .. } => of(log_alpha),
         }
     }
 }

@@ -138,8 +138,8 @@ impl Sac {
         temperature.update(log_probs, optimizer).unwrap();
         policy.sample(&batch.next_obs, rng, next_actions, log_probs).unwrap();
         critics.target_values(&batch.next_obs, next_actions, values).unwrap();
-        soft_values(values, log_probs, alpha);
-        td_targets(&batch.rewards, &batch.terminated, Discount::Same(0.9), values, targets);
+        soft_values(values, log_probs, alpha).unwrap();
+        td_targets(&batch.rewards, &batch.terminated, Discount::Same(0.9), values, targets).unwrap();
         critics.update(&batch.valued(targets), 0.5, optimizer, None).unwrap();
         policy.update(&batch.obs, critics, alpha, optimizer, None).unwrap();
         critics.track(0.01).unwrap();
@@ -164,7 +164,7 @@ impl Td3 {
         let Memory { next_actions, values, targets, .. } = memory;
         policy.target_actions(&batch.next_obs, Smoothing { noise: 0.2, clip: 0.5 }, rng, next_actions).unwrap();
         critics.target_values(&batch.next_obs, next_actions, values).unwrap();
-        td_targets(&batch.rewards, &batch.terminated, Discount::Same(0.9), values, targets);
+        td_targets(&batch.rewards, &batch.terminated, Discount::Same(0.9), values, targets).unwrap();
         critics.update(&batch.valued(targets), 1.0, optimizer, None).unwrap();
         policy.update(&batch.obs, critics, optimizer, None).unwrap();
         policy.track(0.01).unwrap();

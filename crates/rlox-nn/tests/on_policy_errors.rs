@@ -1,0 +1,206 @@
+//! What is wrong is refused by policies and their losses before anything has changed.
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Pcg64, Policy, PolicyOut, Result, Space};
+use rlox_nn::{
+    Activation, ActorCritic, ActorCriticLoss, Distribution, Given, Minibatch, Mlp, NamedTensors, Optimizer, PolicyLoss,
+    PolicyNetworks, clipped_policy_loss, explained_variance, policy_gradient_loss, value_loss,
+};
+
+const OBS: usize = 3;
+const LOSS: ActorCriticLoss =
+    ActorCriticLoss { policy: PolicyLoss::Gradient, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.01 };
+
+fn spaces() -> [Space; 4] {
+    [
+        Space::discrete(2),
+        Space::MultiDiscrete { nvec: vec![2, 3] },
+        Space::MultiBinary { n: 2 },
+        Space::uniform_box(-1.0, 1.0, &[2]),
+    ]
+}
+
+fn policy(space: &Space) -> PolicyNetworks<Mlp> {
+    let observation = Space::uniform_box(-1.0, 1.0, &[OBS]);
+    let spec = EnvSpec { id: "none".into(), observation, action: space.clone(), max_episode_steps: None };
+    PolicyNetworks::mlp(&spec, &[8], Activation::Relu, &mut Pcg64::seed_from(0)).unwrap()
+}
+
+/// The policy with weights that are finite, and outputs that overflow.
+fn overflowing(space: &Space) -> PolicyNetworks<Mlp> {
+    let mut policy = policy(space);
+    let mut tensors = NamedTensors::default();
+    for tensor in &policy.tensors() {
+        let huge = matches!(tensor.name.as_str(), "actor.0.weight" | "actor.2.weight");
+        let data = if huge { vec![f32::MAX; tensor.data.len()] } else { tensor.data.clone() };
+        tensors.push(tensor.name.clone(), &tensor.shape, data).unwrap();
+    }
+    policy.load(&tensors).unwrap();
+    policy
+}
+
+fn starts(result: Result<impl Sized>, expected: &str) {
+    let Err(error) = result else { panic!("no error: {expected}") };
+    assert!(error.to_string().starts_with(expected), "{error} instead of {expected}");
+    assert!(matches!(error, Error::Config(_) | Error::NotFinite(_) | Error::Shape(_) | Error::Action(_)), "{error:?}");
+    let computed = expected.starts_with("logits") || expected.starts_with("mean");
+    assert_eq!(matches!(error, Error::NotFinite(_)), computed, "{error:?}");
+}
+
+/// Room for the actions of two rows.
+fn with_actions(space: &Space, run: impl FnOnce(ActionsMut<'_>)) {
+    if matches!(space, Space::Box { .. }) {
+        let mut actions = vec![9.0; 2 * space.dim()];
+        run(ActionsMut::Continuous(&mut actions));
+        assert!(actions.iter().all(|x| *x == 9.0));
+    } else {
+        let mut actions = vec![9; 2 * space.dim()];
+        run(ActionsMut::Discrete(&mut actions));
+        assert!(actions.iter().all(|x| *x == 9));
+    }
+}
+
+#[test]
+fn outputs_that_are_no_numbers_are_named_and_choose_nothing() {
+    for space in spaces() {
+        let name = if matches!(space, Space::Box { .. }) { "mean" } else { "logits" };
+        let nan = [[0.1; OBS], [f32::NAN; OBS]].concat();
+        for (mut policy, obs, row) in [(policy(&space), nan, 1), (overflowing(&space), vec![1.0; 2 * OBS], 0)] {
+            let got = if row == 1 { "NaN" } else { "inf" };
+            let expected = format!("{name}: expected finite numbers, got {got} in row {row}; look for ");
+            let before = policy.tensors();
+            with_actions(&space, |actions| starts(policy.act_deterministic(&obs, None, actions), &expected));
+            let (mut rngs, mut log_probs, mut values) = ([0, 1].map(Pcg64::seed_from), [9.0; 2], [9.0; 2]);
+            with_actions(&space, |actions| {
+                let out = PolicyOut { actions, log_probs: &mut log_probs, values: &mut values };
+                starts(policy.act(&obs, None, &mut rngs, out), &expected);
+            });
+            assert_eq!((log_probs, values, rngs), ([9.0; 2], [9.0; 2], [0, 1].map(Pcg64::seed_from)));
+            let (integers, numbers) = (vec![0; 2 * space.dim()], vec![0.0; 2 * space.dim()]);
+            let actions = if name == "mean" { Actions::Continuous(&numbers) } else { Actions::Discrete(&integers) };
+            starts(policy.evaluate_actions(&obs, None, actions, &mut log_probs, &mut values), &expected);
+            let [log_probs, values, advantages, returns] = [&[0.5; 2]; 4].map(|x| &x[..]);
+            let batch = Minibatch { obs: &obs, actions, masks: None, log_probs, values, advantages, returns };
+            starts(policy.evaluate(&batch, &LOSS), &expected);
+            starts(policy.update(&batch, &LOSS, &Optimizer::adam(1e-3), None), &expected);
+            assert_eq!(policy.tensors(), before);
+            assert!(policy.gradients().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
+        }
+    }
+}
+
+#[test]
+fn a_single_output_that_is_no_number_is_named() {
+    for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let said = format!(": expected finite numbers, got {wrong} in row 1");
+        let mut integers = [9; 4];
+        for (space, outputs) in [(Space::discrete(2), 2), (Space::MultiBinary { n: 2 }, 2)] {
+            let mut distribution = Distribution::new(&space, 0.0).unwrap();
+            let mut logits = vec![0.0; 2 * outputs];
+            logits[3] = wrong;
+            let allowed = [true; 8];
+            for masks in [None, Some(&allowed[..2 * outputs * if outputs == space.dim() { 2 } else { 1 }])] {
+                let given = Given { outputs: &logits, hidden: &[], masks };
+                let len = 2 * space.dim();
+                starts(distribution.mode(given, ActionsMut::Discrete(&mut integers[..len])), &format!("logits{said}"));
+            }
+        }
+        assert_eq!(integers, [9; 4]);
+        let mut normal = Distribution::new(&Space::uniform_box(-1.0, 1.0, &[1]), 0.0).unwrap();
+        let given = Given { outputs: &[0.0, wrong], hidden: &[], masks: None };
+        starts(normal.mode(given, ActionsMut::Continuous(&mut [0.0; 2])), &format!("mean{said}"));
+    }
+}
+
+#[test]
+fn losses_and_optimizers_that_make_no_sense_are_named_and_change_nothing() {
+    let space = Space::discrete(2);
+    let mut policy = policy(&space);
+    let before = policy.tensors();
+    let [log_probs, values, advantages, returns] = [&[0.5; 2]; 4].map(|x| &x[..]);
+    let obs = [0.3; 2 * OBS];
+    let batch = Minibatch {
+        obs: &obs,
+        actions: Actions::Discrete(&[0, 1]),
+        masks: None,
+        log_probs,
+        values,
+        advantages,
+        returns,
+    };
+    for wrong in [f32::NAN, -0.1, f32::INFINITY] {
+        for (name, loss) in [
+            ("clip_coef", ActorCriticLoss { policy: PolicyLoss::Clipped { clip_coef: wrong }, ..LOSS }),
+            ("clip_coef_vf", ActorCriticLoss { clip_coef_vf: Some(wrong), ..LOSS }),
+            ("vf_coef", ActorCriticLoss { vf_coef: wrong, ..LOSS }),
+            ("ent_coef", ActorCriticLoss { ent_coef: wrong, ..LOSS }),
+        ] {
+            let expected = format!("{name}: expected a finite number, at least 0, got {wrong}");
+            starts(policy.evaluate(&batch, &loss), &expected);
+            starts(policy.update(&batch, &loss, &Optimizer::adam(1e-3), None), &expected);
+        }
+        starts(policy.update(&batch, &LOSS, &Optimizer::adam(wrong), None), "lr: expected");
+        starts(
+            clipped_policy_loss(&[0.0], &[0.0], &[1.0], wrong, &mut [0.0]),
+            &format!("clip_coef: expected a finite number, at least 0, got {wrong}"),
+        );
+        starts(value_loss(&[0.0], &[0.0], Some((&[0.0], wrong)), 0.5, &mut [0.0]), "clip_coef_vf: expected");
+        starts(value_loss(&[0.0], &[0.0], None, wrong, &mut [0.0]), "vf_coef: expected");
+        starts(Distribution::new(&space, f32::NAN), "log_std_init: expected a finite number, got NaN");
+        let state_dependent = Distribution::state_dependent(&Space::uniform_box(-1.0, 1.0, &[1]), 2, f32::NEG_INFINITY);
+        starts(state_dependent, "log_std_init: expected a finite number, got -inf");
+    }
+    assert_eq!(policy.tensors(), before);
+    assert!(policy.gradients().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
+}
+
+#[test]
+fn losses_refuse_slices_of_other_lengths() {
+    let (two, one, mut out) = (&[0.5, 3.0][..], &[1.0][..], [7.0; 2]);
+    starts(clipped_policy_loss(two, one, two, 0.2, &mut out), "old_log_probs: expected 2 elements, got 1");
+    starts(clipped_policy_loss(two, two, one, 0.2, &mut out), "advantages: expected 2 elements, got 1");
+    starts(clipped_policy_loss(two, two, two, 0.2, &mut out[..1]), "d_log_probs: expected 2 elements, got 1");
+    starts(policy_gradient_loss(two, one, &mut out), "advantages: expected 2 elements, got 1");
+    starts(policy_gradient_loss(two, two, &mut out[..1]), "d_log_probs: expected 2 elements, got 1");
+    starts(value_loss(two, one, None, 0.5, &mut out), "returns: expected 2 elements, got 1");
+    starts(value_loss(two, two, Some((one, 0.2)), 0.5, &mut out), "old_values: expected 2 elements, got 1");
+    starts(value_loss(two, two, None, 0.5, &mut out[..1]), "d_values: expected 2 elements, got 1");
+    starts(explained_variance(two, one), "returns: expected 2 elements, got 1");
+    assert_eq!(out, [7.0; 2]);
+}
+
+#[test]
+fn distributions_go_back_from_what_was_evaluated_last_alone() {
+    let discrete = Space::discrete(2);
+    let cases: [(Distribution, usize, usize); 3] = [
+        (Distribution::new(&discrete, 0.0).unwrap(), 2, 0),
+        (Distribution::new(&Space::MultiBinary { n: 1 }, 0.0).unwrap(), 1, 0),
+        (Distribution::state_dependent(&Space::uniform_box(-1.0, 1.0, &[1]), 2, 0.0).unwrap(), 1, 2),
+    ];
+    for (mut distribution, width, hidden) in cases {
+        let (outputs, hidden, mut d_outputs) = (vec![0.1; 2 * width], vec![0.5; 2 * hidden], vec![7.0; 2 * width]);
+        let given = Given { outputs: &outputs, hidden: &hidden, masks: None };
+        let continuous = !hidden.is_empty();
+        let actions = if continuous { Actions::Continuous(&[0.1, 0.2]) } else { Actions::Discrete(&[1, 0]) };
+        let expected = "backward: expected an evaluate of 2 rows before it, got an evaluate of ";
+        starts(distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs), expected);
+        // One row is not two, and a sample is no evaluation.
+        let less = Given { outputs: &outputs[..width], hidden: &hidden[..hidden.len() / 2], masks: None };
+        let first = if continuous { Actions::Continuous(&[0.1]) } else { Actions::Discrete(&[1]) };
+        distribution.evaluate(less, first, &mut [0.0], &mut [0.0]).unwrap();
+        starts(distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs), expected);
+        distribution.evaluate(given, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap();
+        let (mut integers, mut numbers) = ([0; 2], [0.0; 2]);
+        let out = if continuous { ActionsMut::Continuous(&mut numbers) } else { ActionsMut::Discrete(&mut integers) };
+        distribution.sample(given, &mut [0, 1].map(Pcg64::seed_from), out, &mut [0.0; 2]).unwrap();
+        starts(distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs), expected);
+        distribution.evaluate(given, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap();
+        if !continuous {
+            let wrong = Actions::Discrete(&[1, 7]);
+            starts(distribution.backward(given, wrong, &[1.0; 2], 0.0, &mut d_outputs), "actions: expected");
+        }
+        assert!(d_outputs.iter().all(|x| *x == 7.0));
+        distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs).unwrap();
+        assert!(d_outputs.iter().all(|x| *x != 7.0));
+    }
+}
