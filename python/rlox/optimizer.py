@@ -122,6 +122,15 @@ class VectorOptimizer:
                 raise ValueError(
                     f"optimizer: expected {wanted}, in {name}, got {got}; load what was saved whole"
                 )
+        said = {
+            kind: [a.any() for name, a in arrays.items() if name.endswith(f".{kind}")]
+            for kind in MEANS
+        }
+        if "exp_avg" in self.kept and any(said["exp_avg_sq"]) and not any(said["exp_avg"]):
+            raise ValueError(
+                "optimizer: expected means of gradients beside those of their squares, got zeros, "
+                "as of another optimiser; load what the same one saved"
+            )
 
     def load_state(self, arrays: Arrays) -> None:
         """Goes back to what `state` gave.
