@@ -272,10 +272,9 @@ def test_a_run_in_two_parts_is_the_run_in_one_byte_for_byte(tmp_path, env, setti
 def test_a_checkpoint_of_another_optimizer_is_refused():
     a2c, other = learner("CartPole-v1"), learner("CartPole-v1", replace(SMALL, optimizer="adam"))
     a2c.iterate()
-    state = a2c.state()
     before = vector_of(other)
     with pytest.raises(ValueError, match="optimizer: expected means of gradients beside"):
-        other.load_state(state)
+        other.load_state(a2c.state())
     assert torch.equal(vector_of(other), before)
     other.iterate()
     with pytest.raises(ValueError, match="optimizer: expected zeros, which this optimiser keeps"):
