@@ -221,8 +221,8 @@ def packing_trl(count: int, max_length: int) -> timeit.Timer:
 def ours(name: str, function: str) -> list[Subject]:
     """On tensors, as TRL, and on arrays."""
     return [
-        Subject(f"rlox {name}, tensors", function, options={"tensors": True}),
-        Subject(f"rlox {name}, arrays", function, work="NumPy arrays"),
+        *swept(Subject(f"rlox {name}, tensors", function, options={"tensors": True})),
+        *swept(Subject(f"rlox {name}, arrays", function, work="NumPy arrays")),
     ]
 
 
