@@ -14,7 +14,8 @@ use crate::{Actions, EnvSpec, Pcg64, ResetOptions, Result, check_len};
 /// When a finished environment starts its next episode, as Gymnasium 1.x names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AutoresetMode {
-    /// The step after the end does nothing with its action, which has to be in the space, and gives the first observation, reward 0 and no flags.
+    /// The step after the end does nothing with its action, which has to be in the space, and gives the first observation,
+    /// reward 0 and no flags.
     NextStep,
     /// The step that ends an episode gives the next episode's first observation; the true last one is `final_obs`.
     SameStep,

@@ -81,7 +81,7 @@ pub(crate) enum Flags<'py> {
     Converted(Scratch),
 }
 
-impl<'py> Flags<'py> {
+impl Flags<'_> {
     pub(crate) fn shape(&self) -> &[usize] {
         match self {
             Self::Borrowed(array) => array.shape(),
@@ -93,14 +93,6 @@ impl<'py> Flags<'py> {
         match self {
             Self::Borrowed(array) => array.slice(),
             Self::Converted(flags) => flags.slice(),
-        }
-    }
-
-    /// Changes what is borrowed.
-    pub(crate) fn map(self, change: impl FnOnce(Input<'py, bool>) -> PyResult<Input<'py, bool>>) -> PyResult<Self> {
-        match self {
-            Self::Borrowed(flags) => Ok(Self::Borrowed(change(flags)?)),
-            converted @ Self::Converted(_) => Ok(converted),
         }
     }
 }

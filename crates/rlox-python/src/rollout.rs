@@ -291,7 +291,7 @@ impl RolloutBuffer {
         let obs = ObsArgument::new("obs", obs, self.obs_dtype)?;
         let ended = ended.map(|flags| flag_argument("ended", flags)).transpose()?;
         let obs = obs.read(self)?;
-        let ended = ended.map(|flags| flags.read(py, false)?.map(|flags| self.apart(flags))).transpose()?;
+        let ended = ended.map(|flags| flags.read(py, false)).transpose()?;
         expect_shape("obs", obs.shape(), self.num_envs, &self.obs_shape)?;
         if let Some(ended) = &ended {
             expect_shape("ended", ended.shape(), self.num_envs, &[])?;
@@ -348,8 +348,8 @@ impl RolloutBuffer {
         let said = said.get();
         let next_obs = next_obs.read(self)?;
         let rewards = self.apart(rewards.read(false)?)?;
-        let terminated = terminated.read(py, false)?.map(|flags| self.apart(flags))?;
-        let truncated = truncated.read(py, false)?.map(|flags| self.apart(flags))?;
+        let terminated = terminated.read(py, false)?;
+        let truncated = truncated.read(py, false)?;
         let final_obs = final_obs.map(|array| array.read(self)).transpose()?;
         expect_shape("next_obs", next_obs.shape(), self.num_envs, &self.obs_shape)?;
         expect_shape("rewards", rewards.shape(), self.num_envs, &[])?;

@@ -73,8 +73,8 @@ impl<N: Copy + Default, const D: usize> Default for Edge<N, D> {
     }
 }
 
-/// Adds the rewards to the returns, truncates episodes of `limit` steps, if there is one, and gives the environments whose episode
-/// ended.
+/// Adds the rewards to the returns, truncates episodes of `limit` steps, if there is one, and gives the environments
+/// whose episode ended.
 pub(super) fn tally<const K: usize, const D: usize>(
     block: &mut LanesBlock<K, D>,
     count: usize,
