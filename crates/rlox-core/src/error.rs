@@ -110,6 +110,21 @@ constructors! {
 }
 
 impl Error {
+    /// What was wrong, if an argument was.
+    pub fn mismatch_mut(&mut self) -> Option<&mut Mismatch> {
+        match self {
+            Self::Shape(wrong)
+            | Self::Action(wrong)
+            | Self::Space(wrong)
+            | Self::Config(wrong)
+            | Self::NotFinite(wrong)
+            | Self::Memory(wrong)
+            | Self::Corrupt(wrong)
+            | Self::Closed(wrong) => Some(wrong),
+            Self::Io { .. } | Self::Interrupted | Self::Backend(_) => None,
+        }
+    }
+
     /// The same error, where the caller knows the argument `from` by another name.
     ///
     /// ```
@@ -118,16 +133,7 @@ impl Error {
     /// ```
     #[must_use]
     pub fn renamed(mut self, from: &str, to: &'static str) -> Self {
-        if let Self::Shape(wrong)
-        | Self::Action(wrong)
-        | Self::Space(wrong)
-        | Self::Config(wrong)
-        | Self::NotFinite(wrong)
-        | Self::Memory(wrong)
-        | Self::Corrupt(wrong)
-        | Self::Closed(wrong) = &mut self
-            && wrong.argument == from
-        {
+        if let Some(wrong) = self.mismatch_mut().filter(|wrong| wrong.argument == from) {
             wrong.argument = to.into();
         }
         self

@@ -8,7 +8,7 @@ use rlox_core::{Error, Result, check_len};
 use crate::adam::check_state;
 use crate::at_once::{at_once, multiplications};
 use crate::room::resize;
-use crate::{CriticStats, NamedTensors, Network, Optimizer, Step, clipped_step, rows};
+use crate::{CriticStats, Learnable, NamedTensors, Network, Optimizer, clipped_step, rows};
 use critic::Critic;
 pub use valued_actions::ValuedActions;
 
@@ -241,7 +241,7 @@ struct Together<'a, N>(&'a mut [Critic<N>]);
 /// To the optimiser a parameter is as much work as about so many multiplications of a forward.
 const STEP_WORK: usize = 8;
 
-impl<N: Network> Step for Together<'_, N> {
+impl<N: Network> Learnable for Together<'_, N> {
     fn sum_of_squares(&mut self) -> Result<f64> {
         self.0.iter_mut().try_fold(0.0, |sum, critic| Ok(sum + critic.online.grad_sq()?))
     }

@@ -2,15 +2,11 @@
 
 mod acting;
 mod built_in;
-mod losses;
 mod memory;
 mod networks;
 mod parts;
 mod vtrace;
 
-pub use losses::{
-    ClippedLoss, clipped_policy_loss, explained_variance, normalize_advantages, policy_gradient_loss, value_loss,
-};
 pub use networks::PolicyNetworks;
 pub use vtrace::{Trajectories, VtraceTargets};
 
@@ -62,12 +58,12 @@ impl Minibatch<'_> {
 /// How the policy learns from advantages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PolicyLoss {
-    /// [`clipped_policy_loss`], PPO's.
+    /// [`crate::losses::clipped_policy_loss`], PPO's.
     Clipped {
         /// How far the ratio of new to old probability may pay off.
         clip_coef: f32,
     },
-    /// [`policy_gradient_loss`], A2C's and, with V-trace's advantages and targets ([`VtraceTargets`]), IMPALA's.
+    /// [`crate::losses::policy_gradient_loss`], A2C's and, with V-trace's advantages and targets ([`VtraceTargets`]), IMPALA's.
     Gradient,
 }
 

@@ -3,11 +3,10 @@
 use rlox_core::{Pcg64, Result, check_len};
 
 use crate::adam::check_state;
+use crate::losses::td3_actor_loss;
 use crate::room::resize;
 use crate::squash::Squash;
-use crate::{
-    ActionValue, ActorStats, Critics, NamedTensors, Network, Optimizer, Scratch, clipped_step, rows, td3_actor_loss,
-};
+use crate::{ActionValue, ActorStats, Critics, NamedTensors, Network, Optimizer, Scratch, clipped_step, rows};
 
 /// Target policy smoothing (Fujimoto et al. 2018, section 5.3): noise that is added to the actions that next states are
 /// valued by.

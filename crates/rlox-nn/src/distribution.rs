@@ -44,7 +44,12 @@ pub struct Given<'a> {
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub enum Distribution {
+pub struct Distribution {
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
     /// One choice, or several independent ones.
     Categorical(Categorical),
     /// Independent zeros and ones.
@@ -64,12 +69,13 @@ impl Distribution {
     pub fn new(space: &Space, log_std_init: f32) -> Result<Self> {
         space.validate("action space")?;
         check_log_std(log_std_init)?;
-        Ok(match space {
-            Space::Discrete { n, .. } => Self::Categorical(Categorical::new(&[*n])),
-            Space::MultiDiscrete { nvec } => Self::Categorical(Categorical::new(nvec)),
-            Space::MultiBinary { n } => Self::Bernoulli(Bernoulli::new(*n)),
-            Space::Box { .. } => Self::Gaussian(Gaussian::new(space.dim(), log_std_init)),
-        })
+        let kind = match space {
+            Space::Discrete { n, .. } => Kind::Categorical(Categorical::new(&[*n])),
+            Space::MultiDiscrete { nvec } => Kind::Categorical(Categorical::new(nvec)),
+            Space::MultiBinary { n } => Kind::Bernoulli(Bernoulli::new(*n)),
+            Space::Box { .. } => Kind::Gaussian(Gaussian::new(space.dim(), log_std_init)),
+        };
+        Ok(Self { kind })
     }
 
     /// Generalised state-dependent exploration (Raffin et al. 2021, "Smooth Exploration for Robotic Reinforcement
@@ -89,48 +95,49 @@ impl Distribution {
         if hidden == 0 {
             return Err(Error::config("use_sde", "a hidden layer", "none", "give the network one"));
         }
-        Ok(Self::StateDependent(StateDependent::new(hidden, space.dim(), log_std_init)))
+        let kind = Kind::StateDependent(StateDependent::new(hidden, space.dim(), log_std_init));
+        Ok(Self { kind })
     }
 
     /// How many numbers a row of the network has for it.
     pub fn outputs(&self) -> usize {
-        match self {
-            Self::Categorical(it) => it.outputs(),
-            Self::Bernoulli(it) => it.dim,
-            Self::Gaussian(it) => it.dim,
-            Self::StateDependent(it) => it.dim,
+        match &self.kind {
+            Kind::Categorical(it) => it.outputs(),
+            Kind::Bernoulli(it) => it.dim,
+            Kind::Gaussian(it) => it.dim,
+            Kind::StateDependent(it) => it.dim,
         }
     }
 
     /// How many numbers an action has.
     pub fn action_dim(&self) -> usize {
-        match self {
-            Self::Categorical(it) => it.action_dim(),
-            other => other.outputs(),
+        match &self.kind {
+            Kind::Categorical(it) => it.action_dim(),
+            _ => self.outputs(),
         }
     }
 
     /// What is learned beside the network, if anything is: the logarithms of standard deviations.
     pub fn parameters(&self) -> Option<&Parameters> {
-        match self {
-            Self::Categorical(_) | Self::Bernoulli(_) => None,
-            Self::Gaussian(it) => Some(&it.log_std),
-            Self::StateDependent(it) => Some(&it.log_std),
+        match &self.kind {
+            Kind::Categorical(_) | Kind::Bernoulli(_) => None,
+            Kind::Gaussian(it) => Some(&it.log_std),
+            Kind::StateDependent(it) => Some(&it.log_std),
         }
     }
 
     /// The same, to be stepped and loaded.
     pub fn parameters_mut(&mut self) -> Option<&mut Parameters> {
-        match self {
-            Self::Categorical(_) | Self::Bernoulli(_) => None,
-            Self::Gaussian(it) => Some(&mut it.log_std),
-            Self::StateDependent(it) => Some(&mut it.log_std),
+        match &mut self.kind {
+            Kind::Categorical(_) | Kind::Bernoulli(_) => None,
+            Kind::Gaussian(it) => Some(&mut it.log_std),
+            Kind::StateDependent(it) => Some(&mut it.log_std),
         }
     }
 
     /// How many numbers of the last hidden layer it reads; 0 for none.
     pub fn reads_hidden(&self) -> usize {
-        if let Self::StateDependent(it) = self { it.hidden } else { 0 }
+        if let Kind::StateDependent(it) = &self.kind { it.hidden } else { 0 }
     }
 
     /// Draws the exploration matrices of state-dependent exploration anew, that of environment i from `rngs[i]`. Other
@@ -139,12 +146,12 @@ impl Distribution {
     /// # Errors
     /// [`Error::Memory`] if they do not fit into memory.
     pub fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
-        if let Self::StateDependent(it) = self { it.draw_noise(rngs) } else { Ok(()) }
+        if let Kind::StateDependent(it) = &mut self.kind { it.draw_noise(rngs) } else { Ok(()) }
     }
 
     /// Exchanges the exploration matrices, those of all environments in a row, for others or for none.
     pub(crate) fn swap_noise(&mut self, noise: &mut Vec<f32>) {
-        if let Self::StateDependent(it) = self {
+        if let Kind::StateDependent(it) = &mut self.kind {
             std::mem::swap(&mut it.noise, noise);
         }
     }
@@ -164,15 +171,15 @@ impl Distribution {
     ) -> Result<()> {
         self.check(given, actions_len(&actions), rngs.len())?;
         check_len("log_probs", log_probs.len(), rngs.len())?;
-        match (self, actions) {
-            (Self::Categorical(it), ActionsMut::Discrete(actions)) => it.sample(given, rngs, actions, log_probs),
-            (Self::Bernoulli(it), ActionsMut::Discrete(actions)) => it.sample(given, rngs, actions, log_probs),
-            (Self::Gaussian(it), ActionsMut::Continuous(actions)) => {
+        match (&mut self.kind, actions) {
+            (Kind::Categorical(it), ActionsMut::Discrete(actions)) => it.sample(given, rngs, actions, log_probs),
+            (Kind::Bernoulli(it), ActionsMut::Discrete(actions)) => it.sample(given, rngs, actions, log_probs),
+            (Kind::Gaussian(it), ActionsMut::Continuous(actions)) => {
                 it.sample(given, rngs, actions, log_probs);
                 Ok(())
             }
-            (Self::StateDependent(it), ActionsMut::Continuous(actions)) => it.sample(given, rngs, actions, log_probs),
-            (this, _) => Err(this.other_kind()),
+            (Kind::StateDependent(it), ActionsMut::Continuous(actions)) => it.sample(given, rngs, actions, log_probs),
+            _ => Err(self.other_kind()),
         }
     }
 
@@ -183,14 +190,14 @@ impl Distribution {
     pub fn mode(&mut self, given: Given<'_>, actions: ActionsMut<'_>) -> Result<()> {
         let len = actions_len(&actions);
         self.check(given, len, len / self.action_dim())?;
-        match (self, actions) {
-            (Self::Categorical(it), ActionsMut::Discrete(actions)) => it.mode(given, actions),
-            (Self::Bernoulli(it), ActionsMut::Discrete(actions)) => it.mode(given, actions),
-            (Self::Gaussian(_) | Self::StateDependent(_), ActionsMut::Continuous(actions)) => {
+        match (&mut self.kind, actions) {
+            (Kind::Categorical(it), ActionsMut::Discrete(actions)) => it.mode(given, actions),
+            (Kind::Bernoulli(it), ActionsMut::Discrete(actions)) => it.mode(given, actions),
+            (Kind::Gaussian(_) | Kind::StateDependent(_), ActionsMut::Continuous(actions)) => {
                 actions.copy_from_slice(given.outputs);
                 Ok(())
             }
-            (this, _) => Err(this.other_kind()),
+            _ => Err(self.other_kind()),
         }
     }
 
@@ -207,17 +214,17 @@ impl Distribution {
     ) -> Result<()> {
         self.check(given, chosen_len(actions), log_probs.len())?;
         check_len("entropies", entropies.len(), log_probs.len())?;
-        match (self, actions) {
-            (Self::Categorical(it), Actions::Discrete(actions)) => it.evaluate(given, actions, log_probs, entropies),
-            (Self::Bernoulli(it), Actions::Discrete(actions)) => it.evaluate(given, actions, log_probs, entropies),
-            (Self::Gaussian(it), Actions::Continuous(actions)) => {
+        match (&mut self.kind, actions) {
+            (Kind::Categorical(it), Actions::Discrete(actions)) => it.evaluate(given, actions, log_probs, entropies),
+            (Kind::Bernoulli(it), Actions::Discrete(actions)) => it.evaluate(given, actions, log_probs, entropies),
+            (Kind::Gaussian(it), Actions::Continuous(actions)) => {
                 it.evaluate(given, actions, log_probs, entropies);
                 Ok(())
             }
-            (Self::StateDependent(it), Actions::Continuous(actions)) => {
+            (Kind::StateDependent(it), Actions::Continuous(actions)) => {
                 it.evaluate(given, actions, log_probs, entropies)
             }
-            (this, _) => Err(this.other_kind()),
+            _ => Err(self.other_kind()),
         }
     }
 
@@ -252,30 +259,30 @@ impl Distribution {
     ) -> Result<()> {
         self.check(given, chosen_len(actions), d_log_probs.len())?;
         check_len("d_outputs", d_outputs.len(), given.outputs.len())?;
-        match (self, actions) {
-            (Self::Categorical(it), Actions::Discrete(actions)) => {
+        match (&mut self.kind, actions) {
+            (Kind::Categorical(it), Actions::Discrete(actions)) => {
                 it.backward(actions, d_log_probs, d_entropy, d_outputs)
             }
-            (Self::Bernoulli(it), Actions::Discrete(actions)) => {
+            (Kind::Bernoulli(it), Actions::Discrete(actions)) => {
                 it.backward(actions, d_log_probs, d_entropy, d_outputs)
             }
-            (Self::Gaussian(it), Actions::Continuous(actions)) => {
+            (Kind::Gaussian(it), Actions::Continuous(actions)) => {
                 it.backward(given, actions, d_log_probs, d_entropy, d_outputs);
                 Ok(())
             }
-            (Self::StateDependent(it), Actions::Continuous(actions)) => {
+            (Kind::StateDependent(it), Actions::Continuous(actions)) => {
                 it.backward(given, actions, d_log_probs, d_entropy, d_outputs)
             }
-            (this, _) => Err(this.other_kind()),
+            _ => Err(self.other_kind()),
         }
     }
 
     /// Adds what [`Distribution::differentiate`] found last to the gradients of what is learned beside the network.
     pub(crate) fn add_gradients(&mut self) {
-        match self {
-            Self::Categorical(_) | Self::Bernoulli(_) => {}
-            Self::Gaussian(it) => it.log_std.add_gradients(it.sums.iter().map(|sum| *sum as f32)),
-            Self::StateDependent(it) => it.log_std.add_gradients(it.sums.iter().map(|sum| *sum as f32)),
+        match &mut self.kind {
+            Kind::Categorical(_) | Kind::Bernoulli(_) => {}
+            Kind::Gaussian(it) => it.log_std.add_gradients(it.sums.iter().map(|sum| *sum as f32)),
+            Kind::StateDependent(it) => it.log_std.add_gradients(it.sums.iter().map(|sum| *sum as f32)),
         }
     }
 
@@ -283,11 +290,11 @@ impl Distribution {
         check_len("outputs", given.outputs.len(), rows.saturating_mul(self.outputs()))?;
         check_len("hidden", given.hidden.len(), rows.saturating_mul(self.reads_hidden()))?;
         check_len("actions", actions, rows.saturating_mul(self.action_dim()))?;
-        let name = if matches!(self, Self::Categorical(_) | Self::Bernoulli(_)) { "logits" } else { "mean" };
+        let name = if matches!(self.kind, Kind::Categorical(_) | Kind::Bernoulli(_)) { "logits" } else { "mean" };
         rows::check_said(name, given.outputs, self.outputs())?;
-        match (given.masks, self) {
-            (Some(masks), Self::Categorical(_)) => check_len("masks", masks.len(), given.outputs.len()),
-            (Some(masks), Self::Bernoulli(_)) => check_len("masks", masks.len(), 2 * given.outputs.len()),
+        match (given.masks, &self.kind) {
+            (Some(masks), Kind::Categorical(_)) => check_len("masks", masks.len(), given.outputs.len()),
+            (Some(masks), Kind::Bernoulli(_)) => check_len("masks", masks.len(), 2 * given.outputs.len()),
             (Some(_), _) => {
                 let fix = "mask no actions of a Box";
                 Err(Error::space("masks", "none for this action space", "some", fix))
@@ -297,7 +304,7 @@ impl Distribution {
     }
 
     fn other_kind(&self) -> Error {
-        let integers = matches!(self, Self::Categorical(_) | Self::Bernoulli(_));
+        let integers = matches!(self.kind, Kind::Categorical(_) | Kind::Bernoulli(_));
         let [expected, got] = if integers { ["integers", "f32"] } else { ["f32", "integers"] };
         Error::space("actions", expected, got, "match the policy to the action space")
     }

@@ -11,7 +11,7 @@ mod at_once;
 mod built_in;
 mod deterministic_policy;
 mod distribution;
-mod losses;
+pub mod losses;
 mod mlp;
 mod network;
 mod parameters;
@@ -27,18 +27,15 @@ mod weights;
 pub use action_scaling::ActionScaling;
 pub use action_value::{ActionValue, Critics, TwinCritics, ValuedActions};
 pub use actor_critic::{
-    ActorCritic, ActorCriticLoss, ActorCriticStats, ClippedLoss, Minibatch, PolicyLoss, PolicyNetworks, PolicyShape,
-    Trajectories, VtraceTargets, clipped_policy_loss, explained_variance, normalize_advantages, policy_gradient_loss,
-    value_loss,
+    ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyLoss, PolicyNetworks, PolicyShape, Trajectories,
+    VtraceTargets,
 };
 pub use adam::{Optimizer, Update};
 pub use deterministic_policy::{DeterministicActor, DeterministicPolicy, Smoothing};
 pub use distribution::{Distribution, Given};
-pub use losses::{
-    Discount, TdLoss, sac_actor_loss, soft_values, td_loss, td_targets, td3_actor_loss, temperature_loss,
-};
+pub use losses::{Discount, TdLoss};
 pub use mlp::{Activation, Init, LayerLayout, Mlp, MlpLayout, orthogonal};
-pub use network::{Network, Scratch, Step, clipped_step};
+pub use network::{Learnable, Network, Scratch, clipped_step};
 pub use parameters::Parameters;
 pub use q_function::{CriticStats, QFunction, QLoss, QNetworks, Transitions};
 pub use stochastic_policy::{ActorStats, SquashedGaussian, SquashedPolicy, StochasticPolicy, Temperature};

@@ -119,7 +119,7 @@ pub struct Scratch {
 }
 
 /// What a joint step changes: networks of any backend, and free parameters.
-pub trait Step {
+pub trait Learnable {
     /// The sum of the squares of the gradients.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ pub trait Step {
     fn forget(&mut self);
 }
 
-impl<N: Network> Step for N {
+impl<N: Network> Learnable for N {
     fn sum_of_squares(&mut self) -> Result<f64> {
         self.grad_sq()
     }
@@ -181,7 +181,7 @@ impl<N: Network> Step for N {
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 pub fn clipped_step(
-    parts: &mut [(&'static str, &mut dyn Step)],
+    parts: &mut [(&'static str, &mut dyn Learnable)],
     optimizer: &Optimizer,
     max_grad_norm: Option<f32>,
 ) -> Result<f32> {
@@ -206,7 +206,7 @@ pub fn clipped_step(
 }
 
 /// The norm of all gradients together.
-fn norm_of(parts: &mut [(&'static str, &mut dyn Step)]) -> Result<f32> {
+fn norm_of(parts: &mut [(&'static str, &mut dyn Learnable)]) -> Result<f32> {
     let mut squares = 0.0;
     for (_, part) in parts.iter_mut() {
         squares += part.sum_of_squares()?;
@@ -217,9 +217,7 @@ fn norm_of(parts: &mut [(&'static str, &mut dyn Step)]) -> Result<f32> {
 
 /// The same error, of a part's parameters.
 fn of_part(mut error: Error, part: &str) -> Error {
-    if let Error::Config(wrong) = &mut error
-        && wrong.argument == PARAMETERS
-    {
+    if let Some(wrong) = error.mismatch_mut().filter(|wrong| wrong.argument == PARAMETERS) {
         wrong.argument = format!("{PARAMETERS} of {part}").into();
     }
     error
@@ -234,7 +232,7 @@ pub(crate) fn check_stepped(finite: bool, parameters: impl FnOnce() -> NamedTens
 }
 
 /// Names the gradient that made a norm infinite or NaN.
-fn not_finite(parts: &[(&'static str, &mut dyn Step)]) -> Error {
+fn not_finite(parts: &[(&'static str, &mut dyn Learnable)]) -> Error {
     let named = parts.iter().map(|(name, part)| (name, part.named_gradients()));
     let all: Vec<_> = named.flat_map(|(name, gradients)| gradients.into_iter().map(move |one| (name, one))).collect();
     let numbers = all.iter().flat_map(|(name, one)| one.data.iter().map(move |x| (*x, name, &one.name)));

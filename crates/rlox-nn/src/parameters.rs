@@ -6,7 +6,7 @@ use crate::adam::{MEANS, Moments, STEP, check_state, step_of};
 use crate::network::check_stepped;
 use crate::simd::elementwise::sum_of_squares;
 use crate::simd::{Line, lines, numbers, numbers_mut};
-use crate::{NamedTensors, Optimizer, Step};
+use crate::{Learnable, NamedTensors, Optimizer};
 
 /// One small array of parameters under the same optimisers, and the same joint norm, as networks.
 #[derive(Clone, Debug)]
@@ -123,7 +123,7 @@ fn put(tensors: &NamedTensors, name: &str, arena: &mut [Line]) {
     }
 }
 
-impl Step for Parameters {
+impl Learnable for Parameters {
     fn sum_of_squares(&mut self) -> Result<f64> {
         Ok(sum_of_squares(&self.gradients))
     }

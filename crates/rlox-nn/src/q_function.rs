@@ -7,8 +7,9 @@ use rlox_core::{Error, Pcg64, Result, check_len};
 
 use crate::adam::check_state;
 use crate::at_once::{at_once, multiplications};
+use crate::losses::{td_loss, td_targets};
 use crate::room::resize;
-use crate::{NamedTensors, Network, Optimizer, Scratch, TdLoss, clipped_step, rows, td_loss, td_targets};
+use crate::{NamedTensors, Network, Optimizer, Scratch, TdLoss, clipped_step, rows};
 use greedy::{any, best, check_masks};
 pub use transitions::Transitions;
 

@@ -44,6 +44,14 @@ fn first_not_finite(numbers: &[f32], dim: usize) -> Option<String> {
     Some(format!("{} in row {}", numbers[at], at / dim))
 }
 
+/// An error of a part of the rows that begins with row `from`.
+pub(crate) fn counted_from(mut error: Error, from: usize) -> Error {
+    if let Some(wrong) = error.mismatch_mut().filter(|wrong| from > 0 && wrong.got.contains("in row")) {
+        wrong.got = format!("{}, counted from row {from}", wrong.got);
+    }
+    error
+}
+
 /// Normal numbers of mean 0 and standard deviation 1, from one stream.
 pub(crate) fn draw_normal(noise: &mut [f32], rng: &mut Pcg64) {
     for x in noise {

@@ -81,7 +81,7 @@ pub trait StochasticPolicy: Send {
     /// [`rlox_core::Error::Config`] naming a gradient that is not finite; nothing has changed then.
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32>;
 
-    /// One step on [`crate::sac_actor_loss`] for the last [`StochasticPolicy::rsample`], of these `obs`, through the
+    /// One step on [`crate::losses::sac_actor_loss`] for the last [`StochasticPolicy::rsample`], of these `obs`, through the
     /// smallest of the critics, whose parameters' gradients stay as they are.
     ///
     /// # Errors

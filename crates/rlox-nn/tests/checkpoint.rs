@@ -2,8 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 
 use rlox_core::{
     AutoresetMode, Checkpoint, Env, EnvSpec, Error, NormalizerOptions, Pcg64, ResetOptions, Result, Space, Step,
@@ -12,30 +11,12 @@ use rlox_core::{
 use rlox_nn::train::{A2c, A2cConfig, Metrics, Ppo, PpoConfig, Schedule};
 use rlox_nn::{Activation, ActorCritic, Distribution, Mlp, NamedTensors, Optimizer, PolicyNetworks};
 use serde_json::{Map, Value, json};
+use tempfile::TempDir;
 
 type Policy = PolicyNetworks<Mlp>;
 
 /// A change, and what is said of it.
 type Change<T> = (fn(&mut T), &'static str);
-
-/// A folder of a test's own, gone when it ends.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("rlox-nn-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).unwrap();
-        Self(folder.canonicalize().unwrap())
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn make(id: &str, num_envs: usize, autoreset_mode: AutoresetMode) -> Box<dyn VectorEnv> {
     let options = envs::MakeOptions { num_envs, seed: None, autoreset_mode, max_episode_steps: None, arguments: &[] };
@@ -114,8 +95,8 @@ trainer!(Ppo);
 trainer!(A2c);
 
 /// All that a trainer saves, as bytes.
-fn state(trainer: &dyn Trainer, scratch: &Scratch) -> (Map<String, Value>, Vec<Option<Vec<u8>>>) {
-    let path = scratch.0.join("state");
+fn state(trainer: &dyn Trainer, scratch: &TempDir) -> (Map<String, Value>, Vec<Option<Vec<u8>>>) {
+    let path = scratch.path().join("state");
     trainer.save(&path).unwrap();
     let read = Checkpoint::read(&path).unwrap();
     let members = ["networks", "optimizer", "normalizer", "environment"];
@@ -129,12 +110,12 @@ fn bits(metrics: &Metrics) -> String {
 }
 
 fn goes_on_as_if_nothing_had_happened<T: Trainer>(name: &str, steps: u64, make: impl Fn(u64) -> T) {
-    let scratch = Scratch::new();
+    let scratch = tempfile::tempdir().unwrap();
     let mut whole = make(1);
     let said = whole.train(steps, u64::MAX);
     let mut first = make(1);
     first.train(steps, steps / 2);
-    let half = scratch.0.join("half");
+    let half = scratch.path().join("half");
     first.save(&half).unwrap();
     // Of another seed, and in the middle of something else.
     let mut second = make(2);
@@ -202,16 +183,16 @@ impl Env for Silent {
 
 #[test]
 fn environments_that_cannot_tell_start_new_episodes_and_all_else_goes_on() {
-    let scratch = Scratch::new();
+    let scratch = tempfile::tempdir().unwrap();
     let make = |seed| {
         let env = VecEnv::new(2, None, AutoresetMode::SameStep, Silent::new).unwrap();
         A2c::new(Box::new(env), tanh, A2cConfig::default(), seed).unwrap()
     };
     let (mut first, mut second) = (make(1), make(2));
     let before = first.train(100, |_| true).unwrap();
-    first.save(scratch.0.join("a")).unwrap();
-    assert!(Checkpoint::read(scratch.0.join("a")).unwrap().safetensors("environment").is_none());
-    second.load(scratch.0.join("a")).unwrap();
+    first.save(scratch.path().join("a")).unwrap();
+    assert!(Checkpoint::read(scratch.path().join("a")).unwrap().safetensors("environment").is_none());
+    second.load(scratch.path().join("a")).unwrap();
     let after = second.train(100, |_| true).unwrap();
     assert_eq!((before.timesteps, after.timesteps, before.updates, after.updates), (100, 200, 10, 20));
     assert!(after.episodes > before.episodes && after.mean_return == 7.0);
@@ -219,10 +200,10 @@ fn environments_that_cannot_tell_start_new_episodes_and_all_else_goes_on() {
 
 #[test]
 fn what_was_saved_before_the_first_step_is_a_beginning() {
-    let scratch = Scratch::new();
-    cartpole(AutoresetMode::SameStep, 1).save(&scratch.0).unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    cartpole(AutoresetMode::SameStep, 1).save(scratch.path()).unwrap();
     let (mut first, mut second) = (cartpole(AutoresetMode::SameStep, 1), cartpole(AutoresetMode::SameStep, 2));
-    second.load(&scratch.0).unwrap();
+    second.load(scratch.path()).unwrap();
     assert!(matches!(second.resume(|_| true), Err(Error::Config(_))), "there is no run to go on with");
     Trainer::train(&mut first, 100, u64::MAX);
     Trainer::train(&mut second, 100, u64::MAX);
@@ -231,7 +212,7 @@ fn what_was_saved_before_the_first_step_is_a_beginning() {
 
 /// Asserts that a load is refused in these words, and has changed nothing.
 fn refused(trainer: &mut dyn Trainer, path: &Path, expected: &str) -> Error {
-    let scratch = Scratch::new();
+    let scratch = tempfile::tempdir().unwrap();
     let before = state(trainer, &scratch);
     let error = trainer.load(path).unwrap_err();
     assert!(error.to_string().contains(expected), "{error}: expected {expected}");
@@ -241,8 +222,8 @@ fn refused(trainer: &mut dyn Trainer, path: &Path, expected: &str) -> Error {
 
 #[test]
 fn checkpoints_of_other_trainers_are_refused() {
-    let scratch = Scratch::new();
-    let path = scratch.0.join("saved");
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("saved");
     let mut saved = pendulum(3, AutoresetMode::SameStep, 1);
     Trainer::train(&mut saved, 100, u64::MAX);
     saved.save(&path).unwrap();
@@ -256,7 +237,7 @@ fn checkpoints_of_other_trainers_are_refused() {
     let mut plain = Ppo::new(env(), tanh, pendulum_config(), 1).unwrap();
     Trainer::train(&mut plain, 100, u64::MAX);
     refused(&mut plain, &path, "section settings: expected use_sde = false, got true");
-    let untold = scratch.0.join("untold");
+    let untold = scratch.path().join("untold");
     saved.save(&untold).unwrap();
     forge(&untold, |c| drop(c.manifest["settings"].as_object_mut().unwrap().remove("use_sde")));
     refused(&mut plain, &untold, "networks.safetensors, section networks, tensors: expected \"log_std\" of shape [1]");
@@ -277,8 +258,8 @@ fn checkpoints_of_other_trainers_are_refused() {
 
 #[test]
 fn a_damaged_checkpoint_is_refused_wherever_the_damage_is() {
-    let scratch = Scratch::new();
-    let path = scratch.0.join("saved");
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("saved");
     let mut trainer = pendulum(3, AutoresetMode::SameStep, 1);
     Trainer::train(&mut trainer, 100, u64::MAX);
     trainer.save(&path).unwrap();
@@ -343,8 +324,8 @@ fn whole_checkpoints_that_make_no_sense_are_refused() {
     let mut trainer = pendulum(3, AutoresetMode::SameStep, 1);
     Trainer::train(&mut trainer, 700, u64::MAX);
     for (change, expected) in changes {
-        let scratch = Scratch::new();
-        let path = scratch.0.join("saved");
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("saved");
         trainer.save(&path).unwrap();
         forge(&path, change);
         refused(&mut pendulum(3, AutoresetMode::SameStep, 2), &path, expected);
@@ -364,8 +345,8 @@ fn fill(checkpoint: &mut Checkpoint, member: &str, name: &str, x: f32) {
 
 #[test]
 fn weights_that_are_not_finite_do_not_replace_those_that_are() {
-    let scratch = Scratch::new();
-    let path = scratch.0.join("saved");
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("saved");
     let mut optimizer = Optimizer::adam_w(1e30);
     if let Optimizer::AdamW { weight_decay, .. } = &mut optimizer {
         *weight_decay = 1e30;
@@ -384,14 +365,14 @@ fn weights_that_are_not_finite_do_not_replace_those_that_are() {
 
 #[test]
 fn what_is_not_a_checkpoint_is_neither_read_nor_overwritten() {
-    let scratch = Scratch::new();
-    let (notes, nowhere) = (scratch.0.join("notes"), scratch.0.join("nowhere"));
+    let scratch = tempfile::tempdir().unwrap();
+    let (notes, nowhere) = (scratch.path().join("notes"), scratch.path().join("nowhere"));
     fs::write(&notes, "mine").unwrap();
     let mut trainer = cartpole(AutoresetMode::SameStep, 1);
-    for path in [&notes, &scratch.0] {
+    for path in [&notes, scratch.path()] {
         assert!(matches!(trainer.save(path), Err(Error::Io { .. })), "{path:?}");
         assert!(matches!(trainer.load(path), Err(Error::Corrupt(_))), "{path:?}");
     }
     assert!(matches!(trainer.load(&nowhere), Err(Error::Io { .. })));
-    assert_eq!((fs::read(&notes).unwrap(), fs::read_dir(&scratch.0).unwrap().count()), (b"mine".to_vec(), 1));
+    assert_eq!((fs::read(&notes).unwrap(), fs::read_dir(scratch.path()).unwrap().count()), (b"mine".to_vec(), 1));
 }

@@ -4,31 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rlox_core::{AutoresetMode, Error, NormalizerOptions, Pcg64, VecEnv, envs};
 use rlox_nn::train::{Ppo, PpoConfig};
 use rlox_nn::{Activation, ActorCritic, Mlp, PolicyNetworks};
-
-/// A folder of a test's own, gone when it ends.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("rlox-nn-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).unwrap();
-        Self(folder.canonicalize().unwrap())
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn trainer(seed: u64) -> Ppo<PolicyNetworks<Mlp>> {
     let env = VecEnv::new(3, None, AutoresetMode::SameStep, envs::Pendulum::default).unwrap();
@@ -66,8 +46,8 @@ fn child(program: &mut Command, path: &Path) -> Child {
 }
 
 fn kill_often(times: u32) {
-    let scratch = Scratch::new();
-    let path = scratch.0.join("saved");
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("saved");
     let mut rng = Pcg64::seed_from(times.into());
     trainer(1).save(&path).unwrap();
     let mut learner = trainer(1);
@@ -77,7 +57,7 @@ fn kill_often(times: u32) {
         std::thread::sleep(Duration::from_micros(rng.integers(1_000, 120_000) as u64));
         running.kill().unwrap();
         running.wait().unwrap();
-        between += u32::from(!path.exists() || scratch.0.join(".saved.partial").exists());
+        between += u32::from(!path.exists() || scratch.path().join(".saved.partial").exists());
         learner.load(&path).unwrap();
         assert!(learner.timesteps() >= steps, "{} steps after {steps}", learner.timesteps());
         steps = learner.timesteps();
@@ -86,7 +66,7 @@ fn kill_often(times: u32) {
     assert!(steps > 0, "no child lived long enough to save");
     eprintln!("{times} kills, {between} of them in the middle of a save, after {steps} steps in all");
     learner.save(&path).unwrap();
-    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1, "something was left behind");
+    assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1, "something was left behind");
 }
 
 #[test]
@@ -103,8 +83,8 @@ fn two_hundred_kills_leave_whole_checkpoints() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_leaves_the_former_checkpoint() {
-    let scratch = Scratch::new();
-    let path = scratch.0.join("saved");
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("saved");
     let learner = trainer(1);
     learner.save(&path).unwrap();
     // No file may be longer than one block: writing it fails as on a full disk.
@@ -115,5 +95,5 @@ fn a_full_disk_leaves_the_former_checkpoint() {
     let mut read = trainer(2);
     read.load(&path).unwrap();
     assert_eq!((read.timesteps(), read.policy().tensors()), (0, learner.policy().tensors()));
-    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1, "something was left behind");
+    assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1, "something was left behind");
 }

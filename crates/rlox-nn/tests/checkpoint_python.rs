@@ -90,14 +90,14 @@ fn checkpoints_that_do_not_tell_the_shape_are_loaded_by_their_tensors() {
     let mut saved = Checkpoint::read(fixture("rust-half")).unwrap();
     let settings = saved.manifest["settings"].as_object_mut().unwrap();
     settings.retain(|name, _| !["activation", "net_arch", "shared_trunk", "use_sde"].contains(&name.as_str()));
-    let folder = std::env::temp_dir().join(format!("rlox-nn-unshaped-{}", std::process::id()));
+    let scratch = tempfile::tempdir().unwrap();
+    let folder = scratch.path().join("unshaped");
     saved.write(&folder).unwrap();
     let mut ours = trainer(2);
     ours.load(&folder).unwrap();
     agrees(&ours, "rust-half");
     let text = shaped(&[5], Activation::Tanh, 2).load(&folder).unwrap_err().to_string();
     assert!(text.contains("section networks"), "{text}");
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// Writes the fixtures that Python reads.

@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, missing_docs, reason = "tests")]
 
 use rlox_core::Pcg64;
+use rlox_nn::losses::{sac_actor_loss, soft_values, td_targets, td3_actor_loss, temperature_loss};
 use rlox_nn::{
     ActionValue, Activation, Critics, DeterministicActor, DeterministicPolicy, Discount, Init, Mlp, NamedTensors,
     QFunction, QLoss, QNetworks, Smoothing, SquashedGaussian, SquashedPolicy, StochasticPolicy, TdLoss, Transitions,
-    TwinCritics, ValuedActions, sac_actor_loss, soft_values, td_targets, td3_actor_loss, temperature_loss,
+    TwinCritics, ValuedActions,
 };
 
 const ROWS: usize = 13;

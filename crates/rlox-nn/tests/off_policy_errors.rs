@@ -5,10 +5,10 @@ mod learners;
 
 use learners::{ACT, DOUBLE, OBS, actor, batch, pair, q_networks, squashed, twin_critics};
 use rlox_core::{Error, Pcg64, Space};
+use rlox_nn::losses::{sac_actor_loss, soft_values, td_loss, td_targets, td3_actor_loss};
 use rlox_nn::{
     ActionScaling, ActionValue, DeterministicPolicy, Discount, Mlp, Optimizer, QFunction, SquashedGaussian,
-    StochasticPolicy, TdLoss, Temperature, Transitions, TwinCritics, ValuedActions, sac_actor_loss, soft_values,
-    td_loss, td_targets, td3_actor_loss,
+    StochasticPolicy, TdLoss, Temperature, Transitions, TwinCritics, ValuedActions,
 };
 
 /// The numbers with a NaN among them.

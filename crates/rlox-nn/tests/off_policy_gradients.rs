@@ -3,9 +3,10 @@
 
 use proptest::prelude::*;
 use rlox_core::Pcg64;
+use rlox_nn::losses::{td_loss, temperature_loss};
 use rlox_nn::{
     ActionValue, Activation, Critics, DeterministicActor, DeterministicPolicy, Init, Mlp, NamedTensors,
-    SquashedGaussian, SquashedPolicy, StochasticPolicy, TdLoss, TwinCritics, td_loss, temperature_loss,
+    SquashedGaussian, SquashedPolicy, StochasticPolicy, TdLoss, TwinCritics,
 };
 
 const STEP: f32 = 1e-2;

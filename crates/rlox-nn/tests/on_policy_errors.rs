@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Pcg64, Policy, PolicyOut, Result, Space};
+use rlox_nn::losses::{clipped_policy_loss, explained_variance, policy_gradient_loss, value_loss};
 use rlox_nn::{
     Activation, ActorCritic, ActorCriticLoss, Distribution, Given, Minibatch, Mlp, NamedTensors, Optimizer, PolicyLoss,
-    PolicyNetworks, clipped_policy_loss, explained_variance, policy_gradient_loss, value_loss,
+    PolicyNetworks,
 };
 
 const OBS: usize = 3;
@@ -110,6 +111,20 @@ fn a_single_output_that_is_no_number_is_named() {
         let given = Given { outputs: &[0.0, wrong], hidden: &[], masks: None };
         starts(normal.mode(given, ActionsMut::Continuous(&mut [0.0; 2])), &format!("mean{said}"));
     }
+}
+
+#[test]
+fn rows_of_long_minibatches_are_counted_from_where_they_are_told() {
+    const ROWS: usize = 2000;
+    let mut policy = policy(&Space::discrete(2));
+    let mut actions = [1; ROWS];
+    actions[1500] = 2;
+    let (obs, numbers) = (vec![0.1; ROWS * OBS], vec![0.5; ROWS]);
+    let [log_probs, values, advantages, returns] = [&numbers[..]; 4];
+    let actions = Actions::Discrete(&actions);
+    let batch = Minibatch { obs: &obs, actions, masks: None, log_probs, values, advantages, returns };
+    let error = policy.update(&batch, &LOSS, &Optimizer::adam(1e-3), None).unwrap_err().to_string();
+    assert!(error.contains("got 2 in row 476, counted from row 1024; "), "{error}");
 }
 
 #[test]

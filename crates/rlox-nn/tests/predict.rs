@@ -73,7 +73,9 @@ fn numbers_that_are_not_finite_are_refused() {
     let (space, mut obs) = (Space::discrete(2), obs());
     obs[DIM * MANY - 1] = f32::NAN;
     let said = predict(&space, &obs, None, None, ActionsMut::Discrete(&mut vec![0; MANY])).unwrap_err();
-    assert!(said.to_string().starts_with("obs: expected finite numbers, got NaN"), "{said}");
+    // 5461 rows of 3 numbers are acted on at once.
+    let expected = format!("obs: expected finite numbers, got NaN in row {}, counted from row 5461; ", MANY - 1 - 5461);
+    assert!(said.to_string().starts_with(&expected), "{said}");
 }
 
 #[test]

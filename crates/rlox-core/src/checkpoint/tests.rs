@@ -3,35 +3,17 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
 
 use super::*;
 use crate::FieldMut;
 
-/// A folder of a test's own, gone when it ends.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("rlox-core-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).unwrap();
-        Self(folder.canonicalize().unwrap())
-    }
-
-    fn names(&self) -> Vec<String> {
-        let mut names: Vec<_> =
-            fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+fn names(folder: &TempDir) -> Vec<String> {
+    let entries = fs::read_dir(folder.path()).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
 }
 
 fn checkpoint(steps: u64) -> Checkpoint {
@@ -54,9 +36,9 @@ fn checkpoint(steps: u64) -> Checkpoint {
     made
 }
 
-fn saved() -> (Scratch, PathBuf) {
-    let scratch = Scratch::new();
-    let path = scratch.0.join("saved");
+fn saved() -> (TempDir, PathBuf) {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("saved");
     checkpoint(5).write(&path).unwrap();
     (scratch, path)
 }
@@ -83,7 +65,7 @@ fn what_is_written_is_read() {
     assert!(read.shapes("replay").unwrap().is_empty());
     assert_eq!(read.manifest["rlox"], env!("CARGO_PKG_VERSION"));
     checkpoint(6).write(&path).unwrap();
-    assert_eq!((steps(&path), scratch.names()), (6, vec!["saved".to_owned()]));
+    assert_eq!((steps(&path), names(&scratch)), (6, vec!["saved".to_owned()]));
 }
 
 #[test]
@@ -155,7 +137,7 @@ fn names_cannot_leave_the_folder() {
 #[test]
 fn links_to_other_files_are_not_followed() {
     let (scratch, path) = saved();
-    let (file, moved) = (path.join("networks.safetensors"), scratch.0.join("elsewhere"));
+    let (file, moved) = (path.join("networks.safetensors"), scratch.path().join("elsewhere"));
     fs::rename(&file, &moved).unwrap();
     std::os::unix::fs::symlink(&moved, &file).unwrap();
     let text = Checkpoint::read(&path).unwrap_err().to_string();
@@ -163,7 +145,7 @@ fn links_to_other_files_are_not_followed() {
     // The checkpoint itself may be behind one, and is replaced where it is.
     fs::remove_file(&file).unwrap();
     fs::rename(&moved, &file).unwrap();
-    let link = scratch.0.join("link");
+    let link = scratch.path().join("link");
     std::os::unix::fs::symlink("saved", &link).unwrap();
     checkpoint(8).write(&link).unwrap();
     assert_eq!((steps(&path), steps(&link)), (8, 8));
@@ -203,10 +185,10 @@ fn forge_size(path: &Path) {
 
 #[test]
 fn what_is_not_a_checkpoint_is_not_overwritten() {
-    let scratch = Scratch::new();
-    let (mine, folder) = (scratch.0.join("mine"), scratch.0.join("folder"));
+    let scratch = tempfile::tempdir().unwrap();
+    let (mine, folder) = (scratch.path().join("mine"), scratch.path().join("folder"));
     fs::write(&mine, "mine").unwrap();
-    let (saved, extra) = (scratch.0.join("saved"), scratch.0.join("saved/notes.txt"));
+    let (saved, extra) = (scratch.path().join("saved"), scratch.path().join("saved/notes.txt"));
     fs::create_dir_all(folder.join("x.safetensors")).unwrap();
     checkpoint(5).write(&saved).unwrap();
     fs::write(&extra, "mine").unwrap();
@@ -220,26 +202,28 @@ fn what_is_not_a_checkpoint_is_not_overwritten() {
     assert!(checkpoint(1).write("").is_err() && checkpoint(1).write(mine.join("below")).is_err());
     // What stands where files of an earlier save might is not ours either.
     fs::remove_file(&extra).unwrap();
-    fs::create_dir_all(scratch.0.join(".saved.previous/x")).unwrap();
+    fs::create_dir_all(scratch.path().join(".saved.previous/x")).unwrap();
     assert!(checkpoint(6).write(&saved).is_err());
     assert_eq!(
-        (steps(&saved), scratch.names()),
+        (steps(&saved), names(&scratch)),
         (5, [".saved.previous", "folder", "mine", "saved"].map(Into::into).into())
     );
 }
 
 #[test]
 fn nothing_and_an_empty_folder_are_no_damaged_files() {
-    let scratch = Scratch::new();
-    for path in [scratch.0.clone(), scratch.0.join("nowhere"), PathBuf::new(), scratch.0.join("a/../b")] {
+    let scratch = tempfile::tempdir().unwrap();
+    for path in
+        [scratch.path().to_path_buf(), scratch.path().join("nowhere"), PathBuf::new(), scratch.path().join("a/../b")]
+    {
         match Checkpoint::read(&path) {
             Err(Error::Io { source, .. }) => assert_eq!(source.kind(), io::ErrorKind::NotFound, "{path:?}"),
             other => panic!("{path:?}: {other:?}"),
         }
     }
-    checkpoint(3).write(&scratch.0).unwrap();
-    assert_eq!(steps(&scratch.0), 3);
-    let run = scratch.0.with_extension("run");
+    checkpoint(3).write(scratch.path()).unwrap();
+    assert_eq!(steps(scratch.path()), 3);
+    let run = scratch.path().with_extension("run");
     checkpoint(4).write(run.join("checkpoint")).unwrap();
     assert_eq!(steps(&run), 4);
     fs::rename(run.join("checkpoint"), run.join(".checkpoint.previous")).unwrap();
@@ -277,10 +261,10 @@ fn an_end_or_an_error_at_any_call_leaves_the_old_or_the_new_checkpoint() {
             assert!(there == 5 || there == 6, "{first}");
             if !kill && there == 5 {
                 // An error that the process lives to see leaves nothing behind.
-                assert_eq!(scratch.names(), ["saved"], "{first}");
+                assert_eq!(names(&scratch), ["saved"], "{first}");
             }
             checkpoint(7).write(&path).unwrap();
-            assert_eq!((steps(&path), scratch.names()), (7, vec!["saved".to_owned()]));
+            assert_eq!((steps(&path), names(&scratch)), (7, vec!["saved".to_owned()]));
         }
         assert!(failed > 10, "{failed}");
     }

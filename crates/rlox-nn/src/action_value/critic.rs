@@ -3,8 +3,9 @@
 use rlox_core::Result;
 
 use super::ValuedActions;
+use crate::losses::td_loss;
 use crate::room::resize;
-use crate::{Network, Scratch, TdLoss, td_loss};
+use crate::{Network, Scratch, TdLoss};
 
 #[derive(Clone, Debug)]
 pub(super) struct Critic<N> {

@@ -11,7 +11,7 @@ pub struct ValuedActions<'a> {
     pub obs: &'a [f32],
     /// `[B, a]`, between -1 and 1.
     pub actions: &'a [f32],
-    /// What values are to be ([`crate::td_targets`]).
+    /// What values are to be ([`crate::losses::td_targets`]).
     pub targets: &'a [f32],
     /// Importance weights of prioritized replay.
     pub weights: Option<&'a [f32]>,

@@ -2,9 +2,8 @@
 
 use rlox_core::Result;
 
-use super::{
-    ActorCriticLoss, ActorCriticStats, Minibatch, PolicyLoss, clipped_policy_loss, policy_gradient_loss, value_loss,
-};
+use super::{ActorCriticLoss, ActorCriticStats, Minibatch, PolicyLoss};
+use crate::losses::{clipped_policy_loss, policy_gradient_loss, value_loss};
 use crate::room::resize;
 use crate::{Distribution, Given};
 

@@ -8,7 +8,7 @@ use super::parts::widths;
 use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyShape};
 use crate::adam::check_state;
 use crate::at_once::{at_once, multiplications};
-use crate::{Distribution, NamedTensors, Network, Optimizer, Parameters, Step, clipped_step, rows};
+use crate::{Distribution, Learnable, NamedTensors, Network, Optimizer, Parameters, clipped_step, rows};
 
 /// Rows that are passed forward and back at once.
 const BLOCK: usize = 1024;
@@ -125,7 +125,8 @@ impl<N: Network> PolicyNetworks<N> {
             }
             let to = rows.min(from + BLOCK);
             let share = (to - from) as f32 / rows as f32;
-            all.add(&self.pass(&batch.rows(from..to, rows), loss, to - from, true, share)?, share);
+            let said = self.pass(&batch.rows(from..to, rows), loss, to - from, true, share);
+            all.add(&said.map_err(|error| rows::counted_from(error, from))?, share);
         }
         Ok(all)
     }
@@ -256,12 +257,12 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
     fn zero_gradients(&mut self) {
         self.actor.zero_gradients();
         self.critic.iter_mut().for_each(N::zero_gradients);
-        self.distribution.parameters_mut().into_iter().for_each(Step::forget);
+        self.distribution.parameters_mut().into_iter().for_each(Learnable::forget);
     }
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
         let Self { actor, critic, distribution, .. } = self;
-        let beside = distribution.parameters_mut().map(|beside| ("policy", beside as &mut dyn Step));
+        let beside = distribution.parameters_mut().map(|beside| ("policy", beside as &mut dyn Learnable));
         // At most three parts, and no vector of them.
         match (critic, beside) {
             (Some(critic), None) => clipped_step(&mut [("actor", actor), ("critic", critic)], optimizer, max_grad_norm),
@@ -314,7 +315,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
     }
 
     fn gradients(&self) -> NamedTensors {
-        self.named(N::gradients, Step::named_gradients)
+        self.named(N::gradients, Learnable::named_gradients)
     }
 
     fn optimizer_state(&self) -> NamedTensors {

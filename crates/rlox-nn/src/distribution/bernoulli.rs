@@ -11,7 +11,7 @@ const CERTAIN: f32 = 1e6;
 
 /// The components of a MultiBinary space. A mask has two flags for each: whether it may be 0, and whether 1.
 #[derive(Clone, Debug)]
-pub struct Bernoulli {
+pub(super) struct Bernoulli {
     pub(super) dim: usize,
     /// The outputs of the last batch, as masks change them, `[N, dim]`; no more of them than the batch has.
     logits: Vec<f32>,

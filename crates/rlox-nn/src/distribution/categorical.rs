@@ -7,7 +7,7 @@ use crate::simd::elementary::{exp_in_place, ln_in_place};
 
 /// One choice of a Discrete space, or several of a MultiDiscrete one. Actions that a mask forbids have probability 0.
 #[derive(Clone, Debug)]
-pub struct Categorical {
+pub(super) struct Categorical {
     counts: Vec<usize>,
     outputs: usize,
     /// Of the last batch, `[N, outputs]`.

@@ -11,7 +11,7 @@ pub(crate) const HALF_LN_2_PI: f32 = 0.918_938_5;
 
 /// The components of a Box space, their standard deviations learned beside the network.
 #[derive(Clone, Debug)]
-pub struct Gaussian {
+pub(super) struct Gaussian {
     pub(super) dim: usize,
     pub(super) log_std: Parameters,
     /// The gradients of `log_std` of the last batch, in f64: they are sums over it.

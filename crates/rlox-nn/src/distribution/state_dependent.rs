@@ -17,7 +17,7 @@ const EPSILON: f32 = 1e-6;
 /// action is `mean + h E`; over all matrices it is normal with variances `h^2 exp(2 log_std) + 1e-6`. The hidden layer
 /// takes no gradient from it.
 #[derive(Clone, Debug)]
-pub struct StateDependent {
+pub(super) struct StateDependent {
     pub(super) hidden: usize,
     pub(super) dim: usize,
     /// `[hidden, dim]`.

@@ -5,10 +5,10 @@ use rlox_core::{Error, Pcg64, Result, check_len};
 use super::state_dependent::{Exploration, Explored};
 use super::{ActorStats, SquashedGaussian, StochasticPolicy};
 use crate::adam::check_state;
+use crate::losses::sac_actor_loss;
 use crate::room::resize;
 use crate::{
-    ActionValue, Critics, NamedTensors, Network, Optimizer, Parameters, Scratch, Step, clipped_step, rows,
-    sac_actor_loss,
+    ActionValue, Critics, Learnable, NamedTensors, Network, Optimizer, Parameters, Scratch, clipped_step, rows,
 };
 
 /// A [`StochasticPolicy`] of a network whose outputs are `[mean | log_std]` ([`SquashedGaussian`]), or the means alone with
@@ -351,7 +351,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
     }
 
     fn gradients(&self) -> NamedTensors {
-        self.named(N::gradients, Step::named_gradients)
+        self.named(N::gradients, Learnable::named_gradients)
     }
 
     fn optimizer_state(&self) -> NamedTensors {

@@ -2,7 +2,8 @@
 
 use rlox_core::{Error, Result};
 
-use crate::{NamedTensors, Optimizer, Parameters, clipped_step, temperature_loss};
+use crate::losses::temperature_loss;
+use crate::{NamedTensors, Optimizer, Parameters, clipped_step};
 
 /// The weight alpha of the entropy, fixed or learned so that the entropy stays near a target (Haarnoja et al. 2018,
 /// section 5).

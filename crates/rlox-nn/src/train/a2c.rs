@@ -6,8 +6,9 @@ use super::on_policy::Algorithm;
 use super::settings::{self, Setting, Settings};
 use super::{Collection, Learned, Minibatches, OnPolicy, Schedule, check_counts, check_share, unless_stopped};
 use crate::adam::ON_POLICY_EPS;
+use crate::losses::normalize_advantages;
 use crate::rows::check_not_negative;
-use crate::{ActorCritic, ActorCriticLoss, Optimizer, PolicyLoss, normalize_advantages};
+use crate::{ActorCritic, ActorCriticLoss, Optimizer, PolicyLoss};
 
 /// Settings of A2C. The defaults are Stable-Baselines3's.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,8 +5,9 @@ use std::ops::Range;
 use rlox_core::{Actions, Error, Field, FieldData, Pcg64, Result, RolloutBuffer, Watch};
 
 use super::Encoding;
+use crate::Minibatch;
+use crate::losses::explained_variance;
 use crate::room::make_room;
-use crate::{Minibatch, explained_variance};
 
 /// Memory for minibatches of rollouts, to be used again.
 #[derive(Debug)]

@@ -6,8 +6,9 @@ use super::on_policy::Algorithm;
 use super::settings::{self, Setting, Settings};
 use super::{Collection, Learned, Means, Minibatches, OnPolicy, Schedule, check_counts, check_share, unless_stopped};
 use crate::adam::ON_POLICY_EPS;
+use crate::losses::normalize_advantages;
 use crate::rows::check_not_negative;
-use crate::{ActorCritic, ActorCriticLoss, ActorCriticStats, Optimizer, PolicyLoss, normalize_advantages};
+use crate::{ActorCritic, ActorCriticLoss, ActorCriticStats, Optimizer, PolicyLoss};
 
 /// Settings of PPO. The defaults are Stable-Baselines3's.
 #[derive(Clone, Debug, PartialEq)]

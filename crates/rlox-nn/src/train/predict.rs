@@ -5,6 +5,7 @@ use rlox_core::{ActionsMut, Error, FieldData, Normalizer, PolicyOut, Result, Spa
 use super::{Encoding, IterationStreams};
 use crate::ActorCritic;
 use crate::room::resize;
+use crate::rows;
 
 /// Numbers of observations whose actions are chosen at once: few enough that memory stays small.
 const CHUNK: usize = 1 << 14;
@@ -69,9 +70,7 @@ pub fn predict_actions(
         watch.check()?;
         let to = n.min(from + chunk);
         encoding.encode(data, from..to, inputs)?;
-        if let Some(wrong) = inputs.iter().find(|x| !x.is_finite()) {
-            return Err(Error::config("obs", "finite numbers", wrong.to_string(), "look at their source"));
-        }
+        rows::check_finite("obs", inputs, encoding.inputs()).map_err(|error| rows::counted_from(error, from))?;
         normalizer.map_or(Ok(()), |normalizer| normalizer.normalize_obs(inputs))?;
         let masks = masks.map(|masks| &masks[from * width..to * width]);
         let actions = actions.part(from * dim..to * dim);

@@ -70,7 +70,7 @@ macro_rules! backend_tests {
                 weights_and_optimizer_states_go_there_and_back, targets_follow_slowly, clones_go_their_own_way,
                 rows_do_not_depend_on_each_other;
             torch: networks_and_their_gradients_equal_torch, optimizers_equal_torch, losses_and_gradients_equal_torch,
-                losses_of_a_hundred_updates_equal_torch;
+                v_trace_and_its_gradients_equal_torch, losses_of_a_hundred_updates_equal_torch;
             bad_input: wrong_arguments_are_refused_in_the_built_in_networks_words,
                 wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words,
                 gradients_that_are_no_numbers_change_nothing, a_step_to_infinity_is_an_error_that_names_the_tensor;

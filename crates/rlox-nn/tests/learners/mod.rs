@@ -2,10 +2,10 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, missing_docs, reason = "tests, each of which uses some")]
 
 use rlox_core::Pcg64;
+use rlox_nn::losses::{soft_values, td_targets};
 use rlox_nn::{
     ActionValue, Activation, DeterministicActor, DeterministicPolicy, Discount, Init, Mlp, Optimizer, QLoss, QNetworks,
     Smoothing, SquashedPolicy, StochasticPolicy, TdLoss, Temperature, Transitions, TwinCritics, ValuedActions,
-    soft_values, td_targets,
 };
 
 pub const OBS: usize = 3;

@@ -29,7 +29,7 @@ pub struct ClippedLoss {
 ///
 /// ```
 /// let mut gradient = [0.0; 2];
-/// let loss = rlox_nn::clipped_policy_loss(&[0.0, 0.5], &[0.0, 0.0], &[1.0, 1.0], 0.2, &mut gradient)?;
+/// let loss = rlox_nn::losses::clipped_policy_loss(&[0.0, 0.5], &[0.0, 0.0], &[1.0, 1.0], 0.2, &mut gradient)?;
 /// // The second ratio, 1.65, is cut to 1.2, and no longer pays.
 /// assert!((loss.loss + (1.0 + 1.2) / 2.0).abs() < 1e-6);
 /// assert_eq!(gradient, [-0.5, 0.0]);
@@ -75,7 +75,7 @@ pub fn clipped_policy_loss(
 ///
 /// ```
 /// let mut gradient = [0.0; 2];
-/// assert_eq!(rlox_nn::policy_gradient_loss(&[-1.0, -2.0], &[1.0, 0.5], &mut gradient)?, 1.0);
+/// assert_eq!(rlox_nn::losses::policy_gradient_loss(&[-1.0, -2.0], &[1.0, 0.5], &mut gradient)?, 1.0);
 /// assert_eq!(gradient, [-0.5, -0.25]);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
@@ -100,7 +100,7 @@ pub fn policy_gradient_loss(log_probs: &[f32], advantages: &[f32], d_log_probs: 
 ///
 /// ```
 /// let mut gradient = [0.0; 2];
-/// let loss = rlox_nn::value_loss(&[1.0, 3.0], &[0.0, 0.0], Some((&[1.0, 0.0], 0.5)), 0.5, &mut gradient)?;
+/// let loss = rlox_nn::losses::value_loss(&[1.0, 3.0], &[0.0, 0.0], Some((&[1.0, 0.0], 0.5)), 0.5, &mut gradient)?;
 /// assert_eq!(loss, (1.0 + 0.25) / 2.0);
 /// assert_eq!(gradient, [0.5, 0.0]);
 /// # Ok::<(), rlox_core::Error>(())
@@ -139,7 +139,7 @@ pub fn value_loss(
 ///
 /// ```
 /// let mut advantages = [1.0, 3.0];
-/// rlox_nn::normalize_advantages(&mut advantages);
+/// rlox_nn::losses::normalize_advantages(&mut advantages);
 /// assert!((advantages[1] - 0.5_f32.sqrt()).abs() < 1e-6);
 /// ```
 pub fn normalize_advantages(advantages: &mut [f32]) {
@@ -161,7 +161,7 @@ pub fn normalize_advantages(advantages: &mut [f32]) {
 /// [`rlox_core::Error::Shape`] for `returns` of another length than `values`.
 ///
 /// ```
-/// assert_eq!(rlox_nn::explained_variance(&[1.0, 2.0], &[1.0, 3.0])?, 0.75);
+/// assert_eq!(rlox_nn::losses::explained_variance(&[1.0, 2.0], &[1.0, 3.0])?, 0.75);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 pub fn explained_variance(values: &[f32], returns: &[f32]) -> Result<f32> {

@@ -1,0 +1,220 @@
+//! The losses of off-policy methods and their gradients with respect to values, log-probabilities and actions, on
+//! slices.
+//!
+//! All are means over the rows of a minibatch. Gradients overwrite what is there.
+
+use rlox_core::{Error, Result, check_len};
+
+/// By how much what comes after a row is worth less.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Discount<'a> {
+    /// The same for all rows.
+    Same(f32),
+    /// One a row, `[B]`: `gamma^k` where a row spans k steps.
+    Each(&'a [f32]),
+}
+
+impl Discount<'_> {
+    fn at(&self, row: usize) -> f32 {
+        match self {
+            Self::Same(gamma) => *gamma,
+            Self::Each(gammas) => gammas[row],
+        }
+    }
+
+    /// Checks that there are enough, all between 0 and 1.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another number of them than `rows`, [`Error::Config`] naming one that is out of range.
+    pub fn check(&self, rows: usize) -> Result<()> {
+        let gammas = match self {
+            Self::Same(gamma) => std::slice::from_ref(gamma),
+            Self::Each(gammas) => {
+                check_len("discount", gammas.len(), rows)?;
+                gammas
+            }
+        };
+        match gammas.iter().position(|gamma| !(0.0..=1.0).contains(gamma)) {
+            None => Ok(()),
+            Some(row) => {
+                let got = format!("{} in row {row}", gammas[row]);
+                Err(Error::config("discount", "numbers between 0 and 1", got, "pass gamma, or gamma^k a row"))
+            }
+        }
+    }
+}
+
+/// What values are to be, `r + discount * next_value`; after a terminated row nothing comes. Truncation does not matter
+/// here: the next observation is then the episode's last one.
+///
+/// All slices are `[B]`.
+///
+/// # Errors
+/// [`Error::Shape`] for slices of other lengths than `rewards`, and those of [`Discount::check`]. Nothing is written then.
+///
+/// ```
+/// use rlox_nn::losses::td_targets;
+/// use rlox_nn::Discount;
+///
+/// let mut targets = [0.0; 2];
+/// td_targets(&[1.0, 1.0], &[false, true], Discount::Same(0.5), &[4.0, 4.0], &mut targets)?;
+/// assert_eq!(targets, [3.0, 1.0]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn td_targets(
+    rewards: &[f32],
+    terminated: &[bool],
+    discount: Discount<'_>,
+    next_values: &[f32],
+    targets: &mut [f32],
+) -> Result<()> {
+    let count = rewards.len();
+    check_len("terminated", terminated.len(), count)?;
+    check_len("next_values", next_values.len(), count)?;
+    check_len("targets", targets.len(), count)?;
+    discount.check(count)?;
+    let known = rewards.iter().zip(terminated).zip(next_values);
+    for (row, (target, ((reward, terminated), next))) in targets.iter_mut().zip(known).enumerate() {
+        *target = if *terminated { *reward } else { reward + discount.at(row) * next };
+    }
+    Ok(())
+}
+
+/// How the distance between values and targets is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TdLoss {
+    /// `(value - target)^2`.
+    SquaredError,
+    /// Half the square up to a distance of 1, and the distance less a half beyond (Huber 1964, delta 1; Mnih et al.
+    /// 2015 clip the error to that effect).
+    Huber,
+}
+
+/// The mean over rows of weighted distances between values and targets, and `coef` times its gradient; the errors,
+/// `target - value`, go to `td_errors`. Importance weights are 1 where there are none.
+///
+/// All slices are `[B]`.
+///
+/// # Errors
+/// [`Error::Shape`] for slices of other lengths than `values`. Nothing is written then.
+///
+/// ```
+/// use rlox_nn::losses::td_loss;
+/// use rlox_nn::TdLoss;
+///
+/// let (mut errors, mut gradient) = ([0.0; 2], [0.0; 2]);
+/// let loss = td_loss(TdLoss::Huber, &[0.5, 3.0], &[0.0, 0.0], None, 1.0, &mut errors, &mut gradient)?;
+/// assert_eq!(loss, (0.125 + 2.5) / 2.0);
+/// assert_eq!((errors, gradient), ([-0.5, -3.0], [0.25, 0.5]));
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn td_loss(
+    kind: TdLoss,
+    values: &[f32],
+    targets: &[f32],
+    weights: Option<&[f32]>,
+    coef: f32,
+    td_errors: &mut [f32],
+    d_values: &mut [f32],
+) -> Result<f32> {
+    check_len("targets", targets.len(), values.len())?;
+    check_len("weights", weights.map_or(values.len(), <[f32]>::len), values.len())?;
+    check_len("td_errors", td_errors.len(), values.len())?;
+    check_len("d_values", d_values.len(), values.len())?;
+    let count = values.len() as f32;
+    let mut sum = 0.0;
+    let known = values.iter().zip(targets).zip(td_errors);
+    for (row, (out, ((value, target), td_error))) in d_values.iter_mut().zip(known).enumerate() {
+        let error = value - target;
+        *td_error = -error;
+        let weight = weights.map_or(1.0, |weights| weights[row]);
+        let (loss, slope) = match kind {
+            TdLoss::SquaredError => (error * error, 2.0 * error),
+            TdLoss::Huber if error.abs() > 1.0 => (error.abs() - 0.5, error.signum()),
+            TdLoss::Huber => (0.5 * error * error, error),
+        };
+        *out = coef * weight * slope / count;
+        sum += f64::from(weight * loss);
+    }
+    Ok((sum / f64::from(count)) as f32)
+}
+
+/// The values of states to a policy that is paid for entropy: `value - alpha * log_prob` of an action it drew (Haarnoja
+/// et al. 2018, "Soft Actor-Critic Algorithms and Applications", eq. 3). In place.
+///
+/// # Errors
+/// [`Error::Shape`] for another number of `log_probs` than of `values`. Nothing is written then.
+///
+/// ```
+/// let mut values = [1.0];
+/// rlox_nn::losses::soft_values(&mut values, &[-2.0], 0.5)?;
+/// assert_eq!(values, [2.0]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn soft_values(values: &mut [f32], log_probs: &[f32], alpha: f32) -> Result<()> {
+    check_len("log_probs", log_probs.len(), values.len())?;
+    values.iter_mut().zip(log_probs).for_each(|(value, log_prob)| *value -= alpha * log_prob);
+    Ok(())
+}
+
+/// SAC's loss of the actor, `mean(alpha * log_prob - value)` (Haarnoja et al. 2018, eq. 7), and its gradients with respect
+/// to log-probabilities, `[B]`, and actions, `[B, a]`. `d_actions` comes with `dQ/da`, a row's own.
+///
+/// # Errors
+/// [`Error::Shape`] for slices of other numbers of rows than `log_probs`. Nothing is written then.
+///
+/// ```
+/// let (mut d_log_probs, mut d_actions) = ([0.0; 2], [1.0, -3.0]);
+/// let loss = rlox_nn::losses::sac_actor_loss(&[-1.0, 1.0], &[2.0, 4.0], 0.5, &mut d_log_probs, &mut d_actions)?;
+/// assert_eq!(loss, -3.0);
+/// assert_eq!((d_log_probs, d_actions), ([0.25, 0.25], [-0.5, 1.5]));
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn sac_actor_loss(
+    log_probs: &[f32],
+    values: &[f32],
+    alpha: f32,
+    d_log_probs: &mut [f32],
+    d_actions: &mut [f32],
+) -> Result<f32> {
+    check_len("values", values.len(), log_probs.len())?;
+    check_len("d_log_probs", d_log_probs.len(), log_probs.len())?;
+    let loss = td3_actor_loss(values, d_actions)?;
+    d_log_probs.fill(alpha / log_probs.len() as f32);
+    let bonus = log_probs.iter().map(|log_prob| f64::from(alpha * log_prob)).sum::<f64>() / log_probs.len() as f64;
+    Ok((bonus + f64::from(loss)) as f32)
+}
+
+/// TD3's loss of the actor, `-mean(value)` (Fujimoto et al. 2018, "Addressing Function Approximation Error in
+/// Actor-Critic Methods"), and its gradient with respect to actions, `[B, a]`. `d_actions` comes with `dQ/da`.
+///
+/// # Errors
+/// [`Error::Shape`] for `d_actions` that are no whole rows. Nothing is written then.
+///
+/// ```
+/// let mut d_actions = [1.0, -3.0];
+/// assert_eq!(rlox_nn::losses::td3_actor_loss(&[2.0, 4.0], &mut d_actions)?, -3.0);
+/// assert_eq!(d_actions, [-0.5, 1.5]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn td3_actor_loss(values: &[f32], d_actions: &mut [f32]) -> Result<f32> {
+    let whole = d_actions.len().checked_div(values.len()).unwrap_or(0) * values.len();
+    check_len("d_actions", d_actions.len(), whole)?;
+    let count = values.len() as f32;
+    for slope in d_actions {
+        *slope = -*slope / count;
+    }
+    Ok((-values.iter().map(|value| f64::from(*value)).sum::<f64>() / f64::from(count)) as f32)
+}
+
+/// The loss of SAC's temperature, `-mean(log_alpha * (log_prob + target_entropy))`, and its gradient with respect to
+/// `log_alpha` (Haarnoja et al. 2018, eq. 18, in the form that Stable-Baselines3 uses).
+///
+/// ```
+/// assert_eq!(rlox_nn::losses::temperature_loss(0.5, &[1.0, 2.0], -1.0), (-0.25, -0.5));
+/// ```
+pub fn temperature_loss(log_alpha: f32, log_probs: &[f32], target_entropy: f32) -> (f32, f32) {
+    let sum: f64 = log_probs.iter().map(|log_prob| f64::from(log_prob + target_entropy)).sum();
+    let gradient = (-sum / log_probs.len() as f64) as f32;
+    (log_alpha * gradient, gradient)
+}
