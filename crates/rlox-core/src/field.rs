@@ -112,7 +112,7 @@ impl<'a> FieldData<'a> {
         }
     }
 
-    fn bytes(self) -> &'a [u8] {
+    pub(crate) fn bytes(self) -> &'a [u8] {
         each!(Self, self, data => bytemuck::cast_slice(data))
     }
 }
@@ -128,8 +128,35 @@ pub enum FieldMut<'a> {
     Bool(&'a mut [u8]),
 }
 
+impl<'a> FieldMut<'a> {
+    /// How many elements there are.
+    pub fn len(&self) -> usize {
+        each!(Self, self, data => data.len())
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Their type.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::F32(_) => DType::F32,
+            Self::F64(_) => DType::F64,
+            Self::I64(_) => DType::I64,
+            Self::U8(_) => DType::U8,
+            Self::Bool(_) => DType::Bool,
+        }
+    }
+
+    pub(crate) fn into_bytes(self) -> &'a mut [u8] {
+        each!(Self, self, data => bytemuck::cast_slice_mut(data))
+    }
+}
+
 /// As many axes as a row has at most: what every version of NumPy takes, too.
-const AXES: usize = 32;
+pub(crate) const AXES: usize = 32;
 
 /// What a field owns.
 #[derive(Clone, Debug, PartialEq)]
@@ -221,6 +248,20 @@ impl Field {
     pub(crate) fn clear(&mut self) {
         self.rows = 0;
         each!(Elements, &mut self.data, data => data.clear());
+    }
+
+    /// Has so many rows, of which new ones are zeros.
+    pub(crate) fn set_rows(&mut self, rows: usize) -> Result<()> {
+        self.reserve(rows.saturating_sub(self.rows))?;
+        let len = rows * self.width();
+        match &mut self.data {
+            Elements::F32(data) => data.resize(len, 0.0),
+            Elements::F64(data) => data.resize(len, 0.0),
+            Elements::I64(data) => data.resize(len, 0),
+            Elements::U8(data) | Elements::Bool(data) => data.resize(len, 0),
+        }
+        self.rows = rows;
+        Ok(())
     }
 
     /// Appends a row of the field's own type.

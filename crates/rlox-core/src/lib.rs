@@ -28,6 +28,7 @@ mod normalize;
 mod plugin;
 mod policy;
 mod pool;
+pub mod replay;
 mod rng;
 mod rollout;
 pub mod simd;

@@ -4,7 +4,7 @@ mod begin;
 mod collect;
 mod fill;
 mod finish;
-mod finite;
+pub(crate) mod finite;
 
 pub use collect::collect;
 

@@ -78,6 +78,15 @@ pub(super) fn check_obs(
     }
 }
 
+/// The first number of rows of `width` that is NaN or infinite, with its row.
+pub(crate) fn first_not_finite(rows: FieldData<'_>, width: usize) -> Option<(usize, f64)> {
+    match rows {
+        FieldData::F32(rows) => outside(rows, f32::MAX, width).map(|(row, x)| (row, x.into())),
+        FieldData::F64(rows) => outside(rows, f64::MAX, width),
+        FieldData::I64(_) | FieldData::U8(_) | FieldData::Bool(_) => None,
+    }
+}
+
 /// Checks the rewards of step `t`, which are to be kept as f32, unless they are `rescaled` before.
 pub(super) fn check_rewards(rewards: &[f64], rescaled: bool, t: usize) -> Result<()> {
     let (largest, expected) =

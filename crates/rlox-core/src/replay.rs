@@ -1,0 +1,20 @@
+//! Replay: transitions that are learned from more than once.
+//!
+//! [`ReplayStorage`] holds them; what chooses among them comes beside it.
+
+mod batch;
+mod buffer;
+mod gather;
+mod layout;
+mod n_step;
+mod push;
+mod slots;
+mod storage;
+
+pub use batch::SampledBatch;
+pub use buffer::{ExperienceRecord, Replay, ReplayBuffer, Sampler, Uniform};
+pub use gather::Column;
+pub use layout::{Layout, Part};
+pub use n_step::NStep;
+pub use push::Steps;
+pub use storage::ReplayStorage;

@@ -1,0 +1,236 @@
+//! A storage and what chooses from it.
+
+use std::ops::Range;
+
+use super::batch::SampledBatch;
+use super::layout::{Layout, Part};
+use super::n_step::NStep;
+use super::push::Steps;
+use super::storage::ReplayStorage;
+use crate::{DType, Error, FieldData, Pcg64, Result};
+
+/// Chooses transitions of a storage.
+pub trait Sampler: Send + Sync {
+    /// Writes the numbers of transitions, and their importance weights, `[B]` each. There is at least one to choose from.
+    ///
+    /// # Errors
+    /// Whatever the sampler cannot do, before it wrote anything.
+    fn choose(
+        &self,
+        storage: &ReplayStorage,
+        rng: &mut Pcg64,
+        indices: &mut [usize],
+        weights: &mut [f32],
+    ) -> Result<()>;
+
+    /// Takes notice of what a push has added.
+    fn added(&mut self, storage: &ReplayStorage, indices: Range<usize>) {
+        let _ = (storage, indices);
+    }
+}
+
+/// Every transition is as likely as another, and may be chosen several times.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Uniform;
+
+impl Sampler for Uniform {
+    fn choose(
+        &self,
+        storage: &ReplayStorage,
+        rng: &mut Pcg64,
+        indices: &mut [usize],
+        weights: &mut [f32],
+    ) -> Result<()> {
+        let held = storage.indices();
+        let count = held.len() as u128;
+        for index in indices {
+            // The high half of the product; the bias, of count / 2^64, cannot be noticed.
+            *index = held.start + ((u128::from(rng.next_u64()) * count) >> 64) as usize;
+        }
+        weights.fill(1.0);
+        Ok(())
+    }
+}
+
+/// One transition, with memory of its own.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExperienceRecord {
+    /// The observation.
+    pub obs: Vec<f32>,
+    /// The one after it: of an episode that ended its last.
+    pub next_obs: Vec<f32>,
+    /// The action.
+    pub action: Vec<f32>,
+    /// The reward.
+    pub reward: f32,
+    /// The task itself ended.
+    pub terminated: bool,
+    /// The episode was cut.
+    pub truncated: bool,
+}
+
+/// A replay buffer: a [`ReplayStorage`] and a [`Sampler`].
+///
+/// ```
+/// use rlox_core::replay::{ReplayBuffer, SampledBatch};
+///
+/// let mut buffer = ReplayBuffer::new(1000, 2, 1)?;
+/// buffer.push_slices(&[0.0, 0.1], &[0.2, 0.3], &[1.0], 0.5, false, false)?;
+/// buffer.push_slices(&[0.2, 0.3], &[0.4, 0.5], &[0.0], 1.5, true, false)?;
+/// let mut batch = SampledBatch::default();
+/// buffer.sample_into(&mut batch, 32, 7)?;
+/// assert_eq!(batch.f32s("obs").len(), 32 * 2);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Replay<S> {
+    storage: ReplayStorage,
+    sampler: S,
+    n_step: Option<NStep>,
+}
+
+/// A replay buffer that samples uniformly (Lin 1992; Mnih et al. 2015).
+pub type ReplayBuffer = Replay<Uniform>;
+
+impl ReplayBuffer {
+    /// A buffer of one environment's transitions: observations of `obs_dim` and actions of `act_dim` f32.
+    ///
+    /// # Errors
+    /// Those of [`ReplayStorage::new`].
+    pub fn new(capacity: usize, obs_dim: usize, act_dim: usize) -> Result<Self> {
+        let part = |name, dim| Part::new(name, &[dim], DType::F32);
+        Self::with(
+            ReplayStorage::new(capacity, 1, Layout::new(part("obs", obs_dim), part("actions", act_dim)))?,
+            Uniform,
+        )
+    }
+}
+
+impl<S: Sampler> Replay<S> {
+    /// A buffer of an empty storage and a sampler.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the storage is not empty.
+    pub fn with(storage: ReplayStorage, sampler: S) -> Result<Self> {
+        if storage.is_empty() {
+            return Ok(Self { storage, sampler, n_step: None });
+        }
+        let got = format!("one of {} transitions", storage.len());
+        Err(Error::config("storage", "an empty storage", got, "give the buffer a storage of its own"))
+    }
+
+    /// The same, whose transitions span several steps.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for no steps or a discount outside of [0, 1].
+    pub fn with_n_step(mut self, n_step: NStep) -> Result<Self> {
+        n_step.check()?;
+        self.n_step = Some(n_step);
+        Ok(self)
+    }
+
+    /// What holds the transitions.
+    pub fn storage(&self) -> &ReplayStorage {
+        &self.storage
+    }
+
+    /// What chooses.
+    pub fn sampler(&self) -> &S {
+        &self.sampler
+    }
+
+    /// The same, to be told something.
+    pub fn sampler_mut(&mut self) -> &mut S {
+        &mut self.sampler
+    }
+
+    /// How many transitions are held.
+    pub fn len(&self) -> usize {
+        self.storage.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.storage.is_empty()
+    }
+
+    /// Adds what [`ReplayStorage::push`] adds.
+    ///
+    /// # Errors
+    /// Those of [`ReplayStorage::push`].
+    pub fn push_batch(&mut self, steps: &Steps<'_>) -> Result<()> {
+        let from = self.storage.next_index();
+        self.storage.push(steps)?;
+        self.sampler.added(&self.storage, from..self.storage.next_index());
+        Ok(())
+    }
+
+    /// Adds one transition, without a copy beside the one into the ring.
+    ///
+    /// # Errors
+    /// Those of [`ReplayStorage::push`].
+    pub fn push_slices(
+        &mut self,
+        obs: &[f32],
+        next_obs: &[f32],
+        action: &[f32],
+        reward: f32,
+        terminated: bool,
+        truncated: bool,
+    ) -> Result<()> {
+        self.push_batch(&Steps {
+            obs: &[FieldData::F32(obs)],
+            actions: FieldData::F32(action),
+            rewards: &[reward],
+            terminated: &[terminated],
+            truncated: &[truncated],
+            next_obs: Some(&[FieldData::F32(next_obs)]),
+            extra: &[],
+        })
+    }
+
+    /// Adds one transition.
+    ///
+    /// # Errors
+    /// Those of [`ReplayStorage::push`].
+    pub fn push(&mut self, record: &ExperienceRecord) -> Result<()> {
+        let ExperienceRecord { obs, next_obs, action, reward, terminated, truncated } = record;
+        self.push_slices(obs, next_obs, action, *reward, *terminated, *truncated)
+    }
+
+    /// Samples `batch_size` transitions with what `seed` draws. The same seed gives the same transitions of the same
+    /// buffer.
+    ///
+    /// # Errors
+    /// Those of [`Replay::sample_with`].
+    pub fn sample_into(&self, batch: &mut SampledBatch, batch_size: usize, seed: u64) -> Result<()> {
+        self.sample_with(batch, batch_size, &mut Pcg64::seed_from(seed.into()))
+    }
+
+    /// Samples `batch_size` transitions with what a generator draws.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for no transitions or more than are held, [`Error::Memory`] if there is no room. Nothing is drawn
+    /// then.
+    pub fn sample_with(&self, batch: &mut SampledBatch, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
+        self.check_batch_size(batch_size)?;
+        batch.prepare(&self.storage, batch_size)?;
+        self.sampler.choose(&self.storage, rng, &mut batch.indices, &mut batch.weights)?;
+        batch.fill(&self.storage, self.n_step)
+    }
+
+    /// # Errors
+    /// [`Error::Config`] for no transitions or more than can be sampled.
+    pub(crate) fn check_batch_size(&self, batch_size: usize) -> Result<()> {
+        let held = self.storage.indices().len();
+        if (1..=held).contains(&batch_size) {
+            return Ok(());
+        }
+        let (expected, fix) = if held == 0 {
+            ("a buffer with transitions".to_owned(), "push some first")
+        } else {
+            (format!("1 to {held}, as many as are stored"), "sample fewer, or push more first")
+        };
+        Err(Error::config("batch_size", expected, batch_size.to_string(), fix))
+    }
+}

@@ -1,0 +1,195 @@
+//! How transitions are read from the ring into memory of the caller's.
+
+use super::storage::{ReplayStorage, STORED, TERMINATED, TRUNCATED};
+use crate::{DType, Error, FieldMut, Result, check_len, memory};
+
+/// Something that is stored of each transition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Column {
+    /// A part of the observation, by its number.
+    Obs(usize),
+    /// The same part of the next observation: the episode's last one where it ended.
+    NextObs(usize),
+    /// The action.
+    Action,
+    /// A further part, by its number.
+    Extra(usize),
+    /// The reward, f32.
+    Reward,
+    /// Whether the task itself ended.
+    Terminated,
+    /// Whether the episode was cut.
+    Truncated,
+}
+
+impl ReplayStorage {
+    /// What is stored of each transition, in the order of the layout: name, row shape, dtype and column.
+    ///
+    /// Next observations are called as observations are, with `next_` before it.
+    pub fn columns(&self) -> Vec<(String, Vec<usize>, DType, Column)> {
+        let layout = &self.layout;
+        let each = |part: &super::Part, name: String, column| (name, part.shape.clone(), part.dtype, column);
+        let parts = layout.obs.iter().enumerate();
+        let obs = parts.clone().map(|(i, part)| each(part, part.name.clone(), Column::Obs(i)));
+        let next = parts.map(|(i, part)| each(part, format!("next_{}", part.name), Column::NextObs(i)));
+        let extra = layout.extra.iter().enumerate();
+        let extra = extra.map(|(i, part)| each(part, part.name.clone(), Column::Extra(i)));
+        let action = each(&layout.action, layout.action.name.clone(), Column::Action);
+        let alone = |name: &str, dtype, column| (name.to_owned(), Vec::new(), dtype, column);
+        obs.chain(next)
+            .chain([action, alone("rewards", DType::F32, Column::Reward)])
+            .chain(
+                [("terminated", Column::Terminated), ("truncated", Column::Truncated)]
+                    .map(|(name, column)| alone(name, DType::Bool, column)),
+            )
+            .chain(extra)
+            .collect()
+    }
+
+    /// The rows of transitions, for [`ReplayStorage::read`], in place of those that `rows` held.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming a number that is not among [`ReplayStorage::indices`].
+    pub(crate) fn locate(&self, indices: &[usize], rows: &mut Vec<usize>) -> Result<()> {
+        let held = self.indices();
+        rows.clear();
+        memory::grow("indices", rows, indices.len())?;
+        if let Some(wrong) = indices.iter().find(|index| !held.contains(index)) {
+            return Err(not_held(*wrong, &held));
+        }
+        rows.extend(indices.iter().map(|index| self.row_of(*index)));
+        Ok(())
+    }
+
+    /// Copies one column of transitions, told by their numbers, `[B, ...]`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming a number that is not among [`ReplayStorage::indices`] or a column that is not there,
+    /// [`Error::Space`] for memory of another dtype, [`Error::Shape`] for memory of another length. Nothing is written
+    /// then.
+    pub fn gather(&self, column: Column, indices: &[usize], out: FieldMut<'_>) -> Result<()> {
+        let mut rows = Vec::new();
+        self.locate(indices, &mut rows)?;
+        self.read(column, &rows, out)
+    }
+
+    /// As [`ReplayStorage::gather`], of rows that were located.
+    pub(crate) fn read(&self, column: Column, rows: &[usize], out: FieldMut<'_>) -> Result<()> {
+        let (dtype, width) = self.shape_of(column)?;
+        if out.dtype() != dtype {
+            let (expected, got) = (format!("{dtype:?}"), format!("{:?}", out.dtype()));
+            return Err(Error::space("out", expected, got, "pass memory of the column's dtype"));
+        }
+        check_len("out", out.len(), rows.len().saturating_mul(width))?;
+        let out = out.into_bytes();
+        let (places, stride) = (&self.places, self.places.stride);
+        let flag = |flag: u8, out: &mut [u8]| {
+            for (out, row) in out.iter_mut().zip(rows) {
+                *out = u8::from(self.flags(*row) & flag != 0);
+            }
+        };
+        match column {
+            Column::Terminated => flag(TERMINATED, out),
+            Column::Truncated => flag(TRUNCATED, out),
+            Column::Obs(_) if self.layout.frame_stack > 1 => self.read_frames(rows, out),
+            Column::NextObs(_) if self.layout.frame_stack > 1 => self.read_next_frames(rows, out),
+            Column::NextObs(part) => {
+                let from: usize = self.layout.obs[..part].iter().map(super::Part::bytes).sum();
+                copy(rows, width * dtype.size(), out, |row| {
+                    if self.flags(row) & STORED != 0 {
+                        &self.aside.row(self.slot(row, places.stored))[from..]
+                    } else {
+                        &self.data[self.later(row, 1) * stride + from..]
+                    }
+                });
+            }
+            _ => {
+                let from = self.offset_of(column);
+                copy(rows, width * dtype.size(), out, |row| &self.data[row * stride + from..]);
+            }
+        }
+        Ok(())
+    }
+
+    /// The dtype and the number of elements of a column's rows.
+    pub(crate) fn shape_of(&self, column: Column) -> Result<(DType, usize)> {
+        let layout = &self.layout;
+        let part = match column {
+            Column::Obs(part) | Column::NextObs(part) => layout.obs.get(part),
+            Column::Action => Some(&layout.action),
+            Column::Extra(part) => layout.extra.get(part),
+            Column::Reward => return Ok((DType::F32, 1)),
+            Column::Terminated | Column::Truncated => return Ok((DType::Bool, 1)),
+        };
+        let part = part.ok_or_else(|| {
+            let expected = format!("one of {} observation and {} further parts", layout.obs.len(), layout.extra.len());
+            Error::config("column", expected, format!("{column:?}"), "count from 0")
+        })?;
+        Ok((part.dtype, part.width()))
+    }
+
+    /// Where a column that is not a flag or a next observation lies in a row.
+    fn offset_of(&self, column: Column) -> usize {
+        let (layout, places) = (&self.layout, &self.places);
+        let bytes = |parts: &[super::Part]| parts.iter().map(super::Part::bytes).sum::<usize>();
+        match column {
+            Column::Obs(part) => bytes(&layout.obs[..part]),
+            Column::Action => places.action,
+            Column::Extra(part) => places.action + layout.action.bytes() + bytes(&layout.extra[..part]),
+            _ => places.reward,
+        }
+    }
+
+    fn read_frames(&self, rows: &[usize], out: &mut [u8]) {
+        let frames = self.layout.frame_stack;
+        for (out, row) in out.chunks_exact_mut(self.places.obs).zip(rows) {
+            for (i, out) in out.chunks_exact_mut(self.places.frame).enumerate() {
+                out.copy_from_slice(self.frame(*row, frames - 1 - i));
+            }
+        }
+    }
+
+    fn read_next_frames(&self, rows: &[usize], out: &mut [u8]) {
+        let (frames, size) = (self.layout.frame_stack, self.places.frame);
+        for (out, &row) in out.chunks_exact_mut(self.places.obs).zip(rows) {
+            if self.flags(row) & STORED != 0 {
+                out.copy_from_slice(self.aside.row(self.slot(row, self.places.stored)));
+                continue;
+            }
+            let (older, newest) = out.split_at_mut((frames - 1) * size);
+            for (i, out) in older.chunks_exact_mut(size).enumerate() {
+                out.copy_from_slice(self.frame(row, frames - 2 - i));
+            }
+            newest.copy_from_slice(self.newest(self.later(row, 1)));
+        }
+    }
+}
+
+/// The error for a transition that cannot be sampled.
+#[cold]
+pub(crate) fn not_held(index: usize, held: &std::ops::Range<usize>) -> Error {
+    let expected = format!("numbers of stored transitions, {} to {}", held.start, held.end.saturating_sub(1));
+    Error::config("indices", expected, index.to_string(), "pass what sampling gave")
+}
+
+/// Copies `width` bytes for each row from where `at` says. Small widths are copied without a call.
+#[inline(always)]
+fn copy<'a>(rows: &[usize], width: usize, out: &mut [u8], at: impl Fn(usize) -> &'a [u8]) {
+    macro_rules! of_widths {
+        ($($width:literal)*) => {
+            match width {
+                $($width => {
+                    for (out, row) in out.as_chunks_mut::<$width>().0.iter_mut().zip(rows) {
+                        out.copy_from_slice(&at(*row)[..$width]);
+                    }
+                })*
+                _ => {
+                    for (out, row) in out.chunks_exact_mut(width).zip(rows) {
+                        out.copy_from_slice(&at(*row)[..width]);
+                    }
+                }
+            }
+        };
+    }
+    of_widths!(1 2 4 8 12 16 24 32 48 64 68);
+}

@@ -1,0 +1,78 @@
+//! Returns over several steps.
+
+use super::storage::{CONTINUES, ReplayStorage, TERMINATED, TRUNCATED};
+use crate::{Error, Result, memory};
+
+/// Transitions that span up to n steps: rewards are summed with discounts, and what comes next is what came after the last
+/// of them (Sutton 1988; Hessel et al. 2018, "Rainbow").
+///
+/// They end where the episode ends, and before that where it is not stored any further: a truncated episode and one that
+/// still goes on are worth the value of the observation they stopped at, a terminated one nothing more.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NStep {
+    /// The number of steps, at least 1.
+    pub n: usize,
+    /// The discount of a step.
+    pub gamma: f64,
+}
+
+impl NStep {
+    /// # Errors
+    /// [`Error::Config`] for no steps or a discount outside of [0, 1].
+    pub(crate) fn check(self) -> Result<()> {
+        if self.n == 0 {
+            return Err(Error::config("n_step", "at least 1", "0", "pass a positive number"));
+        }
+        if !(0.0..=1.0).contains(&self.gamma) {
+            let got = self.gamma.to_string();
+            return Err(Error::config("gamma", "a number in [0, 1]", got, "pass the discount of one step"));
+        }
+        Ok(())
+    }
+}
+
+/// What transitions over several steps are.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Spans {
+    /// The row of the last step of each.
+    pub(crate) ends: Vec<usize>,
+    /// The discounted sums of rewards.
+    pub(crate) returns: Vec<f32>,
+    /// What the value of the next observation counts, `gamma^k` after k steps.
+    pub(crate) discounts: Vec<f32>,
+}
+
+impl Spans {
+    /// Finds them for rows that were located.
+    ///
+    /// # Errors
+    /// Those of [`NStep::check`], [`Error::Memory`] if there is no room.
+    pub(crate) fn find(&mut self, storage: &ReplayStorage, steps: NStep, rows: &[usize]) -> Result<()> {
+        steps.check()?;
+        self.ends.clear();
+        for numbers in [&mut self.returns, &mut self.discounts] {
+            numbers.clear();
+            memory::grow("batch_size", numbers, rows.len())?;
+        }
+        memory::grow("batch_size", &mut self.ends, rows.len())?;
+        let waiting = storage.waiting();
+        for &row in rows {
+            let (mut at, mut sum, mut discount) = (row, f64::from(storage.reward(row)), steps.gamma);
+            for _ in 1..steps.n {
+                let flags = storage.flags(at);
+                let next = storage.later(at, 1);
+                let ended = flags & (TERMINATED | TRUNCATED) != 0 || flags & CONTINUES == 0;
+                if ended || waiting.contains(&next) {
+                    break;
+                }
+                at = next;
+                sum += discount * f64::from(storage.reward(at));
+                discount *= steps.gamma;
+            }
+            self.ends.push(at);
+            self.returns.push(sum as f32);
+            self.discounts.push(discount as f32);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,384 @@
+//! How transitions come into the ring.
+
+use super::layout::Part;
+use super::storage::{CONTINUES, HEAD, ReplayStorage, STORED, TERMINATED, TRUNCATED, Tail};
+use crate::rollout::finite::first_not_finite;
+use crate::{DType, Error, FieldData, Result, check_len};
+
+/// What happened in each of B environments, or in B steps: rows of what the [`super::Layout`] says.
+#[derive(Clone, Copy, Debug)]
+pub struct Steps<'a> {
+    /// Each part of the observations, `[B, ...]`.
+    pub obs: &'a [FieldData<'a>],
+    /// The actions, `[B, ...]`.
+    pub actions: FieldData<'a>,
+    /// The rewards, `[B]`.
+    pub rewards: &'a [f32],
+    /// The task itself ended, `[B]`.
+    pub terminated: &'a [bool],
+    /// The episode was cut, `[B]`.
+    pub truncated: &'a [bool],
+    /// Each part of the next observations, `[B, ...]`: of an episode that ended its last, never one after a reset. `None`
+    /// is a promise that each environment's next observation is the one that its next row will have.
+    pub next_obs: Option<&'a [FieldData<'a>]>,
+    /// Each further part, `[B, ...]`.
+    pub extra: &'a [FieldData<'a>],
+}
+
+impl Steps<'_> {
+    fn rows(&self) -> usize {
+        self.rewards.len()
+    }
+
+    fn is_done(&self, row: usize) -> bool {
+        self.terminated[row] || self.truncated[row]
+    }
+}
+
+/// How rows follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// One for each environment.
+    Environments,
+    /// They do not.
+    Apart,
+    /// Each is the next step of the one before.
+    Steps,
+}
+
+impl ReplayStorage {
+    /// Adds a time step, one row for each environment in their order. To a storage of one environment any number of rows
+    /// can be added at once; they are taken for transitions that do not follow each other then.
+    ///
+    /// Whether a row goes on where the environment's former one ended is seen by its observation.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another number of rows or elements, [`Error::Space`] for other dtypes or numbers that are not
+    /// finite, [`Error::Config`] for a next observation that is missing where nothing can hold it later,
+    /// [`Error::Memory`] if there is no room for what lies aside. Nothing has changed then.
+    pub fn push(&mut self, steps: &Steps<'_>) -> Result<()> {
+        let order = if self.num_envs == 1 && steps.rows() != 1 { Order::Apart } else { Order::Environments };
+        self.push_as(steps, order)
+    }
+
+    /// Adds time steps of the only environment that follow each other, as they were recorded.
+    ///
+    /// # Errors
+    /// Those of [`ReplayStorage::push`], and [`Error::Config`] if there are several environments.
+    pub fn push_in_order(&mut self, steps: &Steps<'_>) -> Result<()> {
+        if self.num_envs != 1 {
+            let fix = "push a row for each environment at a time";
+            return Err(Error::config("num_envs", "1", self.num_envs.to_string(), fix));
+        }
+        self.push_as(steps, Order::Steps)
+    }
+
+    fn push_as(&mut self, steps: &Steps<'_>, order: Order) -> Result<()> {
+        self.check(steps, order)?;
+        let mut joined = std::mem::take(&mut self.joined);
+        let reserved = self.find_links(steps, order, &mut joined).and_then(|()| self.reserve(steps, order));
+        if reserved.is_ok() {
+            for row in 0..steps.rows() {
+                let env = if order == Order::Environments { row } else { 0 };
+                self.write(steps, row, env, order, &mut joined);
+                if order != Order::Environments || row + 1 == self.num_envs {
+                    self.pushed += 1;
+                }
+            }
+        }
+        self.joined = joined;
+        reserved
+    }
+
+    fn check(&self, steps: &Steps<'_>, order: Order) -> Result<()> {
+        let rows = steps.rows();
+        if order == Order::Environments {
+            check_len("rewards", rows, self.num_envs)?;
+        }
+        check_len("terminated", steps.terminated.len(), rows)?;
+        check_len("truncated", steps.truncated.len(), rows)?;
+        check_parts("obs", &self.layout.obs, steps.obs, rows)?;
+        check_parts("actions", std::slice::from_ref(&self.layout.action), &[steps.actions], rows)?;
+        check_parts("extra", &self.layout.extra, steps.extra, rows)?;
+        check_finite("rewards", FieldData::F32(steps.rewards), 1)?;
+        check_finite("actions", steps.actions, self.layout.action.width())?;
+        for (part, data) in self.layout.extra.iter().zip(steps.extra) {
+            check_finite(&part.name, *data, part.width())?;
+        }
+        let Some(next_obs) = steps.next_obs else { return check_promise(steps, order) };
+        check_parts("next_obs", &self.layout.obs, next_obs, rows)?;
+        for (part, data) in self.layout.obs.iter().zip(next_obs) {
+            check_finite(&next_name(part), *data, part.width())?;
+        }
+        Ok(())
+    }
+
+    /// Finds out which observations are already there, ahead of the environment's last row, and checks the others.
+    fn find_links(&mut self, steps: &Steps<'_>, order: Order, joined: &mut [u8]) -> Result<()> {
+        let mut linked = std::mem::take(&mut self.linked);
+        if order == Order::Environments {
+            for (env, linked) in linked.iter_mut().enumerate() {
+                let obs = observation(steps.obs, env, steps.rows(), self.places.obs, joined);
+                *linked = self.tails[env] == Tail::Ahead && self.follows(env, obs);
+            }
+        } else {
+            linked.fill(false);
+        }
+        let known = linked.iter().all(|linked| *linked);
+        self.linked = linked;
+        if known {
+            return Ok(());
+        }
+        let parts = self.layout.obs.iter().zip(steps.obs);
+        parts.into_iter().try_for_each(|(part, data)| check_finite(&part.name, *data, part.width()))
+    }
+
+    /// Whether an observation is what lies ahead of an environment's last row.
+    fn follows(&self, env: usize, obs: &[u8]) -> bool {
+        let row = self.row_of(self.pushed * self.num_envs + env);
+        let (older, newest) = obs.split_at(obs.len() - self.places.frame);
+        newest == self.newest(row) && self.shifts(self.before(row), older)
+    }
+
+    /// Whether frames are all but the oldest of a row's observation.
+    fn shifts(&self, row: usize, older: &[u8]) -> bool {
+        let frames = older.chunks_exact(self.places.frame);
+        let count = frames.len();
+        frames.enumerate().all(|(i, frame)| frame == self.frame(row, count - 1 - i))
+    }
+
+    /// Makes room for what will lie aside: as much as is taken beyond what rows that are overwritten give back.
+    fn reserve(&mut self, steps: &Steps<'_>, order: Order) -> Result<()> {
+        let (mut most, mut free, mut heads) = (0_usize, 0_usize, 0_usize);
+        for at in 0..steps.rows() {
+            let env = if order == Order::Environments { at } else { 0 };
+            let ahead = if order == Order::Environments { 0 } else { at };
+            let row = self.row_of((self.pushed + ahead) * self.num_envs + env);
+            free += usize::from(self.pushed + ahead >= self.room() && self.flags(row) & STORED != 0);
+            let wanted = match order {
+                Order::Environments => 2,
+                Order::Apart => 1 + usize::from(at == 0),
+                Order::Steps => usize::from(!self.goes_on(steps, at)) + usize::from(at == 0 || !holds(steps, at - 1)),
+            };
+            let missing = wanted.saturating_sub(free);
+            (most, free) = (most + missing, free + missing - wanted);
+            heads +=
+                usize::from(order != Order::Steps || at == 0 || !self.goes_on(steps, at - 1) || !holds(steps, at - 1));
+        }
+        self.aside.reserve(most)?;
+        if self.layout.frame_stack > 1 { self.heads.reserve(heads) } else { Ok(()) }
+    }
+
+    /// Whether the next observation of a row can lie ahead of it.
+    fn goes_on(&self, steps: &Steps<'_>, row: usize) -> bool {
+        let Some(next_obs) = steps.next_obs else { return true };
+        let older = self.places.obs - self.places.frame;
+        let shifted = older == 0 || {
+            let [obs, next] = [steps.obs, next_obs].map(|parts| of_row(parts[0], row, steps.rows()));
+            next[..older] == obs[self.places.frame..]
+        };
+        shifted && !steps.is_done(row)
+    }
+
+    /// Writes a row, which was checked.
+    fn write(&mut self, steps: &Steps<'_>, at: usize, env: usize, order: Order, joined: &mut [u8]) {
+        let row = self.row_of(self.pushed * self.num_envs + env);
+        let rows = steps.rows();
+        self.evict(row);
+        let (obs_memory, next_memory) = joined.split_at_mut(joined.len() / 2);
+        let obs = observation(steps.obs, at, rows, self.places.obs, obs_memory);
+        let mut flags = self.enter(row, env, obs, order);
+        flags |= (u8::from(steps.terminated[at]) * TERMINATED) | (u8::from(steps.truncated[at]) * TRUNCATED);
+        self.write_rest(row, steps, at);
+        let next = steps.next_obs.map(|next| observation(next, at, rows, self.places.obs, next_memory));
+        self.leave(row, env, (obs, next), flags, order == Order::Apart);
+    }
+
+    /// Gives back what the row that was there had aside.
+    fn evict(&mut self, row: usize) {
+        if self.pushed < self.room() {
+            return;
+        }
+        let flags = self.flags(row);
+        if flags & STORED != 0 {
+            self.aside.give_back(self.slot(row, self.places.stored));
+        }
+        if flags & HEAD != 0 {
+            self.heads.give_back(self.slot(row, self.places.head));
+        }
+    }
+
+    /// Takes in the observation, and says whether its older frames are aside.
+    fn enter(&mut self, row: usize, env: usize, obs: &[u8], order: Order) -> u8 {
+        let before = self.before(row);
+        let (older, newest) = obs.split_at(obs.len() - self.places.frame);
+        let linked = match order {
+            Order::Environments => self.linked[env],
+            Order::Steps => self.tails[env] == Tail::Ahead && self.follows(env, obs),
+            Order::Apart => false,
+        };
+        let continues = match self.tails[env] {
+            Tail::None => false,
+            Tail::Ahead if linked => true,
+            Tail::Ahead => {
+                // What lay ahead moves aside, as something else comes here.
+                let slot = self.aside.take();
+                self.put_next_aside(before, slot);
+                false
+            }
+            Tail::Aside => order != Order::Apart && self.aside.row(self.slot(before, self.places.stored)) == obs,
+            Tail::Promised => {
+                if !self.shifts(before, older) {
+                    let slot = self.aside.take();
+                    self.aside.row_mut(slot).copy_from_slice(obs);
+                    self.set_aside(before, slot);
+                }
+                true
+            }
+        };
+        if continues {
+            *self.flags_mut(before) |= CONTINUES;
+        }
+        if !linked {
+            self.bytes_mut(row, 0, newest.len()).copy_from_slice(newest);
+        }
+        if older.is_empty() || linked || (self.pushed > 0 && self.shifts(before, older)) {
+            return 0;
+        }
+        let head = self.heads.take();
+        self.heads.row_mut(head).copy_from_slice(older);
+        let at = self.places.head;
+        self.bytes_mut(row, at, 4).copy_from_slice(&head.to_ne_bytes());
+        HEAD
+    }
+
+    /// Copies what comes after a row, whose newest frame lies ahead, aside.
+    fn put_next_aside(&mut self, row: usize, slot: u32) {
+        let (frames, size) = (self.layout.frame_stack, self.places.frame);
+        let mut aside = std::mem::take(&mut self.aside);
+        let to = aside.row_mut(slot);
+        for i in 0..frames - 1 {
+            to[i * size..][..size].copy_from_slice(self.frame(row, frames - 2 - i));
+        }
+        to[(frames - 1) * size..].copy_from_slice(self.newest(self.later(row, 1)));
+        self.aside = aside;
+        self.set_aside(row, slot);
+    }
+
+    fn set_aside(&mut self, row: usize, slot: u32) {
+        let at = self.places.stored;
+        self.bytes_mut(row, at, 4).copy_from_slice(&slot.to_ne_bytes());
+        *self.flags_mut(row) |= STORED;
+    }
+
+    /// Writes all but the observations and flags.
+    fn write_rest(&mut self, row: usize, steps: &Steps<'_>, at: usize) {
+        let (mut from, rows) = (self.places.action, steps.rows());
+        for data in std::iter::once(&steps.actions).chain(steps.extra) {
+            let part = of_row(*data, at, rows);
+            self.bytes_mut(row, from, part.len()).copy_from_slice(part);
+            from += part.len();
+        }
+        self.bytes_mut(row, from, 4).copy_from_slice(&steps.rewards[at].to_ne_bytes());
+    }
+
+    /// Writes the flags, and the next observation to where it belongs.
+    fn leave(&mut self, row: usize, env: usize, (obs, next): (&[u8], Option<&[u8]>), flags: u8, apart: bool) {
+        *self.flags_mut(row) = flags;
+        let Some(next) = next else {
+            self.tails[env] = Tail::Promised;
+            return;
+        };
+        let (size, done) = (self.places.frame, flags & (TERMINATED | TRUNCATED) != 0);
+        let (older, newest) = next.split_at(next.len() - size);
+        if done || apart || older != &obs[obs.len() - older.len()..] {
+            let slot = self.aside.take();
+            self.aside.row_mut(slot).copy_from_slice(next);
+            self.set_aside(row, slot);
+            self.tails[env] = if done || apart { Tail::None } else { Tail::Aside };
+            return;
+        }
+        let ahead = self.later(row, 1);
+        self.bytes_mut(ahead, 0, size).copy_from_slice(newest);
+        self.tails[env] = Tail::Ahead;
+    }
+}
+
+/// Whether the next row of each will hold its next observation.
+fn check_promise(steps: &Steps<'_>, order: Order) -> Result<()> {
+    let fix = "pass next_obs; it may only be left out where the same environment's next row follows";
+    if order == Order::Apart && steps.rows() > 0 {
+        let got = format!("none for {} rows of one environment", steps.rows());
+        return Err(Error::config("next_obs", "the observation after each row", got, fix));
+    }
+    match (0..steps.rows()).find(|row| steps.is_done(*row)) {
+        None => Ok(()),
+        Some(row) => {
+            let got = format!("none in row {row}, which ends an episode");
+            Err(Error::config("next_obs", "the episode's last observation", got, fix))
+        }
+    }
+}
+
+/// Whether the row after one holds its next observation.
+fn holds(steps: &Steps<'_>, row: usize) -> bool {
+    let rows = steps.rows();
+    let pairs = steps.next_obs.map(|next_obs| next_obs.iter().zip(steps.obs));
+    pairs.is_none_or(|mut pairs| pairs.all(|(next, obs)| of_row(*next, row, rows) == of_row(*obs, row + 1, rows)))
+}
+
+/// What a next observation's part is called.
+fn next_name(part: &Part) -> String {
+    format!("next_{}", part.name)
+}
+
+/// The bytes of a row of one part.
+fn of_row(data: FieldData<'_>, row: usize, rows: usize) -> &[u8] {
+    let bytes = data.bytes();
+    let each = bytes.len() / rows;
+    &bytes[row * each..][..each]
+}
+
+/// The bytes of a row's observation: those of its parts one after another.
+fn observation<'a>(parts: &[FieldData<'a>], row: usize, rows: usize, len: usize, joined: &'a mut [u8]) -> &'a [u8] {
+    if let [part] = parts {
+        return of_row(*part, row, rows);
+    }
+    let joined = &mut joined[..len];
+    let mut at = 0;
+    for part in parts {
+        let part = of_row(*part, row, rows);
+        joined[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    joined
+}
+
+fn check_parts(name: &'static str, parts: &[Part], data: &[FieldData<'_>], rows: usize) -> Result<()> {
+    if parts.len() != data.len() {
+        let (expected, got) = (format!("{} parts", parts.len()), data.len().to_string());
+        return Err(Error::shape(name, expected, got, "pass each part of the layout"));
+    }
+    for (part, data) in parts.iter().zip(data) {
+        let named = if name == "next_obs" { next_name(part) } else { part.name.clone() };
+        if data.dtype() != part.dtype {
+            let (expected, got) = (format!("{:?}", part.dtype), format!("{:?}", data.dtype()));
+            return Err(Error::space(named, expected, got, "pass the dtype that the buffer was made for"));
+        }
+        let wanted = rows.saturating_mul(part.width());
+        if data.len() != wanted {
+            let (expected, got) = (format!("{rows} rows of {:?}", part.shape), format!("{} elements", data.len()));
+            return Err(Error::shape(named, expected, got, "pass whole rows"));
+        }
+    }
+    Ok(())
+}
+
+fn check_finite(name: &str, data: FieldData<'_>, width: usize) -> Result<()> {
+    if matches!(data.dtype(), DType::I64 | DType::U8 | DType::Bool) {
+        return Ok(());
+    }
+    let Some((row, got)) = first_not_finite(data, width) else { return Ok(()) };
+    let got = format!("{got} in row {row}");
+    Err(Error::space(name.to_owned(), "finite numbers", got, "find out where it comes from"))
+}

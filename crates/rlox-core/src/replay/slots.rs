@@ -1,0 +1,67 @@
+//! Rows of bytes that are taken and given back, beside a ring.
+
+use crate::{Result, memory};
+
+/// Rows of one size. Memory grows with the most that were taken at once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Slots {
+    bytes_each: usize,
+    data: Vec<u8>,
+    free: Vec<u32>,
+}
+
+impl Slots {
+    pub(crate) fn new(bytes_each: usize) -> Self {
+        Self { bytes_each, ..Self::default() }
+    }
+
+    /// Makes room for so many more, of which half again as many as there are come at once.
+    ///
+    /// # Errors
+    /// [`crate::Error::Memory`] if the system grants none; nothing has changed then.
+    pub(crate) fn reserve(&mut self, count: usize) -> Result<()> {
+        if self.free.len() >= count {
+            return Ok(());
+        }
+        let there = self.rows();
+        let missing = count - self.free.len();
+        let more = missing.max(there / 2);
+        let total = there.saturating_add(more);
+        if total > u32::MAX as usize {
+            return Err(memory::refused("capacity", total, self.bytes_each));
+        }
+        let bytes = more.saturating_mul(self.bytes_each);
+        memory::check("capacity", more, self.bytes_each)?;
+        self.data.try_reserve_exact(bytes).map_err(|_| memory::refused("capacity", more, self.bytes_each))?;
+        self.free.try_reserve(total).map_err(|_| memory::refused("capacity", total, 4))?;
+        self.data.resize(self.data.len() + bytes, 0);
+        self.free.extend((there as u32..total as u32).rev());
+        Ok(())
+    }
+
+    /// A row of one's own; there must be one left, see [`Slots::reserve`].
+    pub(crate) fn take(&mut self) -> u32 {
+        self.free.pop().unwrap_or(0)
+    }
+
+    pub(crate) fn give_back(&mut self, slot: u32) {
+        self.free.push(slot);
+    }
+
+    pub(crate) fn row(&self, slot: u32) -> &[u8] {
+        &self.data[slot as usize * self.bytes_each..][..self.bytes_each]
+    }
+
+    pub(crate) fn row_mut(&mut self, slot: u32) -> &mut [u8] {
+        &mut self.data[slot as usize * self.bytes_each..][..self.bytes_each]
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.data.len() + 4 * self.free.capacity()
+    }
+
+    fn rows(&self) -> usize {
+        self.data.len().checked_div(self.bytes_each).unwrap_or(0)
+    }
+}

@@ -1,0 +1,249 @@
+//! The ring that holds transitions.
+
+use std::ops::Range;
+
+use super::layout::{Layout, Places};
+use super::slots::Slots;
+use crate::{Error, Result, memory};
+
+/// The task itself ended after this step.
+pub(crate) const TERMINATED: u8 = 1;
+/// The episode was cut after this step.
+pub(crate) const TRUNCATED: u8 = 2;
+/// The next observation lies aside, as the environment's next row does not hold it.
+pub(crate) const STORED: u8 = 4;
+/// The environment's next row belongs to the same episode.
+pub(crate) const CONTINUES: u8 = 8;
+/// The older frames lie aside, as the environment's former rows do not hold them.
+pub(crate) const HEAD: u8 = 16;
+
+/// Where an environment's last next observation is, until its next row comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tail {
+    /// There is none: no row yet, or the episode has ended.
+    None,
+    /// Where the next row will be.
+    Ahead,
+    /// Aside: its older frames are not those of the row before.
+    Aside,
+    /// Nowhere: the caller has promised that the next row holds it.
+    Promised,
+}
+
+/// A ring of transitions of one environment, or of several that step together.
+///
+/// One row holds a whole transition, so that sampling it touches one place. The next observation is stored once where the
+/// environment's next row holds it, and frames that observations stack are stored once; both are found by comparing
+/// bytes, so that what is sampled is always what was pushed. `terminated` and `truncated` are never merged.
+///
+/// Transitions are told by the number they have in the order of pushing, counted from 0: it stays theirs for good, so that
+/// a priority that comes late never meets another transition.
+///
+/// ```
+/// use rlox_core::{DType, FieldData};
+/// use rlox_core::replay::{Layout, Part, ReplayStorage, Steps};
+///
+/// let layout = Layout::new(Part::new("obs", &[2], DType::F32), Part::new("actions", &[], DType::I64));
+/// let mut storage = ReplayStorage::new(1000, 1, layout)?;
+/// let (obs, next_obs) = ([FieldData::F32(&[0.0, 0.1])], [FieldData::F32(&[0.2, 0.3])]);
+/// storage.push(&Steps {
+///     obs: &obs,
+///     actions: FieldData::I64(&[1]),
+///     rewards: &[1.0],
+///     terminated: &[false],
+///     truncated: &[true],
+///     next_obs: Some(&next_obs),
+///     extra: &[],
+/// })?;
+/// assert_eq!((storage.len(), storage.indices()), (1, 0..1));
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ReplayStorage {
+    pub(crate) layout: Layout,
+    pub(crate) places: Places,
+    pub(crate) num_envs: usize,
+    /// Time steps that can be sampled.
+    steps: usize,
+    /// Time steps there is room for: one more for what lies ahead, and those whose frames the oldest ones need.
+    room: usize,
+    /// `[room, num_envs, stride]`.
+    pub(crate) data: Vec<u8>,
+    /// Next observations that lie aside.
+    pub(crate) aside: Slots,
+    /// Older frames that lie aside.
+    pub(crate) heads: Slots,
+    /// Time steps pushed so far.
+    pub(crate) pushed: usize,
+    pub(crate) tails: Vec<Tail>,
+    /// Which observations are what lay ahead, of the step that is being pushed.
+    pub(crate) linked: Vec<bool>,
+    /// A row of observations of several parts.
+    pub(crate) joined: Vec<u8>,
+}
+
+impl ReplayStorage {
+    /// Room for `capacity` transitions of `num_envs` environments: rounded down to whole time steps, at least one.
+    ///
+    /// Memory is taken when rows are first written.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if one of them is 0 or the layout makes no sense, [`Error::Shape`] for a row without elements,
+    /// [`Error::Memory`] with the number of bytes if it does not fit into memory.
+    pub fn new(capacity: usize, num_envs: usize, layout: Layout) -> Result<Self> {
+        for (name, count) in [("capacity", capacity), ("num_envs", num_envs)] {
+            if count == 0 {
+                return Err(Error::config(name, "at least 1", "0", "pass a positive number"));
+            }
+        }
+        let places = Places::of(&layout)?;
+        let steps = (capacity / num_envs).max(1);
+        let room = steps.saturating_add(layout.frame_stack);
+        let rows = room.saturating_mul(num_envs);
+        memory::check("capacity", rows, places.stride)?;
+        Ok(Self {
+            data: memory::zeroed("capacity", rows.saturating_mul(places.stride))?,
+            aside: Slots::new(places.obs),
+            heads: Slots::new(places.obs - places.frame),
+            pushed: 0,
+            tails: vec![Tail::None; num_envs],
+            linked: memory::zeroed("num_envs", num_envs)?,
+            joined: memory::zeroed("obs_shape", if layout.obs.len() > 1 { 2 * places.obs } else { 0 })?,
+            layout,
+            places,
+            num_envs,
+            steps,
+            room,
+        })
+    }
+
+    /// What transitions are made of.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// How many environments step together.
+    pub fn num_envs(&self) -> usize {
+        self.num_envs
+    }
+
+    /// How many transitions can be held.
+    pub fn capacity(&self) -> usize {
+        self.steps * self.num_envs
+    }
+
+    /// How many transitions are held. One whose next observation is still to come is one of them.
+    pub fn len(&self) -> usize {
+        self.pushed.min(self.steps) * self.num_envs
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.pushed == 0
+    }
+
+    /// The numbers of the transitions that can be sampled.
+    pub fn indices(&self) -> Range<usize> {
+        let first = self.pushed.saturating_sub(self.steps);
+        let waiting = usize::from(self.is_waiting());
+        first * self.num_envs..(self.pushed - waiting).max(first) * self.num_envs
+    }
+
+    /// The number that the next transition will have.
+    pub(crate) fn next_index(&self) -> usize {
+        self.pushed * self.num_envs
+    }
+
+    /// Whether next observations of the last time step are still to come.
+    fn is_waiting(&self) -> bool {
+        self.tails.first() == Some(&Tail::Promised)
+    }
+
+    /// The rows whose next observations are still to come.
+    pub(crate) fn waiting(&self) -> Range<usize> {
+        if !self.is_waiting() {
+            return 0..0;
+        }
+        let first = self.row_of((self.pushed - 1) * self.num_envs);
+        first..first + self.num_envs
+    }
+
+    /// Bytes of memory, of which those of rows that were not written yet are not taken.
+    pub fn memory(&self) -> usize {
+        self.data.len() + self.aside.bytes() + self.heads.bytes()
+    }
+
+    /// Time steps there are rows for.
+    pub(crate) fn room(&self) -> usize {
+        self.room
+    }
+
+    /// The row of a transition.
+    pub(crate) fn row_of(&self, index: usize) -> usize {
+        index % (self.room * self.num_envs)
+    }
+
+    /// The same environment's row so many time steps later.
+    pub(crate) fn later(&self, row: usize, steps: usize) -> usize {
+        let (rows, row) = (self.room * self.num_envs, row + steps * self.num_envs);
+        if row >= rows { row - rows } else { row }
+    }
+
+    /// The same environment's row before.
+    pub(crate) fn before(&self, row: usize) -> usize {
+        if row >= self.num_envs { row - self.num_envs } else { row + (self.room - 1) * self.num_envs }
+    }
+
+    pub(crate) fn flags(&self, row: usize) -> u8 {
+        self.data[row * self.places.stride + self.places.flags]
+    }
+
+    pub(crate) fn flags_mut(&mut self, row: usize) -> &mut u8 {
+        &mut self.data[row * self.places.stride + self.places.flags]
+    }
+
+    pub(crate) fn reward(&self, row: usize) -> f32 {
+        f32::from_ne_bytes(self.four(row, self.places.reward))
+    }
+
+    /// Where what lies aside of a row is, of its place `at`.
+    pub(crate) fn slot(&self, row: usize, at: usize) -> u32 {
+        u32::from_ne_bytes(self.four(row, at))
+    }
+
+    fn four(&self, row: usize, at: usize) -> [u8; 4] {
+        let from = row * self.places.stride + at;
+        let mut bytes = [0; 4];
+        bytes.copy_from_slice(&self.data[from..from + 4]);
+        bytes
+    }
+
+    /// Bytes of a row.
+    pub(crate) fn bytes(&self, row: usize, from: usize, len: usize) -> &[u8] {
+        &self.data[row * self.places.stride + from..][..len]
+    }
+
+    pub(crate) fn bytes_mut(&mut self, row: usize, from: usize, len: usize) -> &mut [u8] {
+        &mut self.data[row * self.places.stride + from..][..len]
+    }
+
+    /// What a row holds of its observation: all of it, or the newest frame.
+    pub(crate) fn newest(&self, row: usize) -> &[u8] {
+        self.bytes(row, 0, self.places.frame)
+    }
+
+    /// The frame that is so many older than the newest of a row's observation.
+    pub(crate) fn frame(&self, mut row: usize, older: usize) -> &[u8] {
+        let size = self.places.frame;
+        for back in 0..older {
+            if self.flags(row) & HEAD != 0 {
+                let head = self.heads.row(self.slot(row, self.places.head));
+                // Oldest first: its last is one older than the row's.
+                let at = self.layout.frame_stack - 1 - (older - back);
+                return &head[at * size..][..size];
+            }
+            row = self.before(row);
+        }
+        self.newest(row)
+    }
+}

@@ -1,0 +1,250 @@
+//! What is sampled is what was pushed, whatever lies aside or is stored once.
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+use proptest::prelude::*;
+use rlox_core::replay::{Column, Layout, NStep, Part, Replay, ReplayStorage, SampledBatch, Sampler, Steps};
+use rlox_core::{DType, Field, FieldData, FieldMut, Pcg64, Result};
+
+/// Numbers of a frame.
+const FRAME: usize = 3;
+
+/// A transition as it was pushed.
+#[derive(Clone, Debug, PartialEq)]
+struct Pushed {
+    obs: Vec<u8>,
+    next_obs: Vec<u8>,
+    action: i64,
+    reward: f32,
+    terminated: bool,
+    truncated: bool,
+}
+
+/// An environment whose observations stack frames.
+struct Stacking {
+    rng: Pcg64,
+    stack: Vec<u8>,
+    frames: usize,
+}
+
+impl Stacking {
+    fn new(seed: u128, frames: usize) -> Self {
+        let mut new = Self { rng: Pcg64::seed_from(seed), stack: Vec::new(), frames };
+        new.reset();
+        new
+    }
+
+    fn draw(&mut self, count: i64) -> i64 {
+        self.rng.integers(0, count)
+    }
+
+    /// Few different frames, so that some are equal by chance.
+    fn frame(&mut self) -> Vec<u8> {
+        let shade = self.draw(4) as u8;
+        vec![shade; FRAME]
+    }
+
+    /// Fills the stack with the first frame, or with others.
+    fn reset(&mut self) {
+        let first = self.frame();
+        self.stack = if self.draw(4) == 0 {
+            (0..self.frames).flat_map(|_| self.frame()).collect()
+        } else {
+            first.repeat(self.frames)
+        };
+    }
+
+    /// A step; now and then the next observation is no shift of the former, or no next row's.
+    fn step(&mut self) -> Pushed {
+        let obs = self.stack.clone();
+        let frame = self.frame();
+        let mut next_obs = [&obs[FRAME..], &frame].concat();
+        if self.draw(10) == 0 {
+            next_obs = (0..self.frames).flat_map(|_| self.frame()).collect();
+        }
+        let (terminated, truncated) = (self.draw(6) == 0, self.draw(8) == 0);
+        self.stack.clone_from(&next_obs);
+        if terminated || truncated || self.draw(12) == 0 {
+            self.reset();
+        }
+        let (action, reward) = (self.draw(1000), self.draw(50) as f32);
+        Pushed { obs, next_obs, action, reward, terminated, truncated }
+    }
+}
+
+fn column<T: Clone + Default>(
+    storage: &ReplayStorage,
+    column: Column,
+    width: usize,
+    wrap: impl Fn(&mut [T]) -> FieldMut<'_>,
+) -> Vec<T> {
+    let indices: Vec<_> = storage.indices().collect();
+    let mut out = vec![T::default(); indices.len() * width];
+    storage.gather(column, &indices, wrap(&mut out)).unwrap();
+    out
+}
+
+/// Everything that can be sampled is as the model has it.
+fn agrees(storage: &ReplayStorage, model: &[Pushed], width: usize) {
+    let held = &model[storage.indices()];
+    let u8s = |wanted, width| column(storage, wanted, width, |out| FieldMut::U8(out));
+    let flags = |wanted| column(storage, wanted, 1, |out| FieldMut::Bool(out));
+    assert_eq!(u8s(Column::Obs(0), width), held.iter().flat_map(|row| row.obs.clone()).collect::<Vec<_>>());
+    assert_eq!(u8s(Column::NextObs(0), width), held.iter().flat_map(|row| row.next_obs.clone()).collect::<Vec<_>>());
+    assert_eq!(
+        column(storage, Column::Action, 1, |out| FieldMut::I64(out)),
+        held.iter().map(|row| row.action).collect::<Vec<_>>()
+    );
+    assert_eq!(
+        column(storage, Column::Reward, 1, |out| FieldMut::F32(out)),
+        held.iter().map(|row| row.reward).collect::<Vec<_>>()
+    );
+    assert_eq!(flags(Column::Terminated), held.iter().map(|row| u8::from(row.terminated)).collect::<Vec<_>>());
+    assert_eq!(flags(Column::Truncated), held.iter().map(|row| u8::from(row.truncated)).collect::<Vec<_>>());
+}
+
+/// Hands rows to `push` as the storage takes them.
+fn push_with(rows: &[Pushed], promised: bool, push: impl FnOnce(&Steps<'_>) -> Result<()>) {
+    let all = |f: fn(&Pushed) -> &Vec<u8>| rows.iter().flat_map(|row| f(row).clone()).collect::<Vec<_>>();
+    let (obs, next_obs) = (all(|row| &row.obs), all(|row| &row.next_obs));
+    let actions: Vec<_> = rows.iter().map(|row| row.action).collect();
+    let rewards: Vec<_> = rows.iter().map(|row| row.reward).collect();
+    let terminated: Vec<_> = rows.iter().map(|row| row.terminated).collect();
+    let truncated: Vec<_> = rows.iter().map(|row| row.truncated).collect();
+    let (obs, next_obs) = ([FieldData::U8(&obs)], [FieldData::U8(&next_obs)]);
+    push(&Steps {
+        obs: &obs,
+        actions: FieldData::I64(&actions),
+        rewards: &rewards,
+        terminated: &terminated,
+        truncated: &truncated,
+        next_obs: (!promised).then_some(&next_obs),
+        extra: &[],
+    })
+    .unwrap();
+}
+
+fn push(storage: &mut ReplayStorage, rows: &[Pushed], in_order: bool, promised: bool) {
+    push_with(rows, promised, |steps| if in_order { storage.push_in_order(steps) } else { storage.push(steps) });
+}
+
+fn layout(frames: usize) -> Layout {
+    let obs = Part::new("obs", &[frames, FRAME], DType::U8);
+    Layout { frame_stack: frames, ..Layout::new(obs, Part::new("actions", &[], DType::I64)) }
+}
+
+/// Chooses all transitions in their order.
+struct Each;
+
+impl Sampler for Each {
+    fn choose(&self, storage: &ReplayStorage, _: &mut Pcg64, indices: &mut [usize], _: &mut [f32]) -> Result<()> {
+        indices.iter_mut().zip(storage.indices()).for_each(|(index, held)| *index = held);
+        Ok(())
+    }
+}
+
+/// What a transition of several steps is, step by step.
+fn spanned(model: &[Pushed], num_envs: usize, end: usize, first: usize, steps: NStep) -> (f32, f32, Pushed) {
+    let (mut at, mut sum, mut discount) = (first, f64::from(model[first].reward), steps.gamma);
+    for _ in 1..steps.n {
+        let next = at + num_envs;
+        let done = model[at].terminated || model[at].truncated;
+        if done || next >= end || model[next].obs != model[at].next_obs {
+            break;
+        }
+        at = next;
+        sum += discount * f64::from(model[at].reward);
+        discount *= steps.gamma;
+    }
+    (sum as f32, discount as f32, model[at].clone())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+    #[test]
+    fn nothing_is_torn_lost_or_doubled(
+        seed in any::<u64>(),
+        num_envs in 1_usize..4,
+        frames in 1_usize..5,
+        capacity in 1_usize..30,
+        steps in 1_usize..80,
+    ) {
+        let mut storage = ReplayStorage::new(capacity, num_envs, layout(frames)).unwrap();
+        let mut envs: Vec<_> = (0..num_envs).map(|i| Stacking::new(u128::from(seed) + i as u128, frames)).collect();
+        let mut rng = Pcg64::seed_from(u128::from(seed) << 1);
+        let mut model: Vec<Pushed> = Vec::new();
+        for _ in 0..steps {
+            let rows: Vec<_> = envs.iter_mut().map(Stacking::step).collect();
+            // A promise is kept: the next row has the observation.
+            let kept = rows.iter().zip(&envs).all(|(row, env)| {
+                !row.terminated && !row.truncated && row.next_obs == env.stack
+            });
+            let in_order = num_envs == 1 && rng.integers(0, 4) == 0;
+            push(&mut storage, &rows, in_order, kept && rng.integers(0, 3) == 0);
+            model.extend(rows);
+            prop_assert_eq!(storage.len(), model.len().min((capacity / num_envs).max(1) * num_envs));
+            agrees(&storage, &model, frames * FRAME);
+        }
+    }
+
+    #[test]
+    fn batches_of_one_environment_are_what_was_pushed(
+        seed in any::<u64>(),
+        frames in 1_usize..5,
+        capacity in 1_usize..40,
+        batches in prop::collection::vec((0_usize..12, any::<bool>()), 1..20),
+    ) {
+        let mut storage = ReplayStorage::new(capacity, 1, layout(frames)).unwrap();
+        let mut env = Stacking::new(seed.into(), frames);
+        let mut model: Vec<Pushed> = Vec::new();
+        for (count, in_order) in batches {
+            let rows: Vec<_> = (0..count).map(|_| env.step()).collect();
+            push(&mut storage, &rows, in_order, false);
+            model.extend(rows);
+            agrees(&storage, &model, frames * FRAME);
+        }
+    }
+
+    #[test]
+    fn several_steps_are_what_a_slow_sum_says(
+        seed in any::<u64>(),
+        num_envs in 1_usize..4,
+        frames in 1_usize..3,
+        capacity in 1_usize..30,
+        steps in 1_usize..60,
+        n in 1_usize..6,
+    ) {
+        let n_step = NStep { n, gamma: 0.9 };
+        let storage = ReplayStorage::new(capacity, num_envs, layout(frames)).unwrap();
+        let mut buffer = Replay::with(storage, Each).unwrap().with_n_step(n_step).unwrap();
+        let mut envs: Vec<_> = (0..num_envs).map(|i| Stacking::new(u128::from(seed) + i as u128, frames)).collect();
+        let mut rng = Pcg64::seed_from(u128::from(seed) << 1);
+        let (mut model, mut batch): (Vec<Pushed>, _) = (Vec::new(), SampledBatch::default());
+        for _ in 0..steps {
+            let rows: Vec<_> = envs.iter_mut().map(Stacking::step).collect();
+            let kept = rows.iter().zip(&envs).all(|(row, env)| {
+                !row.terminated && !row.truncated && row.next_obs == env.stack
+            });
+            push_with(&rows, kept && rng.integers(0, 3) == 0, |steps| buffer.push_batch(steps));
+            model.extend(rows);
+            let held = buffer.storage().indices();
+            if held.is_empty() {
+                continue;
+            }
+            buffer.sample_into(&mut batch, held.len(), 0).unwrap();
+            let bytes = |name| match batch.field(name).map(Field::data) {
+                Some(FieldData::U8(data) | FieldData::Bool(data)) => data,
+                _ => unreachable!(),
+            };
+            let width = frames * FRAME;
+            for (i, index) in held.clone().enumerate() {
+                let (sum, discount, last) = spanned(&model, num_envs, held.end, index, n_step);
+                prop_assert_eq!((batch.f32s("rewards")[i], batch.discounts()[i]), (sum, discount));
+                prop_assert_eq!(&bytes("obs")[i * width..][..width], &model[index].obs);
+                prop_assert_eq!(&bytes("next_obs")[i * width..][..width], &last.next_obs);
+                prop_assert_eq!((bytes("terminated")[i] != 0, bytes("truncated")[i] != 0), (last.terminated, last.truncated));
+                prop_assert_eq!(batch.i64s("actions")[i], model[index].action);
+            }
+        }
+    }
+}
