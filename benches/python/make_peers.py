@@ -36,6 +36,7 @@ PEERS: dict[str, tuple[str, ...]] = {
         "setuptools",
     ),
     "jax": ("jax[cpu]>=0.10", "numpy"),
+    "cpprb": ("cpprb>=11,<12", "setuptools"),
     "trl": ("trl>=1.16,<1.17",),
     "torch": ("torch>=2.15,<2.16", "numpy", "setuptools"),
     # MKL is what makes it fast; it is compiled when it is used, by the compiler that is there.

@@ -9,6 +9,9 @@ _F64: TypeAlias = npt.NDArray[np.float64]
 _I64: TypeAlias = npt.NDArray[np.int64]
 _Bool: TypeAlias = npt.NDArray[np.bool_]
 _Floats: TypeAlias = npt.NDArray[np.floating[Any]]
+_DType: TypeAlias = Literal["float32", "float64", "int64", "uint8", "bool"]
+_Dim: TypeAlias = Sequence[int] | int
+_Obs: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
 _Estimator: TypeAlias = Literal["k1", "k2", "k3", "full"]
 
 __version__: str
@@ -18,6 +21,7 @@ __all__ = [
     "NativePolicy",
     "NativeVectorEnv",
     "Normalizer",
+    "ReplayBuffer",
     "RolloutBuffer",
     "RunningMeanStd",
     "__version__",
@@ -365,6 +369,61 @@ class RolloutBuffer:
         gae_lambda: float,
         final_values: npt.ArrayLike | None = None,
     ) -> None: ...
+
+@final
+class ReplayBuffer:
+    def __new__(
+        cls,
+        capacity: int,
+        obs_dim: _Dim | Mapping[str, _Dim | tuple[_Dim, str]],
+        act_dim: _Dim,
+        *,
+        num_envs: int = 1,
+        obs_dtype: _DType = "float32",
+        act_dtype: _DType = "float32",
+        frame_stack: int = 1,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        extra: Mapping[str, tuple[_Dim, str]] | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> ReplayBuffer: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def __len__(self) -> int: ...
+    def push(
+        self,
+        obs: _Obs,
+        action: npt.ArrayLike,
+        reward: float,
+        terminated: bool,
+        truncated: bool,
+        next_obs: _Obs | None = None,
+        *,
+        extra: Mapping[str, npt.ArrayLike] | None = None,
+    ) -> None: ...
+    def push_batch(
+        self,
+        obs: _Obs,
+        next_obs: _Obs | None,
+        actions: npt.ArrayLike,
+        rewards: npt.ArrayLike,
+        terminated: npt.ArrayLike,
+        truncated: npt.ArrayLike,
+        *,
+        extra: Mapping[str, npt.ArrayLike] | None = None,
+        in_order: bool = False,
+    ) -> None: ...
+    def sample(
+        self,
+        batch_size: int,
+        seed: int | np.random.Generator | None = None,
+        *,
+        out: dict[str, Any] | None = None,
+    ) -> dict[str, Any]: ...
 
 def check_normalizer(buffer: RolloutBuffer, normalizer: Normalizer | None) -> None: ...
 def check_step(

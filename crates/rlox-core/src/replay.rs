@@ -11,7 +11,7 @@ mod push;
 mod slots;
 mod storage;
 
-pub use batch::SampledBatch;
+pub use batch::{Chosen, SampledBatch};
 pub use buffer::{ExperienceRecord, Replay, ReplayBuffer, Sampler, Uniform};
 pub use gather::Column;
 pub use layout::{Layout, Part};

@@ -21,6 +21,7 @@ mod native;
 mod normalize;
 mod observation;
 mod recycling;
+mod replay;
 mod returns;
 mod rollout;
 mod said;
@@ -62,6 +63,8 @@ mod _rlox {
     use crate::native::{NativePolicy, network_backends};
     #[pymodule_export]
     use crate::normalize::{Normalizer, RunningMeanStd};
+    #[pymodule_export]
+    use crate::replay::ReplayBuffer;
     #[pymodule_export]
     use crate::returns::{compute_lambda_returns, compute_returns};
     #[pymodule_export]

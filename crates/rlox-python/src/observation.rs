@@ -42,8 +42,30 @@ impl<'py> ObsArgument<'py> {
         })
     }
 
+    /// How many elements there are.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::F32(obs) => obs.len(),
+            Self::F64(obs) => obs.len(),
+            Self::I64(obs) => obs.len(),
+            Self::U8(obs) => obs.len(),
+            Self::Bool(obs) => obs.len(),
+        }
+    }
+
+    /// As [`Argument::read`].
+    pub(crate) fn read(self, hold: bool) -> PyResult<ObsInput<'py>> {
+        Ok(match self {
+            Self::F32(obs) => ObsInput::F32(obs.read(hold)?),
+            Self::F64(obs) => ObsInput::F64(obs.read(hold)?),
+            Self::I64(obs) => ObsInput::I64(obs.read(hold)?),
+            Self::U8(obs) => ObsInput::U8(obs.read(hold)?),
+            Self::Bool(obs) => ObsInput::Bool(obs.read(hold)?),
+        })
+    }
+
     /// The observations, which are to be stored in `buffer`.
-    pub(crate) fn read(self, buffer: &RolloutBuffer) -> PyResult<ObsInput<'py>> {
+    pub(crate) fn read_for(self, buffer: &RolloutBuffer) -> PyResult<ObsInput<'py>> {
         Ok(match self {
             Self::F32(obs) => ObsInput::F32(buffer.apart(obs.read(false)?)?),
             Self::F64(obs) => ObsInput::F64(buffer.apart(obs.read(false)?)?),

@@ -290,7 +290,7 @@ impl RolloutBuffer {
         let normalizer = normalizer_of(normalizer)?;
         let obs = ObsArgument::new("obs", obs, self.obs_dtype)?;
         let ended = ended.map(|flags| flag_argument("ended", flags)).transpose()?;
-        let obs = obs.read(self)?;
+        let obs = obs.read_for(self)?;
         let ended = ended.map(|flags| flags.read(py, false)).transpose()?;
         expect_shape("obs", obs.shape(), self.num_envs, &self.obs_shape)?;
         if let Some(ended) = &ended {
@@ -346,11 +346,11 @@ impl RolloutBuffer {
 
         let said = said.read(self, self.num_envs, &self.action_shape)?;
         let said = said.get();
-        let next_obs = next_obs.read(self)?;
+        let next_obs = next_obs.read_for(self)?;
         let rewards = self.apart(rewards.read(false)?)?;
         let terminated = terminated.read(py, false)?;
         let truncated = truncated.read(py, false)?;
-        let final_obs = final_obs.map(|array| array.read(self)).transpose()?;
+        let final_obs = final_obs.map(|array| array.read_for(self)).transpose()?;
         expect_shape("next_obs", next_obs.shape(), self.num_envs, &self.obs_shape)?;
         expect_shape("rewards", rewards.shape(), self.num_envs, &[])?;
         expect_shape("terminated", terminated.shape(), self.num_envs, &[])?;

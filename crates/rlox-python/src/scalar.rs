@@ -168,7 +168,7 @@ pub(crate) mod switches {
             )*
         };
     }
-    switches!(fresh obs reward noise stop);
+    switches!(fresh obs reward noise stop in_order);
 }
 
 /// True or False, Python's or NumPy's.

@@ -3,43 +3,20 @@
 use super::gather::Column;
 use super::n_step::{NStep, Spans};
 use super::storage::ReplayStorage;
-use crate::{Field, FieldData, Result, memory};
+use crate::{Field, FieldData, FieldMut, Result, memory};
 
-/// A batch of B transitions, in memory that the next one can use again.
-///
-/// Its fields are `obs`, `next_obs`, `actions`, `rewards`, `terminated`, `truncated`, or as the [`super::Layout`] calls
-/// them, each `[B, ...]`.
+/// Which transitions were chosen.
 #[derive(Clone, Debug, Default)]
-pub struct SampledBatch {
+pub struct Chosen {
     pub(crate) indices: Vec<usize>,
     pub(crate) weights: Vec<f32>,
-    columns: Vec<Column>,
-    fields: Vec<Field>,
     rows: Vec<usize>,
     spans: Spans,
+    n_step: Option<NStep>,
 }
 
-impl SampledBatch {
-    /// Forgets the transitions and keeps the memory.
-    pub fn clear(&mut self) {
-        self.indices.clear();
-        self.weights.clear();
-        self.rows.clear();
-        self.spans = Spans { ends: Vec::new(), ..std::mem::take(&mut self.spans) };
-        self.fields.iter_mut().for_each(Field::clear);
-    }
-
-    /// How many transitions there are.
-    pub fn len(&self) -> usize {
-        self.indices.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.indices.is_empty()
-    }
-
-    /// The transitions' numbers.
+impl Chosen {
+    /// The transitions' numbers, `[B]`.
     pub fn indices(&self) -> &[usize] {
         &self.indices
     }
@@ -52,12 +29,118 @@ impl SampledBatch {
     /// What the value of the next observation counts, `[B]`: gamma for each step that was made; empty without
     /// [`NStep`].
     pub fn discounts(&self) -> &[f32] {
-        &self.spans.discounts
+        if self.n_step.is_some() { &self.spans.discounts } else { &[] }
+    }
+
+    /// Room for so many.
+    pub(crate) fn prepare(&mut self, count: usize) -> Result<()> {
+        let missing = count.saturating_sub(self.indices.len());
+        memory::grow("batch_size", &mut self.indices, missing)?;
+        let missing = count.saturating_sub(self.weights.len());
+        memory::grow("batch_size", &mut self.weights, missing)?;
+        self.indices.resize(count, 0);
+        self.weights.resize(count, 1.0);
+        Ok(())
+    }
+
+    /// Finds where those are whose numbers are there.
+    pub(crate) fn locate(&mut self, storage: &ReplayStorage, n_step: Option<NStep>) -> Result<()> {
+        storage.locate(&self.indices, &mut self.rows)?;
+        self.n_step = n_step;
+        n_step.map_or(Ok(()), |steps| self.spans.find(storage, steps, &self.rows))
+    }
+
+    /// Copies one column of them, `[B, ...]`.
+    ///
+    /// # Errors
+    /// Those of [`ReplayStorage::gather`].
+    pub fn read(&self, storage: &ReplayStorage, column: Column, out: FieldMut<'_>) -> Result<()> {
+        match (column, self.n_step, out) {
+            (Column::NextObs(_) | Column::Terminated | Column::Truncated, Some(_), out) => {
+                storage.read(column, &self.spans.ends, out)
+            }
+            (Column::Reward, Some(_), FieldMut::F32(rewards)) => {
+                crate::check_len("out", rewards.len(), self.spans.returns.len())?;
+                rewards.copy_from_slice(&self.spans.returns);
+                Ok(())
+            }
+            (_, _, out) => storage.read(column, &self.rows, out),
+        }
+    }
+
+    /// As [`Chosen::read`], of a column of booleans.
+    ///
+    /// # Errors
+    /// Those of [`ReplayStorage::gather`].
+    pub fn read_bools(&self, storage: &ReplayStorage, column: Column, out: &mut [bool]) -> Result<()> {
+        let spans = self.n_step.is_some() && !matches!(column, Column::Obs(_) | Column::Extra(_) | Column::Action);
+        storage.read_bools(column, if spans { &self.spans.ends } else { &self.rows }, out)
+    }
+
+    fn clear(&mut self) {
+        self.indices.clear();
+        self.weights.clear();
+        self.rows.clear();
+        self.spans.clear();
+    }
+}
+
+/// A batch of B transitions, in memory that the next one can use again.
+///
+/// Its fields are `obs`, `next_obs`, `actions`, `rewards`, `terminated`, `truncated`, or as the [`super::Layout`] calls
+/// them, each `[B, ...]`.
+#[derive(Clone, Debug, Default)]
+pub struct SampledBatch {
+    pub(crate) chosen: Chosen,
+    columns: Vec<Column>,
+    fields: Vec<Field>,
+}
+
+impl SampledBatch {
+    /// Forgets the transitions and keeps the memory.
+    pub fn clear(&mut self) {
+        self.chosen.clear();
+        self.fields.iter_mut().for_each(Field::clear);
+    }
+
+    /// How many transitions there are.
+    pub fn len(&self) -> usize {
+        self.chosen.indices.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Which they are.
+    pub fn chosen(&self) -> &Chosen {
+        &self.chosen
+    }
+
+    /// The transitions' numbers, `[B]`.
+    pub fn indices(&self) -> &[usize] {
+        self.chosen.indices()
+    }
+
+    /// Importance weights, `[B]`.
+    pub fn weights(&self) -> &[f32] {
+        self.chosen.weights()
+    }
+
+    /// What the value of the next observation counts, `[B]`; empty without [`NStep`].
+    pub fn discounts(&self) -> &[f32] {
+        self.chosen.discounts()
     }
 
     /// A field by its name.
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.fields.iter().find(|field| field.name() == name)
+    }
+
+    /// A field's elements, to be changed in place, as normalisation does.
+    pub fn field_mut(&mut self, name: &str) -> Option<FieldMut<'_>> {
+        self.fields.iter_mut().find(|field| field.name() == name).map(Field::data_mut)
     }
 
     /// The numbers of an f32 field; none if there is no such field.
@@ -76,48 +159,53 @@ impl SampledBatch {
         }
     }
 
+    /// The flags of a field of booleans, a byte each; none if there is no such field.
+    pub fn flags(&self, name: &str) -> &[u8] {
+        match self.field(name).map(Field::data) {
+            Some(FieldData::Bool(flags)) => flags,
+            _ => &[],
+        }
+    }
+
     /// Room for so many transitions of a storage.
     pub(crate) fn prepare(&mut self, storage: &ReplayStorage, count: usize) -> Result<()> {
-        let fits = |(field, (name, shape, dtype, _)): (&Field, &(String, Vec<usize>, _, _))| {
-            field.name() == name && field.shape() == shape && field.dtype() == *dtype
-        };
-        let columns = storage.columns();
-        if self.fields.len() != columns.len() || !self.fields.iter().zip(&columns).all(fits) {
+        if !self.fits(storage) {
+            let columns = storage.columns();
             let made = columns.iter().map(|(name, shape, dtype, _)| Field::new(name.clone(), 0, shape, *dtype));
             self.fields = made.collect::<Result<_>>()?;
             self.columns = columns.into_iter().map(|(.., column)| column).collect();
         }
-        let missing = count.saturating_sub(self.indices.len());
-        memory::grow("batch_size", &mut self.indices, missing)?;
-        let missing = count.saturating_sub(self.weights.len());
-        memory::grow("batch_size", &mut self.weights, missing)?;
         for field in &mut self.fields {
             field.set_rows(count).map_err(|error| error.renamed("rows", "batch_size"))?;
         }
-        self.indices.resize(count, 0);
-        self.weights.resize(count, 1.0);
-        Ok(())
+        self.chosen.prepare(count)
+    }
+
+    /// Whether the fields are those of a storage; asked without an allocation.
+    fn fits(&self, storage: &ReplayStorage) -> bool {
+        let layout = storage.layout();
+        let next = |name: &str, part: &str| name.strip_prefix("next_") == Some(part);
+        let fit = |(field, column): (&Field, &Column)| {
+            let (part, named) = match *column {
+                Column::Obs(i) => (layout.obs.get(i), false),
+                Column::NextObs(i) => (layout.obs.get(i), true),
+                Column::Action => (Some(&layout.action), false),
+                Column::Extra(i) => (layout.extra.get(i), false),
+                Column::Reward | Column::Terminated | Column::Truncated => return true,
+            };
+            part.is_some_and(|part| {
+                let name = if named { next(field.name(), &part.name) } else { field.name() == part.name };
+                name && (field.shape(), field.dtype()) == (&part.shape[..], part.dtype)
+            })
+        };
+        self.fields.len() == 2 * layout.obs.len() + layout.extra.len() + 4
+            && self.fields.iter().zip(&self.columns).all(fit)
     }
 
     /// Fills the fields with the transitions whose numbers are there.
     pub(crate) fn fill(&mut self, storage: &ReplayStorage, n_step: Option<NStep>) -> Result<()> {
-        storage.locate(&self.indices, &mut self.rows)?;
-        if let Some(steps) = n_step {
-            self.spans.find(storage, steps, &self.rows)?;
-        }
-        for (column, field) in self.columns.iter().zip(&mut self.fields) {
-            match (column, n_step) {
-                (Column::NextObs(_) | Column::Terminated | Column::Truncated, Some(_)) => {
-                    storage.read(*column, &self.spans.ends, field.data_mut())?;
-                }
-                (Column::Reward, Some(_)) => {
-                    if let crate::FieldMut::F32(rewards) = field.data_mut() {
-                        rewards.copy_from_slice(&self.spans.returns);
-                    }
-                }
-                _ => storage.read(*column, &self.rows, field.data_mut())?,
-            }
-        }
-        Ok(())
+        self.chosen.locate(storage, n_step)?;
+        let Self { chosen, columns, fields } = self;
+        columns.iter().zip(fields).try_for_each(|(column, field)| chosen.read(storage, *column, field.data_mut()))
     }
 }

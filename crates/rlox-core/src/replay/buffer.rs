@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::batch::SampledBatch;
+use super::batch::{Chosen, SampledBatch};
 use super::layout::{Layout, Part};
 use super::n_step::NStep;
 use super::push::Steps;
@@ -165,6 +165,17 @@ impl<S: Sampler> Replay<S> {
         Ok(())
     }
 
+    /// Adds what [`ReplayStorage::push_in_order`] adds.
+    ///
+    /// # Errors
+    /// Those of [`ReplayStorage::push_in_order`].
+    pub fn push_in_order(&mut self, steps: &Steps<'_>) -> Result<()> {
+        let from = self.storage.next_index();
+        self.storage.push_in_order(steps)?;
+        self.sampler.added(&self.storage, from..self.storage.next_index());
+        Ok(())
+    }
+
     /// Adds one transition, without a copy beside the one into the ring.
     ///
     /// # Errors
@@ -215,13 +226,27 @@ impl<S: Sampler> Replay<S> {
     pub fn sample_with(&self, batch: &mut SampledBatch, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         batch.prepare(&self.storage, batch_size)?;
-        self.sampler.choose(&self.storage, rng, &mut batch.indices, &mut batch.weights)?;
+        let Chosen { indices, weights, .. } = &mut batch.chosen;
+        self.sampler.choose(&self.storage, rng, indices, weights)?;
         batch.fill(&self.storage, self.n_step)
     }
 
+    /// Chooses `batch_size` transitions, to be read column by column ([`Chosen::read`]).
+    ///
     /// # Errors
-    /// [`Error::Config`] for no transitions or more than can be sampled.
-    pub(crate) fn check_batch_size(&self, batch_size: usize) -> Result<()> {
+    /// Those of [`Replay::sample_with`].
+    pub fn choose(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
+        self.check_batch_size(batch_size)?;
+        chosen.prepare(batch_size)?;
+        self.sampler.choose(&self.storage, rng, &mut chosen.indices, &mut chosen.weights)?;
+        chosen.locate(&self.storage, self.n_step)
+    }
+
+    /// Checks that so many transitions can be sampled.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for no transitions or more than there are.
+    pub fn check_batch_size(&self, batch_size: usize) -> Result<()> {
         let held = self.storage.indices().len();
         if (1..=held).contains(&batch_size) {
             return Ok(());

@@ -111,6 +111,27 @@ impl ReplayStorage {
         Ok(())
     }
 
+    /// As [`ReplayStorage::read`], of a column of booleans.
+    pub(crate) fn read_bools(&self, column: Column, rows: &[usize], out: &mut [bool]) -> Result<()> {
+        let (dtype, width) = self.shape_of(column)?;
+        if dtype != DType::Bool {
+            return Err(Error::space("out", format!("{dtype:?}"), "Bool", "pass memory of the column's dtype"));
+        }
+        check_len("out", out.len(), rows.len().saturating_mul(width))?;
+        for (out, row) in out.chunks_exact_mut(width).zip(rows) {
+            match column {
+                Column::Terminated => out[0] = self.flags(*row) & TERMINATED != 0,
+                Column::Truncated => out[0] = self.flags(*row) & TRUNCATED != 0,
+                _ => {
+                    let mut bytes = vec![0; width];
+                    self.read(column, std::slice::from_ref(row), FieldMut::Bool(&mut bytes))?;
+                    out.iter_mut().zip(bytes).for_each(|(out, byte)| *out = byte != 0);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The dtype and the number of elements of a column's rows.
     pub(crate) fn shape_of(&self, column: Column) -> Result<(DType, usize)> {
         let layout = &self.layout;

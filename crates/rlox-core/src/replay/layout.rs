@@ -1,6 +1,6 @@
 //! What a transition is made of, and where its parts lie in a row of bytes.
 
-use crate::{DType, Error, Result, memory};
+use crate::{DType, Error, Result};
 
 /// A part of every transition: its name, the shape of one row and the element type.
 ///
@@ -141,7 +141,8 @@ impl Places {
         let action = frame;
         let reward = action.saturating_add(layout.action.bytes()).saturating_add(bytes(&layout.extra));
         if reward > isize::MAX as usize / 2 {
-            return Err(memory::refused("obs_shape", 1, reward));
+            let got = format!("{:?}", layout.parts().map(|part| &part.shape).collect::<Vec<_>>());
+            return Err(Error::memory("obs_shape", "rows that fit into memory", got, "pass smaller shapes"));
         }
         let stored = reward + 4;
         let head = stored + 4;

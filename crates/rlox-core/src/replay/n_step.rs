@@ -43,15 +43,20 @@ pub(crate) struct Spans {
 }
 
 impl Spans {
+    pub(crate) fn clear(&mut self) {
+        self.ends.clear();
+        self.returns.clear();
+        self.discounts.clear();
+    }
+
     /// Finds them for rows that were located.
     ///
     /// # Errors
     /// Those of [`NStep::check`], [`Error::Memory`] if there is no room.
     pub(crate) fn find(&mut self, storage: &ReplayStorage, steps: NStep, rows: &[usize]) -> Result<()> {
         steps.check()?;
-        self.ends.clear();
+        self.clear();
         for numbers in [&mut self.returns, &mut self.discounts] {
-            numbers.clear();
             memory::grow("batch_size", numbers, rows.len())?;
         }
         memory::grow("batch_size", &mut self.ends, rows.len())?;

@@ -15,7 +15,7 @@ impl Slots {
         Self { bytes_each, ..Self::default() }
     }
 
-    /// Makes room for so many more, of which half again as many as there are come at once.
+    /// Makes room for so many more, of which an eighth of those there are come at once.
     ///
     /// # Errors
     /// [`crate::Error::Memory`] if the system grants none; nothing has changed then.
@@ -25,7 +25,7 @@ impl Slots {
         }
         let there = self.rows();
         let missing = count - self.free.len();
-        let more = missing.max(there / 2);
+        let more = missing.max(there / 8);
         let total = there.saturating_add(more);
         if total > u32::MAX as usize {
             return Err(memory::refused("capacity", total, self.bytes_each));

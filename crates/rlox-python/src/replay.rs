@@ -1,0 +1,180 @@
+//! `ReplayBuffer`: the core's replay storage with a sampler.
+
+mod buffer;
+mod few;
+mod parts;
+mod sample;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rlox_core::replay::Uniform;
+
+use crate::argument::{numbers, switches};
+use buffer::{Buffer, Settings, Transition, made};
+
+/// Replay buffer with uniform sampling: a ring of transitions.
+///
+/// A next observation is stored once where the same environment's next row holds it, and frames that observations stack
+/// are stored once; what is sampled is always what was pushed. `terminated` and `truncated` are never merged.
+///
+/// Args:
+///     capacity: How many transitions it holds; the oldest make room for new ones.
+///     obs_dim: Numbers in an observation, or its shape; of Dict observations {name: shape} or {name: (shape, dtype)}.
+///     act_dim: Numbers in an action, or its shape; () for Discrete.
+///     num_envs: How many environments step together. Each `push_batch` adds one row for each of them then.
+///     obs_dtype, act_dtype: "float32", "float64", "int64", "uint8" or "bool".
+///     frame_stack: How many frames observations stack along their first axis, oldest first.
+///     n_step: Over how many steps a sampled transition goes: rewards are summed, and `discounts` is what the next
+///         observation's value counts. They end where an episode does.
+///     gamma: The discount of a step; used where `n_step` is more than 1.
+///     extra: What else is stored of each step: {name: (shape, dtype)}.
+///     seed: Of the buffer's own random stream, which samples without a seed draw from; None for the system's entropy.
+///
+/// Raises:
+///     ValueError: A size of 0, an unknown dtype, frames that do not divide the first axis.
+///     MemoryError: It does not fit into memory; the bytes it would take are named.
+///
+/// >>> import rlox
+/// >>> buffer = rlox.ReplayBuffer(capacity=1000, obs_dim=2, act_dim=1, seed=0)
+/// >>> buffer.push([0.0, 0.1], [1.0], 0.5, False, False, next_obs=[0.2, 0.3])
+/// >>> buffer.push([0.2, 0.3], [0.0], 1.5, True, False, next_obs=[0.4, 0.5])
+/// >>> batch = buffer.sample(2, seed=1)
+/// >>> {name: (array.shape, str(array.dtype)) for name, array in batch.items()}  # doctest: +NORMALIZE_WHITESPACE
+/// {'obs': ((2, 2), 'float32'), 'next_obs': ((2, 2), 'float32'), 'actions': ((2, 1), 'float32'),
+///  'rewards': ((2,), 'float32'), 'terminated': ((2,), 'bool'), 'truncated': ((2,), 'bool')}
+#[pyclass(frozen, module = "rlox._rlox")]
+pub(crate) struct ReplayBuffer {
+    buffer: Buffer<Uniform>,
+}
+
+#[pymethods]
+impl ReplayBuffer {
+    #[new]
+    #[pyo3(signature = (capacity, obs_dim, act_dim, *, num_envs=None, obs_dtype=None, act_dtype=None, frame_stack=None, n_step=None, gamma=0.99, extra=None, seed=None),
+        text_signature = "(capacity, obs_dim, act_dim, *, num_envs=1, obs_dtype='float32', act_dtype='float32', frame_stack=1, n_step=1, gamma=0.99, extra=None, seed=None)")]
+    fn new(
+        py: Python<'_>,
+        capacity: &Bound<'_, PyAny>,
+        obs_dim: &Bound<'_, PyAny>,
+        act_dim: &Bound<'_, PyAny>,
+        num_envs: Option<&Bound<'_, PyAny>>,
+        obs_dtype: Option<&Bound<'_, PyAny>>,
+        act_dtype: Option<&Bound<'_, PyAny>>,
+        frame_stack: Option<&Bound<'_, PyAny>>,
+        n_step: Option<&Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = numbers::gamma)] gamma: f64,
+        extra: Option<&Bound<'_, PyAny>>,
+        seed: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let settings = Settings { num_envs, obs_dtype, act_dtype, frame_stack, n_step, gamma, extra, seed };
+        let made = made(py, [capacity, obs_dim, act_dim], settings)?;
+        Ok(Self { buffer: Buffer::new(py, made, Uniform, "ReplayBuffer")? })
+    }
+
+    /// Adds a transition of the only environment.
+    ///
+    /// Args:
+    ///     obs: The observation, (*obs_shape); of Dict observations a dict of arrays.
+    ///     action: The action, (*act_shape).
+    ///     reward: The reward.
+    ///     terminated: The task itself ended.
+    ///     truncated: The episode was cut.
+    ///     next_obs: The observation after it: of an episode that ended its last, never one after a reset. None only
+    ///         where the next push is the environment's next step: it is taken from there.
+    ///     extra: What else the buffer stores, by name.
+    ///
+    /// Raises:
+    ///     ValueError: A wrong shape, numbers that are not finite, no next_obs at an episode's end; nothing is stored then.
+    #[pyo3(signature = (obs, action, reward, terminated, truncated, next_obs=None, *, extra=None))]
+    fn push(
+        &self,
+        py: Python<'_>,
+        obs: &Bound<'_, PyAny>,
+        action: &Bound<'_, PyAny>,
+        reward: &Bound<'_, PyAny>,
+        terminated: &Bound<'_, PyAny>,
+        truncated: &Bound<'_, PyAny>,
+        next_obs: Option<&Bound<'_, PyAny>>,
+        extra: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.buffer.push(py, Transition { obs, action, reward, terminated, truncated, next_obs, extra })
+    }
+
+    /// Adds a row for each environment, or, to a buffer of one, any number of transitions.
+    ///
+    /// Args:
+    ///     obs: The observations, (B, *obs_shape).
+    ///     next_obs: Those after them, of episodes that ended their last; or None, as `push` has it.
+    ///     actions: The actions, (B, *act_shape).
+    ///     rewards, terminated, truncated: (B,).
+    ///     extra: What else the buffer stores, by name, (B, ...).
+    ///     in_order: Whether the rows are steps of the only environment that follow each other. Otherwise rows of a buffer
+    ///         of one environment stand for themselves: several steps are not summed over them, and each keeps its own
+    ///         next observation.
+    ///
+    /// Raises:
+    ///     ValueError: A wrong shape, numbers that are not finite, no next_obs where it is needed; nothing is stored then.
+    #[pyo3(signature = (obs, next_obs, actions, rewards, terminated, truncated, *, extra=None, in_order=false))]
+    fn push_batch(
+        &self,
+        py: Python<'_>,
+        obs: &Bound<'_, PyAny>,
+        next_obs: Option<&Bound<'_, PyAny>>,
+        actions: &Bound<'_, PyAny>,
+        rewards: &Bound<'_, PyAny>,
+        terminated: &Bound<'_, PyAny>,
+        truncated: &Bound<'_, PyAny>,
+        extra: Option<&Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = switches::in_order)] in_order: bool,
+    ) -> PyResult<()> {
+        let (action, reward) = (actions, rewards);
+        self.buffer.push_batch(py, Transition { obs, action, reward, terminated, truncated, next_obs, extra }, in_order)
+    }
+
+    /// Samples transitions, each as likely as another, with replacement.
+    ///
+    /// Args:
+    ///     batch_size: B, at most as many as are stored.
+    ///     seed: An integer or a numpy.random.Generator that decides the choice; None for the buffer's own stream.
+    ///     out: A dict that an earlier sample of B transitions gave, to be overwritten.
+    ///
+    /// Returns:
+    ///     `obs` and `next_obs` (B, *obs_shape), `actions` (B, *act_shape), `rewards` (B,) float32, `terminated` and
+    ///     `truncated` (B,) bool, what else is stored, and with n_step `discounts` (B,) float32. Dict observations are
+    ///     dicts. `torch.from_numpy` shares the arrays' memory.
+    ///
+    /// Raises:
+    ///     ValueError: No transitions, more than are stored, arrays in `out` that do not fit.
+    #[pyo3(signature = (batch_size, seed=None, *, out=None))]
+    fn sample<'py>(
+        &self,
+        py: Python<'py>,
+        batch_size: &Bound<'py, PyAny>,
+        seed: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        self.buffer.sample(py, batch_size, seed, out, |_, _, _| Ok(()))
+    }
+
+    /// How many transitions it can hold.
+    #[getter]
+    fn capacity(&self, py: Python<'_>) -> PyResult<usize> {
+        self.buffer.inner.with(py, false, |inner| Ok(inner.buffer.storage().capacity()))
+    }
+
+    /// How many environments step together.
+    #[getter]
+    fn num_envs(&self) -> usize {
+        self.buffer.num_envs
+    }
+
+    /// Bytes of memory that a full buffer takes.
+    #[getter]
+    fn nbytes(&self, py: Python<'_>) -> PyResult<usize> {
+        self.buffer.inner.with(py, false, |inner| Ok(inner.buffer.storage().memory()))
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        self.buffer.len(py)
+    }
+}

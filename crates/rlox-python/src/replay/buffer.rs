@@ -1,0 +1,249 @@
+//! What all replay buffers do.
+
+use numpy::IntoPyArray;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyInt, PyString};
+use rlox_core::replay::{Chosen, Layout, NStep, Part, Replay, ReplayStorage, Sampler, Steps};
+use rlox_core::{Error, Pcg64, SeedSequence};
+
+use super::few::Few;
+use super::parts::{PartsArgument, layout_of, words_from};
+use super::sample::{Columns, Place, places_of};
+use crate::argument::{REAL, argument, count, expect_shape, has, number, shown, switch};
+use crate::detach::{alone, detached};
+use crate::error::{to_py, type_error};
+use crate::flags::flag_argument;
+use crate::observation::ObsInput;
+use crate::recycling::mapped;
+use crate::seeds::seed_of;
+use crate::shared::Shared;
+
+/// From how many elements on a push may take more than 5 us.
+const LONG: usize = 8192;
+
+/// From how many transitions or elements on a sample may take more than 5 us.
+const MANY: (usize, usize) = (128, 16_384);
+
+/// What is locked: the buffer, its own random stream, and memory that the next call uses again.
+pub(super) struct Inner<S> {
+    pub(super) buffer: Replay<S>,
+    pub(super) rng: Pcg64,
+    pub(super) chosen: Chosen,
+}
+
+/// What all replay buffers do.
+pub(super) struct Buffer<S> {
+    pub(super) inner: Shared<Inner<S>>,
+    pub(super) layout: Layout,
+    pub(super) num_envs: usize,
+    /// Elements of one transition.
+    pub(super) width: usize,
+    pub(super) places: Vec<Place>,
+}
+
+/// The settings that all buffers share.
+pub(super) struct Made {
+    storage: ReplayStorage,
+    n_step: Option<NStep>,
+    rng: Pcg64,
+}
+
+impl<S: Sampler> Buffer<S> {
+    pub(super) fn new(py: Python<'_>, made: Made, sampler: S, name: &'static str) -> PyResult<Self> {
+        let Made { storage, n_step, rng } = made;
+        let (layout, num_envs, places) = (storage.layout().clone(), storage.num_envs(), places_of(py, &storage));
+        let width = 2 * layout.obs.iter().map(Part::width).sum::<usize>() + layout.action.width();
+        let mut buffer = Replay::with(storage, sampler).map_err(to_py)?;
+        if let Some(n_step) = n_step {
+            buffer = buffer.with_n_step(n_step).map_err(to_py)?;
+        }
+        let inner = Shared::new(name, Inner { buffer, rng, chosen: Chosen::default() });
+        Ok(Self { inner, layout, num_envs, width, places })
+    }
+
+    /// Adds one transition of the only environment.
+    pub(super) fn push(&self, py: Python<'_>, given: Transition<'_, '_>) -> PyResult<()> {
+        let Transition { obs, action, reward, terminated, truncated, next_obs, extra } = given;
+        let obs = PartsArgument::new("obs", obs, &self.layout.obs)?;
+        let action = PartsArgument::new("action", action, std::slice::from_ref(&self.layout.action))?;
+        let next_obs = next_obs.map(|next| PartsArgument::new("next_obs", next, &self.layout.obs)).transpose()?;
+        let extra = self.extra(extra)?;
+        let reward = number("reward", reward)? as f32;
+        let (terminated, truncated) = (switch("terminated", terminated)?, switch("truncated", truncated)?);
+        let hold = obs.len() + extra.len() <= LONG && alone(py);
+        let (obs, action, extra) = (obs.read(None, hold)?, action.read(None, hold)?, extra.read(None, hold)?);
+        let next_obs = next_obs.map(|next| next.read(None, hold)).transpose()?;
+        let (rewards, terminated, truncated) = ([reward], [terminated], [truncated]);
+        let (obs, next_obs) = (obs.each(ObsInput::get), next_obs.as_ref().map(|next| next.each(ObsInput::get)));
+        let (action, extra) = (action.each(ObsInput::get), extra.each(ObsInput::get));
+        let steps = Steps {
+            obs: obs.as_slice(),
+            actions: action.as_slice()[0],
+            rewards: &rewards,
+            terminated: &terminated,
+            truncated: &truncated,
+            next_obs: next_obs.as_ref().map(Few::as_slice),
+            extra: extra.as_slice(),
+        };
+        if self.num_envs != 1 {
+            let (got, fix) = (format!("{} environments", self.num_envs), "push a row for each with push_batch");
+            return Err(to_py(Error::config("push", "a buffer of one environment", got, fix)));
+        }
+        self.inner.with(py, !hold, |inner| inner.buffer.push_batch(&steps).map_err(of_action))
+    }
+
+    /// Adds rows.
+    pub(super) fn push_batch(&self, py: Python<'_>, given: Transition<'_, '_>, in_order: bool) -> PyResult<()> {
+        let Transition { obs, action, reward, terminated, truncated, next_obs, extra } = given;
+        let obs = PartsArgument::new("obs", obs, &self.layout.obs)?;
+        let actions = PartsArgument::new("actions", action, std::slice::from_ref(&self.layout.action))?;
+        let next_obs = next_obs.map(|next| PartsArgument::new("next_obs", next, &self.layout.obs)).transpose()?;
+        let extra = self.extra(extra)?;
+        let rewards = argument::<f32>("rewards", reward, &REAL)?;
+        let (terminated, truncated) =
+            (flag_argument("terminated", terminated)?, flag_argument("truncated", truncated)?);
+        let hold = obs.len() + extra.len() <= LONG && alone(py);
+        let rewards = rewards.read(hold)?;
+        let rows = rewards.slice().len();
+        expect_shape("rewards", rewards.shape(), rows, &[])?;
+        let (terminated, truncated) = (terminated.read(py, hold)?, truncated.read(py, hold)?);
+        expect_shape("terminated", terminated.shape(), rows, &[])?;
+        expect_shape("truncated", truncated.shape(), rows, &[])?;
+        let (obs, actions) = (obs.read(Some(rows), hold)?, actions.read(Some(rows), hold)?);
+        let next_obs = next_obs.map(|next| next.read(Some(rows), hold)).transpose()?;
+        let extra = extra.read(Some(rows), hold)?;
+        let (obs, next_obs) = (obs.each(ObsInput::get), next_obs.as_ref().map(|next| next.each(ObsInput::get)));
+        let (actions, extra) = (actions.each(ObsInput::get), extra.each(ObsInput::get));
+        let steps = Steps {
+            obs: obs.as_slice(),
+            actions: actions.as_slice()[0],
+            rewards: rewards.slice(),
+            terminated: terminated.slice(),
+            truncated: truncated.slice(),
+            next_obs: next_obs.as_ref().map(Few::as_slice),
+            extra: extra.as_slice(),
+        };
+        self.inner.with(py, !hold, |inner| {
+            if in_order { inner.buffer.push_in_order(&steps) } else { inner.buffer.push_batch(&steps) }
+        })
+    }
+
+    /// Further parts, which only some buffers have.
+    fn extra<'py>(&self, extra: Option<&Bound<'py, PyAny>>) -> PyResult<PartsArgument<'_, 'py>> {
+        match extra {
+            Some(extra) => PartsArgument::new("extra", extra, &self.layout.extra),
+            None if self.layout.extra.is_empty() => Ok(PartsArgument::none()),
+            None => {
+                let names: Vec<_> = self.layout.extra.iter().map(|part| part.name.as_str()).collect();
+                let fix = "pass an array for each of the buffer's extra parts";
+                Err(type_error("extra", &format!("a dict of {}", names.join(", ")), "None", fix))
+            }
+        }
+    }
+
+    /// Samples and copies.
+    pub(super) fn sample<'py>(
+        &self,
+        py: Python<'py>,
+        batch_size: &Bound<'py, PyAny>,
+        seed: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+        also: impl FnOnce(Python<'py>, &Chosen, &Bound<'py, PyDict>) -> PyResult<()>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let batch_size = count("batch_size", batch_size)?;
+        let mut own = seed.map(rng_of).transpose()?;
+        let out = match out.map(|out| (out, out.cast::<PyDict>())) {
+            None => None,
+            Some((_, Ok(out))) => Some(out),
+            Some((given, Err(_))) => {
+                return Err(type_error("out", "a dict that an earlier sample gave", &shown(given), "pass one"));
+            }
+        };
+        self.inner.with(py, false, |inner| inner.buffer.check_batch_size(batch_size))?;
+        let mut columns = Columns::new(py, &self.places, batch_size, out)?;
+        let long = batch_size > MANY.0 || batch_size.saturating_mul(self.width) > MANY.1;
+        let targets = columns.targets();
+        let chosen = self.inner.with(py, long, |inner| {
+            let Inner { buffer, rng, chosen } = inner;
+            buffer.choose(chosen, batch_size, own.as_mut().unwrap_or(rng))?;
+            for (column, target) in targets {
+                target.write(chosen, buffer.storage(), column)?;
+            }
+            Ok(std::mem::take(chosen))
+        })?;
+        let dict = columns.into_dict(py, out)?;
+        if !chosen.discounts().is_empty() {
+            dict.set_item("discounts", mapped(chosen.discounts(), |x| x).map_err(to_py)?.into_pyarray(py))?;
+        }
+        also(py, &chosen, &dict)?;
+        self.inner.with(py, false, |inner| {
+            inner.chosen = chosen;
+            Ok(())
+        })?;
+        Ok(dict)
+    }
+
+    pub(super) fn len(&self, py: Python<'_>) -> PyResult<usize> {
+        self.inner.with(py, false, |inner| Ok(inner.buffer.len()))
+    }
+}
+
+/// One transition, or many, as Python gave it.
+pub(super) struct Transition<'a, 'py> {
+    pub(super) obs: &'a Bound<'py, PyAny>,
+    pub(super) action: &'a Bound<'py, PyAny>,
+    pub(super) reward: &'a Bound<'py, PyAny>,
+    pub(super) terminated: &'a Bound<'py, PyAny>,
+    pub(super) truncated: &'a Bound<'py, PyAny>,
+    pub(super) next_obs: Option<&'a Bound<'py, PyAny>>,
+    pub(super) extra: Option<&'a Bound<'py, PyAny>>,
+}
+
+/// An error in the words of a single push.
+fn of_action(error: Error) -> Error {
+    error.renamed("actions", "action").renamed("rewards", "reward")
+}
+
+/// The stream of a seed, or of what a NumPy generator draws.
+fn rng_of(seed: &Bound<'_, PyAny>) -> PyResult<Pcg64> {
+    if !seed.is_exact_instance_of::<PyInt>() && has(seed, "integers")? {
+        let words = words_from(seed)?.map(|word| [word as u32, (word >> 32) as u32]);
+        return Ok(Pcg64::from_seed_sequence(&SeedSequence::from_words(words.as_flattened())));
+    }
+    Ok(Pcg64::seed_from(seed_of(seed)?.into()))
+}
+
+/// The storage and what goes with it, of a constructor's arguments.
+pub(super) fn made(
+    py: Python<'_>,
+    [capacity, obs_dim, act_dim]: [&Bound<'_, PyAny>; 3],
+    settings: Settings<'_, '_>,
+) -> PyResult<Made> {
+    let single = PyString::new(py, "float32").into_any();
+    let or_one = |name, given: Option<&Bound<'_, PyAny>>| given.map_or(Ok(1), |given| count(name, given));
+    let capacity = count("capacity", capacity)?;
+    let num_envs = or_one("num_envs", settings.num_envs)?;
+    let frame_stack = or_one("frame_stack", settings.frame_stack)?;
+    let [obs_dtype, act_dtype] = [settings.obs_dtype, settings.act_dtype].map(|dtype| dtype.unwrap_or(&single));
+    let layout = layout_of(obs_dim, act_dim, obs_dtype, act_dtype, settings.extra, frame_stack)?;
+    let n = or_one("n_step", settings.n_step)?;
+    let n_step = (n != 1).then_some(NStep { n, gamma: settings.gamma });
+    let rng = match settings.seed {
+        Some(seed) => rng_of(seed)?,
+        None => Pcg64::from_seed_sequence(&SeedSequence::from_os()),
+    };
+    let storage = detached(py, || ReplayStorage::new(capacity, num_envs, layout)).map_err(to_py)?;
+    Ok(Made { storage, n_step, rng })
+}
+
+/// The keywords of a constructor.
+pub(super) struct Settings<'a, 'py> {
+    pub(super) num_envs: Option<&'a Bound<'py, PyAny>>,
+    pub(super) obs_dtype: Option<&'a Bound<'py, PyAny>>,
+    pub(super) act_dtype: Option<&'a Bound<'py, PyAny>>,
+    pub(super) frame_stack: Option<&'a Bound<'py, PyAny>>,
+    pub(super) n_step: Option<&'a Bound<'py, PyAny>>,
+    pub(super) gamma: f64,
+    pub(super) extra: Option<&'a Bound<'py, PyAny>>,
+    pub(super) seed: Option<&'a Bound<'py, PyAny>>,
+}

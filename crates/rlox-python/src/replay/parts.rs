@@ -1,0 +1,144 @@
+//! What a replay buffer's transitions are made of, and rows of them as arguments.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+use rlox_core::replay::{Layout, Part};
+
+use super::few::Few;
+use crate::argument::{item_of, shape, shown, text};
+use crate::array::call;
+use crate::error::{type_error, value_error};
+use crate::observation::{ObsArgument, ObsInput, dtype_of};
+use crate::recycling::collected;
+use crate::settings::{extra_of, from_items, text_in};
+
+/// What is put before the names of a Dict observation's parts.
+const OBS: &str = "obs";
+/// The argument of further parts.
+const EXTRA: &str = "extra";
+
+/// The part of a name, a shape and a dtype.
+fn part(
+    name: &'static str,
+    dim: &Bound<'_, PyAny>,
+    argument: &'static str,
+    dtype: &Bound<'_, PyAny>,
+) -> PyResult<Part> {
+    let dtype = dtype_of(argument, &text(argument, dtype)?)?;
+    Ok(Part::new(name, &shape(if name == OBS { "obs_dim" } else { "act_dim" }, dim)?, dtype))
+}
+
+/// What a buffer is made with.
+pub(crate) fn layout_of(
+    obs_dim: &Bound<'_, PyAny>,
+    act_dim: &Bound<'_, PyAny>,
+    obs_dtype: &Bound<'_, PyAny>,
+    act_dtype: &Bound<'_, PyAny>,
+    extra: Option<&Bound<'_, PyAny>>,
+    frame_stack: usize,
+) -> PyResult<Layout> {
+    let obs = if let Ok(dict) = obs_dim.cast::<PyDict>() {
+        from_items(Some(dict), 12, |(name, spec)| {
+            let wrong = |given: &Bound<'_, PyAny>| {
+                type_error(
+                    "obs_dim",
+                    "{name: shape} or {name: (shape, dtype)}",
+                    &shown(given),
+                    "pass one for every key",
+                )
+            };
+            let name = text_in(&name)?.ok_or_else(|| wrong(&name))?;
+            let (row, dtype) = match spec.extract::<(Bound<'_, PyAny>, Bound<'_, PyString>)>() {
+                Ok((row, dtype)) => (row, dtype.into_any()),
+                Err(_) => (spec, obs_dtype.clone()),
+            };
+            let dtype = dtype_of("obs_dtype", &text("obs_dtype", &dtype)?)?;
+            Ok(Part::new(format!("{OBS}.{name}"), &shape("obs_dim", &row)?, dtype))
+        })?
+    } else {
+        vec![part(OBS, obs_dim, "obs_dtype", obs_dtype)?]
+    };
+    let action = part("actions", act_dim, "act_dtype", act_dtype)?;
+    let extra = extra_of(extra)?.into_iter().map(|(name, shape, dtype)| Part::new(name, &shape, dtype)).collect();
+    Ok(Layout { obs, action, extra, frame_stack })
+}
+
+/// The key of a Dict observation's part.
+pub(crate) fn key_of(part: &Part) -> Option<&str> {
+    part.name.strip_prefix("obs.")
+}
+
+/// Rows of several parts whose Python code has run.
+pub(crate) struct PartsArgument<'a, 'py> {
+    name: &'static str,
+    parts: &'a [Part],
+    arguments: Few<ObsArgument<'py>>,
+}
+
+impl<'a, 'py> PartsArgument<'a, 'py> {
+    /// Takes an array where there is one part, else a mapping of arrays. May run Python code.
+    pub(crate) fn new(name: &'static str, object: &Bound<'py, PyAny>, parts: &'a [Part]) -> PyResult<Self> {
+        let of_key = |part: &Part, key: &str| {
+            ObsArgument::new(name, &item_of(name, object, key, "pass an array for every key")?, part.dtype)
+        };
+        let arguments = match parts {
+            [part] if name != EXTRA && key_of(part).is_none() => Few::one(ObsArgument::new(name, object, part.dtype)?),
+            parts => {
+                let each = parts.iter().map(|part| of_key(part, key_of(part).unwrap_or(&part.name)));
+                Few::Many(collected(parts.len(), each)?)
+            }
+        };
+        Ok(Self { name, parts, arguments })
+    }
+
+    /// None of no parts.
+    pub(crate) fn none() -> Self {
+        Self { name: EXTRA, parts: &[], arguments: Few::Many(Vec::new()) }
+    }
+
+    /// How many elements there are.
+    pub(crate) fn len(&self) -> usize {
+        self.arguments.as_slice().iter().map(ObsArgument::len).sum()
+    }
+
+    /// The elements: of a single row, or of `rows`.
+    pub(crate) fn read(self, rows: Option<usize>, hold: bool) -> PyResult<Few<ObsInput<'py>>> {
+        let Self { name, parts, arguments } = self;
+        arguments.map(|i, argument| {
+            let input = argument.read(hold)?;
+            expect_rows(name, &parts[i], input.shape(), rows)?;
+            Ok(input)
+        })
+    }
+}
+
+/// Checks the shape of a row, or of so many.
+fn expect_rows(name: &str, part: &Part, got: &[usize], rows: Option<usize>) -> PyResult<()> {
+    let lead = rows.as_slice();
+    // Compared in place: a call for a few numbers takes longer than they do.
+    if got.len() == lead.len() + part.shape.len() && got.iter().eq(lead.iter().chain(&part.shape)) {
+        return Ok(());
+    }
+    let row = got.strip_prefix(lead);
+    if row == Some(&part.shape) || (part.width() == 1 && row.is_some_and(|row| row.iter().all(|n| *n == 1))) {
+        return Ok(());
+    }
+    let named = key_of(part).map_or_else(|| name.to_owned(), |key| format!("{name}[{key:?}]"));
+    let expected = format!("shape {:?}", [lead, &part.shape].concat());
+    Err(value_error(&named, &expected, &format!("{got:?}"), "pass whole rows, as the buffer was made for"))
+}
+
+/// Two 64-bit words that a NumPy generator draws.
+pub(crate) fn words_from(generator: &Bound<'_, PyAny>) -> PyResult<[u64; 2]> {
+    let py = generator.py();
+    let draw = crate::argument::attribute(generator, "integers")?;
+    let how = crate::array::new_dict(py)?;
+    how.set_item("dtype", "uint64")?;
+    let draw = || call(&draw, &(0, u128::from(u64::MAX) + 1).into_pyobject(py)?, Some(&how))?.extract::<u64>();
+    let drawn: PyResult<_> = (|| Ok([draw()?, draw()?]))();
+    drawn.map_err(|error| {
+        crate::error::blamed(py, error, || {
+            type_error("seed", "an integer or a numpy.random.Generator", &shown(generator), "pass one of them")
+        })
+    })
+}

@@ -1,0 +1,184 @@
+//! Sampled transitions as arrays.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+use rlox_core::replay::{Chosen, Column, ReplayStorage};
+use rlox_core::{DType, FieldMut, Result};
+
+use crate::argument::{item_of, output};
+use crate::array::{New, Output, fresh, new_dict, result};
+
+/// A column's place in a result.
+pub(crate) struct Place {
+    /// Its name, and that of its part where an observation has several.
+    name: (Py<PyString>, Option<Py<PyString>>),
+    shape: Vec<usize>,
+    dtype: DType,
+    column: Column,
+}
+
+/// The places of all columns of a storage.
+pub(crate) fn places_of(py: Python<'_>, storage: &ReplayStorage) -> Vec<Place> {
+    let text = |text: &str| PyString::intern(py, text).unbind();
+    let place = |(name, shape, dtype, column): (String, Vec<usize>, DType, Column)| {
+        let name = match (column, name.split_once('.')) {
+            (Column::Obs(_) | Column::NextObs(_), Some((whole, part))) => (text(whole), Some(text(part))),
+            _ => (text(&name), None),
+        };
+        Place { name, shape, dtype, column }
+    };
+    storage.columns().into_iter().map(place).collect()
+}
+
+/// Elements to be written, without the GIL.
+pub(crate) enum Target<'a> {
+    Numbers(FieldMut<'a>),
+    Flags(&'a mut [bool]),
+}
+
+impl Target<'_> {
+    /// Copies a column of what was chosen.
+    pub(crate) fn write(self, chosen: &Chosen, storage: &ReplayStorage, column: Column) -> Result<()> {
+        match self {
+            Self::Numbers(numbers) => chosen.read(storage, column, numbers),
+            Self::Flags(flags) => chosen.read_bools(storage, column, flags),
+        }
+    }
+}
+
+/// Memory of one column: new, or the caller's.
+pub(crate) enum Memory<'py> {
+    NewF32(New<'py, f32>),
+    NewF64(New<'py, f64>),
+    NewI64(New<'py, i64>),
+    NewU8(New<'py, u8>),
+    NewBool(New<'py, bool>),
+    F32(Output<'py, f32>),
+    F64(Output<'py, f64>),
+    I64(Output<'py, i64>),
+    U8(Output<'py, u8>),
+    Bool(Output<'py, bool>),
+}
+
+impl<'py> Memory<'py> {
+    pub(crate) fn new(py: Python<'py>, dtype: DType, shape: &[usize]) -> PyResult<Self> {
+        Ok(match dtype {
+            DType::F32 => Self::NewF32(result(py, shape)?),
+            DType::F64 => Self::NewF64(result(py, shape)?),
+            DType::I64 => Self::NewI64(result(py, shape)?),
+            DType::U8 => Self::NewU8(result(py, shape)?),
+            DType::Bool => Self::NewBool(fresh(py, shape)?),
+        })
+    }
+
+    /// The caller's array.
+    pub(crate) fn given(object: &Bound<'py, PyAny>, dtype: DType, shape: &[usize]) -> PyResult<Self> {
+        fn array<'py, T: crate::array::Kind>(object: &Bound<'py, PyAny>, shape: &[usize]) -> PyResult<Output<'py, T>> {
+            let array = output("out", object)?;
+            let (rows, row) = shape.split_first().map_or((0, shape), |(rows, row)| (*rows, row));
+            crate::argument::expect_shape("out", array.shape(), rows, row)?;
+            Ok(array)
+        }
+        Ok(match dtype {
+            DType::F32 => Self::F32(array(object, shape)?),
+            DType::F64 => Self::F64(array(object, shape)?),
+            DType::I64 => Self::I64(array(object, shape)?),
+            DType::U8 => Self::U8(array(object, shape)?),
+            DType::Bool => Self::Bool(array(object, shape)?),
+        })
+    }
+
+    /// Where the column is written.
+    fn target(&mut self) -> Target<'_> {
+        Target::Numbers(match self {
+            Self::NewBool(new) => return Target::Flags(new.slice()),
+            Self::Bool(given) => return Target::Flags(given.slice()),
+            Self::NewF32(new) => FieldMut::F32(new.slice()),
+            Self::NewF64(new) => FieldMut::F64(new.slice()),
+            Self::NewI64(new) => FieldMut::I64(new.slice()),
+            Self::NewU8(new) => FieldMut::U8(new.slice()),
+            Self::F32(given) => FieldMut::F32(given.slice()),
+            Self::F64(given) => FieldMut::F64(given.slice()),
+            Self::I64(given) => FieldMut::I64(given.slice()),
+            Self::U8(given) => FieldMut::U8(given.slice()),
+        })
+    }
+
+    /// The new array; none of the caller's.
+    pub(crate) fn into_array(self) -> Option<Bound<'py, PyAny>> {
+        match self {
+            Self::NewF32(new) => Some(new.into_array().into_any()),
+            Self::NewF64(new) => Some(new.into_array().into_any()),
+            Self::NewI64(new) => Some(new.into_array().into_any()),
+            Self::NewU8(new) => Some(new.into_array().into_any()),
+            Self::NewBool(new) => Some(new.into_array().into_any()),
+            Self::F32(_) | Self::F64(_) | Self::I64(_) | Self::U8(_) | Self::Bool(_) => None,
+        }
+    }
+}
+
+/// Memory for all columns of so many transitions.
+pub(crate) struct Columns<'a, 'py> {
+    places: &'a [Place],
+    memory: Vec<Memory<'py>>,
+}
+
+impl<'a, 'py> Columns<'a, 'py> {
+    /// New arrays, or those of `out`.
+    pub(crate) fn new(
+        py: Python<'py>,
+        places: &'a [Place],
+        count: usize,
+        out: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Self> {
+        let mut memory = Vec::with_capacity(places.len());
+        let mut shape = Vec::with_capacity(8);
+        for place in places {
+            shape.clear();
+            shape.push(count);
+            shape.extend_from_slice(&place.shape);
+            memory.push(match out {
+                None => Memory::new(py, place.dtype, &shape)?,
+                Some(out) => Memory::given(&at(out, place)?, place.dtype, &shape)?,
+            });
+        }
+        Ok(Self { places, memory })
+    }
+
+    /// Where the columns are written.
+    pub(crate) fn targets(&mut self) -> Vec<(Column, Target<'_>)> {
+        self.places.iter().zip(&mut self.memory).map(|(place, memory)| (place.column, memory.target())).collect()
+    }
+
+    /// A dict of the arrays, or `out`.
+    pub(crate) fn into_dict(self, py: Python<'py>, out: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyDict>> {
+        if let Some(out) = out {
+            return Ok(out.clone());
+        }
+        let dict = new_dict(py)?;
+        for (place, memory) in self.places.iter().zip(self.memory) {
+            let Some(array) = memory.into_array() else { continue };
+            let (name, part) = &place.name;
+            let Some(part) = part else {
+                dict.set_item(name, array)?;
+                continue;
+            };
+            let inner = match dict.get_item(name)? {
+                Some(inner) => inner.cast_into::<PyDict>()?,
+                None => new_dict(py)?,
+            };
+            inner.set_item(part, array)?;
+            dict.set_item(name, inner)?;
+        }
+        Ok(dict)
+    }
+}
+
+/// The caller's array for a column.
+fn at<'py>(out: &Bound<'py, PyDict>, place: &Place) -> PyResult<Bound<'py, PyAny>> {
+    const FIX: &str = "pass what an earlier sample gave";
+    let (name, part) = &place.name;
+    let text = |name: &Py<PyString>| name.bind(out.py()).to_string();
+    let whole = item_of("out", out.as_any(), &text(name), FIX)?;
+    part.as_ref().map_or(Ok(whole.clone()), |part| item_of("out", &whole, &text(part), FIX))
+}
