@@ -12,4 +12,5 @@ macro_rules! page {
 page!(Readme, "../README.md");
 page!(Environments, "../docs/environments.md");
 page!(Rollouts, "../docs/rollouts.md");
+page!(Replay, "../docs/replay.md");
 page!(Llm, "../docs/llm.md");

@@ -108,7 +108,7 @@ impl ReplayStorage {
         let Some(next_obs) = steps.next_obs else { return check_promise(steps, order) };
         check_parts("next_obs", &self.layout.obs, next_obs, rows)?;
         for (part, data) in self.layout.obs.iter().zip(next_obs) {
-            check_finite(&next_name(part), *data, part.width())?;
+            check_finite_as(|| next_name(part), *data, part.width())?;
         }
         Ok(())
     }
@@ -360,25 +360,30 @@ fn check_parts(name: &'static str, parts: &[Part], data: &[FieldData<'_>], rows:
         return Err(Error::shape(name, expected, got, "pass each part of the layout"));
     }
     for (part, data) in parts.iter().zip(data) {
-        let named = if name == "next_obs" { next_name(part) } else { part.name.clone() };
+        let named = || if name == "next_obs" { next_name(part) } else { part.name.clone() };
         if data.dtype() != part.dtype {
             let (expected, got) = (format!("{:?}", part.dtype), format!("{:?}", data.dtype()));
-            return Err(Error::space(named, expected, got, "pass the dtype that the buffer was made for"));
+            return Err(Error::space(named(), expected, got, "pass the dtype that the buffer was made for"));
         }
         let wanted = rows.saturating_mul(part.width());
         if data.len() != wanted {
             let (expected, got) = (format!("{rows} rows of {:?}", part.shape), format!("{} elements", data.len()));
-            return Err(Error::shape(named, expected, got, "pass whole rows"));
+            return Err(Error::shape(named(), expected, got, "pass whole rows"));
         }
     }
     Ok(())
 }
 
 fn check_finite(name: &str, data: FieldData<'_>, width: usize) -> Result<()> {
+    check_finite_as(|| name.to_owned(), data, width)
+}
+
+/// The same of what is named only if it is wrong.
+fn check_finite_as(name: impl Fn() -> String, data: FieldData<'_>, width: usize) -> Result<()> {
     if matches!(data.dtype(), DType::I64 | DType::U8 | DType::Bool) {
         return Ok(());
     }
     let Some((row, got)) = first_not_finite(data, width) else { return Ok(()) };
     let got = format!("{got} in row {row}");
-    Err(Error::space(name.to_owned(), "finite numbers", got, "find out where it comes from"))
+    Err(Error::space(name(), "finite numbers", got, "find out where it comes from"))
 }
