@@ -10,6 +10,7 @@ mod n_step;
 mod push;
 mod slots;
 mod storage;
+mod sum_tree;
 
 pub use batch::{Chosen, SampledBatch};
 pub use buffer::{ExperienceRecord, Replay, ReplayBuffer, Sampler, Uniform};
@@ -18,3 +19,4 @@ pub use layout::{Layout, Part};
 pub use n_step::NStep;
 pub use push::Steps;
 pub use storage::ReplayStorage;
+pub use sum_tree::SumTree;

@@ -142,21 +142,22 @@ impl F64s for Arrays {
     }
 }
 
-/// As `multiversion!`, for bodies that are generic over [`F64s`]: the first argument is the best implementation.
+/// As `multiversion!`, for bodies that are generic over [`F64s`] and [`super::sixteen::Sixteen`]: the first argument is
+/// the best implementation.
 macro_rules! on_f64s {
-    ($(#[$meta:meta])* $vis:vis fn $name:ident<$t:ident: $bound:path $(, const $k:ident: usize)?>($simd:ident: F64s, $($arg:ident: $ty:ty),* $(,)?) $body:block) => {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident $(<$t:ident: $bound:path $(, const $k:ident: usize)?>)? ($simd:ident: F64s, $($arg:ident: $ty:ty),* $(,)?) $body:block) => {
         $(#[$meta])*
-        $vis fn $name<$t: $bound $(, const $k: usize)?>($($arg: $ty),*) {
+        $vis fn $name $(<$t: $bound $(, const $k: usize)?>)? ($($arg: $ty),*) {
             #[inline(always)]
-            fn body<$t: $bound $(, const $k: usize)?>($simd: impl $crate::simd::f64s::F64s, $($arg: $ty),*) $body
+            fn body $(<$t: $bound $(, const $k: usize)?>)? ($simd: impl $crate::simd::f64s::F64s + $crate::simd::sixteen::Sixteen, $($arg: $ty),*) $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
-            fn avx2<$t: $bound $(, const $k: usize)?>($simd: $crate::simd::f64s::Avx2, $($arg: $ty),*) { body($simd, $($arg),*) }
+            fn avx2 $(<$t: $bound $(, const $k: usize)?>)? ($simd: $crate::simd::f64s::Avx2, $($arg: $ty),*) { body($simd, $($arg),*) }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-            fn avx512<$t: $bound $(, const $k: usize)?>($simd: $crate::simd::f64s::Avx512, $($arg: $ty),*) { body($simd, $($arg),*) }
+            fn avx512 $(<$t: $bound $(, const $k: usize)?>)? ($simd: $crate::simd::f64s::Avx512, $($arg: $ty),*) { body($simd, $($arg),*) }
 
             #[cfg(target_arch = "x86_64")]
             #[expect(unsafe_code, reason = "a function compiled for more instructions than the target has is unsafe to call")]

@@ -12,7 +12,9 @@
 pub(crate) mod exp;
 pub(crate) mod f64s;
 pub(crate) mod power;
+pub(crate) mod prefetch;
 pub(crate) mod rounding;
+pub(crate) mod sixteen;
 pub(crate) mod trig;
 
 use std::sync::atomic::{AtomicU8, Ordering};

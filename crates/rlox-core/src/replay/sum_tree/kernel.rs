@@ -1,0 +1,158 @@
+//! Bringing sums and minima up to date, and going down to drawn leaves: many nodes at a time, level by level.
+
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+
+use std::ops::Range;
+
+use super::nodes::{Nodes, Pair, WIDTH};
+use crate::simd::f64s::on_f64s;
+use crate::simd::prefetch::prefetch;
+use crate::simd::sixteen::Sixteen;
+
+/// A number that sums are made of.
+trait Number: Copy + PartialOrd + Default {
+    fn load<S: Sixteen>(simd: S, from: &[Self; WIDTH]) -> S::Numbers;
+}
+
+impl Number for f32 {
+    #[inline(always)]
+    fn load<S: Sixteen>(simd: S, from: &[Self; WIDTH]) -> S::Numbers {
+        simd.load_16_f32(from)
+    }
+}
+
+impl Number for f64 {
+    #[inline(always)]
+    fn load<S: Sixteen>(simd: S, from: &[Self; WIDTH]) -> S::Numbers {
+        simd.load_16(from)
+    }
+}
+
+/// Makes the sums and minima of some nodes anew.
+#[inline(always)]
+fn renew<T: Number>(
+    simd: impl Sixteen,
+    numbers: &[[T; WIDTH]],
+    singles: &[[f32; WIDTH]],
+    nodes: impl Iterator<Item = usize>,
+    (sums, minima): Pair<'_>,
+) {
+    for i in nodes {
+        sums[i] = simd.sum(T::load(simd, &numbers[i]));
+        minima[i] = simd.least(&singles[i]);
+    }
+}
+
+on_f64s! {
+    /// Brings everything above some nodes of leaves up to date.
+    ///
+    /// A level of no more nodes than were touched is renewed as a whole, which takes less time than to sort out those that
+    /// were. In a larger one few are touched twice, and repeated work does no harm; only those touched in a row are found.
+    pub(super) fn refresh(simd: F64s, nodes: &mut Nodes, touched: &mut Vec<usize>) {
+        let (leaves, above, root) = nodes.parts();
+        let Some((mut below, others)) = above.split_first_mut() else {
+            return renew(simd, leaves, leaves, 0..1, root);
+        };
+        if leaves.len() <= touched.len() {
+            renew(simd, leaves, leaves, 0..leaves.len(), below.numbers_mut());
+        } else {
+            touched.dedup();
+            renew(simd, leaves, leaves, touched.iter().copied(), below.numbers_mut());
+        }
+        for level in others {
+            let (sums, minima) = below.nodes();
+            if sums.len() <= touched.len() {
+                renew(simd, sums, minima, 0..sums.len(), level.numbers_mut());
+            } else {
+                for node in &mut *touched {
+                    *node /= WIDTH;
+                }
+                touched.dedup();
+                renew(simd, sums, minima, touched.iter().copied(), level.numbers_mut());
+            }
+            below = level;
+        }
+        let (sums, minima) = below.nodes();
+        renew(simd, sums, minima, 0..1, root);
+    }
+}
+
+on_f64s! {
+    /// As [`refresh`], for nodes of leaves that follow each other.
+    pub(super) fn refresh_range(simd: F64s, nodes: &mut Nodes, touched: Range<usize>) {
+        let (leaves, above, root) = nodes.parts();
+        let Some((mut below, others)) = above.split_first_mut() else {
+            return renew(simd, leaves, leaves, 0..1, root);
+        };
+        let mut touched = touched;
+        renew(simd, leaves, leaves, touched.clone(), below.numbers_mut());
+        for level in others {
+            let (sums, minima) = below.nodes();
+            touched = touched.start / WIDTH..touched.end.div_ceil(WIDTH);
+            renew(simd, sums, minima, touched.clone(), level.numbers_mut());
+            below = level;
+        }
+        let (sums, minima) = below.nodes();
+        renew(simd, sums, minima, 0..1, root);
+    }
+}
+
+on_f64s! {
+    /// Puts for each of some masses the leaf that it falls on, which has a priority above 0 if any has. Masses are not
+    /// negative.
+    pub(super) fn descend(simd: F64s, nodes: &Nodes, places: &mut [usize], masses: &mut [f64]) {
+        places.fill(0);
+        for k in (0..nodes.above.len()).rev() {
+            let level = nodes.above[k].nodes().0;
+            match k.checked_sub(1) {
+                Some(k) => step(simd, level, places, masses, nodes.above[k].nodes().0),
+                None => step(simd, level, places, masses, nodes.leaves.nodes()),
+            }
+        }
+        step::<f32, f32>(simd, nodes.leaves.nodes(), places, masses, &[]);
+    }
+}
+
+/// From nodes to children, whose own are asked for.
+#[inline(always)]
+fn step<T: Number, U>(
+    simd: impl Sixteen,
+    nodes: &[[T; WIDTH]],
+    places: &mut [usize],
+    masses: &mut [f64],
+    below: &[[U; WIDTH]],
+) {
+    // Masses rise from draw to draw, so near the root many in a row fall on one node. Further down to ask whether they
+    // do takes longer than what it saves.
+    let shared = 4 * nodes.len() <= places.len();
+    let (mut at, mut running) = (0, simd.running(T::load(simd, &nodes[0])));
+    // The same in memory, behind a 0.
+    let mut sums = [0.0; 8 + WIDTH];
+    if let Some(sums) = sums.last_chunk_mut() {
+        simd.store_16(running, sums);
+    }
+    for (place, mass) in places.iter_mut().zip(masses) {
+        let node = &nodes[*place];
+        if !shared || *place != at {
+            (at, running) = (*place, simd.running(T::load(simd, node)));
+            if let Some(sums) = sums.last_chunk_mut() {
+                simd.store_16(running, sums);
+            }
+        }
+        let mut child = simd.at_most(running, *mass);
+        *mass -= sums[7 + child];
+        if child == WIDTH {
+            (child, *mass) = (last_above_zero(node), f64::INFINITY);
+        }
+        *place = *place * WIDTH + child;
+        if let Some(node) = below.get(*place) {
+            prefetch(node);
+        }
+    }
+}
+
+/// Where a mass falls that rounding has left above all of a node.
+#[cold]
+fn last_above_zero<T: Number>(node: &[T; WIDTH]) -> usize {
+    node.iter().rposition(|number| *number > T::default()).unwrap_or(0)
+}
