@@ -24,8 +24,12 @@ pub trait Sampler: Send + Sync {
     ) -> Result<()>;
 
     /// Takes notice of what a push has added.
-    fn added(&mut self, storage: &ReplayStorage, indices: Range<usize>) {
+    ///
+    /// # Errors
+    /// None is expected: the transitions are stored already.
+    fn added(&mut self, storage: &ReplayStorage, indices: Range<usize>) -> Result<()> {
         let _ = (storage, indices);
+        Ok(())
     }
 }
 
@@ -144,6 +148,10 @@ impl<S: Sampler> Replay<S> {
         &mut self.sampler
     }
 
+    pub(crate) fn parts_mut(&mut self) -> (&ReplayStorage, &mut S) {
+        (&self.storage, &mut self.sampler)
+    }
+
     /// How many transitions are held.
     pub fn len(&self) -> usize {
         self.storage.len()
@@ -161,8 +169,7 @@ impl<S: Sampler> Replay<S> {
     pub fn push_batch(&mut self, steps: &Steps<'_>) -> Result<()> {
         let from = self.storage.next_index();
         self.storage.push(steps)?;
-        self.sampler.added(&self.storage, from..self.storage.next_index());
-        Ok(())
+        self.sampler.added(&self.storage, from..self.storage.next_index())
     }
 
     /// Adds what [`ReplayStorage::push_in_order`] adds.
@@ -172,8 +179,7 @@ impl<S: Sampler> Replay<S> {
     pub fn push_in_order(&mut self, steps: &Steps<'_>) -> Result<()> {
         let from = self.storage.next_index();
         self.storage.push_in_order(steps)?;
-        self.sampler.added(&self.storage, from..self.storage.next_index());
-        Ok(())
+        self.sampler.added(&self.storage, from..self.storage.next_index())
     }
 
     /// Adds one transition, without a copy beside the one into the ring.

@@ -1,7 +1,12 @@
 //! How transitions are read from the ring into memory of the caller's.
 
 use super::storage::{ReplayStorage, STORED, TERMINATED, TRUNCATED};
+use crate::simd::prefetch::prefetch;
 use crate::{DType, Error, FieldMut, Result, check_len, memory};
+
+/// Bytes of a row, and of the next one, that are asked for before they are copied: longer ones come in by themselves.
+const NEAR: usize = 512;
+const LINE: usize = 64;
 
 /// Something that is stored of each transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,7 +62,21 @@ impl ReplayStorage {
         if let Some(wrong) = indices.iter().find(|index| !held.contains(index)) {
             return Err(not_held(*wrong, &held));
         }
-        rows.extend(indices.iter().map(|index| self.row_of(*index)));
+        let (all, stride) = (self.room() * self.num_envs, self.places.stride);
+        // What is held is at most one lap behind.
+        let lap = held.start / all * all;
+        for index in indices {
+            let row = index - lap;
+            let row = if row >= all { row - all } else { row };
+            rows.push(row);
+            // A whole row of small observations, and what comes after it.
+            let from = row * stride;
+            for line in (from..(from + 2 * stride).min(from + NEAR)).step_by(LINE) {
+                if let Some(place) = self.data.get(line) {
+                    prefetch(place);
+                }
+            }
+        }
         Ok(())
     }
 

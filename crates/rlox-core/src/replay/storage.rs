@@ -183,6 +183,22 @@ impl ReplayStorage {
         index % (self.room * self.num_envs)
     }
 
+    /// The number of the transition that is stored in a row, or was last.
+    pub(crate) fn index_of(&self, row: usize) -> usize {
+        let rows = self.room * self.num_envs;
+        let (lap, at) = (self.next_index() / rows, self.next_index() % rows);
+        // Rows from the next one on are of the lap before.
+        lap * rows + row - if row < at { 0 } else { rows.min(lap * rows) }
+    }
+
+    /// The rows of consecutive transitions: one stretch, and another where the ring begins anew.
+    pub(crate) fn rows_of(&self, indices: Range<usize>) -> [Range<usize>; 2] {
+        let (rows, len) = (self.room * self.num_envs, indices.len());
+        let first = self.row_of(indices.start);
+        let whole = len.min(rows - first);
+        [first..first + whole, 0..len - whole]
+    }
+
     /// The same environment's row so many time steps later.
     pub(crate) fn later(&self, row: usize, steps: usize) -> usize {
         let (rows, row) = (self.room * self.num_envs, row + steps * self.num_envs);

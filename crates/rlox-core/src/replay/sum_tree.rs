@@ -26,7 +26,7 @@ const TOGETHER: usize = 256;
 /// one. At first all are 0. Memory: 5 bytes a leaf.
 ///
 /// ```
-/// use rlox_core::{Pcg64, SumTree};
+/// use rlox_core::{Pcg64, replay::SumTree};
 ///
 /// let mut tree = SumTree::new(1000)?;
 /// tree.fill(0..100, 1.0)?;
@@ -254,7 +254,7 @@ impl SumTree {
     /// [`Error::Config`] if all priorities are 0. Nothing is drawn then.
     ///
     /// ```
-    /// use rlox_core::{Pcg64, SumTree};
+    /// use rlox_core::{Pcg64, replay::SumTree};
     ///
     /// let mut tree = SumTree::new(3)?;
     /// tree.set_range(0, &[1.0, 0.0, 3.0])?;

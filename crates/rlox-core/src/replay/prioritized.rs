@@ -1,0 +1,174 @@
+//! Transitions that surprise are drawn more often.
+
+use std::ops::Range;
+
+use super::buffer::{Replay, Sampler};
+use super::gather::not_held;
+use super::layout::{Layout, Part};
+use super::storage::ReplayStorage;
+use super::sum_tree::SumTree;
+use crate::{DType, Error, Pcg64, Result, check_len};
+
+/// Added to priorities, so that a transition whose error was 0 can be drawn again.
+const EPS: f32 = 1e-6;
+
+/// Proportional prioritized sampling (Schaul et al. 2016, "Prioritized Experience Replay", section 3.3): a transition of
+/// priority p is drawn with probability `p^alpha / sum(p^alpha)`, and weighs `(N P)^-beta`, divided by the largest weight
+/// of all that are stored.
+///
+/// New transitions have the largest priority there was. A batch is stratified: one draw in each of B equal parts of the
+/// sum, in rising order of where transitions are stored.
+#[derive(Debug)]
+pub struct Prioritized {
+    tree: SumTree,
+    alpha: f32,
+    beta: f32,
+    /// The largest priority so far.
+    largest: f32,
+    /// Transitions below this number have, or had, a priority.
+    known: usize,
+    /// Transitions below this number have none any more.
+    gone: usize,
+}
+
+/// A replay buffer that samples by priority.
+pub type PrioritizedReplayBuffer = Replay<Prioritized>;
+
+impl PrioritizedReplayBuffer {
+    /// A buffer of one environment's transitions: observations of `obs_dim` and actions of `act_dim` f32.
+    ///
+    /// ```
+    /// use rlox_core::replay::{PrioritizedReplayBuffer, SampledBatch};
+    ///
+    /// let mut buffer = PrioritizedReplayBuffer::new(1000, 1, 1, 0.6, 0.4)?;
+    /// for i in 0..4 {
+    ///     buffer.push_slices(&[i as f32], &[i as f32 + 1.0], &[0.0], 0.0, false, true)?;
+    /// }
+    /// buffer.update_priorities(&[0, 1, 2], &[0.0; 3])?;
+    /// let mut batch = SampledBatch::default();
+    /// buffer.sample_into(&mut batch, 4, 0)?;
+    /// // Nearly all of the sum is the last one's, which is drawn most often and weighs least.
+    /// assert_eq!(batch.indices(), [3; 4]);
+    /// assert!(batch.weights().iter().all(|weight| *weight < 0.1));
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`ReplayStorage::new`] and [`Prioritized::new`].
+    pub fn new(capacity: usize, obs_dim: usize, act_dim: usize, alpha: f32, beta: f32) -> Result<Self> {
+        let part = |name, dim| Part::new(name, &[dim], DType::F32);
+        let layout = Layout::new(part("obs", obs_dim), part("actions", act_dim));
+        let storage = ReplayStorage::new(capacity, 1, layout)?;
+        let sampler = Prioritized::new(&storage, alpha, beta)?;
+        Self::with(storage, sampler)
+    }
+
+    /// Gives transitions, told by their numbers, new priorities, `[B]` each; what is not stored any more is passed over,
+    /// and of doubled numbers the last one counts.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for slices of different lengths, [`Error::Config`] naming a number that was never stored, or a
+    /// priority that is negative or not finite. Nothing has changed then.
+    pub fn update_priorities(&mut self, indices: &[usize], priorities: &[f32]) -> Result<()> {
+        let (storage, sampler) = self.parts_mut();
+        sampler.update(storage, indices, priorities)
+    }
+}
+
+impl Prioritized {
+    /// A sampler of a storage.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for an `alpha` or a `beta` outside of [0, 1], [`Error::Memory`] if it does not fit into memory.
+    pub fn new(storage: &ReplayStorage, alpha: f32, beta: f32) -> Result<Self> {
+        check_share("alpha", alpha)?;
+        check_share("beta", beta)?;
+        let tree = SumTree::new(storage.room() * storage.num_envs())?;
+        Ok(Self { tree, alpha, beta, largest: 1.0, known: 0, gone: 0 })
+    }
+
+    /// How much weights make up for priorities: 0 not at all, 1 wholly.
+    pub fn beta(&self) -> f32 {
+        self.beta
+    }
+
+    /// The same to be raised over a run, as usual from 0.4 to 1.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a number outside of [0, 1].
+    pub fn set_beta(&mut self, beta: f32) -> Result<()> {
+        check_share("beta", beta)?;
+        self.beta = beta;
+        Ok(())
+    }
+
+    /// How much priorities count: 0 not at all, 1 in proportion.
+    pub fn alpha(&self) -> f32 {
+        self.alpha
+    }
+
+    fn update(&mut self, storage: &ReplayStorage, indices: &[usize], priorities: &[f32]) -> Result<()> {
+        check_len("priorities", priorities.len(), indices.len())?;
+        let held = storage.indices();
+        if let Some(wrong) = indices.iter().find(|index| **index >= held.end) {
+            return Err(not_held(*wrong, &held));
+        }
+        if let Some(at) = priorities.iter().position(|priority| !(0.0..=f32::MAX).contains(priority)) {
+            let (expected, got) = ("finite numbers, at least 0", format!("{} in row {at}", priorities[at]));
+            return Err(Error::config("priorities", expected, got, "pass the errors' absolute values"));
+        }
+        let live = || indices.iter().zip(priorities).filter(|(index, _)| **index >= held.start);
+        let leaves: Vec<_> = live().map(|(index, _)| storage.row_of(*index)).collect();
+        let powers: Vec<_> = live().map(|(_, priority)| self.power(*priority)).collect();
+        self.tree.set_many(&leaves, &powers)?;
+        self.largest = live().fold(self.largest, |most, (_, priority)| most.max(*priority));
+        Ok(())
+    }
+
+    /// What a priority is in the tree: a positive number, however small or large it is.
+    fn power(&self, priority: f32) -> f32 {
+        (priority + EPS).powf(self.alpha).clamp(f32::MIN_POSITIVE, f32::MAX)
+    }
+}
+
+fn check_share(name: &'static str, share: f32) -> Result<()> {
+    if (0.0..=1.0).contains(&share) {
+        return Ok(());
+    }
+    Err(Error::config(name, "a number in [0, 1]", share.to_string(), "correct it"))
+}
+
+impl Sampler for Prioritized {
+    fn choose(
+        &self,
+        storage: &ReplayStorage,
+        rng: &mut Pcg64,
+        indices: &mut [usize],
+        weights: &mut [f32],
+    ) -> Result<()> {
+        self.tree.sample_stratified(rng, indices)?;
+        let least = self.tree.min().unwrap_or(1.0);
+        for (index, weight) in indices.iter_mut().zip(weights) {
+            // The number and the sum of priorities are the same in both weights.
+            *weight = (self.tree.priorities()[*index] / least).powf(-self.beta);
+            *index = storage.index_of(*index);
+        }
+        Ok(())
+    }
+
+    fn added(&mut self, storage: &ReplayStorage, _: Range<usize>) -> Result<()> {
+        let held = storage.indices();
+        let rows = storage.room() * storage.num_envs();
+        // Rows that were overwritten in between are those of other transitions now.
+        let gone = self.gone.max(held.start.saturating_sub(rows))..held.start;
+        let fresh = self.known.max(held.start)..held.end;
+        let largest = self.power(self.largest);
+        for (indices, priority) in [(gone, 0.0), (fresh, largest)] {
+            for leaves in storage.rows_of(indices) {
+                self.tree.fill(leaves, priority)?;
+            }
+        }
+        (self.gone, self.known) = (held.start, held.end);
+        Ok(())
+    }
+}
