@@ -21,6 +21,7 @@ __all__ = [
     "NativePolicy",
     "NativeVectorEnv",
     "Normalizer",
+    "PrioritizedReplayBuffer",
     "ReplayBuffer",
     "RolloutBuffer",
     "RunningMeanStd",
@@ -370,7 +371,6 @@ class RolloutBuffer:
         final_values: npt.ArrayLike | None = None,
     ) -> None: ...
 
-@final
 class ReplayBuffer:
     def __new__(
         cls,
@@ -424,6 +424,40 @@ class ReplayBuffer:
         *,
         out: dict[str, Any] | None = None,
     ) -> dict[str, Any]: ...
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    def __new__(
+        cls,
+        capacity: int,
+        obs_dim: _Dim | Mapping[str, _Dim | tuple[_Dim, str]],
+        act_dim: _Dim,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        *,
+        num_envs: int = 1,
+        obs_dtype: _DType = "float32",
+        act_dtype: _DType = "float32",
+        frame_stack: int = 1,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        extra: Mapping[str, tuple[_Dim, str]] | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> PrioritizedReplayBuffer: ...
+    @property
+    def alpha(self) -> float: ...
+    @property
+    def beta(self) -> float: ...
+    @beta.setter
+    def beta(self, beta: float) -> None: ...
+    def sample(
+        self,
+        batch_size: int,
+        seed: int | np.random.Generator | None = None,
+        *,
+        beta: float | None = None,
+        out: dict[str, Any] | None = None,
+    ) -> dict[str, Any]: ...
+    def update_priorities(self, indices: npt.ArrayLike, priorities: npt.ArrayLike) -> None: ...
 
 def check_normalizer(buffer: RolloutBuffer, normalizer: Normalizer | None) -> None: ...
 def check_step(

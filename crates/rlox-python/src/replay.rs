@@ -1,8 +1,9 @@
-//! `ReplayBuffer`: the core's replay storage with a sampler.
+//! `ReplayBuffer` and `PrioritizedReplayBuffer`: the core's replay storage with a sampler.
 
 mod buffer;
 mod few;
 mod parts;
+mod prioritized;
 mod sample;
 
 use pyo3::prelude::*;
@@ -10,7 +11,8 @@ use pyo3::types::PyDict;
 use rlox_core::replay::Uniform;
 
 use crate::argument::{numbers, switches};
-use buffer::{Buffer, Settings, Transition, made};
+use buffer::{Buffer, Choice, Settings, Transition, made};
+pub(crate) use prioritized::PrioritizedReplayBuffer;
 
 /// Replay buffer with uniform sampling: a ring of transitions.
 ///
@@ -42,9 +44,9 @@ use buffer::{Buffer, Settings, Transition, made};
 /// >>> {name: (array.shape, str(array.dtype)) for name, array in batch.items()}  # doctest: +NORMALIZE_WHITESPACE
 /// {'obs': ((2, 2), 'float32'), 'next_obs': ((2, 2), 'float32'), 'actions': ((2, 1), 'float32'),
 ///  'rewards': ((2,), 'float32'), 'terminated': ((2,), 'bool'), 'truncated': ((2,), 'bool')}
-#[pyclass(frozen, module = "rlox._rlox")]
+#[pyclass(frozen, subclass, module = "rlox._rlox")]
 pub(crate) struct ReplayBuffer {
-    buffer: Buffer<Uniform>,
+    buffer: Buffer,
 }
 
 #[pymethods]
@@ -68,7 +70,7 @@ impl ReplayBuffer {
     ) -> PyResult<Self> {
         let settings = Settings { num_envs, obs_dtype, act_dtype, frame_stack, n_step, gamma, extra, seed };
         let made = made(py, [capacity, obs_dim, act_dim], settings)?;
-        Ok(Self { buffer: Buffer::new(py, made, Uniform, "ReplayBuffer")? })
+        Ok(Self { buffer: Buffer::new(py, made, Choice::Uniform(Uniform), "ReplayBuffer")? })
     }
 
     /// Adds a transition of the only environment.
@@ -153,7 +155,7 @@ impl ReplayBuffer {
         seed: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        self.buffer.sample(py, batch_size, seed, out, |_, _, _| Ok(()))
+        self.buffer.sample(py, batch_size, seed, out, None)
     }
 
     /// How many transitions it can hold.

@@ -152,7 +152,7 @@ pub(crate) mod numbers {
             )*
         };
     }
-    factors!(gamma lam gae_lambda);
+    factors!(gamma lam gae_lambda alpha beta);
 }
 
 /// True or False, for `from_py_with`: each function is named as its argument.

@@ -82,8 +82,8 @@ pub struct ExperienceRecord {
 /// buffer.push_slices(&[0.0, 0.1], &[0.2, 0.3], &[1.0], 0.5, false, false)?;
 /// buffer.push_slices(&[0.2, 0.3], &[0.4, 0.5], &[0.0], 1.5, true, false)?;
 /// let mut batch = SampledBatch::default();
-/// buffer.sample_into(&mut batch, 32, 7)?;
-/// assert_eq!(batch.f32s("obs").len(), 32 * 2);
+/// buffer.sample_into(&mut batch, 2, 7)?;
+/// assert_eq!(batch.f32s("obs").len(), 2 * 2);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -148,7 +148,8 @@ impl<S: Sampler> Replay<S> {
         &mut self.sampler
     }
 
-    pub(crate) fn parts_mut(&mut self) -> (&ReplayStorage, &mut S) {
+    /// What holds the transitions, and what chooses, to be told something of them.
+    pub fn parts_mut(&mut self) -> (&ReplayStorage, &mut S) {
         (&self.storage, &mut self.sampler)
     }
 

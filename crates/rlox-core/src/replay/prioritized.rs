@@ -71,7 +71,7 @@ impl PrioritizedReplayBuffer {
     /// priority that is negative or not finite. Nothing has changed then.
     pub fn update_priorities(&mut self, indices: &[usize], priorities: &[f32]) -> Result<()> {
         let (storage, sampler) = self.parts_mut();
-        sampler.update(storage, indices, priorities)
+        sampler.update_priorities(storage, indices, priorities)
     }
 }
 
@@ -107,7 +107,11 @@ impl Prioritized {
         self.alpha
     }
 
-    fn update(&mut self, storage: &ReplayStorage, indices: &[usize], priorities: &[f32]) -> Result<()> {
+    /// As [`Replay::update_priorities`], of the storage that it samples.
+    ///
+    /// # Errors
+    /// Those of [`Replay::update_priorities`].
+    pub fn update_priorities(&mut self, storage: &ReplayStorage, indices: &[usize], priorities: &[f32]) -> Result<()> {
         check_len("priorities", priorities.len(), indices.len())?;
         let held = storage.indices();
         if let Some(wrong) = indices.iter().find(|index| **index >= held.end) {

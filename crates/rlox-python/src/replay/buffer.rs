@@ -1,10 +1,12 @@
 //! What all replay buffers do.
 
+use std::ops::Range;
+
 use numpy::IntoPyArray;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyString};
-use rlox_core::replay::{Chosen, Layout, NStep, Part, Replay, ReplayStorage, Sampler, Steps};
-use rlox_core::{Error, Pcg64, SeedSequence};
+use rlox_core::replay::{Chosen, Layout, NStep, Part, Prioritized, Replay, ReplayStorage, Sampler, Steps, Uniform};
+use rlox_core::{Error, Pcg64, Result, SeedSequence};
 
 use super::few::Few;
 use super::parts::{PartsArgument, layout_of, words_from};
@@ -24,41 +26,77 @@ const LONG: usize = 8192;
 /// From how many transitions or elements on a sample may take more than 5 us.
 const MANY: (usize, usize) = (128, 16_384);
 
+/// How transitions are chosen.
+pub(super) enum Choice {
+    Uniform(Uniform),
+    Prioritized(Prioritized),
+}
+
+impl Choice {
+    fn sampler(&self) -> &dyn Sampler {
+        match self {
+            Self::Uniform(it) => it,
+            Self::Prioritized(it) => it,
+        }
+    }
+}
+
+impl Sampler for Choice {
+    fn choose(
+        &self,
+        storage: &ReplayStorage,
+        rng: &mut Pcg64,
+        indices: &mut [usize],
+        weights: &mut [f32],
+    ) -> Result<()> {
+        self.sampler().choose(storage, rng, indices, weights)
+    }
+
+    fn added(&mut self, storage: &ReplayStorage, indices: Range<usize>) -> Result<()> {
+        match self {
+            Self::Uniform(it) => it.added(storage, indices),
+            Self::Prioritized(it) => it.added(storage, indices),
+        }
+    }
+}
+
 /// What is locked: the buffer, its own random stream, and memory that the next call uses again.
-pub(super) struct Inner<S> {
-    pub(super) buffer: Replay<S>,
+pub(super) struct Inner {
+    pub(super) buffer: Replay<Choice>,
     pub(super) rng: Pcg64,
     pub(super) chosen: Chosen,
 }
 
 /// What all replay buffers do.
-pub(super) struct Buffer<S> {
-    pub(super) inner: Shared<Inner<S>>,
+pub(super) struct Buffer {
+    pub(super) inner: Shared<Inner>,
     pub(super) layout: Layout,
     pub(super) num_envs: usize,
     /// Elements of one transition.
     pub(super) width: usize,
     pub(super) places: Vec<Place>,
+    prioritized: bool,
 }
 
 /// The settings that all buffers share.
 pub(super) struct Made {
-    storage: ReplayStorage,
+    pub(super) storage: ReplayStorage,
     n_step: Option<NStep>,
     rng: Pcg64,
 }
 
-impl<S: Sampler> Buffer<S> {
-    pub(super) fn new(py: Python<'_>, made: Made, sampler: S, name: &'static str) -> PyResult<Self> {
+impl Buffer {
+    pub(super) fn new(py: Python<'_>, made: Made, sampler: Choice, name: &'static str) -> PyResult<Self> {
         let Made { storage, n_step, rng } = made;
         let (layout, num_envs, places) = (storage.layout().clone(), storage.num_envs(), places_of(py, &storage));
         let width = 2 * layout.obs.iter().map(Part::width).sum::<usize>() + layout.action.width();
+        let prioritized = matches!(sampler, Choice::Prioritized(_));
         let mut buffer = Replay::with(storage, sampler).map_err(to_py)?;
         if let Some(n_step) = n_step {
             buffer = buffer.with_n_step(n_step).map_err(to_py)?;
         }
         let inner = Shared::new(name, Inner { buffer, rng, chosen: Chosen::default() });
-        Ok(Self { inner, layout, num_envs, width, places })
+        Ok(Self { inner, layout, num_envs, width, places, prioritized })
     }
 
     /// Adds one transition of the only environment.
@@ -148,7 +186,7 @@ impl<S: Sampler> Buffer<S> {
         batch_size: &Bound<'py, PyAny>,
         seed: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
-        also: impl FnOnce(Python<'py>, &Chosen, &Bound<'py, PyDict>) -> PyResult<()>,
+        beta: Option<f32>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let batch_size = count("batch_size", batch_size)?;
         let mut own = seed.map(rng_of).transpose()?;
@@ -165,6 +203,9 @@ impl<S: Sampler> Buffer<S> {
         let targets = columns.targets();
         let chosen = self.inner.with(py, long, |inner| {
             let Inner { buffer, rng, chosen } = inner;
+            if let (Some(beta), Choice::Prioritized(sampler)) = (beta, buffer.sampler_mut()) {
+                sampler.set_beta(beta)?;
+            }
             buffer.choose(chosen, batch_size, own.as_mut().unwrap_or(rng))?;
             for (column, target) in targets {
                 target.write(chosen, buffer.storage(), column)?;
@@ -172,10 +213,15 @@ impl<S: Sampler> Buffer<S> {
             Ok(std::mem::take(chosen))
         })?;
         let dict = columns.into_dict(py, out)?;
+        let numbers = |numbers: &[f32]| Ok::<_, PyErr>(mapped(numbers, |x| x).map_err(to_py)?.into_pyarray(py));
         if !chosen.discounts().is_empty() {
-            dict.set_item("discounts", mapped(chosen.discounts(), |x| x).map_err(to_py)?.into_pyarray(py))?;
+            dict.set_item("discounts", numbers(chosen.discounts())?)?;
         }
-        also(py, &chosen, &dict)?;
+        if self.prioritized {
+            dict.set_item("weights", numbers(chosen.weights())?)?;
+            let indices = mapped(chosen.indices(), |index| index as i64).map_err(to_py)?;
+            dict.set_item("indices", indices.into_pyarray(py))?;
+        }
         self.inner.with(py, false, |inner| {
             inner.chosen = chosen;
             Ok(())

@@ -1,0 +1,164 @@
+//! `PrioritizedReplayBuffer`.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rlox_core::replay::{Prioritized, Replay, ReplayStorage};
+use rlox_core::{Error, Result};
+
+use super::ReplayBuffer;
+use super::buffer::{Buffer, Choice, Settings, made};
+use crate::argument::{INTEGER, REAL, argument, expect_shape, number, numbers};
+use crate::detach::alone;
+use crate::error::{to_py, value_error};
+use crate::recycling::collected;
+
+/// From how many transitions on new priorities may take more than 5 us.
+const MANY: usize = 128;
+
+/// Replay buffer that samples by priority (Schaul et al. 2016, "Prioritized Experience Replay", section 3.3).
+///
+/// A transition of priority p is drawn with probability `p**alpha / sum(p**alpha)`, and weighs `(N * P)**-beta`, divided
+/// by the largest weight of all that are stored. New transitions have the largest priority there was. It does all that
+/// `ReplayBuffer` does; samples also have `weights` and `indices`.
+///
+/// Args:
+///     capacity, obs_dim, act_dim: As for `ReplayBuffer`, and so are the keywords that it has.
+///     alpha: How much priorities count: 0 not at all, 1 in proportion.
+///     beta: How much weights make up for that: 0 not at all, 1 wholly; usually raised to 1 over a run.
+///
+/// Raises:
+///     ValueError: A size of 0, an alpha or beta outside of [0, 1].
+///     MemoryError: It does not fit into memory; the bytes it would take are named.
+///
+/// >>> import rlox
+/// >>> buffer = rlox.PrioritizedReplayBuffer(capacity=1000, obs_dim=1, act_dim=1, alpha=1.0, beta=1.0, seed=0)
+/// >>> for i in range(4):
+/// ...     buffer.push([i], [0.0], 0.0, False, True, next_obs=[i + 1])
+/// >>> batch = buffer.sample(4)
+/// >>> buffer.update_priorities(batch["indices"], [1.0, 1.0, 1.0, 5.0])
+/// >>> batch = buffer.sample(4)
+/// >>> batch["indices"], batch["weights"].round(1)
+/// (array([1, 3, 3, 3]), array([1. , 0.2, 0.2, 0.2], dtype=float32))
+#[pyclass(frozen, extends = ReplayBuffer, subclass, module = "rlox._rlox")]
+pub(crate) struct PrioritizedReplayBuffer;
+
+/// The storage, and the sampler of a buffer that has priorities.
+fn parts(buffer: &mut Replay<Choice>) -> Result<(&ReplayStorage, &mut Prioritized)> {
+    match buffer.parts_mut() {
+        (storage, Choice::Prioritized(sampler)) => Ok((storage, sampler)),
+        (_, Choice::Uniform(_)) => Err(Error::config("buffer", "one with priorities", "one without", "make another")),
+    }
+}
+
+/// A share, as float32.
+fn share(name: &str, object: &Bound<'_, PyAny>) -> PyResult<f32> {
+    Ok(number(name, object)? as f32)
+}
+
+#[pymethods]
+impl PrioritizedReplayBuffer {
+    #[new]
+    #[pyo3(signature = (capacity, obs_dim, act_dim, alpha=0.6, beta=0.4, *, num_envs=None, obs_dtype=None, act_dtype=None, frame_stack=None, n_step=None, gamma=0.99, extra=None, seed=None),
+        text_signature = "(capacity, obs_dim, act_dim, alpha=0.6, beta=0.4, *, num_envs=1, obs_dtype='float32', act_dtype='float32', frame_stack=1, n_step=1, gamma=0.99, extra=None, seed=None)")]
+    fn new(
+        py: Python<'_>,
+        capacity: &Bound<'_, PyAny>,
+        obs_dim: &Bound<'_, PyAny>,
+        act_dim: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = numbers::alpha)] alpha: f64,
+        #[pyo3(from_py_with = numbers::beta)] beta: f64,
+        num_envs: Option<&Bound<'_, PyAny>>,
+        obs_dtype: Option<&Bound<'_, PyAny>>,
+        act_dtype: Option<&Bound<'_, PyAny>>,
+        frame_stack: Option<&Bound<'_, PyAny>>,
+        n_step: Option<&Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = numbers::gamma)] gamma: f64,
+        extra: Option<&Bound<'_, PyAny>>,
+        seed: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let settings = Settings { num_envs, obs_dtype, act_dtype, frame_stack, n_step, gamma, extra, seed };
+        let made = made(py, [capacity, obs_dim, act_dim], settings)?;
+        let sampler = Prioritized::new(&made.storage, alpha as f32, beta as f32).map_err(to_py)?;
+        let buffer = Buffer::new(py, made, Choice::Prioritized(sampler), "PrioritizedReplayBuffer")?;
+        Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self))
+    }
+
+    /// Samples transitions by priority, in rising order of where they are stored.
+    ///
+    /// Args:
+    ///     batch_size: B, at most as many as are stored.
+    ///     seed: An integer or a numpy.random.Generator that decides the choice; None for the buffer's own stream.
+    ///     beta: Sets `beta` first, if it is given.
+    ///     out: A dict that an earlier sample of B transitions gave, to be overwritten.
+    ///
+    /// Returns:
+    ///     What `ReplayBuffer.sample` gives, and `weights` (B,) float32 and `indices` (B,) int64: the transitions'
+    ///     numbers in the order of pushing, counted from 0, for `update_priorities`.
+    ///
+    /// Raises:
+    ///     ValueError: No transitions, more than are stored, arrays in `out` that do not fit.
+    #[pyo3(signature = (batch_size, seed=None, *, beta=None, out=None))]
+    fn sample<'py>(
+        slf: &Bound<'py, Self>,
+        batch_size: &Bound<'py, PyAny>,
+        seed: Option<&Bound<'py, PyAny>>,
+        beta: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let beta = beta.map(|beta| share("beta", beta)).transpose()?;
+        slf.as_super().get().buffer.sample(slf.py(), batch_size, seed, out, beta)
+    }
+
+    /// Gives transitions new priorities.
+    ///
+    /// Args:
+    ///     indices: (B,) of what `sample` gave. What is not stored any more is passed over; of doubled ones the last counts.
+    ///     priorities: (B,) usually the errors' absolute values. A little is added, so that none is 0.
+    ///
+    /// Raises:
+    ///     ValueError: Different lengths, numbers that were never given, priorities that are negative or not finite;
+    ///         nothing has changed then.
+    fn update_priorities(
+        slf: &Bound<'_, Self>,
+        indices: &Bound<'_, PyAny>,
+        priorities: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let py = slf.py();
+        let indices = argument::<i64>("indices", indices, &INTEGER)?;
+        let priorities = argument::<f32>("priorities", priorities, &REAL)?;
+        let hold = indices.len() <= MANY && alone(py);
+        let (indices, priorities) = (indices.read(hold)?, priorities.read(hold)?);
+        let count = indices.slice().len();
+        expect_shape("indices", indices.shape(), count, &[])?;
+        expect_shape("priorities", priorities.shape(), count, &[])?;
+        let number = |index: &i64| {
+            usize::try_from(*index).map_err(|_| {
+                value_error("indices", "numbers of transitions", &index.to_string(), "pass what sampling gave")
+            })
+        };
+        let indices = collected(count, indices.slice().iter().map(number))?;
+        let priorities = priorities.slice();
+        slf.as_super().get().buffer.inner.with(py, !hold, |inner| {
+            let (storage, sampler) = parts(&mut inner.buffer)?;
+            sampler.update_priorities(storage, &indices, priorities)
+        })
+    }
+
+    /// How much priorities count.
+    #[getter]
+    fn alpha(slf: &Bound<'_, Self>) -> PyResult<f32> {
+        slf.as_super().get().buffer.inner.with(slf.py(), false, |inner| Ok(parts(&mut inner.buffer)?.1.alpha()))
+    }
+
+    /// How much weights make up for priorities.
+    #[getter]
+    fn beta(slf: &Bound<'_, Self>) -> PyResult<f32> {
+        slf.as_super().get().buffer.inner.with(slf.py(), false, |inner| Ok(parts(&mut inner.buffer)?.1.beta()))
+    }
+
+    #[setter]
+    fn set_beta(slf: &Bound<'_, Self>, beta: &Bound<'_, PyAny>) -> PyResult<()> {
+        let beta = share("beta", beta)?;
+        slf.as_super().get().buffer.inner.with(slf.py(), false, |inner| parts(&mut inner.buffer)?.1.set_beta(beta))
+    }
+}
