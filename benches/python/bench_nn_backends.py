@@ -155,7 +155,7 @@ QUICK: list[tuple[str, Sizes, int]] = [("ppo", SMALL, 64), ("act", SMALL, 8), ("
 
 
 def through_python(function: str) -> list[Subject]:
-    """The networks in Rust, its own first; of those that rlox was built without, how to get them."""
+    """The networks in Rust, its own first; where one was not built in, how to get it."""
     subjects = []
     for backend in ("native", "candle", "burn"):
         name = "rlox native" if backend == "native" else f"{backend.capitalize()} through rlox"
