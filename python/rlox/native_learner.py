@@ -180,7 +180,7 @@ class NativeLearner(BaseLearner):
         _part("networks", policy.check_tensors, state.networks)
         _part("optimizer", policy.check_optimizer_state, state.optimizer)
         stands = learner.restore_environment(self.env, state.environment)
-        # What was checked is not refused: whatever the weights before were, none of it is half done.
+        # What was checked is not refused: nothing is done by half, whatever was there before.
         policy.load(state.networks)
         policy.load_optimizer_state(state.optimizer)
         return stands

@@ -56,8 +56,9 @@ impl Mlp {
     /// A network of the given widths, the input's first: `[4, 64, 64, 2]`.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] for fewer than two widths, one that is 0 or a gain that is not finite, [`rlox_core::Error::Memory`]
-    /// for more parameters than fit into memory, [`rlox_core::Error::Interrupted`] if that is asked for.
+    /// [`rlox_core::Error::Config`] for fewer than two widths, one that is 0 or a gain that is not finite,
+    /// [`rlox_core::Error::Memory`] for more parameters than fit into memory, padded as they are,
+    /// [`rlox_core::Error::Interrupted`] if that is asked for.
     pub fn new(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
         let layout = MlpLayout::new(sizes, activation)?;
         let mut layers: Vec<Layer> = Vec::new();

@@ -97,8 +97,8 @@ pub fn policy_gradient_loss(log_probs: &[f32], advantages: &[f32], d_log_probs: 
 /// from the old ones, and where they do the gradient is 0 (as Stable-Baselines3 has it). All slices are `[B]`.
 ///
 /// # Errors
-/// [`rlox_core::Error::Shape`] for no rows, or slices of other lengths than `values`, [`rlox_core::Error::Config`] for a clip or a
-/// `vf_coef` that is not finite or below 0. Nothing is written then.
+/// [`rlox_core::Error::Shape`] for no rows, or slices of other lengths than `values`, [`rlox_core::Error::Config`] for a
+/// clip or a `vf_coef` that is not finite or below 0. Nothing is written then.
 ///
 /// ```
 /// let mut gradient = [0.0; 2];

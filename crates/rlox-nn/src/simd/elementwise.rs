@@ -104,9 +104,9 @@ const TINY: f32 = f32::MIN_POSITIVE;
 /// Where something is, the root of the smallest square is far from 0, and 0 would make a giant step of it.
 #[inline(always)]
 fn unless_idle<S: F32s>(s: S, square: S::Vector, over: S::Vector) -> S::Vector {
-    let tiny = s.splat(TINY);
+    // Nothing is smaller than a number below 0.
     let size = s.max(over, s.sub(s.splat(0.0), over));
-    s.unless_tiny(square, s.sub(tiny, s.min(size, tiny)))
+    s.unless_tiny(square, s.sub(s.splat(TINY), size))
 }
 
 /// One step of Adam, its bias corrections worked into the numbers.
