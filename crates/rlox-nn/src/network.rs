@@ -38,7 +38,7 @@ pub trait Network: Send {
     /// Those of [`Network::infer`].
     fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], scratch: &mut Scratch) -> Result<()>;
 
-    /// `y = f(x)`, keeping what [`Network::backward`] needs.
+    /// `y = f(x)`, keeping what [`Network::backward`] needs until the parameters change.
     ///
     /// # Errors
     /// Those of [`Network::infer`].
@@ -48,14 +48,15 @@ pub trait Network: Send {
     /// through it.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a slice of wrong length, or if there was no forward.
+    /// [`Error::Shape`] for a slice of wrong length, or if there was no forward since the parameters changed.
     fn hidden(&self, h: &mut [f32]) -> Result<()>;
 
     /// The vector-Jacobian product of the last [`Network::forward`]: with `params` adds to the gradients of the
     /// parameters, and writes that of the input into `dx` if it is there.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit the last forward, or if there was none.
+    /// [`Error::Shape`] for slices that do not fit the last forward, or if there was none since the parameters changed, by
+    /// [`Network::apply_gradients`], [`Network::load`] or [`Network::track`]: it would be a product with nothing's Jacobian.
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()>;
 
     /// The sum of the squares of all gradients: clipping is joint over several networks.
@@ -160,7 +161,8 @@ impl<N: Network> Learnable for N {
 /// One step of the optimiser for several parts, their gradients scaled together so that their norm is at most
 /// `max_grad_norm` (as torch's `clip_grad_norm_`); returns the norm before.
 ///
-/// The squares are summed in f32: gradients of 1e19 and more count as infinite.
+/// The built-in network sums squares in f32, where those of gradients of 1e19 and more are infinite; other libraries may
+/// sum them in f64.
 ///
 /// # Errors
 /// Those of [`Optimizer::check`], [`Error::Config`] for a `max_grad_norm` that is no number of 0 or more, or naming the

@@ -14,6 +14,17 @@ pub(crate) fn count(name: &'static str, numbers: &[f32], dim: usize) -> Result<u
     Ok(numbers.len() / dim)
 }
 
+/// Checks that there are rows, of which a loss takes the mean.
+///
+/// # Errors
+/// [`Error::Shape`] naming the argument if there are none.
+pub(crate) fn check_some(name: &'static str, rows: usize) -> Result<()> {
+    if rows > 0 {
+        return Ok(());
+    }
+    Err(Error::shape(name, "at least one row", "none", "pass a batch with something in it"))
+}
+
 /// Checks that numbers of the caller's, rows of `dim`, are finite.
 ///
 /// # Errors

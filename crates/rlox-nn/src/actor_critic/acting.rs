@@ -30,10 +30,10 @@ impl<N: Network> PolicyNetworks<N> {
     pub(super) fn infer(&mut self, obs: &[f32]) -> Result<()> {
         let (rows, width) = (self.rows(obs)?, self.distribution.outputs());
         let Acting { scratch, joint, outputs, hidden, .. } = &mut self.acting;
-        resize(outputs, rows * width, 0.0)?;
-        resize(hidden, rows * self.distribution.reads_hidden(), 0.0)?;
+        resize("obs", outputs, rows * width, 0.0)?;
+        resize("obs", hidden, rows * self.distribution.reads_hidden(), 0.0)?;
         let shared = self.critic.is_none();
-        resize(joint, if shared { rows * (width + 1) } else { 0 }, 0.0)?;
+        resize("obs", joint, if shared { rows * (width + 1) } else { 0 }, 0.0)?;
         let said = if shared { &mut *joint } else { &mut *outputs };
         if hidden.is_empty() {
             self.actor.infer(obs, rows, said, scratch)?;
@@ -69,7 +69,7 @@ impl<N: Network> PolicyNetworks<N> {
         check_len("values", values.len(), rows)?;
         self.infer(obs)?;
         let Self { distribution, acting: Acting { outputs, hidden, entropies, .. }, .. } = self;
-        resize(entropies, rows, 0.0)?;
+        resize("obs", entropies, rows, 0.0)?;
         distribution.evaluate(Given { outputs, hidden, masks }, actions, log_probs, entropies)?;
         self.infer_values(obs, values)
     }

@@ -6,7 +6,6 @@ use super::acting::Acting;
 use super::memory::{Memory, merge, policies_of, values_of};
 use super::parts::widths;
 use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyShape};
-use crate::adam::check_state;
 use crate::at_once::{at_once, multiplications};
 use crate::{Distribution, Learnable, NamedTensors, Network, Optimizer, Parameters, clipped_step, rows};
 
@@ -213,7 +212,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         let Self { actor, critic, distribution, memory, .. } = self;
         let Memory { joint, policy, value, evaluated } = memory;
         if !*evaluated {
-            return Err(Error::shape("backward", "an evaluate before it", "none", "call evaluate first"));
+            return Err(Error::shape("backward", "an evaluate before it", "none", "call evaluate first, once a step"));
         }
         if let Some(critic) = critic {
             at_once(
@@ -261,7 +260,9 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
     }
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
-        let Self { actor, critic, distribution, .. } = self;
+        let Self { actor, critic, distribution, memory, .. } = self;
+        // What was evaluated was the former weights'.
+        memory.evaluated = false;
         let beside = distribution.parameters_mut().map(|beside| ("policy", beside as &mut dyn Learnable));
         // At most three parts, and no vector of them.
         match (critic, beside) {
@@ -310,7 +311,8 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
     }
 
     fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
-        tensors.check(&self.tensors())?;
+        self.check_tensors(tensors)?;
+        self.memory.evaluated = false;
         self.hand_out(tensors, N::load, Parameters::load)
     }
 
@@ -323,7 +325,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
     }
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
-        check_state(state, &self.optimizer_state())?;
+        self.check_optimizer_state(state)?;
         self.hand_out(state, N::load_optimizer_state, Parameters::load_optimizer_state)
     }
 }
