@@ -197,7 +197,8 @@ impl<N: Network> DeterministicActor<N> {
         resize("obs", outputs, actions.len(), 0.0)?;
         let network = if target { &self.target } else { &self.online };
         network.infer(obs, rows, outputs, scratch)?;
-        rows::check_said("actions", outputs, actions.len() / rows)?;
+        let said = rows::check_said("actions", outputs, actions.len() / rows);
+        said.map_err(|error| rows::blame_obs(error, obs, self.online.in_dim()))?;
         acting.run(outputs, actions);
         Ok(())
     }
@@ -253,7 +254,8 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
         learning.slopes.clear();
         resize("obs", outputs, actions.len(), 0.0)?;
         self.online.forward(obs, rows, outputs)?;
-        rows::check_said("actions", outputs, actions.len() / rows)?;
+        let said = rows::check_said("actions", outputs, actions.len() / rows);
+        said.map_err(|error| rows::blame_obs(error, obs, self.online.in_dim()))?;
         learning.run(outputs, actions);
         Ok(())
     }

@@ -1,5 +1,8 @@
 //! The seam between algorithms and libraries of networks: forward, vector-Jacobian product, a step of the optimiser.
 
+use std::any::Any;
+use std::fmt;
+
 use rlox_core::{Error, Result};
 
 use crate::rows::check_not_negative;
@@ -114,9 +117,42 @@ pub trait Network: Send {
 const PARAMETERS: &str = "parameters";
 
 /// Memory for [`Network::infer`]. It grows to what the largest batch needs; what it holds between calls means nothing.
-#[derive(Clone, Debug, Default)]
+///
+/// A backend of another crate keeps its own in it:
+///
+/// ```
+/// let mut scratch = rlox_nn::Scratch::default();
+/// scratch.of::<Vec<f64>>().resize(8, 0.0);
+/// assert_eq!(scratch.of::<Vec<f64>>().len(), 8);
+/// ```
+#[derive(Default)]
 pub struct Scratch {
     pub(crate) layers: [Vec<Line>; 2],
+    other: Option<Box<dyn Any + Send>>,
+}
+
+impl Scratch {
+    /// Memory of one type, that of the last call with this type if there was no other since.
+    pub fn of<T: Any + Default + Send>(&mut self) -> &mut T {
+        if !self.other.as_ref().is_some_and(|other| other.is::<T>()) {
+            self.other = Some(Box::new(T::default()));
+        }
+        let other = self.other.as_mut().and_then(|other| other.downcast_mut());
+        other.unwrap_or_else(|| unreachable!("it is of this type"))
+    }
+}
+
+/// A copy holds nothing, as what is held means nothing.
+impl Clone for Scratch {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scratch").finish_non_exhaustive()
+    }
 }
 
 /// What a joint step changes: networks of any backend, and free parameters.

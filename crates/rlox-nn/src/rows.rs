@@ -45,6 +45,11 @@ pub(crate) fn check_said(name: &'static str, outputs: &[f32], dim: usize) -> Res
     wrong.map_or(Ok(()), |got| Err(Error::not_finite(name, "finite numbers", got, FIX)))
 }
 
+/// The same error, or where outputs are not finite because observations, rows of `dim`, are not, one that says so.
+pub(crate) fn blame_obs(error: Error, obs: &[f32], dim: usize) -> Error {
+    if matches!(error, Error::NotFinite(_)) { check_finite("obs", obs, dim).err().unwrap_or(error) } else { error }
+}
+
 /// The first number that is NaN or infinite, and its row, in words.
 fn first_not_finite(numbers: &[f32], dim: usize) -> Option<String> {
     // Counts them all, which compilers make vectors of.

@@ -68,7 +68,9 @@ fn outputs_that_are_no_numbers_are_named_and_choose_nothing() {
         let nan = [[0.1; OBS], [f32::NAN; OBS]].concat();
         for (mut policy, obs, row) in [(policy(&space), nan, 1), (overflowing(&space), vec![1.0; 2 * OBS], 0)] {
             let got = if row == 1 { "NaN" } else { "inf" };
-            let expected = format!("{name}: expected finite numbers, got {got} in row {row}; look for ");
+            // Of observations that are none themselves, they are to blame.
+            let (to_blame, fix) = if row == 1 { ("obs", "look at ") } else { (name, "look for ") };
+            let expected = format!("{to_blame}: expected finite numbers, got {got} in row {row}; {fix}");
             let before = policy.tensors();
             with_actions(&space, |actions| starts(policy.act_deterministic(&obs, None, actions), &expected));
             let (mut rngs, mut log_probs, mut values) = ([0, 1].map(Pcg64::seed_from), [9.0; 2], [9.0; 2]);
@@ -111,6 +113,25 @@ fn a_single_output_that_is_no_number_is_named() {
         let given = Given { outputs: &[0.0, wrong], hidden: &[], masks: None };
         starts(normal.mode(given, ActionsMut::Continuous(&mut [0.0; 2])), &format!("mean{said}"));
     }
+}
+
+#[test]
+fn numbers_of_a_minibatch_that_are_none_are_named_and_change_nothing() {
+    let mut policy = policy(&Space::discrete(2));
+    let before = policy.tensors();
+    for (at, name) in ["obs", "log_probs", "values", "advantages", "returns"].into_iter().enumerate() {
+        for wrong in [f32::NAN, f32::INFINITY] {
+            let mut numbers = [2 * OBS, 2, 2, 2, 2].map(|len| vec![0.5; len]);
+            *numbers[at].last_mut().unwrap() = wrong;
+            let [obs, log_probs, values, advantages, returns] = [0, 1, 2, 3, 4].map(|i| &numbers[i][..]);
+            let actions = Actions::Discrete(&[0, 1]);
+            let batch = Minibatch { obs, actions, masks: None, log_probs, values, advantages, returns };
+            let expected = format!("{name}: expected finite numbers, got {wrong} in row 1; ");
+            starts(policy.update(&batch, &LOSS, &Optimizer::adam(1e-3), None), &expected);
+            starts(policy.evaluate(&batch, &LOSS), &expected);
+        }
+    }
+    assert_eq!(policy.tensors(), before);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use rlox_core::{Actions, Pcg64, Policy, PolicyOut, Result, check_len};
 use super::PolicyNetworks;
 use super::memory::{policies_of, values_of};
 use crate::room::resize;
-use crate::{Given, Network, Scratch};
+use crate::{Given, Network, Scratch, rows};
 
 /// Memory for what is said; that of [`super::ActorCritic::evaluate`] stays as it is.
 #[derive(Clone, Debug, Default)]
@@ -70,7 +70,8 @@ impl<N: Network> PolicyNetworks<N> {
         self.infer(obs)?;
         let Self { distribution, acting: Acting { outputs, hidden, entropies, .. }, .. } = self;
         resize("obs", entropies, rows, 0.0)?;
-        distribution.evaluate(Given { outputs, hidden, masks }, actions, log_probs, entropies)?;
+        let done = distribution.evaluate(Given { outputs, hidden, masks }, actions, log_probs, entropies);
+        done.map_err(|error| rows::blame_obs(error, obs, self.actor.in_dim()))?;
         self.infer_values(obs, values)
     }
 }
@@ -82,7 +83,8 @@ impl<N: Network> Policy for PolicyNetworks<N> {
         check_len("rngs", rngs.len(), rows)?;
         self.infer(obs)?;
         let Self { distribution, acting, .. } = self;
-        distribution.sample(acting.given(masks), rngs, out.actions, out.log_probs)?;
+        let done = distribution.sample(acting.given(masks), rngs, out.actions, out.log_probs);
+        done.map_err(|error| rows::blame_obs(error, obs, self.actor.in_dim()))?;
         self.infer_values(obs, out.values)
     }
 

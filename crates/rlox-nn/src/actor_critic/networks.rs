@@ -86,6 +86,7 @@ impl<N: Network> PolicyNetworks<N> {
     fn check(&self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<usize> {
         loss.check()?;
         let rows = self.rows(batch.obs)?;
+        rows::check_finite("obs", batch.obs, self.actor.in_dim())?;
         for (name, numbers) in [
             ("log_probs", batch.log_probs),
             ("values", batch.values),
@@ -93,6 +94,7 @@ impl<N: Network> PolicyNetworks<N> {
             ("returns", batch.returns),
         ] {
             check_len(name, numbers.len(), rows)?;
+            rows::check_finite(name, numbers, 1)?;
         }
         Ok(rows)
     }
@@ -189,7 +191,8 @@ impl<N: Network> PolicyNetworks<N> {
 impl<N: Network> ActorCritic for PolicyNetworks<N> {
     fn act_deterministic(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
         self.infer(obs)?;
-        self.distribution.mode(self.acting.given(masks), actions)
+        let done = self.distribution.mode(self.acting.given(masks), actions);
+        done.map_err(|error| rows::blame_obs(error, obs, self.actor.in_dim()))
     }
 
     fn evaluate_actions(

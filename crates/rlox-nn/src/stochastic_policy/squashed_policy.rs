@@ -155,7 +155,8 @@ impl<N: Network> SquashedPolicy<N> {
             resize("obs", &mut memory.hidden, rows * exploration.hidden, 0.0)?;
             actor.hidden(&mut memory.hidden)?;
         }
-        memory.check_finite(exploration.is_some())
+        let said = memory.check_finite(exploration.is_some());
+        said.map_err(|error| rows::blame_obs(error, obs, actor.in_dim()))
     }
 
     /// Samples with the noise in memory, keeping what backward needs.
@@ -180,7 +181,8 @@ impl<N: Network> SquashedPolicy<N> {
         } else {
             actor.infer(obs, rows, outputs, scratch)?;
         }
-        acting.check_finite(exploration.is_some())
+        let said = acting.check_finite(exploration.is_some());
+        said.map_err(|error| rows::blame_obs(error, obs, actor.in_dim()))
     }
 
     fn named(&self, of: impl Fn(&N) -> NamedTensors, beside: impl Fn(&Parameters) -> NamedTensors) -> NamedTensors {
