@@ -106,7 +106,11 @@ licences: $(stamps)/train ## check the licences of everything rlox depends on
 	"$(py)" -m doctest .ci/licences.py
 	"$(py)" .ci/licences.py
 
+# As for test-backends, the next target that needs the usual extension builds it again.
 bench: $(stamps)/test ## measure rlox against its peers (installs them in environments of their own)
+	$(CARGO) bench -p rlox-bench --bench nn_backends --no-run
+	$(develop) --extras $(test_extras) --features pyo3/abi3-py310,candle,burn
+	@rm -f $(stamps)/train $(stamps)/test $(stamps)/lint
 	"$(py)" benches/python/make_peers.py
 	"$(py)" benches/python/run_all.py
 

@@ -110,6 +110,10 @@ def test_a_backend_that_was_not_built_says_how_to_build_it(backend, monkeypatch)
     with pytest.raises(ValueError, match="backend: expected one that rlox was built with") as e:
         PPOTrainer("CartPole-v1", 0, backend=backend, runs_dir=None)
     assert str(e.value).endswith(command)
+    # What is there stays.
+    monkeypatch.setattr(backends, "network_backends", lambda: ["native", "other"])
+    with pytest.raises(ValueError, match=rf"abi3-py310,other,{backend}'$"):
+        expect_backend(backend, None)
     monkeypatch.setattr(backends, "network_backends", lambda: ["native", backend])
     expect_backend(backend, None)
 

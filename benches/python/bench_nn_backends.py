@@ -9,7 +9,7 @@ them, and the rows in Rust of Candle and Burn; where its binary has been built
 (`cargo bench -p rlox-bench --bench nn_backends --no-run`) its figures stand in these tables.
 
 Candle and Burn stand beside "rlox native" where rlox was built with them, as by
-`maturin develop --release --features candle,burn`.
+`maturin develop --release --features candle,burn`; `make bench` builds both and the binary.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ def native_learner(
 ) -> Any:
     """A learner on networks in Rust with a full rollout."""
     from rlox import make_vec
+    from rlox.backends import expect_backend
     from rlox.configs import PPOConfig
     from rlox.native import NativePPO
 
+    expect_backend(backend, None)
     config = PPOConfig(num_envs=num_envs, n_steps=steps, batch_size=batch, net_arch=tuple(sizes))
     learner = NativePPO(make_vec("CartPole-v1", num_envs), config, 1, backend)
     assert learner.collect()
@@ -153,11 +155,9 @@ QUICK: list[tuple[str, Sizes, int]] = [("ppo", SMALL, 64), ("act", SMALL, 8), ("
 
 
 def through_python(function: str) -> list[Subject]:
-    """The networks in Rust that rlox was built with, its own first."""
-    from rlox._rlox import network_backends
-
+    """The networks in Rust, its own first; where one was not built in, how to get it."""
     subjects = []
-    for backend in network_backends():
+    for backend in ("native", "candle", "burn"):
         name = "rlox native" if backend == "native" else f"{backend.capitalize()} through rlox"
         options = {"backend": backend}
         subjects.append(Subject(name, function, options=options, rival=backend != "native"))

@@ -136,10 +136,11 @@ def expect_backend(backend: str, need: Need | None) -> None:
     if backend == "torch":
         expect_torch("backend is 'torch'" if need is None else need.why)
     elif backend not in (here := network_backends()):
+        features = ",".join((*(name for name in here if name != "native"), backend))
         raise ValueError(
             f"backend: expected one that rlox was built with ({', '.join(here)}) or 'torch', got "
             f"{backend!r}; build it from source, in a clone of the repository: pip install . "
-            f"--config-settings=build-args='--features pyo3/abi3-py310,{backend}'"
+            f"--config-settings=build-args='--features pyo3/abi3-py310,{features}'"
         )
 
 

@@ -175,16 +175,15 @@ class NativeLearner(BaseLearner):
 
     def _restore(self, state: learner.LearnerState) -> bool:
         """Takes networks, optimiser and environments; see `BaseLearner._restore`."""
-        policy, before = self.policy, (self._networks(), self._optimizer_state())
+        policy = self.policy
         native_shapes.expect_copies(self.parameters)
-        try:
-            _load("networks", policy.load, state.networks)
-            _load("optimizer", policy.load_optimizer_state, state.optimizer)
-            return learner.restore_environment(self.env, state.environment)
-        except BaseException:
-            policy.load(before[0])
-            policy.load_optimizer_state(before[1])
-            raise
+        _part("networks", policy.check_tensors, state.networks)
+        _part("optimizer", policy.check_optimizer_state, state.optimizer)
+        stands = learner.restore_environment(self.env, state.environment)
+        # What was checked is not refused: nothing is done by half, whatever was there before.
+        policy.load(state.networks)
+        policy.load_optimizer_state(state.optimizer)
+        return stands
 
     def to_torch(self) -> "MlpPolicy":
         """The policy as a torch module with the same weights by the same names.
@@ -243,8 +242,8 @@ class NativeLearner(BaseLearner):
         self.policy.load(real_arrays(module))
 
 
-def _load(part: str, load: Any, arrays: learner.Arrays) -> None:
+def _part(part: str, check: Any, arrays: learner.Arrays) -> None:
     try:
-        load(arrays)
+        check(arrays)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{part}: {error}") from error

@@ -10,9 +10,10 @@ import numpy as np
 from rlox.layouts import Layout
 from rlox.memory import expect_granted
 
-# The 20 that `MlpLayout` counts in Rust (a parameter, its gradient, what an optimiser keeps of it,
-# a transposed copy), and a copy of it and of what the optimiser keeps, for a checkpoint.
-_BYTES_PER_PARAMETER = 20 + 12
+# A parameter, its gradient and what an optimiser keeps of it, in rows that are padded to 16, and a
+# transposed copy; and a copy of it and of what the optimiser keeps, for a checkpoint.
+_BYTES_PADDED, _BYTES_TRANSPOSED, _BYTES_COPIED = 16, 4, 12
+_LANES = 16
 # What loading a state needs beside them: two copies of all, and one that names are looked up in.
 _BYTES_PER_COPY = 48
 # For all that is small.
@@ -53,13 +54,24 @@ def expect_room(
         How many parameters they have.
     """
     inputs = sum(observed.get("counts", ())) or math.prod(observed["shape"])
-    outputs = int(np.sum(action.get("nvec", 0))) or action.get("n") or math.prod(action["shape"])
+    # NumPy's sum would wrap around.
+    counts: list[int] = np.asarray(action.get("nvec", ())).tolist()
+    outputs = sum(counts) or action.get("n") or math.prod(action["shape"])
     sizes = [inputs, *shape["net_arch"], outputs + 1]
-    parameters: int = 2 * sum((a + 1) * b for a, b in itertools.pairwise(sizes))
-    kept = 2 * rows * sum(sizes)
-    needed = parameters * _BYTES_PER_PARAMETER + kept * _BYTES_PER_NUMBER
+    layers = list(itertools.pairwise(sizes))
+    parameters: int = 2 * sum((a + 1) * b for a, b in layers)
+    padded = 2 * sum((a + 1) * _lines(b) for a, b in layers)
+    transposed = 2 * sum(b * _lines(a) for a, b in layers)
+    kept = 2 * rows * sum(map(_lines, sizes))
+    needed = padded * _BYTES_PADDED + transposed * _BYTES_TRANSPOSED + parameters * _BYTES_COPIED
+    needed += kept * _BYTES_PER_NUMBER
     expect_granted("net_arch", shape["net_arch"], needed + _SPARE)
     return parameters
+
+
+def _lines(width: int) -> int:
+    """The numbers that a row of so many takes up."""
+    return -(-width // _LANES) * _LANES
 
 
 def expect_copies(parameters: int) -> None:

@@ -95,7 +95,7 @@ class MlpPolicy(nn.Module):
         expect_spaces(observation_space, action_space)
         shared_trunk = settings.flag("shared_trunk", shared_trunk)
         ortho_init = settings.flag("ortho_init", ortho_init)
-        log_std_init = settings.number("log_std_init", log_std_init, -50, 50)
+        log_std_init = settings.number("log_std_init", log_std_init, -20, 20)
         if not isinstance(init, torch.Generator | None):
             raise TypeError(
                 f"init: expected a torch.Generator or None, got {settings.shown(init)}; pass "
@@ -253,7 +253,7 @@ class SdePolicy(MlpPolicy):
                 f"use_sde: expected a Box action space, got {action_space}; set use_sde=False"
             )
         full_std = settings.flag("full_std", full_std)
-        log_std_init = settings.number("log_std_init", log_std_init, -50, 50)
+        log_std_init = settings.number("log_std_init", log_std_init, -20, 20)
         super().__init__(observation_space, action_space, **mlp_settings)
         head = self.actor[-1]
         assert isinstance(head, nn.Linear)

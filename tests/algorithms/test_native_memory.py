@@ -3,7 +3,12 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+
+from rlox import make_vec, native_shapes
+from rlox.configs import PPOConfig
+from rlox.native import NativePPO
 
 pytest.importorskip("resource")
 
@@ -58,3 +63,41 @@ def test_refused_memory_is_an_error_and_changes_nothing(kind):
         said.append(run.stdout.split()[0])
     assert said[0] == "refused"
     assert said[-1] == "done"
+
+
+def test_layers_count_with_their_padding(monkeypatch):
+    needed = []
+    monkeypatch.setattr(native_shapes, "expect_granted", lambda *told: needed.append(told[2]))
+    box = {"shape": (1,)}
+    native_shapes.expect_room(box, box, {"net_arch": (10**7, 1)}, 8)
+    # Of each weight of the narrow layer a row of 16 numbers: itself, its gradient and two means.
+    assert needed[0] > 2 * 10**7 * 16 * 4 * 4
+
+
+def test_more_actions_than_an_integer_counts_are_refused():
+    nvec = np.array([2**63 - 1, 2**63 - 1, 2])
+    with pytest.raises(MemoryError, match="net_arch: expected what fits into"):
+        native_shapes.expect_room({"shape": (4,)}, {"nvec": nvec}, {"net_arch": (8,)}, 8)
+
+
+@pytest.mark.parametrize("part", ["networks", "optimizer", "environment"])
+def test_a_state_that_is_refused_is_not_loaded_in_part(part):
+    """Not even to be taken back: what was there before may be nothing that can be loaded."""
+    config = PPOConfig(num_envs=2, n_steps=8, batch_size=16, n_epochs=1)
+    learner = NativePPO(make_vec("CartPole-v1", 2), config, seed=0)
+    learner.iterate()
+    state = learner.state()
+    getattr(state, part).clear()
+    getattr(state, part)["nonsense"] = np.ones(1, np.float32)
+    real = learner.policy
+
+    class Checking:
+        def load(self, tensors):
+            raise AssertionError("loaded")
+
+        def __getattr__(self, name):
+            return getattr(real, name)
+
+    learner.policy = Checking()
+    with pytest.raises(ValueError, match=f"^{part}: "):
+        learner.load_state(state)

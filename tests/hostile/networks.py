@@ -196,6 +196,8 @@ CALLS = [
         normalizer=NORMALIZER,
     ),
     call("NativePolicy.tensors"),
+    call("NativePolicy.check_tensors", tensors=record(tensors)),
+    call("NativePolicy.check_optimizer_state", state=record(optimizer_state)),
     call("NativePolicy.load", tensors=record(tensors)),
     call("NativePolicy.optimizer_state"),
     call("NativePolicy.load_optimizer_state", state=record(optimizer_state)),

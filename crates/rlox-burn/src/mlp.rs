@@ -86,10 +86,11 @@ impl BurnMlp {
         self.hidden.cpu = false;
     }
 
-    /// Other parameters in the place of these.
+    /// Other parameters in the place of these, whose forward is forgotten.
     fn put(&mut self, flat: Tensor<1>) -> Result<()> {
         self.layers = guarded(|| views(&self.layout, &flat))?;
         self.flat = flat;
+        self.kept = None;
         Ok(())
     }
 
@@ -158,8 +159,8 @@ impl Network for BurnMlp {
     }
 
     fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], _: &mut Scratch) -> Result<()> {
-        self.layout.check_hidden(rows, h)?;
         self.layout.check_forward(rows, x, y)?;
+        self.layout.check_hidden(rows, h)?;
         let (out, hidden) = self.pass(x, rows, !h.is_empty())?;
         copy(&hidden, h)?;
         copy(&out, y)
@@ -231,7 +232,7 @@ impl Network for BurnMlp {
                 *gradients = Some(all);
             }
             let finite = stepped?;
-            self.step = step;
+            (self.step, self.kept) = (step, None);
             return if finite { Ok(()) } else { self.tensors().check_finite("parameters") };
         }
         let (flat, means) = guarded(|| {

@@ -97,10 +97,17 @@ impl CandleMlp {
         Ok(())
     }
 
-    /// Other parameters in the place of these.
+    /// The parameters elsewhere.
     fn put(&mut self, flat: Tensor) -> Result<()> {
         self.layers = views(&self.layout, &flat).map_err(failed)?;
         self.flat = flat;
+        Ok(())
+    }
+
+    /// Other parameters in the place of these, whose forward is forgotten.
+    fn replace(&mut self, flat: Tensor) -> Result<()> {
+        self.put(flat)?;
+        self.kept = None;
         Ok(())
     }
 
@@ -167,8 +174,8 @@ impl Network for CandleMlp {
     }
 
     fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], _: &mut Scratch) -> Result<()> {
-        self.layout.check_hidden(rows, h)?;
         self.layout.check_forward(rows, x, y)?;
+        self.layout.check_hidden(rows, h)?;
         let kept = self.pass(x, rows, y, false)?;
         match &kept.inputs[..] {
             [hidden] if !h.is_empty() => copy(hidden, h),
@@ -251,7 +258,7 @@ impl Network for CandleMlp {
             self.put(flat)?;
             self.means = means;
         }
-        (self.step, self.live) = (steps, false);
+        (self.step, self.live, self.kept) = (steps, false, None);
         let sum = self.flat.sum_all().and_then(|sum| sum.to_scalar::<f32>()).map_err(failed)?;
         if sum.is_finite() { Ok(()) } else { self.tensors().check_finite("parameters") }
     }
@@ -259,10 +266,10 @@ impl Network for CandleMlp {
     fn track(&mut self, online: &Self, tau: f32) -> Result<()> {
         self.layout.check_track(&online.layout, tau)?;
         if tau == 1.0 {
-            return self.put(online.flat.copy().map_err(failed)?);
+            return self.replace(online.flat.copy().map_err(failed)?);
         }
         let moved = (&online.flat - &self.flat).and_then(|way| &self.flat + way.affine(tau.into(), 0.0)?);
-        self.put(moved.map_err(failed)?)
+        self.replace(moved.map_err(failed)?)
     }
 
     /// Empty if the device fails.
@@ -272,7 +279,7 @@ impl Network for CandleMlp {
 
     fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         let flat = self.layout.flat(tensors)?;
-        self.put(self.tensor(flat)?)
+        self.replace(self.tensor(flat)?)
     }
 
     /// Empty if the device fails.

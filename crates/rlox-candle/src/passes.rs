@@ -151,8 +151,15 @@ fn slopes(activation: Activation, back: Tensor, out: &Tensor, sum: Option<&Tenso
     back * slope?
 }
 
-/// Means below it become 0: numbers without a leading 1 halve the speed of those that multiply them.
-const SMALLEST: f32 = 1e-30;
+/// Means below it become 0 where there are no gradients any more: numbers without a leading 1 halve the speed of those
+/// that multiply them.
+const SMALLEST: f32 = f32::MIN_POSITIVE;
+
+/// The mean of squares as the built-in network keeps it: 0 instead of what is below [`SMALLEST`] if `over`, which is
+/// divided by its root, is 0. Otherwise a step over 0 would be a giant one.
+fn unless_idle(square: f32, over: f32) -> f32 {
+    if over == 0.0 && square < SMALLEST { 0.0 } else { square }
+}
 
 /// A step on the CPU, with gradients times `scale`: parameters and means are changed in place.
 pub(crate) fn step(
@@ -165,22 +172,27 @@ pub(crate) fn step(
     // `decay a + (1 - decay) b`, the rest taken in f64 as the built-in network does.
     let blend = |decay: f32| {
         let rest = (1.0 - f64::from(decay)) as f32;
-        move |a: f32, b: f32| {
-            let sum = decay * a + rest * b;
-            if sum.abs() < SMALLEST { 0.0 } else { sum }
-        }
+        move |a: f32, b: f32| decay * a + rest * b
     };
     match update {
         Update::Adam { beta1, beta2, eps, step_size, root_scale, decay } => {
             let (first, second) = (blend(beta1), blend(beta2));
-            mean.inplace_op2(gradients, &Each(|m: f32, g: f32| first(m, scale * g)))?;
-            square.inplace_op2(gradients, &Each(|v: f32, g: f32| second(v, (scale * g) * (scale * g))))?;
+            mean.inplace_op2(
+                gradients,
+                &Each(|m: f32, g: f32| {
+                    let mean = first(m, scale * g);
+                    if mean.abs() < SMALLEST { 0.0 } else { mean }
+                }),
+            )?;
+            let squared = |v: f32, g: f32, m: f32| unless_idle(second(v, (scale * g) * (scale * g)), m);
+            square.inplace_op3(gradients, mean, &EachOfTwo(squared))?;
             let step = |p: f32, m: f32, v: f32| decay * p - step_size * (m / (root_scale * v.sqrt() + eps));
             flat.inplace_op3(mean, square, &EachOfTwo(step))
         }
         Update::RmsProp { lr, alpha, eps } => {
             let blend = blend(alpha);
-            square.inplace_op2(gradients, &Each(|v: f32, g: f32| blend(v, (scale * g) * (scale * g))))?;
+            let squared = |v: f32, g: f32| unless_idle(blend(v, (scale * g) * (scale * g)), g);
+            square.inplace_op2(gradients, &Each(squared))?;
             let step = |p: f32, g: f32, v: f32| p - lr * (scale * g / (v.sqrt() + eps));
             flat.inplace_op3(gradients, square, &EachOfTwo(step))
         }

@@ -73,7 +73,9 @@ impl ActionScaling {
         self.check(actions)?;
         for row in actions.chunks_exact_mut(self.dim()) {
             for (action, (low, high)) in row.iter_mut().zip(self.low.iter().zip(&self.high)) {
-                *action = 2.0 * ((*action - low) / (high - low)) - 1.0;
+                // The range of f32 bounds can exceed f32.
+                let [action_there, low, high] = [*action, *low, *high].map(f64::from);
+                *action = (2.0 * ((action_there - low) / (high - low)) - 1.0) as f32;
             }
         }
         Ok(())

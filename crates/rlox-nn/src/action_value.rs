@@ -184,7 +184,7 @@ impl<N: Network> TwinCritics<N> {
         let (obs_dim, action_dim) = (self.obs_dim, self.action_dim());
         let rows = rows::count("actions", actions, action_dim)?;
         check_len("obs", obs.len(), rows.saturating_mul(obs_dim))?;
-        resize(&mut self.inputs, rows * (obs_dim + action_dim), 0.0)?;
+        resize("actions", &mut self.inputs, rows * (obs_dim + action_dim), 0.0)?;
         for (row, input) in self.inputs.chunks_exact_mut(obs_dim + action_dim).enumerate() {
             input[..obs_dim].copy_from_slice(&obs[row * obs_dim..][..obs_dim]);
             input[obs_dim..].copy_from_slice(&actions[row * action_dim..][..action_dim]);

@@ -14,6 +14,7 @@ use std::ops::Range;
 
 use rlox_core::{Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result};
 
+use crate::adam::check_state;
 use crate::rows::check_not_negative;
 use crate::{Activation, NamedTensors, Optimizer};
 
@@ -121,9 +122,9 @@ pub struct ActorCriticStats {
     pub entropy_loss: f32,
     /// The whole.
     pub loss: f32,
-    /// As [`ClippedLoss::approx_kl`]; 0 for [`PolicyLoss::Gradient`].
+    /// As [`crate::losses::ClippedLoss::approx_kl`]; 0 for [`PolicyLoss::Gradient`].
     pub approx_kl: f32,
-    /// As [`ClippedLoss::clip_fraction`]; 0 for [`PolicyLoss::Gradient`].
+    /// As [`crate::losses::ClippedLoss::clip_fraction`]; 0 for [`PolicyLoss::Gradient`].
     pub clip_fraction: f32,
     /// The norm of all gradients before they were clipped.
     pub grad_norm: f32,
@@ -177,7 +178,7 @@ pub trait ActorCritic: Policy + Send {
     /// Adds the gradient of what [`ActorCritic::evaluate`] said last to the parameters' gradients.
     ///
     /// # Errors
-    /// [`Error::Shape`] if nothing was evaluated before.
+    /// [`Error::Shape`] if nothing was evaluated since the last step or load.
     fn backward(&mut self) -> Result<()>;
 
     /// One step of the optimiser with the parameters' gradients, cut together to a norm; returns the norm before.
@@ -257,6 +258,22 @@ pub trait ActorCritic: Policy + Send {
     /// All parameters by name: `actor.0.weight`, `critic.0.weight`, `log_std`.
     fn tensors(&self) -> NamedTensors;
 
+    /// Checks that [`ActorCritic::load`] takes these parameters: who loads more than them checks all of it first.
+    ///
+    /// # Errors
+    /// Those of [`NamedTensors::check`].
+    fn check_tensors(&self, tensors: &NamedTensors) -> Result<()> {
+        tensors.check(&self.tensors())
+    }
+
+    /// Checks that [`ActorCritic::load_optimizer_state`] takes this state.
+    ///
+    /// # Errors
+    /// Those of [`ActorCritic::load_optimizer_state`].
+    fn check_optimizer_state(&self, state: &NamedTensors) -> Result<()> {
+        check_state(state, &self.optimizer_state())
+    }
+
     /// Takes parameters by name.
     ///
     /// # Errors
@@ -272,6 +289,7 @@ pub trait ActorCritic: Policy + Send {
     /// Takes what [`ActorCritic::optimizer_state`] gave.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`]; nothing has changed then.
+    /// Those of [`NamedTensors::check`], and [`Error::Config`] for a number of steps or a mean of squares that is none;
+    /// nothing has changed then.
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
 }

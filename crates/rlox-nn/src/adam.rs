@@ -2,6 +2,7 @@
 
 use rlox_core::{Error, Result};
 
+use crate::room::filled;
 use crate::simd::elementwise::{AdamStep, RmsPropStep, adam, rmsprop};
 use crate::simd::{LANES, Line, lines, numbers, numbers_mut};
 use crate::{NamedTensor, NamedTensors};
@@ -105,7 +106,7 @@ impl Optimizer {
         self
     }
 
-    /// The numbers of a step, counted from 1.
+    /// The numbers of a step, counted from 1; 0 is as 1.
     ///
     /// ```
     /// use rlox_nn::{Optimizer, Update};
@@ -120,7 +121,7 @@ impl Optimizer {
             Self::Adam { lr, beta1, beta2, eps } => (lr, beta1, beta2, eps, 0.0),
             Self::AdamW { lr, beta1, beta2, eps, weight_decay } => (lr, beta1, beta2, eps, weight_decay),
         };
-        let correction = |beta: f32| 1.0 - f64::from(beta).powf(f64::from(step));
+        let correction = |beta: f32| 1.0 - f64::from(beta).powf(f64::from(step.max(1)));
         Update::Adam {
             beta1,
             beta2,
@@ -242,8 +243,13 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
-    pub(crate) fn new(lines: usize) -> Self {
-        Self { step: 0, mean: vec![Line::ZERO; lines], square: vec![Line::ZERO; lines] }
+    /// Means of 0, for an argument that so many lines follow from.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] naming it.
+    pub(crate) fn new(argument: &'static str, lines: usize) -> Result<Self> {
+        let means = || filled(argument, lines, Line::ZERO);
+        Ok(Self { step: 0, mean: means()?, square: means()? })
     }
 
     /// One step; whether all parameters are finite then.

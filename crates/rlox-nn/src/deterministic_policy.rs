@@ -1,6 +1,6 @@
 //! A policy of one action a state, between -1 and 1, with a target that follows it: TD3's actor.
 
-use rlox_core::{Pcg64, Result, check_len};
+use rlox_core::{Error, Pcg64, Result, check_len};
 
 use crate::adam::check_state;
 use crate::losses::td3_actor_loss;
@@ -66,7 +66,7 @@ pub trait DeterministicPolicy: Send {
     fn target_actions(&mut self, obs: &[f32], smoothing: Smoothing, rng: &mut Pcg64, actions: &mut [f32])
     -> Result<()>;
 
-    /// As [`DeterministicPolicy::act`], keeping what [`DeterministicPolicy::backward`] needs.
+    /// As [`DeterministicPolicy::act`], keeping what [`DeterministicPolicy::backward`] needs, until the weights change.
     ///
     /// # Errors
     /// Those of [`DeterministicPolicy::act`].
@@ -76,7 +76,8 @@ pub trait DeterministicPolicy: Send {
     /// [`DeterministicPolicy::forward`].
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for a slice that does not fit, or if there was no forward.
+    /// [`rlox_core::Error::Shape`] for a slice that does not fit, or if there was no forward since the
+    /// last step or load.
     fn backward(&mut self, d_actions: &[f32]) -> Result<()>;
 
     /// One step of the optimiser with the parameters' gradients, cut to a norm; returns the norm before.
@@ -193,10 +194,11 @@ impl<N: Network> DeterministicActor<N> {
     fn infer(&mut self, target: bool, obs: &[f32], actions: &mut [f32]) -> Result<()> {
         let rows = self.rows(obs, actions.len())?;
         let Memory { scratch, outputs, acting, .. } = &mut self.memory;
-        resize(outputs, actions.len(), 0.0)?;
+        resize("obs", outputs, actions.len(), 0.0)?;
         let network = if target { &self.target } else { &self.online };
         network.infer(obs, rows, outputs, scratch)?;
-        rows::check_said("actions", outputs, actions.len() / rows)?;
+        let said = rows::check_said("actions", outputs, actions.len() / rows);
+        said.map_err(|error| rows::blame_obs(error, obs, self.online.in_dim()))?;
         acting.run(outputs, actions);
         Ok(())
     }
@@ -220,7 +222,7 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
         rows::check_not_negative("noise", noise)?;
         self.infer(false, obs, actions)?;
         let drawn = &mut self.memory.noise;
-        resize(drawn, actions.len(), 0.0)?;
+        resize("obs", drawn, actions.len(), 0.0)?;
         for (row, rng) in drawn.chunks_exact_mut(self.online.out_dim()).zip(rngs) {
             rows::draw_normal(row, rng);
         }
@@ -239,7 +241,7 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
         rows::check_not_negative("smoothing.clip", smoothing.clip)?;
         self.infer(true, obs, actions)?;
         let drawn = &mut self.memory.noise;
-        resize(drawn, actions.len(), 0.0)?;
+        resize("obs", drawn, actions.len(), 0.0)?;
         rows::draw_normal(drawn, rng);
         smoothing.apply(drawn, actions);
         Ok(())
@@ -248,15 +250,21 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
     fn forward(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()> {
         let rows = self.rows(obs, actions.len())?;
         let Memory { outputs, learning, .. } = &mut self.memory;
-        resize(outputs, actions.len(), 0.0)?;
+        // Until all is said and finite there is nothing to go back from.
+        learning.slopes.clear();
+        resize("obs", outputs, actions.len(), 0.0)?;
         self.online.forward(obs, rows, outputs)?;
-        rows::check_said("actions", outputs, actions.len() / rows)?;
+        let said = rows::check_said("actions", outputs, actions.len() / rows);
+        said.map_err(|error| rows::blame_obs(error, obs, self.online.in_dim()))?;
         learning.run(outputs, actions);
         Ok(())
     }
 
     fn backward(&mut self, d_actions: &[f32]) -> Result<()> {
         let Memory { learning, d_outputs, .. } = &mut self.memory;
+        if learning.slopes.is_empty() {
+            return Err(Error::shape("backward", "a forward before it", "none", "call forward first, once a step"));
+        }
         check_len("d_actions", d_actions.len(), learning.slopes.len())?;
         d_outputs.clear();
         d_outputs.extend(d_actions.iter().zip(&learning.slopes).map(|(d_action, slope)| d_action * slope));
@@ -264,7 +272,10 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
     }
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
-        clipped_step(&mut [("actor", &mut self.online)], optimizer, max_grad_norm)
+        let norm = clipped_step(&mut [("actor", &mut self.online)], optimizer, max_grad_norm)?;
+        // The actions were the former weights'.
+        self.memory.learning.slopes.clear();
+        Ok(norm)
     }
 
     fn update(
@@ -279,9 +290,9 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
         let count = rows * self.action_dim();
         let [mut actions, mut values, mut d_actions] =
             [&mut self.memory.actions, &mut self.memory.values, &mut self.memory.d_actions].map(std::mem::take);
-        resize(&mut actions, count, 0.0)?;
-        resize(&mut d_actions, count, 0.0)?;
-        resize(&mut values, rows, 0.0)?;
+        resize("obs", &mut actions, count, 0.0)?;
+        resize("obs", &mut d_actions, count, 0.0)?;
+        resize("obs", &mut values, rows, 0.0)?;
         self.forward(obs, &mut actions)?;
         critics.action_gradients(obs, &actions, Critics::First, &mut values, &mut d_actions)?;
         let loss = td3_actor_loss(&values, &mut d_actions)?;
@@ -306,6 +317,7 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
 
     fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         tensors.check(&self.tensors())?;
+        self.memory.learning.slopes.clear();
         self.online.load(&tensors.part("actor"))?;
         self.target.load(&tensors.part("actor_target"))
     }

@@ -3,6 +3,7 @@
 mod bernoulli;
 mod categorical;
 mod gaussian;
+mod masks;
 mod state_dependent;
 
 use rlox_core::{Actions, ActionsMut, Error, Pcg64, Result, Space, check_len};
@@ -13,6 +14,8 @@ use bernoulli::Bernoulli;
 use categorical::Categorical;
 use gaussian::Gaussian;
 pub(crate) use gaussian::HALF_LN_2_PI;
+use masks::check_allowed;
+pub use masks::mask_width;
 use state_dependent::StateDependent;
 
 /// What a network says about a batch of N rows, and what goes with it.
@@ -65,15 +68,16 @@ impl Distribution {
     /// diagonal Gaussian for Box, whose log standard deviations, one an action, begin at `log_std_init`.
     ///
     /// # Errors
-    /// [`Error::Space`] if the space makes no sense, [`Error::Config`] for a `log_std_init` that is not finite.
+    /// [`Error::Space`] if the space makes no sense or has more values than can be counted, [`Error::Config`] for a
+    /// `log_std_init` that is not between -20 and 20, [`Error::Memory`] for a Box that does not fit into memory.
     pub fn new(space: &Space, log_std_init: f32) -> Result<Self> {
-        space.validate("action space")?;
-        check_log_std(log_std_init)?;
+        let masks = mask_width(space)?;
+        check_log_std(log_std_init, "begin with 0, a standard deviation of 1")?;
         let kind = match space {
-            Space::Discrete { n, .. } => Kind::Categorical(Categorical::new(&[*n])),
-            Space::MultiDiscrete { nvec } => Kind::Categorical(Categorical::new(nvec)),
+            Space::Discrete { n, .. } => Kind::Categorical(Categorical::new(&[*n], masks)),
+            Space::MultiDiscrete { nvec } => Kind::Categorical(Categorical::new(nvec, masks)),
             Space::MultiBinary { n } => Kind::Bernoulli(Bernoulli::new(*n)),
-            Space::Box { .. } => Kind::Gaussian(Gaussian::new(space.dim(), log_std_init)),
+            Space::Box { .. } => Kind::Gaussian(Gaussian::new(space.dim(), log_std_init)?),
         };
         Ok(Self { kind })
     }
@@ -84,10 +88,10 @@ impl Distribution {
     ///
     /// # Errors
     /// [`Error::Space`] if the space is no Box, [`Error::Config`] without a hidden layer or for a `log_std_init` that is
-    /// not finite.
+    /// not between -20 and 20, [`Error::Memory`] for a hidden layer so wide that the matrix does not fit into memory.
     pub fn state_dependent(space: &Space, hidden: usize, log_std_init: f32) -> Result<Self> {
         space.validate("action space")?;
-        check_log_std(log_std_init)?;
+        check_log_std(log_std_init, "begin with 0, a standard deviation of 1")?;
         if !matches!(space, Space::Box { .. }) {
             let fix = "leave use_sde off for other spaces";
             return Err(Error::space("use_sde", "a Box action space", format!("{space:?}"), fix));
@@ -95,8 +99,8 @@ impl Distribution {
         if hidden == 0 {
             return Err(Error::config("use_sde", "a hidden layer", "none", "give the network one"));
         }
-        let kind = Kind::StateDependent(StateDependent::new(hidden, space.dim(), log_std_init));
-        Ok(Self { kind })
+        let made = StateDependent::new(hidden, space.dim(), log_std_init);
+        Ok(Self { kind: Kind::StateDependent(made.map_err(|error| error.renamed("shape", "hidden"))?) })
     }
 
     /// How many numbers a row of the network has for it.
@@ -204,7 +208,8 @@ impl Distribution {
     /// The log-probabilities of actions and the entropies, `[N]` each; keeps what [`Distribution::backward`] needs.
     ///
     /// # Errors
-    /// Those of [`Distribution::sample`], and [`Error::Action`] for actions outside of the space.
+    /// Those of [`Distribution::sample`], and [`Error::Action`] for actions outside of the space, or that a mask forbids:
+    /// masks are those that were in force when the actions were chosen.
     pub fn evaluate(
         &mut self,
         given: Given<'_>,
@@ -267,8 +272,7 @@ impl Distribution {
                 it.backward(actions, d_log_probs, d_entropy, d_outputs)
             }
             (Kind::Gaussian(it), Actions::Continuous(actions)) => {
-                it.backward(given, actions, d_log_probs, d_entropy, d_outputs);
-                Ok(())
+                it.backward(given, actions, d_log_probs, d_entropy, d_outputs)
             }
             (Kind::StateDependent(it), Actions::Continuous(actions)) => {
                 it.backward(given, actions, d_log_probs, d_entropy, d_outputs)
@@ -310,11 +314,20 @@ impl Distribution {
     }
 }
 
-fn check_log_std(init: f32) -> Result<()> {
-    if init.is_finite() {
+/// How far logarithms of standard deviations may begin from 0: the squares of what follows from them stay far from the
+/// ends of f32.
+const MOST_LOG_STD: f32 = 20.0;
+
+/// Checks what logarithms of standard deviations begin at.
+///
+/// # Errors
+/// [`Error::Config`] for what is NaN or too far from 0.
+pub(crate) fn check_log_std(init: f32, fix: &'static str) -> Result<()> {
+    if init.abs() <= MOST_LOG_STD {
         return Ok(());
     }
-    Err(Error::config("log_std_init", "a finite number", init.to_string(), "begin with 0, a standard deviation of 1"))
+    let expected = format!("a number from -{MOST_LOG_STD} to {MOST_LOG_STD}");
+    Err(Error::config("log_std_init", expected, init.to_string(), fix))
 }
 
 /// Checks that the last call was an evaluation of so many rows.
@@ -343,7 +356,7 @@ fn chosen_len(actions: Actions<'_>) -> usize {
 /// Room for `len` numbers.
 fn room(numbers: &mut Vec<f32>, len: usize) -> Result<&mut [f32]> {
     if numbers.len() < len {
-        resize(numbers, len, 0.0)?;
+        resize("outputs", numbers, len, 0.0)?;
     }
     Ok(&mut numbers[..len])
 }

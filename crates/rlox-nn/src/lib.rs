@@ -33,7 +33,7 @@ pub use actor_critic::{
 pub use adam::{Optimizer, Update};
 pub use deterministic_policy::{DeterministicActor, DeterministicPolicy, Smoothing};
 pub use distribution::{Distribution, Given};
-pub use losses::{Discount, TdLoss};
+pub use losses::off_policy::{Discount, TdLoss};
 pub use mlp::{Activation, Init, LayerLayout, Mlp, MlpLayout, orthogonal};
 pub use network::{Learnable, Network, Scratch, clipped_step};
 pub use parameters::Parameters;

@@ -10,16 +10,19 @@ pub use activation::Activation;
 pub use init::{Init, orthogonal};
 pub use layout::{LayerLayout, MlpLayout};
 
-use rlox_core::{Error, Pcg64, Result};
+use rlox_core::{Pcg64, Result};
 
-use crate::adam::{MEANS, Moments, check_state, step_of};
+use crate::adam::{MEANS, Moments, STEP, check_state, step_of};
 use crate::network::check_stepped;
+use crate::room::{check_free, filled};
 use crate::simd::elementwise::{move_towards, sum_of_squares};
 use crate::simd::{Line, lines};
 use crate::{NamedTensors, Network, Optimizer, Scratch};
 use layer::Layer;
-use layout::{check_forward_before, check_rows};
 use passes::Kept;
+
+/// The argument that all memory follows from.
+const SIZES: &str = "sizes";
 
 /// Fully connected layers of any widths with one activation between them and none after the last.
 ///
@@ -39,8 +42,7 @@ use passes::Kept;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Mlp {
-    sizes: Vec<usize>,
-    activation: Activation,
+    layout: MlpLayout,
     layers: Vec<Layer>,
     parameters: Vec<Line>,
     gradients: Vec<Line>,
@@ -54,24 +56,28 @@ impl Mlp {
     /// A network of the given widths, the input's first: `[4, 64, 64, 2]`.
     ///
     /// # Errors
-    /// [`Error::Config`] for fewer than two widths, one that is 0 or a gain that is not finite, [`Error::Memory`] for more
-    /// parameters than fit into memory, [`Error::Interrupted`] if that is asked for.
+    /// [`rlox_core::Error::Config`] for fewer than two widths, one that is 0 or a gain that is not finite,
+    /// [`rlox_core::Error::Memory`] for more parameters than fit into memory, padded as they are,
+    /// [`rlox_core::Error::Interrupted`] if that is asked for.
     pub fn new(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
-        MlpLayout::new(sizes, activation)?;
+        let layout = MlpLayout::new(sizes, activation)?;
         let mut layers: Vec<Layer> = Vec::new();
         for (i, pair) in sizes.windows(2).enumerate() {
             let from = layers.last().map_or(0, |layer| layer.bias.end);
             layers.push(Layer::new(pair[0], pair[1], i > 0 && i + 2 == sizes.len(), from));
         }
         let total = layers.last().map_or(0, |layer| layer.bias.end);
+        // Parameters, gradients and two means, padded, and the transposed weights.
+        let needed = layers.iter().fold(4 * total as u128, |sum, layer| sum + layer.transposed() as u128);
+        check_free(SIZES, needed * size_of::<Line>() as u128, || format!("{sizes:?}"))?;
+        let arena = || filled(SIZES, total, Line::ZERO);
         let mut net = Self {
-            sizes: sizes.to_vec(),
-            activation,
-            parameters: vec![Line::ZERO; total],
-            gradients: vec![Line::ZERO; total],
-            moments: Moments::new(total),
+            layout,
+            parameters: arena()?,
+            gradients: arena()?,
+            moments: Moments::new(SIZES, total)?,
             live: false,
-            kept: Kept::new(&layers, activation),
+            kept: Kept::new(&layers, activation)?,
             layers,
         };
         for i in 0..net.layers.len() {
@@ -85,65 +91,51 @@ impl Mlp {
 
     /// The widths, the input's first.
     pub fn sizes(&self) -> &[usize] {
-        &self.sizes
+        self.layout.sizes()
     }
 
     /// What hidden layers apply.
     pub fn activation(&self) -> Activation {
-        self.activation
+        self.layout.activation()
     }
 
-    /// `arena` by the names of the parameters, with a suffix.
-    fn export(&self, arena: &[Line], suffix: &str, out: &mut NamedTensors) {
-        for (i, layer) in self.layers.iter().enumerate() {
-            let (weight, bias) = layer.take(arena);
-            let name = |kind: &str| format!("{}.{kind}{suffix}", 2 * i);
-            // Names differ and shapes fit, so nothing is refused.
-            let _ = out.push(name("weight"), &[layer.outputs, layer.inputs], weight);
-            let _ = out.push(name("bias"), &[layer.outputs], bias);
-        }
-    }
-
+    /// An arena by the names of the parameters.
     fn named(&self, arena: &[Line]) -> NamedTensors {
-        let mut tensors = NamedTensors::default();
-        self.export(arena, "", &mut tensors);
-        tensors
+        self.layout.names(|i, _| self.layers[i].take(arena))
     }
 
-    /// Puts checked tensors into an arena.
-    fn import(layers: &[Layer], tensors: &NamedTensors, suffix: &str, arena: &mut [Line]) {
-        for (i, layer) in layers.iter().enumerate() {
-            let data = |kind: &str| tensors.find(&format!("{}.{kind}{suffix}", 2 * i)).map_or(&[][..], |t| &t.data);
-            layer.put(arena, data("weight"), data("bias"));
-        }
+    /// Forgets the last forward, which was that of other parameters.
+    fn forget_forward(&mut self) {
+        (self.kept.rows, self.kept.fresh) = (0, false);
     }
 }
 
 impl Network for Mlp {
     fn in_dim(&self) -> usize {
-        self.sizes[0]
+        self.layout.in_dim()
     }
 
     fn out_dim(&self) -> usize {
-        self.sizes[self.sizes.len() - 1]
+        self.layout.out_dim()
     }
 
     fn hidden_dim(&self) -> usize {
-        if self.sizes.len() > 2 { self.sizes[self.sizes.len() - 2] } else { 0 }
+        self.layout.hidden_dim()
     }
 
     fn hidden_activation(&self) -> Option<Activation> {
-        Some(self.activation)
+        Some(self.layout.activation())
     }
 
     fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Scratch) -> Result<()> {
-        check_rows(rows, &[("x", x.len(), self.in_dim()), ("y", y.len(), self.out_dim())])?;
+        self.layout.check_forward(rows, x, y)?;
         self.run(x, rows, y, scratch)
     }
 
     fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], scratch: &mut Scratch) -> Result<()> {
-        check_rows(rows, &[("h", h.len(), self.hidden_dim())])?;
-        self.infer(x, rows, y, scratch)?;
+        self.layout.check_forward(rows, x, y)?;
+        self.layout.check_hidden(rows, h)?;
+        self.run(x, rows, y, scratch)?;
         if self.layers.len() > 1 {
             // Layers write to the two halves of the scratch memory in turns.
             layer::unpad(&scratch.layers[(self.layers.len() - 1) % 2], self.hidden_dim(), h);
@@ -152,13 +144,12 @@ impl Network for Mlp {
     }
 
     fn forward(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
-        check_rows(rows, &[("x", x.len(), self.in_dim()), ("y", y.len(), self.out_dim())])?;
+        self.layout.check_forward(rows, x, y)?;
         self.run_keeping(x, rows, y)
     }
 
     fn hidden(&self, h: &mut [f32]) -> Result<()> {
-        check_forward_before(self.kept.rows)?;
-        check_rows(self.kept.rows, &[("h", h.len(), self.hidden_dim())])?;
+        self.layout.check_hidden(self.kept.rows, h)?;
         if let [.., hidden, _] = &self.kept.outputs[..] {
             layer::unpad(hidden, self.hidden_dim(), h);
         }
@@ -166,9 +157,7 @@ impl Network for Mlp {
     }
 
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
-        let input = dx.as_ref().map_or(self.kept.rows * self.in_dim(), |dx| dx.len());
-        check_forward_before(self.kept.rows)?;
-        check_rows(self.kept.rows, &[("dy", dy.len(), self.out_dim()), ("dx", input, self.in_dim())])?;
+        self.layout.check_backward(self.kept.rows, dy, dx.as_deref())?;
         self.run_back(dy, params, dx);
         Ok(())
     }
@@ -187,25 +176,19 @@ impl Network for Mlp {
             self.gradients.fill(Line::ZERO);
         }
         let finite = self.moments.apply(optimizer, scale, &self.gradients, &mut self.parameters);
-        (self.live, self.kept.fresh) = (false, false);
+        self.live = false;
+        self.forget_forward();
         check_stepped(finite, || self.tensors())
     }
 
     fn track(&mut self, online: &Self, tau: f32) -> Result<()> {
-        if self.sizes != online.sizes || self.activation != online.activation {
-            let said = |net: &Self| format!("{:?} with {:?}", net.sizes, net.activation);
-            let fix = "make both networks alike";
-            return Err(Error::shape("online", format!("a network of {}", said(self)), said(online), fix));
-        }
-        if !(0.0..=1.0).contains(&tau) {
-            return Err(Error::config("tau", "a share between 0 and 1", tau.to_string(), "pass 0.005, or 1 to copy"));
-        }
+        self.layout.check_track(&online.layout, tau)?;
         if tau == 1.0 {
             self.parameters.copy_from_slice(&online.parameters);
         } else {
             move_towards(tau, &online.parameters, &mut self.parameters);
         }
-        self.kept.fresh = false;
+        self.forget_forward();
         Ok(())
     }
 
@@ -215,8 +198,8 @@ impl Network for Mlp {
 
     fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         tensors.check(&self.tensors())?;
-        Self::import(&self.layers, tensors, "", &mut self.parameters);
-        self.kept.fresh = false;
+        put(&self.layers, self.layout.found(tensors, ""), &mut self.parameters);
+        self.forget_forward();
         Ok(())
     }
 
@@ -225,21 +208,24 @@ impl Network for Mlp {
     }
 
     fn optimizer_state(&self) -> NamedTensors {
-        let mut state = NamedTensors::default();
-        for (means, name) in [&self.moments.mean, &self.moments.square].into_iter().zip(MEANS) {
-            self.export(means, &format!(".{name}"), &mut state);
-        }
-        let _ = state.push("step", &[], vec![self.moments.step as f32]);
-        state
+        let Moments { step, mean, square } = &self.moments;
+        self.layout.names_state(*step, [mean, square], |mean, i, _| self.layers[i].take(mean))
     }
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
         check_state(state, &self.optimizer_state())?;
-        self.moments.step = step_of(state, "step");
+        self.moments.step = step_of(state, STEP);
         for (means, name) in [&mut self.moments.mean, &mut self.moments.square].into_iter().zip(MEANS) {
-            Self::import(&self.layers, state, &format!(".{name}"), means);
+            put(&self.layers, self.layout.found(state, &format!(".{name}")), means);
         }
         Ok(())
+    }
+}
+
+/// Puts weights and biases into an arena.
+fn put<'a>(layers: &[Layer], tensors: impl Iterator<Item = [&'a [f32]; 2]>, arena: &mut [Line]) {
+    for (layer, [weight, bias]) in layers.iter().zip(tensors) {
+        layer.put(arena, weight, bias);
     }
 }
 

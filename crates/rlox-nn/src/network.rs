@@ -1,5 +1,8 @@
 //! The seam between algorithms and libraries of networks: forward, vector-Jacobian product, a step of the optimiser.
 
+use std::any::Any;
+use std::fmt;
+
 use rlox_core::{Error, Result};
 
 use crate::rows::check_not_negative;
@@ -38,7 +41,7 @@ pub trait Network: Send {
     /// Those of [`Network::infer`].
     fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], scratch: &mut Scratch) -> Result<()>;
 
-    /// `y = f(x)`, keeping what [`Network::backward`] needs.
+    /// `y = f(x)`, keeping what [`Network::backward`] needs until the parameters change.
     ///
     /// # Errors
     /// Those of [`Network::infer`].
@@ -48,14 +51,15 @@ pub trait Network: Send {
     /// through it.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a slice of wrong length, or if there was no forward.
+    /// [`Error::Shape`] for a slice of wrong length, or if there was no forward since the parameters changed.
     fn hidden(&self, h: &mut [f32]) -> Result<()>;
 
     /// The vector-Jacobian product of the last [`Network::forward`]: with `params` adds to the gradients of the
     /// parameters, and writes that of the input into `dx` if it is there.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit the last forward, or if there was none.
+    /// [`Error::Shape`] for slices that do not fit the last forward, or if there was none since the parameters changed, by
+    /// [`Network::apply_gradients`], [`Network::load`] or [`Network::track`]: it would be a product with nothing's Jacobian.
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()>;
 
     /// The sum of the squares of all gradients: clipping is joint over several networks.
@@ -113,9 +117,42 @@ pub trait Network: Send {
 const PARAMETERS: &str = "parameters";
 
 /// Memory for [`Network::infer`]. It grows to what the largest batch needs; what it holds between calls means nothing.
-#[derive(Clone, Debug, Default)]
+///
+/// A backend of another crate keeps its own in it:
+///
+/// ```
+/// let mut scratch = rlox_nn::Scratch::default();
+/// scratch.of::<Vec<f64>>().resize(8, 0.0);
+/// assert_eq!(scratch.of::<Vec<f64>>().len(), 8);
+/// ```
+#[derive(Default)]
 pub struct Scratch {
     pub(crate) layers: [Vec<Line>; 2],
+    other: Option<Box<dyn Any + Send>>,
+}
+
+impl Scratch {
+    /// Memory of one type, that of the last call with this type if there was no other since.
+    pub fn of<T: Any + Default + Send>(&mut self) -> &mut T {
+        if !self.other.as_ref().is_some_and(|other| other.is::<T>()) {
+            self.other = Some(Box::new(T::default()));
+        }
+        let other = self.other.as_mut().and_then(|other| other.downcast_mut());
+        other.unwrap_or_else(|| unreachable!("it is of this type"))
+    }
+}
+
+/// A copy holds nothing, as what is held means nothing.
+impl Clone for Scratch {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scratch").finish_non_exhaustive()
+    }
 }
 
 /// What a joint step changes: networks of any backend, and free parameters.
@@ -160,7 +197,8 @@ impl<N: Network> Learnable for N {
 /// One step of the optimiser for several parts, their gradients scaled together so that their norm is at most
 /// `max_grad_norm` (as torch's `clip_grad_norm_`); returns the norm before.
 ///
-/// The squares are summed in f32: gradients of 1e19 and more count as infinite.
+/// The built-in network sums squares in f32, where those of gradients of 1e19 and more are infinite; other libraries may
+/// sum them in f64.
 ///
 /// # Errors
 /// Those of [`Optimizer::check`], [`Error::Config`] for a `max_grad_norm` that is no number of 0 or more, or naming the

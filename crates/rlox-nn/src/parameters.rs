@@ -4,9 +4,11 @@ use rlox_core::{Result, check_len};
 
 use crate::adam::{MEANS, Moments, STEP, check_state, step_of};
 use crate::network::check_stepped;
+use crate::room::filled;
 use crate::simd::elementwise::sum_of_squares;
 use crate::simd::{Line, lines, numbers, numbers_mut};
-use crate::{Learnable, NamedTensors, Optimizer};
+use crate::weights::check_name;
+use crate::{Learnable, NamedTensors, Optimizer, rows};
 
 /// One small array of parameters under the same optimisers, and the same joint norm, as networks.
 #[derive(Clone, Debug)]
@@ -23,7 +25,8 @@ impl Parameters {
     /// Parameters of a name, shape and first values.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] if there are not as many values as the shape has.
+    /// [`rlox_core::Error::Shape`] if there are not as many values as the shape has, [`rlox_core::Error::Config`] for one
+    /// that is not finite, and those of [`Parameters::filled`].
     ///
     /// ```
     /// let log_alpha = rlox_nn::Parameters::new("log_alpha", &[1], &[0.0])?;
@@ -31,26 +34,38 @@ impl Parameters {
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn new(name: &'static str, shape: &[usize], values: &[f32]) -> Result<Self> {
-        check_len("values", values.len(), shape.iter().fold(1, |all: usize, extent| all.saturating_mul(*extent)))?;
-        Ok(Self::of(name, shape, values))
+        check_len("values", values.len(), count_of(shape))?;
+        let mut made = Self::filled(name, shape, 0.0)?;
+        rows::check_finite("values", values, shape.last().copied().unwrap_or(1).max(1))?;
+        made.values_mut().copy_from_slice(values);
+        Ok(made)
     }
 
     /// Parameters of which each begins with the same value.
     ///
+    /// # Errors
+    /// [`rlox_core::Error::Shape`] for a name that no file can hold (`__metadata__`, or one with a line break),
+    /// [`rlox_core::Error::Config`] for a value that is not finite, [`rlox_core::Error::Memory`] for a shape that does not
+    /// fit into memory.
+    ///
     /// ```
-    /// let log_std = rlox_nn::Parameters::filled("log_std", &[3, 2], -1.0);
+    /// let log_std = rlox_nn::Parameters::filled("log_std", &[3, 2], -1.0)?;
     /// assert_eq!(log_std.values(), [-1.0; 6]);
+    /// # Ok::<(), rlox_core::Error>(())
     /// ```
-    pub fn filled(name: &'static str, shape: &[usize], value: f32) -> Self {
-        Self::of(name, shape, &vec![value; shape.iter().product()])
+    pub fn filled(name: &'static str, shape: &[usize], value: f32) -> Result<Self> {
+        check_name("name", name)?;
+        rows::check_finite("value", &[value], 1)?;
+        let len = count_of(shape);
+        let arena = || filled("shape", lines(len), Line::ZERO);
+        let (values, gradients, moments) = (arena()?, arena()?, Moments::new("shape", lines(len))?);
+        let mut made = Self { name, shape: shape.to_vec(), values, gradients, moments, len };
+        made.values_mut().fill(value);
+        Ok(made)
     }
 
-    fn of(name: &'static str, shape: &[usize], values: &[f32]) -> Self {
-        let len = values.len();
-        let mut padded = vec![Line::ZERO; lines(len)];
-        numbers_mut(&mut padded)[..len].copy_from_slice(values);
-        let gradients = vec![Line::ZERO; padded.len()];
-        Self { name, shape: shape.to_vec(), moments: Moments::new(padded.len()), values: padded, gradients, len }
+    fn values_mut(&mut self) -> &mut [f32] {
+        &mut numbers_mut(&mut self.values)[..self.len]
     }
 
     /// The values, row-major.
@@ -117,8 +132,15 @@ impl Parameters {
     }
 }
 
+/// How many elements a shape has; beyond `usize`, its largest number.
+fn count_of(shape: &[usize]) -> usize {
+    shape.iter().fold(1, |all: usize, extent| all.saturating_mul(*extent))
+}
+
 fn put(tensors: &NamedTensors, name: &str, arena: &mut [Line]) {
     if let Some(tensor) = tensors.find(name) {
+        // The padding, too: a step that made all parameters NaN made it NaN.
+        arena.fill(Line::ZERO);
         numbers_mut(arena)[..tensor.data.len()].copy_from_slice(&tensor.data);
     }
 }

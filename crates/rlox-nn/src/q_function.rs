@@ -73,7 +73,7 @@ pub trait QFunction: Send {
     /// Adds the gradient of what [`QFunction::evaluate`] said last to the parameters' gradients.
     ///
     /// # Errors
-    /// [`Error::Shape`] if nothing was evaluated before.
+    /// [`Error::Shape`] if nothing was evaluated since the last step or load.
     fn backward(&mut self) -> Result<()>;
 
     /// One step of the optimiser with the parameters' gradients, cut to a norm; returns the norm before.
@@ -176,17 +176,19 @@ struct Memory {
     next: Vec<f32>,
     td_errors: Vec<f32>,
     d_taken: Vec<f32>,
+    /// Whether it holds what an evaluation said of the weights as they are, to go back from.
+    evaluated: bool,
 }
 
 impl Memory {
     fn make_room(&mut self, rows: usize, actions: usize, double: bool) -> Result<()> {
         for vector in [&mut self.values, &mut self.next_values, &mut self.d_values] {
-            resize(vector, rows * actions, 0.0)?;
+            resize("obs", vector, rows * actions, 0.0)?;
         }
-        resize(&mut self.next_choices, if double { rows * actions } else { 0 }, 0.0)?;
+        resize("obs", &mut self.next_choices, if double { rows * actions } else { 0 }, 0.0)?;
         let [taken, targets, next] = [&mut self.taken, &mut self.targets, &mut self.next];
         for vector in [taken, targets, next, &mut self.td_errors, &mut self.d_taken] {
-            resize(vector, rows, 0.0)?;
+            resize("obs", vector, rows, 0.0)?;
         }
         Ok(())
     }
@@ -240,11 +242,12 @@ impl<N: Network> QFunction for QNetworks<N> {
             return Err(Error::config("epsilon", "a number between 0 and 1", epsilon.to_string(), fix));
         }
         let Memory { scratch: [scratch, _], next_values: values, .. } = &mut self.memory;
-        resize(values, rows * count, 0.0)?;
+        resize("obs", values, rows * count, 0.0)?;
         self.online.infer(obs, rows, values, scratch)?;
         if let Some(at) = values.iter().position(|value| value.is_nan()) {
             let got = format!("NaN in row {}", at / count);
-            return Err(Error::not_finite("values", "numbers", got, "look for NaN in observations or weights"));
+            let error = Error::not_finite("values", "numbers", got, "look for NaN in the weights");
+            return Err(rows::blame_obs(error, obs, self.online.in_dim()));
         }
         for (row, (action, rng)) in actions.iter_mut().zip(rngs).enumerate() {
             let at = row * count..(row + 1) * count;
@@ -265,6 +268,7 @@ impl<N: Network> QFunction for QNetworks<N> {
         let count = self.num_actions();
         let rows = batch.check(self.obs_dim(), count)?;
         let Self { online, target, memory } = self;
+        memory.evaluated = false;
         memory.make_room(rows, count, loss.double)?;
         let Memory { scratch, values, next_values, next_choices, .. } = memory;
         let [scratch, target_scratch] = scratch;
@@ -280,15 +284,22 @@ impl<N: Network> QFunction for QNetworks<N> {
             // Moved: networks may be sent to another thread, but not shared with it.
             move || target.infer(batch.next_obs, rows, next_values, target_scratch),
         )?;
-        memory.learn(batch, loss, count)
+        let stats = memory.learn(batch, loss, count)?;
+        memory.evaluated = true;
+        Ok(stats)
     }
 
     fn backward(&mut self) -> Result<()> {
+        if !self.memory.evaluated {
+            return Err(Error::shape("backward", "an evaluate before it", "none", "call evaluate first, once a step"));
+        }
         self.online.backward(&self.memory.d_values, true, None)
     }
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
-        clipped_step(&mut [("q_net", &mut self.online)], optimizer, max_grad_norm)
+        let norm = clipped_step(&mut [("q_net", &mut self.online)], optimizer, max_grad_norm)?;
+        self.memory.evaluated = false;
+        Ok(norm)
     }
 
     fn td_errors(&self) -> &[f32] {
@@ -309,6 +320,7 @@ impl<N: Network> QFunction for QNetworks<N> {
 
     fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         tensors.check(&self.tensors())?;
+        self.memory.evaluated = false;
         self.online.load(&tensors.part("q_net"))?;
         self.target.load(&tensors.part("q_net_target"))
     }

@@ -14,6 +14,17 @@ pub(crate) fn count(name: &'static str, numbers: &[f32], dim: usize) -> Result<u
     Ok(numbers.len() / dim)
 }
 
+/// Checks that there are rows, of which a loss takes the mean.
+///
+/// # Errors
+/// [`Error::Shape`] naming the argument if there are none.
+pub(crate) fn check_some(name: &'static str, rows: usize) -> Result<()> {
+    if rows > 0 {
+        return Ok(());
+    }
+    Err(Error::shape(name, "at least one row", "none", "pass a batch with something in it"))
+}
+
 /// Checks that numbers of the caller's, rows of `dim`, are finite.
 ///
 /// # Errors
@@ -32,6 +43,11 @@ pub(crate) fn check_said(name: &'static str, outputs: &[f32], dim: usize) -> Res
         "look for extreme observations or weights, or go back to a checkpoint and lower the learning rate";
     let wrong = first_not_finite(outputs, dim);
     wrong.map_or(Ok(()), |got| Err(Error::not_finite(name, "finite numbers", got, FIX)))
+}
+
+/// The same error, or where outputs are not finite because observations, rows of `dim`, are not, one that says so.
+pub(crate) fn blame_obs(error: Error, obs: &[f32], dim: usize) -> Error {
+    if matches!(error, Error::NotFinite(_)) { check_finite("obs", obs, dim).err().unwrap_or(error) } else { error }
 }
 
 /// The first number that is NaN or infinite, and its row, in words.

@@ -31,6 +31,20 @@ impl NamedTensor {
     }
 }
 
+const OWN_NAME: &str = "give each tensor a name of its own";
+
+/// Checks that a file can hold a tensor of this name.
+///
+/// # Errors
+/// [`Error::Shape`] for `__metadata__`, or a name with a line break.
+pub(crate) fn check_name(argument: &'static str, name: &str) -> Result<()> {
+    if name != "__metadata__" && !name.contains('\n') {
+        return Ok(());
+    }
+    let expected = "names without line breaks, other than \"__metadata__\"";
+    Err(Error::shape(argument, expected, format!("{name:?}"), OWN_NAME))
+}
+
 /// Arrays of parameters in a fixed order, each name once.
 ///
 /// ```
@@ -56,14 +70,10 @@ impl NamedTensors {
     /// [`Error::Shape`] if the name is taken or cannot be in a file (`__metadata__`, or one with a line break), or if the
     /// shape does not have as many elements.
     pub fn push(&mut self, name: impl Into<String>, shape: &[usize], data: Vec<f32>) -> Result<()> {
-        const FIX: &str = "give each tensor a name of its own";
         let name = name.into();
-        if name == "__metadata__" || name.contains('\n') {
-            let expected = "names without line breaks, other than \"__metadata__\"";
-            return Err(Error::shape("tensors", expected, format!("{name:?}"), FIX));
-        }
+        check_name("tensors", &name)?;
         if self.find(&name).is_some() {
-            return Err(Error::shape("tensors", "each name once", format!("two tensors named {name:?}"), FIX));
+            return Err(Error::shape("tensors", "each name once", format!("two tensors named {name:?}"), OWN_NAME));
         }
         if shape.iter().try_fold(1, |count: usize, extent| count.checked_mul(*extent)) != Some(data.len()) {
             let got = format!("{} for {name:?}", data.len());
@@ -110,13 +120,20 @@ impl NamedTensors {
             let name = tensor.name.strip_prefix(prefix)?.strip_prefix('.')?;
             Some(NamedTensor { name: name.to_owned(), ..tensor.clone() })
         };
-        self.iter().filter_map(stripped).collect()
+        Self::of(self.iter().filter_map(stripped))
     }
 
     /// Those whose names do not begin with `prefix` and a dot.
     pub(crate) fn beside(&self, prefix: &str) -> Self {
         let beside = |tensor: &&NamedTensor| tensor.name.split('.').next() != Some(prefix);
-        self.iter().filter(beside).cloned().collect()
+        Self::of(self.iter().filter(beside).cloned())
+    }
+
+    /// Some of those that were checked, whose names still differ.
+    fn of(tensors: impl Iterator<Item = NamedTensor>) -> Self {
+        let tensors: Vec<_> = tensors.collect();
+        let places = tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.clone(), at)).collect();
+        Self { tensors, places }
     }
 
     /// Checks that all numbers are finite.
@@ -161,15 +178,6 @@ impl NamedTensors {
             }
             None => Ok(()),
         }
-    }
-}
-
-/// Of tensors whose names differ.
-impl FromIterator<NamedTensor> for NamedTensors {
-    fn from_iter<I: IntoIterator<Item = NamedTensor>>(tensors: I) -> Self {
-        let tensors: Vec<_> = tensors.into_iter().collect();
-        let places = tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.clone(), at)).collect();
-        Self { tensors, places }
     }
 }
 

@@ -283,11 +283,11 @@ fn a_step_to_infinity_is_an_error_that_names_the_tensor() {
     }
     // A step of one tensor alone, and of numbers beside whole vectors, too.
     for at in [0, 16, 18] {
-        for optimizer in [Optimizer::adam(1e30), Optimizer::rms_prop(1e30)].map(|it| it.with_eps(1e-30)) {
+        for optimizer in [Optimizer::adam(1e30), Optimizer::rms_prop(1e30)].map(|it| it.with_eps(2e-38)) {
             let mut values = [0.0; 19];
             values[at] = if at == 16 { f32::MAX } else { f32::MIN };
             let mut parameters = Parameters::new("log_std", &[19], &values).unwrap();
-            parameters.add_gradients((0..19).map(|i| if i == at { -1e-20 * values[at].signum() } else { 0.0 }));
+            parameters.add_gradients((0..19).map(|i| if i == at { -1e-30 * values[at].signum() } else { 0.0 }));
             let error = clipped_step(&mut [("policy", &mut parameters)], &optimizer, None).unwrap_err().to_string();
             assert!(error.starts_with("parameters of policy: expected finite numbers, got "), "{error}");
             assert!(error.contains("inf in \"log_std\""), "{error}");
@@ -313,4 +313,32 @@ fn parameters_have_as_many_values_as_their_shape() {
     let error = Parameters::new("x", &[3], &[1.0]).unwrap_err().to_string();
     assert!(error.starts_with("values: expected 3 elements, got 1"), "{error}");
     assert!(Parameters::new("x", &[1 << 63, 2], &[]).is_err());
+    let error = Parameters::new("x", &[2, 1], &[0.0, f32::NAN]).unwrap_err().to_string();
+    assert!(error.starts_with("values: expected finite numbers, got NaN in row 1"), "{error}");
+    for name in ["__metadata__", "a\nb"] {
+        let error = Parameters::filled(name, &[1], 0.0).unwrap_err().to_string();
+        assert!(error.starts_with("name: expected names without line breaks"), "{error}");
+    }
+    assert!(Parameters::filled("x", &[1], f32::INFINITY).is_err());
+}
+
+#[test]
+fn what_has_no_gradients_any_more_keeps_no_denormal_means() {
+    for optimizer in [
+        Optimizer::Adam { lr: 1e-3, beta1: 0.9, beta2: 0.95, eps: 1e-8 },
+        Optimizer::RmsProp { lr: 1e-3, alpha: 0.95, eps: 1e-8 },
+    ] {
+        let (mut mean, mut square, mut parameters, mut gradient) = ([0.0], [0.0], [0.5], [1.0_f32]);
+        for step in 1..2500 {
+            assert!(optimizer.update(step).apply(1.0, &gradient, [&mut mean, &mut square], &mut parameters));
+            assert!(!mean[0].is_subnormal() && !square[0].is_subnormal(), "{optimizer:?}, step {step}");
+            gradient = [0.0];
+        }
+        assert_eq!((mean, square), ([0.0], [0.0]));
+    }
+}
+
+#[test]
+fn steps_are_counted_from_1() {
+    assert_eq!(Optimizer::adam(1e-3).update(0), Optimizer::adam(1e-3).update(1));
 }

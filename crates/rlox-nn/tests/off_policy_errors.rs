@@ -4,8 +4,8 @@
 mod learners;
 
 use learners::{ACT, DOUBLE, OBS, actor, batch, pair, q_networks, squashed, twin_critics};
-use rlox_core::{Error, Pcg64, Space};
-use rlox_nn::losses::{sac_actor_loss, soft_values, td_loss, td_targets, td3_actor_loss};
+use rlox_core::{Pcg64, Space};
+use rlox_nn::losses::{sac_actor_loss, soft_values, td_loss, td_targets, td3_actor_loss, temperature_loss};
 use rlox_nn::{
     ActionScaling, ActionValue, DeterministicPolicy, Discount, Mlp, Optimizer, QFunction, SquashedGaussian,
     StochasticPolicy, TdLoss, Temperature, Transitions, TwinCritics, ValuedActions,
@@ -46,7 +46,7 @@ fn wrong_minibatches_are_named_and_change_nothing() {
     let good = batch(4, false, &mut Pcg64::seed_from(5));
     let mut q = q_networks(8);
     let before = q.tensors();
-    assert!(said(q.backward().unwrap_err()).contains("call forward first"));
+    assert!(said(q.backward().unwrap_err()).contains("call evaluate first"));
     for (batch, expected) in [
         (
             Transitions { actions: &[0, 1, 3, 0], ..good.transitions() },
@@ -190,13 +190,16 @@ fn deterministic_policies_that_say_nan_are_named() {
     let mut policy = actor(8);
     let (obs, mut actions) = ([[0.1; OBS], [f32::NAN; OBS]].concat(), [9.0; 2 * ACT]);
     for error in [policy.act(&obs, &mut actions).unwrap_err(), policy.forward(&obs, &mut actions).unwrap_err()] {
-        assert!(error.to_string().starts_with("actions: expected finite numbers, got NaN in row 1"), "{error}");
+        assert!(error.to_string().starts_with("obs: expected finite numbers, got NaN in row 1"), "{error}");
     }
     assert_eq!(actions, [9.0; 2 * ACT]);
-    assert!(matches!(
-        q_networks(8).act(&obs, None, 0.0, &mut [0, 1].map(Pcg64::seed_from), &mut [0; 2]),
-        Err(Error::NotFinite(_))
-    ));
+    // Neither the refused rows nor those before are gone back from.
+    policy.forward(&[0.1; 2 * OBS], &mut actions).unwrap();
+    assert!(policy.forward(&obs, &mut [0.0; 2 * ACT]).is_err());
+    assert!(policy.backward(&[1.0; 2 * ACT]).unwrap_err().to_string().contains("call forward first"));
+    assert!(policy.gradients().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
+    let error = q_networks(8).act(&obs, None, 0.0, &mut [0, 1].map(Pcg64::seed_from), &mut [0; 2]).unwrap_err();
+    assert!(error.to_string().starts_with("obs: expected finite numbers, got NaN in row 1"), "{error}");
 }
 
 #[test]
@@ -269,6 +272,11 @@ fn losses_refuse_slices_of_other_lengths() {
         sac_actor_loss(two, two, 0.1, &mut a[..1], &mut b).unwrap_err(),
         sac_actor_loss(two, two, 0.1, &mut a, &mut b[..1]).unwrap_err(),
         td3_actor_loss(two, &mut a[..1]).unwrap_err(),
+        td3_actor_loss(two, &mut []).unwrap_err(),
+        td_loss(squared, &[], &[], None, 1.0, &mut [], &mut []).unwrap_err(),
+        sac_actor_loss(&[], &[], 0.1, &mut [], &mut []).unwrap_err(),
+        td3_actor_loss(&[], &mut []).unwrap_err(),
+        temperature_loss(0.5, &[], -1.0).unwrap_err(),
     ]
     .into_iter()
     .map(|error| error.to_string());
@@ -286,9 +294,60 @@ fn losses_refuse_slices_of_other_lengths() {
         "d_log_probs",
         "d_actions",
         "d_actions",
+        "d_actions",
+        "values",
+        "log_probs",
+        "values",
+        "log_probs",
     ] {
         let error = said.next().unwrap();
         assert!(error.starts_with(&format!("{name}: expected ")), "{name}: {error}");
     }
     assert_eq!((a, b), ([7.0; 2], [7.0; 2]));
+}
+
+#[test]
+fn actors_and_q_functions_go_back_from_what_the_weights_there_are_said() {
+    let (good, adam) = (batch(4, false, &mut Pcg64::seed_from(5)), Optimizer::adam(1e-3));
+    let (mut q, mut td3, mut sac) = (q_networks(8), actor(8), squashed(8, true));
+    let (of_q, of_td3, of_sac) = (q.tensors(), td3.tensors(), sac.tensors());
+    for change in [0, 1] {
+        let (mut actions, mut log_probs) = ([0.0; 4 * ACT], [0.0; 4]);
+        q.evaluate(&good.transitions(), DOUBLE).unwrap();
+        q.backward().unwrap();
+        td3.forward(&good.obs, &mut actions).unwrap();
+        td3.backward(&actions).unwrap();
+        sac.rsample(&good.obs, &mut Pcg64::seed_from(0), &mut actions, &mut log_probs).unwrap();
+        sac.backward(&actions, &log_probs).unwrap();
+        if change == 0 {
+            q.step(&adam, None).unwrap();
+            td3.step(&adam, None).unwrap();
+            sac.step(&adam, None).unwrap();
+        } else {
+            q.load(&of_q).unwrap();
+            td3.load(&of_td3).unwrap();
+            sac.load(&of_sac).unwrap();
+        }
+        for (refused, first) in [
+            (q.backward(), "call evaluate first"),
+            (td3.backward(&actions), "call forward first"),
+            (sac.backward(&actions, &log_probs), "call rsample first"),
+        ] {
+            let error = refused.unwrap_err().to_string();
+            assert!(error.contains(first), "{error}");
+        }
+    }
+}
+
+#[test]
+fn bounds_at_the_ends_of_f32_scale_there_and_back() {
+    for (low, high) in [(-f32::MAX, f32::MAX), (0.0, f32::MIN_POSITIVE / 8.0)] {
+        let scaling = ActionScaling::new(&Space::uniform_box(low, high, &[1])).unwrap();
+        let mut actions = [-1.0, 0.0, 1.0, 0.5];
+        scaling.scale(&mut actions).unwrap();
+        scaling.unscale(&mut actions).unwrap();
+        for (got, expected) in actions.iter().zip([-1.0, 0.0, 1.0, 0.5]) {
+            assert!((got - expected).abs() < 1e-5, "{low} to {high}: {actions:?}");
+        }
+    }
 }

@@ -68,7 +68,9 @@ fn outputs_that_are_no_numbers_are_named_and_choose_nothing() {
         let nan = [[0.1; OBS], [f32::NAN; OBS]].concat();
         for (mut policy, obs, row) in [(policy(&space), nan, 1), (overflowing(&space), vec![1.0; 2 * OBS], 0)] {
             let got = if row == 1 { "NaN" } else { "inf" };
-            let expected = format!("{name}: expected finite numbers, got {got} in row {row}; look for ");
+            // Of observations that are none themselves, they are to blame.
+            let (to_blame, fix) = if row == 1 { ("obs", "look at ") } else { (name, "look for ") };
+            let expected = format!("{to_blame}: expected finite numbers, got {got} in row {row}; {fix}");
             let before = policy.tensors();
             with_actions(&space, |actions| starts(policy.act_deterministic(&obs, None, actions), &expected));
             let (mut rngs, mut log_probs, mut values) = ([0, 1].map(Pcg64::seed_from), [9.0; 2], [9.0; 2]);
@@ -111,6 +113,25 @@ fn a_single_output_that_is_no_number_is_named() {
         let given = Given { outputs: &[0.0, wrong], hidden: &[], masks: None };
         starts(normal.mode(given, ActionsMut::Continuous(&mut [0.0; 2])), &format!("mean{said}"));
     }
+}
+
+#[test]
+fn numbers_of_a_minibatch_that_are_none_are_named_and_change_nothing() {
+    let mut policy = policy(&Space::discrete(2));
+    let before = policy.tensors();
+    for (at, name) in ["obs", "log_probs", "values", "advantages", "returns"].into_iter().enumerate() {
+        for wrong in [f32::NAN, f32::INFINITY] {
+            let mut numbers = [2 * OBS, 2, 2, 2, 2].map(|len| vec![0.5; len]);
+            *numbers[at].last_mut().unwrap() = wrong;
+            let [obs, log_probs, values, advantages, returns] = [0, 1, 2, 3, 4].map(|i| &numbers[i][..]);
+            let actions = Actions::Discrete(&[0, 1]);
+            let batch = Minibatch { obs, actions, masks: None, log_probs, values, advantages, returns };
+            let expected = format!("{name}: expected finite numbers, got {wrong} in row 1; ");
+            starts(policy.update(&batch, &LOSS, &Optimizer::adam(1e-3), None), &expected);
+            starts(policy.evaluate(&batch, &LOSS), &expected);
+        }
+    }
+    assert_eq!(policy.tensors(), before);
 }
 
 #[test]
@@ -161,9 +182,9 @@ fn losses_and_optimizers_that_make_no_sense_are_named_and_change_nothing() {
         );
         starts(value_loss(&[0.0], &[0.0], Some((&[0.0], wrong)), 0.5, &mut [0.0]), "clip_coef_vf: expected");
         starts(value_loss(&[0.0], &[0.0], None, wrong, &mut [0.0]), "vf_coef: expected");
-        starts(Distribution::new(&space, f32::NAN), "log_std_init: expected a finite number, got NaN");
+        starts(Distribution::new(&space, f32::NAN), "log_std_init: expected a number from -20 to 20, got NaN");
         let state_dependent = Distribution::state_dependent(&Space::uniform_box(-1.0, 1.0, &[1]), 2, f32::NEG_INFINITY);
-        starts(state_dependent, "log_std_init: expected a finite number, got -inf");
+        starts(state_dependent, "log_std_init: expected a number from -20 to 20, got -inf");
     }
     assert_eq!(policy.tensors(), before);
     assert!(policy.gradients().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
@@ -181,21 +202,25 @@ fn losses_refuse_slices_of_other_lengths() {
     starts(value_loss(two, two, Some((one, 0.2)), 0.5, &mut out), "old_values: expected 2 elements, got 1");
     starts(value_loss(two, two, None, 0.5, &mut out[..1]), "d_values: expected 2 elements, got 1");
     starts(explained_variance(two, one), "returns: expected 2 elements, got 1");
+    starts(clipped_policy_loss(&[], &[], &[], 0.2, &mut []), "log_probs: expected at least one row, got none");
+    starts(policy_gradient_loss(&[], &[], &mut []), "log_probs: expected at least one row, got none");
+    starts(value_loss(&[], &[], None, 0.5, &mut []), "values: expected at least one row, got none");
     assert_eq!(out, [7.0; 2]);
 }
 
 #[test]
 fn distributions_go_back_from_what_was_evaluated_last_alone() {
     let discrete = Space::discrete(2);
-    let cases: [(Distribution, usize, usize); 3] = [
-        (Distribution::new(&discrete, 0.0).unwrap(), 2, 0),
-        (Distribution::new(&Space::MultiBinary { n: 1 }, 0.0).unwrap(), 1, 0),
-        (Distribution::state_dependent(&Space::uniform_box(-1.0, 1.0, &[1]), 2, 0.0).unwrap(), 1, 2),
+    let torque = Space::uniform_box(-1.0, 1.0, &[1]);
+    let cases: [(Distribution, usize, usize, bool); 4] = [
+        (Distribution::new(&discrete, 0.0).unwrap(), 2, 0, false),
+        (Distribution::new(&Space::MultiBinary { n: 1 }, 0.0).unwrap(), 1, 0, false),
+        (Distribution::new(&torque, 0.0).unwrap(), 1, 0, true),
+        (Distribution::state_dependent(&torque, 2, 0.0).unwrap(), 1, 2, true),
     ];
-    for (mut distribution, width, hidden) in cases {
+    for (mut distribution, width, hidden, continuous) in cases {
         let (outputs, hidden, mut d_outputs) = (vec![0.1; 2 * width], vec![0.5; 2 * hidden], vec![7.0; 2 * width]);
         let given = Given { outputs: &outputs, hidden: &hidden, masks: None };
-        let continuous = !hidden.is_empty();
         let actions = if continuous { Actions::Continuous(&[0.1, 0.2]) } else { Actions::Discrete(&[1, 0]) };
         let expected = "backward: expected an evaluate of 2 rows before it, got an evaluate of ";
         starts(distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs), expected);
@@ -217,5 +242,65 @@ fn distributions_go_back_from_what_was_evaluated_last_alone() {
         assert!(d_outputs.iter().all(|x| *x == 7.0));
         distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs).unwrap();
         assert!(d_outputs.iter().all(|x| *x != 7.0));
+    }
+}
+
+#[test]
+fn actions_that_masks_forbid_are_not_evaluated() {
+    let multi = [true, true, true, false, true, true, false, true, true, true];
+    for (space, masks, good, wrong, said) in [
+        (Space::discrete(2), &[true, true, true, false][..], &[1, 0][..], &[1, 1][..], "1 in row 1"),
+        (Space::MultiDiscrete { nvec: vec![2, 3] }, &multi, &[0, 2, 0, 0], &[0, 1, 0, 0], "1 in row 0"),
+        (Space::MultiBinary { n: 1 }, &[true, true, false, true], &[0, 1], &[0, 0], "0 in row 1"),
+    ] {
+        let mut distribution = Distribution::new(&space, 0.0).unwrap();
+        let outputs = vec![0.1; 2 * distribution.outputs()];
+        let given = Given { outputs: &outputs, hidden: &[], masks: Some(masks) };
+        let (mut log_probs, mut entropies) = ([7.0; 2], [7.0; 2]);
+        let evaluated = distribution.evaluate(given, Actions::Discrete(wrong), &mut log_probs, &mut entropies);
+        starts(evaluated, &format!("actions: expected actions that the masks allow, got {said}; "));
+        assert_eq!((log_probs, entropies), ([7.0; 2], [7.0; 2]));
+        distribution.evaluate(given, Actions::Discrete(good), &mut log_probs, &mut entropies).unwrap();
+        assert!(log_probs.iter().all(|x| x.is_finite()));
+    }
+}
+
+#[test]
+fn standard_deviations_begin_far_from_the_ends_of_f32() {
+    let space = Space::uniform_box(-1.0, 1.0, &[1]);
+    for wrong in [100.0, -21.0] {
+        let expected = format!("log_std_init: expected a number from -20 to 20, got {wrong}; ");
+        starts(Distribution::new(&space, wrong), &expected);
+        starts(Distribution::state_dependent(&space, 2, wrong), &expected);
+    }
+    for log_std_init in [-20.0, 20.0] {
+        let (mut actions, mut log_probs, rngs) = ([0.0], [0.0], &mut [Pcg64::seed_from(0)]);
+        for (mut distribution, hidden) in [
+            (Distribution::new(&space, log_std_init).unwrap(), &[][..]),
+            (Distribution::state_dependent(&space, 2, log_std_init).unwrap(), &[100.0, -3.0]),
+        ] {
+            let given = Given { outputs: &[0.0], hidden, masks: None };
+            distribution.sample(given, rngs, ActionsMut::Continuous(&mut actions), &mut log_probs).unwrap();
+            assert!(actions[0].is_finite() && log_probs[0].is_finite());
+        }
+    }
+}
+
+#[test]
+fn policies_go_back_from_what_the_weights_there_are_said() {
+    let mut policy = policy(&Space::discrete(2));
+    let [log_probs, values, advantages, returns] = [&[0.5; 2]; 4].map(|x| &x[..]);
+    let (obs, actions) = ([0.3; 2 * OBS], Actions::Discrete(&[0, 1]));
+    let batch = Minibatch { obs: &obs, actions, masks: None, log_probs, values, advantages, returns };
+    let weights = policy.tensors();
+    for change in [0, 1] {
+        policy.evaluate(&batch, &LOSS).unwrap();
+        policy.backward().unwrap();
+        if change == 0 {
+            policy.step(&Optimizer::adam(1e-3), None).unwrap();
+        } else {
+            policy.load(&weights).unwrap();
+        }
+        starts(policy.backward(), "backward: expected an evaluate before it, got none; call evaluate first");
     }
 }

@@ -1,4 +1,4 @@
-//! The built-in network against PyTorch, by the tests of all backends.
+//! The built-in network against PyTorch and the promises of all backends, by their tests.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, missing_docs, reason = "tests")]
 
 use rlox_nn::Mlp;
@@ -9,6 +9,8 @@ mod backend;
 
 backend_tests! {
     Mlp::new;
+    agreement: small_gradients_take_the_steps_of_torchs_formulas;
+    bad_input: a_forward_is_forgotten_once_the_parameters_change;
     torch: networks_and_their_gradients_equal_torch, optimizers_equal_torch, losses_and_gradients_equal_torch,
         v_trace_and_its_gradients_equal_torch, losses_of_a_hundred_updates_equal_torch;
 }

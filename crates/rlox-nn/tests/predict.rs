@@ -57,7 +57,7 @@ fn many_are_what_each_is_and_in_the_space() {
 #[test]
 fn masks_go_with_their_rows() {
     let (space, obs) = (Space::MultiDiscrete { nvec: vec![2, 3] }, obs());
-    assert_eq!(mask_width(&space), 5);
+    assert_eq!(mask_width(&space).unwrap(), 5);
     // Of the first component all but i % 2, of the second all but i % 3 are forbidden.
     let masks: Vec<_> =
         (0..MANY).flat_map(|i| [0, 1].map(|k| i % 2 == k).into_iter().chain([0, 1, 2].map(|k| i % 3 == k))).collect();

@@ -1,7 +1,7 @@
 //! Rollouts and settings that do not fit are refused, and nothing was learned.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
-use rlox_core::{AutoresetMode, EnvSpec, Pcg64, RolloutBuffer, Seeds, Space, VecEnv, envs};
+use rlox_core::{AutoresetMode, EnvSpec, Pcg64, RolloutBuffer, Seeds, Space, VecEnv, VectorEnv, envs};
 use rlox_nn::train::{
     A2cConfig, Collection, Encoding, IterationStreams, Minibatches, PpoConfig, collect_transitions, estimate_advantages,
 };
@@ -45,6 +45,28 @@ fn observations_of_another_width_are_not_learned_from() {
     let error = estimated.unwrap_err().to_string();
     assert!(error.starts_with("obs: expected rows of 2 numbers for OneHot([1, 1]), got 4"), "{error}");
     assert_eq!(policy.tensors(), before);
+}
+
+/// Actions of what was learned from last are not those of the next rollout, whatever their kind.
+#[test]
+fn minibatches_go_from_one_kind_of_actions_to_the_other() {
+    let mut minibatches = Minibatches::new(Encoding::Numbers(2));
+    let mut learn = |env: &mut dyn VectorEnv| {
+        let mut policy = PolicyNetworks::mlp(env.spec(), &[4], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap();
+        let mut buffer = RolloutBuffer::for_env(8, env).unwrap();
+        buffer.begin(env, Seeds::Base(0), None).unwrap();
+        let mut streams = IterationStreams::new(0, 1).unwrap();
+        let how = Collection { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+        let actions = &mut streams.actions;
+        collect_transitions(env, &mut policy, actions, &mut buffer, None, how, &mut || false).unwrap();
+        let config = PpoConfig { batch_size: 8, n_epochs: 1, ..PpoConfig::default() };
+        let order = &mut streams.order;
+        config.learn(&mut policy, &buffer, &mut minibatches, order, 0.0, &mut || false).unwrap().updates
+    };
+    let mode = AutoresetMode::SameStep;
+    let mut discrete = VecEnv::new(1, None, mode, envs::MountainCar::default).unwrap();
+    let mut continuous = VecEnv::new(1, None, mode, envs::MountainCarContinuous::default).unwrap();
+    assert_eq!([learn(&mut discrete), learn(&mut continuous), learn(&mut discrete)], [1; 3]);
 }
 
 #[test]

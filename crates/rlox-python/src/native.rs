@@ -312,6 +312,24 @@ impl NativePolicy {
         tensors::dict(py, named)
     }
 
+    /// Checks that `load` takes these parameters.
+    ///
+    /// Raises:
+    ///     ValueError: As `load`.
+    fn check_tensors(&self, py: Python<'_>, tensors: &Bound<'_, PyDict>) -> PyResult<()> {
+        let named = tensors::named("tensors", tensors)?;
+        self.inner.with(py, true, |inner| inner.policy.check_tensors(&named))
+    }
+
+    /// Checks that `load_optimizer_state` takes this state.
+    ///
+    /// Raises:
+    ///     ValueError: As `load`.
+    fn check_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
+        let named = tensors::named("state", state)?;
+        self.inner.with(py, true, |inner| inner.policy.check_optimizer_state(&named))
+    }
+
     /// Takes parameters by name.
     ///
     /// Raises:
@@ -333,7 +351,6 @@ impl NativePolicy {
     ///     ValueError: As `load`.
     fn load_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
         let named = tensors::named("state", state)?;
-        let named_state = |error: Error| error.renamed("tensors", "state");
-        self.inner.with(py, true, |inner| inner.policy.load_optimizer_state(&named).map_err(named_state))
+        self.inner.with(py, true, |inner| inner.policy.load_optimizer_state(&named))
     }
 }

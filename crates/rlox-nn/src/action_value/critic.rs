@@ -29,7 +29,7 @@ impl<N: Network> Critic<N> {
 
     /// What the network, or its target, says.
     pub(super) fn infer(&mut self, inputs: &[f32], rows: usize, target: bool) -> Result<()> {
-        resize(&mut self.values, rows, 0.0)?;
+        resize("obs", &mut self.values, rows, 0.0)?;
         let network = if target { &self.target } else { &self.online };
         network.infer(inputs, rows, &mut self.values, &mut self.scratch)
     }
@@ -37,9 +37,9 @@ impl<N: Network> Critic<N> {
     /// What the network says, and the gradient of each row with respect to its input.
     pub(super) fn slopes(&mut self, inputs: &[f32], rows: usize) -> Result<()> {
         let Self { online, values, d_values, d_inputs, .. } = self;
-        resize(values, rows, 0.0)?;
-        resize(d_values, rows, 0.0)?;
-        resize(d_inputs, inputs.len(), 0.0)?;
+        resize("obs", values, rows, 0.0)?;
+        resize("obs", d_values, rows, 0.0)?;
+        resize("obs", d_inputs, inputs.len(), 0.0)?;
         online.forward(inputs, rows, values)?;
         d_values.fill(1.0);
         online.backward(d_values, false, Some(d_inputs))
@@ -49,7 +49,7 @@ impl<N: Network> Critic<N> {
     pub(super) fn learn(&mut self, inputs: &[f32], rows: usize, batch: &ValuedActions<'_>, coef: f32) -> Result<()> {
         let Self { online, values, d_values, td_errors, .. } = self;
         for vector in [&mut *values, &mut *d_values, &mut *td_errors] {
-            resize(vector, rows, 0.0)?;
+            resize("obs", vector, rows, 0.0)?;
         }
         online.forward(inputs, rows, values)?;
         let kind = TdLoss::SquaredError;

@@ -5,7 +5,7 @@ use rlox_core::{Actions, Pcg64, Policy, PolicyOut, Result, check_len};
 use super::PolicyNetworks;
 use super::memory::{policies_of, values_of};
 use crate::room::resize;
-use crate::{Given, Network, Scratch};
+use crate::{Given, Network, Scratch, rows};
 
 /// Memory for what is said; that of [`super::ActorCritic::evaluate`] stays as it is.
 #[derive(Clone, Debug, Default)]
@@ -30,10 +30,10 @@ impl<N: Network> PolicyNetworks<N> {
     pub(super) fn infer(&mut self, obs: &[f32]) -> Result<()> {
         let (rows, width) = (self.rows(obs)?, self.distribution.outputs());
         let Acting { scratch, joint, outputs, hidden, .. } = &mut self.acting;
-        resize(outputs, rows * width, 0.0)?;
-        resize(hidden, rows * self.distribution.reads_hidden(), 0.0)?;
+        resize("obs", outputs, rows * width, 0.0)?;
+        resize("obs", hidden, rows * self.distribution.reads_hidden(), 0.0)?;
         let shared = self.critic.is_none();
-        resize(joint, if shared { rows * (width + 1) } else { 0 }, 0.0)?;
+        resize("obs", joint, if shared { rows * (width + 1) } else { 0 }, 0.0)?;
         let said = if shared { &mut *joint } else { &mut *outputs };
         if hidden.is_empty() {
             self.actor.infer(obs, rows, said, scratch)?;
@@ -69,8 +69,9 @@ impl<N: Network> PolicyNetworks<N> {
         check_len("values", values.len(), rows)?;
         self.infer(obs)?;
         let Self { distribution, acting: Acting { outputs, hidden, entropies, .. }, .. } = self;
-        resize(entropies, rows, 0.0)?;
-        distribution.evaluate(Given { outputs, hidden, masks }, actions, log_probs, entropies)?;
+        resize("obs", entropies, rows, 0.0)?;
+        let done = distribution.evaluate(Given { outputs, hidden, masks }, actions, log_probs, entropies);
+        done.map_err(|error| rows::blame_obs(error, obs, self.actor.in_dim()))?;
         self.infer_values(obs, values)
     }
 }
@@ -82,7 +83,8 @@ impl<N: Network> Policy for PolicyNetworks<N> {
         check_len("rngs", rngs.len(), rows)?;
         self.infer(obs)?;
         let Self { distribution, acting, .. } = self;
-        distribution.sample(acting.given(masks), rngs, out.actions, out.log_probs)?;
+        let done = distribution.sample(acting.given(masks), rngs, out.actions, out.log_probs);
+        done.map_err(|error| rows::blame_obs(error, obs, self.actor.in_dim()))?;
         self.infer_values(obs, out.values)
     }
 

@@ -108,7 +108,8 @@ impl PolicyNetworks<Mlp> {
         rng: &mut Pcg64,
     ) -> Result<Self> {
         let hidden = net_arch.last().copied().unwrap_or(0);
-        let distribution = Distribution::state_dependent(&spec.action, hidden, log_std_init)?;
+        let distribution = Distribution::state_dependent(&spec.action, hidden, log_std_init)
+            .map_err(|error| error.renamed("hidden", "net_arch"))?;
         Self::around(spec, net_arch, activation, distribution, rng)
     }
 

@@ -37,16 +37,16 @@ pub(super) struct ValueMemory {
 impl Memory {
     /// Makes every slice as long as a minibatch of `rows` needs, and no longer.
     pub(super) fn make_room(&mut self, rows: usize, outputs: usize, joint: usize, hidden: usize) -> Result<()> {
-        resize(&mut self.joint, rows * joint, 0.0)?;
+        resize("obs", &mut self.joint, rows * joint, 0.0)?;
         let PolicyMemory { outputs: policy, hidden: last, log_probs, entropies, d_log_probs, d_outputs } =
             &mut self.policy;
-        resize(last, rows * hidden, 0.0)?;
+        resize("obs", last, rows * hidden, 0.0)?;
         for vector in [policy, d_outputs] {
-            resize(vector, rows * outputs, 0.0)?;
+            resize("obs", vector, rows * outputs, 0.0)?;
         }
         let ValueMemory { values, d_values } = &mut self.value;
         for vector in [log_probs, entropies, d_log_probs, values, d_values] {
-            resize(vector, rows, 0.0)?;
+            resize("obs", vector, rows, 0.0)?;
         }
         Ok(())
     }

@@ -6,7 +6,6 @@ use super::acting::Acting;
 use super::memory::{Memory, merge, policies_of, values_of};
 use super::parts::widths;
 use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyShape};
-use crate::adam::check_state;
 use crate::at_once::{at_once, multiplications};
 use crate::{Distribution, Learnable, NamedTensors, Network, Optimizer, Parameters, clipped_step, rows};
 
@@ -87,6 +86,7 @@ impl<N: Network> PolicyNetworks<N> {
     fn check(&self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<usize> {
         loss.check()?;
         let rows = self.rows(batch.obs)?;
+        rows::check_finite("obs", batch.obs, self.actor.in_dim())?;
         for (name, numbers) in [
             ("log_probs", batch.log_probs),
             ("values", batch.values),
@@ -94,6 +94,7 @@ impl<N: Network> PolicyNetworks<N> {
             ("returns", batch.returns),
         ] {
             check_len(name, numbers.len(), rows)?;
+            rows::check_finite(name, numbers, 1)?;
         }
         Ok(rows)
     }
@@ -190,7 +191,8 @@ impl<N: Network> PolicyNetworks<N> {
 impl<N: Network> ActorCritic for PolicyNetworks<N> {
     fn act_deterministic(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
         self.infer(obs)?;
-        self.distribution.mode(self.acting.given(masks), actions)
+        let done = self.distribution.mode(self.acting.given(masks), actions);
+        done.map_err(|error| rows::blame_obs(error, obs, self.actor.in_dim()))
     }
 
     fn evaluate_actions(
@@ -213,7 +215,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         let Self { actor, critic, distribution, memory, .. } = self;
         let Memory { joint, policy, value, evaluated } = memory;
         if !*evaluated {
-            return Err(Error::shape("backward", "an evaluate before it", "none", "call evaluate first"));
+            return Err(Error::shape("backward", "an evaluate before it", "none", "call evaluate first, once a step"));
         }
         if let Some(critic) = critic {
             at_once(
@@ -261,7 +263,9 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
     }
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
-        let Self { actor, critic, distribution, .. } = self;
+        let Self { actor, critic, distribution, memory, .. } = self;
+        // What was evaluated was the former weights'.
+        memory.evaluated = false;
         let beside = distribution.parameters_mut().map(|beside| ("policy", beside as &mut dyn Learnable));
         // At most three parts, and no vector of them.
         match (critic, beside) {
@@ -310,7 +314,8 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
     }
 
     fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
-        tensors.check(&self.tensors())?;
+        self.check_tensors(tensors)?;
+        self.memory.evaluated = false;
         self.hand_out(tensors, N::load, Parameters::load)
     }
 
@@ -323,7 +328,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
     }
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
-        check_state(state, &self.optimizer_state())?;
+        self.check_optimizer_state(state)?;
         self.hand_out(state, N::load_optimizer_state, Parameters::load_optimizer_state)
     }
 }

@@ -81,9 +81,9 @@ impl VtraceTargets {
         let Self { log_rhos, values, next_values, vs, pg_advantages } = self;
         check_len("log_probs", log_probs.len(), rewards.len())?;
         for vector in [&mut *log_rhos, values, vs, pg_advantages] {
-            resize(vector, rewards.len(), 0.0)?;
+            resize("rewards", vector, rewards.len(), 0.0)?;
         }
-        resize(next_values, num_envs, 0.0)?;
+        resize("num_envs", next_values, num_envs, 0.0)?;
         policy.evaluate_actions(obs, masks, actions, log_rhos, values)?;
         policy.value(next_obs, next_values)?;
         log_rhos.iter_mut().zip(log_probs).for_each(|(log_rho, old)| *log_rho -= old);

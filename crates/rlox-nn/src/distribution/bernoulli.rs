@@ -2,7 +2,7 @@
 
 use rlox_core::{Error, Pcg64, Result};
 
-use super::{Given, check_evaluated, room};
+use super::{Given, check_allowed, check_evaluated, room};
 use crate::room::make_room;
 use crate::simd::elementary::{exp_in_place, ln_in_place};
 
@@ -55,7 +55,7 @@ impl Bernoulli {
     fn mask(&mut self, given: Given<'_>) -> Result<()> {
         self.evaluated = 0;
         self.logits.clear();
-        make_room(&mut self.logits, given.outputs.len())?;
+        make_room("outputs", &mut self.logits, given.outputs.len())?;
         self.logits.extend_from_slice(given.outputs);
         for (index, (logit, allowed)) in self.logits.iter_mut().zip(given.masks.into_iter().flat_map(pairs)).enumerate()
         {
@@ -109,6 +109,10 @@ impl Bernoulli {
     ) -> Result<()> {
         self.check_actions(actions)?;
         self.prepare(given)?;
+        if let Some(masks) = given.masks {
+            let forbidden = pairs(masks).zip(actions).position(|(allowed, action)| !allowed[*action as usize]);
+            check_allowed(actions, self.dim, forbidden)?;
+        }
         self.sum_log_probs(actions, log_probs);
         entropies.fill(0.0);
         let known = self.probs.iter().zip(&self.softplus);

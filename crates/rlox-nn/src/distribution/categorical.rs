@@ -2,7 +2,7 @@
 
 use rlox_core::{Error, Pcg64, Result};
 
-use super::{Given, check_evaluated, room};
+use super::{Given, check_allowed, check_evaluated, room};
 use crate::simd::elementary::{exp_in_place, ln_in_place};
 
 /// One choice of a Discrete space, or several of a MultiDiscrete one. Actions that a mask forbids have probability 0.
@@ -21,9 +21,9 @@ pub(super) struct Categorical {
 }
 
 impl Categorical {
-    pub(super) fn new(counts: &[i64]) -> Self {
+    /// Choices among so many values each, and all of them together.
+    pub(super) fn new(counts: &[i64], outputs: usize) -> Self {
         let counts: Vec<usize> = counts.iter().map(|n| *n as usize).collect();
-        let outputs = counts.iter().sum();
         let [probs, log_probs, sums, entropies] = Default::default();
         Self { counts, outputs, probs, log_probs, sums, entropies, evaluated: 0 }
     }
@@ -135,6 +135,12 @@ impl Categorical {
         self.check_actions(actions)?;
         self.prepare(given)?;
         let choices = self.counts.len();
+        if given.masks.is_some() {
+            // What is forbidden, and that alone, has an infinite logarithm.
+            let mut logs = blocks(&self.log_probs, &self.counts);
+            let forbidden = |action: &i64| logs.next().is_some_and(|logs| logs[*action as usize] == f32::NEG_INFINITY);
+            check_allowed(actions, choices, actions.iter().position(forbidden))?;
+        }
         log_probs.fill(0.0);
         entropies.fill(0.0);
         let kept = room(&mut self.entropies, actions.len())?;

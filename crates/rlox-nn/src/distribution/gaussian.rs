@@ -1,10 +1,11 @@
 //! Independent normal numbers around the outputs.
 
 use rand_distr::StandardNormal;
-use rlox_core::Pcg64;
+use rlox_core::{Pcg64, Result};
 
-use super::Given;
+use super::{Given, check_evaluated};
 use crate::Parameters;
+use crate::room::filled;
 
 /// `ln(2 pi) / 2`.
 pub(crate) const HALF_LN_2_PI: f32 = 0.918_938_5;
@@ -16,14 +17,18 @@ pub(super) struct Gaussian {
     pub(super) log_std: Parameters,
     /// The gradients of `log_std` of the last batch, in f64: they are sums over it.
     pub(super) sums: Vec<f64>,
+    /// The rows that the last call evaluated.
+    evaluated: usize,
 }
 
 impl Gaussian {
-    pub(super) fn new(dim: usize, log_std_init: f32) -> Self {
-        Self { dim, log_std: Parameters::filled("log_std", &[dim], log_std_init), sums: vec![0.0; dim] }
+    pub(super) fn new(dim: usize, log_std_init: f32) -> Result<Self> {
+        let log_std = Parameters::filled("log_std", &[dim], log_std_init)?;
+        Ok(Self { dim, log_std, sums: filled("shape", dim, 0.0)?, evaluated: 0 })
     }
 
     pub(super) fn sample(&mut self, given: Given<'_>, rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) {
+        self.evaluated = 0;
         let log_stds = self.log_std.values();
         let rows = actions.chunks_exact_mut(self.dim).zip(given.outputs.chunks_exact(self.dim));
         for ((row, means), (rng, log_prob)) in rows.zip(rngs.iter_mut().zip(log_probs)) {
@@ -37,6 +42,7 @@ impl Gaussian {
     }
 
     pub(super) fn evaluate(&mut self, given: Given<'_>, actions: &[f32], log_probs: &mut [f32], entropies: &mut [f32]) {
+        self.evaluated = entropies.len();
         let log_stds = self.log_std.values();
         entropies.fill(log_stds.iter().map(|log_std| 0.5 + HALF_LN_2_PI + log_std).sum());
         let rows = actions.chunks_exact(self.dim).zip(given.outputs.chunks_exact(self.dim));
@@ -58,7 +64,8 @@ impl Gaussian {
         d_log_probs: &[f32],
         d_entropy: f32,
         d_outputs: &mut [f32],
-    ) {
+    ) -> Result<()> {
+        check_evaluated(self.evaluated, d_log_probs.len())?;
         self.sums.fill(f64::from(d_entropy) * d_log_probs.len() as f64);
         let rows = actions.chunks_exact(self.dim).zip(given.outputs.chunks_exact(self.dim));
         for (((row, means), d_log_prob), out) in rows.zip(d_log_probs).zip(d_outputs.chunks_exact_mut(self.dim)) {
@@ -70,5 +77,6 @@ impl Gaussian {
                 *sum += f64::from(d_log_prob * (z * z - 1.0));
             }
         }
+        Ok(())
     }
 }

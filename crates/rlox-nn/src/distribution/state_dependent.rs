@@ -6,7 +6,7 @@ use rlox_core::{Pcg64, Result};
 use super::gaussian::HALF_LN_2_PI;
 use super::{Given, check_evaluated, room};
 use crate::Parameters;
-use crate::room::resize;
+use crate::room::{filled, resize};
 
 /// Keeps variances away from 0.
 const EPSILON: f32 = 1e-6;
@@ -35,14 +35,23 @@ pub(super) struct StateDependent {
 }
 
 impl StateDependent {
-    pub(super) fn new(hidden: usize, dim: usize, log_std_init: f32) -> Self {
-        let log_std = Parameters::filled("log_std", &[hidden, dim], log_std_init);
+    pub(super) fn new(hidden: usize, dim: usize, log_std_init: f32) -> Result<Self> {
+        let log_std = Parameters::filled("log_std", &[hidden, dim], log_std_init)?;
         let [noise, variances, stds] = Default::default();
-        Self { hidden, dim, log_std, noise, variances, stds, sums: vec![0.0; hidden * dim], evaluated: 0 }
+        Ok(Self {
+            hidden,
+            dim,
+            log_std,
+            noise,
+            variances,
+            stds,
+            sums: filled("shape", hidden * dim, 0.0)?,
+            evaluated: 0,
+        })
     }
 
     pub(super) fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
-        resize(&mut self.noise, rngs.len() * self.hidden * self.dim, 0.0)?;
+        resize("rngs", &mut self.noise, rngs.len().saturating_mul(self.hidden * self.dim), 0.0)?;
         for (matrix, rng) in self.noise.chunks_exact_mut(self.hidden * self.dim).zip(rngs) {
             for (element, log_std) in matrix.iter_mut().zip(self.log_std.values()) {
                 let noise: f32 = rand_distr::Distribution::sample(&StandardNormal, rng);

@@ -5,6 +5,8 @@
 
 use rlox_core::{Error, Result, check_len};
 
+use crate::rows::check_some;
+
 /// By how much what comes after a row is worth less.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Discount<'a> {
@@ -96,7 +98,7 @@ pub enum TdLoss {
 /// All slices are `[B]`.
 ///
 /// # Errors
-/// [`Error::Shape`] for slices of other lengths than `values`. Nothing is written then.
+/// [`Error::Shape`] for no rows, or slices of other lengths than `values`. Nothing is written then.
 ///
 /// ```
 /// use rlox_nn::losses::td_loss;
@@ -117,6 +119,7 @@ pub fn td_loss(
     td_errors: &mut [f32],
     d_values: &mut [f32],
 ) -> Result<f32> {
+    check_some("values", values.len())?;
     check_len("targets", targets.len(), values.len())?;
     check_len("weights", weights.map_or(values.len(), <[f32]>::len), values.len())?;
     check_len("td_errors", td_errors.len(), values.len())?;
@@ -161,7 +164,7 @@ pub fn soft_values(values: &mut [f32], log_probs: &[f32], alpha: f32) -> Result<
 /// to log-probabilities, `[B]`, and actions, `[B, a]`. `d_actions` comes with `dQ/da`, a row's own.
 ///
 /// # Errors
-/// [`Error::Shape`] for slices of other numbers of rows than `log_probs`. Nothing is written then.
+/// [`Error::Shape`] for no rows, or slices of other numbers of rows than `log_probs`. Nothing is written then.
 ///
 /// ```
 /// let (mut d_log_probs, mut d_actions) = ([0.0; 2], [1.0, -3.0]);
@@ -177,6 +180,7 @@ pub fn sac_actor_loss(
     d_log_probs: &mut [f32],
     d_actions: &mut [f32],
 ) -> Result<f32> {
+    check_some("log_probs", log_probs.len())?;
     check_len("values", values.len(), log_probs.len())?;
     check_len("d_log_probs", d_log_probs.len(), log_probs.len())?;
     let loss = td3_actor_loss(values, d_actions)?;
@@ -189,7 +193,7 @@ pub fn sac_actor_loss(
 /// Actor-Critic Methods"), and its gradient with respect to actions, `[B, a]`. `d_actions` comes with `dQ/da`.
 ///
 /// # Errors
-/// [`Error::Shape`] for `d_actions` that are no whole rows. Nothing is written then.
+/// [`Error::Shape`] for no rows, or `d_actions` that are no whole rows. Nothing is written then.
 ///
 /// ```
 /// let mut d_actions = [1.0, -3.0];
@@ -198,7 +202,8 @@ pub fn sac_actor_loss(
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 pub fn td3_actor_loss(values: &[f32], d_actions: &mut [f32]) -> Result<f32> {
-    let whole = d_actions.len().checked_div(values.len()).unwrap_or(0) * values.len();
+    check_some("values", values.len())?;
+    let whole = (d_actions.len() / values.len()).max(1) * values.len();
     check_len("d_actions", d_actions.len(), whole)?;
     let count = values.len() as f32;
     for slope in d_actions {
@@ -210,11 +215,16 @@ pub fn td3_actor_loss(values: &[f32], d_actions: &mut [f32]) -> Result<f32> {
 /// The loss of SAC's temperature, `-mean(log_alpha * (log_prob + target_entropy))`, and its gradient with respect to
 /// `log_alpha` (Haarnoja et al. 2018, eq. 18, in the form that Stable-Baselines3 uses).
 ///
+/// # Errors
+/// [`Error::Shape`] for no rows.
+///
 /// ```
-/// assert_eq!(rlox_nn::losses::temperature_loss(0.5, &[1.0, 2.0], -1.0), (-0.25, -0.5));
+/// assert_eq!(rlox_nn::losses::temperature_loss(0.5, &[1.0, 2.0], -1.0)?, (-0.25, -0.5));
+/// # Ok::<(), rlox_core::Error>(())
 /// ```
-pub fn temperature_loss(log_alpha: f32, log_probs: &[f32], target_entropy: f32) -> (f32, f32) {
+pub fn temperature_loss(log_alpha: f32, log_probs: &[f32], target_entropy: f32) -> Result<(f32, f32)> {
+    check_some("log_probs", log_probs.len())?;
     let sum: f64 = log_probs.iter().map(|log_prob| f64::from(log_prob + target_entropy)).sum();
     let gradient = (-sum / log_probs.len() as f64) as f32;
-    (log_alpha * gradient, gradient)
+    Ok((log_alpha * gradient, gradient))
 }

@@ -4,7 +4,7 @@
 
 use rlox_core::{Result, check_len};
 
-use crate::rows::check_not_negative;
+use crate::rows::{check_not_negative, check_some};
 use crate::simd::elementary::exp_in_place;
 
 /// What PPO's policy loss says beside its gradient.
@@ -24,7 +24,7 @@ pub struct ClippedLoss {
 /// All slices are `[B]`.
 ///
 /// # Errors
-/// [`rlox_core::Error::Shape`] for slices of other lengths than `log_probs`, [`rlox_core::Error::Config`] for a
+/// [`rlox_core::Error::Shape`] for no rows, or slices of other lengths than `log_probs`, [`rlox_core::Error::Config`] for a
 /// `clip_coef` that is not finite or below 0. Nothing is written then.
 ///
 /// ```
@@ -44,6 +44,7 @@ pub fn clipped_policy_loss(
     d_log_probs: &mut [f32],
 ) -> Result<ClippedLoss> {
     check_not_negative("clip_coef", clip_coef)?;
+    check_some("log_probs", log_probs.len())?;
     check_len("old_log_probs", old_log_probs.len(), log_probs.len())?;
     check_len("advantages", advantages.len(), log_probs.len())?;
     check_len("d_log_probs", d_log_probs.len(), log_probs.len())?;
@@ -71,7 +72,7 @@ pub fn clipped_policy_loss(
 /// The policy gradient's loss, `-mean(log_prob A)`, of A2C and, with V-trace's advantages, of IMPALA. All slices are `[B]`.
 ///
 /// # Errors
-/// [`rlox_core::Error::Shape`] for slices of other lengths than `log_probs`.
+/// [`rlox_core::Error::Shape`] for no rows, or slices of other lengths than `log_probs`.
 ///
 /// ```
 /// let mut gradient = [0.0; 2];
@@ -80,6 +81,7 @@ pub fn clipped_policy_loss(
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 pub fn policy_gradient_loss(log_probs: &[f32], advantages: &[f32], d_log_probs: &mut [f32]) -> Result<f32> {
+    check_some("log_probs", log_probs.len())?;
     check_len("advantages", advantages.len(), log_probs.len())?;
     check_len("d_log_probs", d_log_probs.len(), log_probs.len())?;
     let count = log_probs.len() as f32;
@@ -95,8 +97,8 @@ pub fn policy_gradient_loss(log_probs: &[f32], advantages: &[f32], d_log_probs: 
 /// from the old ones, and where they do the gradient is 0 (as Stable-Baselines3 has it). All slices are `[B]`.
 ///
 /// # Errors
-/// [`rlox_core::Error::Shape`] for slices of other lengths than `values`, [`rlox_core::Error::Config`] for a clip or a
-/// `vf_coef` that is not finite or below 0. Nothing is written then.
+/// [`rlox_core::Error::Shape`] for no rows, or slices of other lengths than `values`, [`rlox_core::Error::Config`] for a
+/// clip or a `vf_coef` that is not finite or below 0. Nothing is written then.
 ///
 /// ```
 /// let mut gradient = [0.0; 2];
@@ -112,6 +114,7 @@ pub fn value_loss(
     vf_coef: f32,
     d_values: &mut [f32],
 ) -> Result<f32> {
+    check_some("values", values.len())?;
     check_len("returns", returns.len(), values.len())?;
     check_len("d_values", d_values.len(), values.len())?;
     check_not_negative("vf_coef", vf_coef)?;

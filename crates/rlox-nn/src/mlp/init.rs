@@ -3,7 +3,7 @@
 use rand_distr::{Distribution, StandardNormal};
 use rlox_core::{Error, Pcg64, Result, Watch};
 
-use crate::room::make_room;
+use crate::room::{filled, make_room};
 use crate::simd::on_f32s;
 
 /// How weights are drawn.
@@ -40,12 +40,18 @@ impl Init {
     ) -> Result<(Vec<f32>, Vec<f32>)> {
         Ok(match self {
             Self::Orthogonal { hidden, output } => {
-                (orthogonal(outputs, inputs, if last { output } else { hidden }, rng)?, vec![0.0; outputs])
+                let weight = orthogonal(outputs, inputs, if last { output } else { hidden }, rng)?;
+                (weight, filled("sizes", outputs, 0.0)?)
             }
             Self::Kaiming => {
                 let bound = 1.0 / (inputs as f64).sqrt();
-                let mut draw = |count: usize| (0..count).map(|_| rng.uniform(-bound, bound) as f32).collect();
-                (draw(outputs * inputs), draw(outputs))
+                let mut draw = |count: usize| -> Result<_> {
+                    let mut drawn = Vec::new();
+                    make_room("sizes", &mut drawn, count)?;
+                    drawn.extend((0..count).map(|_| rng.uniform(-bound, bound) as f32));
+                    Ok(drawn)
+                };
+                (draw(outputs * inputs)?, draw(outputs)?)
             }
         })
     }
@@ -79,7 +85,7 @@ pub fn orthogonal(rows: usize, columns: usize, gain: f32, rng: &mut Pcg64) -> Re
     }
     let (count, length) = (rows.min(columns), rows.max(columns));
     let (mut vectors, mut watch) = (Vec::new(), Watch::default());
-    make_room(&mut vectors, count.saturating_mul(length))?;
+    make_room("rows", &mut vectors, count.saturating_mul(length))?;
     for from in (0..count).step_by(BLOCK) {
         let start = vectors.len();
         vectors.extend((0..(count - from).min(BLOCK) * length).map(|_| -> f64 { StandardNormal.sample(rng) }));
@@ -103,7 +109,10 @@ pub fn orthogonal(rows: usize, columns: usize, gain: f32, rng: &mut Pcg64) -> Re
     }
     let (gain, by_rows) = (f64::from(gain), rows <= columns);
     let at = |row: usize, column: usize| if by_rows { row * length + column } else { column * length + row };
-    Ok((0..rows * columns).map(|i| (gain * vectors[at(i / columns, i % columns)]) as f32).collect())
+    let mut matrix = Vec::new();
+    make_room("rows", &mut matrix, vectors.len())?;
+    matrix.extend((0..vectors.len()).map(|i| (gain * vectors[at(i / columns, i % columns)]) as f32));
+    Ok(matrix)
 }
 
 on_f32s! {

@@ -36,14 +36,21 @@ impl Layer {
         lines(if self.few { self.inputs } else { self.outputs })
     }
 
+    /// Lines of a copy of the weights as `[outputs, inputs]`; none where they lie so.
+    pub(crate) fn transposed(&self) -> usize {
+        if self.few { 0 } else { self.outputs * lines(self.inputs) }
+    }
+
     /// Where the weight of input `k` and output `o` is among the numbers of all weights.
     fn at(&self, o: usize, k: usize) -> usize {
         let (row, column) = if self.few { (o, k) } else { (k, o) };
         row * self.stride() * LANES + column
     }
 
-    /// Puts weights, `[outputs, inputs]`, and biases where they belong.
+    /// Puts weights, `[outputs, inputs]`, and biases where they belong, and zeros beside them: a step that made all
+    /// parameters NaN made the padding NaN, too.
     pub(crate) fn put(&self, arena: &mut [Line], weight: &[f32], bias: &[f32]) {
+        arena[self.weight.start..self.bias.end].fill(Line::ZERO);
         let there = numbers_mut(&mut arena[self.weight.clone()]);
         for (o, row) in weight.chunks_exact(self.inputs).enumerate() {
             for (k, number) in row.iter().enumerate() {

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use rlox_core::{Error, Pcg64, Result, available_memory, check_len};
+use rlox_core::{Error, Pcg64, Result, check_len};
 
 use super::{Activation, Init};
 use crate::NamedTensors;
 use crate::adam::{MEANS, check_state, step_of};
+use crate::room::{check_free, make_room};
 
 /// Fully connected layers of any backend: their widths and activation, and where each layer's parameters lie in one flat
 /// array, `[weight, bias]` layer by layer as torch shapes them.
@@ -52,21 +53,13 @@ impl MlpLayout {
     pub fn new(sizes: &[usize], activation: Activation) -> Result<Self> {
         const FIX: &str = "pass positive widths, the input's first and the output's last";
         // Parameters, their gradients, what an optimiser keeps of them, and a transposed copy.
-        const BYTES_EACH: usize = 20;
+        const BYTES_EACH: u128 = 20;
         if sizes.len() < 2 || sizes.contains(&0) {
             return Err(Error::config("sizes", "two positive widths or more", format!("{sizes:?}"), FIX));
         }
-        let count = sizes.windows(2).try_fold(0_usize, |sum, pair| sum.checked_add(pair[0].checked_mul(pair[1])?));
-        let free = available_memory().map_or(isize::MAX as usize, |bytes| bytes as usize);
-        if count.is_none_or(|count| count > free / BYTES_EACH) {
-            let got = format!("{sizes:?}, which needs {BYTES_EACH} bytes a parameter");
-            return Err(Error::memory(
-                "sizes",
-                format!("what fits into {free} free bytes"),
-                got,
-                "pass smaller widths",
-            ));
-        }
+        let products = sizes.windows(2).map(|pair| (pair[0] as u128 + 1).saturating_mul(pair[1] as u128));
+        let count = products.fold(0_u128, u128::saturating_add);
+        check_free("sizes", count.saturating_mul(BYTES_EACH), || format!("{sizes:?}"))?;
         Ok(Self { sizes: sizes.to_vec(), activation })
     }
 
@@ -117,7 +110,8 @@ impl MlpLayout {
     /// # Errors
     /// Those of [`crate::orthogonal`].
     pub fn draw(&self, init: Init, rng: &mut Pcg64) -> Result<Vec<f32>> {
-        let mut flat = Vec::with_capacity(self.parameters());
+        let mut flat = Vec::new();
+        make_room("sizes", &mut flat, self.parameters())?;
         for (i, layer) in self.layers().enumerate() {
             let (weight, bias) = init.draw(layer.outputs, layer.inputs, i + 2 == self.sizes.len(), rng)?;
             flat.extend(weight);
@@ -126,22 +120,26 @@ impl MlpLayout {
         Ok(flat)
     }
 
-    /// Numbers in the flat order, by the parameters' names. Empty if there are not as many as parameters.
+    /// Numbers in the flat order, by the parameters' names; without those of which there are not enough.
     pub fn named(&self, flat: &[f32]) -> NamedTensors {
+        self.names(|_, layer| of_flat(flat, layer))
+    }
+
+    /// Weights and biases of each layer, given its number, by the parameters' names.
+    pub(super) fn names(&self, of: impl Fn(usize, LayerLayout) -> Tensors) -> NamedTensors {
         let mut tensors = NamedTensors::default();
-        self.export(flat, "", &mut tensors);
+        self.export(of, "", &mut tensors);
         tensors
     }
 
-    fn export(&self, flat: &[f32], suffix: &str, out: &mut NamedTensors) {
-        if flat.len() != self.parameters() {
-            return;
-        }
+    fn export(&self, of: impl Fn(usize, LayerLayout) -> Tensors, suffix: &str, out: &mut NamedTensors) {
         for (i, layer) in self.layers().enumerate() {
             let name = |kind: &str| format!("{}.{kind}{suffix}", 2 * i);
-            // Names differ and shapes fit, so nothing is refused.
-            let _ = out.push(name("weight"), &[layer.outputs, layer.inputs], flat[layer.weight].to_vec());
-            let _ = out.push(name("bias"), &[layer.outputs], flat[layer.bias].to_vec());
+            let shape = [layer.outputs, layer.inputs];
+            let (weight, bias) = of(i, layer);
+            // Names differ, so that nothing is refused but what there is not enough of.
+            let _ = out.push(name("weight"), &shape, weight);
+            let _ = out.push(name("bias"), &shape[..1], bias);
         }
     }
 
@@ -156,16 +154,37 @@ impl MlpLayout {
 
     /// Checked tensors in the flat order.
     fn import(&self, tensors: &NamedTensors, suffix: &str) -> Vec<f32> {
-        let names = (0..self.sizes.len() - 1).flat_map(|i| ["weight", "bias"].map(|kind| (i, kind)));
-        let found = names.filter_map(|(i, kind)| tensors.find(&format!("{}.{kind}{suffix}", 2 * i)));
-        found.flat_map(|tensor| tensor.data.iter().copied()).collect()
+        self.found(tensors, suffix).flatten().flatten().copied().collect()
+    }
+
+    /// Weights and biases of each layer among checked tensors.
+    pub(super) fn found<'a>(
+        &self,
+        tensors: &'a NamedTensors,
+        suffix: &'a str,
+    ) -> impl Iterator<Item = [&'a [f32]; 2]> + use<'a> {
+        let data = move |i: usize, kind: &str| {
+            let found = tensors.find(&format!("{}.{kind}{suffix}", 2 * i));
+            found.map_or(&[][..], |tensor| &tensor.data)
+        };
+        (0..self.sizes.len() - 1).map(move |i| ["weight", "bias"].map(|kind| data(i, kind)))
     }
 
     /// What an optimiser keeps, as [`crate::Network::optimizer_state`]: two means in the flat order and the steps so far.
     pub fn named_state(&self, means: [&[f32]; 2], step: u32) -> NamedTensors {
+        self.names_state(step, means, |mean, _, layer| of_flat(mean, layer))
+    }
+
+    /// The same, of means in any order of which `of` gives weights and biases of each layer.
+    pub(super) fn names_state<M: Copy>(
+        &self,
+        step: u32,
+        means: [M; 2],
+        of: impl Fn(M, usize, LayerLayout) -> Tensors,
+    ) -> NamedTensors {
         let mut state = NamedTensors::default();
         for (mean, name) in means.into_iter().zip(MEANS) {
-            self.export(mean, &format!(".{name}"), &mut state);
+            self.export(|i, layer| of(mean, i, layer), &format!(".{name}"), &mut state);
         }
         let _ = state.push("step", &[], vec![step as f32]);
         state
@@ -189,7 +208,7 @@ impl MlpLayout {
         check_rows(rows, &[("x", x.len(), self.in_dim()), ("y", y.len(), self.out_dim())])
     }
 
-    /// Checks a slice for the last hidden layer of a forward pass of so many rows; 0 for none.
+    /// Checks a slice for the last hidden layer of a forward pass of so many rows, which is checked before it; 0 for none.
     ///
     /// # Errors
     /// [`Error::Shape`] for a slice of wrong length, or if there was no forward pass.
@@ -225,8 +244,17 @@ impl MlpLayout {
     }
 }
 
+/// Weights, `[outputs, inputs]`, and biases of a layer.
+type Tensors = (Vec<f32>, Vec<f32>);
+
+/// Those among numbers in the flat order; none if there are too few.
+fn of_flat(flat: &[f32], layer: LayerLayout) -> Tensors {
+    let part = |range: Range<usize>| flat.get(range).unwrap_or_default().to_vec();
+    (part(layer.weight), part(layer.bias))
+}
+
 /// Checks that there was a forward pass, of so many rows.
-pub(super) fn check_forward_before(rows: usize) -> Result<()> {
+fn check_forward_before(rows: usize) -> Result<()> {
     if rows == 0 {
         return Err(Error::shape("rows", "those of a forward before", "none", "call forward first"));
     }
@@ -234,7 +262,7 @@ pub(super) fn check_forward_before(rows: usize) -> Result<()> {
 }
 
 /// Checks the number of rows and the lengths that follow from it.
-pub(super) fn check_rows(rows: usize, lengths: &[(&'static str, usize, usize)]) -> Result<()> {
+fn check_rows(rows: usize, lengths: &[(&'static str, usize, usize)]) -> Result<()> {
     if rows == 0 {
         return Err(Error::shape("rows", "at least 1", "0", "pass a batch with something in it"));
     }

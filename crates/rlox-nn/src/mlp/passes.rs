@@ -3,16 +3,16 @@
 use rlox_core::Result;
 
 use super::layer::{Layer, pad, unpad};
-use super::{Activation, Mlp, widest};
+use super::{Activation, Mlp, SIZES, widest};
 use crate::Scratch;
-use crate::room::{make_room, resize};
+use crate::room::{filled, make_room, resize};
 use crate::simd::gemm::{
     Extent, Lines, Numbers, Onto, column_sums, few_outputs, product, transpose, transposed_product,
 };
 use crate::simd::{Line, lines, numbers, numbers_mut};
 
 /// What backward needs of the last forward, and memory that both use.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Kept {
     pub(crate) rows: usize,
     /// As many rows as there is memory for.
@@ -30,22 +30,23 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    pub(crate) fn new(layers: &[Layer], activation: Activation) -> Self {
+    /// Memory for the weights of layers, and for no rows yet.
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Memory`] if there is none.
+    pub(crate) fn new(layers: &[Layer], activation: Activation) -> Result<Self> {
         let each = |used: bool| if used { layers.iter().map(|_| Vec::new()).collect() } else { Vec::new() };
-        let transposed = |layer: &Layer| {
-            let count = if layer.few { 0 } else { layer.outputs * lines(layer.inputs) };
-            vec![Line::ZERO; count]
-        };
-        Self {
+        let transposed = layers.iter().map(|layer| filled(SIZES, layer.transposed(), Line::ZERO));
+        Ok(Self {
             rows: 0,
             capacity: 0,
             x: Vec::new(),
             outputs: each(true),
             sums: each(activation.needs_inputs()),
             deltas: Default::default(),
-            transposed: layers.iter().map(transposed).collect(),
+            transposed: transposed.collect::<Result<_>>()?,
             fresh: false,
-        }
+        })
     }
 
     fn make_room(&mut self, layers: &[Layer], rows: usize) -> Result<()> {
@@ -54,15 +55,15 @@ impl Kept {
         }
         for (i, layer) in layers.iter().enumerate() {
             let count = if layer.few { 0 } else { rows * lines(layer.outputs) };
-            resize(&mut self.outputs[i], count, Line::ZERO)?;
+            resize("rows", &mut self.outputs[i], count, Line::ZERO)?;
             if let Some(sums) = self.sums.get_mut(i) {
-                resize(sums, count, Line::ZERO)?;
+                resize("rows", sums, count, Line::ZERO)?;
             }
         }
         for delta in &mut self.deltas {
-            resize(delta, rows * widest(layers), Line::ZERO)?;
+            resize("rows", delta, rows * widest(layers), Line::ZERO)?;
         }
-        make_room(&mut self.x, rows * layers.first().map_or(0, |layer| layer.inputs))?;
+        make_room("rows", &mut self.x, rows * layers.first().map_or(0, |layer| layer.inputs))?;
         self.capacity = rows;
         Ok(())
     }
@@ -118,7 +119,7 @@ impl Mlp {
         let most = rows * widest(&self.layers);
         for half in &mut scratch.layers {
             if half.len() < most {
-                resize(half, most, Line::ZERO)?;
+                resize("rows", half, most, Line::ZERO)?;
             }
         }
         let [mut from, mut to] = scratch.layers.each_mut().map(|half| &mut half[..]);
@@ -127,7 +128,7 @@ impl Mlp {
             let input = if i == 0 { Input::First(x) } else { Input::Hidden(from) };
             let out = &mut to[..rows * layer.stride()];
             self.sums(layer, input, rows, out);
-            self.activation.apply_to_lines(out);
+            self.activation().apply_to_lines(out);
             (from, to) = (to, from);
         }
         let input = if hidden.is_empty() { Input::First(x) } else { Input::Hidden(from) };
@@ -137,7 +138,7 @@ impl Mlp {
 
     pub(super) fn run_keeping(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
         self.kept.make_room(&self.layers, rows)?;
-        let mut kept = std::mem::replace(&mut self.kept, Kept::new(&[], self.activation));
+        let mut kept = std::mem::take(&mut self.kept);
         kept.rows = rows;
         kept.x.clear();
         kept.x.extend_from_slice(x);
@@ -150,7 +151,7 @@ impl Mlp {
             if let Some(sums) = kept.sums.get_mut(i) {
                 sums[..out.len()].copy_from_slice(out);
             }
-            self.activation.apply_to_lines(out);
+            self.activation().apply_to_lines(out);
         }
         let (before, head) = kept.outputs.split_at_mut(last);
         let input = before.last().map_or(Input::First(x), |hidden| Input::Hidden(hidden));
@@ -160,7 +161,7 @@ impl Mlp {
     }
 
     pub(super) fn run_back(&mut self, dy: &[f32], params: bool, mut dx: Option<&mut [f32]>) {
-        let mut kept = std::mem::replace(&mut self.kept, Kept::new(&[], self.activation));
+        let mut kept = std::mem::take(&mut self.kept);
         if !kept.fresh {
             self.transpose_weights(&mut kept, dx.is_some());
         }
@@ -190,8 +191,8 @@ impl Mlp {
             let out = &mut next[..rows * columns];
             product(extent, given, Lines { lines: back, stride: columns }, Onto::Nothing, out);
             if i > 0 {
-                let of = if self.activation.needs_inputs() { &kept.sums[i - 1] } else { &kept.outputs[i - 1] };
-                self.activation.differentiate_lines(of, out);
+                let of = if self.activation().needs_inputs() { &kept.sums[i - 1] } else { &kept.outputs[i - 1] };
+                self.activation().differentiate_lines(of, out);
             } else if let Some(dx) = &mut dx {
                 unpad(out, layer.inputs, dx);
             }

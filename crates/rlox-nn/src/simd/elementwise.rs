@@ -95,8 +95,19 @@ on_f32s! {
     }
 }
 
-/// Numbers this small are taken for 0 in running means: denormal ones halve the speed.
-const TINY: f32 = 1e-30;
+/// Smaller numbers are taken for 0 in running means of what has no gradients any more: they are denormal, which halves the
+/// speed.
+const TINY: f32 = f32::MIN_POSITIVE;
+
+/// A mean of squares that is denormal, as 0 where nothing will be divided by its root: `over` is 0.
+///
+/// Where something is, the root of the smallest square is far from 0, and 0 would make a giant step of it.
+#[inline(always)]
+fn unless_idle<S: F32s>(s: S, square: S::Vector, over: S::Vector) -> S::Vector {
+    // Nothing is smaller than a number below 0.
+    let size = s.max(over, s.sub(s.splat(0.0), over));
+    s.unless_tiny(square, s.sub(s.splat(TINY), size))
+}
 
 /// One step of Adam, its bias corrections worked into the numbers.
 #[derive(Clone, Copy, Debug)]
@@ -128,7 +139,8 @@ on_f32s! {
         for ((p, g), (m, v)) in p.iter_mut().zip(g).zip(m.iter_mut().zip(v)) {
             let gradient = s.mul(s.load(g), scale);
             let mean = s.unless_tiny(s.mul_add(beta1, s.load(m), s.mul(rest1, gradient)), tiny);
-            let square = s.unless_tiny(s.mul_add(beta2, s.load(v), s.mul(rest2, s.mul(gradient, gradient))), tiny);
+            let square = s.mul_add(beta2, s.load(v), s.mul(rest2, s.mul(gradient, gradient)));
+            let square = unless_idle(s, square, mean);
             let root = s.mul_add(s.sqrt(square), root_scale, eps);
             s.store(mean, m);
             s.store(square, v);
@@ -155,12 +167,13 @@ on_f32s! {
     /// parameters are finite then.
     pub(crate) fn rmsprop(s: F32s, step: RmsPropStep, g: &[Line], v: &mut [Line], p: &mut [Line]) -> bool {
         let rest = s.splat((1.0 - f64::from(step.alpha)) as f32);
-        let [lr, alpha, eps, scale, tiny] = [step.lr, step.alpha, step.eps, step.scale, TINY].map(|x| s.splat(x));
+        let [lr, alpha, eps, scale] = [step.lr, step.alpha, step.eps, step.scale].map(|x| s.splat(x));
         let zero = s.splat(0.0);
         let mut products = zero;
         for ((p, g), v) in p.iter_mut().zip(g).zip(v) {
             let gradient = s.mul(s.load(g), scale);
-            let square = s.unless_tiny(s.mul_add(alpha, s.load(v), s.mul(rest, s.mul(gradient, gradient))), tiny);
+            let square = s.mul_add(alpha, s.load(v), s.mul(rest, s.mul(gradient, gradient)));
+            let square = unless_idle(s, square, gradient);
             s.store(square, v);
             let new = s.sub_mul(lr, s.div(gradient, s.add(s.sqrt(square), eps)), s.load(p));
             products = s.mul_add(new, zero, products);

@@ -62,7 +62,7 @@ struct Sampled {
 impl Normal {
     /// Standard deviations of a batch.
     fn prepare(&mut self, dim: usize, outputs: &[f32]) -> Result<()> {
-        resize(&mut self.stds, outputs.len() / 2, 0.0)?;
+        resize("outputs", &mut self.stds, outputs.len() / 2, 0.0)?;
         for (stds, row) in self.stds.chunks_exact_mut(dim).zip(outputs.chunks_exact(2 * dim)) {
             stds.iter_mut().zip(&row[dim..]).for_each(|(std, log_std)| *std = cut(*log_std));
         }
@@ -79,10 +79,12 @@ impl SquashedGaussian {
     /// Actions of `dim` numbers.
     ///
     /// # Errors
-    /// [`Error::Config`] for none.
+    /// [`Error::Config`] for none, or so many that twice as many outputs cannot be counted.
     pub fn new(dim: usize) -> Result<Self> {
-        if dim == 0 {
-            return Err(Error::config("dim", "at least 1", "0", "pass the number of an action's numbers"));
+        const MOST: usize = usize::MAX / 2;
+        if !(1..=MOST).contains(&dim) {
+            let expected = format!("at least 1 and at most {MOST}");
+            return Err(Error::config("dim", expected, dim.to_string(), "pass the number of an action's numbers"));
         }
         Ok(Self { dim, sampled: Sampled::default(), given: Normal::default(), mode: Normal::default() })
     }
@@ -113,7 +115,7 @@ impl SquashedGaussian {
     pub fn mode(&mut self, outputs: &[f32], actions: &mut [f32]) -> Result<()> {
         self.check(outputs, actions.len(), actions.len() / self.dim)?;
         let Self { dim, mode: Normal { u, squash, .. }, .. } = self;
-        resize(u, actions.len(), 0.0)?;
+        resize("outputs", u, actions.len(), 0.0)?;
         for (u, row) in u.chunks_exact_mut(*dim).zip(outputs.chunks_exact(2 * *dim)) {
             u.copy_from_slice(&row[..*dim]);
         }
@@ -135,7 +137,7 @@ impl SquashedGaussian {
         let Normal { stds, u, squash } = normal;
         kept.clear();
         kept.extend_from_slice(noise);
-        resize(u, noise.len(), 0.0)?;
+        resize("outputs", u, noise.len(), 0.0)?;
         for (index, (u, noise)) in u.iter_mut().zip(noise).enumerate() {
             *u = outputs[index / dim * 2 * dim + index % dim] + stds[index] * noise;
         }

@@ -5,6 +5,7 @@ use rlox_core::{Error, Pcg64, Result, check_len};
 use super::state_dependent::{Exploration, Explored};
 use super::{ActorStats, SquashedGaussian, StochasticPolicy};
 use crate::adam::check_state;
+use crate::distribution::check_log_std;
 use crate::losses::sac_actor_loss;
 use crate::room::resize;
 use crate::{
@@ -81,7 +82,8 @@ impl<N: Network> SquashedPolicy<N> {
     /// # Errors
     /// [`Error::Shape`] for another network.
     pub fn new(actor: N, action_dim: usize) -> Result<Self> {
-        Self::made(actor, action_dim, 2 * action_dim, None)
+        check_outputs(&actor, action_dim, 2)?;
+        Self::made(actor, action_dim, None)
     }
 
     /// A policy with state-dependent exploration, of a network with one output for each number of an action. Logarithms of
@@ -89,25 +91,19 @@ impl<N: Network> SquashedPolicy<N> {
     ///
     /// # Errors
     /// [`Error::Shape`] for another network, or one without a hidden layer; [`Error::Config`] for a beginning that is not
-    /// finite.
+    /// between -20 and 20; [`Error::Memory`] for a matrix that does not fit into memory.
     pub fn state_dependent(actor: N, action_dim: usize, log_std_init: f32) -> Result<Self> {
-        if !log_std_init.is_finite() {
-            let got = log_std_init.to_string();
-            return Err(Error::config("log_std_init", "a finite number", got, "begin with -3"));
-        }
+        check_log_std(log_std_init, "begin with -3")?;
+        check_outputs(&actor, action_dim, 1)?;
         let hidden = actor.hidden_dim();
         if hidden == 0 {
             return Err(Error::shape("actor", "a network with a hidden layer", "none", "give it one"));
         }
-        let exploration = Exploration::new(hidden, action_dim, log_std_init);
-        Self::made(actor, action_dim, action_dim, Some(exploration))
+        let exploration = Exploration::new(hidden, action_dim, log_std_init)?;
+        Self::made(actor, action_dim, Some(exploration))
     }
 
-    fn made(actor: N, action_dim: usize, outputs: usize, exploration: Option<Exploration>) -> Result<Self> {
-        if outputs == 0 || actor.out_dim() != outputs {
-            let got = actor.out_dim().to_string();
-            return Err(Error::shape("actor", format!("{outputs} outputs"), got, "make it for this action space"));
-        }
+    fn made(actor: N, action_dim: usize, exploration: Option<Exploration>) -> Result<Self> {
         let [acting, learning] = [Memory::new(action_dim)?, Memory::new(action_dim)?];
         Ok(Self { actor, action_dim, exploration, acting, learning, update: UpdateMemory::default() })
     }
@@ -153,13 +149,14 @@ impl<N: Network> SquashedPolicy<N> {
     fn forward(&mut self, obs: &[f32], rows: usize) -> Result<()> {
         let Self { actor, exploration, learning: memory, .. } = self;
         memory.log_probs.clear();
-        resize(&mut memory.outputs, rows * actor.out_dim(), 0.0)?;
+        resize("obs", &mut memory.outputs, rows * actor.out_dim(), 0.0)?;
         actor.forward(obs, rows, &mut memory.outputs)?;
         if let Some(exploration) = exploration {
-            resize(&mut memory.hidden, rows * exploration.hidden, 0.0)?;
+            resize("obs", &mut memory.hidden, rows * exploration.hidden, 0.0)?;
             actor.hidden(&mut memory.hidden)?;
         }
-        memory.check_finite(exploration.is_some())
+        let said = memory.check_finite(exploration.is_some());
+        said.map_err(|error| rows::blame_obs(error, obs, actor.in_dim()))
     }
 
     /// Samples with the noise in memory, keeping what backward needs.
@@ -177,14 +174,15 @@ impl<N: Network> SquashedPolicy<N> {
     fn infer(&mut self, obs: &[f32], rows: usize) -> Result<()> {
         let Self { actor, exploration, acting, .. } = self;
         let Memory { scratch, outputs, hidden, .. } = acting;
-        resize(outputs, rows * actor.out_dim(), 0.0)?;
+        resize("obs", outputs, rows * actor.out_dim(), 0.0)?;
         if let Some(exploration) = exploration {
-            resize(hidden, rows * exploration.hidden, 0.0)?;
+            resize("obs", hidden, rows * exploration.hidden, 0.0)?;
             actor.infer_hidden(obs, rows, outputs, hidden, scratch)?;
         } else {
             actor.infer(obs, rows, outputs, scratch)?;
         }
-        acting.check_finite(exploration.is_some())
+        let said = acting.check_finite(exploration.is_some());
+        said.map_err(|error| rows::blame_obs(error, obs, actor.in_dim()))
     }
 
     fn named(&self, of: impl Fn(&N) -> NamedTensors, beside: impl Fn(&Parameters) -> NamedTensors) -> NamedTensors {
@@ -198,6 +196,19 @@ impl<N: Network> SquashedPolicy<N> {
         }
         all
     }
+}
+
+/// Checks that a network has so many outputs for each number of an action.
+fn check_outputs<N: Network>(actor: &N, action_dim: usize, each: usize) -> Result<()> {
+    let wanted = action_dim.checked_mul(each).filter(|wanted| *wanted > 0);
+    if wanted == Some(actor.out_dim()) {
+        return Ok(());
+    }
+    let expected = match wanted {
+        Some(wanted) => format!("{wanted} outputs"),
+        None => format!("{each} outputs for each of an action's {action_dim} numbers"),
+    };
+    Err(Error::shape("actor", expected, actor.out_dim().to_string(), "make it for this action space"))
 }
 
 impl Memory {
@@ -244,7 +255,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         self.infer(obs, rows)?;
         let Self { action_dim, exploration, acting: memory, .. } = self;
         let Some(exploration) = exploration else {
-            resize(&mut memory.noise, actions.len(), 0.0)?;
+            resize("obs", &mut memory.noise, actions.len(), 0.0)?;
             let noise = memory.noise.chunks_exact_mut(*action_dim);
             noise.zip(rngs).for_each(|(noise, rng)| rows::draw_normal(noise, rng));
             return memory.sample(None, actions, log_probs);
@@ -272,7 +283,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         let count = self.noise_len(rows);
         self.infer(obs, rows)?;
         let Self { exploration, acting: memory, .. } = self;
-        resize(&mut memory.noise, count, 0.0)?;
+        resize("obs", &mut memory.noise, count, 0.0)?;
         rows::draw_normal(&mut memory.noise, rng);
         memory.sample(exploration.as_ref(), actions, log_probs)
     }
@@ -282,7 +293,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         self.forward(obs, rows)?;
         let count = self.noise_len(rows);
         let noise = &mut self.learning.noise;
-        resize(noise, count, 0.0)?;
+        resize("obs", noise, count, 0.0)?;
         rows::draw_normal(noise, rng);
         self.rsample_kept(actions, log_probs)
     }
@@ -293,7 +304,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         check_len("d_actions", d_actions.len(), memory.actions.len())?;
         check_len("d_log_probs", d_log_probs.len(), memory.log_probs.len())?;
         let Memory { outputs, hidden, matrix, gaussian, explored, d_outputs, .. } = memory;
-        resize(d_outputs, outputs.len(), 0.0)?;
+        resize("obs", d_outputs, outputs.len(), 0.0)?;
         match exploration {
             None => gaussian.backward(outputs, d_actions, d_log_probs, d_outputs)?,
             Some(it) => explored.backward(it, matrix, (outputs, hidden), (d_actions, d_log_probs), d_outputs),
@@ -327,9 +338,9 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         check_len("obs", obs.len(), log_probs.len().saturating_mul(self.actor.in_dim()))?;
         let mut memory = std::mem::take(&mut self.update);
         let UpdateMemory { values, d_actions, d_log_probs } = &mut memory;
-        resize(values, log_probs.len(), 0.0)?;
-        resize(d_log_probs, log_probs.len(), 0.0)?;
-        resize(d_actions, actions.len(), 0.0)?;
+        resize("obs", values, log_probs.len(), 0.0)?;
+        resize("obs", d_log_probs, log_probs.len(), 0.0)?;
+        resize("obs", d_actions, actions.len(), 0.0)?;
         critics.action_gradients(obs, actions, Critics::Smallest, values, d_actions)?;
         let loss = sac_actor_loss(log_probs, values, alpha, d_log_probs, d_actions)?;
         let mean = |numbers: &[f32]| numbers.iter().map(|x| f64::from(*x)).sum::<f64>() / numbers.len() as f64;
@@ -346,6 +357,8 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
 
     fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         tensors.check(&self.tensors())?;
+        // The sample was the former weights'.
+        self.learning.log_probs.clear();
         self.actor.load(&tensors.part("actor"))?;
         self.exploration.as_mut().map_or(Ok(()), |it| it.log_std.load(&tensors.beside("actor")))
     }

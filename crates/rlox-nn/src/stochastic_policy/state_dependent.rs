@@ -3,7 +3,7 @@
 use rlox_core::{Pcg64, Result};
 
 use crate::distribution::HALF_LN_2_PI;
-use crate::room::resize;
+use crate::room::{filled, resize};
 use crate::squash::Squash;
 use crate::{Parameters, rows};
 
@@ -30,16 +30,17 @@ pub(super) struct Exploration {
 }
 
 impl Exploration {
-    pub(super) fn new(hidden: usize, dim: usize, log_std_init: f32) -> Self {
-        let log_std = Parameters::filled("log_std", &[hidden, dim], log_std_init);
-        let sums = [vec![0.0; hidden * dim], vec![0.0; hidden * dim]];
-        Self { hidden, dim, log_std, matrices: Vec::new(), noise: vec![0.0; hidden * dim], sums }
+    pub(super) fn new(hidden: usize, dim: usize, log_std_init: f32) -> Result<Self> {
+        let log_std = Parameters::filled("log_std", &[hidden, dim], log_std_init)?;
+        let count = hidden * dim;
+        let sums = [filled("shape", count, 0.0)?, filled("shape", count, 0.0)?];
+        Ok(Self { hidden, dim, log_std, matrices: Vec::new(), noise: filled("shape", count, 0.0)?, sums })
     }
 
     /// A matrix for each environment.
     pub(super) fn draw(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
         let count = self.hidden * self.dim;
-        resize(&mut self.matrices, rngs.len() * count, 0.0)?;
+        resize("rngs", &mut self.matrices, rngs.len().saturating_mul(count), 0.0)?;
         for (matrix, rng) in self.matrices.chunks_exact_mut(count).zip(rngs) {
             rows::draw_normal(&mut self.noise, rng);
             scale(self.log_std.values(), self.dim, &self.noise, matrix);
@@ -49,7 +50,7 @@ impl Exploration {
 
     /// The matrix, `[a, hidden]`, of standard normal noise, `[hidden, a]`.
     pub(super) fn matrix(&self, noise: &[f32], matrix: &mut Vec<f32>) -> Result<()> {
-        resize(matrix, noise.len(), 0.0)?;
+        resize("obs", matrix, noise.len(), 0.0)?;
         scale(self.log_std.values(), self.dim, noise, matrix);
         Ok(())
     }
@@ -95,12 +96,12 @@ impl Explored {
     ) -> Result<()> {
         let (dim, count) = (exploration.dim, exploration.hidden);
         let Self { squares, noise, variances, u, actions: kept, squash } = self;
-        resize(squares, count * dim, 0.0)?;
+        resize("obs", squares, count * dim, 0.0)?;
         for (index, log_std) in exploration.log_std.values().iter().enumerate() {
             squares[index % dim * count + index / dim] = (2.0 * log_std).exp();
         }
         for vector in [&mut *noise, &mut *variances, &mut *u] {
-            resize(vector, actions.len(), 0.0)?;
+            resize("obs", vector, actions.len(), 0.0)?;
         }
         let one_a_row = matrices.len() > count * dim;
         for (row, h) in hidden.chunks_exact(count).enumerate() {

@@ -72,14 +72,11 @@ impl Temperature {
     pub fn update(&mut self, log_probs: &[f32], optimizer: &Optimizer) -> Result<f32> {
         let Kind::Learned { log_alpha, target_entropy } = &mut self.0 else { return Ok(0.0) };
         optimizer.check()?;
-        if log_probs.is_empty() {
-            return Err(Error::shape("log_probs", "at least one", "none", "pass those of a minibatch"));
-        }
         if let Some(row) = log_probs.iter().position(|log_prob| !log_prob.is_finite()) {
             let got = format!("{} in row {row}", log_probs[row]);
             return Err(Error::config("log_probs", "finite numbers", got, "look for extreme observations or weights"));
         }
-        let (loss, gradient) = temperature_loss(log_alpha.values()[0], log_probs, *target_entropy);
+        let (loss, gradient) = temperature_loss(log_alpha.values()[0], log_probs, *target_entropy)?;
         log_alpha.add_gradients([gradient].into_iter());
         clipped_step(&mut [("temperature", log_alpha)], optimizer, None)?;
         Ok(loss)

@@ -143,14 +143,11 @@ pub(super) fn load(
     if let Some(standing) = &standing {
         standing.check(collector.env.as_ref()).map_err(|error| of_section(error, &saved, "environment"))?;
     }
-    let before = (policy.tensors(), policy.optimizer_state());
-    let moved = load_policy(&saved, policy).and_then(|()| move_envs(&saved, standing.as_ref(), collector));
-    if let Err(error) = moved {
-        policy.load(&before.0)?;
-        policy.load_optimizer_state(&before.1)?;
-        return Err(error);
-    }
-    // From here on nothing is refused.
+    let (networks, optimizer) = read_policy(&saved, policy)?;
+    move_envs(&saved, standing.as_ref(), collector)?;
+    // From here on nothing is refused: the networks' parts have been checked.
+    policy.load(&networks)?;
+    policy.load_optimizer_state(&optimizer)?;
     collector.started = standing.is_some();
     collector.forget_episodes();
     collector.normalizer = normalizer;
@@ -254,15 +251,17 @@ fn read_normalizer(saved: &Checkpoint, collector: &Collector) -> Result<Option<N
     Ok(Some(normalizer))
 }
 
-fn load_policy(saved: &Checkpoint, policy: &mut dyn ActorCritic) -> Result<()> {
+/// Parameters and the optimiser's state, which the policy takes.
+fn read_policy(saved: &Checkpoint, policy: &dyn ActorCritic) -> Result<(NamedTensors, NamedTensors)> {
     let tensors = |member: &str| {
         let read =
             saved.safetensors(member).map_or_else(|| Ok(NamedTensors::default()), NamedTensors::from_safetensors);
         read.map_err(|error| of_section(error, saved, member))
     };
     let (networks, optimizer) = (tensors(NETWORKS)?, tensors(OPTIMIZER)?);
-    policy.load(&networks).map_err(|error| of_section(error, saved, NETWORKS))?;
-    policy.load_optimizer_state(&optimizer).map_err(|error| of_section(error, saved, OPTIMIZER))
+    policy.check_tensors(&networks).map_err(|error| of_section(error, saved, NETWORKS))?;
+    policy.check_optimizer_state(&optimizer).map_err(|error| of_section(error, saved, OPTIMIZER))?;
+    Ok((networks, optimizer))
 }
 
 /// Puts environments where they stood, or leaves them where they are.

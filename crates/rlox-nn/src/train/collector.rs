@@ -67,7 +67,7 @@ pub fn estimate_advantages(
     let (n, steps) = (buffer.num_envs(), buffer.n_steps());
     let mut worth = |data: FieldData<'_>, rows: Range<usize>| -> Result<Vec<f32>> {
         let mut values = Vec::new();
-        resize(&mut values, rows.len(), 0.0)?;
+        resize("num_envs", &mut values, rows.len(), 0.0)?;
         encoding.encode(data, rows, inputs)?;
         policy.value(inputs, &mut values)?;
         Ok(values)

@@ -62,7 +62,7 @@ impl Encoding {
         out: &mut Vec<f32>,
     ) -> Result<()> {
         out.clear();
-        make_room(out, rows.len().saturating_mul(self.inputs()))?;
+        make_room("obs", out, rows.len().saturating_mul(self.inputs()))?;
         self.append(data, rows, out)
     }
 

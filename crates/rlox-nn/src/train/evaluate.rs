@@ -10,7 +10,7 @@ use crate::ActorCritic;
 /// favoured. The environments start anew from `seed`; `normalizer`'s statistics are used and not changed.
 ///
 /// # Errors
-/// [`Error::Config`] for environments that do not reset in the same step, and those of the policy and the environments.
+/// [`Error::Config`] for no episodes and for environments that do not reset in the same step, and those of the policy and the environments.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -29,6 +29,9 @@ pub fn evaluate_policy(
     seed: u64,
     normalizer: Option<&Normalizer>,
 ) -> Result<Vec<f64>> {
+    if episodes == 0 {
+        return Err(Error::config("episodes", "at least 1", "0", "ask for one or more"));
+    }
     if env.autoreset_mode() != rlox_core::AutoresetMode::SameStep {
         let got = format!("{:?}", env.autoreset_mode());
         return Err(Error::config("env", "AutoresetMode::SameStep", got, "make the environments so"));

@@ -51,7 +51,7 @@ impl Minibatches {
             return Err(Error::config("buffer", "a finished rollout with transitions", got, "collect one first"));
         }
         self.index.clear();
-        make_room(&mut self.index, buffer.transitions())?;
+        make_room("batch_size", &mut self.index, buffer.transitions())?;
         if let Some(FieldData::Bool(valid)) = buffer.field("valid").map(Field::data) {
             self.index.extend(valid.iter().enumerate().filter(|(_, valid)| **valid != 0).map(|(row, _)| row));
         }
@@ -86,7 +86,7 @@ impl Minibatches {
             self.encoding.check(obs)?;
             let width = self.encoding.inputs();
             self.obs.clear();
-            make_room(&mut self.obs, index.len().saturating_mul(width))?;
+            make_room("batch_size", &mut self.obs, index.len().saturating_mul(width))?;
             for rows in index.chunks((Watch::STRETCH / width.max(1)).max(1)) {
                 if stop() {
                     return Err(Error::Interrupted);
@@ -102,6 +102,9 @@ impl Minibatches {
         ] {
             take(index, numbers(buffer, name), 1, out)?;
         }
+        // Those of a former rollout may have been of the other kind.
+        self.discrete.clear();
+        self.continuous.clear();
         if let Some(field) = buffer.field("actions") {
             match field.data() {
                 FieldData::F32(actions) => take(index, actions, field.width(), &mut self.continuous)?,
@@ -113,7 +116,7 @@ impl Minibatches {
         if let Some(field) = buffer.field("action_masks")
             && let FieldData::Bool(masks) = field.data()
         {
-            make_room(&mut self.masks, index.len() * field.width())?;
+            make_room("batch_size", &mut self.masks, index.len() * field.width())?;
             let rows = index.iter().flat_map(|row| &masks[row * field.width()..][..field.width()]);
             self.masks.extend(rows.map(|flag| *flag != 0));
         }
@@ -145,7 +148,7 @@ impl Minibatches {
 
 fn take<T: Copy>(index: &[usize], from: &[T], width: usize, out: &mut Vec<T>) -> Result<()> {
     out.clear();
-    make_room(out, index.len().saturating_mul(width))?;
+    make_room("batch_size", out, index.len().saturating_mul(width))?;
     for row in index {
         out.extend_from_slice(&from[row * width..][..width]);
     }

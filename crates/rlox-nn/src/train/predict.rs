@@ -4,6 +4,7 @@ use rlox_core::{ActionsMut, Error, FieldData, Normalizer, PolicyOut, Result, Spa
 
 use super::{Encoding, IterationStreams};
 use crate::ActorCritic;
+pub use crate::distribution::mask_width;
 use crate::room::resize;
 use crate::rows;
 
@@ -54,8 +55,7 @@ pub fn predict_actions(
     mut actions: ActionsMut<'_>,
 ) -> Result<()> {
     let Observations { data, encoding, normalizer, masks } = obs;
-    let (dim, width) = (space.dim(), mask_width(space));
-    space.validate("action space")?;
+    let (dim, width) = (space.dim(), mask_width(space)?);
     let len = match &actions {
         ActionsMut::Discrete(actions) => actions.len(),
         ActionsMut::Continuous(actions) => actions.len(),
@@ -79,7 +79,7 @@ pub fn predict_actions(
             continue;
         };
         for said in [&mut log_probs, &mut values] {
-            resize(said, to - from, 0.0)?;
+            resize("actions", said, to - from, 0.0)?;
         }
         let out = PolicyOut { actions, log_probs: &mut log_probs, values: &mut values };
         policy.act_once(inputs, masks, &mut rngs[from..to], out)?;
@@ -92,14 +92,4 @@ pub fn predict_actions(
     }
     actions.sent(space);
     Ok(())
-}
-
-/// How many flags a row of a policy's masks has: one for each value of each integer; 0 for actions without.
-pub fn mask_width(space: &Space) -> usize {
-    match space {
-        Space::Discrete { n, .. } => *n as usize,
-        Space::MultiDiscrete { nvec } => nvec.iter().map(|n| *n as usize).sum(),
-        Space::MultiBinary { n } => 2 * n,
-        Space::Box { .. } => 0,
-    }
 }

@@ -118,6 +118,49 @@ pub fn optimizers_equal_the_built_in_networks<N: Network>(make: Make<N>) {
     }
 }
 
+/// What torch's formulas say, in f64.
+fn exact(optimizer: &Optimizer, gradients: &[f32]) -> Vec<f64> {
+    let [mut m, mut v] = [0.0; 2];
+    let steps = gradients.iter().zip(1..).map(|(g, t)| {
+        let g = f64::from(*g);
+        match *optimizer {
+            Optimizer::Adam { lr, beta1, beta2, eps } => {
+                let [lr, beta1, beta2, eps] = [lr, beta1, beta2, eps].map(f64::from);
+                m = beta1 * m + (1.0 - beta1) * g;
+                v = beta2 * v + (1.0 - beta2) * g * g;
+                let [first, second] = [beta1, beta2].map(|beta| 1.0 - beta.powi(t));
+                lr * (m / first) / ((v / second).sqrt() + eps)
+            }
+            Optimizer::RmsProp { lr, alpha, eps } => {
+                let [lr, alpha, eps] = [lr, alpha, eps].map(f64::from);
+                v = alpha * v + (1.0 - alpha) * g * g;
+                lr * g / (v.sqrt() + eps)
+            }
+            Optimizer::AdamW { .. } => unreachable!("not tested"),
+        }
+    });
+    steps.collect()
+}
+
+pub fn small_gradients_take_the_steps_of_torchs_formulas<N: Network>(make: Make<N>) {
+    for (g, eps) in [(1e-16_f32, 1e-8), (1e-16, 1e-20), (1e-15, 1e-30), (1e-18, 1e-30), (3e-19, 1e-35)] {
+        for optimizer in [Optimizer::adam(1e-2).with_eps(eps), Optimizer::rms_prop(1e-2).with_eps(eps)] {
+            let (mut net, _) = pair(make, &[1, 1], ACTIVATIONS[0]);
+            // A mean of squares that is no normal number need not outlive a step without a gradient.
+            let gradients = if g * g < 1e-37 { &[g; 3][..] } else { &[g, g, g, 0.0, 0.0, -g] };
+            for (gradient, step) in gradients.iter().zip(exact(&optimizer, gradients)) {
+                let parameter = |net: &N| f64::from(net.tensors().find("0.weight").unwrap().data[0]);
+                let before = parameter(&net);
+                net.forward(&[1.0], 1, &mut [0.0]).unwrap();
+                net.backward(&[*gradient], true, None).unwrap();
+                net.apply_gradients(&optimizer, 1.0).unwrap();
+                let moved = before - parameter(&net);
+                assert!((moved - step).abs() < 1e-5 + 1e-3 * step.abs(), "{optimizer:?}, {g}: {moved}, not {step}");
+            }
+        }
+    }
+}
+
 const ROWS: usize = 64;
 
 fn spec(action: Space) -> EnvSpec {

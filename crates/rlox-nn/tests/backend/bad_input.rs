@@ -52,6 +52,9 @@ pub fn wrong_arguments_are_refused_in_the_built_in_networks_words<N: Network>(ma
     both!(|net| net.infer(&[0.0; 6], usize::MAX, y, scratch));
     both!(|net| net.infer(&[0.0; 7], 2, y, scratch));
     both!(|net| net.infer_hidden(&[0.0; 6], 2, y, &mut h[..15], scratch));
+    both!(|net| net.infer_hidden(&[], 0, &mut [], &mut [], scratch));
+    let error = net.infer_hidden(&[], 0, &mut [], &mut [], scratch).unwrap_err().to_string();
+    assert!(error.starts_with("rows: expected at least 1, got 0; "), "{error}");
     both!(|net| net.hidden(&mut h[..8]));
     net.forward(&[0.0; 6], 2, y).unwrap();
     built_in.forward(&[0.0; 6], 2, y).unwrap();
@@ -107,6 +110,32 @@ pub fn wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words<N: 
         alike(net.load_optimizer_state(&wrong), built_in.load_optimizer_state(&wrong), "state");
     }
     assert_eq!((net.tensors(), net.optimizer_state()), (weights, state));
+}
+
+/// What a backward would give of the forward of other parameters is no gradient of anything.
+pub fn a_forward_is_forgotten_once_the_parameters_change<N: Network>(make: Make<N>) {
+    let changes: [fn(&mut N, &N); 4] = [
+        |net, _| net.apply_gradients(&Optimizer::adam(1e-3), 1.0).unwrap(),
+        |net, other| net.load(&other.tensors()).unwrap(),
+        |net, other| net.track(other, 0.5).unwrap(),
+        |net, other| net.track(other, 1.0).unwrap(),
+    ];
+    let (other, _) = pair(make, &[3, 8, 2], Activation::Tanh);
+    for change in changes {
+        let (mut net, _) = pair(make, &[3, 8, 2], Activation::Tanh);
+        net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
+        net.backward(&[1.0, 0.0], true, None).unwrap();
+        // As often as one likes, until then.
+        net.backward(&[1.0, 0.0], true, None).unwrap();
+        change(&mut net, &other);
+        net.zero_gradients();
+        for error in [net.backward(&[1.0, 0.0], true, None), net.hidden(&mut [0.0; 8])].map(Result::unwrap_err) {
+            assert!(error.to_string().contains("call forward first"), "{error}");
+        }
+        assert_eq!(net.grad_sq().unwrap(), 0.0);
+        net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
+        net.backward(&[1.0, 0.0], true, None).unwrap();
+    }
 }
 
 pub fn gradients_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {

@@ -66,6 +66,7 @@ macro_rules! backend_tests {
         $crate::backend_tests! {
             $make;
             agreement: passes_equal_the_built_in_networks, optimizers_equal_the_built_in_networks,
+                small_gradients_take_the_steps_of_torchs_formulas,
                 policy_gradients_equal_the_built_in_networks, losses_of_a_hundred_updates_stay_together,
                 weights_and_optimizer_states_go_there_and_back, targets_follow_slowly, clones_go_their_own_way,
                 rows_do_not_depend_on_each_other;
@@ -73,7 +74,8 @@ macro_rules! backend_tests {
                 v_trace_and_its_gradients_equal_torch, losses_of_a_hundred_updates_equal_torch;
             bad_input: wrong_arguments_are_refused_in_the_built_in_networks_words,
                 wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words,
-                gradients_that_are_no_numbers_change_nothing, a_step_to_infinity_is_an_error_that_names_the_tensor;
+                a_forward_is_forgotten_once_the_parameters_change, gradients_that_are_no_numbers_change_nothing,
+                a_step_to_infinity_is_an_error_that_names_the_tensor;
             learning: a_seed_decides_everything, ppo_learns_to_balance;
         }
         #[test]

@@ -66,7 +66,7 @@ pub(super) fn predict<'py>(
     };
     let lead = lead_of(rows.shape(), &this.obs_shape)?;
     let n = lead.iter().product();
-    let width = mask_width(&this.action);
+    let width = mask_width(&this.action).map_err(to_py)?;
     if let Some(masks) = &masks {
         expect_shape("action_masks", masks.shape(), n, &[width])?;
     }

@@ -1,0 +1,113 @@
+//! What fits into no memory, or cannot be counted, is an error that names the argument.
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+use rlox_core::{Actions, Ends, EnvSpec, Error, Pcg64, Result, Space, Vtrace, available_memory};
+use rlox_nn::train::{Encoding, Observations, mask_width, predict_actions};
+use rlox_nn::{
+    Activation, Distribution, Init, Mlp, MlpLayout, Parameters, PolicyNetworks, SquashedGaussian, SquashedPolicy,
+    Trajectories, VtraceTargets, orthogonal,
+};
+
+/// More numbers than any machine has room for.
+const HUGE: usize = 1 << 50;
+
+fn rng() -> Pcg64 {
+    Pcg64::seed_from(0)
+}
+
+fn net(outputs: usize) -> Mlp {
+    Mlp::new(&[2, 8, outputs], Activation::Tanh, Init::Kaiming, &mut rng()).unwrap()
+}
+
+fn torque() -> Space {
+    Space::uniform_box(-1.0, 1.0, &[1])
+}
+
+fn refused<T>(made: Result<T>, argument: &str) {
+    let Err(error) = made else { panic!("{argument} is not refused") };
+    assert!(matches!(error, Error::Memory(_)), "{error:?}");
+    assert!(error.to_string().starts_with(&format!("{argument}: expected what fits into ")), "{error}");
+}
+
+#[test]
+fn widths_beyond_memory_are_refused_by_their_names() {
+    refused(Distribution::state_dependent(&torque(), HUGE, 0.0), "hidden");
+    refused(Distribution::state_dependent(&torque(), usize::MAX, 0.0), "hidden");
+    let spec = EnvSpec { id: "none".into(), observation: torque(), action: torque(), max_episode_steps: None };
+    let tanh = Activation::Tanh;
+    refused(PolicyNetworks::mlp_with_sde(&spec, &[HUGE], tanh, 0.0, &mut rng()), "net_arch");
+    refused(Parameters::filled("x", &[HUGE], 0.0), "shape");
+    refused(Parameters::filled("x", &[usize::MAX, 2], 0.0), "shape");
+    refused(Mlp::new(&[2, HUGE], tanh, Init::Kaiming, &mut rng()), "sizes");
+    refused(MlpLayout::new(&[usize::MAX, usize::MAX, 2], tanh), "sizes");
+    refused(orthogonal(1 << 31, 1 << 31, 1.0, &mut rng()), "rows");
+}
+
+#[test]
+fn the_padding_of_narrow_layers_counts() {
+    // A layer with one output that is not the last has a line of 16 numbers for each input. The numbers alone would fit.
+    let free = available_memory().unwrap();
+    let wide = (free / 150) as usize;
+    let sizes = [1, wide, 1, 9];
+    assert!(MlpLayout::new(&sizes, Activation::Tanh).is_ok());
+    refused(Mlp::new(&sizes, Activation::Tanh, Init::Kaiming, &mut rng()), "sizes");
+}
+
+#[test]
+fn actions_beyond_counting_are_refused() {
+    let shape = |made: Result<SquashedPolicy<Mlp>>, expected: &str| {
+        let error = made.unwrap_err();
+        assert!(matches!(error, Error::Shape(_)) && error.to_string().starts_with(expected), "{error}");
+    };
+    shape(SquashedPolicy::state_dependent(net(1), HUGE, -3.0), "actor: expected 1125899906842624 outputs, got 1");
+    shape(SquashedPolicy::new(net(2), usize::MAX), "actor: expected 2 outputs for each of an action's 18446744");
+    shape(SquashedPolicy::new(net(2), 0), "actor: expected 2 outputs for each of an action's 0 numbers, got 2");
+    let error = SquashedGaussian::new(usize::MAX).unwrap_err();
+    assert!(error.to_string().starts_with("dim: expected at least 1 and at most "), "{error}");
+    assert!(SquashedGaussian::new(usize::MAX / 2).unwrap().mode(&[], &mut []).is_ok());
+}
+
+#[test]
+fn spaces_of_more_values_than_can_be_counted_are_refused() {
+    for space in [
+        Space::MultiDiscrete { nvec: vec![-1, -1] },
+        Space::MultiDiscrete { nvec: vec![i64::MAX, i64::MAX, 4] },
+        Space::MultiDiscrete { nvec: vec![i64::MAX] },
+        Space::MultiBinary { n: usize::MAX },
+        Space::MultiBinary { n: isize::MAX as usize },
+        Space::Discrete { n: i64::MAX, start: 0 },
+    ] {
+        let encoding = Encoding::Numbers(2);
+        let obs = Observations { data: (&[0.0_f32; 2][..]).into(), encoding: &encoding, normalizer: None, masks: None };
+        let distribution = Distribution::new(&Space::discrete(2), 0.0).unwrap();
+        let mut policy = PolicyNetworks::new(net(2), net(1), distribution).unwrap();
+        let actions = rlox_core::ActionsMut::Discrete(&mut [0]);
+        for error in [
+            mask_width(&space).unwrap_err(),
+            Distribution::new(&space, 0.0).unwrap_err(),
+            predict_actions(&mut policy, obs, None, &space, &mut Vec::new(), actions).unwrap_err(),
+        ] {
+            assert!(matches!(error, Error::Space(_)), "{space:?}: {error:?}");
+            assert!(error.to_string().starts_with("action space: expected "), "{error}");
+        }
+    }
+    assert_eq!(mask_width(&Space::MultiBinary { n: 3 }).unwrap(), 6);
+    assert_eq!(mask_width(&torque()).unwrap(), 0);
+}
+
+#[test]
+fn more_environments_than_memory_holds_are_refused_by_that_name() {
+    let distribution = Distribution::new(&Space::discrete(2), 0.0).unwrap();
+    let mut policy = PolicyNetworks::new(net(2), net(1), distribution).unwrap();
+    let steps = Trajectories {
+        obs: &[0.1; 2],
+        next_obs: &[0.1; 2],
+        actions: Actions::Discrete(&[0]),
+        masks: None,
+        log_probs: &[-0.7],
+        rewards: &[1.0],
+        ends: Ends::dones(&[false]),
+        num_envs: usize::MAX,
+    };
+    refused(VtraceTargets::default().minibatch(&mut policy, &steps, Vtrace::default()).map(|_| ()), "num_envs");
+}
