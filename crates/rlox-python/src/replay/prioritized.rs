@@ -35,10 +35,12 @@ const MANY: usize = 128;
 /// >>> for i in range(4):
 /// ...     buffer.push([i], [0.0], 0.0, False, True, next_obs=[i + 1])
 /// >>> batch = buffer.sample(4)
-/// >>> buffer.update_priorities(batch["indices"], [1.0, 1.0, 1.0, 5.0])
+/// >>> buffer.update_priorities(range(4), [1.0, 1.0, 1.0, 4.0])
 /// >>> batch = buffer.sample(4)
-/// >>> batch["indices"], batch["weights"].round(1)
-/// (array([1, 3, 3, 3]), array([1. , 0.2, 0.2, 0.2], dtype=float32))
+/// >>> for name in ("indices", "weights"):
+/// ...     print(batch[name].round(2).tolist())
+/// [1, 3, 3, 3]
+/// [1.0, 0.25, 0.25, 0.25]
 #[pyclass(frozen, extends = ReplayBuffer, subclass, module = "rlox._rlox")]
 pub(crate) struct PrioritizedReplayBuffer;
 
