@@ -172,7 +172,8 @@ pub trait ActorCritic: Policy + Send {
     ///
     /// # Errors
     /// [`Error::Shape`] and [`Error::Action`] for a minibatch that does not fit, [`Error::Config`] for a loss that makes no
-    /// sense, [`Error::NotFinite`] naming an output of the policy, one of the `logits` or of the `mean`.
+    /// sense, [`Error::NotFinite`] naming an array of the minibatch, or an output of the policy, one of
+    /// the `logits` or of the `mean`.
     fn evaluate(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<ActorCriticStats>;
 
     /// Adds the gradient of what [`ActorCritic::evaluate`] said last to the parameters' gradients.

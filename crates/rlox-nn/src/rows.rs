@@ -47,7 +47,16 @@ pub(crate) fn check_said(name: &'static str, outputs: &[f32], dim: usize) -> Res
 
 /// The same error, or where outputs are not finite because observations, rows of `dim`, are not, one that says so.
 pub(crate) fn blame_obs(error: Error, obs: &[f32], dim: usize) -> Error {
-    if matches!(error, Error::NotFinite(_)) { check_finite("obs", obs, dim).err().unwrap_or(error) } else { error }
+    if matches!(error, Error::NotFinite(_)) { check_taken("obs", obs, dim).err().unwrap_or(error) } else { error }
+}
+
+/// Checks that what was taken from environments or computed before, rows of `dim`, is finite.
+///
+/// # Errors
+/// [`Error::NotFinite`] naming the first number that is not, and its row.
+pub(crate) fn check_taken(name: &'static str, numbers: &[f32], dim: usize) -> Result<()> {
+    let wrong = first_not_finite(numbers, dim);
+    wrong.map_or(Ok(()), |got| Err(Error::not_finite(name, "finite numbers", got, "look at where it comes from")))
 }
 
 /// The first number that is NaN or infinite, and its row, in words.

@@ -86,7 +86,7 @@ impl<N: Network> PolicyNetworks<N> {
     fn check(&self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<usize> {
         loss.check()?;
         let rows = self.rows(batch.obs)?;
-        rows::check_finite("obs", batch.obs, self.actor.in_dim())?;
+        rows::check_taken("obs", batch.obs, self.actor.in_dim())?;
         for (name, numbers) in [
             ("log_probs", batch.log_probs),
             ("values", batch.values),
@@ -94,7 +94,7 @@ impl<N: Network> PolicyNetworks<N> {
             ("returns", batch.returns),
         ] {
             check_len(name, numbers.len(), rows)?;
-            rows::check_finite(name, numbers, 1)?;
+            rows::check_taken(name, numbers, 1)?;
         }
         Ok(rows)
     }
