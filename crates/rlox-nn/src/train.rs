@@ -31,7 +31,7 @@ pub use experience::{Gathering, Replayed};
 pub use greedy::Greedy;
 pub use minibatches::Minibatches;
 pub use noise::{ActionNoise, NoiseProcess};
-pub use off_policy::{OffPolicy, OffPolicyLearned, OffPolicyMetrics};
+pub use off_policy::{Algorithm as OffPolicyAlgorithm, OffPolicy, OffPolicyLearned, OffPolicyMetrics};
 pub use on_policy::OnPolicy;
 pub use ppo::{Ppo, PpoConfig};
 pub use predict::{Observations, mask_width, predict_actions};

@@ -9,9 +9,9 @@ use rlox_nn::{Activation, Mlp, Optimizer, QNetworks};
 
 const EPISODES: usize = 30;
 
-/// `RLOX_SEEDS`, one after another, or five of them.
+/// `RLOX_TEST_SEEDS`, one after another, or five of them.
 fn seeds() -> Vec<u64> {
-    let chosen = std::env::var("RLOX_SEEDS").unwrap_or_else(|_| "1 2 3 4 5".into());
+    let chosen = std::env::var("RLOX_TEST_SEEDS").unwrap_or_else(|_| "1 2 3 4 5".into());
     chosen.split_whitespace().map(|seed| seed.parse().unwrap()).collect()
 }
 

@@ -46,7 +46,9 @@ impl Gathering {
             ("gradient_steps", self.gradient_steps.unwrap_or(1)),
             ("n_steps", self.n_steps),
         ])?;
-        check_share("gamma", self.gamma)
+        check_share("gamma", self.gamma)?;
+        // Which refuses options that are out of range.
+        self.normalize.map_or(Ok(()), |options| Normalizer::new(1, 1, options).map(|_| ()))
     }
 }
 

@@ -2,8 +2,8 @@
 
 use rlox_core::replay::Uniform;
 use rlox_core::{
-    Actions, ActionsMut, AutoresetMode, Error, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut, RandomPolicy,
-    ResetOptions, Result, Seeds, Space, StepOut, VectorEnv, masked_actions,
+    Actions, ActionsMut, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions, Result,
+    Seeds, Space, StepOut, VectorEnv, masked_actions,
 };
 
 use super::IterationStreams;
@@ -110,10 +110,6 @@ pub(super) struct Gatherer {
 
 impl Gatherer {
     pub(super) fn new(env: Box<dyn VectorEnv>, how: Gathering, mut streams: Streams) -> Result<Self> {
-        if env.autoreset_mode() != AutoresetMode::SameStep {
-            let got = format!("{:?}", env.autoreset_mode());
-            return Err(Error::config("env", "AutoresetMode::SameStep", got, "make the environments so"));
-        }
         let (n, spec) = (env.num_envs(), env.spec());
         let numbers = n.saturating_mul(spec.observation.dim());
         let masked = env.has_action_masks();

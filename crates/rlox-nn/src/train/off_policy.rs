@@ -1,7 +1,7 @@
 //! The trainer of off-policy methods: act, remember, learn from what is remembered, and again.
 
 use rlox_core::replay::ReplayStorage;
-use rlox_core::{ActionsMut, EnvSpec, Error, Normalizer, Pcg64, Result, VectorEnv, Watch};
+use rlox_core::{ActionsMut, AutoresetMode, EnvSpec, Error, Normalizer, Pcg64, Result, VectorEnv, Watch};
 
 use super::collector::Run;
 use super::experience::{Gathering, Replayed};
@@ -174,6 +174,10 @@ impl<A: Algorithm> OffPolicy<A> {
         config: A::Config,
         seed: u64,
     ) -> Result<Self> {
+        if env.autoreset_mode() != AutoresetMode::SameStep {
+            let got = format!("{:?}", env.autoreset_mode());
+            return Err(Error::config("env", "AutoresetMode::SameStep", got, "make the environments so"));
+        }
         let how = A::gathering(&config, env.as_ref())?;
         how.check()?;
         let mut streams = Streams::new(seed);
