@@ -130,7 +130,9 @@ fn replay_holds_raw_transitions_and_final_observations() {
 
 /// The values of the first action in some states, after a run.
 fn values(states: &[f32], n_steps: usize, clock: impl Fn() -> Clock + 'static) -> Vec<f32> {
-    let mut dqn = new_dqn(4, &DqnConfig { n_steps, ..config() }, clock);
+    // All actions as often, and a rate that falls to 0, so that values are near their means in the end.
+    let exploring = DqnConfig { exploration_final_eps: 1.0, lr_schedule: Schedule::Linear, ..config() };
+    let mut dqn = new_dqn(4, &DqnConfig { n_steps, batch_size: 128, ..exploring }, clock);
     dqn.train(6_000, |_| true).unwrap();
     let mut values = vec![0.0; 3 * states.len()];
     dqn.learner_mut().q_function_mut().values(states, &mut values).unwrap();
@@ -332,14 +334,16 @@ fn noise_walks_and_begins_anew() {
 #[test]
 fn nothing_is_allocated_once_it_runs() {
     let counted = |work: &mut dyn FnMut()| allocation_counter::measure(work).count_total;
-    let mut dqn = new_dqn(2, &DqnConfig { n_steps: 2, double: true, ..config() }, || Clock::new(true));
+    // Full buffers: until then they grow with the number of final observations.
+    let options = DqnConfig { n_steps: 2, double: true, buffer_size: 200, ..config() };
+    let mut dqn = new_dqn(2, &options, || Clock { masks: true, ..Clock::new(true) });
     dqn.train(400, |_| true).unwrap();
     dqn.begin(1_000);
     assert_eq!(counted(&mut || (0..30).for_each(|_| dqn.iterate().map(|_| ()).unwrap())), 0);
 
     let env = VecEnv::new(2, None, AutoresetMode::SameStep, rlox_core::envs::Pendulum::default).unwrap();
     let normalize = Some(NormalizerOptions::default());
-    let config = SacConfig { batch_size: 32, learning_starts: 10, normalize, ..SacConfig::default() };
+    let config = SacConfig { batch_size: 32, learning_starts: 10, buffer_size: 200, normalize, ..SacConfig::default() };
     let networks = |spec: &EnvSpec, rng: &mut Pcg64| config.mlp(spec, &[8], rng);
     let mut sac = Sac::new(Box::new(env), networks, config.clone(), 1).unwrap();
     sac.train(500, |_| true).unwrap();

@@ -1,8 +1,8 @@
 //! Replay as off-policy methods use it: raw transitions in, normalised minibatches out.
 
-use rlox_core::replay::{Layout, NStep, Part, Replay, ReplayStorage, SampledBatch, Sampler, Steps, Uniform};
+use rlox_core::replay::{Chosen, Column, Layout, NStep, Part, Replay, ReplayStorage, Sampler, Steps, Uniform};
 use rlox_core::{
-    Actions, DType, EnvSpec, Error, FieldData, Normalizer, NormalizerOptions, Pcg64, Result, Space, masked_actions,
+    Actions, DType, EnvSpec, FieldData, FieldMut, Normalizer, NormalizerOptions, Pcg64, Result, Space, masked_actions,
 };
 
 use super::{check_counts, check_share};
@@ -90,15 +90,21 @@ pub(super) struct Stepped<'a> {
 #[derive(Debug)]
 pub(super) struct Experience<S> {
     replay: Replay<S>,
-    batch: SampledBatch,
+    chosen: Chosen,
     batch_size: usize,
     gamma: f32,
     n_steps: usize,
-    masked: bool,
+    obs_dim: usize,
+    /// Numbers in an action.
+    action_dim: usize,
     discrete: bool,
-    /// Normalised.
+    /// Flags in a row of masks; 0 where nothing is ever forbidden.
+    mask_width: usize,
     obs: Vec<f32>,
     next_obs: Vec<f32>,
+    /// One of the two is empty.
+    integers: Vec<i64>,
+    numbers: Vec<f32>,
     rewards: Vec<f32>,
     terminated: Vec<bool>,
     next_masks: Vec<bool>,
@@ -115,8 +121,9 @@ impl Experience<Uniform> {
             Part::new("actions", &[spec.action.dim()], DType::F32)
         };
         let mut layout = Layout::new(obs, action);
+        let mask_width = if masked { masked_actions(&spec.action) } else { 0 };
         if masked {
-            layout.extra.push(Part::new(NEXT_MASKS, &[masked_actions(&spec.action)], DType::Bool));
+            layout.extra.push(Part::new(NEXT_MASKS, &[mask_width], DType::Bool));
         }
         let storage = ReplayStorage::new(how.buffer_size, num_envs, layout)
             .map_err(|error| error.renamed("capacity", "buffer_size"))?;
@@ -126,14 +133,18 @@ impl Experience<Uniform> {
         }
         Ok(Self {
             replay,
-            batch: SampledBatch::default(),
+            chosen: Chosen::default(),
             batch_size: how.batch_size,
             gamma: how.gamma as f32,
             n_steps: how.n_steps,
-            masked,
+            obs_dim: spec.observation.dim(),
+            action_dim: spec.action.dim(),
             discrete,
+            mask_width,
             obs: Vec::new(),
             next_obs: Vec::new(),
+            integers: Vec::new(),
+            numbers: Vec::new(),
             rewards: Vec::new(),
             terminated: Vec::new(),
             next_masks: Vec::new(),
@@ -160,49 +171,62 @@ impl<S: Sampler> Experience<S> {
             terminated: step.terminated,
             truncated: step.truncated,
             next_obs: Some(&[FieldData::F32(step.next_obs)]),
-            extra: if self.masked { &masks } else { &[] },
+            extra: if self.mask_width > 0 { &masks } else { &[] },
         })
     }
 
     /// Samples a minibatch, or as many transitions as there are while those are fewer, normalised by the statistics of now.
     pub(super) fn sample(&mut self, normalizer: Option<&Normalizer>, rng: &mut Pcg64) -> Result<Replayed<'_>> {
-        let held = self.replay.storage().indices().len();
-        let Self { replay, batch, obs, next_obs, rewards, .. } = self;
-        replay.sample_with(batch, self.batch_size.min(held), rng)?;
-        flags(batch, "terminated", &mut self.terminated)?;
-        if self.masked {
-            flags(batch, NEXT_MASKS, &mut self.next_masks)?;
-        }
+        let rows = self.batch_size.min(self.replay.storage().indices().len());
+        self.read(rows, rng)?;
         if let Some(normalizer) = normalizer {
-            for (name, numbers) in [("obs", &mut *obs), ("next_obs", &mut *next_obs), ("rewards", &mut *rewards)] {
-                let raw = batch.f32s(name);
-                resize(numbers, raw.len(), 0.0)?;
-                numbers.copy_from_slice(raw);
-            }
-            normalizer.normalize_obs(obs)?;
-            normalizer.normalize_obs(next_obs)?;
-            normalize_rewards(normalizer, rewards);
+            normalizer.normalize_obs(&mut self.obs)?;
+            normalizer.normalize_obs(&mut self.next_obs)?;
+            normalize_rewards(normalizer, &mut self.rewards);
         }
-        let this = &*self;
-        let seen = |numbers, name| if normalizer.is_some() { numbers } else { this.batch.f32s(name) };
+        let actions =
+            if self.discrete { Actions::Discrete(&self.integers) } else { Actions::Continuous(&self.numbers) };
         Ok(Replayed {
-            obs: seen(&this.obs[..], "obs"),
-            actions: if this.discrete {
-                Actions::Discrete(this.batch.i64s("actions"))
+            obs: &self.obs,
+            actions,
+            rewards: &self.rewards,
+            next_obs: &self.next_obs,
+            terminated: &self.terminated,
+            discount: if self.n_steps > 1 {
+                Discount::Each(self.chosen.discounts())
             } else {
-                Actions::Continuous(this.batch.f32s("actions"))
-            },
-            rewards: seen(&this.rewards[..], "rewards"),
-            next_obs: seen(&this.next_obs[..], "next_obs"),
-            terminated: &this.terminated,
-            discount: if this.n_steps > 1 {
-                Discount::Each(this.batch.discounts())
-            } else {
-                Discount::Same(this.gamma)
+                Discount::Same(self.gamma)
             },
             weights: None,
-            next_masks: this.masked.then_some(&this.next_masks[..]),
+            next_masks: (self.mask_width > 0).then_some(&self.next_masks[..]),
         })
+    }
+
+    /// Chooses so many transitions and reads them.
+    fn read(&mut self, rows: usize, rng: &mut Pcg64) -> Result<()> {
+        let Self { replay, chosen, obs, next_obs, integers, numbers, rewards, terminated, next_masks, .. } = self;
+        replay.choose(chosen, rows, rng)?;
+        let storage = replay.storage();
+        resize(obs, rows * self.obs_dim, 0.0)?;
+        resize(next_obs, rows * self.obs_dim, 0.0)?;
+        resize(rewards, rows, 0.0)?;
+        resize(terminated, rows, false)?;
+        chosen.read(storage, Column::Obs(0), FieldMut::F32(obs))?;
+        chosen.read(storage, Column::NextObs(0), FieldMut::F32(next_obs))?;
+        chosen.read(storage, Column::Reward, FieldMut::F32(rewards))?;
+        chosen.read_bools(storage, Column::Terminated, terminated)?;
+        if self.discrete {
+            resize(integers, rows * self.action_dim, 0)?;
+            chosen.read(storage, Column::Action, FieldMut::I64(integers))?;
+        } else {
+            resize(numbers, rows * self.action_dim, 0.0)?;
+            chosen.read(storage, Column::Action, FieldMut::F32(numbers))?;
+        }
+        if self.mask_width == 0 {
+            return Ok(());
+        }
+        resize(next_masks, rows * self.mask_width, false)?;
+        chosen.read_bools(storage, Column::Extra(0), next_masks)
     }
 }
 
@@ -215,14 +239,4 @@ fn normalize_rewards(normalizer: &Normalizer, rewards: &mut [f32]) {
     let deviation = (normalizer.reward().var()[0] + options.epsilon).sqrt();
     let clip = options.clip_reward;
     rewards.iter_mut().for_each(|x| *x = (f64::from(*x) / deviation).clamp(-clip, clip) as f32);
-}
-
-/// The flags of a field.
-fn flags(batch: &SampledBatch, name: &'static str, out: &mut Vec<bool>) -> Result<()> {
-    let Some(FieldData::Bool(bytes)) = batch.field(name).map(rlox_core::Field::data) else {
-        return Err(Error::space(name, "a Bool field", "none", "make the replay buffer with one"));
-    };
-    resize(out, bytes.len(), false)?;
-    out.iter_mut().zip(bytes).for_each(|(flag, byte)| *flag = *byte != 0);
-    Ok(())
 }
