@@ -191,7 +191,9 @@ impl VectorEnv for Noise {
     fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()> {
         let StepOut { obs, reward, terminated, truncated, final_obs } = out;
         self.0.step(actions, StepOut { obs, reward: &mut *reward, terminated, truncated, final_obs })?;
-        reward.iter_mut().for_each(|reward| *reward = self.1.uniform(-10.0, 0.0));
+        for reward in reward {
+            *reward = self.1.uniform(-10.0, 0.0);
+        }
         Ok(())
     }
 

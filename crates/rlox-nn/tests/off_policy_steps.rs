@@ -161,7 +161,7 @@ fn time_limits_are_no_ends() {
 #[test]
 fn actions_are_random_until_learning_starts() {
     let greedy = DqnConfig { exploration_initial_eps: 0.0, exploration_final_eps: 0.0, ..config() };
-    let mut dqn = new_dqn(4, &DqnConfig { learning_starts: 3_000, ..greedy.clone() }, || Clock::new(true));
+    let mut dqn = new_dqn(4, &DqnConfig { learning_starts: 3_000, ..greedy }, || Clock::new(true));
     let metrics = dqn.train(3_000, |_| true).unwrap();
     assert_eq!((metrics.updates, metrics.learned, metrics.timesteps), (0, None, 3_000));
     let chosen = actions(dqn.replay());

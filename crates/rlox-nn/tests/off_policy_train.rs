@@ -161,6 +161,15 @@ fn dqn_solves_identity_with_every_option_and_cannot_without_a_learning_rate() {
 }
 
 #[test]
+fn dueling_dqn_solves_identity() {
+    let make = |spec: &EnvSpec, rng: &mut Pcg64| QNetworks::dueling(spec, HIDDEN, Activation::Relu, rng);
+    let mut dqn = Dqn::new(discrete(), make, DqnConfig { double: true, gamma: 0.5, ..dqn_config() }, 3).unwrap();
+    dqn.train(6_000, |_| true).unwrap();
+    let score = mean(&dqn.evaluate(discrete().as_mut(), 20, 7).unwrap());
+    assert!(score > 9.5, "{score} of 10");
+}
+
+#[test]
 fn sac_solves_identity_with_every_option() {
     let default = sac_config();
     for (name, config) in [

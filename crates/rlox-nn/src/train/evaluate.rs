@@ -42,9 +42,12 @@ pub fn evaluate_policy<Kind: ?Sized, P: Greedy<Kind> + ?Sized>(
     play(&mut act, env, episodes, seed, normalizer)
 }
 
+/// Chooses actions of observations, with masks or without.
+type Act<'a> = dyn FnMut(&[f32], Option<&[bool]>, ActionsMut<'_>) -> Result<()> + 'a;
+
 /// The same, of what chooses actions as environments take them.
 fn play(
-    act: &mut dyn FnMut(&[f32], Option<&[bool]>, ActionsMut<'_>) -> Result<()>,
+    act: &mut Act<'_>,
     env: &mut dyn VectorEnv,
     episodes: usize,
     seed: u64,

@@ -238,5 +238,7 @@ fn normalize_rewards(normalizer: &Normalizer, rewards: &mut [f32]) {
     }
     let deviation = (normalizer.reward().var()[0] + options.epsilon).sqrt();
     let clip = options.clip_reward;
-    rewards.iter_mut().for_each(|x| *x = (f64::from(*x) / deviation).clamp(-clip, clip) as f32);
+    for reward in rewards {
+        *reward = (f64::from(*reward) / deviation).clamp(-clip, clip) as f32;
+    }
 }

@@ -372,9 +372,9 @@ pub(super) fn check_dims(name: &'static str, got: (usize, usize), expected: (usi
 }
 
 /// All tensors of parts whose names differ.
-pub(super) fn together<const N: usize>(parts: [NamedTensors; N]) -> NamedTensors {
+pub(super) fn together(parts: &[NamedTensors]) -> NamedTensors {
     let mut all = NamedTensors::default();
-    for part in &parts {
+    for part in parts {
         for tensor in part {
             // The names differ: nothing is refused.
             let _ = all.push(tensor.name.clone(), &tensor.shape, tensor.data.clone());

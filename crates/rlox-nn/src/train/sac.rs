@@ -331,6 +331,6 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
     }
 
     fn tensors(&self) -> NamedTensors {
-        together([self.policy.tensors(), self.critics.tensors(), self.temperature.tensors()])
+        together(&[self.policy.tensors(), self.critics.tensors(), self.temperature.tensors()])
     }
 }

@@ -253,6 +253,6 @@ impl<P: DeterministicPolicy, C: ActionValue> Algorithm for Td3Learner<P, C> {
     }
 
     fn tensors(&self) -> NamedTensors {
-        together([self.policy.tensors(), self.critics.tensors()])
+        together(&[self.policy.tensors(), self.critics.tensors()])
     }
 }
