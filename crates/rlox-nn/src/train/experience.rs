@@ -108,6 +108,7 @@ pub(super) struct Experience<S> {
     rewards: Vec<f32>,
     terminated: Vec<bool>,
     next_masks: Vec<bool>,
+    mask_bytes: Vec<u8>,
 }
 
 impl Experience<Uniform> {
@@ -148,6 +149,7 @@ impl Experience<Uniform> {
             rewards: Vec::new(),
             terminated: Vec::new(),
             next_masks: Vec::new(),
+            mask_bytes: Vec::new(),
         })
     }
 }
@@ -204,7 +206,9 @@ impl<S: Sampler> Experience<S> {
 
     /// Chooses so many transitions and reads them.
     fn read(&mut self, rows: usize, rng: &mut Pcg64) -> Result<()> {
-        let Self { replay, chosen, obs, next_obs, integers, numbers, rewards, terminated, next_masks, .. } = self;
+        let Self {
+            replay, chosen, obs, next_obs, integers, numbers, rewards, terminated, next_masks, mask_bytes, ..
+        } = self;
         replay.choose(chosen, rows, rng)?;
         let storage = replay.storage();
         resize(obs, rows * self.obs_dim, 0.0)?;
@@ -226,7 +230,10 @@ impl<S: Sampler> Experience<S> {
             return Ok(());
         }
         resize(next_masks, rows * self.mask_width, false)?;
-        chosen.read_bools(storage, Column::Extra(0), next_masks)
+        resize(mask_bytes, next_masks.len(), 0)?;
+        chosen.read(storage, Column::Extra(0), FieldMut::Bool(mask_bytes))?;
+        next_masks.iter_mut().zip(mask_bytes).for_each(|(mask, byte)| *mask = *byte != 0);
+        Ok(())
     }
 }
 

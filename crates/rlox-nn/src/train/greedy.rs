@@ -8,6 +8,18 @@ use crate::{ActorCritic, DeterministicPolicy, QFunction, StochasticPolicy};
 /// Chooses the best actions it knows: every policy and Q-function of this crate, on any backend.
 ///
 /// `Kind` is the trait by which it does, such as `dyn QFunction`; it goes without saying for types that have one of them.
+///
+/// ```
+/// use rlox_core::{ActionsMut, AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
+/// use rlox_nn::{Activation, QNetworks, train::Greedy};
+///
+/// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, CartPole::default)?;
+/// let mut q = QNetworks::mlp(env.spec(), &[8], Activation::Relu, &mut Pcg64::seed_from(0))?;
+/// let mut actions = [9, 9];
+/// q.act_greedily(&[0.1; 8], None, ActionsMut::Discrete(&mut actions))?;
+/// assert!(actions[0] < 2 && actions[0] == actions[1]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
 pub trait Greedy<Kind: ?Sized> {
     /// Whether its actions are between -1 and 1, and the bounds of a Box are reached by [`crate::ActionScaling`].
     const SCALED: bool;
