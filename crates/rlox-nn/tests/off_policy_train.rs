@@ -15,7 +15,7 @@ type SacOf = Sac<SquashedPolicy<Mlp>, TwinCritics<Mlp>>;
 type Td3Of = Td3<DeterministicActor<Mlp>, TwinCritics<Mlp>>;
 type DqnOf = Dqn<QNetworks<Mlp>>;
 
-const HIDDEN: &[usize] = &[64, 64];
+const HIDDEN: &[usize] = &[32];
 
 /// Pays for the action that the observation names; ten steps an episode.
 struct Identity<A: ?Sized> {
@@ -208,23 +208,26 @@ fn policies_are_evaluated_by_themselves() {
     assert_eq!(evaluate_policy(policy, continuous().as_mut(), 8, 7, None).unwrap(), by_trainer);
 }
 
-/// Weights after a short run.
-fn weights<A: OffPolicyAlgorithm>(trainer: Result<OffPolicy<A>>) -> NamedTensors {
+/// Weights after a run of so many steps.
+fn weights<A: OffPolicyAlgorithm>(trainer: Result<OffPolicy<A>>, steps: u64) -> NamedTensors {
     let mut trainer = trainer.unwrap();
-    trainer.train(400, |_| true).unwrap();
-    assert_eq!(trainer.timesteps(), 400);
+    trainer.train(steps, |_| true).unwrap();
+    assert_eq!(trainer.timesteps(), steps);
     trainer.learner().tensors()
 }
 
-/// Of each method, with all that is random.
+/// Of each method, with all that is random, and minibatches that two threads share in the end.
 fn trained(seed: u64) -> [NamedTensors; 4] {
-    let sde = SacConfig { use_sde: true, sde_sample_freq: 2, ..sac_config() };
-    let dqn = DqnConfig { n_steps: 3, gamma: 0.9, normalize: Some(NormalizerOptions::default()), ..dqn_config() };
+    let sac = SacConfig { batch_size: 256, ..sac_config() };
+    let sde = SacConfig { use_sde: true, sde_sample_freq: 2, ..sac.clone() };
+    let td3 = Td3Config { batch_size: 256, ..td3_config() };
+    let normalize = Some(NormalizerOptions::default());
+    let dqn = DqnConfig { batch_size: 640, train_freq: 8, n_steps: 3, gamma: 0.9, normalize, ..dqn_config() };
     [
-        weights(new_sac(make("Pendulum-v1", 2), &sac_config(), seed)),
-        weights(new_sac(make("Pendulum-v1", 2), &sde, seed)),
-        weights(new_td3(make("Pendulum-v1", 2), &td3_config(), seed)),
-        weights(new_dqn(make("CartPole-v1", 2), &dqn, seed)),
+        weights(new_sac(make("Pendulum-v1", 2), &sac, seed), 240),
+        weights(new_sac(make("Pendulum-v1", 2), &sde, seed), 240),
+        weights(new_td3(make("Pendulum-v1", 2), &td3, seed), 240),
+        weights(new_dqn(make("CartPole-v1", 2), &dqn, seed), 720),
     ]
 }
 
