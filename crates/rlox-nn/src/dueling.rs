@@ -89,7 +89,7 @@ impl<N: Network> Network for Dueling<N> {
     fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Scratch) -> Result<()> {
         check_len("y", y.len(), rows.saturating_mul(self.actions()))?;
         let mut outputs = std::mem::take(&mut scratch.outputs);
-        let said = resize(&mut outputs, rows * (self.actions() + 1), 0.0)
+        let said = resize("obs", &mut outputs, rows * (self.actions() + 1), 0.0)
             .and_then(|()| self.network.infer(x, rows, &mut outputs, scratch));
         if said.is_ok() {
             combine(&outputs, self.actions(), y);
@@ -101,7 +101,7 @@ impl<N: Network> Network for Dueling<N> {
     fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], scratch: &mut Scratch) -> Result<()> {
         check_len("y", y.len(), rows.saturating_mul(self.actions()))?;
         let mut outputs = std::mem::take(&mut scratch.outputs);
-        let said = resize(&mut outputs, rows * (self.actions() + 1), 0.0)
+        let said = resize("obs", &mut outputs, rows * (self.actions() + 1), 0.0)
             .and_then(|()| self.network.infer_hidden(x, rows, &mut outputs, h, scratch));
         if said.is_ok() {
             combine(&outputs, self.actions(), y);
@@ -113,7 +113,7 @@ impl<N: Network> Network for Dueling<N> {
     fn forward(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
         let actions = self.actions();
         check_len("y", y.len(), rows.saturating_mul(actions))?;
-        resize(&mut self.outputs, rows * (actions + 1), 0.0)?;
+        resize("obs", &mut self.outputs, rows * (actions + 1), 0.0)?;
         self.network.forward(x, rows, &mut self.outputs)?;
         combine(&self.outputs, actions, y);
         Ok(())

@@ -219,7 +219,7 @@ fn weights<A: OffPolicyAlgorithm>(trainer: Result<OffPolicy<A>>, steps: u64) -> 
 /// Of each method, with all that is random, and minibatches that two threads share in the end.
 fn trained(seed: u64) -> [NamedTensors; 4] {
     let sac = SacConfig { batch_size: 256, ..sac_config() };
-    let sde = SacConfig { use_sde: true, sde_sample_freq: 2, ..sac.clone() };
+    let sde = SacConfig { use_sde: true, sde_sample_freq: 2, ..sac };
     let td3 = Td3Config { batch_size: 256, ..td3_config() };
     let normalize = Some(NormalizerOptions::default());
     let dqn = DqnConfig { batch_size: 640, train_freq: 8, n_steps: 3, gamma: 0.9, normalize, ..dqn_config() };

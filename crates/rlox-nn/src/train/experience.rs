@@ -211,26 +211,26 @@ impl<S: Sampler> Experience<S> {
         } = self;
         replay.choose(chosen, rows, rng)?;
         let storage = replay.storage();
-        resize(obs, rows * self.obs_dim, 0.0)?;
-        resize(next_obs, rows * self.obs_dim, 0.0)?;
-        resize(rewards, rows, 0.0)?;
-        resize(terminated, rows, false)?;
+        resize("batch_size", obs, rows * self.obs_dim, 0.0)?;
+        resize("batch_size", next_obs, rows * self.obs_dim, 0.0)?;
+        resize("batch_size", rewards, rows, 0.0)?;
+        resize("batch_size", terminated, rows, false)?;
         chosen.read(storage, Column::Obs(0), FieldMut::F32(obs))?;
         chosen.read(storage, Column::NextObs(0), FieldMut::F32(next_obs))?;
         chosen.read(storage, Column::Reward, FieldMut::F32(rewards))?;
         chosen.read_bools(storage, Column::Terminated, terminated)?;
         if self.discrete {
-            resize(integers, rows * self.action_dim, 0)?;
+            resize("batch_size", integers, rows * self.action_dim, 0)?;
             chosen.read(storage, Column::Action, FieldMut::I64(integers))?;
         } else {
-            resize(numbers, rows * self.action_dim, 0.0)?;
+            resize("batch_size", numbers, rows * self.action_dim, 0.0)?;
             chosen.read(storage, Column::Action, FieldMut::F32(numbers))?;
         }
         if self.mask_width == 0 {
             return Ok(());
         }
-        resize(next_masks, rows * self.mask_width, false)?;
-        resize(mask_bytes, next_masks.len(), 0)?;
+        resize("batch_size", next_masks, rows * self.mask_width, false)?;
+        resize("batch_size", mask_bytes, next_masks.len(), 0)?;
         chosen.read(storage, Column::Extra(0), FieldMut::Bool(mask_bytes))?;
         next_masks.iter_mut().zip(mask_bytes).for_each(|(mask, byte)| *mask = *byte != 0);
         Ok(())

@@ -35,9 +35,9 @@ impl Chosen {
         let (mut discrete, mut continuous) = (Vec::new(), Vec::new());
         let numbers = num_envs.saturating_mul(space.dim());
         if scaling.is_some() {
-            resize(&mut continuous, numbers, 0.0)?;
+            resize("num_envs", &mut continuous, numbers, 0.0)?;
         } else {
-            resize(&mut discrete, numbers, 0)?;
+            resize("num_envs", &mut discrete, numbers, 0)?;
         }
         let sent = (discrete.clone(), continuous.clone());
         Ok(Self { discrete, continuous, sent, scaling, space: space.clone() })

@@ -48,7 +48,7 @@ impl<Q: QFunction + ?Sized> Greedy<dyn QFunction> for Q {
         };
         // Nothing is drawn from them.
         let mut rngs = Vec::new();
-        resize(&mut rngs, actions.len(), Pcg64::seed_from(0))?;
+        resize("obs", &mut rngs, actions.len(), Pcg64::seed_from(0))?;
         self.act(obs, masks, 0.0, &mut rngs, actions)
     }
 }

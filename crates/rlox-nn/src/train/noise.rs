@@ -84,8 +84,8 @@ impl NoiseProcess {
         noise.check()?;
         super::check_counts(&[("num_envs", num_envs), ("dim", dim)])?;
         let [mut state, mut drawn] = [Vec::new(), Vec::new()];
-        resize(&mut state, num_envs.saturating_mul(dim), 0.0)?;
-        resize(&mut drawn, dim, 0.0)?;
+        resize("num_envs", &mut state, num_envs.saturating_mul(dim), 0.0)?;
+        resize("num_envs", &mut drawn, dim, 0.0)?;
         Ok(Self { noise, dim, state, drawn })
     }
 

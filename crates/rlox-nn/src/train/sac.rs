@@ -263,7 +263,7 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
         if self.steps > 0 && every > 0 && self.steps.is_multiple_of(every) {
             self.policy.draw_noise(rngs)?;
         }
-        resize(&mut self.memory.log_probs, rngs.len(), 0.0)?;
+        resize("num_envs", &mut self.memory.log_probs, rngs.len(), 0.0)?;
         self.policy.act(obs, rngs, actions, &mut self.memory.log_probs)?;
         self.noise.as_mut().map_or(Ok(()), |noise| noise.apply(rngs, actions))
     }
@@ -284,9 +284,9 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
         let optimizer = config.optimizer.with_lr(config.lr_schedule.at(config.optimizer.lr(), progress));
         let Memory { actions, log_probs, next_log_probs, next_values, targets } = memory;
         let rows = batch.rewards.len();
-        resize(actions, rows * policy.action_dim(), 0.0)?;
+        resize("batch_size", actions, rows * policy.action_dim(), 0.0)?;
         for numbers in [&mut *log_probs, &mut *next_log_probs, &mut *next_values, &mut *targets] {
-            resize(numbers, rows, 0.0)?;
+            resize("batch_size", numbers, rows, 0.0)?;
         }
         // The actor is asked before the critics learn, and learns after them, as in Stable-Baselines3.
         policy.rsample(batch.obs, rng, actions, log_probs)?;

@@ -211,9 +211,9 @@ impl<P: DeterministicPolicy, C: ActionValue> Algorithm for Td3Learner<P, C> {
         let optimizer = config.optimizer.with_lr(config.lr_schedule.at(config.optimizer.lr(), progress));
         let Memory { next_actions, next_values, targets } = memory;
         let rows = batch.rewards.len();
-        resize(next_actions, rows * policy.action_dim(), 0.0)?;
-        resize(next_values, rows, 0.0)?;
-        resize(targets, rows, 0.0)?;
+        resize("batch_size", next_actions, rows * policy.action_dim(), 0.0)?;
+        resize("batch_size", next_values, rows, 0.0)?;
+        resize("batch_size", targets, rows, 0.0)?;
         let smoothing = Smoothing { noise: config.target_policy_noise, clip: config.target_noise_clip };
         policy.target_actions(batch.next_obs, smoothing, rng, next_actions)?;
         critics.target_values(batch.next_obs, next_actions, next_values)?;
