@@ -11,6 +11,7 @@ mod at_once;
 mod built_in;
 mod deterministic_policy;
 mod distribution;
+mod dueling;
 pub mod losses;
 mod mlp;
 mod network;
@@ -33,6 +34,7 @@ pub use actor_critic::{
 pub use adam::{Optimizer, Update};
 pub use deterministic_policy::{DeterministicActor, DeterministicPolicy, Smoothing};
 pub use distribution::{Distribution, Given};
+pub use dueling::Dueling;
 pub use losses::off_policy::{Discount, TdLoss};
 pub use mlp::{Activation, Init, LayerLayout, Mlp, MlpLayout, orthogonal};
 pub use network::{Learnable, Network, Scratch, clipped_step};

@@ -128,6 +128,8 @@ const PARAMETERS: &str = "parameters";
 #[derive(Default)]
 pub struct Scratch {
     pub(crate) layers: [Vec<Line>; 2],
+    /// Of a network inside another.
+    pub(crate) outputs: Vec<f32>,
     other: Option<Box<dyn Any + Send>>,
 }
 

@@ -1,6 +1,6 @@
 //! Rows of numbers in slices.
 
-use rlox_core::{Error, Pcg64, Result};
+use rlox_core::{Actions, Error, Pcg64, Result};
 
 /// The number of rows of `dim` numbers in a slice.
 ///
@@ -81,6 +81,17 @@ pub(crate) fn counted_from(mut error: Error, from: usize) -> Error {
 pub(crate) fn draw_normal(noise: &mut [f32], rng: &mut Pcg64) {
     for x in noise {
         *x = rand_distr::Distribution::sample(&rand_distr::StandardNormal, rng);
+    }
+}
+
+/// The numbers of continuous actions.
+///
+/// # Errors
+/// [`Error::Space`] for integers.
+pub(crate) fn continuous(actions: Actions<'_>) -> Result<&[f32]> {
+    match actions {
+        Actions::Continuous(actions) => Ok(actions),
+        Actions::Discrete(_) => Err(Error::space("actions", "f32 numbers", "integers", "use DQN, PPO or A2C")),
     }
 }
 

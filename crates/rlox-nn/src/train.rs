@@ -3,25 +3,41 @@
 mod a2c;
 mod checkpoint;
 mod collector;
+mod dqn;
 mod encoding;
+mod episodes;
 mod evaluate;
+mod experience;
+mod gatherer;
+mod greedy;
 mod minibatches;
+mod noise;
+mod off_policy;
 mod on_policy;
 mod ppo;
 mod predict;
+mod sac;
 mod settings;
 mod standing;
 mod streams;
+mod td3;
 
 pub use a2c::{A2c, A2cConfig};
 pub use collector::{Collection, collect_transitions, estimate_advantages};
+pub use dqn::{Dqn, DqnConfig, DqnLearner};
 pub use encoding::Encoding;
 pub use evaluate::evaluate_policy;
+pub use experience::{Gathering, Replayed};
+pub use greedy::Greedy;
 pub use minibatches::Minibatches;
+pub use noise::{ActionNoise, NoiseProcess};
+pub use off_policy::{Algorithm as OffPolicyAlgorithm, OffPolicy, OffPolicyLearned, OffPolicyMetrics};
 pub use on_policy::OnPolicy;
 pub use ppo::{Ppo, PpoConfig};
 pub use predict::{Observations, mask_width, predict_actions};
+pub use sac::{EntCoef, Sac, SacConfig, SacLearner};
 pub use streams::IterationStreams;
+pub use td3::{Td3, Td3Config, Td3Learner};
 
 use rlox_core::{Error, Result};
 

@@ -56,15 +56,12 @@ impl Chosen {
     /// Those of [`ReplayStorage::gather`].
     pub fn read(&self, storage: &ReplayStorage, column: Column, out: FieldMut<'_>) -> Result<()> {
         match (column, self.n_step, out) {
-            (Column::NextObs(_) | Column::Terminated | Column::Truncated, Some(_), out) => {
-                storage.read(column, &self.spans.ends, out)
-            }
             (Column::Reward, Some(_), FieldMut::F32(rewards)) => {
                 crate::check_len("out", rewards.len(), self.spans.returns.len())?;
                 rewards.copy_from_slice(&self.spans.returns);
                 Ok(())
             }
-            (_, _, out) => storage.read(column, &self.rows, out),
+            (_, _, out) => storage.read(column, self.rows_of(storage, column), out),
         }
     }
 
@@ -73,8 +70,17 @@ impl Chosen {
     /// # Errors
     /// Those of [`ReplayStorage::gather`].
     pub fn read_bools(&self, storage: &ReplayStorage, column: Column, out: &mut [bool]) -> Result<()> {
-        let spans = self.n_step.is_some() && !matches!(column, Column::Obs(_) | Column::Extra(_) | Column::Action);
-        storage.read_bools(column, if spans { &self.spans.ends } else { &self.rows }, out)
+        storage.read_bools(column, self.rows_of(storage, column), out)
+    }
+
+    /// Where a column is read: what is told of next states is that of the last step, the rest that of the first.
+    fn rows_of(&self, storage: &ReplayStorage, column: Column) -> &[usize] {
+        let last = match column {
+            Column::Obs(_) | Column::Action | Column::Reward => false,
+            Column::NextObs(_) | Column::Terminated | Column::Truncated => true,
+            Column::Extra(part) => storage.layout().extra.get(part).is_some_and(|part| part.name.starts_with("next_")),
+        };
+        if last && self.n_step.is_some() { &self.spans.ends } else { &self.rows }
     }
 
     fn clear(&mut self) {

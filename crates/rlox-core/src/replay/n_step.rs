@@ -7,7 +7,8 @@ use crate::{Error, Result, memory};
 /// of them (Sutton 1988; Hessel et al. 2018, "Rainbow").
 ///
 /// They end where the episode ends, and before that where it is not stored any further: a truncated episode and one that
-/// still goes on are worth the value of the observation they stopped at, a terminated one nothing more.
+/// still goes on are worth the value of the observation they stopped at, a terminated one nothing more. Further parts
+/// whose names begin with `next_` are those of the last step, others those of the first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NStep {
     /// The number of steps, at least 1.

@@ -4,13 +4,15 @@ use rlox_core::{
     ActionsMut, Error, Normalizer, ResetOptions, Result, Seeds, Space, StepOut, VectorEnv, masked_actions,
 };
 
-use crate::ActorCritic;
+use super::Greedy;
+use crate::ActionScaling;
 
 /// The returns of `episodes` greedy episodes, shared out evenly among the environments so that short ones are not
 /// favoured. The environments start anew from `seed`; `normalizer`'s statistics are used and not changed.
 ///
 /// # Errors
-/// [`Error::Config`] for no episodes and for environments that do not reset in the same step, and those of the policy and the environments.
+/// [`Error::Config`] for no episodes and for environments that do not reset in the same step, those of
+/// [`ActionScaling::new`] where the policy's actions are scaled, and those of the policy and the environments.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -22,8 +24,30 @@ use crate::ActorCritic;
 /// assert_eq!(returns.len(), 10);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
-pub fn evaluate_policy(
-    policy: &mut dyn ActorCritic,
+pub fn evaluate_policy<Kind: ?Sized, P: Greedy<Kind> + ?Sized>(
+    policy: &mut P,
+    env: &mut dyn VectorEnv,
+    episodes: usize,
+    seed: u64,
+    normalizer: Option<&Normalizer>,
+) -> Result<Vec<f64>> {
+    let scaling = P::SCALED.then(|| ActionScaling::new(&env.spec().action)).transpose()?;
+    let mut act = |obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>| match (&scaling, actions) {
+        (Some(scaling), ActionsMut::Continuous(actions)) => {
+            policy.act_greedily(obs, masks, ActionsMut::Continuous(actions))?;
+            scaling.scale(actions)
+        }
+        (_, actions) => policy.act_greedily(obs, masks, actions),
+    };
+    play(&mut act, env, episodes, seed, normalizer)
+}
+
+/// Chooses actions of observations, with masks or without.
+type Act<'a> = dyn FnMut(&[f32], Option<&[bool]>, ActionsMut<'_>) -> Result<()> + 'a;
+
+/// The same, of what chooses actions as environments take them.
+fn play(
+    act: &mut Act<'_>,
     env: &mut dyn VectorEnv,
     episodes: usize,
     seed: u64,
@@ -69,7 +93,7 @@ pub fn evaluate_policy(
         } else {
             ActionsMut::Discrete(&mut discrete)
         };
-        policy.act_deterministic(&seen, given, actions.part(0..n * a))?;
+        act(&seen, given, actions.part(0..n * a))?;
         env.step(actions.sent(&space), out)?;
         for i in 0..n {
             sums[i] += rewards[i];

@@ -1,0 +1,185 @@
+//! Values of actions as the value of the state and the advantages of the actions.
+
+use rlox_core::{EnvSpec, Error, Pcg64, Result, Space, check_len};
+
+use crate::built_in::sizes;
+use crate::room::resize;
+use crate::{Activation, Init, Mlp, NamedTensors, Network, Optimizer, QNetworks, Scratch};
+
+/// A network of the values of actions, `Q = V + A - mean(A)` (Wang et al. 2016, "Dueling Network Architectures for Deep
+/// Reinforcement Learning", eq. 9), around one whose outputs are `[advantages | value]`; the hidden layers are common to
+/// both.
+///
+/// ```
+/// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
+/// use rlox_nn::{Activation, QFunction, QNetworks};
+///
+/// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, CartPole::default)?;
+/// let q = QNetworks::dueling(env.spec(), &[64, 64], Activation::Relu, &mut Pcg64::seed_from(0))?;
+/// assert_eq!(q.num_actions(), 2);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Dueling<N> {
+    network: N,
+    /// `[rows, n + 1]`: outputs of the last forward, and their gradients.
+    outputs: Vec<f32>,
+}
+
+impl<N: Network> Dueling<N> {
+    /// The values of as many actions as the network has outputs, less one.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a network of fewer than two outputs.
+    pub fn new(network: N) -> Result<Self> {
+        if network.out_dim() < 2 {
+            let fix = "give it an output for each action and one for the state";
+            return Err(Error::shape("network", "at least 2 outputs", network.out_dim().to_string(), fix));
+        }
+        Ok(Self { network, outputs: Vec::new() })
+    }
+
+    /// The network of advantages and value.
+    pub fn network(&self) -> &N {
+        &self.network
+    }
+
+    /// The number of actions.
+    fn actions(&self) -> usize {
+        self.network.out_dim() - 1
+    }
+}
+
+/// The values of actions, `[rows, n]`, of advantages and values, `[rows, n + 1]`.
+fn combine(outputs: &[f32], actions: usize, values: &mut [f32]) {
+    for (values, row) in values.chunks_exact_mut(actions).zip(outputs.chunks_exact(actions + 1)) {
+        let (advantages, value) = row.split_at(actions);
+        let level = value[0] - advantages.iter().sum::<f32>() / actions as f32;
+        values.iter_mut().zip(advantages).for_each(|(value, advantage)| *value = level + advantage);
+    }
+}
+
+/// The gradient with respect to advantages and values, given that with respect to the values of actions.
+fn separate(d_values: &[f32], actions: usize, d_outputs: &mut [f32]) {
+    for (d_row, d_values) in d_outputs.chunks_exact_mut(actions + 1).zip(d_values.chunks_exact(actions)) {
+        let (d_advantages, d_value) = d_row.split_at_mut(actions);
+        d_value[0] = d_values.iter().sum();
+        let mean = d_value[0] / actions as f32;
+        d_advantages.iter_mut().zip(d_values).for_each(|(d_advantage, d_value)| *d_advantage = d_value - mean);
+    }
+}
+
+impl<N: Network> Network for Dueling<N> {
+    fn in_dim(&self) -> usize {
+        self.network.in_dim()
+    }
+
+    fn out_dim(&self) -> usize {
+        self.actions()
+    }
+
+    fn hidden_dim(&self) -> usize {
+        self.network.hidden_dim()
+    }
+
+    fn hidden_activation(&self) -> Option<Activation> {
+        self.network.hidden_activation()
+    }
+
+    fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Scratch) -> Result<()> {
+        check_len("y", y.len(), rows.saturating_mul(self.actions()))?;
+        let mut outputs = std::mem::take(&mut scratch.outputs);
+        let said = resize("obs", &mut outputs, rows * (self.actions() + 1), 0.0)
+            .and_then(|()| self.network.infer(x, rows, &mut outputs, scratch));
+        if said.is_ok() {
+            combine(&outputs, self.actions(), y);
+        }
+        scratch.outputs = outputs;
+        said
+    }
+
+    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], scratch: &mut Scratch) -> Result<()> {
+        check_len("y", y.len(), rows.saturating_mul(self.actions()))?;
+        let mut outputs = std::mem::take(&mut scratch.outputs);
+        let said = resize("obs", &mut outputs, rows * (self.actions() + 1), 0.0)
+            .and_then(|()| self.network.infer_hidden(x, rows, &mut outputs, h, scratch));
+        if said.is_ok() {
+            combine(&outputs, self.actions(), y);
+        }
+        scratch.outputs = outputs;
+        said
+    }
+
+    fn forward(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
+        let actions = self.actions();
+        check_len("y", y.len(), rows.saturating_mul(actions))?;
+        resize("obs", &mut self.outputs, rows * (actions + 1), 0.0)?;
+        self.network.forward(x, rows, &mut self.outputs)?;
+        combine(&self.outputs, actions, y);
+        Ok(())
+    }
+
+    fn hidden(&self, h: &mut [f32]) -> Result<()> {
+        self.network.hidden(h)
+    }
+
+    fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
+        let actions = self.actions();
+        check_len("dy", dy.len(), self.outputs.len() / (actions + 1) * actions)?;
+        separate(dy, actions, &mut self.outputs);
+        self.network.backward(&self.outputs, params, dx)
+    }
+
+    fn grad_sq(&mut self) -> Result<f64> {
+        self.network.grad_sq()
+    }
+
+    fn zero_gradients(&mut self) {
+        self.network.zero_gradients();
+    }
+
+    fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
+        self.network.apply_gradients(optimizer, scale)
+    }
+
+    fn track(&mut self, online: &Self, tau: f32) -> Result<()> {
+        self.network.track(&online.network, tau)
+    }
+
+    fn tensors(&self) -> NamedTensors {
+        self.network.tensors()
+    }
+
+    fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
+        self.network.load(tensors)
+    }
+
+    fn gradients(&self) -> NamedTensors {
+        self.network.gradients()
+    }
+
+    fn optimizer_state(&self) -> NamedTensors {
+        self.network.optimizer_state()
+    }
+
+    fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
+        self.network.load_optimizer_state(state)
+    }
+}
+
+impl QNetworks<Dueling<Mlp>> {
+    /// As [`QNetworks::mlp`], of advantages and the state's value ([`Dueling`]).
+    ///
+    /// # Errors
+    /// Those of [`QNetworks::mlp`].
+    pub fn dueling(spec: &EnvSpec, net_arch: &[usize], activation: Activation, rng: &mut Pcg64) -> Result<Self> {
+        spec.action.validate("action space")?;
+        let Space::Discrete { n, .. } = spec.action else {
+            let got = format!("{:?}", spec.action);
+            return Err(Error::space("action space", "a Discrete one", got, "use SAC, TD3, PPO or A2C"));
+        };
+        let sizes = sizes(spec.observation.dim(), net_arch, n as usize + 1);
+        let online = Dueling::new(Mlp::new(&sizes, activation, Init::Kaiming, rng)?)?;
+        Self::new(online.clone(), online)
+    }
+}

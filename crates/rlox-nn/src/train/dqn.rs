@@ -1,0 +1,231 @@
+//! Deep Q-networks (Mnih et al. 2015), from settings to trained policy.
+
+use rlox_core::{Actions, ActionsMut, Error, Normalizer, NormalizerOptions, Pcg64, Result, Space, VectorEnv};
+
+use super::experience::{Gathering, Replayed};
+use super::off_policy::{Algorithm, check_dims};
+use super::{OffPolicy, OffPolicyLearned, Schedule, check_counts, check_share, evaluate_policy};
+use crate::rows::check_not_negative;
+use crate::{NamedTensors, Optimizer, QFunction, QLoss, TdLoss, Transitions};
+
+/// Settings of DQN. The names and defaults are Stable-Baselines3's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DqnConfig {
+    /// Transitions that are kept.
+    pub buffer_size: usize,
+    /// Environment steps with random actions; learning begins after them.
+    pub learning_starts: u64,
+    /// Transitions in a minibatch; fewer while fewer are stored.
+    pub batch_size: usize,
+    /// Steps of each environment between updates.
+    pub train_freq: usize,
+    /// Minibatches an update learns from; `None`, their -1, for as many as transitions were collected.
+    pub gradient_steps: Option<usize>,
+    /// Steps that a transition spans.
+    pub n_steps: usize,
+    /// Discount.
+    pub gamma: f64,
+    /// The share by which the target network follows; 1 copies.
+    pub tau: f32,
+    /// Environment steps between two moves of the target network.
+    pub target_update_interval: u64,
+    /// Whether the online network chooses the next action that the target network values
+    /// (van Hasselt et al. 2016); not in Stable-Baselines3.
+    pub double: bool,
+    /// How errors are measured.
+    pub loss: TdLoss,
+    /// The optimiser and the learning rate to begin with.
+    pub optimizer: Optimizer,
+    /// How the learning rate moves.
+    pub lr_schedule: Schedule,
+    /// The gradient is cut to this norm.
+    pub max_grad_norm: f32,
+    /// The share of the run in which the share of random actions falls.
+    pub exploration_fraction: f64,
+    /// The share of random actions in the beginning.
+    pub exploration_initial_eps: f32,
+    /// Their share from then on.
+    pub exploration_final_eps: f32,
+    /// Normalisation of observations and rewards; `None` for neither.
+    pub normalize: Option<NormalizerOptions>,
+}
+
+impl Default for DqnConfig {
+    fn default() -> Self {
+        Self {
+            buffer_size: 1_000_000,
+            learning_starts: 100,
+            batch_size: 32,
+            train_freq: 4,
+            gradient_steps: Some(1),
+            n_steps: 1,
+            gamma: 0.99,
+            tau: 1.0,
+            target_update_interval: 10_000,
+            double: false,
+            loss: TdLoss::Huber,
+            optimizer: Optimizer::adam(1e-4),
+            lr_schedule: Schedule::Constant,
+            max_grad_norm: 10.0,
+            exploration_fraction: 0.1,
+            exploration_initial_eps: 1.0,
+            exploration_final_eps: 0.05,
+            normalize: None,
+        }
+    }
+}
+
+impl DqnConfig {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the one that is out of range.
+    pub fn check(&self) -> Result<()> {
+        self.gathering().check()?;
+        check_share("tau", f64::from(self.tau))?;
+        check_counts(&[("target_update_interval", usize::from(self.target_update_interval > 0))])?;
+        self.optimizer.check()?;
+        check_not_negative("max_grad_norm", self.max_grad_norm)?;
+        check_share("exploration_fraction", self.exploration_fraction)?;
+        check_share("exploration_initial_eps", f64::from(self.exploration_initial_eps))?;
+        check_share("exploration_final_eps", f64::from(self.exploration_final_eps))
+    }
+
+    /// The share of random actions when `progress`, between 0 and 1, of the run is done.
+    ///
+    /// ```
+    /// let config = rlox_nn::train::DqnConfig { exploration_fraction: 0.5, ..Default::default() };
+    /// assert_eq!(config.exploration_rate(0.25), 0.525);
+    /// assert_eq!(config.exploration_rate(0.75), 0.05);
+    /// ```
+    pub fn exploration_rate(&self, progress: f64) -> f32 {
+        let (from, to) = (f64::from(self.exploration_initial_eps), f64::from(self.exploration_final_eps));
+        if progress >= self.exploration_fraction {
+            return self.exploration_final_eps;
+        }
+        (from + (to - from) * progress / self.exploration_fraction) as f32
+    }
+
+    fn gathering(&self) -> Gathering {
+        let Self { buffer_size, learning_starts, batch_size, train_freq, gradient_steps, n_steps, gamma, .. } = *self;
+        let normalize = self.normalize;
+        Gathering { buffer_size, learning_starts, batch_size, train_freq, gradient_steps, n_steps, gamma, normalize }
+    }
+}
+
+/// DQN's trainer, of any Q-function.
+///
+/// ```
+/// use rlox_core::{AutoresetMode, VecEnv, envs::CartPole};
+/// use rlox_nn::{Activation, QNetworks, train::{Dqn, DqnConfig}};
+///
+/// let env = VecEnv::new(4, None, AutoresetMode::SameStep, CartPole::default)?;
+/// let make = |spec: &_, rng: &mut _| QNetworks::mlp(spec, &[64, 64], Activation::Relu, rng);
+/// let mut dqn = Dqn::new(Box::new(env), make, DqnConfig::default(), 1)?;
+/// let metrics = dqn.train(400, |_| true)?;
+/// assert_eq!((metrics.timesteps, metrics.updates), (400, 19));
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub type Dqn<Q> = OffPolicy<DqnLearner<Q>>;
+
+/// What DQN acts with and learns.
+#[derive(Debug)]
+pub struct DqnLearner<Q> {
+    q: Q,
+    config: DqnConfig,
+    /// Steps of each environment so far.
+    steps: u64,
+    /// Steps of each environment between two moves of the target network.
+    every: u64,
+}
+
+impl<Q> DqnLearner<Q> {
+    /// The Q-function.
+    pub fn q_function(&self) -> &Q {
+        &self.q
+    }
+
+    /// The Q-function, to act with or to load weights into.
+    pub fn q_function_mut(&mut self) -> &mut Q {
+        &mut self.q
+    }
+}
+
+impl<Q: QFunction> Algorithm for DqnLearner<Q> {
+    type Config = DqnConfig;
+    type Networks = Q;
+
+    fn gathering(config: &DqnConfig, env: &dyn VectorEnv) -> Result<Gathering> {
+        config.check()?;
+        env.spec().action.validate("action space")?;
+        if !matches!(env.spec().action, Space::Discrete { .. }) {
+            let got = format!("{:?}", env.spec().action);
+            return Err(Error::space("action space", "a Discrete one", got, "use SAC, TD3, PPO or A2C"));
+        }
+        Ok(config.gathering())
+    }
+
+    fn new(config: DqnConfig, q: Q, env: &dyn VectorEnv) -> Result<Self> {
+        let Space::Discrete { n, .. } = env.spec().action else { unreachable!("checked before") };
+        let dims = (env.spec().observation.dim(), n as usize);
+        check_dims("q_function", (q.obs_dim(), q.num_actions()), dims)?;
+        let every = (config.target_update_interval / env.num_envs() as u64).max(1);
+        Ok(Self { q, config, steps: 0, every })
+    }
+
+    fn explore(
+        &mut self,
+        obs: &[f32],
+        masks: Option<&[bool]>,
+        rngs: &mut [Pcg64],
+        progress: f64,
+        actions: ActionsMut<'_>,
+    ) -> Result<()> {
+        let ActionsMut::Discrete(actions) = actions else {
+            return Err(Error::space("actions", "integers", "f32 numbers", "use SAC, TD3, PPO or A2C"));
+        };
+        self.q.act(obs, masks, self.config.exploration_rate(progress), rngs, actions)
+    }
+
+    fn stepped(&mut self) -> Result<()> {
+        self.steps += 1;
+        if self.steps.is_multiple_of(self.every) { self.q.track(self.config.tau) } else { Ok(()) }
+    }
+
+    fn learn(&mut self, batch: &Replayed<'_>, _rng: &mut Pcg64, progress: f64) -> Result<OffPolicyLearned> {
+        let Self { q, config, .. } = self;
+        let Actions::Discrete(actions) = batch.actions else {
+            return Err(Error::space("actions", "integers", "f32 numbers", "use SAC, TD3, PPO or A2C"));
+        };
+        let Replayed { obs, rewards, next_obs, terminated, discount, weights, next_masks, .. } = *batch;
+        let batch = Transitions { obs, actions, rewards, next_obs, terminated, discount, weights, next_masks };
+        let optimizer = config.optimizer.with_lr(config.lr_schedule.at(config.optimizer.lr(), progress));
+        let loss = QLoss { distance: config.loss, double: config.double };
+        let said = q.update(&batch, loss, &optimizer, Some(config.max_grad_norm))?;
+        Ok(OffPolicyLearned {
+            critic_loss: said.loss,
+            mean_value: said.mean_value,
+            grad_norm: said.grad_norm,
+            learning_rate: optimizer.lr(),
+            ..OffPolicyLearned::default()
+        })
+    }
+
+    fn exploration_rate(&self, progress: f64) -> Option<f32> {
+        Some(self.config.exploration_rate(progress))
+    }
+
+    fn evaluate(
+        &mut self,
+        env: &mut dyn VectorEnv,
+        episodes: usize,
+        seed: u64,
+        normalizer: Option<&Normalizer>,
+    ) -> Result<Vec<f64>> {
+        evaluate_policy(&mut self.q, env, episodes, seed, normalizer)
+    }
+
+    fn tensors(&self) -> NamedTensors {
+        self.q.tensors()
+    }
+}

@@ -1,0 +1,59 @@
+//! The episodes that a trainer's environments have finished.
+
+use std::collections::VecDeque;
+
+use rlox_core::VectorEnv;
+
+use super::collector::RECENT;
+
+/// The newest of them, and how many there were.
+#[derive(Debug)]
+pub(super) struct Episodes {
+    /// Returns and lengths, oldest first.
+    recent: VecDeque<(f64, u32)>,
+    /// Their means; NaN before the first.
+    pub(super) mean_return: f64,
+    pub(super) mean_length: f64,
+    pub(super) total: u64,
+    /// How many the environments had counted when they were last asked.
+    known: u64,
+    drained: (Vec<f64>, Vec<u32>),
+}
+
+impl Episodes {
+    pub(super) fn new() -> Self {
+        let recent = VecDeque::with_capacity(RECENT);
+        Self { recent, mean_return: f64::NAN, mean_length: f64::NAN, total: 0, known: 0, drained: Default::default() }
+    }
+
+    /// Drops those that the environments tell of: they are not this trainer's.
+    pub(super) fn forget(&mut self, env: &mut dyn VectorEnv) {
+        self.drain(env);
+    }
+
+    /// Takes in those that were finished since the last time.
+    pub(super) fn update(&mut self, env: &mut dyn VectorEnv) {
+        self.total += self.drain(env);
+        let (returns, lengths) = &mut self.drained;
+        for episode in returns.drain(..).zip(lengths.drain(..)) {
+            if self.recent.len() == RECENT {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(episode);
+        }
+        let mean = |of: &dyn Fn(&(f64, u32)) -> f64| self.recent.iter().map(of).sum::<f64>() / self.recent.len() as f64;
+        (self.mean_return, self.mean_length) = (mean(&|episode| episode.0), mean(&|episode| f64::from(episode.1)));
+    }
+
+    /// Puts them into `drained`, in the place of what is there; says how many there were.
+    fn drain(&mut self, env: &mut dyn VectorEnv) -> u64 {
+        let (returns, lengths) = &mut self.drained;
+        returns.clear();
+        lengths.clear();
+        let log = env.episodes();
+        let new = log.total() - self.known;
+        self.known = log.total();
+        log.drain(returns, lengths);
+        new
+    }
+}

@@ -1,0 +1,251 @@
+//! Replay as off-policy methods use it: raw transitions in, normalised minibatches out.
+
+use rlox_core::replay::{Chosen, Column, Layout, NStep, Part, Replay, ReplayStorage, Sampler, Steps, Uniform};
+use rlox_core::{
+    Actions, DType, EnvSpec, FieldData, FieldMut, Normalizer, NormalizerOptions, Pcg64, Result, Space, masked_actions,
+};
+
+use super::{check_counts, check_share};
+use crate::Discount;
+use crate::room::resize;
+
+/// The name of the field with the masks of the next states.
+const NEXT_MASKS: &str = "next_masks";
+
+/// How off-policy methods collect transitions and sample them: what their settings have in common.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gathering {
+    /// Transitions that are kept.
+    pub buffer_size: usize,
+    /// Environment steps with random actions, before anything is learned.
+    pub learning_starts: u64,
+    /// Transitions in a minibatch.
+    pub batch_size: usize,
+    /// Steps of each environment between updates.
+    pub train_freq: usize,
+    /// Minibatches an update learns from; `None` for as many as transitions were collected.
+    pub gradient_steps: Option<usize>,
+    /// Steps that a transition spans.
+    pub n_steps: usize,
+    /// Discount.
+    pub gamma: f64,
+    /// Normalisation of observations and rewards; `None` for neither.
+    pub normalize: Option<NormalizerOptions>,
+}
+
+impl Gathering {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the one that is out of range.
+    pub fn check(&self) -> Result<()> {
+        check_counts(&[
+            ("buffer_size", self.buffer_size),
+            ("batch_size", self.batch_size),
+            ("train_freq", self.train_freq),
+            ("gradient_steps", self.gradient_steps.unwrap_or(1)),
+            ("n_steps", self.n_steps),
+        ])?;
+        check_share("gamma", self.gamma)?;
+        // Which refuses options that are out of range.
+        self.normalize.map_or(Ok(()), |options| Normalizer::new(1, 1, options).map(|_| ()))
+    }
+}
+
+/// A minibatch of B transitions from replay, normalised. All but the observations, actions and masks are `[B]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Replayed<'a> {
+    /// `[B, d]`.
+    pub obs: &'a [f32],
+    /// Integers counted from 0, `[B]`, or numbers between -1 and 1, `[B, a]`.
+    pub actions: Actions<'a>,
+    /// What they were paid; over several steps the discounted sum.
+    pub rewards: &'a [f32],
+    /// `[B, d]`: where an episode ended its last.
+    pub next_obs: &'a [f32],
+    /// Where nothing comes after; never where the time was over.
+    pub terminated: &'a [bool],
+    /// What the next values count.
+    pub discount: Discount<'a>,
+    /// Importance weights; `None` where every transition was as likely as another.
+    pub weights: Option<&'a [f32]>,
+    /// Which actions are allowed in the next states, `[B, n]`.
+    pub next_masks: Option<&'a [bool]>,
+}
+
+/// One step of all environments, as it is stored.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stepped<'a> {
+    pub(super) obs: &'a [f32],
+    pub(super) actions: Actions<'a>,
+    pub(super) rewards: &'a [f32],
+    pub(super) terminated: &'a [bool],
+    pub(super) truncated: &'a [bool],
+    pub(super) next_obs: &'a [f32],
+    /// What is allowed in the next states; empty where nothing is ever forbidden.
+    pub(super) next_masks: &'a [bool],
+}
+
+/// A replay buffer and the memory of a minibatch.
+#[derive(Debug)]
+pub(super) struct Experience<S> {
+    replay: Replay<S>,
+    chosen: Chosen,
+    batch_size: usize,
+    gamma: f32,
+    n_steps: usize,
+    obs_dim: usize,
+    /// Numbers in an action.
+    action_dim: usize,
+    discrete: bool,
+    /// Flags in a row of masks; 0 where nothing is ever forbidden.
+    mask_width: usize,
+    obs: Vec<f32>,
+    next_obs: Vec<f32>,
+    /// One of the two is empty.
+    integers: Vec<i64>,
+    numbers: Vec<f32>,
+    rewards: Vec<f32>,
+    terminated: Vec<bool>,
+    next_masks: Vec<bool>,
+    mask_bytes: Vec<u8>,
+}
+
+impl Experience<Uniform> {
+    /// Room for the transitions of `num_envs` environments, with masks or without.
+    pub(super) fn new(how: &Gathering, spec: &EnvSpec, num_envs: usize, masked: bool) -> Result<Self> {
+        let obs = Part::new("obs", &[spec.observation.dim()], DType::F32);
+        let discrete = !matches!(spec.action, Space::Box { .. });
+        let action = if discrete {
+            Part::new("actions", &spec.action.shape(), DType::I64)
+        } else {
+            Part::new("actions", &[spec.action.dim()], DType::F32)
+        };
+        let mut layout = Layout::new(obs, action);
+        let mask_width = if masked { masked_actions(&spec.action) } else { 0 };
+        if masked {
+            layout.extra.push(Part::new(NEXT_MASKS, &[mask_width], DType::Bool));
+        }
+        let storage = ReplayStorage::new(how.buffer_size, num_envs, layout)
+            .map_err(|error| error.renamed("capacity", "buffer_size"))?;
+        let mut replay = Replay::with(storage, Uniform)?;
+        if how.n_steps > 1 {
+            replay = replay.with_n_step(NStep { n: how.n_steps, gamma: how.gamma })?;
+        }
+        Ok(Self {
+            replay,
+            chosen: Chosen::default(),
+            batch_size: how.batch_size,
+            gamma: how.gamma as f32,
+            n_steps: how.n_steps,
+            obs_dim: spec.observation.dim(),
+            action_dim: spec.action.dim(),
+            discrete,
+            mask_width,
+            obs: Vec::new(),
+            next_obs: Vec::new(),
+            integers: Vec::new(),
+            numbers: Vec::new(),
+            rewards: Vec::new(),
+            terminated: Vec::new(),
+            next_masks: Vec::new(),
+            mask_bytes: Vec::new(),
+        })
+    }
+}
+
+impl<S: Sampler> Experience<S> {
+    /// What holds the transitions.
+    pub(super) fn storage(&self) -> &ReplayStorage {
+        self.replay.storage()
+    }
+
+    /// Stores a step of all environments.
+    pub(super) fn push(&mut self, step: &Stepped<'_>) -> Result<()> {
+        let masks = [FieldData::from(step.next_masks)];
+        self.replay.push_batch(&Steps {
+            obs: &[FieldData::F32(step.obs)],
+            actions: match step.actions {
+                Actions::Discrete(actions) => FieldData::I64(actions),
+                Actions::Continuous(actions) => FieldData::F32(actions),
+            },
+            rewards: step.rewards,
+            terminated: step.terminated,
+            truncated: step.truncated,
+            next_obs: Some(&[FieldData::F32(step.next_obs)]),
+            extra: if self.mask_width > 0 { &masks } else { &[] },
+        })
+    }
+
+    /// Samples a minibatch, or as many transitions as there are while those are fewer, normalised by the statistics of now.
+    pub(super) fn sample(&mut self, normalizer: Option<&Normalizer>, rng: &mut Pcg64) -> Result<Replayed<'_>> {
+        let rows = self.batch_size.min(self.replay.storage().indices().len());
+        self.read(rows, rng)?;
+        if let Some(normalizer) = normalizer {
+            normalizer.normalize_obs(&mut self.obs)?;
+            normalizer.normalize_obs(&mut self.next_obs)?;
+            normalize_rewards(normalizer, &mut self.rewards);
+        }
+        let actions =
+            if self.discrete { Actions::Discrete(&self.integers) } else { Actions::Continuous(&self.numbers) };
+        Ok(Replayed {
+            obs: &self.obs,
+            actions,
+            rewards: &self.rewards,
+            next_obs: &self.next_obs,
+            terminated: &self.terminated,
+            discount: if self.n_steps > 1 {
+                Discount::Each(self.chosen.discounts())
+            } else {
+                Discount::Same(self.gamma)
+            },
+            weights: None,
+            next_masks: (self.mask_width > 0).then_some(&self.next_masks[..]),
+        })
+    }
+
+    /// Chooses so many transitions and reads them.
+    fn read(&mut self, rows: usize, rng: &mut Pcg64) -> Result<()> {
+        let Self {
+            replay, chosen, obs, next_obs, integers, numbers, rewards, terminated, next_masks, mask_bytes, ..
+        } = self;
+        replay.choose(chosen, rows, rng)?;
+        let storage = replay.storage();
+        resize("batch_size", obs, rows * self.obs_dim, 0.0)?;
+        resize("batch_size", next_obs, rows * self.obs_dim, 0.0)?;
+        resize("batch_size", rewards, rows, 0.0)?;
+        resize("batch_size", terminated, rows, false)?;
+        chosen.read(storage, Column::Obs(0), FieldMut::F32(obs))?;
+        chosen.read(storage, Column::NextObs(0), FieldMut::F32(next_obs))?;
+        chosen.read(storage, Column::Reward, FieldMut::F32(rewards))?;
+        chosen.read_bools(storage, Column::Terminated, terminated)?;
+        if self.discrete {
+            resize("batch_size", integers, rows * self.action_dim, 0)?;
+            chosen.read(storage, Column::Action, FieldMut::I64(integers))?;
+        } else {
+            resize("batch_size", numbers, rows * self.action_dim, 0.0)?;
+            chosen.read(storage, Column::Action, FieldMut::F32(numbers))?;
+        }
+        if self.mask_width == 0 {
+            return Ok(());
+        }
+        resize("batch_size", next_masks, rows * self.mask_width, false)?;
+        resize("batch_size", mask_bytes, next_masks.len(), 0)?;
+        chosen.read(storage, Column::Extra(0), FieldMut::Bool(mask_bytes))?;
+        next_masks.iter_mut().zip(mask_bytes).for_each(|(mask, byte)| *mask = *byte != 0);
+        Ok(())
+    }
+}
+
+/// Rewards by the deviation of the running discounted return, clipped. Sums over several steps are clipped as one.
+fn normalize_rewards(normalizer: &Normalizer, rewards: &mut [f32]) {
+    let options = normalizer.options();
+    if !options.reward {
+        return;
+    }
+    let deviation = (normalizer.reward().var()[0] + options.epsilon).sqrt();
+    let clip = options.clip_reward;
+    for reward in rewards {
+        *reward = (f64::from(*reward) / deviation).clamp(-clip, clip) as f32;
+    }
+}

@@ -1,0 +1,336 @@
+//! Soft actor-critic (Haarnoja et al. 2018), from settings to trained policy.
+
+use rlox_core::{ActionsMut, EnvSpec, Error, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
+
+use super::experience::{Gathering, Replayed};
+use super::greedy::numbers;
+use super::off_policy::{Algorithm, check_dims, together};
+use super::{
+    ActionNoise, NoiseProcess, OffPolicy, OffPolicyLearned, Schedule, check_counts, check_share, evaluate_policy,
+};
+use crate::losses::{soft_values, td_targets};
+use crate::room::resize;
+use crate::{
+    ActionScaling, ActionValue, Activation, Mlp, NamedTensors, Optimizer, SquashedPolicy, StochasticPolicy,
+    Temperature, TwinCritics, ValuedActions, rows,
+};
+
+/// What entropy is worth to SAC.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum EntCoef {
+    /// Learned, from `initial` on, so that the entropy comes near a target.
+    Auto {
+        /// What it begins with, above 0.
+        initial: f32,
+        /// The target; `None` for minus the number of an action's numbers.
+        target_entropy: Option<f32>,
+    },
+    /// Always this.
+    Fixed(f32),
+}
+
+/// Settings of SAC. The names and defaults are Stable-Baselines3's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SacConfig {
+    /// Transitions that are kept.
+    pub buffer_size: usize,
+    /// Environment steps with random actions; learning begins after them.
+    pub learning_starts: u64,
+    /// Transitions in a minibatch; fewer while fewer are stored.
+    pub batch_size: usize,
+    /// Steps of each environment between updates.
+    pub train_freq: usize,
+    /// Minibatches an update learns from; `None`, their -1, for as many as transitions were collected.
+    pub gradient_steps: Option<usize>,
+    /// Steps that a transition spans.
+    pub n_steps: usize,
+    /// Discount.
+    pub gamma: f64,
+    /// The share by which target networks follow.
+    pub tau: f32,
+    /// Minibatches between two moves of the target networks.
+    pub target_update_interval: usize,
+    /// The optimiser of actor, critics and temperature, and the learning rate to begin with.
+    pub optimizer: Optimizer,
+    /// How the learning rate moves.
+    pub lr_schedule: Schedule,
+    /// What entropy is worth.
+    pub ent_coef: EntCoef,
+    /// Noise beside the policy's own; `None` for none.
+    pub action_noise: Option<ActionNoise>,
+    /// Whether exploration depends on the state ([`SquashedPolicy::state_dependent`]).
+    pub use_sde: bool,
+    /// Steps until the noise of state-dependent exploration is drawn anew; 0, their -1, for once an iteration.
+    pub sde_sample_freq: usize,
+    /// Whether state-dependent exploration takes the place of random actions in the beginning.
+    pub use_sde_at_warmup: bool,
+    /// Where the logarithms of the standard deviations of state-dependent exploration begin.
+    pub log_std_init: f32,
+    /// Normalisation of observations and rewards; `None` for neither.
+    pub normalize: Option<NormalizerOptions>,
+}
+
+impl Default for SacConfig {
+    fn default() -> Self {
+        Self {
+            buffer_size: 1_000_000,
+            learning_starts: 100,
+            batch_size: 256,
+            train_freq: 1,
+            gradient_steps: Some(1),
+            n_steps: 1,
+            gamma: 0.99,
+            tau: 0.005,
+            target_update_interval: 1,
+            optimizer: Optimizer::adam(3e-4),
+            lr_schedule: Schedule::Constant,
+            ent_coef: EntCoef::Auto { initial: 1.0, target_entropy: None },
+            action_noise: None,
+            use_sde: false,
+            sde_sample_freq: 0,
+            use_sde_at_warmup: false,
+            log_std_init: -3.0,
+            normalize: None,
+        }
+    }
+}
+
+impl SacConfig {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the one that is out of range.
+    pub fn check(&self) -> Result<()> {
+        self.gathering().check()?;
+        check_share("tau", f64::from(self.tau))?;
+        check_counts(&[("target_update_interval", self.target_update_interval)])?;
+        self.optimizer.check()?;
+        self.temperature(1).map_err(|error| error.renamed("alpha", "ent_coef"))?;
+        self.action_noise.map_or(Ok(()), |noise| noise.check())?;
+        if self.use_sde_at_warmup && !self.use_sde {
+            let fix = "set use_sde, or leave this";
+            return Err(Error::config("use_sde_at_warmup", "false without use_sde", "true", fix));
+        }
+        if self.log_std_init.is_finite() {
+            return Ok(());
+        }
+        Err(Error::config("log_std_init", "a finite number", self.log_std_init.to_string(), "begin with -3"))
+    }
+
+    /// Policy and two critics of the built-in network with these settings, with hidden layers of these widths: 256 and 256
+    /// in Stable-Baselines3.
+    ///
+    /// # Errors
+    /// Those of [`SquashedPolicy::mlp`], [`SquashedPolicy::mlp_with_sde`] and [`TwinCritics::mlp`].
+    pub fn mlp(
+        &self,
+        spec: &EnvSpec,
+        net_arch: &[usize],
+        rng: &mut Pcg64,
+    ) -> Result<(SquashedPolicy<Mlp>, TwinCritics<Mlp>)> {
+        let policy = if self.use_sde {
+            SquashedPolicy::mlp_with_sde(spec, net_arch, Activation::Relu, self.log_std_init, rng)?
+        } else {
+            SquashedPolicy::mlp(spec, net_arch, Activation::Relu, rng)?
+        };
+        Ok((policy, TwinCritics::mlp(spec, net_arch, Activation::Relu, 2, rng)?))
+    }
+
+    fn gathering(&self) -> Gathering {
+        let Self { buffer_size, learning_starts, batch_size, train_freq, gradient_steps, n_steps, gamma, .. } = *self;
+        let normalize = self.normalize;
+        Gathering { buffer_size, learning_starts, batch_size, train_freq, gradient_steps, n_steps, gamma, normalize }
+    }
+
+    /// The temperature for actions of so many numbers.
+    fn temperature(&self, dim: usize) -> Result<Temperature> {
+        match self.ent_coef {
+            EntCoef::Auto { initial, target_entropy } => {
+                Temperature::learned(initial, target_entropy.unwrap_or(-(dim as f32)))
+            }
+            EntCoef::Fixed(alpha) => Temperature::fixed(alpha),
+        }
+    }
+}
+
+/// SAC's trainer, of any policy and critics.
+///
+/// ```
+/// use rlox_core::{AutoresetMode, VecEnv, envs::Pendulum};
+/// use rlox_nn::train::{Sac, SacConfig};
+///
+/// let env = VecEnv::new(1, None, AutoresetMode::SameStep, Pendulum::default)?;
+/// let config = SacConfig { learning_starts: 64, batch_size: 32, ..SacConfig::default() };
+/// let make = |spec: &_, rng: &mut _| config.mlp(spec, &[16, 16], rng);
+/// let mut sac = Sac::new(Box::new(env), make, config.clone(), 1)?;
+/// let metrics = sac.train(100, |_| true)?;
+/// assert_eq!((metrics.timesteps, metrics.updates), (100, 36));
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub type Sac<P, C> = OffPolicy<SacLearner<P, C>>;
+
+/// What SAC acts with and learns.
+#[derive(Debug)]
+pub struct SacLearner<P, C> {
+    policy: P,
+    critics: C,
+    temperature: Temperature,
+    config: SacConfig,
+    noise: Option<NoiseProcess>,
+    /// Steps of each environment since the iteration began.
+    steps: usize,
+    updates: usize,
+    memory: Memory,
+}
+
+/// Memory of a minibatch.
+#[derive(Clone, Debug, Default)]
+struct Memory {
+    actions: Vec<f32>,
+    /// `[B]`, and so is all below.
+    log_probs: Vec<f32>,
+    next_log_probs: Vec<f32>,
+    next_values: Vec<f32>,
+    targets: Vec<f32>,
+}
+
+impl<P, C> SacLearner<P, C> {
+    /// The policy.
+    pub fn policy(&self) -> &P {
+        &self.policy
+    }
+
+    /// The policy, to act with or to load weights into.
+    pub fn policy_mut(&mut self) -> &mut P {
+        &mut self.policy
+    }
+
+    /// The critics.
+    pub fn critics(&self) -> &C {
+        &self.critics
+    }
+
+    /// The critics, to ask them or to load weights into.
+    pub fn critics_mut(&mut self) -> &mut C {
+        &mut self.critics
+    }
+
+    /// What entropy is worth.
+    pub fn temperature(&self) -> &Temperature {
+        &self.temperature
+    }
+}
+
+impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
+    type Config = SacConfig;
+    type Networks = (P, C);
+
+    fn gathering(config: &SacConfig, env: &dyn VectorEnv) -> Result<Gathering> {
+        config.check()?;
+        // Which refuses what is no Box with finite bounds.
+        ActionScaling::new(&env.spec().action)?;
+        Ok(config.gathering())
+    }
+
+    fn new(config: SacConfig, (policy, critics): (P, C), env: &dyn VectorEnv) -> Result<Self> {
+        let dims = (env.spec().observation.dim(), env.spec().action.dim());
+        check_dims("policy", (policy.obs_dim(), policy.action_dim()), dims)?;
+        check_dims("critics", (critics.obs_dim(), critics.action_dim()), dims)?;
+        let noise = config.action_noise.map(|noise| NoiseProcess::new(noise, env.num_envs(), dims.1)).transpose()?;
+        let temperature = config.temperature(dims.1)?;
+        Ok(Self { policy, critics, temperature, config, noise, steps: 0, updates: 0, memory: Memory::default() })
+    }
+
+    fn begin(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
+        self.steps = 0;
+        self.policy.draw_noise(rngs)
+    }
+
+    fn explores_at_warmup(&self) -> bool {
+        self.config.use_sde_at_warmup
+    }
+
+    fn explore(
+        &mut self,
+        obs: &[f32],
+        _masks: Option<&[bool]>,
+        rngs: &mut [Pcg64],
+        _progress: f64,
+        actions: ActionsMut<'_>,
+    ) -> Result<()> {
+        let actions = numbers(actions)?;
+        let every = self.config.sde_sample_freq;
+        if self.steps > 0 && every > 0 && self.steps.is_multiple_of(every) {
+            self.policy.draw_noise(rngs)?;
+        }
+        resize("num_envs", &mut self.memory.log_probs, rngs.len(), 0.0)?;
+        self.policy.act(obs, rngs, actions, &mut self.memory.log_probs)?;
+        self.noise.as_mut().map_or(Ok(()), |noise| noise.apply(rngs, actions))
+    }
+
+    fn end_episodes(&mut self, ended: &dyn Fn(usize) -> bool) {
+        if let Some(noise) = &mut self.noise {
+            noise.end_episodes(ended);
+        }
+    }
+
+    fn stepped(&mut self) -> Result<()> {
+        self.steps += 1;
+        Ok(())
+    }
+
+    fn learn(&mut self, batch: &Replayed<'_>, rng: &mut Pcg64, progress: f64) -> Result<OffPolicyLearned> {
+        let Self { policy, critics, temperature, config, memory, .. } = self;
+        let optimizer = config.optimizer.with_lr(config.lr_schedule.at(config.optimizer.lr(), progress));
+        let Memory { actions, log_probs, next_log_probs, next_values, targets } = memory;
+        let rows = batch.rewards.len();
+        resize("batch_size", actions, rows * policy.action_dim(), 0.0)?;
+        for numbers in [&mut *log_probs, &mut *next_log_probs, &mut *next_values, &mut *targets] {
+            resize("batch_size", numbers, rows, 0.0)?;
+        }
+        // The actor is asked before the critics learn, and learns after them, as in Stable-Baselines3.
+        policy.rsample(batch.obs, rng, actions, log_probs)?;
+        let alpha = temperature.alpha();
+        let learns = matches!(config.ent_coef, EntCoef::Auto { .. });
+        let ent_coef_loss = if learns { Some(temperature.update(log_probs, &optimizer)?) } else { None };
+        policy.sample(batch.next_obs, rng, actions, next_log_probs)?;
+        critics.target_values(batch.next_obs, actions, next_values)?;
+        soft_values(next_values, next_log_probs, alpha)?;
+        td_targets(batch.rewards, batch.terminated, batch.discount, next_values, targets)?;
+        let valued = ValuedActions {
+            obs: batch.obs,
+            actions: rows::continuous(batch.actions)?,
+            targets,
+            weights: batch.weights,
+        };
+        let critic = critics.update(&valued, 0.5, &optimizer, None)?;
+        let actor = policy.update(batch.obs, critics, alpha, &optimizer, None)?;
+        if self.updates.is_multiple_of(config.target_update_interval) {
+            critics.track(config.tau)?;
+        }
+        self.updates += 1;
+        Ok(OffPolicyLearned {
+            critic_loss: critic.loss,
+            mean_value: critic.mean_value,
+            grad_norm: critic.grad_norm,
+            actor_loss: Some(actor.loss),
+            ent_coef: Some(alpha),
+            ent_coef_loss,
+            learning_rate: optimizer.lr(),
+        })
+    }
+
+    fn evaluate(
+        &mut self,
+        env: &mut dyn VectorEnv,
+        episodes: usize,
+        seed: u64,
+        normalizer: Option<&Normalizer>,
+    ) -> Result<Vec<f64>> {
+        evaluate_policy(&mut self.policy, env, episodes, seed, normalizer)
+    }
+
+    fn tensors(&self) -> NamedTensors {
+        together(&[self.policy.tensors(), self.critics.tensors(), self.temperature.tensors()])
+    }
+}

@@ -1,0 +1,258 @@
+//! Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018), from settings to trained policy.
+
+use rlox_core::{ActionsMut, EnvSpec, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
+
+use super::experience::{Gathering, Replayed};
+use super::greedy::numbers;
+use super::off_policy::{Algorithm, check_dims, together};
+use super::{
+    ActionNoise, NoiseProcess, OffPolicy, OffPolicyLearned, Schedule, check_counts, check_share, evaluate_policy,
+};
+use crate::losses::td_targets;
+use crate::room::resize;
+use crate::{
+    ActionScaling, ActionValue, Activation, DeterministicActor, DeterministicPolicy, Mlp, NamedTensors, Optimizer,
+    Smoothing, TwinCritics, ValuedActions, rows,
+};
+
+/// Settings of TD3. The names and defaults are Stable-Baselines3's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Td3Config {
+    /// Transitions that are kept.
+    pub buffer_size: usize,
+    /// Environment steps with random actions; learning begins after them.
+    pub learning_starts: u64,
+    /// Transitions in a minibatch; fewer while fewer are stored.
+    pub batch_size: usize,
+    /// Steps of each environment between updates.
+    pub train_freq: usize,
+    /// Minibatches an update learns from; `None`, their -1, for as many as transitions were collected.
+    pub gradient_steps: Option<usize>,
+    /// Steps that a transition spans.
+    pub n_steps: usize,
+    /// Discount.
+    pub gamma: f64,
+    /// The share by which target networks follow.
+    pub tau: f32,
+    /// The actor learns, and target networks follow, at every so-manieth minibatch.
+    pub policy_delay: usize,
+    /// Standard deviation of the noise on the actions that next states are valued by.
+    pub target_policy_noise: f32,
+    /// What that noise is cut to.
+    pub target_noise_clip: f32,
+    /// The optimiser of actor and critics, and the learning rate to begin with.
+    pub optimizer: Optimizer,
+    /// How the learning rate moves.
+    pub lr_schedule: Schedule,
+    /// What explores; `None` for nothing, once the random actions are over.
+    pub action_noise: Option<ActionNoise>,
+    /// Normalisation of observations and rewards; `None` for neither.
+    pub normalize: Option<NormalizerOptions>,
+}
+
+impl Default for Td3Config {
+    fn default() -> Self {
+        Self {
+            buffer_size: 1_000_000,
+            learning_starts: 100,
+            batch_size: 256,
+            train_freq: 1,
+            gradient_steps: Some(1),
+            n_steps: 1,
+            gamma: 0.99,
+            tau: 0.005,
+            policy_delay: 2,
+            target_policy_noise: 0.2,
+            target_noise_clip: 0.5,
+            optimizer: Optimizer::adam(1e-3),
+            lr_schedule: Schedule::Constant,
+            action_noise: None,
+            normalize: None,
+        }
+    }
+}
+
+impl Td3Config {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Config`] naming the one that is out of range.
+    pub fn check(&self) -> Result<()> {
+        self.gathering().check()?;
+        check_share("tau", f64::from(self.tau))?;
+        check_counts(&[("policy_delay", self.policy_delay)])?;
+        rows::check_not_negative("target_policy_noise", self.target_policy_noise)?;
+        rows::check_not_negative("target_noise_clip", self.target_noise_clip)?;
+        self.optimizer.check()?;
+        self.action_noise.map_or(Ok(()), |noise| noise.check())
+    }
+
+    /// Policy and two critics of the built-in network, with hidden layers of these widths: 400 and 300 in
+    /// Stable-Baselines3.
+    ///
+    /// # Errors
+    /// Those of [`DeterministicActor::mlp`] and [`TwinCritics::mlp`].
+    pub fn mlp(
+        &self,
+        spec: &EnvSpec,
+        net_arch: &[usize],
+        rng: &mut Pcg64,
+    ) -> Result<(DeterministicActor<Mlp>, TwinCritics<Mlp>)> {
+        let policy = DeterministicActor::mlp(spec, net_arch, Activation::Relu, rng)?;
+        Ok((policy, TwinCritics::mlp(spec, net_arch, Activation::Relu, 2, rng)?))
+    }
+
+    fn gathering(&self) -> Gathering {
+        let Self { buffer_size, learning_starts, batch_size, train_freq, gradient_steps, n_steps, gamma, .. } = *self;
+        let normalize = self.normalize;
+        Gathering { buffer_size, learning_starts, batch_size, train_freq, gradient_steps, n_steps, gamma, normalize }
+    }
+}
+
+/// TD3's trainer, of any policy and critics.
+///
+/// ```
+/// use rlox_core::{AutoresetMode, VecEnv, envs::Pendulum};
+/// use rlox_nn::train::{ActionNoise, Td3, Td3Config};
+///
+/// let env = VecEnv::new(2, None, AutoresetMode::SameStep, Pendulum::default)?;
+/// let action_noise = Some(ActionNoise::Gaussian { sigma: 0.1 });
+/// let config = Td3Config { learning_starts: 64, batch_size: 32, action_noise, ..Td3Config::default() };
+/// let make = |spec: &_, rng: &mut _| config.mlp(spec, &[16, 16], rng);
+/// let mut td3 = Td3::new(Box::new(env), make, config.clone(), 1)?;
+/// let metrics = td3.train(100, |_| true)?;
+/// assert_eq!((metrics.timesteps, metrics.updates), (100, 18));
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub type Td3<P, C> = OffPolicy<Td3Learner<P, C>>;
+
+/// What TD3 acts with and learns.
+#[derive(Debug)]
+pub struct Td3Learner<P, C> {
+    policy: P,
+    critics: C,
+    config: Td3Config,
+    noise: Option<NoiseProcess>,
+    updates: usize,
+    memory: Memory,
+}
+
+/// Memory of a minibatch.
+#[derive(Clone, Debug, Default)]
+struct Memory {
+    next_actions: Vec<f32>,
+    /// `[B]`, and so is the next.
+    next_values: Vec<f32>,
+    targets: Vec<f32>,
+}
+
+impl<P, C> Td3Learner<P, C> {
+    /// The policy.
+    pub fn policy(&self) -> &P {
+        &self.policy
+    }
+
+    /// The policy, to act with or to load weights into.
+    pub fn policy_mut(&mut self) -> &mut P {
+        &mut self.policy
+    }
+
+    /// The critics.
+    pub fn critics(&self) -> &C {
+        &self.critics
+    }
+
+    /// The critics, to ask them or to load weights into.
+    pub fn critics_mut(&mut self) -> &mut C {
+        &mut self.critics
+    }
+}
+
+impl<P: DeterministicPolicy, C: ActionValue> Algorithm for Td3Learner<P, C> {
+    type Config = Td3Config;
+    type Networks = (P, C);
+
+    fn gathering(config: &Td3Config, env: &dyn VectorEnv) -> Result<Gathering> {
+        config.check()?;
+        // Which refuses what is no Box with finite bounds.
+        ActionScaling::new(&env.spec().action)?;
+        Ok(config.gathering())
+    }
+
+    fn new(config: Td3Config, (policy, critics): (P, C), env: &dyn VectorEnv) -> Result<Self> {
+        let dims = (env.spec().observation.dim(), env.spec().action.dim());
+        check_dims("policy", (policy.obs_dim(), policy.action_dim()), dims)?;
+        check_dims("critics", (critics.obs_dim(), critics.action_dim()), dims)?;
+        let noise = config.action_noise.map(|noise| NoiseProcess::new(noise, env.num_envs(), dims.1)).transpose()?;
+        Ok(Self { policy, critics, config, noise, updates: 0, memory: Memory::default() })
+    }
+
+    fn explore(
+        &mut self,
+        obs: &[f32],
+        _masks: Option<&[bool]>,
+        rngs: &mut [Pcg64],
+        _progress: f64,
+        actions: ActionsMut<'_>,
+    ) -> Result<()> {
+        let actions = numbers(actions)?;
+        self.policy.act(obs, actions)?;
+        self.noise.as_mut().map_or(Ok(()), |noise| noise.apply(rngs, actions))
+    }
+
+    fn end_episodes(&mut self, ended: &dyn Fn(usize) -> bool) {
+        if let Some(noise) = &mut self.noise {
+            noise.end_episodes(ended);
+        }
+    }
+
+    fn learn(&mut self, batch: &Replayed<'_>, rng: &mut Pcg64, progress: f64) -> Result<OffPolicyLearned> {
+        let Self { policy, critics, config, memory, updates, .. } = self;
+        let optimizer = config.optimizer.with_lr(config.lr_schedule.at(config.optimizer.lr(), progress));
+        let Memory { next_actions, next_values, targets } = memory;
+        let rows = batch.rewards.len();
+        resize("batch_size", next_actions, rows * policy.action_dim(), 0.0)?;
+        resize("batch_size", next_values, rows, 0.0)?;
+        resize("batch_size", targets, rows, 0.0)?;
+        let smoothing = Smoothing { noise: config.target_policy_noise, clip: config.target_noise_clip };
+        policy.target_actions(batch.next_obs, smoothing, rng, next_actions)?;
+        critics.target_values(batch.next_obs, next_actions, next_values)?;
+        td_targets(batch.rewards, batch.terminated, batch.discount, next_values, targets)?;
+        let valued = ValuedActions {
+            obs: batch.obs,
+            actions: rows::continuous(batch.actions)?,
+            targets,
+            weights: batch.weights,
+        };
+        let critic = critics.update(&valued, 1.0, &optimizer, None)?;
+        *updates += 1;
+        let mut actor_loss = None;
+        if updates.is_multiple_of(config.policy_delay) {
+            actor_loss = Some(policy.update(batch.obs, critics, &optimizer, None)?.loss);
+            critics.track(config.tau)?;
+            policy.track(config.tau)?;
+        }
+        Ok(OffPolicyLearned {
+            critic_loss: critic.loss,
+            mean_value: critic.mean_value,
+            grad_norm: critic.grad_norm,
+            actor_loss,
+            learning_rate: optimizer.lr(),
+            ..OffPolicyLearned::default()
+        })
+    }
+
+    fn evaluate(
+        &mut self,
+        env: &mut dyn VectorEnv,
+        episodes: usize,
+        seed: u64,
+        normalizer: Option<&Normalizer>,
+    ) -> Result<Vec<f64>> {
+        evaluate_policy(&mut self.policy, env, episodes, seed, normalizer)
+    }
+
+    fn tensors(&self) -> NamedTensors {
+        together(&[self.policy.tensors(), self.critics.tensors()])
+    }
+}

@@ -1,0 +1,70 @@
+//! DQN learns CartPole in pure Rust: environment, replay, network and algorithm, no Python and no tensor library.
+//!
+//! Run it with `cargo run --release -p rlox-nn --example dqn_cartpole`.
+
+use std::time::Instant;
+
+use rlox_core::{AutoresetMode, Result, envs};
+use rlox_nn::train::{Dqn, DqnConfig};
+use rlox_nn::{Activation, Optimizer, QNetworks};
+
+const TIMESTEPS: u64 = 50_000;
+const SEED: u64 = 1;
+
+#[expect(clippy::print_stdout, reason = "an example prints")]
+fn main() -> Result<()> {
+    // The environment equals Gymnasium's: same seed, same actions, same trajectory.
+    let env = |num_envs| {
+        let options = envs::MakeOptions {
+            num_envs,
+            seed: None,
+            autoreset_mode: AutoresetMode::SameStep,
+            max_episode_steps: None,
+            arguments: &[],
+        };
+        envs::make("CartPole-v1", &options)
+    };
+
+    // rl-zoo3's settings for CartPole: 128 updates every 256 steps.
+    let config = DqnConfig {
+        buffer_size: 100_000,
+        learning_starts: 1_000,
+        batch_size: 64,
+        train_freq: 256,
+        gradient_steps: Some(128),
+        target_update_interval: 10,
+        exploration_fraction: 0.16,
+        exploration_final_eps: 0.04,
+        optimizer: Optimizer::adam(2.3e-3),
+        ..DqnConfig::default()
+    };
+
+    // The values of the two actions, after two hidden layers of 256 each, drawn from the seed as everything else is.
+    let network = |spec: &_, rng: &mut _| QNetworks::mlp(spec, &[256, 256], Activation::Relu, rng);
+    let mut dqn = Dqn::new(env(1)?, network, config, SEED)?;
+
+    let start = Instant::now();
+    let steps_per_second = |steps: u64| steps as f64 / start.elapsed().as_secs_f64();
+    let mut iterations = 0;
+    dqn.train(TIMESTEPS, |metrics| {
+        iterations += 1;
+        if let Some(learned) = metrics.learned.filter(|_| iterations % 20 == 0) {
+            println!(
+                "{:>6} steps  {:>8.0} steps/s  return {:>6.1}  loss {:>8.4}  random actions {:>4.1} %",
+                metrics.timesteps,
+                steps_per_second(metrics.timesteps),
+                metrics.mean_return,
+                learned.critic_loss,
+                100.0 * metrics.exploration_rate.unwrap_or_default(),
+            );
+        }
+        true
+    })?;
+    let (steps, seconds) = (dqn.timesteps(), start.elapsed().as_secs_f64());
+    println!("trained {steps} steps in {seconds:.2} s ({:.0} steps/s)", steps_per_second(steps));
+
+    let returns = dqn.evaluate(env(10)?.as_mut(), 30, 1_000)?;
+    let mean = returns.iter().sum::<f64>() / returns.len() as f64;
+    println!("score {mean:.1} over {} greedy episodes (solved from 475 on)", returns.len());
+    Ok(())
+}
