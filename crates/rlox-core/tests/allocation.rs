@@ -1,6 +1,7 @@
 //! Stepping and collecting allocate nothing once they run.
 
 use rlox_core::envs::{self, MakeOptions};
+use rlox_core::replay::{NStep, PrioritizedReplayBuffer, ReplayBuffer, SampledBatch};
 use rlox_core::{
     ActionsMut, AutoresetMode, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions,
     RolloutBuffer, Seeds, Space, StepOut, VectorEnv, collect,
@@ -21,6 +22,26 @@ fn allocations(f: impl FnOnce()) -> u64 {
 #[test]
 fn the_counter_counts() {
     assert_eq!(allocations(|| drop(std::hint::black_box(vec![0_u8; 10]))), 1);
+}
+
+#[test]
+fn replay_allocates_nothing() {
+    let mut uniform = ReplayBuffer::new(100, 4, 2).unwrap().with_n_step(NStep { n: 3, gamma: 0.9 }).unwrap();
+    let mut prioritized = PrioritizedReplayBuffer::new(100, 4, 2, 0.6, 0.4).unwrap();
+    let (mut rng, mut batch, mut other) = (Pcg64::seed_from(0), SampledBatch::default(), SampledBatch::default());
+    let mut round = |times: u32| {
+        for i in 0..times {
+            let (obs, next_obs, end) = ([i as f32; 4], [(i + 1) as f32; 4], i % 7 == 6);
+            uniform.push_slices(&obs, &next_obs, &[0.0; 2], 1.0, end, false).unwrap();
+            prioritized.push_slices(&obs, &next_obs, &[0.0; 2], 1.0, end, false).unwrap();
+            if i >= 32 {
+                uniform.sample_with(&mut batch, 32, &mut rng).unwrap();
+                prioritized.sample_with(&mut other, 32, &mut rng).unwrap();
+            }
+        }
+    };
+    round(200);
+    assert_eq!(allocations(|| round(150)), 0);
 }
 
 #[test]

@@ -137,17 +137,17 @@ impl ReplayStorage {
             return Err(Error::space("out", format!("{dtype:?}"), "Bool", "pass memory of the column's dtype"));
         }
         check_len("out", out.len(), rows.len().saturating_mul(width))?;
-        for (out, row) in out.chunks_exact_mut(width).zip(rows) {
-            match column {
-                Column::Terminated => out[0] = self.flags(*row) & TERMINATED != 0,
-                Column::Truncated => out[0] = self.flags(*row) & TRUNCATED != 0,
-                _ => {
-                    let mut bytes = vec![0; width];
-                    self.read(column, std::slice::from_ref(row), FieldMut::Bool(&mut bytes))?;
-                    out.iter_mut().zip(bytes).for_each(|(out, byte)| *out = byte != 0);
-                }
+        let flag = match column {
+            Column::Terminated => TERMINATED,
+            Column::Truncated => TRUNCATED,
+            _ => {
+                let mut bytes = memory::zeroed("batch_size", out.len())?;
+                self.read(column, rows, FieldMut::Bool(&mut bytes))?;
+                out.iter_mut().zip(bytes).for_each(|(out, byte)| *out = byte != 0);
+                return Ok(());
             }
-        }
+        };
+        out.iter_mut().zip(rows).for_each(|(out, row)| *out = self.flags(*row) & flag != 0);
         Ok(())
     }
 
