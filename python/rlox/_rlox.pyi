@@ -3,6 +3,7 @@ from typing import Any, Literal, TypeAlias, final, overload
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import disjoint_base
 
 _F32: TypeAlias = npt.NDArray[np.float32]
 _F64: TypeAlias = npt.NDArray[np.float64]
@@ -371,6 +372,7 @@ class RolloutBuffer:
         final_values: npt.ArrayLike | None = None,
     ) -> None: ...
 
+@disjoint_base
 class ReplayBuffer:
     def __new__(
         cls,
@@ -447,8 +449,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def alpha(self) -> float: ...
     @property
     def beta(self) -> float: ...
-    @beta.setter
-    def beta(self, beta: float) -> None: ...
     def sample(
         self,
         batch_size: int,

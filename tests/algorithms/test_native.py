@@ -283,7 +283,7 @@ def test_numbers_that_are_not_finite_end_the_run_and_are_named():
     learner.iterate()
     learner.buffer.returns[3, 1] = np.nan
     before = learner.policy.tensors()
-    with pytest.raises(FloatingPointError, match="returns: .*NaN in row.* after step 64"):
+    with pytest.raises(FloatingPointError, match=r"returns: .*NaN in row.* after step 64"):
         learner.update(1.0)
     for name, array in learner.policy.tensors().items():
         np.testing.assert_array_equal(array, before[name])

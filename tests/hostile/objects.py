@@ -8,8 +8,10 @@ from hostile.arguments import (
     flag,
     flags,
     floats,
+    nothing,
     number,
     optional,
+    out,
     record,
     replace,
     row,
@@ -73,7 +75,22 @@ def statistics(_):
     return made
 
 
+def pushed(made, count):
+    for i in range(count):
+        made.push([i, -i], [0.5 * i], i, False, i % 3 == 2, [i + 1, -i - 1])
+    return made
+
+
+def sampled(made):
+    return {"transitions": len(made), **(made.sample(len(made), seed=0) if len(made) else {})}
+
+
 SUBJECTS = {
+    "ReplayBuffer": Subject(lambda n: pushed(rlox.ReplayBuffer(6, D, 1, seed=0), n), sampled),
+    "PrioritizedReplayBuffer": Subject(
+        lambda n: pushed(rlox.PrioritizedReplayBuffer(6, D, 1, seed=0), n),
+        lambda made: [sampled(made), made.alpha, made.beta],
+    ),
     "RolloutBuffer": Subject(buffer, fields_of),
     "Normalizer": Subject(lambda _: normalizer(), lambda made: made.state()),
     "RunningMeanStd": Subject(statistics, lambda made: [made.mean, made.var, made.count]),
@@ -88,7 +105,73 @@ STATE = {
     "returns": floats(1, -0.5, 2),
 }
 NORMALIZER = optional(thing(normalizer))
+REPLAY = {
+    "capacity": whole(6),
+    "obs_dim": but(SHAPE, odd=("text",)),
+    "act_dim": but(SHAPE, odd=("text",)),
+    "num_envs": optional(whole(1)),
+    "obs_dtype": optional(text("float32")),
+    "act_dtype": optional(text("int64")),
+    "frame_stack": optional(whole(1)),
+    "n_step": optional(whole(2)),
+    "gamma": number(0.5),
+    "extra": optional(
+        record(
+            lambda: {"cost": ((2,), "float64")},
+            cost=row(row(whole(2), kind=tuple), text("float64"), kind=tuple),
+        )
+    ),
+    "seed": optional(whole(3)),
+}
+TRANSITIONS = {
+    "obs": floats(1, -2, 0.5, 3, shape=(2, D), dtype="f4"),
+    "next_obs": floats(0.5, 3, 1, 1, shape=(2, D), dtype="f4"),
+    "actions": floats(0.5, -1, shape=(2, 1), dtype="f4"),
+    "rewards": floats(1, 0, dtype="f4"),
+    "terminated": flags(0, 1),
+    "truncated": flags(1, 0),
+}
+OUT = {name: (D,) if name.endswith("obs") else (1,) * (name == "actions") for name in TRANSITIONS}
+
+
+def columns():
+    kinds = dict.fromkeys(OUT, "f4") | dict.fromkeys(("terminated", "truncated"), "?")
+    return {name: np.zeros((2, *shape), kinds[name]) for name, shape in OUT.items()}
+
+
+SAMPLE = {
+    "batch_size": whole(2),
+    "seed": optional(whole(7)),
+    "out": optional(
+        replace(
+            record(columns, **{name: out(lambda name=name: columns()[name]) for name in OUT}),
+            written=True,
+        )
+    ),
+}
 CALLS = [
+    call("ReplayBuffer", **REPLAY),
+    call("PrioritizedReplayBuffer", alpha=number(0.5), beta=number(0.25), **REPLAY),
+    call(
+        "ReplayBuffer.push",
+        obs=floats(1, -2, dtype="f4"),
+        action=floats(0.5, dtype="f4"),
+        reward=number(0.5),
+        terminated=flag(True),
+        truncated=flag(False),
+        next_obs=floats(0.5, 3, dtype="f4"),
+        extra=nothing(),
+        at=4,
+    ),
+    call("ReplayBuffer.push_batch", **TRANSITIONS, extra=nothing(), in_order=flag(True), at=4),
+    call("ReplayBuffer.sample", **SAMPLE, at=4),
+    call("PrioritizedReplayBuffer.sample", **SAMPLE, beta=optional(number(0.5)), at=4),
+    call(
+        "PrioritizedReplayBuffer.update_priorities",
+        indices=wholes(3, 1),
+        priorities=floats(0.5, 4),
+        at=4,
+    ),
     call("RunningMeanStd", shape=optional(but(SHAPE, odd=("text",)))),
     call("RunningMeanStd.update", x=floats(1, 2, 3, 4, shape=(4, D))),
     call("RunningMeanStd.merge", other=thing(lambda: statistics(0))),

@@ -169,6 +169,9 @@ impl Buffer {
     /// Further parts, which only some buffers have.
     fn extra<'py>(&self, extra: Option<&Bound<'py, PyAny>>) -> PyResult<PartsArgument<'_, 'py>> {
         match extra {
+            Some(extra) if self.layout.extra.is_empty() => {
+                Err(type_error("extra", "None, as the buffer stores nothing else", &shown(extra), "leave it out"))
+            }
             Some(extra) => PartsArgument::new("extra", extra, &self.layout.extra),
             None if self.layout.extra.is_empty() => Ok(PartsArgument::none()),
             None => {

@@ -152,15 +152,9 @@ impl PrioritizedReplayBuffer {
         slf.as_super().get().buffer.inner.with(slf.py(), false, |inner| Ok(parts(&mut inner.buffer)?.1.alpha()))
     }
 
-    /// How much weights make up for priorities.
+    /// How much weights make up for priorities; `sample(beta=...)` sets it.
     #[getter]
     fn beta(slf: &Bound<'_, Self>) -> PyResult<f32> {
         slf.as_super().get().buffer.inner.with(slf.py(), false, |inner| Ok(parts(&mut inner.buffer)?.1.beta()))
-    }
-
-    #[setter]
-    fn set_beta(slf: &Bound<'_, Self>, beta: &Bound<'_, PyAny>) -> PyResult<()> {
-        let beta = share("beta", beta)?;
-        slf.as_super().get().buffer.inner.with(slf.py(), false, |inner| parts(&mut inner.buffer)?.1.set_beta(beta))
     }
 }
