@@ -193,7 +193,7 @@ fn nothing_that_is_there_is_overwritten() {
             }
             Some(error) => {
                 let text = error.to_string();
-                assert!(matches!(error, Error::Corrupt(_)) && text.contains(", section header: "), "{name}: {text}");
+                assert!(matches!(error, Error::Corrupt(_)) && text.contains(&format!("{name}, section ")), "{text}");
             }
         }
         assert_eq!(there(&at(name)), before, "{name}");
