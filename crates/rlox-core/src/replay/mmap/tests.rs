@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use tempfile::TempDir;
@@ -100,7 +100,9 @@ fn file(hot: usize, total: usize, spare: usize, count: usize) -> (TempDir, PathB
 
 /// What is wrong with a file, which is read to its end.
 fn opened(path: &PathBuf, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-    fs::write(path, bytes).unwrap();
+    // Some file systems have files that are written anew reach the disk.
+    let mut file = fs::File::options().write(true).open(path).unwrap();
+    file.write_all(bytes).and_then(|()| file.set_len(bytes.len() as u64)).unwrap();
     let buffer = MmapReplayBuffer::open(path, None)?;
     buffer.verify()?;
     let rows = rows(&buffer)?;
