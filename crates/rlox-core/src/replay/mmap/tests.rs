@@ -173,10 +173,9 @@ fn every_truncation_is_found() {
 
 #[test]
 fn damage_that_is_met_while_sampling_names_file_and_record() {
-    let (_scratch, path, bytes) = file(2, 20, 2, 15);
+    let (_scratch, path, mut damaged) = file(2, 20, 2, 15);
     let len = rows(&MmapReplayBuffer::open(&path, None).unwrap()).unwrap()[0].len();
-    let at = bytes.len() - 15 * len + 4 * len + 10;
-    let mut damaged = bytes.clone();
+    let at = damaged.len() - 15 * len + 4 * len + 10;
     damaged[at] ^= 8;
     fs::write(&path, &damaged).unwrap();
     let buffer = MmapReplayBuffer::open(&path, None).unwrap();
@@ -360,7 +359,7 @@ fn pressed(mut call: impl FnMut() -> Result<()>) -> usize {
             false
         }
     };
-    (1..).take_while(|stop_at| stopped(*stop_at)).count()
+    (1..10_000).take_while(|stop_at| stopped(*stop_at)).count()
 }
 
 #[test]
