@@ -41,8 +41,8 @@ use crate::error::{blamed, to_py, type_error};
 /// ...     for i in range(1000):
 /// ...         buffer.push([i, 0.0], [1.0], 0.5, False, False, next_obs=[i + 1, 0.0])
 /// >>> buffer = rlox.MmapReplayBuffer.open(path)
-/// >>> batch = buffer.sample(32, seed=7)
-/// >>> len(buffer), batch["obs"].shape
+/// >>> obs = buffer.sample(32, seed=7).get("obs")
+/// >>> len(buffer), obs.shape
 /// (1000, (32, 2))
 /// >>> buffer.close()
 /// >>> folder.cleanup()
