@@ -200,11 +200,17 @@ impl MmapReplayBuffer {
         Ok(())
     }
 
+    /// Whether pushing so many rows would write to the file, and wait for the disk.
+    pub fn is_due(&self, rows: usize) -> bool {
+        let batch = self.hot_capacity.min(BATCH / self.cold.record.len).max(1);
+        (self.pushed - self.cold.written).saturating_add(rows) > batch
+    }
+
     /// Adds no more rows than stay in memory: all of them or none.
     fn push_piece(&mut self, steps: &Steps<'_>, rows: Range<usize>) -> Result<()> {
         let (before, len) = (self.pushed, self.cold.record.len);
         let mut watch = Watch::default();
-        if before + rows.len() - self.cold.written > self.hot_capacity.min(BATCH / len).max(1) {
+        if self.is_due(rows.len()) {
             self.cold.write(&self.hot, before, &mut || watch.check())?;
         }
         for row in rows {

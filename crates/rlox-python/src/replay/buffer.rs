@@ -116,7 +116,7 @@ impl<B: Source> Buffer<B> {
         let extra = self.extra(extra)?;
         let reward = number("reward", reward)? as f32;
         let (terminated, truncated) = (switch("terminated", terminated)?, switch("truncated", truncated)?);
-        let hold = !B::WAITS && obs.len() + extra.len() <= LONG && alone(py);
+        let hold = obs.len() + extra.len() <= LONG && alone(py) && !self.is_due(py, 1)?;
         let (obs, action, extra) = (obs.read(None, hold)?, action.read(None, hold)?, extra.read(None, hold)?);
         let next_obs = next_obs.map(|next| next.read(None, hold)).transpose()?;
         let (rewards, terminated, truncated) = ([reward], [terminated], [truncated]);
@@ -148,7 +148,7 @@ impl<B: Source> Buffer<B> {
         let rewards = argument::<f32>("rewards", reward, &REAL)?;
         let (terminated, truncated) =
             (flag_argument("terminated", terminated)?, flag_argument("truncated", truncated)?);
-        let hold = !B::WAITS && obs.len() + extra.len() <= LONG && alone(py);
+        let hold = obs.len() + extra.len() <= LONG && alone(py) && !self.is_due(py, rewards.len())?;
         let rewards = rewards.read(hold)?;
         let rows = rewards.slice().len();
         expect_shape("rewards", rewards.shape(), rows, &[])?;
@@ -170,6 +170,11 @@ impl<B: Source> Buffer<B> {
             extra: extra.as_slice(),
         };
         self.inner.with(py, !hold, |inner| inner.buffer.push(&steps, in_order))
+    }
+
+    /// Whether pushing so many rows waits for a disk.
+    fn is_due(&self, py: Python<'_>, rows: usize) -> PyResult<bool> {
+        if B::WAITS { self.inner.with(py, false, |inner| Ok(inner.buffer.is_due(rows))) } else { Ok(false) }
     }
 
     /// Further parts, which only some buffers have.

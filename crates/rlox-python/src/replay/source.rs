@@ -4,12 +4,14 @@ use rlox_core::replay::{Chosen, Column, Layout, MmapReplayBuffer, Replay, Sample
 use rlox_core::{FieldMut, Pcg64, Result};
 
 pub(super) trait Source: Send {
-    /// Whether any call may wait for a disk.
+    /// Whether sampling may wait for a disk.
     const WAITS: bool;
 
     fn layout(&self) -> &Layout;
     fn num_envs(&self) -> usize;
     fn len(&self) -> usize;
+    /// Whether pushing so many rows waits for a disk.
+    fn is_due(&self, rows: usize) -> bool;
     fn push(&mut self, steps: &Steps<'_>, in_order: bool) -> Result<()>;
     fn check_batch_size(&self, batch_size: usize) -> Result<()>;
     fn choose(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()>;
@@ -30,6 +32,10 @@ impl<S: Sampler> Source for Replay<S> {
 
     fn len(&self) -> usize {
         self.len()
+    }
+
+    fn is_due(&self, _rows: usize) -> bool {
+        false
     }
 
     fn push(&mut self, steps: &Steps<'_>, in_order: bool) -> Result<()> {
@@ -66,6 +72,10 @@ impl Source for MmapReplayBuffer {
 
     fn len(&self) -> usize {
         self.len()
+    }
+
+    fn is_due(&self, rows: usize) -> bool {
+        self.is_due(rows)
     }
 
     /// Every row has its own next observation: their order is nothing to it.
