@@ -19,6 +19,7 @@ from rlox import envs as envs
 from rlox._rlox import (
     ClosedError,
     CorruptFileError,
+    MmapReplayBuffer,
     Normalizer,
     PrioritizedReplayBuffer,
     ReplayBuffer,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ClosedError",
     "CorruptFileError",
+    "MmapReplayBuffer",
     "Normalizer",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",

@@ -1,3 +1,4 @@
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, final, overload
 
@@ -19,6 +20,7 @@ __version__: str
 __all__ = [
     "ClosedError",
     "CorruptFileError",
+    "MmapReplayBuffer",
     "NativePolicy",
     "NativeVectorEnv",
     "Normalizer",
@@ -458,6 +460,71 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         out: dict[str, Any] | None = None,
     ) -> dict[str, Any]: ...
     def update_priorities(self, indices: npt.ArrayLike, priorities: npt.ArrayLike) -> None: ...
+
+@final
+class MmapReplayBuffer:
+    def __new__(
+        cls,
+        hot_capacity: int,
+        total_capacity: int,
+        obs_dim: _Dim | Mapping[str, _Dim | tuple[_Dim, str]],
+        act_dim: _Dim,
+        cold_path: str | os.PathLike[str],
+        *,
+        obs_dtype: _DType = "float32",
+        act_dtype: _DType = "float32",
+        extra: Mapping[str, tuple[_Dim, str]] | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> MmapReplayBuffer: ...
+    @staticmethod
+    def open(
+        path: str | os.PathLike[str],
+        hot_capacity: int | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> MmapReplayBuffer: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def hot_capacity(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
+    def __len__(self) -> int: ...
+    def __enter__(self) -> MmapReplayBuffer: ...
+    def __exit__(self, *_raised: object) -> None: ...
+    def push(
+        self,
+        obs: _Obs,
+        action: npt.ArrayLike,
+        reward: float,
+        terminated: bool,
+        truncated: bool,
+        next_obs: _Obs,
+        *,
+        extra: Mapping[str, npt.ArrayLike] | None = None,
+    ) -> None: ...
+    def push_batch(
+        self,
+        obs: _Obs,
+        next_obs: _Obs,
+        actions: npt.ArrayLike,
+        rewards: npt.ArrayLike,
+        terminated: npt.ArrayLike,
+        truncated: npt.ArrayLike,
+        *,
+        extra: Mapping[str, npt.ArrayLike] | None = None,
+    ) -> None: ...
+    def sample(
+        self,
+        batch_size: int,
+        seed: int | np.random.Generator | None = None,
+        *,
+        out: dict[str, Any] | None = None,
+    ) -> dict[str, Any]: ...
+    def flush(self) -> None: ...
+    def verify(self) -> None: ...
+    def close(self) -> None: ...
 
 def check_normalizer(buffer: RolloutBuffer, normalizer: Normalizer | None) -> None: ...
 def check_step(

@@ -1,7 +1,10 @@
 //! The core's errors as Python exceptions.
 
+use std::io::ErrorKind;
+
 use pyo3::exceptions::{
-    PyException, PyFloatingPointError, PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError,
+    PyException, PyFileExistsError, PyFileNotFoundError, PyFloatingPointError, PyMemoryError, PyOSError,
+    PyRuntimeError, PyTypeError, PyValueError,
 };
 use pyo3::prelude::*;
 use rlox_core::Error;
@@ -29,10 +32,20 @@ pub(crate) fn to_py(error: Error) -> PyErr {
         Error::Memory(_) => PyMemoryError::new_err(text),
         Error::Closed(_) => ClosedError::new_err(text),
         Error::Corrupt(_) => CorruptFileError::new_err(text),
-        Error::Io { source, .. } => PyOSError::new_err((source.raw_os_error(), text)),
+        Error::Io { source, .. } => refused(&source, text),
         Error::Interrupted => raised(),
         Error::Backend(_) => PyRuntimeError::new_err(text),
         _ => PyValueError::new_err(text),
+    }
+}
+
+/// What the system's errors are; those that have no number of the system's are told by their class.
+fn refused(source: &std::io::Error, text: String) -> PyErr {
+    match (source.raw_os_error(), source.kind()) {
+        (Some(code), _) => PyOSError::new_err((code, text)),
+        (None, ErrorKind::AlreadyExists) => PyFileExistsError::new_err(text),
+        (None, ErrorKind::NotFound) => PyFileNotFoundError::new_err(text),
+        (None, _) => PyOSError::new_err(text),
     }
 }
 

@@ -1,10 +1,12 @@
-//! `ReplayBuffer` and `PrioritizedReplayBuffer`: the core's replay storage with a sampler.
+//! `ReplayBuffer` and `PrioritizedReplayBuffer`, the core's replay storage with a sampler, and `MmapReplayBuffer`.
 
 mod buffer;
 mod few;
+mod mmap;
 mod parts;
 mod prioritized;
 mod sample;
+mod source;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -12,6 +14,7 @@ use rlox_core::replay::Uniform;
 
 use crate::argument::{numbers, switches};
 use buffer::{Buffer, Choice, Settings, Transition, made};
+pub(crate) use mmap::MmapReplayBuffer;
 pub(crate) use prioritized::PrioritizedReplayBuffer;
 
 /// Replay buffer with uniform sampling: a ring of transitions.
@@ -155,7 +158,7 @@ impl ReplayBuffer {
         seed: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        self.buffer.sample(py, batch_size, seed, out, None)
+        self.buffer.sample(py, batch_size, seed, out, |_| Ok(()))
     }
 
     /// How many transitions it can hold.

@@ -1,6 +1,7 @@
 //! What was sampled.
 
 use super::gather::Column;
+use super::layout::Layout;
 use super::n_step::{NStep, Spans};
 use super::storage::ReplayStorage;
 use crate::{Field, FieldData, FieldMut, Result, memory};
@@ -13,6 +14,8 @@ pub struct Chosen {
     rows: Vec<usize>,
     spans: Spans,
     n_step: Option<NStep>,
+    /// The transitions themselves, where they had to be read from a file.
+    pub(crate) records: Vec<u8>,
 }
 
 impl Chosen {
@@ -88,6 +91,7 @@ impl Chosen {
         self.weights.clear();
         self.rows.clear();
         self.spans.clear();
+        self.records.clear();
     }
 }
 
@@ -173,10 +177,10 @@ impl SampledBatch {
         }
     }
 
-    /// Room for so many transitions of a storage.
-    pub(crate) fn prepare(&mut self, storage: &ReplayStorage, count: usize) -> Result<()> {
-        if !self.fits(storage) {
-            let columns = storage.columns();
+    /// Room for so many transitions of a layout.
+    pub(crate) fn prepare(&mut self, layout: &Layout, count: usize) -> Result<()> {
+        if !self.fits(layout) {
+            let columns = layout.columns();
             let made = columns.iter().map(|(name, shape, dtype, _)| Field::new(name.clone(), 0, shape, *dtype));
             self.fields = made.collect::<Result<_>>()?;
             self.columns = columns.into_iter().map(|(.., column)| column).collect();
@@ -187,9 +191,8 @@ impl SampledBatch {
         self.chosen.prepare(count)
     }
 
-    /// Whether the fields are those of a storage; asked without an allocation.
-    fn fits(&self, storage: &ReplayStorage) -> bool {
-        let layout = storage.layout();
+    /// Whether the fields are those of a layout; asked without an allocation.
+    fn fits(&self, layout: &Layout) -> bool {
         let next = |name: &str, part: &str| name.strip_prefix("next_") == Some(part);
         let fit = |(field, column): (&Field, &Column)| {
             let (part, named) = match *column {
@@ -211,7 +214,12 @@ impl SampledBatch {
     /// Fills the fields with the transitions whose numbers are there.
     pub(crate) fn fill(&mut self, storage: &ReplayStorage, n_step: Option<NStep>) -> Result<()> {
         self.chosen.locate(storage, n_step)?;
+        self.fill_by(|chosen, column, out| chosen.read(storage, column, out))
+    }
+
+    /// Fills the fields with what `read` copies of each column.
+    pub(crate) fn fill_by(&mut self, read: impl Fn(&Chosen, Column, FieldMut<'_>) -> Result<()>) -> Result<()> {
         let Self { chosen, columns, fields } = self;
-        columns.iter().zip(fields).try_for_each(|(column, field)| chosen.read(storage, *column, field.data_mut()))
+        columns.iter().zip(fields).try_for_each(|(column, field)| read(chosen, *column, field.data_mut()))
     }
 }

@@ -45,15 +45,32 @@ impl Sampler for Uniform {
         indices: &mut [usize],
         weights: &mut [f32],
     ) -> Result<()> {
-        let held = storage.indices();
-        let count = held.len() as u128;
-        for index in indices {
-            // The high half of the product; the bias, of count / 2^64, cannot be noticed.
-            *index = held.start + ((u128::from(rng.next_u64()) * count) >> 64) as usize;
-        }
+        draw(&storage.indices(), rng, indices);
         weights.fill(1.0);
         Ok(())
     }
+}
+
+/// Draws numbers of transitions, each as likely as another.
+pub(super) fn draw(held: &Range<usize>, rng: &mut Pcg64, indices: &mut [usize]) {
+    let count = held.len() as u128;
+    for index in indices {
+        // The high half of the product; the bias, of count / 2^64, cannot be noticed.
+        *index = held.start + ((u128::from(rng.next_u64()) * count) >> 64) as usize;
+    }
+}
+
+/// Checks that so many of `held` transitions can be sampled.
+pub(super) fn check_count(held: usize, batch_size: usize) -> Result<()> {
+    if (1..=held).contains(&batch_size) {
+        return Ok(());
+    }
+    let (expected, fix) = if held == 0 {
+        ("a buffer with transitions".to_owned(), "push some first")
+    } else {
+        (format!("1 to {held}, as many as are stored"), "sample fewer, or push more first")
+    };
+    Err(Error::config("batch_size", expected, batch_size.to_string(), fix))
 }
 
 /// One transition, with memory of its own.
@@ -232,7 +249,7 @@ impl<S: Sampler> Replay<S> {
     /// then.
     pub fn sample_with(&self, batch: &mut SampledBatch, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
-        batch.prepare(&self.storage, batch_size)?;
+        batch.prepare(self.storage.layout(), batch_size)?;
         let Chosen { indices, weights, .. } = &mut batch.chosen;
         self.sampler.choose(&self.storage, rng, indices, weights)?;
         batch.fill(&self.storage, self.n_step)
@@ -254,15 +271,6 @@ impl<S: Sampler> Replay<S> {
     /// # Errors
     /// [`Error::Config`] for no transitions or more than there are.
     pub fn check_batch_size(&self, batch_size: usize) -> Result<()> {
-        let held = self.storage.indices().len();
-        if (1..=held).contains(&batch_size) {
-            return Ok(());
-        }
-        let (expected, fix) = if held == 0 {
-            ("a buffer with transitions".to_owned(), "push some first")
-        } else {
-            (format!("1 to {held}, as many as are stored"), "sample fewer, or push more first")
-        };
-        Err(Error::config("batch_size", expected, batch_size.to_string(), fix))
+        check_count(self.storage.indices().len(), batch_size)
     }
 }

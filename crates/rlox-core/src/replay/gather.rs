@@ -1,5 +1,6 @@
 //! How transitions are read from the ring into memory of the caller's.
 
+use super::layout::Layout;
 use super::storage::{ReplayStorage, STORED, TERMINATED, TRUNCATED};
 use crate::simd::prefetch::prefetch;
 use crate::{DType, Error, FieldMut, Result, check_len, memory};
@@ -27,12 +28,12 @@ pub enum Column {
     Truncated,
 }
 
-impl ReplayStorage {
-    /// What is stored of each transition, in the order of the layout: name, row shape, dtype and column.
+impl Layout {
+    /// What is stored of each transition, in the layout's order: name, row shape, dtype and column.
     ///
     /// Next observations are called as observations are, with `next_` before it.
     pub fn columns(&self) -> Vec<(String, Vec<usize>, DType, Column)> {
-        let layout = &self.layout;
+        let layout = self;
         let each = |part: &super::Part, name: String, column| (name, part.shape.clone(), part.dtype, column);
         let parts = layout.obs.iter().enumerate();
         let obs = parts.clone().map(|(i, part)| each(part, part.name.clone(), Column::Obs(i)));
@@ -49,6 +50,13 @@ impl ReplayStorage {
             )
             .chain(extra)
             .collect()
+    }
+}
+
+impl ReplayStorage {
+    /// What is stored of each transition, as [`Layout::columns`] tells.
+    pub fn columns(&self) -> Vec<(String, Vec<usize>, DType, Column)> {
+        self.layout.columns()
     }
 
     /// The rows of transitions, for [`ReplayStorage::read`], in place of those that `rows` held.
@@ -96,8 +104,7 @@ impl ReplayStorage {
     pub(crate) fn read(&self, column: Column, rows: &[usize], out: FieldMut<'_>) -> Result<()> {
         let (dtype, width) = self.shape_of(column)?;
         if out.dtype() != dtype {
-            let (expected, got) = (format!("{dtype:?}"), format!("{:?}", out.dtype()));
-            return Err(Error::space("out", expected, got, "pass memory of the column's dtype"));
+            return Err(other_dtype(dtype, out.dtype()));
         }
         check_len("out", out.len(), rows.len().saturating_mul(width))?;
         let out = out.into_bytes();
@@ -114,7 +121,7 @@ impl ReplayStorage {
             Column::NextObs(_) if self.layout.frame_stack > 1 => self.read_next_frames(rows, out),
             Column::NextObs(part) => {
                 let from: usize = self.layout.obs[..part].iter().map(super::Part::bytes).sum();
-                copy(rows, width * dtype.size(), out, |row| {
+                copy(rows.iter().copied(), width * dtype.size(), out, |row| {
                     if self.flags(row) & STORED != 0 {
                         &self.aside.row(self.slot(row, places.stored))[from..]
                     } else {
@@ -124,7 +131,7 @@ impl ReplayStorage {
             }
             _ => {
                 let from = self.offset_of(column);
-                copy(rows, width * dtype.size(), out, |row| &self.data[row * stride + from..]);
+                copy(rows.iter().copied(), width * dtype.size(), out, |row| &self.data[row * stride + from..]);
             }
         }
         Ok(())
@@ -134,7 +141,7 @@ impl ReplayStorage {
     pub(crate) fn read_bools(&self, column: Column, rows: &[usize], out: &mut [bool]) -> Result<()> {
         let (dtype, width) = self.shape_of(column)?;
         if dtype != DType::Bool {
-            return Err(Error::space("out", format!("{dtype:?}"), "Bool", "pass memory of the column's dtype"));
+            return Err(other_dtype(dtype, DType::Bool));
         }
         check_len("out", out.len(), rows.len().saturating_mul(width))?;
         let flag = match column {
@@ -161,10 +168,7 @@ impl ReplayStorage {
             Column::Reward => return Ok((DType::F32, 1)),
             Column::Terminated | Column::Truncated => return Ok((DType::Bool, 1)),
         };
-        let part = part.ok_or_else(|| {
-            let expected = format!("one of {} observation and {} further parts", layout.obs.len(), layout.extra.len());
-            Error::config("column", expected, format!("{column:?}"), "count from 0")
-        })?;
+        let part = part.ok_or_else(|| no_column(layout, column))?;
         Ok((part.dtype, part.width()))
     }
 
@@ -205,6 +209,19 @@ impl ReplayStorage {
     }
 }
 
+/// The error for a column that a layout does not have.
+#[cold]
+pub(super) fn no_column(layout: &Layout, column: Column) -> Error {
+    let expected = format!("one of {} observation and {} further parts", layout.obs.len(), layout.extra.len());
+    Error::config("column", expected, format!("{column:?}"), "count from 0")
+}
+
+/// The error for memory of another dtype than a column's.
+#[cold]
+pub(super) fn other_dtype(dtype: DType, out: DType) -> Error {
+    Error::space("out", format!("{dtype:?}"), format!("{out:?}"), "pass memory of the column's dtype")
+}
+
 /// The error for a transition that cannot be sampled.
 #[cold]
 pub(crate) fn not_held(index: usize, held: &std::ops::Range<usize>) -> Error {
@@ -214,18 +231,23 @@ pub(crate) fn not_held(index: usize, held: &std::ops::Range<usize>) -> Error {
 
 /// Copies `width` bytes for each row from where `at` says. Small widths are copied without a call.
 #[inline(always)]
-fn copy<'a>(rows: &[usize], width: usize, out: &mut [u8], at: impl Fn(usize) -> &'a [u8]) {
+pub(super) fn copy<'a>(
+    rows: impl Iterator<Item = usize>,
+    width: usize,
+    out: &mut [u8],
+    at: impl Fn(usize) -> &'a [u8],
+) {
     macro_rules! of_widths {
         ($($width:literal)*) => {
             match width {
                 $($width => {
                     for (out, row) in out.as_chunks_mut::<$width>().0.iter_mut().zip(rows) {
-                        out.copy_from_slice(&at(*row)[..$width]);
+                        out.copy_from_slice(&at(row)[..$width]);
                     }
                 })*
                 _ => {
                     for (out, row) in out.chunks_exact_mut(width).zip(rows) {
-                        out.copy_from_slice(&at(*row)[..width]);
+                        out.copy_from_slice(&at(row)[..width]);
                     }
                 }
             }

@@ -1,6 +1,6 @@
 //! How transitions come into the ring.
 
-use super::layout::Part;
+use super::layout::{Layout, Part};
 use super::storage::{CONTINUES, HEAD, ReplayStorage, STORED, TERMINATED, TRUNCATED, Tail};
 use crate::rollout::finite::first_not_finite;
 use crate::{DType, Error, FieldData, Result, check_len};
@@ -26,8 +26,35 @@ pub struct Steps<'a> {
 }
 
 impl Steps<'_> {
-    fn rows(&self) -> usize {
+    pub(super) fn rows(&self) -> usize {
         self.rewards.len()
+    }
+
+    /// Checks all but whether observations are finite, which may be known, and whether next ones are needed.
+    pub(super) fn check(&self, layout: &Layout) -> Result<()> {
+        let rows = self.rows();
+        check_len("terminated", self.terminated.len(), rows)?;
+        check_len("truncated", self.truncated.len(), rows)?;
+        check_parts("obs", &layout.obs, self.obs, rows)?;
+        check_parts("actions", std::slice::from_ref(&layout.action), &[self.actions], rows)?;
+        check_parts("extra", &layout.extra, self.extra, rows)?;
+        check_finite("rewards", FieldData::F32(self.rewards), 1)?;
+        check_finite("actions", self.actions, layout.action.width())?;
+        for (part, data) in layout.extra.iter().zip(self.extra) {
+            check_finite(&part.name, *data, part.width())?;
+        }
+        let Some(next_obs) = self.next_obs else { return Ok(()) };
+        check_parts("next_obs", &layout.obs, next_obs, rows)?;
+        for (part, data) in layout.obs.iter().zip(next_obs) {
+            check_finite_as(|| next_name(part), *data, part.width())?;
+        }
+        Ok(())
+    }
+
+    /// Checks that observations are finite.
+    pub(super) fn check_obs(&self, layout: &Layout) -> Result<()> {
+        let parts = layout.obs.iter().zip(self.obs);
+        parts.into_iter().try_for_each(|(part, data)| check_finite(&part.name, *data, part.width()))
     }
 
     fn is_done(&self, row: usize) -> bool {
@@ -91,26 +118,11 @@ impl ReplayStorage {
     }
 
     fn check(&self, steps: &Steps<'_>, order: Order) -> Result<()> {
-        let rows = steps.rows();
         if order == Order::Environments {
-            check_len("rewards", rows, self.num_envs)?;
+            check_len("rewards", steps.rows(), self.num_envs)?;
         }
-        check_len("terminated", steps.terminated.len(), rows)?;
-        check_len("truncated", steps.truncated.len(), rows)?;
-        check_parts("obs", &self.layout.obs, steps.obs, rows)?;
-        check_parts("actions", std::slice::from_ref(&self.layout.action), &[steps.actions], rows)?;
-        check_parts("extra", &self.layout.extra, steps.extra, rows)?;
-        check_finite("rewards", FieldData::F32(steps.rewards), 1)?;
-        check_finite("actions", steps.actions, self.layout.action.width())?;
-        for (part, data) in self.layout.extra.iter().zip(steps.extra) {
-            check_finite(&part.name, *data, part.width())?;
-        }
-        let Some(next_obs) = steps.next_obs else { return check_promise(steps, order) };
-        check_parts("next_obs", &self.layout.obs, next_obs, rows)?;
-        for (part, data) in self.layout.obs.iter().zip(next_obs) {
-            check_finite_as(|| next_name(part), *data, part.width())?;
-        }
-        Ok(())
+        steps.check(&self.layout)?;
+        if steps.next_obs.is_none() { check_promise(steps, order) } else { Ok(()) }
     }
 
     /// Finds out which observations are already there, ahead of the environment's last row, and checks the others.
@@ -126,11 +138,7 @@ impl ReplayStorage {
         }
         let known = linked.iter().all(|linked| *linked);
         self.linked = linked;
-        if known {
-            return Ok(());
-        }
-        let parts = self.layout.obs.iter().zip(steps.obs);
-        parts.into_iter().try_for_each(|(part, data)| check_finite(&part.name, *data, part.width()))
+        if known { Ok(()) } else { steps.check_obs(&self.layout) }
     }
 
     /// Whether an observation is what lies ahead of an environment's last row.
@@ -333,7 +341,7 @@ fn next_name(part: &Part) -> String {
 }
 
 /// The bytes of a row of one part.
-fn of_row(data: FieldData<'_>, row: usize, rows: usize) -> &[u8] {
+pub(super) fn of_row(data: FieldData<'_>, row: usize, rows: usize) -> &[u8] {
     let bytes = data.bytes();
     let each = bytes.len() / rows;
     &bytes[row * each..][..each]

@@ -4,13 +4,14 @@ use std::ops::Range;
 
 use numpy::IntoPyArray;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyString};
+use pyo3::types::{PyDict, PyInt};
 use rlox_core::replay::{Chosen, Layout, NStep, Part, Prioritized, Replay, ReplayStorage, Sampler, Steps, Uniform};
 use rlox_core::{Error, Pcg64, Result, SeedSequence};
 
 use super::few::Few;
 use super::parts::{PartsArgument, layout_of, words_from};
 use super::sample::{Columns, Place, places_of};
+use super::source::Source;
 use crate::argument::{REAL, argument, count, expect_shape, has, number, shown, switch};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error};
@@ -61,15 +62,15 @@ impl Sampler for Choice {
 }
 
 /// What is locked: the buffer, its own random stream, and memory that the next call uses again.
-pub(super) struct Inner {
-    pub(super) buffer: Replay<Choice>,
+pub(super) struct Inner<B = Replay<Choice>> {
+    pub(super) buffer: B,
     pub(super) rng: Pcg64,
     pub(super) chosen: Chosen,
 }
 
 /// What all replay buffers do.
-pub(super) struct Buffer {
-    pub(super) inner: Shared<Inner>,
+pub(super) struct Buffer<B = Replay<Choice>> {
+    pub(super) inner: Shared<Inner<B>>,
     pub(super) layout: Layout,
     pub(super) num_envs: usize,
     /// Elements of one transition.
@@ -88,15 +89,22 @@ pub(super) struct Made {
 impl Buffer {
     pub(super) fn new(py: Python<'_>, made: Made, sampler: Choice, name: &'static str) -> PyResult<Self> {
         let Made { storage, n_step, rng } = made;
-        let (layout, num_envs, places) = (storage.layout().clone(), storage.num_envs(), places_of(py, &storage));
-        let width = 2 * layout.obs.iter().map(Part::width).sum::<usize>() + layout.action.width();
         let prioritized = matches!(sampler, Choice::Prioritized(_));
         let mut buffer = Replay::with(storage, sampler).map_err(to_py)?;
         if let Some(n_step) = n_step {
             buffer = buffer.with_n_step(n_step).map_err(to_py)?;
         }
+        Ok(Self { prioritized, ..Self::of(py, buffer, rng, name) })
+    }
+}
+
+impl<B: Source> Buffer<B> {
+    pub(super) fn of(py: Python<'_>, buffer: B, rng: Pcg64, name: &'static str) -> Self {
+        let (layout, num_envs) = (buffer.layout().clone(), buffer.num_envs());
+        let places = places_of(py, &layout);
+        let width = 2 * layout.obs.iter().map(Part::width).sum::<usize>() + layout.action.width();
         let inner = Shared::new(name, Inner { buffer, rng, chosen: Chosen::default() });
-        Ok(Self { inner, layout, num_envs, width, places, prioritized })
+        Self { inner, layout, num_envs, width, places, prioritized: false }
     }
 
     /// Adds one transition of the only environment.
@@ -108,7 +116,7 @@ impl Buffer {
         let extra = self.extra(extra)?;
         let reward = number("reward", reward)? as f32;
         let (terminated, truncated) = (switch("terminated", terminated)?, switch("truncated", truncated)?);
-        let hold = obs.len() + extra.len() <= LONG && alone(py);
+        let hold = obs.len() + extra.len() <= LONG && alone(py) && !self.is_due(py, 1)?;
         let (obs, action, extra) = (obs.read(None, hold)?, action.read(None, hold)?, extra.read(None, hold)?);
         let next_obs = next_obs.map(|next| next.read(None, hold)).transpose()?;
         let (rewards, terminated, truncated) = ([reward], [terminated], [truncated]);
@@ -127,7 +135,7 @@ impl Buffer {
             let (got, fix) = (format!("{} environments", self.num_envs), "push a row for each with push_batch");
             return Err(to_py(Error::config("push", "a buffer of one environment", got, fix)));
         }
-        self.inner.with(py, !hold, |inner| inner.buffer.push_batch(&steps).map_err(of_action))
+        self.inner.with(py, !hold, |inner| inner.buffer.push(&steps, false).map_err(of_action))
     }
 
     /// Adds rows.
@@ -140,7 +148,7 @@ impl Buffer {
         let rewards = argument::<f32>("rewards", reward, &REAL)?;
         let (terminated, truncated) =
             (flag_argument("terminated", terminated)?, flag_argument("truncated", truncated)?);
-        let hold = obs.len() + extra.len() <= LONG && alone(py);
+        let hold = obs.len() + extra.len() <= LONG && alone(py) && !self.is_due(py, rewards.len())?;
         let rewards = rewards.read(hold)?;
         let rows = rewards.slice().len();
         expect_shape("rewards", rewards.shape(), rows, &[])?;
@@ -161,9 +169,12 @@ impl Buffer {
             next_obs: next_obs.as_ref().map(Few::as_slice),
             extra: extra.as_slice(),
         };
-        self.inner.with(py, !hold, |inner| {
-            if in_order { inner.buffer.push_in_order(&steps) } else { inner.buffer.push_batch(&steps) }
-        })
+        self.inner.with(py, !hold, |inner| inner.buffer.push(&steps, in_order))
+    }
+
+    /// Whether pushing so many rows waits for a disk.
+    fn is_due(&self, py: Python<'_>, rows: usize) -> PyResult<bool> {
+        if B::WAITS { self.inner.with(py, false, |inner| Ok(inner.buffer.is_due(rows))) } else { Ok(false) }
     }
 
     /// Further parts, which only some buffers have.
@@ -189,7 +200,7 @@ impl Buffer {
         batch_size: &Bound<'py, PyAny>,
         seed: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
-        beta: Option<f32>,
+        before: impl FnOnce(&mut B) -> Result<()> + Send,
     ) -> PyResult<Bound<'py, PyDict>> {
         let batch_size = count("batch_size", batch_size)?;
         let mut own = seed.map(rng_of).transpose()?;
@@ -202,16 +213,14 @@ impl Buffer {
         };
         self.inner.with(py, false, |inner| inner.buffer.check_batch_size(batch_size))?;
         let mut columns = Columns::new(py, &self.places, batch_size, out)?;
-        let long = batch_size > MANY.0 || batch_size.saturating_mul(self.width) > MANY.1;
+        let long = B::WAITS || batch_size > MANY.0 || batch_size.saturating_mul(self.width) > MANY.1;
         let targets = columns.targets();
         let chosen = self.inner.with(py, long, |inner| {
             let Inner { buffer, rng, chosen } = inner;
-            if let (Some(beta), Choice::Prioritized(sampler)) = (beta, buffer.sampler_mut()) {
-                sampler.set_beta(beta)?;
-            }
+            before(buffer)?;
             buffer.choose(chosen, batch_size, own.as_mut().unwrap_or(rng))?;
             for (column, target) in targets {
-                target.write(chosen, buffer.storage(), column)?;
+                target.write(chosen, buffer, column)?;
             }
             Ok(std::mem::take(chosen))
         })?;
@@ -253,6 +262,11 @@ fn of_action(error: Error) -> Error {
     error.renamed("actions", "action").renamed("rewards", "reward")
 }
 
+/// The stream of a seed; of none, one of its own.
+pub(super) fn own_rng(seed: Option<&Bound<'_, PyAny>>) -> PyResult<Pcg64> {
+    seed.map_or_else(|| Ok(Pcg64::from_seed_sequence(&SeedSequence::from_os())), rng_of)
+}
+
 /// The stream of a seed, or of what a NumPy generator draws.
 fn rng_of(seed: &Bound<'_, PyAny>) -> PyResult<Pcg64> {
     if !seed.is_exact_instance_of::<PyInt>() && has(seed, "integers")? {
@@ -268,19 +282,15 @@ pub(super) fn made(
     [capacity, obs_dim, act_dim]: [&Bound<'_, PyAny>; 3],
     settings: Settings<'_, '_>,
 ) -> PyResult<Made> {
-    let single = PyString::new(py, "float32").into_any();
     let or_one = |name, given: Option<&Bound<'_, PyAny>>| given.map_or(Ok(1), |given| count(name, given));
     let capacity = count("capacity", capacity)?;
     let num_envs = or_one("num_envs", settings.num_envs)?;
     let frame_stack = or_one("frame_stack", settings.frame_stack)?;
-    let [obs_dtype, act_dtype] = [settings.obs_dtype, settings.act_dtype].map(|dtype| dtype.unwrap_or(&single));
-    let layout = layout_of(obs_dim, act_dim, obs_dtype, act_dtype, settings.extra, frame_stack)?;
+    let dtypes = [settings.obs_dtype, settings.act_dtype];
+    let layout = layout_of([obs_dim, act_dim], dtypes, settings.extra, frame_stack)?;
     let n = or_one("n_step", settings.n_step)?;
     let n_step = (n != 1).then_some(NStep { n, gamma: settings.gamma });
-    let rng = match settings.seed {
-        Some(seed) => rng_of(seed)?,
-        None => Pcg64::from_seed_sequence(&SeedSequence::from_os()),
-    };
+    let rng = own_rng(settings.seed)?;
     let storage = detached(py, || ReplayStorage::new(capacity, num_envs, layout)).map_err(to_py)?;
     Ok(Made { storage, n_step, rng })
 }

@@ -30,13 +30,13 @@ fn part(
 
 /// What a buffer is made with.
 pub(crate) fn layout_of(
-    obs_dim: &Bound<'_, PyAny>,
-    act_dim: &Bound<'_, PyAny>,
-    obs_dtype: &Bound<'_, PyAny>,
-    act_dtype: &Bound<'_, PyAny>,
+    [obs_dim, act_dim]: [&Bound<'_, PyAny>; 2],
+    dtypes: [Option<&Bound<'_, PyAny>>; 2],
     extra: Option<&Bound<'_, PyAny>>,
     frame_stack: usize,
 ) -> PyResult<Layout> {
+    let single = PyString::new(obs_dim.py(), "float32").into_any();
+    let [obs_dtype, act_dtype] = dtypes.map(|dtype| dtype.unwrap_or(&single));
     let obs = if let Ok(dict) = obs_dim.cast::<PyDict>() {
         from_items(Some(dict), 12, |(name, spec)| {
             let wrong = |given: &Bound<'_, PyAny>| {

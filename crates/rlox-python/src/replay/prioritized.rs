@@ -108,7 +108,9 @@ impl PrioritizedReplayBuffer {
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let beta = beta.map(|beta| share("beta", beta)).transpose()?;
-        slf.as_super().get().buffer.sample(slf.py(), batch_size, seed, out, beta)
+        slf.as_super().get().buffer.sample(slf.py(), batch_size, seed, out, |buffer| {
+            beta.map_or(Ok(()), |beta| parts(buffer)?.1.set_beta(beta))
+        })
     }
 
     /// Gives transitions new priorities.

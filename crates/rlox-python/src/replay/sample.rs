@@ -2,9 +2,10 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use rlox_core::replay::{Chosen, Column, ReplayStorage};
+use rlox_core::replay::{Chosen, Column, Layout};
 use rlox_core::{DType, FieldMut, Result};
 
+use super::source::Source;
 use crate::argument::{item_of, output};
 use crate::array::{New, Output, fresh, new_dict, result};
 
@@ -17,8 +18,8 @@ pub(crate) struct Place {
     column: Column,
 }
 
-/// The places of all columns of a storage.
-pub(crate) fn places_of(py: Python<'_>, storage: &ReplayStorage) -> Vec<Place> {
+/// The places of all columns of a layout.
+pub(crate) fn places_of(py: Python<'_>, layout: &Layout) -> Vec<Place> {
     let text = |text: &str| PyString::intern(py, text).unbind();
     let place = |(name, shape, dtype, column): (String, Vec<usize>, DType, Column)| {
         let name = match (column, name.split_once('.')) {
@@ -27,7 +28,7 @@ pub(crate) fn places_of(py: Python<'_>, storage: &ReplayStorage) -> Vec<Place> {
         };
         Place { name, shape, dtype, column }
     };
-    storage.columns().into_iter().map(place).collect()
+    layout.columns().into_iter().map(place).collect()
 }
 
 /// Elements to be written, without the GIL.
@@ -38,10 +39,10 @@ pub(crate) enum Target<'a> {
 
 impl Target<'_> {
     /// Copies a column of what was chosen.
-    pub(crate) fn write(self, chosen: &Chosen, storage: &ReplayStorage, column: Column) -> Result<()> {
+    pub(crate) fn write(self, chosen: &Chosen, source: &impl Source, column: Column) -> Result<()> {
         match self {
-            Self::Numbers(numbers) => chosen.read(storage, column, numbers),
-            Self::Flags(flags) => chosen.read_bools(storage, column, flags),
+            Self::Numbers(numbers) => source.read(chosen, column, numbers),
+            Self::Flags(flags) => source.read_bools(chosen, column, flags),
         }
     }
 }

@@ -1,0 +1,323 @@
+//! A replay buffer that is larger than memory and outlives its process.
+
+mod cold;
+mod disk;
+mod header;
+mod record;
+mod sample;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::path::Path;
+
+use self::cold::Cold;
+use self::disk::Disk;
+use self::header::Header;
+use self::record::Record;
+use super::buffer::ExperienceRecord;
+use super::layout::{Layout, Places};
+use super::push::Steps;
+use crate::interrupt::Watch;
+use crate::{Error, FieldData, Result, memory};
+
+/// Bytes of rows that are written together, as soon as there are so many.
+const BATCH: usize = 1 << 18;
+/// Bytes of rows between two commits: an eighth of what is held, but at least the first and at most the second.
+const SPARE: (usize, usize) = (1 << 22, 1 << 26);
+/// Rows that are taken, or copied from memory, between two looks for an interruption.
+const STRETCH: usize = 1 << 10;
+
+/// A replay buffer whose newest rows are in memory, and which holds the others in a file; sampled uniformly.
+///
+/// Rows go to the file in batches, before they leave memory. [`MmapReplayBuffer::flush`] has all of them reach the disk.
+/// After a crash [`MmapReplayBuffer::open`] finds every row that was flushed and that newer ones have not replaced, and
+/// with a little luck newer ones. Dropping the buffer flushes it, and can tell nobody if that fails.
+///
+/// Each row has its number and a checksum, which are checked whenever it is read. While a buffer is open its file is
+/// locked, and no other buffer opens it.
+///
+/// The file is read and written by position and not mapped into memory: what happens to it then, such as another
+/// program's truncating it, is an error and never a signal that ends the process. The system keeps in memory what it has
+/// room for either way.
+///
+/// Transitions are told by the number they have in the order of pushing, counted from 0.
+///
+/// ```
+/// use rlox_core::DType;
+/// use rlox_core::replay::{Layout, MmapReplayBuffer, Part, SampledBatch};
+///
+/// let part = |name, dim| Part::new(name, &[dim], DType::F32);
+/// let path = std::env::temp_dir().join(format!("rlox-replay-{}", std::process::id()));
+/// let mut buffer = MmapReplayBuffer::create(&path, 100, 10_000, Layout::new(part("obs", 2), part("actions", 1)))?;
+/// for i in 0..1000 {
+///     buffer.push_slices(&[i as f32, 0.0], &[i as f32 + 1.0, 0.0], &[1.0], 0.5, false, false)?;
+/// }
+/// buffer.flush()?;
+/// drop(buffer);
+///
+/// let buffer = MmapReplayBuffer::open(&path, None)?;
+/// let mut batch = SampledBatch::default();
+/// buffer.sample_into(&mut batch, 32, 7)?;
+/// assert_eq!((buffer.len(), batch.f32s("obs").len()), (1000, 32 * 2));
+/// # drop(buffer);
+/// # std::fs::remove_file(path).unwrap();
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct MmapReplayBuffer {
+    layout: Layout,
+    total_capacity: usize,
+    cold: Cold,
+    /// A ring of records, `[hot_capacity]`.
+    hot: Vec<u8>,
+    hot_capacity: usize,
+    /// The first row that is in memory.
+    hot_from: usize,
+    /// Rows pushed so far.
+    pushed: usize,
+}
+
+impl MmapReplayBuffer {
+    /// An empty buffer of `total_capacity` rows, of which the newest `hot_capacity` stay in memory, and its file at
+    /// `path`, where nothing is.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if a capacity is 0, more is to stay in memory than is held, the layout makes no sense or stacks
+    /// frames, [`Error::Shape`] for a row without elements, [`Error::Memory`] with the number of bytes if what stays in
+    /// memory does not fit, [`Error::Io`] if anything is at `path` or the system refuses. What is at `path` stays as it is.
+    pub fn create(path: impl AsRef<Path>, hot_capacity: usize, total_capacity: usize, layout: Layout) -> Result<Self> {
+        Self::create_with(path.as_ref(), hot_capacity, total_capacity, layout, None)
+    }
+
+    fn create_with(path: &Path, hot: usize, total: usize, layout: Layout, spare: Option<usize>) -> Result<Self> {
+        check_capacities(hot, total)?;
+        if layout.frame_stack != 1 {
+            let (got, fix) = (layout.frame_stack.to_string(), "store whole observations, or use a ReplayBuffer");
+            return Err(Error::config("frame_stack", "1", got, fix));
+        }
+        Places::of(&layout)?;
+        let record = Record::new(&layout, 0).len;
+        let memory = hot_memory(hot, record)?;
+        let rows = |bytes: usize| bytes / record;
+        let spare = spare.unwrap_or_else(|| (total / 8).clamp(rows(SPARE.0), rows(SPARE.1)).max(1));
+        let [low, high] = Disk::id().map(u64::from);
+        let header = Header { layout, hot_capacity: hot, total_capacity: total, spare, id: high << 32 | low };
+        let cold = Cold::create(path, &header)?;
+        Ok(Self::with(cold, header, memory, hot))
+    }
+
+    fn with(cold: Cold, header: Header, hot: Vec<u8>, hot_capacity: usize) -> Self {
+        let pushed = cold.written;
+        let Header { layout, total_capacity, .. } = header;
+        Self { layout, total_capacity, cold, hot, hot_capacity, hot_from: pushed, pushed }
+    }
+
+    /// The buffer whose file is at `path`. `hot_capacity` rows stay in memory; without it as many as it was created with.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if nothing is there or the system refuses, [`Error::Closed`] if another buffer has the file open,
+    /// [`Error::Corrupt`] naming the file and the section that is damaged, missing or not a replay buffer's,
+    /// [`Error::Config`] for a newer format or a capacity that makes no sense, [`Error::Memory`] if what stays in memory
+    /// does not fit. Rows older than those are checked when they are read.
+    pub fn open(path: impl AsRef<Path>, hot_capacity: impl Into<Option<usize>>) -> Result<Self> {
+        let mut watch = Watch::default();
+        let (cold, header) = Cold::open(path.as_ref(), &mut || watch.check())?;
+        let hot_capacity = hot_capacity.into().unwrap_or(header.hot_capacity);
+        check_capacities(hot_capacity, header.total_capacity)?;
+        let hot = hot_memory(hot_capacity, cold.record.len)?;
+        let mut buffer = Self::with(cold, header, hot, hot_capacity);
+        buffer.hot_from = buffer.pushed.saturating_sub(hot_capacity);
+        let Self { cold, hot, hot_from, pushed, .. } = &mut buffer;
+        let len = cold.record.len;
+        cold.each_checked(*hot_from..*pushed, &mut || watch.check(), |row, bytes| {
+            hot[row % hot_capacity * len..][..len].copy_from_slice(bytes);
+        })?;
+        Ok(buffer)
+    }
+
+    /// What transitions are made of.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        self.cold.disk.path()
+    }
+
+    /// How many transitions can be held.
+    pub fn capacity(&self) -> usize {
+        self.total_capacity
+    }
+
+    /// How many of them stay in memory.
+    pub fn hot_capacity(&self) -> usize {
+        self.hot_capacity
+    }
+
+    /// How many transitions are held.
+    pub fn len(&self) -> usize {
+        self.pushed.min(self.total_capacity)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.pushed == 0
+    }
+
+    /// The numbers of the transitions that are held.
+    pub fn indices(&self) -> Range<usize> {
+        self.pushed - self.len()..self.pushed
+    }
+
+    /// Bytes of memory.
+    pub fn memory(&self) -> usize {
+        self.hot.len()
+    }
+
+    /// Adds any number of rows, each with its next observation.
+    ///
+    /// More rows than stay in memory are taken in pieces of so many: where the system refuses in the middle, those before
+    /// are taken, and the error says how many.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another number of rows or elements, [`Error::Space`] for other dtypes or numbers that are not
+    /// finite, [`Error::Config`] without next observations, [`Error::Io`] if the system refuses to write rows that were
+    /// pushed before, as on a full disk: they stay in memory, and pushing again tries again. Nothing has changed then.
+    pub fn push_batch(&mut self, steps: &Steps<'_>) -> Result<()> {
+        steps.check(&self.layout)?;
+        steps.check_obs(&self.layout)?;
+        if steps.next_obs.is_none() {
+            let fix = "pass next_obs: of an episode that ended its last observation";
+            return Err(Error::config("next_obs", "the observation after each row", "none", fix));
+        }
+        let rows = steps.rows();
+        for first in (0..rows).step_by(self.hot_capacity) {
+            let piece = first..rows.min(first + self.hot_capacity);
+            self.push_piece(steps, piece).map_err(|error| told(error, first, rows))?;
+        }
+        Ok(())
+    }
+
+    /// Whether pushing so many rows would write to the file, and wait for the disk.
+    pub fn is_due(&self, rows: usize) -> bool {
+        let batch = self.hot_capacity.min(BATCH / self.cold.record.len).max(1);
+        (self.pushed - self.cold.written).saturating_add(rows) > batch
+    }
+
+    /// Adds no more rows than stay in memory: all of them or none.
+    fn push_piece(&mut self, steps: &Steps<'_>, rows: Range<usize>) -> Result<()> {
+        let (before, len) = (self.pushed, self.cold.record.len);
+        let mut watch = Watch::default();
+        if self.is_due(rows.len()) {
+            self.cold.write(&self.hot, before, &mut || watch.check())?;
+        }
+        for row in rows {
+            let out = &mut self.hot[self.pushed % self.hot_capacity * len..][..len];
+            self.cold.record.put(out, self.pushed, steps, row);
+            self.pushed += 1;
+            self.hot_from = self.hot_from.max(self.pushed.saturating_sub(self.hot_capacity));
+            if self.pushed.is_multiple_of(STRETCH) {
+                // Rows that were replaced in memory are in the file.
+                watch.check().inspect_err(|_| self.pushed = before)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds one transition.
+    ///
+    /// # Errors
+    /// Those of [`MmapReplayBuffer::push_batch`].
+    pub fn push_slices(
+        &mut self,
+        obs: &[f32],
+        next_obs: &[f32],
+        action: &[f32],
+        reward: f32,
+        terminated: bool,
+        truncated: bool,
+    ) -> Result<()> {
+        self.push_batch(&Steps {
+            obs: &[FieldData::F32(obs)],
+            actions: FieldData::F32(action),
+            rewards: &[reward],
+            terminated: &[terminated],
+            truncated: &[truncated],
+            next_obs: Some(&[FieldData::F32(next_obs)]),
+            extra: &[],
+        })
+    }
+
+    /// Adds one transition.
+    ///
+    /// # Errors
+    /// Those of [`MmapReplayBuffer::push_batch`].
+    pub fn push(&mut self, record: &ExperienceRecord) -> Result<()> {
+        let ExperienceRecord { obs, next_obs, action, reward, terminated, truncated } = record;
+        self.push_slices(obs, next_obs, action, *reward, *terminated, *truncated)
+    }
+
+    /// Has all rows reach the disk: after a crash they are there.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system refuses, as on a full disk: nothing is lost, and flushing again tries again.
+    /// [`Error::Closed`] in a forked process.
+    pub fn flush(&mut self) -> Result<()> {
+        let mut watch = Watch::default();
+        self.cold.write(&self.hot, self.pushed, &mut || watch.check())?;
+        self.cold.commit()
+    }
+
+    /// Reads and checks the whole file: its header, its commits and every transition that it holds.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] naming the file and the section that is damaged, [`Error::Io`] if the system refuses,
+    /// [`Error::Closed`] in a forked process.
+    pub fn verify(&self) -> Result<()> {
+        self.cold.disk.own()?;
+        self.cold.verify()?;
+        let mut watch = Watch::default();
+        self.cold.each_checked(self.indices().start..self.cold.written, &mut || watch.check(), |_, _| ())
+    }
+}
+
+impl Drop for MmapReplayBuffer {
+    fn drop(&mut self) {
+        // The parent's rows are the parent's to write.
+        if self.cold.write(&self.hot, self.pushed, &mut || Ok(())).is_ok() {
+            let _ = self.cold.commit();
+        }
+    }
+}
+
+fn check_capacities(hot: usize, total: usize) -> Result<()> {
+    for (name, count) in [("hot_capacity", hot), ("total_capacity", total)] {
+        if count == 0 {
+            return Err(Error::config(name, "at least 1", "0", "pass a positive number"));
+        }
+    }
+    if hot > total {
+        let (expected, fix) = (format!("at most total_capacity = {total}"), "keep no more in memory than there is");
+        return Err(Error::config("hot_capacity", expected, hot.to_string(), fix));
+    }
+    Ok(())
+}
+
+/// Memory for the newest rows.
+fn hot_memory(rows: usize, bytes_each: usize) -> Result<Vec<u8>> {
+    memory::check("hot_capacity", rows, bytes_each)?;
+    memory::zeroed("hot_capacity", rows.saturating_mul(bytes_each))
+}
+
+/// The error of a push in pieces, of which some were taken.
+fn told(error: Error, taken: usize, rows: usize) -> Error {
+    match error {
+        Error::Io { path, source } if taken > 0 => {
+            let said = format!("{source}; {taken} of {rows} rows were taken");
+            Error::Io { path, source: std::io::Error::new(source.kind(), said) }
+        }
+        error => error,
+    }
+}

@@ -1,0 +1,284 @@
+//! The file: a header, two commits that take turns, and a ring of records.
+
+use std::ops::Range;
+use std::path::Path;
+
+use super::disk::Disk;
+use super::header::{Commit, Header};
+use super::record::Record;
+use crate::interrupt::Pause;
+use crate::{Error, Result, memory};
+
+/// Bytes that are read or written at once, unless a record has more.
+const CHUNK: usize = 1 << 20;
+
+/// The records of a file, of which the newest may not be there yet.
+#[derive(Debug)]
+pub(super) struct Cold {
+    pub(super) disk: Disk,
+    pub(super) record: Record,
+    salt: u32,
+    /// The header as it is in the file.
+    header: Vec<u8>,
+    total: usize,
+    spare: usize,
+    /// Rows in the file.
+    pub(super) written: usize,
+    /// Rows that the last commit tells of.
+    flushed: usize,
+    /// Commits so far; the last one counts.
+    commits: u64,
+    /// Both commits are whole.
+    whole: bool,
+}
+
+impl Cold {
+    /// Makes the file at `path`, where nothing is.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for more rows than a file can have, and those of [`Disk::create`].
+    pub(super) fn create(path: &Path, header: &Header) -> Result<Self> {
+        let (bytes, salt) = header.to_bytes();
+        let record = Record::new(&header.layout, salt);
+        if file_len(header, bytes.len(), record.len).is_none() {
+            let (expected, got) = ("a file of less than 2**63 bytes", header.total_capacity.to_string());
+            return Err(Error::config("total_capacity", expected, got, "ask for less"));
+        }
+        let commits = [0, 1].map(|number| Commit { number, flushed: 0 }.to_bytes(salt));
+        let disk = Disk::create(path, &[&bytes, commits.as_flattened()].concat())?;
+        Ok(Self::new(disk, header, bytes, record, salt))
+    }
+
+    fn new(disk: Disk, header: &Header, bytes: Vec<u8>, record: Record, salt: u32) -> Self {
+        let (total, spare) = (header.total_capacity, header.spare);
+        Self { disk, record, salt, header: bytes, total, spare, written: 0, flushed: 0, commits: 1, whole: true }
+    }
+
+    /// Opens the file at `path`: all rows that the last commit tells of are there, and those that came whole after it.
+    ///
+    /// # Errors
+    /// Those of [`Disk::open`], [`Error::Corrupt`] naming what is damaged, [`Error::Config`] for what another rlox wrote.
+    pub(super) fn open(path: &Path, pause: Pause<'_>) -> Result<(Self, Header)> {
+        let disk = Disk::open(path)?;
+        let (bytes, header, salt) = read_header(&disk)?;
+        let record = Record::new(&header.layout, salt);
+        let longest = file_len(&header, bytes.len(), record.len);
+        let longest = longest.ok_or_else(|| disk.corrupt("header", "capacities that make no sense"))?;
+        let mut cold = Self::new(disk, &header, bytes, record, salt);
+        let len = cold.disk.len()?;
+        if len > longest {
+            return Err(cold.disk.corrupt("records", format!("{len} bytes instead of {longest} at most")));
+        }
+        cold.last_commit()?;
+        let there = usize::try_from(len.saturating_sub(cold.data()) / cold.record.len as u64).unwrap_or(usize::MAX);
+        if there < cold.flushed.min(cold.ring()) {
+            return Err(cold.disk.corrupt(&format!("record {there}"), "the file's end"));
+        }
+        cold.recover(there, pause)?;
+        Ok((cold, header))
+    }
+
+    fn last_commit(&mut self) -> Result<()> {
+        let commits = [self.commit_at(0)?, self.commit_at(1)?];
+        let Some(last) = commits.into_iter().flatten().max_by_key(|commit| commit.number) else {
+            return Err(self.disk.corrupt("commit", "two damaged ones"));
+        };
+        self.flushed = usize::try_from(last.flushed).map_err(|_| self.disk.corrupt("commit", "too many rows"))?;
+        self.written = self.flushed;
+        self.commits = last.number;
+        self.whole = commits.iter().all(Option::is_some);
+        Ok(())
+    }
+
+    /// A commit, if it is whole; never one that stands in the other's place.
+    fn commit_at(&self, place: u64) -> Result<Option<Commit>> {
+        let mut bytes = [0; Commit::LEN];
+        if !self.disk.read(self.header.len() as u64 + place * Commit::LEN as u64, &mut bytes)? {
+            return Err(self.disk.corrupt("commit", "the file's end"));
+        }
+        Ok(Commit::from_bytes(&bytes, self.salt).filter(|commit| commit.number % 2 == place))
+    }
+
+    /// Finds the rows that were written after the last commit: those that are whole and follow each other. What lies
+    /// beyond, after a power cut, is blanked, so that nothing ever takes it for a later row.
+    fn recover(&mut self, there: usize, pause: Pause<'_>) -> Result<()> {
+        let (from, ring) = (self.flushed, self.ring());
+        // The file may end in the first round, and is full in all others.
+        let (seam, end) = (from - from % ring + ring, from + self.spare);
+        let filled = if from < ring { there.max(from) } else { seam };
+        let (mut next, mut beyond) = (from, Vec::new());
+        for rows in [from..end.min(seam).min(filled), seam..end.min(seam + there)] {
+            self.each(rows, pause, |row, bytes| {
+                if row == next && self.record.wrong(bytes, row).is_none() {
+                    next += 1;
+                } else if Record::number(bytes) == row as u64 {
+                    memory::push("path", &mut beyond, row)?;
+                }
+                Ok(())
+            })?;
+        }
+        self.written = next;
+        beyond.into_iter().try_for_each(|row| self.disk.write(self.at(row), &Record::BLANK))
+    }
+
+    /// Records there is room for.
+    fn ring(&self) -> usize {
+        self.total + self.spare
+    }
+
+    /// Where the records begin.
+    fn data(&self) -> u64 {
+        (self.header.len() + 2 * Commit::LEN) as u64
+    }
+
+    /// Where a row's record begins.
+    fn at(&self, row: usize) -> u64 {
+        self.data() + (row % self.ring()) as u64 * self.record.len as u64
+    }
+
+    /// How many of some rows lie together and make a chunk.
+    fn together(&self, rows: &Range<usize>) -> usize {
+        rows.len().min(self.ring() - rows.start % self.ring()).min((CHUNK / self.record.len).max(1))
+    }
+
+    /// Reads rows in large pieces.
+    fn each(
+        &self,
+        mut rows: Range<usize>,
+        pause: Pause<'_>,
+        mut look: impl FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut bytes = memory::zeroed::<u8>("path", self.together(&rows) * self.record.len)?;
+        while !rows.is_empty() {
+            let count = self.together(&rows);
+            // At the ring's seam a piece may be longer than the first.
+            let count = count.min(bytes.len() / self.record.len);
+            let bytes = &mut bytes[..count * self.record.len];
+            if !self.disk.read(self.at(rows.start), bytes)? {
+                return Err(self.disk.corrupt(&format!("record {}", rows.start), "the file's end"));
+            }
+            for bytes in bytes.chunks_exact(self.record.len) {
+                look(rows.start, bytes)?;
+                rows.start += 1;
+            }
+            pause()?;
+        }
+        Ok(())
+    }
+
+    /// Reads rows and checks them.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] naming the first record that is damaged.
+    pub(super) fn each_checked(
+        &self,
+        rows: Range<usize>,
+        pause: Pause<'_>,
+        mut look: impl FnMut(usize, &[u8]),
+    ) -> Result<()> {
+        self.each(rows, pause, |row, bytes| {
+            self.check(bytes, row)?;
+            look(row, bytes);
+            Ok(())
+        })
+    }
+
+    /// Reads a row and checks it.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] naming the record if it is damaged.
+    pub(super) fn read(&self, row: usize, out: &mut [u8]) -> Result<()> {
+        if !self.disk.read(self.at(row), out)? {
+            return Err(self.disk.corrupt(&format!("record {row}"), "the file's end"));
+        }
+        self.check(out, row)
+    }
+
+    fn check(&self, bytes: &[u8], row: usize) -> Result<()> {
+        let damaged = |got| self.disk.corrupt(&format!("record {row}"), got);
+        self.record.wrong(bytes, row).map_or(Ok(()), |got| Err(damaged(got)))
+    }
+
+    /// Writes the rows up to `until` that are not there yet, of a ring in memory that holds them. A commit comes before
+    /// any row would overwrite one that the last commit holds.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system refuses, [`Error::Closed`] in a forked process; what was written stays.
+    pub(super) fn write(&mut self, hot: &[u8], until: usize, pause: Pause<'_>) -> Result<()> {
+        self.disk.own()?;
+        let room = hot.len() / self.record.len;
+        while self.written < until {
+            let first = self.written % room;
+            let count = self.together(&(self.written..until)).min(room - first).min(self.spare);
+            if self.written + count > self.flushed + self.spare {
+                self.commit()?;
+            }
+            let bytes = &hot[first * self.record.len..][..count * self.record.len];
+            self.disk.write(self.at(self.written), bytes)?;
+            self.written += count;
+            pause()?;
+        }
+        Ok(())
+    }
+
+    /// Has all rows that were written reach the disk, and then says so in the file.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system refuses, [`Error::Closed`] in a forked process.
+    pub(super) fn commit(&mut self) -> Result<()> {
+        self.disk.own()?;
+        if self.whole && self.flushed == self.written {
+            return Ok(());
+        }
+        self.disk.sync()?;
+        let commit = Commit { number: self.commits + 1, flushed: self.written as u64 };
+        let place = self.header.len() as u64 + commit.number % 2 * Commit::LEN as u64;
+        self.disk.write(place, &commit.to_bytes(self.salt))?;
+        self.disk.sync()?;
+        (self.flushed, self.commits, self.whole) = (self.written, commit.number, true);
+        Ok(())
+    }
+
+    /// Checks header and commits as they are in the file now.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] naming the section that is damaged.
+    pub(super) fn verify(&self) -> Result<()> {
+        let mut bytes = memory::zeroed("path", self.header.len())?;
+        if !self.disk.read(0, &mut bytes)? || bytes != self.header {
+            return Err(self.disk.corrupt("header", "another one than when it was opened"));
+        }
+        for place in [0, 1] {
+            if self.commit_at(place)?.is_none() {
+                return Err(self.disk.corrupt("commit", format!("damage in number {place} of 0 and 1")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The header of a file, and its checksum.
+fn read_header(disk: &Disk) -> Result<(Vec<u8>, Header, u32)> {
+    let wrong = |got: &str| disk.corrupt("header", got);
+    let mut start = [0; Header::BLOCK];
+    if !disk.read(0, &mut start)? {
+        return Err(wrong("the file's end"));
+    }
+    let len = Header::len(&start).map_err(wrong)?;
+    if len as u64 > disk.len()? {
+        return Err(wrong("the file's end"));
+    }
+    let mut bytes = memory::zeroed("path", len)?;
+    if !disk.read(0, &mut bytes)? {
+        return Err(wrong("the file's end"));
+    }
+    let (header, salt) = Header::from_bytes(&bytes, &disk.named()).map_err(|got| wrong(&got))??;
+    Ok((bytes, header, salt))
+}
+
+/// Bytes of a full file, if they can be counted.
+fn file_len(header: &Header, start: usize, record: usize) -> Option<u64> {
+    let rows = header.total_capacity.checked_add(header.spare)?;
+    let bytes = rows.checked_mul(record)?.checked_add(start + 2 * Commit::LEN)?;
+    i64::try_from(bytes).ok().map(|bytes| bytes as u64)
+}

@@ -1,0 +1,391 @@
+//! Files that are damaged, cut off, forged or refused, and power that fails.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::cell::Cell;
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::DType;
+use crate::interrupt::tests::asked;
+use crate::replay::{Part, SampledBatch};
+
+/// Fails calls to the disk.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    /// So many calls succeed before others fail.
+    left: Cell<Option<u32>>,
+}
+
+impl Faults {
+    pub(super) fn before(&self) -> io::Result<()> {
+        match self.left.get() {
+            None => Ok(()),
+            Some(0) => Err(io::ErrorKind::StorageFull.into()),
+            Some(left) => {
+                self.left.set(Some(left - 1));
+                Ok(())
+            }
+        }
+    }
+}
+
+fn layout() -> Layout {
+    let mut layout = Layout::new(Part::new("obs", &[2], DType::U8), Part::new("actions", &[], DType::I64));
+    layout.extra.push(Part::new("cost", &[], DType::F64));
+    layout
+}
+
+fn push(buffer: &mut MmapReplayBuffer, rows: Range<usize>) -> Result<()> {
+    let all = |f: fn(usize) -> [u8; 2]| rows.clone().flat_map(f).collect::<Vec<_>>();
+    let (obs, next) = (all(|i| [i as u8, 1]), all(|i| [i as u8, 2]));
+    let actions: Vec<_> = rows.clone().map(|i| i as i64).collect();
+    let rewards: Vec<_> = rows.clone().map(|i| i as f32 / 2.0).collect();
+    let cost: Vec<_> = rows.clone().map(|i| i as f64 / 3.0).collect();
+    let (ended, cut): (Vec<_>, Vec<_>) = rows.map(|i| (i % 3 == 0, i % 5 == 0)).unzip();
+    buffer.push_batch(&Steps {
+        obs: &[FieldData::U8(&obs)],
+        actions: FieldData::I64(&actions),
+        rewards: &rewards,
+        terminated: &ended,
+        truncated: &cut,
+        next_obs: Some(&[FieldData::U8(&next)]),
+        extra: &[FieldData::F64(&cost)],
+    })
+}
+
+/// The records of all rows, each checked where it is read.
+fn rows(buffer: &MmapReplayBuffer) -> Result<Vec<Vec<u8>>> {
+    let len = buffer.cold.record.len;
+    let read = |row: usize| {
+        let mut out = vec![0; len];
+        if row < buffer.hot_from {
+            return buffer.cold.read(row, &mut out).map(|()| out);
+        }
+        out.copy_from_slice(&buffer.hot[row % buffer.hot_capacity * len..][..len]);
+        Ok(out)
+    };
+    buffer.indices().map(read).collect()
+}
+
+/// They are the rows that were pushed, in their order; returns the first and how many.
+fn check(buffer: &MmapReplayBuffer) -> Range<usize> {
+    for (row, record) in buffer.indices().zip(rows(buffer).unwrap()) {
+        assert_eq!(buffer.cold.record.wrong(&record, row), None);
+        assert_eq!(&record[8..12], [row as u8, 1, row as u8, 2]);
+        assert_eq!(&record[12..20], (row as i64).to_ne_bytes());
+    }
+    buffer.indices()
+}
+
+/// A buffer in a folder of its own.
+fn made(hot: usize, total: usize, spare: usize) -> (TempDir, PathBuf, MmapReplayBuffer) {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("replay");
+    let buffer = MmapReplayBuffer::create_with(&path, hot, total, layout(), Some(spare)).unwrap();
+    (scratch, path, buffer)
+}
+
+/// The contents of the file of a buffer with so many rows.
+fn file(hot: usize, total: usize, spare: usize, count: usize) -> (TempDir, PathBuf, Vec<u8>) {
+    let (scratch, path, mut buffer) = made(hot, total, spare);
+    push(&mut buffer, 0..count).unwrap();
+    drop(buffer);
+    let bytes = fs::read(&path).unwrap();
+    (scratch, path, bytes)
+}
+
+/// What is wrong with a file, which is read to its end.
+fn opened(path: &PathBuf, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+    // Some file systems have files that are written anew reach the disk.
+    let mut file = fs::File::options().write(true).open(path).unwrap();
+    file.write_all(bytes).and_then(|()| file.set_len(bytes.len() as u64)).unwrap();
+    let buffer = MmapReplayBuffer::open(path, None)?;
+    buffer.verify()?;
+    let rows = rows(&buffer)?;
+    check(&buffer);
+    Ok(rows)
+}
+
+/// The error names the file and a section; else the rows are all there.
+fn refused_or_harmless(found: Result<Vec<Vec<u8>>>, rows: &[Vec<u8>], what: &str) -> bool {
+    match found {
+        Err(Error::Corrupt(wrong)) => {
+            assert!(wrong.argument.contains("replay, section "), "{what}: {wrong}");
+            true
+        }
+        Ok(found) => {
+            assert_eq!(found, rows, "{what}");
+            false
+        }
+        Err(other) => panic!("{what}: {other}"),
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_what_is_held_is_found() {
+    // The ring has gone round: two records of the five are no longer held.
+    let (_scratch, path, bytes) = file(1, 3, 2, 9);
+    let rows = opened(&path, &bytes).unwrap();
+    let len = rows[0].len();
+    assert_eq!((rows.len(), bytes.len() % 512), (3, 5 * len));
+    let mut harmless = 0;
+    for bit in 0..bytes.len() * 8 {
+        let mut damaged = bytes.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        let refused = refused_or_harmless(opened(&path, &damaged), &rows, &format!("bit {bit}"));
+        harmless += usize::from(!refused);
+    }
+    assert_eq!(harmless, 2 * len * 8);
+}
+
+#[test]
+fn a_flipped_bit_is_found_wherever_the_file_is_read() {
+    let (_scratch, path, bytes) = file(100, 2000, 50, 3000);
+    let rows = opened(&path, &bytes).unwrap();
+    let mut rng = crate::Pcg64::seed_from(1);
+    let mut found = 0;
+    for _ in 0..3000 {
+        let mut damaged = bytes.clone();
+        let at = rng.integers(0, bytes.len() as i64) as usize;
+        damaged[at] ^= 1 << rng.integers(0, 8);
+        found += usize::from(refused_or_harmless(opened(&path, &damaged), &rows, &format!("byte {at}")));
+    }
+    assert!(found > 2800, "{found}");
+}
+
+#[test]
+fn every_truncation_is_found() {
+    for (total, spare, count) in [(3, 2, 9), (9, 2, 4), (3, 2, 0)] {
+        let (_scratch, path, bytes) = file(2, total, spare, count);
+        for len in 0..bytes.len() {
+            let found = opened(&path, &bytes[..len]);
+            assert!(refused_or_harmless(found, &[], &format!("{len} bytes")), "{len} of {} bytes", bytes.len());
+        }
+        if count >= total + spare {
+            assert!(refused_or_harmless(opened(&path, &[&bytes[..], &[0]].concat()), &[], "one more"));
+        }
+    }
+}
+
+#[test]
+fn damage_that_is_met_while_sampling_names_file_and_record() {
+    let (_scratch, path, mut damaged) = file(2, 20, 2, 15);
+    let len = rows(&MmapReplayBuffer::open(&path, None).unwrap()).unwrap()[0].len();
+    let at = damaged.len() - 15 * len + 4 * len + 10;
+    damaged[at] ^= 8;
+    fs::write(&path, &damaged).unwrap();
+    let buffer = MmapReplayBuffer::open(&path, None).unwrap();
+    let mut batch = SampledBatch::default();
+    let errors: Vec<_> = (0..50).filter_map(|seed| buffer.sample_into(&mut batch, 3, seed).err()).collect();
+    assert!(!errors.is_empty() && errors.len() < 50);
+    for error in errors.into_iter().chain(buffer.verify().err()) {
+        let text = error.to_string();
+        assert!(matches!(error, Error::Corrupt(_)) && text.contains("replay, section record 4: "), "{text}");
+    }
+    // A file that another program cuts off is an error, too.
+    fs::File::options().write(true).open(&path).unwrap().set_len(at as u64).unwrap();
+    let text = buffer.verify().unwrap_err().to_string();
+    assert!(text.contains("section record") && text.contains("the file's end"), "{text}");
+    assert!((0..50).any(|seed| buffer.sample_into(&mut batch, 10, seed).is_err()));
+    assert!(batch.is_empty() || batch.len() == 10);
+}
+
+#[test]
+fn a_damaged_commit_loses_nothing_and_the_next_one_repairs_it() {
+    let (_scratch, path, bytes) = file(2, 20, 4, 7);
+    let data = bytes.len() - 7 * 31;
+    for place in [data - 512, data - 1024] {
+        let mut damaged = bytes.clone();
+        damaged[place + 3] ^= 1;
+        fs::write(&path, &damaged).unwrap();
+        let mut buffer = MmapReplayBuffer::open(&path, None).unwrap();
+        assert_eq!(check(&buffer), 0..7);
+        assert!(buffer.verify().unwrap_err().to_string().contains("section commit: "));
+        buffer.flush().unwrap();
+        buffer.verify().unwrap();
+        drop(buffer);
+        assert_eq!(opened(&path, &fs::read(&path).unwrap()).unwrap().len(), 7);
+    }
+}
+
+#[test]
+fn a_power_cut_that_keeps_any_of_what_was_written_loses_nothing_that_was_flushed() {
+    const BLOCK: usize = 16;
+    let mut rng = crate::Pcg64::seed_from(2);
+    for round in 0..300 {
+        let total = rng.integers(1, 12) as usize;
+        let (hot, spare) = (rng.integers(1, total as i64 + 1) as usize, rng.integers(1, 7) as usize);
+        let (_scratch, path, mut buffer) = made(hot, total, spare);
+        let flushed = rng.integers(0, 30) as usize;
+        push(&mut buffer, 0..flushed).unwrap();
+        buffer.flush().unwrap();
+        let before = fs::read(&path).unwrap();
+        // No more than lie between two commits.
+        let more = rng.integers(0, spare.min(hot) as i64 + 1) as usize;
+        push(&mut buffer, flushed..flushed + more).unwrap();
+        let until = buffer.pushed;
+        buffer.cold.write(&buffer.hot, until, &mut || Ok(())).unwrap();
+        let mut cut = fs::read(&path).unwrap();
+        for (i, block) in cut.chunks_mut(BLOCK).enumerate() {
+            if rng.integers(0, 2) == 0 {
+                let old = before.get(i * BLOCK..).unwrap_or(&[]);
+                let old = &old[..old.len().min(block.len())];
+                block.fill(0);
+                block[..old.len()].copy_from_slice(old);
+            }
+        }
+        drop(buffer);
+        fs::write(&path, &cut).unwrap();
+        let mut buffer = MmapReplayBuffer::open(&path, None).unwrap();
+        let held = check(&buffer);
+        assert!((flushed..=flushed + more).contains(&held.end), "round {round}: {held:?}");
+        assert_eq!(held.len(), held.end.min(total));
+        // A row, and a kill: nothing older is taken for a newer row.
+        push(&mut buffer, held.end..held.end + 1).unwrap();
+        let until = buffer.pushed;
+        buffer.cold.write(&buffer.hot, until, &mut || Ok(())).unwrap();
+        let killed = fs::read(&path).unwrap();
+        drop(buffer);
+        fs::write(&path, &killed).unwrap();
+        assert_eq!(check(&MmapReplayBuffer::open(&path, None).unwrap()).end, held.end + 1, "round {round}");
+    }
+}
+
+#[test]
+fn a_disk_that_fails_at_any_call_loses_nothing_that_was_taken() {
+    for first in 0..60 {
+        let (_scratch, path, mut buffer) = made(3, 10, 4);
+        buffer.cold.disk.faults.left.set(Some(first));
+        let (mut taken, mut failed) = (0, 0);
+        for _ in 0..40 {
+            match push(&mut buffer, taken..taken + 1) {
+                Ok(()) => taken += 1,
+                Err(Error::Io { .. }) => failed += 1,
+                Err(other) => panic!("{other}"),
+            }
+            if taken % 7 == 0 {
+                failed += usize::from(buffer.flush().is_err());
+            }
+            assert_eq!(buffer.indices().end, taken);
+        }
+        assert!(failed > 0 || first > 20, "{first}");
+        buffer.cold.disk.faults.left.set(None);
+        assert_eq!(check(&buffer), taken.saturating_sub(10)..taken);
+        push(&mut buffer, taken..taken + 2).unwrap();
+        assert_eq!(check(&buffer).end, taken + 2);
+        drop(buffer);
+        assert_eq!(check(&MmapReplayBuffer::open(&path, None).unwrap()).end, taken + 2);
+    }
+}
+
+#[test]
+fn more_rows_than_stay_in_memory_are_taken_in_pieces_and_others_whole() {
+    let (_scratch, _path, mut buffer) = made(5, 20, 4);
+    push(&mut buffer, 0..5).unwrap();
+    buffer.cold.disk.faults.left.set(Some(0));
+    assert!(matches!(push(&mut buffer, 5..10), Err(Error::Io { .. })));
+    assert_eq!(buffer.indices(), 0..5);
+    // The first piece's writes succeed.
+    buffer.cold.disk.faults.left.set(Some(5));
+    let text = push(&mut buffer, 5..17).unwrap_err().to_string();
+    assert!(text.ends_with("; 5 of 12 rows were taken"), "{text}");
+    buffer.cold.disk.faults.left.set(None);
+    assert_eq!(check(&buffer), 0..10);
+}
+
+/// A file whose header has this text, with sums that are right.
+fn forged(path: &PathBuf, version: u32, text: &str) -> Error {
+    let mut bytes = [&b"rlox.mrb"[..], &version.to_le_bytes(), &(text.len() as u32).to_le_bytes()].concat();
+    bytes.extend(text.as_bytes());
+    bytes.resize((bytes.len() + 4).next_multiple_of(512), 0);
+    let (end, mut hasher) = (bytes.len() - 4, crc32fast::Hasher::new());
+    hasher.update(&bytes[..end]);
+    bytes[end..].copy_from_slice(&hasher.finalize().to_le_bytes());
+    bytes.resize(bytes.len() + 1024, 0);
+    fs::write(path, bytes).unwrap();
+    MmapReplayBuffer::open(path, None).unwrap_err()
+}
+
+#[test]
+fn headers_that_make_no_sense_are_refused() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("replay");
+    let (header, _) = Header { layout: layout(), hot_capacity: 2, total_capacity: 3, spare: 1, id: 5 }.to_bytes();
+    let text = String::from_utf8(header[16..].split(|byte| *byte == 0).next().unwrap().to_vec()).unwrap();
+    let zeros = forged(&path, 1, &text).to_string();
+    assert!(zeros.contains("section commit: ") && zeros.contains("two damaged ones"), "{zeros}");
+    let newer = forged(&path, 2, &text);
+    assert!(matches!(newer, Error::Config(_)) && newer.to_string().contains("expected format 1, got format 2"));
+    let most = u64::MAX.to_string();
+    for (from, to) in [
+        ("\"hot_capacity\":2", "\"hot_capacity\":0"),
+        ("\"hot_capacity\":2", "\"hot_capacity\":4"),
+        ("\"total_capacity\":3", &format!("\"total_capacity\":{most}")),
+        ("\"spare\":1", &format!("\"spare\":{most}")),
+        ("\"spare\":1", "\"spare\":0"),
+        ("\"spare\":1", "\"spare\":-1"),
+        ("\"spare\":1", "\"spare\":9223372036854775807"),
+        ("\"shape\":[2]", "\"shape\":[0]"),
+        ("\"shape\":[2]", &format!("\"shape\":[{most},{most}]")),
+        ("\"shape\":[2]", "\"shape\":2"),
+        ("\"name\":\"obs\"", "\"name\":\"rewards\""),
+        ("\"f64\"", "\"f16\""),
+        ("\"extra\"", "\"other\""),
+        ("\"actions\":", "\"action\":"),
+        ("{", "[[[["),
+    ] {
+        let changed = text.replacen(from, to, 1);
+        assert_ne!(changed, text, "{from}");
+        let error = forged(&path, 1, &changed);
+        assert!(matches!(error, Error::Corrupt(_)), "{to}: {error}");
+        assert!(error.to_string().contains("replay, section header: "), "{to}: {error}");
+    }
+    let order = forged(&path, 1, &text.replace("little", "middle"));
+    assert!(matches!(order, Error::Config(_)) && order.to_string().contains("got middle"), "{order}");
+}
+
+/// Has a call be told to stop at its first question, then at its second, and so on, until it comes to its end; returns how
+/// often it was stopped.
+fn pressed(mut call: impl FnMut() -> Result<()>) -> usize {
+    let look = std::time::Duration::from_millis(60);
+    let mut stopped = |stop_at| match asked(look, stop_at, &mut call).0 {
+        Err(Error::Interrupted) => true,
+        other => {
+            other.unwrap();
+            false
+        }
+    };
+    (1..10_000).take_while(|stop_at| stopped(*stop_at)).count()
+}
+
+#[test]
+fn ctrl_c_ends_long_calls_and_leaves_what_was_there() {
+    let (_scratch, path, mut buffer) = made(5000, 70_000, 4000);
+    push(&mut buffer, 0..69_000).unwrap();
+    buffer.flush().unwrap();
+    let before = rows(&buffer).unwrap();
+    assert_eq!(pressed(|| buffer.verify()), 3);
+    let mut batch = SampledBatch::default();
+    let stops = pressed(|| {
+        let sampled = buffer.sample_into(&mut batch, 400, 0);
+        assert_eq!(batch.len(), if sampled.is_ok() { 400 } else { 0 });
+        sampled
+    });
+    assert!((30..=60).contains(&stops), "{stops}");
+    push(&mut buffer, 69_000..69_100).unwrap();
+    let mut times = 0;
+    let stops = pressed(|| {
+        times += 1;
+        let there = rows(&buffer).unwrap();
+        assert!(there[..69_000] == before && there.len() == 69_100, "stopped {times} times");
+        push(&mut buffer, 69_100..74_100)
+    });
+    assert!(stops > 4, "{stops}");
+    assert_eq!(check(&buffer), 4100..74_100);
+    drop(buffer);
+    assert!(pressed(|| MmapReplayBuffer::open(&path, None).map(drop)) > 0);
+}

@@ -1,0 +1,335 @@
+"""`MmapReplayBuffer`: rows in memory and in a file, whatever becomes of the process or the file."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlox
+from replay_rows import check, transition
+
+
+def made(path, hot=5, total=50, rows=0, **keywords):
+    buffer = rlox.MmapReplayBuffer(hot, total, 2, 1, path, **keywords)
+    for i in range(rows):
+        buffer.push(*transition(i))
+    return buffer
+
+
+def batch_of(rows):
+    """What `push_batch` takes."""
+    obs, actions, rewards, terminated, truncated, next_obs = zip(
+        *(transition(i) for i in rows), strict=True
+    )
+    return obs, next_obs, actions, rewards, terminated, truncated
+
+
+def drawn(buffer, seed=0):
+    return set(np.concatenate([check(buffer.sample(len(buffer), seed + k)) for k in range(40)]))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "replay"
+
+
+def test_what_is_sampled_is_what_was_pushed(path):
+    buffer = rlox.MmapReplayBuffer(
+        2,
+        10,
+        {"goal": ((3,), "int64"), "image": ((2, 2), "uint8")},
+        (),
+        str(path),
+        act_dtype="int64",
+        extra={"cost": ((), "float64"), "mask": ((2,), "bool")},
+    )
+
+    def obs(i):
+        return {"goal": [i, i, i], "image": np.full((2, 2), i, np.uint8)}
+
+    for i in range(13):
+        extra = {"cost": i / 3, "mask": [i % 2 == 0, True]}
+        buffer.push(obs(i), i, 0.5 * i, i % 3 == 0, i % 5 == 0, obs(i + 1), extra=extra)
+    assert (len(buffer), buffer.capacity, buffer.hot_capacity) == (10, 10, 2)
+    batch = buffer.sample(10, seed=1)
+    i = batch["actions"]
+    assert i.dtype == np.int64
+    assert i.min() >= 3
+    for name, at in (("obs", i), ("next_obs", i + 1)):
+        assert np.array_equal(batch[name]["goal"], np.repeat(at, 3).reshape(10, 3))
+        assert np.array_equal(batch[name]["image"], np.repeat(at, 4).reshape(10, 2, 2))
+        assert batch[name]["image"].dtype == np.uint8
+    assert np.array_equal(batch["rewards"], np.float32(0.5 * i))
+    assert np.array_equal(batch["terminated"], i % 3 == 0)
+    assert np.array_equal(batch["truncated"], i % 5 == 0)
+    assert np.array_equal(batch["cost"], i / 3)
+    assert np.array_equal(batch["mask"], np.stack([i % 2 == 0, np.ones(10, bool)], 1))
+    again = {name: array for name, array in batch.items() if name != "obs"}
+    assert buffer.sample(10, seed=2, out={**again, "obs": batch["obs"]})["actions"] is i
+    buffer.close()
+
+
+def test_a_buffer_is_found_again_and_goes_on(path):
+    with made(path, rows=33, seed=0) as buffer:
+        before = buffer.sample(20, seed=7)
+        assert buffer.nbytes < 33 * 50
+    with rlox.MmapReplayBuffer.open(path, seed=3) as buffer:
+        assert (len(buffer), buffer.capacity, buffer.hot_capacity) == (33, 50, 5)
+        for name, array in buffer.sample(20, seed=7).items():
+            assert np.array_equal(array, before[name])
+        own = buffer.sample(20)["obs"]
+        buffer.push_batch(*batch_of(range(33, 75)))
+        assert drawn(buffer) <= set(range(25, 75))
+    with rlox.MmapReplayBuffer.open(path, hot_capacity=50, seed=3) as buffer:
+        assert (len(buffer), buffer.hot_capacity) == (50, 50)
+        assert drawn(buffer) == set(range(25, 75))
+        buffer.verify()
+    os.remove(path)
+    with made(path, rows=33, seed=3) as buffer:
+        assert np.array_equal(buffer.sample(20)["obs"], own)
+
+
+def test_a_seed_repeats(path):
+    with made(path, rows=50, seed=1) as buffer:
+        one, two = (buffer.sample(20, 7)["obs"].tolist() for _ in range(2))
+        assert one == two != buffer.sample(20, 8)["obs"].tolist()
+        rng = [np.random.default_rng(1) for _ in range(2)]
+        assert np.array_equal(buffer.sample(20, rng[0])["obs"], buffer.sample(20, rng[1])["obs"])
+        assert buffer.sample(20)["obs"].tolist() != buffer.sample(20)["obs"].tolist()
+        # The same numbers as a buffer that is all in memory draws.
+        memory = rlox.ReplayBuffer(50, 2, 1)
+        memory.push_batch(*batch_of(range(50)))
+        assert np.array_equal(memory.sample(20, 7)["obs"], np.float32(one))
+
+
+def test_what_was_closed_says_so(path):
+    buffer = made(path, rows=3)
+    assert not buffer.closed
+    buffer.close()
+    buffer.close()
+    assert buffer.closed
+    calls = [
+        lambda: buffer.sample(1),
+        lambda: buffer.push(*transition(3)),
+        buffer.flush,
+        buffer.verify,
+        lambda: len(buffer),
+    ]
+    for call in calls:
+        with pytest.raises(rlox.ClosedError, match="MmapReplayBuffer: expected an open object"):
+            call()
+    with rlox.MmapReplayBuffer.open(path) as again:
+        assert len(again) == 3
+
+
+def test_damage_is_found_and_named(path):
+    with made(path, rows=30):
+        pass
+    whole = path.read_bytes()
+    record = 8 + 2 * 8 + 4 + 4 + 2 + 4
+    rng = np.random.default_rng(0)
+    for at in [*rng.integers(0, len(whole), 300).tolist(), 0, 20, len(whole) - 1]:
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        with (
+            pytest.raises(rlox.CorruptFileError, match=f"{path}, section "),
+            rlox.MmapReplayBuffer.open(path) as buffer,
+        ):
+            buffer.verify()
+    for cut in (0, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(rlox.CorruptFileError, match=r"section .*the file's end"):
+            rlox.MmapReplayBuffer.open(path)
+    damaged = bytearray(whole)
+    damaged[len(whole) - 30 * record + 10] ^= 1
+    path.write_bytes(damaged)
+    with rlox.MmapReplayBuffer.open(path) as buffer:
+        # The first record is the damaged one.
+        whole = rlox.ReplayBuffer(30, 2, 1)
+        whole.push_batch(*batch_of(range(30)))
+        bad = next(seed for seed in range(1000) if whole.sample(1, seed)["obs"][0, 0] == 0)
+        good = next(seed for seed in range(1000) if whole.sample(1, seed)["obs"][0, 0] != 0)
+        out = buffer.sample(1, good)
+        before = {name: array.copy() for name, array in out.items()}
+        with pytest.raises(rlox.CorruptFileError, match="section record 0: expected what rlox"):
+            buffer.sample(1, bad, out=out)
+        assert all(np.array_equal(out[name], array) for name, array in before.items())
+
+
+def test_nothing_that_is_there_is_overwritten(path, tmp_path):
+    made(path, rows=3).close()
+    (tmp_path / "foreign").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("foreign")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for name in ("replay", "foreign", "folder", "link", "dangling"):
+        with pytest.raises(FileExistsError, match=f"{name}: expected nothing there"):
+            made(tmp_path / name)
+    for name in ("foreign", "folder", "link"):
+        with pytest.raises(rlox.CorruptFileError, match=f"{name}, section header"):
+            rlox.MmapReplayBuffer.open(tmp_path / name)
+    for name in ("nowhere", "dangling"):
+        with pytest.raises(FileNotFoundError, match=name):
+            rlox.MmapReplayBuffer.open(tmp_path / name)
+    assert (tmp_path / "foreign").read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == 5
+    with rlox.MmapReplayBuffer.open(path) as buffer:
+        assert len(buffer) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ((0, 10, 2, 1), ValueError, "hot_capacity: expected at least 1"),
+        ((1, 0, 2, 1), ValueError, "total_capacity: expected at least 1"),
+        ((11, 10, 2, 1), ValueError, "hot_capacity: expected at most total_capacity = 10"),
+        ((1 << 50, 1 << 50, 2, 1), MemoryError, r"hot_capacity: .* bytes \("),
+        ((1, 1 << 62, 2, 1), ValueError, "total_capacity: expected a file of less than"),
+        ((1.5, 10, 2, 1), TypeError, "hot_capacity: expected an integer"),
+        ((1, -1, 2, 1), ValueError, "total_capacity: expected zero or a positive"),
+        ((1, 10, 0, 1), ValueError, "obs: expected a row with elements"),
+        ((1, 10, (1 << 40, 1 << 40), 1), MemoryError, "expected rows that fit into memory"),
+    ],
+)
+def test_buffers_that_make_no_sense_are_refused(path, arguments, error, said):
+    with pytest.raises(error, match=said):
+        rlox.MmapReplayBuffer(*arguments, path)
+    assert not path.exists()
+
+
+def test_paths_that_make_no_sense_are_refused(tmp_path):
+    class Broken:
+        def __fspath__(self):
+            raise RuntimeError("no")
+
+    for wrong in (None, 3, ["a"], Broken()):
+        with pytest.raises(TypeError, match=r"cold_path: expected a str or an os\.PathLike"):
+            made(wrong)
+        with pytest.raises(TypeError, match=r"path: expected a str or an os\.PathLike"):
+            rlox.MmapReplayBuffer.open(wrong)
+    for wrong in ("", "a\0b", tmp_path / "no" / "folder", tmp_path / ("x" * 300)):
+        with pytest.raises(OSError):  # noqa: PT011 - the system's own words
+            made(wrong)
+    with pytest.raises(ValueError, match="seed: expected"):
+        made(tmp_path / "replay", seed=-1)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("replaced", "error", "said"),
+    [
+        ({"obs": [0.0]}, ValueError, r"obs: expected shape \[2\], got \[1\]"),
+        ({"obs": [0.0, np.nan]}, ValueError, "obs: expected finite numbers, got NaN in row 0"),
+        ({"next_obs": [np.inf, 0.0]}, ValueError, "next_obs: expected finite numbers"),
+        ({"next_obs": None}, (TypeError, ValueError), "next_obs: expected"),
+        ({"action": [np.nan]}, ValueError, "action: expected finite numbers, got NaN"),
+        ({"reward": 1e39}, ValueError, "reward: expected finite numbers, got inf"),
+        ({"terminated": "x"}, TypeError, "terminated: expected"),
+    ],
+)
+def test_transitions_that_make_no_sense_are_refused(path, replaced, error, said):
+    names = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
+    with made(path, rows=9) as buffer:
+        right = dict(zip(names, transition(9), strict=True))
+        with pytest.raises(error, match=said):
+            buffer.push(**right | replaced)
+        assert len(buffer) == 9
+        buffer.push(**right)
+        assert drawn(buffer) == set(range(10))
+        for count in (0, 11, 1 << 62):
+            with pytest.raises(ValueError, match="batch_size: expected 1 to 10"):
+                buffer.sample(count)
+
+
+CHILD = """
+import sys, rlox
+sys.path.insert(0, sys.argv[2])
+from replay_rows import transition
+try:
+    buffer = rlox.MmapReplayBuffer.open(sys.argv[1])
+except rlox.ClosedError as error:
+    print(error, flush=True)
+    raise SystemExit(3)
+for i in range(len(buffer), len(buffer) + 20):
+    buffer.push(*transition(i))
+buffer.flush()
+print("flushed", flush=True)
+sys.stdin.read()
+"""
+
+
+def child(path):
+    command = [sys.executable, "-c", CHILD, str(path), str(Path(__file__).parent)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_one_process_writes_until_it_ends_or_is_killed(path):
+    buffer = made(path, rows=10)
+    with pytest.raises(rlox.ClosedError, match="expected a file that no buffer has open"):
+        rlox.MmapReplayBuffer.open(path)
+    with child(path) as refused:
+        assert "expected a file that no buffer has open" in refused.stdout.readline()
+        assert refused.wait() == 3
+    buffer.close()
+    with child(path) as running:
+        assert running.stdout.readline() == "flushed\n"
+        with pytest.raises(rlox.ClosedError, match=str(path)):
+            rlox.MmapReplayBuffer.open(path)
+        running.kill()
+    with rlox.MmapReplayBuffer.open(path) as buffer:
+        buffer.verify()
+        assert drawn(buffer) == set(range(30))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_process_leaves_the_file_alone(path):
+    with made(path, rows=9) as buffer:
+        told, tell = os.pipe()
+        if (pid := os.fork()) == 0:
+            said = b"nothing"
+            try:
+                buffer.flush()
+            except rlox.ClosedError as error:
+                said = str(error).encode()
+            finally:
+                os.write(tell, said)
+                del buffer
+                os._exit(0)
+        os.waitpid(pid, 0)
+        assert b"one that was forked from it" in os.read(told, 1000)
+        buffer.push(*transition(9))
+        # The child's end has not let the lock go.
+        with pytest.raises(rlox.ClosedError):
+            rlox.MmapReplayBuffer.open(path)
+        assert drawn(buffer) == set(range(10))
+        buffer.verify()
+
+
+def test_threads_see_whole_transitions(path):
+    with made(path, hot=100, total=2000, rows=300, seed=0) as buffer:
+        failed, done = [], threading.Event()
+
+        def read():
+            try:
+                while not done.is_set():
+                    check(buffer.sample(128))
+            except Exception as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for i in range(300, 3000):
+            buffer.push(*transition(i))
+            if i % 500 == 0:
+                buffer.flush()
+        done.set()
+        for thread in threads:
+            thread.join()
+        assert not failed
+        assert len(buffer) == 2000
