@@ -1,5 +1,7 @@
 """Buffers, normalisers and running statistics."""
 
+import uuid
+
 import numpy as np
 
 import rlox
@@ -12,6 +14,7 @@ from hostile.arguments import (
     number,
     optional,
     out,
+    path,
     record,
     replace,
     row,
@@ -85,7 +88,24 @@ def sampled(made):
     return {"transitions": len(made), **(made.sample(len(made), seed=0) if len(made) else {})}
 
 
+def place():
+    """A path where nothing is."""
+    return f"{uuid.uuid4()}.replay"
+
+
+def persistent(pushes, path=None):
+    return pushed(rlox.MmapReplayBuffer(3, 6, D, 1, path or place(), seed=0), pushes)
+
+
+def kept():
+    """A file that nobody uses."""
+    path = place()
+    persistent(4, path).close()
+    return path
+
+
 SUBJECTS = {
+    "MmapReplayBuffer": Subject(persistent, sampled),
     "ReplayBuffer": Subject(lambda n: pushed(rlox.ReplayBuffer(6, D, 1, seed=0), n), sampled),
     "PrioritizedReplayBuffer": Subject(
         lambda n: pushed(rlox.PrioritizedReplayBuffer(6, D, 1, seed=0), n),
@@ -150,6 +170,37 @@ SAMPLE = {
     ),
 }
 CALLS = [
+    call(
+        "MmapReplayBuffer",
+        hot_capacity=whole(3),
+        total_capacity=whole(6),
+        cold_path=path(place),
+        **{name: REPLAY[name] for name in ("obs_dim", "act_dim", "extra", "seed")},
+        **{name: REPLAY[name] for name in ("obs_dtype", "act_dtype")},
+        raises=(OSError,),
+    ),
+    call(
+        "MmapReplayBuffer.open",
+        path=path(kept),
+        hot_capacity=optional(whole(3)),
+        seed=optional(whole(1)),
+        raises=(OSError,),
+    ),
+    call(
+        "MmapReplayBuffer.push",
+        obs=floats(1, -2, dtype="f4"),
+        action=floats(0.5, dtype="f4"),
+        reward=number(0.5),
+        terminated=flag(True),
+        truncated=flag(False),
+        next_obs=floats(0.5, 3, dtype="f4"),
+        extra=nothing(),
+        at=4,
+    ),
+    call("MmapReplayBuffer.push_batch", **TRANSITIONS, extra=nothing(), at=4),
+    call("MmapReplayBuffer.sample", **SAMPLE, at=4),
+    call("MmapReplayBuffer.flush", at=4),
+    call("MmapReplayBuffer.verify", at=4),
     call("ReplayBuffer", **REPLAY),
     call("PrioritizedReplayBuffer", alpha=number(0.5), beta=number(0.25), **REPLAY),
     call(

@@ -88,6 +88,7 @@ LEFT_OUT = {
     "register_env": "takes a capsule of another module: test_env_plugin.py",
     "check_normalizer": "serves ForeignVecEnv: test_foreign_refusals.py",
     "check_step": "serves ForeignVecEnv: test_foreign_refusals.py",
+    "MmapReplayBuffer.close": "takes nothing, and leaves nothing to look at: test_mmap_replay.py",
     "SdePolicy.reset_noise": "serves learners, which know how many rows there are",
 }
 for _kind in ("NativePPO", "NativeA2C"):
