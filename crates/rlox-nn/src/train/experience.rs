@@ -37,7 +37,7 @@ impl Gathering {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the one that is out of range.
+    /// [`rlox_core::Error::Config`] naming the one that is out of range.
     pub fn check(&self) -> Result<()> {
         check_counts(&[
             ("buffer_size", self.buffer_size),

@@ -89,7 +89,7 @@ impl MmapReplayBuffer {
     /// Checks that so many transitions can be sampled.
     ///
     /// # Errors
-    /// [`Error::Config`] for no transitions or more than there are.
+    /// [`crate::Error::Config`] for no transitions or more than there are.
     pub fn check_batch_size(&self, batch_size: usize) -> Result<()> {
         check_count(self.len(), batch_size)
     }
