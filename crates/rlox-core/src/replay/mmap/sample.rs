@@ -36,9 +36,9 @@ impl MmapReplayBuffer {
     /// ([`MmapReplayBuffer::read`]).
     ///
     /// # Errors
-    /// [`Error::Config`] for no transitions or more than are held, [`Error::Memory`] if there is no room,
-    /// [`Error::Corrupt`] naming the file and a record that is damaged, [`Error::Io`] if the system refuses,
-    /// [`Error::Closed`] in a forked process.
+    /// [`crate::Error::Config`] for no transitions or more than are held, [`crate::Error::Memory`] if there is no room,
+    /// [`crate::Error::Corrupt`] naming the file and a record that is damaged, [`crate::Error::Io`] if the system refuses,
+    /// [`crate::Error::Closed`] in a forked process.
     pub fn choose(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         self.cold.disk.own()?;
@@ -67,8 +67,8 @@ impl MmapReplayBuffer {
     /// Copies one column of transitions that this buffer chose, `[B, ...]`.
     ///
     /// # Errors
-    /// [`Error::Config`] for a column that is not there, [`Error::Space`] for memory of another dtype, [`Error::Shape`] for
-    /// memory of another length or transitions of another buffer. Nothing is written then.
+    /// [`crate::Error::Config`] for a column that is not there, [`crate::Error::Space`] for memory of another dtype,
+    /// [`crate::Error::Shape`] for memory of another length or transitions of another buffer. Nothing is written then.
     pub fn read(&self, chosen: &Chosen, column: Column, out: FieldMut<'_>) -> Result<()> {
         self.cold.record.read(&self.layout, self.records(chosen)?, column, out)
     }
