@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 
 import bench_a2c_cartpole
+import bench_buffer_ops
 import bench_e2e_rollout
 import bench_env_stepping
 import bench_gae
@@ -32,6 +33,7 @@ BENCHMARKS = [
         bench_returns,
         bench_env_stepping,
         bench_e2e_rollout,
+        bench_buffer_ops,
         bench_llm_ops,
         bench_trl_comparison,
         bench_nn_backends,

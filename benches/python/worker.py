@@ -32,6 +32,7 @@ PACKAGES = (
     "gymnasium",
     "stable-baselines3",
     "torchrl",
+    "cpprb",
     "envpool",
     "pufferlib",
     "jax",
