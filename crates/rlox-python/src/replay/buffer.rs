@@ -2,17 +2,18 @@
 
 use std::ops::Range;
 
-use numpy::IntoPyArray;
+use numpy::{IntoPyArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt};
 use rlox_core::replay::{Chosen, Layout, NStep, Part, Prioritized, Replay, ReplayStorage, Sampler, Steps, Uniform};
-use rlox_core::{Error, Pcg64, Result, SeedSequence};
+use rlox_core::{DType, Error, FieldData, Pcg64, Result, SeedSequence};
 
 use super::few::Few;
-use super::parts::{PartsArgument, layout_of, words_from};
+use super::parts::{PartsArgument, key_of, layout_of, words_from};
 use super::sample::{Columns, Place, places_of};
 use super::source::Source;
 use crate::argument::{REAL, argument, count, expect_shape, has, number, shown, switch};
+use crate::array::{Elements, typed};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error};
 use crate::flags::flag_argument;
@@ -109,6 +110,9 @@ impl<B: Source> Buffer<B> {
 
     /// Adds one transition of the only environment.
     pub(super) fn push(&self, py: Python<'_>, given: Transition<'_, '_>) -> PyResult<()> {
+        if let Some(pushed) = self.push_arrays(py, &given) {
+            return pushed;
+        }
         let Transition { obs, action, reward, terminated, truncated, next_obs, extra } = given;
         let obs = PartsArgument::new("obs", obs, &self.layout.obs)?;
         let action = PartsArgument::new("action", action, std::slice::from_ref(&self.layout.action))?;
@@ -136,6 +140,32 @@ impl<B: Source> Buffer<B> {
             return Err(to_py(Error::config("push", "a buffer of one environment", got, fix)));
         }
         self.inner.with(py, !hold, |inner| inner.buffer.push(&steps, false).map_err(of_action))
+    }
+
+    /// The same of the usual case, float32 arrays of the right shapes beside a float and two bools, which takes half the
+    /// time; none for any other.
+    fn push_arrays(&self, py: Python<'_>, given: &Transition<'_, '_>) -> Option<PyResult<()>> {
+        let Self { layout: Layout { obs: parts, action, extra, .. }, num_envs: 1, .. } = self else { return None };
+        let (false, [part], [], None) = (B::WAITS, &**parts, &**extra, given.extra) else { return None };
+        if part.width() > LONG || !alone(py) {
+            return None;
+        }
+        let (obs, action) = (row(given.obs, part)?, row(given.action, action)?);
+        let next_obs = given.next_obs.map(|next| row(next, part).ok_or(())).transpose().ok()?;
+        let flag = |flag: &Bound<'_, PyAny>| flag.cast::<PyBool>().map(PyBoolMethods::is_true).ok();
+        let rewards = [given.reward.cast_exact::<PyFloat>().ok()?.value() as f32];
+        let (terminated, truncated) = ([flag(given.terminated)?], [flag(given.truncated)?]);
+        let next_obs = next_obs.as_ref().map(|next| [FieldData::F32(next.slice())]);
+        let steps = Steps {
+            obs: &[FieldData::F32(obs.slice())],
+            actions: FieldData::F32(action.slice()),
+            rewards: &rewards,
+            terminated: &terminated,
+            truncated: &truncated,
+            next_obs: next_obs.as_ref().map(|next| &next[..]),
+            extra: &[],
+        };
+        Some(self.inner.with(py, false, |inner| inner.buffer.push(&steps, false).map_err(of_action)))
     }
 
     /// Adds rows.
@@ -265,6 +295,13 @@ fn of_action(error: Error) -> Error {
 /// The stream of a seed; of none, one of its own.
 pub(super) fn own_rng(seed: Option<&Bound<'_, PyAny>>) -> PyResult<Pcg64> {
     seed.map_or_else(|| Ok(Pcg64::from_seed_sequence(&SeedSequence::from_os())), rng_of)
+}
+
+/// The numbers of an array of the part's dtype and shape, float32, as they lie; none of any other object.
+fn row<'py>(object: &Bound<'py, PyAny>, part: &Part) -> Option<Elements<'py, f32>> {
+    let array = typed::<f32>(object).filter(|_| part.dtype == DType::F32 && key_of(part).is_none())?;
+    // Compared in place: a call for a few numbers takes longer than they do.
+    array.shape().iter().eq(&part.shape).then(|| Elements::of(array)).flatten()
 }
 
 /// The stream of a seed, or of what a NumPy generator draws.
