@@ -76,6 +76,21 @@ def test_seeds_repeat_and_it_is_a_replay_buffer():
     assert {"discounts", "weights", "indices"} <= set(one)
 
 
+def test_memory_can_be_used_again():
+    buffer = filled(8, alpha=1.0, beta=1.0)
+    buffer.update_priorities(range(8), range(1, 9))
+    out = buffer.sample(4, seed=0)
+    weights, indices = out["weights"], out["indices"]
+    expected = buffer.sample(4, seed=5)
+    assert buffer.sample(4, seed=5, out=out) is out
+    assert out["weights"] is weights
+    assert out["indices"] is indices
+    assert np.array_equal(weights, expected["weights"])
+    assert np.array_equal(indices, expected["indices"])
+    with pytest.raises(ValueError, match='out: expected the key "weights"'):
+        buffer.sample(4, out={name: out[name] for name in out if name != "weights"})
+
+
 @pytest.mark.parametrize(
     ("indices", "priorities", "said"),
     [

@@ -180,11 +180,13 @@ def test_memory_can_be_used_again():
         buffer.push(*transition(i))
     out = buffer.sample(4)
     arrays = {name: out[name] for name in NAMES}
+    expected_discounts = out["discounts"]
     expected = {name: array.copy() for name, array in buffer.sample(4, seed=5).items()}
     assert buffer.sample(4, seed=5, out=out) is out
     for name, array in expected.items():
         assert np.array_equal(out[name], array)
     assert all(out[name] is array for name, array in arrays.items())
+    assert out["discounts"] is expected_discounts
     for name, wrong, said in [
         ("obs", np.zeros((3, 2), np.float32), "out: expected shape"),
         ("obs", np.zeros((4, 2)), "out: expected a writeable"),

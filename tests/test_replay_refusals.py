@@ -38,6 +38,8 @@ def test_buffers_that_make_no_sense_are_refused(arguments, error, said):
         ({"n_step": 0}, "n_step: expected at least 1"),
         ({"n_step": 2, "gamma": 1.5}, r"gamma: expected a number in \[0, 1\]"),
         ({"extra": {"rewards": ((), "float32")}}, "name: expected a name that is free"),
+        ({"extra": {"next_obs": ((), "float32")}}, "name: expected a name that is free"),
+        ({"extra": {"weights": ((), "float32")}}, "name: expected a name that is free"),
         ({"seed": -1}, "seed: expected an integer of at least 0"),
     ],
 )

@@ -5,6 +5,9 @@ bytes); actions are one number. Every subject gets the same arrays. What is push
 episode, so that a next observation is the observation of the next push; samples are drawn from full
 buffers.
 
+Peers whose arguments differ are called through a function of Python's; cpprb keeps next observations
+beside observations, as it does unless told otherwise.
+
 A row of samples has the median of single calls and their 99th percentile, "p99". "bytes" is what a
 buffer says that a transition takes, or else what its arrays do.
 """
@@ -60,9 +63,7 @@ def ours(
     shape, dtype = OBS[obs]
     make = getattr(rlox, kind)
     made = make(capacity, shape, 1, obs_dtype=dtype, seed=0, **how)
-    buffer = Buffer(made, made.push, made.sample)
-    buffer.bytes = made.nbytes / capacity
-    return buffer
+    return Buffer(made, made.push, made.sample)
 
 
 def published(obs: int, capacity: int, n_step: int = 1, kind: str = "ReplayBuffer") -> Buffer:
@@ -157,6 +158,8 @@ def made(obs: int, capacity: int, maker: str, **how: Any) -> Buffer:
         at = i % count
         following = observations[at + 1]
         buffer.push(observations[at], actions[at], rewards[at], False, at + 1 == count, following)
+    if maker == "ours":
+        buffer.bytes = buffer.made.nbytes / capacity
     return buffer
 
 

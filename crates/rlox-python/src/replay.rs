@@ -173,7 +173,7 @@ impl ReplayBuffer {
         self.buffer.num_envs
     }
 
-    /// Bytes of memory that a full buffer takes.
+    /// Bytes of memory so far; more is taken where next observations and first frames are stored aside.
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> PyResult<usize> {
         self.buffer.inner.with(py, false, |inner| Ok(inner.buffer.storage().memory()))

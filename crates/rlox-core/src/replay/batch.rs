@@ -4,7 +4,7 @@ use super::gather::Column;
 use super::layout::Layout;
 use super::n_step::{NStep, Spans};
 use super::storage::ReplayStorage;
-use crate::{Field, FieldData, FieldMut, Result, memory};
+use crate::{Error, Field, FieldData, FieldMut, Result, memory};
 
 /// Which transitions were chosen.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +16,8 @@ pub struct Chosen {
     n_step: Option<NStep>,
     /// The transitions themselves, where they had to be read from a file.
     pub(crate) records: Vec<u8>,
+    /// How many rows the storage has, and how many transitions it had taken.
+    of: (usize, usize),
 }
 
 impl Chosen {
@@ -49,15 +51,26 @@ impl Chosen {
     /// Finds where those are whose numbers are there.
     pub(crate) fn locate(&mut self, storage: &ReplayStorage, n_step: Option<NStep>) -> Result<()> {
         storage.locate(&self.indices, &mut self.rows)?;
+        self.of = storage.laps();
         self.n_step = n_step;
         n_step.map_or(Ok(()), |steps| self.spans.find(storage, steps, &self.rows))
+    }
+
+    fn check(&self, storage: &ReplayStorage) -> Result<()> {
+        if self.of == storage.laps() {
+            return Ok(());
+        }
+        let fix = "read what was chosen before the next push";
+        Err(Error::config("chosen", "transitions of this storage as it is", "others", fix))
     }
 
     /// Copies one column of them, `[B, ...]`.
     ///
     /// # Errors
-    /// Those of [`ReplayStorage::gather`].
+    /// Those of [`ReplayStorage::gather`], and [`crate::Error::Config`] for another storage, or one that has taken more
+    /// since.
     pub fn read(&self, storage: &ReplayStorage, column: Column, out: FieldMut<'_>) -> Result<()> {
+        self.check(storage)?;
         match (column, self.n_step, out) {
             (Column::Reward, Some(_), FieldMut::F32(rewards)) => {
                 crate::check_len("out", rewards.len(), self.spans.returns.len())?;
@@ -71,8 +84,9 @@ impl Chosen {
     /// As [`Chosen::read`], of a column of booleans.
     ///
     /// # Errors
-    /// Those of [`ReplayStorage::gather`].
+    /// Those of [`Chosen::read`].
     pub fn read_bools(&self, storage: &ReplayStorage, column: Column, out: &mut [bool]) -> Result<()> {
+        self.check(storage)?;
         storage.read_bools(column, self.rows_of(storage, column), out)
     }
 

@@ -75,11 +75,18 @@ impl Layout {
     }
 
     fn check(&self) -> Result<()> {
-        const TAKEN: [&str; 3] = ["rewards", "terminated", "truncated"];
+        // What sampling calls other things.
+        const TAKEN: [&str; 6] = ["rewards", "terminated", "truncated", "discounts", "weights", "indices"];
         if self.obs.is_empty() {
             return Err(Error::config("obs", "one part or more", "none", "say what an observation is made of"));
         }
         let mut names: Vec<&str> = TAKEN.to_vec();
+        let following: Vec<_> = self.obs.iter().map(|part| format!("next_{}", part.name)).collect();
+        names.extend(following.iter().map(String::as_str));
+        // Parts of an observation stand under one name.
+        let whole = self.obs.iter().filter_map(|part| Some(part.name.split_once('.')?.0.to_owned()));
+        let whole: Vec<_> = whole.flat_map(|name| [format!("next_{name}"), name]).collect();
+        names.extend(whole.iter().map(String::as_str));
         for part in self.parts() {
             if part.shape.len() > crate::field::AXES {
                 let (expected, got) = (format!("at most {} axes", crate::field::AXES), part.shape.len().to_string());

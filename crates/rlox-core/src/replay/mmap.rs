@@ -192,6 +192,8 @@ impl MmapReplayBuffer {
             let fix = "pass next_obs: of an episode that ended its last observation";
             return Err(Error::config("next_obs", "the observation after each row", "none", fix));
         }
+        // A forked child could not keep what it was given.
+        self.cold.disk.own()?;
         let rows = steps.rows();
         for first in (0..rows).step_by(self.hot_capacity) {
             let piece = first..rows.min(first + self.hot_capacity);

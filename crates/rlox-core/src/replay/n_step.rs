@@ -1,7 +1,7 @@
 //! Returns over several steps.
 
 use super::storage::{CONTINUES, ReplayStorage, TERMINATED, TRUNCATED};
-use crate::{Error, Result, memory};
+use crate::{Error, Result, Watch, memory};
 
 /// Transitions that span up to n steps: rewards are summed with discounts, and what comes next is what came after the last
 /// of them (Sutton 1988; Hessel et al. 2018, "Rainbow").
@@ -61,7 +61,7 @@ impl Spans {
             memory::grow("batch_size", numbers, rows.len())?;
         }
         memory::grow("batch_size", &mut self.ends, rows.len())?;
-        let waiting = storage.waiting();
+        let (waiting, mut watch, mut looked) = (storage.waiting(), Watch::default(), 0_usize);
         for &row in rows {
             let (mut at, mut sum, mut discount) = (row, f64::from(storage.reward(row)), steps.gamma);
             for _ in 1..steps.n {
@@ -70,6 +70,10 @@ impl Spans {
                 let ended = flags & (TERMINATED | TRUNCATED) != 0 || flags & CONTINUES == 0;
                 if ended || waiting.contains(&next) {
                     break;
+                }
+                looked += 1;
+                if looked.is_multiple_of(Watch::STRETCH / 64) {
+                    watch.check()?;
                 }
                 at = next;
                 sum += discount * f64::from(storage.reward(at));

@@ -155,26 +155,32 @@ impl ReplayStorage {
         frames.enumerate().all(|(i, frame)| frame == self.frame(row, count - 1 - i))
     }
 
-    /// Makes room for what will lie aside: as much as is taken beyond what rows that are overwritten give back.
+    /// Makes room for what will lie aside: as much as the rows take, or as the ring can hold if that is less.
     fn reserve(&mut self, steps: &Steps<'_>, order: Order) -> Result<()> {
-        let (mut most, mut free, mut heads) = (0_usize, 0_usize, 0_usize);
+        let (mut aside, mut heads) = (0_usize, 0_usize);
         for at in 0..steps.rows() {
-            let env = if order == Order::Environments { at } else { 0 };
-            let ahead = if order == Order::Environments { 0 } else { at };
-            let row = self.row_of((self.pushed + ahead) * self.num_envs + env);
-            free += usize::from(self.pushed + ahead >= self.room() && self.flags(row) & STORED != 0);
-            let wanted = match order {
-                Order::Environments => 2,
-                Order::Apart => 1 + usize::from(at == 0),
-                Order::Steps => usize::from(!self.goes_on(steps, at)) + usize::from(at == 0 || !holds(steps, at - 1)),
-            };
-            let missing = wanted.saturating_sub(free);
-            (most, free) = (most + missing, free + missing - wanted);
-            heads +=
-                usize::from(order != Order::Steps || at == 0 || !self.goes_on(steps, at - 1) || !holds(steps, at - 1));
+            let follows = order == Order::Steps && at > 0;
+            let shifted = follows && self.is_shifted(steps, at);
+            let held = if steps.next_obs.is_some() { follows && holds(steps, at - 1) } else { shifted };
+            let goes_on = order == Order::Steps && self.goes_on(steps, at);
+            aside += usize::from(!goes_on) + usize::from(!held);
+            heads += usize::from(!shifted);
         }
-        self.aside.reserve(most)?;
-        if self.layout.frame_stack > 1 { self.heads.reserve(heads) } else { Ok(()) }
+        let most = self.room() * self.num_envs;
+        self.aside.reserve(aside.min((most + 1).saturating_sub(self.aside.taken())))?;
+        if self.layout.frame_stack == 1 {
+            return Ok(());
+        }
+        self.heads.reserve(heads.min((most + 1).saturating_sub(self.heads.taken())))
+    }
+
+    /// Whether the older frames of a row are those of the row before.
+    fn is_shifted(&self, steps: &Steps<'_>, row: usize) -> bool {
+        let older = self.places.obs - self.places.frame;
+        older == 0 || {
+            let [before, obs] = [row - 1, row].map(|row| of_row(steps.obs[0], row, steps.rows()));
+            obs[..older] == before[self.places.frame..]
+        }
     }
 
     /// Whether the next observation of a row can lie ahead of it.

@@ -39,9 +39,19 @@ impl Slots {
         Ok(())
     }
 
-    /// A row of one's own; there must be one left, see [`Slots::reserve`].
+    /// A row of one's own, of those that [`Slots::reserve`] made room for.
     pub(crate) fn take(&mut self) -> u32 {
-        self.free.pop().unwrap_or(0)
+        self.free.pop().unwrap_or_else(|| {
+            // More than was reserved: another row must not be given away twice.
+            let there = self.rows();
+            self.data.resize(self.data.len() + self.bytes_each, 0);
+            there as u32
+        })
+    }
+
+    /// How many rows are taken.
+    pub(crate) fn taken(&self) -> usize {
+        self.rows() - self.free.len()
     }
 
     pub(crate) fn give_back(&mut self, slot: u32) {

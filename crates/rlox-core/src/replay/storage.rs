@@ -154,6 +154,11 @@ impl ReplayStorage {
         self.pushed * self.num_envs
     }
 
+    /// How many rows there are, and how many transitions were taken so far.
+    pub(crate) fn laps(&self) -> (usize, usize) {
+        (self.room * self.num_envs, self.next_index())
+    }
+
     /// Whether next observations of the last time step are still to come.
     fn is_waiting(&self) -> bool {
         self.tails.first() == Some(&Tail::Promised)
@@ -168,7 +173,8 @@ impl ReplayStorage {
         first..first + self.num_envs
     }
 
-    /// Bytes of memory, of which those of rows that were not written yet are not taken.
+    /// Bytes of memory so far: more is taken where next observations and first frames lie aside. Those of rows that were
+    /// not written yet are not taken from the system.
     pub fn memory(&self) -> usize {
         self.data.len() + self.aside.bytes() + self.heads.bytes()
     }

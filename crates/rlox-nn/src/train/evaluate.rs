@@ -68,7 +68,7 @@ fn play(
     let mut masks = vec![true; if env.has_action_masks() { n * masked_actions(&space) } else { 0 }];
     // The first episodes % n environments play one more.
     let mut left: Vec<usize> = (0..n).map(|i| episodes / n + usize::from(i < episodes % n)).collect();
-    let (mut sums, mut returns) = (vec![0.0; n], Vec::with_capacity(episodes));
+    let (mut sums, mut returns) = (vec![0.0; n], Vec::new());
     env.reset(Seeds::Base(seed), None, &ResetOptions::default(), &mut obs)?;
     while returns.len() < episodes {
         seen.copy_from_slice(&obs);

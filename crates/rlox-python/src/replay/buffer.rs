@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use numpy::{IntoPyArray, PyUntypedArrayMethods};
+use numpy::PyUntypedArrayMethods;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt};
 use rlox_core::replay::{Chosen, Layout, NStep, Part, Prioritized, Replay, ReplayStorage, Sampler, Steps, Uniform};
@@ -10,7 +10,7 @@ use rlox_core::{DType, Error, FieldData, Pcg64, Result, SeedSequence};
 
 use super::few::Few;
 use super::parts::{PartsArgument, key_of, layout_of, words_from};
-use super::sample::{Columns, Place, places_of};
+use super::sample::{Beside, Columns, Place, places_of};
 use super::source::Source;
 use crate::argument::{REAL, argument, count, expect_shape, has, number, shown, switch};
 use crate::array::{Elements, typed};
@@ -18,7 +18,6 @@ use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error};
 use crate::flags::flag_argument;
 use crate::observation::ObsInput;
-use crate::recycling::mapped;
 use crate::seeds::seed_of;
 use crate::shared::Shared;
 
@@ -78,6 +77,8 @@ pub(super) struct Buffer<B = Replay<Choice>> {
     pub(super) width: usize,
     pub(super) places: Vec<Place>,
     prioritized: bool,
+    /// Whether transitions span several steps.
+    spans: bool,
 }
 
 /// The settings that all buffers share.
@@ -92,10 +93,11 @@ impl Buffer {
         let Made { storage, n_step, rng } = made;
         let prioritized = matches!(sampler, Choice::Prioritized(_));
         let mut buffer = Replay::with(storage, sampler).map_err(to_py)?;
+        let spans = n_step.is_some();
         if let Some(n_step) = n_step {
             buffer = buffer.with_n_step(n_step).map_err(to_py)?;
         }
-        Ok(Self { prioritized, ..Self::of(py, buffer, rng, name) })
+        Ok(Self { prioritized, spans, ..Self::of(py, buffer, rng, name) })
     }
 }
 
@@ -105,7 +107,7 @@ impl<B: Source> Buffer<B> {
         let places = places_of(py, &layout);
         let width = 2 * layout.obs.iter().map(Part::width).sum::<usize>() + layout.action.width();
         let inner = Shared::new(name, Inner { buffer, rng, chosen: Chosen::default() });
-        Self { inner, layout, num_envs, width, places, prioritized: false }
+        Self { inner, layout, num_envs, width, places, prioritized: false, spans: false }
     }
 
     /// Adds one transition of the only environment.
@@ -120,7 +122,7 @@ impl<B: Source> Buffer<B> {
         let extra = self.extra(extra)?;
         let reward = number("reward", reward)? as f32;
         let (terminated, truncated) = (switch("terminated", terminated)?, switch("truncated", truncated)?);
-        let hold = obs.len() + extra.len() <= LONG && alone(py) && !self.is_due(py, 1)?;
+        let hold = obs.len() + action.len() + extra.len() <= LONG && alone(py) && !self.is_due(py, 1)?;
         let (obs, action, extra) = (obs.read(None, hold)?, action.read(None, hold)?, extra.read(None, hold)?);
         let next_obs = next_obs.map(|next| next.read(None, hold)).transpose()?;
         let (rewards, terminated, truncated) = ([reward], [terminated], [truncated]);
@@ -147,7 +149,7 @@ impl<B: Source> Buffer<B> {
     fn push_arrays(&self, py: Python<'_>, given: &Transition<'_, '_>) -> Option<PyResult<()>> {
         let Self { layout: Layout { obs: parts, action, extra, .. }, num_envs: 1, .. } = self else { return None };
         let (false, [part], [], None) = (B::WAITS, &**parts, &**extra, given.extra) else { return None };
-        if part.width() > LONG || !alone(py) {
+        if self.width > LONG || !alone(py) {
             return None;
         }
         let (obs, action) = (row(given.obs, part)?, row(given.action, action)?);
@@ -178,7 +180,7 @@ impl<B: Source> Buffer<B> {
         let rewards = argument::<f32>("rewards", reward, &REAL)?;
         let (terminated, truncated) =
             (flag_argument("terminated", terminated)?, flag_argument("truncated", truncated)?);
-        let hold = obs.len() + extra.len() <= LONG && alone(py) && !self.is_due(py, rewards.len())?;
+        let hold = obs.len() + actions.len() + extra.len() <= LONG && alone(py) && !self.is_due(py, rewards.len())?;
         let rewards = rewards.read(hold)?;
         let rows = rewards.slice().len();
         expect_shape("rewards", rewards.shape(), rows, &[])?;
@@ -243,6 +245,9 @@ impl<B: Source> Buffer<B> {
         };
         self.inner.with(py, false, |inner| inner.buffer.check_batch_size(batch_size))?;
         let mut columns = Columns::new(py, &self.places, batch_size, out)?;
+        let discounts = Beside::new("discounts", self.spans, out, batch_size)?;
+        let weights = Beside::new("weights", self.prioritized, out, batch_size)?;
+        let indices = Beside::new("indices", self.prioritized, out, batch_size)?;
         let long = B::WAITS || batch_size > MANY.0 || batch_size.saturating_mul(self.width) > MANY.1;
         let targets = columns.targets();
         let chosen = self.inner.with(py, long, |inner| {
@@ -255,15 +260,9 @@ impl<B: Source> Buffer<B> {
             Ok(std::mem::take(chosen))
         })?;
         let dict = columns.into_dict(py, out)?;
-        let numbers = |numbers: &[f32]| Ok::<_, PyErr>(mapped(numbers, |x| x).map_err(to_py)?.into_pyarray(py));
-        if !chosen.discounts().is_empty() {
-            dict.set_item("discounts", numbers(chosen.discounts())?)?;
-        }
-        if self.prioritized {
-            dict.set_item("weights", numbers(chosen.weights())?)?;
-            let indices = mapped(chosen.indices(), |index| index as i64).map_err(to_py)?;
-            dict.set_item("indices", indices.into_pyarray(py))?;
-        }
+        discounts.put(py, &dict, chosen.discounts(), |x| x)?;
+        weights.put(py, &dict, chosen.weights(), |x| x)?;
+        indices.put(py, &dict, chosen.indices(), |index| index as i64)?;
         self.inner.with(py, false, |inner| {
             inner.chosen = chosen;
             Ok(())

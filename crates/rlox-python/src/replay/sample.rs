@@ -1,13 +1,16 @@
 //! Sampled transitions as arrays.
 
+use numpy::IntoPyArray;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use rlox_core::replay::{Chosen, Column, Layout};
 use rlox_core::{DType, FieldMut, Result};
 
 use super::source::Source;
-use crate::argument::{item_of, output};
-use crate::array::{New, Output, fresh, new_dict, result};
+use crate::argument::{expect_shape, item_of, output};
+use crate::array::{Kind, New, Output, fresh, new_dict, result};
+use crate::error::to_py;
+use crate::recycling::mapped;
 
 /// A column's place in a result.
 pub(crate) struct Place {
@@ -175,9 +178,51 @@ impl<'a, 'py> Columns<'a, 'py> {
     }
 }
 
+/// What a sample has beside its columns, `(B,)`: in memory of the caller's, in a new array, or not at all.
+pub(crate) struct Beside<'py, T: Kind> {
+    name: &'static str,
+    wanted: bool,
+    given: Option<Output<'py, T>>,
+}
+
+impl<'py, T: Kind> Beside<'py, T> {
+    pub(crate) fn new(
+        name: &'static str,
+        wanted: bool,
+        out: Option<&Bound<'py, PyDict>>,
+        count: usize,
+    ) -> PyResult<Self> {
+        let given = out.filter(|_| wanted).map(|out| {
+            let array = output("out", &item_of("out", out.as_any(), name, FIX)?)?;
+            expect_shape("out", array.shape(), count, &[])?;
+            Ok::<_, PyErr>(array)
+        });
+        Ok(Self { name, wanted, given: given.transpose()? })
+    }
+
+    /// Writes what was chosen.
+    pub(crate) fn put<S: Copy>(
+        self,
+        py: Python<'py>,
+        dict: &Bound<'py, PyDict>,
+        numbers: &[S],
+        number: impl Fn(S) -> T,
+    ) -> PyResult<()> {
+        match self.given {
+            Some(mut given) => given.slice().iter_mut().zip(numbers).for_each(|(to, from)| *to = number(*from)),
+            None if self.wanted => {
+                dict.set_item(self.name, mapped(numbers, number).map_err(to_py)?.into_pyarray(py))?;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+const FIX: &str = "pass what an earlier sample gave";
+
 /// The caller's array for a column.
 fn at<'py>(out: &Bound<'py, PyDict>, place: &Place) -> PyResult<Bound<'py, PyAny>> {
-    const FIX: &str = "pass what an earlier sample gave";
     let (name, part) = &place.name;
     let text = |name: &Py<PyString>| name.bind(out.py()).to_string();
     let whole = item_of("out", out.as_any(), &text(name), FIX)?;
