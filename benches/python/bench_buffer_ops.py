@@ -5,8 +5,8 @@ bytes); actions are one number. Every subject gets the same arrays. What is push
 episode, so that a next observation is the observation of the next push; samples are drawn from full
 buffers.
 
-Peers whose arguments differ are called through a function of Python's; cpprb keeps next observations
-beside observations, as it does unless told otherwise.
+Peers whose arguments differ are called through a function of Python's; cpprb keeps next
+observations beside observations, as it does unless told otherwise.
 
 A row of samples has the median of single calls and their 99th percentile, "p99". "bytes" is what a
 buffer says that a transition takes, or else what its arrays do.

@@ -4,6 +4,7 @@
 
 mod batch;
 mod buffer;
+mod checks;
 mod gather;
 mod layout;
 mod mmap;

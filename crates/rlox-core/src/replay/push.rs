@@ -1,9 +1,9 @@
 //! How transitions come into the ring.
 
-use super::layout::{Layout, Part};
+use super::checks::{check_finite, check_finite_as, check_parts, next_name};
+use super::layout::Layout;
 use super::storage::{CONTINUES, HEAD, ReplayStorage, STORED, TERMINATED, TRUNCATED, Tail};
-use crate::rollout::finite::first_not_finite;
-use crate::{DType, Error, FieldData, Result, check_len};
+use crate::{Error, FieldData, Result, check_len};
 
 /// What happened in each of B environments, or in B steps: rows of what the [`super::Layout`] says.
 #[derive(Clone, Copy, Debug)]
@@ -341,11 +341,6 @@ fn holds(steps: &Steps<'_>, row: usize) -> bool {
     pairs.is_none_or(|mut pairs| pairs.all(|(next, obs)| of_row(*next, row, rows) == of_row(*obs, row + 1, rows)))
 }
 
-/// What a next observation's part is called.
-fn next_name(part: &Part) -> String {
-    format!("next_{}", part.name)
-}
-
 /// The bytes of a row of one part.
 pub(super) fn of_row(data: FieldData<'_>, row: usize, rows: usize) -> &[u8] {
     let bytes = data.bytes();
@@ -366,38 +361,4 @@ fn observation<'a>(parts: &[FieldData<'a>], row: usize, rows: usize, len: usize,
         at += part.len();
     }
     joined
-}
-
-fn check_parts(name: &'static str, parts: &[Part], data: &[FieldData<'_>], rows: usize) -> Result<()> {
-    if parts.len() != data.len() {
-        let (expected, got) = (format!("{} parts", parts.len()), data.len().to_string());
-        return Err(Error::shape(name, expected, got, "pass each part of the layout"));
-    }
-    for (part, data) in parts.iter().zip(data) {
-        let named = || if name == "next_obs" { next_name(part) } else { part.name.clone() };
-        if data.dtype() != part.dtype {
-            let (expected, got) = (format!("{:?}", part.dtype), format!("{:?}", data.dtype()));
-            return Err(Error::space(named(), expected, got, "pass the dtype that the buffer was made for"));
-        }
-        let wanted = rows.saturating_mul(part.width());
-        if data.len() != wanted {
-            let (expected, got) = (format!("{rows} rows of {:?}", part.shape), format!("{} elements", data.len()));
-            return Err(Error::shape(named(), expected, got, "pass whole rows"));
-        }
-    }
-    Ok(())
-}
-
-fn check_finite(name: &str, data: FieldData<'_>, width: usize) -> Result<()> {
-    check_finite_as(|| name.to_owned(), data, width)
-}
-
-/// The same of what is named only if it is wrong.
-fn check_finite_as(name: impl Fn() -> String, data: FieldData<'_>, width: usize) -> Result<()> {
-    if matches!(data.dtype(), DType::I64 | DType::U8 | DType::Bool) {
-        return Ok(());
-    }
-    let Some((row, got)) = first_not_finite(data, width) else { return Ok(()) };
-    let got = format!("{got} in row {row}");
-    Err(Error::space(name(), "finite numbers", got, "find out where it comes from"))
 }
