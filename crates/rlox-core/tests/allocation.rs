@@ -37,6 +37,7 @@ fn replay_allocates_nothing() {
             if i >= 32 {
                 uniform.sample_with(&mut batch, 32, &mut rng).unwrap();
                 prioritized.sample_with(&mut other, 32, &mut rng).unwrap();
+                prioritized.update_priorities(other.indices(), &[0.5; 32]).unwrap();
             }
         }
     };

@@ -120,7 +120,7 @@ impl ReplayStorage {
             Column::Obs(_) if self.layout.frame_stack > 1 => self.read_frames(rows, out),
             Column::NextObs(_) if self.layout.frame_stack > 1 => self.read_next_frames(rows, out),
             Column::NextObs(part) => {
-                let from: usize = self.layout.obs[..part].iter().map(super::Part::bytes).sum();
+                let from = self.offset_of(Column::Obs(part));
                 copy(rows.iter().copied(), width * dtype.size(), out, |row| {
                     if self.flags(row) & STORED != 0 {
                         &self.aside.row(self.slot(row, places.stored))[from..]

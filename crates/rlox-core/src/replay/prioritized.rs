@@ -7,7 +7,7 @@ use super::gather::not_held;
 use super::layout::{Layout, Part};
 use super::storage::ReplayStorage;
 use super::sum_tree::SumTree;
-use crate::{DType, Error, Pcg64, Result, check_len};
+use crate::{DType, Error, Pcg64, Result, check_len, memory};
 
 /// Added to priorities, so that a transition whose error was 0 can be drawn again.
 const EPS: f32 = 1e-6;
@@ -29,6 +29,8 @@ pub struct Prioritized {
     known: usize,
     /// Transitions below this number have none any more.
     gone: usize,
+    /// Memory of an update: leaves, and what becomes of them.
+    changes: (Vec<usize>, Vec<f32>),
 }
 
 /// A replay buffer that samples by priority.
@@ -84,7 +86,7 @@ impl Prioritized {
         check_share("alpha", alpha)?;
         check_share("beta", beta)?;
         let tree = SumTree::new(storage.room() * storage.num_envs())?;
-        Ok(Self { tree, alpha, beta, largest: 1.0, known: 0, gone: 0 })
+        Ok(Self { tree, alpha, beta, largest: 1.0, known: 0, gone: 0, changes: Default::default() })
     }
 
     /// How much weights make up for priorities: 0 not at all, 1 wholly.
@@ -121,11 +123,17 @@ impl Prioritized {
             let (expected, got) = ("finite numbers, at least 0", format!("{} in row {at}", priorities[at]));
             return Err(Error::config("priorities", expected, got, "pass the errors' absolute values"));
         }
+        let (mut leaves, mut powers) = std::mem::take(&mut self.changes);
+        leaves.clear();
+        powers.clear();
+        memory::grow("indices", &mut leaves, indices.len())?;
+        memory::grow("indices", &mut powers, indices.len())?;
         let live = || indices.iter().zip(priorities).filter(|(index, _)| **index >= held.start);
-        let leaves: Vec<_> = live().map(|(index, _)| storage.row_of(*index)).collect();
-        let powers: Vec<_> = live().map(|(_, priority)| self.power(*priority)).collect();
+        leaves.extend(live().map(|(index, _)| storage.row_of(*index)));
+        powers.extend(live().map(|(_, priority)| self.power(*priority)));
         self.tree.set_many(&leaves, &powers)?;
         self.largest = live().fold(self.largest, |most, (_, priority)| most.max(*priority));
+        self.changes = (leaves, powers);
         Ok(())
     }
 
