@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 FIX = "change the setting"
+ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
 
 
 def whole(name: str, value: Any, low: int, also: int | None = None, *, fix: str = FIX) -> int:

@@ -2,11 +2,14 @@
 
 from typing import Any
 
-from rlox.presets import a2c, ppo
+from rlox.presets import a2c, dqn, ppo, sac, td3
 
 _SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "a2c": a2c.SETTINGS,
+    "dqn": dqn.SETTINGS,
     "ppo": ppo.SETTINGS,
+    "sac": sac.SETTINGS,
+    "td3": td3.SETTINGS,
 }
 
 

@@ -1,12 +1,11 @@
-"""Settings of the algorithms: the same on every backend, so that none is needed to make them."""
+"""Settings of PPO and A2C."""
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from rlox import settings
 
-ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
 # Of the optimisers on every backend: decays of Adam's means and of RMSprop's, as torch has them;
 # what is added to roots, as Stable-Baselines3 does.
 BETAS = (0.9, 0.999)
@@ -72,7 +71,7 @@ class PPOConfig:
         check(settings.number, ("log_std_init",), -20, 20)
         check(settings.flag, settings.flags_of(self))
         check(settings.text, ("lr_schedule", "clip_schedule"), ("constant", "linear"))
-        check(settings.text, ("activation",), ACTIVATIONS)
+        check(settings.text, ("activation",), settings.ACTIVATIONS)
         check(settings.text, ("device",))
         if self.batch_size is not None and self.batch_size > rollout:
             raise ValueError(
@@ -122,22 +121,5 @@ class A2CConfig:
         check(settings.flag, settings.flags_of(self))
         check(settings.text, ("lr_schedule",), ("constant", "linear"))
         check(settings.text, ("optimizer",), ("rmsprop", "rmsprop_tf", "adam"))
-        check(settings.text, ("activation",), ACTIVATIONS)
+        check(settings.text, ("activation",), settings.ACTIVATIONS)
         check(settings.text, ("device",))
-
-
-def resolved_config(
-    config_type: type[Any], settings: dict[str, Any], sources: dict[str, str]
-) -> Any:
-    """The config of settings that `rlox.settings.resolve` gave.
-
-    A preset's minibatch is made for the preset's iterations: smaller ones cut it short.
-
-    Raises:
-        TypeError, ValueError: As the config does.
-    """
-    if sources.get("batch_size") == "rl-zoo3":
-        other = config_type(**settings | {"batch_size": None})
-        size = min(settings["batch_size"], other.num_envs * other.n_steps)
-        settings = settings | {"batch_size": size}
-    return config_type(**settings)
