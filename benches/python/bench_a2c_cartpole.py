@@ -1,6 +1,6 @@
 """A2C on CartPole-v1 with rl-zoo3's settings, 50,000 steps: wall clock, and what was learned.
 
-`cartpole_training.py` says what is measured. The zoo leaves all but the environments and the
+`training.py` says what is measured. The zoo leaves all but the environments and the
 entropy's weight to Stable-Baselines3; rlox 1.2.0 has the same defaults otherwise.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-import cartpole_training as training
+import training
 from side_by_side import run
 
 ENVS, STEPS = 8, 5

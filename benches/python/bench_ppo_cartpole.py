@@ -1,7 +1,7 @@
 """PPO on CartPole-v1 with rl-zoo3's settings: the wall clock of 50,000 steps and what was learned,
 and the time until a new process has an agent that reaches 475.
 
-`cartpole_training.py` and `time_to_score.py` say what is measured. rlox 1.2.0 has no schedule for
+`training.py` and `time_to_score.py` say what is measured. rlox 1.2.0 has no schedule for
 the clipping range: it stays at the zoo's first value.
 """
 
@@ -11,8 +11,8 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-import cartpole_training as training
 import time_to_score
+import training
 from side_by_side import Row, Subject, run
 
 ENVS, STEPS, EPOCHS, BATCH = 8, 32, 20, 256

@@ -7,7 +7,7 @@ Both explore with a standard deviation that is learned and begins at twice the l
 rlox besides cuts gradients to a norm. RLtools has one thread; rlox is compared with one, and shown
 with two.
 
-`cartpole_training.py` says what is measured.
+`training.py` says what is measured.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import cartpole_training as training
 import numpy as np
+import training
 from side_by_side import Benchmark, Row, Subject, run
 
 ENV = "Pendulum-v1"

@@ -85,9 +85,9 @@ def sb3(seed: int, score: float) -> tuple[Callable[[], int], Callable[[Any], Any
     import gymnasium as gym
     import torch
     from bench_ppo_cartpole import ENVS, ZOO
-    from cartpole_training import sb3_model
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
+    from training import sb3_model
 
     torch.set_num_threads(1)
     model = sb3_model(PPO, ENVS, seed, **ZOO)
@@ -116,7 +116,7 @@ def main(library: str, seed: int, score: float) -> None:
     if steps >= BUDGET:  # a time that ends without the score is not the time to it
         sys.exit(f"{library}: expected {score} within {BUDGET} steps, got less")
     print(json.dumps({"learning": time.perf_counter() - began, "steps": steps}), flush=True)
-    from cartpole_training import greedy_return
+    from training import greedy_return
 
     print(json.dumps({"return": greedy_return(predict, EPISODES)}), flush=True)
 

@@ -22,7 +22,7 @@ Predict = Callable[[Any], Any]
 Train = Callable[[int, int], Predict]
 Once = Callable[[int], dict[str, float]]
 
-ENV = "CartPole-v1"
+ENV, WARM_UP = "CartPole-v1", 1024
 
 
 def greedy_return(predict: Predict, episodes: int, env_id: str = ENV) -> float:
@@ -48,21 +48,30 @@ def use_threads(threads: int) -> None:
         sys.modules["torch"].set_num_threads(threads)
 
 
-def timed(train: Train, total: int, threads: int, episodes: int, env_id: str = ENV) -> Once:
-    """A subject: trains once for each round, with the round's number as the seed."""
+def timed(
+    train: Train,
+    total: int,
+    threads: int,
+    episodes: int,
+    env_id: str = ENV,
+    warm_up: int = WARM_UP,
+) -> Once:
+    """A subject: trains once for each round, with the round's number as the seed.
+
+    `warm_up` steps come first. Without episodes there is no return.
+    """
     use_threads(threads)
-    train(1024, 12345)
+    train(warm_up, 12345)
 
     def once(turn: int) -> dict[str, float]:
         use_threads(threads)
         start, busy = time.perf_counter(), time.process_time()
         predict = train(total, turn)
         seconds, processor = time.perf_counter() - start, time.process_time() - busy
-        return {
-            "seconds": seconds,
-            "processor": processor,
-            "return": greedy_return(predict, episodes, env_id),
-        }
+        numbers = {"seconds": seconds, "processor": processor}
+        if episodes:
+            numbers["return"] = greedy_return(predict, episodes, env_id)
+        return numbers
 
     return once
 
@@ -83,31 +92,33 @@ def rlox(
     return train
 
 
-def sb3(model_class: Any, num_envs: int, **settings: Any) -> Train:
+def sb3(model_class: Any, num_envs: int, env_id: str = ENV, **settings: Any) -> Train:
     """Stable-Baselines3."""
 
     def train(steps: int, seed: int) -> Predict:
-        model = sb3_model(model_class, num_envs, seed, **settings)
+        model = sb3_model(model_class, num_envs, seed, env_id, **settings)
         model.learn(steps)
         return lambda obs: model.predict(obs, deterministic=True)[0]
 
     return train
 
 
-def sb3_model(model_class: Any, num_envs: int, seed: int, **settings: Any) -> Any:
+def sb3_model(
+    model_class: Any, num_envs: int, seed: int, env_id: str = ENV, **settings: Any
+) -> Any:
     """A model of Stable-Baselines3, with its Monitor, as the zoo runs it."""
     from stable_baselines3.common.env_util import make_vec_env
 
-    env = make_vec_env(ENV, num_envs, seed=seed)
+    env = make_vec_env(env_id, num_envs, seed=seed)
     return model_class("MlpPolicy", env, seed=seed, device="cpu", **settings)
 
 
-def published_rlox(algorithm: str, config: dict[str, Any]) -> Train:
+def published_rlox(algorithm: str, config: dict[str, Any], env_id: str = ENV) -> Train:
     """rlox 1.2.0."""
     make: Any = importlib.import_module("rlox").Trainer  # another library than ours
 
     def train(steps: int, seed: int) -> Predict:
-        trainer = make(algorithm, ENV, config=dict(config), seed=seed)
+        trainer = make(algorithm, env_id, config=dict(config), seed=seed)
         trainer.train(steps)
         return lambda obs: trainer.predict(obs, deterministic=True)
 

@@ -1,0 +1,216 @@
+"""DQN, SAC and TD3: whole runs, the parts of a step, and RLtools' settings.
+
+`training.py` says what is measured. Runs have rl-zoo3's settings and are compared with
+Stable-Baselines3, and with rlox 1.2.0 as far as it has them. Of a step of SAC with networks of
+256 x 256, "acting" is 1,000 steps that are stored and sampled actions, with one update at the end,
+and "learning" 1,000 updates from batches of 256 after one step; both count a thousandth.
+
+RLtools is C++ whose sizes are all known when it is compiled, here for its own pendulum and with
+MKL, before the clock runs. Its settings are those of its package: two hidden layers of 64, batches
+of 100, an update for each of 10,000 steps. It has one thread; rlox is compared with one, and shown
+with two.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import training
+from side_by_side import Benchmark, Row, Subject, run, swept
+
+PENDULUM, CARTPOLE, MAX_TORQUE = "Pendulum-v1", "CartPole-v1", 2.0
+# Settings of Stable-Baselines3 that the zoo has; ours come from the presets.
+ZOO: dict[str, dict[str, Any]] = {
+    "SAC": {"learning_rate": 1e-3},
+    "TD3": {
+        "gamma": 0.98,
+        "buffer_size": 200_000,
+        "learning_starts": 10_000,
+        "train_freq": 1,
+        "gradient_steps": 1,
+        "learning_rate": 1e-3,
+        "policy_kwargs": {"net_arch": [400, 300]},
+    },
+    "DQN": {
+        "learning_rate": 2.3e-3,
+        "batch_size": 64,
+        "buffer_size": 100_000,
+        "learning_starts": 1_000,
+        "gamma": 0.99,
+        "target_update_interval": 10,
+        "train_freq": 256,
+        "gradient_steps": 128,
+        "exploration_fraction": 0.16,
+        "exploration_final_eps": 0.04,
+        "policy_kwargs": {"net_arch": [256, 256]},
+    },
+}
+RUNS = (("SAC", PENDULUM, 20_000), ("TD3", PENDULUM, 20_000), ("DQN", CARTPOLE, 50_000))
+PHASES = {
+    "acting": {"train_freq": 1_000, "gradient_steps": 1},
+    "learning": {"train_freq": 1, "gradient_steps": 1_000},
+}
+WIDTH, BATCH, NOISE = 64, 100, 0.1
+
+
+def rlox(
+    algorithm: str,
+    env_id: str,
+    total: int,
+    episodes: int,
+    threads: int,
+    backend: str,
+    settings: dict[str, Any] | None = None,
+    warm_up: int = training.WARM_UP,
+) -> training.Once:
+    """A trainer of ours with the zoo's settings, and others."""
+    from rlox import noise, trainers
+
+    given = dict(settings or {})
+    if "noise" in given:
+        given["action_noise"] = noise.GaussianNoise(given.pop("noise"))
+    trainer = getattr(trainers, f"{algorithm}Trainer")
+    train = training.rlox(trainer, backend, threads, env_id, **given)
+    return training.timed(train, total, threads, episodes, env_id, warm_up)
+
+
+def sb3(
+    algorithm: str,
+    env_id: str,
+    total: int,
+    episodes: int,
+    threads: int,
+    settings: dict[str, Any] | None = None,
+    warm_up: int = training.WARM_UP,
+) -> training.Once:
+    """Stable-Baselines3 with the zoo's settings, and others."""
+    import stable_baselines3
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    given = {**ZOO[algorithm], **(settings or {})}
+    if algorithm == "TD3":
+        given["action_noise"] = NormalActionNoise(np.zeros(1), np.full(1, NOISE))
+    train = training.sb3(getattr(stable_baselines3, algorithm), 1, env_id, **given)
+    return training.timed(train, total, threads, episodes, env_id, warm_up)
+
+
+def published_rlox(
+    algorithm: str, env_id: str, total: int, episodes: int, threads: int
+) -> training.Once:
+    """rlox 1.2.0 with the zoo's learning rate; the rest are its defaults, which are the zoo's."""
+    config = {"learning_rate": ZOO[algorithm]["learning_rate"]}
+    train = training.published_rlox(algorithm.lower(), config, env_id)
+    return training.timed(train, total, threads, episodes, env_id)
+
+
+def small(algorithm: str, total: int, episodes: int, threads: int = 1) -> training.Once:
+    """rlox's own networks with RLtools' settings."""
+    settings: dict[str, Any] = {
+        "net_arch": (WIDTH, WIDTH),
+        "batch_size": BATCH,
+        "buffer_size": total,
+        "learning_starts": BATCH,
+        "learning_rate": 1e-3,
+        "gamma": 0.99,
+    }
+    if algorithm == "SAC":
+        settings["ent_coef"] = "auto_0.5"
+    else:
+        settings["noise"] = NOISE
+    return rlox(algorithm, PENDULUM, total, episodes, threads, "native", settings)
+
+
+def rltools(algorithm: str, total: int, episodes: int) -> training.Once:
+    """RLtools. Its actions are shares of the largest torque."""
+    import rltools as library
+
+    environment = {
+        "path": str(Path(__file__).resolve().parent / "rltools_pendulum"),
+        "observation_dim": 3,
+        "action_dim": 1,
+    }
+
+    def compiled(steps: int) -> Any:
+        return getattr(library, algorithm)(
+            environment,
+            interface_name=f"rlox_bench_{steps}",
+            enable_evaluation=False,
+            STEP_LIMIT=steps,
+        )
+
+    modules = {steps: compiled(steps) for steps in (training.WARM_UP, total)}
+
+    def train(steps: int, seed: int) -> training.Predict:
+        state = modules[steps].State(seed)
+        while not state.step():
+            pass
+        return lambda obs: MAX_TORQUE * np.clip(state.action(obs), -1, 1)
+
+    return training.timed(train, total, 1, episodes, PENDULUM)
+
+
+def libraries(algorithm: str, quick: bool, options: dict[str, Any]) -> list[Subject]:
+    """Ours on both backends and Stable-Baselines3, each with one thread and with two."""
+    subjects = [
+        Subject(f"rlox {algorithm}, {backend}", "rlox", options={"backend": backend, **options})
+        for backend in ("native", "torch")
+    ]
+    subjects.append(Subject(f"SB3 {algorithm}", "sb3", "sb3", options))
+    found = [
+        one for library in subjects for one in (swept(library)[:1] if quick else swept(library))
+    ]
+    return [with_threads(one) for one in found]
+
+
+def with_threads(subject: Subject) -> Subject:
+    """A subject that is told its threads."""
+    return replace(subject, options={**subject.options, "threads": subject.threads})
+
+
+def rows(quick: bool) -> list[Row]:
+    """Runs, phases, and RLtools' settings."""
+    found = []
+    for algorithm, env_id, whole in RUNS:
+        total, episodes = (1_100, 1) if quick else (whole, 30)
+        subjects = libraries(algorithm, quick, {})
+        if not quick and algorithm != "DQN":  # whose settings of the zoo it does not have
+            published = Subject(f"rlox 1.2.0 {algorithm}", "published_rlox", "rlox-1.2.0")
+            subjects += [with_threads(one) for one in swept(published)]
+        params = {"algorithm": algorithm, "env_id": env_id, "total": total, "episodes": episodes}
+        found.append(Row(f"{algorithm} {env_id}, {total} steps", params, subjects, total))
+    for phase, settings in PHASES.items():
+        if quick:
+            continue
+        total = settings["train_freq"]
+        settings = {**settings, "learning_starts": 0}
+        params = {"algorithm": "SAC", "env_id": PENDULUM, "total": total, "episodes": 0}
+        options = {"settings": settings, "warm_up": total}
+        subjects = libraries("SAC", quick, options)
+        found.append(Row(f"SAC 256 x 256, {phase}", params, subjects, 1_000))
+    for algorithm in () if quick else ("SAC", "TD3"):
+        subjects = [
+            Subject(f"rlox {algorithm}, native", "small"),
+            Subject(f"RLtools {algorithm}", "rltools", "rltools"),
+            Subject(
+                f"rlox {algorithm}, native, both cores",
+                "small",
+                options={"threads": 2},
+                threads=2,
+                work="both cores",
+            ),
+        ]
+        params = {"algorithm": algorithm, "total": 10_000, "episodes": 30}
+        name = f"{algorithm} {PENDULUM} as RLtools, 10000 steps"
+        found.append(Row(name, params, subjects, 10_000))
+    return found
+
+
+COLUMNS = ("processor", "return")
+BENCHMARK = Benchmark("bench_off_policy", "Off-policy training", rows, rounds=3, columns=COLUMNS)
+
+if __name__ == "__main__":
+    sys.exit(run(BENCHMARK))
