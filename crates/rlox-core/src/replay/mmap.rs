@@ -213,7 +213,7 @@ impl MmapReplayBuffer {
         let (before, len) = (self.pushed, self.cold.record.len);
         let mut watch = Watch::default();
         if self.is_due(rows.len()) {
-            self.cold.write(&self.hot, before, &mut || watch.check())?;
+            self.cold.write(&self.hot, self.hot_from..before, &mut || watch.check())?;
         }
         for row in rows {
             let out = &mut self.hot[self.pushed % self.hot_capacity * len..][..len];
@@ -268,7 +268,7 @@ impl MmapReplayBuffer {
     /// [`Error::Closed`] in a forked process.
     pub fn flush(&mut self) -> Result<()> {
         let mut watch = Watch::default();
-        self.cold.write(&self.hot, self.pushed, &mut || watch.check())?;
+        self.cold.write(&self.hot, self.hot_from..self.pushed, &mut || watch.check())?;
         self.cold.commit()
     }
 
@@ -288,7 +288,7 @@ impl MmapReplayBuffer {
 impl Drop for MmapReplayBuffer {
     fn drop(&mut self) {
         // The parent's rows are the parent's to write.
-        if self.cold.write(&self.hot, self.pushed, &mut || Ok(())).is_ok() {
+        if self.cold.write(&self.hot, self.hot_from..self.pushed, &mut || Ok(())).is_ok() {
             let _ = self.cold.commit();
         }
     }

@@ -30,6 +30,8 @@ pub(super) struct Cold {
     commits: u64,
     /// Both commits are whole.
     whole: bool,
+    /// The disk failed: the system may have dropped what was written since the last commit.
+    doubtful: bool,
 }
 
 impl Cold {
@@ -51,7 +53,7 @@ impl Cold {
 
     fn new(disk: Disk, header: &Header, bytes: Vec<u8>, record: Record, salt: u32) -> Self {
         let (total, spare) = (header.total_capacity, header.spare);
-        Self { disk, record, salt, header: bytes, total, spare, written: 0, flushed: 0, commits: 1, whole: true }
+        Self { disk, record, salt, header: bytes, total, spare, written: 0, flushed: 0, commits: 1, whole: true, doubtful: false }
     }
 
     /// Opens the file at `path`: all rows that the last commit tells of are there, and those that came whole after it.
@@ -118,7 +120,12 @@ impl Cold {
             })?;
         }
         self.written = next;
-        beyond.into_iter().try_for_each(|row| self.disk.write(self.at(row), &Record::BLANK))
+        if beyond.is_empty() {
+            return Ok(());
+        }
+        beyond.into_iter().try_for_each(|row| self.disk.write(self.at(row), &Record::BLANK))?;
+        // Before new rows lie between them and the last commit.
+        self.disk.sync()
     }
 
     /// Records there is room for.
@@ -199,17 +206,20 @@ impl Cold {
         self.record.wrong(bytes, row).map_or(Ok(()), |got| Err(damaged(got)))
     }
 
-    /// Writes the rows up to `until` that are not there yet, of a ring in memory that holds them. A commit comes before
+    /// Writes those of these rows that are not there yet, of a ring in memory that holds them all. A commit comes before
     /// any row would overwrite one that the last commit holds.
     ///
     /// # Errors
     /// [`Error::Io`] if the system refuses, [`Error::Closed`] in a forked process; what was written stays.
-    pub(super) fn write(&mut self, hot: &[u8], until: usize, pause: Pause<'_>) -> Result<()> {
+    pub(super) fn write(&mut self, hot: &[u8], rows: Range<usize>, pause: Pause<'_>) -> Result<()> {
         self.disk.own()?;
         let room = hot.len() / self.record.len;
-        while self.written < until {
+        if self.doubtful {
+            self.rewrite(rows.start, pause)?;
+        }
+        while self.written < rows.end {
             let first = self.written % room;
-            let count = self.together(&(self.written..until)).min(room - first).min(self.spare);
+            let count = self.together(&(self.written..rows.end)).min(room - first).min(self.spare);
             if self.written + count > self.flushed + self.spare {
                 self.commit()?;
             }
@@ -218,6 +228,21 @@ impl Cold {
             self.written += count;
             pause()?;
         }
+        Ok(())
+    }
+
+    /// Has rows written once more that the system may have dropped: those that no longer are in memory, which has all
+    /// from `hot_from` on, from what it still reads of them.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] naming a record that is lost, and those of [`Cold::write`].
+    fn rewrite(&mut self, hot_from: usize, pause: Pause<'_>) -> Result<()> {
+        let kept = hot_from.clamp(self.flushed, self.written);
+        self.each(self.flushed..kept, pause, |row, bytes| {
+            self.check(bytes, row)?;
+            self.disk.write(self.at(row), bytes)
+        })?;
+        (self.written, self.doubtful) = (kept, false);
         Ok(())
     }
 
@@ -230,13 +255,17 @@ impl Cold {
         if self.whole && self.flushed == self.written {
             return Ok(());
         }
-        self.disk.sync()?;
+        self.sync()?;
         let commit = Commit { number: self.commits + 1, flushed: self.written as u64 };
         let place = self.header.len() as u64 + commit.number % 2 * Commit::LEN as u64;
         self.disk.write(place, &commit.to_bytes(self.salt))?;
-        self.disk.sync()?;
+        self.sync()?;
         (self.flushed, self.commits, self.whole) = (self.written, commit.number, true);
         Ok(())
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.disk.sync().inspect_err(|_| self.doubtful = true)
     }
 
     /// Checks header and commits as they are in the file now.

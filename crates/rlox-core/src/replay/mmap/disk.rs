@@ -32,14 +32,16 @@ impl Disk {
         let [word, ..] = Self::id();
         let partial = path.with_file_name(format!(".rlox-{}-{word:08x}.partial", std::process::id()));
         let made = OpenOptions::new().read(true).write(true).create_new(true).open(&partial);
-        let disk = Self::locked(made.map_err(refused)?, path)?;
-        let placed = disk.write(0, start).and_then(|()| disk.sync()).and_then(|()| {
+        let placed = Self::locked(made.map_err(refused)?, path).and_then(|disk| {
+            disk.write(0, start)?;
+            disk.sync()?;
             place(&partial, path).map_err(refused)?;
             let synced = flush_folder(path).map_err(refused);
-            synced.inspect_err(|_| drop(fs::remove_file(path)))
+            synced.inspect_err(|_| drop(fs::remove_file(path)))?;
+            Ok(disk)
         });
         let _ = fs::remove_file(&partial);
-        placed.map(|()| disk)
+        placed
     }
 
     /// Opens a file.

@@ -227,8 +227,8 @@ fn a_power_cut_that_keeps_any_of_what_was_written_loses_nothing_that_was_flushed
         // No more than lie between two commits.
         let more = rng.integers(0, spare.min(hot) as i64 + 1) as usize;
         push(&mut buffer, flushed..flushed + more).unwrap();
-        let until = buffer.pushed;
-        buffer.cold.write(&buffer.hot, until, &mut || Ok(())).unwrap();
+        let rows = buffer.hot_from..buffer.pushed;
+        buffer.cold.write(&buffer.hot, rows, &mut || Ok(())).unwrap();
         let mut cut = fs::read(&path).unwrap();
         for (i, block) in cut.chunks_mut(BLOCK).enumerate() {
             if rng.integers(0, 2) == 0 {
@@ -246,8 +246,8 @@ fn a_power_cut_that_keeps_any_of_what_was_written_loses_nothing_that_was_flushed
         assert_eq!(held.len(), held.end.min(total));
         // A row, and a kill: nothing older is taken for a newer row.
         push(&mut buffer, held.end..held.end + 1).unwrap();
-        let until = buffer.pushed;
-        buffer.cold.write(&buffer.hot, until, &mut || Ok(())).unwrap();
+        let rows = buffer.hot_from..buffer.pushed;
+        buffer.cold.write(&buffer.hot, rows, &mut || Ok(())).unwrap();
         let killed = fs::read(&path).unwrap();
         drop(buffer);
         fs::write(&path, &killed).unwrap();
@@ -295,6 +295,31 @@ fn more_rows_than_stay_in_memory_are_taken_in_pieces_and_others_whole() {
     assert!(text.ends_with("; 5 of 12 rows were taken"), "{text}");
     buffer.cold.disk.faults.left.set(None);
     assert_eq!(check(&buffer), 0..10);
+}
+
+#[test]
+fn what_a_failing_disk_dropped_is_written_again() {
+    for (hot, writes, lost) in [(10, 2, false), (2, 1, true)] {
+        let (_scratch, path, mut buffer) = made(hot, 50, 40);
+        push(&mut buffer, 0..8).unwrap();
+        buffer.flush().unwrap();
+        let before = fs::read(&path).unwrap();
+        (8..16).for_each(|row| push(&mut buffer, row..row + 1).unwrap());
+        // All writes succeed, and the disk says then that it has not kept them.
+        buffer.cold.disk.faults.left.set(Some(writes));
+        assert!(matches!(buffer.flush(), Err(Error::Io { .. })) && buffer.cold.written == 16);
+        fs::write(&path, &before).unwrap();
+        buffer.cold.disk.faults.left.set(None);
+        if lost {
+            // Rows that were in the file alone.
+            let said = buffer.flush().unwrap_err().to_string();
+            assert!(said.contains("section record 8"), "{said}");
+            continue;
+        }
+        buffer.flush().unwrap();
+        drop(buffer);
+        assert_eq!(check(&MmapReplayBuffer::open(&path, None).unwrap()), 0..16);
+    }
 }
 
 /// A file whose header has this text, with sums that are right.
