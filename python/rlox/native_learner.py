@@ -98,13 +98,15 @@ class NativeLearner(BaseLearner):
                 self.started = True
             how = config.gamma, config.gae_lambda, max(config.sde_sample_freq, 0)
             return bool(policy.collect(env._native, buffer, self.normalizer, *how))
-        except (ValueError, FloatingPointError):
+        except (ValueError, FloatingPointError) as error:
             # NaN from the policy is refused by what meets it first; here it gets its name.
             t = buffer.next_step
             if self.fused and t < config.n_steps:
                 said = [buffer.actions[t], buffer.log_probs[t], buffer.values[t]]
             finite.refuse_nan_policy(said, policy.tensors(), made + t)
-            raise
+            if type(error) not in (ValueError, FloatingPointError):
+                raise
+            raise type(error)(f"{error}; it was at step {made + t} of each environment") from error
 
     def _collect_stepwise(self, said: list[npt.NDArray[Any]]) -> bool:
         """`collect` from environments that are not native; what was said last is in `said`."""

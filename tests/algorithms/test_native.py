@@ -274,7 +274,10 @@ def test_outputs_that_are_not_finite_are_named_when_acting(env_id, output):
     message = f"^{output}: expected finite numbers, got inf in row 0"
     with pytest.raises(FloatingPointError, match=message):
         learner.predict(obs)
-    with pytest.raises(FloatingPointError, match=message):
+    with pytest.raises(FloatingPointError, match=f"{message}.*at step 0 of each environment"):
+        learner.iterate()
+    learner.timesteps = 128
+    with pytest.raises(FloatingPointError, match=f"{message}.*at step 64 of each environment"):
         learner.iterate()
 
 

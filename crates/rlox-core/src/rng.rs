@@ -46,14 +46,9 @@ fn mix(x: u32, y: u32) -> u32 {
 }
 
 /// The 32-bit words of an integer, lowest first, at least one.
-fn words(mut value: u128) -> Vec<u32> {
-    let mut words = vec![value as u32];
-    value >>= 32;
-    while value > 0 {
-        words.push(value as u32);
-        value >>= 32;
-    }
-    words
+fn words(value: u128) -> impl Iterator<Item = u32> + Clone {
+    let count = (u128::BITS - value.leading_zeros()).div_ceil(32).max(1);
+    (0..count).map(move |i| (value >> (32 * i)) as u32)
 }
 
 /// Turns one seed into any number of independent streams, equal to `numpy.random.SeedSequence`.
@@ -78,7 +73,26 @@ pub struct SeedSequence {
 impl SeedSequence {
     /// The sequence of an integer seed, `np.random.SeedSequence(seed)`.
     pub fn new(seed: u128) -> Self {
-        Self::from_parts(&words(seed), &[], 0)
+        Self::from_words(&words(seed).collect::<Vec<_>>())
+    }
+
+    /// Becomes the sequence of another integer seed with a given place in the tree of children, in the memory that it has:
+    /// `np.random.SeedSequence(seed, spawn_key=...)`.
+    ///
+    /// ```
+    /// use rlox_core::SeedSequence;
+    ///
+    /// let mut sequence = SeedSequence::new(7);
+    /// sequence.restart(42, &[3]);
+    /// assert_eq!(sequence, SeedSequence::from_parts(&[42], &[3], 0));
+    /// ```
+    pub fn restart(&mut self, seed: u128, spawn_key: &[u32]) {
+        self.entropy.clear();
+        self.entropy.extend(words(seed));
+        self.spawn_key.clear();
+        self.spawn_key.extend_from_slice(spawn_key);
+        self.children = 0;
+        self.pool = mix_entropy(&self.entropy, spawn_key.iter().copied());
     }
 
     /// The sequence of a list of 32-bit words, `np.random.SeedSequence([w0, w1, ...])`; an integer of more than 128
@@ -99,7 +113,7 @@ impl SeedSequence {
     /// assert_eq!(copy.spawn(1), root.spawn(1));
     /// ```
     pub fn from_parts(entropy: &[u32], spawn_key: &[u32], n_children_spawned: u64) -> Self {
-        let pool = mix_entropy(entropy, spawn_key);
+        let pool = mix_entropy(entropy, spawn_key.iter().copied());
         Self { entropy: entropy.to_vec(), spawn_key: spawn_key.to_vec(), children: n_children_spawned, pool }
     }
 
@@ -126,6 +140,20 @@ impl SeedSequence {
             .collect()
     }
 
+    /// The generator of the next child, `np.random.PCG64(sequence.spawn(1)[0])`. Allocates nothing.
+    ///
+    /// ```
+    /// use rlox_core::{Pcg64, SeedSequence};
+    ///
+    /// let (mut one, mut other) = (SeedSequence::new(42), SeedSequence::new(42));
+    /// assert_eq!(one.spawn_rng(), Pcg64::from_seed_sequence(&other.spawn(1)[0]));
+    /// ```
+    pub fn spawn_rng(&mut self) -> Pcg64 {
+        let key = self.spawn_key.iter().copied().chain(words(self.children.into()));
+        self.children += 1;
+        Pcg64::from_pool(mix_entropy(&self.entropy, key))
+    }
+
     /// Fills `out` with seed words, `generate_state(len, np.uint32)`.
     pub fn generate_state_u32(&self, out: &mut [u32]) {
         let mut hash = Hash::output();
@@ -136,12 +164,7 @@ impl SeedSequence {
 
     /// Fills `out` with seed words, `generate_state(len, np.uint64)`.
     pub fn generate_state_u64(&self, out: &mut [u64]) {
-        let mut hash = Hash::output();
-        let [a, b, c, d] = self.pool;
-        for (word, &[low, high]) in out.iter_mut().zip([[a, b], [c, d]].iter().cycle()) {
-            let low = u64::from(hash.next(low));
-            *word = low | u64::from(hash.next(high)) << 32;
-        }
+        generate_u64(self.pool, out);
     }
 
     /// The seed's 32-bit words, lowest first.
@@ -160,10 +183,18 @@ impl SeedSequence {
     }
 }
 
-fn mix_entropy(entropy: &[u32], spawn_key: &[u32]) -> [u32; POOL] {
+fn generate_u64([a, b, c, d]: [u32; POOL], out: &mut [u64]) {
+    let mut hash = Hash::output();
+    for (word, &[low, high]) in out.iter_mut().zip([[a, b], [c, d]].iter().cycle()) {
+        let low = u64::from(hash.next(low));
+        *word = low | u64::from(hash.next(high)) << 32;
+    }
+}
+
+fn mix_entropy(entropy: &[u32], spawn_key: impl Iterator<Item = u32> + Clone) -> [u32; POOL] {
     // A short seed is padded before a spawn key, so that no child equals a longer seed.
-    let padding = if spawn_key.is_empty() { 0 } else { POOL.saturating_sub(entropy.len()) };
-    let mut source = entropy.iter().copied().chain(std::iter::repeat_n(0, padding)).chain(spawn_key.iter().copied());
+    let padding = if spawn_key.clone().next().is_none() { 0 } else { POOL.saturating_sub(entropy.len()) };
+    let mut source = entropy.iter().copied().chain(std::iter::repeat_n(0, padding)).chain(spawn_key);
     let (mut pool, mut hash) = stir(&mut source);
     absorb(&mut pool, &mut hash, source);
     pool
@@ -226,8 +257,12 @@ impl Pcg64 {
 
     /// The generator of a seed sequence, `np.random.PCG64(sequence)`.
     pub fn from_seed_sequence(sequence: &SeedSequence) -> Self {
+        Self::from_pool(sequence.pool)
+    }
+
+    fn from_pool(pool: [u32; POOL]) -> Self {
         let mut seed = [0; 4];
-        sequence.generate_state_u64(&mut seed);
+        generate_u64(pool, &mut seed);
         let [state, stream] = [0, 2].map(|i| u128::from(seed[i]) << 64 | u128::from(seed[i + 1]));
         let inc = stream << 1 | 1;
         let mut rng = Self(Pcg64State { state: inc.wrapping_add(state), inc, has_uint32: false, uinteger: 0 });

@@ -1,6 +1,7 @@
 //! Trainers: they learn, a seed decides everything, and wrong settings are named.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
+use allocation_counter::measure;
 use rlox_core::{
     Actions, AutoresetMode, Env, EnvSpec, NormalizerOptions, Pcg64, ResetOptions, Space, Step, VecEnv, VectorEnv, envs,
 };
@@ -10,10 +11,11 @@ use rlox_nn::{
     PolicyNetworks,
 };
 
-/// Pays for the action that the observation names; ten steps an episode.
+/// Pays for the action that the observation names, or a later one; ten steps an episode.
 struct Identity<A: ?Sized> {
     spec: EnvSpec,
     state: Vec<f32>,
+    late: bool,
     kind: std::marker::PhantomData<fn(&A)>,
 }
 
@@ -21,19 +23,22 @@ impl<A: ?Sized> Identity<A> {
     fn new(action: Space, observations: usize) -> Self {
         let spec = EnvSpec {
             id: "Identity-v0".into(),
-            observation: Space::uniform_box(-1.0, 1.0, &[observations]),
+            observation: Space::uniform_box(-1.0, 2.0, &[observations]),
             action,
             max_episode_steps: Some(10),
         };
-        Self { spec, state: vec![0.0; observations], kind: std::marker::PhantomData }
+        Self { spec, state: vec![0.0; observations], late: false, kind: std::marker::PhantomData }
     }
 
     fn draw(&mut self, rng: &mut Pcg64, obs: &mut [f32]) {
-        match self.spec.action {
+        match &self.spec.action {
             // One of the observations is 1.
             Space::Discrete { n, .. } => {
                 self.state.fill(0.0);
-                self.state[rng.integers(0, n) as usize] = 1.0;
+                self.state[rng.integers(0, *n) as usize] = 1.0;
+            }
+            Space::MultiDiscrete { nvec, .. } => {
+                self.state.iter_mut().zip(nvec).for_each(|(x, n)| *x = rng.integers(0, *n) as f32);
             }
             Space::MultiBinary { .. } => self.state.iter_mut().for_each(|x| *x = rng.integers(0, 2) as f32),
             _ => self.state.iter_mut().for_each(|x| *x = rng.uniform(-1.0, 1.0) as f32),
@@ -56,6 +61,9 @@ macro_rules! identity {
             }
 
             fn step(&mut self, $chosen: &$action, rng: &mut Pcg64, obs: &mut [f32]) -> Step {
+                if self.late {
+                    self.draw(rng, obs);
+                }
                 let $env = &*self;
                 let reward = $reward;
                 self.draw(rng, obs);
@@ -66,7 +74,7 @@ macro_rules! identity {
 }
 identity!(i64, |env, action| f64::from(env.state[*action as usize]));
 identity!([i64], |env, action| {
-    let right = env.state.iter().zip(action).filter(|(x, a)| (**x > 0.5) == (**a == 1)).count();
+    let right = env.state.iter().zip(action).filter(|(x, a)| **x == **a as f32).count();
     right as f64 / env.state.len() as f64
 });
 identity!([f32], |env, action| {
@@ -78,7 +86,14 @@ fn copies<A: ?Sized + 'static>(action: &Space, observations: usize) -> Box<dyn V
 where
     Identity<A>: Env,
 {
-    let make = || Identity::<A>::new(action.clone(), observations);
+    paying(action, observations, false)
+}
+
+fn paying<A: ?Sized + 'static>(action: &Space, observations: usize, late: bool) -> Box<dyn VectorEnv>
+where
+    Identity<A>: Env,
+{
+    let make = || Identity::<A> { late, ..Identity::new(action.clone(), observations) };
     Box::new(VecEnv::new(8, None, AutoresetMode::SameStep, make).unwrap())
 }
 
@@ -108,6 +123,7 @@ fn ppo_solves_identity_of_every_kind_of_action() {
         PpoConfig { n_steps: 32, batch_size: 64, n_epochs: 10, gamma: 0.0, optimizer: adam, ..Default::default() };
     let discrete = Space::discrete(4);
     let (bits, numbers) = (Space::MultiBinary { n: 3 }, Space::uniform_box(-1.0, 1.0, &[2]));
+    let several = Space::MultiDiscrete { nvec: vec![3, 2] };
     for (name, env, make) in [
         (
             "discrete",
@@ -115,6 +131,7 @@ fn ppo_solves_identity_of_every_kind_of_action() {
             two_networks as fn(&EnvSpec, &mut Pcg64) -> Made,
         ),
         ("discrete, one network", |space| copies::<i64>(space, 4), one_network),
+        ("several discrete", |space| copies::<[i64]>(space, 2), two_networks),
         ("binary", |space| copies::<[i64]>(space, 3), two_networks),
         ("box", |space| copies::<[f32]>(space, 2), two_networks),
         ("box, gSDE", |space| copies::<[f32]>(space, 2), with_sde),
@@ -123,6 +140,8 @@ fn ppo_solves_identity_of_every_kind_of_action() {
             &discrete
         } else if name == "binary" {
             &bits
+        } else if name == "several discrete" {
+            &several
         } else {
             &numbers
         };
@@ -134,16 +153,29 @@ fn ppo_solves_identity_of_every_kind_of_action() {
 }
 
 #[test]
-fn a2c_solves_identity_and_cannot_without_rewards() {
+fn nothing_is_allocated_once_it_runs() {
+    let space = Space::discrete(4);
+    let normalize = Some(NormalizerOptions::default());
+    let config = PpoConfig { n_steps: 16, batch_size: 32, normalize, ..Default::default() };
+    let mut ppo = Ppo::new(copies::<i64>(&space, 4), two_networks, config, 3).unwrap();
+    // Once the memory of final observations is as large as it becomes.
+    ppo.train(4_000, |_| true).unwrap();
+    assert_eq!(measure(|| (0..10).for_each(|_| ppo.iterate(0.5).map(|_| ()).unwrap())).count_total, 0);
+    let numbers = Space::uniform_box(-1.0, 1.0, &[2]);
+    let mut a2c = A2c::new(copies::<[f32]>(&numbers, 2), with_sde, A2cConfig::default(), 3).unwrap();
+    a2c.train(4_000, |_| true).unwrap();
+    assert_eq!(measure(|| (0..10).for_each(|_| a2c.iterate(0.5).map(|_| ()).unwrap())).count_total, 0);
+}
+
+#[test]
+fn a2c_solves_identity_and_cannot_from_rewards_of_other_observations() {
     let space = Space::discrete(4);
     let optimizer = Optimizer::RmsProp { lr: 3e-3, alpha: 0.99, eps: 1e-5 };
     let config = A2cConfig { gamma: 0.0, optimizer, ..Default::default() };
     let mut a2c = A2c::new(copies::<i64>(&space, 4), two_networks, config.clone(), 3).unwrap();
     a2c.train(16_000, |_| true).unwrap();
     assert!(mean(&a2c.evaluate(copies::<i64>(&space, 4).as_mut(), 20, 7).unwrap()) > 9.5);
-    // The control: with a learning rate of 0 nothing is learned.
-    let config = A2cConfig { optimizer: optimizer.with_lr(0.0), ..config };
-    let mut a2c = A2c::new(copies::<i64>(&space, 4), two_networks, config, 3).unwrap();
+    let mut a2c = A2c::new(paying::<i64>(&space, 4, true), two_networks, config, 3).unwrap();
     a2c.train(16_000, |_| true).unwrap();
     assert!(mean(&a2c.evaluate(copies::<i64>(&space, 4).as_mut(), 20, 7).unwrap()) < 6.0);
 }
@@ -341,4 +373,19 @@ fn settings_out_of_range_are_named() {
     assert!(ppo.iterate(1.5).unwrap_err().to_string().starts_with("progress: expected"));
     let error = with_sde(make("CartPole-v1", 1).spec(), &mut Pcg64::seed_from(0)).unwrap_err();
     assert!(error.to_string().starts_with("use_sde: expected a Box action space"), "{error}");
+}
+
+#[test]
+fn outputs_that_are_not_finite_are_named_with_the_steps_before() {
+    let space = Space::discrete(4);
+    let config = PpoConfig { n_steps: 16, batch_size: 64, optimizer: Optimizer::adam(1e-3), ..Default::default() };
+    let mut ppo = Ppo::new(copies::<i64>(&space, 4), two_networks, config, 3).unwrap();
+    ppo.train(256, |_| true).unwrap();
+    let mut weights = NamedTensors::default();
+    for tensor in &ppo.policy().tensors() {
+        weights.push(tensor.name.clone(), &tensor.shape, vec![3e38; tensor.data.len()]).unwrap();
+    }
+    ppo.policy_mut().load(&weights).unwrap();
+    let error = ppo.iterate(0.0).unwrap_err().to_string();
+    assert!(error.starts_with("logits: ") && error.contains(" in row 0, after 256 steps; "), "{error}");
 }

@@ -165,7 +165,7 @@ impl NativePolicy {
     fn begin(&self, py: Python<'_>, seed: &Bound<'_, PyAny>, num_envs: &Bound<'_, PyAny>) -> PyResult<()> {
         let (seed, num_envs) = (seed_of(seed)?, count("num_envs", num_envs)?);
         self.inner.with(py, num_envs > SHORT, |inner| {
-            inner.streams = IterationStreams::new(seed, num_envs)?;
+            inner.streams.renew(seed, num_envs)?;
             Ok(())
         })
     }

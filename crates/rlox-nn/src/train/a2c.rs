@@ -105,8 +105,9 @@ impl Algorithm for A2cConfig {
         minibatches: &mut Minibatches,
         _order: &mut Pcg64,
         progress: f64,
+        stop: &mut dyn FnMut() -> bool,
     ) -> Result<Learned> {
-        self.learn(policy, buffer, minibatches, progress, &mut || false)
+        self.learn(policy, buffer, minibatches, progress, stop)
     }
 
     fn settings(&self) -> Settings {
@@ -131,7 +132,7 @@ impl A2cConfig {
     /// then nothing is learned. Schedules go by `progress`, between 0 and 1.
     ///
     /// # Errors
-    /// Those of [`A2cConfig::check`], [`rlox_core::Error::Config`] for a rollout that is not finished or has no transitions,
+    /// Those of [`A2cConfig::check`], [`rlox_core::Error::Config`] for a progress outside of that, for a rollout that is not finished or has no transitions,
     /// [`rlox_core::Error::Shape`] for one of observations of another width, and those of [`ActorCritic::update`]:
     /// [`rlox_core::Error::Config`] naming a gradient that is not finite.
     pub fn learn(
@@ -143,6 +144,7 @@ impl A2cConfig {
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<Learned> {
         self.check()?;
+        check_share("progress", progress)?;
         let optimizer = self.optimizer.with_lr(self.lr_schedule.at(self.optimizer.lr(), progress));
         let loss = ActorCriticLoss {
             policy: PolicyLoss::Gradient,

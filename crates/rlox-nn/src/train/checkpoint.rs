@@ -195,7 +195,8 @@ impl Counted {
         let (counters, run) = (saved.object("counters")?, saved.object("run")?);
         let count = |section: &str, from: &Map<String, Value>, name: &str| {
             let wrong = || saved.corrupt(section, format!("no count {name:?}"));
-            from.get(name).and_then(Value::as_u64).ok_or_else(wrong)
+            // Counts go on from there.
+            from.get(name).and_then(Value::as_u64).filter(|count| *count < 1 << 62).ok_or_else(wrong)
         };
         let wrong = || saved.corrupt("counters", "other than the last 100 episodes' returns and lengths");
         let listed = counters.get("episodes").and_then(Value::as_object).ok_or_else(wrong)?;

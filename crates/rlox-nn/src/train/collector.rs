@@ -139,6 +139,8 @@ pub(super) struct Collector {
     pub(super) minibatches: Minibatches,
     pub(super) seed: u64,
     pub(super) streams: Streams,
+    /// Those of this iteration.
+    pub(super) iteration: IterationStreams,
     how: Collection,
     pub(super) started: bool,
     pub(super) recent: VecDeque<(f64, u32)>,
@@ -169,6 +171,7 @@ impl Collector {
             minibatches: Minibatches::new(Encoding::Numbers(dim)),
             seed,
             streams,
+            iteration: IterationStreams::new(0, num_envs)?,
             how,
             started: false,
             recent: VecDeque::with_capacity(RECENT),
@@ -181,22 +184,21 @@ impl Collector {
         })
     }
 
-    /// Fills the rollout and estimates advantages; the streams of this iteration.
-    pub(super) fn collect(&mut self, policy: &mut dyn ActorCritic) -> Result<IterationStreams> {
+    /// Fills the rollout and estimates advantages.
+    pub(super) fn collect(&mut self, policy: &mut dyn ActorCritic) -> Result<()> {
         if !self.started {
             self.forget_episodes();
             let seed = Seeds::Base(self.streams.reset());
             self.buffer.begin(self.env.as_mut(), seed, self.normalizer.as_mut())?;
             self.started = true;
         }
-        let mut streams = IterationStreams::new(self.streams.iteration(), self.env.num_envs())?;
-        let Self { env, buffer, normalizer, how, .. } = self;
-        let actions = &mut streams.actions;
+        self.iteration.renew(self.streams.iteration(), self.env.num_envs())?;
+        let Self { env, buffer, normalizer, how, iteration, .. } = self;
+        let actions = &mut iteration.actions;
         let done = collect_transitions(env.as_mut(), policy, actions, buffer, normalizer.as_mut(), *how, &mut || false);
         // Those of a rollout that failed have ended, too.
         self.drain_episodes();
-        done?;
-        Ok(streams)
+        done
     }
 
     /// Counts the rollout's steps, once they were learned from.

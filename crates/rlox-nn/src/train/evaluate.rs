@@ -1,7 +1,7 @@
 //! What a policy is worth: the returns of whole greedy episodes.
 
 use rlox_core::{
-    ActionsMut, Error, Normalizer, ResetOptions, Result, Seeds, Space, StepOut, VectorEnv, masked_actions,
+    ActionsMut, Error, Normalizer, ResetOptions, Result, Seeds, Space, StepOut, VectorEnv, Watch, masked_actions,
 };
 
 use super::Greedy;
@@ -12,7 +12,8 @@ use crate::ActionScaling;
 ///
 /// # Errors
 /// [`Error::Config`] for no episodes and for environments that do not reset in the same step, those of
-/// [`ActionScaling::new`] where the policy's actions are scaled, and those of the policy and the environments.
+/// [`ActionScaling::new`] where the policy's actions are scaled, those of the policy and the environments, and
+/// [`Error::Interrupted`] between two steps ([`rlox_core::set_interrupt_check`]).
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -70,7 +71,9 @@ fn play(
     let mut left: Vec<usize> = (0..n).map(|i| episodes / n + usize::from(i < episodes % n)).collect();
     let (mut sums, mut returns) = (vec![0.0; n], Vec::new());
     env.reset(Seeds::Base(seed), None, &ResetOptions::default(), &mut obs)?;
+    let mut watch = Watch::default();
     while returns.len() < episodes {
+        watch.check()?;
         seen.copy_from_slice(&obs);
         if let Some(normalizer) = normalizer.filter(|normalizer| normalizer.options().obs) {
             normalizer.normalize_obs(&mut seen)?;

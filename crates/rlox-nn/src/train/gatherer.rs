@@ -123,7 +123,7 @@ impl Gatherer {
         let options = how.normalize.map(|options| NormalizerOptions { gamma: how.gamma, ..options });
         let normalizer = options.map(|options| Normalizer::new(n, spec.observation.dim(), options)).transpose()?;
         let experience = Experience::new(&how, spec, n, masked)?;
-        let IterationStreams { actions, order } = IterationStreams::new(streams.iteration(), n)?;
+        let IterationStreams { actions, order, .. } = IterationStreams::new(streams.iteration(), n)?;
         let learning = IterationStreams::new(streams.iteration(), 0)?.order;
         Ok(Self {
             experience,

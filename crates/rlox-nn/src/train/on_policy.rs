@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rlox_core::{EnvSpec, Error, NormalizerOptions, Pcg64, Result, RolloutBuffer, VectorEnv};
+use rlox_core::{EnvSpec, Error, NormalizerOptions, Pcg64, Result, RolloutBuffer, VectorEnv, Watch};
 
 use super::collector::{Collector, Run};
 use super::settings::{self, Settings};
@@ -24,7 +24,8 @@ pub trait Algorithm: std::fmt::Debug {
     /// Steps from each environment in an iteration, what is normalised, and the rest of how they are collected.
     fn collection(&self) -> (usize, Option<NormalizerOptions>, Collection);
 
-    /// Learns from a finished rollout. `order` decides the order of the steps; schedules go by `progress`.
+    /// Learns from a finished rollout, until `stop` ends it; what was learned before stays. `order` decides the order of
+    /// the steps; schedules go by `progress`.
     ///
     /// # Errors
     /// Those of [`ActorCritic::update`].
@@ -35,6 +36,7 @@ pub trait Algorithm: std::fmt::Debug {
         minibatches: &mut Minibatches,
         order: &mut Pcg64,
         progress: f64,
+        stop: &mut dyn FnMut() -> bool,
     ) -> Result<Learned>;
 
     /// The settings by the names that checkpoints have for them, but for those of normalisation.
@@ -191,25 +193,36 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
     /// Collects steps from each environment and learns from them. Schedules go by `progress`, between 0 and 1.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] for a progress outside of it; [`rlox_core::Error::Space`] and
-    /// [`rlox_core::Error::Config`] naming observations, values or gradients that are not finite, and the steps before.
+    /// [`rlox_core::Error::Config`] for a progress outside of it; [`rlox_core::Error::Space`], [`rlox_core::Error::NotFinite`]
+    /// and [`rlox_core::Error::Config`] naming observations, outputs or gradients that are not finite, and the steps before;
+    /// [`rlox_core::Error::Interrupted`] between two steps or minibatches ([`rlox_core::set_interrupt_check`]): what was
+    /// learned before stays.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
         let Self { policy, config, collector } = self;
-        let mut streams = collector.collect(policy)?;
-        let Collector { buffer, minibatches, .. } = collector;
+        let timesteps = collector.timesteps;
+        collector.collect(policy).map_err(|error| after(error, timesteps))?;
+        let Collector { buffer, minibatches, iteration, .. } = collector;
+        let (mut watch, mut stopped) = (Watch::default(), Ok(()));
+        let mut stop = || {
+            stopped = watch.check();
+            stopped.is_err()
+        };
         let learned = config
-            .update(policy, buffer, minibatches, &mut streams.order, progress)
-            .map_err(|error| after(error, collector.timesteps))?;
-        collector.updates += learned.updates;
-        collector.count_steps();
+            .update(policy, buffer, minibatches, &mut iteration.order, progress, &mut stop)
+            .map_err(|error| after(error, timesteps))?;
+        if learned.updates > 0 {
+            collector.updates += learned.updates;
+            collector.count_steps();
+        }
+        stopped?;
         Ok(Metrics { learned, ..collector.metrics() })
     }
 }
 
 /// The same error, which came after so many steps were learned from.
-fn after(mut error: Error, timesteps: u64) -> Error {
-    if let Error::Config(wrong) = &mut error {
+pub(super) fn after(mut error: Error, timesteps: u64) -> Error {
+    if let Some(wrong) = error.mismatch_mut() {
         wrong.got = format!("{}, after {timesteps} steps", wrong.got);
     }
     error

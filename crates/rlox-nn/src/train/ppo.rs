@@ -133,8 +133,9 @@ impl Algorithm for PpoConfig {
         minibatches: &mut Minibatches,
         order: &mut Pcg64,
         progress: f64,
+        stop: &mut dyn FnMut() -> bool,
     ) -> Result<Learned> {
-        self.learn(policy, buffer, minibatches, order, progress, &mut || false)
+        self.learn(policy, buffer, minibatches, order, progress, stop)
     }
 
     fn settings(&self) -> Settings {
@@ -174,10 +175,11 @@ impl PpoConfig {
 
     /// Epochs of minibatches over a finished rollout, until `target_kl` or `stop` ends them. That is asked before each
     /// minibatch and between the parts of a large one, which is not learned from then; what was learned before stays.
-    /// `order` decides the order of the steps; schedules go by `progress`, between 0 and 1.
+    /// `order` decides the order of the steps; schedules go by `progress`, between 0 and 1. A rollout of fewer transitions
+    /// than a minibatch is one.
     ///
     /// # Errors
-    /// Those of [`PpoConfig::check`], [`Error::Config`] for a rollout that is not finished or has no transitions,
+    /// Those of [`PpoConfig::check`], [`Error::Config`] for a progress outside of that, a rollout that is not finished or has no transitions,
     /// [`Error::Shape`] for one of observations of another width, and those of [`ActorCritic::update`]: [`Error::Config`]
     /// naming a gradient that is not finite.
     pub fn learn(
@@ -190,6 +192,7 @@ impl PpoConfig {
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<Learned> {
         self.check()?;
+        check_share("progress", progress)?;
         let with = self.at(progress);
         minibatches.all(buffer)?;
         let total = minibatches.index.len();

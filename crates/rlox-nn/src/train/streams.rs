@@ -17,8 +17,8 @@ pub(super) struct Streams {
 impl Streams {
     pub(super) fn new(seed: u64) -> Self {
         let mut root = SeedSequence::new(seed.into());
-        let mut next = || Pcg64::from_seed_sequence(&root.spawn(1).remove(0));
-        Self { policy: next(), resets: next(), iterations: next(), predictions: next() }
+        let [policy, resets, iterations, predictions] = [(); 4].map(|()| root.spawn_rng());
+        Self { policy, resets, iterations, predictions }
     }
 
     /// Those of which checkpoints tell. That of the initial weights has done its work.
@@ -48,6 +48,7 @@ pub struct IterationStreams {
     pub actions: Vec<Pcg64>,
     /// For the order of the steps in minibatches.
     pub order: Pcg64,
+    root: SeedSequence,
 }
 
 impl IterationStreams {
@@ -64,17 +65,28 @@ impl IterationStreams {
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn new(seed: u64, num_envs: usize) -> Result<Self> {
-        let mut root = SeedSequence::from_parts(SeedSequence::new(seed.into()).entropy(), &[ITERATION], 0);
-        let mut next = || Pcg64::from_seed_sequence(&root.spawn(1).remove(0));
-        let order = next();
-        let mut actions = Vec::new();
+        let root = SeedSequence::new(seed.into());
+        let mut made = Self { actions: Vec::new(), order: Pcg64::from_seed_sequence(&root), root };
+        made.renew(seed, num_envs)?;
+        Ok(made)
+    }
+
+    /// Becomes those of another seed, in the memory that there is.
+    ///
+    /// # Errors
+    /// As [`IterationStreams::new`]; nothing has changed then.
+    pub fn renew(&mut self, seed: u64, num_envs: usize) -> Result<()> {
         let refused = |_| {
             let expected = "streams that fit into memory";
             Error::memory("num_envs", expected, format!("{num_envs} environments"), "ask for fewer")
         };
-        actions.try_reserve_exact(num_envs).map_err(refused)?;
-        actions.extend(std::iter::repeat_with(next).take(num_envs));
-        Ok(Self { actions, order })
+        self.actions.try_reserve_exact(num_envs.saturating_sub(self.actions.len())).map_err(refused)?;
+        let Self { actions, order, root } = self;
+        root.restart(seed.into(), &[ITERATION]);
+        *order = root.spawn_rng();
+        actions.clear();
+        actions.extend(std::iter::repeat_with(|| root.spawn_rng()).take(num_envs));
+        Ok(())
     }
 }
 
@@ -85,7 +97,7 @@ mod tests {
     #[test]
     fn an_iteration_shares_no_stream_with_a_run_of_its_seed() {
         let Streams { policy, resets, iterations, predictions } = Streams::new(7);
-        let IterationStreams { actions, order } = IterationStreams::new(7, 5).unwrap();
+        let IterationStreams { actions, order, .. } = IterationStreams::new(7, 5).unwrap();
         let all = [policy, resets, iterations, predictions, order].into_iter().chain(actions);
         let mut first: Vec<_> = all.map(|mut stream| stream.next_u64()).collect();
         first.sort_unstable();

@@ -53,7 +53,19 @@ impl Cold {
 
     fn new(disk: Disk, header: &Header, bytes: Vec<u8>, record: Record, salt: u32) -> Self {
         let (total, spare) = (header.total_capacity, header.spare);
-        Self { disk, record, salt, header: bytes, total, spare, written: 0, flushed: 0, commits: 1, whole: true, doubtful: false }
+        Self {
+            disk,
+            record,
+            salt,
+            header: bytes,
+            total,
+            spare,
+            written: 0,
+            flushed: 0,
+            commits: 1,
+            whole: true,
+            doubtful: false,
+        }
     }
 
     /// Opens the file at `path`: all rows that the last commit tells of are there, and those that came whole after it.
