@@ -108,6 +108,17 @@ def kept():
     return path
 
 
+def replay_state():
+    return pushed(rlox.ReplayBuffer(6, D, 1, seed=0), 8).state()
+
+
+def saved(kind):
+    """A folder with a buffer."""
+    path = place()
+    pushed(getattr(rlox, kind)(6, D, 1, seed=0), 8).save(path)
+    return path
+
+
 SUBJECTS = {
     "MmapReplayBuffer": Subject(persistent, sampled),
     "ReplayBuffer": Subject(lambda n: pushed(rlox.ReplayBuffer(6, D, 1, seed=0), n), sampled),
@@ -173,6 +184,8 @@ SAMPLE = {
         )
     ),
 }
+# Something else may be there.
+READING = (OSError, rlox.CorruptFileError)
 CALLS = [
     call(
         "MmapReplayBuffer",
@@ -220,6 +233,16 @@ CALLS = [
     ),
     call("ReplayBuffer.push_batch", **TRANSITIONS, extra=nothing(), in_order=flag(True), at=4),
     call("ReplayBuffer.sample", **SAMPLE, at=4),
+    call("ReplayBuffer.state", at=4),
+    # Its arrays in all forms: test_replay_state.py.
+    call("ReplayBuffer.load_state", arrays=record(replay_state), at=2),
+    call("ReplayBuffer.save", path=path(place), raises=(OSError,), at=4),
+    call("ReplayBuffer.load", path=path(lambda: saved("ReplayBuffer")), raises=READING),
+    call(
+        "PrioritizedReplayBuffer.load",
+        path=path(lambda: saved("PrioritizedReplayBuffer")),
+        raises=READING,
+    ),
     call(
         "PrioritizedReplayBuffer.sample",
         **{**SAMPLE, "out": nothing()},  # which has two more: test_prioritized_replay.py

@@ -5,13 +5,17 @@
 mod batch;
 mod buffer;
 mod checks;
+mod described;
 mod gather;
 mod layout;
 mod mmap;
 mod n_step;
 mod prioritized;
 mod push;
+mod restore;
+mod save;
 mod slots;
+mod state;
 mod storage;
 mod sum_tree;
 
@@ -23,5 +27,6 @@ pub use mmap::MmapReplayBuffer;
 pub use n_step::NStep;
 pub use prioritized::{Prioritized, PrioritizedReplayBuffer};
 pub use push::Steps;
+pub use save::{Description, Saved};
 pub use storage::ReplayStorage;
 pub use sum_tree::SumTree;

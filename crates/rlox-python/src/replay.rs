@@ -6,6 +6,7 @@ mod mmap;
 mod parts;
 mod prioritized;
 mod sample;
+mod saving;
 mod source;
 
 use pyo3::prelude::*;
@@ -159,6 +160,56 @@ impl ReplayBuffer {
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         self.buffer.sample(py, batch_size, seed, out, |_| Ok(()))
+    }
+
+    /// Everything that it holds, as arrays by name: what `load_state` of another buffer takes.
+    ///
+    /// Returns:
+    ///     `step.obs`, `step.actions`, ... (N, ...) of the stored transitions in the order of pushing, `next.obs` of next
+    ///     observations that are no other transition's, and what says how pushes and samples go on. Only what is stored
+    ///     is among them, whatever the capacity.
+    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.buffer.state(py)
+    }
+
+    /// Goes back to a state of a buffer that was made with the same arguments: samples and pushes go on exactly as there.
+    ///
+    /// Args:
+    ///     arrays: What `state` gave.
+    ///
+    /// Raises:
+    ///     ValueError: An array is missing, too many, another buffer's or makes no sense; nothing has changed then.
+    fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.buffer.load_state(py, arrays)
+    }
+
+    /// Writes the folder `path`: a manifest and what is stored, checksummed, whole or not at all. A buffer or checkpoint
+    /// that is there is replaced.
+    ///
+    /// Raises:
+    ///     OSError: Something else is there (FileExistsError), or the system refuses; what was there stays.
+    ///
+    /// >>> import tempfile, rlox
+    /// >>> buffer = rlox.ReplayBuffer(capacity=1000, obs_dim=2, act_dim=1)
+    /// >>> buffer.push([0.0, 0.1], [1.0], 0.5, True, False, next_obs=[0.2, 0.3])
+    /// >>> with tempfile.TemporaryDirectory() as folder:
+    /// ...     buffer.save(folder + "/replay")
+    /// ...     again = rlox.ReplayBuffer.load(folder + "/replay")
+    /// >>> len(again), again.capacity
+    /// (1, 1000)
+    fn save(&self, py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.buffer.save(py, path)
+    }
+
+    /// Reads what `save` wrote: a buffer that goes on exactly as that one.
+    ///
+    /// Raises:
+    ///     CorruptFileError: Anything in it is damaged, missing or not a buffer's; the file and the section are named.
+    ///     ValueError: It is a buffer of another class, or a newer rlox wrote it.
+    ///     OSError: Nothing is there (FileNotFoundError), or the system refuses.
+    #[staticmethod]
+    fn load(py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Ok(Self { buffer: Buffer::load(py, path, "ReplayBuffer")? })
     }
 
     /// How many transitions it can hold.

@@ -4,7 +4,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use safetensors::{SafeTensorError, SafeTensors, serialize};
 
 use super::Checkpoint;
-use crate::{DType, Error, FieldData, FieldMut, Result};
+use crate::{DType, Error, Field, FieldData, FieldMut, Result};
 
 impl Checkpoint {
     /// Adds a member, or replaces it: arrays by name, with their shapes.
@@ -20,6 +20,44 @@ impl Checkpoint {
         }
         let bytes = serialize(views, None).map_err(|error| Error::Backend(error.to_string()))?;
         self.put_safetensors(member, bytes)
+    }
+
+    /// Adds a member, or replaces it: each field an array `[rows, ...]`.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint::put_safetensors`].
+    pub fn put_fields(&mut self, member: &str, fields: &[Field]) -> Result<()> {
+        let shapes: Vec<_> = fields.iter().map(|field| [&[field.rows()], field.shape()].concat()).collect();
+        let each = fields.iter().zip(&shapes);
+        let arrays: Vec<_> = each.map(|(field, shape)| (field.name(), &shape[..], field.data())).collect();
+        self.put(member, &arrays)
+    }
+
+    /// The arrays of a member as fields, in the order of their names; none if there is no such member.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the member is no safetensors or has arrays of other types or without rows, and
+    /// [`Error::Memory`] if it does not fit into memory.
+    pub fn fields(&self, member: &str) -> Result<Vec<Field>> {
+        let Some(file) = self.tensors(member)? else { return Ok(Vec::new()) };
+        let mut fields = Vec::new();
+        for (name, view) in file.iter() {
+            let known = [DType::F32, DType::F64, DType::I64, DType::U8, DType::Bool];
+            let kind = known.into_iter().find(|known| dtype(*known) == view.dtype());
+            let (Some(kind), Some((rows, row))) = (kind, view.shape().split_first()) else {
+                let got = format!("{name:?} of shape {:?} and type {:?}", view.shape(), view.dtype());
+                return Err(self.corrupt(member, got));
+            };
+            let field = Field::new(name, *rows, row, kind);
+            let mut field = match field {
+                Err(Error::Shape(wrong)) => return Err(self.corrupt(member, wrong.to_string())),
+                other => other?,
+            };
+            take(view.data(), field.data_mut());
+            fields.push(field);
+        }
+        fields.sort_by(|a, b| a.name().cmp(b.name()));
+        Ok(fields)
     }
 
     /// The arrays of a member by name, with their shapes; none if there is no such member.
@@ -82,6 +120,9 @@ fn of(out: &FieldMut<'_>) -> (DType, usize) {
 
 fn little_endian(data: FieldData<'_>) -> Vec<u8> {
     match data {
+        FieldData::F32(_) | FieldData::F64(_) | FieldData::I64(_) if cfg!(target_endian = "little") => {
+            data.bytes().to_vec()
+        }
         FieldData::F32(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
         FieldData::F64(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
         FieldData::I64(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),

@@ -7,7 +7,7 @@ use super::layout::{Layout, Part};
 use super::n_step::NStep;
 use super::push::Steps;
 use super::storage::ReplayStorage;
-use crate::{DType, Error, FieldData, Pcg64, Result};
+use crate::{DType, Error, Field, FieldData, Pcg64, Result};
 
 /// Chooses transitions of a storage.
 pub trait Sampler: Send + Sync {
@@ -29,6 +29,33 @@ pub trait Sampler: Send + Sync {
     /// None is expected: the transitions are stored already.
     fn added(&mut self, storage: &ReplayStorage, indices: Range<usize>) -> Result<()> {
         let _ = (storage, indices);
+        Ok(())
+    }
+
+    /// What it remembers of a storage, as fields of its own names; nothing by default.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no room for it.
+    fn state(&self, storage: &ReplayStorage) -> Result<Vec<Field>> {
+        let _ = storage;
+        Ok(Vec::new())
+    }
+
+    /// Checks what is its own of a state in which `count` transitions can be sampled, and gives its fields' names.
+    ///
+    /// # Errors
+    /// [`Error::Config`], [`Error::Space`] or [`Error::Shape`] naming the array that makes no sense.
+    fn check_state(&self, count: usize, state: &[Field]) -> Result<Vec<String>> {
+        let _ = (count, state);
+        Ok(Vec::new())
+    }
+
+    /// Takes back a state that was checked. The storage has taken its own.
+    ///
+    /// # Errors
+    /// None is expected.
+    fn load_state(&mut self, storage: &ReplayStorage, state: &[Field]) -> Result<()> {
+        let _ = (storage, state);
         Ok(())
     }
 }
@@ -168,6 +195,15 @@ impl<S: Sampler> Replay<S> {
     /// What holds the transitions, and what chooses, to be told something of them.
     pub fn parts_mut(&mut self) -> (&ReplayStorage, &mut S) {
         (&self.storage, &mut self.sampler)
+    }
+
+    pub(super) fn all_mut(&mut self) -> (&mut ReplayStorage, &mut S) {
+        (&mut self.storage, &mut self.sampler)
+    }
+
+    /// How many steps transitions span; `None` for one.
+    pub fn n_step(&self) -> Option<NStep> {
+        self.n_step
     }
 
     /// How many transitions are held.

@@ -5,9 +5,10 @@ use std::ops::Range;
 use super::buffer::{Replay, Sampler};
 use super::gather::not_held;
 use super::layout::{Layout, Part};
+use super::state::{Kept, unfit};
 use super::storage::ReplayStorage;
 use super::sum_tree::SumTree;
-use crate::{DType, Error, Pcg64, Result, check_len, memory};
+use crate::{DType, Error, Field, FieldData, Pcg64, Result, check_len, memory};
 
 /// Added to priorities, so that a transition whose error was 0 can be drawn again.
 const EPS: f32 = 1e-6;
@@ -137,6 +138,12 @@ impl Prioritized {
         Ok(())
     }
 
+    /// The fields of a state in which so many transitions can be sampled: priorities as they are in the tree.
+    fn kept(count: usize) -> [Kept; 4] {
+        let number = |name| Kept::new(name, &[], DType::F32, 1);
+        [Kept::new("priorities", &[], DType::F32, count), number("alpha"), number("beta"), number("largest_priority")]
+    }
+
     /// What a priority is in the tree: a positive number, however small or large it is.
     fn power(&self, priority: f32) -> f32 {
         (priority + EPS).powf(self.alpha).clamp(f32::MIN_POSITIVE, f32::MAX)
@@ -181,6 +188,62 @@ impl Sampler for Prioritized {
             }
         }
         (self.gone, self.known) = (held.start, held.end);
+        Ok(())
+    }
+
+    fn state(&self, storage: &ReplayStorage) -> Result<Vec<Field>> {
+        let mut fields =
+            Self::kept(storage.indices().len()).into_iter().map(|kept| kept.field()).collect::<Result<Vec<_>>>()?;
+        let mut at = 0;
+        for leaves in storage.rows_of(storage.indices()) {
+            let leaves = &self.tree.priorities()[leaves];
+            fields[0].put(at, FieldData::F32(leaves));
+            at += leaves.len();
+        }
+        for (field, number) in fields[1..].iter_mut().zip([self.alpha, self.beta, self.largest]) {
+            field.put(0, FieldData::F32(&[number]));
+        }
+        Ok(fields)
+    }
+
+    fn check_state(&self, count: usize, state: &[Field]) -> Result<Vec<String>> {
+        let [priorities, alpha, beta, largest] = Self::kept(count);
+        let FieldData::F32(powers) = priorities.of(state)? else { return Ok(Vec::new()) };
+        if let Some(wrong) = powers.iter().find(|power| !(f32::MIN_POSITIVE..=f32::MAX).contains(*power)) {
+            return Err(unfit(&priorities.name, "positive finite numbers", wrong));
+        }
+        let number = |kept: &Kept| match kept.of(state)? {
+            FieldData::F32(&[number]) => Ok(number),
+            _ => Ok(f32::NAN),
+        };
+        for (kept, fits, expected) in [
+            (&alpha, number(&alpha)? == self.alpha, self.alpha.to_string()),
+            (&beta, (0.0..=1.0).contains(&number(&beta)?), "a number in [0, 1]".to_owned()),
+            (&largest, (1.0..=f32::MAX).contains(&number(&largest)?), "a finite number of at least 1".to_owned()),
+        ] {
+            if !fits {
+                return Err(unfit(&kept.name, expected, number(kept)?));
+            }
+        }
+        Ok([priorities, alpha, beta, largest].map(|kept| kept.name).into())
+    }
+
+    fn load_state(&mut self, storage: &ReplayStorage, state: &[Field]) -> Result<()> {
+        let held = storage.indices();
+        let [priorities, _, beta, largest] = Self::kept(held.len());
+        let (FieldData::F32(powers), FieldData::F32(&[beta]), FieldData::F32(&[largest])) =
+            (priorities.of(state)?, beta.of(state)?, largest.of(state)?)
+        else {
+            return Ok(());
+        };
+        self.tree.fill(0..self.tree.capacity(), 0.0)?;
+        let mut powers = powers;
+        for leaves in storage.rows_of(held.clone()) {
+            let (first, rest) = powers.split_at(leaves.len());
+            self.tree.set_range(leaves.start, first)?;
+            powers = rest;
+        }
+        (self.beta, self.largest, self.gone, self.known) = (beta, largest, held.start, held.end);
         Ok(())
     }
 }

@@ -39,6 +39,21 @@ impl Slots {
         Ok(())
     }
 
+    /// Makes room for so many rows in all.
+    ///
+    /// # Errors
+    /// Those of [`Slots::reserve`].
+    pub(crate) fn reserve_all(&mut self, count: usize) -> Result<()> {
+        self.reserve(count.saturating_sub(self.taken()))
+    }
+
+    /// Takes all rows back.
+    pub(crate) fn give_all_back(&mut self) {
+        let rows = self.rows() as u32;
+        self.free.clear();
+        self.free.extend((0..rows).rev());
+    }
+
     /// A row of one's own, of those that [`Slots::reserve`] made room for.
     pub(crate) fn take(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {

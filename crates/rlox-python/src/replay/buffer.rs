@@ -6,7 +6,7 @@ use numpy::PyUntypedArrayMethods;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt};
 use rlox_core::replay::{Chosen, Layout, NStep, Part, Prioritized, Replay, ReplayStorage, Sampler, Steps, Uniform};
-use rlox_core::{DType, Error, FieldData, Pcg64, Result, SeedSequence};
+use rlox_core::{DType, Error, Field, FieldData, Pcg64, Result, SeedSequence};
 
 use super::few::Few;
 use super::parts::{PartsArgument, key_of, layout_of, words_from};
@@ -59,6 +59,21 @@ impl Sampler for Choice {
             Self::Prioritized(it) => it.added(storage, indices),
         }
     }
+
+    fn state(&self, storage: &ReplayStorage) -> Result<Vec<Field>> {
+        self.sampler().state(storage)
+    }
+
+    fn check_state(&self, count: usize, state: &[Field]) -> Result<Vec<String>> {
+        self.sampler().check_state(count, state)
+    }
+
+    fn load_state(&mut self, storage: &ReplayStorage, state: &[Field]) -> Result<()> {
+        match self {
+            Self::Uniform(it) => it.load_state(storage, state),
+            Self::Prioritized(it) => it.load_state(storage, state),
+        }
+    }
 }
 
 /// What is locked: the buffer, its own random stream, and memory that the next call uses again.
@@ -91,13 +106,18 @@ pub(super) struct Made {
 impl Buffer {
     pub(super) fn new(py: Python<'_>, made: Made, sampler: Choice, name: &'static str) -> PyResult<Self> {
         let Made { storage, n_step, rng } = made;
-        let prioritized = matches!(sampler, Choice::Prioritized(_));
         let mut buffer = Replay::with(storage, sampler).map_err(to_py)?;
-        let spans = n_step.is_some();
         if let Some(n_step) = n_step {
             buffer = buffer.with_n_step(n_step).map_err(to_py)?;
         }
-        Ok(Self { prioritized, spans, ..Self::of(py, buffer, rng, name) })
+        Ok(Self::with(py, buffer, rng, name))
+    }
+
+    /// What Python sees of a buffer of the core's.
+    pub(super) fn with(py: Python<'_>, buffer: Replay<Choice>, rng: Pcg64, name: &'static str) -> Self {
+        let prioritized = matches!(buffer.sampler(), Choice::Prioritized(_));
+        let spans = buffer.n_step().is_some();
+        Self { prioritized, spans, ..Self::of(py, buffer, rng, name) }
     }
 }
 

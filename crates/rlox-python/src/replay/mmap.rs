@@ -52,7 +52,7 @@ pub(crate) struct MmapReplayBuffer {
 }
 
 /// Where a file is.
-fn path_of(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
+pub(super) fn path_of(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     object.extract().map_err(|error| {
         let got = || type_error(argument, "a str or an os.PathLike", &shown(object), "pass where the file is");
         blamed(object.py(), error, got)

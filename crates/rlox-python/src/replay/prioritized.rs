@@ -148,6 +148,18 @@ impl PrioritizedReplayBuffer {
         })
     }
 
+    /// Reads what `save` wrote: a buffer that goes on exactly as that one.
+    ///
+    /// Raises:
+    ///     CorruptFileError: Anything in it is damaged, missing or not a buffer's; the file and the section are named.
+    ///     ValueError: It is a buffer of another class, or a newer rlox wrote it.
+    ///     OSError: Nothing is there (FileNotFoundError), or the system refuses.
+    #[staticmethod]
+    fn load(py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
+        let buffer = Buffer::load(py, path, "PrioritizedReplayBuffer")?;
+        Py::new(py, PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self))
+    }
+
     /// How much priorities count.
     #[getter]
     fn alpha(slf: &Bound<'_, Self>) -> PyResult<f32> {

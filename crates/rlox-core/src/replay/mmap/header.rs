@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::replay::described::count;
 use crate::replay::layout::Places;
 use crate::replay::{Layout, Part};
-use crate::{DType, Error, Result};
+use crate::{Error, Result};
 
 const MAGIC: [u8; 8] = *b"rlox.mrb";
 const VERSION: u32 = 1;
@@ -32,8 +33,7 @@ pub(super) struct Header {
 impl Header {
     /// The bytes that it has in a file, and their checksum.
     pub(super) fn to_bytes(&self) -> (Vec<u8>, u32) {
-        let part = |part: &Part| json!({"name": part.name, "shape": part.shape, "dtype": name_of(part.dtype)});
-        let parts = |parts: &[Part]| parts.iter().map(part).collect::<Vec<_>>();
+        let parts = |parts: &[Part]| parts.iter().map(Part::text).collect::<Vec<_>>();
         let text = json!({
             "byte_order": byte_order(),
             "hot_capacity": self.hot_capacity,
@@ -41,7 +41,7 @@ impl Header {
             "spare": self.spare,
             "id": self.id,
             "obs": parts(&self.layout.obs),
-            "actions": part(&self.layout.action),
+            "actions": self.layout.action.text(),
             "extra": parts(&self.layout.extra),
         });
         let text = text.to_string();
@@ -89,14 +89,8 @@ impl Header {
 
     fn of(entries: &Map<String, Value>) -> std::result::Result<Self, String> {
         let number = |key: &str| entries.get(key).and_then(Value::as_u64).ok_or(format!("no number {key:?}"));
-        let count = |key: &str| usize::try_from(number(key)?).map_err(|error| error.to_string());
-        let part = |entry: &Value| part_of(entry).ok_or_else(|| format!("{entry} as a part"));
-        let parts = |key: &str| {
-            let list = entries.get(key).and_then(Value::as_array).ok_or(format!("no list {key:?}"))?;
-            list.iter().map(part).collect::<std::result::Result<_, _>>()
-        };
-        let action = part(entries.get("actions").unwrap_or(&Value::Null))?;
-        let layout = Layout { obs: parts("obs")?, action, extra: parts("extra")?, frame_stack: 1 };
+        let count = |key: &str| count(entries, key);
+        let layout = Layout { frame_stack: 1, ..Layout::of_text(entries)? };
         let (total_capacity, spare) = (count("total_capacity")?, count("spare")?);
         let header = Self { layout, hot_capacity: count("hot_capacity")?, total_capacity, spare, id: number("id")? };
         Places::of(&header.layout).map_err(|error| error.to_string())?;
@@ -166,19 +160,4 @@ fn sum(bytes: &[u8], salt: u32) -> u32 {
 
 fn byte_order() -> &'static str {
     if cfg!(target_endian = "little") { "little" } else { "big" }
-}
-
-const DTYPES: [(DType, &str); 5] =
-    [(DType::F32, "f32"), (DType::F64, "f64"), (DType::I64, "i64"), (DType::U8, "u8"), (DType::Bool, "bool")];
-
-fn name_of(dtype: DType) -> &'static str {
-    DTYPES.iter().find(|named| named.0 == dtype).map_or("", |named| named.1)
-}
-
-fn part_of(entry: &Value) -> Option<Part> {
-    let shape = entry.get("shape")?.as_array()?;
-    let shape: Option<Vec<_>> = shape.iter().map(|n| usize::try_from(n.as_u64()?).ok()).collect();
-    let dtype = entry.get("dtype")?.as_str()?;
-    let dtype = DTYPES.iter().find(|named| named.1 == dtype)?.0;
-    Some(Part::new(entry.get("name")?.as_str()?, &shape?, dtype))
 }

@@ -1,0 +1,229 @@
+//! How a storage takes a state back: checked whole, then put in place.
+
+use super::checks::check_finite;
+use super::state::{CUT, FLAGS, Kept, OLDER, Ranges, TAILS, key, number, unfit};
+use super::storage::{CONTINUES, ReplayStorage, Tail};
+use crate::{DType, Field, FieldData, Result};
+
+/// A state that was found to be one of a storage.
+pub(super) struct Checked {
+    pushed: usize,
+    ranges: Ranges,
+    tails: Vec<Tail>,
+    /// Whether next observations and older frames lie aside.
+    stored: Vec<usize>,
+    heads: Vec<usize>,
+    names: Vec<String>,
+}
+
+impl Checked {
+    /// The names of all its fields.
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// How many transitions can be sampled.
+    pub(super) fn sampled(&self, num_envs: usize) -> usize {
+        let waiting = if self.tails.first() == Some(&Tail::Promised) { num_envs } else { 0 };
+        self.ranges.held.len() - waiting
+    }
+}
+
+/// The flags of a state by name: bytes, of which all but 0 are true.
+fn flags<'a>(state: &'a [Field], name: &str, rows: usize) -> Result<&'a [u8]> {
+    match Kept::new(name, &[], DType::Bool, rows).of(state)? {
+        FieldData::Bool(flags) => Ok(flags),
+        _ => Ok(&[]),
+    }
+}
+
+/// Which of the flags are set.
+fn set(flags: &[u8]) -> Vec<usize> {
+    (0..flags.len()).filter(|i| flags[*i] != 0).collect()
+}
+
+impl ReplayStorage {
+    /// Checks that a state can be put in the place of what is stored.
+    ///
+    /// # Errors
+    /// [`crate::Error::Config`], [`crate::Error::Space`] or [`crate::Error::Shape`] naming the array that is another
+    /// buffer's or makes no sense.
+    pub(super) fn check_state(&self, state: &[Field]) -> Result<Checked> {
+        for (name, expected) in self.settings() {
+            let got = number(state, name)?;
+            if got != expected {
+                return Err(unfit(name, expected, got));
+            }
+        }
+        let pushed = number(state, "pushed")?;
+        if pushed.checked_mul(self.num_envs).is_none_or(|count| count > usize::MAX >> 4) {
+            return Err(unfit("pushed", "a number of time steps", pushed));
+        }
+        let ranges = self.ranges(pushed);
+        let stored = set(flags(state, FLAGS[3].0, ranges.held.len())?);
+        let heads = if self.layout.frame_stack > 1 { set(flags(state, OLDER, ranges.kept.len())?) } else { Vec::new() };
+        let tails = self.tails_of(state)?;
+        let mut checked = Checked { pushed, ranges, tails, stored, heads, names: Vec::new() };
+        self.check_flags(state, &checked)?;
+        self.check_tails(state, &checked)?;
+        checked.names = self.check_rows(state, &checked)?;
+        Ok(checked)
+    }
+
+    fn tails_of(&self, state: &[Field]) -> Result<Vec<Tail>> {
+        let FieldData::U8(tails) = Kept::new("tails", &[], DType::U8, self.num_envs).of(state)? else {
+            return Ok(Vec::new());
+        };
+        let known = |tail: &u8| TAILS.get(usize::from(*tail)).copied();
+        tails.iter().map(|tail| known(tail).ok_or_else(|| unfit("tails", "0 to 3", tail))).collect()
+    }
+
+    /// Checks that flags are such as pushes leave.
+    fn check_flags(&self, state: &[Field], checked: &Checked) -> Result<()> {
+        let held = &checked.ranges.held;
+        let [terminated, truncated, continues, stored] = FLAGS.map(|(name, _)| flags(state, name, held.len()));
+        let (terminated, truncated, continues, stored) = (terminated?, truncated?, continues?, stored?);
+        let last = held.len().saturating_sub(self.num_envs);
+        for i in 0..held.len() {
+            let done = terminated[i] != 0 || truncated[i] != 0;
+            if done && stored[i] == 0 {
+                return Err(unfit(FLAGS[3].0, "true where an episode ended", format!("false in row {i}")));
+            }
+            if continues[i] != 0 && (done || i >= last) {
+                return Err(unfit(FLAGS[2].0, "false where no row of the episode follows", format!("true in row {i}")));
+            }
+        }
+        let cut = flags(state, CUT, self.num_envs)?;
+        if held.start == 0 && cut.iter().any(|cut| *cut != 0) {
+            return Err(unfit(CUT, "false where every transition is stored", "true"));
+        }
+        let first = if checked.ranges.kept.start == 0 { self.num_envs.min(checked.ranges.kept.len()) } else { 0 };
+        if self.layout.frame_stack > 1 && (0..first).any(|i| checked.heads.get(i) != Some(&i)) {
+            return Err(unfit(OLDER, "true in the first rows", "false"));
+        }
+        Ok(())
+    }
+
+    /// Checks that what comes after the last rows is where it can be.
+    fn check_tails(&self, state: &[Field], checked: &Checked) -> Result<()> {
+        let (tails, n) = (&checked.tails, self.num_envs);
+        let promised = tails.iter().filter(|tail| **tail == Tail::Promised).count();
+        if promised != 0 && promised != n {
+            return Err(unfit("tails", "a promise of all environments or of none", promised));
+        }
+        let stored = flags(state, FLAGS[3].0, checked.ranges.held.len())?;
+        let Some(last) = stored.len().checked_sub(n) else {
+            let fits = tails.iter().all(|tail| *tail == Tail::None);
+            return if fits { Ok(()) } else { Err(unfit("tails", "0 in an empty buffer", "others")) };
+        };
+        for (env, tail) in tails.iter().enumerate() {
+            let aside = matches!(tail, Tail::None | Tail::Aside);
+            if aside != (stored[last + env] != 0) {
+                let got = format!("{tail:?} of environment {env}").to_lowercase();
+                return Err(unfit("tails", "where next_aside says that the last next observation is", got));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks all that has bytes of its own, and gives the names of all fields.
+    fn check_rows(&self, state: &[Field], checked: &Checked) -> Result<Vec<String>> {
+        let frames = self.layout.frame_stack;
+        let Checked { ranges: Ranges { held, kept }, stored, heads, .. } = checked;
+        let mut fields = self.row_fields(held.len());
+        fields.extend(self.obs_fields("step", 1, kept.len()));
+        fields.extend(self.obs_fields("ahead", 1, self.num_envs));
+        fields.extend(self.obs_fields("next", frames, stored.len()));
+        if frames > 1 {
+            fields.extend(self.obs_fields("older", frames - 1, heads.len()));
+        }
+        for field in &fields {
+            let data = field.of(state)?;
+            check_finite(&key(&field.name), data, field.shape.iter().product())?;
+        }
+        let mut names: Vec<_> = fields.into_iter().map(|field| field.name).collect();
+        names.extend(["pushed", "tails", CUT].map(str::to_owned));
+        names.extend(self.settings().map(|(name, _)| name.to_owned()));
+        names.extend(self.flagged(&checked.ranges).into_iter().map(|(name, ..)| name.to_owned()));
+        Ok(names)
+    }
+
+    /// Makes room for what will lie aside.
+    ///
+    /// # Errors
+    /// [`crate::Error::Memory`] if there is none; what is stored has not changed then.
+    pub(super) fn reserve_state(&mut self, checked: &Checked) -> Result<()> {
+        self.aside.reserve_all(checked.stored.len())?;
+        self.heads.reserve_all(checked.heads.len())
+    }
+
+    /// Puts a state that was checked, and for which there is room, in the place of what is stored.
+    pub(super) fn put_state(&mut self, state: &[Field], checked: Checked) -> Result<()> {
+        let Checked { pushed, ranges: Ranges { held, kept }, tails, stored, heads, .. } = checked;
+        // What rows of former transitions had aside is not theirs any more.
+        for row in 0..self.pushed.saturating_add(1).min(self.room()) * self.num_envs {
+            *self.flags_mut(row) = 0;
+        }
+        self.aside.give_all_back();
+        self.heads.give_all_back();
+        (self.pushed, self.tails) = (pushed, tails);
+        for env in set(flags(state, CUT, self.num_envs)?) {
+            let row = self.row_of(held.start + env - self.num_envs);
+            *self.flags_mut(row) |= CONTINUES;
+        }
+        for (name, flag, indices) in self.flagged(&Ranges { held: held.clone(), kept: kept.clone() }) {
+            for i in set(flags(state, name, indices.len())?) {
+                let row = self.row_of(indices.start + i);
+                *self.flags_mut(row) |= flag;
+            }
+        }
+        let (places, frames) = (self.places.clone(), self.layout.frame_stack);
+        put(&self.row_fields(held.len()), state, held.len(), |i, at, bytes| {
+            let row = self.row_of(held.start + i);
+            self.bytes_mut(row, places.action + at, bytes.len()).copy_from_slice(bytes);
+        })?;
+        put(&self.obs_fields("step", 1, kept.len()), state, kept.len(), |i, at, bytes| {
+            let row = self.row_of(kept.start + i);
+            self.bytes_mut(row, at, bytes.len()).copy_from_slice(bytes);
+        })?;
+        put(&self.obs_fields("ahead", 1, self.num_envs), state, self.num_envs, |env, at, bytes| {
+            if self.tails[env] == Tail::Ahead {
+                let row = self.row_of(held.end + env);
+                self.bytes_mut(row, at, bytes.len()).copy_from_slice(bytes);
+            }
+        })?;
+        let aside: Vec<_> = stored.iter().map(|_| self.aside.take()).collect();
+        for (i, slot) in stored.iter().zip(&aside) {
+            let row = self.row_of(held.start + i);
+            self.bytes_mut(row, places.stored, 4).copy_from_slice(&slot.to_ne_bytes());
+        }
+        put(&self.obs_fields("next", frames, stored.len()), state, stored.len(), |i, at, bytes| {
+            self.aside.row_mut(aside[i])[at..][..bytes.len()].copy_from_slice(bytes);
+        })?;
+        if frames == 1 {
+            return Ok(());
+        }
+        let older: Vec<_> = heads.iter().map(|_| self.heads.take()).collect();
+        for (i, slot) in heads.iter().zip(&older) {
+            let row = self.row_of(kept.start + i);
+            self.bytes_mut(row, places.head, 4).copy_from_slice(&slot.to_ne_bytes());
+        }
+        put(&self.obs_fields("older", frames - 1, heads.len()), state, heads.len(), |i, at, bytes| {
+            self.heads.row_mut(older[i])[at..][..bytes.len()].copy_from_slice(bytes);
+        })
+    }
+}
+
+/// Hands each row of fields to `to`, with the place where its bytes begin.
+fn put(kept: &[Kept], state: &[Field], rows: usize, mut to: impl FnMut(usize, usize, &[u8])) -> Result<()> {
+    let mut at = 0;
+    for kept in kept {
+        let bytes = kept.of(state)?.bytes();
+        let len = kept.shape.iter().product::<usize>() * kept.dtype.size();
+        for i in 0..rows {
+            to(i, at, &bytes[i * len..][..len]);
+        }
+        at += len;
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! An environment whose observations stack frames, and what it does, to be pushed.
+#![allow(dead_code, reason = "no test needs all of it")]
+
+use rlox_core::replay::{Layout, Part, Steps};
+use rlox_core::{DType, FieldData, Pcg64, Result};
+
+/// Numbers of a frame.
+pub(crate) const FRAME: usize = 3;
+
+/// A transition as it was pushed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Pushed {
+    pub(crate) obs: Vec<u8>,
+    pub(crate) next_obs: Vec<u8>,
+    pub(crate) action: i64,
+    pub(crate) reward: f32,
+    pub(crate) terminated: bool,
+    pub(crate) truncated: bool,
+}
+
+#[derive(Clone)]
+/// An environment whose observations stack frames.
+pub(crate) struct Stacking {
+    rng: Pcg64,
+    pub(crate) stack: Vec<u8>,
+    frames: usize,
+}
+
+impl Stacking {
+    pub(crate) fn new(seed: u128, frames: usize) -> Self {
+        let mut new = Self { rng: Pcg64::seed_from(seed), stack: Vec::new(), frames };
+        new.reset();
+        new
+    }
+
+    fn draw(&mut self, count: i64) -> i64 {
+        self.rng.integers(0, count)
+    }
+
+    /// Few different frames, so that some are equal by chance.
+    fn frame(&mut self) -> Vec<u8> {
+        let shade = self.draw(4) as u8;
+        vec![shade; FRAME]
+    }
+
+    /// Fills the stack with the first frame, or with others.
+    pub(crate) fn reset(&mut self) {
+        let first = self.frame();
+        self.stack = if self.draw(4) == 0 {
+            (0..self.frames).flat_map(|_| self.frame()).collect()
+        } else {
+            first.repeat(self.frames)
+        };
+    }
+
+    /// A step; now and then the next observation is no shift of the former, or no next row's.
+    pub(crate) fn step(&mut self) -> Pushed {
+        let obs = self.stack.clone();
+        let frame = self.frame();
+        let mut next_obs = [&obs[FRAME..], &frame].concat();
+        if self.draw(10) == 0 {
+            next_obs = (0..self.frames).flat_map(|_| self.frame()).collect();
+        }
+        let (terminated, truncated) = (self.draw(6) == 0, self.draw(8) == 0);
+        self.stack.clone_from(&next_obs);
+        if terminated || truncated || self.draw(12) == 0 {
+            self.reset();
+        }
+        let (action, reward) = (self.draw(1000), self.draw(50) as f32);
+        Pushed { obs, next_obs, action, reward, terminated, truncated }
+    }
+}
+
+/// Hands rows to `push` as the storage takes them.
+pub(crate) fn push_with(rows: &[Pushed], promised: bool, push: impl FnOnce(&Steps<'_>) -> Result<()>) {
+    let all = |f: fn(&Pushed) -> &Vec<u8>| rows.iter().flat_map(|row| f(row).clone()).collect::<Vec<_>>();
+    let (obs, next_obs) = (all(|row| &row.obs), all(|row| &row.next_obs));
+    let actions: Vec<_> = rows.iter().map(|row| row.action).collect();
+    let rewards: Vec<_> = rows.iter().map(|row| row.reward).collect();
+    let terminated: Vec<_> = rows.iter().map(|row| row.terminated).collect();
+    let truncated: Vec<_> = rows.iter().map(|row| row.truncated).collect();
+    let (obs, next_obs) = ([FieldData::U8(&obs)], [FieldData::U8(&next_obs)]);
+    push(&Steps {
+        obs: &obs,
+        actions: FieldData::I64(&actions),
+        rewards: &rewards,
+        terminated: &terminated,
+        truncated: &truncated,
+        next_obs: (!promised).then_some(&next_obs),
+        extra: &[],
+    })
+    .unwrap();
+}
+
+pub(crate) fn layout(frames: usize) -> Layout {
+    let obs = Part::new("obs", &[frames, FRAME], DType::U8);
+    Layout { frame_stack: frames, ..Layout::new(obs, Part::new("actions", &[], DType::I64)) }
+}

@@ -1,0 +1,188 @@
+//! Replay buffers as arrays, and as folders.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rlox_core::replay::{Description, Replay, ReplayStorage, Saved};
+use rlox_core::{Checkpoint, DType, Error, Field, FieldData, FieldMut, Pcg64, Result};
+
+use super::buffer::{Buffer, Choice, Inner};
+use super::mmap::path_of;
+use crate::argument::{FLAG, INTEGER, Input, REAL, argument, shown};
+use crate::array::{Kind, new_dict, typed};
+use crate::detach::detached;
+use crate::error::{to_py, type_error, value_error};
+use crate::observation::Owned;
+
+/// The array of a buffer's own random stream.
+const STREAM: &str = "stream";
+const FIX: &str = "pass what state() of a buffer made with the same arguments gave";
+
+impl Saved for Choice {
+    fn describe(&self) -> Description {
+        match self {
+            Self::Uniform(it) => it.describe(),
+            Self::Prioritized(it) => it.describe(),
+        }
+    }
+
+    fn described(about: &Description, storage: &ReplayStorage) -> Result<Self> {
+        match about.get("sampler").and_then(|name| name.as_str()) {
+            Some("prioritized") => Saved::described(about, storage).map(Self::Prioritized),
+            _ => Saved::described(about, storage).map(Self::Uniform),
+        }
+    }
+}
+
+impl Choice {
+    /// The class of buffers that choose so.
+    fn class(&self) -> &'static str {
+        match self {
+            Self::Uniform(_) => "ReplayBuffer",
+            Self::Prioritized(_) => "PrioritizedReplayBuffer",
+        }
+    }
+}
+
+impl Buffer {
+    /// Everything that it holds, as arrays by name.
+    pub(super) fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let fields = self.inner.with(py, true, |inner| {
+            let mut fields = inner.buffer.state()?;
+            fields.push(stream_field(&inner.rng)?);
+            Ok(fields)
+        })?;
+        let dict = new_dict(py)?;
+        for field in fields {
+            let shape = [&[field.rows()], field.shape()].concat();
+            let owned = detached(py, || Owned::of(field.data())).map_err(to_py)?;
+            dict.set_item(field.name(), owned.into_array(py, &shape)?)?;
+        }
+        Ok(dict)
+    }
+
+    /// Goes back to a state.
+    pub(super) fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
+        let Ok(dict) = arrays.cast::<PyDict>() else {
+            return Err(type_error("arrays", "a dict of arrays", &shown(arrays), FIX));
+        };
+        // Reading an array may run Python code, which could change the dict.
+        let items: Vec<_> = dict.iter().collect();
+        let mut fields = Vec::with_capacity(items.len());
+        for (name, array) in items {
+            let name =
+                name.extract::<String>().map_err(|_| type_error("arrays", "names of arrays", &shown(&name), FIX))?;
+            fields.push(field_of(name, &array)?);
+        }
+        let rng = rng_in(&mut fields).map_err(to_py)?;
+        self.inner.with(py, true, |inner| {
+            inner.buffer.load_state(&fields)?;
+            inner.rng = rng;
+            Ok(())
+        })
+    }
+
+    /// Writes it into a folder.
+    pub(super) fn save(&self, py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<()> {
+        let path = path_of("path", path)?;
+        self.inner.with(py, true, |inner| {
+            let Inner { buffer, rng, .. } = inner;
+            let mut checkpoint = Checkpoint::default();
+            buffer.put_into(&mut checkpoint, vec![stream_field(rng)?])?;
+            checkpoint.write(path)
+        })
+    }
+
+    /// The buffer in a folder, which is of the class of this name.
+    pub(super) fn load(py: Python<'_>, path: &Bound<'_, PyAny>, class: &'static str) -> PyResult<Self> {
+        let path = path_of("path", path)?;
+        let read = || {
+            let checkpoint = Checkpoint::read(path)?;
+            let (buffer, mut beside) = Replay::<Choice>::of_checkpoint(&checkpoint, &[STREAM])?;
+            let rng = rng_in(&mut beside).map_err(|error| checkpoint.corrupt("replay", error.to_string()))?;
+            Ok((buffer, rng))
+        };
+        let (buffer, rng) = detached(py, read).map_err(to_py)?;
+        let got = buffer.sampler().class();
+        if got != class {
+            return Err(value_error(
+                "path",
+                &format!("a {class}"),
+                &format!("a {got}"),
+                &format!("use rlox.{got}.load"),
+            ));
+        }
+        Ok(Self::with(py, buffer, rng, class))
+    }
+}
+
+/// A random stream as a field.
+fn stream_field(rng: &Pcg64) -> Result<Field> {
+    let mut field = Field::new(STREAM, Pcg64::WORDS, &[], DType::I64)?;
+    if let FieldMut::I64(words) = field.data_mut() {
+        words.copy_from_slice(&rng.to_words());
+    }
+    Ok(field)
+}
+
+/// Takes the random stream out of fields.
+fn rng_in(fields: &mut Vec<Field>) -> Result<Pcg64> {
+    let at = fields.iter().position(|field| field.name() == STREAM);
+    let wrong = |expected: &str, got: String| Error::config(format!("arrays[{STREAM:?}]"), expected, got, FIX);
+    let Some(field) = at.map(|at| fields.remove(at)) else { return Err(wrong("an array", "none".into())) };
+    match field.data() {
+        FieldData::I64(words) if field.shape().is_empty() => {
+            Pcg64::from_words(words).map_err(|error| wrong("the words of a random stream", error.to_string()))
+        }
+        data => Err(wrong("6 integers", format!("{} of {:?}", data.len(), data.dtype()))),
+    }
+}
+
+/// A copy of an array, as a field.
+fn field_of(name: String, array: &Bound<'_, PyAny>) -> PyResult<Field> {
+    if typed::<f32>(array).is_some() {
+        let read = argument::<f32>("arrays", array, &REAL)?.read(false)?;
+        return copied(name, DType::F32, &read);
+    }
+    if typed::<f64>(array).is_some() {
+        let read = argument::<f64>("arrays", array, &REAL)?.read(false)?;
+        return copied(name, DType::F64, &read);
+    }
+    if typed::<i64>(array).is_some() {
+        let read = argument::<i64>("arrays", array, &INTEGER)?.read(false)?;
+        return copied(name, DType::I64, &read);
+    }
+    if typed::<u8>(array).is_some() {
+        let read = argument::<u8>("arrays", array, &INTEGER)?.read(false)?;
+        return copied(name, DType::U8, &read);
+    }
+    if typed::<bool>(array).is_some() {
+        let read = argument::<bool>("arrays", array, &FLAG)?.read(false)?;
+        return copied(name, DType::Bool, &read);
+    }
+    let expected = "an array of float32, float64, int64, uint8 or bool";
+    Err(value_error(&format!("arrays[{name:?}]"), expected, &shown(array), FIX))
+}
+
+fn copied<T: Kind>(name: String, dtype: DType, read: &Input<'_, T>) -> PyResult<Field>
+where
+    for<'a> FieldData<'a>: From<&'a [T]>,
+{
+    let Some((rows, row)) = read.shape().split_first() else {
+        return Err(value_error(&format!("arrays[{name:?}]"), "an array of one axis or more", "one of none", FIX));
+    };
+    let key = format!("arrays[{name:?}]");
+    let mut field = Field::new(name, *rows, row, dtype).map_err(|error| match error {
+        Error::Shape(wrong) => value_error(&key, &wrong.expected, &wrong.got, FIX),
+        other => to_py(other),
+    })?;
+    match (field.data_mut(), FieldData::from(read.slice())) {
+        (FieldMut::F32(to), FieldData::F32(from)) => to.copy_from_slice(from),
+        (FieldMut::F64(to), FieldData::F64(from)) => to.copy_from_slice(from),
+        (FieldMut::I64(to), FieldData::I64(from)) => to.copy_from_slice(from),
+        (FieldMut::U8(to), FieldData::U8(from)) | (FieldMut::Bool(to), FieldData::Bool(from)) => {
+            to.copy_from_slice(from);
+        }
+        _ => {}
+    }
+    Ok(field)
+}
