@@ -25,7 +25,7 @@ def expect_action_space(space: gym.Space[Any], config: Any) -> None:
             f"action space: expected one component or more, got {space}; leave out the axis that "
             "is empty"
         )
-    if config.use_sde and not isinstance(space, gym.spaces.Box):
+    if getattr(config, "use_sde", False) and not isinstance(space, gym.spaces.Box):
         raise ValueError(f"use_sde: expected a Box action space, got {space}; set use_sde=False")
 
 

@@ -58,14 +58,21 @@ def expect_room(
     counts: list[int] = np.asarray(action.get("nvec", ())).tolist()
     outputs = sum(counts) or action.get("n") or math.prod(action["shape"])
     sizes = [inputs, *shape["net_arch"], outputs + 1]
-    layers = list(itertools.pairwise(sizes))
-    parameters: int = 2 * sum((a + 1) * b for a, b in layers)
-    padded = 2 * sum((a + 1) * _lines(b) for a, b in layers)
-    transposed = 2 * sum(b * _lines(a) for a, b in layers)
-    kept = 2 * rows * sum(map(_lines, sizes))
-    needed = padded * _BYTES_PADDED + transposed * _BYTES_TRANSPOSED + parameters * _BYTES_COPIED
-    needed += kept * _BYTES_PER_NUMBER
-    expect_granted("net_arch", shape["net_arch"], needed + _SPARE)
+    return expect_room_of([sizes, sizes], shape["net_arch"], rows)
+
+
+def expect_room_of(networks: list[list[int]], net_arch: tuple[int, ...], rows: int) -> int:
+    """`expect_room` for networks of these sizes, layer by layer."""
+    parameters = needed = 0
+    for sizes in networks:
+        layers = list(itertools.pairwise(sizes))
+        count = sum((a + 1) * b for a, b in layers)
+        padded = sum((a + 1) * _lines(b) for a, b in layers)
+        transposed = sum(b * _lines(a) for a, b in layers)
+        needed += padded * _BYTES_PADDED + transposed * _BYTES_TRANSPOSED + count * _BYTES_COPIED
+        needed += rows * sum(map(_lines, sizes)) * _BYTES_PER_NUMBER
+        parameters += count
+    expect_granted("net_arch", net_arch, needed + _SPARE)
     return parameters
 
 

@@ -47,9 +47,9 @@ class OrnsteinUhlenbeckNoise:
 
     def __post_init__(self) -> None:
         settings.settle(self, settings.number, ("sigma", "theta", "dt"), 0, 1e30)
-        if self.theta * self.dt > 2:
+        if self.theta * self.dt >= 2:
             raise ValueError(
-                f"dt: expected theta * dt of at most 2, or the walk grows, got {self.theta} * "
+                f"dt: expected theta * dt below 2, or the walk grows, got {self.theta} * "
                 f"{self.dt}; shorten dt"
             )
 

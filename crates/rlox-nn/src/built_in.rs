@@ -1,16 +1,29 @@
-//! Off-policy methods on the built-in network, initialised as torch does by default and Stable-Baselines3 with it.
+//! Off-policy methods around networks of an environment's spaces: of any backend, or the built-in one, initialised as torch
+//! does by default and Stable-Baselines3 with it.
 
 use rlox_core::{EnvSpec, Error, Pcg64, Result, Space};
 
-use crate::{Activation, DeterministicActor, Init, Mlp, QNetworks, SquashedPolicy, TwinCritics};
+use crate::{
+    Activation, DeterministicActor, Dueling, Init, Mlp, Network, QNetworks, SquashedPolicy, TwinCritics,
+};
 
 /// The widths of a network, hidden layers between its inputs and outputs.
 pub(crate) fn sizes(inputs: usize, net_arch: &[usize], outputs: usize) -> Vec<usize> {
     [inputs].into_iter().chain(net_arch.iter().copied()).chain([outputs]).collect()
 }
 
-fn mlp(inputs: usize, net_arch: &[usize], outputs: usize, activation: Activation, rng: &mut Pcg64) -> Result<Mlp> {
-    Mlp::new(&sizes(inputs, net_arch, outputs), activation, Init::Kaiming, rng)
+/// Makes built-in networks with an activation.
+fn mlp(activation: Activation) -> impl FnMut(&[usize], &mut Pcg64) -> Result<Mlp> {
+    move |sizes, rng| Mlp::new(sizes, activation, Init::Kaiming, rng)
+}
+
+/// A network, and another of the same sizes, which is to become its copy and takes nothing from the stream.
+fn pair<N>(
+    sizes: &[usize],
+    rng: &mut Pcg64,
+    make: &mut impl FnMut(&[usize], &mut Pcg64) -> Result<N>,
+) -> Result<[N; 2]> {
+    Ok([make(sizes, rng)?, make(sizes, &mut Pcg64::seed_from(0))?])
 }
 
 /// Numbers in an action of a Box space.
@@ -22,19 +35,127 @@ fn action_dim(spec: &EnvSpec) -> Result<usize> {
     Err(Error::space("action space", "a Box", format!("{:?}", spec.action), "use DQN, PPO or A2C"))
 }
 
+/// How many actions a Discrete space has.
+fn num_actions(spec: &EnvSpec) -> Result<usize> {
+    spec.action.validate("action space")?;
+    if let Space::Discrete { n, .. } = spec.action {
+        return Ok(n as usize);
+    }
+    Err(Error::space("action space", "a Discrete one", format!("{:?}", spec.action), "use SAC, TD3, PPO or A2C"))
+}
+
+impl<N: Network> QNetworks<N> {
+    /// A Q-function of networks that `make` makes, given their sizes and a stream, for an environment's spaces, with hidden
+    /// layers of these widths.
+    ///
+    /// # Errors
+    /// [`Error::Space`] for actions that are not Discrete, and those of `make`.
+    pub fn with(
+        spec: &EnvSpec,
+        net_arch: &[usize],
+        rng: &mut Pcg64,
+        mut make: impl FnMut(&[usize], &mut Pcg64) -> Result<N>,
+    ) -> Result<Self> {
+        let [online, target] = pair(&sizes(spec.observation.dim(), net_arch, num_actions(spec)?), rng, &mut make)?;
+        Self::new(online, target)
+    }
+}
+
+impl<N: Network> QNetworks<Dueling<N>> {
+    /// As [`QNetworks::with`], of advantages and the state's value ([`Dueling`]).
+    ///
+    /// # Errors
+    /// Those of [`QNetworks::with`].
+    pub fn dueling_with(
+        spec: &EnvSpec,
+        net_arch: &[usize],
+        rng: &mut Pcg64,
+        mut make: impl FnMut(&[usize], &mut Pcg64) -> Result<N>,
+    ) -> Result<Self> {
+        let sizes = sizes(spec.observation.dim(), net_arch, num_actions(spec)?.saturating_add(1));
+        let [online, target] = pair(&sizes, rng, &mut make)?;
+        Self::new(Dueling::new(online)?, Dueling::new(target)?)
+    }
+}
+
+impl<N: Network> TwinCritics<N> {
+    /// Critics of networks that `make` makes, given their sizes and a stream, for an environment's spaces: `n_critics` of
+    /// them, each with hidden layers of these widths.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for no critic, [`Error::Space`] for actions that are no Box, and those of `make`.
+    pub fn with(
+        spec: &EnvSpec,
+        net_arch: &[usize],
+        n_critics: usize,
+        rng: &mut Pcg64,
+        mut make: impl FnMut(&[usize], &mut Pcg64) -> Result<N>,
+    ) -> Result<Self> {
+        let (obs_dim, action_dim) = (spec.observation.dim(), action_dim(spec)?);
+        let sizes = sizes(obs_dim.saturating_add(action_dim), net_arch, 1);
+        let networks = (0..n_critics).map(|_| pair(&sizes, rng, &mut make)).collect::<Result<_>>()?;
+        Self::new(networks, obs_dim)
+    }
+}
+
+impl<N: Network> SquashedPolicy<N> {
+    /// A policy of a network that `make` makes, given its sizes and a stream, for an environment's spaces, with hidden layers
+    /// of these widths; with state-dependent exploration if logarithms of standard deviations to begin with are given
+    /// ([`SquashedPolicy::state_dependent`]).
+    ///
+    /// # Errors
+    /// [`Error::Space`] for actions that are no Box, those of [`SquashedPolicy::state_dependent`] and of `make`.
+    pub fn with(
+        spec: &EnvSpec,
+        net_arch: &[usize],
+        log_std_init: Option<f32>,
+        rng: &mut Pcg64,
+        mut make: impl FnMut(&[usize], &mut Pcg64) -> Result<N>,
+    ) -> Result<Self> {
+        let action_dim = action_dim(spec)?;
+        let each = if log_std_init.is_some() { 1 } else { 2 };
+        let actor = make(&sizes(spec.observation.dim(), net_arch, action_dim.saturating_mul(each)), rng)?;
+        match log_std_init {
+            Some(log_std_init) => Self::state_dependent(actor, action_dim, log_std_init),
+            None => Self::new(actor, action_dim),
+        }
+    }
+}
+
+impl<N: Network> DeterministicActor<N> {
+    /// A policy of networks that `make` makes, given their sizes and a stream, for an environment's spaces, with hidden
+    /// layers of these widths.
+    ///
+    /// # Errors
+    /// [`Error::Space`] for actions that are no Box, and those of `make`.
+    pub fn with(
+        spec: &EnvSpec,
+        net_arch: &[usize],
+        rng: &mut Pcg64,
+        mut make: impl FnMut(&[usize], &mut Pcg64) -> Result<N>,
+    ) -> Result<Self> {
+        let [online, target] = pair(&sizes(spec.observation.dim(), net_arch, action_dim(spec)?), rng, &mut make)?;
+        Self::new(online, target)
+    }
+}
+
 impl QNetworks<Mlp> {
     /// A Q-function of the built-in network for an environment's spaces, with hidden layers of these widths.
     ///
     /// # Errors
     /// [`Error::Config`] for a width of 0, [`Error::Space`] for actions that are not Discrete.
     pub fn mlp(spec: &EnvSpec, net_arch: &[usize], activation: Activation, rng: &mut Pcg64) -> Result<Self> {
-        spec.action.validate("action space")?;
-        let Space::Discrete { n, .. } = spec.action else {
-            let got = format!("{:?}", spec.action);
-            return Err(Error::space("action space", "a Discrete one", got, "use SAC, TD3, PPO or A2C"));
-        };
-        let online = mlp(spec.observation.dim(), net_arch, n as usize, activation, rng)?;
-        Self::new(online.clone(), online)
+        Self::with(spec, net_arch, rng, mlp(activation))
+    }
+}
+
+impl QNetworks<Dueling<Mlp>> {
+    /// As [`QNetworks::mlp`], of advantages and the state's value ([`Dueling`]).
+    ///
+    /// # Errors
+    /// Those of [`QNetworks::mlp`].
+    pub fn dueling(spec: &EnvSpec, net_arch: &[usize], activation: Activation, rng: &mut Pcg64) -> Result<Self> {
+        Self::dueling_with(spec, net_arch, rng, mlp(activation))
     }
 }
 
@@ -51,13 +172,7 @@ impl TwinCritics<Mlp> {
         n_critics: usize,
         rng: &mut Pcg64,
     ) -> Result<Self> {
-        let (obs_dim, action_dim) = (spec.observation.dim(), action_dim(spec)?);
-        let mut networks = Vec::new();
-        for _ in 0..n_critics {
-            let online = mlp(obs_dim + action_dim, net_arch, 1, activation, rng)?;
-            networks.push([online.clone(), online]);
-        }
-        Self::new(networks, obs_dim)
+        Self::with(spec, net_arch, n_critics, rng, mlp(activation))
     }
 }
 
@@ -67,8 +182,7 @@ impl SquashedPolicy<Mlp> {
     /// # Errors
     /// [`Error::Config`] for a width of 0, [`Error::Space`] for actions that are no Box.
     pub fn mlp(spec: &EnvSpec, net_arch: &[usize], activation: Activation, rng: &mut Pcg64) -> Result<Self> {
-        let action_dim = action_dim(spec)?;
-        Self::new(mlp(spec.observation.dim(), net_arch, 2 * action_dim, activation, rng)?, action_dim)
+        Self::with(spec, net_arch, None, rng, mlp(activation))
     }
 
     /// The same with state-dependent exploration; see [`SquashedPolicy::state_dependent`].
@@ -82,9 +196,7 @@ impl SquashedPolicy<Mlp> {
         log_std_init: f32,
         rng: &mut Pcg64,
     ) -> Result<Self> {
-        let action_dim = action_dim(spec)?;
-        let actor = mlp(spec.observation.dim(), net_arch, action_dim, activation, rng)?;
-        Self::state_dependent(actor, action_dim, log_std_init)
+        Self::with(spec, net_arch, Some(log_std_init), rng, mlp(activation))
     }
 }
 
@@ -94,7 +206,6 @@ impl DeterministicActor<Mlp> {
     /// # Errors
     /// [`Error::Config`] for a width of 0, [`Error::Space`] for actions that are no Box.
     pub fn mlp(spec: &EnvSpec, net_arch: &[usize], activation: Activation, rng: &mut Pcg64) -> Result<Self> {
-        let online = mlp(spec.observation.dim(), net_arch, action_dim(spec)?, activation, rng)?;
-        Self::new(online.clone(), online)
+        Self::with(spec, net_arch, rng, mlp(activation))
     }
 }

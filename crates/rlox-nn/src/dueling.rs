@@ -1,10 +1,9 @@
 //! Values of actions as the value of the state and the advantages of the actions.
 
-use rlox_core::{EnvSpec, Error, Pcg64, Result, Space, check_len};
+use rlox_core::{Error, Result, check_len};
 
-use crate::built_in::sizes;
 use crate::room::resize;
-use crate::{Activation, Init, Mlp, NamedTensors, Network, Optimizer, QNetworks, Scratch};
+use crate::{Activation, NamedTensors, Network, Optimizer, Scratch};
 
 /// A network of the values of actions, `Q = V + A - mean(A)` (Wang et al. 2016, "Dueling Network Architectures for Deep
 /// Reinforcement Learning", eq. 9), around one whose outputs are `[advantages | value]`; the hidden layers are common to
@@ -164,22 +163,5 @@ impl<N: Network> Network for Dueling<N> {
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
         self.network.load_optimizer_state(state)
-    }
-}
-
-impl QNetworks<Dueling<Mlp>> {
-    /// As [`QNetworks::mlp`], of advantages and the state's value ([`Dueling`]).
-    ///
-    /// # Errors
-    /// Those of [`QNetworks::mlp`].
-    pub fn dueling(spec: &EnvSpec, net_arch: &[usize], activation: Activation, rng: &mut Pcg64) -> Result<Self> {
-        spec.action.validate("action space")?;
-        let Space::Discrete { n, .. } = spec.action else {
-            let got = format!("{:?}", spec.action);
-            return Err(Error::space("action space", "a Discrete one", got, "use SAC, TD3, PPO or A2C"));
-        };
-        let sizes = sizes(spec.observation.dim(), net_arch, n as usize + 1);
-        let online = Dueling::new(Mlp::new(&sizes, activation, Init::Kaiming, rng)?)?;
-        Self::new(online.clone(), online)
     }
 }

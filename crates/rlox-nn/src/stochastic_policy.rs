@@ -56,7 +56,8 @@ pub trait StochasticPolicy: Send {
     /// Those of [`StochasticPolicy::act`].
     fn act_deterministic(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()>;
 
-    /// Draws actions of a minibatch from one stream, to value next states with.
+    /// Draws actions of a minibatch from one stream, to value next states with. State-dependent exploration draws nothing
+    /// between an [`StochasticPolicy::rsample`] and its step: the noise matrix is that one's.
     ///
     /// # Errors
     /// Those of [`StochasticPolicy::act`].

@@ -1,6 +1,8 @@
 //! Algorithms from environments to trained policies, without Python and on any backend.
 
 mod a2c;
+mod agent;
+mod algorithm;
 mod checkpoint;
 mod collector;
 mod dqn;
@@ -10,10 +12,12 @@ mod evaluate;
 mod experience;
 mod gatherer;
 mod greedy;
+mod learned;
 mod minibatches;
 mod noise;
 mod off_policy;
 mod on_policy;
+mod packed;
 mod ppo;
 mod predict;
 mod sac;
@@ -23,18 +27,22 @@ mod streams;
 mod td3;
 
 pub use a2c::{A2c, A2cConfig};
+pub use agent::{OffPolicyAgent, Pause};
+pub use algorithm::{Algorithm as OffPolicyAlgorithm, Method as OffPolicyMethod};
 pub use collector::{Collection, collect_transitions, estimate_advantages};
 pub use dqn::{Dqn, DqnConfig, DqnLearner};
 pub use encoding::Encoding;
 pub use evaluate::evaluate_policy;
-pub use experience::{Gathering, Replayed};
+pub use experience::{Gathering, Priorities, Replayed};
+pub use gatherer::{Outcome, Surroundings};
 pub use greedy::Greedy;
+pub use learned::OffPolicyLearned;
 pub use minibatches::Minibatches;
 pub use noise::{ActionNoise, NoiseProcess};
-pub use off_policy::{Algorithm as OffPolicyAlgorithm, OffPolicy, OffPolicyLearned, OffPolicyMetrics};
+pub use off_policy::{OffPolicy, OffPolicyMetrics};
 pub use on_policy::OnPolicy;
 pub use ppo::{Ppo, PpoConfig};
-pub use predict::{Observations, mask_width, predict_actions};
+pub use predict::{Observations, mask_width, predict_actions, predict_with};
 pub use sac::{EntCoef, Sac, SacConfig, SacLearner};
 pub use streams::IterationStreams;
 pub use td3::{Td3, Td3Config, Td3Learner};

@@ -228,7 +228,8 @@ fn schedules_go_by_the_run_and_targets_by_steps() {
         true
     })
     .unwrap();
-    let expected = [(0.525, 7.5e-3), (0.05, 5e-3), (0.05, 2.5e-3), (0.05, 0.0)];
+    // By the share that is done when an iteration begins.
+    let expected = [(1.0, 1e-2), (0.525, 7.5e-3), (0.05, 5e-3), (0.05, 2.5e-3)];
     for ((rate, lr), (expected_rate, expected_lr)) in said.iter().zip(expected) {
         assert!((rate - expected_rate).abs() < 1e-6 && (lr - expected_lr).abs() < 1e-9, "{said:?}");
     }

@@ -5,7 +5,7 @@ use rlox_core::{
     AutoresetMode, Env, EnvSpec, NormalizerOptions, Pcg64, ResetOptions, Result, Space, Step, VecEnv, VectorEnv, envs,
 };
 use rlox_nn::train::{ActionNoise, Dqn, DqnConfig, EntCoef, OffPolicy, Sac, SacConfig, Td3, Td3Config};
-use rlox_nn::train::{OffPolicyAlgorithm, evaluate_policy};
+use rlox_nn::train::{OffPolicyAlgorithm as _, OffPolicyMethod, evaluate_policy};
 use rlox_nn::{
     Activation, DeterministicActor, Mlp, NamedTensors, Optimizer, QNetworks, SquashedPolicy, StochasticPolicy,
     TwinCritics,
@@ -209,7 +209,7 @@ fn policies_are_evaluated_by_themselves() {
 }
 
 /// Weights after a run of so many steps.
-fn weights<A: OffPolicyAlgorithm>(trainer: Result<OffPolicy<A>>, steps: u64) -> NamedTensors {
+fn weights<A: OffPolicyMethod>(trainer: Result<OffPolicy<A>>, steps: u64) -> NamedTensors {
     let mut trainer = trainer.unwrap();
     trainer.train(steps, |_| true).unwrap();
     assert_eq!(trainer.timesteps(), steps);

@@ -60,7 +60,7 @@ mod _rlox {
     #[pymodule_export]
     use crate::make::{available_memory, env_ids};
     #[pymodule_export]
-    use crate::native::{NativePolicy, network_backends};
+    use crate::native::{NativeAgent, NativePolicy, network_backends};
     #[pymodule_export]
     use crate::normalize::{Normalizer, RunningMeanStd};
     #[pymodule_export]

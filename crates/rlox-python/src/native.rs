@@ -1,8 +1,10 @@
-//! `NativePolicy`: networks of rlox-nn that act and learn without Python.
+//! Networks of rlox-nn that act and learn without Python: `NativePolicy` of on-policy methods, `NativeAgent` of others.
 
+mod agent;
 mod learn;
 mod make;
 mod predict;
+mod settings;
 mod tensors;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{ActionsMut, DType, Error, Field, PolicyOut, Result, Space, Watch};
 use rlox_nn::ActorCritic;
-use rlox_nn::train::{Collection, Encoding, IterationStreams, Minibatches, collect_transitions, estimate_advantages};
+use rlox_nn::train::{Collection, Encoding, IterationStreams, Minibatches, collect_transitions, estimate_advantages, predict_actions};
 
 use crate::argument::{count, index, instance, number, switches};
 use crate::error::to_py;
@@ -24,6 +26,7 @@ use crate::seeds::seed_of;
 use crate::shared::Shared;
 use crate::vector::NativeVectorEnv;
 
+pub(crate) use agent::NativeAgent;
 pub(crate) use make::network_backends;
 
 /// A policy and values of small networks on the CPU. `rlox.native` makes it for its learners.
@@ -303,7 +306,14 @@ impl NativePolicy {
         action_masks: Option<&Bound<'py, PyAny>>,
         normalizer: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        predict::predict(self, py, obs, seed, action_masks, normalizer)
+        let Self { encoding, obs_shape, action, .. } = self;
+        let asked = predict::Asked { encoding, obs_shape, action };
+        predict::predict(&asked, py, obs, seed, action_masks, normalizer, |obs, seed, chosen| {
+            self.inner.enter(|inner| {
+                let Inner { policy, inputs, .. } = inner;
+                predict_actions(policy.as_mut(), obs, seed, action, inputs, chosen.all()).map_err(of_masks)
+            })
+        })
     }
 
     /// All parameters by torch's names, float32.

@@ -1,11 +1,13 @@
 //! `NativeVectorEnv`: a native vectorised environment, wrapped by `rlox.VecEnv`.
 
+mod lend;
+
 use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use rlox_core::{
-    Actions, AutoresetMode, EnvSpec, Normalizer as CoreNormalizer, Result, RolloutBuffer as Core, Seeds, Space,
-    StepOut, VectorEnv, Watch, check_len, masked_actions, stream_words, streams_of,
+    Actions, AutoresetMode, EnvSpec, Result, Seeds, Space, StepOut, VectorEnv, Watch, check_len, masked_actions,
+    stream_words, streams_of,
 };
 
 use crate::argument::{INTEGER, argument, expect_shape, index, instance, output};
@@ -15,7 +17,7 @@ use crate::error::to_py;
 use crate::flags::{Flags, flag_argument};
 use crate::interrupt::look;
 use crate::make::make;
-use crate::normalize::{Normalizer, normalizer_of};
+use crate::normalize::normalizer_of;
 use crate::recycling::{reserved, zeroed};
 use crate::rollout::RolloutBuffer;
 use crate::said::{ActionArgument, SaidArgument};
@@ -85,23 +87,6 @@ pub(crate) struct NativeVectorEnv {
 impl NativeVectorEnv {
     fn discrete(&self) -> bool {
         !matches!(self.spec.action, Space::Box { .. })
-    }
-
-    /// Enters environment, buffer and normaliser, in this order.
-    pub(crate) fn roll(
-        &self,
-        py: Python<'_>,
-        long: bool,
-        buffer: &RolloutBuffer,
-        normalizer: Option<&Normalizer>,
-        f: impl FnOnce(&mut dyn VectorEnv, &mut Core, Option<&mut CoreNormalizer>) -> Result<()> + Send,
-    ) -> PyResult<()> {
-        self.inner.with(py, long, |inner| {
-            buffer.inner.enter(|buffer| match normalizer {
-                Some(normalizer) => normalizer.inner.enter(|normalizer| f(&mut *inner.env, buffer, Some(normalizer))),
-                None => f(&mut *inner.env, buffer, None),
-            })
-        })
     }
 }
 

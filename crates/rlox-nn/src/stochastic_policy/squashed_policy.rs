@@ -16,8 +16,8 @@ use crate::{
 /// state-dependent exploration (Raffin et al. 2021, "Smooth Exploration for Robotic Reinforcement Learning").
 ///
 /// State-dependent noise is a random matrix times the last hidden layer, which takes no gradient from it; means are cut to
-/// [-2, 2]. Environments keep a matrix each until [`StochasticPolicy::draw_noise`]; every [`StochasticPolicy::sample`] and
-/// [`StochasticPolicy::rsample`] draws one for its minibatch.
+/// [-2, 2]. Environments keep a matrix each until [`StochasticPolicy::draw_noise`]; every [`StochasticPolicy::rsample`] draws
+/// one for its minibatch, which [`StochasticPolicy::sample`] uses, too, until the step, as in Stable-Baselines3.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::Pendulum};
@@ -282,7 +282,11 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         let rows = self.rows(obs, actions.len(), log_probs.len())?;
         let count = self.noise_len(rows);
         self.infer(obs, rows)?;
-        let Self { exploration, acting: memory, .. } = self;
+        let Self { exploration, acting: memory, learning, .. } = self;
+        if let Some(exploration) = exploration.as_ref().filter(|_| !learning.log_probs.is_empty()) {
+            let Memory { outputs, hidden, explored, .. } = memory;
+            return explored.sample(exploration, &learning.matrix, (outputs, hidden), actions, log_probs);
+        }
         resize("obs", &mut memory.noise, count, 0.0)?;
         rows::draw_normal(&mut memory.noise, rng);
         memory.sample(exploration.as_ref(), actions, log_probs)

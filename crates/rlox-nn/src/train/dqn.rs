@@ -1,10 +1,12 @@
 //! Deep Q-networks (Mnih et al. 2015), from settings to trained policy.
 
-use rlox_core::{Actions, ActionsMut, Error, Normalizer, NormalizerOptions, Pcg64, Result, Space, VectorEnv};
+use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Normalizer, NormalizerOptions, Pcg64, Result, Space, VectorEnv};
 
-use super::experience::{Gathering, Replayed};
-use super::off_policy::{Algorithm, check_dims};
-use super::{OffPolicy, OffPolicyLearned, Schedule, check_counts, check_share, evaluate_policy};
+use super::experience::{Gathering, Replayed, gathering};
+use super::algorithm::{Algorithm, Method, check_dims};
+use super::{
+    Greedy, OffPolicy, OffPolicyLearned, Priorities, Schedule, check_counts, check_share, evaluate_policy,
+};
 use crate::rows::check_not_negative;
 use crate::{NamedTensors, Optimizer, QFunction, QLoss, TdLoss, Transitions};
 
@@ -21,6 +23,8 @@ pub struct DqnConfig {
     pub train_freq: usize,
     /// Minibatches an update learns from; `None`, their -1, for as many as transitions were collected.
     pub gradient_steps: Option<usize>,
+    /// Minibatches for each transition, in place of that; what is left of a minibatch counts the next time.
+    pub utd_ratio: Option<f64>,
     /// Steps that a transition spans.
     pub n_steps: usize,
     /// Discount.
@@ -48,6 +52,8 @@ pub struct DqnConfig {
     pub exploration_final_eps: f32,
     /// Normalisation of observations and rewards; `None` for neither.
     pub normalize: Option<NormalizerOptions>,
+    /// Sampling by error (Schaul et al. 2016); `None` for uniform sampling. Not in Stable-Baselines3.
+    pub prioritized: Option<Priorities>,
 }
 
 impl Default for DqnConfig {
@@ -58,6 +64,7 @@ impl Default for DqnConfig {
             batch_size: 32,
             train_freq: 4,
             gradient_steps: Some(1),
+            utd_ratio: None,
             n_steps: 1,
             gamma: 0.99,
             tau: 1.0,
@@ -71,6 +78,7 @@ impl Default for DqnConfig {
             exploration_initial_eps: 1.0,
             exploration_final_eps: 0.05,
             normalize: None,
+            prioritized: None,
         }
     }
 }
@@ -107,9 +115,7 @@ impl DqnConfig {
     }
 
     fn gathering(&self) -> Gathering {
-        let Self { buffer_size, learning_starts, batch_size, train_freq, gradient_steps, n_steps, gamma, .. } = *self;
-        let normalize = self.normalize;
-        Gathering { buffer_size, learning_starts, batch_size, train_freq, gradient_steps, n_steps, gamma, normalize }
+        gathering!(self, self.prioritized)
     }
 }
 
@@ -151,28 +157,30 @@ impl<Q> DqnLearner<Q> {
     }
 }
 
-impl<Q: QFunction> Algorithm for DqnLearner<Q> {
+impl<Q: QFunction> Method for DqnLearner<Q> {
     type Config = DqnConfig;
     type Networks = Q;
 
-    fn gathering(config: &DqnConfig, env: &dyn VectorEnv) -> Result<Gathering> {
+    fn gathering(config: &DqnConfig, spec: &EnvSpec) -> Result<Gathering> {
         config.check()?;
-        env.spec().action.validate("action space")?;
-        if !matches!(env.spec().action, Space::Discrete { .. }) {
-            let got = format!("{:?}", env.spec().action);
+        spec.action.validate("action space")?;
+        if !matches!(spec.action, Space::Discrete { .. }) {
+            let got = format!("{:?}", spec.action);
             return Err(Error::space("action space", "a Discrete one", got, "use SAC, TD3, PPO or A2C"));
         }
         Ok(config.gathering())
     }
 
-    fn new(config: DqnConfig, q: Q, env: &dyn VectorEnv) -> Result<Self> {
-        let Space::Discrete { n, .. } = env.spec().action else { unreachable!("checked before") };
-        let dims = (env.spec().observation.dim(), n as usize);
+    fn new(config: DqnConfig, q: Q, spec: &EnvSpec, num_envs: usize) -> Result<Self> {
+        let Space::Discrete { n, .. } = spec.action else { unreachable!("checked before") };
+        let dims = (spec.observation.dim(), n as usize);
         check_dims("q_function", (q.obs_dim(), q.num_actions()), dims)?;
-        let every = (config.target_update_interval / env.num_envs() as u64).max(1);
+        let every = (config.target_update_interval / num_envs as u64).max(1);
         Ok(Self { q, config, steps: 0, every })
     }
+}
 
+impl<Q: QFunction> Algorithm for DqnLearner<Q> {
     fn explore(
         &mut self,
         obs: &[f32],
@@ -211,6 +219,14 @@ impl<Q: QFunction> Algorithm for DqnLearner<Q> {
         })
     }
 
+    fn td_errors(&self) -> &[f32] {
+        self.q.td_errors()
+    }
+
+    fn act_greedily(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
+        Greedy::<dyn QFunction>::act_greedily(&mut self.q, obs, masks, actions)
+    }
+
     fn exploration_rate(&self, progress: f64) -> Option<f32> {
         Some(self.config.exploration_rate(progress))
     }
@@ -227,5 +243,21 @@ impl<Q: QFunction> Algorithm for DqnLearner<Q> {
 
     fn tensors(&self) -> NamedTensors {
         self.q.tensors()
+    }
+
+    fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
+        self.q.load(tensors)
+    }
+
+    fn optimizer_state(&self) -> NamedTensors {
+        self.q.optimizer_state()
+    }
+
+    fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
+        self.q.load_optimizer_state(state)
+    }
+
+    fn set_counts(&mut self, steps: u64, _updates: u64) {
+        self.steps = steps;
     }
 }

@@ -33,7 +33,11 @@ impl Episodes {
 
     /// Takes in those that were finished since the last time.
     pub(super) fn update(&mut self, env: &mut dyn VectorEnv) {
-        self.total += self.drain(env);
+        let new = self.drain(env);
+        if new == 0 {
+            return;
+        }
+        self.total += new;
         let (returns, lengths) = &mut self.drained;
         for episode in returns.drain(..).zip(lengths.drain(..)) {
             if self.recent.len() == RECENT {

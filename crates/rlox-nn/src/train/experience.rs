@@ -1,16 +1,39 @@
 //! Replay as off-policy methods use it: raw transitions in, normalised minibatches out.
 
-use rlox_core::replay::{Chosen, Column, Layout, NStep, Part, Replay, ReplayStorage, Sampler, Steps, Uniform};
+use std::ops::Range;
+
+use rlox_core::replay::{
+    Chosen, Column, Layout, NStep, Part, Prioritized, Replay, ReplayStorage, Sampler, Steps, Uniform,
+};
 use rlox_core::{
-    Actions, DType, EnvSpec, FieldData, FieldMut, Normalizer, NormalizerOptions, Pcg64, Result, Space, masked_actions,
+    Actions, DType, Error, FieldData, FieldMut, Normalizer, NormalizerOptions, Pcg64, Result, Space, masked_actions,
 };
 
+use super::gatherer::Surroundings;
+use super::packed::Packed;
 use super::{check_counts, check_share};
 use crate::Discount;
 use crate::room::resize;
+use crate::rows::check_not_negative;
 
 /// The name of the field with the masks of the next states.
 const NEXT_MASKS: &str = "next_masks";
+
+/// Sampling by error ([`Prioritized`]), where the exponent of the importance weights rises to 1 over the run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Priorities {
+    /// From uniform (0) to proportional (1); 0.6 is usual.
+    pub alpha: f32,
+    /// The exponent of the weights in the beginning; 0.4 is usual.
+    pub beta: f32,
+}
+
+impl Priorities {
+    /// The exponent of the weights when `progress`, between 0 and 1, of the run is done.
+    fn beta_at(self, progress: f64) -> f32 {
+        (f64::from(self.beta) + (1.0 - f64::from(self.beta)) * progress).clamp(0.0, 1.0) as f32
+    }
+}
 
 /// How off-policy methods collect transitions and sample them: what their settings have in common.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,13 +48,36 @@ pub struct Gathering {
     pub train_freq: usize,
     /// Minibatches an update learns from; `None` for as many as transitions were collected.
     pub gradient_steps: Option<usize>,
+    /// Minibatches for each transition, in place of that; what is left of a minibatch counts the next time.
+    pub utd_ratio: Option<f64>,
     /// Steps that a transition spans.
     pub n_steps: usize,
     /// Discount.
     pub gamma: f64,
     /// Normalisation of observations and rewards; `None` for neither.
     pub normalize: Option<NormalizerOptions>,
+    /// Sampling by error; `None` for uniform sampling.
+    pub prioritized: Option<Priorities>,
 }
+
+/// The [`Gathering`] of settings that have fields of its names.
+macro_rules! gathering {
+    ($config:expr, $prioritized:expr) => {
+        Gathering {
+            buffer_size: $config.buffer_size,
+            learning_starts: $config.learning_starts,
+            batch_size: $config.batch_size,
+            train_freq: $config.train_freq,
+            gradient_steps: $config.gradient_steps,
+            utd_ratio: $config.utd_ratio,
+            n_steps: $config.n_steps,
+            gamma: $config.gamma,
+            normalize: $config.normalize,
+            prioritized: $prioritized,
+        }
+    };
+}
+pub(super) use gathering;
 
 impl Gathering {
     /// Checks the settings.
@@ -47,6 +93,11 @@ impl Gathering {
             ("n_steps", self.n_steps),
         ])?;
         check_share("gamma", self.gamma)?;
+        self.utd_ratio.map_or(Ok(()), |ratio| check_not_negative("utd_ratio", ratio as f32))?;
+        if let Some(Priorities { alpha, beta }) = self.prioritized {
+            check_share("priority_alpha", f64::from(alpha))?;
+            check_share("priority_beta", f64::from(beta))?;
+        }
         // Which refuses options that are out of range.
         self.normalize.map_or(Ok(()), |options| Normalizer::new(1, 1, options).map(|_| ()))
     }
@@ -86,20 +137,54 @@ pub(super) struct Stepped<'a> {
     pub(super) next_masks: &'a [bool],
 }
 
+/// What chooses transitions: asked once a minibatch.
+#[derive(Debug)]
+enum Chooser {
+    Uniform(Uniform),
+    Prioritized(Prioritized),
+}
+
+impl Sampler for Chooser {
+    fn choose(
+        &self,
+        storage: &ReplayStorage,
+        rng: &mut Pcg64,
+        indices: &mut [usize],
+        weights: &mut [f32],
+    ) -> Result<()> {
+        match self {
+            Self::Uniform(sampler) => sampler.choose(storage, rng, indices, weights),
+            Self::Prioritized(sampler) => sampler.choose(storage, rng, indices, weights),
+        }
+    }
+
+    fn added(&mut self, storage: &ReplayStorage, indices: Range<usize>) -> Result<()> {
+        match self {
+            Self::Uniform(sampler) => sampler.added(storage, indices),
+            Self::Prioritized(sampler) => sampler.added(storage, indices),
+        }
+    }
+}
+
 /// A replay buffer and the memory of a minibatch.
 #[derive(Debug)]
-pub(super) struct Experience<S> {
-    replay: Replay<S>,
+pub(super) struct Experience {
+    replay: Replay<Chooser>,
     chosen: Chosen,
     batch_size: usize,
     gamma: f32,
     n_steps: usize,
+    priorities: Option<Priorities>,
+    /// What the critics were wrong by, without its sign.
+    errors: Vec<f32>,
     obs_dim: usize,
     /// Numbers in an action.
     action_dim: usize,
     discrete: bool,
     /// Flags in a row of masks; 0 where nothing is ever forbidden.
     mask_width: usize,
+    /// Rows of a step that some environments did not make; without memory where all always do.
+    packed: Packed,
     obs: Vec<f32>,
     next_obs: Vec<f32>,
     /// One of the two is empty.
@@ -111,9 +196,10 @@ pub(super) struct Experience<S> {
     mask_bytes: Vec<u8>,
 }
 
-impl Experience<Uniform> {
-    /// Room for the transitions of `num_envs` environments, with masks or without.
-    pub(super) fn new(how: &Gathering, spec: &EnvSpec, num_envs: usize, masked: bool) -> Result<Self> {
+impl Experience {
+    /// Room for the transitions of environments.
+    pub(super) fn new(how: &Gathering, envs: &Surroundings<'_>) -> Result<Self> {
+        let Surroundings { spec, num_envs, masked, idling } = *envs;
         let obs = Part::new("obs", &[spec.observation.dim()], DType::F32);
         let discrete = !matches!(spec.action, Space::Box { .. });
         let action = if discrete {
@@ -126,9 +212,21 @@ impl Experience<Uniform> {
         if masked {
             layout.extra.push(Part::new(NEXT_MASKS, &[mask_width], DType::Bool));
         }
-        let storage = ReplayStorage::new(how.buffer_size, num_envs, layout)
+        if idling && num_envs > 1 && how.n_steps > 1 {
+            let (expected, fix) = ("1 with environments of autoreset mode NEXT_STEP", "make them in SAME_STEP mode");
+            return Err(Error::config("n_steps", expected, how.n_steps.to_string(), fix));
+        }
+        // Of environments that do not step together, each transition stands for itself.
+        let streams = if idling { 1 } else { num_envs };
+        let storage = ReplayStorage::new(how.buffer_size, streams, layout)
             .map_err(|error| error.renamed("capacity", "buffer_size"))?;
-        let mut replay = Replay::with(storage, Uniform)?;
+        let chooser = match how.prioritized {
+            None => Chooser::Uniform(Uniform),
+            Some(Priorities { alpha, beta }) => Chooser::Prioritized(
+                Prioritized::new(&storage, alpha, beta).map_err(|error| error.renamed("capacity", "buffer_size"))?,
+            ),
+        };
+        let mut replay = Replay::with(storage, chooser)?;
         if how.n_steps > 1 {
             replay = replay.with_n_step(NStep { n: how.n_steps, gamma: how.gamma })?;
         }
@@ -138,10 +236,13 @@ impl Experience<Uniform> {
             batch_size: how.batch_size,
             gamma: how.gamma as f32,
             n_steps: how.n_steps,
+            priorities: how.prioritized,
+            errors: Vec::new(),
             obs_dim: spec.observation.dim(),
             action_dim: spec.action.dim(),
             discrete,
             mask_width,
+            packed: Packed::default(),
             obs: Vec::new(),
             next_obs: Vec::new(),
             integers: Vec::new(),
@@ -152,16 +253,29 @@ impl Experience<Uniform> {
             mask_bytes: Vec::new(),
         })
     }
-}
 
-impl<S: Sampler> Experience<S> {
     /// What holds the transitions.
     pub(super) fn storage(&self) -> &ReplayStorage {
         self.replay.storage()
     }
 
-    /// Stores a step of all environments.
-    pub(super) fn push(&mut self, step: &Stepped<'_>) -> Result<()> {
+    /// Stores a step of all environments, or of those that are `valid`.
+    pub(super) fn push(&mut self, step: &Stepped<'_>, valid: Option<&[bool]>) -> Result<()> {
+        match valid {
+            Some(valid) if valid.contains(&false) => {
+                let mut packed = std::mem::take(&mut self.packed);
+                let pushed = packed.pack(step, valid).and_then(|()| self.push_all(&packed.stepped(self.discrete)));
+                self.packed = packed;
+                pushed
+            }
+            _ => self.push_all(step),
+        }
+    }
+
+    fn push_all(&mut self, step: &Stepped<'_>) -> Result<()> {
+        if step.rewards.is_empty() {
+            return Ok(());
+        }
         let masks = [FieldData::from(step.next_masks)];
         self.replay.push_batch(&Steps {
             obs: &[FieldData::F32(step.obs)],
@@ -175,6 +289,23 @@ impl<S: Sampler> Experience<S> {
             next_obs: Some(&[FieldData::F32(step.next_obs)]),
             extra: if self.mask_width > 0 { &masks } else { &[] },
         })
+    }
+
+    /// Tells what sampling goes by how far the run is.
+    pub(super) fn set_progress(&mut self, progress: f64) -> Result<()> {
+        match (self.replay.sampler_mut(), self.priorities) {
+            (Chooser::Prioritized(sampler), Some(priorities)) => sampler.set_beta(priorities.beta_at(progress)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes notice of what the critics were wrong by, `[B]`, about the last minibatch.
+    pub(super) fn learned(&mut self, td_errors: &[f32]) -> Result<()> {
+        let Self { replay, chosen, errors, .. } = self;
+        let (storage, Chooser::Prioritized(sampler)) = replay.parts_mut() else { return Ok(()) };
+        errors.clear();
+        errors.extend(td_errors.iter().map(|error| error.abs()));
+        sampler.update_priorities(storage, chosen.indices(), errors)
     }
 
     /// Samples a minibatch, or as many transitions as there are while those are fewer, normalised by the statistics of now.
@@ -199,7 +330,7 @@ impl<S: Sampler> Experience<S> {
             } else {
                 Discount::Same(self.gamma)
             },
-            weights: None,
+            weights: self.priorities.is_some().then(|| self.chosen.weights()),
             next_masks: (self.mask_width > 0).then_some(&self.next_masks[..]),
         })
     }

@@ -1,19 +1,56 @@
-//! Environments that off-policy methods act in, step by step, and the replay buffer that takes what happens.
+//! Where off-policy methods stand in their environments, whoever steps these, and the replay buffer that takes what
+//! happens.
 
-use rlox_core::replay::Uniform;
 use rlox_core::{
-    Actions, ActionsMut, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions, Result,
-    Seeds, Space, StepOut, VectorEnv, masked_actions,
+    Actions, ActionsMut, EnvSpec, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, Space, StepOut, VectorEnv,
+    check_len, masked_actions,
 };
 
 use super::IterationStreams;
-use super::collector::Run;
-use super::episodes::Episodes;
+use super::algorithm::Algorithm;
 use super::experience::{Experience, Gathering, Stepped};
-use super::off_policy::Algorithm;
-use super::streams::Streams;
 use crate::ActionScaling;
-use crate::room::resize;
+use crate::room::{filled, resize};
+
+/// Environments that an [`OffPolicyAgent`](super::OffPolicyAgent) is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// What each of them is.
+    pub spec: &'a EnvSpec,
+    /// How many there are.
+    pub num_envs: usize,
+    /// Whether they say which actions are allowed.
+    pub masked: bool,
+    /// Whether some may only reset while others step ([`rlox_core::AutoresetMode::NextStep`]).
+    pub idling: bool,
+}
+
+impl<'a> Surroundings<'a> {
+    /// Those that a batch of environments is.
+    pub fn of(env: &'a dyn VectorEnv) -> Self {
+        let idling = env.autoreset_mode() == rlox_core::AutoresetMode::NextStep;
+        Self { spec: env.spec(), num_envs: env.num_envs(), masked: env.has_action_masks(), idling }
+    }
+}
+
+/// What a step of all environments led to, elsewhere than in [`OffPolicyAgent::iterate`](super::OffPolicyAgent::iterate).
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome<'a> {
+    /// The observations before any reset, `[N, d]`: where an episode ended its last.
+    pub next_obs: &'a [f32],
+    /// Those to act on next, `[N, d]`.
+    pub obs: &'a [f32],
+    /// The rewards, `[N]`.
+    pub rewards: &'a [f64],
+    /// The task itself ended, `[N]`.
+    pub terminated: &'a [bool],
+    /// The episode was cut, `[N]`.
+    pub truncated: &'a [bool],
+    /// Which environments made a step, `[N]`; the others only reset. `None` if all did.
+    pub valid: Option<&'a [bool]>,
+    /// What is allowed at `obs`, `[N, n]`; of [`Surroundings`] that are masked.
+    pub masks: Option<&'a [bool]>,
+}
 
 /// The actions of a step.
 #[derive(Debug)]
@@ -55,6 +92,14 @@ impl Chosen {
         if self.scaling.is_some() { Actions::Continuous(&self.continuous) } else { Actions::Discrete(&self.discrete) }
     }
 
+    /// Those of a Box within its bounds, others counted from 0.
+    fn counted(&mut self) -> Result<Actions<'_>> {
+        let Some(scaling) = &self.scaling else { return Ok(Actions::Discrete(&self.discrete)) };
+        self.sent.1.copy_from_slice(&self.continuous);
+        scaling.scale(&mut self.sent.1)?;
+        Ok(Actions::Continuous(&self.sent.1))
+    }
+
     /// As environments take them.
     fn send(&mut self) -> Result<Actions<'_>> {
         let (discrete, continuous) = &mut self.sent;
@@ -70,12 +115,9 @@ impl Chosen {
     }
 }
 
-/// Environments, what they have come to, and what is counted.
+/// Where the environments stand, what was done in them, and what is drawn from.
 pub(super) struct Gatherer {
-    pub(super) env: Box<dyn VectorEnv>,
-    pub(super) experience: Experience<Uniform>,
-    pub(super) normalizer: Option<Normalizer>,
-    streams: Streams,
+    pub(super) experience: Experience,
     /// One for each environment's actions.
     pub(super) actions: Vec<Pcg64>,
     /// For the choice of minibatches.
@@ -83,8 +125,10 @@ pub(super) struct Gatherer {
     /// For what is drawn while learning.
     pub(super) learning: Pcg64,
     how: Gathering,
+    idling: bool,
     random: RandomPolicy,
-    started: bool,
+    /// Whether `obs` is where the environments stand.
+    pub(super) started: bool,
     chosen: Chosen,
     /// What is acted on next, `[N, d]`.
     obs: Vec<f32>,
@@ -98,125 +142,149 @@ pub(super) struct Gatherer {
     stored_rewards: Vec<f32>,
     terminated: Vec<bool>,
     truncated: Vec<bool>,
+    /// Which environments made the step.
+    valid: Vec<bool>,
     /// What is allowed, `[N, n]`; empty where nothing is ever forbidden.
     masks: Vec<bool>,
     next_masks: Vec<bool>,
     /// Log-probabilities and values that nobody asks for.
     unused: [Vec<f32>; 2],
-    pub(super) episodes: Episodes,
+    /// Transitions stored so far, and since the iteration began.
     pub(super) timesteps: u64,
-    pub(super) run: Run,
+    pub(super) gathered: usize,
 }
 
 impl Gatherer {
-    pub(super) fn new(env: Box<dyn VectorEnv>, how: Gathering, mut streams: Streams) -> Result<Self> {
-        let (n, spec) = (env.num_envs(), env.spec());
+    pub(super) fn new(envs: &Surroundings<'_>, how: Gathering, seeds: [u64; 2]) -> Result<Self> {
+        let (n, spec) = (envs.num_envs, envs.spec);
         let numbers = n.saturating_mul(spec.observation.dim());
-        let masked = env.has_action_masks();
-        let flags = if masked { n.saturating_mul(masked_actions(&spec.action)) } else { 0 };
-        let chosen = Chosen::new(&spec.action, n)?;
+        let flags = if envs.masked { n.saturating_mul(masked_actions(&spec.action)) } else { 0 };
         // Random actions of a Box are drawn between -1 and 1, as policies give them.
         let random = match spec.action {
             Space::Box { .. } => RandomPolicy::new(&Space::uniform_box(-1.0, 1.0, &[spec.action.dim()]))?,
             _ => RandomPolicy::new(&spec.action)?,
         };
-        let options = how.normalize.map(|options| NormalizerOptions { gamma: how.gamma, ..options });
-        let normalizer = options.map(|options| Normalizer::new(n, spec.observation.dim(), options)).transpose()?;
-        let experience = Experience::new(&how, spec, n, masked)?;
-        let IterationStreams { actions, order, .. } = IterationStreams::new(streams.iteration(), n)?;
-        let learning = IterationStreams::new(streams.iteration(), 0)?.order;
+        let experience = Experience::new(&how, envs)?;
+        let IterationStreams { actions, order, .. } = IterationStreams::new(seeds[0], n)?;
+        let learning = IterationStreams::new(seeds[1], 0)?.order;
+        let observations = || filled("num_envs", numbers, 0.0);
+        let flag = |len| filled("num_envs", len, false);
         Ok(Self {
             experience,
-            normalizer,
-            streams,
             actions,
             order,
             learning,
             how,
+            idling: envs.idling,
             random,
             started: false,
-            chosen,
-            obs: vec![0.0; numbers],
-            seen: vec![0.0; numbers],
-            next_obs: vec![0.0; numbers],
-            after: vec![0.0; numbers],
-            rewards: vec![0.0; n],
-            stored_rewards: vec![0.0; n],
-            terminated: vec![false; n],
-            truncated: vec![false; n],
-            masks: vec![true; flags],
-            next_masks: vec![true; flags],
-            unused: [vec![0.0; n], vec![0.0; n]],
-            episodes: Episodes::new(),
+            chosen: Chosen::new(&spec.action, n)?,
+            obs: observations()?,
+            seen: observations()?,
+            next_obs: observations()?,
+            after: observations()?,
+            rewards: filled("num_envs", n, 0.0)?,
+            stored_rewards: filled("num_envs", n, 0.0)?,
+            terminated: flag(n)?,
+            truncated: flag(n)?,
+            valid: filled("num_envs", n, true)?,
+            masks: filled("num_envs", flags, true)?,
+            next_masks: filled("num_envs", flags, true)?,
+            unused: [filled("num_envs", n, 0.0)?, filled("num_envs", n, 0.0)?],
             timesteps: 0,
-            run: Run::default(),
-            env,
+            gathered: 0,
         })
     }
 
-    /// The share of the run that is done, 1 beyond its end.
-    pub(super) fn progress(&self) -> f64 {
-        let Run { start, target } = self.run;
-        (self.timesteps.saturating_sub(start) as f64 / target.saturating_sub(start).max(1) as f64).min(1.0)
+    /// How many environments there are.
+    pub(super) fn num_envs(&self) -> usize {
+        self.rewards.len()
     }
 
-    /// Starts episodes everywhere, if that was not done.
-    pub(super) fn start<A: Algorithm>(&mut self, algorithm: &mut A) -> Result<()> {
-        if self.started {
-            return Ok(());
-        }
-        self.episodes.forget(self.env.as_mut());
-        let seed = Seeds::Base(self.streams.reset());
-        self.env.reset(seed, None, &ResetOptions::default(), &mut self.obs)?;
-        if !self.masks.is_empty() {
-            self.env.action_masks(&mut self.masks)?;
-        }
-        if let Some(normalizer) = &mut self.normalizer {
-            normalizer.forget_returns();
-            normalizer.update_obs(&self.obs)?;
-        }
-        algorithm.end_episodes(&|_| true);
+    /// Takes where environments stand, with what is allowed there where they say so.
+    pub(super) fn stand(&mut self, obs: &[f32], masks: Option<&[bool]>) -> Result<()> {
+        check_len("obs", obs.len(), self.obs.len())?;
+        check_len("action_masks", masks.map_or(0, <[bool]>::len), self.masks.len())?;
+        crate::rows::check_taken("obs", obs, self.obs.len() / self.num_envs())?;
+        self.obs.copy_from_slice(obs);
+        self.masks.copy_from_slice(masks.unwrap_or(&[]));
         self.started = true;
         Ok(())
     }
 
-    /// One step of each environment. What fails in the middle of it ends all episodes.
-    pub(super) fn step<A: Algorithm>(&mut self, algorithm: &mut A) -> Result<()> {
-        self.choose(algorithm)?;
-        self.started = false;
-        self.advance()?;
-        self.store()?;
-        self.started = true;
-        let Self { terminated, truncated, .. } = self;
-        if terminated.iter().chain(&*truncated).any(|ended| *ended) {
-            self.episodes.update(self.env.as_mut());
-            algorithm.end_episodes(&|env| terminated[env] || truncated[env]);
+    /// The same of environments that tell themselves.
+    pub(super) fn look(&mut self, env: &dyn VectorEnv) -> Result<()> {
+        let (mut obs, mut masks) = (std::mem::take(&mut self.after), std::mem::take(&mut self.next_masks));
+        let mut said = env.observe(&mut obs);
+        if said.is_ok() && !masks.is_empty() {
+            said = env.action_masks(&mut masks);
         }
-        self.timesteps += self.env.num_envs() as u64;
-        algorithm.stepped()
+        let stood = said.and_then(|()| self.stand(&obs, (!masks.is_empty()).then_some(&masks[..])));
+        (self.after, self.next_masks) = (obs, masks);
+        stood
+    }
+
+    /// Counts the first observations of new episodes everywhere.
+    pub(super) fn begin_episodes<A: Algorithm + ?Sized>(
+        &mut self,
+        algorithm: &mut A,
+        normalizer: Option<&mut Normalizer>,
+    ) -> Result<()> {
+        if let Some(normalizer) = normalizer {
+            normalizer.forget_returns();
+            normalizer.update_obs(&self.obs)?;
+        }
+        algorithm.end_episodes(&|_| true);
+        Ok(())
+    }
+
+    /// One step of each environment. What fails in the middle of it ends all episodes.
+    pub(super) fn step<A: Algorithm + ?Sized>(
+        &mut self,
+        algorithm: &mut A,
+        env: &mut dyn VectorEnv,
+        mut normalizer: Option<&mut Normalizer>,
+        progress: f64,
+    ) -> Result<()> {
+        self.choose(algorithm, normalizer.as_deref_mut(), progress)?;
+        self.started = false;
+        self.advance(env)?;
+        self.finish(algorithm, normalizer)
     }
 
     /// Chooses actions: in the beginning any, then those of the policy.
-    fn choose<A: Algorithm>(&mut self, algorithm: &mut A) -> Result<()> {
-        let progress = self.progress();
+    pub(super) fn choose<A: Algorithm + ?Sized>(
+        &mut self,
+        algorithm: &mut A,
+        normalizer: Option<&mut Normalizer>,
+        progress: f64,
+    ) -> Result<()> {
         let masks = (!self.masks.is_empty()).then_some(&self.masks[..]);
         if self.timesteps < self.how.learning_starts && !algorithm.explores_at_warmup() {
             let [log_probs, values] = &mut self.unused;
             let out = PolicyOut { actions: self.chosen.all_mut(), log_probs, values };
-            return self.random.act(&self.obs, masks, &mut self.actions, out);
-        }
-        let seen = if let Some(normalizer) = self.normalizer.as_ref().filter(|normalizer| normalizer.options().obs) {
-            self.seen.copy_from_slice(&self.obs);
-            normalizer.normalize_obs(&mut self.seen)?;
-            &self.seen
+            self.random.act(&self.obs, masks, &mut self.actions, out)?;
         } else {
-            &self.obs
-        };
-        algorithm.explore(seen, masks, &mut self.actions, progress, self.chosen.all_mut())
+            let seen = match normalizer {
+                Some(normalizer) if normalizer.options().obs => {
+                    self.seen.copy_from_slice(&self.obs);
+                    normalizer.normalize_obs(&mut self.seen)?;
+                    &self.seen
+                }
+                _ => &self.obs,
+            };
+            algorithm.explore(seen, masks, &mut self.actions, progress, self.chosen.all_mut())?;
+        }
+        algorithm.perturb(&mut self.actions, self.chosen.all_mut())
+    }
+
+    /// The actions that were chosen, counted from 0 or within a Box's bounds.
+    pub(super) fn chosen(&mut self) -> Result<Actions<'_>> {
+        self.chosen.counted()
     }
 
     /// Steps the environments; finds out what the step led to.
-    fn advance(&mut self) -> Result<()> {
+    fn advance(&mut self, env: &mut dyn VectorEnv) -> Result<()> {
         let out = StepOut {
             obs: &mut self.after,
             reward: &mut self.rewards,
@@ -224,37 +292,49 @@ impl Gatherer {
             truncated: &mut self.truncated,
             final_obs: &mut self.next_obs,
         };
-        self.env.step(self.chosen.send()?, out)?;
+        env.step(self.chosen.send()?, out)?;
         let dim = self.after.len() / self.rewards.len();
         for (env, after) in self.after.chunks_exact(dim).enumerate() {
             if !(self.terminated[env] || self.truncated[env]) {
                 self.next_obs[env * dim..][..dim].copy_from_slice(after);
             }
         }
-        self.stored_rewards.iter_mut().zip(&self.rewards).for_each(|(stored, reward)| *stored = *reward as f32);
-        self.find_masks()
+        if self.masks.is_empty() { Ok(()) } else { env.action_masks(&mut self.masks) }
     }
 
-    /// Finds out what is allowed now, and in the states that the step led to.
-    fn find_masks(&mut self) -> Result<()> {
-        let Self { env, masks, next_masks, terminated, truncated, .. } = self;
-        if masks.is_empty() {
-            return Ok(());
+    /// Takes a step that was made elsewhere.
+    pub(super) fn take(&mut self, outcome: &Outcome<'_>) -> Result<()> {
+        let Outcome { next_obs, obs, rewards, terminated, truncated, valid, masks } = *outcome;
+        let n = self.num_envs();
+        check_len("next_obs", next_obs.len(), self.next_obs.len())?;
+        check_len("obs", obs.len(), self.obs.len())?;
+        check_len("rewards", rewards.len(), n)?;
+        check_len("terminated", terminated.len(), n)?;
+        check_len("truncated", truncated.len(), n)?;
+        check_len("valid", valid.map_or(n, <[bool]>::len), n)?;
+        check_len("action_masks", masks.map_or(0, <[bool]>::len), self.masks.len())?;
+        crate::rows::check_taken("obs", obs, obs.len() / n)?;
+        self.next_obs.copy_from_slice(next_obs);
+        self.after.copy_from_slice(obs);
+        self.rewards.copy_from_slice(rewards);
+        self.terminated.copy_from_slice(terminated);
+        self.truncated.copy_from_slice(truncated);
+        match valid {
+            Some(valid) => self.valid.copy_from_slice(valid),
+            None => self.valid.fill(true),
         }
-        env.action_masks(masks)?;
-        next_masks.copy_from_slice(masks);
-        let width = masks.len() / terminated.len();
-        for (env, next) in next_masks.chunks_exact_mut(width).enumerate() {
-            // These masks are the new episode's. Those of the old one's last state are not known.
-            if terminated[env] || truncated[env] {
-                next.fill(true);
-            }
-        }
+        self.masks.copy_from_slice(masks.unwrap_or(&[]));
         Ok(())
     }
 
     /// Stores the step and goes on from where it led.
-    fn store(&mut self) -> Result<()> {
+    pub(super) fn finish<A: Algorithm + ?Sized>(
+        &mut self,
+        algorithm: &mut A,
+        normalizer: Option<&mut Normalizer>,
+    ) -> Result<()> {
+        self.stored_rewards.iter_mut().zip(&self.rewards).for_each(|(stored, reward)| *stored = *reward as f32);
+        self.find_next_masks();
         let stepped = Stepped {
             obs: &self.obs,
             actions: self.chosen.all(),
@@ -264,12 +344,50 @@ impl Gatherer {
             next_obs: &self.next_obs,
             next_masks: &self.next_masks,
         };
-        self.experience.push(&stepped)?;
-        if let Some(normalizer) = &mut self.normalizer {
-            normalizer.update_obs(&self.after)?;
-            normalizer.step_rewards(&mut self.rewards, &self.terminated, &self.truncated)?;
+        self.experience.push(&stepped, self.idling.then_some(&self.valid[..]))?;
+        if let Some(normalizer) = normalizer {
+            self.count(normalizer)?;
         }
         std::mem::swap(&mut self.obs, &mut self.after);
-        Ok(())
+        self.started = true;
+        let Self { terminated, truncated, valid, .. } = self;
+        if terminated.iter().chain(&*truncated).any(|ended| *ended) {
+            algorithm.end_episodes(&|env| terminated[env] || truncated[env]);
+        }
+        let stored = valid.iter().filter(|valid| **valid).count();
+        self.timesteps += stored as u64;
+        self.gathered += stored;
+        algorithm.stepped()
+    }
+
+    /// Takes a step into the statistics: what is acted on next, and the rewards.
+    fn count(&mut self, normalizer: &mut Normalizer) -> Result<()> {
+        let Self { after, seen, rewards, terminated, truncated, valid, idling, .. } = self;
+        if *idling {
+            // Nobody acts on an episode's last observation.
+            let dim = after.len() / rewards.len();
+            seen.clear();
+            let acted = after.chunks_exact(dim).zip(terminated.iter().zip(&*truncated)).filter(|(_, (a, b))| !(**a || **b));
+            acted.for_each(|(row, _)| seen.extend_from_slice(row));
+            let counted = normalizer.update_obs(seen);
+            seen.resize(after.len(), 0.0);
+            counted?;
+        } else {
+            normalizer.update_obs(after)?;
+        }
+        normalizer.step_rewards_where(Some(valid), rewards, terminated, truncated)
+    }
+
+    /// Finds out what is allowed in the states that the step led to.
+    fn find_next_masks(&mut self) {
+        let Self { masks, next_masks, terminated, truncated, .. } = self;
+        next_masks.copy_from_slice(masks);
+        let width = masks.len() / terminated.len();
+        for (env, next) in next_masks.chunks_exact_mut(width.max(1)).enumerate() {
+            // These masks are the new episode's. Those of the old one's last state are not known.
+            if terminated[env] || truncated[env] {
+                next.fill(true);
+            }
+        }
     }
 }

@@ -43,11 +43,12 @@ impl ActionNoise {
         rows::check_not_negative("action_noise.sigma", sigma)?;
         rows::check_not_negative("action_noise.theta", theta)?;
         rows::check_not_negative("action_noise.dt", dt)?;
-        if theta * dt <= 2.0 {
+        // At 2 its variance grows without end; theta * dt may be infinite.
+        if theta * dt < 2.0 {
             return Ok(());
         }
         let got = format!("{theta} * {dt}");
-        Err(Error::config("action_noise.dt", "theta * dt of at most 2, or the walk grows", got, "shorten dt"))
+        Err(Error::config("action_noise.dt", "theta * dt below 2, or the walk grows", got, "shorten dt"))
     }
 }
 
@@ -125,5 +126,17 @@ impl NoiseProcess {
     /// Where each environment's process is, `[N, a]`.
     pub fn state(&self) -> &[f32] {
         &self.state
+    }
+
+    /// Goes on from where a process was.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a slice of another length, [`Error::Config`] for numbers that are not finite. Nothing has changed
+    /// then.
+    pub fn set_state(&mut self, state: &[f32]) -> Result<()> {
+        check_len("noise", state.len(), self.state.len())?;
+        rows::check_finite("noise", state, self.dim)?;
+        self.state.copy_from_slice(state);
+        Ok(())
     }
 }

@@ -1,12 +1,13 @@
 //! Actions for any number of observations.
 
-use rlox_core::{ActionsMut, Error, FieldData, Normalizer, PolicyOut, Result, Space, Watch, check_len};
+use rlox_core::{ActionsMut, Error, FieldData, Normalizer, Pcg64, PolicyOut, Result, Space, Watch, check_len};
 
-use super::{Encoding, IterationStreams};
-use crate::ActorCritic;
+use super::algorithm::Algorithm;
+use super::{Encoding, IterationStreams, OffPolicyAgent};
 pub use crate::distribution::mask_width;
 use crate::room::resize;
 use crate::rows;
+use crate::{ActionScaling, ActorCritic};
 
 /// Numbers of observations whose actions are chosen at once: few enough that memory stays small.
 const CHUNK: usize = 1 << 14;
@@ -52,6 +53,61 @@ pub fn predict_actions(
     seed: Option<u64>,
     space: &Space,
     inputs: &mut Vec<f32>,
+    actions: ActionsMut<'_>,
+) -> Result<()> {
+    let (mut log_probs, mut values) = (Vec::new(), Vec::new());
+    let mut act = |inputs: &[f32], masks: Option<&[bool]>, rngs: Option<&mut [Pcg64]>, actions: ActionsMut<'_>| {
+        let Some(rngs) = rngs else { return policy.act_deterministic(inputs, masks, actions) };
+        for said in [&mut log_probs, &mut values] {
+            resize("actions", said, rngs.len(), 0.0)?;
+        }
+        policy.act_once(inputs, masks, rngs, PolicyOut { actions, log_probs: &mut log_probs, values: &mut values })
+    };
+    choose_actions(&mut act, obs, seed, space, inputs, actions)
+}
+
+/// As [`predict_actions`], of an off-policy method: its greedy actions, or with a seed those that it explores with, but for
+/// action noise.
+///
+/// # Errors
+/// Those of [`predict_actions`].
+pub fn predict_with<A: Algorithm + ?Sized>(
+    agent: &mut OffPolicyAgent<A>,
+    obs: Observations<'_>,
+    seed: Option<u64>,
+    space: &Space,
+    inputs: &mut Vec<f32>,
+    actions: ActionsMut<'_>,
+) -> Result<()> {
+    let scaling = matches!(space, Space::Box { .. }).then(|| ActionScaling::new(space)).transpose()?;
+    let progress = agent.progress();
+    let learner = agent.learner_mut();
+    let mut act = |inputs: &[f32], masks: Option<&[bool]>, rngs: Option<&mut [Pcg64]>, mut actions: ActionsMut<'_>| {
+        let numbers = match &actions {
+            ActionsMut::Discrete(actions) => actions.len(),
+            ActionsMut::Continuous(actions) => actions.len(),
+        };
+        match rngs {
+            None => learner.act_greedily(inputs, masks, actions.part(0..numbers))?,
+            Some(rngs) => learner.explore(inputs, masks, rngs, progress, actions.part(0..numbers))?,
+        }
+        match (&scaling, actions) {
+            (Some(scaling), ActionsMut::Continuous(actions)) => scaling.scale(actions),
+            _ => Ok(()),
+        }
+    };
+    choose_actions(&mut act, obs, seed, space, inputs, actions)
+}
+
+/// Chooses actions of inputs, with masks or without, greedily or with streams.
+type Act<'a> = dyn FnMut(&[f32], Option<&[bool]>, Option<&mut [Pcg64]>, ActionsMut<'_>) -> Result<()> + 'a;
+
+fn choose_actions(
+    act: &mut Act<'_>,
+    obs: Observations<'_>,
+    seed: Option<u64>,
+    space: &Space,
+    inputs: &mut Vec<f32>,
     mut actions: ActionsMut<'_>,
 ) -> Result<()> {
     let Observations { data, encoding, normalizer, masks } = obs;
@@ -64,7 +120,7 @@ pub fn predict_actions(
     check_len("actions", len, n * dim)?;
     masks.map_or(Ok(()), |masks| check_len("masks", masks.len(), n.saturating_mul(width)))?;
     let mut rngs = seed.map(|seed| IterationStreams::new(seed, n)).transpose()?.map(|streams| streams.actions);
-    let (mut log_probs, mut values, mut watch) = (Vec::new(), Vec::new(), Watch::default());
+    let mut watch = Watch::default();
     let chunk = (CHUNK / encoding.inputs().max(1)).max(1);
     for from in (0..n).step_by(chunk) {
         watch.check()?;
@@ -73,16 +129,8 @@ pub fn predict_actions(
         rows::check_finite("obs", inputs, encoding.inputs()).map_err(|error| rows::counted_from(error, from))?;
         normalizer.map_or(Ok(()), |normalizer| normalizer.normalize_obs(inputs))?;
         let masks = masks.map(|masks| &masks[from * width..to * width]);
-        let actions = actions.part(from * dim..to * dim);
-        let Some(rngs) = &mut rngs else {
-            policy.act_deterministic(inputs, masks, actions)?;
-            continue;
-        };
-        for said in [&mut log_probs, &mut values] {
-            resize("actions", said, to - from, 0.0)?;
-        }
-        let out = PolicyOut { actions, log_probs: &mut log_probs, values: &mut values };
-        policy.act_once(inputs, masks, &mut rngs[from..to], out)?;
+        let rngs = rngs.as_mut().map(|rngs| &mut rngs[from..to]);
+        act(inputs, masks, rngs, actions.part(from * dim..to * dim))?;
     }
     if let ActionsMut::Continuous(actions) = &actions
         && let Some(wrong) = actions.iter().find(|x| !x.is_finite())

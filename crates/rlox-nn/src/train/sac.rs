@@ -2,9 +2,9 @@
 
 use rlox_core::{ActionsMut, EnvSpec, Error, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
 
-use super::experience::{Gathering, Replayed};
+use super::experience::{Gathering, Replayed, gathering};
 use super::greedy::numbers;
-use super::off_policy::{Algorithm, check_dims, together};
+use super::algorithm::{Algorithm, Method, check_dims, part_of, together};
 use super::{
     ActionNoise, NoiseProcess, OffPolicy, OffPolicyLearned, Schedule, check_counts, check_share, evaluate_policy,
 };
@@ -42,6 +42,8 @@ pub struct SacConfig {
     pub train_freq: usize,
     /// Minibatches an update learns from; `None`, their -1, for as many as transitions were collected.
     pub gradient_steps: Option<usize>,
+    /// Minibatches for each transition, in place of that; what is left of a minibatch counts the next time.
+    pub utd_ratio: Option<f64>,
     /// Steps that a transition spans.
     pub n_steps: usize,
     /// Discount.
@@ -78,6 +80,7 @@ impl Default for SacConfig {
             batch_size: 256,
             train_freq: 1,
             gradient_steps: Some(1),
+            utd_ratio: None,
             n_steps: 1,
             gamma: 0.99,
             tau: 0.005,
@@ -137,9 +140,7 @@ impl SacConfig {
     }
 
     fn gathering(&self) -> Gathering {
-        let Self { buffer_size, learning_starts, batch_size, train_freq, gradient_steps, n_steps, gamma, .. } = *self;
-        let normalize = self.normalize;
-        Gathering { buffer_size, learning_starts, batch_size, train_freq, gradient_steps, n_steps, gamma, normalize }
+        gathering!(self, None)
     }
 
     /// The temperature for actions of so many numbers.
@@ -179,7 +180,7 @@ pub struct SacLearner<P, C> {
     noise: Option<NoiseProcess>,
     /// Steps of each environment since the iteration began.
     steps: usize,
-    updates: usize,
+    updates: u64,
     memory: Memory,
 }
 
@@ -221,26 +222,28 @@ impl<P, C> SacLearner<P, C> {
     }
 }
 
-impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
+impl<P: StochasticPolicy, C: ActionValue> Method for SacLearner<P, C> {
     type Config = SacConfig;
     type Networks = (P, C);
 
-    fn gathering(config: &SacConfig, env: &dyn VectorEnv) -> Result<Gathering> {
+    fn gathering(config: &SacConfig, spec: &EnvSpec) -> Result<Gathering> {
         config.check()?;
         // Which refuses what is no Box with finite bounds.
-        ActionScaling::new(&env.spec().action)?;
+        ActionScaling::new(&spec.action)?;
         Ok(config.gathering())
     }
 
-    fn new(config: SacConfig, (policy, critics): (P, C), env: &dyn VectorEnv) -> Result<Self> {
-        let dims = (env.spec().observation.dim(), env.spec().action.dim());
+    fn new(config: SacConfig, (policy, critics): (P, C), spec: &EnvSpec, num_envs: usize) -> Result<Self> {
+        let dims = (spec.observation.dim(), spec.action.dim());
         check_dims("policy", (policy.obs_dim(), policy.action_dim()), dims)?;
         check_dims("critics", (critics.obs_dim(), critics.action_dim()), dims)?;
-        let noise = config.action_noise.map(|noise| NoiseProcess::new(noise, env.num_envs(), dims.1)).transpose()?;
+        let noise = config.action_noise.map(|noise| NoiseProcess::new(noise, num_envs, dims.1)).transpose()?;
         let temperature = config.temperature(dims.1)?;
         Ok(Self { policy, critics, temperature, config, noise, steps: 0, updates: 0, memory: Memory::default() })
     }
+}
 
+impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
     fn begin(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
         self.steps = 0;
         self.policy.draw_noise(rngs)
@@ -264,8 +267,15 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
             self.policy.draw_noise(rngs)?;
         }
         resize("num_envs", &mut self.memory.log_probs, rngs.len(), 0.0)?;
-        self.policy.act(obs, rngs, actions, &mut self.memory.log_probs)?;
-        self.noise.as_mut().map_or(Ok(()), |noise| noise.apply(rngs, actions))
+        self.policy.act(obs, rngs, actions, &mut self.memory.log_probs)
+    }
+
+    fn perturb(&mut self, rngs: &mut [Pcg64], actions: ActionsMut<'_>) -> Result<()> {
+        self.noise.as_mut().map_or(Ok(()), |noise| noise.apply(rngs, numbers(actions)?))
+    }
+
+    fn act_greedily(&mut self, obs: &[f32], _masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
+        self.policy.act_deterministic(obs, numbers(actions)?)
     }
 
     fn end_episodes(&mut self, ended: &dyn Fn(usize) -> bool) {
@@ -291,8 +301,7 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
         // The actor is asked before the critics learn, and learns after them, as in Stable-Baselines3.
         policy.rsample(batch.obs, rng, actions, log_probs)?;
         let alpha = temperature.alpha();
-        let learns = matches!(config.ent_coef, EntCoef::Auto { .. });
-        let ent_coef_loss = if learns { Some(temperature.update(log_probs, &optimizer)?) } else { None };
+        rows::check_said("log_probs", log_probs, 1)?;
         policy.sample(batch.next_obs, rng, actions, next_log_probs)?;
         critics.target_values(batch.next_obs, actions, next_values)?;
         soft_values(next_values, next_log_probs, alpha)?;
@@ -305,7 +314,10 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
         };
         let critic = critics.update(&valued, 0.5, &optimizer, None)?;
         let actor = policy.update(batch.obs, critics, alpha, &optimizer, None)?;
-        if self.updates.is_multiple_of(config.target_update_interval) {
+        // Last, so that it stays what it was if the others refuse to learn: nothing else goes by its new value.
+        let learns = matches!(config.ent_coef, EntCoef::Auto { .. });
+        let ent_coef_loss = if learns { Some(temperature.update(log_probs, &optimizer)?) } else { None };
+        if self.updates.is_multiple_of(config.target_update_interval as u64) {
             critics.track(config.tau)?;
         }
         self.updates += 1;
@@ -320,6 +332,10 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
         })
     }
 
+    fn td_errors(&self) -> &[f32] {
+        self.critics.td_errors()
+    }
+
     fn evaluate(
         &mut self,
         env: &mut dyn VectorEnv,
@@ -332,5 +348,41 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
 
     fn tensors(&self) -> NamedTensors {
         together(&[self.policy.tensors(), self.critics.tensors(), self.temperature.tensors()])
+    }
+
+    fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
+        self.check_tensors(tensors)?;
+        let Self { policy, critics, temperature, .. } = self;
+        policy.load(&part_of(tensors, &policy.tensors()))?;
+        critics.load(&part_of(tensors, &critics.tensors()))?;
+        temperature.load(&part_of(tensors, &temperature.tensors()))
+    }
+
+    fn optimizer_state(&self) -> NamedTensors {
+        let Self { policy, critics, temperature, .. } = self;
+        together(&[policy.optimizer_state(), critics.optimizer_state(), temperature.optimizer_state()])
+    }
+
+    fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
+        self.check_optimizer_state(state)?;
+        let Self { policy, critics, temperature, .. } = self;
+        policy.load_optimizer_state(&part_of(state, &policy.optimizer_state()))?;
+        critics.load_optimizer_state(&part_of(state, &critics.optimizer_state()))?;
+        temperature.load_optimizer_state(&part_of(state, &temperature.optimizer_state()))
+    }
+
+    fn noise(&self) -> &[f32] {
+        self.noise.as_ref().map_or(&[], NoiseProcess::state)
+    }
+
+    fn set_noise(&mut self, noise: &[f32]) -> Result<()> {
+        match &mut self.noise {
+            Some(process) => process.set_state(noise),
+            None => rlox_core::check_len("noise", noise.len(), 0),
+        }
+    }
+
+    fn set_counts(&mut self, _steps: u64, updates: u64) {
+        self.updates = updates;
     }
 }

@@ -2,9 +2,9 @@
 
 use rlox_core::{ActionsMut, EnvSpec, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
 
-use super::experience::{Gathering, Replayed};
+use super::experience::{Gathering, Replayed, gathering};
 use super::greedy::numbers;
-use super::off_policy::{Algorithm, check_dims, together};
+use super::algorithm::{Algorithm, Method, check_dims, part_of, together};
 use super::{
     ActionNoise, NoiseProcess, OffPolicy, OffPolicyLearned, Schedule, check_counts, check_share, evaluate_policy,
 };
@@ -28,6 +28,8 @@ pub struct Td3Config {
     pub train_freq: usize,
     /// Minibatches an update learns from; `None`, their -1, for as many as transitions were collected.
     pub gradient_steps: Option<usize>,
+    /// Minibatches for each transition, in place of that; what is left of a minibatch counts the next time.
+    pub utd_ratio: Option<f64>,
     /// Steps that a transition spans.
     pub n_steps: usize,
     /// Discount.
@@ -58,6 +60,7 @@ impl Default for Td3Config {
             batch_size: 256,
             train_freq: 1,
             gradient_steps: Some(1),
+            utd_ratio: None,
             n_steps: 1,
             gamma: 0.99,
             tau: 0.005,
@@ -103,9 +106,7 @@ impl Td3Config {
     }
 
     fn gathering(&self) -> Gathering {
-        let Self { buffer_size, learning_starts, batch_size, train_freq, gradient_steps, n_steps, gamma, .. } = *self;
-        let normalize = self.normalize;
-        Gathering { buffer_size, learning_starts, batch_size, train_freq, gradient_steps, n_steps, gamma, normalize }
+        gathering!(self, None)
     }
 }
 
@@ -133,7 +134,7 @@ pub struct Td3Learner<P, C> {
     critics: C,
     config: Td3Config,
     noise: Option<NoiseProcess>,
-    updates: usize,
+    updates: u64,
     memory: Memory,
 }
 
@@ -168,36 +169,45 @@ impl<P, C> Td3Learner<P, C> {
     }
 }
 
-impl<P: DeterministicPolicy, C: ActionValue> Algorithm for Td3Learner<P, C> {
+impl<P: DeterministicPolicy, C: ActionValue> Method for Td3Learner<P, C> {
     type Config = Td3Config;
     type Networks = (P, C);
 
-    fn gathering(config: &Td3Config, env: &dyn VectorEnv) -> Result<Gathering> {
+    fn gathering(config: &Td3Config, spec: &EnvSpec) -> Result<Gathering> {
         config.check()?;
         // Which refuses what is no Box with finite bounds.
-        ActionScaling::new(&env.spec().action)?;
+        ActionScaling::new(&spec.action)?;
         Ok(config.gathering())
     }
 
-    fn new(config: Td3Config, (policy, critics): (P, C), env: &dyn VectorEnv) -> Result<Self> {
-        let dims = (env.spec().observation.dim(), env.spec().action.dim());
+    fn new(config: Td3Config, (policy, critics): (P, C), spec: &EnvSpec, num_envs: usize) -> Result<Self> {
+        let dims = (spec.observation.dim(), spec.action.dim());
         check_dims("policy", (policy.obs_dim(), policy.action_dim()), dims)?;
         check_dims("critics", (critics.obs_dim(), critics.action_dim()), dims)?;
-        let noise = config.action_noise.map(|noise| NoiseProcess::new(noise, env.num_envs(), dims.1)).transpose()?;
+        let noise = config.action_noise.map(|noise| NoiseProcess::new(noise, num_envs, dims.1)).transpose()?;
         Ok(Self { policy, critics, config, noise, updates: 0, memory: Memory::default() })
     }
+}
 
+impl<P: DeterministicPolicy, C: ActionValue> Algorithm for Td3Learner<P, C> {
     fn explore(
         &mut self,
         obs: &[f32],
         _masks: Option<&[bool]>,
-        rngs: &mut [Pcg64],
+        _rngs: &mut [Pcg64],
         _progress: f64,
         actions: ActionsMut<'_>,
     ) -> Result<()> {
         let actions = numbers(actions)?;
-        self.policy.act(obs, actions)?;
-        self.noise.as_mut().map_or(Ok(()), |noise| noise.apply(rngs, actions))
+        self.policy.act(obs, actions)
+    }
+
+    fn perturb(&mut self, rngs: &mut [Pcg64], actions: ActionsMut<'_>) -> Result<()> {
+        self.noise.as_mut().map_or(Ok(()), |noise| noise.apply(rngs, numbers(actions)?))
+    }
+
+    fn act_greedily(&mut self, obs: &[f32], _masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
+        self.policy.act(obs, numbers(actions)?)
     }
 
     fn end_episodes(&mut self, ended: &dyn Fn(usize) -> bool) {
@@ -227,7 +237,7 @@ impl<P: DeterministicPolicy, C: ActionValue> Algorithm for Td3Learner<P, C> {
         let critic = critics.update(&valued, 1.0, &optimizer, None)?;
         *updates += 1;
         let mut actor_loss = None;
-        if updates.is_multiple_of(config.policy_delay) {
+        if updates.is_multiple_of(config.policy_delay as u64) {
             actor_loss = Some(policy.update(batch.obs, critics, &optimizer, None)?.loss);
             critics.track(config.tau)?;
             policy.track(config.tau)?;
@@ -242,6 +252,10 @@ impl<P: DeterministicPolicy, C: ActionValue> Algorithm for Td3Learner<P, C> {
         })
     }
 
+    fn td_errors(&self) -> &[f32] {
+        self.critics.td_errors()
+    }
+
     fn evaluate(
         &mut self,
         env: &mut dyn VectorEnv,
@@ -254,5 +268,38 @@ impl<P: DeterministicPolicy, C: ActionValue> Algorithm for Td3Learner<P, C> {
 
     fn tensors(&self) -> NamedTensors {
         together(&[self.policy.tensors(), self.critics.tensors()])
+    }
+
+    fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
+        self.check_tensors(tensors)?;
+        let Self { policy, critics, .. } = self;
+        policy.load(&part_of(tensors, &policy.tensors()))?;
+        critics.load(&part_of(tensors, &critics.tensors()))
+    }
+
+    fn optimizer_state(&self) -> NamedTensors {
+        together(&[self.policy.optimizer_state(), self.critics.optimizer_state()])
+    }
+
+    fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
+        self.check_optimizer_state(state)?;
+        let Self { policy, critics, .. } = self;
+        policy.load_optimizer_state(&part_of(state, &policy.optimizer_state()))?;
+        critics.load_optimizer_state(&part_of(state, &critics.optimizer_state()))
+    }
+
+    fn noise(&self) -> &[f32] {
+        self.noise.as_ref().map_or(&[], NoiseProcess::state)
+    }
+
+    fn set_noise(&mut self, noise: &[f32]) -> Result<()> {
+        match &mut self.noise {
+            Some(process) => process.set_state(noise),
+            None => rlox_core::check_len("noise", noise.len(), 0),
+        }
+    }
+
+    fn set_counts(&mut self, _steps: u64, updates: u64) {
+        self.updates = updates;
     }
 }

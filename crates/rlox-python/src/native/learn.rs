@@ -1,63 +1,16 @@
 //! Learning from rollouts: settings in, metrics out.
 
-use pyo3::exceptions::PyFloatingPointError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::{Error, Result};
-use rlox_nn::Optimizer;
+use rlox_core::Result;
 use rlox_nn::train::{A2cConfig, Learned, PpoConfig};
 
+use super::settings::{Settings, spoiled};
 use super::{Inner, NativePolicy};
-use crate::argument::{count, instance, item_of, number, shown, switch, text};
+use crate::argument::instance;
 use crate::array::new_dict;
-use crate::error::{to_py, value_error};
+use crate::error::to_py;
 use crate::rollout::RolloutBuffer;
-
-const FIX: &str = "pass what rlox.native makes";
-
-/// Settings by their names in rlox's configs; schedules have been applied.
-struct Settings<'a, 'py>(&'a Bound<'py, PyDict>);
-
-impl<'py> Settings<'_, 'py> {
-    fn get(&self, name: &'static str) -> PyResult<Bound<'py, PyAny>> {
-        item_of("settings", self.0.as_any(), name, FIX)
-    }
-
-    fn number(&self, name: &'static str) -> PyResult<f32> {
-        let given = self.get(name)?;
-        let number = number(name, &given)? as f32;
-        if number.is_finite() {
-            return Ok(number);
-        }
-        Err(value_error(name, "a number that float32 can hold", &shown(&given), "correct it"))
-    }
-
-    fn some(&self, name: &'static str) -> PyResult<Option<f32>> {
-        if self.get(name)?.is_none() { Ok(None) } else { self.number(name).map(Some) }
-    }
-
-    fn count(&self, name: &'static str) -> PyResult<usize> {
-        count(name, &self.get(name)?)
-    }
-
-    fn switch(&self, name: &'static str) -> PyResult<bool> {
-        switch(name, &self.get(name)?)
-    }
-
-    fn optimizer(&self) -> PyResult<Optimizer> {
-        let (lr, eps) = (self.number("learning_rate")?, self.number("optimizer_eps")?);
-        let made = match &*text("optimizer", &self.get("optimizer")?)? {
-            "adam" => Optimizer::adam(lr).with_eps(eps),
-            "rmsprop" => Optimizer::rms_prop(lr).with_eps(eps),
-            other => {
-                return Err(value_error("optimizer", "adam or rmsprop", other, "use backend=\"torch\" for others"));
-            }
-        };
-        let named = |error: Error| to_py(error.renamed("lr", "learning_rate").renamed("eps", "optimizer_eps"));
-        made.check().map_err(named)?;
-        Ok(made)
-    }
-}
 
 pub(super) fn ppo<'py>(
     policy: &NativePolicy,
@@ -119,12 +72,7 @@ fn learn<'py>(
         policy.check(buffer)?;
         policy.inner.enter(|inner| Ok((f(inner, buffer), inner.policy.mean_std())))
     })?;
-    let learned = learned.map_err(|error| match &error {
-        Error::Config(wrong) if wrong.argument == "gradients" || wrong.argument.starts_with("parameters") => {
-            PyFloatingPointError::new_err(error.to_string())
-        }
-        _ => to_py(error),
-    })?;
+    let learned = learned.map_err(spoiled)?;
     let dict = new_dict(py)?;
     let stats = learned.stats;
     for (name, number) in [

@@ -25,7 +25,7 @@ pub(crate) fn network_backends() -> Vec<&'static str> {
         .collect()
 }
 
-const FIX: &str = "pass what rlox.native makes";
+pub(super) const FIX: &str = "pass what rlox.native makes";
 
 /// What shapes the networks.
 struct Shape {
@@ -85,14 +85,14 @@ impl Shape {
 }
 
 /// An integer of 64 bits.
-fn whole(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<i64> {
+pub(super) fn whole(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<i64> {
     let whole = integer(argument, "an integer", object)?;
     let wrong = |_| value_error(argument, "an integer of 64 bits", &shown(&whole), "correct it");
     whole.extract().map_err(wrong)
 }
 
 /// A space of its description, see [`crate::settings::space_dict`].
-fn space_of(dict: &Bound<'_, PyDict>) -> PyResult<Space> {
+pub(super) fn space_of(dict: &Bound<'_, PyDict>) -> PyResult<Space> {
     let get = |name: &str| item_of("action", dict.as_any(), name, FIX);
     let bounds = |name: &'static str| -> PyResult<Vec<f32>> {
         let numbers = argument::<f32>(name, &get(name)?, &REAL)?.read(false)?;
@@ -115,14 +115,8 @@ fn space_of(dict: &Bound<'_, PyDict>) -> PyResult<Space> {
     Ok(space)
 }
 
-pub(super) fn policy(
-    py: Python<'_>,
-    observation: &Bound<'_, PyDict>,
-    action: &Bound<'_, PyDict>,
-    stream: &Bound<'_, PyAny>,
-    shape: &Bound<'_, PyDict>,
-    backend: &Bound<'_, PyAny>,
-) -> PyResult<NativePolicy> {
+/// How observations become inputs, and the shape of one.
+pub(super) fn encoding_of(observation: &Bound<'_, PyDict>) -> PyResult<(Encoding, Vec<usize>)> {
     let get = |name: &str| item_of("observation", observation.as_any(), name, FIX);
     let obs_shape = crate::argument::shape("shape", &get("shape")?)?;
     let encoding = match &*text("kind", &get("kind")?)? {
@@ -141,21 +135,44 @@ pub(super) fn policy(
         let got = format!("shape {obs_shape:?}");
         return Err(value_error("observation", "one number or more", &got, "leave no axis empty"));
     }
-    let action = space_of(action)?;
-    let words = argument::<i64>("stream", stream, &INTEGER)?.read(false)?;
-    expect_shape("stream", words.shape(), WORDS, &[])?;
-    let shape = Shape::of(shape)?;
+    Ok((encoding, obs_shape))
+}
+
+/// A backend that this library was built with.
+pub(super) fn backend_of(backend: &Bound<'_, PyAny>) -> PyResult<String> {
     let backend = text("backend", backend)?;
-    if !network_backends().contains(&&*backend) {
-        let known = network_backends().join(", ");
-        return Err(value_error("backend", &format!("one of {known}"), &backend, "build rlox with that feature"));
+    if network_backends().contains(&&*backend) {
+        return Ok(backend);
     }
-    let spec = EnvSpec {
+    let known = network_backends().join(", ");
+    Err(value_error("backend", &format!("one of {known}"), &backend, "build rlox with that feature"))
+}
+
+/// What networks are made for: environments of so many inputs and these actions.
+pub(super) fn spec_of(encoding: &Encoding, action: &Space) -> EnvSpec {
+    EnvSpec {
         id: String::new(),
         observation: Space::uniform_box(f32::NEG_INFINITY, f32::INFINITY, &[encoding.inputs()]),
         action: action.clone(),
         max_episode_steps: None,
-    };
+    }
+}
+
+pub(super) fn policy(
+    py: Python<'_>,
+    observation: &Bound<'_, PyDict>,
+    action: &Bound<'_, PyDict>,
+    stream: &Bound<'_, PyAny>,
+    shape: &Bound<'_, PyDict>,
+    backend: &Bound<'_, PyAny>,
+) -> PyResult<NativePolicy> {
+    let (encoding, obs_shape) = encoding_of(observation)?;
+    let action = space_of(action)?;
+    let words = argument::<i64>("stream", stream, &INTEGER)?.read(false)?;
+    expect_shape("stream", words.shape(), WORDS, &[])?;
+    let shape = Shape::of(shape)?;
+    let backend = backend_of(backend)?;
+    let spec = spec_of(&encoding, &action);
     let words = words.slice();
     let made = detached(py, || -> Result<_> { shape.make(&spec, &backend, &mut Pcg64::from_words(words)?) });
     let inner = Inner {

@@ -1,0 +1,329 @@
+//! An off-policy method without environments of its own: it acts in whichever it is lent, remembers, and learns.
+
+use rlox_core::replay::ReplayStorage;
+use rlox_core::{Actions, AutoresetMode, Error, Normalizer, Pcg64, Result, VectorEnv};
+
+use super::algorithm::Algorithm;
+use super::experience::Gathering;
+use super::gatherer::{Gatherer, Outcome, Surroundings};
+use super::learned::Means;
+use super::{OffPolicyLearned, check_share};
+
+/// Asked between two steps, and between two minibatches: whether to end an iteration early, or with an error.
+pub type Pause<'a> = &'a mut dyn FnMut() -> Result<bool>;
+
+/// An off-policy method that acts, remembers and learns, in environments that it is lent.
+///
+/// It is lent native ones for an iteration, [`OffPolicyAgent::iterate`], once they have been reset, or tells what to do in
+/// others and is told what came of it: [`OffPolicyAgent::begin`], then [`OffPolicyAgent::act`] and
+/// [`OffPolicyAgent::observe`] by turns, then [`OffPolicyAgent::learn`]. Both do the same. [`OffPolicy`](super::OffPolicy)
+/// has environments of its own.
+///
+/// ```
+/// use rlox_core::{Pcg64, ResetOptions, Seeds, VectorEnv, envs};
+/// use rlox_nn::train::{Gathering, OffPolicyAgent, OffPolicyMethod, Sac, SacConfig, SacLearner, Surroundings};
+///
+/// let options = envs::MakeOptions {
+///     num_envs: 1,
+///     seed: None,
+///     autoreset_mode: rlox_core::AutoresetMode::SameStep,
+///     max_episode_steps: None,
+///     arguments: &[],
+/// };
+/// let mut env = envs::make("Pendulum-v1", &options)?;
+/// let config = SacConfig { learning_starts: 8, batch_size: 8, ..SacConfig::default() };
+/// let networks = config.mlp(env.spec(), &[16, 16], &mut Pcg64::seed_from(0))?;
+/// let how = SacLearner::<_, _>::gathering(&config, env.spec())?;
+/// let learner = SacLearner::new(config, networks, env.spec(), 1)?;
+/// let mut agent = OffPolicyAgent::new(Box::new(learner), how, &Surroundings::of(env.as_ref()), [1, 2])?;
+/// env.reset(Seeds::Base(3), None, &ResetOptions::default(), &mut [0.0; 3])?;
+/// agent.start(env.as_ref(), None)?;
+/// while agent.timesteps() < 16 {
+///     agent.iterate(env.as_mut(), None, 0.0, &mut || Ok(false))?;
+/// }
+/// assert_eq!(agent.updates(), 8);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub struct OffPolicyAgent<A: Algorithm + ?Sized> {
+    how: Gathering,
+    gatherer: Gatherer,
+    updates: u64,
+    /// Minibatches that are due, less than one of them after learning.
+    due: f64,
+    /// How far the run was in the last iteration.
+    progress: f64,
+    learned: Option<OffPolicyLearned>,
+    learner: Box<A>,
+}
+
+impl<A: Algorithm + ?Sized> std::fmt::Debug for OffPolicyAgent<A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OffPolicyAgent")
+            .field("how", &self.how)
+            .field("timesteps", &self.timesteps())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
+    /// An agent of a learner, with what its method says of gathering, for some environments. Of the seeds one decides the
+    /// actions and the choice of minibatches, the other what is drawn while learning.
+    ///
+    /// # Errors
+    /// Those of [`Gathering::check`], [`Error::Memory`] for a buffer that does not fit into memory, [`Error::Space`] for
+    /// actions of a Box without finite bounds.
+    pub fn new(learner: Box<A>, how: Gathering, envs: &Surroundings<'_>, seeds: [u64; 2]) -> Result<Self> {
+        how.check()?;
+        let gatherer = Gatherer::new(envs, how, seeds)?;
+        Ok(Self { how, gatherer, updates: 0, due: 0.0, progress: 0.0, learned: None, learner })
+    }
+
+    /// What acts and learns: the networks.
+    pub fn learner(&self) -> &A {
+        &self.learner
+    }
+
+    /// The same, to act with or to load weights into.
+    pub fn learner_mut(&mut self) -> &mut A {
+        &mut self.learner
+    }
+
+    /// The transitions that are remembered.
+    pub fn replay(&self) -> &ReplayStorage {
+        self.gatherer.experience.storage()
+    }
+
+    /// Transitions made so far, all environments together.
+    pub fn timesteps(&self) -> u64 {
+        self.gatherer.timesteps
+    }
+
+    /// Minibatches learned from so far.
+    pub fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// How far the run was in the last iteration: schedules went by it.
+    pub fn progress(&self) -> f64 {
+        self.progress
+    }
+
+    /// What was learned in the last iteration that did; what no minibatch of it told is older.
+    pub fn learned(&self) -> Option<OffPolicyLearned> {
+        self.learned
+    }
+
+    /// Whether it knows where the environments stand: not before the first reset, nor after a step that failed.
+    pub fn started(&self) -> bool {
+        self.gatherer.started
+    }
+
+    /// Begins episodes everywhere, in environments that have been reset. A normaliser counts the observations.
+    ///
+    /// # Errors
+    /// Those of [`OffPolicyAgent::go_on`], and of the normaliser.
+    pub fn start(&mut self, env: &dyn VectorEnv, normalizer: Option<&mut Normalizer>) -> Result<()> {
+        self.go_on(env)?;
+        self.gatherer.begin_episodes(self.learner.as_mut(), normalizer)
+    }
+
+    /// The same of environments elsewhere, with their observations, `[N, d]`, and what is allowed there if they say so.
+    ///
+    /// # Errors
+    /// Those of [`OffPolicyAgent::go_on_at`], and of the normaliser.
+    pub fn start_at(
+        &mut self,
+        obs: &[f32],
+        masks: Option<&[bool]>,
+        normalizer: Option<&mut Normalizer>,
+    ) -> Result<()> {
+        self.go_on_at(obs, masks)?;
+        self.gatherer.begin_episodes(self.learner.as_mut(), normalizer)
+    }
+
+    /// Goes on in the middle of episodes, where environments were put.
+    ///
+    /// # Errors
+    /// Those of [`VectorEnv::observe`].
+    pub fn go_on(&mut self, env: &dyn VectorEnv) -> Result<()> {
+        expect_resetting(env)?;
+        self.gatherer.look(env)
+    }
+
+    /// The same of environments elsewhere.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for slices that do not fit, [`Error::NotFinite`] for observations.
+    pub fn go_on_at(&mut self, obs: &[f32], masks: Option<&[bool]>) -> Result<()> {
+        self.gatherer.stand(obs, masks)
+    }
+
+    /// Makes `train_freq` steps of each environment, which have been started, and learns. Schedules go by `progress`,
+    /// between 0 and 1.
+    ///
+    /// Returns false if `pause` ended it before it was done; the steps that were made count.
+    ///
+    /// # Errors
+    /// [`Error::Config`] before a start, or for a progress outside of its range; [`Error::Space`], [`Error::Config`] and
+    /// [`Error::NotFinite`] naming observations, rewards, outputs or gradients that are not finite, and the steps before;
+    /// those of `pause`.
+    pub fn iterate(
+        &mut self,
+        env: &mut dyn VectorEnv,
+        mut normalizer: Option<&mut Normalizer>,
+        progress: f64,
+        pause: Pause<'_>,
+    ) -> Result<bool> {
+        expect_resetting(env)?;
+        self.begin(progress)?;
+        for _ in 0..self.how.train_freq {
+            if pause()? {
+                return Ok(false);
+            }
+            let stepped =
+                self.gatherer.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), progress);
+            stepped.map_err(|error| after(error, self.gatherer.timesteps))?;
+        }
+        self.learn(normalizer.as_deref(), pause)
+    }
+
+    /// Begins an iteration that is made step by step.
+    ///
+    /// # Errors
+    /// [`Error::Config`] before a start, or for a progress outside of 0 to 1.
+    pub fn begin(&mut self, progress: f64) -> Result<()> {
+        check_share("progress", progress)?;
+        self.check_started()?;
+        self.progress = progress;
+        self.gatherer.gathered = 0;
+        self.learner.begin(&mut self.gatherer.actions)
+    }
+
+    fn check_started(&self) -> Result<()> {
+        if self.started() {
+            return Ok(());
+        }
+        Err(Error::config("env", "environments that have been started", "others", "call start first"))
+    }
+
+    /// What to do next: integers counted from 0, or numbers within a Box's bounds.
+    ///
+    /// # Errors
+    /// [`Error::Config`] before a start, and those of the policy.
+    pub fn act(&mut self, normalizer: Option<&mut Normalizer>) -> Result<Actions<'_>> {
+        self.check_started()?;
+        let Self { learner, gatherer, progress, .. } = self;
+        let chosen = gatherer.choose(learner.as_mut(), normalizer, *progress);
+        chosen.map_err(|error| after(error, gatherer.timesteps))?;
+        gatherer.chosen()
+    }
+
+    /// Remembers what came of [`OffPolicyAgent::act`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for slices that do not fit; [`Error::Config`] and [`Error::NotFinite`] naming what is not finite. The
+    /// environments have to be started again then.
+    pub fn observe(&mut self, outcome: &Outcome<'_>, normalizer: Option<&mut Normalizer>) -> Result<()> {
+        self.check_started()?;
+        let Self { learner, gatherer, .. } = self;
+        gatherer.started = false;
+        let stored = gatherer.take(outcome).and_then(|()| gatherer.finish(learner.as_mut(), normalizer));
+        stored.map_err(|error| after(error, gatherer.timesteps))
+    }
+
+    /// Learns from what is remembered, from `learning_starts` steps on: as many minibatches as are meant after the steps
+    /// since [`OffPolicyAgent::begin`].
+    ///
+    /// Returns false if `pause` ended it before it was done.
+    ///
+    /// # Errors
+    /// [`Error::Config`] and [`Error::NotFinite`] naming what is not finite, and the steps before; those of `pause`.
+    pub fn learn(&mut self, normalizer: Option<&Normalizer>, pause: Pause<'_>) -> Result<bool> {
+        let count = self.due();
+        let mut means = Means::default();
+        let done = self.learn_from(count, &mut means, normalizer, pause);
+        self.learned = means.mean(self.learned.as_ref()).or(self.learned);
+        done.map_err(|error| after(error, self.timesteps()))
+    }
+
+    /// How many minibatches are due now.
+    fn due(&mut self) -> u64 {
+        let gathered = std::mem::take(&mut self.gatherer.gathered);
+        if self.timesteps() <= self.how.learning_starts {
+            return 0;
+        }
+        let Some(ratio) = self.how.utd_ratio else { return self.how.gradient_steps.unwrap_or(gathered) as u64 };
+        self.due += ratio * gathered as f64;
+        let whole = self.due.floor();
+        self.due -= whole;
+        whole as u64
+    }
+
+    fn learn_from(
+        &mut self,
+        count: u64,
+        means: &mut Means,
+        normalizer: Option<&Normalizer>,
+        pause: Pause<'_>,
+    ) -> Result<bool> {
+        let Self { learner, gatherer, updates, progress, .. } = self;
+        let Gatherer { experience, order, learning, .. } = gatherer;
+        experience.set_progress(*progress)?;
+        for _ in 0..count {
+            if pause()? {
+                return Ok(false);
+            }
+            let batch = experience.sample(normalizer, order)?;
+            means.add(&learner.learn(&batch, learning, *progress)?);
+            *updates += 1;
+            experience.learned(learner.td_errors())?;
+        }
+        Ok(true)
+    }
+
+    /// The random streams: one for each environment's actions, that of the minibatches, that of learning.
+    pub fn streams(&self) -> impl Iterator<Item = &Pcg64> {
+        let Gatherer { actions, order, learning, .. } = &self.gatherer;
+        actions.iter().chain([order, learning])
+    }
+
+    /// Counts and streams as [`OffPolicyAgent::streams`] gave them, to go on from. The environments have to be started.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another number of streams, [`Error::Config`] for what is due if it is no share. Nothing has
+    /// changed then.
+    pub fn set_standing(&mut self, streams: &[Pcg64], timesteps: u64, updates: u64, due: f64) -> Result<()> {
+        let n = self.gatherer.num_envs();
+        rlox_core::check_len("streams", streams.len(), n + 2)?;
+        check_share("due", due)?;
+        let Gatherer { actions, order, learning, .. } = &mut self.gatherer;
+        actions.clone_from_slice(&streams[..n]);
+        (*order, *learning) = (streams[n].clone(), streams[n + 1].clone());
+        (self.gatherer.timesteps, self.gatherer.started) = (timesteps, false);
+        (self.updates, self.due, self.learned) = (updates, due, None);
+        self.learner.set_counts(timesteps / n as u64, updates);
+        Ok(())
+    }
+
+    /// Minibatches that are due, less than one of them, with an update-to-data ratio.
+    pub fn left_over(&self) -> f64 {
+        self.due
+    }
+}
+
+/// Checks that environments reset in the step that ends an episode.
+pub(super) fn expect_resetting(env: &dyn VectorEnv) -> Result<()> {
+    if env.autoreset_mode() == AutoresetMode::SameStep {
+        return Ok(());
+    }
+    let got = format!("{:?}", env.autoreset_mode());
+    Err(Error::config("env", "AutoresetMode::SameStep", got, "make the environments so"))
+}
+
+/// The same error, which came after so many steps.
+fn after(mut error: Error, timesteps: u64) -> Error {
+    if let Some(wrong) = error.mismatch_mut() {
+        wrong.got = format!("{}, after {timesteps} steps", wrong.got);
+    }
+    error
+}

@@ -1,0 +1,333 @@
+"""DQN, SAC and TD3 on rlox's own networks, in Rust: they need no tensor library."""
+
+import dataclasses
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
+
+from rlox import finite, learner, native_shapes, native_state, settings, spaces
+from rlox._rlox import NativeAgent
+from rlox.base_learner import BaseLearner
+from rlox.masks import as_masks, no_masks
+from rlox.observations import as_batch
+from rlox.rollout import RolloutEnv
+from rlox.stepping import Stepper
+from rlox.streams import state_for_native
+from rlox.vec_env import VecEnv
+
+__all__ = ["NativeDQN", "NativeSAC", "NativeTD3"]
+
+
+class NativeOffPolicy(BaseLearner):
+    """A `BaseLearner` with networks and a replay buffer.
+
+    Native environments in SAME_STEP mode are stepped and learned from in one call an iteration;
+    others step by step.
+
+    Args:
+        env: Environments ready for rollouts, as `rlox.make_vec` makes them, with observations of a
+            Box, Discrete, MultiDiscrete or MultiBinary.
+        config: Settings; `num_envs` must be the environments'.
+        seed: Decides everything random: initial weights, environments, actions, minibatches.
+        backend: Who computes: "native", or what else `rlox._rlox.network_backends` names.
+
+    Raises:
+        ValueError, TypeError: Spaces and config that do not fit together.
+        MemoryError: The networks or the buffer do not fit into memory.
+    """
+
+    algorithm: str
+    hidden: tuple[int, ...]
+
+    def __init__(self, env: RolloutEnv, config: Any, seed: int, backend: str = "native") -> None:
+        super().__init__(env, config, seed, self.algorithm.upper())
+        if config.her is not None:
+            raise ValueError(
+                f"her: expected None on the {backend} backend, got {config.her!r}; pass "
+                'backend="torch"'
+            )
+        self._expect_spaces(*self.spaces)
+        self.backend = backend
+        observed = native_shapes.observed(self.layout)
+        action = spaces.to_native(self.spaces[1])
+        given = native_settings(config, self.hidden)
+        self.parameters = self._expect_room(observed, action, given["net_arch"])
+        self.masked = getattr(config, "action_masks", False)
+        if self.masked and not getattr(env, "has_action_masks", hasattr(env, "action_masks")):
+            raise no_masks(env)
+        if action["kind"] == "discrete":
+            action["start"] = int(self.spaces[1].start)  # type: ignore[attr-defined]  # Discrete
+        self.stepper = Stepper(env)
+        mode = self.stepper.mode
+        seeds = self.streams["iterations"].integers(2**63, size=2)
+        self.policy = NativeAgent(
+            self.algorithm,
+            observed,
+            action,
+            config.num_envs,
+            self.masked,
+            mode is AutoresetMode.NEXT_STEP,
+            state_for_native(np.random.default_rng(self.init)),
+            seeds,
+            given,
+            backend,
+        )
+        self.plain = isinstance(self.spaces[0], gym.spaces.Box) and native_shapes.sends_itself(
+            self.spaces[1]
+        )
+        # The core's own loop gives the policy all masks that there are.
+        fits = isinstance(env, VecEnv) and env.has_action_masks == self.masked
+        self.fused = fits and mode is AutoresetMode.SAME_STEP
+
+    def _expect_spaces(self, observation: gym.Space[Any], action: gym.Space[Any]) -> None:
+        """Refuses spaces that the algorithm cannot do.
+
+        Raises:
+            ValueError: With an algorithm that can.
+        """
+        if self.config.normalize_obs and not isinstance(observation, gym.spaces.Box):
+            raise ValueError(
+                f"normalize_obs: expected observations of one Box, got {observation}; set "
+                "normalize_obs=False, or normalise in a wrapper"
+            )
+        discrete, name = self.algorithm == "dqn", self.algorithm.upper()
+        multiple = isinstance(action, gym.spaces.MultiDiscrete | gym.spaces.MultiBinary)
+        if discrete and not isinstance(action, gym.spaces.Discrete):
+            fix = "PPO or A2C" if multiple else "SAC, TD3, PPO or A2C"
+            raise ValueError(
+                f"action space: expected Discrete for {name}, got {action}; use {fix}"
+            )
+        if not discrete and not isinstance(action, gym.spaces.Box):
+            fix = "PPO or A2C" if multiple else "DQN, PPO or A2C"
+            raise ValueError(f"action space: expected a Box for {name}, got {action}; use {fix}")
+        if isinstance(action, gym.spaces.Box) and not action.is_bounded():
+            raise ValueError(
+                f"action space: expected finite bounds for {name}, got {action}; rescale actions "
+                "in a wrapper, or use PPO or A2C"
+            )
+
+    def _expect_room(
+        self, observed: dict[str, Any], action: dict[str, Any], net_arch: tuple[int, ...]
+    ) -> int:
+        """Refuses networks that do not fit into memory; how many parameters they have."""
+        inputs = int(sum(observed.get("counts", ())) or np.prod(observed["shape"], dtype=object))
+        numbers = action.get("n") or int(np.prod(action["shape"], dtype=object))
+        own, critic = [inputs, *net_arch, 2 * numbers], [inputs + numbers, *net_arch, 1]
+        networks = {"dqn": [own] * 2, "sac": [own] + [critic] * 4, "td3": [own] * 2 + [critic] * 4}
+        rows = max(self.config.num_envs, self.config.batch_size)
+        return native_shapes.expect_room_of(networks[self.algorithm], net_arch, rows)
+
+    @property
+    def stopping(self) -> bool:
+        """Set it to have `iterate` return early, between two steps or two minibatches."""
+        return self.policy.stopping
+
+    @stopping.setter
+    def stopping(self, stop: bool) -> None:
+        self.policy.set_stopping(stop)
+
+    def iterate(self, progress: float = 0.0) -> dict[str, float]:
+        """Makes `train_freq` steps of each environment and learns from the buffer; see `Learner`.
+
+        Steps that were made count, even if `stopping` came before they were learned from: they are
+        in the buffer.
+        """
+        progress = settings.number("progress", progress, 0, 1, fix="pass the share that is done")
+        before = self.timesteps
+        with self._alone():
+            try:
+                self._start()
+                if self.fused:
+                    env: Any = self.env
+                    self.policy.iterate(env._native, progress, self.normalizer)
+                else:
+                    self._iterate_stepwise(progress)
+            except BaseException as error:
+                # What failed in the middle of a step begins anew.
+                self.started = self.fused and self.policy.started
+                if isinstance(error, ValueError | FloatingPointError):
+                    finite.refuse_nan_policy((), self.policy.tensors(), self.timesteps)
+                raise
+            finally:
+                said = self.policy.said()
+                self.timesteps, self.updates = int(said["timesteps"]), int(said["updates"])
+        self.episodes.drain(self.env)
+        return self._metrics(said, progress) if self.timesteps > before else {}
+
+    def _start(self) -> None:
+        """Puts the policy where the environments stand; they are reset, if they were not by us."""
+        if self.started and self.policy.started:
+            return
+        fresh, env = not self.started, self.env
+        if not self.fused:
+            self.stepper.start(self.first_seed())
+            self.policy.start_at(self.stepper.obs, fresh, self._masks(), self.normalizer)
+        elif fresh:
+            env.reset(seed=self.first_seed())  # type: ignore[attr-defined]  # VecEnv has it
+            self.policy.start(env._native, self.normalizer)  # type: ignore[attr-defined]  # too
+        else:
+            self.policy.go_on(env._native)  # type: ignore[attr-defined]  # and this
+        self.started = True
+
+    def _masks(self) -> npt.NDArray[np.bool_] | None:
+        """What is allowed where the environments stand, if that counts."""
+        return self.env.action_masks() if self.masked else None  # type: ignore[attr-defined]  # see `__init__`
+
+    def _iterate_stepwise(self, progress: float) -> None:
+        """An iteration in environments that are not stepped in Rust."""
+        policy, stepper, space, n = self.policy, self.stepper, self.spaces[1], self.config.num_envs
+        policy.begin(progress)
+        for _ in range(self.config.train_freq):
+            if self.stopping:
+                return
+            step = stepper.step(spaces.sent_actions(space, policy.act(self.normalizer), n))
+            flags = step.terminated, step.truncated, step.valid, self._masks()
+            policy.observe(step.next_obs, stepper.obs, step.rewards, *flags, self.normalizer)
+        policy.learn(self.normalizer)
+
+    def _metrics(self, said: dict[str, float], progress: float) -> dict[str, float]:
+        """What was said, under Stable-Baselines3's names."""
+        config = self.config
+        names = {
+            "exploration_rate": "rollout/exploration_rate",
+            "critic_loss": "train/loss" if self.algorithm == "dqn" else "train/critic_loss",
+            "actor_loss": "train/actor_loss",
+            "ent_coef": "train/ent_coef",
+            "ent_coef_loss": "train/ent_coef_loss",
+        }
+        metrics = {
+            "rollout/ep_rew_mean": self.episodes.mean_return,
+            "rollout/ep_len_mean": self.episodes.mean_length,
+            "time/total_timesteps": self.timesteps,
+            **{told: said[name] for name, told in names.items() if name in said},
+        }
+        if self.updates:
+            falling = {"constant": 1.0, "linear": 1.0 - progress}
+            metrics["train/learning_rate"] = config.learning_rate * falling[config.lr_schedule]
+            metrics["train/n_updates"] = self.updates
+        return metrics
+
+    def predict(
+        self,
+        obs: Any,
+        deterministic: bool = True,
+        stream: learner.Stream | None = None,
+        action_masks: npt.ArrayLike | None = None,
+    ) -> npt.NDArray[Any]:
+        """Actions for raw observations, greedy ones or those it explores with; see `Learner`.
+
+        Action noise is left out. DQN's share of random actions is that of the last iteration; TD3
+        has nothing to draw.
+        """
+        drawn = self._sampling(deterministic, stream)
+        seed = None if drawn is None else int(drawn.integers(2**63))
+        space = self.spaces[1]
+        if self.plain and action_masks is None:
+            said = self.policy.predict(obs, seed, None, self.normalizer)
+            return said if said.ndim else said[()]  # a number
+        rows, single = as_batch(obs, self.layout, self.normalizer)
+        masks = None if action_masks is None else as_masks(action_masks, space, len(rows))
+        said = self.policy.predict(rows, seed, masks)
+        sent = spaces.sent_actions(space, said.reshape(len(rows), *(space.shape or ())), len(rows))
+        return sent[0] if single else sent
+
+    def _networks(self) -> learner.Arrays:
+        """Copies of the parameters, target networks and temperature included, by name."""
+        native_shapes.expect_copies(self.parameters)
+        return self.policy.tensors()
+
+    def _optimizer_state(self) -> learner.Arrays:
+        """Copies of what the optimisers keep, by name."""
+        native_shapes.expect_copies(self.parameters)
+        return self.policy.optimizer_state()
+
+    def state(self) -> learner.LearnerState:
+        """A copy of all that is needed to go on, but for the buffer; see `Learner`."""
+        state = super().state()
+        return native_state.with_standing(state, self.policy)
+
+    def load_state(self, state: learner.LearnerState) -> None:
+        """Goes back to a state, whole or not at all; foreign environments start new episodes."""
+        learner.expect_state(state)
+        self._standing = native_state.standing(state, self.policy, self.config.num_envs)
+        super().load_state(native_state.without_standing(state, self.streams))
+
+    def _restore(self, state: learner.LearnerState) -> bool:
+        """Takes networks, optimisers and environments; see `BaseLearner._restore`."""
+        policy = self.policy
+        native_shapes.expect_copies(self.parameters)
+        native_state.expect_part("networks", policy.check_tensors, state.networks)
+        native_state.expect_part("optimizer", policy.check_optimizer_state, state.optimizer)
+        stands = learner.restore_environment(self.env, state.environment)
+        # What was checked is not refused: nothing is done by half, whatever was there before.
+        policy.load(state.networks)
+        policy.load_optimizer_state(state.optimizer)
+        policy.set_standing(*self._standing)
+        return stands
+
+
+def native_settings(config: Any, hidden: tuple[int, ...]) -> dict[str, Any]:
+    """The settings as the networks' library takes them; `hidden` are the usual hidden layers.
+
+    >>> from rlox.configs import SACConfig
+    >>> given = native_settings(SACConfig(ent_coef="auto_0.1"), (256, 256))
+    >>> given["ent_coef_auto"], given["ent_coef"], given["net_arch"]
+    (True, 0.1, (256, 256))
+    """
+    given = dataclasses.asdict(config)
+    given["net_arch"] = hidden if config.net_arch is None else config.net_arch
+    given["gradient_steps"] = None if config.gradient_steps == -1 else config.gradient_steps
+    if "sde_sample_freq" in given:
+        given["sde_sample_freq"] = max(config.sde_sample_freq, 0)
+    if "ent_coef" in given:
+        learned = isinstance(config.ent_coef, str)
+        begin = config.ent_coef.partition("_")[2] or 1.0 if learned else config.ent_coef
+        auto = config.target_entropy == "auto"
+        target = None if auto else config.target_entropy
+        given |= {"ent_coef_auto": learned, "ent_coef": float(begin), "target_entropy": target}
+    return given
+
+
+class NativeDQN(NativeOffPolicy):
+    """Deep Q-networks without torch; the settings are `rlox.configs.DQNConfig`'s.
+
+    >>> from rlox import make_vec
+    >>> from rlox.configs import DQNConfig
+    >>> learner = NativeDQN(make_vec("CartPole-v1", 2), DQNConfig(num_envs=2), seed=1)
+    >>> learner.iterate()["time/total_timesteps"]
+    8
+    """
+
+    algorithm = "dqn"
+    hidden = (64, 64)
+
+
+class NativeSAC(NativeOffPolicy):
+    """Soft actor-critic without torch; the settings are `rlox.configs.SACConfig`'s.
+
+    >>> from rlox import make_vec
+    >>> from rlox.configs import SACConfig
+    >>> learner = NativeSAC(make_vec("Pendulum-v1", 2), SACConfig(num_envs=2), seed=1)
+    >>> learner.iterate()["time/total_timesteps"]
+    2
+    """
+
+    algorithm = "sac"
+    hidden = (256, 256)
+
+
+class NativeTD3(NativeOffPolicy):
+    """Twin delayed DDPG without torch; the settings are `rlox.configs.TD3Config`'s.
+
+    >>> from rlox import make_vec
+    >>> from rlox.configs import TD3Config
+    >>> learner = NativeTD3(make_vec("Pendulum-v1", 2), TD3Config(num_envs=2), seed=1)
+    >>> learner.iterate()["time/total_timesteps"]
+    2
+    """
+
+    algorithm = "td3"
+    hidden = (400, 300)

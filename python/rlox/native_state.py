@@ -1,0 +1,83 @@
+"""What native off-policy learners keep beside networks: random streams, noise, what is due."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlox import learner
+from rlox._rlox import NativeAgent
+from rlox.streams import state_for_native, to_numpy
+
+Standing = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], float, int, int]
+# Streams that are kept in Rust: of learning, of minibatches, of each environment's actions.
+_OWN = ("minibatches", "learning")
+
+
+def _names(num_envs: int) -> list[str]:
+    return [*(f"actions.{i}" for i in range(num_envs)), *_OWN]
+
+
+def with_standing(state: learner.LearnerState, agent: NativeAgent) -> learner.LearnerState:
+    """A state with where the agent's streams and noise stand.
+
+    Args:
+        state: Of all else.
+        agent: Of the learner.
+    """
+    words = agent.streams()
+    own = {
+        name: learner.stream_state(to_numpy(row))
+        for name, row in zip(_names(len(words) - len(_OWN)), words, strict=True)
+    }
+    noise, due = agent.standing()
+    counters = state.counters | {"noise": noise.tolist(), "due": due}
+    return dataclasses.replace(state, streams=state.streams | own, counters=counters)
+
+
+def without_standing(state: learner.LearnerState, names: Iterable[str]) -> learner.LearnerState:
+    """A state with the streams of these names alone."""
+    known = [*names]
+    streams = {name: stream for name, stream in state.streams.items() if name in known}
+    return dataclasses.replace(state, streams=streams)
+
+
+def standing(state: learner.LearnerState, agent: NativeAgent, num_envs: int) -> Standing:
+    """What `NativeAgent.set_standing` takes of a state that `with_standing` gave.
+
+    Raises:
+        ValueError: It is of another learner, or damaged.
+    """
+    names = _names(num_envs)
+    own = {name: stream for name, stream in state.streams.items() if name in names}
+    streams = learner.streams_from_states(own, names)
+    words = np.stack([state_for_native(streams[name]) for name in names])
+    (timesteps, updates), _ = learner.counts_from_state(state.counters, ("timesteps", "updates"))
+    given, due = state.counters.get("noise"), state.counters.get("due")
+    kept = agent.standing()[0]
+    try:
+        noise = np.asarray(given, np.float32)
+        fits = noise.shape == kept.shape and bool(np.isfinite(noise).all())
+        due = float(due)  # type: ignore[arg-type]  # what is no number is refused
+    except (TypeError, ValueError, OverflowError):
+        fits, due = False, 0.0
+    if not fits or not 0 <= due < 1:
+        raise ValueError(
+            f"counters: expected {kept.size} finite numbers of noise and a share that is due, got "
+            "others; use what `state` gave"
+        )
+    return words, noise, due, timesteps, updates
+
+
+def expect_part(part: str, check: Callable[[Any], object], arrays: learner.Arrays) -> None:
+    """Refuses what `check` refuses, with the name of the part.
+
+    Raises:
+        ValueError: It does.
+    """
+    try:
+        check(arrays)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{part}: {error}") from error
