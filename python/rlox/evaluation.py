@@ -48,7 +48,7 @@ class SeededPredictor:
                 f"learner: expected a Learner, got {shown(learner)}; pass a trainer's `learner`"
             )
         self._learner, seed = learner, plain_seed(seed)
-        self.masked = bool(learner.config.action_masks)
+        self.masked = bool(getattr(learner.config, "action_masks", False))
         # The spawn key keeps this stream apart from the environments', which have none.
         self._stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 

@@ -1,0 +1,96 @@
+"""`Stepper`: environments in any autoreset mode, one step at a time, as replay takes it."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
+
+from rlox.layouts import Layout
+from rlox.resets import autoreset_mode_of
+from rlox.rollout import RolloutEnv, make_buffer
+from rlox.vec_env import VecEnv
+
+Array = npt.NDArray[Any]
+Flags = npt.NDArray[np.bool_]
+
+
+class Step(NamedTuple):
+    """What a step of N environments led to, raw."""
+
+    next_obs: Array  # (N, *layout.shape): where an episode ended its last one, before any reset
+    rewards: npt.NDArray[np.float64]  # (N,)
+    terminated: Flags  # (N,)
+    truncated: Flags  # (N,)
+    valid: Flags | None  # (N,): False where an environment only reset; None: all made a step
+
+
+class Stepper:
+    """Steps environments and tells each step's true next observations.
+
+    Args:
+        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
+
+    >>> from rlox import VecEnv
+    >>> stepper = Stepper(VecEnv(n=2, env_id="Pendulum-v1"))
+    >>> stepper.start(seed=0)
+    >>> stepper.step(np.zeros((2, 1), np.float32)).next_obs.shape, stepper.obs.shape
+    ((2, 3), (2, 3))
+    """
+
+    def __init__(self, env: RolloutEnv) -> None:
+        self.env: Any = env
+        self.layout = Layout(env.single_observation_space)
+        self.native = isinstance(env, VecEnv)
+        # What is no VecEnv has said, or was told, its mode when it was made ready.
+        self.mode = getattr(env, "_mode", None) or autoreset_mode_of(self.env)
+        self._row = make_buffer(env, 1)
+        self._ended = np.zeros(env.num_envs, np.bool_)
+        self.obs = np.empty((0, *self.layout.shape), self.layout.dtype)
+        """(N, *layout.shape), raw: what is acted on next; empty before the start."""
+
+    def start(self, seed: int | None) -> None:
+        """Looks where environments stand; with a seed they are reset before."""
+        self.env.begin_rollout(self._row, None, seed)
+        self.obs = self._row.obs[0].copy()
+        self._ended[:] = False
+        if self.native and seed is None and self.mode is AutoresetMode.NEXT_STEP:
+            self._ended[:] = self.env.get_state()["finished"]
+
+    def step(self, actions: Array) -> Step:
+        """Sends actions as environments take them; `obs` is then what to act on next.
+
+        Raises:
+            ValueError, TypeError, RuntimeError: As the environments' `step` does; a final
+                observation that they owe.
+        """
+        obs, rewards, terminated, truncated, infos = self.env.step(actions)
+        rows = self.layout.pack(obs)
+        if not self.native:
+            rows = np.array(rows)  # others may write their next observations into the same memory
+        done, valid, following = terminated | truncated, None, rows
+        match self.mode:
+            case AutoresetMode.SAME_STEP:
+                if done.any():
+                    following = rows.copy()
+                    self._put_final(following, infos, done)
+            case AutoresetMode.NEXT_STEP:
+                valid = ~self._ended if self._ended.any() else None
+                self._ended = done
+            case AutoresetMode.DISABLED:
+                if done.any():
+                    self.env.begin_rollout(self._row)  # which resets those
+                    rows = self._row.obs[0].copy()
+        self.obs = rows
+        return Step(following, rewards, terminated, truncated, valid)
+
+    def _put_final(self, rows: Array, infos: dict[str, Any], done: Flags) -> None:
+        """Writes the true last observations into the rows of episodes that ended."""
+        final = infos.get("final_obs", [None] * len(done))
+        for i in np.flatnonzero(done):
+            if final[i] is None:
+                raise ValueError(
+                    f"final_obs: expected the last observation of environment {i}, whose episode "
+                    "ended, got None; SAME_STEP environments must report it"
+                )
+            rows[i] = self.layout.row(final[i])
