@@ -1,5 +1,7 @@
 """Adam over all parameters of a module, as one vector."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -11,7 +13,7 @@ class Adam(VectorOptimizer):
     """Adam (Kingma and Ba 2015) for the trainable parameters of a module.
 
     Args:
-        module: Its parameters have one dtype and one device.
+        module, parts: As for `VectorOptimizer`.
         betas: Decay of the running means of the gradient and of its square.
         eps: Added to the root of the latter.
 
@@ -29,9 +31,13 @@ class Adam(VectorOptimizer):
     kept = ("exp_avg", "exp_avg_sq")
 
     def __init__(
-        self, module: nn.Module, betas: tuple[float, float] = BETAS, eps: float = EPS
+        self,
+        module: nn.Module,
+        betas: tuple[float, float] = BETAS,
+        eps: float = EPS,
+        parts: Sequence[str] | None = None,
     ) -> None:
-        super().__init__(module)
+        super().__init__(module, parts)
         self.betas, self.eps = betas, eps
         self.exp_avg, self.exp_avg_sq = (torch.zeros_like(self.vector) for _ in range(2))
 

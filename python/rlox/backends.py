@@ -1,6 +1,6 @@
 """Backends: which one trains, chosen by what is asked for and never by what is installed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
 import gymnasium as gym
@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rlox._rlox import network_backends
+from rlox.configs import DQNConfig, SACConfig, TD3Config
 from rlox.layouts import is_image
 from rlox.settings import text
 
@@ -16,6 +17,24 @@ BACKENDS: tuple[str, ...] = get_args(Backend)
 # What the networks in Rust can do.
 _ACTIVATIONS = ("tanh", "relu", "gelu", "silu")
 _OPTIMIZERS = ("rmsprop", "adam")
+# Settings of algorithms that only torch has, and those algorithms' names.
+_ONLY_TORCH: dict[type[Any], str] = {DQNConfig: "DQN", SACConfig: "SAC", TD3Config: "TD3"}
+
+
+# Of settings, where an algorithm has them: what networks in Rust do, and whether that is asked.
+_NATIVE: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "device": ("'cpu'", lambda device, _: device == "cpu"),
+    "compile": ("False", lambda compiled, _: not compiled),
+    "activation": (f"one of {', '.join(_ACTIVATIONS)}", lambda name, _: name in _ACTIVATIONS),
+    "optimizer": (" or ".join(map(repr, _OPTIMIZERS)), lambda name, _: name in _OPTIMIZERS),
+    "optimizer_eps": ("a number above 0 in float32", lambda eps, _: bool(np.float32(eps) > 0)),
+    "full_std": ("True", lambda full, _: full),
+    "net_arch": (
+        "a hidden layer beside use_sde=True",
+        lambda arch, config: arch != () or not getattr(config, "use_sde", False),
+    ),
+    "her": ("None", lambda her, _: her is None),
+}
 
 
 class Need(NamedTuple):
@@ -50,26 +69,17 @@ def torch_needs(
         why = "only its networks take " + ("composed observations" if composed else "pictures")
         expected = "neither pictures nor Dict nor Tuple spaces"
         yield Need("observation space", expected, str(space), why)
-    use_sde = config.use_sde
     known = {
-        "device": (config.device == "cpu", "'cpu'"),
-        "compile": (not getattr(config, "compile", False), "False"),
-        "activation": (config.activation in _ACTIVATIONS, f"one of {', '.join(_ACTIVATIONS)}"),
-        "optimizer": (
-            getattr(config, "optimizer", "adam") in _OPTIMIZERS,
-            " or ".join(map(repr, _OPTIMIZERS)),
-        ),
-        "optimizer_eps": (
-            np.float32(getattr(config, "optimizer_eps", 1.0)) > 0,
-            "a number above 0 in float32",
-        ),
-        "full_std": (config.full_std, "True"),
-        "net_arch": (config.net_arch != () or not use_sde, "a hidden layer beside use_sde=True"),
+        name: (fits(getattr(config, name), config), expected)
+        for name, (expected, fits) in _NATIVE.items()
+        if hasattr(config, name)
     }
     for name, (fits, expected) in known.items():
         if not fits:
             got = repr(getattr(config, name))
             yield Need(name, expected, got, f"{name} is {got}")
+    if (algorithm := _ONLY_TORCH.get(type(config))) is not None:
+        yield Need("backend", "PPO or A2C", algorithm, f"{algorithm} is written in it")
 
 
 def _called(thing: object) -> str:

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -42,13 +42,15 @@ class BaseLearner:
         ValueError, TypeError: Environments and config that do not fit together.
     """
 
+    # A base seed for each reset of all, seeds for each iteration, for each sample.
+    stream_names: ClassVar[tuple[str, ...]] = ("resets", "iterations", "predictions")
+
     def __init__(self, env: RolloutEnv, config: Any, seed: int, name: str) -> None:
         learner.expect_fitting(env, config, name)
         self.env, self.config = env, config
+        names, seeds = self.stream_names, np.random.SeedSequence(settings.whole("seed", seed, 0))
         # The first is for the initial weights.
-        self.init, *own = np.random.SeedSequence(settings.whole("seed", seed, 0)).spawn(4)
-        # A base seed for each reset of all, seeds for each iteration, for each sample.
-        names = ("resets", "iterations", "predictions")
+        self.init, *own = seeds.spawn(1 + len(names))
         self.streams = {n: np.random.default_rng(s) for n, s in zip(names, own, strict=True)}
         self.spaces = env.single_observation_space, env.single_action_space
         expect_action_space(self.spaces[1], config)
@@ -66,15 +68,25 @@ class BaseLearner:
             ValueError: Masks are asked for that the environments do not have.
             MemoryError: It does not fit into memory.
         """
-        config, env = self.config, self.env
-        width = mask_width(self.spaces[1]) if config.action_masks else None
-        # What wraps other environments learns whether they have masks when they are reset.
-        masked = getattr(env, "has_action_masks", hasattr(env, "action_masks"))
-        if width is not None and not masked:
-            raise no_masks(env)
+        config, width = self.config, self._mask_width()
         self.buffer = make_buffer(
-            env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=width
+            self.env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=width
         )
+
+    def _mask_width(self) -> int | None:
+        """How many flags masks have, if they are asked for.
+
+        Raises:
+            ValueError: The environments do not have them.
+        """
+        env = self.env
+        if not getattr(self.config, "action_masks", False):
+            return None
+        width = mask_width(self.spaces[1])
+        # What wraps other environments learns whether they have masks when they are reset.
+        if not getattr(env, "has_action_masks", hasattr(env, "action_masks")):
+            raise no_masks(env)
+        return width
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

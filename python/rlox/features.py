@@ -204,3 +204,12 @@ def own_features(make: Any, space: gym.Space[Any]) -> nn.Module:
             f"two observations, got shape {shape}; correct its features_dim or what it gives"
         )
     return made
+
+
+def features_for(
+    space: gym.Space[Any], make: FeaturesExtractor | None, generator: torch.Generator
+) -> nn.Module:
+    """The caller's features, or those that fit the space, which start as torch's layers do."""
+    if make is not None:
+        return own_features(make, space)
+    return make_features(space, ortho_init=False, generator=generator)

@@ -16,7 +16,7 @@ from rlox.layouts import Layout
 from rlox.rollout import RolloutEnv
 
 # The parts of a state that are arrays: the members of a checkpoint.
-MEMBERS = ("networks", "optimizer", "normalizer", "environment")
+MEMBERS = ("networks", "optimizer", "normalizer", "environment", "replay")
 Arrays = dict[str, npt.NDArray[Any]]
 Stream = np.random.Generator
 
@@ -34,6 +34,7 @@ class LearnerState:
             before the first reset.
         counters: Steps, updates, finished episodes.
         streams: Random streams by name, as `stream_state` gives them.
+        replay: What the replay buffer's `state` gives; empty without one.
     """
 
     networks: Arrays
@@ -42,6 +43,7 @@ class LearnerState:
     environment: Arrays
     counters: dict[str, Any]
     streams: dict[str, dict[str, Any]]
+    replay: Arrays = field(default_factory=dict)
 
 
 class Learner(Protocol):

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from rlox import settings
 
 
@@ -80,3 +83,39 @@ def as_noise(name: str, value: Any) -> ActionNoise:
         f"{name}: expected a GaussianNoise, an OrnsteinUhlenbeckNoise or None, got "
         f"{settings.shown(value)}; make one of rlox.noise"
     )
+
+
+class NoiseProcess:
+    """The noise of some environments' actions, where it stands.
+
+    Args:
+        noise: What kind.
+        num_envs: How many environments.
+        dim: Numbers in an action.
+
+    >>> process = NoiseProcess(OrnsteinUhlenbeckNoise(0.5), num_envs=2, dim=1)
+    >>> actions = process.add(np.array([[0.0], [0.99]], np.float32), np.random.default_rng(0))
+    >>> process.end_episodes(np.array([True, False]))
+    >>> float(process.state[0, 0])
+    0.0
+    """
+
+    def __init__(self, noise: ActionNoise, num_envs: int, dim: int) -> None:
+        self.noise = noise
+        self.state = np.zeros((num_envs, dim))
+        """(N, k): where each walk is; of Gaussian noise what was drawn last."""
+
+    def add(
+        self, actions: npt.NDArray[np.float32], stream: np.random.Generator
+    ) -> npt.NDArray[np.float32]:
+        """Goes on by a step: actions (N, k) with noise, cut to [-1, 1]."""
+        noise, drawn = self.noise, stream.standard_normal(self.state.shape)
+        if isinstance(noise, OrnsteinUhlenbeckNoise):
+            self.state += noise.sigma * noise.dt**0.5 * drawn - noise.theta * noise.dt * self.state
+        else:
+            self.state = noise.sigma * drawn
+        return np.clip(actions + self.state, -1, 1).astype(np.float32)
+
+    def end_episodes(self, ended: npt.NDArray[np.bool_]) -> None:
+        """Begins anew where episodes, (N,), have ended."""
+        self.state[ended] = 0.0

@@ -1,5 +1,6 @@
 """What optimisers of a whole module share: its parameters as one vector, and their state."""
 
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 from rlox.learner import Arrays
 
 MEANS = ("exp_avg", "exp_avg_sq")
+# In the name of a parameter that several critics have in one tensor, for "qf0", "qf1" and so on.
+EACH = "qf*"
 
 
 class VectorOptimizer:
@@ -22,6 +25,7 @@ class VectorOptimizer:
 
     Args:
         module: Its parameters have one dtype and one device.
+        parts: The first words of the names of those that are meant; None: all.
 
     Raises:
         ValueError: Parameters of several dtypes or devices, or none.
@@ -30,8 +34,12 @@ class VectorOptimizer:
     kept: ClassVar[tuple[str, ...]]
     """Those of `MEANS` that are attributes, which hold a number for each parameter: vectors."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self.named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    def __init__(self, module: nn.Module, parts: Sequence[str] | None = None) -> None:
+        self.named = {
+            name: p
+            for name, p in module.named_parameters()
+            if p.requires_grad and (parts is None or name.partition(".")[0] in parts)
+        }
         self._parameters = list(self.named.values())
         kinds = {(p.dtype, p.device) for p in self._parameters}
         if len(kinds) != 1:
@@ -54,6 +62,15 @@ class VectorOptimizer:
         """A vector's parts in the shapes of the parameters."""
         parts = vector.split([p.numel() for p in self._parameters])
         return [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
+
+    def _named_parts(self, vector: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """The same by name; of parameters of several critics each critic's."""
+        for name, part in zip(self.named, self._parts(vector), strict=True):
+            if EACH in name:
+                for i, own in enumerate(part.unbind()):
+                    yield name.replace(EACH, f"qf{i}"), own
+            else:
+                yield name, part
 
     def gradient(self, loss: Tensor) -> Tensor:
         """The gradient of a loss with respect to all parameters; 0 where it has none."""
@@ -81,9 +98,9 @@ class VectorOptimizer:
         arrays: Arrays = {}
         for kind in MEANS:
             mean = getattr(self, kind) if kind in self.kept else torch.zeros_like(self.vector)
-            for name, part in zip(self.named, self._parts(mean), strict=True):
+            for name, part in self._named_parts(mean):
                 arrays[f"{name}.{kind}"] = np.array(part.numpy(force=True))
-        parts = {name.partition(".")[0] for name in self.named}
+        parts = {_counted(name) for name, _ in self._named_parts(self.vector)}
         if "trunk" in parts:  # the heads on it are counted with it
             parts -= {"actor", "critic"}
         return arrays | {f"{part}.step": np.array(self.steps, np.float32) for part in sorted(parts)}
@@ -141,8 +158,14 @@ class VectorOptimizer:
         self.check_state(arrays)
         self.steps = int(next(a for name, a in arrays.items() if name.endswith(".step")))
         for kind in self.kept:
-            for name, part in zip(self.named, self._parts(getattr(self, kind)), strict=True):
+            for name, part in self._named_parts(getattr(self, kind)):
                 part.copy_(torch.from_numpy(np.array(arrays[f"{name}.{kind}"])))
+
+
+def _counted(name: str) -> str:
+    """What a parameter's steps are counted with: "actor", and of critics "critic.qf0" each."""
+    first, second, *_ = (*name.split("."), "")
+    return f"{first}.{second}" if second.startswith("qf") else first
 
 
 def clip_norm_(gradient: Tensor, max_norm: float) -> Tensor:

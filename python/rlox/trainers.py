@@ -2,12 +2,20 @@
 
 from typing import Any
 
-from rlox.configs import A2CConfig, PPOConfig
+from rlox.configs import A2CConfig, DQNConfig, PPOConfig, SACConfig, TD3Config
 from rlox.learner import Learner
 from rlox.results import TrainResult
 from rlox.trainer import Trainer
 
-__all__ = ["A2CTrainer", "PPOTrainer", "TrainResult", "Trainer"]
+__all__ = [
+    "A2CTrainer",
+    "DQNTrainer",
+    "PPOTrainer",
+    "SACTrainer",
+    "TD3Trainer",
+    "TrainResult",
+    "Trainer",
+]
 
 
 class PPOTrainer(Trainer):
@@ -91,3 +99,84 @@ class A2CTrainer(Trainer):
         from rlox.native import NativeA2C
 
         return NativeA2C(self.env, config, self.seed, backend=backend)
+
+
+class DQNTrainer(Trainer):
+    """Trains with deep Q-networks, `rlox.algorithms.dqn`.
+
+    Args:
+        env, seed, backend, env_kwargs, runs_dir: As for `PPOTrainer`.
+        policy, features_extractor: As for `rlox.algorithms.DQN`.
+        **settings: Fields of `rlox.configs.DQNConfig`.
+
+    Raises:
+        TypeError, ValueError, ModuleNotFoundError, MemoryError: As `PPOTrainer` does.
+
+    >>> trainer = DQNTrainer(env="CartPole-v1", seed=42, runs_dir=None)
+    >>> trainer.train(total_timesteps=2_000)["timesteps"]
+    2048
+    """
+
+    algorithm = "dqn"
+    config_type = DQNConfig
+
+    def _make_learner(
+        self, backend: str, config: DQNConfig, policy: Any, features_extractor: Any
+    ) -> Learner:
+        from rlox.algorithms.dqn import DQN
+
+        return DQN(self.env, config, self.seed, policy, features_extractor)
+
+
+class SACTrainer(Trainer):
+    """Trains with soft actor-critic, `rlox.algorithms.sac`.
+
+    Args:
+        env, seed, backend, env_kwargs, runs_dir: As for `PPOTrainer`.
+        policy, features_extractor: As for `rlox.algorithms.SAC`.
+        **settings: Fields of `rlox.configs.SACConfig`.
+
+    Raises:
+        TypeError, ValueError, ModuleNotFoundError, MemoryError: As `PPOTrainer` does.
+
+    >>> trainer = SACTrainer(env="Pendulum-v1", seed=42, runs_dir=None)
+    >>> trainer.train(total_timesteps=110)["timesteps"]
+    110
+    """
+
+    algorithm = "sac"
+    config_type = SACConfig
+
+    def _make_learner(
+        self, backend: str, config: SACConfig, policy: Any, features_extractor: Any
+    ) -> Learner:
+        from rlox.algorithms.sac import SAC
+
+        return SAC(self.env, config, self.seed, policy, features_extractor)
+
+
+class TD3Trainer(Trainer):
+    """Trains with twin delayed DDPG, `rlox.algorithms.td3`.
+
+    Args:
+        env, seed, backend, env_kwargs, runs_dir: As for `PPOTrainer`.
+        policy, features_extractor: As for `rlox.algorithms.TD3`.
+        **settings: Fields of `rlox.configs.TD3Config`.
+
+    Raises:
+        TypeError, ValueError, ModuleNotFoundError, MemoryError: As `PPOTrainer` does.
+
+    >>> trainer = TD3Trainer(env="Pendulum-v1", seed=42, runs_dir=None)
+    >>> trainer.train(total_timesteps=1_000)["timesteps"]
+    1000
+    """
+
+    algorithm = "td3"
+    config_type = TD3Config
+
+    def _make_learner(
+        self, backend: str, config: TD3Config, policy: Any, features_extractor: Any
+    ) -> Learner:
+        from rlox.algorithms.td3 import TD3
+
+        return TD3(self.env, config, self.seed, policy, features_extractor)

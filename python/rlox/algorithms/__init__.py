@@ -7,15 +7,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from rlox.backends import expect_torch
-from rlox.configs import A2CConfig, PPOConfig
+from rlox.configs import A2CConfig, DQNConfig, PPOConfig, SACConfig, TD3Config
 
 if TYPE_CHECKING:
     from rlox.algorithms.a2c import A2C
+    from rlox.algorithms.dqn import DQN
     from rlox.algorithms.ppo import PPO
+    from rlox.algorithms.sac import SAC
+    from rlox.algorithms.td3 import TD3
 
-__all__ = ["A2C", "PPO", "A2CConfig", "PPOConfig"]
+__all__ = [
+    "A2C",
+    "DQN",
+    "PPO",
+    "SAC",
+    "TD3",
+    "A2CConfig",
+    "DQNConfig",
+    "PPOConfig",
+    "SACConfig",
+    "TD3Config",
+]
 
-_LAZY = ("A2C", "PPO", "a2c", "ppo")
+_LAZY = ("A2C", "DQN", "PPO", "SAC", "TD3", "a2c", "dqn", "ppo", "sac", "td3")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,154 @@
+"""Deep Q-networks (Mnih et al. 2015) in PyTorch, from acting to the loss.
+
+An iteration makes `train_freq` steps of each environment, some of them at random, keeps them in a
+replay buffer, and learns from minibatches of it what actions are worth. As options: the online
+network chooses the next action (double), values and advantages apart (dueling), steps sampled by
+how wrong they are (prioritized), and several steps at once (`n_steps`).
+"""
+
+from typing import Any
+
+import gymnasium as gym
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rlox.adam import Adam
+from rlox.configs import DQNConfig
+from rlox.critics import follow, target_of
+from rlox.featured import q_network
+from rlox.features import FeaturesExtractor, NatureCNN, features_for
+from rlox.off_policy_learner import EPS, OffPolicyLearner
+from rlox.own_networks import own_q_network
+from rlox.replaying import ReplayBatch
+
+__all__ = ["DQN", "DQNConfig"]
+
+
+@torch.no_grad()
+def dqn_targets(online: nn.Module, target: nn.Module, batch: ReplayBatch, double: bool) -> Tensor:
+    """What the chosen actions shall be worth, (B,): a time limit is no end."""
+    values = target(batch.next_obs)
+    choices = online(batch.next_obs) if double else values
+    if batch.next_masks is not None:
+        choices = choices.masked_fill(~batch.next_masks, -torch.inf)
+    next_values = values.gather(1, choices.argmax(1, keepdim=True)).squeeze(1)
+    targets: Tensor = batch.rewards + batch.discounts * ~batch.terminated * next_values
+    return targets
+
+
+def dqn_loss(online: nn.Module, batch: ReplayBatch, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean Huber loss, weighted where priorities decided, and the TD errors (B,)."""
+    values = online(batch.obs).gather(1, batch.actions.unsqueeze(1)).squeeze(1)
+    losses = F.smooth_l1_loss(values, targets, reduction="none")
+    if batch.weights is not None:
+        losses = batch.weights * losses
+    return losses.mean(), (targets - values).detach()
+
+
+class DQN(OffPolicyLearner):
+    """The learner: environments, buffer, networks, optimiser, and the loop over them.
+
+    Args:
+        env: Environments ready for rollouts, as `rlox.make_vec` makes them, with Discrete actions.
+        config: Settings; `num_envs` must be the environments'.
+        seed: Decides everything random: weights, environments, actions, minibatches.
+        policy: A torch module from observations to the values of all actions, (N, n), or a function
+            from the observation and the action space to one (called under our seed). None: an MLP,
+            behind a `rlox.features.NatureCNN` for pictures.
+        features_extractor: For the built-in network, see `rlox.policies.MlpPolicy`.
+
+    Raises:
+        ValueError, TypeError: Spaces, policy and config that do not fit together.
+
+    >>> from rlox import make_vec
+    >>> config = DQNConfig(learning_starts=8, net_arch=(16,))
+    >>> learner = DQN(make_vec("CartPole-v1", 1), config, seed=1)
+    >>> metrics = [learner.iterate() for _ in range(4)][-1]
+    >>> metrics["time/total_timesteps"], metrics["train/n_updates"]
+    (16, 2)
+    """
+
+    algorithm, policy_name = "dqn", "q_net"
+    said = ("loss",)
+
+    def expect_actions(self, space: gym.Space[Any]) -> None:
+        """Refuses actions that are not Discrete."""
+        if not isinstance(space, gym.spaces.Discrete):
+            other = "SAC, TD3, PPO or A2C" if isinstance(space, gym.spaces.Box) else "PPO or A2C"
+            raise ValueError(f"action space: expected a Discrete one, got {space}; use {other}")
+
+    def make_policy(
+        self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
+    ) -> nn.Module:
+        """The network that learns."""
+        config, (observed, acts) = self.config, self.spaces
+        if policy is not None:
+            return own_q_network(policy, observed, acts, features_extractor)
+        features = features_for(observed, features_extractor, init)
+        net_arch = config.net_arch
+        if net_arch is None:
+            net_arch = () if isinstance(features, NatureCNN) else (64, 64)
+        actions = int(acts.n)  # type: ignore[attr-defined]  # Discrete
+        return q_network(features, actions, net_arch, config.activation, config.dueling, init)
+
+    def make_rest(self) -> dict[str, nn.Module]:
+        """The network that follows."""
+        self.target = target_of(self.policy)
+        return {"q_net_target": self.target}
+
+    def make_optimizers(self) -> list[Adam]:
+        """The only one."""
+        self.optimizer = Adam(self.modules, eps=EPS, parts=("q_net",))
+        compiled = torch.compile if self.config.compile else lambda function: function
+        self.losses = compiled(dqn_targets), compiled(dqn_loss)
+        return [self.optimizer]
+
+    def exploration_rate(self, progress: float) -> float:
+        """The share of random actions."""
+        config = self.config
+        begin, end = config.exploration_initial_eps, config.exploration_final_eps
+        if progress >= config.exploration_fraction:
+            return float(end)
+        return float(begin + progress / config.exploration_fraction * (end - begin))
+
+    def rates(self, progress: float) -> dict[str, float]:
+        """The share of random actions, as a metric."""
+        return {"rollout/exploration_rate": self.exploration_rate(progress)}
+
+    def sampling(self, progress: float) -> dict[str, float]:
+        """How much importance weights make up for priorities: all in the end."""
+        begin = self.config.priority_beta
+        return {"beta": begin + progress * (1 - begin)} if self.config.prioritized else {}
+
+    def greedy(self, obs: Any, mask: Tensor | None) -> Tensor:
+        """The actions that are worth most, of those that are allowed."""
+        values: Tensor = self.policy(obs)
+        if mask is not None:
+            values = values.masked_fill(~mask, -torch.inf)
+        return values.argmax(1)
+
+    def sampled(self, obs: Any, mask: Tensor | None) -> Tensor:
+        """Greedy actions, and now and then any that is allowed."""
+        values: Tensor = self.policy(obs)
+        anyhow = torch.empty_like(values[:, :1]).uniform_(generator=self.generator)
+        chance = torch.empty_like(values).uniform_(generator=self.generator)
+        values = torch.where(anyhow < self.exploration_rate(self.progress), chance, values)
+        if mask is not None:
+            values = values.masked_fill(~mask, -torch.inf)
+        return values.argmax(1)
+
+    def stepped(self, before: int) -> None:
+        """Moves the target network every so many steps of all environments together."""
+        every = self.config.target_update_interval
+        if before // every < self.timesteps // every:
+            follow(self.target, self.policy, self.config.tau)
+
+    def update(self, batch: ReplayBatch, learning_rate: float) -> None:
+        """One gradient step."""
+        config, (targets_of, loss_of) = self.config, self.losses
+        targets = targets_of(self.policy, self.target, batch, config.double)
+        loss, errors = loss_of(self.policy, batch, targets)
+        self.descend(self.optimizer, loss, learning_rate, "loss", config.max_grad_norm)
+        if config.prioritized:
+            self.replay.prioritize(errors)

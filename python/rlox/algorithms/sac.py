@@ -1,0 +1,178 @@
+"""Soft actor-critic (Haarnoja et al. 2018) in PyTorch, from acting to losses.
+
+An iteration makes `train_freq` steps of each environment, keeps them in a replay buffer, and learns
+from minibatches of it: two critics from what the next state is worth, entropy included, the actor
+from the critics, and the temperature from how far the entropy is from its target.
+"""
+
+import math
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from rlox.adam import Adam
+from rlox.configs import SACConfig
+from rlox.critics import follow, target_of
+from rlox.features import FeaturesExtractor, features_for
+from rlox.off_policy_learner import EPS, OffPolicyLearner
+from rlox.own_networks import critic_parts, expect_box, own_actor_critic
+from rlox.replaying import ReplayBatch
+from rlox.squashed import SquashedPolicy
+
+__all__ = ["SAC", "SACConfig"]
+
+
+class Temperature(nn.Module):
+    """What entropy is worth: the exponential of a parameter."""
+
+    def __init__(self, begin: float) -> None:
+        super().__init__()
+        self.log_alpha = nn.Parameter(torch.full((1,), math.log(begin)))
+
+
+@torch.no_grad()
+def sac_targets(policy: Any, critic_target: nn.Module, batch: ReplayBatch, alpha: Tensor) -> Tensor:
+    """What the critics shall say, (B,): where the time was over, something still comes after."""
+    next_actions, next_log_probs = policy.get_action_and_logprob(batch.next_obs)
+    next_values = critic_target(batch.next_obs, next_actions).amin(0) - alpha * next_log_probs
+    targets: Tensor = batch.rewards + batch.discounts * ~batch.terminated * next_values
+    return targets
+
+
+def critic_loss(critic: nn.Module, batch: ReplayBatch, targets: Tensor) -> Tensor:
+    """Half the sum over critics of their mean squared errors."""
+    errors = critic(batch.obs, batch.actions) - targets
+    loss: Tensor = 0.5 * (errors**2).mean(1).sum()
+    return loss
+
+
+def actor_loss(
+    critic: nn.Module, batch: ReplayBatch, actions: Tensor, log_probs: Tensor, alpha: Tensor
+) -> Tensor:
+    """Actions shall be worth much to the critic that says least, and not be sure."""
+    loss: Tensor = (alpha * log_probs - critic(batch.obs, actions).amin(0)).mean()
+    return loss
+
+
+class SAC(OffPolicyLearner):
+    """The learner: environments, buffer, networks, optimisers, and the loop over them.
+
+    Args:
+        env: Environments ready for rollouts, as `rlox.make_vec` makes them, with Box actions.
+        config: Settings; `num_envs` must be the environments'.
+        seed: Decides everything random: weights, environments, actions, minibatches.
+        policy: A torch module, or a function from the observation and the action space to one
+            (called under our seed), with `get_action_and_logprob(obs)`: actions (N, k) in [-1, 1],
+            through which gradients flow, and their log-probabilities (N,); `mode(obs)`: greedy
+            actions (N, k); and a part `critic`, a module from observations and actions to
+            (critics, N). All other parameters are the actor's. With `use_sde`, `reset_noise(rows)`
+            and `explore(obs)`, if it has them, are called as of `rlox.squashed.SquashedPolicy`.
+            None: that one.
+        features_extractor: For the built-in policy; learns by the critics' loss.
+
+    Raises:
+        ValueError, TypeError: Spaces, policy and config that do not fit together.
+
+    >>> from rlox import make_vec
+    >>> config = SACConfig(learning_starts=8, net_arch=(16,))
+    >>> learner = SAC(make_vec("Pendulum-v1", 1), config, seed=1)
+    >>> metrics = [learner.iterate() for _ in range(10)][-1]
+    >>> metrics["time/total_timesteps"], metrics["train/n_updates"]
+    (10, 2)
+    """
+
+    algorithm = "sac"
+    said = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
+
+    def expect_actions(self, space: gym.Space[Any]) -> None:
+        """Refuses actions that are no Box with bounds."""
+        expect_box(space)
+
+    def make_policy(
+        self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
+    ) -> nn.Module:
+        """Actor and critics."""
+        config, (observed, acts) = self.config, self.spaces
+        if policy is not None:
+            methods = ("get_action_and_logprob", "mode")
+            return own_actor_critic(policy, observed, acts, methods, features_extractor)
+        return SquashedPolicy(
+            observed,
+            acts,
+            features=features_for(observed, features_extractor, init),
+            net_arch=(256, 256) if config.net_arch is None else config.net_arch,
+            activation=config.activation,
+            use_sde=config.use_sde,
+            log_std_init=config.log_std_init,
+            init=init,
+        )
+
+    def make_rest(self) -> dict[str, nn.Module]:
+        """The critics' targets, and the temperature."""
+        config, ent_coef = self.config, str(self.config.ent_coef)
+        self.alpha = torch.full((1,), 0.0, device=self.device)
+        self.temperature: Temperature | None = None
+        rest: dict[str, nn.Module] = {"critic_target": target_of(self.policy.critic)}
+        self.critic_target = rest["critic_target"]
+        if ent_coef.startswith("auto"):
+            begin = float(ent_coef.partition("_")[2] or 1.0)
+            self.temperature = Temperature(begin).to(self.device)
+            rest["temperature"] = self.temperature
+        else:
+            self.alpha += config.ent_coef
+        dim = math.prod(self.spaces[1].shape or ())
+        auto = config.target_entropy == "auto"
+        self.target_entropy = -float(dim) if auto else float(config.target_entropy)
+        return rest
+
+    def make_optimizers(self) -> list[Adam]:
+        """One each for actor, critics and temperature."""
+        actor, critic = critic_parts(self.policy)
+        self.actor_optimizer = Adam(self.policy, eps=EPS, parts=actor)
+        self.critic_optimizer = Adam(self.policy, eps=EPS, parts=critic)
+        made = [self.actor_optimizer, self.critic_optimizer]
+        if self.temperature is not None:
+            made.append(Adam(self.temperature, eps=EPS))
+        compiled = torch.compile if self.config.compile else lambda function: function
+        self.losses = [compiled(f) for f in (sac_targets, critic_loss, actor_loss)]
+        return made
+
+    def begin(self) -> None:
+        """Draws new matrices of gSDE."""
+        if self.config.use_sde and hasattr(self.policy, "reset_noise"):
+            self.policy.reset_noise(self.config.num_envs)
+
+    def sampled(self, obs: Any, mask: Tensor | None) -> Tensor:
+        """Actions with the policy's own noise."""
+        if hasattr(self.policy, "explore"):
+            return self.policy.explore(obs)  # type: ignore[no-any-return]  # a Tensor
+        return self.policy.get_action_and_logprob(obs)[0]  # type: ignore[no-any-return]  # so is this
+
+    def greedy(self, obs: Any, mask: Tensor | None) -> Tensor:
+        """Actions without noise."""
+        return self.policy.mode(obs)  # type: ignore[no-any-return]  # a Tensor
+
+    def update(self, batch: ReplayBatch, learning_rate: float) -> None:
+        """A step of the temperature, of the critics, and of the actor by the new critics."""
+        config, policy, critic = self.config, self.policy, self.policy.critic
+        targets_of, critic_loss_of, actor_loss_of = self.losses
+        actions, log_probs = policy.get_action_and_logprob(batch.obs)
+        alpha = self.alpha
+        if self.temperature is not None:
+            log_alpha = self.temperature.log_alpha
+            alpha = log_alpha.detach().exp()
+            excess = (log_probs + self.target_entropy).detach()
+            loss = -(log_alpha * excess).mean()
+            self.descend(self.optimizers[2], loss, learning_rate, "ent_coef_loss")
+        self.tell(ent_coef=alpha)
+
+        targets = targets_of(policy, self.critic_target, batch, alpha)
+        loss = critic_loss_of(critic, batch, targets)
+        self.descend(self.critic_optimizer, loss, learning_rate, "critic_loss")
+
+        loss = actor_loss_of(critic, batch, actions, log_probs, alpha)
+        self.descend(self.actor_optimizer, loss, learning_rate, "actor_loss")
+        if self.updates % config.target_update_interval == 0:
+            follow(self.critic_target, critic, config.tau)

@@ -1,0 +1,133 @@
+"""Twin delayed DDPG (Fujimoto et al. 2018) in PyTorch, from acting to losses.
+
+An iteration makes `train_freq` steps of each environment, with noise, keeps them in a replay
+buffer, and learns from minibatches of it: two critics from what a smoothed target actor would do
+next, and every `policy_delay` minibatches the actor from the first critic.
+"""
+
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from rlox.adam import Adam
+from rlox.configs import TD3Config
+from rlox.critics import follow, target_of
+from rlox.featured import DeterministicPolicy
+from rlox.features import FeaturesExtractor, features_for
+from rlox.off_policy_learner import EPS, OffPolicyLearner
+from rlox.own_networks import critic_parts, expect_box, own_actor_critic
+from rlox.replaying import ReplayBatch
+
+__all__ = ["TD3", "TD3Config"]
+
+
+@torch.no_grad()
+def td3_targets(
+    actor_target: nn.Module, critic_target: nn.Module, batch: ReplayBatch, noise: Tensor
+) -> Tensor:
+    """What the critics shall say, (B,): where the time was over, something still comes after."""
+    next_actions = (actor_target(batch.next_obs) + noise).clamp(-1, 1)
+    next_values = critic_target(batch.next_obs, next_actions).amin(0)
+    targets: Tensor = batch.rewards + batch.discounts * ~batch.terminated * next_values
+    return targets
+
+
+def critic_loss(critic: nn.Module, batch: ReplayBatch, targets: Tensor) -> Tensor:
+    """The sum over critics of their mean squared errors."""
+    errors = critic(batch.obs, batch.actions) - targets
+    loss: Tensor = (errors**2).mean(1).sum()
+    return loss
+
+
+def actor_loss(policy: Any, batch: ReplayBatch) -> Tensor:
+    """Actions shall be worth much to the first critic."""
+    return -policy.critic(batch.obs, policy.actor(batch.obs))[0].mean()  # type: ignore[no-any-return]  # a Tensor
+
+
+class TD3(OffPolicyLearner):
+    """The learner: environments, buffer, networks, optimisers, and the loop over them.
+
+    Args:
+        env: Environments ready for rollouts, as `rlox.make_vec` makes them, with Box actions.
+        config: Settings; `num_envs` must be the environments'.
+        seed: Decides everything random: weights, environments, actions, minibatches.
+        policy: A torch module, or a function from the observation and the action space to one
+            (called under our seed), with two parts that are modules: `actor`, from observations to
+            actions (N, k) in [-1, 1], and `critic`, from observations and actions to (critics, N).
+            None: `rlox.featured.DeterministicPolicy`.
+        features_extractor: For the built-in policy; one each for actor and critics.
+
+    Raises:
+        ValueError, TypeError: Spaces, policy and config that do not fit together.
+
+    >>> from rlox import make_vec
+    >>> config = TD3Config(learning_starts=8, net_arch=(16,))
+    >>> learner = TD3(make_vec("Pendulum-v1", 1), config, seed=1)
+    >>> metrics = [learner.iterate() for _ in range(10)][-1]
+    >>> metrics["time/total_timesteps"], metrics["train/n_updates"]
+    (10, 2)
+    """
+
+    algorithm = "td3"
+    said = ("actor_loss", "critic_loss")
+
+    def expect_actions(self, space: gym.Space[Any]) -> None:
+        """Refuses actions that are no Box with bounds."""
+        expect_box(space)
+
+    def make_policy(
+        self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
+    ) -> nn.Module:
+        """Actor and critics."""
+        config, (observed, acts) = self.config, self.spaces
+        if policy is not None:
+            return own_actor_critic(policy, observed, acts, ("actor",), features_extractor)
+        return DeterministicPolicy(
+            acts,
+            *(features_for(observed, features_extractor, init) for _ in range(2)),
+            net_arch=(400, 300) if config.net_arch is None else config.net_arch,
+            activation=config.activation,
+            init=init,
+        )
+
+    def make_rest(self) -> dict[str, nn.Module]:
+        """The targets of actor and critics."""
+        self.actor_target = target_of(self.policy.actor)
+        self.critic_target = target_of(self.policy.critic)
+        return {"actor_target": self.actor_target, "critic_target": self.critic_target}
+
+    def make_optimizers(self) -> list[Adam]:
+        """One each for actor and critics."""
+        actor, critic = critic_parts(self.policy)
+        self.actor_optimizer = Adam(self.policy, eps=EPS, parts=actor)
+        self.critic_optimizer = Adam(self.policy, eps=EPS, parts=critic)
+        compiled = torch.compile if self.config.compile else lambda function: function
+        self.losses = [compiled(f) for f in (td3_targets, critic_loss, actor_loss)]
+        return [self.actor_optimizer, self.critic_optimizer]
+
+    def sampled(self, obs: Any, mask: Tensor | None) -> Tensor:
+        """The actor's actions: what explores is noise that is added to them."""
+        return self.greedy(obs, mask)
+
+    def greedy(self, obs: Any, mask: Tensor | None) -> Tensor:
+        """The actor's actions."""
+        return self.policy.actor(obs)  # type: ignore[no-any-return]  # a Tensor
+
+    def update(self, batch: ReplayBatch, learning_rate: float) -> None:
+        """A step of the critics, and now and then of the actor and the targets."""
+        config, policy = self.config, self.policy
+        targets_of, critic_loss_of, actor_loss_of = self.losses
+        noise = torch.empty_like(batch.actions).normal_(generator=self.generator)
+        noise.mul_(config.target_policy_noise)
+        noise.clamp_(-config.target_noise_clip, config.target_noise_clip)
+        targets = targets_of(self.actor_target, self.critic_target, batch, noise)
+        loss = critic_loss_of(policy.critic, batch, targets)
+        self.descend(self.critic_optimizer, loss, learning_rate, "critic_loss")
+
+        if (self.updates + 1) % config.policy_delay == 0:
+            loss = actor_loss_of(policy, batch)
+            self.descend(self.actor_optimizer, loss, learning_rate, "actor_loss")
+            follow(self.actor_target, policy.actor, config.tau)
+            follow(self.critic_target, policy.critic, config.tau)

@@ -1,0 +1,266 @@
+"""`Explorer`: a learner that acts in environments and remembers what came of it."""
+
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
+
+from rlox import finite, learner, spaces
+from rlox.base_learner import BaseLearner
+from rlox.masks import random_allowed
+from rlox.noise import NoiseProcess
+from rlox.replaying import Replay
+from rlox.rollout import RolloutEnv, make_buffer
+from rlox.stepping import Step, Stepper
+from rlox.uniform import random_actions
+
+if TYPE_CHECKING:
+    import torch
+
+Array = npt.NDArray[Any]
+
+
+class Explorer(BaseLearner):
+    """Collects transitions: random actions first, then those of a policy, with noise.
+
+    Box actions are stored in [-1, 1], whatever the bounds are, Discrete ones counted from 0.
+
+    Args:
+        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
+        config: An off-policy algorithm's settings.
+        seed: Decides everything random.
+        device: Where minibatches are wanted.
+
+    Raises:
+        ValueError: An action space that the algorithm does not do, or settings that do not fit.
+        MemoryError: The buffer does not fit into memory.
+    """
+
+    # Beside the others: what explores, and which transitions are sampled.
+    stream_names = (*BaseLearner.stream_names, "actions", "minibatches")
+
+    def __init__(self, env: RolloutEnv, config: Any, seed: int, device: "torch.device") -> None:
+        name = type(self).__name__
+        super().__init__(env, config, seed, name)
+        self.expect_actions(self.spaces[1])
+        self.stopping, self.owed, self.progress = False, 0.0, 0.0
+        self.stepper = Stepper(env)
+        self.width = self._mask_width()
+        self.masks: Array | None = None
+        alone = self.stepper.mode is AutoresetMode.NEXT_STEP and config.num_envs > 1
+        if alone and config.n_steps > 1:
+            raise ValueError(
+                f"n_steps: expected 1 beside several environments in autoreset mode NEXT_STEP, got "
+                f"{config.n_steps}; make them with autoreset_mode='SameStep'"
+            )
+        # Where some only reset, the others' rows are pushed without theirs.
+        streams = 1 if alone else config.num_envs
+        about = (self.layout, self.spaces[1], config, streams, device, self.width)
+        self.replay = Replay(*about)
+        self._statistics = make_buffer(env, 1, normalize_obs=config.normalize_obs)
+        self._fresh = self._looked = False
+        self._scale(self.spaces[1])
+        noise = getattr(config, "action_noise", None)
+        shape = (config.num_envs, len(self.low))
+        self.noise = None if noise is None else NoiseProcess(noise, *shape)
+
+    def expect_actions(self, space: gym.Space[Any]) -> None:
+        """Refuses action spaces that the algorithm does not do.
+
+        Raises:
+            ValueError: It is one; the message says which algorithm does it.
+        """
+        raise NotImplementedError
+
+    def explore(self, rows: Array, masks: Array | None) -> Array:
+        """The policy's actions for raw observations, as they are stored, before noise."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Before the first step of an iteration that the policy decides on."""
+
+    def stepped(self, before: int) -> None:
+        """After a step of all environments, which had made `before` steps together."""
+
+    def _parameters(self) -> learner.Arrays:
+        """The parameters of the policy, to name one that is NaN."""
+        raise NotImplementedError
+
+    def _scale(self, space: gym.Space[Any]) -> None:
+        """Notes the bounds of Box actions, (k,) each; of others there are none."""
+        self.low = self.high = np.empty(0, np.float32)
+        if isinstance(space, gym.spaces.Box):
+            self.low, self.high = (
+                side.astype(np.float32).ravel() for side in (space.low, space.high)
+            )
+
+    def sent(self, actions: Array) -> Array:
+        """Actions as they are stored, (n,) or (n, k), as environments take them.
+
+        Raises:
+            ValueError: They are not finite.
+        """
+        space = self.spaces[1]
+        if isinstance(space, gym.spaces.Box):
+            # The halves cannot overflow; the bounds themselves come out as they are.
+            actions = (0.5 - 0.5 * actions) * self.low + (0.5 + 0.5 * actions) * self.high
+            actions = actions.reshape(len(actions), *space.shape)
+        return spaces.sent_actions(space, actions, len(actions))
+
+    def random(self) -> Array:
+        """Uniformly random actions, as they are stored: of what is allowed."""
+        space, stream, n = self.spaces[1], self.streams["actions"], self.config.num_envs
+        if isinstance(space, gym.spaces.Box):
+            return stream.uniform(-1, 1, (n, len(self.low))).astype(np.float32)
+        if self.masks is not None:
+            return random_allowed(space, stream, self.masks)[0]
+        return random_actions(space, stream, (n,))
+
+    def collect(self, progress: float) -> int:
+        """Makes `train_freq` steps of each environment, until `stopping` ends them.
+
+        Returns:
+            How many transitions came in.
+        """
+        self._start()
+        self.progress = progress
+        self.begin()
+        made = steps = 0
+        while steps < self.config.train_freq and not self.stopping:
+            came = self.step(steps)
+            made += came
+            steps += came > 0  # what only resets is no step
+        return made
+
+    def step(self, t: int) -> int:
+        """One step of all environments, the iteration's step `t`; how many transitions came in."""
+        stepper, before = self.stepper, self.timesteps
+        obs, actions = stepper.obs, self.choose(t)
+        try:
+            sent = self.sent(actions)
+        except ValueError:
+            # NaN from the policy is refused by what meets it first; here it gets its name.
+            made = before // self.config.num_envs
+            finite.refuse_nan_policy([actions], self._parameters(), made)
+            raise
+        self.started = False  # what fails in the middle of it ends all episodes
+        step = stepper.step(sent)
+        next_masks = self._look(step)
+        self.replay.push(obs, actions, step, next_masks)
+        if self.normalizer is not None:
+            self._count(obs, step)
+        self.started = True
+        done = step.terminated | step.truncated
+        if self.noise is not None and done.any():
+            self.noise.end_episodes(done)
+        came = self.config.num_envs if step.valid is None else int(step.valid.sum())
+        self.timesteps += came
+        self.stepped(before)
+        return came
+
+    def choose(self, t: int) -> Array:
+        """Actions for where environments stand: in the beginning any, then those of the policy."""
+        config = self.config
+        early = self.timesteps < config.learning_starts
+        if early and not getattr(config, "use_sde_at_warmup", False):
+            return self.random()
+        every = getattr(config, "sde_sample_freq", -1)
+        if t > 0 and every > 0 and t % every == 0:
+            self.begin()
+        actions = self.explore(self.stepper.obs, self.masks)
+        if self.noise is not None:
+            actions = self.noise.add(actions, self.streams["actions"])
+        return actions
+
+    def _start(self) -> None:
+        """Starts episodes everywhere, if that was not done."""
+        if self.started and self._looked:
+            return
+        seed = self.first_seed()
+        self.stepper.start(seed)
+        self._fresh = seed is not None
+        if self._fresh and self.noise is not None:
+            self.noise.state[:] = 0.0
+        self.masks = None if self.width is None else self.env.action_masks()  # type: ignore[attr-defined]  # see `_mask_width`
+        self.started = self._looked = True
+
+    def _look(self, step: Step) -> Array | None:
+        """Finds out what is allowed now, and in the states that a step led to."""
+        if self.width is None:
+            return None
+        self.masks = self.env.action_masks()  # type: ignore[attr-defined]  # see `_mask_width`
+        # Those of an old episode's last state are not known: a new one may stand there.
+        ended = step.terminated | step.truncated
+        return np.asarray(self.masks | ended[:, None])
+
+    def _count(self, obs: Array, step: Step) -> None:
+        """Has the normaliser's statistics follow, as in a rollout of one step."""
+        row, n = self._statistics, self.config.num_envs
+        zeros = np.zeros(n, np.float32)
+        idle = None if step.valid is None else ~step.valid
+        row.begin(obs, self._fresh, self.normalizer, idle)
+        same = self.stepper.mode is not AutoresetMode.NEXT_STEP
+        flags = (step.terminated, step.truncated)
+        final = step.next_obs if same and any(x.any() for x in flags) else None
+        about = (np.zeros_like(row.actions[0]), zeros, zeros, self.stepper.obs, step.rewards)
+        row.record(0, *about, *flags, final, self.normalizer)
+        self._fresh = False
+
+    def minibatches(self, made: int) -> int:
+        """How many minibatches are due for so many new transitions."""
+        config = self.config
+        if config.utd_ratio is None:
+            return made if config.gradient_steps == -1 else int(config.gradient_steps)
+        self.owed += made * config.utd_ratio
+        whole = int(self.owed + 1e-9)
+        self.owed = max(self.owed - whole, 0.0)
+        return whole
+
+    def state(self) -> learner.LearnerState:
+        """A copy of all that is needed to go on; see `Learner`."""
+        state = super().state()
+        state.replay = self.replay.state()
+        walk = None if self.noise is None else self.noise.state.tolist()
+        state.counters |= {"owed": self.owed, "noise": walk}
+        return state
+
+    def load_state(self, state: learner.LearnerState) -> None:
+        """Goes back to a state, whole or not at all; foreign environments start new episodes."""
+        learner.expect_state(state)
+        owed, walk = self._extras(state.counters)
+        super().load_state(state)
+        self.owed, self._looked = owed, False
+        if self.noise is not None:
+            self.noise.state = walk
+
+    def _extras(self, counters: dict[str, Any]) -> tuple[float, Array]:
+        """What beside counts is in the counters.
+
+        Raises:
+            ValueError: It is missing, or of another learner.
+        """
+        owed, said = counters.get("owed"), counters.get("noise")
+        walk = np.array([] if said is None else said, np.float64)
+        fits = (self.noise is None) == (said is None)
+        if self.noise is not None:
+            fits = fits and walk.shape == self.noise.state.shape and bool(np.isfinite(walk).all())
+        if type(owed) is not float or not 0 <= owed < np.inf or not fits:
+            raise ValueError(
+                "counters: expected owed, a number, and noise, as many numbers as the noise of "
+                f"these settings has, got {owed!r} and {said!r:.60}; use what `state` gave"
+            )
+        return owed, walk
+
+    def _restore(self, state: learner.LearnerState) -> bool:
+        """Takes environments and buffer; see `BaseLearner._restore`."""
+        before = learner.environment_state(self.env) if self.started else {}
+        stands = learner.restore_environment(self.env, state.environment)
+        try:
+            self.replay.load_state(state.replay)
+        except ValueError:
+            self._looked = False
+            learner.restore_environment(self.env, before)
+            raise
+        return stands

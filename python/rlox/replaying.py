@@ -1,0 +1,197 @@
+"""`Replay`: a learner's replay buffer, raw transitions in, normalised minibatches of torch out."""
+
+import math
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rlox import learner
+from rlox._rlox import Normalizer, PrioritizedReplayBuffer, ReplayBuffer
+from rlox.layouts import Layout
+from rlox.spaces import action_dtype
+from rlox.stepping import Step
+
+Array = npt.NDArray[Any]
+
+
+class ReplayBatch(NamedTuple):
+    """B transitions to learn from."""
+
+    obs: Any  # (B, *obs_shape), normalised; rows of a `Layout`, or what policies take
+    actions: Tensor  # (B,) int64, counted from 0, or (B, k) float32 in [-1, 1]
+    rewards: Tensor  # (B,) float32; over several steps the discounted sum
+    next_obs: Any  # as obs: the true next ones, of an episode that ended its last
+    terminated: Tensor  # (B,) bool: nothing comes after; a time limit is none
+    discounts: Tensor | float  # (B,) float32, or one for all: what the next value counts
+    weights: Tensor | None = None  # (B,) float32, importance; None: as likely as all others
+    next_masks: Tensor | None = None  # (B, n) bool, what is allowed then; None: everything
+
+
+class Replay:
+    """A replay buffer for an environment's transitions.
+
+    Args:
+        layout: Of the observations.
+        action_space: Box or Discrete.
+        config: An off-policy algorithm's settings.
+        num_envs: How many environments each push has a row of; 1: rows that stand for themselves.
+        device: Where minibatches are wanted.
+        mask_width: Flags of the masks of what is allowed next; None: no masks.
+
+    Raises:
+        MemoryError: It does not fit into memory.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        action_space: gym.Space[Any],
+        config: Any,
+        num_envs: int,
+        device: torch.device,
+        mask_width: int | None = None,
+    ) -> None:
+        self.layout, self.config, self.device = layout, config, device
+        kind = action_dtype(action_space)
+        width = () if kind == "int64" else (math.prod(action_space.shape or ()),)
+        extra = None if mask_width is None else {"next_masks": ((mask_width,), "bool")}
+        about: dict[str, Any] = {
+            "capacity": max(config.buffer_size, num_envs),
+            "obs_dim": layout.shape,
+            "act_dim": width,
+            "num_envs": num_envs,
+            "obs_dtype": layout.dtype.name,
+            "act_dtype": kind,
+            "n_step": config.n_steps,
+            "gamma": config.gamma,
+            "extra": extra,
+            "seed": 0,  # samples name their own
+        }
+        self.prioritized = getattr(config, "prioritized", False)
+        try:
+            if self.prioritized:
+                how = {"alpha": config.priority_alpha, "beta": config.priority_beta}
+                self.buffer: ReplayBuffer = PrioritizedReplayBuffer(**about, **how)
+            else:
+                self.buffer = ReplayBuffer(**about)
+        except (MemoryError, ValueError) as error:
+            raise type(error)(str(error).replace("capacity", "buffer_size", 1)) from error
+        self._out: dict[str, Any] = {}
+        self._tensors: dict[str, Tensor] = {}
+        self._copied: Any = None
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+    def push(self, obs: Array, actions: Array, step: Step, next_masks: Array | None = None) -> None:
+        """Stores a step of all environments, but of those that only reset.
+
+        Args:
+            obs: (N, *layout.shape), raw: what was acted on.
+            actions: (N,) counted from 0, or (N, k) in [-1, 1].
+            step: What came of it.
+            next_masks: (N, n), what is allowed next.
+        """
+        rows = (obs, step.next_obs, actions, step.rewards, step.terminated, step.truncated)
+        if step.valid is not None:
+            rows = tuple(x[step.valid] for x in rows)  # type: ignore[assignment]  # as many as before
+            next_masks = None if next_masks is None else next_masks[step.valid]
+            if len(rows[0]) == 0:
+                return
+        extra = None if next_masks is None else {"next_masks": next_masks}
+        self.buffer.push_batch(*rows, extra=extra)
+
+    def sample(
+        self, stream: np.random.Generator, normalizer: Normalizer | None, **how: Any
+    ) -> ReplayBatch:
+        """A minibatch, or as many transitions as there are while those are fewer.
+
+        Its tensors share memory that the next one overwrites.
+
+        Args:
+            stream: Decides which.
+            normalizer: Normalises observations and rewards by its statistics of now.
+            how: `beta`, where priorities decide.
+        """
+        tensors = self._sampled(min(self.config.batch_size, len(self.buffer)), stream, how)
+        if normalizer is not None:
+            tensors = {**tensors, **self._normalized(normalizer)}
+        if self.device.type != "cpu":
+            tensors = {name: x.to(self.device, non_blocking=True) for name, x in tensors.items()}
+            self._note_copies()
+        return ReplayBatch(
+            obs=self._observed(tensors["obs"]),
+            actions=tensors["actions"],
+            rewards=tensors["rewards"],
+            next_obs=self._observed(tensors["next_obs"]),
+            terminated=tensors["terminated"],
+            discounts=tensors.get("discounts", self.config.gamma),
+            weights=tensors.get("weights"),
+            next_masks=tensors.get("next_masks"),
+        )
+
+    def _sampled(
+        self, size: int, stream: np.random.Generator, how: dict[str, Any]
+    ) -> dict[str, Tensor]:
+        """Raw transitions in memory that is used again."""
+        if len(self._tensors.get("rewards", ())) != size:
+            self._reserve(self.buffer.sample(size, 0, **how))
+        if self._copied is not None:
+            self._copied.synchronize()  # what is still on its way to the device
+        self.buffer.sample(size, stream, out=self._out, **how)
+        return self._tensors
+
+    def _reserve(self, like: dict[str, Array]) -> None:
+        """Memory for minibatches; pinned where they go to a GPU, so that copies need no waiting."""
+        pinned = self.device.type == "cuda"
+        self._tensors = {name: torch.from_numpy(x) for name, x in like.items()}
+        if pinned:
+            self._tensors = {name: x.pin_memory() for name, x in self._tensors.items()}
+        self._out = {name: x.numpy() for name, x in self._tensors.items()}
+
+    def _note_copies(self) -> None:
+        if self.device.type == "cuda":
+            self._copied = self._copied or torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(self.device))
+
+    def _normalized(self, normalizer: Normalizer) -> dict[str, Tensor]:
+        """What is normalised of what was sampled."""
+        made = dict[str, Tensor]()
+        if self.config.normalize_obs:
+            for name in ("obs", "next_obs"):
+                made[name] = torch.from_numpy(normalizer.normalize_obs(self._out[name]))
+        if self.config.normalize_reward:
+            deviation = float(np.sqrt(normalizer.state()["return_var"][0] + 1e-8))
+            made["rewards"] = (self._tensors["rewards"] / deviation).clamp(-10, 10)
+        return made
+
+    def _observed(self, rows: Tensor) -> Any:
+        from rlox.actor_critic import torch_dtype
+
+        return self.layout.unpack(rows, torch_dtype)
+
+    def prioritize(self, errors: Tensor) -> None:
+        """Gives the transitions sampled last priorities by their TD errors, (B,)."""
+        buffer: Any = self.buffer
+        buffer.update_priorities(self._out["indices"], errors.abs().numpy(force=True) + 1e-6)
+
+    def state(self) -> learner.Arrays:
+        """Copies of all that the buffer holds, and where it stands."""
+        buffer: Any = self.buffer
+        return dict(buffer.state())
+
+    def load_state(self, arrays: learner.Arrays) -> None:
+        """Goes back to what `state` gave.
+
+        Raises:
+            ValueError: It is of another buffer, or damaged; nothing has changed then.
+        """
+        buffer: Any = self.buffer
+        try:
+            buffer.load_state(arrays)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"replay: {error}") from error
