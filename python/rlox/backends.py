@@ -8,7 +8,6 @@ import numpy as np
 from gymnasium import spaces
 
 from rlox._rlox import network_backends
-from rlox.configs import DQNConfig, SACConfig, TD3Config
 from rlox.layouts import is_image
 from rlox.settings import text
 
@@ -17,9 +16,6 @@ BACKENDS: tuple[str, ...] = get_args(Backend)
 # What the networks in Rust can do.
 _ACTIVATIONS = ("tanh", "relu", "gelu", "silu")
 _OPTIMIZERS = ("rmsprop", "adam")
-# Settings of algorithms that only torch has, and those algorithms' names.
-_ONLY_TORCH: dict[type[Any], str] = {DQNConfig: "DQN", SACConfig: "SAC", TD3Config: "TD3"}
-
 
 # Of settings, where an algorithm has them: what networks in Rust do, and whether that is asked.
 _NATIVE: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
@@ -78,8 +74,6 @@ def torch_needs(
         if not fits:
             got = repr(getattr(config, name))
             yield Need(name, expected, got, f"{name} is {got}")
-    if (algorithm := _ONLY_TORCH.get(type(config))) is not None:
-        yield Need("backend", "PPO or A2C", algorithm, f"{algorithm} is written in it")
 
 
 def _called(thing: object) -> str:

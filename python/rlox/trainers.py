@@ -123,9 +123,13 @@ class DQNTrainer(Trainer):
     def _make_learner(
         self, backend: str, config: DQNConfig, policy: Any, features_extractor: Any
     ) -> Learner:
-        from rlox.algorithms.dqn import DQN
+        if backend == "torch":
+            from rlox.algorithms.dqn import DQN
 
-        return DQN(self.env, config, self.seed, policy, features_extractor)
+            return DQN(self.env, config, self.seed, policy, features_extractor)
+        from rlox.native_off_policy import NativeDQN
+
+        return NativeDQN(self.env, config, self.seed, backend=backend)
 
 
 class SACTrainer(Trainer):
@@ -150,9 +154,13 @@ class SACTrainer(Trainer):
     def _make_learner(
         self, backend: str, config: SACConfig, policy: Any, features_extractor: Any
     ) -> Learner:
-        from rlox.algorithms.sac import SAC
+        if backend == "torch":
+            from rlox.algorithms.sac import SAC
 
-        return SAC(self.env, config, self.seed, policy, features_extractor)
+            return SAC(self.env, config, self.seed, policy, features_extractor)
+        from rlox.native_off_policy import NativeSAC
+
+        return NativeSAC(self.env, config, self.seed, backend=backend)
 
 
 class TD3Trainer(Trainer):
@@ -177,6 +185,10 @@ class TD3Trainer(Trainer):
     def _make_learner(
         self, backend: str, config: TD3Config, policy: Any, features_extractor: Any
     ) -> Learner:
-        from rlox.algorithms.td3 import TD3
+        if backend == "torch":
+            from rlox.algorithms.td3 import TD3
 
-        return TD3(self.env, config, self.seed, policy, features_extractor)
+            return TD3(self.env, config, self.seed, policy, features_extractor)
+        from rlox.native_off_policy import NativeTD3
+
+        return NativeTD3(self.env, config, self.seed, backend=backend)

@@ -7,6 +7,7 @@ use super::algorithm::Algorithm;
 use super::experience::Gathering;
 use super::gatherer::{Gatherer, Outcome, Surroundings};
 use super::learned::Means;
+use super::on_policy::after;
 use super::{OffPolicyLearned, check_share};
 
 /// Asked between two steps, and between two minibatches: whether to end an iteration early, or with an error.
@@ -318,12 +319,4 @@ pub(super) fn expect_resetting(env: &dyn VectorEnv) -> Result<()> {
     }
     let got = format!("{:?}", env.autoreset_mode());
     Err(Error::config("env", "AutoresetMode::SameStep", got, "make the environments so"))
-}
-
-/// The same error, which came after so many steps.
-fn after(mut error: Error, timesteps: u64) -> Error {
-    if let Some(wrong) = error.mismatch_mut() {
-        wrong.got = format!("{}, after {timesteps} steps", wrong.got);
-    }
-    error
 }
