@@ -147,6 +147,29 @@ impl ActorCriticStats {
 }
 
 /// A policy with values, of any backend: acts, evaluates, learns.
+///
+/// ```
+/// use rlox_core::{Actions, AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
+/// use rlox_nn::{Activation, ActorCritic, ActorCriticLoss, Minibatch, Optimizer, PolicyLoss, PolicyNetworks};
+///
+/// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, CartPole::default)?;
+/// let mut policy = PolicyNetworks::mlp(env.spec(), &[64, 64], Activation::Tanh, &mut Pcg64::seed_from(0))?;
+/// // Two steps of CartPole; the second action was better than was thought.
+/// let batch = Minibatch {
+///     obs: &[0.01, -0.02, 0.03, 0.04, 0.02, 0.17, 0.03, -0.24],
+///     actions: Actions::Discrete(&[1, 0]),
+///     masks: None,
+///     log_probs: &[-0.69, -0.69],
+///     values: &[0.0, 0.0],
+///     advantages: &[-1.0, 1.0],
+///     returns: &[1.0, 3.0],
+/// };
+/// let policy_loss = PolicyLoss::Clipped { clip_coef: 0.2 };
+/// let loss = ActorCriticLoss { policy: policy_loss, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.0 };
+/// let stats = policy.update(&batch, &loss, &Optimizer::adam(3e-4), Some(0.5))?;
+/// assert!(stats.value_loss > 0.0);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
 pub trait ActorCritic: Policy + Send {
     /// The likeliest actions of `obs`, `[N, d]`.
     ///

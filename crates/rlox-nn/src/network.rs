@@ -13,6 +13,22 @@ use crate::{Activation, NamedTensors, Optimizer};
 ///
 /// Losses and their gradients with respect to a network's outputs are written once, on slices; a network multiplies such
 /// a gradient back. All arrays are row-major f32, `[rows, dim]`. A call that returns an error has changed nothing.
+///
+/// ```
+/// use rlox_core::Pcg64;
+/// use rlox_nn::{Activation, Init, Learnable, Mlp, Network, Optimizer, clipped_step};
+///
+/// // A step down the slope of (y - 1)^2 / 2.
+/// let mut net = Mlp::new(&[2, 8, 1], Activation::Tanh, Init::Kaiming, &mut Pcg64::seed_from(0))?;
+/// let (x, mut y) = ([0.5, -0.5], [0.0]);
+/// net.forward(&x, 1, &mut y)?;
+/// let before = (y[0] - 1.0).abs();
+/// net.backward(&[y[0] - 1.0], true, None)?;
+/// clipped_step(&mut [&mut net], &Optimizer::adam(1e-2), Some(0.5))?;
+/// net.forward(&x, 1, &mut y)?;
+/// assert!((y[0] - 1.0).abs() < before);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
 pub trait Network: Send {
     /// Numbers in an input row.
     fn in_dim(&self) -> usize;

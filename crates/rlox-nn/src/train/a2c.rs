@@ -11,6 +11,15 @@ use crate::rows::check_not_negative;
 use crate::{ActorCritic, ActorCriticLoss, Optimizer, PolicyLoss};
 
 /// Settings of A2C. The defaults are Stable-Baselines3's.
+///
+/// ```
+/// use rlox_nn::train::A2cConfig;
+///
+/// let config = A2cConfig { n_steps: 8, ..A2cConfig::default() };
+/// config.check()?;
+/// assert_eq!(config.gamma, 0.99);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct A2cConfig {
     /// Steps from each environment in an iteration.

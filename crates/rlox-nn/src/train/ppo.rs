@@ -11,6 +11,15 @@ use crate::rows::check_not_negative;
 use crate::{ActorCritic, ActorCriticLoss, ActorCriticStats, Optimizer, PolicyLoss};
 
 /// Settings of PPO. The defaults are Stable-Baselines3's.
+///
+/// ```
+/// use rlox_nn::train::PpoConfig;
+///
+/// let config = PpoConfig { n_steps: 32, batch_size: 256, ..PpoConfig::default() };
+/// config.check()?;
+/// assert_eq!(config.gamma, 0.99);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct PpoConfig {
     /// Steps from each environment in an iteration.
