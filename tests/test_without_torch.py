@@ -13,14 +13,24 @@ WITH_TORCH = {
     "rlox.actor_critic",
     "rlox.adam",
     "rlox.algorithms.a2c",
+    "rlox.algorithms.dqn",
     "rlox.algorithms.ppo",
+    "rlox.algorithms.sac",
+    "rlox.algorithms.td3",
     "rlox.batches",
+    "rlox.critics",
     "rlox.distributions",
+    "rlox.exploring",
+    "rlox.featured",
     "rlox.features",
     "rlox.networks",
+    "rlox.off_policy_learner",
     "rlox.optimizer",
+    "rlox.own_networks",
     "rlox.policies",
+    "rlox.replaying",
     "rlox.rmsprop",
+    "rlox.squashed",
     "rlox.torch_learner",
     "rlox.torch_state",
 }
@@ -84,6 +94,7 @@ for ask in (
     lambda: A2CTrainer("CartPole-v1", 0, backend="torch"),
     lambda: PPOTrainer("CartPole-v1", 0, policy=policy),
     lambda: PPOTrainer("CartPole-v1", 0, device="cuda"),
+    lambda: rlox.algorithms.SAC,
 ):
     try:
         ask()
@@ -91,7 +102,7 @@ for ask in (
         assert error.name == "torch"
         print(error)
 try:
-    rlox.algorithms.SAC
+    rlox.algorithms.IMPALA
 except AttributeError as error:
     print(error)
 """)
@@ -104,7 +115,8 @@ except AttributeError as error:
         "backend is 'torch'",
         "policy= is a torch module",
         "device is 'cuda'",
-        "module 'rlox.algorithms' has no attribute 'SAC'",
+        "rlox.algorithms.SAC is written in it",
+        "module 'rlox.algorithms' has no attribute 'IMPALA'",
     ]
 
 

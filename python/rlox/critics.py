@@ -47,14 +47,14 @@ class Critics(nn.Module):
     """Q(s, a) of several MLPs behind common features, in one batched pass.
 
     Args:
-        features: From observations to (N, features_dim).
+        features, features_dim: From observations to (N, features_dim).
         action_dim: Numbers in an action.
         net_arch: Widths of the hidden layers.
         activation: Between layers.
         count: How many.
         generator: Decides the initial weights; None: torch's global one.
 
-    >>> critics = Critics(nn.Identity(), 2, 1, (8,), nn.ReLU, features_dim=2)
+    >>> critics = Critics(nn.Identity(), 2, 1, (8,), nn.ReLU)
     >>> critics(torch.zeros(5, 2), torch.zeros(5, 1)).shape
     torch.Size([2, 5])
     >>> next(iter(critics.state_dict()))

@@ -13,6 +13,7 @@ from rlox.masks import random_allowed
 from rlox.noise import NoiseProcess
 from rlox.replaying import Replay
 from rlox.rollout import RolloutEnv, make_buffer
+from rlox.settings import shown
 from rlox.stepping import Step, Stepper
 from rlox.uniform import random_actions
 
@@ -46,6 +47,8 @@ class Explorer(BaseLearner):
         super().__init__(env, config, seed, name)
         self.expect_actions(self.spaces[1])
         self.stopping, self.owed, self.progress = False, 0.0, 0.0
+        # What updates said last, by name.
+        self.last: dict[str, float] = {}
         self.stepper = Stepper(env)
         self.width = self._mask_width()
         self.masks: Array | None = None
@@ -222,36 +225,25 @@ class Explorer(BaseLearner):
         """A copy of all that is needed to go on; see `Learner`."""
         state = super().state()
         state.replay = self.replay.state()
-        walk = None if self.noise is None else self.noise.state.tolist()
-        state.counters |= {"owed": self.owed, "noise": walk}
+        walk = [] if self.noise is None else self.noise.state.ravel().tolist()
+        last = [None if np.isnan(x) else x for x in self.last.values()]
+        told = {"owed": self.owed, "progress": self.progress, "noise": walk, "last": last}
+        state.counters |= told
         return state
 
     def load_state(self, state: learner.LearnerState) -> None:
         """Goes back to a state, whole or not at all; foreign environments start new episodes."""
         learner.expect_state(state)
-        owed, walk = self._extras(state.counters)
+        walk = 0 if self.noise is None else self.noise.state.size
+        wanted = {"owed": 1, "progress": 1, "noise": walk, "last": len(self.last)}
+        owed, progress, noise, last = (
+            _numbers(state.counters, name, count) for name, count in wanted.items()
+        )
         super().load_state(state)
-        self.owed, self._looked = owed, False
+        self.owed, self.progress, self._looked = owed[0], progress[0], False
+        self.last = dict(zip(self.last, last, strict=True))
         if self.noise is not None:
-            self.noise.state = walk
-
-    def _extras(self, counters: dict[str, Any]) -> tuple[float, Array]:
-        """What beside counts is in the counters.
-
-        Raises:
-            ValueError: It is missing, or of another learner.
-        """
-        owed, said = counters.get("owed"), counters.get("noise")
-        walk = np.array([] if said is None else said, np.float64)
-        fits = (self.noise is None) == (said is None)
-        if self.noise is not None:
-            fits = fits and walk.shape == self.noise.state.shape and bool(np.isfinite(walk).all())
-        if type(owed) is not float or not 0 <= owed < np.inf or not fits:
-            raise ValueError(
-                "counters: expected owed, a number, and noise, as many numbers as the noise of "
-                f"these settings has, got {owed!r} and {said!r:.60}; use what `state` gave"
-            )
-        return owed, walk
+            self.noise.state = np.reshape(noise, self.noise.state.shape)
 
     def _restore(self, state: learner.LearnerState) -> bool:
         """Takes environments and buffer; see `BaseLearner._restore`."""
@@ -264,3 +256,19 @@ class Explorer(BaseLearner):
             learner.restore_environment(self.env, before)
             raise
         return stands
+
+
+def _numbers(counters: dict[str, Any], name: str, count: int) -> list[float]:
+    """So many numbers that the counters have under a name; NaN where they have None.
+
+    Raises:
+        ValueError: They are not as many, or something else.
+    """
+    told = counters.get(name)
+    flat = [np.nan if x is None else x for x in (told if isinstance(told, list) else [told])]
+    if name not in counters or len(flat) != count or not all(type(x) is float for x in flat):
+        raise ValueError(
+            f"counters: expected {count} numbers as {name}, got {shown(told)}; use what `state` "
+            "gave"
+        )
+    return flat

@@ -2,7 +2,7 @@
 
 runs/<env>/<algorithm>/<time>-<seed>/
   config.json     settings and where each comes from, seed, versions
-  metrics.csv     a row for each iteration
+  metrics.csv     a row for each iteration, of very many some
   checkpoint/     see `rlox.checkpoint`
   curve.png       mean return over steps
   summary.json    what `train` returned
@@ -45,6 +45,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._columns: list[str] = []
+        self._told = 0
         if (path / "metrics.csv").exists():
             with open(path / "metrics.csv", newline="") as file:
                 self._columns = next(csv.reader(file), [])
@@ -84,6 +85,8 @@ class RunFolder:
     def log(self, metrics: Mapping[str, float]) -> None:
         """Appends a row to `metrics.csv`; the first row decides the columns.
 
+        After 10,000 rows only every tenth is kept, after 100,000 every hundredth, and so on.
+
         Raises:
             ValueError: A metric that the first row did not have.
         """
@@ -91,6 +94,9 @@ class RunFolder:
             raise ValueError(
                 f"metrics: expected those of the first row, got {unknown[0]!r}; log it in every row"
             )
+        self._told += 1
+        if self._told % 10 ** max(len(str(self._told)) - 5, 0):
+            return
         # Opened each time: a run can be watched, a killed one loses nothing, nothing stays open.
         with open(self.path / "metrics.csv", "a", newline="") as file:
             if not self._columns:

@@ -74,7 +74,7 @@ class OffPolicyLearner(Explorer):
         self.threads = torch_state.best_threads(self.policy, device)
         self.norms = torch.zeros((), device=device)
         self._told: dict[str, list[Tensor]] = {name: [] for name in self.said}
-        self._last = dict.fromkeys(self.said, float("nan"))
+        self.last = dict.fromkeys(self.said, float("nan"))
 
     def make_policy(
         self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
@@ -141,7 +141,7 @@ class OffPolicyLearner(Explorer):
             "rollout/ep_len_mean": self.episodes.mean_length,
             "time/total_timesteps": self.timesteps,
             **self.rates(progress),
-            **{f"train/{name}": value for name, value in self._last.items()},
+            **{f"train/{name}": value for name, value in self.last.items()},
             "train/learning_rate": learning_rate,
             "train/n_updates": self.updates,
         }
@@ -166,12 +166,12 @@ class OffPolicyLearner(Explorer):
         # Only here are numbers read: on a GPU, each reading would wait for all work before it.
         for name, told in self._told.items():
             if told:
-                self._last[name] = torch.stack(told).mean().item()
+                self.last[name] = torch.stack(told).mean().item()
                 told.clear()
         finite.refuse_spoiled({**self._losses(), "gradient": self.norms.item()}, self.timesteps)
 
     def _losses(self) -> dict[str, float]:
-        return {name: x for name, x in self._last.items() if not np.isnan(x)}
+        return {name: x for name, x in self.last.items() if not np.isnan(x)}
 
     def tell(self, **said: Tensor) -> None:
         """Notes what an update has to say; metrics are the means over an iteration's updates."""

@@ -1,6 +1,7 @@
 """`Replay`: a learner's replay buffer, raw transitions in, normalised minibatches of torch out."""
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from rlox import learner
 from rlox._rlox import Normalizer, PrioritizedReplayBuffer, ReplayBuffer
+from rlox.actor_critic import torch_dtype
 from rlox.layouts import Layout
 from rlox.spaces import action_dtype
 from rlox.stepping import Step
@@ -29,6 +31,26 @@ class ReplayBatch(NamedTuple):
     discounts: Tensor | float  # (B,) float32, or one for all: what the next value counts
     weights: Tensor | None = None  # (B,) float32, importance; None: as likely as all others
     next_masks: Tensor | None = None  # (B, n) bool, what is allowed then; None: everything
+
+
+def _made(config: Any, about: dict[str, Any]) -> ReplayBuffer:
+    """The buffer that the settings ask for."""
+    if config.her is not None:
+        raise ValueError(
+            f"her: expected None, as no buffer here has goals in hindsight, got {config.her!r}; "
+            "leave it out"
+        )
+    if getattr(config, "prioritized", False):
+        how = {"alpha": config.priority_alpha, "beta": config.priority_beta}
+        return PrioritizedReplayBuffer(**about, **how)
+    return ReplayBuffer(**about)
+
+
+def _each(change: Callable[[Any], Any], arrays: dict[str, Any]) -> dict[str, Any]:
+    """A dict, and the dicts in it, with all else changed."""
+    return {
+        name: _each(change, x) if isinstance(x, dict) else change(x) for name, x in arrays.items()
+    }
 
 
 class Replay:
@@ -59,9 +81,16 @@ class Replay:
         kind = action_dtype(action_space)
         width = () if kind == "int64" else (math.prod(action_space.shape or ()),)
         extra = None if mask_width is None else {"next_masks": ((mask_width,), "bool")}
+        # Dict observations by name, as goals need them; those with parts of parts as packed rows.
+        self.named = isinstance(layout.space, gym.spaces.Dict) and all(
+            len(leaf.path) == 1 for leaf in layout.leaves
+        )
+        parts = {
+            leaf.path[0]: (leaf.shape, leaf.dtype.name) for leaf in layout.leaves if self.named
+        }
         about: dict[str, Any] = {
             "capacity": max(config.buffer_size, num_envs),
-            "obs_dim": layout.shape,
+            "obs_dim": parts or layout.shape,
             "act_dim": width,
             "num_envs": num_envs,
             "obs_dtype": layout.dtype.name,
@@ -71,17 +100,12 @@ class Replay:
             "extra": extra,
             "seed": 0,  # samples name their own
         }
-        self.prioritized = getattr(config, "prioritized", False)
         try:
-            if self.prioritized:
-                how = {"alpha": config.priority_alpha, "beta": config.priority_beta}
-                self.buffer: ReplayBuffer = PrioritizedReplayBuffer(**about, **how)
-            else:
-                self.buffer = ReplayBuffer(**about)
+            self.buffer = _made(config, about)
         except (MemoryError, ValueError) as error:
             raise type(error)(str(error).replace("capacity", "buffer_size", 1)) from error
         self._out: dict[str, Any] = {}
-        self._tensors: dict[str, Tensor] = {}
+        self._tensors: dict[str, Any] = {}
         self._copied: Any = None
 
     def __len__(self) -> int:
@@ -96,14 +120,16 @@ class Replay:
             step: What came of it.
             next_masks: (N, n), what is allowed next.
         """
-        rows = (obs, step.next_obs, actions, step.rewards, step.terminated, step.truncated)
-        if step.valid is not None:
-            rows = tuple(x[step.valid] for x in rows)  # type: ignore[assignment]  # as many as before
-            next_masks = None if next_masks is None else next_masks[step.valid]
-            if len(rows[0]) == 0:
+        rest = [actions, step.rewards, step.terminated, step.truncated]
+        seen, valid = [obs, step.next_obs], step.valid
+        if valid is not None:
+            seen, rest = [x[valid] for x in seen], [x[valid] for x in rest]
+            next_masks = None if next_masks is None else next_masks[valid]
+            if not valid.any():
                 return
         extra = None if next_masks is None else {"next_masks": next_masks}
-        self.buffer.push_batch(*rows, extra=extra)
+        given: list[Any] = [self.layout.unpack(x) if self.named else x for x in seen]
+        self.buffer.push_batch(given[0], given[1], *rest, extra=extra)
 
     def sample(
         self, stream: np.random.Generator, normalizer: Normalizer | None, **how: Any
@@ -121,7 +147,7 @@ class Replay:
         if normalizer is not None:
             tensors = {**tensors, **self._normalized(normalizer)}
         if self.device.type != "cpu":
-            tensors = {name: x.to(self.device, non_blocking=True) for name, x in tensors.items()}
+            tensors = _each(lambda x: x.to(self.device, non_blocking=True), tensors)
             self._note_copies()
         return ReplayBatch(
             obs=self._observed(tensors["obs"]),
@@ -136,7 +162,7 @@ class Replay:
 
     def _sampled(
         self, size: int, stream: np.random.Generator, how: dict[str, Any]
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Any]:
         """Raw transitions in memory that is used again."""
         if len(self._tensors.get("rewards", ())) != size:
             self._reserve(self.buffer.sample(size, 0, **how))
@@ -145,13 +171,13 @@ class Replay:
         self.buffer.sample(size, stream, out=self._out, **how)
         return self._tensors
 
-    def _reserve(self, like: dict[str, Array]) -> None:
+    def _reserve(self, like: dict[str, Any]) -> None:
         """Memory for minibatches; pinned where they go to a GPU, so that copies need no waiting."""
         pinned = self.device.type == "cuda"
-        self._tensors = {name: torch.from_numpy(x) for name, x in like.items()}
+        self._tensors = _each(torch.from_numpy, like)
         if pinned:
-            self._tensors = {name: x.pin_memory() for name, x in self._tensors.items()}
-        self._out = {name: x.numpy() for name, x in self._tensors.items()}
+            self._tensors = _each(lambda x: x.pin_memory(), self._tensors)
+        self._out = _each(lambda x: x.numpy(), self._tensors)
 
     def _note_copies(self) -> None:
         if self.device.type == "cuda":
@@ -169,10 +195,8 @@ class Replay:
             made["rewards"] = (self._tensors["rewards"] / deviation).clamp(-10, 10)
         return made
 
-    def _observed(self, rows: Tensor) -> Any:
-        from rlox.actor_critic import torch_dtype
-
-        return self.layout.unpack(rows, torch_dtype)
+    def _observed(self, rows: Any) -> Any:
+        return rows if self.named else self.layout.unpack(rows, torch_dtype)
 
     def prioritize(self, errors: Tensor) -> None:
         """Gives the transitions sampled last priorities by their TD errors, (B,)."""

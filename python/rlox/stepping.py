@@ -39,7 +39,8 @@ class Stepper:
     """
 
     def __init__(self, env: RolloutEnv) -> None:
-        self.env: Any = env
+        any_env: Any = env  # what its mode asks for, `RolloutEnv` does not name
+        self.env = any_env
         self.layout = Layout(env.single_observation_space)
         self.native = isinstance(env, VecEnv)
         # What is no VecEnv has said, or was told, its mode when it was made ready.

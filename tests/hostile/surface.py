@@ -14,14 +14,20 @@ INNER = {
     "rlox.actor_critic": "rlox.policies offers it",
     "rlox.adam": "optimisers of the learners: tensors of their own making",
     "rlox.algorithms.a2c": "rlox.algorithms offers what users call; the loss takes tensors",
+    "rlox.algorithms.dqn": "rlox.algorithms offers what users call; the loss takes tensors",
     "rlox.algorithms.ppo": "rlox.algorithms offers what users call; the loss takes tensors",
+    "rlox.algorithms.sac": "rlox.algorithms offers what users call; the loss takes tensors",
+    "rlox.algorithms.td3": "rlox.algorithms offers what users call; the loss takes tensors",
     "rlox.backends": "serves trainers: test_backends.py",
     "rlox.base_learner": "rlox.native and rlox.algorithms offer what users call",
     "rlox.batches": "tensors that learners take from their buffers",
     "rlox.collecting": "serves VecEnv.collect_n_steps",
     "rlox.configs": "rlox.algorithms offers what users call",
     "rlox.contract": "serves make_vec, ForeignVecEnv and evaluate: test_contract.py",
+    "rlox.critics": "serves off-policy learners",
     "rlox.distributions": "tensors that policies give",
+    "rlox.exploring": "rlox.algorithms offers what users call",
+    "rlox.featured": "serves off-policy learners",
     "rlox.features": "MlpPolicy makes its features of any space",
     "rlox.finite": "looks at what was collected",
     "rlox.foreign": "rlox.vector offers it",
@@ -39,12 +45,19 @@ INNER = {
     "rlox.native_learner": "rlox.native offers what users call",
     "rlox.native_shapes": "serves native learners",
     "rlox.networks": "serves policies",
+    "rlox.noise": "settings: TD3Trainer's action_noise; the process serves learners",
     "rlox.observations": "serves Trainer.predict",
+    "rlox.off_policy_learner": "rlox.algorithms offers what users call",
+    "rlox.own_networks": "the caller's networks: test_off_policy_learning.py has refusals",
     "rlox.optimizer": "optimisers of the learners: tensors of their own making",
     "rlox.plotting": "draws a file that RunFolder wrote",
     "rlox.presets": "serves trainers",
     "rlox.presets.a2c": "data",
+    "rlox.presets.dqn": "data",
     "rlox.presets.ppo": "data",
+    "rlox.presets.sac": "data",
+    "rlox.presets.td3": "data",
+    "rlox.replaying": "serves off-policy learners",
     "rlox.rendering": "serves VecEnv.render and NativeEnv.render",
     "rlox.registered": "serves make_vec",
     "rlox.resets": "serves VecEnv, NativeEnv and make_vec",
@@ -53,6 +66,8 @@ INNER = {
     "rlox.rollout": "rlox and rlox.vector offer what users call",
     "rlox.settings": "serves every constructor in Python",
     "rlox.spaces": "serves environments",
+    "rlox.squashed": "serves off-policy learners",
+    "rlox.stepping": "serves off-policy learners",
     "rlox.streams": "serves environments",
     "rlox.storage": "serves ForeignVecEnv",
     "rlox.torch_learner": "rlox.algorithms offers what users call",
@@ -75,7 +90,7 @@ LEFT_OUT = {
     "ActorCritic": "a protocol: describes what others do",
     "RolloutEnv": "a protocol: describes what others do",
     "Predictor": "a protocol: describes what others do",
-    "Trainer": "has no algorithm: PPOTrainer and A2CTrainer, which have one, are called",
+    "Trainer": "has no algorithm: PPOTrainer and others, which have one, are called",
     "make_policy": "serves learners, whose `policy` it is: test_policies.py has refusals",
     "acting": "serves learners, of modules that check_policy accepted",
     "evaluating_actions": "serves learners, of modules that check_policy accepted",
@@ -104,6 +119,13 @@ for _kind in ("PPO", "A2C"):
         LEFT_OUT[f"{_kind}.{_name}"] = "a step of `iterate`"
     for _name in ("seeded", "first_seed", "allowed", "observed", "unpacked", "values"):
         LEFT_OUT[f"{_kind}.{_name}"] = "serves `iterate` and `predict`"
+_STEPS = ("begin", "choose", "collect", "descend", "explore", "first_seed", "greedy", "learn")
+_STEPS += ("make_optimizers", "make_policy", "make_rest", "minibatches", "observed", "random")
+_STEPS += ("rates", "sampled", "sampling", "seeded", "sent", "step", "stepped", "tell", "update")
+_STEPS += ("expect_actions",)
+for _kind in ("DQN", "SAC", "TD3"):
+    LEFT_OUT |= {f"{_kind}.{name}": "serves the constructor and `iterate`" for name in _STEPS}
+LEFT_OUT["DQN.exploration_rate"] = "serves `iterate`"
 for _name in ("on_train_start", "on_iteration", "on_train_end"):
     LEFT_OUT[f"ProgressBar.{_name}"] = (
         "reads the trainer that calls it: Trainer.train's progress_bar"

@@ -28,12 +28,23 @@ from hostile.arguments import (
 )
 from hostile.forms import TEXTS
 from hostile.table import Subject, call
-from rlox.algorithms import A2C, PPO, A2CConfig, PPOConfig
+from rlox.algorithms import (
+    A2C,
+    DQN,
+    PPO,
+    SAC,
+    TD3,
+    A2CConfig,
+    DQNConfig,
+    PPOConfig,
+    SACConfig,
+    TD3Config,
+)
 from rlox.distributions import Categorical, Gaussian
 from rlox.evaluation import SeededPredictor
 from rlox.policies import MlpPolicy, SdePolicy
 from rlox.torch_state import own_generator, own_threads
-from rlox.trainers import A2CTrainer, PPOTrainer
+from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 
 N = 2
 BOX, DISCRETE = spaces.Box(-1, 1, (4,)), spaces.Discrete(2)
@@ -41,7 +52,18 @@ SMALL = {
     PPOTrainer: {"num_envs": N, "n_steps": 4, "batch_size": 8, "n_epochs": 1, "net_arch": (4,)},
     A2CTrainer: {"num_envs": N, "n_steps": 4, "net_arch": (4,)},
 }
-CONFIGS = {PPO: PPOConfig(**SMALL[PPOTrainer]), A2C: A2CConfig(**SMALL[A2CTrainer])}
+REPLAY = {"num_envs": N, "learning_starts": 2, "buffer_size": 64, "batch_size": 4, "net_arch": (4,)}
+OFF_POLICY = {DQNTrainer: DQN, SACTrainer: SAC, TD3Trainer: TD3}
+SMALL |= dict.fromkeys(OFF_POLICY, REPLAY)
+CONFIGS = {
+    PPO: PPOConfig(**SMALL[PPOTrainer]),
+    A2C: A2CConfig(**SMALL[A2CTrainer]),
+    DQN: DQNConfig(**REPLAY),
+    SAC: SACConfig(**REPLAY),
+    TD3: TD3Config(**REPLAY),
+}
+# SAC and TD3 need actions that are numbers.
+ENVS = dict.fromkeys((SAC, SACTrainer, TD3, TD3Trainer), "Pendulum-v1")
 OBS = floats(0.5, -0.25, 0, 1, shape=(3, 4), dtype="f4")
 MASKS = optional(flags(1, 0, 1, 1, 0, 1, shape=(3, 2)))
 # The seeds of a trainer may be as large as one likes.
@@ -90,13 +112,17 @@ def settings(config):
 
 def trainer(kind):
     def make(_):
-        return kind("CartPole-v1", 3, runs_dir=None, **SMALL[kind])
+        return kind(ENVS.get(kind, "CartPole-v1"), 3, runs_dir=None, **SMALL[kind])
 
     return make
 
 
 def learner(kind):
-    return lambda _: kind(rlox.VecEnv(N, 5), CONFIGS[kind], 3)
+    return lambda _: kind(envs_for(kind), CONFIGS[kind], 3)
+
+
+def envs_for(kind):
+    return rlox.VecEnv(N, 5, ENVS.get(kind, "CartPole-v1"))
 
 
 def policy():
@@ -126,6 +152,14 @@ SUBJECTS = {
     "A2CTrainer": Subject(trainer(A2CTrainer), lambda x: x.learner.state(), (RuntimeError,)),
     "PPO": Subject(learner(PPO), state_of, (RuntimeError,)),
     "A2C": Subject(learner(A2C), state_of, (RuntimeError,)),
+    **{
+        kind.__name__: Subject(trainer(kind), lambda x: x.learner.state(), (RuntimeError,))
+        for kind in OFF_POLICY
+    },
+    **{
+        kind.__name__: Subject(learner(kind), state_of, (RuntimeError,))
+        for kind in OFF_POLICY.values()
+    },
     "MlpPolicy": Subject(lambda _: policy(), lambda x: sorted(x.state_dict())),
     "SdePolicy": Subject(lambda _: exploring(), lambda x: sorted(x.state_dict())),
     "SeededPredictor": Subject(lambda _: SeededPredictor(learner(PPO)(0), 3), predicted),
@@ -157,12 +191,12 @@ def trainer_calls(kind):
     name = kind.__name__
     yield call(
         name,
-        env=ENV,
+        env=but(text(ENVS[kind]), "a class") if kind in ENVS else ENV,
         seed=optional(SEED),
         backend=text("auto"),
         policy=nothing(),
         features_extractor=nothing(),
-        env_kwargs=KEYWORDS,
+        env_kwargs=nothing() if kind in ENVS else KEYWORDS,
         runs_dir=optional(path(lambda: "runs")),
         num_envs=whole(N),
         n_steps=whole(4),
@@ -227,7 +261,7 @@ def learner_calls(kind):
     name = kind.__name__
     yield call(
         name,
-        env=thing(lambda: rlox.VecEnv(N, 5)),
+        env=thing(lambda: envs_for(kind)),
         config=thing(lambda: CONFIGS[kind]),
         seed=SEED,
         policy=nothing(),
@@ -236,7 +270,11 @@ def learner_calls(kind):
     yield call(f"{name}.iterate", progress=number(0.5))
     yield call(f"{name}.state")
     yield call(f"{name}.load_state", state=thing(lambda: learner(kind)(0).state()))
-    yield call(f"{name}Config", **settings(type(CONFIGS[kind])))
+    given = settings(type(CONFIGS[kind]))
+    # What is given beside gradient_steps or n_steps is refused, and noise is no plain number.
+    odd = ("utd_ratio", "her", "action_noise")
+    given |= {setting: nothing() for setting in odd if setting in given}
+    yield call(f"{name}Config", **given)
 
 
 def tensor(*values, shape, dtype):
@@ -299,9 +337,19 @@ SHAPE = {
 CALLS = [
     *trainer_calls(PPOTrainer),
     *trainer_calls(A2CTrainer),
+    *(x for kind in OFF_POLICY for x in trainer_calls(kind)),
     *inherited_calls(),
     *learner_calls(PPO),
     *learner_calls(A2C),
+    *(x for kind in OFF_POLICY.values() for x in learner_calls(kind)),
+    call(
+        "DQN.predict",
+        obs=OBS,
+        deterministic=flag(True),
+        stream=optional(thing(lambda: np.random.default_rng(0))),
+        action_masks=MASKS,
+        shared=True,
+    ),
     *policy_calls(),
     call("MlpPolicy", action_space=thing(lambda: DISCRETE), **SHAPE),
     call("SdePolicy", action_space=thing(lambda: BOX), full_std=flag(True), **SHAPE),

@@ -1,0 +1,181 @@
+"""What DQN, SAC and TD3 learn in environments so small that the answer is known."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from masked_envs import Doors
+from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
+from toy_envs import Echo, Imitate
+
+FAST = {"learning_rate": 3e-3, "gamma": 0.0, "learning_starts": 100, "runs_dir": None}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"double": True, "dueling": True},
+        {"prioritized": True, "num_envs": 4, "gradient_steps": -1},
+        {"normalize_obs": True, "normalize_reward": True},
+    ],
+)
+def test_a_discrete_identity_is_learned(settings):
+    given = {**FAST, "train_freq": 1, "target_update_interval": 50, **settings}
+    trainer = DQNTrainer(Echo, 0, **given)
+    trainer.train(1_000)
+    assert trainer.evaluate(10)["mean_reward"] == 10.0
+
+
+@pytest.mark.parametrize(
+    ("trainer", "settings"),
+    [
+        (SACTrainer, {"ent_coef": 0.01}),
+        (SACTrainer, {"ent_coef": "auto_0.1", "num_envs": 2, "utd_ratio": 1.0}),
+        (SACTrainer, {"ent_coef": 0.01, "use_sde": True, "log_std_init": -1.0}),
+        (TD3Trainer, {}),
+        (TD3Trainer, {"normalize_obs": True, "normalize_reward": True}),
+    ],
+)
+def test_a_continuous_identity_is_learned(trainer, settings):
+    made = trainer(Imitate, 0, net_arch=(32, 32), batch_size=64, **FAST, **settings)
+    made.train(1_000)
+    assert made.evaluate(10)["mean_reward"] > -0.5  # 10 steps; doing nothing gives -3.3
+
+
+class Bars(gym.Env):
+    """A picture of a bar that stands or lies; the reward is 1 for saying which. Ten steps."""
+
+    def __init__(self):
+        self.observation_space = gym.spaces.Box(0, 255, (1, 36, 36), np.uint8)
+        self.action_space = gym.spaces.Discrete(2)
+
+    def _observe(self):
+        self.lies = int(self.np_random.integers(2))
+        picture = np.zeros((1, 36, 36), np.uint8)
+        picture[0, 16:20] = 255
+        return picture if self.lies else picture.transpose(0, 2, 1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        reward = float(action == self.lies)
+        self.steps += 1
+        return self._observe(), reward, False, self.steps == 10, {}
+
+
+def test_pictures_are_stored_as_bytes_and_learned_from():
+    given = {**FAST, "learning_rate": 1e-3, "train_freq": 4, "buffer_size": 1000}
+    trainer = DQNTrainer(Bars, 0, **given, target_update_interval=50)
+    trainer.train(500)
+    assert trainer.evaluate(5)["mean_reward"] == 10.0
+    assert trainer.learner.replay.buffer.sample(1)["obs"].dtype == np.uint8
+
+
+class Both(Imitate):
+    """`Imitate` with a Dict of the number and a place."""
+
+    def __init__(self):
+        super().__init__()
+        inner = self.observation_space
+        self.observation_space = gym.spaces.Dict(number=inner, place=gym.spaces.Discrete(3))
+
+    def _observe(self):
+        return {"number": super()._observe(), "place": int(self.np_random.integers(3))}
+
+
+def test_dict_observations_are_learned_from():
+    trainer = TD3Trainer(Both, 0, net_arch=(32, 32), batch_size=64, **FAST)
+    trainer.train(1_000)
+    assert trainer.evaluate(10)["mean_reward"] > -0.3
+
+
+def test_masked_actions_are_never_taken_and_never_hoped_for():
+    trainer = DQNTrainer(
+        Doors, 0, action_masks=True, num_envs=2, train_freq=1, **FAST, target_update_interval=50
+    )
+    trainer.train(600)
+    trainer.evaluate(5)  # the environment refuses what is not allowed
+
+
+class Critic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 1))
+
+    def forward(self, obs, actions):
+        return self.net(torch.cat([obs, actions], 1)).T
+
+
+class Own(nn.Module):
+    """An actor and one critic, for SAC and TD3."""
+
+    def __init__(self, observation_space, action_space):
+        super().__init__()
+        net = nn.Sequential(nn.Linear(1, 32), nn.ReLU(), nn.Linear(32, 1), nn.Tanh())
+        self.actor, self.critic = net, Critic()
+
+    def mode(self, obs):
+        return self.actor(obs)
+
+    def get_action_and_logprob(self, obs):
+        mean = self.actor(obs)
+        action = (mean + 0.1 * torch.randn_like(mean)).clamp(-1, 1)
+        return action, torch.zeros(len(obs))
+
+
+@pytest.mark.parametrize("trainer", [SACTrainer, TD3Trainer])
+def test_a_policy_of_ones_own_learns_and_is_saved(trainer, tmp_path):
+    settings = {"ent_coef": 0.0} if trainer is SACTrainer else {}
+    made = trainer(Imitate, 0, policy=Own, batch_size=64, **FAST, **settings)
+    made.train(1_000)
+    assert made.evaluate(10)["mean_reward"] > -0.5
+    made.save(tmp_path / "own")
+    again = trainer.load(tmp_path / "own", env=Imitate, policy=Own, runs_dir=None)
+    assert again.evaluate(3)["returns"] == made.evaluate(3)["returns"]
+
+
+def test_a_q_network_of_ones_own_learns():
+    def network(observation_space, action_space):
+        return nn.Sequential(nn.Linear(3, 32), nn.ReLU(), nn.Linear(32, int(action_space.n)))
+
+    trainer = DQNTrainer(Echo, 0, policy=network, train_freq=1, target_update_interval=50, **FAST)
+    trainer.train(1_000)
+    assert trainer.evaluate(10)["mean_reward"] == 10.0
+
+
+def test_features_of_ones_own_are_learned_with():
+    class Squares(nn.Module):
+        def __init__(self, space):
+            super().__init__()
+            self.layer, self.features_dim = nn.Linear(2, 8), 8
+
+        def forward(self, obs):
+            return self.layer(torch.cat([obs, obs**2], 1)).relu()
+
+    for trainer in (SACTrainer, TD3Trainer):
+        made = trainer(Imitate, 0, features_extractor=Squares, net_arch=(8,), **FAST)
+        before = made.learner._networks()
+        made.train(110)
+        after = made.learner._networks()
+        for name in ("critic.features.layer.weight", "critic_target.features.layer.weight"):
+            assert (before[name] != after[name]).any()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "policy", "message"),
+    [
+        (SACTrainer, nn.Linear(1, 1), "get_action_and_logprob and mode and critic, got Linear"),
+        (TD3Trainer, lambda *_: nn.Linear(1, 1), "actor and critic, got Linear"),
+        (DQNTrainer, nn.Linear(3, 2), r"values of shape \(2, 3\) .* got \(2, 2\)"),
+        (DQNTrainer, nn.Linear(4, 3), "failed with RuntimeError"),
+    ],
+)
+def test_policies_that_lack_something_are_refused(trainer, policy, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        trainer(Echo if trainer is DQNTrainer else Imitate, policy=policy, runs_dir=None)
