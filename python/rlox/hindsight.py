@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +10,15 @@ import numpy.typing as npt
 from rlox._rlox import CorruptFileError, GoalReplayBuffer
 
 Strategy = Literal["future", "final", "episode"]
+DType = Literal["float32", "float64", "int64", "uint8", "bool"]
 OfGoals = Callable[[npt.NDArray[Any], npt.NDArray[Any], dict[str, Any]], npt.ArrayLike]
-_DTYPES = {"f32": "float32", "f64": "float64", "i64": "int64", "u8": "uint8", "bool": "bool"}
+_DTYPES: dict[str, DType] = {
+    "f32": "float32",
+    "f64": "float64",
+    "i64": "int64",
+    "u8": "uint8",
+    "bool": "bool",
+}
 
 
 class HindsightReplayBuffer(GoalReplayBuffer):
@@ -76,8 +83,8 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         strategy: Strategy = "future",
         n_sampled_goal: int = 4,
         num_envs: int = 1,
-        obs_dtype: str = "float32",
-        act_dtype: str = "float32",
+        obs_dtype: DType = "float32",
+        act_dtype: DType = "float32",
         extra: Mapping[str, Any] | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> "HindsightReplayBuffer":
@@ -88,7 +95,7 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         new = super().__new__(
             cls,
             capacity,
-            dict(obs_dim) if isinstance(obs_dim, Mapping) else obs_dim,
+            _sizes(obs_dim),
             act_dim,
             strategy,
             n_sampled_goal,
@@ -98,9 +105,10 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             extra=extra,
             seed=seed,
         )
-        new.compute_reward, new.compute_terminated = compute_reward, compute_terminated
-        new._sampled, new._extra = n_sampled_goal, tuple(extra or ())
-        return new
+        made = cast(HindsightReplayBuffer, new)
+        made.compute_reward, made.compute_terminated = compute_reward, compute_terminated
+        made._sampled, made._extra = n_sampled_goal, tuple(extra or ())
+        return made
 
     _sampled: int
     _extra: tuple[str, ...]
@@ -197,6 +205,11 @@ class HindsightReplayBuffer(GoalReplayBuffer):
                 "is damaged or not a buffer's, use another copy"
             ) from error
         return buffer
+
+
+def _sizes(obs_dim: Any) -> Any:
+    """A dict of any mapping; what else it is, the core refuses."""
+    return dict(obs_dim) if isinstance(obs_dim, Mapping) else obs_dim
 
 
 def _expect_callable(name: str, given: object) -> None:

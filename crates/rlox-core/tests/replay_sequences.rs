@@ -150,9 +150,8 @@ fn episodes(lengths: &[usize], capacity: usize) -> ReplayBuffer {
 
 #[test]
 fn starts_are_as_likely_as_each_other() {
-    // The first has lost its first steps: 14 steps are stored, and three episodes whole. With few of them in a large
-    // ring, the ring is searched.
-    for (lengths, capacity, wanted) in [(vec![4, 1, 3, 8], 14, 3), (vec![3000, 2, 1000, 5000, 1], 8000, 3)] {
+    // The first episode has lost its first steps. With few of them in a large ring, the ring is searched.
+    for (lengths, capacity, wanted) in [(vec![4, 1, 3, 8], 14, 3), (vec![3000, 2, 1000, 5000, 1], 8000, 4)] {
         let buffer = episodes(&lengths, capacity);
         let (mut rng, mut chosen) = (Pcg64::seed_from(1), ChosenSequences::default());
         let mut counts = BTreeMap::new();
@@ -164,7 +163,7 @@ fn starts_are_as_likely_as_each_other() {
         assert_eq!(counts.len(), wanted, "{counts:?}");
         let expected = 600.0 / wanted as f64;
         let chi_squared: f64 = counts.values().map(|count: &f64| (count - expected).powi(2) / expected).sum();
-        assert!(chi_squared < 18.5, "{counts:?}"); // 2 degrees of freedom: p = 0.0001
+        assert!(chi_squared < 22.0, "{counts:?}"); // 2 or 3 degrees of freedom: p = 0.0001
     }
 }
 
