@@ -48,6 +48,7 @@ from rlox._rlox import (
     token_kl,
 )
 from rlox.envs import register_env
+from rlox.hindsight import HindsightReplayBuffer
 from rlox.vector import RolloutBatch, VecEnv, collect_rollout, make_vec
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ClosedError",
     "CorruptFileError",
+    "HindsightReplayBuffer",
     "MmapReplayBuffer",
     "Normalizer",
     "PrioritizedReplayBuffer",

@@ -428,6 +428,16 @@ class ReplayBuffer:
         *,
         out: dict[str, Any] | None = None,
     ) -> dict[str, Any]: ...
+    def sample_sequences(
+        self,
+        batch_size: int,
+        length: int,
+        seed: int | np.random.Generator | None = None,
+        *,
+        burn_in: int = 0,
+        whole: bool = False,
+        out: dict[str, Any] | None = None,
+    ) -> dict[str, Any]: ...
     def state(self) -> dict[str, npt.NDArray[Any]]: ...
     def load_state(self, arrays: dict[str, npt.NDArray[Any]]) -> None: ...
     def save(self, path: str | os.PathLike[str]) -> None: ...
@@ -467,6 +477,24 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def update_priorities(self, indices: npt.ArrayLike, priorities: npt.ArrayLike) -> None: ...
     @staticmethod
     def load(path: str | os.PathLike[str]) -> PrioritizedReplayBuffer: ...
+
+class GoalReplayBuffer(ReplayBuffer):
+    def __new__(
+        cls,
+        capacity: int,
+        obs_dim: Mapping[str, _Dim | tuple[_Dim, str]],
+        act_dim: _Dim,
+        strategy: str = "future",
+        n_sampled_goal: int = 4,
+        *,
+        num_envs: int = 1,
+        obs_dtype: _DType = "float32",
+        act_dtype: _DType = "float32",
+        extra: Mapping[str, tuple[_Dim, str]] | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> GoalReplayBuffer: ...
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> GoalReplayBuffer: ...
 
 @final
 class MmapReplayBuffer:

@@ -13,7 +13,7 @@ from hostile.arguments import Argument
 # Which files have the calls of which group; each group is called in a process of its own.
 GROUPS = {
     "kernels": ("hostile.advantages", "hostile.llm"),
-    "objects": ("hostile.objects", "hostile.environments"),
+    "objects": ("hostile.objects", "hostile.replay", "hostile.environments"),
     "training": ("hostile.training", "hostile.files"),
     "networks": ("hostile.networks",),
 }

@@ -64,7 +64,7 @@ mod _rlox {
     #[pymodule_export]
     use crate::normalize::{Normalizer, RunningMeanStd};
     #[pymodule_export]
-    use crate::replay::{MmapReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer};
+    use crate::replay::{GoalReplayBuffer, MmapReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer};
     #[pymodule_export]
     use crate::returns::{compute_lambda_returns, compute_returns};
     #[pymodule_export]

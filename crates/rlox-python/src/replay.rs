@@ -2,11 +2,13 @@
 
 mod buffer;
 mod few;
+mod hindsight;
 mod mmap;
 mod parts;
 mod prioritized;
 mod sample;
 mod saving;
+mod sequences;
 mod source;
 
 use pyo3::prelude::*;
@@ -15,6 +17,8 @@ use rlox_core::replay::Uniform;
 
 use crate::argument::{numbers, switches};
 use buffer::{Buffer, Choice, Settings, Transition, made};
+use sequences::Asked;
+pub(crate) use hindsight::GoalReplayBuffer;
 pub(crate) use mmap::MmapReplayBuffer;
 pub(crate) use prioritized::PrioritizedReplayBuffer;
 
@@ -160,6 +164,53 @@ impl ReplayBuffer {
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         self.buffer.sample(py, batch_size, seed, out, |_| Ok(()))
+    }
+
+    /// Samples sequences of steps that follow each other in one episode, for policies that remember.
+    ///
+    /// Every stored transition is as likely to be a start as another, whatever priorities there are. A sequence goes on from
+    /// there for `length` steps, or fewer where the episode ends before or still runs. Steps are single ones whatever
+    /// n_step is.
+    ///
+    /// Args:
+    ///     batch_size: B, at most as many as transitions are stored.
+    ///     length: The most steps from the start on.
+    ///     seed: An integer or a numpy.random.Generator that decides the choice; None for the buffer's own stream.
+    ///     burn_in: The most steps of the episode before the start, to bring a recurrent state up to date on.
+    ///     whole: Whether only episodes are sampled of which every step is stored, from the first step on, each as
+    ///         likely as another. Of longer ones the first `length` steps come.
+    ///     out: A dict that an earlier call with the same sizes gave, to be overwritten.
+    ///
+    /// Returns:
+    ///     What `sample` gives, (T, B, ...) with T = burn_in + length: time first, as rollouts and torch's recurrent
+    ///     layers have it. The start is step `burn_in`. `mask` (T, B) bool: which steps there are, the others being
+    ///     zeros; `episode_starts` (T, B) bool: the first steps of episodes; `lengths` (B,) int64: how many steps there
+    ///     are from the start on; `indices` (B,) int64: the starts' numbers.
+    ///
+    /// Raises:
+    ///     ValueError: No transitions, no whole episode, sizes that make no sense, arrays in `out` that do not fit.
+    ///     MemoryError: They do not fit into memory.
+    ///
+    /// >>> import rlox
+    /// >>> buffer = rlox.ReplayBuffer(capacity=1000, obs_dim=1, act_dim=1)
+    /// >>> for t in range(3):
+    /// ...     buffer.push([t], [0.0], 1.0, t == 2, False, next_obs=[t + 1])
+    /// >>> batch = buffer.sample_sequences(1, 4, whole=True)
+    /// >>> batch["obs"][:, 0, 0].tolist(), batch["mask"][:, 0].tolist()
+    /// ([0.0, 1.0, 2.0, 0.0], [True, True, True, False])
+    #[pyo3(signature = (batch_size, length, seed=None, *, burn_in=None, whole=false, out=None),
+        text_signature = "($self, batch_size, length, seed=None, *, burn_in=0, whole=False, out=None)")]
+    fn sample_sequences<'py>(
+        &self,
+        py: Python<'py>,
+        batch_size: &Bound<'py, PyAny>,
+        length: &Bound<'py, PyAny>,
+        seed: Option<&Bound<'py, PyAny>>,
+        burn_in: Option<&Bound<'py, PyAny>>,
+        #[pyo3(from_py_with = switches::whole)] whole: bool,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        self.buffer.sample_sequences(py, &Asked { batch_size, length, seed, burn_in, whole, out })
     }
 
     /// Everything that it holds, as arrays by name: what `load_state` of another buffer takes.

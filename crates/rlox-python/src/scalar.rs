@@ -168,7 +168,7 @@ pub(crate) mod switches {
             )*
         };
     }
-    switches!(fresh obs reward noise stop in_order masked idling);
+    switches!(fresh obs reward noise stop in_order masked idling whole);
 }
 
 /// True or False, Python's or NumPy's.

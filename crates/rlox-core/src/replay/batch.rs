@@ -6,6 +6,15 @@ use super::n_step::{NStep, Spans};
 use super::storage::ReplayStorage;
 use crate::{Error, Field, FieldData, FieldMut, Result, memory};
 
+/// Which parts of observations are the goal that was reached, and the one to reach, by their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relabel {
+    /// The goal that was reached.
+    pub achieved: usize,
+    /// The goal to reach, in whose place others are put.
+    pub desired: usize,
+}
+
 /// Which transitions were chosen.
 #[derive(Clone, Debug, Default)]
 pub struct Chosen {
@@ -14,6 +23,10 @@ pub struct Chosen {
     rows: Vec<usize>,
     spans: Spans,
     n_step: Option<NStep>,
+    /// The transitions whose next observations hold the goals of the first ones, and their rows.
+    pub(crate) goals: Vec<usize>,
+    goal_rows: Vec<usize>,
+    pub(crate) relabel: Option<Relabel>,
     /// The transitions themselves, where they had to be read from a file.
     pub(crate) records: Vec<u8>,
     /// How many rows the storage has, and how many transitions it had taken.
@@ -37,8 +50,15 @@ impl Chosen {
         if self.n_step.is_some() { &self.spans.discounts } else { &[] }
     }
 
+    /// How many of them, the first ones, have another goal than the one that was meant.
+    pub fn relabelled(&self) -> usize {
+        self.goals.len()
+    }
+
     /// Room for so many.
     pub(crate) fn prepare(&mut self, count: usize) -> Result<()> {
+        self.goals.clear();
+        self.relabel = None;
         let missing = count.saturating_sub(self.indices.len());
         memory::grow("batch_size", &mut self.indices, missing)?;
         let missing = count.saturating_sub(self.weights.len());
@@ -51,6 +71,7 @@ impl Chosen {
     /// Finds where those are whose numbers are there.
     pub(crate) fn locate(&mut self, storage: &ReplayStorage, n_step: Option<NStep>) -> Result<()> {
         storage.locate(&self.indices, &mut self.rows)?;
+        storage.locate(&self.goals, &mut self.goal_rows)?;
         self.of = storage.laps();
         self.n_step = n_step;
         n_step.map_or(Ok(()), |steps| self.spans.find(storage, steps, &self.rows))
@@ -77,8 +98,27 @@ impl Chosen {
                 rewards.copy_from_slice(&self.spans.returns);
                 Ok(())
             }
+            (Column::Obs(part) | Column::NextObs(part), _, out) if self.is_relabelled(part) => {
+                self.read_goals(storage, column, out)
+            }
             (_, _, out) => storage.read(column, self.rows_of(storage, column), out),
         }
+    }
+
+    /// Whether a part of observations has other goals.
+    fn is_relabelled(&self, part: usize) -> bool {
+        self.relabel.is_some_and(|relabel| relabel.desired == part)
+    }
+
+    /// Copies the goals to reach: of the first transitions those that other steps reached.
+    fn read_goals(&self, storage: &ReplayStorage, column: Column, out: FieldMut<'_>) -> Result<()> {
+        let Some(relabel) = self.relabel else { return Ok(()) };
+        let (count, rows) = (self.goal_rows.len(), self.rows_of(storage, column));
+        let bytes = storage.memory_of(column, rows.len(), out)?;
+        let (first, rest) = bytes.split_at_mut(bytes.len() / rows.len().max(1) * count);
+        storage.read_bytes(Column::NextObs(relabel.achieved), &self.goal_rows, first);
+        storage.read_bytes(column, &rows[count..], rest);
+        Ok(())
     }
 
     /// As [`Chosen::read`], of a column of booleans.
@@ -87,7 +127,16 @@ impl Chosen {
     /// Those of [`Chosen::read`].
     pub fn read_bools(&self, storage: &ReplayStorage, column: Column, out: &mut [bool]) -> Result<()> {
         self.check(storage)?;
-        storage.read_bools(column, self.rows_of(storage, column), out)
+        storage.read_bools(column, self.rows_of(storage, column), out)?;
+        match column {
+            Column::Obs(part) | Column::NextObs(part) if self.is_relabelled(part) => {
+                let (relabel, each) =
+                    (self.relabel.map_or(0, |relabel| relabel.achieved), out.len() / self.rows.len().max(1));
+                let goals = &mut out[..each * self.goal_rows.len()];
+                storage.read_bools(Column::NextObs(relabel), &self.goal_rows, goals)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Where a column is read: what is told of next states is that of the last step, the rest that of the first.
@@ -105,6 +154,8 @@ impl Chosen {
         self.weights.clear();
         self.rows.clear();
         self.spans.clear();
+        self.goals.clear();
+        self.goal_rows.clear();
         self.records.clear();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::batch::{Chosen, SampledBatch};
+use super::batch::{Chosen, Relabel, SampledBatch};
 use super::layout::{Layout, Part};
 use super::n_step::NStep;
 use super::push::Steps;
@@ -22,6 +22,27 @@ pub trait Sampler: Send + Sync {
         indices: &mut [usize],
         weights: &mut [f32],
     ) -> Result<()>;
+
+    /// Adds the numbers of transitions whose next observations hold other goals for the first of those that were chosen,
+    /// and says which parts of observations goals are; by default there are none.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no room for them.
+    fn goals(
+        &self,
+        storage: &ReplayStorage,
+        rng: &mut Pcg64,
+        indices: &[usize],
+        goals: &mut Vec<usize>,
+    ) -> Result<Option<Relabel>> {
+        let _ = (storage, rng, indices, goals);
+        Ok(None)
+    }
+
+    /// Whether what it chooses may span several steps.
+    fn spans_steps(&self) -> bool {
+        true
+    }
 
     /// Takes notice of what a push has added.
     ///
@@ -173,6 +194,10 @@ impl<S: Sampler> Replay<S> {
     /// [`Error::Config`] for no steps or a discount outside of [0, 1].
     pub fn with_n_step(mut self, n_step: NStep) -> Result<Self> {
         n_step.check()?;
+        if !self.sampler.spans_steps() {
+            let fix = "sample single steps: rewards over several ones depend on a goal, and on what was done for it";
+            return Err(Error::config("n_step", "1 with hindsight", n_step.n.to_string(), fix));
+        }
         self.n_step = Some(n_step);
         Ok(self)
     }
@@ -286,8 +311,7 @@ impl<S: Sampler> Replay<S> {
     pub fn sample_with(&self, batch: &mut SampledBatch, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         batch.prepare(self.storage.layout(), batch_size)?;
-        let Chosen { indices, weights, .. } = &mut batch.chosen;
-        self.sampler.choose(&self.storage, rng, indices, weights)?;
+        self.draw(&mut batch.chosen, rng)?;
         batch.fill(&self.storage, self.n_step)
     }
 
@@ -298,8 +322,15 @@ impl<S: Sampler> Replay<S> {
     pub fn choose(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         chosen.prepare(batch_size)?;
-        self.sampler.choose(&self.storage, rng, &mut chosen.indices, &mut chosen.weights)?;
+        self.draw(chosen, rng)?;
         chosen.locate(&self.storage, self.n_step)
+    }
+
+    fn draw(&self, chosen: &mut Chosen, rng: &mut Pcg64) -> Result<()> {
+        let Chosen { indices, weights, goals, relabel, .. } = chosen;
+        self.sampler.choose(&self.storage, rng, indices, weights)?;
+        *relabel = self.sampler.goals(&self.storage, rng, indices, goals)?;
+        Ok(())
     }
 
     /// Checks that so many transitions can be sampled.

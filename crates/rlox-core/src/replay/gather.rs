@@ -102,12 +102,27 @@ impl ReplayStorage {
 
     /// As [`ReplayStorage::gather`], of rows that were located.
     pub(crate) fn read(&self, column: Column, rows: &[usize], out: FieldMut<'_>) -> Result<()> {
+        let bytes = self.memory_of(column, rows.len(), out)?;
+        self.read_bytes(column, rows, bytes);
+        Ok(())
+    }
+
+    /// Checks memory for a column of so many rows, and gives its bytes.
+    pub(super) fn memory_of<'a>(&self, column: Column, rows: usize, out: FieldMut<'a>) -> Result<&'a mut [u8]> {
         let (dtype, width) = self.shape_of(column)?;
         if out.dtype() != dtype {
             return Err(other_dtype(dtype, out.dtype()));
         }
-        check_len("out", out.len(), rows.len().saturating_mul(width))?;
-        let out = out.into_bytes();
+        check_len("out", out.len(), rows.saturating_mul(width))?;
+        Ok(out.into_bytes())
+    }
+
+    /// Copies a column that is there into memory that fits.
+    pub(super) fn read_bytes(&self, column: Column, rows: &[usize], out: &mut [u8]) {
+        if rows.is_empty() {
+            return;
+        }
+        let each = out.len() / rows.len();
         let (places, stride) = (&self.places, self.places.stride);
         let flag = |flag: u8, out: &mut [u8]| {
             for (out, row) in out.iter_mut().zip(rows) {
@@ -121,7 +136,7 @@ impl ReplayStorage {
             Column::NextObs(_) if self.layout.frame_stack > 1 => self.read_next_frames(rows, out),
             Column::NextObs(part) => {
                 let from = self.offset_of(Column::Obs(part));
-                copy(rows.iter().copied(), width * dtype.size(), out, |row| {
+                copy(rows.iter().copied(), each, out, |row| {
                     if self.flags(row) & STORED != 0 {
                         &self.aside.row(self.slot(row, places.stored))[from..]
                     } else {
@@ -131,10 +146,9 @@ impl ReplayStorage {
             }
             _ => {
                 let from = self.offset_of(column);
-                copy(rows.iter().copied(), width * dtype.size(), out, |row| &self.data[row * stride + from..]);
+                copy(rows.iter().copied(), each, out, |row| &self.data[row * stride + from..]);
             }
         }
-        Ok(())
     }
 
     /// As [`ReplayStorage::read`], of a column of booleans.

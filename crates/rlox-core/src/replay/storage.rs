@@ -149,6 +149,11 @@ impl ReplayStorage {
         first * self.num_envs..(self.pushed - waiting).max(first) * self.num_envs
     }
 
+    /// The number of the oldest transition that is stored.
+    pub(crate) fn oldest(&self) -> usize {
+        self.pushed.saturating_sub(self.steps) * self.num_envs
+    }
+
     /// The number that the next transition will have.
     pub(crate) fn next_index(&self) -> usize {
         self.pushed * self.num_envs

@@ -5,7 +5,10 @@ use std::ops::Range;
 use numpy::PyUntypedArrayMethods;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt};
-use rlox_core::replay::{Chosen, Layout, NStep, Part, Prioritized, Replay, ReplayStorage, Sampler, Steps, Uniform};
+use rlox_core::replay::{
+    Chosen, ChosenSequences, Hindsight, Layout, NStep, Part, Prioritized, Relabel, Replay, ReplayStorage, Sampler, Steps,
+    Uniform,
+};
 use rlox_core::{DType, Error, Field, FieldData, Pcg64, Result, SeedSequence};
 
 use super::few::Few;
@@ -31,6 +34,7 @@ const MANY: (usize, usize) = (128, 16_384);
 pub(super) enum Choice {
     Uniform(Uniform),
     Prioritized(Prioritized),
+    Hindsight(Hindsight),
 }
 
 impl Choice {
@@ -38,6 +42,7 @@ impl Choice {
         match self {
             Self::Uniform(it) => it,
             Self::Prioritized(it) => it,
+            Self::Hindsight(it) => it,
         }
     }
 }
@@ -53,10 +58,25 @@ impl Sampler for Choice {
         self.sampler().choose(storage, rng, indices, weights)
     }
 
+    fn goals(
+        &self,
+        storage: &ReplayStorage,
+        rng: &mut Pcg64,
+        indices: &[usize],
+        goals: &mut Vec<usize>,
+    ) -> Result<Option<Relabel>> {
+        self.sampler().goals(storage, rng, indices, goals)
+    }
+
+    fn spans_steps(&self) -> bool {
+        self.sampler().spans_steps()
+    }
+
     fn added(&mut self, storage: &ReplayStorage, indices: Range<usize>) -> Result<()> {
         match self {
             Self::Uniform(it) => it.added(storage, indices),
             Self::Prioritized(it) => it.added(storage, indices),
+            Self::Hindsight(it) => it.added(storage, indices),
         }
     }
 
@@ -72,6 +92,7 @@ impl Sampler for Choice {
         match self {
             Self::Uniform(it) => it.load_state(storage, state),
             Self::Prioritized(it) => it.load_state(storage, state),
+            Self::Hindsight(it) => it.load_state(storage, state),
         }
     }
 }
@@ -81,6 +102,7 @@ pub(super) struct Inner<B = Replay<Choice>> {
     pub(super) buffer: B,
     pub(super) rng: Pcg64,
     pub(super) chosen: Chosen,
+    pub(super) sequences: ChosenSequences,
 }
 
 /// What all replay buffers do.
@@ -126,7 +148,7 @@ impl<B: Source> Buffer<B> {
         let (layout, num_envs) = (buffer.layout().clone(), buffer.num_envs());
         let places = places_of(py, &layout);
         let width = 2 * layout.obs.iter().map(Part::width).sum::<usize>() + layout.action.width();
-        let inner = Shared::new(name, Inner { buffer, rng, chosen: Chosen::default() });
+        let inner = Shared::new(name, Inner { buffer, rng, chosen: Chosen::default(), sequences: ChosenSequences::default() });
         Self { inner, layout, num_envs, width, places, prioritized: false, spans: false }
     }
 
@@ -256,22 +278,16 @@ impl<B: Source> Buffer<B> {
     ) -> PyResult<Bound<'py, PyDict>> {
         let batch_size = count("batch_size", batch_size)?;
         let mut own = seed.map(rng_of).transpose()?;
-        let out = match out.map(|out| (out, out.cast::<PyDict>())) {
-            None => None,
-            Some((_, Ok(out))) => Some(out),
-            Some((given, Err(_))) => {
-                return Err(type_error("out", "a dict that an earlier sample gave", &shown(given), "pass one"));
-            }
-        };
+        let out = out_of(out)?;
         self.inner.with(py, false, |inner| inner.buffer.check_batch_size(batch_size))?;
-        let mut columns = Columns::new(py, &self.places, batch_size, out)?;
+        let mut columns = Columns::new(py, &self.places, &[batch_size], out)?;
         let discounts = Beside::new("discounts", self.spans, out, batch_size)?;
         let weights = Beside::new("weights", self.prioritized, out, batch_size)?;
         let indices = Beside::new("indices", self.prioritized, out, batch_size)?;
         let long = B::WAITS || batch_size > MANY.0 || batch_size.saturating_mul(self.width) > MANY.1;
         let targets = columns.targets();
         let chosen = self.inner.with(py, long, |inner| {
-            let Inner { buffer, rng, chosen } = inner;
+            let Inner { buffer, rng, chosen, .. } = inner;
             before(buffer)?;
             buffer.choose(chosen, batch_size, own.as_mut().unwrap_or(rng))?;
             for (column, target) in targets {
@@ -311,6 +327,12 @@ fn of_action(error: Error) -> Error {
     error.renamed("actions", "action").renamed("rewards", "reward")
 }
 
+/// The dict to be overwritten.
+pub(super) fn out_of<'a, 'py>(out: Option<&'a Bound<'py, PyAny>>) -> PyResult<Option<&'a Bound<'py, PyDict>>> {
+    let wrong = |given| type_error("out", "a dict that an earlier sample gave", &shown(given), "pass one");
+    out.map(|given| given.cast::<PyDict>().map_err(|_| wrong(given))).transpose()
+}
+
 /// The stream of a seed; of none, one of its own.
 pub(super) fn own_rng(seed: Option<&Bound<'_, PyAny>>) -> PyResult<Pcg64> {
     seed.map_or_else(|| Ok(Pcg64::from_seed_sequence(&SeedSequence::from_os())), rng_of)
@@ -324,7 +346,7 @@ fn row<'py>(object: &Bound<'py, PyAny>, part: &Part) -> Option<Elements<'py, f32
 }
 
 /// The stream of a seed, or of what a NumPy generator draws.
-fn rng_of(seed: &Bound<'_, PyAny>) -> PyResult<Pcg64> {
+pub(super) fn rng_of(seed: &Bound<'_, PyAny>) -> PyResult<Pcg64> {
     if !seed.is_exact_instance_of::<PyInt>() && has(seed, "integers")? {
         let words = words_from(seed)?.map(|word| [word as u32, (word >> 32) as u32]);
         return Ok(Pcg64::from_seed_sequence(&SeedSequence::from_words(words.as_flattened())));

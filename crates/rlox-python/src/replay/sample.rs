@@ -93,7 +93,7 @@ impl<'py> Memory<'py> {
     }
 
     /// Where the column is written.
-    fn target(&mut self) -> Target<'_> {
+    pub(crate) fn target(&mut self) -> Target<'_> {
         Target::Numbers(match self {
             Self::NewBool(new) => return Target::Flags(new.slice()),
             Self::Bool(given) => return Target::Flags(given.slice()),
@@ -121,7 +121,7 @@ impl<'py> Memory<'py> {
     }
 }
 
-/// Memory for all columns of so many transitions.
+/// Memory for all columns of transitions, which lead the shapes of arrays.
 pub(crate) struct Columns<'a, 'py> {
     places: &'a [Place],
     memory: Vec<Memory<'py>>,
@@ -132,14 +132,14 @@ impl<'a, 'py> Columns<'a, 'py> {
     pub(crate) fn new(
         py: Python<'py>,
         places: &'a [Place],
-        count: usize,
+        lead: &[usize],
         out: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Self> {
         let mut memory = Vec::with_capacity(places.len());
         let mut shape = Vec::with_capacity(8);
         for place in places {
             shape.clear();
-            shape.push(count);
+            shape.extend_from_slice(lead);
             shape.extend_from_slice(&place.shape);
             memory.push(match out {
                 None => Memory::new(py, place.dtype, &shape)?,
@@ -220,6 +220,11 @@ impl<'py, T: Kind> Beside<'py, T> {
 }
 
 const FIX: &str = "pass what an earlier sample gave";
+
+/// The caller's array of a name.
+pub(crate) fn at_name<'py>(out: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    item_of("out", out.as_any(), name, FIX)
+}
 
 /// The caller's array for a column.
 fn at<'py>(out: &Bound<'py, PyDict>, place: &Place) -> PyResult<Bound<'py, PyAny>> {

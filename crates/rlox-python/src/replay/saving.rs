@@ -22,12 +22,14 @@ impl Saved for Choice {
         match self {
             Self::Uniform(it) => it.describe(),
             Self::Prioritized(it) => it.describe(),
+            Self::Hindsight(it) => it.describe(),
         }
     }
 
     fn described(about: &Description, storage: &ReplayStorage) -> Result<Self> {
         match about.get("sampler").and_then(|name| name.as_str()) {
             Some("prioritized") => Saved::described(about, storage).map(Self::Prioritized),
+            Some("hindsight") => Saved::described(about, storage).map(Self::Hindsight),
             _ => Saved::described(about, storage).map(Self::Uniform),
         }
     }
@@ -39,6 +41,7 @@ impl Choice {
         match self {
             Self::Uniform(_) => "ReplayBuffer",
             Self::Prioritized(_) => "PrioritizedReplayBuffer",
+            Self::Hindsight(_) => "HindsightReplayBuffer",
         }
     }
 }

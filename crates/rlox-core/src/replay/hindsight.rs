@@ -1,0 +1,214 @@
+//! Goals that were reached in place of those that were meant.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::batch::Relabel;
+use super::buffer::{Replay, Sampler, draw};
+use super::described::count;
+use super::save::{Description, Saved, expect_sampler};
+use super::storage::ReplayStorage;
+use crate::{Error, Field, Pcg64, Result, memory};
+
+/// Which goals stand in for the one that was meant (Andrychowicz et al. 2017, section 4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// One that is reached by this or a later step of the episode, each as likely as another.
+    Future,
+    /// The one that the episode's last step reaches.
+    Final,
+    /// One that any step of the episode reaches.
+    Episode,
+}
+
+impl Strategy {
+    const NAMES: [(Self, &'static str); 3] =
+        [(Self::Future, "future"), (Self::Final, "final"), (Self::Episode, "episode")];
+
+    /// The strategy of a name: "future", "final" or "episode".
+    ///
+    /// # Errors
+    /// [`Error::Config`] for any other.
+    pub fn named(name: &str) -> Result<Self> {
+        let found = Self::NAMES.iter().find(|named| named.1 == name).map(|named| named.0);
+        let wrong = || Error::config("strategy", "future, final or episode", format!("{name:?}"), "choose one of them");
+        found.ok_or_else(wrong)
+    }
+
+    fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|named| named.0 == self).map_or("", |named| named.1)
+    }
+}
+
+/// Uniform sampling with goals in hindsight (Andrychowicz et al. 2017, "Hindsight Experience Replay",
+/// <https://arxiv.org/abs/1707.01495>): of `n_sampled_goal + 1` transitions all but one have a goal that the same episode
+/// reached in place of the one that was meant.
+///
+/// Those are the first of a batch, `B * n / (n + 1)` rounded down ([`super::Chosen::relabelled`]). Their rewards, and flags
+/// that depend on the goal, are the caller's to compute again. Transitions of all episodes that are stored are chosen, each
+/// as likely as another. Of an episode that still runs, the steps until now are what counts, and of one whose oldest steps
+/// are gone, those that are stored.
+///
+/// ```
+/// use rlox_core::replay::{Hindsight, Layout, Part, Replay, ReplayStorage, SampledBatch, Steps, Strategy};
+/// use rlox_core::{DType, FieldData};
+///
+/// let part = |name| Part::new(name, &[1], DType::F32);
+/// let layout = Layout { obs: vec![part("achieved"), part("desired")], ..Layout::new(part("achieved"), part("actions")) };
+/// let storage = ReplayStorage::new(100, 1, layout)?;
+/// let sampler = Hindsight::new(&storage, (0, 1), Strategy::Final, 4)?;
+/// let mut buffer = Replay::with(storage, sampler)?;
+/// for t in 0..3 {
+///     let obs = |t: i32| [t as f32];
+///     buffer.push_batch(&Steps {
+///         obs: &[FieldData::F32(&obs(t)), FieldData::F32(&[9.0])],
+///         actions: FieldData::F32(&[0.0]),
+///         rewards: &[-1.0],
+///         terminated: &[false],
+///         truncated: &[t == 2],
+///         next_obs: Some(&[FieldData::F32(&obs(t + 1)), FieldData::F32(&[9.0])]),
+///         extra: &[],
+///     })?;
+/// }
+/// let mut batch = SampledBatch::default();
+/// buffer.sample_into(&mut batch, 3, 7)?;
+/// // Two of three have the goal that the last step reached.
+/// assert_eq!((batch.f32s("desired"), batch.chosen().relabelled()), (&[3.0, 3.0, 9.0][..], 2));
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Hindsight {
+    relabel: Relabel,
+    strategy: Strategy,
+    n_sampled_goal: usize,
+    /// The time steps with which episodes begin, in rising order, by environment.
+    starts: Vec<VecDeque<usize>>,
+}
+
+/// A replay buffer with goals in hindsight.
+pub type HindsightReplayBuffer = Replay<Hindsight>;
+
+impl Hindsight {
+    /// A sampler of a storage, of whose observations' parts `parts` are the goal that was reached, and the one to reach.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for parts that are not there, [`Error::Space`] for parts of different shapes or dtypes,
+    /// [`Error::Memory`] if it does not fit into memory.
+    pub fn new(
+        storage: &ReplayStorage,
+        parts: (usize, usize),
+        strategy: Strategy,
+        n_sampled_goal: usize,
+    ) -> Result<Self> {
+        let obs = &storage.layout().obs;
+        let (Some(achieved), Some(desired)) = (obs.get(parts.0), obs.get(parts.1)) else {
+            let (expected, got) = (format!("two of {} parts", obs.len()), format!("{parts:?}"));
+            return Err(Error::config("parts", expected, got, "count from 0"));
+        };
+        if (&achieved.shape, achieved.dtype) != (&desired.shape, desired.dtype) || parts.0 == parts.1 {
+            let told = |part: &super::Part| format!("{:?} {:?}", part.dtype, part.shape);
+            let expected = format!("{}, as {} is", told(achieved), achieved.name);
+            return Err(Error::space(desired.name.clone(), expected, told(desired), "give both goals one form"));
+        }
+        let mut starts = memory::reserved("num_envs", storage.num_envs())?;
+        starts.resize_with(storage.num_envs(), VecDeque::new);
+        let relabel = Relabel { achieved: parts.0, desired: parts.1 };
+        Ok(Self { relabel, strategy, n_sampled_goal, starts })
+    }
+
+    /// The time steps of the episode that a time step of an environment is of, as far as they can be sampled.
+    fn episode(&self, env: usize, step: usize, held: &Range<usize>) -> Range<usize> {
+        let (starts, n) = (&self.starts[env], self.starts.len());
+        let after = starts.partition_point(|start| *start <= step);
+        let first = after.checked_sub(1).and_then(|at| starts.get(at)).copied().unwrap_or(0);
+        let end = starts.get(after).copied().unwrap_or(usize::MAX);
+        first.max(held.start / n)..end.min(held.end / n)
+    }
+}
+
+impl Sampler for Hindsight {
+    fn choose(
+        &self,
+        storage: &ReplayStorage,
+        rng: &mut Pcg64,
+        indices: &mut [usize],
+        weights: &mut [f32],
+    ) -> Result<()> {
+        draw(&storage.indices(), rng, indices);
+        weights.fill(1.0);
+        Ok(())
+    }
+
+    fn goals(
+        &self,
+        storage: &ReplayStorage,
+        rng: &mut Pcg64,
+        indices: &[usize],
+        goals: &mut Vec<usize>,
+    ) -> Result<Option<Relabel>> {
+        let (held, n) = (storage.indices(), storage.num_envs());
+        let k = self.n_sampled_goal as u128;
+        let count = (indices.len() as u128 * k / (k + 1)) as usize;
+        memory::grow("batch_size", goals, count)?;
+        for index in &indices[..count] {
+            let (env, step) = (index % n, index / n);
+            let episode = self.episode(env, step, &held);
+            let from = match self.strategy {
+                Strategy::Future => step..episode.end,
+                Strategy::Final => episode.end - 1..episode.end,
+                Strategy::Episode => episode,
+            };
+            let mut goal = [from.start];
+            if from.len() > 1 {
+                draw(&from, rng, &mut goal);
+            }
+            goals.push(goal[0] * n + env);
+        }
+        Ok(Some(self.relabel))
+    }
+
+    fn spans_steps(&self) -> bool {
+        false
+    }
+
+    fn added(&mut self, storage: &ReplayStorage, indices: Range<usize>) -> Result<()> {
+        let n = storage.num_envs();
+        let oldest = storage.oldest();
+        for index in indices.start.max(oldest)..indices.end {
+            let starts = &mut self.starts[index % n];
+            while starts.get(1).is_some_and(|second| *second <= oldest / n) {
+                starts.pop_front();
+            }
+            if !storage.is_cut(index) {
+                starts.try_reserve(1).map_err(|_| memory::refused("capacity", starts.len() + 1, 8))?;
+                starts.push_back(index / n);
+            }
+        }
+        Ok(())
+    }
+
+    fn load_state(&mut self, storage: &ReplayStorage, _: &[Field]) -> Result<()> {
+        self.starts.iter_mut().for_each(VecDeque::clear);
+        self.added(storage, storage.oldest()..storage.next_index())
+    }
+}
+
+impl Saved for Hindsight {
+    fn describe(&self) -> Description {
+        let Relabel { achieved, desired } = self.relabel;
+        let numbers = [("achieved", achieved), ("desired", desired), ("n_sampled_goal", self.n_sampled_goal)];
+        let names = [("sampler", "hindsight"), ("strategy", self.strategy.name())];
+        let numbers = numbers.map(|(key, number)| (key.to_owned(), number.into()));
+        numbers.into_iter().chain(names.map(|(key, name)| (key.to_owned(), name.into()))).collect()
+    }
+
+    fn described(about: &Description, storage: &ReplayStorage) -> Result<Self> {
+        expect_sampler(about, "hindsight")?;
+        let number = |key| {
+            count(about, key).map_err(|got| Error::config("replay", "a buffer with hindsight", got, "use another copy"))
+        };
+        let strategy = about.get("strategy").and_then(|name| name.as_str()).unwrap_or("none");
+        let parts = (number("achieved")?, number("desired")?);
+        Self::new(storage, parts, Strategy::named(strategy)?, number("n_sampled_goal")?)
+    }
+}

@@ -1,0 +1,272 @@
+//! Stretches of episodes, for policies that remember.
+
+use std::ops::Range;
+
+use super::buffer::{check_count, draw};
+use super::gather::{Column, other_dtype};
+use super::storage::{CONTINUES, ReplayStorage, TERMINATED, TRUNCATED};
+use crate::{DType, Error, FieldMut, Pcg64, Result, Watch, check_len, memory};
+
+/// How often a start is drawn before the whole ring is searched for those that fit.
+const ATTEMPTS: usize = 256;
+
+/// Chooses stretches of episodes: steps of one environment that follow each other, never across an episode's end, and
+/// never beyond what is stored.
+///
+/// Every transition that is stored is as likely to be a start as another. A stretch goes on from there for `length` steps,
+/// or fewer where the episode ends before, or still runs. Up to `burn_in` steps come before it, as many as the episode has
+/// that are stored; a recurrent state is brought up to date on them (Kapturowski et al. 2019, "Recurrent Experience Replay
+/// in Distributed Reinforcement Learning").
+///
+/// ```
+/// use rlox_core::replay::{ChosenSequences, Column, ReplayBuffer, Sequences};
+/// use rlox_core::{FieldMut, Pcg64};
+///
+/// let mut buffer = ReplayBuffer::new(100, 1, 1)?;
+/// for i in 0..5 {
+///     buffer.push_slices(&[i as f32], &[i as f32 + 1.0], &[0.0], 1.0, i == 2, false)?;
+/// }
+/// let mut chosen = ChosenSequences::default();
+/// let whole = Sequences { length: 4, burn_in: 0, whole: true };
+/// whole.choose(buffer.storage(), 1, &mut Pcg64::seed_from(0), &mut chosen)?;
+/// let mut obs = [9.0; 4];
+/// chosen.read(buffer.storage(), Column::Obs(0), FieldMut::F32(&mut obs))?;
+/// assert_eq!((obs, chosen.mask()), ([0.0, 1.0, 2.0, 0.0], &[true, true, true, false][..]));
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sequences {
+    /// The most steps from the start on, at least 1.
+    pub length: usize,
+    /// The most steps before the start.
+    pub burn_in: usize,
+    /// Whether only the first steps of episodes are starts, each as likely as another, of which every step to the end is
+    /// stored. Of a longer episode the first `length` steps come.
+    pub whole: bool,
+}
+
+/// Which sequences were chosen: B of T = `burn_in + length` steps, `[T, B]`.
+#[derive(Clone, Debug, Default)]
+pub struct ChosenSequences {
+    indices: Vec<usize>,
+    lengths: Vec<usize>,
+    rows: Vec<usize>,
+    mask: Vec<bool>,
+    starts: Vec<bool>,
+    /// What starts there are, where they had to be searched for.
+    found: Vec<usize>,
+    /// The storage as it was.
+    of: (usize, usize),
+}
+
+impl Sequences {
+    /// Chooses `batch_size` sequences with what a generator draws, in place of those that `chosen` had.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a length of 0, steps before whole episodes, no transitions or more sequences than there are,
+    /// and where no episode is stored whole; [`Error::Memory`] if there is no room. Nothing is drawn then.
+    pub fn choose(
+        self,
+        storage: &ReplayStorage,
+        batch_size: usize,
+        rng: &mut Pcg64,
+        chosen: &mut ChosenSequences,
+    ) -> Result<()> {
+        let held = storage.indices();
+        self.check(storage, batch_size)?;
+        chosen.prepare(self.burn_in.saturating_add(self.length), batch_size)?;
+        if self.whole {
+            chosen.draw_whole(storage, &held, rng)?;
+        } else {
+            draw(&held, rng, &mut chosen.indices);
+        }
+        chosen.of = storage.laps();
+        chosen.place(storage, &held, self)
+    }
+
+    /// Checks that so many sequences of a storage can be chosen, but for whether episodes are stored whole.
+    ///
+    /// # Errors
+    /// Those of [`Sequences::choose`].
+    pub fn check(self, storage: &ReplayStorage, batch_size: usize) -> Result<()> {
+        if self.length == 0 {
+            return Err(Error::config("length", "at least 1", "0", "pass a positive number"));
+        }
+        if self.whole && self.burn_in > 0 {
+            let fix = "nothing comes before an episode's first step";
+            return Err(Error::config("burn_in", "0 with whole episodes", self.burn_in.to_string(), fix));
+        }
+        check_count(storage.indices().len(), batch_size)?;
+        let steps = self.burn_in.saturating_add(self.length);
+        memory::check("length", steps.saturating_mul(batch_size), size_of::<usize>() + 2)
+    }
+}
+
+impl ReplayStorage {
+    /// The environment's next transition, if it is of the same episode and can be sampled.
+    pub(super) fn following(&self, index: usize, held: &Range<usize>) -> Option<usize> {
+        let next = index + self.num_envs;
+        (next < held.end && self.flags(self.row_of(index)) & CONTINUES != 0).then_some(next)
+    }
+
+    /// Whether a transition is the last of its episode.
+    fn is_last(&self, index: usize) -> bool {
+        self.flags(self.row_of(index)) & (TERMINATED | TRUNCATED) != 0
+    }
+
+    /// Whether the episode of which a transition is the first one has ended.
+    fn is_whole(&self, first: usize, held: &Range<usize>, watch: &mut Watch) -> Result<bool> {
+        let mut at = first;
+        for step in 1_usize.. {
+            let Some(next) = self.following(at, held) else { break };
+            at = next;
+            if step.is_multiple_of(Watch::STRETCH / 64) {
+                watch.check()?;
+            }
+        }
+        Ok(self.is_last(at))
+    }
+}
+
+impl ChosenSequences {
+    /// The numbers of the transitions that sequences start with, `[B]`.
+    pub fn indices(&self) -> &[usize] {
+        &self.indices
+    }
+
+    /// How many steps there are from the start on, `[B]`.
+    pub fn lengths(&self) -> &[usize] {
+        &self.lengths
+    }
+
+    /// Which steps there are, `[T, B]`; the others are zeros.
+    pub fn mask(&self) -> &[bool] {
+        &self.mask
+    }
+
+    /// Which steps are the first of an episode, `[T, B]`.
+    pub fn episode_starts(&self) -> &[bool] {
+        &self.starts
+    }
+
+    fn prepare(&mut self, steps: usize, batch_size: usize) -> Result<()> {
+        let all = steps.saturating_mul(batch_size);
+        for (numbers, len) in [(&mut self.indices, batch_size), (&mut self.lengths, batch_size), (&mut self.rows, all)]
+        {
+            memory::grow("length", numbers, len.saturating_sub(numbers.len()))?;
+            numbers.resize(len, 0);
+        }
+        for flags in [&mut self.mask, &mut self.starts] {
+            memory::grow("length", flags, all.saturating_sub(flags.len()))?;
+            flags.clear();
+            flags.resize(all, false);
+        }
+        Ok(())
+    }
+
+    /// Draws first steps of whole episodes: any steps until they are such, or else from a list of all of them.
+    fn draw_whole(&mut self, storage: &ReplayStorage, held: &Range<usize>, rng: &mut Pcg64) -> Result<()> {
+        let (mut watch, mut searched) = (Watch::default(), false);
+        let mut is_start =
+            |index: usize| Ok::<_, Error>(!storage.is_cut(index) && storage.is_whole(index, held, &mut watch)?);
+        'drawn: for drawn in &mut self.indices {
+            if !searched {
+                for _ in 0..ATTEMPTS {
+                    draw(held, rng, std::slice::from_mut(drawn));
+                    if is_start(*drawn)? {
+                        continue 'drawn;
+                    }
+                }
+                searched = true;
+                self.found.clear();
+                for index in held.clone() {
+                    if is_start(index)? {
+                        memory::push("batch_size", &mut self.found, index)?;
+                    }
+                }
+            }
+            if self.found.is_empty() {
+                let fix = "push more, or sample parts of episodes";
+                return Err(Error::config("whole", "an episode that is stored from start to end", "none", fix));
+            }
+            draw(&(0..self.found.len()), rng, std::slice::from_mut(drawn));
+            *drawn = self.found[*drawn];
+        }
+        Ok(())
+    }
+
+    /// Finds the steps of each sequence.
+    fn place(&mut self, storage: &ReplayStorage, held: &Range<usize>, of: Sequences) -> Result<()> {
+        let (batch, mut watch) = (self.indices.len(), Watch::default());
+        for b in 0..batch {
+            let start = self.indices[b];
+            let mut put = |t: usize, index: usize| {
+                let at = t * batch + b;
+                self.rows[at] = storage.row_of(index);
+                (self.mask[at], self.starts[at]) = (true, !storage.is_cut(index));
+            };
+            let mut at = Some(start);
+            let mut length = 0;
+            while let Some(index) = at.filter(|_| length < of.length) {
+                put(of.burn_in + length, index);
+                length += 1;
+                at = storage.following(index, held);
+            }
+            let (mut at, mut before) = (start, 0);
+            while before < of.burn_in && at >= held.start + storage.num_envs() && storage.is_cut(at) {
+                (at, before) = (at - storage.num_envs(), before + 1);
+                put(of.burn_in - before, at);
+            }
+            self.lengths[b] = length;
+            for t in (0..of.burn_in - before).chain(of.burn_in + length..of.burn_in + of.length) {
+                self.rows[t * batch + b] = storage.row_of(start);
+            }
+            watch.check()?;
+        }
+        Ok(())
+    }
+
+    /// Copies one column of the steps, `[T, B, ...]`; zeros where there are none.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for another storage, or one that has taken more since, or a column that is not there,
+    /// [`Error::Space`] and [`Error::Shape`] for memory of another dtype or length. Nothing is written then.
+    pub fn read(&self, storage: &ReplayStorage, column: Column, out: FieldMut<'_>) -> Result<()> {
+        self.check(storage)?;
+        let bytes = storage.memory_of(column, self.rows.len(), out)?;
+        storage.read_bytes(column, &self.rows, bytes);
+        let each = bytes.len() / self.rows.len().max(1);
+        for (at, real) in self.mask.iter().enumerate() {
+            if !real {
+                bytes[at * each..][..each].fill(0);
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`ChosenSequences::read`], of a column of booleans.
+    ///
+    /// # Errors
+    /// Those of [`ChosenSequences::read`].
+    pub fn read_bools(&self, storage: &ReplayStorage, column: Column, out: &mut [bool]) -> Result<()> {
+        self.check(storage)?;
+        let (dtype, width) = storage.shape_of(column)?;
+        if dtype != DType::Bool {
+            return Err(other_dtype(dtype, DType::Bool));
+        }
+        check_len("out", out.len(), self.rows.len() * width)?;
+        storage.read_bools(column, &self.rows, out)?;
+        for (out, real) in out.chunks_exact_mut(width).zip(&self.mask) {
+            out.iter_mut().for_each(|flag| *flag &= real);
+        }
+        Ok(())
+    }
+
+    fn check(&self, storage: &ReplayStorage) -> Result<()> {
+        if self.of == storage.laps() {
+            return Ok(());
+        }
+        let fix = "read what was chosen before the next push";
+        Err(Error::config("chosen", "sequences of this storage as it is", "others", fix))
+    }
+}

@@ -1,0 +1,130 @@
+//! Goals in hindsight are those that the same episode reached.
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use rlox_core::replay::{Hindsight, HindsightReplayBuffer, Layout, NStep, Part, Replay, ReplayStorage};
+use rlox_core::replay::{SampledBatch, Steps, Strategy as Goals};
+use rlox_core::{DType, FieldData, Pcg64};
+
+/// A step of an environment whose achieved goal is a number that no other observation has.
+#[derive(Clone, Copy)]
+struct Step {
+    achieved: f32,
+    done: bool,
+    /// The environment starts anew after it, flag or not.
+    last: bool,
+}
+
+fn buffer(capacity: usize, num_envs: usize, strategy: Goals, n: usize) -> HindsightReplayBuffer {
+    let part = |name: &str| Part::new(name, &[1], DType::F32);
+    let obs = vec![part("achieved"), part("observation"), part("desired")];
+    let layout = Layout { obs, ..Layout::new(part("achieved"), part("actions")) };
+    let storage = ReplayStorage::new(capacity, num_envs, layout).unwrap();
+    let sampler = Hindsight::new(&storage, (0, 2), strategy, n).unwrap();
+    Replay::with(storage, sampler).unwrap()
+}
+
+fn push(buffer: &mut HindsightReplayBuffer, rows: &[Step], promised: bool) {
+    let now: Vec<_> = rows.iter().map(|row| row.achieved).collect();
+    let next: Vec<_> = rows.iter().map(|row| row.achieved + 1.0).collect();
+    let (zeros, meant, no) = (vec![0.0; rows.len()], vec![-1.0; rows.len()], vec![false; rows.len()]);
+    let done: Vec<_> = rows.iter().map(|row| row.done).collect();
+    let following = [FieldData::F32(&next), FieldData::F32(&zeros), FieldData::F32(&meant)];
+    let steps = Steps {
+        obs: &[FieldData::F32(&now), FieldData::F32(&zeros), FieldData::F32(&meant)],
+        actions: FieldData::F32(&zeros),
+        rewards: &zeros,
+        terminated: &no,
+        truncated: &done,
+        next_obs: (!promised).then_some(&following),
+        extra: &[],
+    };
+    buffer.push_batch(&steps).unwrap();
+}
+
+/// The goals that a transition may get: what the steps of its episode have reached.
+fn allowed(model: &[Step], n: usize, held: &std::ops::Range<usize>, at: usize, strategy: Goals) -> BTreeSet<i64> {
+    let (mut first, mut last) = (at, at);
+    while first >= held.start + n && !model[first - n].last {
+        first -= n;
+    }
+    while !model[last].last && last + n < held.end {
+        last += n;
+    }
+    let from = match strategy {
+        Goals::Future => at,
+        Goals::Final => last,
+        Goals::Episode => first,
+    };
+    (from..=last).step_by(n).map(|step| model[step].achieved as i64 + 1).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
+
+    #[test]
+    fn goals_are_those_that_the_episode_reaches(
+        seed in any::<u64>(),
+        num_envs in 1_usize..4,
+        capacity in 1_usize..14,
+        steps in 1_usize..40,
+        strategy in prop::sample::select(vec![Goals::Future, Goals::Final, Goals::Episode]),
+        k in 0_usize..6,
+    ) {
+        let mut buffer = buffer(capacity, num_envs, strategy, k);
+        let (mut rng, mut model) = (Pcg64::seed_from(seed.into()), Vec::new());
+        let mut at: Vec<_> = (0..num_envs).map(|env| 10_000.0 * env as f32).collect();
+        for _ in 0..steps {
+            let mut rows = Vec::new();
+            for achieved in &mut at {
+                let done = rng.integers(0, 6) == 0;
+                let last = done || rng.integers(0, 10) == 0;
+                rows.push(Step { achieved: *achieved, done, last });
+                *achieved += if last { 7.0 } else { 1.0 };
+            }
+            let promised = rows.iter().all(|row| !row.last) && rng.integers(0, 3) == 0;
+            push(&mut buffer, &rows, promised);
+            model.extend(rows);
+        }
+        let held = buffer.storage().indices();
+        let mut copy = Replay::<Hindsight>::described(&buffer.describe()).unwrap();
+        copy.load_state(&buffer.state().unwrap()).unwrap();
+        let (mut batch, mut again) = (SampledBatch::default(), SampledBatch::default());
+        let mut seen: BTreeMap<usize, BTreeSet<i64>> = BTreeMap::new();
+        for draw in 0..if held.is_empty() { 0 } else { 700 } {
+            buffer.sample_into(&mut batch, held.len(), draw).unwrap();
+            copy.sample_into(&mut again, held.len(), draw).unwrap();
+            let relabelled = batch.chosen().relabelled();
+            prop_assert_eq!(relabelled, held.len() * k / (k + 1));
+            prop_assert_eq!(batch.f32s("desired"), again.f32s("desired"));
+            prop_assert_eq!(batch.f32s("desired"), batch.f32s("next_desired"));
+            for (i, index) in batch.indices().iter().enumerate() {
+                let goal = batch.f32s("desired")[i] as i64;
+                prop_assert_eq!(batch.f32s("achieved")[i], model[*index].achieved);
+                prop_assert_eq!(batch.f32s("next_achieved")[i], model[*index].achieved + 1.0);
+                if i < relabelled {
+                    seen.entry(*index).or_default().insert(goal);
+                } else {
+                    prop_assert_eq!(goal, -1);
+                }
+            }
+        }
+        for (index, goals) in seen {
+            prop_assert_eq!(goals, allowed(&model, num_envs, &held, index, strategy), "of {}", index);
+        }
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    assert!(buffer(4, 1, Goals::Future, 4).with_n_step(NStep { n: 3, gamma: 0.9 }).is_err());
+    assert!(Goals::named("past").is_err());
+    let part = |name: &str, width| Part::new(name, &[width], DType::F32);
+    let layout = Layout { obs: vec![part("a", 1), part("b", 2)], ..Layout::new(part("a", 1), part("actions", 1)) };
+    let storage = ReplayStorage::new(4, 1, layout).unwrap();
+    for parts in [(0, 1), (0, 2), (1, 1)] {
+        assert!(Hindsight::new(&storage, parts, Goals::Future, 4).is_err());
+    }
+}

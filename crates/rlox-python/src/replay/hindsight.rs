@@ -1,0 +1,84 @@
+//! `GoalReplayBuffer`: what `rlox.HindsightReplayBuffer` makes rewards for.
+
+use pyo3::prelude::*;
+use rlox_core::replay::{Hindsight, Strategy};
+
+use super::ReplayBuffer;
+use super::buffer::{Buffer, Choice, Settings, made};
+use super::parts::key_of;
+use crate::argument::{count, text};
+use crate::error::{to_py, value_error};
+
+/// Replay buffer whose samples have goals in hindsight, and the rewards of those that were meant;
+/// `rlox.HindsightReplayBuffer` computes the others.
+///
+/// Of B transitions the first `B * n_sampled_goal // (n_sampled_goal + 1)` have a `desired_goal` that their episode
+/// reached. It does all else that `ReplayBuffer` does, but for several steps.
+///
+/// Args:
+///     capacity, act_dim: As for `ReplayBuffer`, and so are the keywords that it has.
+///     obs_dim: {name: shape} or {name: (shape, dtype)} with the names observation, achieved_goal and desired_goal.
+///     strategy: "future", "final" or "episode".
+///     n_sampled_goal: How many transitions with such a goal there are for one without.
+///
+/// Raises:
+///     ValueError: No goals in obs_dim, goals of different shapes, another strategy.
+///     MemoryError: It does not fit into memory; the bytes it would take are named.
+#[pyclass(frozen, extends = ReplayBuffer, subclass, module = "rlox._rlox")]
+pub(crate) struct GoalReplayBuffer;
+
+#[pymethods]
+impl GoalReplayBuffer {
+    #[new]
+    #[pyo3(signature = (capacity, obs_dim, act_dim, strategy=None, n_sampled_goal=None, *, num_envs=None, obs_dtype=None, act_dtype=None, extra=None, seed=None),
+        text_signature = "(capacity, obs_dim, act_dim, strategy='future', n_sampled_goal=4, *, num_envs=1, obs_dtype='float32', act_dtype='float32', extra=None, seed=None)")]
+    fn new(
+        py: Python<'_>,
+        capacity: &Bound<'_, PyAny>,
+        obs_dim: &Bound<'_, PyAny>,
+        act_dim: &Bound<'_, PyAny>,
+        strategy: Option<&Bound<'_, PyAny>>,
+        n_sampled_goal: Option<&Bound<'_, PyAny>>,
+        num_envs: Option<&Bound<'_, PyAny>>,
+        obs_dtype: Option<&Bound<'_, PyAny>>,
+        act_dtype: Option<&Bound<'_, PyAny>>,
+        extra: Option<&Bound<'_, PyAny>>,
+        seed: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let strategy = strategy.map_or(Ok("future".to_owned()), |given| text("strategy", given))?;
+        let strategy = Strategy::named(&strategy).map_err(to_py)?;
+        let n_sampled_goal = n_sampled_goal.map_or(Ok(4), |given| count("n_sampled_goal", given))?;
+        let settings = Settings {
+            num_envs,
+            obs_dtype,
+            act_dtype,
+            extra,
+            seed,
+            frame_stack: None,
+            n_step: None,
+            gamma: 0.99,
+        };
+        let made = made(py, [capacity, obs_dim, act_dim], settings)?;
+        let parts = &made.storage.layout().obs;
+        let at = |name: &str| {
+            parts.iter().position(|part| key_of(part) == Some(name)).ok_or_else(|| {
+                let names: Vec<_> = parts.iter().filter_map(key_of).collect();
+                let expected = format!("the keys observation, achieved_goal and desired_goal, of which {name} is one");
+                let fix = "pass {name: shape} of a goal environment's observations";
+                value_error("obs_dim", &expected, &format!("{names:?}"), fix)
+            })
+        };
+        let _ = at("observation")?;
+        let parts = (at("achieved_goal")?, at("desired_goal")?);
+        let sampler = Hindsight::new(&made.storage, parts, strategy, n_sampled_goal).map_err(to_py)?;
+        let buffer = Buffer::new(py, made, Choice::Hindsight(sampler), "HindsightReplayBuffer")?;
+        Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self))
+    }
+
+    /// Reads what `save` wrote: `rlox.HindsightReplayBuffer.load` also makes rewards.
+    #[staticmethod]
+    fn load(py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
+        let buffer = Buffer::load(py, path, "HindsightReplayBuffer")?;
+        Py::new(py, PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self))
+    }
+}

@@ -1,0 +1,245 @@
+"""`HindsightReplayBuffer`: goals that were reached stand in for those that were meant."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from rlox._rlox import CorruptFileError, GoalReplayBuffer
+
+Strategy = Literal["future", "final", "episode"]
+DType = Literal["float32", "float64", "int64", "uint8", "bool"]
+OfGoals = Callable[[npt.NDArray[Any], npt.NDArray[Any], dict[str, Any]], npt.ArrayLike]
+_DTYPES: dict[str, DType] = {
+    "f32": "float32",
+    "f64": "float64",
+    "i64": "int64",
+    "u8": "uint8",
+    "bool": "bool",
+}
+
+
+class HindsightReplayBuffer(GoalReplayBuffer):
+    """Replay buffer that also learns from goals it did not mean to reach (HER).
+
+    Of `n_sampled_goal + 1` sampled transitions all but one get a goal that their episode reached in
+    place of `desired_goal`, and the reward for it: the first `B * n // (n + 1)` of a batch of B
+    (Andrychowicz et al. 2017, "Hindsight Experience Replay"). A goal is one that a next observation
+    has as its `achieved_goal`: of the transition itself or a later one of its episode ("future"),
+    of the last one ("final"), or of any ("episode"). Transitions of episodes that still run are
+    sampled, too; what counts is what they reached until now. Of an episode whose oldest steps are
+    gone, those that are stored count.
+
+    It does all else that `rlox.ReplayBuffer` does, but for several steps (n_step), whose rewards
+    would depend on what was done for another goal.
+
+    Args:
+        capacity, act_dim: As for `rlox.ReplayBuffer`, and so are the other keywords.
+        obs_dim: {name: shape} or {name: (shape, dtype)} with the names observation, achieved_goal
+            and desired_goal, as Gymnasium-Robotics' goal environments have them.
+        compute_reward: Takes achieved goals (n, ...), desired goals (n, ...) and what else is
+            stored of those steps, a dict of arrays (n, ...) that is empty without `extra`; gives n
+            rewards. It is called once a batch. That of a goal environment is
+            `env.unwrapped.compute_reward`.
+        compute_terminated: Takes the same and gives n flags: whether the task itself has ended.
+            None leaves the flags as they were, which is right where episodes do not end at a goal.
+        strategy: "future", "final" or "episode".
+        n_sampled_goal: How many transitions with such a goal there are for one without; 0 for none.
+
+    Raises:
+        TypeError: compute_reward or compute_terminated is nothing that can be called.
+        ValueError: No goals in obs_dim, goals of different shapes, another strategy.
+
+    >>> buffer = HindsightReplayBuffer(
+    ...     100,
+    ...     {"observation": 1, "achieved_goal": 1, "desired_goal": 1},
+    ...     1,
+    ...     compute_reward=lambda achieved, desired, info: -1.0 * (achieved != desired).any(1),
+    ...     strategy="final",
+    ... )
+    >>> for t in range(3):
+    ...     obs, following = (
+    ...         {"observation": [i], "achieved_goal": [i], "desired_goal": [9]} for i in (t, t + 1)
+    ...     )
+    ...     buffer.push(obs, [0.0], -1.0, False, t == 2, following)
+    >>> batch = buffer.sample(3, seed=1)
+    >>> batch["obs"]["desired_goal"][:, 0].tolist()
+    [3.0, 3.0, 9.0]
+    """
+
+    compute_reward: OfGoals
+    compute_terminated: OfGoals | None
+
+    def __new__(
+        cls,
+        capacity: int,
+        obs_dim: Mapping[str, Any],
+        act_dim: int | tuple[int, ...],
+        *,
+        compute_reward: OfGoals,
+        compute_terminated: OfGoals | None = None,
+        strategy: Strategy = "future",
+        n_sampled_goal: int = 4,
+        num_envs: int = 1,
+        obs_dtype: DType = "float32",
+        act_dtype: DType = "float32",
+        extra: Mapping[str, Any] | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> "HindsightReplayBuffer":
+        """The core's buffer, with what makes rewards."""
+        _expect_callable("compute_reward", compute_reward)
+        if compute_terminated is not None:
+            _expect_callable("compute_terminated", compute_terminated)
+        new = super().__new__(
+            cls,
+            capacity,
+            _sizes(obs_dim),
+            act_dim,
+            strategy,
+            n_sampled_goal,
+            num_envs=num_envs,
+            obs_dtype=obs_dtype,
+            act_dtype=act_dtype,
+            extra=extra,
+            seed=seed,
+        )
+        made = cast(HindsightReplayBuffer, new)
+        made.compute_reward, made.compute_terminated = compute_reward, compute_terminated
+        made._sampled, made._extra = n_sampled_goal, tuple(extra or ())
+        return made
+
+    _sampled: int
+    _extra: tuple[str, ...]
+
+    def sample(
+        self,
+        batch_size: int,
+        seed: int | np.random.Generator | None = None,
+        *,
+        out: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Samples transitions, each as likely as another, with replacement.
+
+        Args:
+            batch_size: B, at most as many as are stored.
+            seed: Decides the choice of transitions and goals; None for the buffer's own stream.
+            out: A dict that an earlier sample of B transitions gave, to be overwritten.
+
+        Returns:
+            What `rlox.ReplayBuffer.sample` gives. The first `B * n_sampled_goal //
+            (n_sampled_goal + 1)` have another goal in `obs` and `next_obs`, and its reward.
+
+        Raises:
+            ValueError: As `rlox.ReplayBuffer.sample`; what compute_reward or compute_terminated
+                gave is no row of n finite numbers, or n flags. `out` has been written to then.
+        """
+        batch = super().sample(batch_size, seed, out=out)
+        count = len(batch["rewards"]) * self._sampled // (self._sampled + 1)
+        if count:
+            goals = (batch["next_obs"][name][:count] for name in ("achieved_goal", "desired_goal"))
+            achieved, desired = goals
+            info = {name: batch[name][:count] for name in self._extra}
+            rewards = _row("compute_reward", self.compute_reward(achieved, desired, info), count)
+            if self.compute_terminated is not None:
+                flags = self.compute_terminated(achieved, desired, info)
+                ended = _row("compute_terminated", flags, count) != 0
+                batch["terminated"][:count] = ended
+            batch["rewards"][:count] = rewards
+        return batch
+
+    @staticmethod
+    def load(  # type: ignore[override]
+        path: str | os.PathLike[str],
+        compute_reward: OfGoals,
+        compute_terminated: OfGoals | None = None,
+    ) -> "HindsightReplayBuffer":
+        """Reads what `save` wrote: a buffer that goes on exactly as that one.
+
+        Args:
+            path: Where the folder is.
+            compute_reward, compute_terminated: Those of the saved buffer: files hold no code.
+
+        Raises:
+            rlox.CorruptFileError: Anything in it is damaged, missing or not a buffer's.
+            ValueError: It is a buffer of another class, or a newer rlox wrote it.
+            FileNotFoundError: Nothing is there.
+        """
+        from rlox.checkpoint import read_checkpoint  # with all that learners need
+
+        checkpoint = read_checkpoint(path)
+        about = checkpoint.manifest.get("replay")
+        if not isinstance(about, dict) or about.get("sampler") != "hindsight":
+            raise ValueError(
+                f"path: expected a HindsightReplayBuffer, got something else at {path}; load it "
+                "as what it was"
+            )
+        try:
+            buffer = HindsightReplayBuffer(
+                about["capacity"],
+                {
+                    part["name"].removeprefix("obs."): (
+                        tuple(part["shape"]),
+                        _DTYPES[part["dtype"]],
+                    )
+                    for part in about["obs"]
+                },
+                tuple(about["actions"]["shape"]),
+                compute_reward=compute_reward,
+                compute_terminated=compute_terminated,
+                strategy=about["strategy"],
+                n_sampled_goal=about["n_sampled_goal"],
+                num_envs=about["num_envs"],
+                act_dtype=_DTYPES[about["actions"]["dtype"]],
+                extra={
+                    part["name"]: (tuple(part["shape"]), _DTYPES[part["dtype"]])
+                    for part in about["extra"]
+                }
+                or None,
+            )
+            buffer.load_state(checkpoint.members.get("replay", {}))
+        except (KeyError, AttributeError, ValueError) as error:
+            raise CorruptFileError(
+                f"{path}, section replay: expected what rlox wrote, got other ({error}); the file "
+                "is damaged or not a buffer's, use another copy"
+            ) from error
+        return buffer
+
+
+def _sizes(obs_dim: Any) -> Any:
+    """A dict of any mapping; what else it is, the core refuses."""
+    return dict(obs_dim) if isinstance(obs_dim, Mapping) else obs_dim
+
+
+def _expect_callable(name: str, given: object) -> None:
+    if not callable(given):
+        raise TypeError(
+            f"{name}: expected a function of achieved goals, desired goals and info, got {given!r};"
+            f" pass env.unwrapped.{name}"
+        )
+
+
+def _row(name: str, given: Any, count: int) -> npt.NDArray[Any]:
+    """What a function gave for so many transitions."""
+    try:
+        row = np.asarray(given)
+        if row.dtype.kind not in "biuf":
+            row = row.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name}: expected {count} numbers, got {type(given).__name__}; give an array"
+        ) from error
+    if row.shape not in ((count,), (count, 1)):
+        raise ValueError(
+            f"{name}: expected shape ({count},), got {row.shape}; it is called with all goals of a "
+            "batch at once"
+        )
+    row = row.reshape(count)
+    if not np.isfinite(row).all():
+        at = int(np.flatnonzero(~np.isfinite(row))[0])
+        raise ValueError(
+            f"{name}: expected finite numbers, got {row[at]} in row {at}; find out where it comes "
+            "from"
+        )
+    return row

@@ -1,0 +1,284 @@
+"""Replay buffers from and to other programs: Arrow tables, and Minari's data sets.
+
+Needs pyarrow (``pip install 'rlox[arrow]'``) or minari (``pip install 'rlox[minari]'``).
+"""
+
+import importlib
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlox._rlox import ReplayBuffer
+
+_DTYPES = ("float32", "float64", "int64", "uint8", "bool")
+_FLAGS = ("terminated", "truncated")
+_BESIDE = ("env", "continues")
+_KEY = b"rlox"
+Columns = dict[str, npt.NDArray[Any]]
+
+
+def to_arrow(buffer: ReplayBuffer) -> Any:
+    """All stored transitions as a `pyarrow.Table`, in the order of pushing.
+
+    Args:
+        buffer: Any `rlox.ReplayBuffer` that does not stack frames.
+
+    Returns:
+        A row each, with the columns that `sample` has, "obs.key" and "next_obs.key" for Dict
+        observations, and `env`, the environment's number, and `continues`, whether its next row is
+        of the same episode. Vectors are fixed-size lists, as are arrays of more axes, whose shape
+        is in the column's metadata; dtypes are kept.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        ValueError: Observations stack frames, or something else is stored as "env" or "continues".
+    """
+    pa = _library("pyarrow", "arrow")
+    columns, about = _transitions(buffer)
+    fields, arrays = [], []
+    for name, column in columns.items():
+        values = pa.array(np.ascontiguousarray(column).reshape(-1))
+        metadata = None
+        if column.ndim > 1:
+            width = int(np.prod(column.shape[1:]))
+            values = pa.FixedSizeListArray.from_arrays(values, width)
+            metadata = {"shape": json.dumps(column.shape[1:])}
+        fields.append(pa.field(name, values.type, nullable=False, metadata=metadata))
+        arrays.append(values)
+    schema = pa.schema(fields, metadata={_KEY: json.dumps(about).encode()})
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _transitions(buffer: ReplayBuffer) -> tuple[Columns, dict[str, Any]]:
+    """Every column of what can be sampled, and what the buffer was made with."""
+    state = buffer.state()
+    if (frames := int(state["frame_stack"][0])) != 1:
+        raise ValueError(
+            f"buffer: expected whole observations, got stacks of {frames} frames; save it, or push "
+            "to a buffer with frame_stack=1"
+        )
+    n, aside = int(state["num_envs"][0]), state["next_aside"]
+    rows = len(aside)
+    ahead = n if rows and state["tails"][0] == 3 else 0  # the next observations are to come
+    parts = [name[5:] for name in state if name == "step.obs" or name.startswith("step.obs.")]
+    flags = {name: state[f"step.{name}"] for name in _FLAGS}
+    columns: Columns = {part: state[f"step.{part}"] for part in parts}
+    for part in parts:
+        following = np.concatenate([state[f"step.{part}"], state[f"ahead.{part}"]])[n:]
+        following[aside] = state[f"next.{part}"]
+        columns[f"next_{part}"] = following[:rows]
+    own = {"actions": state["step.actions"], "rewards": state["step.rewards"], **flags}
+    taken = {f"step.{name}" for name in (*parts, *own)}
+    extra = [name[5:] for name in state if name.startswith("step.") and name not in taken]
+    columns |= own | {name: state[f"step.{name}"] for name in extra}
+    if wrong := sorted({*_BESIDE} & {*columns}):
+        raise ValueError(f"buffer: expected no part {wrong[0]!r}, got one; rename it")
+    columns["env"] = np.arange(rows, dtype=np.int32) % np.int32(n)
+    columns["continues"] = state["continues"]
+    about = {"capacity": int(state["capacity"][0]), "num_envs": n, "extra": extra}
+    return {name: column[: rows - ahead] for name, column in columns.items()}, about
+
+
+def from_arrow(
+    table: Any,
+    *,
+    capacity: int | None = None,
+    num_envs: int | None = None,
+    n_step: int = 1,
+    gamma: float = 0.99,
+    seed: int | np.random.Generator | None = None,
+) -> ReplayBuffer:
+    """A buffer with the transitions of a `pyarrow.Table`.
+
+    Args:
+        table: As `to_arrow` gives it. Of others, the columns obs, next_obs, actions, rewards,
+            terminated and truncated are needed, and all further ones are stored beside them.
+        capacity: How many transitions it holds; None for as many as the buffer that the table is
+            of, or else as there are rows.
+        num_envs: How many environments' rows take turns; None for as many as that buffer had, or
+            one, whose rows are steps in their order.
+        n_step, gamma, seed: As for `rlox.ReplayBuffer`.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        TypeError: Something else than a table.
+        ValueError: A column is missing, has nulls or another type, or rows are in another order.
+    """
+    pa = _library("pyarrow", "arrow")
+    if not isinstance(table, pa.Table):
+        raise TypeError(f"table: expected a pyarrow.Table, got {type(table).__name__}; pass one")
+    columns = {name: _column(pa, table, name) for name in table.column_names}
+    about = json.loads((table.schema.metadata or {}).get(_KEY, b"{}"))
+    n = about.get("num_envs", 1) if num_envs is None else num_envs
+    if not isinstance(n, int) or n < 1:
+        raise ValueError(f"num_envs: expected at least 1, got {n!r}; pass how many there are")
+    rows = table.num_rows
+    order = columns.pop("env", np.arange(rows) % n)
+    if rows % n or not np.array_equal(order, np.arange(rows) % n):
+        raise ValueError(
+            f"table: expected rows of the environments 0 to {n - 1} in turns, got another order; "
+            "sort them by time step and env, or pass num_envs"
+        )
+    columns.pop("continues", None)
+    if capacity is None:
+        capacity = max(about.get("capacity", rows), 1)
+    return _filled(columns, capacity, n, {"n_step": n_step, "gamma": gamma, "seed": seed})
+
+
+def _column(pa: Any, table: Any, name: str) -> npt.NDArray[Any]:
+    """A column as an array (N, ...)."""
+    column, field = table.column(name).combine_chunks(), table.schema.field(name)
+    if column.null_count:
+        raise ValueError(
+            f"table[{name!r}]: expected no nulls, got {column.null_count}; fill or drop them"
+        )
+    shape: tuple[int, ...] = ()
+    if pa.types.is_fixed_size_list(field.type):
+        metadata = field.metadata or {}
+        shape = tuple(json.loads(metadata.get(b"shape", json.dumps([field.type.list_size]))))
+        column = column.flatten()
+    array: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    wanted = (*_DTYPES, "int32") if name == "env" else _DTYPES
+    if array.dtype.name not in wanted:
+        raise ValueError(
+            f"table[{name!r}]: expected {', '.join(_DTYPES)} or fixed-size lists of them, got "
+            f"{field.type}; cast it"
+        )
+    return array.reshape(table.num_rows, *shape)
+
+
+def _filled(
+    columns: Columns, capacity: int, num_envs: int, options: dict[str, Any]
+) -> ReplayBuffer:
+    """A buffer with these transitions."""
+    keys = [name[4:] for name in columns if name.startswith("obs.")]
+    obs = [f"obs.{key}" for key in keys] or ["obs"]
+    own = [*obs, *(f"next_{name}" for name in obs), "actions", "rewards", *_FLAGS]
+    for name in own:
+        if name not in columns:
+            raise ValueError(
+                f"table: expected a column {name!r}, got {', '.join(columns)}; rename one"
+            )
+    extra = [name for name in columns if name not in own]
+
+    def spec(name: str) -> tuple[tuple[int, ...], str]:
+        return columns[name].shape[1:], columns[name].dtype.name
+
+    single, act = spec(obs[0]), spec("actions")
+    buffer = ReplayBuffer(
+        capacity,
+        {key: spec(f"obs.{key}") for key in keys} if keys else single[0],
+        act[0],
+        num_envs=num_envs,
+        obs_dtype="float32" if keys else single[1],  # type: ignore[arg-type]
+        act_dtype=act[1],  # type: ignore[arg-type]
+        extra={name: spec(name) for name in extra} or None,
+        **options,
+    )
+    rows = len(columns["rewards"])
+    for first in range(0, rows, num_envs if num_envs > 1 else max(rows, 1)):
+        at = slice(first, first + num_envs if num_envs > 1 else None)
+
+        def observation(kind: str, at: slice = at) -> Any:
+            if keys:
+                return {key: columns[f"{kind}.{key}"][at] for key in keys}
+            return columns[kind][at]
+
+        buffer.push_batch(
+            observation("obs"),
+            observation("next_obs"),
+            columns["actions"][at],
+            columns["rewards"][at],
+            columns["terminated"][at],
+            columns["truncated"][at],
+            extra={name: columns[name][at] for name in extra} if extra else None,
+            in_order=num_envs == 1,
+        )
+    return buffer
+
+
+def from_minari(
+    dataset: Any,
+    *,
+    capacity: int | None = None,
+    n_step: int = 1,
+    gamma: float = 0.99,
+    seed: int | np.random.Generator | None = None,
+) -> ReplayBuffer:
+    """A buffer with the transitions of a Minari data set, episode after episode.
+
+    `terminated` and `truncated` are as they were recorded, and the next observation of an episode's
+    last step is the one it ended with.
+
+    Args:
+        dataset: A `minari.MinariDataset`, or the id of one that is installed.
+        capacity: How many transitions it holds; None for as many as there are.
+        n_step, gamma, seed: As for `rlox.ReplayBuffer`.
+
+    Raises:
+        ImportError: minari is not installed.
+        TypeError: Something else than a data set, or observations that are nested.
+        ValueError: It has no steps.
+    """
+    minari = _library("minari", "minari")
+    if isinstance(dataset, str):
+        dataset = minari.load_dataset(dataset)
+    if not isinstance(dataset, minari.MinariDataset):
+        raise TypeError(
+            f"dataset: expected a minari.MinariDataset or an id, got {type(dataset).__name__}; "
+            "pass what minari.load_dataset gives"
+        )
+    if not dataset.total_steps:
+        raise ValueError("dataset: expected steps, got none; record some first")
+    buffer: ReplayBuffer | None = None
+    for episode in dataset.iterate_episodes():
+        columns: Columns = {}
+        observations = episode.observations
+        parts = observations if isinstance(observations, dict) else {"": observations}
+        for key, part in parts.items():
+            array = _known(f"observations {key}".strip(), part)
+            name = f"obs.{key}" if key else "obs"
+            columns[name], columns[f"next_{name}"] = array[:-1], array[1:]
+        columns["actions"] = _known("actions", episode.actions)
+        columns["rewards"] = np.asarray(episode.rewards, np.float32)
+        columns["terminated"] = np.asarray(episode.terminations, bool)
+        columns["truncated"] = np.asarray(episode.truncations, bool)
+        if buffer is None:
+            options = {"n_step": n_step, "gamma": gamma, "seed": seed}
+            empty = {name: column[:0] for name, column in columns.items()}
+            size = int(dataset.total_steps) if capacity is None else capacity
+            buffer = _filled(empty, size, 1, options)
+        keys = [key for key in parts if key]
+        obs, following = (
+            {key: columns[f"{kind}.{key}"] for key in keys} if keys else columns[kind]
+            for kind in ("obs", "next_obs")
+        )
+        rest = (columns[name] for name in ("actions", "rewards", *_FLAGS))
+        buffer.push_batch(obs, following, *rest, in_order=True)
+    if buffer is None:
+        raise ValueError("dataset: expected episodes, got none; record some first")
+    return buffer
+
+
+def _known(what: str, given: Any) -> npt.NDArray[Any]:
+    """Numbers in a dtype that buffers have."""
+    if isinstance(given, dict | tuple | list):
+        raise TypeError(
+            f"dataset: expected {what} of one array, got a {type(given).__name__}; flatten the "
+            "space with Gymnasium's wrappers when recording"
+        )
+    array = np.asarray(given)
+    if array.dtype.name in _DTYPES:
+        return array
+    return array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
+
+
+def _library(name: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"{name}: expected it to be installed, got none; pip install 'rlox[{extra}]'"
+        ) from error

@@ -1,0 +1,87 @@
+"""Goal environments with Gymnasium's API that are hardly learned without hindsight."""
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+
+class BitFlip(gym.Env):
+    """Bits are flipped one by one until they equal the goal's (the HER paper's example).
+
+    The reward is 0 where they do and -1 elsewhere: with n bits, a random episode of n steps meets
+    the goal about once in 2**n.
+    """
+
+    def __init__(self, n=10, ends_at_goal=False):
+        bits = spaces.Box(0, 1, (n,), np.float32)
+        names = ("observation", "achieved_goal", "desired_goal")
+        self.observation_space = spaces.Dict(dict.fromkeys(names, bits))
+        self.action_space = spaces.Discrete(n)
+        self.n, self.ends_at_goal = n, ends_at_goal
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.bits, self.goal = self.np_random.integers(0, 2, (2, self.n)).astype(np.float32)
+        self.steps = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.bits[action] = 1 - self.bits[action]
+        self.steps += 1
+        obs = self._obs()
+        reward = float(self.compute_reward(obs["achieved_goal"], obs["desired_goal"], {}))
+        terminated = self.ends_at_goal and reward == 0
+        return obs, reward, terminated, self.steps >= self.n, {"is_success": reward == 0}
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        return np.where((achieved_goal == desired_goal).all(-1), 0.0, -1.0)
+
+    def compute_terminated(self, achieved_goal, desired_goal, info):
+        return self.ends_at_goal & (achieved_goal == desired_goal).all(-1)
+
+    def _obs(self):
+        bits = self.bits.copy()
+        return {
+            "observation": bits,
+            "achieved_goal": bits.copy(),
+            "desired_goal": self.goal.copy(),
+        }
+
+
+class PointMass(gym.Env):
+    """A point in a square is moved by continuous actions until it is near the goal.
+
+    The reward is 0 within `near` of it and -1 elsewhere.
+    """
+
+    def __init__(self, length=30, near=0.1, stride=0.15):
+        box = spaces.Box(-1, 1, (2,), np.float32)
+        names = ("observation", "achieved_goal", "desired_goal")
+        self.observation_space = spaces.Dict(dict.fromkeys(names, box))
+        self.action_space = box
+        self.length, self.near, self.stride = length, near, stride
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at, self.goal = self.np_random.uniform(-1, 1, (2, 2)).astype(np.float32)
+        self.steps = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        move = self.stride * np.clip(np.asarray(action, np.float32), -1, 1)
+        self.at = np.clip(self.at + move, -1, 1).astype(np.float32)
+        self.steps += 1
+        obs = self._obs()
+        reward = float(self.compute_reward(obs["achieved_goal"], obs["desired_goal"], {}))
+        return obs, reward, False, self.steps >= self.length, {"is_success": reward == 0}
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        distance = np.linalg.norm(achieved_goal - desired_goal, axis=-1)
+        return np.where(distance <= self.near, 0.0, -1.0)
+
+    def _obs(self):
+        return {
+            "observation": self.at.copy(),
+            "achieved_goal": self.at.copy(),
+            "desired_goal": self.goal.copy(),
+        }

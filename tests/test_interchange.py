@@ -1,0 +1,157 @@
+"""Arrow tables and Minari's data sets: every transition comes through."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import rlox
+from replay_rows import transition
+from rlox.interchange import from_arrow, from_minari, to_arrow
+
+
+def rows_of(buffer):
+    """Every transition that can be sampled, as a set."""
+    found = set()
+    for seed in range(60):
+        batch = buffer.sample(len(buffer) - getattr(buffer, "waiting", 0), seed)
+        parts = []
+        for name, value in sorted(batch.items()):
+            arrays = value.items() if isinstance(value, dict) else [("", value)]
+            parts += [(name, key, array) for key, array in arrays]
+        for i in range(len(batch["rewards"])):
+            found.add(tuple((name, key, array[i].tobytes()) for name, key, array in parts))
+    return found
+
+
+def test_tables_hold_every_transition():
+    pa = pytest.importorskip("pyarrow")
+    rng = np.random.default_rng(0)
+    sizes = {"a": ((2, 3), "uint8"), "b": ((), "int64"), "c": (2, "float64")}
+    extra = {"cost": ((), "float64"), "seen": (3, "bool")}
+    buffer = rlox.ReplayBuffer(12, sizes, 2, num_envs=2, extra=extra)
+
+    def observed():
+        return {
+            "a": rng.integers(0, 256, (2, 2, 3), np.uint8),
+            "b": rng.integers(-9, 9, 2),
+            "c": rng.normal(size=(2, 2)),
+        }
+
+    obs = observed()
+    for _ in range(11):
+        following, (ended, cut) = observed(), rng.random((2, 2)) < 0.2
+        beside = {"cost": rng.random(2), "seen": rng.random((2, 3)) < 0.5}
+        actions, rewards = rng.normal(size=(2, 2)), rng.normal(size=2)
+        buffer.push_batch(obs, following, actions, rewards, ended, cut, extra=beside)
+        obs = observed() if (ended | cut).any() else following
+    table = to_arrow(buffer)
+    assert table.num_rows == len(buffer) == 12
+    assert table.schema.field("next_obs.a").type == pa.list_(pa.uint8(), 6)
+    assert table.schema.field("obs.b").type == pa.int64()
+    assert table.schema.field("seen").type == pa.list_(pa.bool_(), 3)
+    assert table["env"].to_pylist() == [0, 1] * 6
+    again = from_arrow(table)
+    assert (again.capacity, again.num_envs, len(again)) == (12, 2, 12)
+    assert rows_of(again) == rows_of(buffer)
+    assert to_arrow(again).drop(["continues"]) == table.drop(["continues"])
+
+
+@pytest.mark.parametrize("kind", [rlox.ReplayBuffer, rlox.PrioritizedReplayBuffer])
+def test_running_and_promised_steps_come_through(kind):
+    pytest.importorskip("pyarrow")
+    buffer = kind(8, 2, 1)
+    for i in range(11):
+        buffer.push(*transition(i, truncated=i % 5 == 4))
+    table = to_arrow(buffer)
+    assert table["next_obs"].to_pylist() == [[i + 1.0] * 2 for i in range(3, 11)]
+    assert table["continues"].to_pylist() == [i not in (4, 9, 10) for i in range(3, 11)]
+    buffer.push(*transition(11)[:-1])  # its next observation is to come
+    assert to_arrow(buffer)["rewards"].to_pylist() == [i / 2 for i in range(4, 11)]
+    sums = from_arrow(to_arrow(buffer), n_step=2, gamma=0.5).sample(7, 0)
+    assert np.isin(sums["discounts"], (0.25, 0.5)).all()
+    empty = from_arrow(to_arrow(rlox.ReplayBuffer(8, 2, 1)))
+    assert (len(empty), empty.capacity) == (0, 8)
+
+
+def test_tables_that_make_no_sense_are_refused():
+    pa = pytest.importorskip("pyarrow")
+    buffer = rlox.ReplayBuffer(8, 2, 1)
+    for i in range(3):
+        buffer.push(*transition(i))
+    table = to_arrow(buffer)
+    with pytest.raises(TypeError, match=r"table: expected a pyarrow\.Table, got dict"):
+        from_arrow({})
+    with pytest.raises(ValueError, match="table: expected a column 'next_obs', got"):
+        from_arrow(table.drop(["next_obs"]))
+    at = table.column_names.index("rewards")
+    with pytest.raises(ValueError, match=r"table\['rewards'\]: expected no nulls, got 1"):
+        from_arrow(table.set_column(at, "rewards", pa.array([1.0, None, 2.0], pa.float32())))
+    with pytest.raises(ValueError, match=r"table\['rewards'\]: expected float32.*got string"):
+        from_arrow(table.set_column(at, "rewards", pa.array(["a", "b", "c"])))
+    with pytest.raises(ValueError, match="table: expected rows of the environments 0 to 1"):
+        from_arrow(table, num_envs=2)
+    with pytest.raises(ValueError, match="num_envs: expected at least 1, got 0"):
+        from_arrow(table, num_envs=0)
+    stacks = rlox.ReplayBuffer(8, (4, 2), 1, frame_stack=4)
+    with pytest.raises(ValueError, match="buffer: expected whole observations, got stacks of 4"):
+        to_arrow(stacks)
+    named = rlox.ReplayBuffer(8, 2, 1, extra={"env": ((), "int64")})
+    with pytest.raises(ValueError, match="buffer: expected no part 'env'"):
+        to_arrow(named)
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "minari", None)
+    with pytest.raises(ImportError, match=r"pyarrow: .* pip install 'rlox\[arrow\]'"):
+        to_arrow(rlox.ReplayBuffer(8, 2, 1))
+    with pytest.raises(ImportError, match=r"minari: .* pip install 'rlox\[minari\]'"):
+        from_minari("any")
+
+
+class Counting(gym.Env):
+    """Counts its steps; every other episode ends by itself, the others are cut."""
+
+    observation_space = gym.spaces.Box(-1, 100, (2,), np.float32)
+    action_space = gym.spaces.Discrete(3)
+    episodes = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.episodes = 0, self.episodes + 1
+        return np.float32([self.episodes, 0]), {}
+
+    def step(self, action):
+        self.steps += 1
+        end, odd = self.steps == 4, self.episodes % 2 == 1
+        obs = np.float32([self.episodes, self.steps])
+        return obs, float(action), end and odd, end and not odd, {}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_data_sets_come_with_their_last_observations(tmp_path, monkeypatch):
+    minari = pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    env = minari.DataCollector(Counting(), record_infos=False)
+    for seed in range(3):
+        env.reset(seed=seed)
+        done = False
+        while not done:
+            _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            done = terminated or truncated
+    dataset = env.create_dataset("counting/test-v0", eval_env=None)
+    for given in (dataset, "counting/test-v0"):
+        buffer = from_minari(given, seed=0)
+        assert (len(buffer), buffer.capacity) == (12, 12)
+        batch = buffer.sample(12, 1)
+        obs, following = batch["obs"], batch["next_obs"]
+        assert np.array_equal(following - obs, np.tile([0, 1], (12, 1)))
+        last = following[:, 1] == 4
+        assert np.array_equal(batch["terminated"], last & (obs[:, 0] % 2 == 1))
+        assert np.array_equal(batch["truncated"], last & (obs[:, 0] % 2 == 0))
+        assert np.array_equal(batch["actions"], batch["rewards"])
+        assert batch["actions"].dtype == np.int64
+    with pytest.raises(TypeError, match=r"dataset: expected a minari\.MinariDataset"):
+        from_minari(3)
