@@ -330,6 +330,11 @@ pub(crate) fn check_log_std(init: f32, fix: &'static str) -> Result<()> {
     Err(Error::config("log_std_init", expected, init.to_string(), fix))
 }
 
+/// Adds the log-probability of one more choice, down to the smallest number: the logits of several may reach it each.
+fn add_log_prob(sum: &mut f32, log_prob: f32) {
+    *sum = (*sum + log_prob).max(f32::MIN);
+}
+
 /// Checks that the last call was an evaluation of so many rows.
 fn check_evaluated(evaluated: usize, rows: usize) -> Result<()> {
     if evaluated == rows {

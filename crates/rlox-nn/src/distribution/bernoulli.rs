@@ -2,7 +2,7 @@
 
 use rlox_core::{Error, Pcg64, Result};
 
-use super::{Given, check_allowed, check_evaluated, room};
+use super::{Given, add_log_prob, check_allowed, check_evaluated, room};
 use crate::room::make_room;
 use crate::simd::elementary::{exp_or_zero_in_place, ln_in_place};
 
@@ -98,7 +98,7 @@ impl Bernoulli {
     fn sum_log_probs(&self, actions: &[i64], log_probs: &mut [f32]) {
         log_probs.fill(0.0);
         for (index, ((z, action), softplus)) in self.logits.iter().zip(actions).zip(&self.softplus).enumerate() {
-            log_probs[index / self.dim] += if *action == 1 { z - softplus } else { -softplus };
+            add_log_prob(&mut log_probs[index / self.dim], if *action == 1 { z - softplus } else { -softplus });
         }
     }
 
@@ -143,7 +143,7 @@ impl Bernoulli {
         check_evaluated(self.evaluated, d_log_probs.len())?;
         let rows = d_outputs.iter_mut().zip(&self.logits).zip(actions.iter().zip(&self.probs));
         for (index, ((out, z), (action, p))) in rows.enumerate() {
-            *out = d_log_probs[index / self.dim] * (*action as f32 - p) - d_entropy * z * p * (1.0 - p);
+            *out = d_log_probs[index / self.dim] * (*action as f32 - p) - d_entropy * (z * p * (1.0 - p));
         }
         Ok(())
     }
