@@ -1,9 +1,12 @@
 //! A backend refuses what the built-in network refuses, in the same words, and nothing has changed then.
 
-use rlox_core::{Error, Pcg64, Result};
-use rlox_nn::{Activation, Init, Mlp, NamedTensors, Network, Optimizer, Scratch, clipped_step};
+use rlox_core::{Actions, EnvSpec, Error, Pcg64, Result, Space};
+use rlox_nn::{
+    Activation, ActorCritic, ActorCriticLoss, Distribution, Init, Minibatch, Mlp, NamedTensors, Network, Optimizer,
+    PolicyLoss, Scratch, clipped_step,
+};
 
-use super::{Make, draws, pair};
+use super::{Make, draws, pair, policy};
 
 /// Both refuse alike.
 fn alike<T>(got: Result<T>, expected: Result<T>, what: &str) {
@@ -147,6 +150,29 @@ pub fn gradients_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {
     assert!(error.to_string().contains("NaN in critic.0.weight"), "{error}");
     assert_eq!(net.tensors(), before);
     assert_eq!(net.grad_sq().unwrap(), 0.0);
+}
+
+pub fn actions_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {
+    let [observation, action] = [3, 1].map(|n| Space::uniform_box(-1.0, 1.0, &[n]));
+    let spec = EnvSpec { id: "none".into(), observation, action, max_episode_steps: None };
+    let mut policy = policy(make, &spec, Distribution::new(&spec.action, 0.0).unwrap(), 0);
+    let before = (policy.tensors(), policy.optimizer_state());
+    let (obs, actions, numbers) = (draws(6, 1), [0.1, f32::NAN], [0.5; 2]);
+    let [log_probs, values, advantages, returns] = [&numbers[..]; 4];
+    let actions = Actions::Continuous(&actions);
+    let batch = Minibatch { obs: &obs, actions, masks: None, log_probs, values, advantages, returns };
+    let policy_loss = PolicyLoss::Clipped { clip_coef: 0.2 };
+    let loss = ActorCriticLoss { policy: policy_loss, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.01 };
+    for error in [
+        policy.evaluate(&batch, &loss).unwrap_err(),
+        policy.update(&batch, &loss, &Optimizer::adam(1e-3), None).unwrap_err(),
+        policy.evaluate_actions(&obs, None, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::NotFinite(_)), "{error:?}");
+        assert!(error.to_string().starts_with("actions: expected finite numbers, got NaN in row 1"), "{error}");
+    }
+    assert_eq!((policy.tensors(), policy.optimizer_state()), before);
+    assert!(policy.gradients().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
 }
 
 pub fn a_step_to_infinity_is_an_error_that_names_the_tensor<N: Network>(make: Make<N>) {
