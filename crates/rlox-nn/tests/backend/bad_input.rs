@@ -65,8 +65,15 @@ pub fn wrong_arguments_are_refused_in_the_built_in_networks_words<N: Network>(ma
     both!(|net| net.backward(&[0.0; 3], true, None));
     both!(|net| net.backward(&[0.0; 4], true, Some(&mut h[..5])));
     both!(|net| net.apply_gradients(&Optimizer::adam(-1.0), 1.0));
-    assert_eq!((net.tensors(), net.optimizer_state()), before);
     assert_eq!(net.grad_sq().unwrap(), 0.0);
+    both!(|net| net
+        .backward(&[1.0; 4], true, None)
+        .and_then(|()| net.apply_gradients(&Optimizer::adam(1.0), f32::NAN)));
+    let gradients = net.gradients();
+    for scale in [f32::INFINITY, -1.0] {
+        both!(|net| net.apply_gradients(&Optimizer::adam(1e-3), scale));
+    }
+    assert_eq!((net.tensors(), net.optimizer_state(), net.gradients()), (before.0, before.1, gradients));
 }
 
 pub fn wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words<N: Network>(make: Make<N>) {
@@ -150,6 +157,42 @@ pub fn gradients_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {
     assert!(error.to_string().contains("NaN in critic.0.weight"), "{error}");
     assert_eq!(net.tensors(), before);
     assert_eq!(net.grad_sq().unwrap(), 0.0);
+}
+
+/// Means of them would stay infinite, and what they belong to would never move again.
+pub fn gradients_whose_squares_overflow_change_nothing<N: Network>(make: Make<N>) {
+    for optimizer in [Optimizer::adam(1e-3), Optimizer::adam_w(1e-3), Optimizer::rms_prop(1e-3)] {
+        for (gradient, scale) in [(3e19, 1.0), (3e9, 1e10)] {
+            let (mut net, _) = pair(make, &[3, 8, 2], Activation::Tanh);
+            let before = (net.tensors(), net.optimizer_state());
+            net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
+            net.backward(&[gradient, 0.0], true, None).unwrap();
+            let error = net.apply_gradients(&optimizer, scale).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("gradients: expected finite numbers, got {gradient} in 2.bias")),
+                "{error}"
+            );
+            assert_eq!((net.tensors(), net.optimizer_state()), before);
+            if scale > 1.0 {
+                // They are there still, and far from it without the scale.
+                net.apply_gradients(&optimizer, 1.0).unwrap();
+                assert_eq!(net.grad_sq().unwrap(), 0.0);
+                let square = net.optimizer_state().find("2.bias.exp_avg_sq").unwrap().data[0];
+                assert!(square > 0.0 && square.is_finite(), "{square}");
+            }
+        }
+        let (mut net, mut other) = pair(make, &[3, 8, 2], Activation::Tanh);
+        let before = (net.tensors(), net.optimizer_state(), other.tensors(), other.optimizer_state());
+        other.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
+        other.backward(&[1.0, 0.0], true, None).unwrap();
+        net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
+        net.backward(&[3e19, 0.0], true, None).unwrap();
+        let error = clipped_step(&mut [("actor", &mut other), ("critic", &mut net)], &optimizer, None).unwrap_err();
+        let said = "got 30000000000000000000 in critic.2.bias, whose square overflows";
+        assert!(error.to_string().contains(said), "{error}");
+        assert_eq!((net.tensors(), net.optimizer_state(), other.tensors(), other.optimizer_state()), before);
+        assert_eq!([net.grad_sq().unwrap(), other.grad_sq().unwrap()], [0.0; 2]);
+    }
 }
 
 pub fn actions_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {
