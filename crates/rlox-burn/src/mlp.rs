@@ -37,6 +37,8 @@ pub struct BurnMlp {
     layers: Vec<Layer>,
     /// In the flat order, since the last step.
     gradients: Option<Tensor<1>>,
+    /// The sum of their squares, once it was asked for.
+    squares: Option<f64>,
     /// The optimiser's, of gradients and of their squares.
     means: [Tensor<1>; 2],
     step: u32,
@@ -66,7 +68,7 @@ impl BurnMlp {
         guarded(move || {
             let flat = line(drawn, &device);
             let (means, layers) = ([flat.zeros_like(), flat.zeros_like()], views(&layout, &flat));
-            Self { layout, device, hidden, flat, layers, gradients: None, means, step: 0, kept: None }
+            Self { layout, device, hidden, flat, layers, gradients: None, squares: None, means, step: 0, kept: None }
         })
     }
 
@@ -187,7 +189,7 @@ impl Network for BurnMlp {
 
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
         self.layout.check_backward(self.kept.as_ref().map_or(0, |kept| kept.rows), dy, dx.as_deref())?;
-        let Self { hidden, layers, kept: Some(kept), gradients, device, .. } = self else { return Ok(()) };
+        let Self { hidden, layers, kept: Some(kept), gradients, squares, device, .. } = self else { return Ok(()) };
         let (sum, input) = guarded(|| {
             let (more, input) = hidden.backward(layers, kept, rows(dy, kept.rows, device), params, dx.is_some());
             let sum = match (more, &*gradients) {
@@ -199,13 +201,19 @@ impl Network for BurnMlp {
         if let (Some(dx), Some(input)) = (dx, input) {
             copy(&input, dx)?;
         }
-        *gradients = sum;
+        (*gradients, *squares) = (sum, None);
         Ok(())
     }
 
     fn grad_sq(&mut self) -> Result<f64> {
-        let Some(gradients) = &self.gradients else { return Ok(0.0) };
-        guarded(|| f64::from(gradients.clone().square().sum().into_scalar::<f32>()))
+        match (&self.gradients, self.squares) {
+            (None, _) => Ok(0.0),
+            (_, Some(squares)) => Ok(squares),
+            (Some(gradients), None) => {
+                let sum = guarded(|| f64::from(gradients.clone().square().sum().into_scalar::<f32>()))?;
+                Ok(*self.squares.insert(sum))
+            }
+        }
     }
 
     fn zero_gradients(&mut self) {
@@ -213,7 +221,8 @@ impl Network for BurnMlp {
     }
 
     fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
-        optimizer.check()?;
+        let squares = self.grad_sq()?;
+        optimizer.check_step(scale, squares, || self.gradients())?;
         let step = self.step.saturating_add(1);
         let update = optimizer.update(step);
         if self.hidden.cpu {

@@ -39,6 +39,8 @@ pub struct CandleMlp {
     gradients: Tensor,
     /// Whether there are any since the last step.
     live: bool,
+    /// The sum of their squares, once it was asked for.
+    squares: Option<f64>,
     /// The optimiser's, of gradients and of their squares.
     means: [Tensor; 2],
     step: u32,
@@ -70,7 +72,19 @@ impl CandleMlp {
         let zeros = || Tensor::zeros(count, DType::F32, &device).map_err(failed);
         let layers = views(&layout, &flat).map_err(failed)?;
         let (gradients, means, shared) = (zeros()?, [zeros()?, zeros()?], Arc::new(()));
-        Ok(Self { layout, device, flat, layers, gradients, live: false, means, step: 0, kept: None, shared })
+        Ok(Self {
+            layout,
+            device,
+            flat,
+            layers,
+            gradients,
+            live: false,
+            squares: None,
+            means,
+            step: 0,
+            kept: None,
+            shared,
+        })
     }
 
     /// The widths, the input's first.
@@ -201,6 +215,7 @@ impl Network for CandleMlp {
         self.layout.check_backward(self.kept.as_ref().map_or(0, |kept| kept.rows), dy, dx.as_deref())?;
         if params {
             self.make_own()?;
+            self.squares = None;
         }
         let Some(kept) = &self.kept else { return Ok(()) };
         // Where the device may fail on the way, the gradients that there are stay as they are until it has not.
@@ -233,7 +248,11 @@ impl Network for CandleMlp {
     }
 
     fn grad_sq(&mut self) -> Result<f64> {
-        if self.live { sum_of_squares(&self.gradients) } else { Ok(0.0) }
+        match self.squares {
+            _ if !self.live => Ok(0.0),
+            Some(squares) => Ok(squares),
+            None => Ok(*self.squares.insert(sum_of_squares(&self.gradients)?)),
+        }
     }
 
     fn zero_gradients(&mut self) {
@@ -241,7 +260,8 @@ impl Network for CandleMlp {
     }
 
     fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
-        optimizer.check()?;
+        let squares = self.grad_sq()?;
+        optimizer.check_step(scale, squares, || self.gradients())?;
         self.make_own()?;
         let (steps, means) = (self.step.saturating_add(1), self.means.each_ref());
         let update = optimizer.update(steps);

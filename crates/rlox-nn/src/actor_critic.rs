@@ -180,7 +180,8 @@ pub trait ActorCritic: Policy + Send {
     /// The log-probabilities, `[N]`, that actions of `obs`, `[N, d]`, have now, and the values, `[N]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] and [`Error::Action`] for slices that do not fit, and those of [`Policy::act`].
+    /// [`Error::Shape`] and [`Error::Action`] for slices that do not fit, [`Error::NotFinite`] naming actions that are NaN
+    /// or infinite, and those of [`Policy::act`].
     fn evaluate_actions(
         &mut self,
         obs: &[f32],

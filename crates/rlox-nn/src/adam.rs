@@ -2,7 +2,9 @@
 
 use rlox_core::{Error, Result};
 
+use crate::network::check_squares;
 use crate::room::filled;
+use crate::rows::check_not_negative;
 use crate::simd::elementwise::{AdamStep, RmsPropStep, adam, rmsprop};
 use crate::simd::{LANES, Line, lines, numbers, numbers_mut};
 use crate::{NamedTensor, NamedTensors};
@@ -161,6 +163,28 @@ impl Optimizer {
         }
         Ok(())
     }
+
+    /// Checks a step with gradients times `scale` before anything has changed: for backends. `grad_sq` is the sum of the
+    /// squares of the gradients, which are asked for to be named in an error.
+    ///
+    /// # Errors
+    /// Those of [`Optimizer::check`], [`Error::Config`] for a `scale` that is not finite or below 0, or naming the first
+    /// gradient that is not finite, or else the largest where squares leave the range of f32: a mean of squares that is
+    /// infinite stays so, and what it belongs to would never move again.
+    ///
+    /// ```
+    /// use rlox_nn::{NamedTensors, Optimizer};
+    ///
+    /// let gradients = NamedTensors::default;
+    /// assert!(Optimizer::adam(1e-3).check_step(1.0, 4.0, gradients).is_ok());
+    /// assert!(Optimizer::adam(1e-3).check_step(f32::NAN, 4.0, gradients).is_err());
+    /// assert!(Optimizer::adam(1e-3).check_step(1.0, 1e39, gradients).is_err());
+    /// ```
+    pub fn check_step(&self, scale: f32, grad_sq: f64, gradients: impl FnOnce() -> NamedTensors) -> Result<()> {
+        self.check()?;
+        check_not_negative("scale", scale)?;
+        check_squares(scale, grad_sq, || gradients().into_iter().collect())
+    }
 }
 
 /// The numbers of one step of an optimiser, with `g` the gradient, `m` and `v` the means of it and of its squares.
@@ -194,8 +218,9 @@ pub enum Update {
 }
 
 impl Update {
-    /// The step on slices, with gradients times `scale`: for backends on the CPU. `means` are `m` and `v`; numbers beyond
-    /// the shortest slice stay as they are. Returns whether all parameters are finite then.
+    /// The step on slices, with gradients times `scale`, that [`Optimizer::check_step`] has found to be one: for backends on
+    /// the CPU. `means` are `m` and `v`; numbers beyond the shortest slice stay as they are. Returns whether all parameters
+    /// are finite then.
     ///
     /// ```
     /// use rlox_nn::Optimizer;

@@ -164,8 +164,8 @@ impl Distribution {
     ///
     /// # Errors
     /// [`Error::Shape`] for slices that do not fit, [`Error::Space`] for actions of the other kind, [`Error::Action`] for
-    /// a row whose mask allows nothing, [`Error::NotFinite`] naming an output, one of the `logits` or of the `mean`, that
-    /// is NaN or infinite. Nothing is written or drawn then.
+    /// a row whose mask allows nothing, [`Error::NotFinite`] naming an output, one of the `logits` or of the `mean`, or a
+    /// number of the `hidden` layer that is NaN or infinite. Nothing is written or drawn then.
     pub fn sample(
         &mut self,
         given: Given<'_>,
@@ -208,8 +208,9 @@ impl Distribution {
     /// The log-probabilities of actions and the entropies, `[N]` each; keeps what [`Distribution::backward`] needs.
     ///
     /// # Errors
-    /// Those of [`Distribution::sample`], and [`Error::Action`] for actions outside of the space, or that a mask forbids:
-    /// masks are those that were in force when the actions were chosen.
+    /// Those of [`Distribution::sample`], [`Error::NotFinite`] for `actions` that are NaN or infinite, and
+    /// [`Error::Action`] for those outside of the space, or that a mask forbids: masks are those that were in force when
+    /// the actions were chosen.
     pub fn evaluate(
         &mut self,
         given: Given<'_>,
@@ -217,7 +218,7 @@ impl Distribution {
         log_probs: &mut [f32],
         entropies: &mut [f32],
     ) -> Result<()> {
-        self.check(given, chosen_len(actions), log_probs.len())?;
+        self.check_chosen(given, actions, log_probs.len())?;
         check_len("entropies", entropies.len(), log_probs.len())?;
         match (&mut self.kind, actions) {
             (Kind::Categorical(it), Actions::Discrete(actions)) => it.evaluate(given, actions, log_probs, entropies),
@@ -262,7 +263,7 @@ impl Distribution {
         d_entropy: f32,
         d_outputs: &mut [f32],
     ) -> Result<()> {
-        self.check(given, chosen_len(actions), d_log_probs.len())?;
+        self.check_chosen(given, actions, d_log_probs.len())?;
         check_len("d_outputs", d_outputs.len(), given.outputs.len())?;
         match (&mut self.kind, actions) {
             (Kind::Categorical(it), Actions::Discrete(actions)) => {
@@ -296,6 +297,7 @@ impl Distribution {
         check_len("actions", actions, rows.saturating_mul(self.action_dim()))?;
         let name = if matches!(self.kind, Kind::Categorical(_) | Kind::Bernoulli(_)) { "logits" } else { "mean" };
         rows::check_said(name, given.outputs, self.outputs())?;
+        rows::check_said("hidden", given.hidden, self.reads_hidden())?;
         match (given.masks, &self.kind) {
             (Some(masks), Kind::Categorical(_)) => check_len("masks", masks.len(), given.outputs.len()),
             (Some(masks), Kind::Bernoulli(_)) => check_len("masks", masks.len(), 2 * given.outputs.len()),
@@ -305,6 +307,16 @@ impl Distribution {
             }
             (None, _) => Ok(()),
         }
+    }
+
+    /// The same, of actions that were chosen before.
+    fn check_chosen(&self, given: Given<'_>, actions: Actions<'_>, rows: usize) -> Result<()> {
+        let len = match actions {
+            Actions::Discrete(actions) => actions.len(),
+            Actions::Continuous(actions) => actions.len(),
+        };
+        self.check(given, len, rows)?;
+        rows::check_actions(actions, self.action_dim())
     }
 
     fn other_kind(&self) -> Error {
@@ -330,6 +342,11 @@ pub(crate) fn check_log_std(init: f32, fix: &'static str) -> Result<()> {
     Err(Error::config("log_std_init", expected, init.to_string(), fix))
 }
 
+/// Adds the log-probability of one more choice, down to the smallest number: the logits of several may reach it each.
+fn add_log_prob(sum: &mut f32, log_prob: f32) {
+    *sum = (*sum + log_prob).max(f32::MIN);
+}
+
 /// Checks that the last call was an evaluation of so many rows.
 fn check_evaluated(evaluated: usize, rows: usize) -> Result<()> {
     if evaluated == rows {
@@ -343,13 +360,6 @@ fn actions_len(actions: &ActionsMut<'_>) -> usize {
     match actions {
         ActionsMut::Discrete(actions) => actions.len(),
         ActionsMut::Continuous(actions) => actions.len(),
-    }
-}
-
-fn chosen_len(actions: Actions<'_>) -> usize {
-    match actions {
-        Actions::Discrete(actions) => actions.len(),
-        Actions::Continuous(actions) => actions.len(),
     }
 }
 

@@ -49,6 +49,8 @@ pub struct Mlp {
     moments: Moments,
     /// Whether there are gradients since the last step.
     live: bool,
+    /// The sum of their squares, once it was asked for.
+    squares: Option<f64>,
     kept: Kept,
 }
 
@@ -77,6 +79,7 @@ impl Mlp {
             gradients: arena()?,
             moments: Moments::new(SIZES, total)?,
             live: false,
+            squares: None,
             kept: Kept::new(&layers, activation)?,
             layers,
         };
@@ -163,7 +166,8 @@ impl Network for Mlp {
     }
 
     fn grad_sq(&mut self) -> Result<f64> {
-        Ok(if self.live { sum_of_squares(&self.gradients) } else { 0.0 })
+        let squares = || sum_of_squares(&self.gradients);
+        Ok(if self.live { *self.squares.get_or_insert_with(squares) } else { 0.0 })
     }
 
     fn zero_gradients(&mut self) {
@@ -171,7 +175,8 @@ impl Network for Mlp {
     }
 
     fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
-        optimizer.check()?;
+        let squares = self.grad_sq()?;
+        optimizer.check_step(scale, squares, || self.gradients())?;
         if !self.live {
             self.gradients.fill(Line::ZERO);
         }

@@ -7,7 +7,7 @@ use rlox_core::{Error, Result};
 
 use crate::rows::check_not_negative;
 use crate::simd::Line;
-use crate::{Activation, NamedTensors, Optimizer};
+use crate::{Activation, NamedTensor, NamedTensors, Optimizer};
 
 /// A function of rows with parameters that can be learned: the only thing a backend implements.
 ///
@@ -90,7 +90,7 @@ pub trait Network: Send {
     /// One step of the optimiser with the gradients times `scale`. The next backward starts from zero.
     ///
     /// # Errors
-    /// Those of [`Optimizer::check`] and of the backend; [`Error::Config`] naming a parameter that the step has made
+    /// Those of [`Optimizer::check_step`] and of the backend; [`Error::Config`] naming a parameter that the step has made
     /// infinite or NaN, as a huge learning rate does: here alone the step has been made.
     fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()>;
 
@@ -184,7 +184,7 @@ pub trait Learnable {
     /// One step of the optimiser with the gradients times `scale`.
     ///
     /// # Errors
-    /// Those of the backend.
+    /// Those of [`Network::apply_gradients`].
     fn step(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()>;
 
     /// The gradients, by name.
@@ -216,7 +216,7 @@ impl<N: Network> Learnable for N {
 /// `max_grad_norm` (as torch's `clip_grad_norm_`); returns the norm before.
 ///
 /// The built-in network sums squares in f32, where those of gradients of 1e19 and more are infinite; other libraries may
-/// sum them in f64.
+/// sum them in f64, and refuse those that are as large after they were cut.
 ///
 /// # Errors
 /// Those of [`Optimizer::check`], [`Error::Config`] for a `max_grad_norm` that is no number of 0 or more, or naming the
@@ -244,9 +244,9 @@ pub fn clipped_step(
     let checked = optimizer
         .check()
         .and_then(|()| max_grad_norm.map_or(Ok(()), |most| check_not_negative("max_grad_norm", most)))
-        .and_then(|()| norm_of(parts));
-    let norm = match checked {
-        Ok(norm) => norm,
+        .and_then(|()| norm_and_scale(parts, max_grad_norm));
+    let (norm, scale) = match checked {
+        Ok(checked) => checked,
         Err(error) => {
             for (_, part) in parts.iter_mut() {
                 part.forget();
@@ -254,21 +254,43 @@ pub fn clipped_step(
             return Err(error);
         }
     };
-    let scale = max_grad_norm.map_or(1.0, |most| (most / (norm + 1e-6)).min(1.0));
     for (name, part) in parts.iter_mut() {
         part.step(optimizer, scale).map_err(|error| of_part(error, name))?;
     }
     Ok(norm)
 }
 
-/// The norm of all gradients together.
-fn norm_of(parts: &mut [(&'static str, &mut dyn Learnable)]) -> Result<f32> {
+/// The norm of all gradients together, and what they are multiplied by so that it is at most another.
+fn norm_and_scale(parts: &mut [(&'static str, &mut dyn Learnable)], max_grad_norm: Option<f32>) -> Result<(f32, f32)> {
     let mut squares = 0.0;
     for (_, part) in parts.iter_mut() {
         squares += part.sum_of_squares()?;
     }
     let norm = squares.sqrt() as f32;
-    if norm.is_finite() { Ok(norm) } else { Err(not_finite(parts)) }
+    let scale = max_grad_norm.map_or(1.0, |most| (most / (norm + 1e-6)).min(1.0));
+    check_squares(scale, squares, || gradients_of(parts))?;
+    Ok((norm, scale))
+}
+
+/// The gradients of all parts.
+fn gradients_of(parts: &[(&'static str, &mut dyn Learnable)]) -> Vec<NamedTensor> {
+    let mut all = vec![];
+    for (part, it) in parts {
+        let renamed = |one: NamedTensor| NamedTensor { name: format!("{part}.{}", one.name), ..one };
+        all.extend(it.named_gradients().into_iter().map(renamed));
+    }
+    all
+}
+
+/// Checks that the squares of gradients times `scale` stay in the range of f32, given the sum of them without it.
+///
+/// # Errors
+/// [`Error::Config`] naming the gradient that made it infinite or NaN.
+pub(crate) fn check_squares(scale: f32, squares: f64, gradients: impl FnOnce() -> Vec<NamedTensor>) -> Result<()> {
+    // So far below its end that rounding does not lead there.
+    const MOST: f64 = f32::MAX as f64 / 2.0;
+    let fits = (squares.sqrt() as f32).is_finite() && squares * f64::from(scale).powi(2) <= MOST;
+    if fits { Ok(()) } else { Err(not_finite(&gradients())) }
 }
 
 /// The same error, of a part's parameters.
@@ -288,14 +310,12 @@ pub(crate) fn check_stepped(finite: bool, parameters: impl FnOnce() -> NamedTens
 }
 
 /// Names the gradient that made a norm infinite or NaN.
-fn not_finite(parts: &[(&'static str, &mut dyn Learnable)]) -> Error {
-    let named = parts.iter().map(|(name, part)| (name, part.named_gradients()));
-    let all: Vec<_> = named.flat_map(|(name, gradients)| gradients.into_iter().map(move |one| (name, one))).collect();
-    let numbers = all.iter().flat_map(|(name, one)| one.data.iter().map(move |x| (*x, name, &one.name)));
-    let first = numbers.clone().find(|(x, ..)| !x.is_finite()).map(|(x, part, name)| format!("{x} in {part}.{name}"));
+fn not_finite(gradients: &[NamedTensor]) -> Error {
+    let numbers = gradients.iter().flat_map(|one| one.data.iter().map(move |x| (*x, &one.name)));
+    let first = numbers.clone().find(|(x, _)| !x.is_finite()).map(|(x, name)| format!("{x} in {name}"));
     let largest = || {
-        let (x, part, name) = numbers.reduce(|most, one| if one.0.abs() > most.0.abs() { one } else { most })?;
-        Some(format!("{x} in {part}.{name}, whose square overflows"))
+        let (x, name) = numbers.reduce(|most, one| if one.0.abs() > most.0.abs() { one } else { most })?;
+        Some(format!("{x} in {name}, whose square overflows"))
     };
     let got = first.or_else(largest).unwrap_or_default();
     Error::config(

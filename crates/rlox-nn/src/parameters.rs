@@ -151,7 +151,7 @@ impl Learnable for Parameters {
     }
 
     fn step(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
-        optimizer.check()?;
+        optimizer.check_step(scale, sum_of_squares(&self.gradients), || self.named_gradients())?;
         let finite = self.moments.apply(optimizer, scale, &self.gradients, &mut self.values);
         self.gradients.fill(Line::ZERO);
         check_stepped(finite, || self.tensors())

@@ -59,6 +59,14 @@ pub(crate) fn check_taken(name: &'static str, numbers: &[f32], dim: usize) -> Re
     wrong.map_or(Ok(()), |got| Err(Error::not_finite(name, "finite numbers", got, "look at where it comes from")))
 }
 
+/// Checks that actions that were chosen before, rows of `dim`, are finite.
+///
+/// # Errors
+/// [`Error::NotFinite`] naming the first that is not, and its row.
+pub(crate) fn check_actions(actions: Actions<'_>, dim: usize) -> Result<()> {
+    if let Actions::Continuous(actions) = actions { check_taken("actions", actions, dim) } else { Ok(()) }
+}
+
 /// The first number that is NaN or infinite, and its row, in words.
 fn first_not_finite(numbers: &[f32], dim: usize) -> Option<String> {
     // Counts them all, which compilers make vectors of.

@@ -135,6 +135,41 @@ fn numbers_of_a_minibatch_that_are_none_are_named_and_change_nothing() {
 }
 
 #[test]
+fn actions_and_hidden_layers_that_are_no_numbers_are_named() {
+    let space = Space::uniform_box(-1.0, 1.0, &[2]);
+    let one = |wrong: f32| [vec![0.5; 3], vec![wrong]].concat();
+    for wrong in [f32::NAN, f32::INFINITY] {
+        let (bad, good) = (one(wrong), one(0.5));
+        for sde in [false, true] {
+            let mut it =
+                if sde { Distribution::state_dependent(&space, 2, 0.0) } else { Distribution::new(&space, 0.0) }
+                    .unwrap();
+            let hidden = if sde { &good[..] } else { &[] };
+            let given = Given { outputs: &good, hidden, masks: None };
+            let (mut log_probs, mut entropies, mut out) = ([9.0; 2], [9.0; 2], [9.0; 4]);
+            let expected = format!("actions: expected finite numbers, got {wrong} in row 1; ");
+            let actions = Actions::Continuous(&bad);
+            starts(it.evaluate(given, actions, &mut log_probs, &mut entropies), &expected);
+            it.evaluate(given, Actions::Continuous(&good), &mut [0.0; 2], &mut [0.0; 2]).unwrap();
+            starts(it.backward(given, actions, &[1.0; 2], 0.0, &mut out), &expected);
+            assert!(it.parameters().unwrap().tensors().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
+            if sde {
+                let (given, actions) = (Given { hidden: &bad, ..given }, Actions::Continuous(&good));
+                let expected = format!("hidden: expected finite numbers, got {wrong} in row 1; ");
+                starts(it.evaluate(given, actions, &mut log_probs, &mut entropies), &expected);
+                starts(it.mode(given, ActionsMut::Continuous(&mut out)), &expected);
+                let mut rngs = [0, 1].map(Pcg64::seed_from);
+                starts(it.sample(given, &mut rngs, ActionsMut::Continuous(&mut out), &mut log_probs), &expected);
+                assert_eq!(rngs, [0, 1].map(Pcg64::seed_from));
+                it.evaluate(Given { hidden, ..given }, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap();
+                starts(it.backward(given, actions, &[1.0; 2], 0.0, &mut out), &expected);
+            }
+            assert_eq!((log_probs, entropies, out), ([9.0; 2], [9.0; 2], [9.0; 4]));
+        }
+    }
+}
+
+#[test]
 fn rows_of_long_minibatches_are_counted_from_where_they_are_told() {
     const ROWS: usize = 2000;
     let mut policy = policy(&Space::discrete(2));

@@ -96,6 +96,7 @@ impl<N: Network> PolicyNetworks<N> {
             check_len(name, numbers.len(), rows)?;
             rows::check_taken(name, numbers, 1)?;
         }
+        rows::check_actions(batch.actions, self.distribution.action_dim())?;
         Ok(rows)
     }
 

@@ -2,9 +2,9 @@
 
 use rlox_core::{Error, Pcg64, Result};
 
-use super::{Given, check_allowed, check_evaluated, room};
+use super::{Given, add_log_prob, check_allowed, check_evaluated, room};
 use crate::room::make_room;
-use crate::simd::elementary::{exp_in_place, ln_in_place};
+use crate::simd::elementary::{exp_or_zero_in_place, ln_in_place};
 
 /// The logit of a component that a mask leaves nothing else than a one; its negative is that of a zero.
 const CERTAIN: f32 = 1e6;
@@ -28,7 +28,9 @@ impl Bernoulli {
         Self { dim, logits: Vec::new(), probs: Vec::new(), softplus: Vec::new(), evaluated: 0 }
     }
 
-    /// With `t = e^-|z|`, which cannot overflow: `ln(1 + e^z) = max(z, 0) + ln(1 + t)`.
+    /// With `t = e^-|z|`, which cannot overflow: `ln(1 + e^z) = max(z, 0) + ln(1 + t)`. Where `t` would be below the smallest
+    /// normal number it is 0, so that what a mask decides has a probability of 0 or 1: random numbers are at least 0 and
+    /// below 1.
     fn prepare(&mut self, given: Given<'_>) -> Result<()> {
         self.mask(given)?;
         let outputs = &self.logits;
@@ -37,7 +39,7 @@ impl Bernoulli {
         for (t, z) in probs.iter_mut().zip(outputs) {
             *t = -z.abs();
         }
-        exp_in_place(probs);
+        exp_or_zero_in_place(probs);
         for (sum, t) in softplus.iter_mut().zip(&*probs) {
             *sum = 1.0 + t;
         }
@@ -96,7 +98,7 @@ impl Bernoulli {
     fn sum_log_probs(&self, actions: &[i64], log_probs: &mut [f32]) {
         log_probs.fill(0.0);
         for (index, ((z, action), softplus)) in self.logits.iter().zip(actions).zip(&self.softplus).enumerate() {
-            log_probs[index / self.dim] += if *action == 1 { z - softplus } else { -softplus };
+            add_log_prob(&mut log_probs[index / self.dim], if *action == 1 { z - softplus } else { -softplus });
         }
     }
 
@@ -141,7 +143,7 @@ impl Bernoulli {
         check_evaluated(self.evaluated, d_log_probs.len())?;
         let rows = d_outputs.iter_mut().zip(&self.logits).zip(actions.iter().zip(&self.probs));
         for (index, ((out, z), (action, p))) in rows.enumerate() {
-            *out = d_log_probs[index / self.dim] * (*action as f32 - p) - d_entropy * z * p * (1.0 - p);
+            *out = d_log_probs[index / self.dim] * (*action as f32 - p) - d_entropy * (z * p * (1.0 - p));
         }
         Ok(())
     }
@@ -191,13 +193,22 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_random_number_is_below_certainty() {
-        // The next state, all ones above and a one below, gives 1 - 2^-53, which f32 would round to 1.
-        let state = Pcg64State { state: 0, inc: (u128::from(!1_u64) << 64) | 1, has_uint32: false, uinteger: 0 };
-        assert!(Pcg64::from_state(state).unwrap().random() as f32 >= 1.0);
-        let given = Given { outputs: &[0.0], hidden: &[], masks: Some(&[false, true]) };
-        let (mut action, mut log_prob) = ([9], [9.0]);
-        Bernoulli::new(1).sample(given, &mut [Pcg64::from_state(state).unwrap()], &mut action, &mut log_prob).unwrap();
-        assert_eq!((action, log_prob), ([1], [0.0]));
+    fn no_random_number_draws_what_a_mask_forbids() {
+        let next = |bits: u64| {
+            let inc = (u128::from(bits) << 64) | 1;
+            Pcg64::from_state(Pcg64State { state: 0, inc, has_uint32: false, uinteger: 0 }).unwrap()
+        };
+        // The ends of what is drawn: 0, and 1 - 2^-53, which f32 would round to 1.
+        assert_eq!((next(0).random(), next(!1).random() as f32), (0.0, 1.0));
+        for bits in [0, !1] {
+            for (only, masks) in [(0, [true, false]), (1, [false, true])] {
+                for logit in [-2.0, 0.0, f32::MAX] {
+                    let given = Given { outputs: &[logit], hidden: &[], masks: Some(&masks) };
+                    let (mut action, mut log_prob) = ([9], [9.0]);
+                    Bernoulli::new(1).sample(given, &mut [next(bits)], &mut action, &mut log_prob).unwrap();
+                    assert_eq!((action, log_prob), ([only], [0.0]), "{bits} {logit}");
+                }
+            }
+        }
     }
 }

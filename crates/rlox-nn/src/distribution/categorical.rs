@@ -2,8 +2,8 @@
 
 use rlox_core::{Error, Pcg64, Result};
 
-use super::{Given, check_allowed, check_evaluated, room};
-use crate::simd::elementary::{exp_in_place, ln_in_place};
+use super::{Given, add_log_prob, check_allowed, check_evaluated, room};
+use crate::simd::elementary::{exp_or_zero_in_place, ln_in_place};
 
 /// One choice of a Discrete space, or several of a MultiDiscrete one. Actions that a mask forbids have probability 0.
 #[derive(Clone, Debug)]
@@ -59,14 +59,12 @@ impl Categorical {
                 return Err(Error::action("masks", "an action that is allowed", got, "allow one in every row"));
             }
             for x in &mut *choice {
-                *x -= largest;
+                // Logits may be further apart than numbers go; what is forbidden is as far behind as they do.
+                *x = (*x - largest).max(f32::MIN);
             }
         }
         probs.copy_from_slice(log_probs);
-        exp_in_place(probs);
-        if let Some(masks) = given.masks {
-            probs.iter_mut().zip(masks).for_each(|(p, allowed)| *p = if *allowed { *p } else { 0.0 });
-        }
+        exp_or_zero_in_place(probs);
         for (sum, choice) in sums.iter_mut().zip(blocks_mut(probs, &self.counts)) {
             *sum = choice.iter().sum();
             let scale = 1.0 / *sum;
@@ -106,7 +104,7 @@ impl Categorical {
                 }
             }
             *action = chosen as i64;
-            log_probs[index / choices] += logs[chosen];
+            add_log_prob(&mut log_probs[index / choices], logs[chosen]);
         }
         Ok(())
     }
@@ -135,19 +133,17 @@ impl Categorical {
         self.check_actions(actions)?;
         self.prepare(given)?;
         let choices = self.counts.len();
-        if given.masks.is_some() {
-            // What is forbidden, and that alone, has an infinite logarithm.
-            let mut logs = blocks(&self.log_probs, &self.counts);
-            let forbidden = |action: &i64| logs.next().is_some_and(|logs| logs[*action as usize] == f32::NEG_INFINITY);
-            check_allowed(actions, choices, actions.iter().position(forbidden))?;
+        if let Some(masks) = given.masks {
+            let forbidden = blocks(masks, &self.counts).zip(actions).position(|(mask, action)| !mask[*action as usize]);
+            check_allowed(actions, choices, forbidden)?;
         }
         log_probs.fill(0.0);
         entropies.fill(0.0);
         let kept = room(&mut self.entropies, actions.len())?;
         let rows = blocks(&self.probs, &self.counts).zip(blocks(&self.log_probs, &self.counts)).zip(actions);
         for (index, ((probs, logs), action)) in rows.enumerate() {
-            log_probs[index / choices] += logs[*action as usize];
-            let entropy = probs.iter().zip(logs).map(|(p, log)| if *p > 0.0 { -p * log } else { 0.0 }).sum();
+            add_log_prob(&mut log_probs[index / choices], logs[*action as usize]);
+            let entropy = probs.iter().zip(logs).map(|(p, log)| -p * log).sum();
             kept[index] = entropy;
             entropies[index / choices] += entropy;
         }
@@ -185,7 +181,7 @@ impl Categorical {
         for (index, ((out, (probs, logs)), (action, entropy))) in rows.enumerate() {
             let d_log_prob = d_log_probs[index / choices];
             for ((out, p), log) in out.iter_mut().zip(probs).zip(logs) {
-                // The logarithm of what is forbidden is infinite, and counts for nothing.
+                // A logarithm without a probability is as good as infinite, and counts for nothing.
                 let surprise = if *p > 0.0 { log + entropy } else { 0.0 };
                 *out = -p * (d_log_prob + d_entropy * surprise);
             }
@@ -196,7 +192,7 @@ impl Categorical {
 }
 
 /// The numbers of each choice of each row, in order.
-fn blocks<'a>(mut rows: &'a [f32], counts: &'a [usize]) -> impl Iterator<Item = &'a [f32]> {
+fn blocks<'a, T>(mut rows: &'a [T], counts: &'a [usize]) -> impl Iterator<Item = &'a [T]> {
     counts.iter().cycle().map_while(move |count| {
         let (block, rest) = rows.split_at_checked(*count)?;
         rows = rest;

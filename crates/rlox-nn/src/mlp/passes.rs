@@ -198,7 +198,9 @@ impl Mlp {
             }
             (delta, next) = (next, delta);
         }
-        self.live |= params;
+        if params {
+            (self.live, self.squares) = (true, None);
+        }
         self.kept = kept;
     }
 

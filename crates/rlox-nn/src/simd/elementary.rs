@@ -9,6 +9,9 @@ use super::{F32s, LANES, Line, on_f32s};
 /// The bits of the root of 1/2, from which mantissas are counted.
 pub(crate) const ROOT_OF_HALF: i32 = 0x3f35_04f3;
 
+/// What [`exp`] takes smaller numbers for.
+const LEAST: f32 = -87.3;
+
 /// `e^x`: at least the smallest normal number, at most 2^127.
 ///
 /// With `n` the integer nearest to `x / ln 2` and `r = x - n ln 2`, `e^x = 2^n e^r`, and `e^r` is a Taylor polynomial:
@@ -17,11 +20,17 @@ pub(crate) const ROOT_OF_HALF: i32 = 0x3f35_04f3;
 pub(crate) fn exp<S: F32s>(s: S, x: S::Vector) -> S::Vector {
     // ln 2 in two parts, the first short enough for its products with integers to be exact (Cody and Waite 1980).
     const LN2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
-    let x = s.min(s.splat(88.0), s.max(s.splat(-87.3), x));
+    let x = s.min(s.splat(88.0), s.max(s.splat(LEAST), x));
     let n = s.round(s.mul(x, s.splat(std::f32::consts::LOG2_E)));
     let r = s.sub_mul(n, s.splat(LN2[1]), s.sub_mul(n, s.splat(LN2[0]), x));
     let coefficients = [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
     s.mul(polynomial(s, &coefficients, r), s.power_of_two(n))
+}
+
+/// As [`exp`], but 0 where that would be less than its least, and of NaN.
+#[inline(always)]
+fn exp_or_zero<S: F32s>(s: S, x: S::Vector) -> S::Vector {
+    s.where_positive(s.sub(x, s.splat(LEAST)), exp(s, x))
 }
 
 /// `ln x` of positive normal numbers.
@@ -99,6 +108,8 @@ macro_rules! over_slices {
 over_slices! {
     /// [`exp`] of each number, in place.
     exp_in_place: exp;
+    /// [`exp_or_zero`] of each number, in place.
+    exp_or_zero_in_place: exp_or_zero;
     /// [`ln`] of each number, in place.
     ln_in_place: ln;
     /// [`tanh`] of each number, in place.
@@ -169,6 +180,9 @@ mod tests {
             let mut x = [f32::NAN, 0.0, -1000.0, 1000.0];
             exp_in_place(&mut x);
             assert!(x[0].is_nan() && x[1] == 1.0 && x[2] < 1.3e-38 && x[3] > 1e38, "{isa:?}: {x:?}");
+            let mut x = [0.0, -87.0, -88.0, f32::MIN, f32::NEG_INFINITY];
+            exp_or_zero_in_place(&mut x);
+            assert!(x[0] == 1.0 && x[1] > 1e-38 && x[2..] == [0.0; 3], "{isa:?}: {x:?}");
         });
     }
 }

@@ -1,9 +1,12 @@
 //! A backend refuses what the built-in network refuses, in the same words, and nothing has changed then.
 
-use rlox_core::{Error, Pcg64, Result};
-use rlox_nn::{Activation, Init, Mlp, NamedTensors, Network, Optimizer, Scratch, clipped_step};
+use rlox_core::{Actions, EnvSpec, Error, Pcg64, Result, Space};
+use rlox_nn::{
+    Activation, ActorCritic, ActorCriticLoss, Distribution, Init, Minibatch, Mlp, NamedTensors, Network, Optimizer,
+    PolicyLoss, Scratch, clipped_step,
+};
 
-use super::{Make, draws, pair};
+use super::{Make, draws, pair, policy};
 
 /// Both refuse alike.
 fn alike<T>(got: Result<T>, expected: Result<T>, what: &str) {
@@ -62,8 +65,15 @@ pub fn wrong_arguments_are_refused_in_the_built_in_networks_words<N: Network>(ma
     both!(|net| net.backward(&[0.0; 3], true, None));
     both!(|net| net.backward(&[0.0; 4], true, Some(&mut h[..5])));
     both!(|net| net.apply_gradients(&Optimizer::adam(-1.0), 1.0));
-    assert_eq!((net.tensors(), net.optimizer_state()), before);
     assert_eq!(net.grad_sq().unwrap(), 0.0);
+    both!(|net| net
+        .backward(&[1.0; 4], true, None)
+        .and_then(|()| net.apply_gradients(&Optimizer::adam(1.0), f32::NAN)));
+    let gradients = net.gradients();
+    for scale in [f32::INFINITY, -1.0] {
+        both!(|net| net.apply_gradients(&Optimizer::adam(1e-3), scale));
+    }
+    assert_eq!((net.tensors(), net.optimizer_state(), net.gradients()), (before.0, before.1, gradients));
 }
 
 pub fn wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words<N: Network>(make: Make<N>) {
@@ -147,6 +157,65 @@ pub fn gradients_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {
     assert!(error.to_string().contains("NaN in critic.0.weight"), "{error}");
     assert_eq!(net.tensors(), before);
     assert_eq!(net.grad_sq().unwrap(), 0.0);
+}
+
+/// Means of them would stay infinite, and what they belong to would never move again.
+pub fn gradients_whose_squares_overflow_change_nothing<N: Network>(make: Make<N>) {
+    for optimizer in [Optimizer::adam(1e-3), Optimizer::adam_w(1e-3), Optimizer::rms_prop(1e-3)] {
+        for (gradient, scale) in [(3e19, 1.0), (3e9, 1e10)] {
+            let (mut net, _) = pair(make, &[3, 8, 2], Activation::Tanh);
+            let before = (net.tensors(), net.optimizer_state());
+            net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
+            net.backward(&[gradient, 0.0], true, None).unwrap();
+            let error = net.apply_gradients(&optimizer, scale).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("gradients: expected finite numbers, got {gradient} in 2.bias")),
+                "{error}"
+            );
+            assert_eq!((net.tensors(), net.optimizer_state()), before);
+            if scale > 1.0 {
+                // They are there still, and far from it without the scale.
+                net.apply_gradients(&optimizer, 1.0).unwrap();
+                assert_eq!(net.grad_sq().unwrap(), 0.0);
+                let square = net.optimizer_state().find("2.bias.exp_avg_sq").unwrap().data[0];
+                assert!(square > 0.0 && square.is_finite(), "{square}");
+            }
+        }
+        let (mut net, mut other) = pair(make, &[3, 8, 2], Activation::Tanh);
+        let before = (net.tensors(), net.optimizer_state(), other.tensors(), other.optimizer_state());
+        other.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
+        other.backward(&[1.0, 0.0], true, None).unwrap();
+        net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
+        net.backward(&[3e19, 0.0], true, None).unwrap();
+        let error = clipped_step(&mut [("actor", &mut other), ("critic", &mut net)], &optimizer, None).unwrap_err();
+        let said = "got 30000000000000000000 in critic.2.bias, whose square overflows";
+        assert!(error.to_string().contains(said), "{error}");
+        assert_eq!((net.tensors(), net.optimizer_state(), other.tensors(), other.optimizer_state()), before);
+        assert_eq!([net.grad_sq().unwrap(), other.grad_sq().unwrap()], [0.0; 2]);
+    }
+}
+
+pub fn actions_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {
+    let [observation, action] = [3, 1].map(|n| Space::uniform_box(-1.0, 1.0, &[n]));
+    let spec = EnvSpec { id: "none".into(), observation, action, max_episode_steps: None };
+    let mut policy = policy(make, &spec, Distribution::new(&spec.action, 0.0).unwrap(), 0);
+    let before = (policy.tensors(), policy.optimizer_state());
+    let (obs, actions, numbers) = (draws(6, 1), [0.1, f32::NAN], [0.5; 2]);
+    let [log_probs, values, advantages, returns] = [&numbers[..]; 4];
+    let actions = Actions::Continuous(&actions);
+    let batch = Minibatch { obs: &obs, actions, masks: None, log_probs, values, advantages, returns };
+    let policy_loss = PolicyLoss::Clipped { clip_coef: 0.2 };
+    let loss = ActorCriticLoss { policy: policy_loss, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.01 };
+    for error in [
+        policy.evaluate(&batch, &loss).unwrap_err(),
+        policy.update(&batch, &loss, &Optimizer::adam(1e-3), None).unwrap_err(),
+        policy.evaluate_actions(&obs, None, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::NotFinite(_)), "{error:?}");
+        assert!(error.to_string().starts_with("actions: expected finite numbers, got NaN in row 1"), "{error}");
+    }
+    assert_eq!((policy.tensors(), policy.optimizer_state()), before);
+    assert!(policy.gradients().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
 }
 
 pub fn a_step_to_infinity_is_an_error_that_names_the_tensor<N: Network>(make: Make<N>) {

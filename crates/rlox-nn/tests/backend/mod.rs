@@ -75,6 +75,7 @@ macro_rules! backend_tests {
             bad_input: wrong_arguments_are_refused_in_the_built_in_networks_words,
                 wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words,
                 a_forward_is_forgotten_once_the_parameters_change, gradients_that_are_no_numbers_change_nothing,
+                gradients_whose_squares_overflow_change_nothing, actions_that_are_no_numbers_change_nothing,
                 a_step_to_infinity_is_an_error_that_names_the_tensor;
             learning: a_seed_decides_everything, ppo_learns_to_balance;
         }
