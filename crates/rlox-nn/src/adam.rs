@@ -239,7 +239,10 @@ impl Update {
             let count = mean.len().min(square.len()).min(parameters.len()).min(gradients.len());
             let [g, m, v, p] = block.each_mut().map(|block| &mut block[..lines(count)]);
             for (to, from) in [(&mut *g, gradients), (&mut *m, &*mean), (&mut *v, &*square), (&mut *p, &*parameters)] {
-                numbers_mut(to)[..count].copy_from_slice(&from[..count]);
+                let (to, padding) = numbers_mut(to).split_at_mut(count);
+                to.copy_from_slice(&from[..count]);
+                // Of the block before.
+                padding.fill(0.0);
             }
             finite &= self.apply_to_lines(scale, g, m, v, p);
             for (to, from) in [(mean, &*m), (square, &*v), (parameters, &*p)] {

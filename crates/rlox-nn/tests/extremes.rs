@@ -49,6 +49,20 @@ fn logits_however_far_apart_are_a_sure_choice() {
 }
 
 #[test]
+fn the_block_before_the_last_is_stepped_once() {
+    // Blocks are of 256 numbers; what follows them leaves the place of one free.
+    for (count, place) in [(257, 1), (273, 31)] {
+        let (mut mean, mut square) = (vec![0.0; count], vec![0.0; count]);
+        let (mut parameters, mut gradients) = (vec![0.0; count], vec![0.0; count]);
+        // A step is 4e33, and a second one would be beyond the smallest number.
+        (parameters[place], gradients[place]) = (f32::MIN + 5e33, 1.0);
+        let update = Optimizer::RmsProp { lr: 1e30, alpha: 1.0 - f32::EPSILON / 2.0, eps: 1e-38 }.update(1);
+        assert!(update.apply(1.0, &gradients, [&mut mean, &mut square], &mut parameters), "{count}");
+        assert!(parameters.iter().all(|x| x.is_finite()) && parameters[place] < f32::MIN + 2e33);
+    }
+}
+
+#[test]
 fn a_scale_that_makes_no_sense_changes_nothing() {
     let mut parameters = Parameters::new("x", &[1], &[1.0]).unwrap();
     parameters.add_gradients([1.0].into_iter());
