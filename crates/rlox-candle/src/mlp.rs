@@ -178,6 +178,10 @@ impl Network for CandleMlp {
         self.layout.hidden_dim()
     }
 
+    fn num_parameters(&self) -> usize {
+        self.layout.parameters()
+    }
+
     fn hidden_activation(&self) -> Option<Activation> {
         Some(self.layout.activation())
     }

@@ -6,7 +6,7 @@ mod valued_actions;
 use rlox_core::{Error, Result, check_len};
 
 use crate::adam::check_state;
-use crate::at_once::{at_once, multiplications};
+use crate::at_once::at_once;
 use crate::room::resize;
 use crate::{CriticStats, Learnable, NamedTensors, Network, Optimizer, clipped_step, rows};
 use critic::Critic;
@@ -204,7 +204,7 @@ impl<N: Network> TwinCritics<N> {
 
     /// How much work some passes over a batch are to each critic; forward and backward, with two products, are three.
     fn work(&self, rows: usize, passes: usize) -> usize {
-        rows * multiplications(&self.critics[0].online) * passes / 3
+        rows * self.critics[0].online.num_parameters() * passes / 3
     }
 
     /// What each network gives, by name.
@@ -247,7 +247,7 @@ impl<N: Network> Learnable for Together<'_, N> {
     }
 
     fn step(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
-        let work = STEP_WORK * multiplications(&self.0[0].online);
+        let work = STEP_WORK * self.0[0].online.num_parameters();
         each(self.0, work, |critic| critic.online.apply_gradients(optimizer, scale))
     }
 

@@ -2,15 +2,8 @@
 
 use rlox_core::{Result, join};
 
-use crate::Network;
-
-/// From so many multiplications on, actor and critic are computed at once: about 10 us of work each.
+/// From so many multiplications on, networks are computed at once: about 10 us of work each.
 const SHARED_FROM: usize = 200_000;
-/// How many multiplications a row of a network takes, about.
-pub(crate) fn multiplications<N: Network>(net: &N) -> usize {
-    net.hidden_dim() * net.hidden_dim()
-}
-
 /// Both pieces, at once if there is enough to do.
 pub(crate) fn at_once<A: Send, B: Send>(
     multiplications: usize,

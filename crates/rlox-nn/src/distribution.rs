@@ -298,15 +298,20 @@ impl Distribution {
         let name = if matches!(self.kind, Kind::Categorical(_) | Kind::Bernoulli(_)) { "logits" } else { "mean" };
         rows::check_said(name, given.outputs, self.outputs())?;
         rows::check_said("hidden", given.hidden, self.reads_hidden())?;
-        match (given.masks, &self.kind) {
-            (Some(masks), Kind::Categorical(_)) => check_len("masks", masks.len(), given.outputs.len()),
-            (Some(masks), Kind::Bernoulli(_)) => check_len("masks", masks.len(), 2 * given.outputs.len()),
-            (Some(_), _) => {
+        given.masks.map_or(Ok(()), |masks| self.check_masks(masks, rows))
+    }
+
+    /// Checks the masks of so many rows.
+    pub(crate) fn check_masks(&self, masks: &[bool], rows: usize) -> Result<()> {
+        let width = match self.kind {
+            Kind::Categorical(_) => self.outputs(),
+            Kind::Bernoulli(_) => 2 * self.outputs(),
+            _ => {
                 let fix = "mask no actions of a Box";
-                Err(Error::space("masks", "none for this action space", "some", fix))
+                return Err(Error::space("masks", "none for this action space", "some", fix));
             }
-            (None, _) => Ok(()),
-        }
+        };
+        check_len("masks", masks.len(), rows.saturating_mul(width))
     }
 
     /// The same, of actions that were chosen before.

@@ -81,6 +81,10 @@ impl<N: Network> Network for Dueling<N> {
         self.network.hidden_dim()
     }
 
+    fn num_parameters(&self) -> usize {
+        self.network.num_parameters()
+    }
+
     fn hidden_activation(&self) -> Option<Activation> {
         self.network.hidden_activation()
     }

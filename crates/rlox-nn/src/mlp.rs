@@ -126,6 +126,10 @@ impl Network for Mlp {
         self.layout.hidden_dim()
     }
 
+    fn num_parameters(&self) -> usize {
+        self.layout.parameters()
+    }
+
     fn hidden_activation(&self) -> Option<Activation> {
         Some(self.layout.activation())
     }

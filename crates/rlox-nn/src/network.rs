@@ -39,6 +39,12 @@ pub trait Network: Send {
     /// Numbers in a row of the last hidden layer; 0 without one.
     fn hidden_dim(&self) -> usize;
 
+    /// How many parameters there are, which a row is multiplied by: two networks whose work is worth it are computed at
+    /// once. Asked at every step.
+    fn num_parameters(&self) -> usize {
+        self.tensors().iter().map(|tensor| tensor.data.len()).sum()
+    }
+
     /// What hidden layers apply to their sums, for checkpoints; `None` if that is none of [`Activation`]'s.
     fn hidden_activation(&self) -> Option<Activation> {
         None
@@ -311,11 +317,12 @@ pub(crate) fn check_stepped(finite: bool, parameters: impl FnOnce() -> NamedTens
 
 /// Names the gradient that made a norm infinite or NaN.
 fn not_finite(gradients: &[NamedTensor]) -> Error {
-    let numbers = gradients.iter().flat_map(|one| one.data.iter().map(move |x| (*x, &one.name)));
-    let first = numbers.clone().find(|(x, _)| !x.is_finite()).map(|(x, name)| format!("{x} in {name}"));
+    let first = gradients.iter().find_map(|one| Some(one.said(one.first_not_finite()?)));
     let largest = || {
-        let (x, name) = numbers.reduce(|most, one| if one.0.abs() > most.0.abs() { one } else { most })?;
-        Some(format!("{x} in {name}, whose square overflows"))
+        let numbers = gradients.iter().flat_map(|one| (0..one.data.len()).map(move |at| (one, at)));
+        let size = |(one, at): (&NamedTensor, usize)| one.data[at].abs();
+        let (one, at) = numbers.reduce(|most, next| if size(next) > size(most) { next } else { most })?;
+        Some(format!("{}, whose square overflows", one.said(at)))
     };
     let got = first.or_else(largest).unwrap_or_default();
     Error::config(

@@ -6,7 +6,7 @@ mod transitions;
 use rlox_core::{Error, Pcg64, Result, check_len};
 
 use crate::adam::check_state;
-use crate::at_once::{at_once, multiplications};
+use crate::at_once::at_once;
 use crate::losses::{td_loss, td_targets};
 use crate::room::resize;
 use crate::{NamedTensors, Network, Optimizer, Scratch, TdLoss, clipped_step, rows};
@@ -274,7 +274,7 @@ impl<N: Network> QFunction for QNetworks<N> {
         let [scratch, target_scratch] = scratch;
         at_once(
             // Forward only, which is a third of a step.
-            rows * multiplications(online) / 3,
+            rows * online.num_parameters() / 3,
             || {
                 if loss.double {
                     online.infer(batch.next_obs, rows, next_choices, scratch)?;

@@ -7,7 +7,8 @@ use rlox_core::{Actions, Error, Pcg64, Result};
 /// # Errors
 /// [`Error::Shape`] naming the argument if there is none, or a broken one.
 pub(crate) fn count(name: &'static str, numbers: &[f32], dim: usize) -> Result<usize> {
-    if numbers.is_empty() || !numbers.len().is_multiple_of(dim) {
+    check_some(name, numbers.len())?;
+    if !numbers.len().is_multiple_of(dim) {
         let expected = format!("rows of {dim} numbers");
         return Err(Error::shape(name, expected, format!("{} numbers", numbers.len()), "pass whole rows"));
     }
@@ -77,10 +78,15 @@ fn first_not_finite(numbers: &[f32], dim: usize) -> Option<String> {
     Some(format!("{} in row {}", numbers[at], at / dim))
 }
 
-/// An error of a part of the rows that begins with row `from`.
+/// An error of a part of the rows that begins with row `from`, with the row that it names among all of them.
 pub(crate) fn counted_from(mut error: Error, from: usize) -> Error {
-    if let Some(wrong) = error.mismatch_mut().filter(|wrong| from > 0 && wrong.got.contains("in row")) {
-        wrong.got = format!("{}, counted from row {from}", wrong.got);
+    if let Some(wrong) = error.mismatch_mut()
+        && let Some((before, named)) = wrong.got.split_once("in row ")
+    {
+        let end = named.find(|c: char| !c.is_ascii_digit()).unwrap_or(named.len());
+        if let Ok(row) = named[..end].parse::<usize>() {
+            wrong.got = format!("{before}in row {}{}", from + row, &named[end..]);
+        }
     }
     error
 }

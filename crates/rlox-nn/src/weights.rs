@@ -23,10 +23,15 @@ impl NamedTensor {
         self.data.iter().position(|x| !x.is_finite())
     }
 
+    /// An element in words, with its row, along the first axis.
+    pub(crate) fn said(&self, at: usize) -> String {
+        let rows = self.shape.first().copied().unwrap_or(1).max(1);
+        format!("{} in {:?}, row {}", self.data[at], self.name, at / (self.data.len() / rows).max(1))
+    }
+
     fn check_finite(&self, argument: &'static str) -> Result<()> {
         let Some(at) = self.first_not_finite() else { return Ok(()) };
-        let row = at / self.shape.last().copied().unwrap_or(1).max(1);
-        let got = format!("{} in {:?}, row {row}", self.data[at], self.name);
+        let got = self.said(at);
         Err(Error::config(argument, "finite numbers", got, "go back to weights that were saved whole"))
     }
 }

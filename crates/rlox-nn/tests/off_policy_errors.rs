@@ -133,7 +133,7 @@ fn wrong_arguments_of_critics_and_actors_are_named_and_change_nothing() {
     let error = said(policy.update(short, &mut critics, 0.1, &optimizer, None).unwrap_err());
     assert!(error.starts_with("obs: expected 12 elements, got 3"), "{error}");
     policy.backward(&[f32::NAN; 4 * ACT], &[0.0; 4]).unwrap();
-    assert!(said(policy.step(&optimizer, None).unwrap_err()).contains("NaN in actor."));
+    assert!(said(policy.step(&optimizer, None).unwrap_err()).contains("NaN in \"actor."));
     assert_eq!(policy.tensors(), before);
 }
 

@@ -17,10 +17,10 @@ use rlox_core::replay::Uniform;
 
 use crate::argument::{numbers, switches};
 use buffer::{Buffer, Choice, Settings, Transition, made};
-use sequences::Asked;
 pub(crate) use hindsight::GoalReplayBuffer;
 pub(crate) use mmap::MmapReplayBuffer;
 pub(crate) use prioritized::PrioritizedReplayBuffer;
+use sequences::Asked;
 
 /// Replay buffer with uniform sampling: a ring of transitions.
 ///

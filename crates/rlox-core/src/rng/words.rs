@@ -1,6 +1,7 @@
 //! Streams as words, the form in which arrays hold them; and seeds of any number of words.
 
-use super::{Pcg64, Pcg64State, SeedSequence, absorb, stir};
+use super::mixing::{absorb, stir};
+use super::{Pcg64, Pcg64State, SeedSequence};
 use crate::{Error, Result, Watch};
 
 impl Pcg64 {

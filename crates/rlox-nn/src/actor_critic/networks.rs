@@ -6,7 +6,7 @@ use super::acting::Acting;
 use super::memory::{Memory, merge, policies_of, values_of};
 use super::parts::widths;
 use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyShape};
-use crate::at_once::{at_once, multiplications};
+use crate::at_once::at_once;
 use crate::{Distribution, Learnable, NamedTensors, Network, Optimizer, Parameters, clipped_step, rows};
 
 /// Rows that are passed forward and back at once.
@@ -117,7 +117,7 @@ impl<N: Network> PolicyNetworks<N> {
         };
         check_len("actions", actions, rows * self.distribution.action_dim())?;
         if let Some(masks) = batch.masks {
-            check_len("masks", masks.len(), masks.len() / rows * rows)?;
+            self.distribution.check_masks(masks, rows)?;
         }
         let (mut watch, mut all) = (Watch::default(), ActorCriticStats::default());
         for from in (0..rows).step_by(BLOCK) {
@@ -149,7 +149,7 @@ impl<N: Network> PolicyNetworks<N> {
         let Memory { joint, policy, value, evaluated } = memory;
         let (said, value_loss) = if let Some(critic) = critic {
             at_once(
-                rows * multiplications(actor),
+                rows * actor.num_parameters(),
                 || {
                     actor.forward(batch.obs, rows, &mut policy.outputs)?;
                     if !policy.hidden.is_empty() {
@@ -220,7 +220,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         }
         if let Some(critic) = critic {
             at_once(
-                value.d_values.len() * multiplications(actor),
+                value.d_values.len() * actor.num_parameters(),
                 || actor.backward(&policy.d_outputs, true, None),
                 || critic.backward(&value.d_values, true, None),
             )?;

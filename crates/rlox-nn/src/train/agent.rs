@@ -132,12 +132,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     ///
     /// # Errors
     /// Those of [`OffPolicyAgent::go_on_at`], and of the normaliser.
-    pub fn start_at(
-        &mut self,
-        obs: &[f32],
-        masks: Option<&[bool]>,
-        normalizer: Option<&mut Normalizer>,
-    ) -> Result<()> {
+    pub fn start_at(&mut self, obs: &[f32], masks: Option<&[bool]>, normalizer: Option<&mut Normalizer>) -> Result<()> {
         self.go_on_at(obs, masks)?;
         self.gatherer.begin_episodes(self.learner.as_mut(), normalizer)
     }
@@ -181,8 +176,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
             if pause()? {
                 return Ok(false);
             }
-            let stepped =
-                self.gatherer.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), progress);
+            let stepped = self.gatherer.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), progress);
             stepped.map_err(|error| after(error, self.gatherer.timesteps))?;
         }
         self.learn(normalizer.as_deref(), pause)

@@ -3,13 +3,13 @@
 use rlox_core::replay::ReplayStorage;
 use rlox_core::{EnvSpec, Normalizer, NormalizerOptions, Pcg64, ResetOptions, Result, Seeds, VectorEnv, Watch};
 
+use super::OffPolicyLearned;
 use super::agent::{OffPolicyAgent, expect_resetting};
 use super::algorithm::Method;
 use super::collector::Run;
 use super::episodes::Episodes;
 use super::gatherer::Surroundings;
 use super::streams::Streams;
-use super::OffPolicyLearned;
 use crate::room::resize;
 
 /// What an iteration of off-policy training said.
@@ -171,8 +171,7 @@ impl<A: Method> OffPolicy<A> {
             agent.start(env.as_ref(), normalizer.as_mut())?;
         }
         let mut watch = Watch::default();
-        let done =
-            agent.iterate(env.as_mut(), normalizer.as_mut(), progress, &mut || watch.check().map(|()| false));
+        let done = agent.iterate(env.as_mut(), normalizer.as_mut(), progress, &mut || watch.check().map(|()| false));
         episodes.update(env.as_mut());
         done?;
         Ok(self.metrics())

@@ -86,22 +86,20 @@ impl NamedTensors {
     }
 }
 
-/// Checks that the tensors are those that the metadata tell of, in files of ours. Beside the order there is nothing but
-/// the checksum, which the oldest files lack: not even one whose name is damaged.
+/// Checks that the tensors are those that the metadata tell of, in files of ours: their order and their checksum, and
+/// nothing besides.
 fn check_told(metadata: &BTreeMap<&str, &str>, views: &[(&str, TensorView<'_>)]) -> Result<()> {
     let (order, sum) = (metadata.get(ORDER), metadata.get(CHECKSUM));
     let Some(order) = order else {
         return if sum.is_none() { Ok(()) } else { Err(damaged(format!("no {ORDER:?} in the metadata"))) };
     };
     let names: Vec<&str> = views.iter().map(|(name, _)| *name).collect();
-    if metadata.len() != 1 + usize::from(sum.is_some()) || names.join("\n") != *order {
+    let Some(sum) = sum else { return Err(damaged(format!("no {CHECKSUM:?} in the metadata"))) };
+    if metadata.len() != 2 || names.join("\n") != *order {
         return Err(damaged("metadata of other tensors"));
     }
     let tensors = views.iter().map(|(name, view)| (*name, view.shape(), view.data()));
-    match sum {
-        Some(sum) if *sum != checksum(tensors) => Err(damaged("other tensors than its SHA-256 says")),
-        _ => Ok(()),
-    }
+    if *sum == checksum(tensors) { Ok(()) } else { Err(damaged("other tensors than its SHA-256 says")) }
 }
 
 /// Checks that no name is twice in a header: only one of the two would be read.

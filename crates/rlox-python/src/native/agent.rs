@@ -104,12 +104,7 @@ impl NativeAgent {
 
     /// Begins episodes in native environments that have been reset.
     #[pyo3(signature = (env, normalizer=None))]
-    fn start(
-        &self,
-        py: Python<'_>,
-        env: &Bound<'_, PyAny>,
-        normalizer: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
+    fn start(&self, py: Python<'_>, env: &Bound<'_, PyAny>, normalizer: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
         let normalizer = normalizer_of(normalizer)?;
         env.lend(py, normalizer, |env, normalizer| self.inner.enter(|inner| inner.agent.start(env, normalizer)))
@@ -254,9 +249,8 @@ impl NativeAgent {
 
     /// Where the action noise is, float32 (num_envs * action numbers,), or empty; and what is due of a minibatch.
     fn standing<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, f64)> {
-        let (noise, due) = self.inner.with(py, true, |inner| {
-            Ok((inner.agent.learner().noise().to_vec(), inner.agent.left_over()))
-        })?;
+        let (noise, due) =
+            self.inner.with(py, true, |inner| Ok((inner.agent.learner().noise().to_vec(), inner.agent.left_over())))?;
         Ok((noise.into_pyarray(py).into_any(), due))
     }
 
@@ -275,7 +269,8 @@ impl NativeAgent {
     ) -> PyResult<()> {
         let due = number("due", due)?;
         let (timesteps, updates) = (index("timesteps", timesteps)? as u64, index("updates", updates)? as u64);
-        let (streams, noise) = (argument::<i64>("streams", streams, &INTEGER)?, argument::<f32>("noise", noise, &REAL)?);
+        let (streams, noise) =
+            (argument::<i64>("streams", streams, &INTEGER)?, argument::<f32>("noise", noise, &REAL)?);
         let (streams, noise) = (streams.read(false)?, noise.read(false)?);
         expect_shape("streams", streams.shape(), self.num_envs + 2, &[WORDS])?;
         let (words, noise) = (streams.slice(), noise.slice());

@@ -1,6 +1,8 @@
 //! Files that are damaged, cut off, forged or refused, and power that fails.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod disk;
+
 use std::cell::Cell;
 use std::fs;
 use std::io::{self, Write};
@@ -252,73 +254,6 @@ fn a_power_cut_that_keeps_any_of_what_was_written_loses_nothing_that_was_flushed
         drop(buffer);
         fs::write(&path, &killed).unwrap();
         assert_eq!(check(&MmapReplayBuffer::open(&path, None).unwrap()).end, held.end + 1, "round {round}");
-    }
-}
-
-#[test]
-fn a_disk_that_fails_at_any_call_loses_nothing_that_was_taken() {
-    for first in 0..60 {
-        let (_scratch, path, mut buffer) = made(3, 10, 4);
-        buffer.cold.disk.faults.left.set(Some(first));
-        let (mut taken, mut failed) = (0, 0);
-        for _ in 0..40 {
-            match push(&mut buffer, taken..taken + 1) {
-                Ok(()) => taken += 1,
-                Err(Error::Io { .. }) => failed += 1,
-                Err(other) => panic!("{other}"),
-            }
-            if taken % 7 == 0 {
-                failed += usize::from(buffer.flush().is_err());
-            }
-            assert_eq!(buffer.indices().end, taken);
-        }
-        assert!(failed > 0 || first > 20, "{first}");
-        buffer.cold.disk.faults.left.set(None);
-        assert_eq!(check(&buffer), taken.saturating_sub(10)..taken);
-        push(&mut buffer, taken..taken + 2).unwrap();
-        assert_eq!(check(&buffer).end, taken + 2);
-        drop(buffer);
-        assert_eq!(check(&MmapReplayBuffer::open(&path, None).unwrap()).end, taken + 2);
-    }
-}
-
-#[test]
-fn more_rows_than_stay_in_memory_are_taken_in_pieces_and_others_whole() {
-    let (_scratch, _path, mut buffer) = made(5, 20, 4);
-    push(&mut buffer, 0..5).unwrap();
-    buffer.cold.disk.faults.left.set(Some(0));
-    assert!(matches!(push(&mut buffer, 5..10), Err(Error::Io { .. })));
-    assert_eq!(buffer.indices(), 0..5);
-    // The first piece's writes succeed.
-    buffer.cold.disk.faults.left.set(Some(5));
-    let text = push(&mut buffer, 5..17).unwrap_err().to_string();
-    assert!(text.ends_with("; 5 of 12 rows were taken"), "{text}");
-    buffer.cold.disk.faults.left.set(None);
-    assert_eq!(check(&buffer), 0..10);
-}
-
-#[test]
-fn what_a_failing_disk_dropped_is_written_again() {
-    for (hot, writes, lost) in [(10, 2, false), (2, 1, true)] {
-        let (_scratch, path, mut buffer) = made(hot, 50, 40);
-        push(&mut buffer, 0..8).unwrap();
-        buffer.flush().unwrap();
-        let before = fs::read(&path).unwrap();
-        (8..16).for_each(|row| push(&mut buffer, row..row + 1).unwrap());
-        // All writes succeed, and the disk says then that it has not kept them.
-        buffer.cold.disk.faults.left.set(Some(writes));
-        assert!(matches!(buffer.flush(), Err(Error::Io { .. })) && buffer.cold.written == 16);
-        fs::write(&path, &before).unwrap();
-        buffer.cold.disk.faults.left.set(None);
-        if lost {
-            // Rows that were in the file alone.
-            let said = buffer.flush().unwrap_err().to_string();
-            assert!(said.contains("section record 8"), "{said}");
-            continue;
-        }
-        buffer.flush().unwrap();
-        drop(buffer);
-        assert_eq!(check(&MmapReplayBuffer::open(&path, None).unwrap()), 0..16);
     }
 }
 
