@@ -111,37 +111,30 @@ def test_what_is_missing_is_named(monkeypatch):
         from_minari("any")
 
 
-class Counting(gym.Env):
-    """Counts its steps; every other episode ends by itself, the others are cut."""
-
-    observation_space = gym.spaces.Box(-1, 100, (2,), np.float32)
-    action_space = gym.spaces.Discrete(3)
-    episodes = 0
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps, self.episodes = 0, self.episodes + 1
-        return np.float32([self.episodes, 0]), {}
-
-    def step(self, action):
-        self.steps += 1
-        end, odd = self.steps == 4, self.episodes % 2 == 1
-        obs = np.float32([self.episodes, self.steps])
-        return obs, float(action), end and odd, end and not odd, {}
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_data_sets_come_with_their_last_observations(tmp_path, monkeypatch):
     minari = pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    env = minari.DataCollector(Counting(), record_infos=False)
-    for seed in range(3):
-        env.reset(seed=seed)
-        done = False
-        while not done:
-            _, _, terminated, truncated, _ = env.step(env.action_space.sample())
-            done = terminated or truncated
-    dataset = env.create_dataset("counting/test-v0", eval_env=None)
+    episodes = []
+    for number in range(3):
+        last = np.arange(4) == 3
+        episodes.append(
+            minari.data_collector.EpisodeBuffer(
+                id=number,
+                observations=np.float32([[number, t] for t in range(5)]),
+                actions=np.arange(4) % 3,
+                rewards=(np.arange(4) % 3).astype(float),
+                terminations=last & (number % 2 == 1),
+                truncations=last & (number % 2 == 0),
+                infos={},
+            )
+        )
+    dataset = minari.create_dataset_from_buffers(
+        "counting/test-v0",
+        episodes,
+        action_space=gym.spaces.Discrete(3),
+        observation_space=gym.spaces.Box(-1, 100, (2,), np.float32),
+    )
     for given in (dataset, "counting/test-v0"):
         buffer = from_minari(given, seed=0)
         assert (len(buffer), buffer.capacity) == (12, 12)

@@ -20,6 +20,7 @@ __version__: str
 __all__ = [
     "ClosedError",
     "CorruptFileError",
+    "GoalReplayBuffer",
     "MmapReplayBuffer",
     "NativePolicy",
     "NativeVectorEnv",

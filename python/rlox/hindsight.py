@@ -1,5 +1,6 @@
 """`HindsightReplayBuffer`: goals that were reached stand in for those that were meant."""
 
+import operator
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
@@ -97,8 +98,8 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             capacity,
             _sizes(obs_dim),
             act_dim,
-            strategy,
-            n_sampled_goal,
+            _given("strategy", strategy),
+            _given("n_sampled_goal", n_sampled_goal),
             num_envs=num_envs,
             obs_dtype=obs_dtype,
             act_dtype=act_dtype,
@@ -107,7 +108,7 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         )
         made = cast(HindsightReplayBuffer, new)
         made.compute_reward, made.compute_terminated = compute_reward, compute_terminated
-        made._sampled, made._extra = n_sampled_goal, tuple(extra or ())
+        made._sampled, made._extra = operator.index(n_sampled_goal), tuple(extra or ())
         return made
 
     _sampled: int
@@ -210,6 +211,13 @@ class HindsightReplayBuffer(GoalReplayBuffer):
 def _sizes(obs_dim: Any) -> Any:
     """A dict of any mapping; what else it is, the core refuses."""
     return dict(obs_dim) if isinstance(obs_dim, Mapping) else obs_dim
+
+
+def _given(name: str, value: Any) -> Any:
+    """A value, where the core takes None for its default."""
+    if value is None:
+        raise TypeError(f"{name}: expected a value, got None; leave it out for the default")
+    return value
 
 
 def _expect_callable(name: str, given: object) -> None:
