@@ -1,12 +1,15 @@
 //! `nn_backends/<row>/<sizes>/<batch>/<backend>`: a gradient step, or actions for a batch, on each backend of networks.
 //!
 //! All run on the CPU; a row's backends do the same with the same weights. Actor and critic of large networks are computed
-//! at once where there are two cores, on each backend alike.
+//! at once where there are two cores, on each backend alike. A table of what was measured is printed at the end.
 
-use std::time::Duration;
+#[path = "nn_backends/table.rs"]
+mod table;
+
+use std::time::{Duration, SystemTime};
 
 use criterion::measurement::WallTime;
-use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group};
 use rlox_burn::BurnMlp;
 use rlox_candle::CandleMlp;
 use rlox_core::{Actions, ActionsMut, EnvSpec, Pcg64, Policy, PolicyOut, Result, Space};
@@ -199,4 +202,10 @@ criterion_group! {
         .measurement_time(Duration::from_millis(1500));
     targets = nn_backends
 }
-criterion_main!(benches);
+
+fn main() {
+    let start = SystemTime::now();
+    benches();
+    Criterion::default().configure_from_args().final_summary();
+    table::print_since(start);
+}

@@ -40,10 +40,11 @@ pub use learned::OffPolicyLearned;
 pub use minibatches::Minibatches;
 pub use noise::{ActionNoise, NoiseProcess};
 pub use off_policy::{OffPolicy, OffPolicyMetrics};
-pub use on_policy::OnPolicy;
+pub use on_policy::{Algorithm as OnPolicyAlgorithm, OnPolicy};
 pub use ppo::{Ppo, PpoConfig};
 pub use predict::{Observations, mask_width, predict_actions, predict_with};
 pub use sac::{EntCoef, Sac, SacConfig, SacLearner};
+pub use settings::{Setting, Settings};
 pub use streams::IterationStreams;
 pub use td3::{Td3, Td3Config, Td3Learner};
 

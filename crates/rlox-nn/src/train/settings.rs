@@ -10,15 +10,21 @@ use crate::{ActorCritic, Optimizer, PolicyShape};
 /// The value of a setting.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Setting {
-    /// Written with the few digits that make it, as a user writes it.
+    /// A number, written with the few digits that make it, as a user writes it.
     Single(f32),
+    /// A number.
     Double(f64),
+    /// How many.
     Count(usize),
+    /// Whether.
     Flag(bool),
+    /// One of several words.
     Word(&'static str),
+    /// Widths of layers.
     Widths(Vec<usize>),
     /// Once an iteration: Python's -1.
     Once,
+    /// Nothing, where there may be a number.
     None,
 }
 
@@ -65,7 +71,7 @@ impl Setting {
 }
 
 /// All settings by name.
-pub(super) type Settings = Vec<(&'static str, Setting)>;
+pub type Settings = Vec<(&'static str, Setting)>;
 
 pub(super) fn to_json(settings: &Settings) -> Map<String, Value> {
     settings.iter().map(|(name, setting)| ((*name).to_owned(), setting.to_json())).collect()
