@@ -1,12 +1,15 @@
 """Small networks: gradient steps and actions, PyTorch against rlox's own.
 
-From Python, rlox's networks are reached through whole calls: `ppo` learns from a rollout, `act`
-and `predict` answer for a batch. A PPO step is therefore one of the 16 minibatches of an epoch,
-shuffling and Python's part included; PyTorch makes the same epoch from the same number of rows.
+From Python, rlox's networks are reached through whole calls: `ppo` learns from a rollout, `learn`
+from a replay buffer, `act` and `predict` answer for a batch. A PPO step is therefore one of the 16
+minibatches of an epoch, shuffling and Python's part included; PyTorch makes the same epoch from the
+same number of rows. A DQN step is one of 16, sampling and the moving of the target network
+included, which PyTorch is spared. SAC's samples are those of `predict` with a seed.
 
-DQN, the critic and SAC's sampling are reached from Rust alone. `cargo bench nn_backends` measures
-them, and the rows in Rust of Candle and Burn; where its binary has been built
-(`cargo bench -p rlox-bench --bench nn_backends --no-run`) its figures stand in these tables.
+One critic's step is reached from Rust alone: there PyTorch, with its Python, stands against rlox
+without. `cargo bench nn_backends` measures that, and the rows in Rust of Candle and Burn; where its
+binary has been built (`cargo bench -p rlox-bench --bench nn_backends --no-run`) its figures stand in
+these tables.
 
 Candle and Burn stand beside "rlox native" where rlox was built with them, as by
 `maturin develop --release --features candle,burn`; `make bench` builds both and the binary.
@@ -110,6 +113,59 @@ def rlox_predict(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
     return timeit.Timer("f(obs)", globals={"f": learner.policy.predict, "obs": obs})
 
 
+def agent(
+    algorithm: str, obs: int, actions: Any, sizes: Sizes, backend: str, **settings: Any
+) -> Any:
+    """An off-policy learner of an environment whose spaces have these sizes, with a full buffer."""
+    import gymnasium as gym
+
+    from rlox import configs, make_vec, native_off_policy
+    from rlox.backends import expect_backend
+
+    class Drawn(gym.Env[Any, Any]):
+        observation_space, action_space = gym.spaces.Box(-1, 1, (obs,)), actions
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+            super().reset(seed=seed)
+            return self.np_random.uniform(-1, 1, obs).astype(np.float32), {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            following = self.np_random.uniform(-1, 1, obs).astype(np.float32)
+            return following, 1.0, False, False, {}
+
+    expect_backend(backend, None)
+    config = getattr(configs, f"{algorithm}Config")(
+        net_arch=tuple(sizes), buffer_size=4096, learning_starts=4096, train_freq=1024, **settings
+    )
+    learner = getattr(native_off_policy, f"Native{algorithm}")(
+        make_vec(Drawn, 1), config, 1, backend
+    )
+    for _ in range(4):
+        learner.iterate()
+    return learner
+
+
+def rlox_dqn(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
+    """`NativeAgent.learn`: minibatches from replay."""
+    import gymnasium as gym
+
+    how = {"batch_size": batch, "gradient_steps": MINIBATCHES, "learning_rate": 1e-6}
+    policy = agent("DQN", 4, gym.spaces.Discrete(2), sizes, backend, **how).policy
+    policy.begin(0.0)
+    return Repeated("f(None)", {"f": policy.learn}, MINIBATCHES)
+
+
+def rlox_sac(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
+    """`NativeAgent.predict` with a seed: samples."""
+    import gymnasium as gym
+
+    policy = agent("SAC", 17, gym.spaces.Box(-1, 1, (6,)), sizes, backend).policy
+    obs = np.random.default_rng(1).standard_normal((batch, 17), np.float32)
+    obs = obs[0] if batch == 1 else obs
+    assert policy.predict(obs, 1).shape == (*obs.shape[:-1], 6)
+    return timeit.Timer("f(obs, 1)", globals={"f": policy.predict, "obs": obs})
+
+
 def rust(sizes: Sizes, batch: int, benchmark: str) -> Any:
     """A row of criterion."""
     return criterion_rows.measured(benchmark)
@@ -132,9 +188,9 @@ CALLS = {"eager": "PyTorch eager", "compile": "PyTorch compiled"}
 # The row, what it is called, the ways of PyTorch, the names of ours and of criterion's.
 KINDS = {
     "ppo": ("PPO step", WAYS, "rlox_ppo", "ppo_step"),
-    "dqn": ("DQN TD step", WAYS, None, "dqn_step"),
+    "dqn": ("DQN TD step", WAYS, "rlox_dqn", "dqn_step"),
     "critic": ("critic step", WAYS, None, "critic_step"),
-    "sac": ("SAC sample", CALLS, None, "sac_sample"),
+    "sac": ("SAC sample", CALLS, "rlox_sac", "sac_sample"),
     "act": ("act in a rollout", CALLS, "rlox_act", "inference"),
     "predict": ("predict", CALLS, "rlox_predict", None),
 }
@@ -150,8 +206,15 @@ CASES: list[tuple[str, Sizes, int]] = [
     ("sac", SMALL, 1),
     ("sac", TD3, 1),
     *((kind, SMALL, batch) for kind in ("act", "predict") for batch in (1, 8, 64, 256)),
+    *(("predict", sizes, batch) for sizes in (LARGE, TD3) for batch in (1, 64, 256)),
 ]
-QUICK: list[tuple[str, Sizes, int]] = [("ppo", SMALL, 64), ("act", SMALL, 8), ("predict", SMALL, 1)]
+QUICK: list[tuple[str, Sizes, int]] = [
+    ("ppo", SMALL, 64),
+    ("dqn", SMALL, 64),
+    ("sac", SMALL, 1),
+    ("act", SMALL, 8),
+    ("predict", SMALL, 1),
+]
 
 
 def through_python(function: str) -> list[Subject]:
