@@ -7,9 +7,9 @@ same number of rows. A DQN step is one of 16, sampling and the moving of the tar
 included, which PyTorch is spared. SAC's samples are those of `predict` with a seed.
 
 One critic's step is reached from Rust alone: there PyTorch, with its Python, stands against rlox
-without. `cargo bench nn_backends` measures that, and the rows in Rust of Candle and Burn; where its
-binary has been built (`cargo bench -p rlox-bench --bench nn_backends --no-run`) its figures stand in
-these tables.
+without. `cargo bench nn_backends` measures that, and the rows in Rust of Candle and Burn; where it
+has been built (`cargo bench -p rlox-bench --bench nn_backends --no-run`) its figures stand in these
+tables.
 
 Candle and Burn stand beside "rlox native" where rlox was built with them, as by
 `maturin develop --release --features candle,burn`; `make bench` builds both and the binary.
@@ -135,7 +135,7 @@ def agent(
 
     expect_backend(backend, None)
     config = getattr(configs, f"{algorithm}Config")(
-        net_arch=tuple(sizes), buffer_size=4096, learning_starts=4096, train_freq=1024, **settings
+        net_arch=tuple(sizes), buffer_size=4096, learning_starts=4095, train_freq=1024, **settings
     )
     learner = getattr(native_off_policy, f"Native{algorithm}")(
         make_vec(Drawn, 1), config, 1, backend
