@@ -192,7 +192,8 @@ pub trait ActorCritic: Policy + Send {
     /// Drops the gradients: the next backward starts from zero.
     fn zero_gradients(&mut self);
 
-    /// All three in one. Where one of them fails, no gradients are left behind.
+    /// All three in one. Gradients from before go into the step with those of the minibatch. None are left afterwards:
+    /// where no step is taken, because something failed or otherwise, they are dropped, those from before too.
     ///
     /// # Errors
     /// Those of the three.
@@ -210,7 +211,8 @@ pub trait ActorCritic: Policy + Send {
     /// `stop` says so, which is asked between the parts of a large minibatch.
     ///
     /// # Errors
-    /// Those of [`ActorCritic::update`], and [`Error::Interrupted`] where it was stopped; nothing has changed then.
+    /// Those of [`ActorCritic::update`], and [`Error::Interrupted`] where it was stopped; but for the gradients, nothing has
+    /// changed then.
     fn update_unless(
         &mut self,
         batch: &Minibatch<'_>,
@@ -220,19 +222,21 @@ pub trait ActorCritic: Policy + Send {
         max_kl: Option<f32>,
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<ActorCriticStats> {
-        if stop() {
-            return Err(Error::Interrupted);
-        }
-        optimizer.check()?;
-        let stats = self.evaluate(batch, loss)?;
-        if max_kl.is_some_and(|most| stats.approx_kl > most) {
-            return Ok(stats);
-        }
-        let stepped = self.backward().and_then(|()| self.step(optimizer, max_grad_norm));
-        if stepped.is_err() {
-            self.zero_gradients();
-        }
-        Ok(ActorCriticStats { grad_norm: stepped?, ..stats })
+        let mut work = || {
+            if stop() {
+                return Err(Error::Interrupted);
+            }
+            optimizer.check()?;
+            let stats = self.evaluate(batch, loss)?;
+            if max_kl.is_some_and(|most| stats.approx_kl > most) {
+                return Ok(stats);
+            }
+            self.backward()?;
+            Ok(ActorCriticStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
+        };
+        let done = work();
+        self.zero_gradients();
+        done
     }
 
     /// Draws the noise of state-dependent exploration anew.

@@ -1,10 +1,14 @@
 //! Learning that is told to stop leaves the policy as it was after the last whole minibatch.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
-use rlox_core::{Actions, AutoresetMode, Error, Pcg64, RolloutBuffer, Seeds, VecEnv, VectorEnv, envs};
+use rlox_core::{
+    Actions, ActionsMut, AutoresetMode, Error, Pcg64, Policy, PolicyOut, Result, RolloutBuffer, Seeds, VecEnv,
+    VectorEnv, envs,
+};
 use rlox_nn::train::{A2cConfig, Collection, Encoding, IterationStreams, Minibatches, PpoConfig, collect_transitions};
 use rlox_nn::{
-    Activation, ActorCritic, ActorCriticLoss, Minibatch, Mlp, NamedTensors, Optimizer, PolicyLoss, PolicyNetworks,
+    Activation, ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, Mlp, NamedTensors, Optimizer, PolicyLoss,
+    PolicyNetworks,
 };
 
 const ENVS: usize = 8;
@@ -121,4 +125,90 @@ fn a2c_learns_from_all_or_from_nothing() {
         assert_eq!(learned.updates, updates, "{questions}");
         assert_eq!(state(&whole) == before, updates == 0, "{questions}");
     }
+}
+
+/// The same policy, updated as the trait does it.
+struct Plain(PolicyNetworks<Mlp>);
+
+/// Methods that are those of the policy inside.
+macro_rules! forward {
+    ($($name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {$(
+        fn $name(&mut self, $($arg: $ty),*) $(-> $ret)? { self.0.$name($($arg),*) }
+    )*};
+    ($(&$name:ident() -> $ret:ty;)*) => {$(
+        fn $name(&self) -> $ret { self.0.$name() }
+    )*};
+}
+
+impl Policy for Plain {
+    forward! {
+        act(obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()>;
+        value(obs: &[f32], values: &mut [f32]) -> Result<()>;
+    }
+}
+
+impl ActorCritic for Plain {
+    forward! {
+        act_deterministic(obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()>;
+        evaluate_actions(obs: &[f32], masks: Option<&[bool]>, actions: Actions<'_>, log_probs: &mut [f32],
+            values: &mut [f32]) -> Result<()>;
+        evaluate(batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<ActorCriticStats>;
+        backward() -> Result<()>;
+        step(optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32>;
+        zero_gradients();
+        draw_noise(rngs: &mut [Pcg64]) -> Result<()>;
+        act_once(obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()>;
+        load(tensors: &NamedTensors) -> Result<()>;
+        load_optimizer_state(state: &NamedTensors) -> Result<()>;
+    }
+    forward! {
+        &tensors() -> NamedTensors;
+        &gradients() -> NamedTensors;
+        &optimizer_state() -> NamedTensors;
+    }
+}
+
+#[test]
+fn gradients_from_before_an_update_go_into_its_step_or_nowhere() {
+    // Of so many rows, `stop` is asked.
+    const MANY: usize = 1200;
+    let (obs, numbers, old, chosen) = (vec![0.1; 4 * MANY], vec![0.5; MANY], vec![-5.0; MANY], vec![1; MANY]);
+    let rows = |rows: usize| {
+        let ([values, advantages, returns], log_probs) = ([&numbers[..rows]; 3], &old[..rows]);
+        let (obs, actions) = (&obs[..4 * rows], Actions::Discrete(&chosen[..rows]));
+        Minibatch { obs, actions, masks: None, log_probs, values, advantages, returns }
+    };
+    let batch = rows(4);
+    let policy_loss = PolicyLoss::Clipped { clip_coef: 0.2 };
+    let loss = ActorCriticLoss { policy: policy_loss, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.01 };
+    let (wrong, adam) = (Minibatch { actions: Actions::Discrete(&[1, 1, 1, 2]), ..batch }, Optimizer::adam(1e-3));
+    let mut steps = vec![];
+    for mut policy in [Box::new(policy()) as Box<dyn ActorCritic>, Box::new(Plain(policy()))] {
+        let before = state(policy.as_ref());
+        for case in 0..5 {
+            policy.evaluate(&batch, &loss).unwrap();
+            policy.backward().unwrap();
+            assert!(state(policy.as_ref()).2 > 0.0);
+            let done = match case {
+                0 => policy.update_unless(&batch, &loss, &adam, None, Some(0.0), &mut || false).map(|said| {
+                    assert!(said.approx_kl > 0.0 && said.grad_norm == 0.0, "{said:?}");
+                }),
+                1 => policy.update_unless(&rows(MANY), &loss, &adam, None, None, &mut || true).map(drop),
+                2 => policy.update(&wrong, &loss, &adam, None).map(drop),
+                3 => policy.update(&batch, &loss, &Optimizer::adam(-1.0), None).map(drop),
+                _ => policy.update(&batch, &loss, &adam, Some(f32::NAN)).map(drop),
+            };
+            assert_eq!(done.is_ok(), case == 0);
+            assert_eq!(state(policy.as_ref()), before, "{case}");
+        }
+        // Twice the same gradient is twice as long.
+        let alone = policy.update(&batch, &loss, &Optimizer::adam(0.0), None).unwrap().grad_norm;
+        policy.evaluate(&batch, &loss).unwrap();
+        policy.backward().unwrap();
+        let both = policy.update(&batch, &loss, &adam, None).unwrap().grad_norm;
+        assert!((both / alone - 2.0).abs() < 1e-5, "{both} {alone}");
+        assert_eq!(state(policy.as_ref()).2, 0.0);
+        steps.push(state(policy.as_ref()));
+    }
+    assert_eq!(steps[0], steps[1]);
 }

@@ -241,19 +241,17 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         max_kl: Option<f32>,
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<ActorCriticStats> {
-        optimizer.check()?;
-        let rows = self.check(batch, loss)?;
-        let moved = |stats: &ActorCriticStats| max_kl.is_some_and(|most| stats.approx_kl > most);
-        let learned = self.learn(batch, loss, rows, stop);
-        let steps = learned.as_ref().is_ok_and(|stats| !moved(stats));
-        let done = learned.and_then(|stats| {
-            let grad_norm = if steps { self.step(optimizer, max_grad_norm)? } else { 0.0 };
+        let mut work = || {
+            optimizer.check()?;
+            let rows = self.check(batch, loss)?;
+            let stats = self.learn(batch, loss, rows, stop)?;
+            let moved = max_kl.is_some_and(|most| stats.approx_kl > most);
+            let grad_norm = if moved { 0.0 } else { self.step(optimizer, max_grad_norm)? };
             Ok(ActorCriticStats { grad_norm, ..stats })
-        });
-        if !steps || done.is_err() {
-            // One part may have been done with before the other refused.
-            self.zero_gradients();
-        }
+        };
+        let done = work();
+        // Without a step there may be some, perhaps of one part alone.
+        self.zero_gradients();
         done
     }
 
