@@ -172,7 +172,7 @@ impl ActorCritic for Plain {
 fn gradients_from_before_an_update_go_into_its_step_or_nowhere() {
     // Of so many rows, `stop` is asked.
     const MANY: usize = 1200;
-    let (obs, numbers, old, chosen) = ([0.1; 4 * MANY], [0.5; MANY], [-5.0; MANY], [1; MANY]);
+    let (obs, numbers, old, chosen) = (vec![0.1; 4 * MANY], vec![0.5; MANY], vec![-5.0; MANY], vec![1; MANY]);
     let rows = |rows: usize| {
         let ([values, advantages, returns], log_probs) = ([&numbers[..rows]; 3], &old[..rows]);
         let (obs, actions) = (&obs[..4 * rows], Actions::Discrete(&chosen[..rows]));
