@@ -6,8 +6,8 @@ use numpy::PyUntypedArrayMethods;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt};
 use rlox_core::replay::{
-    Chosen, ChosenSequences, Hindsight, Layout, NStep, Part, Prioritized, Relabel, Replay, ReplayStorage, Sampler, Steps,
-    Uniform,
+    Chosen, ChosenSequences, Hindsight, Layout, NStep, Part, Prioritized, Relabel, Replay, ReplayStorage, Sampler,
+    Steps, Uniform,
 };
 use rlox_core::{DType, Error, Field, FieldData, Pcg64, Result, SeedSequence};
 
@@ -148,7 +148,8 @@ impl<B: Source> Buffer<B> {
         let (layout, num_envs) = (buffer.layout().clone(), buffer.num_envs());
         let places = places_of(py, &layout);
         let width = 2 * layout.obs.iter().map(Part::width).sum::<usize>() + layout.action.width();
-        let inner = Shared::new(name, Inner { buffer, rng, chosen: Chosen::default(), sequences: ChosenSequences::default() });
+        let inner =
+            Shared::new(name, Inner { buffer, rng, chosen: Chosen::default(), sequences: ChosenSequences::default() });
         Self { inner, layout, num_envs, width, places, prioritized: false, spans: false }
     }
 

@@ -48,16 +48,8 @@ impl GoalReplayBuffer {
         let strategy = strategy.map_or(Ok("future".to_owned()), |given| text("strategy", given))?;
         let strategy = Strategy::named(&strategy).map_err(to_py)?;
         let n_sampled_goal = n_sampled_goal.map_or(Ok(4), |given| count("n_sampled_goal", given))?;
-        let settings = Settings {
-            num_envs,
-            obs_dtype,
-            act_dtype,
-            extra,
-            seed,
-            frame_stack: None,
-            n_step: None,
-            gamma: 0.99,
-        };
+        let settings =
+            Settings { num_envs, obs_dtype, act_dtype, extra, seed, frame_stack: None, n_step: None, gamma: 0.99 };
         let made = made(py, [capacity, obs_dim, act_dim], settings)?;
         let parts = &made.storage.layout().obs;
         let at = |name: &str| {

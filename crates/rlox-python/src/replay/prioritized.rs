@@ -48,7 +48,9 @@ pub(crate) struct PrioritizedReplayBuffer;
 fn parts(buffer: &mut Replay<Choice>) -> Result<(&ReplayStorage, &mut Prioritized)> {
     match buffer.parts_mut() {
         (storage, Choice::Prioritized(sampler)) => Ok((storage, sampler)),
-        (_, Choice::Uniform(_) | Choice::Hindsight(_)) => Err(Error::config("buffer", "one with priorities", "one without", "make another")),
+        (_, Choice::Uniform(_) | Choice::Hindsight(_)) => {
+            Err(Error::config("buffer", "one with priorities", "one without", "make another"))
+        }
     }
 }
 

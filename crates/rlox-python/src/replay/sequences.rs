@@ -24,7 +24,11 @@ const FLAGS: [&str; 2] = ["mask", "episode_starts"];
 
 impl Buffer {
     /// Samples and copies sequences.
-    pub(super) fn sample_sequences<'py>(&self, py: Python<'py>, asked: &Asked<'_, 'py>) -> PyResult<Bound<'py, PyDict>> {
+    pub(super) fn sample_sequences<'py>(
+        &self,
+        py: Python<'py>,
+        asked: &Asked<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyDict>> {
         let (batch_size, length) = (count("batch_size", asked.batch_size)?, count("length", asked.length)?);
         let burn_in = asked.burn_in.map_or(Ok(0), |given| count("burn_in", given))?;
         let sequences = Sequences { length, burn_in, whole: asked.whole };
