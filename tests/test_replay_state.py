@@ -219,3 +219,37 @@ def test_checkpoints_hold_states(tmp_path):
     again.load_state(read_checkpoint(tmp_path / "checkpoint").members["replay"])
     for _ in range(3):
         assert_equal(again.sample(4), buffer.sample(4))
+
+
+def test_buffers_with_files_give_references(tmp_path):
+    def pushed(name, count):
+        buffer = rlox.MmapReplayBuffer(3, 6, 2, 1, tmp_path / name, seed=0)
+        for i in range(count):
+            buffer.push(*transition(i))
+        return buffer
+
+    with pushed("a", 5) as buffer, pushed("b", 9) as other:
+        state = buffer.state()
+        assert bytes(state["path"]) == bytes(tmp_path / "a")
+        assert state["pushed"].tolist() == [5]
+        drawn = [buffer.sample(4)["obs"] for _ in range(3)]
+        buffer.load_state(state)
+        again = [buffer.sample(4)["obs"] for _ in range(3)]
+        assert np.array_equal(drawn, again)
+        for wrong, said in [
+            ({**state, "pushed": np.int64([6])}, "expected at most 5, as the file has, got 6"),
+            ({**state, "id": state["id"] + 1}, "expected that of .*, got that of another file"),
+            ({**state, "more": np.ones(1)}, "expected no such array"),
+            ({"stream": state["stream"]}, "expected an array, got none"),
+            ({}, "expected an array, got none"),
+        ]:
+            with pytest.raises(ValueError, match=r"arrays\[.*\]: " + said):
+                buffer.load_state(wrong)
+        with pytest.raises(ValueError, match="got that of another file"):
+            other.load_state(state)
+    (tmp_path / "a").rename(tmp_path / "moved")
+    with rlox.MmapReplayBuffer.open(tmp_path / "moved") as buffer:
+        buffer.load_state(state)
+        assert np.array_equal(buffer.sample(4)["obs"], drawn[0])
+    with pytest.raises(rlox.ClosedError):
+        buffer.state()

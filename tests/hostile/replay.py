@@ -179,6 +179,8 @@ CALLS = [
     call("MmapReplayBuffer.push_batch", **TRANSITIONS, extra=nothing(), at=4),
     call("MmapReplayBuffer.sample", **SAMPLE, at=4),
     call("MmapReplayBuffer.flush", at=4),
+    call("MmapReplayBuffer.state", at=4),
+    # Right ones are of the same file: test_replay_state.py.
     call("MmapReplayBuffer.verify", at=4),
     call("ReplayBuffer", **REPLAY),
     call(

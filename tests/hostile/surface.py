@@ -110,6 +110,7 @@ LEFT_OUT = {
     "from_arrow": "takes a table of another library, which may be missing: test_interchange.py",
     "from_minari": "takes a data set of another library, which may be missing: test_interchange.py",
     "to_arrow": "takes a buffer, and needs another library: test_interchange.py",
+    "MmapReplayBuffer.load_state": "takes only what is of its own file: test_replay_state.py",
     "MmapReplayBuffer.close": "takes nothing, and leaves nothing to look at: test_mmap_replay.py",
     "SdePolicy.reset_noise": "serves learners, which know how many rows there are",
 }

@@ -1,10 +1,13 @@
 //! Stepping and collecting allocate nothing once they run.
 
 use rlox_core::envs::{self, MakeOptions};
-use rlox_core::replay::{NStep, PrioritizedReplayBuffer, ReplayBuffer, SampledBatch};
+use rlox_core::replay::{
+    ChosenSequences, Column, Hindsight, Layout, NStep, Part, PrioritizedReplayBuffer, Replay, ReplayBuffer,
+    ReplayStorage, SampledBatch, Sequences, Steps, Strategy,
+};
 use rlox_core::{
-    ActionsMut, AutoresetMode, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions,
-    RolloutBuffer, Seeds, Space, StepOut, VectorEnv, collect,
+    ActionsMut, AutoresetMode, DType, FieldData, FieldMut, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut,
+    RandomPolicy, ResetOptions, RolloutBuffer, Seeds, Space, StepOut, VectorEnv, collect,
 };
 
 fn make(id: &str, num_envs: usize, mode: AutoresetMode) -> Box<dyn VectorEnv> {
@@ -42,6 +45,42 @@ fn replay_allocates_nothing() {
         }
     };
     round(200);
+    assert_eq!(allocations(|| round(150)), 0);
+}
+
+#[test]
+fn sequences_and_goals_allocate_nothing() {
+    let part = |name: &str| Part::new(name, &[2], DType::F32);
+    let layout = Layout { obs: vec![part("achieved"), part("desired")], ..Layout::new(part("obs"), part("actions")) };
+    let storage = ReplayStorage::new(100, 1, layout).unwrap();
+    let sampler = Hindsight::new(&storage, (0, 1), Strategy::Future, 4).unwrap();
+    let mut buffer = Replay::with(storage, sampler).unwrap();
+    let (mut rng, mut batch) = (Pcg64::seed_from(0), SampledBatch::default());
+    let (mut chosen, mut obs) = (ChosenSequences::default(), vec![0.0; 12 * 8 * 2]);
+    let mut round = |times: u32| {
+        for i in 0..times {
+            let (now, next) = ([i as f32; 2], [(i + 1) as f32; 2]);
+            let steps = Steps {
+                obs: &[FieldData::F32(&now), FieldData::F32(&[0.0; 2])],
+                actions: FieldData::F32(&[0.0; 2]),
+                rewards: &[1.0],
+                terminated: &[i % 7 == 6],
+                truncated: &[false],
+                next_obs: Some(&[FieldData::F32(&next), FieldData::F32(&[0.0; 2])]),
+                extra: &[],
+            };
+            buffer.push_batch(&steps).unwrap();
+            if i >= 32 {
+                buffer.sample_with(&mut batch, 32, &mut rng).unwrap();
+                for whole in [false, true] {
+                    let of = Sequences { length: 12, burn_in: 0, whole };
+                    of.choose(buffer.storage(), 8, &mut rng, &mut chosen).unwrap();
+                    chosen.read(buffer.storage(), Column::Obs(0), FieldMut::F32(&mut obs)).unwrap();
+                }
+            }
+        }
+    };
+    round(300);
     assert_eq!(allocations(|| round(150)), 0);
 }
 

@@ -196,7 +196,8 @@ impl ReplayBuffer {
     /// >>> for t in range(3):
     /// ...     buffer.push([t], [0.0], 1.0, t == 2, False, next_obs=[t + 1])
     /// >>> batch = buffer.sample_sequences(1, 4, whole=True)
-    /// >>> batch["obs"][:, 0, 0].tolist(), batch["mask"][:, 0].tolist()
+    /// >>> obs, mask = batch.get("obs"), batch.get("mask")
+    /// >>> obs.ravel().tolist(), mask.ravel().tolist()
     /// ([0.0, 1.0, 2.0, 0.0], [True, True, True, False])
     #[pyo3(signature = (batch_size, length, seed=None, *, burn_in=None, whole=false, out=None),
         text_signature = "($self, batch_size, length, seed=None, *, burn_in=0, whole=False, out=None)")]

@@ -18,8 +18,9 @@ use self::record::Record;
 use super::buffer::ExperienceRecord;
 use super::layout::{Layout, Places};
 use super::push::Steps;
+use super::state::{number, number_field, unfit};
 use crate::interrupt::Watch;
-use crate::{Error, FieldData, Result, memory};
+use crate::{DType, Error, Field, FieldData, Result, memory};
 
 /// Bytes of rows that are written together, as soon as there are so many.
 const BATCH: usize = 1 << 18;
@@ -76,6 +77,8 @@ pub struct MmapReplayBuffer {
     hot_from: usize,
     /// Rows pushed so far.
     pushed: usize,
+    /// No other file's.
+    id: u64,
 }
 
 impl MmapReplayBuffer {
@@ -109,8 +112,8 @@ impl MmapReplayBuffer {
 
     fn with(cold: Cold, header: Header, hot: Vec<u8>, hot_capacity: usize) -> Self {
         let pushed = cold.written;
-        let Header { layout, total_capacity, .. } = header;
-        Self { layout, total_capacity, cold, hot, hot_capacity, hot_from: pushed, pushed }
+        let Header { layout, total_capacity, id, .. } = header;
+        Self { layout, total_capacity, cold, hot, hot_capacity, hot_from: pushed, pushed, id }
     }
 
     /// The buffer whose file is at `path`. `hot_capacity` rows stay in memory; without it as many as it was created with.
@@ -270,6 +273,39 @@ impl MmapReplayBuffer {
         let mut watch = Watch::default();
         self.cold.write(&self.hot, self.hot_from..self.pushed, &mut || watch.check())?;
         self.cold.commit()
+    }
+
+    /// A reference to the file, for a checkpoint of what learns from it, after a flush: its path, its id, and how many rows
+    /// were pushed. The rows themselves stay where they are.
+    ///
+    /// # Errors
+    /// Those of [`MmapReplayBuffer::flush`].
+    pub fn state(&mut self) -> Result<Vec<Field>> {
+        self.flush()?;
+        let path = self.path().as_os_str().as_encoded_bytes();
+        let mut field = Field::new("path", path.len(), &[], DType::U8)?;
+        field.put(0, FieldData::U8(path));
+        Ok(vec![field, number_field("id", (self.id >> 1) as usize)?, number_field("pushed", self.pushed)?])
+    }
+
+    /// Checks that a reference is to this buffer's file, wherever that lies now. Rows that were pushed after it stay.
+    ///
+    /// # Errors
+    /// [`Error::Config`], [`Error::Space`] or [`Error::Shape`] naming what is missing, another file's, or ahead of it.
+    pub fn load_state(&self, state: &[Field]) -> Result<()> {
+        const NAMES: [&str; 3] = ["path", "id", "pushed"];
+        if let Some(other) = state.iter().find(|field| !NAMES.contains(&field.name())) {
+            return Err(unfit(other.name(), "no such array", "one"));
+        }
+        let (id, pushed) = (number(state, "id")?, number(state, "pushed")?);
+        if id != (self.id >> 1) as usize {
+            let expected = format!("that of {}", self.path().display());
+            return Err(unfit("id", expected, "that of another file"));
+        }
+        if pushed > self.pushed {
+            return Err(unfit("pushed", format!("at most {}, as the file has", self.pushed), pushed));
+        }
+        Ok(())
     }
 
     /// Reads and checks the whole file: its header, its commits and every transition that it holds.

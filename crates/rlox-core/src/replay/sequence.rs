@@ -257,7 +257,9 @@ impl ChosenSequences {
         check_len("out", out.len(), self.rows.len() * width)?;
         storage.read_bools(column, &self.rows, out)?;
         for (out, real) in out.chunks_exact_mut(width).zip(&self.mask) {
-            out.iter_mut().for_each(|flag| *flag &= real);
+            for flag in out {
+                *flag &= real;
+            }
         }
         Ok(())
     }

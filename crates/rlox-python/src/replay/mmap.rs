@@ -8,6 +8,7 @@ use rlox_core::replay::MmapReplayBuffer as Core;
 
 use super::buffer::{Buffer, Transition, own_rng};
 use super::parts::layout_of;
+use super::saving::{arrays_of, fields_in, stream_field};
 use crate::argument::{count, shown};
 use crate::detach::detached;
 use crate::error::{blamed, to_py, type_error};
@@ -208,6 +209,37 @@ impl MmapReplayBuffer {
     ///     CorruptFileError: Something is damaged; the section is named.
     fn verify(&self, py: Python<'_>) -> PyResult<()> {
         self.buffer.inner.with(py, true, |inner| inner.buffer.verify())
+    }
+
+    /// A reference to the file, for checkpoints, after a flush: arrays of its path, its id, how many transitions were
+    /// pushed, and the buffer's own random stream. The transitions stay where they are.
+    ///
+    /// Raises:
+    ///     OSError: The disk is full, or fails.
+    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let fields = self.buffer.inner.with(py, true, |inner| {
+            let mut fields = inner.buffer.state()?;
+            fields.push(stream_field(&inner.rng)?);
+            Ok(fields)
+        })?;
+        arrays_of(py, fields)
+    }
+
+    /// Checks that a reference is to this buffer's file, wherever that lies now, and puts the random stream back.
+    /// Transitions that were pushed after it stay.
+    ///
+    /// Args:
+    ///     arrays: What `state` gave.
+    ///
+    /// Raises:
+    ///     ValueError: It is another file's, or the file has fewer transitions; nothing has changed then.
+    fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (fields, rng) = fields_in(arrays)?;
+        self.buffer.inner.with(py, true, |inner| {
+            inner.buffer.load_state(&fields)?;
+            inner.rng = rng;
+            Ok(())
+        })
     }
 
     /// Flushes, and lets the file go; every later call raises `ClosedError`. Closing twice does nothing.

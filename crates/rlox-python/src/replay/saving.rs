@@ -54,29 +54,12 @@ impl Buffer {
             fields.push(stream_field(&inner.rng)?);
             Ok(fields)
         })?;
-        let dict = new_dict(py)?;
-        for field in fields {
-            let shape = [&[field.rows()], field.shape()].concat();
-            let owned = detached(py, || Owned::of(field.data())).map_err(to_py)?;
-            dict.set_item(field.name(), owned.into_array(py, &shape)?)?;
-        }
-        Ok(dict)
+        arrays_of(py, fields)
     }
 
     /// Goes back to a state.
     pub(super) fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
-        let Ok(dict) = arrays.cast::<PyDict>() else {
-            return Err(type_error("arrays", "a dict of arrays", &shown(arrays), FIX));
-        };
-        // Reading an array may run Python code, which could change the dict.
-        let items: Vec<_> = dict.iter().collect();
-        let mut fields = Vec::with_capacity(items.len());
-        for (name, array) in items {
-            let name =
-                name.extract::<String>().map_err(|_| type_error("arrays", "names of arrays", &shown(&name), FIX))?;
-            fields.push(field_of(name, &array)?);
-        }
-        let rng = rng_in(&mut fields).map_err(to_py)?;
+        let (fields, rng) = fields_in(arrays)?;
         self.inner.with(py, true, |inner| {
             inner.buffer.load_state(&fields)?;
             inner.rng = rng;
@@ -118,8 +101,35 @@ impl Buffer {
     }
 }
 
+/// Fields as arrays by name.
+pub(super) fn arrays_of(py: Python<'_>, fields: Vec<Field>) -> PyResult<Bound<'_, PyDict>> {
+    let dict = new_dict(py)?;
+    for field in fields {
+        let shape = [&[field.rows()], field.shape()].concat();
+        let owned = detached(py, || Owned::of(field.data())).map_err(to_py)?;
+        dict.set_item(field.name(), owned.into_array(py, &shape)?)?;
+    }
+    Ok(dict)
+}
+
+/// The fields that arrays by name are, and the random stream among them.
+pub(super) fn fields_in(arrays: &Bound<'_, PyAny>) -> PyResult<(Vec<Field>, Pcg64)> {
+    let Ok(dict) = arrays.cast::<PyDict>() else {
+        return Err(type_error("arrays", "a dict of arrays", &shown(arrays), FIX));
+    };
+    // Reading an array may run Python code, which could change the dict.
+    let items: Vec<_> = dict.iter().collect();
+    let mut fields = Vec::with_capacity(items.len());
+    for (name, array) in items {
+        let name = name.extract::<String>().map_err(|_| type_error("arrays", "names of arrays", &shown(&name), FIX))?;
+        fields.push(field_of(name, &array)?);
+    }
+    let rng = rng_in(&mut fields).map_err(to_py)?;
+    Ok((fields, rng))
+}
+
 /// A random stream as a field.
-fn stream_field(rng: &Pcg64) -> Result<Field> {
+pub(super) fn stream_field(rng: &Pcg64) -> Result<Field> {
     let mut field = Field::new(STREAM, Pcg64::WORDS, &[], DType::I64)?;
     if let FieldMut::I64(words) = field.data_mut() {
         words.copy_from_slice(&rng.to_words());
