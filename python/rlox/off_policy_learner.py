@@ -58,6 +58,7 @@ class OffPolicyLearner(Explorer):
         policy: Any = None,
         features_extractor: FeaturesExtractor | None = None,
     ) -> None:
+        learner.expect_fitting(env, config, type(self).__name__)
         device = torch_state.find_device(config.device)
         super().__init__(env, config, seed, device)
         self.device, self.generator = device, torch.Generator(device)

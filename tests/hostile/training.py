@@ -274,6 +274,8 @@ def learner_calls(kind):
     # What is given beside gradient_steps or n_steps is refused, and noise is no plain number.
     odd = ("utd_ratio", "her", "action_noise")
     given |= {setting: nothing() for setting in odd if setting in given}
+    # Numbers, or the word "auto".
+    given |= {x: number(0.5) for x in ("ent_coef", "target_entropy") if x in given}
     yield call(f"{name}Config", **given)
 
 

@@ -91,8 +91,7 @@ class SACConfig:
         _check_replay(self)
         check(settings.whole, ("target_update_interval",), 1)
         check(_ent_coef, ("ent_coef",))
-        if self.target_entropy != "auto":
-            check(settings.number, ("target_entropy",))
+        check(_target_entropy, ("target_entropy",))
         check(settings.whole, ("sde_sample_freq",), 1, -1)
         check(settings.number, ("log_std_init",), -20, 20)
         check(as_noise, ("action_noise",))
@@ -165,6 +164,13 @@ def _check_replay(config: Any) -> None:
         )
 
 
+def _target_entropy(name: str, value: Any) -> float | str:
+    """A number, or "auto"."""
+    if isinstance(value, str) and value == "auto":
+        return "auto"
+    return settings.number(name, value)
+
+
 def _ent_coef(name: str, value: Any) -> float | str:
     """A number of at least 0, "auto", or "auto_" and a number above 0."""
     if not isinstance(value, str):
@@ -172,7 +178,7 @@ def _ent_coef(name: str, value: Any) -> float | str:
     try:
         kind, _, begin = value.partition("_")
         if kind == "auto" and (value == kind or 0 < float(begin) < 1e30):
-            return value
+            return str(value)
     except ValueError:
         pass
     raise ValueError(
