@@ -27,7 +27,7 @@ def test_a_native_learner_goes_on_with_a_checkpoint_from_rust():
     saved = read_checkpoint(FIXTURES / "checkpoint/rust-half")
     whole = read_checkpoint(FIXTURES / "checkpoint/python-whole")
     learner = NativePPO(make_vec("Pendulum-v1", 3), made.CONFIG, seed=2)
-    arrays = {member: saved.members[member] for member in MEMBERS}
+    arrays = {member: saved.members.get(member, {}) for member in MEMBERS}
     learner.load_state(
         LearnerState(
             **arrays, counters=saved.manifest["counters"], streams=saved.manifest["streams"]
@@ -67,7 +67,9 @@ def test_a_trainer_goes_on_with_a_checkpoint_from_rust(tmp_path):
     assert (trainer.env_id, trainer.seed, trainer.timesteps) == ("Pendulum-v1", 1, 672)
     assert (trainer.config.net_arch, trainer.config.use_sde) == ((4,), True)
     assert trainer.learner.backend == "native"
-    assert {*trainer.sources.values()} == {"checkpoint"}
+    unsaid = {"ortho_init", "log_std_init", "full_std", "compile", "device"}
+    assert {name for name, source in trainer.sources.items() if source == "default"} == unsaid
+    assert {*trainer.sources.values()} == {"checkpoint", "default"}
     trainer.save(tmp_path / "half")
     result = trainer.train()
     assert (result["timesteps"], trainer.timesteps) == (1344, 1344)

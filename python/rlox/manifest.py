@@ -107,7 +107,7 @@ def _from_rust(file: Path, manifest: dict[str, Any], config_type: type[Any]) -> 
     made = {name: x for name, x in saved.items() if name in defaults}
     settings = {name: defaults[name] for name in _UNTOLD if name in defaults} | made
     own = {"own_policy": False, "own_features": False, "env_kwargs": {}}
-    sources = dict.fromkeys(settings, "checkpoint")
+    sources = {name: "checkpoint" if name in made else "default" for name in settings}
     return {**own, **manifest, "settings": settings, "sources": sources}
 
 
