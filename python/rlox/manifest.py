@@ -91,10 +91,17 @@ def _from_rust(file: Path, manifest: dict[str, Any], config_type: type[Any]) -> 
     expect_keys(file, "manifest", manifest, {"settings": (dict,)})
     saved, defaults = manifest["settings"], {f.name: f.default for f in fields(config_type)}
     if unsaid := sorted({*_POLICY} - {*saved}):
+        fix = (
+            "make a trainer with the same networks, and give trainer.learner.load_state what "
+            "rlox.checkpoint.read_checkpoint reads; where trainers here cannot have them, go on "
+            "with it in Rust"
+        )
+        # What tells the rest leaves this out only where policy and values differ in it.
+        if "net_arch" in unsaid and len(unsaid) < len(_POLICY):
+            fix = "go on with it in Rust, as policy and values have the same hidden layers here"
         raise ValueError(
             f"{file}: expected a checkpoint that says how to make its policy, got one of a trainer "
-            f"in Rust without {', '.join(unsaid)}; make a trainer with the same settings, and give "
-            "trainer.learner.load_state what rlox.checkpoint.read_checkpoint reads"
+            f"in Rust without {', '.join(unsaid)}; {fix}"
         )
     for name in sorted({*saved} - {*defaults}):
         if name not in _FIXED:
@@ -102,7 +109,7 @@ def _from_rust(file: Path, manifest: dict[str, Any], config_type: type[Any]) -> 
         if saved[name] != _FIXED[name]:
             raise ValueError(
                 f"{file}: expected {name} = {_FIXED[name]}, as trainers in Python have no other, "
-                f"got {saved[name]} of a trainer in Rust; go on with it there"
+                f"got {saved[name]}; go on with it in Rust"
             )
     made = {name: x for name, x in saved.items() if name in defaults}
     settings = {name: defaults[name] for name in _UNTOLD if name in defaults} | made
