@@ -13,4 +13,5 @@ page!(Readme, "../README.md");
 page!(Environments, "../docs/environments.md");
 page!(Rollouts, "../docs/rollouts.md");
 page!(Replay, "../docs/replay.md");
+page!(Rust, "../docs/rust.md");
 page!(Llm, "../docs/llm.md");

@@ -1,5 +1,6 @@
 """Backends: what is asked for decides, not what is installed; what is absent says how to get it."""
 
+import itertools
 import json
 import sys
 
@@ -9,9 +10,10 @@ from gymnasium import spaces
 
 from masked_envs import Doors
 from rlox import CorruptFileError, backends, checkpoint
+from rlox._rlox import network_backends
 from rlox.backends import BACKENDS, choose_backend, expect_backend, resolve_backend, torch_needs
 from rlox.configs import ACTIVATIONS, A2CConfig, PPOConfig
-from rlox.trainers import A2CTrainer, PPOTrainer
+from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer
 
 BOX = spaces.Box(-1, 1, (4,))
 PICTURE = spaces.Box(0, 255, (40, 40, 3), np.uint8)
@@ -138,12 +140,104 @@ def test_a_checkpoint_says_its_backend_and_is_loaded_into_it(kind, tmp_path):
     folder = trainer.run.path / "checkpoint"
     assert kind.load(folder, runs_dir=None).learner.backend == "torch"
 
-    read = checkpoint.read_checkpoint(folder)
-    about = {k: v for k, v in read.manifest.items() if k not in ("format", "rlox", "members")}
     for wrong in ("auto", "jax"):
-        checkpoint.write_checkpoint(folder, {**about, "backend": wrong}, read.members)
+        forged(folder, folder, wrong)
         with pytest.raises(CorruptFileError, match=r"manifest\.json, section .*as 'backend'"):
             kind.load(folder)
+
+
+def forged(path, target, backend=None, **settings):
+    """A copy of a checkpoint of another backend and other settings."""
+    read = checkpoint.read_checkpoint(path)
+    about = {k: v for k, v in read.manifest.items() if k not in ("format", "rlox", "members")}
+    about |= {"backend": backend or about["backend"], "settings": about["settings"] | settings}
+    checkpoint.write_checkpoint(target, about, read.members)
+    return target
+
+
+HERE = (*network_backends(), "torch")
+MADE = {
+    "ppo": (PPOTrainer, "CartPole-v1", {"n_steps": 16, "batch_size": 16, "n_epochs": 2}),
+    "gSDE": (PPOTrainer, "Pendulum-v1", {"n_steps": 16, "use_sde": True, "normalize_reward": True}),
+    "trunk": (PPOTrainer, "Pendulum-v1", {"n_steps": 16, "shared_trunk": True, "net_arch": (8,)}),
+    "a2c": (A2CTrainer, "CartPole-v1", {"normalize_obs": True}),
+}
+
+
+@pytest.mark.parametrize(("saved", "asked"), [*itertools.permutations(HERE, 2)])
+@pytest.mark.parametrize("made", MADE)
+def test_a_checkpoint_goes_on_on_another_backend_that_is_asked_for(made, saved, asked, tmp_path):
+    kind, env, settings = MADE[made]
+    trainer = kind(env, 1, backend=saved, num_envs=2, runs_dir=None, **settings)
+    trainer.train(128)
+    trainer.save(tmp_path / "saved")
+    loaded = kind.load(tmp_path / "saved", backend=asked, runs_dir=None)
+    assert loaded.learner.backend == asked
+    assert (loaded.config, loaded.sources) == (trainer.config, trainer.sources)
+    mine, theirs = loaded.learner.state(), trainer.learner.state()
+    assert (mine.counters, mine.streams) == (theirs.counters, theirs.streams)
+    for part in ("networks", "optimizer", "normalizer", "environment"):
+        ours, given = getattr(mine, part), getattr(theirs, part)
+        assert {*ours} == {*given}
+        for name, array in given.items():
+            np.testing.assert_array_equal(ours[name], array, err_msg=name)
+    obs = np.random.default_rng(0).normal(size=(20, *trainer.env.single_observation_space.shape))
+    np.testing.assert_allclose(loaded.predict(obs), trainer.predict(obs), rtol=1e-4, atol=1e-5)
+    assert loaded.train(32)["timesteps"] >= 32
+
+
+@pytest.mark.parametrize("backend", ["candle", "burn"])
+def test_a_checkpoint_of_a_backend_that_is_not_here_says_which_one_has_its_networks(
+    backend, tmp_path, monkeypatch
+):
+    trainer = PPOTrainer("CartPole-v1", 1, n_steps=8, batch_size=8, runs_dir=None)
+    trainer.train(8)
+    trainer.save(tmp_path / "saved")
+    folder = forged(tmp_path / "saved", tmp_path / "other", backend)
+    monkeypatch.setattr(backends, "network_backends", lambda: ["native"])
+    with pytest.raises(ValueError, match=rf'of {backend}; pass backend="native"'):
+        PPOTrainer.load(folder, runs_dir=None)
+    for asked in ("native", "torch"):
+        loaded = PPOTrainer.load(folder, backend=asked, runs_dir=None)
+        assert (loaded.learner.backend, loaded.timesteps) == (asked, trainer.timesteps)
+    with pytest.raises(ValueError, match="build it from source"):
+        PPOTrainer.load(folder, backend=backend, runs_dir=None)
+
+
+def test_a_checkpoint_goes_to_the_cpu_with_a_backend_in_rust(tmp_path):
+    trainer = PPOTrainer("CartPole-v1", 1, backend="torch", n_steps=8, batch_size=8, runs_dir=None)
+    trainer.save(tmp_path / "saved")
+    folder = forged(tmp_path / "saved", tmp_path / "other", device="cuda")
+    loaded = PPOTrainer.load(folder, backend="native", runs_dir=None)
+    assert (loaded.learner.backend, loaded.config.device) == ("native", "cpu")
+    with pytest.raises(ValueError, match="device: expected 'cpu' on the native backend"):
+        PPOTrainer.load(folder, backend="native", device="cuda", runs_dir=None)
+    folder = forged(tmp_path / "saved", tmp_path / "elu", activation="elu")
+    with pytest.raises(ValueError, match=r'activation: .* pass backend="torch"$'):
+        PPOTrainer.load(folder, backend="native", runs_dir=None)
+
+
+def test_replay_does_not_go_between_torch_and_the_others(tmp_path):
+    trainer = DQNTrainer("CartPole-v1", 1, backend="torch", buffer_size=100, runs_dir=None)
+    trainer.save(tmp_path / "saved")
+    words = "backend: expected 'torch', as dqn in Rust and on torch have other random streams, got"
+    with pytest.raises(ValueError, match=f"{words} 'native' for a checkpoint of torch"):
+        DQNTrainer.load(tmp_path / "saved", backend="native")
+    assert DQNTrainer.load(tmp_path / "saved", backend="torch", runs_dir=None).timesteps == 0
+    folder = forged(tmp_path / "saved", tmp_path / "other", "candle")
+    with pytest.raises(ValueError, match="expected 'native' or 'candle' or 'burn', as dqn in Rust"):
+        DQNTrainer.load(folder, backend="torch")
+    with pytest.raises(ValueError, match=r"device: expected 'cpu' on the native .*; leave it out$"):
+        DQNTrainer.load(folder, backend="native", device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"), [("auto", ValueError), ("jax", ValueError), (3, TypeError)]
+)
+def test_a_checkpoint_is_loaded_into_a_backend_that_there_is(wrong, error, tmp_path):
+    PPOTrainer("CartPole-v1", 1, runs_dir=None).save(tmp_path / "saved")
+    with pytest.raises(error, match="backend: expected one of native, candle, burn, torch, got"):
+        PPOTrainer.load(tmp_path / "saved", backend=wrong)
 
 
 def test_settings_know_the_activations_that_networks_have():

@@ -27,7 +27,7 @@ def test_a_native_learner_goes_on_with_a_checkpoint_from_rust():
     saved = read_checkpoint(FIXTURES / "checkpoint/rust-half")
     whole = read_checkpoint(FIXTURES / "checkpoint/python-whole")
     learner = NativePPO(make_vec("Pendulum-v1", 3), made.CONFIG, seed=2)
-    arrays = {member: saved.members[member] for member in MEMBERS}
+    arrays = {member: saved.members.get(member, {}) for member in MEMBERS}
     learner.load_state(
         LearnerState(
             **arrays, counters=saved.manifest["counters"], streams=saved.manifest["streams"]
@@ -67,7 +67,9 @@ def test_a_trainer_goes_on_with_a_checkpoint_from_rust(tmp_path):
     assert (trainer.env_id, trainer.seed, trainer.timesteps) == ("Pendulum-v1", 1, 672)
     assert (trainer.config.net_arch, trainer.config.use_sde) == ((4,), True)
     assert trainer.learner.backend == "native"
-    assert {*trainer.sources.values()} == {"checkpoint"}
+    unsaid = {"ortho_init", "log_std_init", "full_std", "compile", "device"}
+    assert {name for name, source in trainer.sources.items() if source == "default"} == unsaid
+    assert {*trainer.sources.values()} == {"checkpoint", "default"}
     trainer.save(tmp_path / "half")
     result = trainer.train()
     assert (result["timesteps"], trainer.timesteps) == (1344, 1344)
@@ -102,14 +104,25 @@ def forged(path, change, name="rust-half"):
 
 def test_a_trainer_says_what_a_checkpoint_from_rust_lacks(tmp_path):
     def forget(manifest):
-        for name in ("activation", "net_arch"):
+        for name in ("activation", "net_arch", "shared_trunk", "use_sde"):
             del manifest["settings"][name]
 
-    words = "got one of a trainer in Rust without activation, net_arch; make a trainer with"
-    with pytest.raises(ValueError, match=words):
+    words = "got one of a trainer in Rust without activation, net_arch, shared_trunk, use_sde; make"
+    with pytest.raises(ValueError, match=f"{words} a trainer .* have them, go on with it in Rust"):
         PPOTrainer.load(forged(tmp_path / "old", forget))
     with pytest.raises(ValueError, match="expected algorithm a2c, got a checkpoint of ppo"):
         A2CTrainer.load(FIXTURES / "checkpoint/rust-half")
+
+
+@pytest.mark.parametrize("others", [(), ("activation",)])
+def test_values_with_other_hidden_layers_than_the_policys_go_on_in_rust(tmp_path, others):
+    def forget(manifest):
+        for name in ("net_arch", *others):
+            del manifest["settings"][name]
+
+    words = "net_arch; go on with it in Rust, as policy and values have the same hidden layers here"
+    with pytest.raises(ValueError, match=words):
+        PPOTrainer.load(forged(tmp_path / "wide", forget))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +133,7 @@ def test_a_trainer_says_what_a_checkpoint_from_rust_lacks(tmp_path):
             "beta1",
             0.8,
             ValueError,
-            r"expected beta1 = 0\.9, .* got 0\.8 of a trainer in",
+            r"expected beta1 = 0\.9, .* got 0\.8; go on with it in Rust",
         ),
         ("settings", "optimizer", "adamw", ValueError, "expected optimizer = adam, .* got adamw"),
         ("settings", "clip_obs", 5.0, ValueError, r"expected clip_obs = 10\.0, .* got 5\.0"),

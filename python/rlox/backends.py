@@ -32,6 +32,9 @@ _NATIVE: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "her": ("None", lambda her, _: her is None),
 }
 
+# Algorithms whose learners have the same states on torch and in Rust; others' draw otherwise.
+ALIKE = ("ppo", "a2c")
+
 
 class Need(NamedTuple):
     """Something asked for that only torch does."""
@@ -146,6 +149,40 @@ def expect_backend(backend: str, need: Need | None) -> None:
             f"{backend!r}; build it from source, in a clone of the repository: pip install . "
             f"--config-settings=build-args='--features pyo3/abi3-py310,{features}'"
         )
+
+
+def loading_backend(backend: str | None, saved: str, algorithm: str) -> str:
+    """The backend that a checkpoint is loaded into.
+
+    Args:
+        backend: One of `BACKENDS` but "auto"; None: the checkpoint's own.
+        saved: The checkpoint's own.
+        algorithm: Whose checkpoint it is.
+
+    Raises:
+        TypeError: No str.
+        ValueError: There is no such backend; the checkpoint's own is not in this build; the
+            algorithm's state on the one is not that on the other.
+
+    >>> loading_backend("native", "candle", "sac")
+    'native'
+    """
+    if backend is None:
+        if saved != "torch" and saved not in (here := network_backends()):
+            raise ValueError(
+                f"backend: expected one that rlox was built with ({', '.join(here)}), got a "
+                f'checkpoint of {saved}; pass backend="native", which has the same networks'
+            )
+        return saved
+    asked = text("backend", backend, BACKENDS[1:])
+    if (asked == "torch") != (saved == "torch") and algorithm not in ALIKE:
+        there = ["torch"] if saved == "torch" else BACKENDS[1:-1]
+        raise ValueError(
+            f"backend: expected {' or '.join(map(repr, there))}, as {algorithm} in Rust and on "
+            f"torch have other random streams, got {asked!r} for a checkpoint of {saved}; pass one "
+            "of these, or leave it out"
+        )
+    return asked
 
 
 def expect_torch(why: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlox import spaces
-from rlox.backends import BACKENDS
+from rlox.backends import ALIKE, BACKENDS
 from rlox.checkpoint import MANIFEST, corrupt, expect_keys
 from rlox.configs import ALPHA, BETAS, EPS
 from rlox.logger import versions
@@ -91,10 +91,17 @@ def _from_rust(file: Path, manifest: dict[str, Any], config_type: type[Any]) -> 
     expect_keys(file, "manifest", manifest, {"settings": (dict,)})
     saved, defaults = manifest["settings"], {f.name: f.default for f in fields(config_type)}
     if unsaid := sorted({*_POLICY} - {*saved}):
+        fix = (
+            "make a trainer with the same networks, and give trainer.learner.load_state what "
+            "rlox.checkpoint.read_checkpoint reads; where trainers here cannot have them, go on "
+            "with it in Rust"
+        )
+        # What tells the rest leaves this out only where policy and values differ in it.
+        if "net_arch" in unsaid and len(unsaid) < len(_POLICY):
+            fix = "go on with it in Rust, as policy and values have the same hidden layers here"
         raise ValueError(
             f"{file}: expected a checkpoint that says how to make its policy, got one of a trainer "
-            f"in Rust without {', '.join(unsaid)}; make a trainer with the same settings, and give "
-            "trainer.learner.load_state what rlox.checkpoint.read_checkpoint reads"
+            f"in Rust without {', '.join(unsaid)}; {fix}"
         )
     for name in sorted({*saved} - {*defaults}):
         if name not in _FIXED:
@@ -102,12 +109,12 @@ def _from_rust(file: Path, manifest: dict[str, Any], config_type: type[Any]) -> 
         if saved[name] != _FIXED[name]:
             raise ValueError(
                 f"{file}: expected {name} = {_FIXED[name]}, as trainers in Python have no other, "
-                f"got {saved[name]} of a trainer in Rust; go on with it there"
+                f"got {saved[name]}; go on with it in Rust"
             )
     made = {name: x for name, x in saved.items() if name in defaults}
     settings = {name: defaults[name] for name in _UNTOLD if name in defaults} | made
     own = {"own_policy": False, "own_features": False, "env_kwargs": {}}
-    sources = dict.fromkeys(settings, "checkpoint")
+    sources = {name: "checkpoint" if name in made else "default" for name in settings}
     return {**own, **manifest, "settings": settings, "sources": sources}
 
 
@@ -148,21 +155,27 @@ def expect_saved(what: str, saved: object, wanted: object, fix: str) -> None:
         raise ValueError(f"path: expected {what} {wanted}, got a checkpoint of {saved}; {fix}")
 
 
-def expect_code(what: str, given: object, needed: bool) -> None:
-    """What a checkpoint cannot hold is given.
+def expect_code(saved: Mapping[str, Any], **given: object) -> None:
+    """What a checkpoint cannot hold is given: `env`, `policy` and `features_extractor`, by name.
 
     Raises:
-        ValueError: It is needed and it is not given.
+        ValueError: One is needed and it is not given.
     """
-    if needed and given is None:
-        raise ValueError(
-            f"{what}: expected what the trainer was made with, as a checkpoint holds no code, got "
-            f"None; pass {what}="
-        )
+    needed = {
+        "env": saved["env"] is None,
+        "policy": saved["own_policy"],
+        "features_extractor": saved["own_features"],
+    }
+    for what, thing in given.items():
+        if thing is None and needed[what]:
+            raise ValueError(
+                f"{what}: expected what the trainer was made with, as a checkpoint holds no code, "
+                f"got None; pass {what}="
+            )
 
 
-def expect_device(device: str | None, backend: str) -> None:
-    """A device that a checkpoint's backend can use.
+def settings_on(backend: str, saved: Mapping[str, Any], device: str | None) -> dict[str, Any]:
+    """The settings of a checkpoint for a backend, on a device; None for where its networks were.
 
     Raises:
         TypeError: It is no str.
@@ -170,6 +183,9 @@ def expect_device(device: str | None, backend: str) -> None:
     """
     if device is not None and text("device", device) != "cpu" and backend != "torch":
         raise ValueError(
-            f"device: expected 'cpu', as the checkpoint is of the {backend} backend, got "
-            f"{device!r}; leave it out, and take the policy to torch by trainer.learner.to_torch()"
+            f"device: expected 'cpu' on the {backend} backend, got {device!r}; leave it out"
+            + (', or pass backend="torch"' if saved["algorithm"] in ALIKE else "")
         )
+    settings: dict[str, Any] = saved["settings"]
+    wanted = "cpu" if device is None and backend != "torch" else device
+    return settings if wanted is None else settings | {"device": wanted}

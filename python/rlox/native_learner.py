@@ -192,7 +192,9 @@ class NativeLearner(BaseLearner):
 
         It takes observations as the networks do: with `normalize_obs`, what `normalizer` makes of
         the environment's. Box actions come out as they were drawn; who sends them to the
-        environment clips them into its bounds, as `predict` does.
+        environment clips them into its bounds, as `predict` does. Actions of
+        Discrete and MultiDiscrete spaces come out counted from 0, to which `predict` adds the
+        space's `start`; such observations have to be given counted from 0, too.
 
         Raises:
             ModuleNotFoundError: torch is not installed.

@@ -14,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from rlox._rlox import ClosedError, CorruptFileError
-from rlox.backends import Backend, choose_backend
+from rlox.backends import Backend, choose_backend, loading_backend
 from rlox.callbacks import Callback, ProgressBar, as_callbacks
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.configs import SHAPE_SETTINGS, resolved_config
@@ -23,7 +23,7 @@ from rlox.interrupt import stop_on_interrupt
 from rlox.keywords import knowing_keywords, places, refuse_policy_name, refuse_settings
 from rlox.learner import MEMBERS, Learner, LearnerState
 from rlox.logger import RunFolder, expect_root
-from rlox.manifest import describe, expect_code, expect_device, expect_saved, trainer_manifest
+from rlox.manifest import describe, expect_code, expect_saved, settings_on, trainer_manifest
 from rlox.presets import preset
 from rlox.registered import count_of, name_of
 from rlox.results import EvaluationResult, TrainResult, train_result
@@ -288,6 +288,7 @@ class Trainer:
         path: str | os.PathLike[str],
         *,
         env: EnvLike | None = None,
+        backend: Backend | None = None,
         policy: "PolicyLike" = None,
         features_extractor: "FeaturesExtractor | None" = None,
         device: str | None = None,
@@ -303,28 +304,27 @@ class Trainer:
             path: What `save` wrote, or the run folder.
             env: Takes the place of the saved id and `env_kwargs`; needed where there was no id.
             policy: Needed where the trainer was made with one, as are `features_extractor`s.
+            backend: What computes from here on; None: what did. DQN, SAC and TD3 do not go from
+                torch to the others, or back.
             device: Where the networks shall live; None: where they were.
             runs_dir: As for the constructor.
 
         Raises:
             FileNotFoundError: Nothing is there.
             rlox.CorruptFileError: It is damaged; the file and the section are named.
-            ValueError: It is another algorithm's, or does not fit the environment or policy.
+            ValueError: It is another algorithm's, or does not fit environment, policy or backend.
         """
         checkpoint = read_checkpoint(path)
-        known = cls.algorithm, cls.config_type
-        saved = trainer_manifest(Path(path), checkpoint.manifest, *known)
-        expect_code("env", env, saved["env"] is None)
-        expect_code("policy", policy, saved["own_policy"])
-        expect_code("features_extractor", features_extractor, saved["own_features"])
-        expect_device(device, saved["backend"])
-        settings = saved["settings"] | ({} if device is None else {"device": device})
+        saved = trainer_manifest(Path(path), checkpoint.manifest, cls.algorithm, cls.config_type)
+        expect_code(saved, env=env, policy=policy, features_extractor=features_extractor)
+        chosen: Any = loading_backend(backend, saved["backend"], cls.algorithm)
+        settings = settings_on(chosen, saved, device)
         if policy is not None:
             settings = {n: x for n, x in settings.items() if n not in SHAPE_SETTINGS}
         made = cls(
             saved["env"] if env is None else env,
             saved["seed"],
-            backend=saved["backend"],
+            backend=chosen,
             policy=policy,
             features_extractor=features_extractor,
             env_kwargs=saved["env_kwargs"] if env is None else None,
