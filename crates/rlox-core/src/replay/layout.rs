@@ -76,17 +76,7 @@ impl Layout {
 
     fn check(&self) -> Result<()> {
         // What sampling calls other things.
-        const TAKEN: [&str; 9] = [
-            "rewards",
-            "terminated",
-            "truncated",
-            "discounts",
-            "weights",
-            "indices",
-            "mask",
-            "episode_starts",
-            "lengths",
-        ];
+        const TAKEN: [&str; 6] = ["rewards", "terminated", "truncated", "discounts", "weights", "indices"];
         if self.obs.is_empty() {
             return Err(Error::config("obs", "one part or more", "none", "say what an observation is made of"));
         }

@@ -89,12 +89,18 @@ impl Sequences {
     /// # Errors
     /// Those of [`Sequences::choose`].
     pub fn check(self, storage: &ReplayStorage, batch_size: usize) -> Result<()> {
+        // What sequences call other things.
+        const TAKEN: [&str; 3] = ["mask", "episode_starts", "lengths"];
         if self.length == 0 {
             return Err(Error::config("length", "at least 1", "0", "pass a positive number"));
         }
         if self.whole && self.burn_in > 0 {
             let fix = "nothing comes before an episode's first step";
             return Err(Error::config("burn_in", "0 with whole episodes", self.burn_in.to_string(), fix));
+        }
+        if let Some(part) = storage.layout().parts().find(|part| TAKEN.contains(&part.name.as_str())) {
+            let got = format!("a part called {:?}", part.name);
+            return Err(Error::config("name", "parts of other names than those of sequences", got, "rename it"));
         }
         check_count(storage.indices().len(), batch_size)?;
         let steps = self.burn_in.saturating_add(self.length);
