@@ -47,11 +47,21 @@ class Adam(VectorOptimizer):
     def _move(self, gradient: Tensor, learning_rate: float) -> None:
         beta1, beta2 = self.betas
         if self._fused:
-            parts = [self.vector], [gradient], [self.exp_avg], [self.exp_avg_sq]
-            how = {"lr": learning_rate, "beta1": beta1, "beta2": beta2, "eps": self.eps}
-            steps = [torch.full((), float(self.steps), device=self.vector.device)]
-            rest = {"weight_decay": 0.0, "amsgrad": False, "maximize": False}
-            torch._fused_adam_(*parts, [], steps, **how, **rest)
+            torch._fused_adam_(
+                [self.vector],
+                [gradient],
+                [self.exp_avg],
+                [self.exp_avg_sq],
+                [],
+                [torch.full((), float(self.steps), device=self.vector.device)],
+                lr=learning_rate,
+                beta1=beta1,
+                beta2=beta2,
+                weight_decay=0.0,
+                eps=self.eps,
+                amsgrad=False,
+                maximize=False,
+            )
             return
         self.exp_avg.lerp_(gradient, 1 - beta1)
         self.exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)

@@ -12,7 +12,7 @@ from rlox import make_vec
 from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
-from toy_envs import Count, Imitate
+from toy_envs import Imitate
 
 SMALL = {"learning_starts": 5, "batch_size": 16, "buffer_size": 500, "net_arch": (8,)}
 KINDS = {
@@ -329,25 +329,3 @@ def test_a_trainer_saves_and_goes_on_with_its_buffer(trainer, env, tmp_path):
 def test_other_backends_are_refused_by_name(backend):
     with pytest.raises(ValueError, match=r'backend: expected .* got SAC; pass backend="torch"'):
         SACTrainer("Pendulum-v1", backend=backend, runs_dir=None)
-
-
-def test_what_follows_a_time_limit_is_worth_something():
-    def value(terminate):
-        env = lambda: Count(limit=10, terminate=terminate, scale=0.0)  # noqa: E731
-        config = DQNConfig(
-            learning_starts=100,
-            gamma=0.8,
-            learning_rate=3e-3,
-            net_arch=(8,),
-            target_update_interval=50,
-            train_freq=1,
-            exploration_fraction=0.0,
-        )
-        one = DQN(make_vec(env, 1), config, 1)
-        for _ in range(1500):
-            one.iterate()
-        return one.policy(torch.zeros(1, 1)).max().item()
-
-    assert value(terminate=False) == pytest.approx(1 / (1 - 0.8), rel=0.05)
-    # Huber's slopes are 0 together: 0.9 (1 + 0.8 v - v) for steps, -0.1 for the last of ten.
-    assert value(terminate=True) == pytest.approx((1 - 0.1 / 0.9) / 0.2, rel=0.05)

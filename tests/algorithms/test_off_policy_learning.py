@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 from masked_envs import Doors
+from rlox import make_vec
+from rlox.algorithms import DQN, DQNConfig
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
-from toy_envs import Echo, Imitate
+from toy_envs import Count, Echo, Imitate
 
 FAST = {"learning_rate": 3e-3, "gamma": 0.0, "learning_starts": 100, "runs_dir": None}
 
@@ -179,3 +181,25 @@ def test_features_of_ones_own_are_learned_with():
 def test_policies_that_lack_something_are_refused(trainer, policy, message):
     with pytest.raises((TypeError, ValueError), match=message):
         trainer(Echo if trainer is DQNTrainer else Imitate, policy=policy, runs_dir=None)
+
+
+def test_what_follows_a_time_limit_is_worth_something():
+    def value(terminate):
+        env = lambda: Count(limit=10, terminate=terminate, scale=0.0)  # noqa: E731
+        config = DQNConfig(
+            learning_starts=100,
+            gamma=0.8,
+            learning_rate=3e-3,
+            net_arch=(8,),
+            target_update_interval=50,
+            train_freq=1,
+            exploration_fraction=0.0,
+        )
+        one = DQN(make_vec(env, 1), config, 1)
+        for _ in range(1500):
+            one.iterate()
+        return one.policy(torch.zeros(1, 1)).max().item()
+
+    assert value(terminate=False) == pytest.approx(1 / (1 - 0.8), rel=0.05)
+    # Huber's slopes are 0 together: 0.9 (1 + 0.8 v - v) for steps, -0.1 for the last of ten.
+    assert value(terminate=True) == pytest.approx((1 - 0.1 / 0.9) / 0.2, rel=0.05)
