@@ -263,6 +263,17 @@ def test_a_state_that_does_not_fit_changes_nothing(part):
                 np.testing.assert_array_equal(getattr(after, kept)[key], array)
 
 
+def test_weights_that_are_no_dict_are_refused_with_what_is():
+    policy = NativePPO(make_vec("CartPole-v1", 1), PPOConfig(), seed=1).policy
+    for name, argument in [("load", "tensors"), ("check_tensors", "tensors")] + [
+        (name, "state") for name in ("load_optimizer_state", "check_optimizer_state")
+    ]:
+        for wrong, shown in [(None, "None"), ([1.0], r"\[1\.0\]")]:
+            words = f"^{argument}: expected a dict of names and arrays, got {shown}; pass what a "
+            with pytest.raises(TypeError, match=words):
+                getattr(policy, name)(wrong)
+
+
 @pytest.mark.parametrize(("env_id", "output"), [("CartPole-v1", "logits"), ("Pendulum-v1", "mean")])
 def test_outputs_that_are_not_finite_are_named_when_acting(env_id, output):
     learner = NativePPO(make_vec(env_id, 2), PPOConfig(num_envs=2, n_steps=32), seed=1)

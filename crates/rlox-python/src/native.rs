@@ -328,7 +328,7 @@ impl NativePolicy {
     ///
     /// Raises:
     ///     ValueError: As `load`.
-    fn check_tensors(&self, py: Python<'_>, tensors: &Bound<'_, PyDict>) -> PyResult<()> {
+    fn check_tensors(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors::named("tensors", tensors)?;
         self.inner.with(py, true, |inner| inner.policy.check_tensors(&named))
     }
@@ -337,7 +337,7 @@ impl NativePolicy {
     ///
     /// Raises:
     ///     ValueError: As `load`.
-    fn check_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
+    fn check_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors::named("state", state)?;
         self.inner.with(py, true, |inner| inner.policy.check_optimizer_state(&named))
     }
@@ -346,7 +346,7 @@ impl NativePolicy {
     ///
     /// Raises:
     ///     ValueError: One is absent, unknown, of another shape, or not finite; nothing has changed then.
-    fn load(&self, py: Python<'_>, tensors: &Bound<'_, PyDict>) -> PyResult<()> {
+    fn load(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors::named("tensors", tensors)?;
         self.inner.with(py, true, |inner| inner.policy.load(&named))
     }
@@ -361,7 +361,7 @@ impl NativePolicy {
     ///
     /// Raises:
     ///     ValueError: As `load`.
-    fn load_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
+    fn load_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors::named("state", state)?;
         self.inner.with(py, true, |inner| inner.policy.load_optimizer_state(&named))
     }

@@ -199,7 +199,7 @@ impl NativeAgent {
     ///
     /// Raises:
     ///     ValueError: As `load`.
-    fn check_tensors(&self, py: Python<'_>, tensors: &Bound<'_, PyDict>) -> PyResult<()> {
+    fn check_tensors(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors::named("tensors", tensors)?;
         self.inner.with(py, true, |inner| inner.agent.learner().check_tensors(&named))
     }
@@ -208,7 +208,7 @@ impl NativeAgent {
     ///
     /// Raises:
     ///     ValueError: One is absent, unknown, of another shape, or not finite; nothing has changed then.
-    fn load(&self, py: Python<'_>, tensors: &Bound<'_, PyDict>) -> PyResult<()> {
+    fn load(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors::named("tensors", tensors)?;
         self.inner.with(py, true, |inner| inner.agent.learner_mut().load(&named))
     }
@@ -223,7 +223,7 @@ impl NativeAgent {
     ///
     /// Raises:
     ///     ValueError: As `load`.
-    fn check_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
+    fn check_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors::named("state", state)?;
         self.inner.with(py, true, |inner| inner.agent.learner().check_optimizer_state(&named))
     }
@@ -232,7 +232,7 @@ impl NativeAgent {
     ///
     /// Raises:
     ///     ValueError: As `load`.
-    fn load_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
+    fn load_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors::named("state", state)?;
         self.inner.with(py, true, |inner| inner.agent.learner_mut().load_optimizer_state(&named))
     }

@@ -20,7 +20,15 @@ pub(super) fn dict(py: Python<'_>, tensors: NamedTensors) -> PyResult<Bound<'_, 
     Ok(dict)
 }
 
-pub(super) fn named(argument: &'static str, dict: &Bound<'_, PyDict>) -> PyResult<NamedTensors> {
+pub(super) fn named(argument: &'static str, given: &Bound<'_, PyAny>) -> PyResult<NamedTensors> {
+    let Ok(dict) = given.cast::<PyDict>() else {
+        return Err(type_error(
+            argument,
+            "a dict of names and arrays",
+            &shown(given),
+            "pass what a policy of this shape gave",
+        ));
+    };
     let mut tensors = NamedTensors::default();
     from_items(Some(dict), 2, |(name, array)| {
         let wrong = |_| type_error(argument, "names as keys", &shown(&name), "pass a dict of names and arrays");
