@@ -97,9 +97,7 @@ class NativeOffPolicy(BaseLearner):
         multiple = isinstance(action, gym.spaces.MultiDiscrete | gym.spaces.MultiBinary)
         if discrete and not isinstance(action, gym.spaces.Discrete):
             fix = "PPO or A2C" if multiple else "SAC, TD3, PPO or A2C"
-            raise ValueError(
-                f"action space: expected Discrete for {name}, got {action}; use {fix}"
-            )
+            raise ValueError(f"action space: expected Discrete for {name}, got {action}; use {fix}")
         if not discrete and not isinstance(action, gym.spaces.Box):
             fix = "PPO or A2C" if multiple else "DQN, PPO or A2C"
             raise ValueError(f"action space: expected a Box for {name}, got {action}; use {fix}")

@@ -1,4 +1,4 @@
-"""`Stepper`: environments of any autoreset mode, one step at a time, as a replay buffer takes it."""
+"""`Stepper`: environments in any autoreset mode, one step at a time, as replay takes it."""
 
 from typing import Any, NamedTuple
 

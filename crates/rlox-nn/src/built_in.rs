@@ -3,9 +3,7 @@
 
 use rlox_core::{EnvSpec, Error, Pcg64, Result, Space};
 
-use crate::{
-    Activation, DeterministicActor, Dueling, Init, Mlp, Network, QNetworks, SquashedPolicy, TwinCritics,
-};
+use crate::{Activation, DeterministicActor, Dueling, Init, Mlp, Network, QNetworks, SquashedPolicy, TwinCritics};
 
 /// The widths of a network, hidden layers between its inputs and outputs.
 pub(crate) fn sizes(inputs: usize, net_arch: &[usize], outputs: usize) -> Vec<usize> {

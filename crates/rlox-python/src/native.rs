@@ -14,7 +14,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{ActionsMut, DType, Error, Field, PolicyOut, Result, Space, Watch};
 use rlox_nn::ActorCritic;
-use rlox_nn::train::{Collection, Encoding, IterationStreams, Minibatches, collect_transitions, estimate_advantages, predict_actions};
+use rlox_nn::train::{
+    Collection, Encoding, IterationStreams, Minibatches, collect_transitions, estimate_advantages, predict_actions,
+};
 
 use crate::argument::{count, index, instance, number, switches};
 use crate::error::to_py;

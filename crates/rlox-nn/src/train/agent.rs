@@ -131,12 +131,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     ///
     /// # Errors
     /// Those of [`OffPolicyAgent::go_on_at`], and of the normaliser.
-    pub fn start_at(
-        &mut self,
-        obs: &[f32],
-        masks: Option<&[bool]>,
-        normalizer: Option<&mut Normalizer>,
-    ) -> Result<()> {
+    pub fn start_at(&mut self, obs: &[f32], masks: Option<&[bool]>, normalizer: Option<&mut Normalizer>) -> Result<()> {
         self.go_on_at(obs, masks)?;
         self.gatherer.begin_episodes(self.learner.as_mut(), normalizer)
     }
@@ -180,8 +175,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
             if pause()? {
                 return Ok(false);
             }
-            let stepped =
-                self.gatherer.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), progress);
+            let stepped = self.gatherer.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), progress);
             stepped.map_err(|error| after(error, self.gatherer.timesteps))?;
         }
         self.learn(normalizer.as_deref(), pause)
@@ -287,20 +281,29 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         actions.iter().chain([order, learning])
     }
 
-    /// Counts and streams as [`OffPolicyAgent::streams`] gave them, to go on from. The environments have to be started.
+    /// Counts, streams as [`OffPolicyAgent::streams`] gave them, [`OffPolicyAgent::left_over`] and
+    /// [`OffPolicyAgent::progress`], to go on from. The environments have to be started.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of streams, [`Error::Config`] for what is due if it is no share. Nothing has
-    /// changed then.
-    pub fn set_standing(&mut self, streams: &[Pcg64], timesteps: u64, updates: u64, due: f64) -> Result<()> {
+    /// [`Error::Shape`] for another number of streams, [`Error::Config`] for what is left over or the progress outside of 0 to
+    /// 1. Nothing has changed then.
+    pub fn set_standing(
+        &mut self,
+        streams: &[Pcg64],
+        timesteps: u64,
+        updates: u64,
+        due: f64,
+        progress: f64,
+    ) -> Result<()> {
         let n = self.gatherer.num_envs();
         rlox_core::check_len("streams", streams.len(), n + 2)?;
         check_share("due", due)?;
+        check_share("progress", progress)?;
         let Gatherer { actions, order, learning, .. } = &mut self.gatherer;
         actions.clone_from_slice(&streams[..n]);
         (*order, *learning) = (streams[n].clone(), streams[n + 1].clone());
         (self.gatherer.timesteps, self.gatherer.started) = (timesteps, false);
-        (self.updates, self.due, self.learned) = (updates, due, None);
+        (self.updates, self.due, self.progress, self.learned) = (updates, due, progress, None);
         self.learner.set_counts(timesteps / n as u64, updates);
         Ok(())
     }

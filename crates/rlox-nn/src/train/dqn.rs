@@ -2,11 +2,9 @@
 
 use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Normalizer, NormalizerOptions, Pcg64, Result, Space, VectorEnv};
 
-use super::experience::{Gathering, Replayed, gathering};
 use super::algorithm::{Algorithm, Method, check_dims};
-use super::{
-    Greedy, OffPolicy, OffPolicyLearned, Priorities, Schedule, check_counts, check_share, evaluate_policy,
-};
+use super::experience::{Gathering, Replayed, gathering};
+use super::{Greedy, OffPolicy, OffPolicyLearned, Priorities, Schedule, check_counts, check_share, evaluate_policy};
 use crate::rows::check_not_negative;
 use crate::{NamedTensors, Optimizer, QFunction, QLoss, TdLoss, Transitions};
 

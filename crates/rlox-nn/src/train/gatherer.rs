@@ -2,8 +2,8 @@
 //! happens.
 
 use rlox_core::{
-    Actions, ActionsMut, EnvSpec, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, Space, StepOut, VectorEnv,
-    check_len, masked_actions,
+    Actions, ActionsMut, EnvSpec, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, Space, StepOut,
+    VectorEnv, check_len, masked_actions,
 };
 
 use super::IterationStreams;
@@ -367,7 +367,8 @@ impl Gatherer {
             // Nobody acts on an episode's last observation.
             let dim = after.len() / rewards.len();
             seen.clear();
-            let acted = after.chunks_exact(dim).zip(terminated.iter().zip(&*truncated)).filter(|(_, (a, b))| !(**a || **b));
+            let acted =
+                after.chunks_exact(dim).zip(terminated.iter().zip(&*truncated)).filter(|(_, (a, b))| !(**a || **b));
             acted.for_each(|(row, _)| seen.extend_from_slice(row));
             let counted = normalizer.update_obs(seen);
             seen.resize(after.len(), 0.0);

@@ -1,15 +1,17 @@
 //! The trainer of off-policy methods: act, remember, learn from what is remembered, and again.
 
+use std::collections::VecDeque;
+
 use rlox_core::replay::ReplayStorage;
 use rlox_core::{EnvSpec, Normalizer, NormalizerOptions, Pcg64, ResetOptions, Result, Seeds, VectorEnv, Watch};
 
+use super::OffPolicyLearned;
 use super::agent::{OffPolicyAgent, expect_resetting};
 use super::algorithm::Method;
 use super::collector::Run;
 use super::episodes::Episodes;
 use super::gatherer::Surroundings;
 use super::streams::Streams;
-use super::OffPolicyLearned;
 use crate::room::resize;
 
 /// What an iteration of off-policy training said.
@@ -80,7 +82,15 @@ impl<A: Method> OffPolicy<A> {
         let agent = OffPolicyAgent::new(learner, how, &Surroundings::of(env.as_ref()), seeds)?;
         let options = how.normalize.map(|options| NormalizerOptions { gamma: how.gamma, ..options });
         let normalizer = options.map(|options| Normalizer::new(n, spec.observation.dim(), options)).transpose()?;
-        Ok(Self { env, agent, config, normalizer, streams, episodes: Episodes::new(), run: Run::default() })
+        Ok(Self {
+            env,
+            agent,
+            config,
+            normalizer,
+            streams,
+            episodes: Episodes::new(0, VecDeque::new()),
+            run: Run::default(),
+        })
     }
 
     /// What acts and learns: the networks.
@@ -171,8 +181,7 @@ impl<A: Method> OffPolicy<A> {
             agent.start(env.as_ref(), normalizer.as_mut())?;
         }
         let mut watch = Watch::default();
-        let done =
-            agent.iterate(env.as_mut(), normalizer.as_mut(), progress, &mut || watch.check().map(|()| false));
+        let done = agent.iterate(env.as_mut(), normalizer.as_mut(), progress, &mut || watch.check().map(|()| false));
         episodes.update(env.as_mut());
         done?;
         Ok(self.metrics())

@@ -2,9 +2,9 @@
 
 use rlox_core::{ActionsMut, EnvSpec, Error, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
 
+use super::algorithm::{Algorithm, Method, check_dims, part_of, together};
 use super::experience::{Gathering, Replayed, gathering};
 use super::greedy::numbers;
-use super::algorithm::{Algorithm, Method, check_dims, part_of, together};
 use super::{
     ActionNoise, NoiseProcess, OffPolicy, OffPolicyLearned, Schedule, check_counts, check_share, evaluate_policy,
 };

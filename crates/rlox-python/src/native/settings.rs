@@ -17,9 +17,7 @@ const COMPUTED: [&str; 5] = ["gradients", "targets", "log_probs", "weights", "pr
 /// The exception for an error of learning.
 pub(super) fn spoiled(error: Error) -> PyErr {
     match &error {
-        Error::Config(wrong)
-            if COMPUTED.contains(&&*wrong.argument) || wrong.argument.starts_with("parameters") =>
-        {
+        Error::Config(wrong) if COMPUTED.contains(&&*wrong.argument) || wrong.argument.starts_with("parameters") => {
             PyFloatingPointError::new_err(error.to_string())
         }
         _ => to_py(error),

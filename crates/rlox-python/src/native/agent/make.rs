@@ -9,9 +9,7 @@ use rlox_nn::train::{
     ActionNoise, DqnConfig, DqnLearner, EntCoef, OffPolicyAgent, OffPolicyAlgorithm, OffPolicyMethod, Priorities,
     SacConfig, SacLearner, Schedule, Surroundings, Td3Config, Td3Learner,
 };
-use rlox_nn::{
-    Activation, DeterministicActor, Init, Mlp, Network, Optimizer, QNetworks, SquashedPolicy, TwinCritics,
-};
+use rlox_nn::{Activation, DeterministicActor, Init, Mlp, Network, Optimizer, QNetworks, SquashedPolicy, TwinCritics};
 
 use super::super::make::{backend_of, encoding_of, space_of, spec_of};
 use super::super::settings::Settings;
@@ -23,7 +21,7 @@ use crate::shared::Shared;
 use crate::state::WORDS;
 
 /// What Python says of the environments.
-pub(super) struct Envs<'a, 'py> {
+pub(super) struct Told<'a, 'py> {
     pub(super) observation: &'a Bound<'py, PyDict>,
     pub(super) action: &'a Bound<'py, PyDict>,
     pub(super) num_envs: &'a Bound<'py, PyAny>,
@@ -171,15 +169,18 @@ fn dqn(settings: &Settings<'_, '_>) -> PyResult<DqnConfig> {
     } else {
         None
     };
-    Ok(replaying!(settings, DqnConfig {
-        target_update_interval: settings.count("target_update_interval")? as u64,
-        double: settings.switch("double")?,
-        max_grad_norm: settings.number("max_grad_norm")?,
-        exploration_fraction: settings.double("exploration_fraction")?,
-        exploration_initial_eps: settings.number("exploration_initial_eps")?,
-        exploration_final_eps: settings.number("exploration_final_eps")?,
-        prioritized: prioritized,
-    }))
+    Ok(replaying!(
+        settings,
+        DqnConfig {
+            target_update_interval: settings.count("target_update_interval")? as u64,
+            double: settings.switch("double")?,
+            max_grad_norm: settings.number("max_grad_norm")?,
+            exploration_fraction: settings.double("exploration_fraction")?,
+            exploration_initial_eps: settings.number("exploration_initial_eps")?,
+            exploration_final_eps: settings.number("exploration_final_eps")?,
+            prioritized: prioritized,
+        }
+    ))
 }
 
 fn sac(settings: &Settings<'_, '_>) -> PyResult<SacConfig> {
@@ -189,30 +190,36 @@ fn sac(settings: &Settings<'_, '_>) -> PyResult<SacConfig> {
     } else {
         EntCoef::Fixed(initial)
     };
-    Ok(replaying!(settings, SacConfig {
-        target_update_interval: settings.count("target_update_interval")?,
-        ent_coef: ent_coef,
-        action_noise: noise(settings)?,
-        use_sde: settings.switch("use_sde")?,
-        sde_sample_freq: settings.index("sde_sample_freq")?,
-        use_sde_at_warmup: settings.switch("use_sde_at_warmup")?,
-        log_std_init: settings.number("log_std_init")?,
-    }))
+    Ok(replaying!(
+        settings,
+        SacConfig {
+            target_update_interval: settings.count("target_update_interval")?,
+            ent_coef: ent_coef,
+            action_noise: noise(settings)?,
+            use_sde: settings.switch("use_sde")?,
+            sde_sample_freq: settings.index("sde_sample_freq")?,
+            use_sde_at_warmup: settings.switch("use_sde_at_warmup")?,
+            log_std_init: settings.number("log_std_init")?,
+        }
+    ))
 }
 
 fn td3(settings: &Settings<'_, '_>) -> PyResult<Td3Config> {
-    Ok(replaying!(settings, Td3Config {
-        policy_delay: settings.count("policy_delay")?,
-        target_policy_noise: settings.number("target_policy_noise")?,
-        target_noise_clip: settings.number("target_noise_clip")?,
-        action_noise: noise(settings)?,
-    }))
+    Ok(replaying!(
+        settings,
+        Td3Config {
+            policy_delay: settings.count("policy_delay")?,
+            target_policy_noise: settings.number("target_policy_noise")?,
+            target_noise_clip: settings.number("target_noise_clip")?,
+            action_noise: noise(settings)?,
+        }
+    ))
 }
 
 pub(super) fn agent(
     py: Python<'_>,
     algorithm: &Bound<'_, PyAny>,
-    envs: &Envs<'_, '_>,
+    envs: &Told<'_, '_>,
     (stream, seeds): (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
     settings: &Bound<'_, PyDict>,
     backend: &Bound<'_, PyAny>,

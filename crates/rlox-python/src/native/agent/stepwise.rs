@@ -110,8 +110,7 @@ pub(super) fn observe<'py>(
 }
 
 pub(super) fn learn(this: &NativeAgent, py: Python<'_>, normalizer: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
-    let done = this.enter(py, normalizer, |inner, normalizer| {
-        Ok(inner.agent.learn(normalizer.as_deref(), &mut this.pause()))
-    })?;
+    let done = this
+        .enter(py, normalizer, |inner, normalizer| Ok(inner.agent.learn(normalizer.as_deref(), &mut this.pause())))?;
     done.map_err(spoiled)
 }
