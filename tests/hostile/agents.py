@@ -3,7 +3,20 @@
 import numpy as np
 
 import rlox
-from hostile.arguments import flag, flags, floats, number, optional, record, text, thing, whole
+from hostile.arguments import (
+    but,
+    flag,
+    flags,
+    floats,
+    nothing,
+    number,
+    optional,
+    record,
+    row,
+    text,
+    thing,
+    whole,
+)
 from hostile.networks import NORMALIZER, SEED, made, stream, whole_record
 from hostile.table import Subject, call
 from rlox._rlox import NativeAgent
@@ -17,10 +30,10 @@ KINDS = {
     NativeSAC: ("Pendulum-v1", SACConfig(**SMALL)),
     NativeTD3: ("Pendulum-v1", TD3Config(**SMALL)),
 }
-OBSERVATION = {"kind": text("numbers"), "shape": thing(lambda: (D,))}
+OBSERVATION = {"kind": text("numbers"), "shape": row(whole(D), kind=tuple)}
 ACTION = {"kind": text("discrete"), "n": whole(2), "start": whole(0)}
 SETTINGS = {
-    "net_arch": thing(lambda: [4]),
+    "net_arch": row(whole(4)),
     "activation": text("relu"),
     "buffer_size": whole(99),
     "learning_starts": whole(3),
@@ -84,6 +97,8 @@ SUBJECTS = {
 OBS = floats(*[0.5, -0.25, 0, 1] * N, shape=(N, D), dtype="f4")
 FLAGS = flags(0, 0, 1, shape=(N,))
 MASKS = optional(flags(1, 0, 1, 1, 0, 1, shape=(N, 2)))
+# It was made for environments without any.
+NO_MASKS = nothing()
 WRONG = (FloatingPointError,)
 
 
@@ -139,7 +154,7 @@ CALLS = [
         raises=WRONG,
         obs=OBS,
         fresh=flag(True),
-        action_masks=MASKS,
+        action_masks=NO_MASKS,
         normalizer=NORMALIZER,
     ),
     call("NativeAgent.begin", progress=number(0.5)),
@@ -153,7 +168,7 @@ CALLS = [
         terminated=FLAGS,
         truncated=FLAGS,
         valid=optional(FLAGS),
-        action_masks=MASKS,
+        action_masks=NO_MASKS,
         normalizer=NORMALIZER,
     ),
     call("NativeAgent.learn", raises=WRONG, normalizer=NORMALIZER),
@@ -176,7 +191,7 @@ CALLS = [
     call(
         "NativeAgent.set_standing",
         streams=thing(lambda: agent().streams()),
-        noise=thing(lambda: np.zeros(0, np.float32)),
+        noise=but(thing(lambda: np.zeros(0, np.float32)), "a list"),
         due=number(0.5),
         timesteps=whole(9),
         updates=whole(3),

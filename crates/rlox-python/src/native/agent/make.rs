@@ -244,7 +244,9 @@ pub(super) fn agent(
         let (learner, how) = method.on(&backend, &shape, (&spec, num_envs), &mut rng)?;
         OffPolicyAgent::new(learner, how, &Surroundings { spec: &spec, num_envs, masked, idling }, seeds)
     });
-    let agent = made.map_err(|error| to_py(error.renamed("sizes", "net_arch").renamed("hidden", "net_arch")))?;
+    let agent = made.map_err(|error| {
+        to_py(error.renamed("sizes", "net_arch").renamed("hidden", "net_arch").renamed("lr", "learning_rate"))
+    })?;
     let action = match space {
         Space::Discrete { n, .. } => Space::discrete(n),
         space => space,
