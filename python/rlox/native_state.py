@@ -11,7 +11,7 @@ from rlox import learner
 from rlox._rlox import NativeAgent
 from rlox.streams import state_for_native, to_numpy
 
-Standing = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], float, int, int]
+Standing = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], float, int, int, float]
 # Streams that are kept in Rust: of learning, of minibatches, of each environment's actions.
 _OWN = ("minibatches", "learning")
 
@@ -32,8 +32,8 @@ def with_standing(state: learner.LearnerState, agent: NativeAgent) -> learner.Le
         name: learner.stream_state(to_numpy(row))
         for name, row in zip(_names(len(words) - len(_OWN)), words, strict=True)
     }
-    noise, due = agent.standing()
-    counters = state.counters | {"noise": noise.tolist(), "due": due}
+    noise, due, progress = agent.standing()
+    counters = state.counters | {"noise": noise.tolist(), "due": due, "progress": progress}
     return dataclasses.replace(state, streams=state.streams | own, counters=counters)
 
 
@@ -55,20 +55,19 @@ def standing(state: learner.LearnerState, agent: NativeAgent, num_envs: int) -> 
     streams = learner.streams_from_states(own, names)
     words = np.stack([state_for_native(streams[name]) for name in names])
     (timesteps, updates), _ = learner.counts_from_state(state.counters, ("timesteps", "updates"))
-    given, due = state.counters.get("noise"), state.counters.get("due")
-    kept = agent.standing()[0]
+    kept, _, _ = agent.standing()
     try:
-        noise = np.asarray(given, np.float32)
+        noise = np.asarray(state.counters["noise"], np.float32)
         fits = noise.shape == kept.shape and bool(np.isfinite(noise).all())
-        due = float(due)  # type: ignore[arg-type]  # what is no number is refused
-    except (TypeError, ValueError, OverflowError):
-        fits, due = False, 0.0
-    if not fits or not 0 <= due < 1:
+        due, progress = float(state.counters["due"]), float(state.counters["progress"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        fits, due, progress = False, 0.0, 0.0
+    if not (fits and 0 <= due < 1 and 0 <= progress <= 1):
         raise ValueError(
-            f"counters: expected {kept.size} finite numbers of noise and a share that is due, got "
-            "others; use what `state` gave"
+            f"counters: expected {kept.size} finite numbers of noise, what is due, and the "
+            "progress, got others; use what `state` gave"
         )
-    return words, noise, due, timesteps, updates
+    return words, noise, due, timesteps, updates, progress
 
 
 def expect_part(part: str, check: Callable[[Any], object], arrays: learner.Arrays) -> None:

@@ -45,6 +45,7 @@ INNER = {
     "rlox.misfits": "serves ForeignVecEnv",
     "rlox.native_learner": "rlox.native offers what users call",
     "rlox.native_shapes": "serves native learners",
+    "rlox.native_state": "serves native learners",
     "rlox.networks": "serves policies",
     "rlox.noise": "settings: TD3Trainer's action_noise; the process serves learners",
     "rlox.observations": "serves Trainer.predict",
@@ -70,6 +71,7 @@ INNER = {
     "rlox.squashed": "serves off-policy learners",
     "rlox.stepping": "serves off-policy learners",
     "rlox.streams": "serves environments",
+    "rlox.stepping": "serves off-policy learners",
     "rlox.storage": "serves ForeignVecEnv",
     "rlox.torch_learner": "rlox.algorithms offers what users call",
     "rlox.torch_state": "serves learners",
@@ -80,7 +82,14 @@ INNER = {
     "rlox.workers": "serves ForeignVecEnv",
 }
 # Modules that do without torch and have all that the groups but training call.
-WITHOUT_TORCH = ("rlox", "rlox._rlox", "rlox.envs", "rlox.native", "rlox.vector")
+WITHOUT_TORCH = (
+    "rlox",
+    "rlox._rlox",
+    "rlox.envs",
+    "rlox.native",
+    "rlox.native_off_policy",
+    "rlox.vector",
+)
 # Callables that are not called here: a class stands for all of its methods.
 LEFT_OUT = {
     "ClosedError": "an exception",
@@ -121,6 +130,10 @@ for _kind in ("NativePPO", "NativeA2C"):
         LEFT_OUT[f"{_kind}.{_name}"] = "Trainer.save and load"
     LEFT_OUT[f"{_kind}.to_torch"] = "takes nothing"
     LEFT_OUT[f"{_kind}.load_torch"] = "takes a torch module, whose tensors NativePolicy.load takes"
+for _kind in ("NativeDQN", "NativeSAC", "NativeTD3"):
+    LEFT_OUT[f"{_kind}.first_seed"] = "a step of `iterate`"
+    for _name in ("state", "load_state"):
+        LEFT_OUT[f"{_kind}.{_name}"] = "takes what the other gave: test_native_off_policy.py"
 LEFT_OUT |= dict.fromkeys(("PPO.batches", "PPO.metrics"), "a step of `iterate`")
 for _kind in ("PPO", "A2C"):
     for _name in ("collect", "update"):

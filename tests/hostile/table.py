@@ -16,6 +16,7 @@ GROUPS = {
     "objects": ("hostile.objects", "hostile.replay", "hostile.environments"),
     "training": ("hostile.training", "hostile.files"),
     "networks": ("hostile.networks",),
+    "agents": ("hostile.agents",),
 }
 
 

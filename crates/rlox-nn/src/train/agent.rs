@@ -282,20 +282,29 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         actions.iter().chain([order, learning])
     }
 
-    /// Counts and streams as [`OffPolicyAgent::streams`] gave them, to go on from. The environments have to be started.
+    /// Counts, streams as [`OffPolicyAgent::streams`] gave them, [`OffPolicyAgent::left_over`] and
+    /// [`OffPolicyAgent::progress`], to go on from. The environments have to be started.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of streams, [`Error::Config`] for what is due if it is no share. Nothing has
-    /// changed then.
-    pub fn set_standing(&mut self, streams: &[Pcg64], timesteps: u64, updates: u64, due: f64) -> Result<()> {
+    /// [`Error::Shape`] for another number of streams, [`Error::Config`] for what is left over or the progress outside of 0 to
+    /// 1. Nothing has changed then.
+    pub fn set_standing(
+        &mut self,
+        streams: &[Pcg64],
+        timesteps: u64,
+        updates: u64,
+        due: f64,
+        progress: f64,
+    ) -> Result<()> {
         let n = self.gatherer.num_envs();
         rlox_core::check_len("streams", streams.len(), n + 2)?;
         check_share("due", due)?;
+        check_share("progress", progress)?;
         let Gatherer { actions, order, learning, .. } = &mut self.gatherer;
         actions.clone_from_slice(&streams[..n]);
         (*order, *learning) = (streams[n].clone(), streams[n + 1].clone());
         (self.gatherer.timesteps, self.gatherer.started) = (timesteps, false);
-        (self.updates, self.due, self.learned) = (updates, due, None);
+        (self.updates, self.due, self.progress, self.learned) = (updates, due, progress, None);
         self.learner.set_counts(timesteps / n as u64, updates);
         Ok(())
     }

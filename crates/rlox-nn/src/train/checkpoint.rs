@@ -6,7 +6,8 @@ use std::path::Path;
 use rlox_core::{Checkpoint, Error, FieldMut, Normalizer, Pcg64, Pcg64State, Result, RunningMeanStd, Standing};
 use serde_json::{Map, Value, json};
 
-use super::collector::{Collector, RECENT, Run};
+use super::collector::{Collector, Run};
+use super::episodes::{Episodes, RECENT};
 use super::settings::{self, Settings};
 use super::standing;
 use crate::{ActorCritic, NamedTensors};
@@ -71,7 +72,7 @@ fn columns(dim: usize, num_envs: usize) -> [(&'static str, [usize; 1]); 7] {
 }
 
 fn describe(algorithm: &str, settings: &Settings, collector: &Collector) -> Result<Map<String, Value>> {
-    let Collector { env, recent, episodes, timesteps, updates, run, .. } = collector;
+    let Collector { env, episodes: Episodes { recent, total, .. }, timesteps, updates, run, .. } = collector;
     if let Some((wrong, _)) = recent.iter().find(|(episode_return, _)| !episode_return.is_finite()) {
         let fix = "keep rewards in a range whose sums are finite";
         return Err(Error::config("episode returns", "finite numbers", wrong.to_string(), fix));
@@ -93,7 +94,7 @@ fn describe(algorithm: &str, settings: &Settings, collector: &Collector) -> Resu
         "counters": {
             "timesteps": timesteps,
             "updates": updates,
-            "episodes": {"count": episodes, "returns": returns, "lengths": lengths},
+            "episodes": {"count": total, "returns": returns, "lengths": lengths},
         },
         "streams": streams,
     });
@@ -149,12 +150,12 @@ pub(super) fn load(
     policy.load(&networks)?;
     policy.load_optimizer_state(&optimizer)?;
     collector.started = standing.is_some();
-    collector.forget_episodes();
     collector.normalizer = normalizer;
     collector.streams = streams;
     collector.seed = counted.seed.unwrap_or(collector.seed);
     (collector.timesteps, collector.updates, collector.run) = (counted.timesteps, counted.updates, counted.run);
-    (collector.episodes, collector.recent) = (counted.episodes, counted.recent);
+    collector.episodes = Episodes::new(counted.episodes, counted.recent);
+    collector.episodes.forget(collector.env.as_mut());
     Ok(())
 }
 

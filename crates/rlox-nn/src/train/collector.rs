@@ -8,13 +8,11 @@ use rlox_core::{
     collect,
 };
 
+use super::episodes::Episodes;
 use super::streams::Streams;
 use super::{Encoding, IterationStreams, Metrics, Minibatches};
 use crate::ActorCritic;
 use crate::room::resize;
-
-/// Episodes whose mean is reported.
-pub(super) const RECENT: usize = 100;
 
 /// How a rollout is collected.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -143,11 +141,7 @@ pub(super) struct Collector {
     pub(super) iteration: IterationStreams,
     how: Collection,
     pub(super) started: bool,
-    pub(super) recent: VecDeque<(f64, u32)>,
-    pub(super) episodes: u64,
-    /// How many the environments had counted when they were last asked.
-    known: u64,
-    drained: (Vec<f64>, Vec<u32>),
+    pub(super) episodes: Episodes,
     pub(super) timesteps: u64,
     pub(super) updates: u64,
     pub(super) run: Run,
@@ -174,10 +168,7 @@ impl Collector {
             iteration: IterationStreams::new(0, num_envs)?,
             how,
             started: false,
-            recent: VecDeque::with_capacity(RECENT),
-            episodes: 0,
-            known: 0,
-            drained: Default::default(),
+            episodes: Episodes::new(0, VecDeque::new()),
             timesteps: 0,
             updates: 0,
             run: Run::default(),
@@ -187,7 +178,7 @@ impl Collector {
     /// Fills the rollout and estimates advantages.
     pub(super) fn collect(&mut self, policy: &mut dyn ActorCritic) -> Result<()> {
         if !self.started {
-            self.forget_episodes();
+            self.episodes.forget(self.env.as_mut());
             let seed = Seeds::Base(self.streams.reset());
             self.buffer.begin(self.env.as_mut(), seed, self.normalizer.as_mut())?;
             self.started = true;
@@ -197,7 +188,7 @@ impl Collector {
         let actions = &mut iteration.actions;
         let done = collect_transitions(env.as_mut(), policy, actions, buffer, normalizer.as_mut(), *how, &mut || false);
         // Those of a rollout that failed have ended, too.
-        self.drain_episodes();
+        self.episodes.update(self.env.as_mut());
         done
     }
 
@@ -206,38 +197,14 @@ impl Collector {
         self.timesteps += self.buffer.transitions() as u64;
     }
 
-    /// Drops the episodes that the environments tell of: they are not this trainer's.
-    pub(super) fn forget_episodes(&mut self) {
-        let (returns, lengths) = &mut self.drained;
-        let log = self.env.episodes();
-        self.known = log.total();
-        log.drain(returns, lengths);
-        returns.clear();
-        lengths.clear();
-    }
-
-    fn drain_episodes(&mut self) {
-        let (returns, lengths) = &mut self.drained;
-        let log = self.env.episodes();
-        self.episodes += log.total() - self.known;
-        self.known = log.total();
-        log.drain(returns, lengths);
-        for episode in returns.drain(..).zip(lengths.drain(..)) {
-            if self.recent.len() == RECENT {
-                self.recent.pop_front();
-            }
-            self.recent.push_back(episode);
-        }
-    }
-
     /// What is known of the episodes, and the number of steps.
     pub(super) fn metrics(&self) -> Metrics {
-        let mean = |of: &dyn Fn(&(f64, u32)) -> f64| self.recent.iter().map(of).sum::<f64>() / self.recent.len() as f64;
+        let Episodes { mean_return, mean_length, total, .. } = self.episodes;
         Metrics {
             timesteps: self.timesteps,
-            mean_return: mean(&|episode| episode.0),
-            mean_length: mean(&|episode| f64::from(episode.1)),
-            episodes: self.episodes,
+            mean_return,
+            mean_length,
+            episodes: total,
             updates: self.updates,
             ..Metrics::default()
         }

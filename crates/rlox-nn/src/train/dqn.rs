@@ -173,7 +173,7 @@ impl<Q: QFunction> Method for DqnLearner<Q> {
         let Space::Discrete { n, .. } = spec.action else { unreachable!("checked before") };
         let dims = (spec.observation.dim(), n as usize);
         check_dims("q_function", (q.obs_dim(), q.num_actions()), dims)?;
-        let every = (config.target_update_interval / num_envs as u64).max(1);
+        let every = (config.target_update_interval / num_envs.max(1) as u64).max(1);
         Ok(Self { q, config, steps: 0, every })
     }
 }

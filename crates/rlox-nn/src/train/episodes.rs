@@ -4,26 +4,30 @@ use std::collections::VecDeque;
 
 use rlox_core::VectorEnv;
 
-use super::collector::RECENT;
+/// Episodes whose mean is reported.
+pub(super) const RECENT: usize = 100;
 
 /// The newest of them, and how many there were.
 #[derive(Debug)]
 pub(super) struct Episodes {
     /// Returns and lengths, oldest first.
-    recent: VecDeque<(f64, u32)>,
+    pub(super) recent: VecDeque<(f64, u32)>,
+    pub(super) total: u64,
     /// Their means; NaN before the first.
     pub(super) mean_return: f64,
     pub(super) mean_length: f64,
-    pub(super) total: u64,
     /// How many the environments had counted when they were last asked.
     known: u64,
     drained: (Vec<f64>, Vec<u32>),
 }
 
 impl Episodes {
-    pub(super) fn new() -> Self {
-        let recent = VecDeque::with_capacity(RECENT);
-        Self { recent, mean_return: f64::NAN, mean_length: f64::NAN, total: 0, known: 0, drained: Default::default() }
+    /// So many, the newest of which are `recent`.
+    pub(super) fn new(total: u64, recent: VecDeque<(f64, u32)>) -> Self {
+        let (known, drained) = (0, Default::default());
+        let mut made = Self { recent, total, mean_return: f64::NAN, mean_length: f64::NAN, known, drained };
+        made.average();
+        made
     }
 
     /// Drops those that the environments tell of: they are not this trainer's.
@@ -45,6 +49,10 @@ impl Episodes {
             }
             self.recent.push_back(episode);
         }
+        self.average();
+    }
+
+    fn average(&mut self) {
         let mean = |of: &dyn Fn(&(f64, u32)) -> f64| self.recent.iter().map(of).sum::<f64>() / self.recent.len() as f64;
         (self.mean_return, self.mean_length) = (mean(&|episode| episode.0), mean(&|episode| f64::from(episode.1)));
     }

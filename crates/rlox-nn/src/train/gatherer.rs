@@ -6,9 +6,9 @@ use rlox_core::{
     VectorEnv, check_len, masked_actions,
 };
 
-use super::IterationStreams;
 use super::algorithm::Algorithm;
 use super::experience::{Experience, Gathering, Stepped};
+use super::{IterationStreams, check_counts};
 use crate::ActionScaling;
 use crate::room::{filled, resize};
 
@@ -157,6 +157,7 @@ pub(super) struct Gatherer {
 impl Gatherer {
     pub(super) fn new(envs: &Surroundings<'_>, how: Gathering, seeds: [u64; 2]) -> Result<Self> {
         let (n, spec) = (envs.num_envs, envs.spec);
+        check_counts(&[("num_envs", n)])?;
         let numbers = n.saturating_mul(spec.observation.dim());
         let flags = if envs.masked { n.saturating_mul(masked_actions(&spec.action)) } else { 0 };
         // Random actions of a Box are drawn between -1 and 1, as policies give them.

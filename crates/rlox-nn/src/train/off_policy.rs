@@ -1,5 +1,7 @@
 //! The trainer of off-policy methods: act, remember, learn from what is remembered, and again.
 
+use std::collections::VecDeque;
+
 use rlox_core::replay::ReplayStorage;
 use rlox_core::{EnvSpec, Normalizer, NormalizerOptions, Pcg64, ResetOptions, Result, Seeds, VectorEnv, Watch};
 
@@ -80,7 +82,15 @@ impl<A: Method> OffPolicy<A> {
         let agent = OffPolicyAgent::new(learner, how, &Surroundings::of(env.as_ref()), seeds)?;
         let options = how.normalize.map(|options| NormalizerOptions { gamma: how.gamma, ..options });
         let normalizer = options.map(|options| Normalizer::new(n, spec.observation.dim(), options)).transpose()?;
-        Ok(Self { env, agent, config, normalizer, streams, episodes: Episodes::new(), run: Run::default() })
+        Ok(Self {
+            env,
+            agent,
+            config,
+            normalizer,
+            streams,
+            episodes: Episodes::new(0, VecDeque::new()),
+            run: Run::default(),
+        })
     }
 
     /// What acts and learns: the networks.

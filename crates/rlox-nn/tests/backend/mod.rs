@@ -5,6 +5,7 @@ pub mod agreement;
 pub mod autodiff;
 pub mod bad_input;
 pub mod learning;
+pub mod off_policy;
 pub mod torch;
 
 use rlox_core::{EnvSpec, Pcg64, Result};
@@ -77,6 +78,8 @@ macro_rules! backend_tests {
                 a_forward_is_forgotten_once_the_parameters_change, gradients_that_are_no_numbers_change_nothing,
                 gradients_whose_squares_overflow_change_nothing, actions_that_are_no_numbers_change_nothing,
                 a_step_to_infinity_is_an_error_that_names_the_tensor;
+            off_policy: updates_of_dqn_equal_the_built_in_networks, updates_of_sac_equal_the_built_in_networks,
+                updates_of_td3_equal_the_built_in_networks;
             learning: a_seed_decides_everything, ppo_learns_to_balance;
         }
         #[test]

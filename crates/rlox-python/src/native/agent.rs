@@ -81,7 +81,7 @@ impl NativeAgent {
         settings: &Bound<'_, PyDict>,
         backend: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
-        let envs = make::Envs { observation, action, num_envs, masked, idling };
+        let envs = make::Told { observation, action, num_envs, masked, idling };
         make::agent(py, algorithm, &envs, (stream, seeds), settings, backend)
     }
 
@@ -247,11 +247,14 @@ impl NativeAgent {
         Ok(words.into_pyarray(py).reshape([self.num_envs + 2, WORDS])?.to_dyn().clone())
     }
 
-    /// Where the action noise is, float32 (num_envs * action numbers,), or empty; and what is due of a minibatch.
-    fn standing<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, f64)> {
-        let (noise, due) =
-            self.inner.with(py, true, |inner| Ok((inner.agent.learner().noise().to_vec(), inner.agent.left_over())))?;
-        Ok((noise.into_pyarray(py).into_any(), due))
+    /// Where the action noise is, float32 (num_envs * action numbers,), or empty; what is due of a minibatch; how far the run
+    /// was in the last iteration.
+    fn standing<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, f64, f64)> {
+        let (noise, due, progress) = self.inner.with(py, true, |inner| {
+            let agent = &inner.agent;
+            Ok((agent.learner().noise().to_vec(), agent.left_over(), agent.progress()))
+        })?;
+        Ok((noise.into_pyarray(py).into_any(), due, progress))
     }
 
     /// Goes on with streams, noise and counts that were there before; the environments have to be started.
@@ -266,8 +269,9 @@ impl NativeAgent {
         due: &Bound<'_, PyAny>,
         timesteps: &Bound<'_, PyAny>,
         updates: &Bound<'_, PyAny>,
+        progress: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let due = number("due", due)?;
+        let (due, progress) = (number("due", due)?, number("progress", progress)?);
         let (timesteps, updates) = (index("timesteps", timesteps)? as u64, index("updates", updates)? as u64);
         let (streams, noise) =
             (argument::<i64>("streams", streams, &INTEGER)?, argument::<f32>("noise", noise, &REAL)?);
@@ -278,7 +282,7 @@ impl NativeAgent {
             let streams = streams_of(words)?;
             let before = inner.agent.learner().noise().to_vec();
             inner.agent.learner_mut().set_noise(noise)?;
-            let set = inner.agent.set_standing(&streams, timesteps, updates, due);
+            let set = inner.agent.set_standing(&streams, timesteps, updates, due, progress);
             // What was there is not refused.
             set.or_else(|error| inner.agent.learner_mut().set_noise(&before).and(Err(error)))
         })

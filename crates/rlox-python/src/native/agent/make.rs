@@ -21,7 +21,7 @@ use crate::shared::Shared;
 use crate::state::WORDS;
 
 /// What Python says of the environments.
-pub(super) struct Envs<'a, 'py> {
+pub(super) struct Told<'a, 'py> {
     pub(super) observation: &'a Bound<'py, PyDict>,
     pub(super) action: &'a Bound<'py, PyDict>,
     pub(super) num_envs: &'a Bound<'py, PyAny>,
@@ -219,7 +219,7 @@ fn td3(settings: &Settings<'_, '_>) -> PyResult<Td3Config> {
 pub(super) fn agent(
     py: Python<'_>,
     algorithm: &Bound<'_, PyAny>,
-    envs: &Envs<'_, '_>,
+    envs: &Told<'_, '_>,
     (stream, seeds): (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
     settings: &Bound<'_, PyDict>,
     backend: &Bound<'_, PyAny>,
@@ -244,7 +244,9 @@ pub(super) fn agent(
         let (learner, how) = method.on(&backend, &shape, (&spec, num_envs), &mut rng)?;
         OffPolicyAgent::new(learner, how, &Surroundings { spec: &spec, num_envs, masked, idling }, seeds)
     });
-    let agent = made.map_err(|error| to_py(error.renamed("sizes", "net_arch").renamed("hidden", "net_arch")))?;
+    let agent = made.map_err(|error| {
+        to_py(error.renamed("sizes", "net_arch").renamed("hidden", "net_arch").renamed("lr", "learning_rate"))
+    })?;
     let action = match space {
         Space::Discrete { n, .. } => Space::discrete(n),
         space => space,
