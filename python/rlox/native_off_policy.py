@@ -243,8 +243,9 @@ class NativeOffPolicy(BaseLearner):
         return self.policy.optimizer_state()
 
     def state(self) -> learner.LearnerState:
-        """A copy of all that is needed to go on, but for the buffer; see `Learner`."""
+        """A copy of all that is needed to go on; see `Learner`."""
         state = super().state()
+        state.replay = dict(self.policy.replay_state())
         return native_state.with_standing(state, self.policy)
 
     def load_state(self, state: learner.LearnerState) -> None:
@@ -254,12 +255,18 @@ class NativeOffPolicy(BaseLearner):
         super().load_state(native_state.without_standing(state, self.streams))
 
     def _restore(self, state: learner.LearnerState) -> bool:
-        """Takes networks, optimisers and environments; see `BaseLearner._restore`."""
+        """Takes networks, optimisers, buffer and environments; see `BaseLearner._restore`."""
         policy = self.policy
         native_shapes.expect_copies(self.parameters)
         native_state.expect_part("networks", policy.check_tensors, state.networks)
         native_state.expect_part("optimizer", policy.check_optimizer_state, state.optimizer)
+        before = learner.environment_state(self.env) if self.started else {}
         stands = learner.restore_environment(self.env, state.environment)
+        try:
+            native_state.expect_part("replay", policy.load_replay_state, state.replay)
+        except ValueError:
+            learner.restore_environment(self.env, before)
+            raise
         # What was checked is not refused: nothing is done by half, whatever was there before.
         policy.load(state.networks)
         policy.load_optimizer_state(state.optimizer)

@@ -71,7 +71,6 @@ INNER = {
     "rlox.squashed": "serves off-policy learners",
     "rlox.stepping": "serves off-policy learners",
     "rlox.streams": "serves environments",
-    "rlox.stepping": "serves off-policy learners",
     "rlox.storage": "serves ForeignVecEnv",
     "rlox.torch_learner": "rlox.algorithms offers what users call",
     "rlox.torch_state": "serves learners",

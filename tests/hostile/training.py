@@ -4,16 +4,13 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
-import torch
-from gymnasium import spaces
 
 import rlox
+from hostile import policies
 from hostile.arguments import (
-    Argument,
     but,
     endless,
     flag,
-    flags,
     floats,
     nothing,
     number,
@@ -27,6 +24,7 @@ from hostile.arguments import (
     whole,
 )
 from hostile.forms import TEXTS
+from hostile.policies import MASKS
 from hostile.table import Subject, call
 from rlox.algorithms import (
     A2C,
@@ -40,14 +38,10 @@ from rlox.algorithms import (
     SACConfig,
     TD3Config,
 )
-from rlox.distributions import Categorical, Gaussian
 from rlox.evaluation import SeededPredictor
-from rlox.policies import MlpPolicy, SdePolicy
-from rlox.torch_state import own_generator, own_threads
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 
 N = 2
-BOX, DISCRETE = spaces.Box(-1, 1, (4,)), spaces.Discrete(2)
 SMALL = {
     PPOTrainer: {"num_envs": N, "n_steps": 4, "batch_size": 8, "n_epochs": 1, "net_arch": (4,)},
     A2CTrainer: {"num_envs": N, "n_steps": 4, "net_arch": (4,)},
@@ -65,7 +59,6 @@ CONFIGS = {
 # SAC and TD3 need actions that are numbers.
 ENVS = dict.fromkeys((SAC, SACTrainer, TD3, TD3Trainer), "Pendulum-v1")
 OBS = floats(0.5, -0.25, 0, 1, shape=(3, 4), dtype="f4")
-MASKS = optional(flags(1, 0, 1, 1, 0, 1, shape=(3, 2)))
 # The seeds of a trainer may be as large as one likes.
 SEED = whole(3)
 
@@ -125,16 +118,6 @@ def envs_for(kind):
     return rlox.VecEnv(N, 5, ENVS.get(kind, "CartPole-v1"))
 
 
-def policy():
-    with own_generator(0), own_threads(1):  # torch has no other threads in a forked child
-        return MlpPolicy(BOX, DISCRETE)
-
-
-def exploring():
-    with own_generator(0), own_threads(1):
-        return SdePolicy(BOX, BOX)
-
-
 def state_of(learner):
     return learner.state()
 
@@ -160,8 +143,7 @@ SUBJECTS = {
         kind.__name__: Subject(learner(kind), state_of, (RuntimeError,))
         for kind in OFF_POLICY.values()
     },
-    "MlpPolicy": Subject(lambda _: policy(), lambda x: sorted(x.state_dict())),
-    "SdePolicy": Subject(lambda _: exploring(), lambda x: sorted(x.state_dict())),
+    **policies.SUBJECTS,
     "SeededPredictor": Subject(lambda _: SeededPredictor(learner(PPO)(0), 3), predicted),
 }
 
@@ -279,63 +261,6 @@ def learner_calls(kind):
     yield call(f"{name}Config", **given)
 
 
-def tensor(*values, shape, dtype):
-    """A tensor: torch itself says what is wrong with others."""
-
-    def make():
-        return torch.tensor(values, dtype=dtype).reshape(shape)
-
-    return Argument(make, same={"a copy": lambda x: x.clone()}, drawn=False)
-
-
-def as_arrays(method):
-    """A method of policies, with tensors given as arrays."""
-
-    def called(policy, **arguments):
-        with torch.no_grad(), own_threads(1):
-            said = getattr(policy, method)(**arguments)
-        if isinstance(said, Gaussian | Categorical):
-            said = said.mean if isinstance(said, Gaussian) else said.log_probs
-        return [x.numpy() for x in (said if isinstance(said, tuple) else (said,))]
-
-    return called
-
-
-def policy_calls():
-    """A mask is what users make themselves."""
-    masked = {
-        "obs": tensor(*np.linspace(-1, 1, 12), shape=(3, 4), dtype=torch.float32),
-        "mask": replace(MASKS, called=("action_masks",)),
-    }
-    action = tensor(0, 1, 1, shape=(3,), dtype=torch.int64)
-    for method, more in (
-        ("distribution", {}),
-        ("get_action_and_logprob", {"action": action}),
-        ("get_action_and_logprob", {}),
-        ("act", {}),
-        ("evaluate_actions", {"action": action}),
-        ("mode", {}),
-    ):
-        yield call(f"MlpPolicy.{method}", through=as_arrays(method), **masked, **more)
-        # Real actions have no masks.
-        more = {name: tensor(*range(12), shape=(3, 4), dtype=torch.float32) for name in more}
-        unmasked = masked | {"mask": replace(nothing(), called=("action_masks",))}
-        yield call(f"SdePolicy.{method}", through=as_arrays(method), **unmasked, **more)
-    for kind in ("MlpPolicy", "SdePolicy"):
-        yield call(f"{kind}.get_value", through=as_arrays("get_value"), obs=masked["obs"])
-        yield call(f"{kind}.frozen_act")
-
-
-SHAPE = {
-    "observation_space": thing(lambda: BOX),
-    "net_arch": optional(but(row(whole(4)), "a dict")),
-    "shared_trunk": flag(False),
-    "features_extractor": nothing(),
-    "activation": text("relu"),
-    "ortho_init": flag(True),
-    "log_std_init": number(-0.5),
-    "init": optional(thing(torch.Generator)),
-}
 CALLS = [
     *trainer_calls(PPOTrainer),
     *trainer_calls(A2CTrainer),
@@ -352,16 +277,7 @@ CALLS = [
         action_masks=MASKS,
         shared=True,
     ),
-    *policy_calls(),
-    call("MlpPolicy", action_space=thing(lambda: DISCRETE), **SHAPE),
-    call("SdePolicy", action_space=thing(lambda: BOX), full_std=flag(True), **SHAPE),
-    call(
-        "check_policy",
-        policy=thing(lambda: MlpPolicy(BOX, DISCRETE)),
-        observation_space=thing(lambda: BOX),
-        action_space=thing(lambda: DISCRETE),
-    ),
-    call("torch_dtype", dtype=thing(lambda: np.dtype("f4"))),
+    *policies.CALLS,
     call("evaluation_seed", seed=SEED),
     call("SeededPredictor", learner=thing(lambda: learner(PPO)(0)), seed=SEED),
     call(

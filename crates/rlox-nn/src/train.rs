@@ -4,6 +4,7 @@ mod a2c;
 mod agent;
 mod algorithm;
 mod checkpoint;
+mod chooser;
 mod collector;
 mod dqn;
 mod encoding;

@@ -20,6 +20,7 @@ use buffer::{Buffer, Choice, Settings, Transition, made};
 pub(crate) use hindsight::GoalReplayBuffer;
 pub(crate) use mmap::MmapReplayBuffer;
 pub(crate) use prioritized::PrioritizedReplayBuffer;
+pub(crate) use saving::{arrays_of, fields_of};
 use sequences::Asked;
 
 /// Replay buffer with uniform sampling: a ring of transitions.

@@ -1,7 +1,7 @@
 //! An off-policy method without environments of its own: it acts in whichever it is lent, remembers, and learns.
 
 use rlox_core::replay::ReplayStorage;
-use rlox_core::{Actions, AutoresetMode, Error, Normalizer, Pcg64, Result, VectorEnv};
+use rlox_core::{Actions, AutoresetMode, Error, Field, Normalizer, Pcg64, Result, VectorEnv};
 
 use super::algorithm::Algorithm;
 use super::experience::Gathering;
@@ -87,6 +87,22 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// The same, to act with or to load weights into.
     pub fn learner_mut(&mut self) -> &mut A {
         &mut self.learner
+    }
+
+    /// Everything that is remembered, and the priorities, as fields ([`rlox_core::replay::Replay::state`]).
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no room for a copy.
+    pub fn replay_state(&self) -> Result<Vec<Field>> {
+        self.gatherer.experience.state()
+    }
+
+    /// Goes back to what [`OffPolicyAgent::replay_state`] gave.
+    ///
+    /// # Errors
+    /// Those of [`rlox_core::replay::Replay::load_state`]; nothing has changed then.
+    pub fn load_replay_state(&mut self, state: &[Field]) -> Result<()> {
+        self.gatherer.experience.load_state(state)
     }
 
     /// The transitions that are remembered.

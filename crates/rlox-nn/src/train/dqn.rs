@@ -162,20 +162,24 @@ impl<Q: QFunction> Method for DqnLearner<Q> {
     fn gathering(config: &DqnConfig, spec: &EnvSpec) -> Result<Gathering> {
         config.check()?;
         spec.action.validate("action space")?;
-        if !matches!(spec.action, Space::Discrete { .. }) {
-            let got = format!("{:?}", spec.action);
-            return Err(Error::space("action space", "a Discrete one", got, "use SAC, TD3, PPO or A2C"));
-        }
+        actions_of(spec)?;
         Ok(config.gathering())
     }
 
     fn new(config: DqnConfig, q: Q, spec: &EnvSpec, num_envs: usize) -> Result<Self> {
-        let Space::Discrete { n, .. } = spec.action else { unreachable!("checked before") };
-        let dims = (spec.observation.dim(), n as usize);
+        let dims = (spec.observation.dim(), actions_of(spec)?);
         check_dims("q_function", (q.obs_dim(), q.num_actions()), dims)?;
         let every = (config.target_update_interval / num_envs.max(1) as u64).max(1);
         Ok(Self { q, config, steps: 0, every })
     }
+}
+
+/// How many actions there are.
+fn actions_of(spec: &EnvSpec) -> Result<usize> {
+    if let Space::Discrete { n, .. } = spec.action {
+        return Ok(n as usize);
+    }
+    Err(Error::space("action space", "a Discrete one", format!("{:?}", spec.action), "use SAC, TD3, PPO or A2C"))
 }
 
 impl<Q: QFunction> Algorithm for DqnLearner<Q> {

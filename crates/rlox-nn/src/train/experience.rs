@@ -1,14 +1,12 @@
 //! Replay as off-policy methods use it: raw transitions in, normalised minibatches out.
 
-use std::ops::Range;
-
-use rlox_core::replay::{
-    Chosen, Column, Layout, NStep, Part, Prioritized, Replay, ReplayStorage, Sampler, Steps, Uniform,
-};
+use rlox_core::replay::{Chosen, Column, Layout, NStep, Part, Prioritized, Replay, ReplayStorage, Steps, Uniform};
 use rlox_core::{
-    Actions, DType, Error, FieldData, FieldMut, Normalizer, NormalizerOptions, Pcg64, Result, Space, masked_actions,
+    Actions, DType, Error, Field, FieldData, FieldMut, Normalizer, NormalizerOptions, Pcg64, Result, Space,
+    masked_actions,
 };
 
+use super::chooser::Chooser;
 use super::gatherer::Surroundings;
 use super::packed::Packed;
 use super::{check_counts, check_share};
@@ -137,35 +135,6 @@ pub(super) struct Stepped<'a> {
     pub(super) next_masks: &'a [bool],
 }
 
-/// What chooses transitions: asked once a minibatch.
-#[derive(Debug)]
-enum Chooser {
-    Uniform(Uniform),
-    Prioritized(Prioritized),
-}
-
-impl Sampler for Chooser {
-    fn choose(
-        &self,
-        storage: &ReplayStorage,
-        rng: &mut Pcg64,
-        indices: &mut [usize],
-        weights: &mut [f32],
-    ) -> Result<()> {
-        match self {
-            Self::Uniform(sampler) => sampler.choose(storage, rng, indices, weights),
-            Self::Prioritized(sampler) => sampler.choose(storage, rng, indices, weights),
-        }
-    }
-
-    fn added(&mut self, storage: &ReplayStorage, indices: Range<usize>) -> Result<()> {
-        match self {
-            Self::Uniform(sampler) => sampler.added(storage, indices),
-            Self::Prioritized(sampler) => sampler.added(storage, indices),
-        }
-    }
-}
-
 /// A replay buffer and the memory of a minibatch.
 #[derive(Debug)]
 pub(super) struct Experience {
@@ -252,6 +221,16 @@ impl Experience {
             next_masks: Vec::new(),
             mask_bytes: Vec::new(),
         })
+    }
+
+    /// Everything that is remembered, as fields ([`Replay::state`]).
+    pub(super) fn state(&self) -> Result<Vec<Field>> {
+        self.replay.state()
+    }
+
+    /// Goes back to it ([`Replay::load_state`]).
+    pub(super) fn load_state(&mut self, state: &[Field]) -> Result<()> {
+        self.replay.load_state(state)
     }
 
     /// What holds the transitions.

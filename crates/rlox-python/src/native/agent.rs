@@ -17,6 +17,7 @@ use super::{of_masks, tensors};
 use crate::argument::{INTEGER, REAL, argument, expect_shape, index, instance, number, switches};
 use crate::array::new_dict;
 use crate::normalize::normalizer_of;
+use crate::replay::{arrays_of, fields_of};
 use crate::shared::Shared;
 use crate::state::WORDS;
 use crate::vector::NativeVectorEnv;
@@ -245,6 +246,20 @@ impl NativeAgent {
             stream_words(&streams)
         })?;
         Ok(words.into_pyarray(py).reshape([self.num_envs + 2, WORDS])?.to_dyn().clone())
+    }
+
+    /// Everything that is remembered, and its priorities, as arrays by name.
+    fn replay_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        arrays_of(py, self.inner.with(py, true, |inner| inner.agent.replay_state())?)
+    }
+
+    /// Goes back to what `replay_state` gave.
+    ///
+    /// Raises:
+    ///     ValueError: It is another's, or damaged; nothing has changed then.
+    fn load_replay_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
+        let fields = fields_of(arrays)?;
+        self.inner.with(py, true, |inner| inner.agent.load_replay_state(&fields))
     }
 
     /// Where the action noise is, float32 (num_envs * action numbers,), or empty; what is due of a minibatch; how far the run

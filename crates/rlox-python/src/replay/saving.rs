@@ -102,7 +102,7 @@ impl Buffer {
 }
 
 /// Fields as arrays by name.
-pub(super) fn arrays_of(py: Python<'_>, fields: Vec<Field>) -> PyResult<Bound<'_, PyDict>> {
+pub(crate) fn arrays_of(py: Python<'_>, fields: Vec<Field>) -> PyResult<Bound<'_, PyDict>> {
     let dict = new_dict(py)?;
     for field in fields {
         let shape = [&[field.rows()], field.shape()].concat();
@@ -114,6 +114,13 @@ pub(super) fn arrays_of(py: Python<'_>, fields: Vec<Field>) -> PyResult<Bound<'_
 
 /// The fields that arrays by name are, and the random stream among them.
 pub(super) fn fields_in(arrays: &Bound<'_, PyAny>) -> PyResult<(Vec<Field>, Pcg64)> {
+    let mut fields = fields_of(arrays)?;
+    let rng = rng_in(&mut fields).map_err(to_py)?;
+    Ok((fields, rng))
+}
+
+/// The fields that arrays by name are.
+pub(crate) fn fields_of(arrays: &Bound<'_, PyAny>) -> PyResult<Vec<Field>> {
     let Ok(dict) = arrays.cast::<PyDict>() else {
         return Err(type_error("arrays", "a dict of arrays", &shown(arrays), FIX));
     };
@@ -124,8 +131,7 @@ pub(super) fn fields_in(arrays: &Bound<'_, PyAny>) -> PyResult<(Vec<Field>, Pcg6
         let name = name.extract::<String>().map_err(|_| type_error("arrays", "names of arrays", &shown(&name), FIX))?;
         fields.push(field_of(name, &array)?);
     }
-    let rng = rng_in(&mut fields).map_err(to_py)?;
-    Ok((fields, rng))
+    Ok(fields)
 }
 
 /// A random stream as a field.
