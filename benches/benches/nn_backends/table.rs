@@ -10,6 +10,7 @@ use serde_json::Value;
 const BACKENDS: [&str; 3] = ["built_in", "candle", "burn"];
 
 /// Prints medians, and how many times the built-in network's they are, of the benchmarks that ran since then.
+#[expect(clippy::print_stdout, reason = "what the benchmark is for")]
 pub(crate) fn print_since(start: SystemTime) {
     let mut rows = BTreeMap::<String, BTreeMap<String, f64>>::new();
     for (name, median) in measured(&home(), start) {

@@ -57,7 +57,7 @@ fn step_by_step_it_does_what_it_does_in_one_call() {
     stepped.observe(&mut obs).unwrap();
     other.start_at(&obs, None, None).unwrap();
     for i in 0..40 {
-        other.begin(i as f64 / 100.0).unwrap();
+        other.begin(f64::from(i) / 100.0).unwrap();
         for _ in 0..3 {
             let Actions::Discrete(actions) = other.act(None).unwrap() else { unreachable!() };
             let actions = actions.to_vec();

@@ -5,7 +5,7 @@ use rlox_core::{
     AutoresetMode, Env, EnvSpec, NormalizerOptions, Pcg64, ResetOptions, Result, Space, Step, VecEnv, VectorEnv, envs,
 };
 use rlox_nn::train::{ActionNoise, Dqn, DqnConfig, EntCoef, OffPolicy, Sac, SacConfig, Td3, Td3Config};
-use rlox_nn::train::{OffPolicyAlgorithm as _, OffPolicyMethod, evaluate_policy};
+use rlox_nn::train::{OffPolicyMethod, evaluate_policy};
 use rlox_nn::{
     Activation, DeterministicActor, Mlp, NamedTensors, Optimizer, QNetworks, SquashedPolicy, StochasticPolicy,
     TwinCritics,

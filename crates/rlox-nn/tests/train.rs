@@ -41,7 +41,7 @@ impl<A: ?Sized> Identity<A> {
                 self.state.iter_mut().zip(nvec).for_each(|(x, n)| *x = rng.integers(0, *n) as f32);
             }
             Space::MultiBinary { .. } => self.state.iter_mut().for_each(|x| *x = rng.integers(0, 2) as f32),
-            _ => self.state.iter_mut().for_each(|x| *x = rng.uniform(-1.0, 1.0) as f32),
+            Space::Box { .. } => self.state.iter_mut().for_each(|x| *x = rng.uniform(-1.0, 1.0) as f32),
         }
         obs.copy_from_slice(&self.state);
     }
