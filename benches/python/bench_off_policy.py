@@ -175,8 +175,8 @@ def rows(quick: bool) -> list[Row]:
     """Runs, phases, and RLtools' settings."""
     found = []
     for algorithm, env_id, whole in RUNS:
-        total, episodes = (1_100, 1) if quick else (whole, 30)
-        subjects = libraries(algorithm, quick, {})
+        total, episodes = (200, 1) if quick else (whole, 30)
+        subjects = libraries(algorithm, quick, {"warm_up": 120} if quick else {})
         if not quick and algorithm != "DQN":  # whose settings of the zoo it does not have
             published = Subject(f"rlox 1.2.0 {algorithm}", "published_rlox", "rlox-1.2.0")
             subjects += [with_threads(one) for one in swept(published)]

@@ -18,6 +18,7 @@ import bench_env_stepping
 import bench_gae
 import bench_llm_ops
 import bench_nn_backends
+import bench_off_policy
 import bench_ppo_cartpole
 import bench_ppo_pendulum
 import bench_returns
@@ -40,6 +41,7 @@ BENCHMARKS = [
         bench_ppo_cartpole,
         bench_a2c_cartpole,
         bench_ppo_pendulum,
+        bench_off_policy,
     )
 ]
 

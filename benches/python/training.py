@@ -84,7 +84,9 @@ def rlox(
     def train(steps: int, seed: int) -> Predict:
         trainer = trainer_class(env=env_id, seed=seed, backend=backend, runs_dir=None, **settings)
         if backend == "torch":
-            assert trainer.learner.threads  # chosen by itself; the sweep chooses otherwise
+            assert hasattr(
+                trainer.learner, "threads"
+            )  # chosen by itself; the sweep chooses otherwise
             trainer.learner.threads = threads
         trainer.train(total_timesteps=steps)
         return lambda obs: trainer.predict(obs)
