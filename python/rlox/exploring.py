@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import finite, learner, spaces
 from rlox.base_learner import BaseLearner
+from rlox.goals import goal_functions
 from rlox.masks import random_allowed
 from rlox.noise import NoiseProcess
 from rlox.replaying import Replay
@@ -58,9 +59,15 @@ class Explorer(BaseLearner):
                 f"n_steps: expected 1 beside several environments in autoreset mode NEXT_STEP, got "
                 f"{config.n_steps}; make them with autoreset_mode='SameStep'"
             )
+        if alone and config.her is not None:
+            raise ValueError(
+                f"her: expected None beside several environments in autoreset mode NEXT_STEP, got "
+                f"{config.her!r}; make them with autoreset_mode='SameStep'"
+            )
         # Where some only reset, the others' rows are pushed without theirs.
         streams = 1 if alone else config.num_envs
-        about = (self.layout, self.spaces[1], config, streams, device, self.width)
+        goals = None if config.her is None else goal_functions(env)
+        about = (self.layout, self.spaces[1], config, streams, device, self.width, goals)
         self.replay = Replay(*about)
         self._statistics = make_buffer(env, 1, normalize_obs=config.normalize_obs)
         self._fresh = self._looked = False

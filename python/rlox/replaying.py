@@ -13,6 +13,8 @@ from torch import Tensor
 from rlox import learner
 from rlox._rlox import Normalizer, PrioritizedReplayBuffer, ReplayBuffer
 from rlox.actor_critic import torch_dtype
+from rlox.goals import GoalFunctions
+from rlox.hindsight import HindsightReplayBuffer
 from rlox.layouts import Layout
 from rlox.spaces import action_dtype
 from rlox.stepping import Step
@@ -33,14 +35,18 @@ class ReplayBatch(NamedTuple):
     next_masks: Tensor | None = None  # (B, n) bool, what is allowed then; None: everything
 
 
-def _made(config: Any, about: dict[str, Any]) -> ReplayBuffer:
+def _made(config: Any, about: dict[str, Any], goals: GoalFunctions | None) -> ReplayBuffer:
     """The buffer that the settings ask for."""
-    if config.her is not None:
-        raise ValueError(
-            f"her: expected None, as no buffer here has goals in hindsight, got {config.her!r}; "
-            "leave it out"
-        )
-    if getattr(config, "prioritized", False):
+    prioritized = getattr(config, "prioritized", False)
+    if goals is not None:
+        if prioritized:
+            raise ValueError(
+                f"prioritized: expected False beside her={config.her!r}, got True; leave one out"
+            )
+        rest = {name: x for name, x in about.items() if name not in ("n_step", "gamma")}
+        how = {"strategy": config.her, "n_sampled_goal": config.n_sampled_goal}
+        return HindsightReplayBuffer(**rest, **how, **goals._asdict())
+    if prioritized:
         how = {"alpha": config.priority_alpha, "beta": config.priority_beta}
         return PrioritizedReplayBuffer(**about, **how)
     return ReplayBuffer(**about)
@@ -63,9 +69,11 @@ class Replay:
         num_envs: How many environments each push has a row of; 1: rows that stand for themselves.
         device: Where minibatches are wanted.
         mask_width: Flags of the masks of what is allowed next; None: no masks.
+        goals: What other goals are worth, with `her`; None without.
 
     Raises:
         MemoryError: It does not fit into memory.
+        ValueError: Goals are asked for, and observations have none.
     """
 
     def __init__(
@@ -76,6 +84,7 @@ class Replay:
         num_envs: int,
         device: torch.device,
         mask_width: int | None = None,
+        goals: GoalFunctions | None = None,
     ) -> None:
         self.layout, self.config, self.device = layout, config, device
         kind = action_dtype(action_space)
@@ -101,7 +110,7 @@ class Replay:
             "seed": 0,  # samples name their own
         }
         try:
-            self.buffer = _made(config, about)
+            self.buffer = _made(config, about, goals)
         except (MemoryError, ValueError) as error:
             raise type(error)(str(error).replace("capacity", "buffer_size", 1)) from error
         self._out: dict[str, Any] = {}
@@ -165,7 +174,8 @@ class Replay:
     ) -> dict[str, Any]:
         """Raw transitions in memory that is used again."""
         if len(self._tensors.get("rewards", ())) != size:
-            self._reserve(self.buffer.sample(size, 0, **how))
+            self._reserve(self.buffer.sample(size, stream, **how))
+            return self._tensors
         if self._copied is not None:
             self._copied.synchronize()  # what is still on its way to the device
         self.buffer.sample(size, stream, out=self._out, **how)

@@ -31,6 +31,7 @@ INNER = {
     "rlox.features": "MlpPolicy makes its features of any space",
     "rlox.finite": "looks at what was collected",
     "rlox.foreign": "rlox.vector offers it",
+    "rlox.goals": "serves off-policy learners",
     "rlox.hindsight": "rlox offers it",
     "rlox.ids": "serves VecEnv and make_vec",
     "rlox.interrupt": "serves Trainer.train",

@@ -22,7 +22,8 @@ pub type Pause<'a> = &'a mut dyn FnMut() -> Result<bool>;
 ///
 /// ```
 /// use rlox_core::{Pcg64, ResetOptions, Seeds, VectorEnv, envs};
-/// use rlox_nn::train::{Gathering, OffPolicyAgent, OffPolicyMethod, Sac, SacConfig, SacLearner, Surroundings};
+/// use rlox_nn::train::{OffPolicyAgent, OffPolicyMethod, SacConfig, SacLearner, Surroundings};
+/// use rlox_nn::{Mlp, SquashedPolicy, TwinCritics};
 ///
 /// let options = envs::MakeOptions {
 ///     num_envs: 1,
@@ -34,8 +35,9 @@ pub type Pause<'a> = &'a mut dyn FnMut() -> Result<bool>;
 /// let mut env = envs::make("Pendulum-v1", &options)?;
 /// let config = SacConfig { learning_starts: 8, batch_size: 8, ..SacConfig::default() };
 /// let networks = config.mlp(env.spec(), &[16, 16], &mut Pcg64::seed_from(0))?;
-/// let how = SacLearner::<_, _>::gathering(&config, env.spec())?;
-/// let learner = SacLearner::new(config, networks, env.spec(), 1)?;
+/// type Learner = SacLearner<SquashedPolicy<Mlp>, TwinCritics<Mlp>>;
+/// let how = Learner::gathering(&config, env.spec())?;
+/// let learner = Learner::new(config, networks, env.spec(), 1)?;
 /// let mut agent = OffPolicyAgent::new(Box::new(learner), how, &Surroundings::of(env.as_ref()), [1, 2])?;
 /// env.reset(Seeds::Base(3), None, &ResetOptions::default(), &mut [0.0; 3])?;
 /// agent.start(env.as_ref(), None)?;

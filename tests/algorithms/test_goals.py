@@ -1,0 +1,114 @@
+"""Goals in hindsight: what is learned with them, and what is refused."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from goal_envs import BitFlip, PointMass
+from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
+
+FLIPS = {
+    "num_envs": 8,
+    "learning_starts": 200,
+    "train_freq": 1,
+    "gradient_steps": 2,
+    "batch_size": 128,
+    "learning_rate": 1e-3,
+    "target_update_interval": 200,
+    "gamma": 0.98,
+    "exploration_final_eps": 0.1,
+    "exploration_fraction": 0.3,
+    "buffer_size": 50_000,
+}
+
+
+def flips(her):
+    """The mean return of 8 bits: -5 at best, as the goal is left and met by turns; -8 at worst."""
+    trainer = DQNTrainer(lambda: BitFlip(8), seed=1, her=her, runs_dir=None, **FLIPS)
+    trainer.train(12_000)
+    return trainer.evaluate(50)["mean_reward"]
+
+
+@pytest.mark.parametrize("strategy", ["future", "final"])
+def test_bits_are_flipped_with_goals_in_hindsight(strategy):
+    assert flips(strategy) > -6
+
+
+def test_bits_are_not_flipped_without():
+    assert flips(None) < -7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer_class", [SACTrainer, TD3Trainer])
+def test_a_point_is_moved_to_its_goal_with_goals_in_hindsight(trainer_class):
+    def success(her):
+        how = {"num_envs": 8, "net_arch": (64, 64), "gamma": 0.95, "learning_starts": 1_000}
+        trainer = trainer_class(PointMass, seed=1, her=her, utd_ratio=0.5, runs_dir=None, **how)
+        trainer.train(30_000)
+        return trainer.evaluate(50)["mean_reward"]
+
+    assert success("future") > -12
+
+
+@pytest.mark.parametrize("trainer_class", [SACTrainer, TD3Trainer])
+@pytest.mark.parametrize("her", ["future", "final", "episode"])
+def test_a_run_repeats_and_goes_on_where_it_was_saved(trainer_class, her, tmp_path):
+    settings = {"num_envs": 2, "learning_starts": 20, "batch_size": 16, "net_arch": (8,)}
+    trainers = [
+        trainer_class(PointMass, seed=3, her=her, runs_dir=None, **settings) for _ in range(2)
+    ]
+    for trainer in trainers:
+        trainer.train(60)
+    first, second = (trainer.learner.state() for trainer in trainers)
+    for name, array in first.networks.items():
+        np.testing.assert_array_equal(array, second.networks[name])
+    trainers[0].save(tmp_path / "saved")
+    again = trainer_class.load(tmp_path / "saved", env=PointMass, runs_dir=None)
+    for name, array in again.learner.state().replay.items():
+        np.testing.assert_array_equal(array, first.replay[name])
+
+
+def test_compute_reward_is_called_once_a_batch():
+    calls = []
+
+    class Counting(PointMass):
+        def compute_reward(self, achieved_goal, desired_goal, info):
+            calls.append(np.shape(achieved_goal))
+            return super().compute_reward(achieved_goal, desired_goal, info)
+
+    trainer = SACTrainer(
+        Counting,
+        seed=0,
+        her="future",
+        learning_starts=10,
+        batch_size=10,
+        net_arch=(8,),
+        runs_dir=None,
+    )
+    trainer.train(11)
+    assert [shape for shape in calls if len(shape) == 2] == [(8, 2)]
+
+
+@pytest.mark.parametrize(
+    ("env", "settings", "message"),
+    [
+        ("Pendulum-v1", {}, "^her: expected environments with a method compute_reward"),
+        (PointMass, {"backend": "native"}, "^observation space: .*native"),
+        (PointMass, {"n_steps": 3}, "^n_steps: expected 1 beside her"),
+        (PointMass, {"her": "past"}, "^her: "),
+    ],
+)
+def test_what_has_no_goals_is_refused(env, settings, message):
+    with pytest.raises(ValueError, match=message):
+        SACTrainer(env, seed=0, **{"her": "future", "runs_dir": None, **settings})
+
+
+def test_priorities_beside_goals_are_refused():
+    with pytest.raises(ValueError, match=r"^prioritized: expected False beside her='future'"):
+        DQNTrainer(BitFlip, seed=0, her="future", prioritized=True, runs_dir=None)
+
+
+def test_environments_that_reset_in_the_next_step_are_refused():
+    env = gym.vector.SyncVectorEnv([BitFlip] * 2)
+    with pytest.raises(ValueError, match=r"^her: expected None beside several environments"):
+        DQNTrainer(env, seed=0, her="future", runs_dir=None)
