@@ -87,6 +87,7 @@ test-backends: $(stamps)/test ## build Candle and Burn into the extension and te
 lint: $(stamps)/lint ## formatting, clippy, ruff, mypy --strict, stubtest, lengths
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy -p rlox-python --features candle,burn -- -D warnings
 	"$(py)" -m ruff format --check .
 	"$(py)" -m ruff check .
 	"$(py)" -m mypy

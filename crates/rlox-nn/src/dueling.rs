@@ -115,6 +115,7 @@ impl<N: Network> Network for Dueling<N> {
 
     fn forward(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
         let actions = self.actions();
+        check_len("x", x.len(), rows.saturating_mul(self.in_dim()))?;
         check_len("y", y.len(), rows.saturating_mul(actions))?;
         resize("obs", &mut self.outputs, rows * (actions + 1), 0.0)?;
         self.network.forward(x, rows, &mut self.outputs)?;

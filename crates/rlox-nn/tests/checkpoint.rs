@@ -296,9 +296,10 @@ fn forge(path: &Path, change: impl FnOnce(&mut Checkpoint)) {
 
 #[test]
 fn whole_checkpoints_that_make_no_sense_are_refused() {
-    let changes: [Change<Checkpoint>; 14] = [
+    let changes: [Change<Checkpoint>; 15] = [
         (|c| drop(c.manifest.remove("counters")), "no key \"counters\""),
         (|c| c.manifest["counters"]["updates"] = json!(-1), "section counters: expected what rlox wrote, got no count"),
+        (|c| c.manifest["counters"]["timesteps"] = json!(u64::MAX - 3), "got no count \"timesteps\""),
         (|c| c.manifest["counters"]["episodes"]["count"] = json!(7), "section counters"),
         (|c| c.manifest["counters"]["episodes"]["returns"] = json!(["x"]), "section counters"),
         (

@@ -89,3 +89,11 @@ fn what_does_not_fit_is_refused() {
         dueling.forward(&[0.0; 4], 2, &mut y).unwrap_err().to_string().starts_with("y: expected 8 elements, got 4")
     );
 }
+
+#[test]
+fn a_forward_that_is_refused_leaves_the_former_one() {
+    let (mut dueling, x, dy) = (Dueling::new(network()).unwrap(), draw(2 * ROWS, 2), draw(ACTIONS * ROWS, 3));
+    dueling.forward(&x, ROWS, &mut [0.0; ACTIONS * ROWS]).unwrap();
+    assert!(dueling.forward(&x, 1, &mut [0.0; ACTIONS]).is_err());
+    dueling.backward(&dy, true, None).unwrap();
+}

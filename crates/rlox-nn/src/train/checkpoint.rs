@@ -196,8 +196,9 @@ impl Counted {
         let (counters, run) = (saved.object("counters")?, saved.object("run")?);
         let count = |section: &str, from: &Map<String, Value>, name: &str| {
             let wrong = || saved.corrupt(section, format!("no count {name:?}"));
-            // Counts go on from there.
-            from.get(name).and_then(Value::as_u64).filter(|count| *count < 1 << 62).ok_or_else(wrong)
+            // Counters go on from there; a run may end nowhere.
+            let fits = |count: &u64| section == "run" || *count < 1 << 62;
+            from.get(name).and_then(Value::as_u64).filter(fits).ok_or_else(wrong)
         };
         let wrong = || saved.corrupt("counters", "other than the last 100 episodes' returns and lengths");
         let listed = counters.get("episodes").and_then(Value::as_object).ok_or_else(wrong)?;
