@@ -16,7 +16,7 @@ stamps := $(VENV)/.stamps
 sources := pyproject.toml Cargo.toml $(wildcard Cargo.lock) \
 	$(shell find crates/rlox-core crates/rlox-nn crates/rlox-python -name '*.rs' -o -name Cargo.toml)
 train_extras := progress,plot
-test_extras := torch,$(train_extras),classic-control,test
+test_extras := torch,$(train_extras),arrow,minari,classic-control,test
 lint_extras := $(test_extras),lint
 
 # Without the extension (after a git clean) what was installed does not count.

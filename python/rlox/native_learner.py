@@ -104,9 +104,10 @@ class NativeLearner(BaseLearner):
             if self.fused and t < config.n_steps:
                 said = [buffer.actions[t], buffer.log_probs[t], buffer.values[t]]
             finite.refuse_nan_policy(said, policy.tensors(), made + t)
-            if type(error) not in (ValueError, FloatingPointError):
+            if not isinstance(error, FloatingPointError):
                 raise
-            raise type(error)(f"{error}; it was at step {made + t} of each environment") from error
+            said_of = f"{error}; it was at step {made + t} of each environment"
+            raise FloatingPointError(said_of) from error
 
     def _collect_stepwise(self, said: list[npt.NDArray[Any]]) -> bool:
         """`collect` from environments that are not native; what was said last is in `said`."""

@@ -114,7 +114,6 @@ LEFT_OUT = {
     "check_normalizer": "serves ForeignVecEnv: test_foreign_refusals.py",
     "check_step": "serves ForeignVecEnv: test_foreign_refusals.py",
     "GoalReplayBuffer": "HindsightReplayBuffer is called",
-    "GoalReplayBuffer.load": "HindsightReplayBuffer.load: test_hindsight.py",
     "HindsightReplayBuffer.load": "takes a function beside a path: test_hindsight.py",
     "from_arrow": "takes a table of another library, which may be missing: test_interchange.py",
     "from_minari": "takes a data set of another library, which may be missing: test_interchange.py",

@@ -218,6 +218,7 @@ def inherited_calls():
         policy=nothing(),
         features_extractor=nothing(),
         device=optional(text("cpu")),
+        backend=optional(text("native")),
         runs_dir=optional(path(lambda: "runs")),
     )
     for method in ("stop", "close"):
