@@ -174,12 +174,13 @@ class Explorer(BaseLearner):
         """Actions for where environments stand: in the beginning any, then those of the policy."""
         config = self.config
         early = self.timesteps < config.learning_starts
-        if early and not getattr(config, "use_sde_at_warmup", False):
-            return self.random()
         every = getattr(config, "sde_sample_freq", -1)
         if t > 0 and every > 0 and t % every == 0:
             self.begin()
-        actions = self.explore(self.stepper.obs, self.masks)
+        if early and not getattr(config, "use_sde_at_warmup", False):
+            actions = self.random()
+        else:
+            actions = self.explore(self.stepper.obs, self.masks)
         if self.noise is not None:
             actions = self.noise.add(actions, self.streams["actions"])
         return actions

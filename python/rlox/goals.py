@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 from gymnasium.vector import SyncVectorEnv
 
+from rlox.mask_source import all_have
+
 OfGoals = Callable[[Any, Any, dict[str, Any]], Any]
 
 
@@ -37,12 +39,7 @@ def _function(env: Any, name: str) -> OfGoals | None:
     inner = env.unwrapped
     if callable(method := getattr(inner, name, None)):
         return method  # type: ignore[no-any-return]  # the caller's own
-    try:
-        # Asking a worker process for what it has not would end it.
-        told = inner.call("has_wrapper_attr", name)
-    except (AttributeError, NotImplementedError, TypeError):
-        return None
-    if not all(told):
+    if not all_have(inner, name):
         return None
     if isinstance(inner, SyncVectorEnv):
         return inner.envs[0].get_wrapper_attr(name)  # type: ignore[no-any-return]  # so is this

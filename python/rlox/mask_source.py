@@ -106,12 +106,16 @@ def _method(env: Any) -> Callable[[], Any] | None:
         if env is inner:
             break
         env = env.env
+    return (lambda: inner.call("action_masks")) if all_have(inner, "action_masks") else None
+
+
+def all_have(env: Any, name: str) -> bool:
+    """Whether each single one of vector environments, unwrapped, has something of this name."""
     try:
         # Asking a worker process for what it has not would end it.
-        told = inner.call("has_wrapper_attr", "action_masks")
+        return all(env.call("has_wrapper_attr", name))
     except (AttributeError, NotImplementedError, TypeError):
-        return None
-    return (lambda: inner.call("action_masks")) if all(told) else None
+        return False
 
 
 def _rows(given: Any, said: Flags, width: int) -> Flags:

@@ -327,3 +327,14 @@ def test_a_trainer_saves_and_goes_on_with_its_buffer(trainer, env, tmp_path):
 def test_networks_of_ones_own_are_refused_on_other_backends():
     with pytest.raises(ValueError, match=r'policy: expected None.* pass backend="torch"'):
         SACTrainer("Pendulum-v1", backend="native", policy=lambda *_: None, runs_dir=None)
+
+
+def test_noise_is_added_to_the_first_random_actions_as_well():
+    def first(noise):
+        config = replace(KINDS["TD3"][1], learning_starts=50, action_noise=noise)
+        learner = TD3(make_vec("Pendulum-v1", 1), config, seed=1)
+        learner.iterate()
+        return learner.replay.state()["step.actions"].ravel()
+
+    assert first(None) != first(GaussianNoise(0.3))
+    assert abs(first(GaussianNoise(100.0))) == 1

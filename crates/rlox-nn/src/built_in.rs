@@ -34,7 +34,7 @@ fn action_dim(spec: &EnvSpec) -> Result<usize> {
 }
 
 /// How many actions a Discrete space has.
-fn num_actions(spec: &EnvSpec) -> Result<usize> {
+pub(crate) fn num_actions(spec: &EnvSpec) -> Result<usize> {
     spec.action.validate("action space")?;
     if let Space::Discrete { n, .. } = spec.action {
         return Ok(n as usize);

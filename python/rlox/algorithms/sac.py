@@ -155,17 +155,13 @@ class SAC(OffPolicyLearner):
         return self.policy.mode(obs)  # type: ignore[no-any-return]  # a Tensor
 
     def update(self, batch: ReplayBatch, learning_rate: float) -> None:
-        """A step of the temperature, of the critics, and of the actor by the new critics."""
+        """A step of the critics, of the actor by the new critics, and of the temperature."""
         config, policy, critic = self.config, self.policy, self.policy.critic
         targets_of, critic_loss_of, actor_loss_of = self.losses
         actions, log_probs = policy.get_action_and_logprob(batch.obs)
-        alpha = self.alpha
-        if self.temperature is not None:
-            log_alpha = self.temperature.log_alpha
-            alpha = log_alpha.detach().exp()
-            excess = (log_probs + self.target_entropy).detach()
-            loss = -(log_alpha * excess).mean()
-            self.descend(self.optimizers[2], loss, learning_rate, "ent_coef_loss")
+        temperature, alpha = self.temperature, self.alpha
+        if temperature is not None:
+            alpha = temperature.log_alpha.detach().exp()
         self.tell(ent_coef=alpha)
 
         targets = targets_of(policy, self.critic_target, batch, alpha)
@@ -174,5 +170,9 @@ class SAC(OffPolicyLearner):
 
         loss = actor_loss_of(critic, batch, actions, log_probs, alpha)
         self.descend(self.actor_optimizer, loss, learning_rate, "actor_loss")
+        if temperature is not None:  # last: nothing else goes by its new value
+            excess = (log_probs + self.target_entropy).detach()
+            loss = -(temperature.log_alpha * excess).mean()
+            self.descend(self.optimizers[2], loss, learning_rate, "ent_coef_loss")
         if self.updates % config.target_update_interval == 0:
             follow(self.critic_target, critic, config.tau)

@@ -1,10 +1,11 @@
 //! Deep Q-networks (Mnih et al. 2015), from settings to trained policy.
 
-use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Normalizer, NormalizerOptions, Pcg64, Result, Space, VectorEnv};
+use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
 
 use super::algorithm::{Algorithm, Method, check_dims};
 use super::experience::{Gathering, Replayed, gathering};
 use super::{Greedy, OffPolicy, OffPolicyLearned, Priorities, Schedule, check_counts, check_share, evaluate_policy};
+use crate::built_in::num_actions;
 use crate::rows::check_not_negative;
 use crate::{NamedTensors, Optimizer, QFunction, QLoss, TdLoss, Transitions};
 
@@ -161,25 +162,16 @@ impl<Q: QFunction> Method for DqnLearner<Q> {
 
     fn gathering(config: &DqnConfig, spec: &EnvSpec) -> Result<Gathering> {
         config.check()?;
-        spec.action.validate("action space")?;
-        actions_of(spec)?;
+        num_actions(spec)?;
         Ok(config.gathering())
     }
 
     fn new(config: DqnConfig, q: Q, spec: &EnvSpec, num_envs: usize) -> Result<Self> {
-        let dims = (spec.observation.dim(), actions_of(spec)?);
+        let dims = (spec.observation.dim(), num_actions(spec)?);
         check_dims("q_function", (q.obs_dim(), q.num_actions()), dims)?;
         let every = (config.target_update_interval / num_envs.max(1) as u64).max(1);
         Ok(Self { q, config, steps: 0, every })
     }
-}
-
-/// How many actions there are.
-fn actions_of(spec: &EnvSpec) -> Result<usize> {
-    if let Space::Discrete { n, .. } = spec.action {
-        return Ok(n as usize);
-    }
-    Err(Error::space("action space", "a Discrete one", format!("{:?}", spec.action), "use SAC, TD3, PPO or A2C"))
 }
 
 impl<Q: QFunction> Algorithm for DqnLearner<Q> {
