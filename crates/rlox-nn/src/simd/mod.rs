@@ -65,8 +65,8 @@ pub(crate) trait F32s: Copy {
 
     /// Of a tile that fills the registers and is `columns` vectors wide (1, 2 or 4): its rows. 0 for none.
     fn tile_rows(columns: usize) -> usize;
-    /// Of a row of sums that fits into the registers, of at most so many vectors: how many it is (4, 8 or 16). 0 where
-    /// tiles are faster whatever they are multiplied by.
+    /// Of a part of a row of so many vectors whose sums fit into the registers: its vectors, 4 or 8 to 16. 0 where tiles
+    /// are faster whatever they are multiplied by.
     fn strip(columns: usize) -> usize;
 
     fn load(self, from: &Line) -> Self::Vector;

@@ -34,13 +34,16 @@ on_f32s! {
     /// As many columns as pay; returns their number.
     fn strips(s: F32s, extent: Extent, a: Lines<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line]) -> usize {
         let mut j = 0;
-        loop {
-            j += match S::strip(extent.columns - j) {
-                0 => return j,
-                16 => strip::<S, 16>(s, extent, a, b, onto, c, j),
-                8 => strip::<S, 8>(s, extent, a, b, onto, c, j),
-                _ => strip::<S, 4>(s, extent, a, b, onto, c, j),
+        macro_rules! strip {
+            ($($w:literal)*) => {
+                match S::strip(extent.columns - j) {
+                    $($w => strip::<S, $w>(s, extent, a, b, onto, c, j),)*
+                    _ => return j,
+                }
             };
+        }
+        loop {
+            j += strip!(4 8 9 10 11 12 13 14 15 16);
         }
     }
 }
@@ -51,13 +54,16 @@ on_f32s! {
         s: F32s, extent: Extent, a: Lines<'_>, first: usize, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line],
     ) -> usize {
         let mut j = 0;
-        loop {
-            j += match S::strip(extent.columns - j) {
-                0 => return j,
-                16 => transposed_strip::<S, 16>(s, extent, (a, first), b, onto, c, j),
-                8 => transposed_strip::<S, 8>(s, extent, (a, first), b, onto, c, j),
-                _ => transposed_strip::<S, 4>(s, extent, (a, first), b, onto, c, j),
+        macro_rules! strip {
+            ($($w:literal)*) => {
+                match S::strip(extent.columns - j) {
+                    $($w => transposed_strip::<S, $w>(s, extent, (a, first), b, onto, c, j),)*
+                    _ => return j,
+                }
             };
+        }
+        loop {
+            j += strip!(4 8 9 10 11 12 13 14 15 16);
         }
     }
 }
