@@ -77,7 +77,9 @@ fn trained() -> Vec<NamedTensors> {
         let batch = batch(64, false, &mut rng);
         q.update(&batch.transitions(), DOUBLE, &optimizer, Some(10.0)).unwrap();
         td3.update(&batch, &optimizer);
-        sacs.iter_mut().for_each(|sac| sac.update(&batch, &optimizer));
+        for sac in &mut sacs {
+            sac.update(&batch, &optimizer);
+        }
     }
     let mut all = vec![q.tensors(), td3.policy.tensors(), td3.policy.optimizer_state(), td3.critics.tensors()];
     for sac in &sacs {

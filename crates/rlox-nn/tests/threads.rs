@@ -19,7 +19,9 @@ fn add(sum: &mut u64, numbers: &[f32]) {
 }
 
 fn add_all(sum: &mut u64, tensors: &NamedTensors) {
-    tensors.iter().for_each(|tensor| add(sum, &tensor.data));
+    for tensor in tensors {
+        add(sum, &tensor.data);
+    }
 }
 
 /// All that a network gives while it learns.
