@@ -10,6 +10,11 @@ use rlox_core::{Result, join};
 /// done at once: about 10 us each.
 const SHARED_FROM: usize = 200_000;
 
+/// Two threads that share one network move its parameters, layers and gradients from one core's memory to the other's, which
+/// takes as long as so many times the work that is worth two threads otherwise: where it learns, and where it only answers.
+pub(crate) const LEARNING_MOVES: usize = 80;
+pub(crate) const ANSWERING_MOVES: usize = 10;
+
 /// To the optimiser a parameter is as much work as about so many multiplications.
 pub(crate) const STEP_WORK: usize = 8;
 
@@ -140,13 +145,12 @@ mod tests {
         // 64 x 64 are 4,610 parameters: 44 rows of them are worth it. The step of 4,610 is not.
         assert_eq!(of_ppo(&[64, 64], 32, false), [0, 0]);
         assert_eq!(of_ppo(&[64, 64], 64, false), [1, 0]);
-        // Not by the width of the last layer: 512 are 3,586 parameters, 512 x 512 x 16 are 273,458, of which each network's
-        // step is shared.
+        // Not by the width of the last layer: 512 are 3,586 parameters, 512 x 512 x 16 are 273,458.
         assert_eq!(of_ppo(&[512], 32, false), [0, 0]);
-        assert_eq!(of_ppo(&[512, 512, 16], 32, false), [1, 2]);
-        // A common trunk has no other network beside it: its rows are shared, then its parameters.
-        assert_eq!(of_ppo(&[64, 64], 64, true), [0, 0]);
-        assert_eq!(of_ppo(&[256, 256], 64, true), [2, 1]);
+        assert_eq!(of_ppo(&[512, 512, 16], 32, false), [1, 0]);
+        // A common trunk has no other network beside it: if it is large, its rows are shared, then its parameters.
+        assert_eq!(of_ppo(&[256, 256], 256, true), [0, 0]);
+        assert_eq!(of_ppo(&[1024, 1024], 128, true), [2, 0]);
     }
 
     #[test]
@@ -166,13 +170,13 @@ mod tests {
         };
         assert_eq!(of(&[64, 64], 32), [0; 6]);
         assert_eq!(of(&[64, 64], 100), [0, 1, 0, 1, 0, 0]);
-        // Each critic's rows are one thread's, but where one critic alone is asked.
-        assert_eq!(of(&[256, 256], 256), [1, 1, 1, 2, 2, 1]);
-        assert_eq!(of(&[400, 300], 256), [1, 1, 1, 2, 2, 1]);
+        // Each critic's rows are one thread's, but where a large one alone is asked.
+        assert_eq!(of(&[256, 256], 256), [1, 1, 1, 2, 0, 1]);
+        assert_eq!(of(&[1024, 1024], 128), [1, 1, 1, 2, 2, 1]);
     }
 
     #[test]
-    fn rows_and_parameters_of_actors_are_shared() {
+    fn rows_and_parameters_of_large_actors_are_shared() {
         let of = |hidden: &[usize], rows: usize| {
             let (obs, mut actions, mut log_probs) = (vec![0.5; rows * 3], vec![0.5; rows], vec![0.0; rows]);
             let (mut critics, mut rng) = (critics(hidden), Pcg64::seed_from(2));
@@ -187,10 +191,11 @@ mod tests {
             ]
         };
         assert_eq!(of(&[64, 64], 64), [0; 4]);
-        // Forward; rows and parameters of backward, and the step.
-        assert_eq!(of(&[256, 256], 256), [1, 1, 5, 6]);
-        // The critics are worth it, and so is the step.
-        assert_eq!(of(&[256, 256], 8), [0, 0, 2, 1]);
+        // Those that are only sampled from, and the critics.
+        assert_eq!(of(&[256, 256], 256), [1, 0, 2, 0]);
+        assert_eq!(of(&[256, 256], 64), [0, 0, 2, 0]);
+        // Forward, and rows and parameters of backward; of TD3's critic its rows both ways.
+        assert_eq!(of(&[1024, 1024], 128), [1, 1, 4, 5]);
     }
 
     #[test]
@@ -213,7 +218,8 @@ mod tests {
             [forks(|| q.evaluate(&batch, loss)), forks(|| q.backward()), forks(|| q.step(&ADAM, None))]
         };
         assert_eq!(of(&[64, 64], 64), [0; 3]);
-        assert_eq!(of(&[256, 256], 64), [1, 2, 1]);
+        assert_eq!(of(&[256, 256], 64), [1, 0, 0]);
+        assert_eq!(of(&[1024, 1024], 128), [1, 2, 0]);
     }
 
     #[test]

@@ -29,8 +29,8 @@ const SIZES: &str = "sizes";
 /// Fully connected layers of any widths with one activation between them and none after the last.
 ///
 /// Forward, backward and the optimiser run with the best instructions the CPU has, over parameters that lie side by side;
-/// after the first step with the largest batch nothing is allocated. Where that pays two threads share the rows, and then
-/// the parameters, unless each of them has a network of its own to compute. Behind a `ReLU` what would be multiplied by 0 is
+/// after the first step with the largest batch nothing is allocated. Of a large network two threads share the rows, and
+/// then the parameters, unless each of them has a network of its own to compute. Behind a `ReLU` what would be multiplied by 0 is
 /// left out. The same inputs give the same bits whatever the number of rows or threads; instruction sets differ in the last
 /// digits.
 ///

@@ -68,7 +68,7 @@ fn nothing_is_allocated_after_the_first_update() {
     }
 }
 
-/// All weights after a few updates of everything, large enough for actors, too, to be shared among threads.
+/// All weights after a few updates of everything, large enough to be shared among threads.
 fn trained() -> Vec<NamedTensors> {
     let (optimizer, mut rng) = (Optimizer::adam(1e-3), Pcg64::seed_from(5));
     let (mut q, mut td3) = (q_networks(256), Td3::new(256, 64));
