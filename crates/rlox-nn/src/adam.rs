@@ -2,7 +2,7 @@
 
 use rlox_core::{Error, Result};
 
-use crate::at_once::{LEARNING_MOVES, STEP_WORK, at_once};
+use crate::at_once::{STEP_WORK, at_once};
 use crate::network::check_squares;
 use crate::room::filled;
 use crate::rows::check_not_negative;
@@ -299,7 +299,7 @@ impl Moments {
         let ((g, g_rest), (p, p_rest)) = (gradients.split_at(middle), parameters.split_at_mut(middle));
         let ((m, m_rest), (v, v_rest)) = (self.mean.split_at_mut(middle), self.square.split_at_mut(middle));
         let (first, second) = at_once(
-            STEP_WORK * LANES * middle.min(gradients.len() - middle) / LEARNING_MOVES,
+            STEP_WORK * LANES * middle.min(gradients.len() - middle),
             || Ok(update.apply_to_lines(scale, g, m, v, p)),
             || Ok(update.apply_to_lines(scale, g_rest, m_rest, v_rest, p_rest)),
         )?;

@@ -11,9 +11,8 @@ use rlox_core::{Result, join};
 const SHARED_FROM: usize = 200_000;
 
 /// Two threads that share one network move its parameters, layers and gradients from one core's memory to the other's, which
-/// takes as long as so many times the work that is worth two threads otherwise: where it learns, and where it only answers.
-pub(crate) const LEARNING_MOVES: usize = 80;
-pub(crate) const ANSWERING_MOVES: usize = 10;
+/// takes as long as so many times the work that is worth two threads otherwise.
+pub(crate) const MOVES: usize = 10;
 
 /// To the optimiser a parameter is as much work as about so many multiplications.
 pub(crate) const STEP_WORK: usize = 8;
@@ -149,8 +148,8 @@ mod tests {
         assert_eq!(of_ppo(&[512], 32, false), [0, 0]);
         assert_eq!(of_ppo(&[512, 512, 16], 32, false), [1, 0]);
         // A common trunk has no other network beside it: if it is large, its rows are shared, then its parameters.
-        assert_eq!(of_ppo(&[256, 256], 256, true), [0, 0]);
-        assert_eq!(of_ppo(&[1024, 1024], 128, true), [2, 0]);
+        assert_eq!(of_ppo(&[256, 256], 64, true), [0, 0]);
+        assert_eq!(of_ppo(&[256, 256], 256, true), [2, 1]);
     }
 
     #[test]
@@ -171,8 +170,8 @@ mod tests {
         assert_eq!(of(&[64, 64], 32), [0; 6]);
         assert_eq!(of(&[64, 64], 100), [0, 1, 0, 1, 0, 0]);
         // Each critic's rows are one thread's, but where a large one alone is asked.
-        assert_eq!(of(&[256, 256], 256), [1, 1, 1, 2, 0, 1]);
-        assert_eq!(of(&[1024, 1024], 128), [1, 1, 1, 2, 2, 1]);
+        assert_eq!(of(&[256, 256], 64), [1, 1, 1, 2, 0, 1]);
+        assert_eq!(of(&[256, 256], 256), [1, 1, 1, 2, 2, 1]);
     }
 
     #[test]
@@ -191,11 +190,9 @@ mod tests {
             ]
         };
         assert_eq!(of(&[64, 64], 64), [0; 4]);
-        // Those that are only sampled from, and the critics.
-        assert_eq!(of(&[256, 256], 256), [1, 0, 2, 0]);
         assert_eq!(of(&[256, 256], 64), [0, 0, 2, 0]);
-        // Forward, and rows and parameters of backward; of TD3's critic its rows both ways.
-        assert_eq!(of(&[1024, 1024], 128), [1, 1, 4, 5]);
+        // Forward, rows and parameters of backward, and the step; of TD3's critic its rows both ways.
+        assert_eq!(of(&[256, 256], 256), [1, 1, 5, 6]);
     }
 
     #[test]
@@ -219,7 +216,7 @@ mod tests {
         };
         assert_eq!(of(&[64, 64], 64), [0; 3]);
         assert_eq!(of(&[256, 256], 64), [1, 0, 0]);
-        assert_eq!(of(&[1024, 1024], 128), [1, 2, 0]);
+        assert_eq!(of(&[256, 256], 256), [1, 2, 1]);
     }
 
     #[test]

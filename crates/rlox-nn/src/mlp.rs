@@ -58,6 +58,8 @@ pub struct Mlp {
     kept: Kept,
     /// The line of the arenas at which two threads part.
     middle: usize,
+    /// Whether they shared the gradients, and each has its part of them at hand.
+    shared: bool,
 }
 
 impl Mlp {
@@ -88,6 +90,7 @@ impl Mlp {
             squares: 0.0,
             kept: Kept::new(&layers, activation)?,
             middle: gradients::middle(&layers),
+            shared: false,
             layers,
         };
         for i in 0..net.layers.len() {
@@ -184,7 +187,8 @@ impl Network for Mlp {
         if !self.live {
             self.gradients.fill(Line::ZERO);
         }
-        let finite = self.moments.apply(optimizer, scale, &self.gradients, &mut self.parameters, self.middle);
+        let middle = if self.shared { self.middle } else { self.gradients.len() };
+        let finite = self.moments.apply(optimizer, scale, &self.gradients, &mut self.parameters, middle);
         self.live = false;
         self.forget_forward();
         check_stepped(finite?, || self.tensors())

@@ -9,7 +9,7 @@ use super::Mlp;
 use super::kept::{Input, Kept, Part};
 use super::layer::{Layer, pad, unpad};
 use super::passes::TOGETHER;
-use crate::at_once::{LEARNING_MOVES, at_once, both_at_once};
+use crate::at_once::{at_once, both_at_once, pays};
 use crate::simd::elementwise::sum_of_squares;
 use crate::simd::gemm::{Extent, Lines, Numbers, Onto, column_sums, product, transpose, transposed_product};
 use crate::simd::sparse::{sparse_product, transposed_sparse_product};
@@ -28,7 +28,7 @@ impl Mlp {
             self.transpose_weights(kept, dx.is_some());
         }
         let Kept { rows, parts: [left, right], transposed, .. } = kept;
-        let work = self.half_a_pass(*rows, LEARNING_MOVES);
+        let work = self.half_a_pass(*rows);
         let (d_left, d_right) = dy.split_at(left.rows * self.layout.out_dim());
         let (x_left, x_right) = match dx {
             Some(dx) => {
@@ -59,7 +59,7 @@ impl Mlp {
         );
         self.gradients = gradients;
         let (first, second) = done?;
-        (self.live, self.squares) = (true, first + second);
+        (self.live, self.squares, self.shared) = (true, first + second, pays(work));
         Ok(())
     }
 

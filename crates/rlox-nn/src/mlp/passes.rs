@@ -6,7 +6,7 @@ use super::kept::{Input, Part};
 use super::layer::{Layer, unpad};
 use super::{Activation, Mlp, widest};
 use crate::Scratch;
-use crate::at_once::{ANSWERING_MOVES, LEARNING_MOVES, both_at_once, pays};
+use crate::at_once::{MOVES, both_at_once, pays};
 use crate::room::resize;
 use crate::simd::gemm::{Extent, Lines, Onto, few_outputs, product};
 use crate::simd::sparse::sparse_product;
@@ -17,13 +17,13 @@ pub(super) const TOGETHER: usize = 12;
 
 impl Mlp {
     /// How much work half a pass over rows is, beside what it moves; forward and backward, with two products, are three.
-    pub(super) fn half_a_pass(&self, rows: usize, moves: usize) -> usize {
-        rows * self.layout.parameters() / 6 / moves
+    pub(super) fn half_a_pass(&self, rows: usize) -> usize {
+        rows * self.layout.parameters() / 6 / MOVES
     }
 
     /// How many of the rows one thread computes while another one computes the rest.
-    fn first_rows(&self, rows: usize, moves: usize) -> usize {
-        if pays(self.half_a_pass(rows, moves)) { (rows / 2).next_multiple_of(TOGETHER).min(rows) } else { rows }
+    fn first_rows(&self, rows: usize) -> usize {
+        if pays(self.half_a_pass(rows)) { (rows / 2).next_multiple_of(TOGETHER).min(rows) } else { rows }
     }
 
     /// The sums of a wide layer.
@@ -67,7 +67,7 @@ impl Mlp {
                 resize("rows", half, rows * widest, Line::ZERO)?;
             }
         }
-        let first = self.first_rows(rows, ANSWERING_MOVES);
+        let first = self.first_rows(rows);
         let [(from, from_rest), (to, to_rest)] =
             scratch.layers.each_mut().map(|half| half[..rows * widest].split_at_mut(first * widest));
         let (x, x_rest) = x.split_at(first * self.layout.in_dim());
@@ -77,7 +77,7 @@ impl Mlp {
             return Ok(first);
         }
         both_at_once(
-            self.half_a_pass(rows, ANSWERING_MOVES),
+            self.half_a_pass(rows),
             || self.pass(x, first, y, [from, to]),
             || self.pass(x_rest, rows - first, y_rest, [from_rest, to_rest]),
         )?;
@@ -109,7 +109,7 @@ impl Mlp {
     }
 
     pub(super) fn run_keeping(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
-        let first = self.first_rows(rows, LEARNING_MOVES);
+        let first = self.first_rows(rows);
         self.kept.begin(&self.layers, x, rows, first)?;
         let mut kept = std::mem::take(&mut self.kept);
         let [left, right] = &mut kept.parts;
@@ -119,7 +119,7 @@ impl Mlp {
             self.keep(left, x, y);
             Ok(())
         } else {
-            let work = self.half_a_pass(rows, LEARNING_MOVES);
+            let work = self.half_a_pass(rows);
             both_at_once(work, || self.keep(left, x, y), || self.keep(right, x_rest, y_rest))
         };
         self.kept = kept;
