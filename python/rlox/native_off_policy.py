@@ -21,6 +21,15 @@ from rlox.vec_env import VecEnv
 __all__ = ["NativeDQN", "NativeSAC", "NativeTD3"]
 
 
+# What minibatches say, and Stable-Baselines3's names for it.
+_CRITICS = {"actor_loss": "train/actor_loss", "critic_loss": "train/critic_loss"}
+_TOLD = {
+    "dqn": {"exploration_rate": "rollout/exploration_rate", "critic_loss": "train/loss"},
+    "sac": {**_CRITICS, "ent_coef": "train/ent_coef", "ent_coef_loss": "train/ent_coef_loss"},
+    "td3": _CRITICS,
+}
+
+
 class NativeOffPolicy(BaseLearner):
     """A `BaseLearner` with networks and a replay buffer.
 
@@ -178,35 +187,28 @@ class NativeOffPolicy(BaseLearner):
         """An iteration in environments that are not stepped in Rust."""
         policy, stepper, space, n = self.policy, self.stepper, self.spaces[1], self.config.num_envs
         policy.begin(progress)
-        for _ in range(self.config.train_freq):
+        steps = 0
+        while steps < self.config.train_freq:
             if self.stopping:
                 return
             step = stepper.step(spaces.sent_actions(space, policy.act(self.normalizer), n))
             flags = step.terminated, step.truncated, step.valid, self._masks()
             policy.observe(step.next_obs, stepper.obs, step.rewards, *flags, self.normalizer)
+            # What only resets is no step.
+            steps += step.valid is None or bool(step.valid.any())
         policy.learn(self.normalizer)
 
     def _metrics(self, said: dict[str, float], progress: float) -> dict[str, float]:
-        """What was said, under Stable-Baselines3's names."""
-        config = self.config
-        names = {
-            "exploration_rate": "rollout/exploration_rate",
-            "critic_loss": "train/loss" if self.algorithm == "dqn" else "train/critic_loss",
-            "actor_loss": "train/actor_loss",
-            "ent_coef": "train/ent_coef",
-            "ent_coef_loss": "train/ent_coef_loss",
-        }
-        metrics = {
+        """What was said, under Stable-Baselines3's names; NaN before the first that was learned."""
+        config, falling = self.config, {"constant": 1.0, "linear": 1.0 - progress}
+        return {
             "rollout/ep_rew_mean": self.episodes.mean_return,
             "rollout/ep_len_mean": self.episodes.mean_length,
             "time/total_timesteps": self.timesteps,
-            **{told: said[name] for name, told in names.items() if name in said},
+            **{told: said.get(name, np.nan) for name, told in _TOLD[self.algorithm].items()},
+            "train/learning_rate": config.learning_rate * falling[config.lr_schedule],
+            "train/n_updates": self.updates,
         }
-        if self.updates:
-            falling = {"constant": 1.0, "linear": 1.0 - progress}
-            metrics["train/learning_rate"] = config.learning_rate * falling[config.lr_schedule]
-            metrics["train/n_updates"] = self.updates
-        return metrics
 
     def predict(
         self,

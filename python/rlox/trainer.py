@@ -161,6 +161,8 @@ class Trainer:
             if self.run is None and self._runs_dir is not None:
                 self.run = RunFolder.make(self._runs_dir, self.env_name, self.algorithm, self.seed)
                 self.run.write("config.json", describe(self))
+            if self.run is not None:
+                ends.callback(self.run.flush)
             for callback in called:
                 callback.on_train_start(self)
                 ends.callback(callback.on_train_end, self)
