@@ -125,6 +125,13 @@ def test_returns_are_told_by_their_interquartile_mean():
     assert -100 < low < middle < high < 99
     text = report.table(row | {"load": {"others": None}}, ("return",))
     assert "interquartile mean 5.5 [" in text
+    assert "worse" not in text
+    peer = timed("peer", 1.0, False) | {"return": [9.0] * 8}
+    both = report.evaluate(row | {"subjects": [*subjects, peer]}) | {"load": {"others": None}}
+    assert report.table(both).endswith("rlox: 5.5 is WORSE than peer's 9")
+    peer["return"] = [5.0] * 8
+    both = report.evaluate(row | {"subjects": [*subjects, peer]}) | {"load": {"others": None}}
+    assert report.table(both).endswith("rlox: 5.5 is no worse than peer's 5")
 
 
 @pytest.mark.parametrize("reuse", [True, False])

@@ -2,9 +2,9 @@
 
 Both have rl-zoo3's settings and one thread; `training.py` says how a return is measured. "return"
 is the interquartile mean over the seeds (Agarwal et al. 2021, "Deep Reinforcement Learning at the
-Edge of the Statistical Precipice") with the 95% interval of its bootstrap distribution. The times
-are those of the whole runs. It takes hours, so that `run_all.py` leaves it out; `--only` takes
-rows.
+Edge of the Statistical Precipice") with the 95% interval of its bootstrap distribution; no worse is
+what is not below the lower end of the peer's. The times are those of the whole runs. It takes
+hours, so that `run_all.py` leaves it out; `--only` takes rows.
 """
 
 from __future__ import annotations

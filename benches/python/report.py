@@ -142,7 +142,21 @@ def table(row: dict[str, Any], columns: tuple[str, ...] = ()) -> str:
         work = f" ({best['work']})" if best["work"] else ""
         ratio = "{:.3g}x [{:.3g}, {:.3g}]".format(*best["ratio"])
         lines.append(f"  best peer{work}: {best['peer']} takes {ratio} the time of {best['ours']}")
-    return "\n".join(lines)
+    return "\n".join(lines + scores(row["subjects"]))
+
+
+def scores(subjects: list[dict[str, Any]]) -> list[str]:
+    """A line for each of ours and each peer with as many returns, of four or more: is it no worse,
+    that is not below the lower end of the peer's interval?
+    """
+    told = [one for one in subjects if len(one.get("return", ())) >= 4 and "score" in one]
+    lines = []
+    for own in (one for one in told if one["ours"]):
+        for peer in (one for one in told if not one["ours"] and one["work"] == own["work"]):
+            mean, low = own["score"][0], peer["score"][1]
+            verdict = "no worse" if mean >= low else "WORSE"
+            lines.append(f"  {label(own)}: {mean:.4g} is {verdict} than {label(peer)}'s {low:.4g}")
+    return lines
 
 
 def label(subject: dict[str, Any]) -> str:
