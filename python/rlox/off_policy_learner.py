@@ -1,6 +1,6 @@
 """`OffPolicyLearner`: what off-policy learners on torch share, around networks and updates."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -91,6 +91,12 @@ class OffPolicyLearner(Explorer):
         """The optimisers, each of other parameters."""
         raise NotImplementedError
 
+    def computes(self, *functions: Callable[..., Any]) -> None:
+        """Notes, as `losses`, what is computed of minibatches; `compile` has it compiled."""
+        self._plain = self._fast = self.losses = functions
+        if self.config.compile:
+            self._fast = tuple(torch.compile(function) for function in functions)
+
     def update(self, batch: ReplayBatch, learning_rate: float) -> None:
         """Learns from a minibatch; `tell`s what it has to say."""
         raise NotImplementedError
@@ -162,7 +168,11 @@ class OffPolicyLearner(Explorer):
             if self.stopping:
                 break
             stream, how = self.streams["minibatches"], self.sampling(progress)
-            self.update(self.replay.sample(stream, self.normalizer, **how), learning_rate)
+            batch = self.replay.sample(stream, self.normalizer, **how)
+            # Smaller ones, in the beginning, would be compiled for as well.
+            whole = len(batch.rewards) == self.config.batch_size
+            self.losses = self._fast if whole else self._plain
+            self.update(batch, learning_rate)
             self.updates += 1
         # Only here are numbers read: on a GPU, each reading would wait for all work before it.
         for name, told in self._told.items():

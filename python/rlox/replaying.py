@@ -87,6 +87,8 @@ class Replay:
         goals: GoalFunctions | None = None,
     ) -> None:
         self.layout, self.config, self.device = layout, config, device
+        # Elsewhere nothing would tell when a copy that nobody waited for has read its memory.
+        self.pinned = device.type == "cuda"
         kind = action_dtype(action_space)
         width = () if kind == "int64" else (math.prod(action_space.shape or ()),)
         extra = None if mask_width is None else {"next_masks": ((mask_width,), "bool")}
@@ -154,9 +156,10 @@ class Replay:
         """
         tensors = self._sampled(min(self.config.batch_size, len(self.buffer)), stream, how)
         if normalizer is not None:
-            tensors = {**tensors, **self._normalized(normalizer)}
+            tensors = {**tensors, **_each(self._placed, self._normalized(normalizer))}
         if self.device.type != "cpu":
-            tensors = _each(lambda x: x.to(self.device, non_blocking=True), tensors)
+            wanted = {name: x for name, x in tensors.items() if name in ReplayBatch._fields}
+            tensors = _each(lambda x: x.to(self.device, non_blocking=self.pinned), wanted)
             self._note_copies()
         return ReplayBatch(
             obs=self._observed(tensors["obs"]),
@@ -182,15 +185,17 @@ class Replay:
         return self._tensors
 
     def _reserve(self, like: dict[str, Any]) -> None:
-        """Memory for minibatches; pinned where they go to a GPU, so that copies need no waiting."""
-        pinned = self.device.type == "cuda"
-        self._tensors = _each(torch.from_numpy, like)
-        if pinned:
-            self._tensors = _each(lambda x: x.pin_memory(), self._tensors)
+        """Memory for minibatches."""
+        self._tensors = _each(lambda x: self._placed(torch.from_numpy(x)), like)
         self._out = _each(lambda x: x.numpy(), self._tensors)
 
+    def _placed(self, tensor: Tensor) -> Tensor:
+        """Pinned where it goes to a GPU, so that copies need no waiting."""
+        return tensor.pin_memory() if self.pinned else tensor
+
     def _note_copies(self) -> None:
-        if self.device.type == "cuda":
+        """Marks when all copies so far are done: before that their memory is not written to."""
+        if self.pinned:
             self._copied = self._copied or torch.cuda.Event()
             self._copied.record(torch.cuda.current_stream(self.device))
 

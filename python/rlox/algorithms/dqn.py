@@ -100,8 +100,7 @@ class DQN(OffPolicyLearner):
     def make_optimizers(self) -> list[Adam]:
         """The only one."""
         self.optimizer = Adam(self.modules, eps=EPS, parts=("q_net",))
-        compiled = torch.compile if self.config.compile else lambda function: function
-        self.losses = compiled(dqn_targets), compiled(dqn_loss)
+        self.computes(dqn_targets, dqn_loss)
         return [self.optimizer]
 
     def exploration_rate(self, progress: float) -> float:

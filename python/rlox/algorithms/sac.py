@@ -135,8 +135,7 @@ class SAC(OffPolicyLearner):
         made = [self.actor_optimizer, self.critic_optimizer]
         if self.temperature is not None:
             made.append(Adam(self.temperature, eps=EPS))
-        compiled = torch.compile if self.config.compile else lambda function: function
-        self.losses = [compiled(f) for f in (sac_targets, critic_loss, actor_loss)]
+        self.computes(sac_targets, critic_loss, actor_loss)
         return made
 
     def begin(self) -> None:

@@ -103,8 +103,7 @@ class TD3(OffPolicyLearner):
         actor, critic = critic_parts(self.policy)
         self.actor_optimizer = Adam(self.policy, eps=EPS, parts=actor)
         self.critic_optimizer = Adam(self.policy, eps=EPS, parts=critic)
-        compiled = torch.compile if self.config.compile else lambda function: function
-        self.losses = [compiled(f) for f in (td3_targets, critic_loss, actor_loss)]
+        self.computes(td3_targets, critic_loss, actor_loss)
         return [self.actor_optimizer, self.critic_optimizer]
 
     def sampled(self, obs: Any, mask: Tensor | None) -> Tensor:
