@@ -30,6 +30,7 @@ _NATIVE: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
         lambda arch, config: arch != () or not getattr(config, "use_sde", False),
     ),
     "her": ("None", lambda her, _: her is None),
+    "frame_stack": ("None", lambda frames, _: frames in (None, 1)),
 }
 
 # Algorithms whose learners have the same states on torch and in Rust; others' draw otherwise.

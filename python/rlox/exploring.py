@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import finite, learner, spaces
 from rlox.base_learner import BaseLearner
+from rlox.frames import stacked_frames
 from rlox.goals import goal_functions
 from rlox.masks import random_allowed
 from rlox.noise import NoiseProcess
@@ -54,20 +55,18 @@ class Explorer(BaseLearner):
         self.width = self._mask_width()
         self.masks: Array | None = None
         alone = self.stepper.mode is AutoresetMode.NEXT_STEP and config.num_envs > 1
-        if alone and config.n_steps > 1:
-            raise ValueError(
-                f"n_steps: expected 1 beside several environments in autoreset mode NEXT_STEP, got "
-                f"{config.n_steps}; make them with autoreset_mode='SameStep'"
-            )
-        if alone and config.her is not None:
-            raise ValueError(
-                f"her: expected None beside several environments in autoreset mode NEXT_STEP, got "
-                f"{config.her!r}; make them with autoreset_mode='SameStep'"
-            )
-        # Where some only reset, the others' rows are pushed without theirs.
+        for setting, usual in (("n_steps", 1), ("her", None), ("frame_stack", None)):
+            got = getattr(config, setting)
+            if alone and got not in (usual, 1):
+                raise ValueError(
+                    f"{setting}: expected {usual} beside several environments in autoreset mode "
+                    f"NEXT_STEP, got {got!r}; make them with autoreset_mode='SameStep'"
+                )
+        # Where some only reset, the others' rows are pushed without theirs, and follow no others.
         streams = 1 if alone else config.num_envs
+        frames = 1 if alone else stacked_frames(env, config.frame_stack)
         goals = None if config.her is None else goal_functions(env)
-        about = (self.layout, self.spaces[1], config, streams, device, self.width, goals)
+        about = (self.layout, self.spaces[1], config, streams, device, self.width, goals, frames)
         self.replay = Replay(*about)
         self._statistics = make_buffer(env, 1, normalize_obs=config.normalize_obs)
         self._fresh = self._looked = False

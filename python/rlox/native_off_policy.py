@@ -53,11 +53,12 @@ class NativeOffPolicy(BaseLearner):
 
     def __init__(self, env: RolloutEnv, config: Any, seed: int, backend: str = "native") -> None:
         super().__init__(env, config, seed, self.algorithm.upper())
-        if config.her is not None:
-            raise ValueError(
-                f"her: expected None on the {backend} backend, got {config.her!r}; pass "
-                'backend="torch"'
-            )
+        for name, got in (("her", config.her), ("frame_stack", config.frame_stack)):
+            if got not in (None, 1):
+                raise ValueError(
+                    f"{name}: expected None on the {backend} backend, got {got!r}; pass "
+                    'backend="torch"'
+                )
         self._expect_spaces(*self.spaces)
         self.backend = backend
         observed = native_shapes.observed(self.layout)

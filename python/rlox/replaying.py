@@ -43,7 +43,8 @@ def _made(config: Any, about: dict[str, Any], goals: GoalFunctions | None) -> Re
             raise ValueError(
                 f"prioritized: expected False beside her={config.her!r}, got True; leave one out"
             )
-        rest = {name: x for name, x in about.items() if name not in ("n_step", "gamma")}
+        left_out = ("n_step", "gamma", "frame_stack")
+        rest = {name: x for name, x in about.items() if name not in left_out}
         how = {"strategy": config.her, "n_sampled_goal": config.n_sampled_goal}
         return HindsightReplayBuffer(**rest, **how, **goals._asdict())
     if prioritized:
@@ -70,6 +71,7 @@ class Replay:
         device: Where minibatches are wanted.
         mask_width: Flags of the masks of what is allowed next; None: no masks.
         goals: What other goals are worth, with `her`; None without.
+        frames: How many frames observations stack along their first axis; each is stored once.
 
     Raises:
         MemoryError: It does not fit into memory.
@@ -85,6 +87,7 @@ class Replay:
         device: torch.device,
         mask_width: int | None = None,
         goals: GoalFunctions | None = None,
+        frames: int = 1,
     ) -> None:
         self.layout, self.config, self.device = layout, config, device
         # Elsewhere nothing would tell when a copy that nobody waited for has read its memory.
@@ -106,6 +109,7 @@ class Replay:
             "num_envs": num_envs,
             "obs_dtype": layout.dtype.name,
             "act_dtype": kind,
+            "frame_stack": frames,
             "n_step": config.n_steps,
             "gamma": config.gamma,
             "extra": extra,

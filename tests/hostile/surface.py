@@ -30,6 +30,7 @@ INNER = {
     "rlox.featured": "serves off-policy learners",
     "rlox.features": "MlpPolicy makes its features of any space",
     "rlox.finite": "looks at what was collected",
+    "rlox.frames": "serves off-policy learners",
     "rlox.foreign": "rlox.vector offers it",
     "rlox.goals": "serves off-policy learners",
     "rlox.hindsight": "rlox offers it",

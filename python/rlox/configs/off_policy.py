@@ -28,6 +28,7 @@ class DQNConfig:
     prioritized: bool = False  # sample by TD error (Schaul et al. 2016)
     priority_alpha: float = 0.6  # from uniform (0) to proportional (1)
     priority_beta: float = 0.4  # importance weights' exponent in the beginning, 1 in the end
+    frame_stack: int | None = None  # frames an observation stacks; None: as its wrapper says
     her: Literal["future", "final", "episode"] | None = None  # goals in hindsight, for goal spaces
     n_sampled_goal: int = 4  # relabelled transitions for each real one
     learning_rate: float = 1e-4  # of Adam
@@ -70,6 +71,7 @@ class SACConfig:
     target_update_interval: int = 1  # minibatches between two moves of them
     ent_coef: float | str = "auto"  # what entropy is worth; "auto": learned; "auto_0.1": from 0.1
     target_entropy: float | Literal["auto"] = "auto"  # "auto": minus the number of action numbers
+    frame_stack: int | None = None  # frames an observation stacks; None: as its wrapper says
     her: Literal["future", "final", "episode"] | None = None  # goals in hindsight, for goal spaces
     n_sampled_goal: int = 4  # relabelled transitions for each real one
     learning_rate: float = 3e-4  # of Adam, for actor, critics and temperature
@@ -118,6 +120,7 @@ class TD3Config:
     policy_delay: int = 2  # minibatches between two steps of the actor, and moves of the targets
     target_policy_noise: float = 0.2  # deviation of the noise on next actions
     target_noise_clip: float = 0.5  # what that noise is cut to
+    frame_stack: int | None = None  # frames an observation stacks; None: as its wrapper says
     her: Literal["future", "final", "episode"] | None = None  # goals in hindsight, for goal spaces
     n_sampled_goal: int = 4  # relabelled transitions for each real one
     learning_rate: float = 1e-3  # of Adam, for actor and critics
@@ -142,7 +145,7 @@ def _check_replay(config: Any) -> None:
     """Settles what the settings of all three have in common."""
     check = partial(settings.settle, config)
     check(settings.whole, ("num_envs", "buffer_size", "batch_size", "train_freq", "n_steps"), 1)
-    check(settings.whole, ("n_sampled_goal",), 1)
+    check(settings.whole, ("n_sampled_goal", "frame_stack"), 1)
     check(settings.whole, ("learning_starts",), 0)
     check(settings.whole, ("gradient_steps",), 1, -1)
     check(settings.whole_numbers, ("net_arch",))
