@@ -161,9 +161,10 @@ class Explorer(BaseLearner):
         if self.normalizer is not None:
             self._count(obs, step)
         self.started = True
-        done = step.terminated | step.truncated
-        if self.noise is not None and done.any():
-            self.noise.end_episodes(done)
+        if self.noise is not None:
+            over = step.terminated | step.truncated
+            # What was added where an environment only reset is none of its new episode's.
+            self.noise.end_episodes(over if step.valid is None else over | ~step.valid)
         came = self.config.num_envs if step.valid is None else int(step.valid.sum())
         self.timesteps += came
         self.stepped(before)
@@ -209,11 +210,13 @@ class Explorer(BaseLearner):
         """Has the normaliser's statistics follow, as in a rollout of one step."""
         row, n = self._statistics, self.config.num_envs
         zeros = np.zeros(n, np.float32)
-        idle = None if step.valid is None else ~step.valid
+        pausing = self.stepper.mode is AutoresetMode.NEXT_STEP
+        idle = None
+        if pausing:  # which is told apart by this, whether one pauses or not
+            idle = np.zeros(n, np.bool_) if step.valid is None else ~step.valid
         row.begin(obs, self._fresh, self.normalizer, idle)
-        same = self.stepper.mode is not AutoresetMode.NEXT_STEP
         flags = (step.terminated, step.truncated)
-        final = step.next_obs if same and any(x.any() for x in flags) else None
+        final = step.next_obs if not pausing and any(x.any() for x in flags) else None
         about = (np.zeros_like(row.actions[0]), zeros, zeros, self.stepper.obs, step.rewards)
         row.record(0, *about, *flags, final, self.normalizer)
         self._fresh = False
