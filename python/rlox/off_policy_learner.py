@@ -102,8 +102,12 @@ class OffPolicyLearner(Explorer):
         raise NotImplementedError
 
     def sampled(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """Actions that the policy draws, as `explore`."""
+        """Actions that the policy draws."""
         raise NotImplementedError
+
+    def explored(self, obs: Any, mask: Tensor | None) -> Tensor:
+        """Actions to learn from: samples, unless an algorithm's go together over several steps."""
+        return self.sampled(obs, mask)
 
     def greedy(self, obs: Any, mask: Tensor | None) -> Tensor:
         """Greedy actions."""
@@ -164,6 +168,8 @@ class OffPolicyLearner(Explorer):
             FloatingPointError: A loss or a gradient is NaN or infinite.
         """
         self.norms.zero_()
+        for told in self._told.values():
+            told.clear()  # of an iteration that failed
         for _ in range(count):
             if self.stopping:
                 break
@@ -175,14 +181,9 @@ class OffPolicyLearner(Explorer):
             self.update(batch, learning_rate)
             self.updates += 1
         # Only here are numbers read: on a GPU, each reading would wait for all work before it.
-        for name, told in self._told.items():
-            if told:
-                self.last[name] = torch.stack(told).mean().item()
-                told.clear()
-        finite.refuse_spoiled({**self._losses(), "gradient": self.norms.item()}, self.timesteps)
-
-    def _losses(self) -> dict[str, float]:
-        return {name: x for name, x in self.last.items() if not np.isnan(x)}
+        said = {name: torch.stack(told).mean().item() for name, told in self._told.items() if told}
+        self.last |= said
+        finite.refuse_spoiled({**said, "gradient": self.norms.item()}, self.timesteps)
 
     def tell(self, **said: Tensor) -> None:
         """Notes what an update has to say; metrics are the means over an iteration's updates."""
@@ -224,7 +225,7 @@ class OffPolicyLearner(Explorer):
     def explore(self, rows: Array, masks: Array | None) -> Array:
         """Actions for raw observations, as they are stored."""
         mask = None if masks is None else torch.from_numpy(masks).to(self.device)
-        said: Tensor = self.sampled(self.observed(rows), mask)
+        said = self.explored(self.observed(rows), mask)
         return said.numpy(force=True)
 
     def predict(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -29,6 +30,11 @@ def expect_box(space: gym.Space[Any]) -> None:
         raise ValueError(
             f"action space: expected a Box with finite bounds, got {space}; bound it in a wrapper, "
             "or use PPO or A2C"
+        )
+    if max(np.abs(space.low).max(), np.abs(space.high).max()) > np.finfo(np.float32).max:
+        raise ValueError(
+            f"action space: expected bounds that float32 holds, got {space}; rescale actions in a "
+            "wrapper"
         )
 
 

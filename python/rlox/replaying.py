@@ -220,7 +220,9 @@ class Replay:
     def prioritize(self, errors: Tensor) -> None:
         """Gives the transitions sampled last priorities by their TD errors, (B,)."""
         buffer: Any = self.buffer
-        buffer.update_priorities(self._out["indices"], errors.abs().numpy(force=True) + 1e-6)
+        # On a GPU, where looking would wait, the iteration ends before what is NaN is refused.
+        told = errors.abs().nan_to_num(0.0, posinf=0.0).numpy(force=True)
+        buffer.update_priorities(self._out["indices"], told + 1e-6)
 
     def state(self) -> learner.Arrays:
         """Copies of all that the buffer holds, and where it stands."""

@@ -144,10 +144,14 @@ class SAC(OffPolicyLearner):
             self.policy.reset_noise(self.config.num_envs)
 
     def sampled(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """Actions with the policy's own noise."""
+        """Actions with the policy's own noise, each drawn anew."""
+        return self.policy.get_action_and_logprob(obs)[0]  # type: ignore[no-any-return]  # a Tensor
+
+    def explored(self, obs: Any, mask: Tensor | None) -> Tensor:
+        """Actions with the policy's own noise, with gSDE that of `begin`."""
         if hasattr(self.policy, "explore"):
             return self.policy.explore(obs)  # type: ignore[no-any-return]  # a Tensor
-        return self.policy.get_action_and_logprob(obs)[0]  # type: ignore[no-any-return]  # so is this
+        return self.sampled(obs, mask)
 
     def greedy(self, obs: Any, mask: Tensor | None) -> Tensor:
         """Actions without noise."""

@@ -15,7 +15,7 @@ from rlox.adam import Adam
 from rlox.configs import TD3Config
 from rlox.critics import follow, target_of
 from rlox.featured import DeterministicPolicy
-from rlox.features import FeaturesExtractor, features_for
+from rlox.features import FeaturesExtractor, NatureCNN, features_for
 from rlox.off_policy_learner import EPS, OffPolicyLearner
 from rlox.own_networks import critic_parts, expect_box, own_actor_critic
 from rlox.replaying import ReplayBatch
@@ -84,10 +84,14 @@ class TD3(OffPolicyLearner):
         config, (observed, acts) = self.config, self.spaces
         if policy is not None:
             return own_actor_critic(policy, observed, acts, ("actor",), features_extractor)
+        features = [features_for(observed, features_extractor, init) for _ in range(2)]
+        net_arch = config.net_arch
+        if net_arch is None:
+            net_arch = (256, 256) if isinstance(features[0], NatureCNN) else (400, 300)
         return DeterministicPolicy(
             acts,
-            *(features_for(observed, features_extractor, init) for _ in range(2)),
-            net_arch=(400, 300) if config.net_arch is None else config.net_arch,
+            *features,
+            net_arch=net_arch,
             activation=config.activation,
             init=init,
         )

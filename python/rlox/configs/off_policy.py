@@ -126,7 +126,8 @@ class SACConfig(ReplayConfig):
 class TD3Config(ReplayConfig):
     """Settings of TD3, beside those of `ReplayConfig`. The defaults are Stable-Baselines3's.
 
-    Without `net_arch`, actor and critics have hidden layers of (400, 300).
+    Without `net_arch`, actor and critics have hidden layers of (400, 300), behind a NatureCNN
+    (256, 256).
     """
 
     learning_rate: float = 1e-3
