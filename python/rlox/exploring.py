@@ -15,7 +15,6 @@ from rlox.masks import random_allowed
 from rlox.noise import NoiseProcess
 from rlox.replaying import Replay
 from rlox.rollout import RolloutEnv, make_buffer
-from rlox.settings import shown
 from rlox.stepping import Step, Stepper
 from rlox.uniform import random_actions
 
@@ -236,7 +235,7 @@ class Explorer(BaseLearner):
         state = super().state()
         state.replay = self.replay.state()
         walk = [] if self.noise is None else self.noise.state.ravel().tolist()
-        last = [None if np.isnan(x) else x for x in self.last.values()]
+        last = learner.told_numbers(self.last.values())
         told = {"owed": self.owed, "progress": self.progress, "noise": walk, "last": last}
         state.counters |= told
         return state
@@ -247,7 +246,8 @@ class Explorer(BaseLearner):
         walk = 0 if self.noise is None else self.noise.state.size
         wanted = {"owed": 1, "progress": 1, "noise": walk, "last": len(self.last)}
         owed, progress, noise, last = (
-            _numbers(state.counters, name, count) for name, count in wanted.items()
+            learner.numbers_from_state(state.counters, name, count)
+            for name, count in wanted.items()
         )
         super().load_state(state)
         self.owed, self.progress, self._looked = owed[0], progress[0], False
@@ -266,19 +266,3 @@ class Explorer(BaseLearner):
             learner.restore_environment(self.env, before)
             raise
         return stands
-
-
-def _numbers(counters: dict[str, Any], name: str, count: int) -> list[float]:
-    """So many numbers that the counters have under a name; NaN where they have None.
-
-    Raises:
-        ValueError: They are not as many, or something else.
-    """
-    told = counters.get(name)
-    flat = [np.nan if x is None else x for x in (told if isinstance(told, list) else [told])]
-    if name not in counters or len(flat) != count or not all(type(x) is float for x in flat):
-        raise ValueError(
-            f"counters: expected {count} numbers as {name}, got {shown(told)}; use what `state` "
-            "gave"
-        )
-    return flat

@@ -1,5 +1,6 @@
 """`OffPolicyLearner`: what off-policy learners on torch share, around networks and updates."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -75,7 +76,7 @@ class OffPolicyLearner(Explorer):
         self.threads = torch_state.best_threads(self.policy, device)
         self.norms = torch.zeros((), device=device)
         self._told: dict[str, list[Tensor]] = {name: [] for name in self.said}
-        self.last = dict.fromkeys(self.said, float("nan"))
+        self.last = dict.fromkeys(self.said, math.nan)
 
     def make_policy(
         self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
