@@ -8,7 +8,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from rlox import finite, learner, spaces
-from rlox.base_learner import BaseLearner
+from rlox.base_learner import BaseLearner, expect_actions_for
 from rlox.frames import stacked_frames
 from rlox.goals import goal_functions
 from rlox.masks import random_allowed
@@ -40,13 +40,14 @@ class Explorer(BaseLearner):
         MemoryError: The buffer does not fit into memory.
     """
 
+    algorithm: str
     # Beside the others: what explores, and which transitions are sampled.
     stream_names = (*BaseLearner.stream_names, "actions", "minibatches")
 
     def __init__(self, env: RolloutEnv, config: Any, seed: int, device: "torch.device") -> None:
         name = type(self).__name__
         super().__init__(env, config, seed, name)
-        self.expect_actions(self.spaces[1])
+        expect_actions_for(self.algorithm, self.spaces[1])
         self.stopping, self.owed, self.progress = False, 0.0, 0.0
         # What updates said last, by name.
         self.last: dict[str, float] = {}
@@ -73,14 +74,6 @@ class Explorer(BaseLearner):
         noise = getattr(config, "action_noise", None)
         shape = (config.num_envs, len(self.low))
         self.noise = None if noise is None else NoiseProcess(noise, *shape)
-
-    def expect_actions(self, space: gym.Space[Any]) -> None:
-        """Refuses action spaces that the algorithm does not do.
-
-        Raises:
-            ValueError: It is one; the message says which algorithm does it.
-        """
-        raise NotImplementedError
 
     def explore(self, rows: Array, masks: Array | None) -> Array:
         """The policy's actions for raw observations, as they are stored, before noise."""

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import finite, learner, native_shapes, native_state, settings, spaces
 from rlox._rlox import NativeAgent
-from rlox.base_learner import BaseLearner
+from rlox.base_learner import BaseLearner, expect_actions_for
 from rlox.masks import as_masks, no_masks
 from rlox.observations import as_batch
 from rlox.rollout import RolloutEnv
@@ -106,19 +106,7 @@ class NativeOffPolicy(BaseLearner):
                 f"normalize_obs: expected observations of one Box, got {observation}; set "
                 "normalize_obs=False, or normalise in a wrapper"
             )
-        discrete, name = self.algorithm == "dqn", self.algorithm.upper()
-        multiple = isinstance(action, gym.spaces.MultiDiscrete | gym.spaces.MultiBinary)
-        if discrete and not isinstance(action, gym.spaces.Discrete):
-            fix = "PPO or A2C" if multiple else "SAC, TD3, PPO or A2C"
-            raise ValueError(f"action space: expected Discrete for {name}, got {action}; use {fix}")
-        if not discrete and not isinstance(action, gym.spaces.Box):
-            fix = "PPO or A2C" if multiple else "DQN, PPO or A2C"
-            raise ValueError(f"action space: expected a Box for {name}, got {action}; use {fix}")
-        if isinstance(action, gym.spaces.Box) and not action.is_bounded():
-            raise ValueError(
-                f"action space: expected finite bounds for {name}, got {action}; rescale actions "
-                "in a wrapper, or use PPO or A2C"
-            )
+        expect_actions_for(self.algorithm, action)
 
     def _expect_room(
         self, observed: dict[str, Any], action: dict[str, Any], net_arch: tuple[int, ...]

@@ -45,7 +45,6 @@ class OffPolicyLearner(Explorer):
     """
 
     backend = "torch"
-    algorithm: str
     # Of the policy among modules; "policy" is left out of the names of tensors.
     policy_name = "policy"
     # The losses, and what else updates say, in the order of the metrics.

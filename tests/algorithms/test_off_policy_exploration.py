@@ -8,7 +8,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlox import make_vec
 from rlox.algorithms import SAC, TD3, SACConfig, TD3Config
-from rlox.noise import OrnsteinUhlenbeckNoise
+from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import SACTrainer
 from toy_envs import Imitate
 
@@ -104,3 +104,14 @@ def test_what_failed_is_not_in_the_metrics_of_what_goes_on():
     other.update = update
     other.load_state(state)
     assert str(one.iterate()) == str(other.iterate())
+
+
+def test_noise_is_added_to_the_first_random_actions_as_well():
+    def first(noise):
+        config = TD3Config(**SMALL | {"learning_starts": 50}, action_noise=noise)
+        learner = TD3(make_vec("Pendulum-v1", 1), config, seed=1)
+        learner.iterate()
+        return learner.replay.state()["step.actions"].ravel()
+
+    assert first(None) != first(GaussianNoise(0.3))
+    assert abs(first(GaussianNoise(100.0))) == 1

@@ -10,6 +10,7 @@ from torch import nn
 
 from rlox import make_vec
 from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
+from rlox.native_off_policy import NativeSAC, NativeTD3
 from toy_envs import Imitate
 
 SMALL = {"learning_starts": 0, "batch_size": 8, "buffer_size": 200}
@@ -91,13 +92,15 @@ def test_nan_ends_an_iteration_by_its_name_where_looking_would_wait(prioritized)
         one.learn(2, 1e-3, 0.0)
 
 
-@pytest.mark.parametrize("algorithm", [SAC, TD3])
+@pytest.mark.parametrize("algorithm", [SAC, TD3, NativeSAC, NativeTD3])
 def test_bounds_beyond_float32_are_refused(algorithm):
     class Vast(Imitate):
         def __init__(self):
             super().__init__()
             self.action_space = gym.spaces.Box(-1e300, 1e300, (1,), np.float64)
 
-    config = {SAC: SACConfig, TD3: TD3Config}[algorithm]()
-    with pytest.raises(ValueError, match=r"^action space: expected bounds that float32 holds, got"):
+    config = SACConfig() if algorithm in (SAC, NativeSAC) else TD3Config()
+    with pytest.raises(
+        ValueError, match=r"^action space: expected finite bounds for .*, which float32 holds, got"
+    ):
         algorithm(make_vec(Vast, 1), config, 1)

@@ -144,7 +144,7 @@ for _kind in ("PPO", "A2C"):
 _STEPS = ("begin", "choose", "collect", "descend", "explore", "first_seed", "greedy", "learn")
 _STEPS += ("make_optimizers", "make_policy", "make_rest", "minibatches", "observed", "random")
 _STEPS += ("rates", "sampled", "sampling", "seeded", "sent", "step", "stepped", "tell", "update")
-_STEPS += ("computes", "expect_actions", "explored")
+_STEPS += ("computes", "explored")
 for _kind in ("DQN", "SAC", "TD3"):
     LEFT_OUT |= {f"{_kind}.{name}": "serves the constructor and `iterate`" for name in _STEPS}
 LEFT_OUT["DQN.exploration_rate"] = "serves `iterate`"

@@ -8,7 +8,6 @@ how wrong they are (prioritized), and several steps at once (`n_steps`).
 
 from typing import Any
 
-import gymnasium as gym
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -71,12 +70,6 @@ class DQN(OffPolicyLearner):
 
     algorithm, policy_name = "dqn", "q_net"
     said = ("loss",)
-
-    def expect_actions(self, space: gym.Space[Any]) -> None:
-        """Refuses actions that are not Discrete."""
-        if not isinstance(space, gym.spaces.Discrete):
-            other = "SAC, TD3, PPO or A2C" if isinstance(space, gym.spaces.Box) else "PPO or A2C"
-            raise ValueError(f"action space: expected a Discrete one, got {space}; use {other}")
 
     def make_policy(
         self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator

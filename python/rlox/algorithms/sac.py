@@ -8,7 +8,6 @@ from the critics, and the temperature from how far the entropy is from its targe
 import math
 from typing import Any
 
-import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +16,7 @@ from rlox.configs import SACConfig
 from rlox.critics import follow, target_of
 from rlox.features import FeaturesExtractor, features_for
 from rlox.off_policy_learner import EPS, OffPolicyLearner
-from rlox.own_networks import critic_parts, expect_box, own_actor_critic
+from rlox.own_networks import critic_parts, own_actor_critic
 from rlox.replaying import ReplayBatch
 from rlox.squashed import SquashedPolicy
 
@@ -85,10 +84,6 @@ class SAC(OffPolicyLearner):
 
     algorithm = "sac"
     said = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
-
-    def expect_actions(self, space: gym.Space[Any]) -> None:
-        """Refuses actions that are no Box with bounds."""
-        expect_box(space)
 
     def make_policy(
         self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator

@@ -7,7 +7,6 @@ next, and every `policy_delay` minibatches the actor from the first critic.
 
 from typing import Any
 
-import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +16,7 @@ from rlox.critics import follow, target_of
 from rlox.featured import DeterministicPolicy
 from rlox.features import FeaturesExtractor, NatureCNN, features_for
 from rlox.off_policy_learner import EPS, OffPolicyLearner
-from rlox.own_networks import critic_parts, expect_box, own_actor_critic
+from rlox.own_networks import critic_parts, own_actor_critic
 from rlox.replaying import ReplayBatch
 
 __all__ = ["TD3", "TD3Config"]
@@ -72,10 +71,6 @@ class TD3(OffPolicyLearner):
 
     algorithm = "td3"
     said = ("actor_loss", "critic_loss")
-
-    def expect_actions(self, space: gym.Space[Any]) -> None:
-        """Refuses actions that are no Box with bounds."""
-        expect_box(space)
 
     def make_policy(
         self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
