@@ -118,6 +118,21 @@ def test_a_stack_of_pictures_takes_the_memory_of_one():
     assert one.replay.buffer.nbytes < 1.05 * 1000 * 40 * 40
 
 
+@pytest.mark.parametrize("algorithm", [DQN, SAC, TD3])
+def test_a_nature_cnn_learns_from_stacks_stored_once_what_it_learns_from_whole_ones(algorithm):
+    kind, discrete = {DQN: DQNConfig, SAC: SACConfig, TD3: TD3Config}[algorithm], algorithm is DQN
+    small = {"learning_starts": 8, "batch_size": 4, "train_freq": 4, "buffer_size": 40}
+    learned = []
+    for frames in (None, 1):
+        env = make_vec(lambda: stacked(discrete, side=36), 1)
+        one = algorithm(env, kind(**small, frame_stack=frames), 2)
+        for _ in range(14):
+            one.iterate()
+        assert one.updates == 12
+        learned.append(one._networks())
+    same(*learned)
+
+
 def flat():
     return FlattenObservation(stacked())
 
