@@ -49,21 +49,22 @@ class BitFlip(gym.Env):
 
 
 class PointMass(gym.Env):
-    """A point in a square is moved by continuous actions until it is near the goal.
+    """A point in a cube is moved by continuous actions until it is near the goal.
 
-    The reward is 0 within `near` of it and -1 elsewhere.
+    The reward is 0 within `near` of it and -1 elsewhere. In six dimensions hardly one in 20,000
+    points is near enough.
     """
 
-    def __init__(self, length=30, near=0.1, stride=0.15):
-        box = spaces.Box(-1, 1, (2,), np.float32)
+    def __init__(self, dims=6, length=20, near=0.3, stride=0.3):
+        box = spaces.Box(-1, 1, (dims,), np.float32)
         names = ("observation", "achieved_goal", "desired_goal")
         self.observation_space = spaces.Dict(dict.fromkeys(names, box))
         self.action_space = box
-        self.length, self.near, self.stride = length, near, stride
+        self.dims, self.length, self.near, self.stride = dims, length, near, stride
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.at, self.goal = self.np_random.uniform(-1, 1, (2, 2)).astype(np.float32)
+        self.at, self.goal = self.np_random.uniform(-1, 1, (2, self.dims)).astype(np.float32)
         self.steps = 0
         return self._obs(), {}
 

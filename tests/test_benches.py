@@ -9,6 +9,7 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "benches" / "python"
 NAMES = sorted(path.stem for path in FOLDER.glob("bench_*.py"))
+TABLES = [*NAMES, "learning"]
 NETWORKS = ("bench_nn_backends", "bench_ppo_cartpole", "bench_a2c_cartpole", "bench_ppo_pendulum")
 
 
@@ -18,7 +19,7 @@ def _found(monkeypatch):
 
 
 @pytest.mark.parametrize("quick", [True, False])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TABLES)
 def test_subjects_are_functions_of_their_module_and_of_known_peers(name, quick):
     module = importlib.import_module(name)
     make_peers = importlib.import_module("make_peers")
@@ -104,13 +105,33 @@ def test_only_the_same_work_is_compared_and_the_summary_names_both():
     assert "best peer (a part): peer's part takes 2x [2, 2] the time of rlox part" in text
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TABLES)
 def test_what_is_called_rlox_is_ours_and_nothing_else_is(name):
     for row in importlib.import_module(name).BENCHMARK.rows(False):
         assert row.subjects[0].ours or name == "bench_nn_backends"
         for subject in row.subjects:
             published = subject.name.startswith("rlox 1.2.0")
             assert subject.ours == (subject.name.startswith("rlox") and not published)
+
+
+def test_returns_are_told_by_their_interquartile_mean():
+    report = importlib.import_module("report")
+    subjects = [timed("rlox", 1.0, True) | {"return": [0.0, 9.0, 4.0, 6.0, -100.0, 5.0, 7.0, 99.0]}]
+    row = report.evaluate(
+        {"name": "row", "rounds": 8, "amount": 1, "unit": "steps"} | {"subjects": subjects}
+    )
+    middle, low, high = subjects[0]["score"]
+    assert middle == 5.5
+    assert -100 < low < middle < high < 99
+    text = report.table(row | {"load": {"others": None}}, ("return",))
+    assert "interquartile mean 5.5 [" in text
+    assert "worse" not in text
+    peer = timed("peer", 1.0, False) | {"return": [9.0] * 8}
+    both = report.evaluate(row | {"subjects": [*subjects, peer]}) | {"load": {"others": None}}
+    assert report.table(both).endswith("rlox: 5.5 is WORSE than peer's 9")
+    peer["return"] = [5.0] * 8
+    both = report.evaluate(row | {"subjects": [*subjects, peer]}) | {"load": {"others": None}}
+    assert report.table(both).endswith("rlox: 5.5 is no worse than peer's 5")
 
 
 @pytest.mark.parametrize("reuse", [True, False])

@@ -22,6 +22,32 @@ def test_a_metric_that_the_first_row_did_not_have_is_named(tmp_path):
     assert (tmp_path / "metrics.csv").read_text() == "a\n1\n"
 
 
+def test_rows_are_written_within_a_second_or_when_told_and_in_order(tmp_path, monkeypatch):
+    now = [10.0]
+    monkeypatch.setattr("rlox.logger.time.monotonic", lambda: now[0])
+    run, path = RunFolder(tmp_path), tmp_path / "metrics.csv"
+    for row in range(3):
+        run.log({"a": row})
+    assert path.read_text() == "a\n0\n"
+    now[0] += 1.0
+    run.log({"a": 3})
+    assert path.read_text() == "a\n0\n1\n2\n3\n"
+    run.log({"a": 4})
+    run.flush()
+    run.flush()
+    assert path.read_text() == "a\n0\n1\n2\n3\n4\n"
+
+
+def test_rows_that_could_not_be_written_wait(tmp_path):
+    run = RunFolder(tmp_path)
+    (tmp_path / "metrics.csv").mkdir()
+    with pytest.raises(OSError, match="metrics"):
+        run.log({"a": 1})
+    (tmp_path / "metrics.csv").rmdir()
+    run.log({"a": 2})
+    assert (tmp_path / "metrics.csv").read_text() == "a\n1\n2\n"
+
+
 def test_a_folder_that_can_be_made_is_not_made_yet(tmp_path):
     assert expect_root(None) is None
     for root in (tmp_path, str(tmp_path), tmp_path / "a" / "b", "not/yet/there"):

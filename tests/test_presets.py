@@ -3,8 +3,8 @@
 import pytest
 
 from rlox.algorithms import A2CConfig, PPOConfig
-from rlox.configs import resolved_config
-from rlox.presets import a2c, ppo, preset
+from rlox.configs import DQNConfig, SACConfig, TD3Config, resolved_config
+from rlox.presets import a2c, dqn, ppo, preset, sac, td3
 
 
 def ppo_config(env_id):
@@ -91,6 +91,79 @@ def test_settings_of_a2c_are_rl_zoo3s(env_id):
     got += (c.lr_schedule == "linear", c.ent_coef, c.vf_coef, c.use_sde, c.log_std_init)
     assert (*got, c.ortho_init) == A2C_ZOO[env_id]
     assert (c.optimizer, c.optimizer_eps, c.max_grad_norm) == ("rmsprop", 1e-5, 0.5)
+
+
+# learning rate, linear; batch, buffer, steps before learning, gamma; train_freq, gradient_steps,
+# target; share of the run that explores, final share of random actions, layers
+DQN_ZOO = {
+    "CartPole-v1": (2.3e-3, False, 64, 10**5, 1000, 0.99, 256, 128, 10, 0.16, 0.04, (256, 256)),
+    "MountainCar-v0": (4e-3, False, 128, 10**4, 1000, 0.98, 16, 8, 600, 0.2, 0.07, (256, 256)),
+    "Acrobot-v1": (6.3e-4, False, 128, 50_000, 0, 0.99, 4, -1, 250, 0.12, 0.1, (256, 256)),
+    "LunarLander-v3": (6.3e-4, False, 128, 50_000, 0, 0.99, 4, -1, 250, 0.12, 0.1, (256, 256)),
+}
+
+
+@pytest.mark.parametrize("env_id", dqn.SETTINGS)
+def test_settings_of_dqn_are_rl_zoo3s(env_id):
+    c = DQNConfig(**preset("dqn", env_id))
+    got = (c.learning_rate, c.lr_schedule == "linear", c.batch_size, c.buffer_size)
+    got += (c.learning_starts, c.gamma, c.train_freq, c.gradient_steps, c.target_update_interval)
+    got += (c.exploration_fraction, c.exploration_final_eps, c.net_arch)
+    assert got == DQN_ZOO[env_id]
+    rest = (c.num_envs, c.tau, c.exploration_initial_eps, c.max_grad_norm, c.double, c.dueling)
+    assert rest == (1, 1.0, 1.0, 10.0, False, False)
+    assert (c.normalize_obs, c.normalize_reward) == (False, False)
+
+
+# learning rate, linear; batch, buffer, steps before learning, gamma, tau; train_freq,
+# gradient_steps; entropy, gSDE's log_std (None: no gSDE), layers
+_SAC_MUJOCO = (3e-4, False, 256, 10**6, 10_000, 0.99, 0.005, 1, 1, "auto", None, None)
+SAC_ZOO = {
+    "Pendulum-v1": (1e-3, False, 256, 10**6, 100, 0.99, 0.005, 1, 1, "auto", None, None),
+    "MountainCarContinuous-v0": (
+        *(3e-4, False, 512, 50_000, 0, 0.9999, 0.01, 32, 32, 0.1, -3.67, (64, 64)),
+    ),
+    "LunarLanderContinuous-v3": (
+        *(7.3e-4, True, 256, 10**6, 10_000, 0.99, 0.01, 1, 1, "auto", None, (400, 300)),
+    ),
+    **dict.fromkeys(
+        ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Ant-v4", "Humanoid-v4"), _SAC_MUJOCO
+    ),
+}
+
+
+@pytest.mark.parametrize("env_id", sac.SETTINGS)
+def test_settings_of_sac_are_rl_zoo3s(env_id):
+    c = SACConfig(**preset("sac", env_id))
+    got = (c.learning_rate, c.lr_schedule == "linear", c.batch_size, c.buffer_size)
+    got += (c.learning_starts, c.gamma, c.tau, c.train_freq, c.gradient_steps, c.ent_coef)
+    got += (c.log_std_init if c.use_sde else None, c.net_arch)
+    assert got == SAC_ZOO[env_id]
+    assert (c.num_envs, c.target_update_interval, c.target_entropy) == (1, 1, "auto")
+
+
+# learning rate; batch, buffer, steps before learning, gamma; noise, its standard deviation, layers
+_TD3_MUJOCO = (1e-3, 256, 10**6, 10_000, 0.99, "GaussianNoise", 0.1, (400, 300))
+TD3_ZOO = {
+    "Pendulum-v1": (1e-3, 256, 200_000, 10_000, 0.98, "GaussianNoise", 0.1, (400, 300)),
+    "MountainCarContinuous-v0": (
+        *(1e-3, 256, 10**6, 100, 0.99, "OrnsteinUhlenbeckNoise", 0.5, (400, 300)),
+    ),
+    **dict.fromkeys(
+        ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Ant-v4", "Humanoid-v4"), _TD3_MUJOCO
+    ),
+}
+
+
+@pytest.mark.parametrize("env_id", td3.SETTINGS)
+def test_settings_of_td3_are_rl_zoo3s(env_id):
+    c = TD3Config(**preset("td3", env_id))
+    got = (c.learning_rate, c.batch_size, c.buffer_size, c.learning_starts, c.gamma)
+    got += (type(c.action_noise).__name__, c.action_noise.sigma, c.net_arch)
+    assert got == TD3_ZOO[env_id]
+    rest = (c.train_freq, c.gradient_steps, c.tau, c.policy_delay)
+    assert rest == (1, 1, 0.005, 2)
+    assert (c.target_policy_noise, c.target_noise_clip) == (0.2, 0.5)
 
 
 def test_a_preset_is_a_copy():

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from side_by_side import Benchmark, Repeated, Row, Subject, run
 
-PUSHES, CALLS = 10_000, 300
+PUSHES, CALLS, ENVS = 10_000, 300, 64
 OBS = {4: ((4,), "float32"), 17: ((17,), "float32"), 28_224: ((4, 84, 84), "uint8")}
 CAPACITY = {4: 100_000, 17: 1_000_000, 28_224: 10_000}
 ALPHA, BETA = 0.6, 0.4
@@ -75,7 +75,7 @@ def published(obs: int, capacity: int, n_step: int = 1, kind: str = "ReplayBuffe
     return Buffer(made, made.push, lambda count: made.sample(count, next(seeds)))
 
 
-def sb3(obs: int, capacity: int, n_step: int = 1) -> Buffer:
+def sb3(obs: int, capacity: int, n_step: int = 1, envs: int = 1) -> Buffer:
     """Stable-Baselines3, whose samples are tensors."""
     from gymnasium.spaces import Box
     from stable_baselines3.common import buffers
@@ -83,7 +83,7 @@ def sb3(obs: int, capacity: int, n_step: int = 1) -> Buffer:
     shape, dtype = OBS[obs]
     low, high = (0, 255) if dtype == "uint8" else (-10, 10)
     spaces = Box(low, high, shape, dtype), Box(-1, 1, (1,))
-    how: dict[str, Any] = {"device": "cpu", "handle_timeout_termination": True}
+    how: dict[str, Any] = {"device": "cpu", "handle_timeout_termination": True, "n_envs": envs}
     if n_step > 1:
         made = buffers.NStepReplayBuffer(capacity, *spaces, n_steps=n_step, gamma=0.99, **how)
     else:
@@ -176,6 +176,45 @@ def push(obs: int, maker: str, **how: Any) -> Repeated:
     return Repeated("for o, a, r, n in rows: push(o, a, r, False, False, n)", names, count)
 
 
+def push_batch(obs: int, maker: str) -> Repeated:
+    """A row for each of several environments at once, which go to and fro between two states."""
+    observations, actions, rewards = steps(obs, ENVS)
+    o, n, a = np.stack(observations[:-1]), np.stack(observations[1:]), np.stack(actions)
+    r, no = np.array(rewards, np.float32), np.zeros(ENVS, bool)
+    rest: tuple[Any, ...] = (a, r, no, no)
+    capacity = CAPACITY[obs] // ENVS * ENVS
+    if maker == "ours":
+        call = ours(obs, capacity, num_envs=ENVS).made.push_batch
+    elif maker == "published":
+        call = published(obs, capacity).made.push_batch
+        o, n, no = o.ravel(), n.ravel(), no.astype(np.uint8)
+        rest = (a.ravel(), r, no, no)
+    elif maker == "sb3":
+        call = sb3(obs, capacity, envs=ENVS).made.add
+        rest = (a, r, no, [{} for _ in range(ENVS)])
+    elif maker == "torchrl":
+        import torch
+        from tensordict import TensorDict
+
+        buffer = torchrl(obs, capacity).made
+        columns = ("obs", "next_obs", "action", "reward", "terminated", "truncated")
+
+        def call(*given: Any) -> None:
+            tensors = dict(zip(columns, map(torch.from_numpy, given), strict=True))
+            buffer.extend(TensorDict(tensors, [ENVS]))
+
+    else:
+        add = cpprb(obs, capacity).made.add
+
+        def call(*given: Any) -> None:
+            o, n, a, r, terminated, truncated = given
+            flags = {"terminated": terminated, "truncated": truncated}
+            add(obs=o, next_obs=n, act=a, rew=r, **flags)
+
+    names = {"call": call, "there": (o, n, *rest), "back": (n, o, *rest)}
+    return Repeated("for _ in range(50): call(*there); call(*back)", names, 100)
+
+
 def latency(call: Callable[[], Any], more: dict[str, float]) -> Callable[[int], dict[str, float]]:
     """Seconds of the median call, and of the 99th percentile."""
 
@@ -250,6 +289,17 @@ def rows(quick: bool) -> list[Row]:
     found = [
         Row(f"push, obs {n:,}", {"obs": n}, subjects("push", n, everybody), 1, "transitions")
         for n in sizes
+    ]
+    found += [
+        Row(
+            f"push_batch of {ENVS}, obs {n:,}",
+            {"obs": n},
+            subjects("push_batch", n, everybody),
+            ENVS,
+            "transitions",
+        )
+        for n in sizes
+        if n < 28_224
     ]
     for n in sizes:
         for batch in (32,) if quick else (32, 256, 1024):

@@ -3,7 +3,7 @@
 `training.py` says what is measured. Runs have rl-zoo3's settings and are compared with
 Stable-Baselines3, and with rlox 1.2.0 as far as it has them. Of a step of SAC with networks of
 256 x 256, "acting" is 1,000 steps that are stored and sampled actions, with one update at the end,
-and "learning" 1,000 updates from batches of 256 after one step; both count a thousandth.
+and "learning" 1,000 updates after 256 steps, as many as a batch has; both count a thousandth.
 
 RLtools is C++ whose sizes are all known when it is compiled, here for its own pendulum and with
 MKL, before the clock runs. Its settings are those of its package: two hidden layers of 64, batches
@@ -52,7 +52,7 @@ ZOO: dict[str, dict[str, Any]] = {
 RUNS = (("SAC", PENDULUM, 20_000), ("TD3", PENDULUM, 20_000), ("DQN", CARTPOLE, 50_000))
 PHASES = {
     "acting": {"train_freq": 1_000, "gradient_steps": 1},
-    "learning": {"train_freq": 1, "gradient_steps": 1_000},
+    "learning": {"train_freq": 256, "gradient_steps": 1_000},
 }
 WIDTH, BATCH, NOISE = 64, 100, 0.1
 

@@ -16,22 +16,36 @@ RESAMPLES = 10_000
 Floats = npt.NDArray[np.float64]
 
 
-def resampled_medians(seconds: Floats) -> Floats:
-    """Medians of rounds drawn with replacement; subjects with as many rounds share the draws."""
-    rounds = len(seconds)
+def resampled(numbers: Floats) -> Floats:
+    """Rounds drawn with replacement; subjects with as many rounds share the draws."""
+    rounds = len(numbers)
     draws = np.random.default_rng(0).integers(0, rounds, (RESAMPLES, rounds))
-    medians: Floats = np.median(seconds[draws], axis=1)
+    drawn: Floats = numbers[draws]
+    return drawn
+
+
+def resampled_medians(seconds: Floats) -> Floats:
+    """Medians of rounds drawn with replacement."""
+    medians: Floats = np.median(resampled(seconds), axis=1)
     return medians
 
 
-def interval(medians: Floats, middle: float) -> list[float]:
-    """A median and the 95% interval of its bootstrap distribution."""
-    low, high = np.percentile(medians, [2.5, 97.5])
+def interquartile_mean(numbers: Floats) -> Floats:
+    """The mean without the lowest and the highest quarter, along the last axis."""
+    cut = numbers.shape[-1] // 4
+    means: Floats = np.sort(numbers)[..., cut : numbers.shape[-1] - cut].mean(axis=-1)
+    return means
+
+
+def interval(drawn: Floats, middle: float) -> list[float]:
+    """A statistic and the 95% interval of its bootstrap distribution."""
+    low, high = np.percentile(drawn, [2.5, 97.5])
     return [float(middle), float(low), float(high)]
 
 
 def evaluate(row: dict[str, Any]) -> dict[str, Any]:
-    """Adds to each subject `time` and `ratio`, its time over ours, with intervals.
+    """Adds to each subject `time` and `ratio`, its time over ours, with intervals, and the
+    interquartile mean of its returns as `score`.
 
     Only subjects of the same `work` are compared. Ours is the first of them that is, at the number
     of threads that suits it best. `best` compares, for each work, the fastest peer with the
@@ -43,6 +57,10 @@ def evaluate(row: dict[str, Any]) -> dict[str, Any]:
             seconds = np.asarray(subject["seconds"])
             medians[number] = resampled_medians(seconds)
             subject["time"] = interval(medians[number], float(np.median(seconds)))
+        if "error" not in subject and "return" in subject:
+            returns = np.asarray(subject["return"])
+            means = interquartile_mean(resampled(returns))
+            subject["score"] = interval(means, float(interquartile_mean(returns)))
     row["best"] = []
     for work in dict.fromkeys(subject["work"] for subject in row["subjects"]):
         alike = [one for one in medians if row["subjects"][one]["work"] == work]
@@ -115,6 +133,8 @@ def table(row: dict[str, Any], columns: tuple[str, ...] = ()) -> str:
         line = f"  {name}  {text:<30} {speed:>16}"
         if "ratio" in subject:
             line += "  {:>7.3g}x [{:.3g}, {:.3g}]".format(*subject["ratio"])
+        if "score" in subject:
+            line += "  interquartile mean {:.4g} [{:.4g}, {:.4g}]".format(*subject["score"])
         for column in (column for column in columns if column in subject):
             line += f"  {column}: " + " ".join(f"{value:.4g}" for value in subject[column])
         lines.append(line)
@@ -122,7 +142,21 @@ def table(row: dict[str, Any], columns: tuple[str, ...] = ()) -> str:
         work = f" ({best['work']})" if best["work"] else ""
         ratio = "{:.3g}x [{:.3g}, {:.3g}]".format(*best["ratio"])
         lines.append(f"  best peer{work}: {best['peer']} takes {ratio} the time of {best['ours']}")
-    return "\n".join(lines)
+    return "\n".join(lines + scores(row["subjects"]))
+
+
+def scores(subjects: list[dict[str, Any]]) -> list[str]:
+    """A line for each of ours and each peer with as many returns, of four or more: is it no worse,
+    that is not below the lower end of the peer's interval?
+    """
+    told = [one for one in subjects if len(one.get("return", ())) >= 4 and "score" in one]
+    lines = []
+    for own in (one for one in told if one["ours"]):
+        for peer in (one for one in told if not one["ours"] and one["work"] == own["work"]):
+            mean, low = own["score"][0], peer["score"][1]
+            verdict = "no worse" if mean >= low else "WORSE"
+            lines.append(f"  {label(own)}: {mean:.4g} is {verdict} than {label(peer)}'s {low:.4g}")
+    return lines
 
 
 def label(subject: dict[str, Any]) -> str:

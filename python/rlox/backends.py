@@ -1,7 +1,8 @@
 """Backends: which one trains, chosen by what is asked for and never by what is installed."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple, get_args
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -10,6 +11,9 @@ from gymnasium import spaces
 from rlox._rlox import network_backends
 from rlox.layouts import is_image
 from rlox.settings import text
+
+if TYPE_CHECKING:
+    from rlox.learner import Learner
 
 Backend = Literal["auto", "native", "candle", "burn", "torch"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
@@ -30,6 +34,7 @@ _NATIVE: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
         lambda arch, config: arch != () or not getattr(config, "use_sde", False),
     ),
     "her": ("None", lambda her, _: her is None),
+    "frame_stack": ("None", lambda frames, _: frames in (None, 1)),
 }
 
 # Algorithms whose learners have the same states on torch and in Rust; others' draw otherwise.
@@ -127,6 +132,25 @@ def choose_backend(
     chosen = resolve_backend(backend, need)
     expect_backend(chosen, need)
     return chosen
+
+
+def make_learner(
+    learners: tuple[str, str], backend: str, about: tuple[Any, Any, int], *own: object
+) -> "Learner":
+    """An algorithm's learner on a backend.
+
+    Args:
+        learners: Its classes on torch and in Rust, as "module:class"; imported is what is needed.
+        backend: What `choose_backend` gave.
+        about: Environments ready for rollouts, settings, seed.
+        own: The caller's policy and features, or None; only torch's learner gets them.
+    """
+    on_torch, in_rust = learners
+    if backend == "torch":
+        made: Learner = resolve_name(on_torch)(*about, *own)
+    else:
+        made = resolve_name(in_rust)(*about, backend)
+    return made
 
 
 def expect_backend(backend: str, need: Need | None) -> None:

@@ -29,6 +29,37 @@ def expect_action_space(space: gym.Space[Any], config: Any) -> None:
         raise ValueError(f"use_sde: expected a Box action space, got {space}; set use_sde=False")
 
 
+def expect_actions_for(algorithm: str, space: gym.Space[Any]) -> None:
+    """Refuses actions that an off-policy algorithm does not do.
+
+    Args:
+        algorithm: "dqn", which is for Discrete actions, or another one, for a Box with bounds.
+        space: Of one action.
+
+    Raises:
+        ValueError: It does not do them; those that do are named.
+
+    >>> expect_actions_for("dqn", gym.spaces.MultiBinary(2))
+    Traceback (most recent call last):
+    ValueError: action space: expected Discrete for DQN, got MultiBinary(2); use PPO or A2C
+    """
+    name, box = algorithm.upper(), isinstance(space, gym.spaces.Box)
+    if name == "DQN" and not isinstance(space, gym.spaces.Discrete):
+        fix = "SAC, TD3, PPO or A2C" if box else "PPO or A2C"
+        raise ValueError(f"action space: expected Discrete for {name}, got {space}; use {fix}")
+    if name == "DQN":
+        return
+    if not isinstance(space, gym.spaces.Box):
+        fix = "DQN, PPO or A2C" if isinstance(space, gym.spaces.Discrete) else "PPO or A2C"
+        raise ValueError(f"action space: expected a Box for {name}, got {space}; use {fix}")
+    most = np.finfo(np.float32).max
+    if not all((np.abs(side.astype(np.float64)) <= most).all() for side in (space.low, space.high)):
+        raise ValueError(
+            f"action space: expected finite bounds for {name}, which float32 holds, got {space}; "
+            "rescale actions in a wrapper, or use PPO or A2C"
+        )
+
+
 class BaseLearner:
     """Environments, normaliser, random streams, counts, and a state to save; see `Learner`.
 

@@ -105,9 +105,13 @@ class Critics(nn.Module):
 
 
 def target_of(module: nn.Module) -> nn.Module:
-    """A copy of a module that follows it by `follow`, and learns nothing itself."""
-    target = copy.deepcopy(module)
-    return target.requires_grad_(False)
+    """A copy of a module that follows it by `follow`, and learns nothing itself.
+
+    Layers such as dropout do in it as in evaluation. What it draws comes from the same generator.
+    """
+    drawing = (getattr(part, "generator", None) for part in module.modules())
+    kept = {id(x): x for x in drawing if isinstance(x, torch.Generator)}
+    return copy.deepcopy(module, kept).requires_grad_(False).eval()
 
 
 @torch.no_grad()

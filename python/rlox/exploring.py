@@ -8,13 +8,13 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from rlox import finite, learner, spaces
-from rlox.base_learner import BaseLearner
+from rlox.base_learner import BaseLearner, expect_actions_for
+from rlox.frames import stacked_frames
 from rlox.goals import goal_functions
 from rlox.masks import random_allowed
 from rlox.noise import NoiseProcess
 from rlox.replaying import Replay
 from rlox.rollout import RolloutEnv, make_buffer
-from rlox.settings import shown
 from rlox.stepping import Step, Stepper
 from rlox.uniform import random_actions
 
@@ -40,13 +40,14 @@ class Explorer(BaseLearner):
         MemoryError: The buffer does not fit into memory.
     """
 
+    algorithm: str
     # Beside the others: what explores, and which transitions are sampled.
     stream_names = (*BaseLearner.stream_names, "actions", "minibatches")
 
     def __init__(self, env: RolloutEnv, config: Any, seed: int, device: "torch.device") -> None:
         name = type(self).__name__
         super().__init__(env, config, seed, name)
-        self.expect_actions(self.spaces[1])
+        expect_actions_for(self.algorithm, self.spaces[1])
         self.stopping, self.owed, self.progress = False, 0.0, 0.0
         # What updates said last, by name.
         self.last: dict[str, float] = {}
@@ -54,20 +55,18 @@ class Explorer(BaseLearner):
         self.width = self._mask_width()
         self.masks: Array | None = None
         alone = self.stepper.mode is AutoresetMode.NEXT_STEP and config.num_envs > 1
-        if alone and config.n_steps > 1:
-            raise ValueError(
-                f"n_steps: expected 1 beside several environments in autoreset mode NEXT_STEP, got "
-                f"{config.n_steps}; make them with autoreset_mode='SameStep'"
-            )
-        if alone and config.her is not None:
-            raise ValueError(
-                f"her: expected None beside several environments in autoreset mode NEXT_STEP, got "
-                f"{config.her!r}; make them with autoreset_mode='SameStep'"
-            )
-        # Where some only reset, the others' rows are pushed without theirs.
+        for setting, usual in (("n_steps", 1), ("her", None), ("frame_stack", None)):
+            got = getattr(config, setting)
+            if alone and got not in (usual, 1):
+                raise ValueError(
+                    f"{setting}: expected {usual} beside several environments in autoreset mode "
+                    f"NEXT_STEP, got {got!r}; make them with autoreset_mode='SameStep'"
+                )
+        # Where some only reset, the others' rows are pushed without theirs, and follow no others.
         streams = 1 if alone else config.num_envs
+        frames = 1 if alone else stacked_frames(env, config.frame_stack)
         goals = None if config.her is None else goal_functions(env)
-        about = (self.layout, self.spaces[1], config, streams, device, self.width, goals)
+        about = (self.layout, self.spaces[1], config, streams, device, self.width, goals, frames)
         self.replay = Replay(*about)
         self._statistics = make_buffer(env, 1, normalize_obs=config.normalize_obs)
         self._fresh = self._looked = False
@@ -75,14 +74,6 @@ class Explorer(BaseLearner):
         noise = getattr(config, "action_noise", None)
         shape = (config.num_envs, len(self.low))
         self.noise = None if noise is None else NoiseProcess(noise, *shape)
-
-    def expect_actions(self, space: gym.Space[Any]) -> None:
-        """Refuses action spaces that the algorithm does not do.
-
-        Raises:
-            ValueError: It is one; the message says which algorithm does it.
-        """
-        raise NotImplementedError
 
     def explore(self, rows: Array, masks: Array | None) -> Array:
         """The policy's actions for raw observations, as they are stored, before noise."""
@@ -162,9 +153,10 @@ class Explorer(BaseLearner):
         if self.normalizer is not None:
             self._count(obs, step)
         self.started = True
-        done = step.terminated | step.truncated
-        if self.noise is not None and done.any():
-            self.noise.end_episodes(done)
+        if self.noise is not None:
+            over = step.terminated | step.truncated
+            # What was added where an environment only reset is none of its new episode's.
+            self.noise.end_episodes(over if step.valid is None else over | ~step.valid)
         came = self.config.num_envs if step.valid is None else int(step.valid.sum())
         self.timesteps += came
         self.stepped(before)
@@ -210,11 +202,13 @@ class Explorer(BaseLearner):
         """Has the normaliser's statistics follow, as in a rollout of one step."""
         row, n = self._statistics, self.config.num_envs
         zeros = np.zeros(n, np.float32)
-        idle = None if step.valid is None else ~step.valid
+        pausing = self.stepper.mode is AutoresetMode.NEXT_STEP
+        idle = None
+        if pausing:  # which is told apart by this, whether one pauses or not
+            idle = np.zeros(n, np.bool_) if step.valid is None else ~step.valid
         row.begin(obs, self._fresh, self.normalizer, idle)
-        same = self.stepper.mode is not AutoresetMode.NEXT_STEP
         flags = (step.terminated, step.truncated)
-        final = step.next_obs if same and any(x.any() for x in flags) else None
+        final = step.next_obs if not pausing and any(x.any() for x in flags) else None
         about = (np.zeros_like(row.actions[0]), zeros, zeros, self.stepper.obs, step.rewards)
         row.record(0, *about, *flags, final, self.normalizer)
         self._fresh = False
@@ -234,7 +228,7 @@ class Explorer(BaseLearner):
         state = super().state()
         state.replay = self.replay.state()
         walk = [] if self.noise is None else self.noise.state.ravel().tolist()
-        last = [None if np.isnan(x) else x for x in self.last.values()]
+        last = learner.told_numbers(self.last.values())
         told = {"owed": self.owed, "progress": self.progress, "noise": walk, "last": last}
         state.counters |= told
         return state
@@ -245,7 +239,8 @@ class Explorer(BaseLearner):
         walk = 0 if self.noise is None else self.noise.state.size
         wanted = {"owed": 1, "progress": 1, "noise": walk, "last": len(self.last)}
         owed, progress, noise, last = (
-            _numbers(state.counters, name, count) for name, count in wanted.items()
+            learner.numbers_from_state(state.counters, name, count)
+            for name, count in wanted.items()
         )
         super().load_state(state)
         self.owed, self.progress, self._looked = owed[0], progress[0], False
@@ -264,19 +259,3 @@ class Explorer(BaseLearner):
             learner.restore_environment(self.env, before)
             raise
         return stands
-
-
-def _numbers(counters: dict[str, Any], name: str, count: int) -> list[float]:
-    """So many numbers that the counters have under a name; NaN where they have None.
-
-    Raises:
-        ValueError: They are not as many, or something else.
-    """
-    told = counters.get(name)
-    flat = [np.nan if x is None else x for x in (told if isinstance(told, list) else [told])]
-    if name not in counters or len(flat) != count or not all(type(x) is float for x in flat):
-        raise ValueError(
-            f"counters: expected {count} numbers as {name}, got {shown(told)}; use what `state` "
-            "gave"
-        )
-    return flat

@@ -230,6 +230,24 @@ def counts_from_state(
     return plain, episodes
 
 
+def told_numbers(numbers: Iterable[float]) -> list[float | None]:
+    """Numbers as JSON holds them, with None for NaN."""
+    return [None if math.isnan(number) else number for number in numbers]
+
+
+def numbers_from_state(counters: Mapping[str, Any], name: str, count: int) -> list[float]:
+    """So many numbers that the counters have under a name, as `told_numbers` gave them.
+
+    Raises:
+        ValueError: They are not as many, or something else.
+    """
+    told = counters.get(name)
+    flat = [math.nan if x is None else x for x in (told if isinstance(told, list) else [told])]
+    if name not in counters or len(flat) != count or not all(type(x) is float for x in flat):
+        raise _damaged("counters", f"{count} numbers as {name}", told)
+    return flat
+
+
 def expect_fitting(env: Any, config: Any, algorithm: str) -> None:
     """Environments and settings are what a learner takes, and fit together.
 

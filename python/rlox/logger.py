@@ -9,12 +9,15 @@ runs/<env>/<algorithm>/<time>-<seed>/
 """
 
 import csv
+import errno
+import io
 import json
 import logging
 import math
 import os
 import re
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -26,6 +29,9 @@ from rlox._rlox import __version__
 from rlox.plotting import plot_curve
 
 _log = logging.getLogger("rlox")
+
+# Seconds between two writings of metrics.
+EVERY = 1.0
 
 
 class RunFolder:
@@ -46,6 +52,8 @@ class RunFolder:
         self.path = path
         self._columns: list[str] = []
         self._told = 0
+        self._rows: list[Mapping[str, float]] = []
+        self._written = -math.inf
         if (path / "metrics.csv").exists():
             with open(path / "metrics.csv", newline="") as file:
                 self._columns = next(csv.reader(file), [])
@@ -83,29 +91,54 @@ class RunFolder:
         (self.path / name).write_text(json.dumps(plain, indent=2, allow_nan=False) + "\n")
 
     def log(self, metrics: Mapping[str, float]) -> None:
-        """Appends a row to `metrics.csv`; the first row decides the columns.
+        """Appends a row to `metrics.csv`, within a second; the first row decides the columns.
 
         After 10,000 rows only every tenth is kept, after 100,000 every hundredth, and so on.
 
         Raises:
             ValueError: A metric that the first row did not have.
+            OSError: Rows cannot be written; the next call tries again.
         """
-        if unknown := [name for name in metrics if self._columns and name not in self._columns]:
+        self._columns = self._columns or list(metrics)
+        if unknown := [name for name in metrics if name not in self._columns]:
             raise ValueError(
                 f"metrics: expected those of the first row, got {unknown[0]!r}; log it in every row"
             )
         self._told += 1
-        if self._told % 10 ** max(len(str(self._told)) - 5, 0):
+        if self._told % 10 ** max(len(str(self._told)) - 5, 0) == 0:
+            self._rows.append(dict(metrics))
+        if time.monotonic() - self._written >= EVERY:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes the rows that wait.
+
+        Raises:
+            OSError: They cannot be written, and go on waiting.
+        """
+        if not self._rows:
             return
-        # Opened each time: a run can be watched, a killed one loses nothing, nothing stays open.
-        with open(self.path / "metrics.csv", "a", newline="") as file:
-            if not self._columns:
-                self._columns = list(metrics)
-                csv.writer(file, lineterminator="\n").writerow(self._columns)
-            csv.DictWriter(file, self._columns, lineterminator="\n").writerow(metrics)
+        text = io.StringIO()
+        table = csv.DictWriter(text, self._columns, lineterminator="\n")
+        # Opened each time: a run can be watched, and nothing stays open.
+        with open(self.path / "metrics.csv", "ab", buffering=0) as file:
+            end = file.tell()
+            if end == 0:
+                table.writeheader()
+            table.writerows(self._rows)
+            rows = text.getvalue().encode()
+            try:
+                if file.write(rows) < len(rows):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
+            except OSError:
+                file.truncate(end)
+                raise
+        self._rows.clear()
+        self._written = time.monotonic()
 
     def plot(self, title: str) -> None:
         """Draws `curve.png`, or says what is missing."""
+        self.flush()
         if not self._columns:
             return
         try:

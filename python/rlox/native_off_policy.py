@@ -1,6 +1,7 @@
 """DQN, SAC and TD3 on rlox's own networks, in Rust: they need no tensor library."""
 
 import dataclasses
+import math
 from typing import Any
 
 import gymnasium as gym
@@ -10,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import finite, learner, native_shapes, native_state, settings, spaces
 from rlox._rlox import NativeAgent
-from rlox.base_learner import BaseLearner
+from rlox.base_learner import BaseLearner, expect_actions_for
 from rlox.masks import as_masks, no_masks
 from rlox.observations import as_batch
 from rlox.rollout import RolloutEnv
@@ -19,6 +20,15 @@ from rlox.streams import state_for_native
 from rlox.vec_env import VecEnv
 
 __all__ = ["NativeDQN", "NativeSAC", "NativeTD3"]
+
+
+# What minibatches say, and Stable-Baselines3's names for it.
+_CRITICS = {"actor_loss": "train/actor_loss", "critic_loss": "train/critic_loss"}
+_TOLD = {
+    "dqn": {"exploration_rate": "rollout/exploration_rate", "critic_loss": "train/loss"},
+    "sac": {**_CRITICS, "ent_coef": "train/ent_coef", "ent_coef_loss": "train/ent_coef_loss"},
+    "td3": _CRITICS,
+}
 
 
 class NativeOffPolicy(BaseLearner):
@@ -44,13 +54,16 @@ class NativeOffPolicy(BaseLearner):
 
     def __init__(self, env: RolloutEnv, config: Any, seed: int, backend: str = "native") -> None:
         super().__init__(env, config, seed, self.algorithm.upper())
-        if config.her is not None:
-            raise ValueError(
-                f"her: expected None on the {backend} backend, got {config.her!r}; pass "
-                'backend="torch"'
-            )
+        for name, got in (("her", config.her), ("frame_stack", config.frame_stack)):
+            if got not in (None, 1):
+                raise ValueError(
+                    f"{name}: expected None on the {backend} backend, got {got!r}; pass "
+                    'backend="torch"'
+                )
         self._expect_spaces(*self.spaces)
         self.backend = backend
+        # What was said last, by name.
+        self.last = dict.fromkeys(_TOLD[self.algorithm], math.nan)
         observed = native_shapes.observed(self.layout)
         action = spaces.to_native(self.spaces[1])
         given = native_settings(config, self.hidden)
@@ -93,19 +106,7 @@ class NativeOffPolicy(BaseLearner):
                 f"normalize_obs: expected observations of one Box, got {observation}; set "
                 "normalize_obs=False, or normalise in a wrapper"
             )
-        discrete, name = self.algorithm == "dqn", self.algorithm.upper()
-        multiple = isinstance(action, gym.spaces.MultiDiscrete | gym.spaces.MultiBinary)
-        if discrete and not isinstance(action, gym.spaces.Discrete):
-            fix = "PPO or A2C" if multiple else "SAC, TD3, PPO or A2C"
-            raise ValueError(f"action space: expected Discrete for {name}, got {action}; use {fix}")
-        if not discrete and not isinstance(action, gym.spaces.Box):
-            fix = "PPO or A2C" if multiple else "DQN, PPO or A2C"
-            raise ValueError(f"action space: expected a Box for {name}, got {action}; use {fix}")
-        if isinstance(action, gym.spaces.Box) and not action.is_bounded():
-            raise ValueError(
-                f"action space: expected finite bounds for {name}, got {action}; rescale actions "
-                "in a wrapper, or use PPO or A2C"
-            )
+        expect_actions_for(self.algorithm, action)
 
     def _expect_room(
         self, observed: dict[str, Any], action: dict[str, Any], net_arch: tuple[int, ...]
@@ -152,8 +153,9 @@ class NativeOffPolicy(BaseLearner):
             finally:
                 said = self.policy.said()
                 self.timesteps, self.updates = int(said["timesteps"]), int(said["updates"])
+                self.last |= {name: said[name] for name in self.last if name in said}
         self.episodes.drain(self.env)
-        return self._metrics(said, progress) if self.timesteps > before else {}
+        return self._metrics(progress) if self.timesteps > before else {}
 
     def _start(self) -> None:
         """Puts the policy where the environments stand; they are reset, if they were not by us."""
@@ -178,35 +180,28 @@ class NativeOffPolicy(BaseLearner):
         """An iteration in environments that are not stepped in Rust."""
         policy, stepper, space, n = self.policy, self.stepper, self.spaces[1], self.config.num_envs
         policy.begin(progress)
-        for _ in range(self.config.train_freq):
+        steps = 0
+        while steps < self.config.train_freq:
             if self.stopping:
                 return
             step = stepper.step(spaces.sent_actions(space, policy.act(self.normalizer), n))
             flags = step.terminated, step.truncated, step.valid, self._masks()
             policy.observe(step.next_obs, stepper.obs, step.rewards, *flags, self.normalizer)
+            # What only resets is no step.
+            steps += step.valid is None or bool(step.valid.any())
         policy.learn(self.normalizer)
 
-    def _metrics(self, said: dict[str, float], progress: float) -> dict[str, float]:
-        """What was said, under Stable-Baselines3's names."""
-        config = self.config
-        names = {
-            "exploration_rate": "rollout/exploration_rate",
-            "critic_loss": "train/loss" if self.algorithm == "dqn" else "train/critic_loss",
-            "actor_loss": "train/actor_loss",
-            "ent_coef": "train/ent_coef",
-            "ent_coef_loss": "train/ent_coef_loss",
-        }
-        metrics = {
+    def _metrics(self, progress: float) -> dict[str, float]:
+        """What was said, under Stable-Baselines3's names; NaN before the first that was learned."""
+        config, falling = self.config, {"constant": 1.0, "linear": 1.0 - progress}
+        return {
             "rollout/ep_rew_mean": self.episodes.mean_return,
             "rollout/ep_len_mean": self.episodes.mean_length,
             "time/total_timesteps": self.timesteps,
-            **{told: said[name] for name, told in names.items() if name in said},
+            **{told: self.last[name] for name, told in _TOLD[self.algorithm].items()},
+            "train/learning_rate": config.learning_rate * falling[config.lr_schedule],
+            "train/n_updates": self.updates,
         }
-        if self.updates:
-            falling = {"constant": 1.0, "linear": 1.0 - progress}
-            metrics["train/learning_rate"] = config.learning_rate * falling[config.lr_schedule]
-            metrics["train/n_updates"] = self.updates
-        return metrics
 
     def predict(
         self,
@@ -246,13 +241,16 @@ class NativeOffPolicy(BaseLearner):
         """A copy of all that is needed to go on; see `Learner`."""
         state = super().state()
         state.replay = dict(self.policy.replay_state())
+        state.counters["last"] = learner.told_numbers(self.last.values())
         return native_state.with_standing(state, self.policy)
 
     def load_state(self, state: learner.LearnerState) -> None:
         """Goes back to a state, whole or not at all; foreign environments start new episodes."""
         learner.expect_state(state)
         self._standing = native_state.standing(state, self.policy, self.config.num_envs)
+        last = learner.numbers_from_state(state.counters, "last", len(self.last))
         super().load_state(native_state.without_standing(state, self.streams))
+        self.last = dict(zip(self.last, last, strict=True))
 
     def _restore(self, state: learner.LearnerState) -> bool:
         """Takes networks, optimisers, buffer and environments; see `BaseLearner._restore`."""

@@ -1,6 +1,7 @@
 """`OffPolicyLearner`: what off-policy learners on torch share, around networks and updates."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -44,7 +45,6 @@ class OffPolicyLearner(Explorer):
     """
 
     backend = "torch"
-    algorithm: str
     # Of the policy among modules; "policy" is left out of the names of tensors.
     policy_name = "policy"
     # The losses, and what else updates say, in the order of the metrics.
@@ -75,7 +75,7 @@ class OffPolicyLearner(Explorer):
         self.threads = torch_state.best_threads(self.policy, device)
         self.norms = torch.zeros((), device=device)
         self._told: dict[str, list[Tensor]] = {name: [] for name in self.said}
-        self.last = dict.fromkeys(self.said, float("nan"))
+        self.last = dict.fromkeys(self.said, math.nan)
 
     def make_policy(
         self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
@@ -91,13 +91,23 @@ class OffPolicyLearner(Explorer):
         """The optimisers, each of other parameters."""
         raise NotImplementedError
 
+    def computes(self, *functions: Callable[..., Any]) -> None:
+        """Notes, as `losses`, what is computed of minibatches; `compile` has it compiled."""
+        self._plain = self._fast = self.losses = functions
+        if self.config.compile:
+            self._fast = tuple(torch.compile(function) for function in functions)
+
     def update(self, batch: ReplayBatch, learning_rate: float) -> None:
         """Learns from a minibatch; `tell`s what it has to say."""
         raise NotImplementedError
 
     def sampled(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """Actions that the policy draws, as `explore`."""
+        """Actions that the policy draws."""
         raise NotImplementedError
+
+    def explored(self, obs: Any, mask: Tensor | None) -> Tensor:
+        """Actions to learn from: samples, unless an algorithm's go together over several steps."""
+        return self.sampled(obs, mask)
 
     def greedy(self, obs: Any, mask: Tensor | None) -> Tensor:
         """Greedy actions."""
@@ -158,21 +168,22 @@ class OffPolicyLearner(Explorer):
             FloatingPointError: A loss or a gradient is NaN or infinite.
         """
         self.norms.zero_()
+        for told in self._told.values():
+            told.clear()  # of an iteration that failed
         for _ in range(count):
             if self.stopping:
                 break
             stream, how = self.streams["minibatches"], self.sampling(progress)
-            self.update(self.replay.sample(stream, self.normalizer, **how), learning_rate)
+            batch = self.replay.sample(stream, self.normalizer, **how)
+            # Smaller ones, in the beginning, would be compiled for as well.
+            whole = len(batch.rewards) == self.config.batch_size
+            self.losses = self._fast if whole else self._plain
+            self.update(batch, learning_rate)
             self.updates += 1
         # Only here are numbers read: on a GPU, each reading would wait for all work before it.
-        for name, told in self._told.items():
-            if told:
-                self.last[name] = torch.stack(told).mean().item()
-                told.clear()
-        finite.refuse_spoiled({**self._losses(), "gradient": self.norms.item()}, self.timesteps)
-
-    def _losses(self) -> dict[str, float]:
-        return {name: x for name, x in self.last.items() if not np.isnan(x)}
+        said = {name: torch.stack(told).mean().item() for name, told in self._told.items() if told}
+        self.last |= said
+        finite.refuse_spoiled({**said, "gradient": self.norms.item()}, self.timesteps)
 
     def tell(self, **said: Tensor) -> None:
         """Notes what an update has to say; metrics are the means over an iteration's updates."""
@@ -214,7 +225,7 @@ class OffPolicyLearner(Explorer):
     def explore(self, rows: Array, masks: Array | None) -> Array:
         """Actions for raw observations, as they are stored."""
         mask = None if masks is None else torch.from_numpy(masks).to(self.device)
-        said: Tensor = self.sampled(self.observed(rows), mask)
+        said = self.explored(self.observed(rows), mask)
         return said.numpy(force=True)
 
     def predict(

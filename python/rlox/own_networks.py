@@ -1,4 +1,4 @@
-"""The caller's own networks for SAC, TD3 and DQN, and the actions of the first two."""
+"""The caller's own networks for SAC, TD3 and DQN."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,22 +14,6 @@ from rlox.torch_state import evaluating
 # What a policy says, and the shapes that it must have.
 Said: TypeAlias = dict[str, tuple[Any, tuple[int, ...]]]
 _SEE = "see the algorithm's class in rlox.algorithms"
-
-
-def expect_box(space: gym.Space[Any]) -> None:
-    """Refuses actions that are no Box with bounds.
-
-    Raises:
-        ValueError: They are none; who does them is named.
-    """
-    if not isinstance(space, gym.spaces.Box):
-        other = "DQN, PPO or A2C" if isinstance(space, gym.spaces.Discrete) else "PPO or A2C"
-        raise ValueError(f"action space: expected a Box, got {space}; use {other}")
-    if not space.is_bounded():
-        raise ValueError(
-            f"action space: expected a Box with finite bounds, got {space}; bound it in a wrapper, "
-            "or use PPO or A2C"
-        )
 
 
 def critic_parts(policy: nn.Module) -> tuple[list[str], list[str]]:

@@ -43,7 +43,8 @@ def _made(config: Any, about: dict[str, Any], goals: GoalFunctions | None) -> Re
             raise ValueError(
                 f"prioritized: expected False beside her={config.her!r}, got True; leave one out"
             )
-        rest = {name: x for name, x in about.items() if name not in ("n_step", "gamma")}
+        left_out = ("n_step", "gamma", "frame_stack")
+        rest = {name: x for name, x in about.items() if name not in left_out}
         how = {"strategy": config.her, "n_sampled_goal": config.n_sampled_goal}
         return HindsightReplayBuffer(**rest, **how, **goals._asdict())
     if prioritized:
@@ -70,6 +71,7 @@ class Replay:
         device: Where minibatches are wanted.
         mask_width: Flags of the masks of what is allowed next; None: no masks.
         goals: What other goals are worth, with `her`; None without.
+        frames: How many frames observations stack along their first axis; each is stored once.
 
     Raises:
         MemoryError: It does not fit into memory.
@@ -85,8 +87,11 @@ class Replay:
         device: torch.device,
         mask_width: int | None = None,
         goals: GoalFunctions | None = None,
+        frames: int = 1,
     ) -> None:
         self.layout, self.config, self.device = layout, config, device
+        # Elsewhere nothing would tell when a copy that nobody waited for has read its memory.
+        self.pinned = device.type == "cuda"
         kind = action_dtype(action_space)
         width = () if kind == "int64" else (math.prod(action_space.shape or ()),)
         extra = None if mask_width is None else {"next_masks": ((mask_width,), "bool")}
@@ -104,6 +109,7 @@ class Replay:
             "num_envs": num_envs,
             "obs_dtype": layout.dtype.name,
             "act_dtype": kind,
+            "frame_stack": frames,
             "n_step": config.n_steps,
             "gamma": config.gamma,
             "extra": extra,
@@ -154,9 +160,10 @@ class Replay:
         """
         tensors = self._sampled(min(self.config.batch_size, len(self.buffer)), stream, how)
         if normalizer is not None:
-            tensors = {**tensors, **self._normalized(normalizer)}
+            tensors = {**tensors, **_each(self._placed, self._normalized(normalizer))}
         if self.device.type != "cpu":
-            tensors = _each(lambda x: x.to(self.device, non_blocking=True), tensors)
+            wanted = {name: x for name, x in tensors.items() if name in ReplayBatch._fields}
+            tensors = _each(lambda x: x.to(self.device, non_blocking=self.pinned), wanted)
             self._note_copies()
         return ReplayBatch(
             obs=self._observed(tensors["obs"]),
@@ -182,15 +189,17 @@ class Replay:
         return self._tensors
 
     def _reserve(self, like: dict[str, Any]) -> None:
-        """Memory for minibatches; pinned where they go to a GPU, so that copies need no waiting."""
-        pinned = self.device.type == "cuda"
-        self._tensors = _each(torch.from_numpy, like)
-        if pinned:
-            self._tensors = _each(lambda x: x.pin_memory(), self._tensors)
+        """Memory for minibatches."""
+        self._tensors = _each(lambda x: self._placed(torch.from_numpy(x)), like)
         self._out = _each(lambda x: x.numpy(), self._tensors)
 
+    def _placed(self, tensor: Tensor) -> Tensor:
+        """Pinned where it goes to a GPU, so that copies need no waiting."""
+        return tensor.pin_memory() if self.pinned else tensor
+
     def _note_copies(self) -> None:
-        if self.device.type == "cuda":
+        """Marks when all copies so far are done: before that their memory is not written to."""
+        if self.pinned:
             self._copied = self._copied or torch.cuda.Event()
             self._copied.record(torch.cuda.current_stream(self.device))
 
@@ -211,7 +220,9 @@ class Replay:
     def prioritize(self, errors: Tensor) -> None:
         """Gives the transitions sampled last priorities by their TD errors, (B,)."""
         buffer: Any = self.buffer
-        buffer.update_priorities(self._out["indices"], errors.abs().numpy(force=True) + 1e-6)
+        # On a GPU, where looking would wait, the iteration ends before what is NaN is refused.
+        told = errors.abs().nan_to_num(0.0, posinf=0.0).numpy(force=True)
+        buffer.update_priorities(self._out["indices"], told + 1e-6)
 
     def state(self) -> learner.Arrays:
         """Copies of all that the buffer holds, and where it stands."""

@@ -221,6 +221,10 @@ def _json(name: str, value: Any) -> Any:
     raise _wrong(name, expected, value, fix, TypeError)
 
 
+# A setting, and the one it is given in place of.
+_IN_PLACE_OF = {"utd_ratio": "gradient_steps"}
+
+
 def resolve(
     defaults: Mapping[str, Any],
     preset: Mapping[str, Any],
@@ -230,7 +234,7 @@ def resolve(
     """Arguments before rl-zoo3's settings before defaults: the settings, and where each is from.
 
     `without` names settings of built-in policies, where a policy of one's own takes their place:
-    the preset's are left out.
+    the preset's are left out. So is what an argument stands in place of.
 
     Raises:
         TypeError: One of those is given.
@@ -244,7 +248,9 @@ def resolve(
                 f"{name}: expected no settings of the built-in policy beside a policy of your own, "
                 f"got {given[name]!r}; leave one of them out"
             )
-    tuned = {name: value for name, value in preset.items() if name not in without}
+    replaced = {old for new, old in _IN_PLACE_OF.items() if given.get(new) is not None}
+    left_out = {*without, *replaced}
+    tuned = {name: value for name, value in preset.items() if name not in left_out}
     sources = dict.fromkeys(defaults, "default")
     sources |= dict.fromkeys(tuned, "rl-zoo3") | dict.fromkeys(given, "argument")
     return {**defaults, **tuned, **given}, sources

@@ -31,9 +31,10 @@ class SquashedPolicy(nn.Module):
         net_arch: Widths of the hidden layers of actor and critics.
         activation: "tanh", "relu", "elu", "gelu" or "silu".
         use_sde: State-dependent exploration (Raffin et al. 2021): a sample adds `latent @ matrix`
-            to the mean, where `latent` is the actor's last hidden layer (no gradient flows into it
-            from here) and the entries of the matrix have deviations `exp(log_std)`. Environments
-            keep a matrix each until `reset_noise`; what updates sample has one for all rows.
+            to the mean, where `latent` is the actor's last hidden layer and the entries of the
+            matrix have deviations `exp(log_std)`. Environments keep a matrix each until
+            `reset_noise`; what updates sample has one for all rows. As in Stable-Baselines3's SAC,
+            and unlike PPO's gSDE, the layer learns from the noise, too.
         log_std_init: Where `log_std` of gSDE begins.
         init: Decides the initial weights; None: torch's global generator.
     """
@@ -88,10 +89,9 @@ class SquashedPolicy(nn.Module):
 
     def explore(self, obs: Any) -> Tensor:
         """Samples, (N, k): with gSDE by `reset_noise`'s matrices, if there is one for each row."""
-        exploration = self.exploration
-        if not self.use_sde or exploration is None or len(exploration) != len(obs):
+        latent, exploration = self._latent(obs), self.exploration
+        if not self.use_sde or exploration is None or len(exploration) != len(latent):
             return self.get_action_and_logprob(obs)[0]
-        latent = self._latent(obs)
         mean: Tensor = self.actor[-1](latent).clamp(-CLIP_MEAN, CLIP_MEAN)
         return (mean + torch.bmm(latent.unsqueeze(1), exploration).squeeze(1)).tanh()
 
@@ -100,7 +100,7 @@ class SquashedPolicy(nn.Module):
         latent = self._latent(obs)
         out = self.actor[-1](latent)
         if self.use_sde:
-            mean, latent = out.clamp(-CLIP_MEAN, CLIP_MEAN), latent.detach()
+            mean = out.clamp(-CLIP_MEAN, CLIP_MEAN)
             variance = (latent**2) @ (2 * self.log_std).exp() + 1e-6
             noise = latent @ self._matrices(1)[0]
             density = -0.5 * noise**2 / variance - 0.5 * variance.log()

@@ -14,14 +14,14 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from rlox._rlox import ClosedError, CorruptFileError
-from rlox.backends import Backend, choose_backend, loading_backend
+from rlox.backends import Backend, choose_backend, loading_backend, make_learner
 from rlox.callbacks import Callback, ProgressBar, as_callbacks
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.configs import SHAPE_SETTINGS, resolved_config
 from rlox.evaluation import SeededPredictor, evaluate, evaluation_seed
 from rlox.interrupt import stop_on_interrupt
 from rlox.keywords import knowing_keywords, places, refuse_policy_name, refuse_settings
-from rlox.learner import MEMBERS, Learner, LearnerState
+from rlox.learner import MEMBERS, LearnerState
 from rlox.logger import RunFolder, expect_root
 from rlox.manifest import describe, expect_code, expect_saved, settings_on, trainer_manifest
 from rlox.presets import preset
@@ -48,6 +48,8 @@ class Trainer:
 
     config_type: type[Any]
     algorithm: str
+    # On torch, and in Rust, as `rlox.backends.make_learner` takes them.
+    learners: tuple[str, str]
 
     def __init__(
         self,
@@ -82,18 +84,13 @@ class Trainer:
         try:
             space = self.env.single_observation_space
             chosen = choose_backend(backend, config, space, policy, features_extractor)
-            self.learner = self._make_learner(chosen, config, policy, features_extractor)
+            about = self.env, config, self.seed
+            self.learner = make_learner(self.learners, chosen, about, policy, features_extractor)
         except BaseException:
             self.close()
             raise
         self.run: RunFolder | None = None
         self.start_timesteps = self.target_timesteps = 0
-
-    def _make_learner(
-        self, backend: str, config: Any, policy: Any, features_extractor: Any
-    ) -> Learner:
-        """The algorithm on a backend; only torch's gets a policy or features of the caller's."""
-        raise NotImplementedError
 
     @property
     def config(self) -> Any:
@@ -161,6 +158,8 @@ class Trainer:
             if self.run is None and self._runs_dir is not None:
                 self.run = RunFolder.make(self._runs_dir, self.env_name, self.algorithm, self.seed)
                 self.run.write("config.json", describe(self))
+            if self.run is not None:
+                ends.callback(self.run.flush)
             for callback in called:
                 callback.on_train_start(self)
                 ends.callback(callback.on_train_end, self)

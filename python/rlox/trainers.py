@@ -1,9 +1,6 @@
 """Trainers: one line from an environment's id to a trained policy. One class for each algorithm."""
 
-from typing import Any
-
 from rlox.configs import A2CConfig, DQNConfig, PPOConfig, SACConfig, TD3Config
-from rlox.learner import Learner
 from rlox.results import TrainResult
 from rlox.trainer import Trainer
 
@@ -34,8 +31,8 @@ class PPOTrainer(Trainer):
             settings; "candle" and "burn" are for builds with them. "auto" takes "torch" for what
             only that one does (a `policy` or `features_extractor`, pictures, Dict and Tuple
             observations, another `device` than the CPU, `compile`, "elu", "rmsprop_tf",
-            `full_std=False`, `net_arch=()` beside `use_sde`), else "native", whatever is
-            installed; `learner.backend` tells.
+            `full_std=False`, `net_arch=()` beside `use_sde`, `her`, `frame_stack`), else "native",
+            whatever is installed; `learner.backend` tells.
         policy: A torch module as `rlox.policies.ActorCritic` describes, or a function from the
             observation space and the action space to one; None: the built-in MLP.
         env_kwargs: Passed to `rlox.make_vec` and what makes the environments; only what JSON can
@@ -58,17 +55,7 @@ class PPOTrainer(Trainer):
 
     algorithm = "ppo"
     config_type = PPOConfig
-
-    def _make_learner(
-        self, backend: str, config: PPOConfig, policy: Any, features_extractor: Any
-    ) -> Learner:
-        if backend == "torch":
-            from rlox.algorithms.ppo import PPO
-
-            return PPO(self.env, config, self.seed, policy, features_extractor)
-        from rlox.native import NativePPO
-
-        return NativePPO(self.env, config, self.seed, backend=backend)
+    learners = "rlox.algorithms:PPO", "rlox.native:NativePPO"
 
 
 class A2CTrainer(Trainer):
@@ -88,17 +75,7 @@ class A2CTrainer(Trainer):
 
     algorithm = "a2c"
     config_type = A2CConfig
-
-    def _make_learner(
-        self, backend: str, config: A2CConfig, policy: Any, features_extractor: Any
-    ) -> Learner:
-        if backend == "torch":
-            from rlox.algorithms.a2c import A2C
-
-            return A2C(self.env, config, self.seed, policy, features_extractor)
-        from rlox.native import NativeA2C
-
-        return NativeA2C(self.env, config, self.seed, backend=backend)
+    learners = "rlox.algorithms:A2C", "rlox.native:NativeA2C"
 
 
 class DQNTrainer(Trainer):
@@ -119,17 +96,7 @@ class DQNTrainer(Trainer):
 
     algorithm = "dqn"
     config_type = DQNConfig
-
-    def _make_learner(
-        self, backend: str, config: DQNConfig, policy: Any, features_extractor: Any
-    ) -> Learner:
-        if backend == "torch":
-            from rlox.algorithms.dqn import DQN
-
-            return DQN(self.env, config, self.seed, policy, features_extractor)
-        from rlox.native_off_policy import NativeDQN
-
-        return NativeDQN(self.env, config, self.seed, backend=backend)
+    learners = "rlox.algorithms:DQN", "rlox.native_off_policy:NativeDQN"
 
 
 class SACTrainer(Trainer):
@@ -150,17 +117,7 @@ class SACTrainer(Trainer):
 
     algorithm = "sac"
     config_type = SACConfig
-
-    def _make_learner(
-        self, backend: str, config: SACConfig, policy: Any, features_extractor: Any
-    ) -> Learner:
-        if backend == "torch":
-            from rlox.algorithms.sac import SAC
-
-            return SAC(self.env, config, self.seed, policy, features_extractor)
-        from rlox.native_off_policy import NativeSAC
-
-        return NativeSAC(self.env, config, self.seed, backend=backend)
+    learners = "rlox.algorithms:SAC", "rlox.native_off_policy:NativeSAC"
 
 
 class TD3Trainer(Trainer):
@@ -181,14 +138,4 @@ class TD3Trainer(Trainer):
 
     algorithm = "td3"
     config_type = TD3Config
-
-    def _make_learner(
-        self, backend: str, config: TD3Config, policy: Any, features_extractor: Any
-    ) -> Learner:
-        if backend == "torch":
-            from rlox.algorithms.td3 import TD3
-
-            return TD3(self.env, config, self.seed, policy, features_extractor)
-        from rlox.native_off_policy import NativeTD3
-
-        return NativeTD3(self.env, config, self.seed, backend=backend)
+    learners = "rlox.algorithms:TD3", "rlox.native_off_policy:NativeTD3"

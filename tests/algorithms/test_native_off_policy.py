@@ -92,8 +92,26 @@ def test_a_state_has_all_that_is_needed_to_go_on(case):
     for deterministic in (True, False):
         draws = [each.predict(obs, deterministic) for each in (first, second)]
         assert (draws[0] == draws[1]).all()
-    assert run(first, 10, 40)[1:] == run(second, 10, 40)[1:]
+    assert run(first, 10, 40) == run(second, 10, 40)
     expect_equal(first, second)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_row_of_metrics_has_the_same_names(case):
+    rows = run(make(case), 8)
+    assert all(row.keys() == rows[0].keys() for row in rows)
+    assert np.isnan(rows[0]["train/critic_loss" if case[0] != "d" else "train/loss"])
+    assert rows[0]["train/n_updates"] == 0
+
+
+def test_what_was_said_last_is_said_until_something_else_is():
+    learner = make("td3", policy_delay=5, train_freq=1)
+    told = [row["train/actor_loss"] for row in run(learner, 30)]
+    assert learner.updates == 26
+    assert len({*told[-5:]}) == 2
+    again = make("td3", 2, policy_delay=5, train_freq=1)
+    again.load_state(learner.state())
+    assert run(again, 1, 30)[0]["train/actor_loss"] == told[-1]
 
 
 @pytest.mark.parametrize("part", ["networks", "optimizer", "replay", "noise", "streams"])

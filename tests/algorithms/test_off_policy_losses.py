@@ -60,15 +60,17 @@ def critics(weights, part, obs, actions):
     return [net(weights, f"{part}.qf{i}", x)[:, 0] for i in (0, 1)]
 
 
-def expect_gradients(optimizer, loss, weights, expected, rtol=1e-4):
-    """Those of a loss of ours are those of one written anew, by name."""
-    torch.testing.assert_close(loss.double().squeeze(), expected.squeeze(), rtol=rtol, atol=1e-5)
+def expect_gradients(optimizer, loss, weights, expected):
+    """Those of a loss of ours are those of one written anew in float64, by name."""
+    torch.testing.assert_close(loss.double().squeeze(), expected.squeeze(), rtol=1e-4, atol=1e-5)
     gradient = dict(optimizer._named_parts(optimizer.gradient(loss)))
     expected.backward()
     for name, got in gradient.items():
         want = weights[name].grad
         want = torch.zeros_like(weights[name]) if want is None else want
-        torch.testing.assert_close(got.double(), want, rtol=rtol, atol=1e-5, msg=name)
+        # What cancels out is as exact as what it is the rest of.
+        near = {"rtol": 1e-4, "atol": 1e-5 * float(want.abs().max()) + 1e-9}
+        torch.testing.assert_close(got.double(), want, **near, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def squashed(weights, obs, drawn):
@@ -104,7 +106,7 @@ def test_sacs_targets_losses_and_gradients_equal_ones_written_anew():
     loss = sac_actor_loss(policy.critic, batch, actions, log_probs, alpha)
     a, density = squashed(weights, batch.obs, drawn[1])
     expected = (0.3 * density - torch.min(*critics(weights, "critic", batch.obs, a))).mean()
-    expect_gradients(one.actor_optimizer, loss, weights, expected, rtol=1e-3)
+    expect_gradients(one.actor_optimizer, loss, weights, expected)
 
 
 def test_gsdes_log_probabilities_and_gradients_equal_ones_written_anew():
@@ -118,16 +120,14 @@ def test_gsdes_log_probabilities_and_gradients_equal_ones_written_anew():
     for i in (0, 2):
         x = torch.relu(x @ weights[f"actor.{i}.weight"].T + weights[f"actor.{i}.bias"])
     mean = (x @ weights["actor.4.weight"].T + weights["actor.4.bias"]).clamp(-2, 2)
-    deviation, hidden = weights["log_std"].exp(), x.detach()
+    deviation, hidden = weights["log_std"].exp(), x
     normal = Normal(mean, ((hidden**2) @ deviation**2 + 1e-6).sqrt())
     u = mean + hidden @ (deviation * drawn)
     expected = (normal.log_prob(u) - torch.log1p(-(u.tanh() ** 2))).sum(1)
     torch.testing.assert_close(actions.double(), u.tanh(), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(log_probs.double(), expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(log_probs.double(), expected, rtol=1e-4, atol=1e-4)
     loss = (log_probs + actions.squeeze(1)).mean()
-    expect_gradients(
-        one.actor_optimizer, loss, weights, (expected + u.tanh()[:, 0]).mean(), rtol=1e-3
-    )
+    expect_gradients(one.actor_optimizer, loss, weights, (expected + u.tanh()[:, 0]).mean())
 
 
 def test_a_temperature_learns_towards_its_target():

@@ -31,6 +31,7 @@ INNER = {
     "rlox.features": "MlpPolicy makes its features of any space",
     "rlox.finite": "looks at what was collected",
     "rlox.foreign": "rlox.vector offers it",
+    "rlox.frames": "serves off-policy learners",
     "rlox.goals": "serves off-policy learners",
     "rlox.hindsight": "rlox offers it",
     "rlox.ids": "serves VecEnv and make_vec",
@@ -101,6 +102,7 @@ LEFT_OUT = {
     "RolloutEnv": "a protocol: describes what others do",
     "Predictor": "a protocol: describes what others do",
     "Trainer": "has no algorithm: PPOTrainer and others, which have one, are called",
+    "ReplayConfig": "has no algorithm: DQNConfig and others, which have one, are called",
     "make_policy": "serves learners, whose `policy` it is: test_policies.py has refusals",
     "acting": "serves learners, of modules that check_policy accepted",
     "evaluating_actions": "serves learners, of modules that check_policy accepted",
@@ -142,7 +144,7 @@ for _kind in ("PPO", "A2C"):
 _STEPS = ("begin", "choose", "collect", "descend", "explore", "first_seed", "greedy", "learn")
 _STEPS += ("make_optimizers", "make_policy", "make_rest", "minibatches", "observed", "random")
 _STEPS += ("rates", "sampled", "sampling", "seeded", "sent", "step", "stepped", "tell", "update")
-_STEPS += ("expect_actions",)
+_STEPS += ("computes", "explored")
 for _kind in ("DQN", "SAC", "TD3"):
     LEFT_OUT |= {f"{_kind}.{name}": "serves the constructor and `iterate`" for name in _STEPS}
 LEFT_OUT["DQN.exploration_rate"] = "serves `iterate`"

@@ -8,7 +8,6 @@ how wrong they are (prioritized), and several steps at once (`n_steps`).
 
 from typing import Any
 
-import gymnasium as gym
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -72,12 +71,6 @@ class DQN(OffPolicyLearner):
     algorithm, policy_name = "dqn", "q_net"
     said = ("loss",)
 
-    def expect_actions(self, space: gym.Space[Any]) -> None:
-        """Refuses actions that are not Discrete."""
-        if not isinstance(space, gym.spaces.Discrete):
-            other = "SAC, TD3, PPO or A2C" if isinstance(space, gym.spaces.Box) else "PPO or A2C"
-            raise ValueError(f"action space: expected a Discrete one, got {space}; use {other}")
-
     def make_policy(
         self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
     ) -> nn.Module:
@@ -100,8 +93,7 @@ class DQN(OffPolicyLearner):
     def make_optimizers(self) -> list[Adam]:
         """The only one."""
         self.optimizer = Adam(self.modules, eps=EPS, parts=("q_net",))
-        compiled = torch.compile if self.config.compile else lambda function: function
-        self.losses = compiled(dqn_targets), compiled(dqn_loss)
+        self.computes(dqn_targets, dqn_loss)
         return [self.optimizer]
 
     def exploration_rate(self, progress: float) -> float:

@@ -8,7 +8,6 @@ from the critics, and the temperature from how far the entropy is from its targe
 import math
 from typing import Any
 
-import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +16,7 @@ from rlox.configs import SACConfig
 from rlox.critics import follow, target_of
 from rlox.features import FeaturesExtractor, features_for
 from rlox.off_policy_learner import EPS, OffPolicyLearner
-from rlox.own_networks import critic_parts, expect_box, own_actor_critic
+from rlox.own_networks import critic_parts, own_actor_critic
 from rlox.replaying import ReplayBatch
 from rlox.squashed import SquashedPolicy
 
@@ -86,10 +85,6 @@ class SAC(OffPolicyLearner):
     algorithm = "sac"
     said = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 
-    def expect_actions(self, space: gym.Space[Any]) -> None:
-        """Refuses actions that are no Box with bounds."""
-        expect_box(space)
-
     def make_policy(
         self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
     ) -> nn.Module:
@@ -135,8 +130,7 @@ class SAC(OffPolicyLearner):
         made = [self.actor_optimizer, self.critic_optimizer]
         if self.temperature is not None:
             made.append(Adam(self.temperature, eps=EPS))
-        compiled = torch.compile if self.config.compile else lambda function: function
-        self.losses = [compiled(f) for f in (sac_targets, critic_loss, actor_loss)]
+        self.computes(sac_targets, critic_loss, actor_loss)
         return made
 
     def begin(self) -> None:
@@ -145,10 +139,14 @@ class SAC(OffPolicyLearner):
             self.policy.reset_noise(self.config.num_envs)
 
     def sampled(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """Actions with the policy's own noise."""
+        """Actions with the policy's own noise, each drawn anew."""
+        return self.policy.get_action_and_logprob(obs)[0]  # type: ignore[no-any-return]  # a Tensor
+
+    def explored(self, obs: Any, mask: Tensor | None) -> Tensor:
+        """Actions with the policy's own noise, with gSDE that of `begin`."""
         if hasattr(self.policy, "explore"):
             return self.policy.explore(obs)  # type: ignore[no-any-return]  # a Tensor
-        return self.policy.get_action_and_logprob(obs)[0]  # type: ignore[no-any-return]  # so is this
+        return self.sampled(obs, mask)
 
     def greedy(self, obs: Any, mask: Tensor | None) -> Tensor:
         """Actions without noise."""

@@ -7,7 +7,6 @@ next, and every `policy_delay` minibatches the actor from the first critic.
 
 from typing import Any
 
-import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
@@ -15,9 +14,9 @@ from rlox.adam import Adam
 from rlox.configs import TD3Config
 from rlox.critics import follow, target_of
 from rlox.featured import DeterministicPolicy
-from rlox.features import FeaturesExtractor, features_for
+from rlox.features import FeaturesExtractor, NatureCNN, features_for
 from rlox.off_policy_learner import EPS, OffPolicyLearner
-from rlox.own_networks import critic_parts, expect_box, own_actor_critic
+from rlox.own_networks import critic_parts, own_actor_critic
 from rlox.replaying import ReplayBatch
 
 __all__ = ["TD3", "TD3Config"]
@@ -73,10 +72,6 @@ class TD3(OffPolicyLearner):
     algorithm = "td3"
     said = ("actor_loss", "critic_loss")
 
-    def expect_actions(self, space: gym.Space[Any]) -> None:
-        """Refuses actions that are no Box with bounds."""
-        expect_box(space)
-
     def make_policy(
         self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
     ) -> nn.Module:
@@ -84,10 +79,14 @@ class TD3(OffPolicyLearner):
         config, (observed, acts) = self.config, self.spaces
         if policy is not None:
             return own_actor_critic(policy, observed, acts, ("actor",), features_extractor)
+        features = [features_for(observed, features_extractor, init) for _ in range(2)]
+        net_arch = config.net_arch
+        if net_arch is None:
+            net_arch = (256, 256) if isinstance(features[0], NatureCNN) else (400, 300)
         return DeterministicPolicy(
             acts,
-            *(features_for(observed, features_extractor, init) for _ in range(2)),
-            net_arch=(400, 300) if config.net_arch is None else config.net_arch,
+            *features,
+            net_arch=net_arch,
             activation=config.activation,
             init=init,
         )
@@ -103,8 +102,7 @@ class TD3(OffPolicyLearner):
         actor, critic = critic_parts(self.policy)
         self.actor_optimizer = Adam(self.policy, eps=EPS, parts=actor)
         self.critic_optimizer = Adam(self.policy, eps=EPS, parts=critic)
-        compiled = torch.compile if self.config.compile else lambda function: function
-        self.losses = [compiled(f) for f in (td3_targets, critic_loss, actor_loss)]
+        self.computes(td3_targets, critic_loss, actor_loss)
         return [self.actor_optimizer, self.critic_optimizer]
 
     def sampled(self, obs: Any, mask: Tensor | None) -> Tensor:

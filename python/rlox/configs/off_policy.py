@@ -9,53 +9,8 @@ from rlox.noise import ActionNoise, as_noise
 
 
 @dataclass(frozen=True)
-class DQNConfig:
-    """Settings of DQN. The defaults are Stable-Baselines3's."""
-
-    num_envs: int = 1  # environments stepped together
-    buffer_size: int = 1_000_000  # transitions that are kept
-    learning_starts: int = 100  # steps with random actions; learning begins after them
-    batch_size: int = 32  # transitions in a minibatch
-    train_freq: int = 4  # steps of each environment in an iteration
-    gradient_steps: int = 1  # minibatches in an iteration; -1: as many as transitions came in
-    utd_ratio: float | None = None  # minibatches for each transition, in place of gradient_steps
-    n_steps: int = 1  # steps that a transition spans
-    gamma: float = 0.99  # discount
-    tau: float = 1.0  # share by which the target network follows; 1 copies
-    target_update_interval: int = 10_000  # environment steps between two moves of it
-    double: bool = False  # the online network chooses the next action (van Hasselt et al. 2016)
-    dueling: bool = False  # value and advantages apart (Wang et al. 2016)
-    prioritized: bool = False  # sample by TD error (Schaul et al. 2016)
-    priority_alpha: float = 0.6  # from uniform (0) to proportional (1)
-    priority_beta: float = 0.4  # importance weights' exponent in the beginning, 1 in the end
-    her: Literal["future", "final", "episode"] | None = None  # goals in hindsight, for goal spaces
-    n_sampled_goal: int = 4  # relabelled transitions for each real one
-    learning_rate: float = 1e-4  # of Adam
-    lr_schedule: Literal["constant", "linear"] = "constant"  # "linear": falls towards 0
-    max_grad_norm: float = 10.0  # the gradient is cut to this norm
-    exploration_fraction: float = 0.1  # share of the run in which random actions become rarer
-    exploration_initial_eps: float = 1.0  # share of random actions in the beginning
-    exploration_final_eps: float = 0.05  # and from then on
-    action_masks: bool = False  # learn and act by what the environments say is allowed
-    normalize_obs: bool = False  # by running mean and variance, clipped to [-10, 10], on sampling
-    normalize_reward: bool = False  # by the discounted return's standard deviation, clipped alike
-    net_arch: tuple[int, ...] | None = None  # hidden layers; None: (64, 64), or () behind a CNN
-    activation: str = "relu"  # or "tanh", "elu", "gelu", "silu"
-    compile: bool = False  # the update by torch.compile: about a minute first, then faster
-    device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
-
-    def __post_init__(self) -> None:
-        check = partial(settings.settle, self)
-        _check_replay(self)
-        check(settings.whole, ("target_update_interval",), 1)
-        shares = ("exploration_fraction", "exploration_initial_eps", "exploration_final_eps")
-        check(settings.number, (*shares, "priority_alpha", "priority_beta"), 0, 1)
-        check(settings.number, ("max_grad_norm",), 0, 1e30)
-
-
-@dataclass(frozen=True)
-class SACConfig:
-    """Settings of SAC. The defaults are Stable-Baselines3's."""
+class ReplayConfig:
+    """What the settings of DQN, SAC and TD3 have in common."""
 
     num_envs: int = 1  # environments stepped together
     buffer_size: int = 1_000_000  # transitions that are kept
@@ -66,29 +21,95 @@ class SACConfig:
     utd_ratio: float | None = None  # minibatches for each transition, in place of gradient_steps
     n_steps: int = 1  # steps that a transition spans
     gamma: float = 0.99  # discount
-    tau: float = 0.005  # share by which target networks follow
-    target_update_interval: int = 1  # minibatches between two moves of them
-    ent_coef: float | str = "auto"  # what entropy is worth; "auto": learned; "auto_0.1": from 0.1
-    target_entropy: float | Literal["auto"] = "auto"  # "auto": minus the number of action numbers
+    tau: float = 0.005  # share by which target networks follow; 1 copies
+    frame_stack: int | None = None  # frames an observation stacks; None: as its wrapper says
     her: Literal["future", "final", "episode"] | None = None  # goals in hindsight, for goal spaces
     n_sampled_goal: int = 4  # relabelled transitions for each real one
-    learning_rate: float = 3e-4  # of Adam, for actor, critics and temperature
+    learning_rate: float = 3e-4  # of Adam, for all that learns
     lr_schedule: Literal["constant", "linear"] = "constant"  # "linear": falls towards 0
-    action_noise: ActionNoise | None = None  # beside the policy's own
-    use_sde: bool = False  # state-dependent exploration (gSDE)
-    sde_sample_freq: int = -1  # steps until a new noise matrix; -1: once in an iteration
-    use_sde_at_warmup: bool = False  # gSDE rather than random actions in the beginning
-    log_std_init: float = -3.0  # initial logarithm of gSDE's standard deviations
     normalize_obs: bool = False  # by running mean and variance, clipped to [-10, 10], on sampling
     normalize_reward: bool = False  # by the discounted return's standard deviation, clipped alike
-    net_arch: tuple[int, ...] | None = None  # hidden layers, of actor and critics; None: (256, 256)
+    net_arch: tuple[int, ...] | None = None  # hidden layers; None: as the algorithm's class says
     activation: str = "relu"  # or "tanh", "elu", "gelu", "silu"
     compile: bool = False  # the update by torch.compile: about a minute first, then faster
     device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
 
     def __post_init__(self) -> None:
         check = partial(settings.settle, self)
-        _check_replay(self)
+        check(settings.whole, ("num_envs", "buffer_size", "batch_size", "train_freq", "n_steps"), 1)
+        check(settings.whole, ("n_sampled_goal", "frame_stack"), 1)
+        check(settings.whole, ("learning_starts",), 0)
+        check(settings.whole, ("gradient_steps",), 1, -1)
+        check(settings.whole_numbers, ("net_arch",))
+        check(settings.number, ("gamma", "tau"), 0, 1)
+        check(settings.number, ("learning_rate", "utd_ratio"), 0, 1e30)
+        check(settings.flag, settings.flags_of(self))
+        check(settings.text, ("lr_schedule",), ("constant", "linear"))
+        check(settings.text, ("her",), ("future", "final", "episode"))
+        check(settings.text, ("activation",), settings.ACTIVATIONS)
+        check(settings.text, ("device",))
+        if self.utd_ratio is not None and self.gradient_steps != 1:
+            raise ValueError(
+                f"utd_ratio: expected None beside gradient_steps = {self.gradient_steps}, got "
+                f"{self.utd_ratio}; give one of them"
+            )
+        if self.her is not None and self.n_steps != 1:
+            raise ValueError(
+                f"n_steps: expected 1 beside her = {self.her!r}, got {self.n_steps}; leave one out"
+            )
+
+
+@dataclass(frozen=True)
+class DQNConfig(ReplayConfig):
+    """Settings of DQN, beside those of `ReplayConfig`. The defaults are Stable-Baselines3's.
+
+    Without `net_arch` there are hidden layers of (64, 64), behind a NatureCNN none.
+    """
+
+    batch_size: int = 32
+    train_freq: int = 4
+    tau: float = 1.0
+    learning_rate: float = 1e-4
+    target_update_interval: int = 10_000  # environment steps between two moves of the target
+    double: bool = False  # the online network chooses the next action (van Hasselt et al. 2016)
+    dueling: bool = False  # value and advantages apart (Wang et al. 2016)
+    prioritized: bool = False  # sample by TD error (Schaul et al. 2016)
+    priority_alpha: float = 0.6  # from uniform (0) to proportional (1)
+    priority_beta: float = 0.4  # importance weights' exponent in the beginning, 1 in the end
+    max_grad_norm: float = 10.0  # the gradient is cut to this norm
+    exploration_fraction: float = 0.1  # share of the run in which random actions become rarer
+    exploration_initial_eps: float = 1.0  # share of random actions in the beginning
+    exploration_final_eps: float = 0.05  # and from then on
+    action_masks: bool = False  # learn and act by what the environments say is allowed
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check = partial(settings.settle, self)
+        check(settings.whole, ("target_update_interval",), 1)
+        shares = ("exploration_fraction", "exploration_initial_eps", "exploration_final_eps")
+        check(settings.number, (*shares, "priority_alpha", "priority_beta"), 0, 1)
+        check(settings.number, ("max_grad_norm",), 0, 1e30)
+
+
+@dataclass(frozen=True)
+class SACConfig(ReplayConfig):
+    """Settings of SAC, beside those of `ReplayConfig`. The defaults are Stable-Baselines3's.
+
+    Without `net_arch`, actor and critics have hidden layers of (256, 256).
+    """
+
+    target_update_interval: int = 1  # minibatches between two moves of the targets
+    ent_coef: float | str = "auto"  # what entropy is worth; "auto": learned; "auto_0.1": from 0.1
+    target_entropy: float | Literal["auto"] = "auto"  # "auto": minus the number of action numbers
+    action_noise: ActionNoise | None = None  # beside the policy's own
+    use_sde: bool = False  # state-dependent exploration (gSDE)
+    sde_sample_freq: int = -1  # steps until a new noise matrix; -1: once in an iteration
+    use_sde_at_warmup: bool = False  # gSDE rather than random actions in the beginning
+    log_std_init: float = -3.0  # initial logarithm of gSDE's standard deviations
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check = partial(settings.settle, self)
         check(settings.whole, ("target_update_interval",), 1)
         check(_ent_coef, ("ent_coef",))
         check(_target_entropy, ("target_entropy",))
@@ -102,66 +123,25 @@ class SACConfig:
 
 
 @dataclass(frozen=True)
-class TD3Config:
-    """Settings of TD3. The defaults are Stable-Baselines3's."""
+class TD3Config(ReplayConfig):
+    """Settings of TD3, beside those of `ReplayConfig`. The defaults are Stable-Baselines3's.
 
-    num_envs: int = 1  # environments stepped together
-    buffer_size: int = 1_000_000  # transitions that are kept
-    learning_starts: int = 100  # steps with random actions; learning begins after them
-    batch_size: int = 256  # transitions in a minibatch
-    train_freq: int = 1  # steps of each environment in an iteration
-    gradient_steps: int = 1  # minibatches in an iteration; -1: as many as transitions came in
-    utd_ratio: float | None = None  # minibatches for each transition, in place of gradient_steps
-    n_steps: int = 1  # steps that a transition spans
-    gamma: float = 0.99  # discount
-    tau: float = 0.005  # share by which target networks follow
+    Without `net_arch`, actor and critics have hidden layers of (400, 300), behind a NatureCNN
+    (256, 256).
+    """
+
+    learning_rate: float = 1e-3
     policy_delay: int = 2  # minibatches between two steps of the actor, and moves of the targets
     target_policy_noise: float = 0.2  # deviation of the noise on next actions
     target_noise_clip: float = 0.5  # what that noise is cut to
-    her: Literal["future", "final", "episode"] | None = None  # goals in hindsight, for goal spaces
-    n_sampled_goal: int = 4  # relabelled transitions for each real one
-    learning_rate: float = 1e-3  # of Adam, for actor and critics
-    lr_schedule: Literal["constant", "linear"] = "constant"  # "linear": falls towards 0
     action_noise: ActionNoise | None = None  # what explores after the random actions
-    normalize_obs: bool = False  # by running mean and variance, clipped to [-10, 10], on sampling
-    normalize_reward: bool = False  # by the discounted return's standard deviation, clipped alike
-    net_arch: tuple[int, ...] | None = None  # hidden layers, of actor and critics; None: (400, 300)
-    activation: str = "relu"  # or "tanh", "elu", "gelu", "silu"
-    compile: bool = False  # the update by torch.compile: about a minute first, then faster
-    device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check = partial(settings.settle, self)
-        _check_replay(self)
         check(settings.whole, ("policy_delay",), 1)
         check(settings.number, ("target_policy_noise", "target_noise_clip"), 0, 1e30)
         check(as_noise, ("action_noise",))
-
-
-def _check_replay(config: Any) -> None:
-    """Settles what the settings of all three have in common."""
-    check = partial(settings.settle, config)
-    check(settings.whole, ("num_envs", "buffer_size", "batch_size", "train_freq", "n_steps"), 1)
-    check(settings.whole, ("n_sampled_goal",), 1)
-    check(settings.whole, ("learning_starts",), 0)
-    check(settings.whole, ("gradient_steps",), 1, -1)
-    check(settings.whole_numbers, ("net_arch",))
-    check(settings.number, ("gamma", "tau"), 0, 1)
-    check(settings.number, ("learning_rate", "utd_ratio"), 0, 1e30)
-    check(settings.flag, settings.flags_of(config))
-    check(settings.text, ("lr_schedule",), ("constant", "linear"))
-    check(settings.text, ("her",), ("future", "final", "episode"))
-    check(settings.text, ("activation",), settings.ACTIVATIONS)
-    check(settings.text, ("device",))
-    if config.utd_ratio is not None and config.gradient_steps != 1:
-        raise ValueError(
-            f"utd_ratio: expected None beside gradient_steps = {config.gradient_steps}, got "
-            f"{config.utd_ratio}; give one of them"
-        )
-    if config.her is not None and config.n_steps != 1:
-        raise ValueError(
-            f"n_steps: expected 1 beside her = {config.her!r}, got {config.n_steps}; leave one out"
-        )
 
 
 def _target_entropy(name: str, value: Any) -> float | str:

@@ -1,0 +1,226 @@
+"""Where DQN, SAC and TD3 compute: devices, copies to them, and `torch.compile`.
+
+No GPU is needed: "meta" tensors stand for those of another device, and copies that a GPU would make
+some time later are made as late as they may be.
+"""
+
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from rlox import make_vec, torch_state
+from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
+from rlox.noise import GaussianNoise
+from rlox.replaying import Replay
+from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
+from toy_envs import Imitate
+
+SMALL = {"learning_starts": 4, "batch_size": 8, "buffer_size": 100, "net_arch": (8,)}
+
+
+class Pictures(Imitate):
+    """`Imitate` with a picture beside the number."""
+
+    def __init__(self):
+        super().__init__()
+        camera = gym.spaces.Box(0, 255, (3, 36, 36), np.uint8)
+        self.observation_space = gym.spaces.Dict(number=self.observation_space, camera=camera)
+
+    def _observe(self):
+        camera = self.np_random.integers(0, 256, (3, 36, 36), np.uint8)
+        number = self.np_random.uniform(-1, 1, 1).astype(np.float32)
+        self.number = number
+        return {"number": number, "camera": camera}
+
+
+EVERY = {"double": True, "dueling": True, "prioritized": True, "n_steps": 3, "num_envs": 2}
+KINDS = {
+    "DQN": (DQN, DQNConfig(**SMALL), "CartPole-v1"),
+    "DQN, all options": (DQN, DQNConfig(**SMALL, **EVERY), "CartPole-v1"),
+    "SAC": (SAC, SACConfig(**SMALL), "Pendulum-v1"),
+    "SAC, fixed temperature": (SAC, SACConfig(**SMALL, ent_coef=0.1), "Pendulum-v1"),
+    "SAC, gSDE": (SAC, SACConfig(**SMALL, use_sde=True), "Pendulum-v1"),
+    "SAC, normalised": (
+        SAC,
+        SACConfig(**SMALL, normalize_obs=True, normalize_reward=True),
+        "Pendulum-v1",
+    ),
+    "SAC, pictures": (SAC, SACConfig(**SMALL), Pictures),
+    "TD3": (TD3, TD3Config(**SMALL, policy_delay=1), "Pendulum-v1"),
+    "TD3, pictures": (TD3, TD3Config(**SMALL, action_noise=GaussianNoise(0.1)), Pictures),
+}
+PLAIN = ["DQN", "DQN, all options", "SAC", "SAC, gSDE", "TD3"]
+
+
+def learner(kind, seed=3, **changes):
+    algorithm, config, env = KINDS[kind]
+    config = replace(config, **changes)
+    return algorithm(make_vec(env, config.num_envs), config, seed)
+
+
+class Elsewhere(torch.Generator):
+    """A generator of the CPU that says it is another device's."""
+
+    def __new__(cls, device="cpu"):
+        made = super().__new__(cls, "cpu")
+        made.place = torch.device(device)
+        return made
+
+    @property
+    def device(self):
+        return self.place
+
+
+class AllOn(TorchDispatchMode):
+    """Refuses whatever makes a tensor that is on another device."""
+
+    def __init__(self, device):
+        super().__init__()
+        self.kind, self.calls = device, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **kwargs or {})
+        for tensor in tree_leaves(made):
+            assert not isinstance(tensor, Tensor) or tensor.device.type == self.kind, func
+        self.calls += 1
+        return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_tensors_of_acting_and_of_an_update_are_on_the_device(kind, monkeypatch):
+    monkeypatch.setattr(torch_state, "find_device", lambda name: torch.device("meta"))
+    monkeypatch.setattr(torch, "Generator", Elsewhere)
+    one = learner(kind, learning_starts=1000)
+    for _ in range(12):
+        one.iterate()
+    assert {p.device.type for p in one.modules.parameters()} == {"meta"}
+    monkeypatch.setattr(one.replay, "prioritize", lambda errors: errors)
+    batch = one.replay.sample(one.streams["minibatches"], one.normalizer, **one.sampling(0.0))
+    obs = one.observed(one.stepper.obs.copy())
+    with AllOn("meta") as watch:
+        for _ in range(2):
+            one.begin()
+            one.sampled(obs, None)
+            one.greedy(obs, None)
+            one.update(batch, 1e-3)
+    assert watch.calls > 50
+
+
+class Late(TorchFunctionMode):
+    """Copies to other devices that nobody waited for are made when somebody does, and not before.
+
+    It stands for CUDA's events, too.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.due, self.marked, self.pinned = [], [], set()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is Tensor.pin_memory:
+            pinned = args[0].clone()
+            self.pinned.add(pinned.data_ptr())
+            return pinned
+        if func is Tensor.to and isinstance(args[1], torch.device):
+            source, there = args[0], torch.zeros_like(args[0])
+            if kwargs.get("non_blocking"):
+                assert args[1].type != "cuda" or source.data_ptr() in self.pinned
+                self.due.append((there, source))
+            else:
+                there.copy_(source)
+            return there
+        return func(*args, **kwargs)
+
+    def record(self, stream):
+        self.marked = list(self.due)
+
+    def synchronize(self):
+        for there, source in self.marked:
+            there.copy_(source)
+        self.due, self.marked = [], []
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+@pytest.mark.parametrize("kind", ["DQN, all options", "SAC", "SAC, normalised", "SAC, pictures"])
+def test_memory_is_not_written_to_while_it_is_on_its_way_to_a_device(kind, device, monkeypatch):
+    one = learner(kind, learning_starts=1000)
+    for _ in range(30):
+        one.iterate()
+    layout, space, config, buffer = one.layout, one.spaces[1], one.config, one.replay.buffer
+    replay = Replay(layout, space, config, config.num_envs, torch.device(device))
+    replay.buffer = buffer
+    late = Late()
+    monkeypatch.setattr(torch.cuda, "Event", lambda: late)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    with late:
+        batches = [replay.sample(np.random.default_rng(i), one.normalizer) for i in range(4)]
+    late.record(None)
+    late.synchronize()
+    for i, batch in enumerate(batches):
+        expected = one.replay.sample(np.random.default_rng(i), one.normalizer)
+        for got, wanted in zip(tree_leaves(batch), tree_leaves(expected), strict=True):
+            same = torch.equal(got, wanted) if isinstance(got, Tensor) else got == wanted
+            assert same
+
+
+def test_only_what_is_learned_from_is_sent_to_a_device():
+    one = learner("DQN, all options", learning_starts=1000)
+    one.iterate()
+    replay, sent = one.replay, []
+    replay.device = torch.device("meta")
+
+    class Noting(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if func is Tensor.to:
+                sent.append(args[0].dtype)
+            return func(*args, **kwargs or {})
+
+    with Noting():
+        replay.sample(np.random.default_rng(0), None)
+    # Observations, next ones, actions, rewards, terminated, discounts, weights.
+    assert len(sent) == 7
+
+
+@pytest.mark.parametrize(
+    ("trainer", "env"),
+    [(DQNTrainer, "CartPole-v1"), (SACTrainer, "Pendulum-v1"), (TD3Trainer, "Pendulum-v1")],
+)
+@pytest.mark.parametrize("device", ["cuda", "cuda:7", "meta", "nonsense", "cpu:x", ""])
+def test_devices_that_are_not_there_are_refused_when_it_is_made(trainer, env, device):
+    if device.startswith("cuda") and torch.cuda.is_available():
+        pytest.skip("it is there")
+    with pytest.raises(ValueError, match=rf"^device: expected one that torch can .*'{device}'"):
+        trainer(env, device=device, runs_dir=None)
+    with pytest.raises(ValueError, match=r"^device: expected 'cpu' on the native backend, got"):
+        trainer(env, device=device, backend="native", runs_dir=None)
+
+
+# Torch hides it from all but those to whom warnings are errors.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PLAIN)
+def test_what_is_compiled_learns_the_same(kind):
+    from torch._dynamo.utils import counters  # which takes seconds
+
+    before = torch.get_rng_state()
+    plain, compiled = (learner(kind, compile=flag) for flag in (False, True))
+    rows = [[one.iterate() for _ in range(9)] for one in (plain, compiled)]
+    assert compiled.losses is compiled._fast is not compiled._plain  # a whole batch has been there
+    graphs = counters["stats"]["unique_graphs"]
+    rows = [[one.iterate() for _ in range(5)] for one in (plain, compiled)]
+    assert counters["stats"]["unique_graphs"] == graphs > 0
+    assert plain.updates == compiled.updates > 1
+    for name, told in rows[0][-1].items():
+        np.testing.assert_allclose(rows[1][-1][name], told, rtol=1e-4, atol=1e-4, err_msg=name)
+    after = compiled._networks()
+    for name, array in plain._networks().items():
+        np.testing.assert_allclose(after[name], array, rtol=1e-4, atol=1e-4, err_msg=name)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,117 @@
+"""What DQN, SAC and TD3 explore with: noise of actions, gSDE's matrices, samples."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rlox import make_vec
+from rlox.algorithms import SAC, TD3, SACConfig, TD3Config
+from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
+from rlox.trainers import SACTrainer
+from toy_envs import Imitate
+
+SMALL = {"learning_starts": 0, "batch_size": 8, "buffer_size": 200, "net_arch": (8,)}
+
+
+class Both(Imitate):
+    """`Imitate` with a Dict of the number and a place."""
+
+    def __init__(self):
+        super().__init__()
+        inner = self.observation_space
+        self.observation_space = gym.spaces.Dict(number=inner, place=gym.spaces.Discrete(3))
+
+    def _observe(self):
+        return {"number": super()._observe(), "place": int(self.np_random.integers(3))}
+
+
+@pytest.mark.parametrize("env", [Imitate, Both])
+def test_a_gsde_matrix_stays_until_the_next_whatever_observations_are(env):
+    one = SAC(make_vec(env, 3), SACConfig(**SMALL, num_envs=3, use_sde=True), 1)
+    one.iterate()
+    rows = one.stepper.obs
+    first, second = (one.explore(rows, None) for _ in "ab")
+    np.testing.assert_array_equal(first, second)
+    one.begin()
+    assert (one.explore(rows, None) != first).all()
+
+
+@pytest.mark.parametrize("use_sde", [False, True])
+def test_samples_go_by_the_seed_and_the_weights_alone(use_sde, tmp_path):
+    how = {"backend": "torch", "use_sde": use_sde, "runs_dir": None, **SMALL}
+    trainer = SACTrainer(Imitate, 1, **how)
+    trainer.train(10)
+    trainer.save(tmp_path / "saved")
+    again = SACTrainer.load(tmp_path / "saved", env=Imitate, runs_dir=None)
+    told = [x.evaluate(1, seed=5, deterministic=False)["returns"] for x in (trainer, again, again)]
+    assert told[0] == told[1] == told[2]
+    assert told[0] != trainer.evaluate(1, seed=5)["returns"]
+
+
+class Three(Imitate):
+    """`Imitate` of three steps, that notes where episodes begin."""
+
+    begun = 0
+
+    def reset(self, *, seed=None, options=None):
+        type(self).begun += 1
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        obs, reward, *_ = super().step(action)
+        return obs, reward, self.steps == 3, False, {}
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_walk_begins_at_0_in_every_episode(mode, num_envs):
+    env = make_vec(SyncVectorEnv([Three] * num_envs, autoreset_mode=mode))
+    walk = OrnsteinUhlenbeckNoise(0.5)
+    one = TD3(env, TD3Config(**SMALL, num_envs=num_envs, action_noise=walk), 1)
+    add, begun, states = one.noise.add, [], []
+
+    def noting(actions, stream):
+        begun.append(Three.begun)
+        states.append(one.noise.state.copy())
+        return add(actions, stream)
+
+    one.noise.add = noting
+    for _ in range(12):
+        one.iterate()
+    first = np.diff([0, *begun]) > 0
+    assert first.sum() >= 3
+    assert not np.array(states)[first].any()
+    assert np.array(states)[~first].any()
+
+
+def test_what_failed_is_not_in_the_metrics_of_what_goes_on():
+    one, other = (SAC(make_vec("Pendulum-v1", 1), SACConfig(**SMALL), 1) for _ in "ab")
+    for x in (one, other):
+        for _ in range(5):
+            x.iterate()
+    state, update = one.state(), other.update
+
+    def failing(*args):
+        update(*args)
+        other.tell(critic_loss=torch.tensor(1e9))
+        raise FloatingPointError("here")
+
+    other.update = failing
+    with pytest.raises(FloatingPointError, match="here"):
+        other.iterate()
+    other.update = update
+    other.load_state(state)
+    assert str(one.iterate()) == str(other.iterate())
+
+
+def test_noise_is_added_to_the_first_random_actions_as_well():
+    def first(noise):
+        config = TD3Config(**SMALL | {"learning_starts": 50}, action_noise=noise)
+        learner = TD3(make_vec("Pendulum-v1", 1), config, seed=1)
+        learner.iterate()
+        return learner.replay.state()["step.actions"].ravel()
+
+    assert first(None) != first(GaussianNoise(0.3))
+    assert abs(first(GaussianNoise(100.0))) == 1
