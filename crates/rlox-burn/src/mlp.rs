@@ -104,6 +104,25 @@ impl BurnMlp {
         })
     }
 
+    /// The vector-Jacobian product, with a gradient of the last hidden layer besides.
+    fn back(&mut self, dy: &[f32], dh: Option<&[f32]>, params: bool, dx: Option<&mut [f32]>) -> Result<()> {
+        let Self { hidden, layers, kept: Some(kept), gradients, squares, device, .. } = self else { return Ok(()) };
+        let (sum, input) = guarded(|| {
+            let given = (rows(dy, kept.rows, device), dh.map(|dh| rows(dh, kept.rows, device)));
+            let (more, input) = hidden.backward(layers, kept, given, params, dx.is_some());
+            let sum = match (more, &*gradients) {
+                (Some(more), Some(sum)) => Some(more + sum.clone()),
+                (more, sum) => more.or_else(|| sum.clone()),
+            };
+            (sum, input.map(numbers))
+        })?;
+        if let (Some(dx), Some(input)) = (dx, input) {
+            copy(&input, dx)?;
+        }
+        (*gradients, *squares) = (sum, None);
+        Ok(())
+    }
+
     /// Numbers by the parameters' names; none if the device fails.
     fn named(&self, flat: &Tensor<1>) -> NamedTensors {
         self.layout.named(&guarded(|| numbers(flat.clone())).unwrap_or_default())
@@ -193,20 +212,14 @@ impl Network for BurnMlp {
 
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
         self.layout.check_backward(self.kept.as_ref().map_or(0, |kept| kept.rows), dy, dx.as_deref())?;
-        let Self { hidden, layers, kept: Some(kept), gradients, squares, device, .. } = self else { return Ok(()) };
-        let (sum, input) = guarded(|| {
-            let (more, input) = hidden.backward(layers, kept, rows(dy, kept.rows, device), params, dx.is_some());
-            let sum = match (more, &*gradients) {
-                (Some(more), Some(sum)) => Some(more + sum.clone()),
-                (more, sum) => more.or_else(|| sum.clone()),
-            };
-            (sum, input.map(numbers))
-        })?;
-        if let (Some(dx), Some(input)) = (dx, input) {
-            copy(&input, dx)?;
-        }
-        (*gradients, *squares) = (sum, None);
-        Ok(())
+        self.back(dy, None, params, dx)
+    }
+
+    fn backward_hidden(&mut self, dy: &[f32], dh: &[f32]) -> Result<()> {
+        let rows = self.kept.as_ref().map_or(0, |kept| kept.rows);
+        self.layout.check_backward(rows, dy, None)?;
+        self.layout.check_hidden(rows, dh)?;
+        self.back(dy, Some(dh).filter(|dh| !dh.is_empty()), true, None)
     }
 
     fn grad_sq(&mut self) -> Result<f64> {

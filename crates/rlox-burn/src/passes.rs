@@ -62,13 +62,13 @@ impl Hidden {
         (h, kept)
     }
 
-    /// The gradient of the outputs taken back through the layers: that of all parameters in the flat order and that of the
+    /// The gradient of the outputs taken back through the layers, where that of the last hidden layer is added: that of all parameters in the flat order and that of the
     /// input, each if wanted.
     pub(crate) fn backward(
         self,
         layers: &[Layer],
         kept: &mut Kept,
-        dy: Tensor<2>,
+        (dy, mut dh): (Tensor<2>, Option<Tensor<2>>),
         params: bool,
         input: bool,
     ) -> (Option<Tensor<1>>, Option<Tensor<2>>) {
@@ -82,7 +82,12 @@ impl Hidden {
             }
             if i > 0 {
                 let of = kept.sums.get_mut(i - 1).unwrap_or(&mut kept.inputs[i]);
-                delta = self.differentiate(delta.matmul(weight.clone()), of);
+                let back = delta.matmul(weight.clone());
+                let back = match dh.take() {
+                    Some(dh) => back + dh,
+                    None => back,
+                };
+                delta = self.differentiate(back, of);
             } else if input {
                 delta = delta.matmul(weight.clone());
             }

@@ -132,6 +132,42 @@ impl CandleMlp {
         Ok(kept)
     }
 
+    /// The vector-Jacobian product, with a gradient of the last hidden layer besides.
+    fn back(&mut self, dy: &[f32], dh: Option<&[f32]>, params: bool, dx: Option<&mut [f32]>) -> Result<()> {
+        if params {
+            self.make_own()?;
+            self.squares = None;
+        }
+        let Some(kept) = &self.kept else { return Ok(()) };
+        // Where the device may fail on the way, the gradients that there are stay as they are until it has not.
+        let aside =
+            if params && !fused(&self.flat) { Some(self.gradients.zeros_like().map_err(failed)?) } else { None };
+        let all = aside.as_ref().map_or((&self.gradients, self.live), |aside| (aside, false));
+        let pass = || {
+            backward(
+                &self.layers,
+                self.activation(),
+                kept,
+                (rows(dy, kept.rows, &self.device)?, dh.map(|dh| rows(dh, kept.rows, &self.device)).transpose()?),
+                params.then_some(all),
+                dx.is_some(),
+            )
+        };
+        let input = pass().map_err(failed)?;
+        let sum = match aside {
+            Some(more) if self.live => Some((&self.gradients + more).map_err(failed)?),
+            more => more,
+        };
+        if let (Some(dx), Some(input)) = (dx, input) {
+            copy(&input, dx)?;
+        }
+        if let Some(sum) = sum {
+            self.gradients = sum;
+        }
+        self.live |= params;
+        Ok(())
+    }
+
     fn tensor(&self, flat: Vec<f32>) -> Result<Tensor> {
         Tensor::from_vec(flat, self.layout.parameters(), &self.device).map_err(failed)
     }
@@ -217,38 +253,14 @@ impl Network for CandleMlp {
 
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
         self.layout.check_backward(self.kept.as_ref().map_or(0, |kept| kept.rows), dy, dx.as_deref())?;
-        if params {
-            self.make_own()?;
-            self.squares = None;
-        }
-        let Some(kept) = &self.kept else { return Ok(()) };
-        // Where the device may fail on the way, the gradients that there are stay as they are until it has not.
-        let aside =
-            if params && !fused(&self.flat) { Some(self.gradients.zeros_like().map_err(failed)?) } else { None };
-        let all = aside.as_ref().map_or((&self.gradients, self.live), |aside| (aside, false));
-        let pass = || {
-            backward(
-                &self.layers,
-                self.activation(),
-                kept,
-                rows(dy, kept.rows, &self.device)?,
-                params.then_some(all),
-                dx.is_some(),
-            )
-        };
-        let input = pass().map_err(failed)?;
-        let sum = match aside {
-            Some(more) if self.live => Some((&self.gradients + more).map_err(failed)?),
-            more => more,
-        };
-        if let (Some(dx), Some(input)) = (dx, input) {
-            copy(&input, dx)?;
-        }
-        if let Some(sum) = sum {
-            self.gradients = sum;
-        }
-        self.live |= params;
-        Ok(())
+        self.back(dy, None, params, dx)
+    }
+
+    fn backward_hidden(&mut self, dy: &[f32], dh: &[f32]) -> Result<()> {
+        let rows = self.kept.as_ref().map_or(0, |kept| kept.rows);
+        self.layout.check_backward(rows, dy, None)?;
+        self.layout.check_hidden(rows, dh)?;
+        self.back(dy, Some(dh).filter(|dh| !dh.is_empty()), true, None)
     }
 
     fn grad_sq(&mut self) -> Result<f64> {

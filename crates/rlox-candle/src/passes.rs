@@ -65,13 +65,13 @@ pub(crate) fn forward(layers: &[Layer], activation: Activation, x: Tensor, keep:
     Ok((h, kept))
 }
 
-/// The gradient of the outputs, taken back through the layers. With `params` the parameters' gradients are put into `all`,
+/// The gradient of the outputs, taken back through the layers, where that of the last hidden layer is added. With `params` the parameters' gradients are put into `all`,
 /// or added to what is there; the input's is given back if wanted.
 pub(crate) fn backward(
     layers: &[Layer],
     activation: Activation,
     kept: &Kept,
-    dy: Tensor,
+    (dy, mut dh): (Tensor, Option<Tensor>),
     mut all: Option<(&Tensor, bool)>,
     input: bool,
 ) -> Result<Option<Tensor>> {
@@ -81,7 +81,10 @@ pub(crate) fn backward(
             gradients(layer, &delta, &kept.inputs[i], all, *add)?;
         }
         if i > 0 {
-            let back = product(&delta, &layer.weight)?;
+            let mut back = product(&delta, &layer.weight)?;
+            if let Some(dh) = dh.take() {
+                back = (back + dh)?;
+            }
             delta = slopes(activation, back, &kept.inputs[i], kept.sums.get(i - 1))?;
         } else if input {
             delta = product(&delta, &layer.weight)?;

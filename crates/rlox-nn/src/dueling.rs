@@ -134,6 +134,13 @@ impl<N: Network> Network for Dueling<N> {
         self.network.backward(&self.outputs, params, dx)
     }
 
+    fn backward_hidden(&mut self, dy: &[f32], dh: &[f32]) -> Result<()> {
+        let actions = self.actions();
+        check_len("dy", dy.len(), self.outputs.len() / (actions + 1) * actions)?;
+        separate(dy, actions, &mut self.outputs);
+        self.network.backward_hidden(&self.outputs, dh)
+    }
+
     fn grad_sq(&mut self) -> Result<f64> {
         self.network.grad_sq()
     }

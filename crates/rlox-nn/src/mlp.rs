@@ -170,7 +170,13 @@ impl Network for Mlp {
 
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
         self.layout.check_backward(self.kept.rows, dy, dx.as_deref())?;
-        self.run_back(dy, params, dx)
+        self.run_back(dy, None, params, dx)
+    }
+
+    fn backward_hidden(&mut self, dy: &[f32], dh: &[f32]) -> Result<()> {
+        self.layout.check_backward(self.kept.rows, dy, None)?;
+        self.layout.check_hidden(self.kept.rows, dh)?;
+        self.run_back(dy, Some(dh), true, None)
     }
 
     fn grad_sq(&mut self) -> Result<f64> {

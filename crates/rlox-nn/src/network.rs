@@ -69,8 +69,7 @@ pub trait Network: Send {
     /// Those of [`Network::infer`].
     fn forward(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()>;
 
-    /// The last hidden layer of the last [`Network::forward`], `[rows, hidden_dim]`, read only: no gradient flows back
-    /// through it.
+    /// The last hidden layer of the last [`Network::forward`], `[rows, hidden_dim]`.
     ///
     /// # Errors
     /// [`Error::Shape`] for a slice of wrong length, or if there was no forward since the parameters changed.
@@ -83,6 +82,13 @@ pub trait Network: Send {
     /// [`Error::Shape`] for slices that do not fit the last forward, or if there was none since the parameters changed, by
     /// [`Network::apply_gradients`], [`Network::load`] or [`Network::track`]: it would be a product with nothing's Jacobian.
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()>;
+
+    /// As [`Network::backward`] with `params`, of a function that has used [`Network::hidden`] besides: `dh`, `[rows,
+    /// hidden_dim]`, is its gradient with respect to that.
+    ///
+    /// # Errors
+    /// Those of [`Network::backward`].
+    fn backward_hidden(&mut self, dy: &[f32], dh: &[f32]) -> Result<()>;
 
     /// The sum of the squares of all gradients: clipping is joint over several networks.
     ///

@@ -253,6 +253,10 @@ impl Network for Scaled {
         self.net.backward(dy, params, dx)
     }
 
+    fn backward_hidden(&mut self, dy: &[f32], dh: &[f32]) -> Result<()> {
+        self.net.backward_hidden(dy, dh)
+    }
+
     fn grad_sq(&mut self) -> Result<f64> {
         self.net.grad_sq()
     }

@@ -16,20 +16,35 @@ use crate::simd::sparse::{sparse_product, transposed_sparse_product};
 use crate::simd::{Line, lines, numbers_mut};
 
 impl Mlp {
-    pub(super) fn run_back(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
+    /// `dh` is the gradient with respect to the last hidden layer beside that which comes from the outputs.
+    pub(super) fn run_back(
+        &mut self,
+        dy: &[f32],
+        dh: Option<&[f32]>,
+        params: bool,
+        dx: Option<&mut [f32]>,
+    ) -> Result<()> {
         let mut kept = std::mem::take(&mut self.kept);
-        let done = self.back_through(&mut kept, dy, params, dx);
+        let done = self.back_through(&mut kept, (dy, dh), params, dx);
         self.kept = kept;
         done
     }
 
-    fn back_through(&mut self, kept: &mut Kept, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
+    fn back_through(
+        &mut self,
+        kept: &mut Kept,
+        (dy, dh): (&[f32], Option<&[f32]>),
+        params: bool,
+        dx: Option<&mut [f32]>,
+    ) -> Result<()> {
         if !kept.fresh {
             self.transpose_weights(kept, dx.is_some());
         }
         let Kept { rows, parts: [left, right], transposed, .. } = kept;
         let work = self.half_a_pass(*rows);
         let (d_left, d_right) = dy.split_at(left.rows * self.layout.out_dim());
+        let (h_left, h_right) = dh.map(|dh| dh.split_at(left.rows * self.layout.hidden_dim())).unzip();
+        let (d_left, d_right) = ((d_left, h_left), (d_right, h_right));
         let (x_left, x_right) = match dx {
             Some(dx) => {
                 let (x_left, x_right) = dx.split_at_mut(left.rows * self.layout.in_dim());
@@ -65,7 +80,14 @@ impl Mlp {
 
     /// The gradients of some rows with respect to each layer's sums, and to the inputs. Where nothing else is wanted, rows
     /// whose gradient is 0 are left out.
-    fn back(&self, part: &mut Part, transposed: &[Vec<Line>], dy: &[f32], params: bool, mut dx: Option<&mut [f32]>) {
+    fn back(
+        &self,
+        part: &mut Part,
+        transposed: &[Vec<Line>],
+        (dy, dh): (&[f32], Option<&[f32]>),
+        params: bool,
+        mut dx: Option<&mut [f32]>,
+    ) {
         let last = self.layers.len() - 1;
         let outputs = self.layout.out_dim();
         if !params {
@@ -99,6 +121,11 @@ impl Mlp {
                 sparse_product(extent, given, back, Onto::Nothing, out);
             } else {
                 product(extent, given, back, Onto::Nothing, out);
+            }
+            if let Some(dh) = dh.filter(|dh| i == last && !dh.is_empty()) {
+                for (out, dh) in out.chunks_exact_mut(columns).zip(dh.chunks_exact(layer.inputs)) {
+                    numbers_mut(out).iter_mut().zip(dh).for_each(|(out, dh)| *out += dh);
+                }
             }
             if i > 0 {
                 let of = if self.activation().needs_inputs() { &sums[i - 1] } else { &kept[i - 1] };

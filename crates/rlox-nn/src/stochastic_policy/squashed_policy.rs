@@ -57,6 +57,7 @@ struct Memory {
     actions: Vec<f32>,
     log_probs: Vec<f32>,
     d_outputs: Vec<f32>,
+    d_hidden: Vec<f32>,
 }
 
 /// Memory of a step through the critics.
@@ -69,10 +70,22 @@ struct UpdateMemory {
 
 impl Memory {
     fn new(action_dim: usize) -> Result<Self> {
-        let [outputs, hidden, noise, matrix, actions, log_probs, d_outputs] = Default::default();
+        let [outputs, hidden, noise, matrix, actions, log_probs, d_outputs, d_hidden] = Default::default();
         let (gaussian, explored) = (SquashedGaussian::new(action_dim)?, Explored::default());
         let scratch = Scratch::default();
-        Ok(Self { scratch, outputs, hidden, noise, matrix, gaussian, explored, actions, log_probs, d_outputs })
+        Ok(Self {
+            scratch,
+            outputs,
+            hidden,
+            noise,
+            matrix,
+            gaussian,
+            explored,
+            actions,
+            log_probs,
+            d_outputs,
+            d_hidden,
+        })
     }
 }
 
@@ -307,13 +320,16 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         memory.check_sampled()?;
         check_len("d_actions", d_actions.len(), memory.actions.len())?;
         check_len("d_log_probs", d_log_probs.len(), memory.log_probs.len())?;
-        let Memory { outputs, hidden, matrix, gaussian, explored, d_outputs, .. } = memory;
+        let Memory { outputs, hidden, matrix, gaussian, explored, d_outputs, d_hidden, .. } = memory;
         resize("obs", d_outputs, outputs.len(), 0.0)?;
-        match exploration {
-            None => gaussian.backward(outputs, d_actions, d_log_probs, d_outputs)?,
-            Some(it) => explored.backward(it, matrix, (outputs, hidden), (d_actions, d_log_probs), d_outputs),
-        }
-        actor.backward(d_outputs, true, None)
+        let Some(exploration) = exploration else {
+            gaussian.backward(outputs, d_actions, d_log_probs, d_outputs)?;
+            return actor.backward(d_outputs, true, None);
+        };
+        resize("obs", d_hidden, hidden.len(), 0.0)?;
+        let (said, given) = ((&outputs[..], &hidden[..]), (d_actions, d_log_probs));
+        explored.backward(exploration, matrix, said, given, (d_outputs, d_hidden));
+        actor.backward_hidden(d_outputs, d_hidden)
     }
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {

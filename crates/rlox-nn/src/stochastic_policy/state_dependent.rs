@@ -15,7 +15,7 @@ const CLIP_MEAN: f32 = 2.0;
 
 /// The exploration matrices E, whose elements are normal with standard deviations `exp(log_std)`: with the last hidden
 /// layer h, `a = tanh(mean + h E)`, and over all matrices `h E` has the variances `h^2 exp(2 log_std) + 1e-6`. The hidden
-/// layer takes no gradient from it.
+/// layer learns from it, too, as in Stable-Baselines3's SAC.
 #[derive(Clone, Debug)]
 pub(super) struct Exploration {
     pub(super) hidden: usize,
@@ -126,28 +126,37 @@ impl Explored {
     }
 
     /// With `n = h E` and the variance v: `d log_prob / dn = -n / v` and `d log_prob / dv = (n^2 / v - 1) / 2v` beside the
-    /// tangent's part, `dn / d log_std = h E`, `dv / d log_std = 2 h^2 exp(2 log_std)`, element by element.
+    /// tangent's part, `dn / d log_std = h E`, `dv / d log_std = 2 h^2 exp(2 log_std)`, `dn / dh = E`, `dv / dh = 2 h exp(2
+    /// log_std)`, element by element.
     pub(super) fn backward(
         &self,
         exploration: &mut Exploration,
         matrix: &[f32],
         (outputs, hidden): (&[f32], &[f32]),
         (d_actions, d_log_probs): (&[f32], &[f32]),
-        d_outputs: &mut [f32],
+        (d_outputs, d_hidden): (&mut [f32], &mut [f32]),
     ) {
         let Exploration { hidden: count, dim, sums: [first, second], log_std, .. } = exploration;
         let (count, dim) = (*count, *dim);
         first.fill(0.0);
         second.fill(0.0);
+        d_hidden.fill(0.0);
         for (index, d_output) in d_outputs.iter_mut().enumerate() {
             let (row, j) = (index / dim, index % dim);
             let (noise, variance, d_log_prob) = (self.noise[index], self.variances[index], d_log_probs[row]);
             let d_u = d_actions[index] * self.squash.slopes[index] + d_log_prob * 2.0 * self.actions[index];
             *d_output = if outputs[index].abs() >= CLIP_MEAN { 0.0 } else { d_u };
-            let d_noise = f64::from(d_u - d_log_prob * noise / variance);
-            let d_variance = f64::from(d_log_prob * 0.5 * (noise * noise / variance - 1.0) / variance);
+            let d_noise = d_u - d_log_prob * noise / variance;
+            let d_variance = d_log_prob * 0.5 * (noise * noise / variance - 1.0) / variance;
+            let h = &hidden[row * count..(row + 1) * count];
+            let factors = matrix[j * count..].iter().zip(&self.squares[j * count..]);
+            let d_hidden = &mut d_hidden[row * count..(row + 1) * count];
+            for ((d_hidden, h), (e, square)) in d_hidden.iter_mut().zip(h).zip(factors) {
+                *d_hidden += d_noise * e + d_variance * 2.0 * h * square;
+            }
+            let (d_noise, d_variance) = (f64::from(d_noise), f64::from(d_variance));
             let sums = first[j * count..].iter_mut().zip(&mut second[j * count..]);
-            for ((first, second), h) in sums.zip(&hidden[row * count..(row + 1) * count]) {
+            for ((first, second), h) in sums.zip(h) {
                 let h = f64::from(*h);
                 *first += d_noise * h;
                 *second += d_variance * h * h;
