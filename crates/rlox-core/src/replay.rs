@@ -2,6 +2,7 @@
 //!
 //! [`ReplayStorage`] holds them; what chooses among them comes beside it.
 
+mod any_sampler;
 mod batch;
 mod buffer;
 mod checks;
@@ -21,6 +22,7 @@ mod state;
 mod storage;
 mod sum_tree;
 
+pub use any_sampler::AnySampler;
 pub use batch::{Chosen, Relabel, SampledBatch};
 pub use buffer::{ExperienceRecord, Replay, ReplayBuffer, Sampler, Uniform};
 pub use gather::Column;

@@ -16,7 +16,7 @@ use pyo3::types::PyDict;
 use rlox_core::replay::Uniform;
 
 use crate::argument::{numbers, switches};
-use buffer::{Buffer, Choice, Settings, Transition, made};
+use buffer::{Buffer, Settings, Transition, made};
 pub(crate) use hindsight::GoalReplayBuffer;
 pub(crate) use mmap::MmapReplayBuffer;
 pub(crate) use prioritized::PrioritizedReplayBuffer;
@@ -79,7 +79,7 @@ impl ReplayBuffer {
     ) -> PyResult<Self> {
         let settings = Settings { num_envs, obs_dtype, act_dtype, frame_stack, n_step, gamma, extra, seed };
         let made = made(py, [capacity, obs_dim, act_dim], settings)?;
-        Ok(Self { buffer: Buffer::new(py, made, Choice::Uniform(Uniform), "ReplayBuffer")? })
+        Ok(Self { buffer: Buffer::new(py, made, Uniform.into(), "ReplayBuffer")? })
     }
 
     /// Adds a transition of the only environment.

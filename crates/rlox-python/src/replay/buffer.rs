@@ -1,15 +1,12 @@
 //! What all replay buffers do.
 
-use std::ops::Range;
-
 use numpy::PyUntypedArrayMethods;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt};
 use rlox_core::replay::{
-    Chosen, ChosenSequences, Hindsight, Layout, NStep, Part, Prioritized, Relabel, Replay, ReplayStorage, Sampler,
-    Steps, Uniform,
+    AnySampler, Chosen, ChosenSequences, Layout, NStep, Part, Replay, ReplayStorage, Steps,
 };
-use rlox_core::{DType, Error, Field, FieldData, Pcg64, Result, SeedSequence};
+use rlox_core::{DType, Error, FieldData, Pcg64, Result, SeedSequence};
 
 use super::few::Few;
 use super::parts::{PartsArgument, key_of, layout_of, words_from};
@@ -30,75 +27,8 @@ const LONG: usize = 8192;
 /// From how many transitions or elements on a sample may take more than 5 us.
 const MANY: (usize, usize) = (128, 16_384);
 
-/// How transitions are chosen.
-pub(super) enum Choice {
-    Uniform(Uniform),
-    Prioritized(Prioritized),
-    Hindsight(Hindsight),
-}
-
-impl Choice {
-    fn sampler(&self) -> &dyn Sampler {
-        match self {
-            Self::Uniform(it) => it,
-            Self::Prioritized(it) => it,
-            Self::Hindsight(it) => it,
-        }
-    }
-}
-
-impl Sampler for Choice {
-    fn choose(
-        &self,
-        storage: &ReplayStorage,
-        rng: &mut Pcg64,
-        indices: &mut [usize],
-        weights: &mut [f32],
-    ) -> Result<()> {
-        self.sampler().choose(storage, rng, indices, weights)
-    }
-
-    fn goals(
-        &self,
-        storage: &ReplayStorage,
-        rng: &mut Pcg64,
-        indices: &[usize],
-        goals: &mut Vec<usize>,
-    ) -> Result<Option<Relabel>> {
-        self.sampler().goals(storage, rng, indices, goals)
-    }
-
-    fn spans_steps(&self) -> bool {
-        self.sampler().spans_steps()
-    }
-
-    fn added(&mut self, storage: &ReplayStorage, indices: Range<usize>) -> Result<()> {
-        match self {
-            Self::Uniform(it) => it.added(storage, indices),
-            Self::Prioritized(it) => it.added(storage, indices),
-            Self::Hindsight(it) => it.added(storage, indices),
-        }
-    }
-
-    fn state(&self, storage: &ReplayStorage) -> Result<Vec<Field>> {
-        self.sampler().state(storage)
-    }
-
-    fn check_state(&self, count: usize, state: &[Field]) -> Result<Vec<String>> {
-        self.sampler().check_state(count, state)
-    }
-
-    fn load_state(&mut self, storage: &ReplayStorage, state: &[Field]) -> Result<()> {
-        match self {
-            Self::Uniform(it) => it.load_state(storage, state),
-            Self::Prioritized(it) => it.load_state(storage, state),
-            Self::Hindsight(it) => it.load_state(storage, state),
-        }
-    }
-}
-
 /// What is locked: the buffer, its own random stream, and memory that the next call uses again.
-pub(super) struct Inner<B = Replay<Choice>> {
+pub(super) struct Inner<B = Replay<AnySampler>> {
     pub(super) buffer: B,
     pub(super) rng: Pcg64,
     pub(super) chosen: Chosen,
@@ -106,7 +36,7 @@ pub(super) struct Inner<B = Replay<Choice>> {
 }
 
 /// What all replay buffers do.
-pub(super) struct Buffer<B = Replay<Choice>> {
+pub(super) struct Buffer<B = Replay<AnySampler>> {
     pub(super) inner: Shared<Inner<B>>,
     pub(super) layout: Layout,
     pub(super) num_envs: usize,
@@ -126,7 +56,7 @@ pub(super) struct Made {
 }
 
 impl Buffer {
-    pub(super) fn new(py: Python<'_>, made: Made, sampler: Choice, name: &'static str) -> PyResult<Self> {
+    pub(super) fn new(py: Python<'_>, made: Made, sampler: AnySampler, name: &'static str) -> PyResult<Self> {
         let Made { storage, n_step, rng } = made;
         let mut buffer = Replay::with(storage, sampler).map_err(to_py)?;
         if let Some(n_step) = n_step {
@@ -136,8 +66,8 @@ impl Buffer {
     }
 
     /// What Python sees of a buffer of the core's.
-    pub(super) fn with(py: Python<'_>, buffer: Replay<Choice>, rng: Pcg64, name: &'static str) -> Self {
-        let prioritized = matches!(buffer.sampler(), Choice::Prioritized(_));
+    pub(super) fn with(py: Python<'_>, buffer: Replay<AnySampler>, rng: Pcg64, name: &'static str) -> Self {
+        let prioritized = matches!(buffer.sampler(), AnySampler::Prioritized(_));
         let spans = buffer.n_step().is_some();
         Self { prioritized, spans, ..Self::of(py, buffer, rng, name) }
     }

@@ -2,11 +2,11 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::replay::{Prioritized, Replay, ReplayStorage};
+use rlox_core::replay::{AnySampler, Prioritized, Replay, ReplayStorage};
 use rlox_core::{Error, Result};
 
 use super::ReplayBuffer;
-use super::buffer::{Buffer, Choice, Settings, made};
+use super::buffer::{Buffer, Settings, made};
 use crate::argument::{INTEGER, REAL, argument, expect_shape, number, numbers};
 use crate::detach::alone;
 use crate::error::{to_py, value_error};
@@ -45,10 +45,10 @@ const MANY: usize = 128;
 pub(crate) struct PrioritizedReplayBuffer;
 
 /// The storage, and the sampler of a buffer that has priorities.
-fn parts(buffer: &mut Replay<Choice>) -> Result<(&ReplayStorage, &mut Prioritized)> {
+fn parts(buffer: &mut Replay<AnySampler>) -> Result<(&ReplayStorage, &mut Prioritized)> {
     match buffer.parts_mut() {
-        (storage, Choice::Prioritized(sampler)) => Ok((storage, sampler)),
-        (_, Choice::Uniform(_) | Choice::Hindsight(_)) => {
+        (storage, AnySampler::Prioritized(sampler)) => Ok((storage, sampler)),
+        (_, AnySampler::Uniform(_) | AnySampler::Hindsight(_)) => {
             Err(Error::config("buffer", "one with priorities", "one without", "make another"))
         }
     }
@@ -83,7 +83,7 @@ impl PrioritizedReplayBuffer {
         let settings = Settings { num_envs, obs_dtype, act_dtype, frame_stack, n_step, gamma, extra, seed };
         let made = made(py, [capacity, obs_dim, act_dim], settings)?;
         let sampler = Prioritized::new(&made.storage, alpha as f32, beta as f32).map_err(to_py)?;
-        let buffer = Buffer::new(py, made, Choice::Prioritized(sampler), "PrioritizedReplayBuffer")?;
+        let buffer = Buffer::new(py, made, sampler.into(), "PrioritizedReplayBuffer")?;
         Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self))
     }
 
