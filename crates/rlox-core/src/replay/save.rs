@@ -135,7 +135,7 @@ impl<S: Sampler> Replay<S> {
             return Err(Error::config(key(field.name()), "no such array", "one", fix));
         }
         let (storage, sampler) = self.all_mut();
-        storage.reserve_state(&checked)?;
+        storage.reserve_state(state, &checked)?;
         storage.put_state(state, checked)?;
         sampler.load_state(storage, state)
     }
