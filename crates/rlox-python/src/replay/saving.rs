@@ -5,7 +5,7 @@ use pyo3::types::PyDict;
 use rlox_core::replay::{AnySampler, Replay};
 use rlox_core::{Checkpoint, DType, Error, Field, FieldData, FieldMut, Pcg64, Result};
 
-use super::buffer::{Buffer, Inner};
+use super::buffer::Buffer;
 use super::mmap::path_of;
 use crate::argument::{FLAG, INTEGER, Input, REAL, argument, shown};
 use crate::array::{Kind, new_dict, typed};
@@ -29,9 +29,9 @@ fn class_of(sampler: &AnySampler) -> &'static str {
 impl Buffer {
     /// Everything that it holds, as arrays by name.
     pub(super) fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let fields = self.inner.with(py, true, |inner| {
-            let mut fields = inner.buffer.state()?;
-            fields.push(stream_field(&inner.rng)?);
+        let fields = self.inner.read(py, true, |buffer| {
+            let mut fields = buffer.state()?;
+            fields.push(self.stream()?);
             Ok(fields)
         })?;
         arrays_of(py, fields)
@@ -40,22 +40,21 @@ impl Buffer {
     /// Goes back to a state.
     pub(super) fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
         let (fields, rng) = fields_in(arrays)?;
-        self.inner.with(py, true, |inner| {
-            inner.buffer.load_state(&fields)?;
-            inner.rng = rng;
-            Ok(())
+        self.inner.write(py, true, |buffer| {
+            buffer.load_state(&fields)?;
+            self.set_stream(rng)
         })
     }
 
     /// Writes it into a folder.
     pub(super) fn save(&self, py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<()> {
         let path = path_of("path", path)?;
-        self.inner.with(py, true, |inner| {
-            let Inner { buffer, rng, .. } = inner;
+        let checkpoint = self.inner.read(py, true, |buffer| {
             let mut checkpoint = Checkpoint::default();
-            buffer.put_into(&mut checkpoint, vec![stream_field(rng)?])?;
-            checkpoint.write(path)
-        })
+            buffer.put_into(&mut checkpoint, vec![self.stream()?])?;
+            Ok(checkpoint)
+        })?;
+        detached(py, || checkpoint.write(path)).map_err(to_py)
     }
 
     /// The buffer in a folder, which is of the class of this name.
