@@ -177,9 +177,8 @@ impl ReplayStorage {
         self.write_rest(row, steps, at);
         let next = steps.next_obs.map(|next| observation(next, at, rows, self.places.obs, next_memory));
         self.leave(row, env, (obs, next), flags, order == Order::Apart);
-        let first = !self.is_cut(self.pushed * self.num_envs + env);
-        let oldest = self.oldest() / self.num_envs;
-        self.episodes.stepped(env, self.pushed, oldest, (first, steps.is_done(at)));
+        let first = self.pushed == 0 || self.flags(self.before(row)) & CONTINUES == 0;
+        self.episodes.stepped(env, self.pushed, self.oldest_step(), (first, steps.is_done(at)));
     }
 
     /// Gives back what the row that was there had aside.

@@ -154,7 +154,12 @@ impl ReplayStorage {
 
     /// The number of the oldest transition that is stored.
     pub(crate) fn oldest(&self) -> usize {
-        self.pushed.saturating_sub(self.steps) * self.num_envs
+        self.oldest_step() * self.num_envs
+    }
+
+    /// The oldest time step that is stored.
+    pub(crate) fn oldest_step(&self) -> usize {
+        self.pushed.saturating_sub(self.steps)
     }
 
     /// The number that the next transition will have.
