@@ -1,15 +1,17 @@
 //! The values of continuous actions, and which way they rise: the critics of SAC and TD3.
 
 mod critic;
+mod together;
 mod valued_actions;
 
 use rlox_core::{Error, Result, check_len};
 
 use crate::adam::check_state;
-use crate::at_once::at_once;
+use crate::at_once::{STEP_WORK, pays};
 use crate::room::resize;
-use crate::{CriticStats, Learnable, NamedTensors, Network, Optimizer, clipped_step, rows};
+use crate::{CriticStats, NamedTensors, Network, Optimizer, clipped_step, rows};
 use critic::Critic;
+use together::{Together, each};
 pub use valued_actions::ValuedActions;
 
 /// Which critics speak to an actor.
@@ -144,6 +146,8 @@ pub struct TwinCritics<N> {
     /// `[observation | action]` rows.
     inputs: Vec<f32>,
     td_errors: Vec<f32>,
+    /// Which critic says least of each row.
+    smallest: Vec<usize>,
 }
 
 impl<N: Network> TwinCritics<N> {
@@ -171,7 +175,7 @@ impl<N: Network> TwinCritics<N> {
             target.track(&online, 1.0)?;
             critics.push(Critic::new(online, target));
         }
-        Ok(Self { critics, obs_dim, inputs: Vec::new(), td_errors: Vec::new() })
+        Ok(Self { critics, obs_dim, inputs: Vec::new(), td_errors: Vec::new(), smallest: Vec::new() })
     }
 
     /// The online networks.
@@ -213,54 +217,6 @@ impl<N: Network> TwinCritics<N> {
             // Each has a number of its own: nothing is refused.
             let _ = all.extend(&format!("{prefix}qf{i}"), &of(critic));
         }
-    }
-}
-
-/// `work` with each critic: two halves of them at once if there is enough to do.
-fn each<N: Network>(
-    critics: &mut [Critic<N>],
-    multiplications: usize,
-    work: impl Fn(&mut Critic<N>) -> Result<()> + Sync,
-) -> Result<()> {
-    let (left, right) = critics.split_at_mut(critics.len().div_ceil(2));
-    if right.is_empty() {
-        return left.iter_mut().try_for_each(work);
-    }
-    let work = &work;
-    at_once(
-        multiplications * left.len(),
-        || left.iter_mut().try_for_each(work),
-        || right.iter_mut().try_for_each(work),
-    )?;
-    Ok(())
-}
-
-/// All critics as one part of a joint step.
-struct Together<'a, N>(&'a mut [Critic<N>]);
-
-/// To the optimiser a parameter is as much work as about so many multiplications of a forward.
-const STEP_WORK: usize = 8;
-
-impl<N: Network> Learnable for Together<'_, N> {
-    fn sum_of_squares(&mut self) -> Result<f64> {
-        self.0.iter_mut().try_fold(0.0, |sum, critic| Ok(sum + critic.online.grad_sq()?))
-    }
-
-    fn step(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
-        let work = STEP_WORK * self.0[0].online.num_parameters();
-        each(self.0, work, |critic| critic.online.apply_gradients(optimizer, scale))
-    }
-
-    fn named_gradients(&self) -> NamedTensors {
-        let mut all = NamedTensors::default();
-        for (i, critic) in self.0.iter().enumerate() {
-            let _ = all.extend(&format!("qf{i}"), &critic.online.gradients());
-        }
-        all
-    }
-
-    fn forget(&mut self) {
-        self.0.iter_mut().for_each(|critic| critic.online.zero_gradients());
     }
 }
 
@@ -308,14 +264,32 @@ impl<N: Network> ActionValue for TwinCritics<N> {
         check_len("values", values.len(), actions.len() / self.action_dim())?;
         check_len("d_actions", d_actions.len(), actions.len())?;
         let rows = self.put_together(obs, actions)?;
-        let (work, obs_dim, action_dim) = (self.work(rows, 2), self.obs_dim, self.action_dim());
+        let (work, obs_dim, action_dim) = (self.work(rows, 1), self.obs_dim, self.action_dim());
         let counted = if critics == Critics::First { 1 } else { self.critics.len() };
-        let Self { critics, inputs, .. } = self;
-        each(&mut critics[..counted], work, |critic| critic.slopes(inputs, rows))?;
-        for (row, (value, slopes)) in values.iter_mut().zip(d_actions.chunks_exact_mut(action_dim)).enumerate() {
-            let (which, least) = critic::smallest(&critics[..counted], row);
-            *value = least;
-            let inputs = &critics[which].d_inputs[row * (obs_dim + action_dim)..];
+        let Self { critics, inputs, smallest, .. } = self;
+        let critics = &mut critics[..counted];
+        if pays(2 * work) && !pays(work) {
+            // Worth two threads only in one piece.
+            each(critics, 2 * work, |critic| {
+                critic.say(inputs, rows)?;
+                critic.d_values.fill(1.0);
+                critic.slopes(inputs.len())
+            })?;
+            critic::all_smallest(critics, rows, smallest);
+        } else {
+            each(critics, work, |critic| critic.say(inputs, rows))?;
+            critic::all_smallest(critics, rows, smallest);
+            // Of a row of which another one says less no gradient is wanted, and networks need not compute it.
+            for (which, critic) in critics.iter_mut().enumerate() {
+                let wanted = smallest.iter().map(|smallest| f32::from(u8::from(*smallest == which)));
+                critic.d_values.iter_mut().zip(wanted).for_each(|(d_value, wanted)| *d_value = wanted);
+            }
+            each(critics, work, |critic| critic.slopes(inputs.len()))?;
+        }
+        let slopes = d_actions.chunks_exact_mut(action_dim);
+        for (row, ((value, slopes), which)) in values.iter_mut().zip(slopes).zip(smallest).enumerate() {
+            *value = critics[*which].values[row];
+            let inputs = &critics[*which].d_inputs[row * (obs_dim + action_dim)..];
             slopes.copy_from_slice(&inputs[obs_dim..obs_dim + action_dim]);
         }
         Ok(())

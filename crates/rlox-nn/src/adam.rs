@@ -2,6 +2,7 @@
 
 use rlox_core::{Error, Result};
 
+use crate::at_once::{STEP_WORK, at_once};
 use crate::network::check_squares;
 use crate::room::filled;
 use crate::rows::check_not_negative;
@@ -280,16 +281,29 @@ impl Moments {
         Ok(Self { step: 0, mean: means()?, square: means()? })
     }
 
-    /// One step; whether all parameters are finite then.
+    /// One step, the lines before `middle` and those after it at once where that pays; whether all parameters are finite
+    /// then.
+    ///
+    /// # Errors
+    /// Those of [`rlox_core::join`].
     pub(crate) fn apply(
         &mut self,
         optimizer: &Optimizer,
         scale: f32,
         gradients: &[Line],
         parameters: &mut [Line],
-    ) -> bool {
+        middle: usize,
+    ) -> Result<bool> {
         self.step = self.step.saturating_add(1);
-        optimizer.update(self.step).apply_to_lines(scale, gradients, &mut self.mean, &mut self.square, parameters)
+        let update = optimizer.update(self.step);
+        let ((g, g_rest), (p, p_rest)) = (gradients.split_at(middle), parameters.split_at_mut(middle));
+        let ((m, m_rest), (v, v_rest)) = (self.mean.split_at_mut(middle), self.square.split_at_mut(middle));
+        let (first, second) = at_once(
+            STEP_WORK * LANES * middle.min(gradients.len() - middle),
+            || Ok(update.apply_to_lines(scale, g, m, v, p)),
+            || Ok(update.apply_to_lines(scale, g_rest, m_rest, v_rest, p_rest)),
+        )?;
+        Ok(first && second)
     }
 }
 

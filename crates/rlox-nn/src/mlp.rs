@@ -1,7 +1,9 @@
 //! The built-in network: fully connected layers on the CPU.
 
 mod activation;
+mod gradients;
 mod init;
+mod kept;
 mod layer;
 mod layout;
 mod passes;
@@ -15,20 +17,22 @@ use rlox_core::{Pcg64, Result};
 use crate::adam::{MEANS, Moments, STEP, check_state, step_of};
 use crate::network::check_stepped;
 use crate::room::{check_free, filled};
-use crate::simd::elementwise::{move_towards, sum_of_squares};
+use crate::simd::elementwise::move_towards;
 use crate::simd::{Line, lines};
 use crate::{NamedTensors, Network, Optimizer, Scratch};
+use kept::Kept;
 use layer::Layer;
-use passes::Kept;
 
 /// The argument that all memory follows from.
 const SIZES: &str = "sizes";
 
 /// Fully connected layers of any widths with one activation between them and none after the last.
 ///
-/// Forward, backward and the optimiser run on one core with the best instructions the CPU has, over parameters that lie
-/// side by side; after the first step with the largest batch nothing is allocated. The same inputs give the same bits
-/// whatever the number of rows or threads; instruction sets differ in the last digits.
+/// Forward, backward and the optimiser run with the best instructions the CPU has, over parameters that lie side by side;
+/// after the first step with the largest batch nothing is allocated. Of a large network two threads share the rows, and
+/// then the parameters, unless each of them has a network of its own to compute. Behind a `ReLU` what would be multiplied by 0 is
+/// left out. The same inputs give the same bits whatever the number of rows or threads; instruction sets differ in the last
+/// digits.
 ///
 /// ```
 /// use rlox_core::Pcg64;
@@ -49,9 +53,13 @@ pub struct Mlp {
     moments: Moments,
     /// Whether there are gradients since the last step.
     live: bool,
-    /// The sum of their squares, once it was asked for.
-    squares: Option<f64>,
+    /// The sum of their squares.
+    squares: f64,
     kept: Kept,
+    /// The line of the arenas at which two threads part.
+    middle: usize,
+    /// Whether they shared the gradients, and each has its part of them at hand.
+    shared: bool,
 }
 
 impl Mlp {
@@ -79,8 +87,10 @@ impl Mlp {
             gradients: arena()?,
             moments: Moments::new(SIZES, total)?,
             live: false,
-            squares: None,
+            squares: 0.0,
             kept: Kept::new(&layers, activation)?,
+            middle: gradients::middle(&layers),
+            shared: false,
             layers,
         };
         for i in 0..net.layers.len() {
@@ -136,17 +146,14 @@ impl Network for Mlp {
 
     fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Scratch) -> Result<()> {
         self.layout.check_forward(rows, x, y)?;
-        self.run(x, rows, y, scratch)
+        self.run(x, rows, y, scratch).map(|_| ())
     }
 
     fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], scratch: &mut Scratch) -> Result<()> {
         self.layout.check_forward(rows, x, y)?;
         self.layout.check_hidden(rows, h)?;
-        self.run(x, rows, y, scratch)?;
-        if self.layers.len() > 1 {
-            // Layers write to the two halves of the scratch memory in turns.
-            layer::unpad(&scratch.layers[(self.layers.len() - 1) % 2], self.hidden_dim(), h);
-        }
+        let first = self.run(x, rows, y, scratch)?;
+        self.hidden_of(scratch, first, h);
         Ok(())
     }
 
@@ -157,21 +164,17 @@ impl Network for Mlp {
 
     fn hidden(&self, h: &mut [f32]) -> Result<()> {
         self.layout.check_hidden(self.kept.rows, h)?;
-        if let [.., hidden, _] = &self.kept.outputs[..] {
-            layer::unpad(hidden, self.hidden_dim(), h);
-        }
+        self.kept.hidden(self.hidden_dim(), h);
         Ok(())
     }
 
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
         self.layout.check_backward(self.kept.rows, dy, dx.as_deref())?;
-        self.run_back(dy, params, dx);
-        Ok(())
+        self.run_back(dy, params, dx)
     }
 
     fn grad_sq(&mut self) -> Result<f64> {
-        let squares = || sum_of_squares(&self.gradients);
-        Ok(if self.live { *self.squares.get_or_insert_with(squares) } else { 0.0 })
+        Ok(if self.live { self.squares } else { 0.0 })
     }
 
     fn zero_gradients(&mut self) {
@@ -184,10 +187,11 @@ impl Network for Mlp {
         if !self.live {
             self.gradients.fill(Line::ZERO);
         }
-        let finite = self.moments.apply(optimizer, scale, &self.gradients, &mut self.parameters);
+        let middle = if self.shared { self.middle } else { self.gradients.len() };
+        let finite = self.moments.apply(optimizer, scale, &self.gradients, &mut self.parameters, middle);
         self.live = false;
         self.forget_forward();
-        check_stepped(finite, || self.tensors())
+        check_stepped(finite?, || self.tensors())
     }
 
     fn track(&mut self, online: &Self, tau: f32) -> Result<()> {

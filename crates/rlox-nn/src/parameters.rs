@@ -152,9 +152,10 @@ impl Learnable for Parameters {
 
     fn step(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
         optimizer.check_step(scale, sum_of_squares(&self.gradients), || self.named_gradients())?;
-        let finite = self.moments.apply(optimizer, scale, &self.gradients, &mut self.values);
+        let all = self.gradients.len();
+        let finite = self.moments.apply(optimizer, scale, &self.gradients, &mut self.values, all);
         self.gradients.fill(Line::ZERO);
-        check_stepped(finite, || self.tensors())
+        check_stepped(finite?, || self.tensors())
     }
 
     fn named_gradients(&self) -> NamedTensors {

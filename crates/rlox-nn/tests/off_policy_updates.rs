@@ -46,7 +46,7 @@ fn one_step_tasks_are_learned() {
 #[test]
 fn nothing_is_allocated_after_the_first_update() {
     let (optimizer, batch) = (Optimizer::adam(1e-3), batch(64, false, &mut Pcg64::seed_from(5)));
-    for hidden in [32, 128] {
+    for hidden in [32, 128, 256] {
         let (mut q, mut td3) = (q_networks(hidden), Td3::new(hidden, 64));
         let mut sacs = [Sac::new(hidden, 64, false), Sac::new(hidden, 64, true)];
         let mut rngs: Vec<_> = (0..8).map(Pcg64::seed_from).collect();
@@ -71,14 +71,21 @@ fn nothing_is_allocated_after_the_first_update() {
 /// All weights after a few updates of everything, large enough to be shared among threads.
 fn trained() -> Vec<NamedTensors> {
     let (optimizer, mut rng) = (Optimizer::adam(1e-3), Pcg64::seed_from(5));
-    let (mut q, mut td3, mut sac) = (q_networks(256), Td3::new(256, 64), Sac::new(256, 64, true));
+    let (mut q, mut td3) = (q_networks(256), Td3::new(256, 64));
+    let mut sacs = [Sac::new(256, 64, false), Sac::new(256, 64, true)];
     for _ in 0..3 {
         let batch = batch(64, false, &mut rng);
         q.update(&batch.transitions(), DOUBLE, &optimizer, Some(10.0)).unwrap();
         td3.update(&batch, &optimizer);
-        sac.update(&batch, &optimizer);
+        for sac in &mut sacs {
+            sac.update(&batch, &optimizer);
+        }
     }
-    vec![q.tensors(), td3.policy.tensors(), td3.critics.tensors(), sac.policy.tensors(), sac.critics.tensors()]
+    let mut all = vec![q.tensors(), td3.policy.tensors(), td3.policy.optimizer_state(), td3.critics.tensors()];
+    for sac in &sacs {
+        all.extend([sac.policy.tensors(), sac.policy.optimizer_state(), sac.critics.tensors()]);
+    }
+    all
 }
 
 #[test]

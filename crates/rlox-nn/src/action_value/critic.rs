@@ -15,7 +15,7 @@ pub(super) struct Critic<N> {
     /// `[B]`, and so are the next two.
     pub(super) values: Vec<f32>,
     pub(super) td_errors: Vec<f32>,
-    d_values: Vec<f32>,
+    pub(super) d_values: Vec<f32>,
     /// `[B, d + a]`.
     pub(super) d_inputs: Vec<f32>,
     pub(super) loss: f32,
@@ -34,15 +34,17 @@ impl<N: Network> Critic<N> {
         network.infer(inputs, rows, &mut self.values, &mut self.scratch)
     }
 
-    /// What the network says, and the gradient of each row with respect to its input.
-    pub(super) fn slopes(&mut self, inputs: &[f32], rows: usize) -> Result<()> {
-        let Self { online, values, d_values, d_inputs, .. } = self;
-        resize("obs", values, rows, 0.0)?;
-        resize("obs", d_values, rows, 0.0)?;
-        resize("obs", d_inputs, inputs.len(), 0.0)?;
-        online.forward(inputs, rows, values)?;
-        d_values.fill(1.0);
-        online.backward(d_values, false, Some(d_inputs))
+    /// What the network says, keeping what [`Critic::slopes`] needs.
+    pub(super) fn say(&mut self, inputs: &[f32], rows: usize) -> Result<()> {
+        resize("obs", &mut self.values, rows, 0.0)?;
+        resize("obs", &mut self.d_values, rows, 0.0)?;
+        self.online.forward(inputs, rows, &mut self.values)
+    }
+
+    /// The gradients with respect to so many numbers of inputs of what it said, times `d_values`.
+    pub(super) fn slopes(&mut self, inputs: usize) -> Result<()> {
+        resize("obs", &mut self.d_inputs, inputs, 0.0)?;
+        self.online.backward(&self.d_values, false, Some(&mut self.d_inputs))
     }
 
     /// The loss of a minibatch; adds its gradient to the parameters'.
@@ -68,4 +70,10 @@ pub(super) fn smallest<N>(critics: &[Critic<N>], row: usize) -> (usize, f32) {
         }
     }
     least
+}
+
+/// Which critic said least, of each row.
+pub(super) fn all_smallest<N>(critics: &[Critic<N>], rows: usize, which: &mut Vec<usize>) {
+    which.clear();
+    which.extend((0..rows).map(|row| smallest(critics, row).0));
 }

@@ -58,20 +58,24 @@ type V = [__m256; 2];
 unsafe fn eight_by_eight(rows: [__m256; 8]) -> [__m256; 8] {
     // SAFETY: instructions of AVX2, which the CPU has.
     unsafe {
-        let pairs: [__m256; 8] = std::array::from_fn(|i| {
-            let (a, b) = (rows[i & !1], rows[i | 1]);
-            if i % 2 == 0 { _mm256_unpacklo_ps(a, b) } else { _mm256_unpackhi_ps(a, b) }
-        });
+        // Loops, not closures: a closure that is not inlined is not compiled for these instructions.
+        let (mut pairs, mut fours, mut columns) = (rows, rows, rows);
+        for i in 0..4 {
+            pairs[2 * i] = _mm256_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
+            pairs[2 * i + 1] = _mm256_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
+        }
         // A half of the vector 4 i + j is, of four rows from 4 i on, the column j of that half.
-        let fours: [__m256; 8] = std::array::from_fn(|i| {
-            let from = (i & !3) + i % 4 / 2;
+        for i in 0..4 {
+            let from = i / 2 * 4 + i % 2;
             let (a, b) = (_mm256_castps_pd(pairs[from]), _mm256_castps_pd(pairs[from + 2]));
-            _mm256_castpd_ps(if i % 2 == 0 { _mm256_unpacklo_pd(a, b) } else { _mm256_unpackhi_pd(a, b) })
-        });
-        std::array::from_fn(|i| {
-            let (a, b) = (fours[i & !4], fours[i | 4]);
-            if i < 4 { _mm256_permute2f128_ps::<0x20>(a, b) } else { _mm256_permute2f128_ps::<0x31>(a, b) }
-        })
+            fours[2 * i] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
+            fours[2 * i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+        }
+        for i in 0..4 {
+            columns[i] = _mm256_permute2f128_ps::<0x20>(fours[i], fours[i + 4]);
+            columns[i + 4] = _mm256_permute2f128_ps::<0x31>(fours[i], fours[i + 4]);
+        }
+        columns
     }
 }
 
@@ -84,6 +88,11 @@ impl F32s for Avx2 {
         if columns == 1 { 6 } else { 0 }
     }
 
+    #[inline(always)]
+    fn strip(columns: usize) -> usize {
+        if columns >= 4 { 4 } else { 0 }
+    }
+
     instructions! {
         load(from: &Line) -> V { [_mm256_load_ps(from.0.as_ptr()), _mm256_load_ps(from.0[8..].as_ptr())] }
         store(vector: V, to: &mut Line) -> () {
@@ -91,6 +100,12 @@ impl F32s for Avx2 {
             _mm256_store_ps(to.0[8..].as_mut_ptr(), vector[1]);
         }
         splat(number: f32) -> V { [_mm256_set1_ps(number); 2] }
+        not_zero(x: V) -> u32 {
+            let [low, high] = x.map(|x| {
+                _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_NEQ_UQ>(x, _mm256_setzero_ps())).cast_unsigned()
+            });
+            low | high << 8
+        }
         parts(x: V) -> (V, V) {
             let parts = x.map(|x| {
                 let bits = _mm256_castps_si256(x);
@@ -108,9 +123,20 @@ impl F32s for Avx2 {
             _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
         }
         transpose(rows: [V; LANES]) -> [V; LANES] {
-            let eight = |from: usize, half: usize| eight_by_eight(std::array::from_fn(|i| rows[from + i][half]));
-            let (top, bottom) = ([eight(0, 0), eight(0, 1)], [eight(8, 0), eight(8, 1)]);
-            std::array::from_fn(|i| [top[i / 8][i % 8], bottom[i / 8][i % 8]])
+            let mut columns = rows;
+            for half in 0..2 {
+                for side in 0..2 {
+                    let mut block = [rows[0][0]; 8];
+                    for i in 0..8 {
+                        block[i] = rows[8 * side + i][half];
+                    }
+                    let block = eight_by_eight(block);
+                    for i in 0..8 {
+                        columns[8 * half + i][side] = block[i];
+                    }
+                }
+            }
+            columns
         }
     }
 

@@ -49,6 +49,12 @@ impl F32s for Avx512 {
         }
     }
 
+    #[inline(always)]
+    fn strip(columns: usize) -> usize {
+        // Of those of at most sixteen the widest, all about as wide.
+        if columns < 8 { 0 } else { columns.div_ceil(columns.div_ceil(16)) }
+    }
+
     instructions! {
         load(from: &Line) -> V { _mm512_load_ps(from.0.as_ptr()) }
         store(vector: V, to: &mut Line) -> () { _mm512_store_ps(to.0.as_mut_ptr(), vector) }
@@ -68,6 +74,7 @@ impl F32s for Avx512 {
         unless_tiny(x: V, least: V) -> V {
             _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(_mm512_abs_ps(x), least), x)
         }
+        not_zero(x: V) -> u32 { u32::from(_mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(x, _mm512_setzero_ps())) }
         round(a: V) -> V { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a) }
         power_of_two(n: V) -> V { _mm512_scalef_ps(_mm512_set1_ps(1.0), n) }
         parts(x: V) -> (V, V) {
@@ -79,25 +86,33 @@ impl F32s for Avx512 {
         }
         sum(a: V) -> f32 { _mm512_reduce_add_ps(a) }
         transpose(rows: [V; LANES]) -> [V; LANES] {
-            let pairs: [V; LANES] = std::array::from_fn(|i| {
-                let (a, b) = (rows[i & !1], rows[i | 1]);
-                if i % 2 == 0 { _mm512_unpacklo_ps(a, b) } else { _mm512_unpackhi_ps(a, b) }
-            });
+            // Loops, not closures: a closure that is not inlined is not compiled for these instructions.
+            let mut pairs = rows;
+            for i in 0..8 {
+                pairs[2 * i] = _mm512_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
+                pairs[2 * i + 1] = _mm512_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
+            }
             // A quarter of the vector 4 i + j is, of four rows from 4 i on, the column j of that quarter.
-            let fours: [V; LANES] = std::array::from_fn(|i| {
-                let from = (i & !3) + i % 4 / 2;
+            let mut fours = rows;
+            for i in 0..8 {
+                let from = i / 2 * 4 + i % 2;
                 let (a, b) = (_mm512_castps_pd(pairs[from]), _mm512_castps_pd(pairs[from + 2]));
-                _mm512_castpd_ps(if i % 2 == 0 { _mm512_unpacklo_pd(a, b) } else { _mm512_unpackhi_pd(a, b) })
-            });
+                fours[2 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+                fours[2 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+            }
             // Of two such vectors the quarters 0 and 2, or 1 and 3.
-            let eights: [V; LANES] = std::array::from_fn(|i| {
-                let (a, b) = (fours[i & !4], fours[i | 4]);
-                if i & 4 == 0 { _mm512_shuffle_f32x4::<0x88>(a, b) } else { _mm512_shuffle_f32x4::<0xDD>(a, b) }
-            });
-            std::array::from_fn(|i| {
-                let (a, b) = (eights[i & !8], eights[i | 8]);
-                if i & 8 == 0 { _mm512_shuffle_f32x4::<0x88>(a, b) } else { _mm512_shuffle_f32x4::<0xDD>(a, b) }
-            })
+            let mut eights = rows;
+            for i in 0..8 {
+                let at = i / 4 * 8 + i % 4;
+                eights[at] = _mm512_shuffle_f32x4::<0x88>(fours[at], fours[at + 4]);
+                eights[at + 4] = _mm512_shuffle_f32x4::<0xDD>(fours[at], fours[at + 4]);
+            }
+            let mut columns = rows;
+            for i in 0..8 {
+                columns[i] = _mm512_shuffle_f32x4::<0x88>(eights[i], eights[i + 8]);
+                columns[i + 8] = _mm512_shuffle_f32x4::<0xDD>(eights[i], eights[i + 8]);
+            }
+            columns
         }
     }
 }

@@ -45,26 +45,45 @@ pub(crate) struct Extent {
     pub(crate) columns: usize,
 }
 
-on_f32s! {
-    /// `c = onto + a b`, the rows of `c` `extent.columns` lines long.
-    pub(crate) fn product(s: F32s, extent: Extent, a: Numbers<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line]) {
-        columns::<_, false>(s, extent, a, b, onto, c);
-    }
+/// `c = onto + a b`, the rows of `c` `extent.columns` lines long.
+pub(crate) fn product(extent: Extent, a: Numbers<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line]) {
+    product_from(0, extent, a, b, onto, c);
+}
+
+/// `c = onto + a^T b`, where `a` is stored as `inner x rows`.
+pub(crate) fn transposed_product(extent: Extent, a: Numbers<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line]) {
+    transposed_product_from(0, extent, a, b, onto, c);
 }
 
 on_f32s! {
-    /// `c = onto + a^T b`, where `a` is stored as `inner x rows`.
-    pub(crate) fn transposed_product(
-        s: F32s, extent: Extent, a: Numbers<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line],
+    /// Columns of `c = onto + a b` from `j` on, the rows of `c` `extent.columns` lines long.
+    pub(super) fn product_from(
+        s: F32s, j: usize, extent: Extent, a: Numbers<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line],
     ) {
-        columns::<_, true>(s, extent, a, b, onto, c);
+        columns::<_, false>(s, extent, a, b, onto, c, j);
     }
 }
 
-/// Strips of columns, as wide as the registers allow.
+on_f32s! {
+    /// Columns of `c = onto + a^T b` from `j` on, where `a` is stored as `inner x rows`.
+    pub(super) fn transposed_product_from(
+        s: F32s, j: usize, extent: Extent, a: Numbers<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line],
+    ) {
+        columns::<_, true>(s, extent, a, b, onto, c, j);
+    }
+}
+
+/// Strips of columns from `j` on, as wide as the registers allow.
 #[inline(always)]
-fn columns<S: F32s, const T: bool>(s: S, extent: Extent, a: Numbers<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line]) {
-    let mut j = 0;
+fn columns<S: F32s, const T: bool>(
+    s: S,
+    extent: Extent,
+    a: Numbers<'_>,
+    b: Lines<'_>,
+    onto: Onto<'_>,
+    c: &mut [Line],
+    mut j: usize,
+) {
     while j < extent.columns {
         let left = extent.columns - j;
         if S::tile_rows(4) > 0 && left >= 4 {
@@ -174,13 +193,16 @@ on_f32s! {
 }
 
 on_f32s! {
-    /// The sums of the columns of `d`, whose rows are as long as `sums`; added to what is there, or not.
-    pub(crate) fn column_sums(s: F32s, d: &[Line], add: bool, sums: &mut [Line]) {
+    /// The sums of the columns of `d`, whose rows are as long as `sums`, and which comes in two parts, the first one of an
+    /// even number of rows if there is a second one; added to what is there, or not.
+    pub(crate) fn column_sums(s: F32s, d: [&[Line]; 2], add: bool, sums: &mut [Line]) {
         let stride = sums.len();
         for (j, out) in sums.iter_mut().enumerate() {
             let mut halves = [if add { s.load(out) } else { s.splat(0.0) }, s.splat(0.0)];
-            for (i, line) in d.iter().skip(j).step_by(stride).enumerate() {
-                halves[i % 2] = s.add(halves[i % 2], s.load(line));
+            for part in d {
+                for (i, line) in part.iter().skip(j).step_by(stride).enumerate() {
+                    halves[i % 2] = s.add(halves[i % 2], s.load(line));
+                }
             }
             s.store(s.add(halves[0], halves[1]), out);
         }
@@ -192,23 +214,27 @@ on_f32s! {
     pub(crate) fn transpose(s: F32s, a: Lines<'_>, rows: usize, columns: usize, out: &mut [Line], stride: usize) {
         for (j, out) in out[..columns * stride].chunks_mut(LANES * stride).enumerate() {
             for p in 0..stride {
-                let row = |i: usize| if i < rows { s.load(&a.lines[i * a.stride + j]) } else { s.splat(0.0) };
-                let block = s.transpose(std::array::from_fn(|lane| row(p * LANES + lane)));
-                out.chunks_exact_mut(stride).zip(block).for_each(|(out, line)| s.store(line, &mut out[p]));
+                let mut block = [s.splat(0.0); LANES];
+                for (row, i) in block.iter_mut().zip(p * LANES..rows) {
+                    *row = s.load(&a.lines[i * a.stride + j]);
+                }
+                for (out, line) in out.chunks_exact_mut(stride).zip(s.transpose(block)) {
+                    s.store(line, &mut out[p]);
+                }
             }
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::super::lines;
     use super::*;
     use crate::simd::tests::on_each_isa;
 
-    fn matrix(rows: usize, columns: usize, seed: u32) -> Vec<Line> {
+    pub(in crate::simd) fn matrix(rows: usize, columns: usize, seed: u32) -> Vec<Line> {
         let mut state = seed.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
         let mut number = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -255,7 +281,8 @@ mod tests {
                 let start = |i: usize, j: usize| numbers(&there)[i * columns * LANES + j];
                 assert!(near(&c, &expected(extent, |i, p| a[p * rows + i], b.lines, start)), "{isa:?}");
                 let mut sums = bias.clone();
-                column_sums(&there, true, &mut sums);
+                let part = rows / 4 * 2 * columns;
+                column_sums([&there[..part], &there[part..]], true, &mut sums);
                 let ones = Extent { rows: 1, inner: rows, columns };
                 let wanted = expected(ones, |_, _| 1.0, &there, |_, j| numbers(&bias)[j]);
                 assert!(near(&sums, &wanted), "{isa:?}");

@@ -14,6 +14,7 @@ pub(crate) mod elementary;
 pub(crate) mod elementwise;
 pub(crate) mod gemm;
 mod portable;
+pub(crate) mod sparse;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
@@ -64,6 +65,9 @@ pub(crate) trait F32s: Copy {
 
     /// Of a tile that fills the registers and is `columns` vectors wide (1, 2 or 4): its rows. 0 for none.
     fn tile_rows(columns: usize) -> usize;
+    /// Of a part of a row of so many vectors whose sums fit into the registers: its vectors, 4 or 8 to 16. 0 where tiles
+    /// are faster whatever they are multiplied by.
+    fn strip(columns: usize) -> usize;
 
     fn load(self, from: &Line) -> Self::Vector;
     fn store(self, vector: Self::Vector, to: &mut Line);
@@ -86,6 +90,8 @@ pub(crate) trait F32s: Copy {
     fn where_positive(self, sign: Self::Vector, x: Self::Vector) -> Self::Vector;
     /// `x` where `|x| >= least`, or where it is NaN, else 0.
     fn unless_tiny(self, x: Self::Vector, least: Self::Vector) -> Self::Vector;
+    /// A bit for each number that is not 0, the first one's the lowest.
+    fn not_zero(self, x: Self::Vector) -> u32;
     /// The nearest integers.
     fn round(self, a: Self::Vector) -> Self::Vector;
     /// `2^n` of integers between -126 and 127.

@@ -22,6 +22,11 @@ impl F32s for Portable {
     }
 
     #[inline(always)]
+    fn strip(_columns: usize) -> usize {
+        0
+    }
+
+    #[inline(always)]
     fn load(self, from: &Line) -> Vector {
         from.0
     }
@@ -89,6 +94,11 @@ impl F32s for Portable {
     #[inline(always)]
     fn unless_tiny(self, x: Vector, least: Vector) -> Vector {
         each(x, least, |x, least| if x.abs() < least { 0.0 } else { x })
+    }
+
+    #[inline(always)]
+    fn not_zero(self, x: Vector) -> u32 {
+        x.iter().rev().fold(0, |bits, x| bits << 1 | u32::from(*x != 0.0))
     }
 
     #[inline(always)]
