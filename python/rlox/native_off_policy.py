@@ -252,6 +252,7 @@ class NativeOffPolicy(BaseLearner):
         """Goes back to a state, whole or not at all; foreign environments start new episodes."""
         learner.expect_state(state)
         self._standing = native_state.standing(state, self.policy, self.config.num_envs)
+        self._learned = native_state.learned(state)
         super().load_state(native_state.without_standing(state, self.streams))
 
     def _restore(self, state: learner.LearnerState) -> bool:
@@ -271,6 +272,7 @@ class NativeOffPolicy(BaseLearner):
         policy.load(state.networks)
         policy.load_optimizer_state(state.optimizer)
         policy.set_standing(*self._standing)
+        policy.set_learned(self._learned)
         return stands
 
 

@@ -50,13 +50,8 @@ def folder(tmp_path_factory):
 
 def expect_equal(one, other):
     """Two checkpoints hold the same."""
-    for key in ("algorithm", "backend", "env", "seed", "spaces", "run", "streams"):
+    for key in ("algorithm", "backend", "env", "seed", "spaces", "run", "streams", "counters"):
         assert one.manifest[key] == other.manifest[key], key
-    # Trainers in Rust tell what was learned last; learners leave that to the loggers.
-    counters = [
-        {n: x for n, x in it.manifest["counters"].items() if n != "learned"} for it in (one, other)
-    ]
-    assert counters[0] == counters[1]
     assert one.members.keys() == other.members.keys()
     for member, arrays in one.members.items():
         assert arrays.keys() == other.members[member].keys()

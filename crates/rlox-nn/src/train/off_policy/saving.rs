@@ -198,7 +198,6 @@ impl Beside {
         let finite = |x: &Value| x.as_f64().map(|x| x as f32).filter(|x| x.is_finite());
         let numbers = numbers.and_then(|numbers| numbers.iter().map(finite).collect());
         let wrong = || saved.corrupt(COUNTERS, format!("other than {noise} finite numbers as \"noise\""));
-        // The Python package leaves it out.
         let learned = match counters.get("learned") {
             None | Some(Value::Null) => None,
             Some(said) => {
