@@ -1,7 +1,8 @@
 """Checkpoints of the trainers in Rust alone: those in Python go on with them.
 
 `cargo test -p rlox-nn --test checkpoint_python -- --ignored` writes the fixtures `rust-half` and
-`rust-a2c`; `make_checkpoint.py` beside them writes the others.
+`rust-a2c`, `--test off_policy_python` those of DQN, SAC and TD3; `make_checkpoint.py` beside them
+writes the others.
 """
 
 import importlib.util
@@ -13,7 +14,7 @@ import pytest
 from rlox import CorruptFileError, make_vec
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.learner import MEMBERS, LearnerState
-from rlox.trainers import A2CTrainer, PPOTrainer
+from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 
 FIXTURES = Path(__file__).parents[1] / "crates/rlox-nn/tests/fixtures"
 
@@ -161,3 +162,72 @@ def test_a_setting_that_is_missing_is_named(tmp_path):
     change = lambda manifest: manifest["settings"].pop("gamma")  # noqa: E731
     with pytest.raises(CorruptFileError, match=r"section settings: .* no key 'gamma'"):
         PPOTrainer.load(forged(tmp_path / "forged", change))
+
+
+OFF_POLICY = {"dqn": DQNTrainer, "sac": SACTrainer, "td3": TD3Trainer}
+
+
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_off_policy_trainers_go_on_with_a_checkpoint_from_rust(tmp_path, name):
+    path = FIXTURES / "checkpoint" / f"rust-{name}"
+    saved = read_checkpoint(path)
+    trainer = OFF_POLICY[name].load(path, runs_dir=None)
+    assert (trainer.algorithm, trainer.seed, trainer.learner.backend) == (name, 1, "native")
+    assert (trainer.config.net_arch, trainer.config.num_envs) == ((8,), 2)
+    assert trainer.timesteps == saved.manifest["counters"]["timesteps"] >= 300
+    assert trainer.learner.updates == saved.manifest["counters"]["updates"] > 50
+    state = trainer.learner.state()
+    for member, arrays in saved.members.items():
+        for array in arrays:
+            np.testing.assert_array_equal(getattr(state, member)[array], arrays[array])
+    assert state.counters["noise"] == saved.manifest["counters"]["noise"]
+    assert state.streams == saved.manifest["streams"]
+    space = trainer.env.single_observation_space
+    actions = trainer.predict(np.zeros((3, *space.shape), np.float32))
+    assert len(actions) == 3
+    assert all(map(trainer.env.single_action_space.contains, actions))
+    trainer.save(tmp_path / "half")
+    again = OFF_POLICY[name].load(tmp_path / "half", runs_dir=None)
+    assert (
+        trainer.train()["timesteps"] == again.train()["timesteps"] == 600 - trainer.start_timesteps
+    )
+    for array, tensor in trainer.learner.policy.tensors().items():
+        np.testing.assert_array_equal(again.learner.policy.tensors()[array], tensor)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value", "error", "words"),
+    [
+        (
+            "dqn",
+            "loss",
+            "squared_error",
+            ValueError,
+            "expected loss = huber, .* go on with it in Rust",
+        ),
+        ("dqn", "optimizer_eps", 1e-5, ValueError, "expected optimizer_eps = 1e-08"),
+        ("dqn", "dueling", False, CorruptFileError, "section networks"),
+        ("sac", "n_critics", 3, ValueError, "expected n_critics = 2, .* got 3"),
+        ("sac", "optimizer", "adamw", ValueError, "expected optimizer = adam, .* got adamw"),
+        ("sac", "ent_coef", "auto_x", CorruptFileError, "section settings: .*ent_coef"),
+        ("td3", "policy_delay", 0, CorruptFileError, "section settings: .*policy_delay"),
+        ("td3", "buffer_size", 255, CorruptFileError, "section replay"),
+        ("td3", "news", 1, CorruptFileError, "section settings: .* the unknown key 'news'"),
+    ],
+)
+def test_off_policy_settings_that_cannot_be_gone_on_with_are_refused(
+    tmp_path, name, setting, value, error, words
+):
+    change = lambda manifest: manifest["settings"].update({setting: value})  # noqa: E731
+    with pytest.raises(error, match=words):
+        OFF_POLICY[name].load(forged(tmp_path / "forged", change, f"rust-{name}"), runs_dir=None)
+
+
+def test_networks_that_do_not_tell_their_shape_are_for_rust_alone(tmp_path):
+    def forget(manifest):
+        for name in ("activation", "net_arch", "dueling"):
+            del manifest["settings"][name]
+
+    words = "got one of a trainer in Rust without activation, dueling, net_arch; make a trainer"
+    with pytest.raises(ValueError, match=words):
+        DQNTrainer.load(forged(tmp_path / "own", forget, "rust-dqn"))

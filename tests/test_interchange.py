@@ -92,12 +92,56 @@ def test_tables_that_make_no_sense_are_refused():
         from_arrow(table, num_envs=2)
     with pytest.raises(ValueError, match="num_envs: expected at least 1, got 0"):
         from_arrow(table, num_envs=0)
-    stacks = rlox.ReplayBuffer(8, (4, 2), 1, frame_stack=4)
-    with pytest.raises(ValueError, match="buffer: expected whole observations, got stacks of 4"):
-        to_arrow(stacks)
     named = rlox.ReplayBuffer(8, 2, 1, extra={"env": ((), "int64")})
     with pytest.raises(ValueError, match="buffer: expected no part 'env'"):
         to_arrow(named)
+
+
+@pytest.mark.parametrize(
+    ("envs", "frames", "steps"), [(1, 4, 40), (1, 2, 5), (3, 3, 40), (2, 4, 2)]
+)
+def test_stacks_of_frames_are_whole_in_tables_and_stored_once_again(envs, frames, steps):
+    """Across episodes' ends, the ring's seam, and steps that do not follow the one before."""
+    pa = pytest.importorskip("pyarrow")
+    rng = np.random.default_rng(envs + steps)
+    shape, kinds = (2 * frames, 3), {"obs_dtype": "uint8", "frame_stack": frames}
+    buffer = rlox.ReplayBuffer(12 * envs, shape, 1, **kinds, num_envs=envs)
+
+    def fresh():
+        return np.repeat(rng.integers(0, 256, (2, 3), np.uint8)[None], frames, 0).reshape(shape)
+
+    obs = np.stack([fresh() for _ in range(envs)])
+    for t in range(steps):
+        new = rng.integers(0, 256, (envs, 2, 3), np.uint8)
+        following = np.concatenate([obs[:, 2:], new], 1)
+        ended, cut = rng.random((2, envs)) < 0.15
+        actions, rewards = rng.normal(size=(envs, 1)), np.arange(envs) + envs * t
+        buffer.push_batch(obs, following, actions, rewards, ended, cut)
+        again = (ended | cut) | (rng.random(envs) < 0.1)
+        obs = np.where(again[:, None, None], np.stack([fresh() for _ in range(envs)]), following)
+    table = to_arrow(buffer)
+    assert table.num_rows == len(buffer) == min(steps, 12) * envs
+    assert table.schema.field("next_obs").type == pa.list_(pa.uint8(), 6 * frames)
+    stored = {row[-1]: row for row in rows_of(buffer)}
+    copy = from_arrow(table)
+    assert {row[-1]: row for row in rows_of(copy)} == stored
+    assert len(copy) == len(buffer)
+    assert to_arrow(copy).drop(["continues"]) == table.drop(["continues"])
+    assert copy.state()["frame_stack"][0] == frames
+    whole = from_arrow(table, frame_stack=1)
+    assert whole.nbytes > 0
+    assert {row[-1]: row for row in rows_of(whole)} == stored
+
+
+def test_stacks_that_do_not_fit_are_refused(monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr("rlox.memory.available_memory", lambda: 1000)
+    buffer = rlox.ReplayBuffer(100, (4, 20), 1, obs_dtype="uint8", frame_stack=4)
+    stack = np.zeros((11, 4, 20), np.uint8)
+    zeros, off = np.zeros(10), np.zeros(10, bool)
+    buffer.push_batch(stack[:-1], stack[1:], zeros, zeros, off, off, in_order=True)
+    with pytest.raises(MemoryError, match=r"buffer: .*stacks of 4 frames.*needs 1,600"):
+        to_arrow(buffer)
 
 
 def test_what_is_missing_is_named(monkeypatch):

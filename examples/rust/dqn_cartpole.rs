@@ -4,27 +4,27 @@
 
 use std::time::Instant;
 
-use rlox_core::{AutoresetMode, Result, envs};
+use rlox_core::{AutoresetMode, Result, VectorEnv, envs};
 use rlox_nn::train::{Dqn, DqnConfig};
 use rlox_nn::{Activation, Optimizer, QNetworks};
 
-const TIMESTEPS: u64 = 50_000;
 const SEED: u64 = 1;
 
-#[expect(clippy::print_stdout, reason = "an example prints")]
-fn main() -> Result<()> {
-    // The environment equals Gymnasium's: same seed, same actions, same trajectory.
-    let env = |num_envs| {
-        let options = envs::MakeOptions {
-            num_envs,
-            seed: None,
-            autoreset_mode: AutoresetMode::SameStep,
-            max_episode_steps: None,
-            arguments: &[],
-        };
-        envs::make("CartPole-v1", &options)
+/// The environment equals Gymnasium's: same seed, same actions, same trajectory.
+fn cartpole(num_envs: usize) -> Result<Box<dyn VectorEnv>> {
+    let options = envs::MakeOptions {
+        num_envs,
+        seed: None,
+        autoreset_mode: AutoresetMode::SameStep,
+        max_episode_steps: None,
+        arguments: &[],
     };
+    envs::make("CartPole-v1", &options)
+}
 
+/// Trains for so many steps; the mean return of greedy episodes afterwards.
+#[expect(clippy::print_stdout, reason = "an example prints")]
+pub(crate) fn train(timesteps: u64) -> Result<f64> {
     // rl-zoo3's settings for CartPole: 128 updates every 256 steps.
     let config = DqnConfig {
         buffer_size: 100_000,
@@ -41,12 +41,12 @@ fn main() -> Result<()> {
 
     // The values of the two actions, after two hidden layers of 256 each, drawn from the seed as everything else is.
     let network = |spec: &_, rng: &mut _| QNetworks::mlp(spec, &[256, 256], Activation::Relu, rng);
-    let mut dqn = Dqn::new(env(1)?, network, config, SEED)?;
+    let mut dqn = Dqn::new(cartpole(1)?, network, config, SEED)?;
 
     let start = Instant::now();
     let steps_per_second = |steps: u64| steps as f64 / start.elapsed().as_secs_f64();
     let mut iterations = 0;
-    dqn.train(TIMESTEPS, |metrics| {
+    dqn.train(timesteps, |metrics| {
         iterations += 1;
         if let Some(learned) = metrics.learned.filter(|_| iterations % 20 == 0) {
             println!(
@@ -63,8 +63,12 @@ fn main() -> Result<()> {
     let (steps, seconds) = (dqn.timesteps(), start.elapsed().as_secs_f64());
     println!("trained {steps} steps in {seconds:.2} s ({:.0} steps/s)", steps_per_second(steps));
 
-    let returns = dqn.evaluate(env(10)?.as_mut(), 30, 1_000)?;
-    let mean = returns.iter().sum::<f64>() / returns.len() as f64;
-    println!("score {mean:.1} over {} greedy episodes (solved from 475 on)", returns.len());
-    Ok(())
+    let returns = dqn.evaluate(cartpole(10)?.as_mut(), 30, 1_000)?;
+    let score = returns.iter().sum::<f64>() / returns.len() as f64;
+    println!("score {score:.1} over {} greedy episodes (solved from 475 on)", returns.len());
+    Ok(score)
+}
+
+fn main() -> Result<()> {
+    train(50_000).map(drop)
 }

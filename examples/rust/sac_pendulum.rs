@@ -4,37 +4,37 @@
 
 use std::time::Instant;
 
-use rlox_core::{AutoresetMode, Result, envs};
+use rlox_core::{AutoresetMode, Result, VectorEnv, envs};
 use rlox_nn::Optimizer;
 use rlox_nn::train::{Sac, SacConfig};
 
-const TIMESTEPS: u64 = 20_000;
 const SEED: u64 = 1;
 
-#[expect(clippy::print_stdout, reason = "an example prints")]
-fn main() -> Result<()> {
-    // The environment equals Gymnasium's: same seed, same actions, same trajectory.
-    let env = |num_envs| {
-        let options = envs::MakeOptions {
-            num_envs,
-            seed: None,
-            autoreset_mode: AutoresetMode::SameStep,
-            max_episode_steps: None,
-            arguments: &[],
-        };
-        envs::make("Pendulum-v1", &options)
+/// The environment equals Gymnasium's: same seed, same actions, same trajectory.
+fn pendulum(num_envs: usize) -> Result<Box<dyn VectorEnv>> {
+    let options = envs::MakeOptions {
+        num_envs,
+        seed: None,
+        autoreset_mode: AutoresetMode::SameStep,
+        max_episode_steps: None,
+        arguments: &[],
     };
+    envs::make("Pendulum-v1", &options)
+}
 
+/// Trains for so many steps; the mean return of greedy episodes afterwards.
+#[expect(clippy::print_stdout, reason = "an example prints")]
+pub(crate) fn train(timesteps: u64) -> Result<f64> {
     // rl-zoo3's settings for Pendulum: one update of 256 transitions a step, and a temperature that is learned.
     let config = SacConfig { optimizer: Optimizer::adam(1e-3), ..SacConfig::default() };
 
     // Policy and twin critics with two hidden layers of 256 each, drawn from the seed as everything else is.
     let networks = |spec: &_, rng: &mut _| config.mlp(spec, &[256, 256], rng);
-    let mut sac = Sac::new(env(1)?, networks, config.clone(), SEED)?;
+    let mut sac = Sac::new(pendulum(1)?, networks, config.clone(), SEED)?;
 
     let start = Instant::now();
     let steps_per_second = |steps: u64| steps as f64 / start.elapsed().as_secs_f64();
-    sac.train(TIMESTEPS, |metrics| {
+    sac.train(timesteps, |metrics| {
         if let Some(learned) = metrics.learned.filter(|_| metrics.timesteps % 2_000 == 0) {
             println!(
                 "{:>6} steps  {:>6.0} steps/s  return {:>8.1}  critic loss {:>7.3}  entropy coefficient {:.3}",
@@ -50,8 +50,12 @@ fn main() -> Result<()> {
     let (steps, seconds) = (sac.timesteps(), start.elapsed().as_secs_f64());
     println!("trained {steps} steps in {seconds:.2} s ({:.0} steps/s)", steps_per_second(steps));
 
-    let returns = sac.evaluate(env(10)?.as_mut(), 30, 1_000)?;
-    let mean = returns.iter().sum::<f64>() / returns.len() as f64;
-    println!("score {mean:.1} over {} greedy episodes (good from -180 on)", returns.len());
-    Ok(())
+    let returns = sac.evaluate(pendulum(10)?.as_mut(), 30, 1_000)?;
+    let score = returns.iter().sum::<f64>() / returns.len() as f64;
+    println!("score {score:.1} over {} greedy episodes (good from -180 on)", returns.len());
+    Ok(score)
+}
+
+fn main() -> Result<()> {
+    train(20_000).map(drop)
 }

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox._rlox import ReplayBuffer
+from rlox.memory import expect_memory
 
 _DTYPES = ("float32", "float64", "int64", "uint8", "bool")
 _FLAGS = ("terminated", "truncated")
@@ -23,7 +24,8 @@ def to_arrow(buffer: ReplayBuffer) -> Any:
     """All stored transitions as a `pyarrow.Table`, in the order of pushing.
 
     Args:
-        buffer: Any `rlox.ReplayBuffer` that does not stack frames.
+        buffer: Any `rlox.ReplayBuffer`. Where it stacks frames, which it stores once, the table has
+            whole stacks: of four frames eight times the memory, all at once.
 
     Returns:
         A row each, with the columns that `sample` has, "obs.key" and "next_obs.key" for Dict
@@ -33,7 +35,8 @@ def to_arrow(buffer: ReplayBuffer) -> Any:
 
     Raises:
         ImportError: pyarrow is not installed.
-        ValueError: Observations stack frames, or something else is stored as "env" or "continues".
+        MemoryError: Whole stacks do not fit; the bytes they would take are named.
+        ValueError: Something else is stored as "env" or "continues".
     """
     pa = _library("pyarrow", "arrow")
     columns, about = _transitions(buffer)
@@ -54,18 +57,16 @@ def to_arrow(buffer: ReplayBuffer) -> Any:
 def _transitions(buffer: ReplayBuffer) -> tuple[Columns, dict[str, Any]]:
     """Every column of what can be sampled, and what the buffer was made with."""
     state = buffer.state()
-    if (frames := int(state["frame_stack"][0])) != 1:
-        raise ValueError(
-            f"buffer: expected whole observations, got stacks of {frames} frames; save it, or push "
-            "to a buffer with frame_stack=1"
-        )
+    frames = int(state["frame_stack"][0])
     n, aside = int(state["num_envs"][0]), state["next_aside"]
     rows = len(aside)
     ahead = n if rows and state["tails"][0] == 3 else 0  # the next observations are to come
     parts = [name[5:] for name in state if name == "step.obs" or name.startswith("step.obs.")]
     flags = {name: state[f"step.{name}"] for name in _FLAGS}
     columns: Columns = {part: state[f"step.{part}"] for part in parts}
-    for part in parts:
+    if frames > 1:
+        columns["obs"], columns["next_obs"] = _stacks(state, n, frames)
+    for part in parts if frames == 1 else ():
         following = np.concatenate([state[f"step.{part}"], state[f"ahead.{part}"]])[n:]
         following[aside] = state[f"next.{part}"]
         columns[f"next_{part}"] = following[:rows]
@@ -78,7 +79,31 @@ def _transitions(buffer: ReplayBuffer) -> tuple[Columns, dict[str, Any]]:
     columns["env"] = np.arange(rows, dtype=np.int32) % np.int32(n)
     columns["continues"] = state["continues"]
     about = {"capacity": int(state["capacity"][0]), "num_envs": n, "extra": extra}
+    if frames > 1:
+        about["frame_stack"] = frames
     return {name: column[: rows - ahead] for name, column in columns.items()}, about
+
+
+def _stacks(state: Columns, n: int, frames: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Whole observations and next ones of a buffer that stores frames once."""
+    newest, head = state["step.obs"], state["older_aside"]
+    rows, kept, frame = len(state["next_aside"]), len(newest), newest.shape[1:]
+    expect_memory(
+        "buffer", f"stacks of {frames} frames", (kept + rows) * frames * newest[:1].nbytes
+    )
+    obs = np.zeros((kept, frames, *frame), newest.dtype)
+    obs[:, -1] = newest
+    older = state["older.obs"].reshape(-1, frames - 1, *frame)
+    for at in reversed(range(frames - 1)):  # a frame is the next newer one of the step before
+        obs[n:, at] = obs[:-n, at + 1]
+        obs[head, at] = older[:, at]
+    obs = obs[kept - rows :]
+    following = np.empty_like(obs)
+    following[:, :-1] = obs[:, 1:]
+    following[:, -1] = np.concatenate([newest[kept - rows :], state["ahead.obs"]])[n:]
+    following[state["next_aside"]] = state["next.obs"].reshape(-1, frames, *frame)
+    whole = (rows, frames * frame[0], *frame[1:])
+    return obs.reshape(whole), following.reshape(whole)
 
 
 def from_arrow(
@@ -86,6 +111,7 @@ def from_arrow(
     *,
     capacity: int | None = None,
     num_envs: int | None = None,
+    frame_stack: int | None = None,
     n_step: int = 1,
     gamma: float = 0.99,
     seed: int | np.random.Generator | None = None,
@@ -99,6 +125,7 @@ def from_arrow(
             of, or else as there are rows.
         num_envs: How many environments' rows take turns; None for as many as that buffer had, or
             one, whose rows are steps in their order.
+        frame_stack: How many frames observations stack; None for as many as in that buffer, or one.
         n_step, gamma, seed: As for `rlox.ReplayBuffer`.
 
     Raises:
@@ -124,7 +151,9 @@ def from_arrow(
     columns.pop("continues", None)
     if capacity is None:
         capacity = max(about.get("capacity", rows), 1)
-    return _filled(columns, capacity, n, {"n_step": n_step, "gamma": gamma, "seed": seed})
+    stacked = about.get("frame_stack", 1) if frame_stack is None else frame_stack
+    options = {"n_step": n_step, "gamma": gamma, "seed": seed, "frame_stack": stacked}
+    return _filled(columns, capacity, n, options)
 
 
 def _column(pa: Any, table: Any, name: str) -> npt.NDArray[Any]:

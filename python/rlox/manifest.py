@@ -32,9 +32,13 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 # What trainers in Rust tell of their policy where it can be made from settings.
-_POLICY = ("activation", "net_arch", "shared_trunk", "use_sde")
-# Settings that matter only to first weights, or that trainers in Rust do not have.
-_UNTOLD = ("ortho_init", "log_std_init", "full_std", "compile", "device")
+_POLICY = ("activation", "dueling", "net_arch", "shared_trunk", "use_sde")
+# Settings that matter only to first weights, that trainers in Rust do not have, or that they leave
+# out where another one says that they do not matter.
+_UNTOLD = (
+    *("ortho_init", "log_std_init", "full_std", "compile", "device", "her", "n_sampled_goal"),
+    *("gradient_steps", "priority_alpha", "priority_beta", "target_entropy"),
+)
 # Settings of theirs that trainers in Python do not have, and what these do.
 _FIXED: dict[str, Any] = {
     "optimizer": "adam",
@@ -46,6 +50,8 @@ _FIXED: dict[str, Any] = {
     "clip_reward": 10.0,
     "normalize_epsilon": 1e-8,
     "weight_decay": 0.0,
+    "loss": "huber",
+    "n_critics": 2,
 }
 
 
@@ -90,25 +96,28 @@ def _from_rust(file: Path, manifest: dict[str, Any], config_type: type[Any]) -> 
     """The manifest of a trainer in Rust, with what only trainers in Python have."""
     expect_keys(file, "manifest", manifest, {"settings": (dict,)})
     saved, defaults = manifest["settings"], {f.name: f.default for f in fields(config_type)}
-    if unsaid := sorted({*_POLICY} - {*saved}):
+    told = {*_POLICY} & {*defaults}
+    # Only on-policy methods add more to roots than torch does.
+    fixed = _FIXED if "gae_lambda" in defaults else _FIXED | {"optimizer_eps": 1e-8}
+    if unsaid := sorted(told - {*saved}):
         fix = (
             "make a trainer with the same networks, and give trainer.learner.load_state what "
             "rlox.checkpoint.read_checkpoint reads; where trainers here cannot have them, go on "
             "with it in Rust"
         )
         # What tells the rest leaves this out only where policy and values differ in it.
-        if "net_arch" in unsaid and len(unsaid) < len(_POLICY):
+        if "net_arch" in unsaid and (told - {"use_sde"}) & {*saved}:
             fix = "go on with it in Rust, as policy and values have the same hidden layers here"
         raise ValueError(
             f"{file}: expected a checkpoint that says how to make its policy, got one of a trainer "
             f"in Rust without {', '.join(unsaid)}; {fix}"
         )
     for name in sorted({*saved} - {*defaults}):
-        if name not in _FIXED:
+        if name not in fixed:
             raise corrupt(file, "settings", f"the unknown key {name!r}")
-        if saved[name] != _FIXED[name]:
+        if saved[name] != fixed[name]:
             raise ValueError(
-                f"{file}: expected {name} = {_FIXED[name]}, as trainers in Python have no other, "
+                f"{file}: expected {name} = {fixed[name]}, as trainers in Python have no other, "
                 f"got {saved[name]}; go on with it in Rust"
             )
     made = {name: x for name, x in saved.items() if name in defaults}

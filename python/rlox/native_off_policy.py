@@ -62,8 +62,6 @@ class NativeOffPolicy(BaseLearner):
                 )
         self._expect_spaces(*self.spaces)
         self.backend = backend
-        # What was said last, by name.
-        self.last = dict.fromkeys(_TOLD[self.algorithm], math.nan)
         observed = native_shapes.observed(self.layout)
         action = spaces.to_native(self.spaces[1])
         given = native_settings(config, self.hidden)
@@ -153,9 +151,8 @@ class NativeOffPolicy(BaseLearner):
             finally:
                 said = self.policy.said()
                 self.timesteps, self.updates = int(said["timesteps"]), int(said["updates"])
-                self.last |= {name: said[name] for name in self.last if name in said}
         self.episodes.drain(self.env)
-        return self._metrics(progress) if self.timesteps > before else {}
+        return self._metrics(said, progress) if self.timesteps > before else {}
 
     def _start(self) -> None:
         """Puts the policy where the environments stand; they are reset, if they were not by us."""
@@ -191,14 +188,14 @@ class NativeOffPolicy(BaseLearner):
             steps += step.valid is None or bool(step.valid.any())
         policy.learn(self.normalizer)
 
-    def _metrics(self, progress: float) -> dict[str, float]:
+    def _metrics(self, said: dict[str, float], progress: float) -> dict[str, float]:
         """What was said, under Stable-Baselines3's names; NaN before the first that was learned."""
         config, falling = self.config, {"constant": 1.0, "linear": 1.0 - progress}
         return {
             "rollout/ep_rew_mean": self.episodes.mean_return,
             "rollout/ep_len_mean": self.episodes.mean_length,
             "time/total_timesteps": self.timesteps,
-            **{told: self.last[name] for name, told in _TOLD[self.algorithm].items()},
+            **{told: said.get(name, math.nan) for name, told in _TOLD[self.algorithm].items()},
             "train/learning_rate": config.learning_rate * falling[config.lr_schedule],
             "train/n_updates": self.updates,
         }
@@ -241,16 +238,14 @@ class NativeOffPolicy(BaseLearner):
         """A copy of all that is needed to go on; see `Learner`."""
         state = super().state()
         state.replay = dict(self.policy.replay_state())
-        state.counters["last"] = learner.told_numbers(self.last.values())
         return native_state.with_standing(state, self.policy)
 
     def load_state(self, state: learner.LearnerState) -> None:
         """Goes back to a state, whole or not at all; foreign environments start new episodes."""
         learner.expect_state(state)
         self._standing = native_state.standing(state, self.policy, self.config.num_envs)
-        last = learner.numbers_from_state(state.counters, "last", len(self.last))
+        self._learned = native_state.learned(state)
         super().load_state(native_state.without_standing(state, self.streams))
-        self.last = dict(zip(self.last, last, strict=True))
 
     def _restore(self, state: learner.LearnerState) -> bool:
         """Takes networks, optimisers, buffer and environments; see `BaseLearner._restore`."""
@@ -269,6 +264,7 @@ class NativeOffPolicy(BaseLearner):
         policy.load(state.networks)
         policy.load_optimizer_state(state.optimizer)
         policy.set_standing(*self._standing)
+        policy.set_learned(self._learned)
         return stands
 
 

@@ -1,6 +1,7 @@
 """What native off-policy learners keep beside networks: random streams, noise, what is due."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,8 +13,12 @@ from rlox._rlox import NativeAgent
 from rlox.streams import state_for_native, to_numpy
 
 Standing = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], float, int, int, float]
+Learned = dict[str, float | None]
 # Streams that are kept in Rust: of learning, of minibatches, of each environment's actions.
 _OWN = ("minibatches", "learning")
+# Means of what was learned: of all algorithms, and of some.
+_MEANS = ("critic_loss", "mean_value", "grad_norm", "learning_rate")
+_SOME = ("actor_loss", "ent_coef", "ent_coef_loss")
 
 
 def _names(num_envs: int) -> list[str]:
@@ -33,7 +38,8 @@ def with_standing(state: learner.LearnerState, agent: NativeAgent) -> learner.Le
         for name, row in zip(_names(len(words) - len(_OWN)), words, strict=True)
     }
     noise, due, progress = agent.standing()
-    counters = state.counters | {"noise": noise.tolist(), "due": due, "progress": progress}
+    own_counters = {"noise": noise.tolist(), "due": due, "progress": progress}
+    counters = state.counters | own_counters | {"learned": _words(agent.learned())}
     return dataclasses.replace(state, streams=state.streams | own, counters=counters)
 
 
@@ -68,6 +74,34 @@ def standing(state: learner.LearnerState, agent: NativeAgent, num_envs: int) -> 
             "progress, got others; use what `state` gave"
         )
     return words, noise, due, timesteps, updates, progress
+
+
+def _words(learned: Learned | None) -> dict[str, float | str | None] | None:
+    """Means as JSON has them: those that are not finite are words."""
+    if learned is None:
+        return None
+    return {n: x if x is None or math.isfinite(x) else str(x) for n, x in learned.items()}
+
+
+def learned(state: learner.LearnerState) -> Learned | None:
+    """What `NativeAgent.set_learned` takes of a state that `with_standing` gave.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    said = state.counters.get("learned")
+    if said is None:
+        return None
+    try:
+        means = {name: None if said[name] is None else float(said[name]) for name in _MEANS + _SOME}
+        fits = None not in [means[name] for name in _MEANS] and len(said) == len(means)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        fits, means = False, {}
+    if not fits:
+        raise ValueError(
+            f"counters: expected means of what was learned, got {said}; use what `state` gave"
+        )
+    return means
 
 
 def expect_part(part: str, check: Callable[[Any], object], arrays: learner.Arrays) -> None:

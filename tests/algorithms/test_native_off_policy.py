@@ -114,13 +114,19 @@ def test_what_was_said_last_is_said_until_something_else_is():
     assert run(again, 1, 30)[0]["train/actor_loss"] == told[-1]
 
 
-@pytest.mark.parametrize("part", ["networks", "optimizer", "replay", "noise", "streams"])
+@pytest.mark.parametrize(
+    "part", ["networks", "optimizer", "replay", "noise", "streams", "learned", "actor_loss"]
+)
 def test_a_state_of_another_learner_is_refused_and_nothing_changes(part):
     learner = make("sac")
     run(learner, 20)
     before, state = learner.state(), learner.state()
     if part == "noise":
         state.counters["noise"] = [0.0]
+    elif part == "learned":
+        state.counters["learned"]["critic_loss"] = None
+    elif part == "actor_loss":
+        del state.counters["learned"][part]
     elif part == "streams":
         del state.streams["learning"]
     else:

@@ -3,11 +3,11 @@
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::replay::{
     ChosenSequences, Column, Hindsight, Layout, NStep, Part, PrioritizedReplayBuffer, Replay, ReplayBuffer,
-    ReplayStorage, SampledBatch, Sequences, Steps, Strategy,
+    ReplayStorage, SampledBatch, Sequences, Steps, Strategy, Uniform,
 };
 use rlox_core::{
-    ActionsMut, AutoresetMode, DType, FieldData, FieldMut, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut,
-    RandomPolicy, ResetOptions, RolloutBuffer, Seeds, Space, StepOut, VectorEnv, collect,
+    ActionsMut, AutoresetMode, Checkpoint, DType, FieldData, FieldMut, Normalizer, NormalizerOptions, Pcg64, Policy,
+    PolicyOut, RandomPolicy, ResetOptions, RolloutBuffer, Seeds, Space, StepOut, VectorEnv, collect,
 };
 
 fn make(id: &str, num_envs: usize, mode: AutoresetMode) -> Box<dyn VectorEnv> {
@@ -46,6 +46,30 @@ fn replay_allocates_nothing() {
     };
     round(200);
     assert_eq!(allocations(|| round(150)), 0);
+}
+
+#[test]
+fn a_buffer_that_is_saved_is_copied_once() {
+    let layout = Layout::new(Part::new("obs", &[4096], DType::U8), Part::new("actions", &[], DType::I64));
+    let mut buffer = Replay::with(ReplayStorage::new(2000, 1, layout).unwrap(), Uniform).unwrap();
+    let (obs, next_obs) = ([1_u8; 4096], [2_u8; 4096]);
+    for i in 0..2000 {
+        let steps = Steps {
+            obs: &[FieldData::U8(&obs)],
+            actions: FieldData::I64(&[i]),
+            rewards: &[1.0],
+            terminated: &[false],
+            truncated: &[i % 2 == 0],
+            next_obs: Some(&[FieldData::U8(if i % 2 == 0 { &next_obs } else { &obs })]),
+            extra: &[],
+        };
+        buffer.push_batch(&steps).unwrap();
+    }
+    let mut checkpoint = Checkpoint::default();
+    let peak = allocation_counter::measure(|| buffer.put_into(&mut checkpoint, Vec::new()).unwrap()).bytes_max;
+    let (stored, copy) = (buffer.storage().memory() as u64, checkpoint.safetensors("replay").unwrap().len() as u64);
+    assert!(copy > 3000 * 4096 && copy < stored + stored / 10, "{copy} of {stored}");
+    assert!(peak < copy + copy / 50, "{peak} for {copy}");
 }
 
 #[test]

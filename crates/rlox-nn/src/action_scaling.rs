@@ -2,6 +2,8 @@
 
 use rlox_core::{Error, Result, Space, check_len};
 
+use crate::built_in::instead;
+
 /// The bounds of a Box space, to which actions between -1 and 1 are scaled. Replay buffers hold the unscaled ones.
 ///
 /// ```
@@ -31,7 +33,7 @@ impl ActionScaling {
         const FIX: &str = "wrap the environment so that its actions have finite bounds, or use PPO or A2C";
         space.validate("action space")?;
         let Space::Box { low, high, .. } = space else {
-            return Err(Error::space("action space", "a Box", format!("{space:?}"), "use DQN, PPO or A2C"));
+            return Err(Error::space("action space", "a Box", space.describe(), instead(space)));
         };
         let wrong = |(low, high): (&f32, &f32)| !(low.is_finite() && high.is_finite() && low < high);
         if let Some(i) = low.iter().zip(high).position(wrong) {

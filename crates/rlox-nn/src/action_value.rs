@@ -9,7 +9,7 @@ use rlox_core::{Error, Result, check_len};
 use crate::adam::check_state;
 use crate::at_once::{STEP_WORK, pays};
 use crate::room::resize;
-use crate::{CriticStats, NamedTensors, Network, Optimizer, clipped_step, rows};
+use crate::{CriticStats, NamedTensors, Network, NetworkShape, Optimizer, clipped_step, rows};
 use critic::Critic;
 use together::{Together, each};
 pub use valued_actions::ValuedActions;
@@ -99,6 +99,11 @@ pub trait ActionValue: Send {
     /// # Errors
     /// [`Error::Config`] for a share outside of 0 to 1.
     fn track(&mut self, tau: f32) -> Result<()>;
+
+    /// How its networks are made; `None` if they are not of fully connected layers of the same widths.
+    fn shape(&self) -> Option<NetworkShape> {
+        None
+    }
 
     /// All parameters by name: `critic.qf0.0.weight`, `critic_target.qf0.0.weight`.
     fn tensors(&self) -> NamedTensors;
@@ -323,6 +328,12 @@ impl<N: Network> ActionValue for TwinCritics<N> {
     fn track(&mut self, tau: f32) -> Result<()> {
         let work = self.work(STEP_WORK, 3);
         each(&mut self.critics, work, |critic| critic.target.track(&critic.online, tau))
+    }
+
+    fn shape(&self) -> Option<NetworkShape> {
+        let mut shapes = self.online().map(NetworkShape::of);
+        let first = shapes.next()?;
+        shapes.all(|shape| shape == first).then_some(first)
     }
 
     fn tensors(&self) -> NamedTensors {

@@ -16,7 +16,7 @@ pub(crate) const ALPHA: f32 = 0.99;
 /// What on-policy methods add to roots, as Stable-Baselines3 does.
 pub(crate) const ON_POLICY_EPS: f32 = 1e-5;
 /// torch's default for the same.
-const EPS: f32 = 1e-8;
+pub(crate) const EPS: f32 = 1e-8;
 /// Steps of larger learning rates leave the range of f32.
 const MOST_LR: f32 = 1e30;
 

@@ -24,13 +24,24 @@ fn pair<N>(
     Ok([make(sizes, rng)?, make(sizes, &mut Pcg64::seed_from(0))?])
 }
 
+/// What to do in a space of actions that another algorithm is for.
+pub(crate) fn instead(space: &Space) -> &'static str {
+    match space {
+        Space::Discrete { .. } => "use DQN, PPO or A2C",
+        Space::Box { low, high, .. } if low.iter().chain(high).all(|bound| bound.is_finite()) => {
+            "use SAC, TD3, PPO or A2C"
+        }
+        _ => "use PPO or A2C",
+    }
+}
+
 /// Numbers in an action of a Box space.
 fn action_dim(spec: &EnvSpec) -> Result<usize> {
     spec.action.validate("action space")?;
     if matches!(spec.action, Space::Box { .. }) {
         return Ok(spec.action.dim());
     }
-    Err(Error::space("action space", "a Box", format!("{:?}", spec.action), "use DQN, PPO or A2C"))
+    Err(Error::space("action space", "a Box", spec.action.describe(), instead(&spec.action)))
 }
 
 /// How many actions a Discrete space has.
@@ -39,7 +50,7 @@ pub(crate) fn num_actions(spec: &EnvSpec) -> Result<usize> {
     if let Space::Discrete { n, .. } = spec.action {
         return Ok(n as usize);
     }
-    Err(Error::space("action space", "a Discrete one", format!("{:?}", spec.action), "use SAC, TD3, PPO or A2C"))
+    Err(Error::space("action space", "a Discrete one", spec.action.describe(), instead(&spec.action)))
 }
 
 impl<N: Network> QNetworks<N> {

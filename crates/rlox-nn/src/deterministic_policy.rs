@@ -6,7 +6,9 @@ use crate::adam::check_state;
 use crate::losses::td3_actor_loss;
 use crate::room::resize;
 use crate::squash::Squash;
-use crate::{ActionValue, ActorStats, Critics, NamedTensors, Network, Optimizer, Scratch, clipped_step, rows};
+use crate::{
+    ActionValue, ActorStats, Critics, NamedTensors, Network, NetworkShape, Optimizer, Scratch, clipped_step, rows,
+};
 
 /// Target policy smoothing (Fujimoto et al. 2018, section 5.3): noise that is added to the actions that next states are
 /// valued by.
@@ -103,6 +105,11 @@ pub trait DeterministicPolicy: Send {
     /// # Errors
     /// [`rlox_core::Error::Config`] for a share outside of 0 to 1.
     fn track(&mut self, tau: f32) -> Result<()>;
+
+    /// How its networks are made; `None` if they are not of fully connected layers.
+    fn shape(&self) -> Option<NetworkShape> {
+        None
+    }
 
     /// All parameters by name: `actor.0.weight`, `actor_target.0.weight`.
     fn tensors(&self) -> NamedTensors;
@@ -305,6 +312,10 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
 
     fn track(&mut self, tau: f32) -> Result<()> {
         self.target.track(&self.online, tau)
+    }
+
+    fn shape(&self) -> Option<NetworkShape> {
+        Some(NetworkShape::of(&self.online))
     }
 
     fn tensors(&self) -> NamedTensors {

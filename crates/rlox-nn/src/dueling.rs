@@ -89,6 +89,10 @@ impl<N: Network> Network for Dueling<N> {
         self.network.hidden_activation()
     }
 
+    fn is_dueling(&self) -> bool {
+        true
+    }
+
     fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Scratch) -> Result<()> {
         check_len("y", y.len(), rows.saturating_mul(self.actions()))?;
         let mut outputs = std::mem::take(&mut scratch.outputs);

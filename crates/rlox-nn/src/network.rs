@@ -50,6 +50,11 @@ pub trait Network: Send {
         None
     }
 
+    /// Whether its outputs are made of advantages and the value of the state, for checkpoints ([`crate::Dueling`]).
+    fn is_dueling(&self) -> bool {
+        false
+    }
+
     /// `y = f(x)`, keeping nothing. A row's result does not depend on the others': of the built-in network bit for bit, of
     /// other libraries, which may sum in another order where there are more rows, up to rounding.
     ///

@@ -9,7 +9,7 @@ use crate::adam::check_state;
 use crate::at_once::at_once;
 use crate::losses::{td_loss, td_targets};
 use crate::room::resize;
-use crate::{NamedTensors, Network, Optimizer, Scratch, TdLoss, clipped_step, rows};
+use crate::{NamedTensors, Network, NetworkShape, Optimizer, Scratch, TdLoss, clipped_step, rows};
 use greedy::{any, best, check_masks};
 pub use transitions::Transitions;
 
@@ -107,6 +107,11 @@ pub trait QFunction: Send {
     /// # Errors
     /// [`Error::Config`] for a share outside of 0 to 1.
     fn track(&mut self, tau: f32) -> Result<()>;
+
+    /// How its networks are made; `None` if they are not of fully connected layers.
+    fn shape(&self) -> Option<NetworkShape> {
+        None
+    }
 
     /// All parameters by name: `q_net.0.weight`, `q_net_target.0.weight`.
     fn tensors(&self) -> NamedTensors;
@@ -308,6 +313,10 @@ impl<N: Network> QFunction for QNetworks<N> {
 
     fn track(&mut self, tau: f32) -> Result<()> {
         self.target.track(&self.online, tau)
+    }
+
+    fn shape(&self) -> Option<NetworkShape> {
+        Some(NetworkShape::of(&self.online))
     }
 
     fn tensors(&self) -> NamedTensors {

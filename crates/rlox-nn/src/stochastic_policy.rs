@@ -11,7 +11,7 @@ pub use temperature::Temperature;
 
 use rlox_core::{Pcg64, Result};
 
-use crate::{ActionValue, NamedTensors, Optimizer};
+use crate::{ActionValue, NamedTensors, NetworkShape, Optimizer};
 
 /// What a minibatch said to an actor.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -96,6 +96,11 @@ pub trait StochasticPolicy: Send {
         optimizer: &Optimizer,
         max_grad_norm: Option<f32>,
     ) -> Result<ActorStats>;
+
+    /// How its networks are made; `None` if they are not of fully connected layers.
+    fn shape(&self) -> Option<NetworkShape> {
+        None
+    }
 
     /// All parameters by name: `actor.0.weight`, and `log_std` of state-dependent exploration.
     fn tensors(&self) -> NamedTensors;

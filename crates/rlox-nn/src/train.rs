@@ -4,7 +4,6 @@ mod a2c;
 mod agent;
 mod algorithm;
 mod checkpoint;
-mod chooser;
 mod collector;
 mod dqn;
 mod encoding;

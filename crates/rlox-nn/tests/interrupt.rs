@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rlox_core::{
     AutoresetMode, Env, EnvSpec, Error, Pcg64, ResetOptions, Space, Step, VecEnv, VectorEnv, set_interrupt_check,
 };
-use rlox_nn::train::{Ppo, PpoConfig};
+use rlox_nn::train::{A2c, A2cConfig, Ppo, PpoConfig};
 use rlox_nn::{Activation, ActorCritic, PolicyNetworks};
 
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -55,5 +55,9 @@ fn updates_and_evaluations_end_and_keep_what_was_learned() {
     assert_ne!(ppo.policy().tensors(), before);
     assert_eq!(ppo.timesteps(), 32);
     assert!(matches!(ppo.evaluate(endless().as_mut(), 1, 0), Err(Error::Interrupted)));
+    // Iterations that are shorter than the time between two questions.
+    let mut a2c = A2c::new(endless(), make, A2cConfig::default(), 1).unwrap();
+    assert!(matches!(a2c.train(u64::MAX, |_| true), Err(Error::Interrupted)));
+    assert!(a2c.timesteps() > 0);
     STOP.store(false, Ordering::Relaxed);
 }

@@ -20,6 +20,7 @@ mod make;
 mod native;
 mod normalize;
 mod observation;
+mod readable;
 mod recycling;
 mod replay;
 mod returns;

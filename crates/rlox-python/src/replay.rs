@@ -10,13 +10,14 @@ mod sample;
 mod saving;
 mod sequences;
 mod source;
+mod spare;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::replay::Uniform;
 
 use crate::argument::{numbers, switches};
-use buffer::{Buffer, Choice, Settings, Transition, made};
+use buffer::{Buffer, Settings, Transition, made};
 pub(crate) use hindsight::GoalReplayBuffer;
 pub(crate) use mmap::MmapReplayBuffer;
 pub(crate) use prioritized::PrioritizedReplayBuffer;
@@ -27,6 +28,9 @@ use sequences::Asked;
 ///
 /// A next observation is stored once where the same environment's next row holds it, and frames that observations stack
 /// are stored once; what is sampled is always what was pushed. `terminated` and `truncated` are never merged.
+///
+/// Any number of threads sample at once. A push waits for samples that have begun, and samples for pushes that came before
+/// them.
 ///
 /// Args:
 ///     capacity: How many transitions it holds; the oldest make room for new ones.
@@ -79,7 +83,7 @@ impl ReplayBuffer {
     ) -> PyResult<Self> {
         let settings = Settings { num_envs, obs_dtype, act_dtype, frame_stack, n_step, gamma, extra, seed };
         let made = made(py, [capacity, obs_dim, act_dim], settings)?;
-        Ok(Self { buffer: Buffer::new(py, made, Choice::Uniform(Uniform), "ReplayBuffer")? })
+        Ok(Self { buffer: Buffer::new(py, made, Uniform.into(), "ReplayBuffer")? })
     }
 
     /// Adds a transition of the only environment.
@@ -125,6 +129,7 @@ impl ReplayBuffer {
     ///
     /// Raises:
     ///     ValueError: A wrong shape, numbers that are not finite, no next_obs where it is needed; nothing is stored then.
+    ///     KeyboardInterrupt: Ctrl-C; of many transitions of one environment the first ones may be stored, as `len` tells.
     #[pyo3(signature = (obs, next_obs, actions, rewards, terminated, truncated, *, extra=None, in_order=false))]
     fn push_batch(
         &self,
@@ -164,7 +169,7 @@ impl ReplayBuffer {
         seed: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        self.buffer.sample(py, batch_size, seed, out, |_| Ok(()))
+        self.buffer.sample(py, batch_size, seed, out, None)
     }
 
     /// Samples sequences of steps that follow each other in one episode, for policies that remember.
@@ -268,7 +273,7 @@ impl ReplayBuffer {
     /// How many transitions it can hold.
     #[getter]
     fn capacity(&self, py: Python<'_>) -> PyResult<usize> {
-        self.buffer.inner.with(py, false, |inner| Ok(inner.buffer.storage().capacity()))
+        self.buffer.inner.read(py, false, |buffer| Ok(buffer.storage().capacity()))
     }
 
     /// How many environments step together.
@@ -280,7 +285,7 @@ impl ReplayBuffer {
     /// Bytes of memory so far; more is taken where next observations and first frames are stored aside.
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> PyResult<usize> {
-        self.buffer.inner.with(py, false, |inner| Ok(inner.buffer.storage().memory()))
+        self.buffer.inner.read(py, false, |buffer| Ok(buffer.storage().memory()))
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError, TryLockResult};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
@@ -13,13 +13,14 @@ use crate::error::to_py;
 
 /// How long a forked child waits for a lock that a thread of its parent may have held at the fork.
 const PATIENCE_AFTER_FORK: Duration = Duration::from_millis(500);
+/// How often a call that waits asks at once again before it sleeps: many calls are over that soon.
+const EAGER: usize = 16;
+/// How long it sleeps.
+const NAP: Duration = Duration::from_micros(20);
 
 pub(crate) struct Shared<T> {
     value: Mutex<Option<T>>,
-    /// The thread that has the lock, or 0.
-    owner: AtomicUsize,
-    process: u32,
-    name: &'static str,
+    gate: Gate,
 }
 
 /// Calls `f`, which enters something shared, as [`Shared::with`] would.
@@ -56,8 +57,17 @@ pub(crate) fn may_look() -> bool {
     !SHORT.get()
 }
 
+/// What is known of a lock beside the lock itself.
+pub(crate) struct Gate {
+    /// The thread that alone has it, or 0.
+    owner: AtomicUsize,
+    process: u32,
+    /// What the lock is of.
+    name: &'static str,
+}
+
 /// Cleared before the lock is let go.
-struct Owned<'a>(&'a AtomicUsize);
+pub(crate) struct Owned<'a>(&'a AtomicUsize);
 
 impl Drop for Owned<'_> {
     fn drop(&mut self) {
@@ -65,9 +75,69 @@ impl Drop for Owned<'_> {
     }
 }
 
+impl Gate {
+    pub(crate) fn new(name: &'static str) -> Self {
+        Self { owner: AtomicUsize::new(0), process: std::process::id(), name }
+    }
+
+    /// Notes that this thread alone has the lock.
+    pub(crate) fn own(&self) -> Owned<'_> {
+        self.owner.store(this_thread(), Ordering::Relaxed);
+        Owned(&self.owner)
+    }
+
+    /// Whether this thread alone has the lock.
+    pub(crate) fn is_own(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == this_thread()
+    }
+
+    /// Whether this process was forked from the one that made it.
+    pub(crate) fn is_forked(&self) -> bool {
+        std::process::id() != self.process
+    }
+
+    pub(crate) fn closed(&self) -> Error {
+        Error::closed(self.name, "an open object", "a closed one", "make a new one")
+    }
+
+    /// Waits for other threads' calls until `enter` gives something, looking for Ctrl-C meanwhile; with the GIL held, for
+    /// nobody. `inside` says whether this thread itself has the lock.
+    pub(crate) fn wait<G>(&self, enter: impl Fn() -> Option<G>, inside: impl Fn() -> bool) -> Result<G> {
+        let (start, mut watch) = (Instant::now(), Watch::default());
+        let refused = |got, fix| Err(Error::closed(self.name, "an object free to use", got, fix));
+        for round in 0.. {
+            if let Some(entered) = enter() {
+                return Ok(entered);
+            }
+            if inside() {
+                return refused("one in the middle of this thread's own call", "let the call end first");
+            }
+            if self.is_forked() && (start.elapsed() > PATIENCE_AFTER_FORK || !may_wait()) {
+                let got = "one that a thread of the parent process was using at the fork";
+                return refused(got, "make a new one in this process");
+            }
+            if !may_wait() {
+                break;
+            }
+            watch.check()?;
+            if round < EAGER { std::thread::yield_now() } else { std::thread::sleep(NAP) }
+        }
+        refused("one that another call uses", "let the call end first")
+    }
+}
+
+/// A lock that is free now, whatever a call that panicked has left.
+pub(crate) fn free<G>(tried: TryLockResult<G>) -> Option<G> {
+    match tried {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
 impl<T: Send> Shared<T> {
     pub(crate) fn new(name: &'static str, value: T) -> Self {
-        Self { value: Mutex::new(Some(value)), owner: AtomicUsize::new(0), process: std::process::id(), name }
+        Self { value: Mutex::new(Some(value)), gate: Gate::new(name) }
     }
 
     /// Calls `f` on the value, without the GIL if `long` - if the call may take more than about 5 us - or if another call
@@ -85,10 +155,8 @@ impl<T: Send> Shared<T> {
     /// normaliser, policy.
     pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
         let mut guard = self.lock()?;
-        self.owner.store(this_thread(), Ordering::Relaxed);
-        let _owned = Owned(&self.owner);
-        let name = self.name;
-        f(guard.as_mut().ok_or_else(|| Error::closed(name, "an open object", "a closed one", "make a new one"))?)
+        let _owned = self.gate.own();
+        f(guard.as_mut().ok_or_else(|| self.gate.closed())?)
     }
 
     /// Drops the value; every later call raises `ClosedError`. Closing twice does nothing.
@@ -104,38 +172,9 @@ impl<T: Send> Shared<T> {
         detached(py, || Ok(self.lock()?.is_none())).map_err(to_py)
     }
 
-    fn try_lock(&self) -> Option<MutexGuard<'_, Option<T>>> {
-        match self.value.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    /// Waits for other threads' calls, looking for Ctrl-C meanwhile; with the GIL held, for nobody.
     fn lock(&self) -> Result<MutexGuard<'_, Option<T>>> {
         // Waiting takes the time first, which takes long.
-        if let Some(guard) = self.try_lock() {
-            return Ok(guard);
-        }
-        let (start, mut watch) = (Instant::now(), Watch::default());
-        let refused = |got, fix| Err(Error::closed(self.name, "an object free to use", got, fix));
-        loop {
-            if let Some(guard) = self.try_lock() {
-                return Ok(guard);
-            }
-            if self.owner.load(Ordering::Relaxed) == this_thread() {
-                return refused("one in the middle of this thread's own call", "let the call end first");
-            }
-            if std::process::id() != self.process && (start.elapsed() > PATIENCE_AFTER_FORK || !may_wait()) {
-                let got = "one that a thread of the parent process was using at the fork";
-                return refused(got, "make a new one in this process");
-            }
-            if !may_wait() {
-                return refused("one that another call uses", "let the call end first");
-            }
-            watch.check()?;
-            std::thread::sleep(Duration::from_micros(20));
-        }
+        let try_lock = || free(self.value.try_lock());
+        try_lock().map_or_else(|| self.gate.wait(try_lock, || self.gate.is_own()), Ok)
     }
 }

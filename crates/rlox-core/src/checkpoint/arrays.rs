@@ -1,10 +1,16 @@
 //! Arrays of any type in a member, and out of it.
 
-use safetensors::tensor::{Dtype, TensorView};
-use safetensors::{SafeTensorError, SafeTensors, serialize};
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use super::Checkpoint;
-use crate::{DType, Error, Field, FieldData, FieldMut, Result};
+use crate::{DType, Error, Field, FieldData, FieldMut, Result, memory};
+
+/// Bytes of a safetensors file before its header, which has a multiple of so many.
+const LEN: usize = 8;
+
+/// An array of a member: its name, shape and type.
+pub(crate) type Named<'a> = (&'a str, &'a [usize], DType);
 
 impl Checkpoint {
     /// Adds a member, or replaces it: arrays by name, with their shapes.
@@ -12,13 +18,63 @@ impl Checkpoint {
     /// # Errors
     /// Those of [`Checkpoint::put_safetensors`], [`Error::Shape`] for shapes that do not have as many elements.
     pub fn put(&mut self, member: &str, arrays: &[(&str, &[usize], FieldData<'_>)]) -> Result<()> {
-        let bytes: Vec<_> = arrays.iter().map(|(_, _, data)| little_endian(*data)).collect();
-        let mut views = Vec::with_capacity(arrays.len());
-        for ((name, shape, data), bytes) in arrays.iter().zip(&bytes) {
-            let view = TensorView::new(dtype(data.dtype()), shape.to_vec(), bytes);
-            views.push((*name, view.map_err(|error| unfit(name, shape, &error))?));
+        for (name, shape, data) in arrays {
+            if shape.iter().try_fold(1, |len: usize, n| len.checked_mul(*n)) != Some(data.len()) {
+                let got = format!("{name:?} of shape {shape:?} and {} elements", data.len());
+                let fix = "pass the shape of the elements";
+                return Err(Error::shape("arrays", "as many elements as the shape has", got, fix));
+            }
         }
-        let bytes = serialize(views, None).map_err(|error| Error::Backend(error.to_string()))?;
+        let named: Vec<_> = arrays.iter().map(|(name, shape, data)| (*name, *shape, data.dtype())).collect();
+        self.put_filled(member, &named, |memory| {
+            memory.into_iter().zip(arrays).for_each(|(to, (.., data))| to.copy_from_slice(data.bytes()));
+            Ok(())
+        })
+    }
+
+    /// Adds a member, or replaces it, whose arrays are written where they stay: `fill` gets the zeroed bytes of each, in
+    /// the order of `arrays`, and writes numbers as this machine has them.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint::put_safetensors`] and of `fill`, [`Error::Memory`] if there is no room.
+    pub(crate) fn put_filled(
+        &mut self,
+        member: &str,
+        arrays: &[Named<'_>],
+        fill: impl FnOnce(Vec<&mut [u8]>) -> Result<()>,
+    ) -> Result<()> {
+        // As the format's own library has them, so that files do not depend on who wrote them.
+        let mut order: Vec<_> = (0..arrays.len()).collect();
+        order.sort_by_key(|i| (std::cmp::Reverse(dtype(arrays[*i].2)), arrays[*i].0));
+        let len = |i: usize| arrays[i].1.iter().product::<usize>() * arrays[i].2.size();
+        let (mut at, mut infos) = (0, Vec::with_capacity(arrays.len()));
+        for (name, shape, kind) in order.iter().map(|i| arrays[*i]) {
+            let end = at + shape.iter().product::<usize>() * kind.size();
+            infos.push((
+                name.to_owned(),
+                TensorInfo { dtype: dtype(kind), shape: shape.to_vec(), data_offsets: (at, end) },
+            ));
+            at = end;
+        }
+        let failed = |error: &dyn std::fmt::Display| Error::Backend(error.to_string());
+        let about = Metadata::new(None, infos).map_err(|error| failed(&error))?;
+        let header = serde_json::to_vec(&about).map_err(|error| failed(&error))?;
+        let start = LEN + header.len().next_multiple_of(LEN);
+        let mut bytes = memory::zeroed("path", start + at)?;
+        let (before, mut rest) = bytes.split_at_mut(start);
+        before.fill(b' ');
+        before[..LEN].copy_from_slice(&((start - LEN) as u64).to_le_bytes());
+        before[LEN..][..header.len()].copy_from_slice(&header);
+        let mut places: Vec<_> = arrays.iter().map(|_| &mut [][..]).collect();
+        for i in order {
+            (places[i], rest) = rest.split_at_mut(len(i));
+        }
+        fill(places)?;
+        for (name, _, kind) in arrays {
+            if let Some(info) = about.info(name) {
+                as_in_files(*kind, &mut bytes[start..][info.data_offsets.0..info.data_offsets.1]);
+            }
+        }
         self.put_safetensors(member, bytes)
     }
 
@@ -93,9 +149,15 @@ impl Checkpoint {
     }
 }
 
-fn unfit(name: &str, shape: &[usize], error: &SafeTensorError) -> Error {
-    let got = format!("{name:?} of shape {shape:?} ({error})");
-    Error::shape("arrays", "as many elements as the shape has", got, "pass the shape of the elements")
+/// Makes elements as this machine has them such as files have: of booleans 0 and 1, of numbers the lowest byte first.
+fn as_in_files(kind: DType, bytes: &mut [u8]) {
+    if kind == DType::Bool {
+        for byte in bytes {
+            *byte = u8::from(*byte != 0);
+        }
+    } else if cfg!(target_endian = "big") {
+        bytes.chunks_exact_mut(kind.size()).for_each(<[u8]>::reverse);
+    }
 }
 
 fn dtype(dtype: DType) -> Dtype {
@@ -115,19 +177,6 @@ fn of(out: &FieldMut<'_>) -> (DType, usize) {
         FieldMut::I64(out) => (DType::I64, out.len()),
         FieldMut::U8(out) => (DType::U8, out.len()),
         FieldMut::Bool(out) => (DType::Bool, out.len()),
-    }
-}
-
-fn little_endian(data: FieldData<'_>) -> Vec<u8> {
-    match data {
-        FieldData::F32(_) | FieldData::F64(_) | FieldData::I64(_) if cfg!(target_endian = "little") => {
-            data.bytes().to_vec()
-        }
-        FieldData::F32(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        FieldData::F64(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        FieldData::I64(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        FieldData::U8(data) => data.to_vec(),
-        FieldData::Bool(data) => data.iter().map(|x| u8::from(*x != 0)).collect(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::fs;
 use tempfile::TempDir;
 
 use super::*;
-use crate::FieldMut;
+use crate::{FieldData, FieldMut};
 
 fn names(folder: &TempDir) -> Vec<String> {
     let entries = fs::read_dir(folder.path()).unwrap();
@@ -268,4 +268,37 @@ fn an_end_or_an_error_at_any_call_leaves_the_old_or_the_new_checkpoint() {
         }
         assert!(failed > 10, "{failed}");
     }
+}
+
+#[test]
+fn members_are_what_the_format_s_own_library_writes() {
+    use safetensors::tensor::{Dtype, TensorView, serialize};
+
+    let (a, b) = ([1.5_f32, -0.25, 3.0, 0.0, 1e-9, f32::MAX], [i64::MIN, 7]);
+    let mut made = Checkpoint::default();
+    let flags = [2_u8, 0, 1];
+    let arrays: [(&str, &[usize], FieldData<'_>); 4] = [
+        ("b", &[2], b[..].into()),
+        ("flags", &[3], FieldData::Bool(&flags)),
+        ("a \"quoted\"", &[3, 2], a[..].into()),
+        ("empty", &[0, 4], [0_u8; 0][..].into()),
+    ];
+    made.put("all", &arrays).unwrap();
+    let bytes = [
+        b.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        vec![1, 0, 1],
+        a.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Vec::new(),
+    ];
+    let types = [Dtype::I64, Dtype::BOOL, Dtype::F32, Dtype::U8];
+    let views = arrays
+        .iter()
+        .zip(types)
+        .zip(&bytes)
+        .map(|(((name, shape, _), dtype), bytes)| (*name, TensorView::new(dtype, shape.to_vec(), bytes).unwrap()));
+    assert!(made.safetensors("all") == Some(&serialize(views, None).unwrap()[..]));
+    let wrong = made.put("all", &[("x", &[2, 2], [1.0_f32; 3][..].into())]).unwrap_err().to_string();
+    assert!(wrong.starts_with("arrays: expected as many elements as the shape has"), "{wrong}");
+    let wrong = made.put("all", &[("x", &[usize::MAX, 2], [1.0_f32; 3][..].into())]).unwrap_err().to_string();
+    assert!(wrong.starts_with("arrays: expected as many elements as the shape has"), "{wrong}");
 }

@@ -29,8 +29,8 @@ pub struct Chosen {
     pub(crate) relabel: Option<Relabel>,
     /// The transitions themselves, where they had to be read from a file.
     pub(crate) records: Vec<u8>,
-    /// How many rows the storage has, and how many transitions it had taken.
-    of: (usize, usize),
+    /// How many rows the storage has, and how many transitions it had taken; none before all of them are found.
+    of: Option<(usize, usize)>,
 }
 
 impl Chosen {
@@ -57,6 +57,8 @@ impl Chosen {
 
     /// Room for so many.
     pub(crate) fn prepare(&mut self, count: usize) -> Result<()> {
+        self.of = None;
+        self.spans.clear();
         self.goals.clear();
         self.relabel = None;
         let missing = count.saturating_sub(self.indices.len());
@@ -72,13 +74,27 @@ impl Chosen {
     pub(crate) fn locate(&mut self, storage: &ReplayStorage, n_step: Option<NStep>) -> Result<()> {
         storage.locate(&self.indices, &mut self.rows)?;
         storage.locate(&self.goals, &mut self.goal_rows)?;
-        self.of = storage.laps();
         self.n_step = n_step;
-        n_step.map_or(Ok(()), |steps| self.spans.find(storage, steps, &self.rows))
+        n_step.map_or(Ok(()), |steps| self.spans.find(storage, steps, &self.rows))?;
+        self.of = Some(storage.laps());
+        Ok(())
+    }
+
+    /// Reads the transitions whose numbers are there into records, each with what `read` appends to them.
+    pub(crate) fn fetch(&mut self, read: impl FnOnce(&[usize], &mut Vec<u8>) -> Result<()>) -> Result<()> {
+        self.records.clear();
+        read(&self.indices, &mut self.records)?;
+        self.of = Some((0, 0));
+        Ok(())
+    }
+
+    /// Whether all of them are found, and can be read.
+    pub(crate) fn is_found(&self) -> bool {
+        self.of.is_some()
     }
 
     fn check(&self, storage: &ReplayStorage) -> Result<()> {
-        if self.of == storage.laps() {
+        if self.of == Some(storage.laps()) {
             return Ok(());
         }
         let fix = "read what was chosen before the next push";
@@ -116,9 +132,8 @@ impl Chosen {
         let (count, rows) = (self.goal_rows.len(), self.rows_of(storage, column));
         let bytes = storage.memory_of(column, rows.len(), out)?;
         let (first, rest) = bytes.split_at_mut(bytes.len() / rows.len().max(1) * count);
-        storage.read_bytes(Column::NextObs(relabel.achieved), &self.goal_rows, first);
-        storage.read_bytes(column, &rows[count..], rest);
-        Ok(())
+        storage.read_bytes(Column::NextObs(relabel.achieved), &self.goal_rows, first)?;
+        storage.read_bytes(column, &rows[count..], rest)
     }
 
     /// As [`Chosen::read`], of a column of booleans.
@@ -149,7 +164,8 @@ impl Chosen {
         if last && self.n_step.is_some() { &self.spans.ends } else { &self.rows }
     }
 
-    fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
+        self.of = None;
         self.indices.clear();
         self.weights.clear();
         self.rows.clear();
@@ -274,12 +290,6 @@ impl SampledBatch {
         };
         self.fields.len() == 2 * layout.obs.len() + layout.extra.len() + 4
             && self.fields.iter().zip(&self.columns).all(fit)
-    }
-
-    /// Fills the fields with the transitions whose numbers are there.
-    pub(crate) fn fill(&mut self, storage: &ReplayStorage, n_step: Option<NStep>) -> Result<()> {
-        self.chosen.locate(storage, n_step)?;
-        self.fill_by(|chosen, column, out| chosen.read(storage, column, out))
     }
 
     /// Fills the fields with what `read` copies of each column.

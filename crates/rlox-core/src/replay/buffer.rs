@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::batch::{Chosen, Relabel, SampledBatch};
 use super::layout::{Layout, Part};
 use super::n_step::NStep;
-use super::push::Steps;
+use super::steps::Steps;
 use super::storage::ReplayStorage;
 use crate::{DType, Error, Field, FieldData, Pcg64, Result};
 
@@ -246,9 +246,15 @@ impl<S: Sampler> Replay<S> {
     /// # Errors
     /// Those of [`ReplayStorage::push`].
     pub fn push_batch(&mut self, steps: &Steps<'_>) -> Result<()> {
+        self.push_by(|storage| storage.push(steps))
+    }
+
+    fn push_by(&mut self, push: impl FnOnce(&mut ReplayStorage) -> Result<()>) -> Result<()> {
         let from = self.storage.next_index();
-        self.storage.push(steps)?;
-        self.sampler.added(&self.storage, from..self.storage.next_index())
+        let pushed = push(&mut self.storage);
+        // Some of the rows are there if it was told to stop.
+        self.sampler.added(&self.storage, from..self.storage.next_index())?;
+        pushed
     }
 
     /// Adds what [`ReplayStorage::push_in_order`] adds.
@@ -256,9 +262,7 @@ impl<S: Sampler> Replay<S> {
     /// # Errors
     /// Those of [`ReplayStorage::push_in_order`].
     pub fn push_in_order(&mut self, steps: &Steps<'_>) -> Result<()> {
-        let from = self.storage.next_index();
-        self.storage.push_in_order(steps)?;
-        self.sampler.added(&self.storage, from..self.storage.next_index())
+        self.push_by(|storage| storage.push_in_order(steps))
     }
 
     /// Adds one transition, without a copy beside the one into the ring.
@@ -306,13 +310,19 @@ impl<S: Sampler> Replay<S> {
     /// Samples `batch_size` transitions with what a generator draws.
     ///
     /// # Errors
-    /// [`Error::Config`] for no transitions or more than are held, [`Error::Memory`] if there is no room. Nothing is drawn
-    /// then.
+    /// [`Error::Config`] for no transitions or more than are held, [`Error::Memory`] if there is no room,
+    /// [`Error::Interrupted`] if it was told to stop. Nothing is drawn then, and the batch is empty or as it was.
     pub fn sample_with(&self, batch: &mut SampledBatch, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
-        batch.prepare(self.storage.layout(), batch_size)?;
-        self.draw(&mut batch.chosen, rng)?;
-        batch.fill(&self.storage, self.n_step)
+        let before = rng.clone();
+        let prepared = batch.prepare(self.storage.layout(), batch_size);
+        prepared
+            .and_then(|()| self.choose(&mut batch.chosen, batch_size, rng))
+            .and_then(|()| batch.fill_by(|chosen, column, out| chosen.read(&self.storage, column, out)))
+            .inspect_err(|_| {
+                batch.clear();
+                *rng = before;
+            })
     }
 
     /// Chooses `batch_size` transitions, to be read column by column ([`Chosen::read`]).
@@ -320,17 +330,33 @@ impl<S: Sampler> Replay<S> {
     /// # Errors
     /// Those of [`Replay::sample_with`].
     pub fn choose(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
-        self.check_batch_size(batch_size)?;
-        chosen.prepare(batch_size)?;
-        self.draw(chosen, rng)?;
-        chosen.locate(&self.storage, self.n_step)
+        let before = rng.clone();
+        self.draw(chosen, batch_size, rng)?;
+        self.find(chosen).inspect_err(|_| *rng = before)
     }
 
-    fn draw(&self, chosen: &mut Chosen, rng: &mut Pcg64) -> Result<()> {
+    /// The first half of [`Replay::choose`], all that draws: threads that share a generator need it no longer than that.
+    ///
+    /// # Errors
+    /// Those of [`Replay::sample_with`].
+    pub fn draw(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
+        self.check_batch_size(batch_size)?;
+        let before = rng.clone();
+        chosen.prepare(batch_size)?;
         let Chosen { indices, weights, goals, relabel, .. } = chosen;
-        self.sampler.choose(&self.storage, rng, indices, weights)?;
-        *relabel = self.sampler.goals(&self.storage, rng, indices, goals)?;
+        let drawn = self.sampler.choose(&self.storage, rng, indices, weights);
+        let drawn = drawn.and_then(|()| self.sampler.goals(&self.storage, rng, indices, goals));
+        *relabel = drawn.inspect_err(|_| *rng = before)?;
         Ok(())
+    }
+
+    /// The second half of [`Replay::choose`]: finds where transitions lie that were drawn.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if they are not held any more, [`Error::Memory`] if there is no room, [`Error::Interrupted`] if it
+    /// was told to stop. Nothing can be read then.
+    pub fn find(&self, chosen: &mut Chosen) -> Result<()> {
+        chosen.locate(&self.storage, self.n_step).inspect_err(|_| chosen.clear())
     }
 
     /// Checks that so many transitions can be sampled.

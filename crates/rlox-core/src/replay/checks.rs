@@ -2,7 +2,7 @@
 
 use super::layout::Part;
 use crate::rollout::finite::first_not_finite;
-use crate::{DType, Error, FieldData, Result};
+use crate::{DType, Error, FieldData, Result, Watch};
 
 /// What a next observation's part is called.
 pub(super) fn next_name(part: &Part) -> String {
@@ -31,16 +31,36 @@ pub(super) fn check_parts(name: &'static str, parts: &[Part], data: &[FieldData<
 }
 
 /// Checks rows of `width` numbers.
-pub(super) fn check_finite(name: &str, data: FieldData<'_>, width: usize) -> Result<()> {
-    check_finite_as(|| name.to_owned(), data, width)
+pub(super) fn check_finite(name: &str, data: FieldData<'_>, width: usize, watch: &mut Watch) -> Result<()> {
+    check_finite_as(|| name.to_owned(), data, width, watch)
 }
 
 /// The same of what is named only if it is wrong.
-pub(super) fn check_finite_as(name: impl Fn() -> String, data: FieldData<'_>, width: usize) -> Result<()> {
+pub(super) fn check_finite_as(
+    name: impl Fn() -> String,
+    data: FieldData<'_>,
+    width: usize,
+    watch: &mut Watch,
+) -> Result<()> {
     if matches!(data.dtype(), DType::I64 | DType::U8 | DType::Bool) {
         return Ok(());
     }
-    let Some((row, got)) = first_not_finite(data, width) else { return Ok(()) };
-    let got = format!("{got} in row {row}");
-    Err(Error::space(name(), "finite numbers", got, "find out where it comes from"))
+    let wrong = |(row, got): (usize, f64)| {
+        let got = format!("{got} in row {row}");
+        Error::space(name(), "finite numbers", got, "find out where it comes from")
+    };
+    if data.len() <= Watch::STRETCH {
+        return first_not_finite(data, width).map_or(Ok(()), |found| Err(wrong(found)));
+    }
+    let width = width.max(1);
+    let together = (Watch::STRETCH / width).max(1);
+    for first in (0..data.len() / width).step_by(together) {
+        watch.check()?;
+        let from = first * width;
+        let piece = data.part(from, (together * width).min(data.len() - from));
+        if let Some((row, got)) = first_not_finite(piece, width) {
+            return Err(wrong((first + row, got)));
+        }
+    }
+    Ok(())
 }

@@ -1,13 +1,17 @@
 //! How transitions are read from the ring into memory of the caller's.
 
+use std::ops::Range;
+
 use super::layout::Layout;
 use super::storage::{ReplayStorage, STORED, TERMINATED, TRUNCATED};
 use crate::simd::prefetch::prefetch;
-use crate::{DType, Error, FieldMut, Result, check_len, memory};
+use crate::{DType, Error, FieldMut, Result, Watch, check_len, memory};
 
 /// Bytes of a row, and of the next one, that are asked for before they are copied: longer ones come in by themselves.
 const NEAR: usize = 512;
 const LINE: usize = 64;
+/// Rows, and bytes of a column, that are read between two looks for an interruption.
+const TOGETHER: (usize, usize) = (1 << 14, 1 << 20);
 
 /// Something that is stored of each transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,15 +77,21 @@ impl ReplayStorage {
         let (all, stride) = (self.room() * self.num_envs, self.places.stride);
         // What is held is at most one lap behind.
         let lap = held.start / all * all;
-        for index in indices {
-            let row = index - lap;
-            let row = if row >= all { row - all } else { row };
-            rows.push(row);
-            // A whole row of small observations, and what comes after it.
-            let from = row * stride;
-            for line in (from..(from + 2 * stride).min(from + NEAR)).step_by(LINE) {
-                if let Some(place) = self.data.get(line) {
-                    prefetch(place);
+        let mut watch = Watch::default();
+        for (i, indices) in indices.chunks(TOGETHER.0).enumerate() {
+            if i > 0 {
+                watch.check()?;
+            }
+            for index in indices {
+                let row = index - lap;
+                let row = if row >= all { row - all } else { row };
+                rows.push(row);
+                // A whole row of small observations, and what comes after it.
+                let from = row * stride;
+                for line in (from..(from + 2 * stride).min(from + NEAR)).step_by(LINE) {
+                    if let Some(place) = self.data.get(line) {
+                        prefetch(place);
+                    }
                 }
             }
         }
@@ -93,7 +103,7 @@ impl ReplayStorage {
     /// # Errors
     /// [`Error::Config`] naming a number that is not among [`ReplayStorage::indices`] or a column that is not there,
     /// [`Error::Space`] for memory of another dtype, [`Error::Shape`] for memory of another length. Nothing is written
-    /// then.
+    /// then. [`Error::Interrupted`] if it was told to stop: of many rows the first ones are written then.
     pub fn gather(&self, column: Column, indices: &[usize], out: FieldMut<'_>) -> Result<()> {
         let mut rows = Vec::new();
         self.locate(indices, &mut rows)?;
@@ -102,9 +112,7 @@ impl ReplayStorage {
 
     /// As [`ReplayStorage::gather`], of rows that were located.
     pub(crate) fn read(&self, column: Column, rows: &[usize], out: FieldMut<'_>) -> Result<()> {
-        let bytes = self.memory_of(column, rows.len(), out)?;
-        self.read_bytes(column, rows, bytes);
-        Ok(())
+        self.read_bytes(column, rows, self.memory_of(column, rows.len(), out)?)
     }
 
     /// Checks memory for a column of so many rows, and gives its bytes.
@@ -118,11 +126,18 @@ impl ReplayStorage {
     }
 
     /// Copies a column that is there into memory that fits.
-    pub(super) fn read_bytes(&self, column: Column, rows: &[usize], out: &mut [u8]) {
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`]; the first rows are written then.
+    pub(super) fn read_bytes(&self, column: Column, rows: &[usize], out: &mut [u8]) -> Result<()> {
         if rows.is_empty() {
-            return;
+            return Ok(());
         }
         let each = out.len() / rows.len();
+        pieces(rows.len(), each, out, |some, out| self.read_piece(column, &rows[some], each, out))
+    }
+
+    fn read_piece(&self, column: Column, rows: &[usize], each: usize, out: &mut [u8]) {
         let (places, stride) = (&self.places, self.places.stride);
         let flag = |flag: u8, out: &mut [u8]| {
             for (out, row) in out.iter_mut().zip(rows) {
@@ -168,8 +183,9 @@ impl ReplayStorage {
                 return Ok(());
             }
         };
-        out.iter_mut().zip(rows).for_each(|(out, row)| *out = self.flags(*row) & flag != 0);
-        Ok(())
+        pieces(rows.len(), 1, out, |some, out| {
+            out.iter_mut().zip(&rows[some]).for_each(|(out, row)| *out = self.flags(*row) & flag != 0);
+        })
     }
 
     /// The dtype and the number of elements of a column's rows.
@@ -223,6 +239,29 @@ impl ReplayStorage {
     }
 }
 
+/// Has `read` write rows of `each` elements in pieces. Between them it is asked whether to stop.
+///
+/// # Errors
+/// [`Error::Interrupted`]; the first rows are written then.
+pub(super) fn pieces<T>(
+    rows: usize,
+    each: usize,
+    out: &mut [T],
+    mut read: impl FnMut(Range<usize>, &mut [T]),
+) -> Result<()> {
+    let together = (TOGETHER.1 / each.max(1)).clamp(1, TOGETHER.0);
+    if rows <= together {
+        read(0..rows, out);
+        return Ok(());
+    }
+    let mut watch = Watch::default();
+    for (i, out) in out.chunks_mut(together * each.max(1)).enumerate() {
+        watch.check()?;
+        read(i * together..rows.min((i + 1) * together), out);
+    }
+    Ok(())
+}
+
 /// The error for a column that a layout does not have.
 #[cold]
 pub(super) fn no_column(layout: &Layout, column: Column) -> Error {
@@ -238,7 +277,7 @@ pub(super) fn other_dtype(dtype: DType, out: DType) -> Error {
 
 /// The error for a transition that cannot be sampled.
 #[cold]
-pub(crate) fn not_held(index: usize, held: &std::ops::Range<usize>) -> Error {
+pub(crate) fn not_held(index: usize, held: &Range<usize>) -> Error {
     let expected = format!("numbers of stored transitions, {} to {}", held.start, held.end.saturating_sub(1));
     Error::config("indices", expected, index.to_string(), "pass what sampling gave")
 }

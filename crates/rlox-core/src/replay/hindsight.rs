@@ -8,7 +8,10 @@ use super::buffer::{Replay, Sampler, draw};
 use super::described::count;
 use super::save::{Description, Saved, expect_sampler};
 use super::storage::ReplayStorage;
-use crate::{Error, Field, Pcg64, Result, memory};
+use crate::{Error, Field, Pcg64, Result, Watch, memory};
+
+/// Goals between two looks for an interruption.
+const LOOK: usize = 1 << 12;
 
 /// Which goals stand in for the one that was meant (Andrychowicz et al. 2017, section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +153,11 @@ impl Sampler for Hindsight {
         let k = self.n_sampled_goal as u128;
         let count = (indices.len() as u128 * k / (k + 1)) as usize;
         memory::grow("batch_size", goals, count)?;
-        for index in &indices[..count] {
+        let mut watch = Watch::default();
+        for (i, index) in indices[..count].iter().enumerate() {
+            if i % LOOK == LOOK - 1 {
+                watch.check()?;
+            }
             let (env, step) = (index % n, index / n);
             let episode = self.episode(env, step, &held);
             let from = match self.strategy {

@@ -17,8 +17,8 @@ use self::header::Header;
 use self::record::Record;
 use super::buffer::ExperienceRecord;
 use super::layout::{Layout, Places};
-use super::push::Steps;
 use super::state::{number, number_field, unfit};
+use super::steps::Steps;
 use crate::interrupt::Watch;
 use crate::{DType, Error, Field, FieldData, Result, memory};
 
@@ -26,7 +26,8 @@ use crate::{DType, Error, Field, FieldData, Result, memory};
 const BATCH: usize = 1 << 18;
 /// Bytes of rows between two commits: an eighth of what is held, but at least the first and at most the second.
 const SPARE: (usize, usize) = (1 << 22, 1 << 26);
-/// Rows that are taken, or copied from memory, between two looks for an interruption.
+/// Bytes, and rows at most, that are taken or copied from memory between two looks for an interruption.
+const COPIED: usize = 1 << 22;
 const STRETCH: usize = 1 << 10;
 
 /// A replay buffer whose newest rows are in memory, and which holds the others in a file; sampled uniformly.
@@ -182,15 +183,18 @@ impl MmapReplayBuffer {
     /// Adds any number of rows, each with its next observation.
     ///
     /// More rows than stay in memory are taken in pieces of so many: where the system refuses in the middle, those before
-    /// are taken, and the error says how many.
+    /// are taken, and the error says how many. So they are where it is told to stop; [`MmapReplayBuffer::indices`] tells
+    /// how many then.
     ///
     /// # Errors
     /// [`Error::Shape`] for another number of rows or elements, [`Error::Space`] for other dtypes or numbers that are not
     /// finite, [`Error::Config`] without next observations, [`Error::Io`] if the system refuses to write rows that were
     /// pushed before, as on a full disk: they stay in memory, and pushing again tries again. Nothing has changed then.
+    /// [`Error::Interrupted`] if it was told to stop.
     pub fn push_batch(&mut self, steps: &Steps<'_>) -> Result<()> {
-        steps.check(&self.layout)?;
-        steps.check_obs(&self.layout)?;
+        let mut watch = Watch::default();
+        steps.check(&self.layout, &mut watch)?;
+        steps.check_obs(&self.layout, &mut watch)?;
         if steps.next_obs.is_none() {
             let fix = "pass next_obs: of an episode that ended its last observation";
             return Err(Error::config("next_obs", "the observation after each row", "none", fix));
@@ -200,7 +204,7 @@ impl MmapReplayBuffer {
         let rows = steps.rows();
         for first in (0..rows).step_by(self.hot_capacity) {
             let piece = first..rows.min(first + self.hot_capacity);
-            self.push_piece(steps, piece).map_err(|error| told(error, first, rows))?;
+            self.push_piece(steps, piece, &mut watch).map_err(|error| told(error, first, rows))?;
         }
         Ok(())
     }
@@ -212,18 +216,18 @@ impl MmapReplayBuffer {
     }
 
     /// Adds no more rows than stay in memory: all of them or none.
-    fn push_piece(&mut self, steps: &Steps<'_>, rows: Range<usize>) -> Result<()> {
+    fn push_piece(&mut self, steps: &Steps<'_>, rows: Range<usize>, watch: &mut Watch) -> Result<()> {
         let (before, len) = (self.pushed, self.cold.record.len);
-        let mut watch = Watch::default();
         if self.is_due(rows.len()) {
             self.cold.write(&self.hot, self.hot_from..before, &mut || watch.check())?;
         }
+        let together = (COPIED / len).clamp(1, STRETCH);
         for row in rows {
             let out = &mut self.hot[self.pushed % self.hot_capacity * len..][..len];
             self.cold.record.put(out, self.pushed, steps, row);
             self.pushed += 1;
             self.hot_from = self.hot_from.max(self.pushed.saturating_sub(self.hot_capacity));
-            if self.pushed.is_multiple_of(STRETCH) {
+            if self.pushed.is_multiple_of(together) {
                 // Rows that were replaced in memory are in the file.
                 watch.check().inspect_err(|_| self.pushed = before)?;
             }

@@ -1,66 +1,11 @@
 //! How transitions come into the ring.
 
-use super::checks::{check_finite, check_finite_as, check_parts, next_name};
-use super::layout::Layout;
+use super::steps::{Steps, holds, observation, of_row};
 use super::storage::{CONTINUES, HEAD, ReplayStorage, STORED, TERMINATED, TRUNCATED, Tail};
-use crate::{Error, FieldData, Result, check_len};
+use crate::{Error, Result, Watch, check_len};
 
-/// What happened in each of B environments, or in B steps: rows of what the [`super::Layout`] says.
-#[derive(Clone, Copy, Debug)]
-pub struct Steps<'a> {
-    /// Each part of the observations, `[B, ...]`.
-    pub obs: &'a [FieldData<'a>],
-    /// The actions, `[B, ...]`.
-    pub actions: FieldData<'a>,
-    /// The rewards, `[B]`.
-    pub rewards: &'a [f32],
-    /// The task itself ended, `[B]`.
-    pub terminated: &'a [bool],
-    /// The episode was cut, `[B]`.
-    pub truncated: &'a [bool],
-    /// Each part of the next observations, `[B, ...]`: of an episode that ended its last, never one after a reset. `None`
-    /// is a promise that each environment's next observation is the one that its next row will have.
-    pub next_obs: Option<&'a [FieldData<'a>]>,
-    /// Each further part, `[B, ...]`.
-    pub extra: &'a [FieldData<'a>],
-}
-
-impl Steps<'_> {
-    pub(super) fn rows(&self) -> usize {
-        self.rewards.len()
-    }
-
-    /// Checks all but whether observations are finite, which may be known, and whether next ones are needed.
-    pub(super) fn check(&self, layout: &Layout) -> Result<()> {
-        let rows = self.rows();
-        check_len("terminated", self.terminated.len(), rows)?;
-        check_len("truncated", self.truncated.len(), rows)?;
-        check_parts("obs", &layout.obs, self.obs, rows)?;
-        check_parts("actions", std::slice::from_ref(&layout.action), &[self.actions], rows)?;
-        check_parts("extra", &layout.extra, self.extra, rows)?;
-        check_finite("rewards", FieldData::F32(self.rewards), 1)?;
-        check_finite("actions", self.actions, layout.action.width())?;
-        for (part, data) in layout.extra.iter().zip(self.extra) {
-            check_finite(&part.name, *data, part.width())?;
-        }
-        let Some(next_obs) = self.next_obs else { return Ok(()) };
-        check_parts("next_obs", &layout.obs, next_obs, rows)?;
-        for (part, data) in layout.obs.iter().zip(next_obs) {
-            check_finite_as(|| next_name(part), *data, part.width())?;
-        }
-        Ok(())
-    }
-
-    /// Checks that observations are finite.
-    pub(super) fn check_obs(&self, layout: &Layout) -> Result<()> {
-        let parts = layout.obs.iter().zip(self.obs);
-        parts.into_iter().try_for_each(|(part, data)| check_finite(&part.name, *data, part.width()))
-    }
-
-    fn is_done(&self, row: usize) -> bool {
-        self.terminated[row] || self.truncated[row]
-    }
-}
+/// Rows between two looks for an interruption.
+const ROWS: usize = 1 << 6;
 
 /// How rows follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +27,8 @@ impl ReplayStorage {
     /// # Errors
     /// [`Error::Shape`] for another number of rows or elements, [`Error::Space`] for other dtypes or numbers that are not
     /// finite, [`Error::Config`] for a next observation that is missing where nothing can hold it later,
-    /// [`Error::Memory`] if there is no room for what lies aside. Nothing has changed then.
+    /// [`Error::Memory`] if there is no room for what lies aside. Nothing has changed then. [`Error::Interrupted`] if it
+    /// was told to stop in the middle of many rows: those before are stored then, which [`ReplayStorage::indices`] tells.
     pub fn push(&mut self, steps: &Steps<'_>) -> Result<()> {
         let order = if self.num_envs == 1 && steps.rows() != 1 { Order::Apart } else { Order::Environments };
         self.push_as(steps, order)
@@ -101,32 +47,43 @@ impl ReplayStorage {
     }
 
     fn push_as(&mut self, steps: &Steps<'_>, order: Order) -> Result<()> {
-        self.check(steps, order)?;
+        let mut watch = Watch::default();
+        self.check(steps, order, &mut watch)?;
         let mut joined = std::mem::take(&mut self.joined);
-        let reserved = self.find_links(steps, order, &mut joined).and_then(|()| self.reserve(steps, order));
-        if reserved.is_ok() {
-            for row in 0..steps.rows() {
-                let env = if order == Order::Environments { row } else { 0 };
-                self.write(steps, row, env, order, &mut joined);
-                if order != Order::Environments || row + 1 == self.num_envs {
-                    self.pushed += 1;
-                }
-            }
-        }
+        let linked = self.find_links(steps, order, &mut joined, &mut watch);
+        let reserved = linked.and_then(|()| self.reserve(steps, order, &mut watch));
+        let written = reserved.and_then(|()| self.write_all(steps, order, &mut joined, &mut watch));
         self.joined = joined;
-        reserved
+        written
     }
 
-    fn check(&self, steps: &Steps<'_>, order: Order) -> Result<()> {
+    /// Writes rows that were checked: of several environments all, or else whole ones until it is told to stop.
+    fn write_all(&mut self, steps: &Steps<'_>, order: Order, joined: &mut [u8], watch: &mut Watch) -> Result<()> {
+        for row in 0..steps.rows() {
+            if order == Order::Environments {
+                self.write(steps, row, row, order, joined);
+                self.pushed += usize::from(row + 1 == self.num_envs);
+                continue;
+            }
+            if row % ROWS == ROWS - 1 {
+                watch.check()?;
+            }
+            self.write(steps, row, 0, order, joined);
+            self.pushed += 1;
+        }
+        Ok(())
+    }
+
+    fn check(&self, steps: &Steps<'_>, order: Order, watch: &mut Watch) -> Result<()> {
         if order == Order::Environments {
             check_len("rewards", steps.rows(), self.num_envs)?;
         }
-        steps.check(&self.layout)?;
+        steps.check(&self.layout, watch)?;
         if steps.next_obs.is_none() { check_promise(steps, order) } else { Ok(()) }
     }
 
     /// Finds out which observations are already there, ahead of the environment's last row, and checks the others.
-    fn find_links(&mut self, steps: &Steps<'_>, order: Order, joined: &mut [u8]) -> Result<()> {
+    fn find_links(&mut self, steps: &Steps<'_>, order: Order, joined: &mut [u8], watch: &mut Watch) -> Result<()> {
         let mut linked = std::mem::take(&mut self.linked);
         if order == Order::Environments {
             for (env, linked) in linked.iter_mut().enumerate() {
@@ -138,7 +95,7 @@ impl ReplayStorage {
         }
         let known = linked.iter().all(|linked| *linked);
         self.linked = linked;
-        if known { Ok(()) } else { steps.check_obs(&self.layout) }
+        if known { Ok(()) } else { steps.check_obs(&self.layout, watch) }
     }
 
     /// Whether an observation is what lies ahead of an environment's last row.
@@ -156,9 +113,12 @@ impl ReplayStorage {
     }
 
     /// Makes room for what will lie aside: as much as the rows take, or as the ring can hold if that is less.
-    fn reserve(&mut self, steps: &Steps<'_>, order: Order) -> Result<()> {
+    fn reserve(&mut self, steps: &Steps<'_>, order: Order, watch: &mut Watch) -> Result<()> {
         let (mut aside, mut heads) = (0_usize, 0_usize);
         for at in 0..steps.rows() {
+            if order == Order::Steps && at % ROWS == ROWS - 1 {
+                watch.check()?;
+            }
             let follows = order == Order::Steps && at > 0;
             let shifted = follows && self.is_shifted(steps, at);
             let held = if steps.next_obs.is_some() { follows && holds(steps, at - 1) } else { shifted };
@@ -167,11 +127,22 @@ impl ReplayStorage {
             heads += usize::from(!shifted);
         }
         let most = self.room() * self.num_envs;
+        self.reserve_episodes(steps, order)?;
         self.aside.reserve(aside.min((most + 1).saturating_sub(self.aside.taken())))?;
         if self.layout.frame_stack == 1 {
             return Ok(());
         }
         self.heads.reserve(heads.min((most + 1).saturating_sub(self.heads.taken())))
+    }
+
+    /// Makes room for episodes that end.
+    fn reserve_episodes(&mut self, steps: &Steps<'_>, order: Order) -> Result<()> {
+        let mut ended = (0..steps.rows()).filter(|row| steps.is_done(*row));
+        if order == Order::Environments {
+            return ended.try_for_each(|env| self.episodes.reserve(env, 1));
+        }
+        let ended = ended.count();
+        self.episodes.reserve(0, ended.min(self.room()))
     }
 
     /// Whether the older frames of a row are those of the row before.
@@ -206,6 +177,8 @@ impl ReplayStorage {
         self.write_rest(row, steps, at);
         let next = steps.next_obs.map(|next| observation(next, at, rows, self.places.obs, next_memory));
         self.leave(row, env, (obs, next), flags, order == Order::Apart);
+        let first = self.pushed == 0 || self.flags(self.before(row)) & CONTINUES == 0;
+        self.episodes.stepped(env, self.pushed, self.oldest_step(), (first, steps.is_done(at)));
     }
 
     /// Gives back what the row that was there had aside.
@@ -332,33 +305,4 @@ fn check_promise(steps: &Steps<'_>, order: Order) -> Result<()> {
             Err(Error::config("next_obs", "the episode's last observation", got, fix))
         }
     }
-}
-
-/// Whether the row after one holds its next observation.
-fn holds(steps: &Steps<'_>, row: usize) -> bool {
-    let rows = steps.rows();
-    let pairs = steps.next_obs.map(|next_obs| next_obs.iter().zip(steps.obs));
-    pairs.is_none_or(|mut pairs| pairs.all(|(next, obs)| of_row(*next, row, rows) == of_row(*obs, row + 1, rows)))
-}
-
-/// The bytes of a row of one part.
-pub(super) fn of_row(data: FieldData<'_>, row: usize, rows: usize) -> &[u8] {
-    let bytes = data.bytes();
-    let each = bytes.len() / rows;
-    &bytes[row * each..][..each]
-}
-
-/// The bytes of a row's observation: those of its parts one after another.
-fn observation<'a>(parts: &[FieldData<'a>], row: usize, rows: usize, len: usize, joined: &'a mut [u8]) -> &'a [u8] {
-    if let [part] = parts {
-        return of_row(*part, row, rows);
-    }
-    let joined = &mut joined[..len];
-    let mut at = 0;
-    for part in parts {
-        let part = of_row(*part, row, rows);
-        joined[at..at + part.len()].copy_from_slice(part);
-        at += part.len();
-    }
-    joined
 }

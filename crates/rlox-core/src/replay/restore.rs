@@ -1,9 +1,11 @@
 //! How a storage takes a state back: checked whole, then put in place.
 
+use std::ops::Range;
+
 use super::checks::check_finite;
 use super::state::{CUT, FLAGS, Kept, OLDER, Ranges, TAILS, key, number, unfit};
-use super::storage::{CONTINUES, ReplayStorage, Tail};
-use crate::{DType, Field, FieldData, Result};
+use super::storage::{CONTINUES, ReplayStorage, TERMINATED, TRUNCATED, Tail};
+use crate::{DType, Field, FieldData, Result, Watch, memory};
 
 /// A state that was found to be one of a storage.
 pub(super) struct Checked {
@@ -137,9 +139,10 @@ impl ReplayStorage {
         if frames > 1 {
             fields.extend(self.obs_fields("older", frames - 1, heads.len()));
         }
+        let mut watch = Watch::default();
         for field in &fields {
             let data = field.of(state)?;
-            check_finite(&key(&field.name), data, field.shape.iter().product())?;
+            check_finite(&key(&field.name), data, field.shape.iter().product(), &mut watch)?;
         }
         let mut names: Vec<_> = fields.into_iter().map(|field| field.name).collect();
         names.extend(["pushed", "tails", CUT].map(str::to_owned));
@@ -152,9 +155,28 @@ impl ReplayStorage {
     ///
     /// # Errors
     /// [`crate::Error::Memory`] if there is none; what is stored has not changed then.
-    pub(super) fn reserve_state(&mut self, checked: &Checked) -> Result<()> {
+    pub(super) fn reserve_state(&mut self, state: &[Field], checked: &Checked) -> Result<()> {
+        let (rows, mut ended) = (checked.ranges.held.len(), memory::zeroed("num_envs", self.num_envs)?);
+        let [terminated, truncated] = [FLAGS[0], FLAGS[1]].map(|(name, _)| flags(state, name, rows));
+        for (i, (terminated, truncated)) in terminated?.iter().zip(truncated?).enumerate() {
+            ended[i % self.num_envs] += usize::from(terminated | truncated != 0);
+        }
+        for (env, ended) in ended.into_iter().enumerate() {
+            self.episodes.reserve(env, ended)?;
+        }
         self.aside.reserve_all(checked.stored.len())?;
         self.heads.reserve_all(checked.heads.len())
+    }
+
+    /// Finds the episodes of transitions whose flags are there, and for which there is room.
+    fn find_episodes(&mut self, held: &Range<usize>) {
+        let n = self.num_envs;
+        self.episodes.clear();
+        for index in held.clone() {
+            let (first, flags) = (!self.is_cut(index), self.flags(self.row_of(index)));
+            let last = flags & (TERMINATED | TRUNCATED) != 0;
+            self.episodes.stepped(index % n, index / n, held.start / n, (first, last));
+        }
     }
 
     /// Puts a state that was checked, and for which there is room, in the place of what is stored.
@@ -177,6 +199,7 @@ impl ReplayStorage {
                 *self.flags_mut(row) |= flag;
             }
         }
+        self.find_episodes(&held);
         let (places, frames) = (self.places.clone(), self.layout.frame_stack);
         put(&self.row_fields(held.len()), state, held.len(), |i, at, bytes| {
             let row = self.row_of(held.start + i);

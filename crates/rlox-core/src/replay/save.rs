@@ -9,7 +9,7 @@ use super::described::count;
 use super::layout::Layout;
 use super::n_step::NStep;
 use super::prioritized::Prioritized;
-use super::state::{Kept, key, number, number_field, unfit};
+use super::state::{Kept, copy_rows, key, number, number_field, unfit};
 use super::storage::ReplayStorage;
 use crate::{Checkpoint, DType, Error, Field, FieldData, Result};
 
@@ -94,6 +94,13 @@ impl<S: Sampler> Replay<S> {
     /// [`Error::Memory`] if there is no room for it.
     pub fn state(&self) -> Result<Vec<Field>> {
         let mut fields = self.storage().state()?;
+        fields.extend(self.settings()?);
+        Ok(fields)
+    }
+
+    /// What a state has beside the storage's fields.
+    fn settings(&self) -> Result<Vec<Field>> {
+        let mut fields = Vec::new();
         let (n, gamma) = self.n_step().map_or((0, 0.0), |steps| (steps.n, steps.gamma));
         fields.push(number_field("n_step", n)?);
         let mut field = Kept::new("gamma", &[], DType::F64, 1).field()?;
@@ -128,7 +135,7 @@ impl<S: Sampler> Replay<S> {
             return Err(Error::config(key(field.name()), "no such array", "one", fix));
         }
         let (storage, sampler) = self.all_mut();
-        storage.reserve_state(&checked)?;
+        storage.reserve_state(state, &checked)?;
         storage.put_state(state, checked)?;
         sampler.load_state(storage, state)
     }
@@ -165,15 +172,33 @@ impl<S: Saved> Replay<S> {
         Ok(buffer)
     }
 
-    /// Puts the buffer, and further fields of the caller's, into a checkpoint.
+    /// Puts the buffer, and further fields of the caller's, into a checkpoint, whose copy of it is the only one.
     ///
     /// # Errors
     /// Those of [`Replay::state`].
     pub fn put_into(&self, checkpoint: &mut Checkpoint, beside: Vec<Field>) -> Result<()> {
-        let mut fields = self.state()?;
+        let mut fields = self.storage().counters()?;
+        fields.extend(self.settings()?);
         fields.extend(beside);
+        let (kept, rows): (Vec<_>, Vec<_>) = self.storage().rows().into_iter().unzip();
+        let shape = |rows: usize, row: &[usize]| [&[rows], row].concat();
+        let shapes: Vec<_> = fields.iter().map(|field| shape(field.rows(), field.shape())).collect();
+        let each = fields.iter().zip(&shapes);
+        let mut named: Vec<_> = each.map(|(field, shape)| (field.name(), &shape[..], field.dtype())).collect();
+        let kept_shapes: Vec<_> = kept.iter().flatten().map(|kept| shape(kept.rows, &kept.shape)).collect();
+        let each = kept.iter().flatten().zip(&kept_shapes);
+        named.extend(each.map(|(kept, shape)| (kept.name.as_str(), &shape[..], kept.dtype)));
+        checkpoint.put_filled(MEMBER, &named, |mut memory| {
+            let mut kept_memory = memory.split_off(fields.len());
+            memory.into_iter().zip(&fields).for_each(|(to, field)| to.copy_from_slice(field.data().bytes()));
+            for (kept, rows) in kept.iter().zip(rows) {
+                let rest = kept_memory.split_off(kept.len());
+                copy_rows(kept, rows, std::mem::replace(&mut kept_memory, rest))?;
+            }
+            Ok(())
+        })?;
         checkpoint.manifest.insert(MEMBER.into(), self.describe().into());
-        checkpoint.put_fields(MEMBER, &fields)
+        Ok(())
     }
 
     /// The buffer of a checkpoint, and the fields that are not its own but among `beside`.

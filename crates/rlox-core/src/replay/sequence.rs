@@ -3,12 +3,9 @@
 use std::ops::Range;
 
 use super::buffer::{check_count, draw};
-use super::gather::{Column, other_dtype};
-use super::storage::{CONTINUES, ReplayStorage, TERMINATED, TRUNCATED};
+use super::gather::{Column, not_held, other_dtype, pieces};
+use super::storage::{CONTINUES, ReplayStorage};
 use crate::{DType, Error, FieldMut, Pcg64, Result, Watch, check_len, memory};
-
-/// How often a start is drawn before the whole ring is searched for those that fit.
-const ATTEMPTS: usize = 256;
 
 /// Chooses stretches of episodes: steps of one environment that follow each other, never across an episode's end, and
 /// never beyond what is stored.
@@ -53,10 +50,10 @@ pub struct ChosenSequences {
     rows: Vec<usize>,
     mask: Vec<bool>,
     starts: Vec<bool>,
-    /// What starts there are, where they had to be searched for.
-    found: Vec<usize>,
-    /// The storage as it was.
-    of: (usize, usize),
+    /// How many whole episodes there are of the environments up to each.
+    counts: Vec<usize>,
+    /// The storage as it was; none before all steps are found.
+    of: Option<(usize, usize)>,
 }
 
 impl Sequences {
@@ -64,8 +61,26 @@ impl Sequences {
     ///
     /// # Errors
     /// [`Error::Config`] for a length of 0, steps before whole episodes, no transitions or more sequences than there are,
-    /// and where no episode is stored whole; [`Error::Memory`] if there is no room. Nothing is drawn then.
+    /// and where no episode is stored whole; [`Error::Memory`] if there is no room, [`Error::Interrupted`] if it was told
+    /// to stop. Nothing is drawn then, and nothing can be read from `chosen`.
     pub fn choose(
+        self,
+        storage: &ReplayStorage,
+        batch_size: usize,
+        rng: &mut Pcg64,
+        chosen: &mut ChosenSequences,
+    ) -> Result<()> {
+        let before = rng.clone();
+        self.draw(storage, batch_size, rng, chosen)?;
+        self.find(storage, chosen).inspect_err(|_| *rng = before)
+    }
+
+    /// The first half of [`Sequences::choose`], all that draws: threads that share a generator need it no longer than
+    /// that.
+    ///
+    /// # Errors
+    /// Those of [`Sequences::choose`].
+    pub fn draw(
         self,
         storage: &ReplayStorage,
         batch_size: usize,
@@ -74,14 +89,27 @@ impl Sequences {
     ) -> Result<()> {
         let held = storage.indices();
         self.check(storage, batch_size)?;
-        chosen.prepare(self.burn_in.saturating_add(self.length), batch_size)?;
+        chosen.prepare(batch_size)?;
         if self.whole {
-            chosen.draw_whole(storage, &held, rng)?;
-        } else {
-            draw(&held, rng, &mut chosen.indices);
+            return storage.episodes.draw(&held, rng, &mut chosen.counts, &mut chosen.indices);
         }
-        chosen.of = storage.laps();
-        chosen.place(storage, &held, self)
+        draw(&held, rng, &mut chosen.indices);
+        Ok(())
+    }
+
+    /// The second half of [`Sequences::choose`]: finds the steps of sequences whose starts were drawn.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the starts are not held any more, [`Error::Memory`] if there is no room,
+    /// [`Error::Interrupted`] if it was told to stop. Nothing can be read from `chosen` then.
+    pub fn find(self, storage: &ReplayStorage, chosen: &mut ChosenSequences) -> Result<()> {
+        let held = storage.indices();
+        if let Some(wrong) = chosen.indices.iter().find(|index| !held.contains(index)) {
+            return Err(not_held(*wrong, &held));
+        }
+        chosen.place(storage, &held, self)?;
+        chosen.of = Some(storage.laps());
+        Ok(())
     }
 
     /// Checks that so many sequences of a storage can be chosen, but for whether episodes are stored whole.
@@ -114,24 +142,6 @@ impl ReplayStorage {
         let next = index + self.num_envs;
         (next < held.end && self.flags(self.row_of(index)) & CONTINUES != 0).then_some(next)
     }
-
-    /// Whether a transition is the last of its episode.
-    fn is_last(&self, index: usize) -> bool {
-        self.flags(self.row_of(index)) & (TERMINATED | TRUNCATED) != 0
-    }
-
-    /// Whether the episode of which a transition is the first one has ended.
-    fn is_whole(&self, first: usize, held: &Range<usize>, watch: &mut Watch) -> Result<bool> {
-        let mut at = first;
-        for step in 1_usize.. {
-            let Some(next) = self.following(at, held) else { break };
-            at = next;
-            if step.is_multiple_of(Watch::STRETCH / 64) {
-                watch.check()?;
-            }
-        }
-        Ok(self.is_last(at))
-    }
 }
 
 impl ChosenSequences {
@@ -155,13 +165,16 @@ impl ChosenSequences {
         &self.starts
     }
 
-    fn prepare(&mut self, steps: usize, batch_size: usize) -> Result<()> {
-        let all = steps.saturating_mul(batch_size);
-        for (numbers, len) in [(&mut self.indices, batch_size), (&mut self.lengths, batch_size), (&mut self.rows, all)]
-        {
-            memory::grow("length", numbers, len.saturating_sub(numbers.len()))?;
-            numbers.resize(len, 0);
-        }
+    /// Room for so many starts.
+    fn prepare(&mut self, batch_size: usize) -> Result<()> {
+        self.of = None;
+        resize(&mut self.indices, batch_size)?;
+        resize(&mut self.lengths, batch_size)
+    }
+
+    /// Room for the steps of all sequences, none of which is there yet.
+    fn clear_steps(&mut self, all: usize) -> Result<()> {
+        resize(&mut self.rows, all)?;
         for flags in [&mut self.mask, &mut self.starts] {
             memory::grow("length", flags, all.saturating_sub(flags.len()))?;
             flags.clear();
@@ -170,40 +183,10 @@ impl ChosenSequences {
         Ok(())
     }
 
-    /// Draws first steps of whole episodes: any steps until they are such, or else from a list of all of them.
-    fn draw_whole(&mut self, storage: &ReplayStorage, held: &Range<usize>, rng: &mut Pcg64) -> Result<()> {
-        let (mut watch, mut searched) = (Watch::default(), false);
-        let mut is_start =
-            |index: usize| Ok::<_, Error>(!storage.is_cut(index) && storage.is_whole(index, held, &mut watch)?);
-        'drawn: for drawn in &mut self.indices {
-            if !searched {
-                for _ in 0..ATTEMPTS {
-                    draw(held, rng, std::slice::from_mut(drawn));
-                    if is_start(*drawn)? {
-                        continue 'drawn;
-                    }
-                }
-                searched = true;
-                self.found.clear();
-                for index in held.clone() {
-                    if is_start(index)? {
-                        memory::push("batch_size", &mut self.found, index)?;
-                    }
-                }
-            }
-            if self.found.is_empty() {
-                let fix = "push more, or sample parts of episodes";
-                return Err(Error::config("whole", "an episode that is stored from start to end", "none", fix));
-            }
-            draw(&(0..self.found.len()), rng, std::slice::from_mut(drawn));
-            *drawn = self.found[*drawn];
-        }
-        Ok(())
-    }
-
     /// Finds the steps of each sequence.
     fn place(&mut self, storage: &ReplayStorage, held: &Range<usize>, of: Sequences) -> Result<()> {
         let (batch, mut watch) = (self.indices.len(), Watch::default());
+        self.clear_steps(of.burn_in.saturating_add(of.length).saturating_mul(batch))?;
         for b in 0..batch {
             let start = self.indices[b];
             let mut put = |t: usize, index: usize| {
@@ -240,14 +223,12 @@ impl ChosenSequences {
     pub fn read(&self, storage: &ReplayStorage, column: Column, out: FieldMut<'_>) -> Result<()> {
         self.check(storage)?;
         let bytes = storage.memory_of(column, self.rows.len(), out)?;
-        storage.read_bytes(column, &self.rows, bytes);
-        let each = bytes.len() / self.rows.len().max(1);
-        for (at, real) in self.mask.iter().enumerate() {
-            if !real {
-                bytes[at * each..][..each].fill(0);
-            }
-        }
-        Ok(())
+        let each = (bytes.len() / self.rows.len().max(1)).max(1);
+        storage.read_bytes(column, &self.rows, bytes)?;
+        pieces(self.mask.len(), each, bytes, |some, bytes| {
+            let steps = bytes.chunks_exact_mut(each).zip(&self.mask[some]);
+            steps.filter(|(_, real)| !**real).for_each(|(bytes, _)| bytes.fill(0));
+        })
     }
 
     /// As [`ChosenSequences::read`], of a column of booleans.
@@ -271,10 +252,17 @@ impl ChosenSequences {
     }
 
     fn check(&self, storage: &ReplayStorage) -> Result<()> {
-        if self.of == storage.laps() {
+        if self.of == Some(storage.laps()) {
             return Ok(());
         }
         let fix = "read what was chosen before the next push";
         Err(Error::config("chosen", "sequences of this storage as it is", "others", fix))
     }
+}
+
+/// Has so many numbers.
+fn resize(numbers: &mut Vec<usize>, len: usize) -> Result<()> {
+    memory::grow("length", numbers, len.saturating_sub(numbers.len()))?;
+    numbers.resize(len, 0);
+    Ok(())
 }

@@ -30,6 +30,11 @@ impl Kept {
         Field::new(self.name.clone(), self.rows, &self.shape, self.dtype)
     }
 
+    /// Bytes of a row.
+    pub(super) fn bytes_each(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.size()
+    }
+
     /// The elements of this field of a state.
     ///
     /// # Errors
@@ -143,6 +148,20 @@ impl ReplayStorage {
     /// # Errors
     /// [`Error::Memory`] if there is no room for it.
     pub(super) fn state(&self) -> Result<Vec<Field>> {
+        let mut fields = self.counters()?;
+        for (kept, rows) in self.rows() {
+            let first = fields.len();
+            for kept in &kept {
+                fields.push(kept.field()?);
+            }
+            let memory = fields[first..].iter_mut().map(|field| field.data_mut().into_bytes());
+            copy_rows(&kept, rows, memory.collect())?;
+        }
+        Ok(fields)
+    }
+
+    /// What a state has beside bytes of transitions, as fields.
+    pub(super) fn counters(&self) -> Result<Vec<Field>> {
         let ranges = self.ranges(self.pushed);
         let mut fields = Vec::new();
         for (name, number) in self.settings().into_iter().chain([("pushed", self.pushed)]) {
@@ -156,7 +175,6 @@ impl ReplayStorage {
         }
         let cut = (0..self.num_envs).map(|env| u8::from(self.is_cut(ranges.held.start + env)));
         fields.push(bytes_field(CUT, DType::Bool, cut)?);
-        self.take_rows(&mut fields, &ranges)?;
         Ok(fields)
     }
 
@@ -165,30 +183,52 @@ impl ReplayStorage {
         index >= self.num_envs && self.flags(self.row_of(index - self.num_envs)) & CONTINUES != 0
     }
 
-    /// Copies all that has bytes of its own.
-    fn take_rows(&self, fields: &mut Vec<Field>, ranges: &Ranges) -> Result<()> {
+    /// All that has bytes of its own: fields, and their rows.
+    pub(super) fn rows(&self) -> Vec<(Vec<Kept>, RowBytes<'_>)> {
         let (places, frames) = (&self.places, self.layout.frame_stack);
-        let Ranges { held, kept } = ranges;
-        let rows = |indices: &Range<usize>| indices.clone().map(|index| self.row_of(index));
-        let fixed = |row: usize| self.bytes(row, places.action, places.stored - places.action);
-        taken(fields, &self.row_fields(held.len()), rows(held).map(fixed))?;
-        taken(fields, &self.obs_fields("step", 1, kept.len()), rows(kept).map(|row| self.newest(row)))?;
-        let (none, next) = (vec![0; places.frame], self.pushed * self.num_envs);
-        let ahead = self.tails.iter().enumerate().map(|(env, tail)| match tail {
+        let Ranges { held, kept } = self.ranges(self.pushed);
+        let rows = |indices: &Range<usize>| indices.clone().map(move |index| self.row_of(index));
+        let flagged = |indices: &Range<usize>, flag| rows(indices).filter(move |row| self.flags(*row) & flag != 0);
+        let fixed = move |row: usize| self.bytes(row, places.action, places.stored - places.action);
+        let next = self.pushed * self.num_envs;
+        let ahead = move |(env, tail): (usize, &Tail)| match tail {
             Tail::Ahead => self.newest(self.row_of(next + env)),
-            _ => &none,
-        });
-        taken(fields, &self.obs_fields("ahead", 1, self.num_envs), ahead)?;
-        let stored: Vec<_> = rows(held).filter(|row| self.flags(*row) & STORED != 0).collect();
-        let aside = stored.iter().map(|row| self.aside.row(self.slot(*row, places.stored)));
-        taken(fields, &self.obs_fields("next", frames, stored.len()), aside)?;
-        if frames == 1 {
-            return Ok(());
+            _ => &[],
+        };
+        let (stored, heads) = (flagged(&held, STORED).count(), flagged(&kept, HEAD).count());
+        let aside = flagged(&held, STORED).map(move |row| self.aside.row(self.slot(row, places.stored)));
+        let mut all: Vec<(_, RowBytes<'_>)> = vec![
+            (self.row_fields(held.len()), Box::new(rows(&held).map(fixed))),
+            (self.obs_fields("step", 1, kept.len()), Box::new(rows(&kept).map(move |row| self.newest(row)))),
+            (self.obs_fields("ahead", 1, self.num_envs), Box::new(self.tails.iter().enumerate().map(ahead))),
+            (self.obs_fields("next", frames, stored), Box::new(aside)),
+        ];
+        if frames > 1 {
+            let older = flagged(&kept, HEAD).map(move |row| self.heads.row(self.slot(row, places.head)));
+            all.push((self.obs_fields("older", frames - 1, heads), Box::new(older)));
         }
-        let heads: Vec<_> = rows(kept).filter(|row| self.flags(*row) & HEAD != 0).collect();
-        let older = heads.iter().map(|row| self.heads.row(self.slot(*row, places.head)));
-        taken(fields, &self.obs_fields("older", frames - 1, heads.len()), older)
+        all
     }
+}
+
+/// The bytes of each row of some fields, one field's after another's; none where they are zeros.
+pub(super) type RowBytes<'a> = Box<dyn Iterator<Item = &'a [u8]> + 'a>;
+
+/// Copies rows of fields into their zeroed memory.
+pub(super) fn copy_rows(kept: &[Kept], rows: RowBytes<'_>, mut memory: Vec<&mut [u8]>) -> Result<()> {
+    let each: Vec<_> = kept.iter().map(Kept::bytes_each).collect();
+    let mut watch = crate::Watch::default();
+    for (i, row) in rows.enumerate().filter(|(_, row)| !row.is_empty()) {
+        let mut at = 0;
+        for (memory, len) in memory.iter_mut().zip(&each) {
+            memory[i * len..][..*len].copy_from_slice(&row[at..at + len]);
+            at += len;
+        }
+        if i.is_multiple_of(1 << 10) {
+            watch.check()?;
+        }
+    }
+    Ok(())
 }
 
 /// A field of bytes.
@@ -197,26 +237,4 @@ fn bytes_field(name: &str, dtype: DType, bytes: impl ExactSizeIterator<Item = u8
     let memory = field.data_mut().into_bytes();
     memory.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
     Ok(field)
-}
-
-/// Adds fields whose rows' bytes lie one after another in each of `rows`.
-fn taken<'a>(fields: &mut Vec<Field>, kept: &[Kept], rows: impl Iterator<Item = &'a [u8]>) -> Result<()> {
-    let first = fields.len();
-    for kept in kept {
-        fields.push(kept.field()?);
-    }
-    let each: Vec<_> = fields[first..].iter().map(|field| field.width() * field.dtype().size()).collect();
-    let mut memory: Vec<_> = fields[first..].iter_mut().map(|field| field.data_mut().into_bytes()).collect();
-    let mut watch = crate::Watch::default();
-    for (i, row) in rows.enumerate() {
-        let mut at = 0;
-        for (memory, len) in memory.iter_mut().zip(&each) {
-            memory[i * len..][..*len].copy_from_slice(&row[at..at + len]);
-            at += len;
-        }
-        if i.is_multiple_of(1 << 12) {
-            watch.check()?;
-        }
-    }
-    Ok(())
 }

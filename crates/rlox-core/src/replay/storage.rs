@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::episodes::Episodes;
 use super::layout::{Layout, Places};
 use super::slots::Slots;
 use crate::{Error, Result, memory};
@@ -76,6 +77,7 @@ pub struct ReplayStorage {
     /// Time steps pushed so far.
     pub(crate) pushed: usize,
     pub(crate) tails: Vec<Tail>,
+    pub(crate) episodes: Episodes,
     /// Which observations are what lay ahead, of the step that is being pushed.
     pub(crate) linked: Vec<bool>,
     /// A row of observations of several parts.
@@ -107,6 +109,7 @@ impl ReplayStorage {
             heads: Slots::new(places.obs - places.frame),
             pushed: 0,
             tails: vec![Tail::None; num_envs],
+            episodes: Episodes::new(num_envs)?,
             linked: memory::zeroed("num_envs", num_envs)?,
             joined: memory::zeroed("obs_shape", if layout.obs.len() > 1 { 2 * places.obs } else { 0 })?,
             layout,
@@ -151,7 +154,12 @@ impl ReplayStorage {
 
     /// The number of the oldest transition that is stored.
     pub(crate) fn oldest(&self) -> usize {
-        self.pushed.saturating_sub(self.steps) * self.num_envs
+        self.oldest_step() * self.num_envs
+    }
+
+    /// The oldest time step that is stored.
+    pub(crate) fn oldest_step(&self) -> usize {
+        self.pushed.saturating_sub(self.steps)
     }
 
     /// The number that the next transition will have.
@@ -178,10 +186,10 @@ impl ReplayStorage {
         first..first + self.num_envs
     }
 
-    /// Bytes of memory so far: more is taken where next observations and first frames lie aside. Those of rows that were
+    /// Bytes of memory so far: more is taken where next observations and first frames lie aside, and as episodes end. Those of rows that were
     /// not written yet are not taken from the system.
     pub fn memory(&self) -> usize {
-        self.data.len() + self.aside.bytes() + self.heads.bytes()
+        self.data.len() + self.aside.bytes() + self.heads.bytes() + self.episodes.bytes()
     }
 
     /// Time steps there are rows for.

@@ -13,11 +13,13 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::simd::prefetch::prefetch;
-use crate::{Error, Pcg64, Result, check_len, memory};
+use crate::{Error, Pcg64, Result, Watch, check_len, memory};
 use nodes::{Nodes, WIDTH};
 
 /// How many draws go down the tree together.
 const TOGETHER: usize = 256;
+/// How often that is done between two looks for an interruption.
+const LOOK: usize = 16;
 
 /// A fixed number of leaves with a priority each, which are drawn in proportion to it (Schaul et al. 2016, "Prioritized
 /// Experience Replay", <https://arxiv.org/abs/1511.05952>).
@@ -251,7 +253,7 @@ impl SumTree {
     /// in each of them a point is drawn (Schaul et al. 2016, appendix B.2.1). One 64-bit draw of `rng` for each.
     ///
     /// # Errors
-    /// [`Error::Config`] if all priorities are 0. Nothing is drawn then.
+    /// [`Error::Config`] if all priorities are 0. Nothing is drawn then. [`Error::Interrupted`] if it was told to stop.
     ///
     /// ```
     /// use rlox_core::{Pcg64, replay::SumTree};
@@ -266,7 +268,11 @@ impl SumTree {
     pub fn sample_stratified(&self, rng: &mut Pcg64, out: &mut [usize]) -> Result<()> {
         self.check_total()?;
         let stratum = self.total() / out.len() as f64;
+        let mut watch = Watch::default();
         for (i, out) in out.chunks_mut(TOGETHER).enumerate() {
+            if i % LOOK == LOOK - 1 {
+                watch.check()?;
+            }
             let mut masses = [0.0; TOGETHER];
             let masses = &mut masses[..out.len()];
             for (j, mass) in masses.iter_mut().enumerate() {

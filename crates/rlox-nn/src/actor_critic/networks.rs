@@ -4,9 +4,9 @@ use rlox_core::{Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result, Wa
 
 use super::acting::Acting;
 use super::memory::{Memory, merge, policies_of, values_of};
-use super::parts::widths;
 use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyShape};
 use crate::at_once::at_once;
+use crate::shape::widths;
 use crate::{Distribution, Learnable, NamedTensors, Network, Optimizer, Parameters, clipped_step, rows};
 
 /// Rows that are passed forward and back at once.

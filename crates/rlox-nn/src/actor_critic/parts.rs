@@ -8,14 +8,6 @@ use crate::{NamedTensor, NamedTensors, Network, Parameters};
 /// What a head is called beside a trunk that it shares: a network of one layer.
 const HEADS: [&str; 2] = ["actor.0.", "critic.0."];
 
-/// The widths of a network's hidden layers.
-pub(super) fn widths<N: Network>(network: &N) -> Vec<usize> {
-    let tensors = network.tensors();
-    let mut rows: Vec<_> = tensors.iter().filter(|tensor| tensor.shape.len() == 2).map(|it| it.shape[0]).collect();
-    rows.pop();
-    rows
-}
-
 impl<N: Network> PolicyNetworks<N> {
     /// What each part gives, by name: `actor.0.weight`, `critic.0.weight`, `log_std`. The last layer of a trunk that is
     /// shared goes by the names of two heads.

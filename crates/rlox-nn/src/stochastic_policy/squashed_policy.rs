@@ -9,7 +9,8 @@ use crate::distribution::check_log_std;
 use crate::losses::sac_actor_loss;
 use crate::room::resize;
 use crate::{
-    ActionValue, Critics, Learnable, NamedTensors, Network, Optimizer, Parameters, Scratch, clipped_step, rows,
+    ActionValue, Critics, Learnable, NamedTensors, Network, NetworkShape, Optimizer, Parameters, Scratch, clipped_step,
+    rows,
 };
 
 /// A [`StochasticPolicy`] of a network whose outputs are `[mean | log_std]` ([`SquashedGaussian`]), or the means alone with
@@ -369,6 +370,10 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         self.backward(d_actions, d_log_probs)?;
         self.update = memory;
         Ok(ActorStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
+    }
+
+    fn shape(&self) -> Option<NetworkShape> {
+        Some(NetworkShape::of(&self.actor))
     }
 
     fn tensors(&self) -> NamedTensors {

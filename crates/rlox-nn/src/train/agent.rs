@@ -91,6 +91,11 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         &mut self.learner
     }
 
+    /// How it gathers.
+    pub(super) fn gathering(&self) -> &Gathering {
+        &self.how
+    }
+
     /// Everything that is remembered, and the priorities, as fields ([`rlox_core::replay::Replay::state`]).
     ///
     /// # Errors
@@ -325,6 +330,16 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         (self.updates, self.due, self.progress, self.learned) = (updates, due, progress, None);
         self.learner.set_counts(timesteps / n as u64, updates);
         Ok(())
+    }
+
+    /// Tells [`OffPolicyAgent::learned`] what was learned before [`OffPolicyAgent::set_standing`], which forgets it.
+    pub fn set_learned(&mut self, learned: Option<OffPolicyLearned>) {
+        self.learned = learned;
+    }
+
+    /// Does not know any more where the environments stand.
+    pub(super) fn lose(&mut self) {
+        self.gatherer.started = false;
     }
 
     /// Minibatches that are due, less than one of them, with an update-to-data ratio.

@@ -2,8 +2,8 @@
 
 use rlox_core::{ActionsMut, EnvSpec, Error, Normalizer, Pcg64, Result, VectorEnv};
 
-use super::OffPolicyLearned;
 use super::experience::{Gathering, Replayed};
+use super::{OffPolicyLearned, Settings};
 use crate::NamedTensors;
 use crate::adam::check_state;
 
@@ -150,6 +150,10 @@ pub trait Method: Algorithm + Sized {
     type Config: Clone + std::fmt::Debug;
     /// The networks it is made of.
     type Networks;
+    /// What checkpoints call it.
+    const NAME: &'static str;
+    /// The hidden layers that the Python package gives it.
+    const HIDDEN: &'static [usize];
 
     /// How transitions are collected and sampled, once all settings are checked.
     ///
@@ -163,6 +167,14 @@ pub trait Method: Algorithm + Sized {
     /// # Errors
     /// [`Error::Shape`] for networks of other observations or actions than the environments'.
     fn new(config: Self::Config, networks: Self::Networks, spec: &EnvSpec, num_envs: usize) -> Result<Self>;
+
+    /// The settings by the names that checkpoints have for them, but for those of [`Method::gathering`].
+    fn settings(config: &Self::Config) -> Settings;
+
+    /// What its networks are made of, as far as it is known, by the names that checkpoints have for that.
+    fn shape(&self) -> Settings {
+        Settings::new()
+    }
 }
 
 /// Checks that networks are for the numbers of observations and of actions that there are.

@@ -4,7 +4,10 @@ use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Normalizer, NormalizerOptio
 
 use super::algorithm::{Algorithm, Method, check_dims};
 use super::experience::{Gathering, Replayed, gathering};
-use super::{Greedy, OffPolicy, OffPolicyLearned, Priorities, Schedule, check_counts, check_share, evaluate_policy};
+use super::{
+    Greedy, OffPolicy, OffPolicyLearned, Priorities, Schedule, Setting, Settings, check_counts, check_share,
+    evaluate_policy, settings,
+};
 use crate::built_in::num_actions;
 use crate::rows::check_not_negative;
 use crate::{NamedTensors, Optimizer, QFunction, QLoss, TdLoss, Transitions};
@@ -159,6 +162,8 @@ impl<Q> DqnLearner<Q> {
 impl<Q: QFunction> Method for DqnLearner<Q> {
     type Config = DqnConfig;
     type Networks = Q;
+    const NAME: &'static str = "dqn";
+    const HIDDEN: &'static [usize] = &[64, 64];
 
     fn gathering(config: &DqnConfig, spec: &EnvSpec) -> Result<Gathering> {
         config.check()?;
@@ -171,6 +176,39 @@ impl<Q: QFunction> Method for DqnLearner<Q> {
         check_dims("q_function", (q.obs_dim(), q.num_actions()), dims)?;
         let every = (config.target_update_interval / num_envs.max(1) as u64).max(1);
         Ok(Self { q, config, steps: 0, every })
+    }
+
+    fn settings(config: &DqnConfig) -> Settings {
+        use Setting::{Double, Flag, Single, Word};
+        let loss = match config.loss {
+            TdLoss::Huber => "huber",
+            TdLoss::SquaredError => "squared_error",
+        };
+        let mut settings = vec![
+            ("tau", Single(config.tau)),
+            ("target_update_interval", settings::count(config.target_update_interval)),
+            ("double", Flag(config.double)),
+            ("loss", Word(loss)),
+            ("lr_schedule", config.lr_schedule.into()),
+            ("max_grad_norm", Single(config.max_grad_norm)),
+            ("exploration_fraction", Double(config.exploration_fraction)),
+            ("exploration_initial_eps", Single(config.exploration_initial_eps)),
+            ("exploration_final_eps", Single(config.exploration_final_eps)),
+            ("prioritized", Flag(config.prioritized.is_some())),
+        ];
+        if let Some(Priorities { alpha, beta }) = config.prioritized {
+            settings.extend([("priority_alpha", Single(alpha)), ("priority_beta", Single(beta))]);
+        }
+        settings.extend(settings::optimizer(config.optimizer));
+        settings
+    }
+
+    fn shape(&self) -> Settings {
+        let shape = self.q.shape();
+        let dueling = shape.as_ref().map(|shape| ("dueling", Setting::Flag(shape.dueling)));
+        let mut settings = settings::shape_of(&[shape]);
+        settings.extend(dueling);
+        settings
     }
 }
 

@@ -1,12 +1,13 @@
 //! Replay as off-policy methods use it: raw transitions in, normalised minibatches out.
 
-use rlox_core::replay::{Chosen, Column, Layout, NStep, Part, Prioritized, Replay, ReplayStorage, Steps, Uniform};
+use rlox_core::replay::{
+    AnySampler, Chosen, Column, Layout, NStep, Part, Prioritized, Replay, ReplayStorage, Steps, Uniform,
+};
 use rlox_core::{
     Actions, DType, Error, Field, FieldData, FieldMut, Normalizer, NormalizerOptions, Pcg64, Result, Space,
     masked_actions,
 };
 
-use super::chooser::Chooser;
 use super::gatherer::Surroundings;
 use super::packed::Packed;
 use super::{check_counts, check_share};
@@ -138,7 +139,7 @@ pub(super) struct Stepped<'a> {
 /// A replay buffer and the memory of a minibatch.
 #[derive(Debug)]
 pub(super) struct Experience {
-    replay: Replay<Chooser>,
+    replay: Replay<AnySampler>,
     chosen: Chosen,
     batch_size: usize,
     gamma: f32,
@@ -189,13 +190,13 @@ impl Experience {
         let streams = if idling { 1 } else { num_envs };
         let storage = ReplayStorage::new(how.buffer_size, streams, layout)
             .map_err(|error| error.renamed("capacity", "buffer_size"))?;
-        let chooser = match how.prioritized {
-            None => Chooser::Uniform(Uniform),
-            Some(Priorities { alpha, beta }) => Chooser::Prioritized(
-                Prioritized::new(&storage, alpha, beta).map_err(|error| error.renamed("capacity", "buffer_size"))?,
-            ),
+        let sampler: AnySampler = match how.prioritized {
+            None => Uniform.into(),
+            Some(Priorities { alpha, beta }) => Prioritized::new(&storage, alpha, beta)
+                .map_err(|error| error.renamed("capacity", "buffer_size"))?
+                .into(),
         };
-        let mut replay = Replay::with(storage, chooser)?;
+        let mut replay = Replay::with(storage, sampler)?;
         if how.n_steps > 1 {
             replay = replay.with_n_step(NStep { n: how.n_steps, gamma: how.gamma })?;
         }
@@ -273,7 +274,7 @@ impl Experience {
     /// Tells what sampling goes by how far the run is.
     pub(super) fn set_progress(&mut self, progress: f64) -> Result<()> {
         match (self.replay.sampler_mut(), self.priorities) {
-            (Chooser::Prioritized(sampler), Some(priorities)) => sampler.set_beta(priorities.beta_at(progress)),
+            (AnySampler::Prioritized(sampler), Some(priorities)) => sampler.set_beta(priorities.beta_at(progress)),
             _ => Ok(()),
         }
     }
@@ -281,7 +282,7 @@ impl Experience {
     /// Takes notice of what the critics were wrong by, `[B]`, about the last minibatch.
     pub(super) fn learned(&mut self, td_errors: &[f32]) -> Result<()> {
         let Self { replay, chosen, errors, .. } = self;
-        let (storage, Chooser::Prioritized(sampler)) = replay.parts_mut() else { return Ok(()) };
+        let (storage, AnySampler::Prioritized(sampler)) = replay.parts_mut() else { return Ok(()) };
         errors.clear();
         errors.extend(td_errors.iter().map(|error| error.abs()));
         sampler.update_priorities(storage, chosen.indices(), errors)

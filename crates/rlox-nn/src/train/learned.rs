@@ -1,5 +1,9 @@
 //! What minibatches of off-policy methods say.
 
+use serde_json::{Value, json};
+
+use super::settings::number;
+
 /// What a minibatch of an off-policy method said, or the means of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OffPolicyLearned {
@@ -17,6 +21,40 @@ pub struct OffPolicyLearned {
     pub ent_coef_loss: Option<f32>,
     /// The learning rate there was.
     pub learning_rate: f32,
+}
+
+impl OffPolicyLearned {
+    pub(super) fn to_json(self) -> Value {
+        let told = |x: Option<f32>| x.map_or(Value::Null, |x| number(x.into()));
+        let Self { critic_loss, mean_value, grad_norm, actor_loss, ent_coef, ent_coef_loss, learning_rate } = self;
+        json!({
+            "critic_loss": told(Some(critic_loss)),
+            "mean_value": told(Some(mean_value)),
+            "grad_norm": told(Some(grad_norm)),
+            "actor_loss": told(actor_loss),
+            "ent_coef": told(ent_coef),
+            "ent_coef_loss": told(ent_coef_loss),
+            "learning_rate": told(Some(learning_rate)),
+        })
+    }
+
+    /// What [`OffPolicyLearned::to_json`] made; `None` of anything else.
+    pub(super) fn from_json(saved: &Value) -> Option<Self> {
+        let some = |name: &str| match saved.get(name)? {
+            Value::Null => Some(None),
+            Value::String(word) => Some(Some(word.parse().ok()?)),
+            number => Some(Some(number.as_f64()? as f32)),
+        };
+        Some(Self {
+            critic_loss: some("critic_loss")??,
+            mean_value: some("mean_value")??,
+            grad_norm: some("grad_norm")??,
+            actor_loss: some("actor_loss")?,
+            ent_coef: some("ent_coef")?,
+            ent_coef_loss: some("ent_coef_loss")?,
+            learning_rate: some("learning_rate")??,
+        })
+    }
 }
 
 /// Means of what minibatches say.

@@ -1,5 +1,7 @@
 //! The trainer of off-policy methods: act, remember, learn from what is remembered, and again.
 
+mod saving;
+
 use std::collections::VecDeque;
 
 use rlox_core::replay::ReplayStorage;
@@ -44,9 +46,14 @@ pub struct OffPolicy<A: Method> {
     agent: OffPolicyAgent<A>,
     config: A::Config,
     normalizer: Option<Normalizer>,
+    seed: u64,
     streams: Streams,
     episodes: Episodes,
     run: Run,
+    /// Whether the environments were put where they stand, in the middle of episodes that the agent has not looked at.
+    put: bool,
+    /// Of all iterations: each alone may be too short to be asked whether to stop.
+    watch: Watch,
 }
 
 impl<A: Method> std::fmt::Debug for OffPolicy<A> {
@@ -87,9 +94,12 @@ impl<A: Method> OffPolicy<A> {
             agent,
             config,
             normalizer,
+            seed,
             streams,
             episodes: Episodes::new(0, VecDeque::new()),
             run: Run::default(),
+            put: false,
+            watch: Watch::default(),
         })
     }
 
@@ -145,7 +155,7 @@ impl<A: Method> OffPolicy<A> {
         self.resume(progress)
     }
 
-    /// Goes on with a run that was ended early to where [`OffPolicy::train`] was to end. Schedules go on, too.
+    /// Goes on with a run that was ended early, or that was loaded, to where [`OffPolicy::train`] was to end. Schedules go on, too.
     ///
     /// # Errors
     /// Those of [`OffPolicy::iterate`].
@@ -172,15 +182,16 @@ impl<A: Method> OffPolicy<A> {
     /// [`rlox_core::Error::Interrupted`] between two steps ([`rlox_core::set_interrupt_check`]).
     pub fn iterate(&mut self) -> Result<OffPolicyMetrics> {
         let progress = self.run.progress(self.timesteps())?;
-        let Self { env, agent, normalizer, streams, episodes, .. } = self;
-        if !agent.started() {
+        let Self { env, agent, normalizer, streams, episodes, put, watch, .. } = self;
+        if std::mem::take(put) {
+            agent.go_on(env.as_ref())?;
+        } else if !agent.started() {
             episodes.forget(env.as_mut());
             let mut obs = Vec::new();
             resize("num_envs", &mut obs, env.num_envs() * env.spec().observation.dim(), 0.0)?;
             env.reset(Seeds::Base(streams.reset()), None, &ResetOptions::default(), &mut obs)?;
             agent.start(env.as_ref(), normalizer.as_mut())?;
         }
-        let mut watch = Watch::default();
         let done = agent.iterate(env.as_mut(), normalizer.as_mut(), progress, &mut || watch.check().map(|()| false));
         episodes.update(env.as_mut());
         done?;

@@ -49,6 +49,8 @@ pub struct OnPolicy<A, P> {
     policy: P,
     config: A,
     collector: Collector,
+    /// Of all iterations: each alone may be too short to be asked whether to stop.
+    watch: Watch,
 }
 
 impl<A: Algorithm, P> std::fmt::Debug for OnPolicy<A, P> {
@@ -77,7 +79,7 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
         let policy = make(env.spec(), &mut streams.policy)?;
         let (n_steps, normalize, how) = config.collection();
         let collector = Collector::new(env, n_steps, normalize, how, (seed, streams))?;
-        Ok(Self { policy, config, collector })
+        Ok(Self { policy, config, collector, watch: Watch::default() })
     }
 
     /// The policy.
@@ -199,11 +201,12 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
     /// learned before stays.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
-        let Self { policy, config, collector } = self;
+        let Self { policy, config, collector, watch } = self;
+        watch.check()?;
         let timesteps = collector.timesteps;
         collector.collect(policy).map_err(|error| after(error, timesteps))?;
         let Collector { buffer, minibatches, iteration, .. } = collector;
-        let (mut watch, mut stopped) = (Watch::default(), Ok(()));
+        let mut stopped = Ok(());
         let mut stop = || {
             stopped = watch.check();
             stopped.is_err()

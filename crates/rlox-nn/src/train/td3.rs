@@ -6,7 +6,8 @@ use super::algorithm::{Algorithm, Method, check_dims, part_of, together};
 use super::experience::{Gathering, Replayed, gathering};
 use super::greedy::numbers;
 use super::{
-    ActionNoise, NoiseProcess, OffPolicy, OffPolicyLearned, Schedule, check_counts, check_share, evaluate_policy,
+    ActionNoise, NoiseProcess, OffPolicy, OffPolicyLearned, Schedule, Setting, Settings, check_counts, check_share,
+    evaluate_policy, settings,
 };
 use crate::losses::td_targets;
 use crate::room::resize;
@@ -172,6 +173,8 @@ impl<P, C> Td3Learner<P, C> {
 impl<P: DeterministicPolicy, C: ActionValue> Method for Td3Learner<P, C> {
     type Config = Td3Config;
     type Networks = (P, C);
+    const NAME: &'static str = "td3";
+    const HIDDEN: &'static [usize] = &[400, 300];
 
     fn gathering(config: &Td3Config, spec: &EnvSpec) -> Result<Gathering> {
         config.check()?;
@@ -186,6 +189,24 @@ impl<P: DeterministicPolicy, C: ActionValue> Method for Td3Learner<P, C> {
         check_dims("critics", (critics.obs_dim(), critics.action_dim()), dims)?;
         let noise = config.action_noise.map(|noise| NoiseProcess::new(noise, num_envs, dims.1)).transpose()?;
         Ok(Self { policy, critics, config, noise, updates: 0, memory: Memory::default() })
+    }
+
+    fn settings(config: &Td3Config) -> Settings {
+        use Setting::{Count, Single};
+        let mut settings = vec![
+            ("tau", Single(config.tau)),
+            ("policy_delay", Count(config.policy_delay)),
+            ("target_policy_noise", Single(config.target_policy_noise)),
+            ("target_noise_clip", Single(config.target_noise_clip)),
+            ("lr_schedule", config.lr_schedule.into()),
+            ("action_noise", config.action_noise.into()),
+        ];
+        settings.extend(settings::optimizer(config.optimizer));
+        settings
+    }
+
+    fn shape(&self) -> Settings {
+        settings::shape_of_actor_critic(self.policy.shape(), self.critics.shape(), self.critics.num_critics())
     }
 }
 

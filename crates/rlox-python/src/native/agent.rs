@@ -1,5 +1,6 @@
 //! `NativeAgent`: off-policy methods that act, remember and learn without Python.
 
+mod learned;
 mod make;
 mod stepwise;
 
@@ -300,6 +301,24 @@ impl NativeAgent {
             let set = inner.agent.set_standing(&streams, timesteps, updates, due, progress);
             // What was there is not refused.
             set.or_else(|error| inner.agent.learner_mut().set_noise(&before).and(Err(error)))
+        })
+    }
+
+    /// Means over the minibatches of the last iteration that learned, by name, with None for what nobody told; None before
+    /// the first.
+    fn learned<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        learned::told(py, self.inner.with(py, false, |inner| Ok(inner.agent.learned()))?)
+    }
+
+    /// Tells in `said` what `learned` gave before `set_standing`, which forgets it.
+    ///
+    /// Raises:
+    ///     ValueError, TypeError: It is something else; nothing has changed then.
+    fn set_learned(&self, py: Python<'_>, learned: &Bound<'_, PyAny>) -> PyResult<()> {
+        let learned = learned::taken(learned)?;
+        self.inner.with(py, false, |inner| {
+            inner.agent.set_learned(learned);
+            Ok(())
         })
     }
 

@@ -1,26 +1,26 @@
 //! What all replay buffers do.
 
-use std::ops::Range;
-
 use numpy::PyUntypedArrayMethods;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt};
 use rlox_core::replay::{
-    Chosen, ChosenSequences, Hindsight, Layout, NStep, Part, Prioritized, Relabel, Replay, ReplayStorage, Sampler,
-    Steps, Uniform,
+    AnySampler, Chosen, ChosenSequences, Column, Layout, NStep, Part, Replay, ReplayStorage, Steps,
 };
-use rlox_core::{DType, Error, Field, FieldData, Pcg64, Result, SeedSequence};
+use rlox_core::{DType, Error, Field, FieldData, Pcg64, Result, SeedSequence, Watch};
 
 use super::few::Few;
 use super::parts::{PartsArgument, key_of, layout_of, words_from};
-use super::sample::{Beside, Columns, Place, places_of};
+use super::sample::{Beside, Columns, Place, Target, places_of};
+use super::saving::stream_field;
 use super::source::Source;
+use super::spare::Spare;
 use crate::argument::{REAL, argument, count, expect_shape, has, number, shown, switch};
 use crate::array::{Elements, typed};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error};
 use crate::flags::flag_argument;
 use crate::observation::ObsInput;
+use crate::readable::Readable;
 use crate::seeds::seed_of;
 use crate::shared::Shared;
 
@@ -30,84 +30,13 @@ const LONG: usize = 8192;
 /// From how many transitions or elements on a sample may take more than 5 us.
 const MANY: (usize, usize) = (128, 16_384);
 
-/// How transitions are chosen.
-pub(super) enum Choice {
-    Uniform(Uniform),
-    Prioritized(Prioritized),
-    Hindsight(Hindsight),
-}
-
-impl Choice {
-    fn sampler(&self) -> &dyn Sampler {
-        match self {
-            Self::Uniform(it) => it,
-            Self::Prioritized(it) => it,
-            Self::Hindsight(it) => it,
-        }
-    }
-}
-
-impl Sampler for Choice {
-    fn choose(
-        &self,
-        storage: &ReplayStorage,
-        rng: &mut Pcg64,
-        indices: &mut [usize],
-        weights: &mut [f32],
-    ) -> Result<()> {
-        self.sampler().choose(storage, rng, indices, weights)
-    }
-
-    fn goals(
-        &self,
-        storage: &ReplayStorage,
-        rng: &mut Pcg64,
-        indices: &[usize],
-        goals: &mut Vec<usize>,
-    ) -> Result<Option<Relabel>> {
-        self.sampler().goals(storage, rng, indices, goals)
-    }
-
-    fn spans_steps(&self) -> bool {
-        self.sampler().spans_steps()
-    }
-
-    fn added(&mut self, storage: &ReplayStorage, indices: Range<usize>) -> Result<()> {
-        match self {
-            Self::Uniform(it) => it.added(storage, indices),
-            Self::Prioritized(it) => it.added(storage, indices),
-            Self::Hindsight(it) => it.added(storage, indices),
-        }
-    }
-
-    fn state(&self, storage: &ReplayStorage) -> Result<Vec<Field>> {
-        self.sampler().state(storage)
-    }
-
-    fn check_state(&self, count: usize, state: &[Field]) -> Result<Vec<String>> {
-        self.sampler().check_state(count, state)
-    }
-
-    fn load_state(&mut self, storage: &ReplayStorage, state: &[Field]) -> Result<()> {
-        match self {
-            Self::Uniform(it) => it.load_state(storage, state),
-            Self::Prioritized(it) => it.load_state(storage, state),
-            Self::Hindsight(it) => it.load_state(storage, state),
-        }
-    }
-}
-
-/// What is locked: the buffer, its own random stream, and memory that the next call uses again.
-pub(super) struct Inner<B = Replay<Choice>> {
-    pub(super) buffer: B,
-    pub(super) rng: Pcg64,
-    pub(super) chosen: Chosen,
-    pub(super) sequences: ChosenSequences,
-}
-
 /// What all replay buffers do.
-pub(super) struct Buffer<B = Replay<Choice>> {
-    pub(super) inner: Shared<Inner<B>>,
+pub(super) struct Buffer<B = Replay<AnySampler>> {
+    pub(super) inner: Readable<B>,
+    /// What samples without a seed draw from. Entered inside of the buffer, and only to draw: others may wait for it.
+    rng: Shared<Pcg64>,
+    chosen: Spare<Chosen>,
+    pub(super) sequences: Spare<ChosenSequences>,
     pub(super) layout: Layout,
     pub(super) num_envs: usize,
     /// Elements of one transition.
@@ -118,6 +47,9 @@ pub(super) struct Buffer<B = Replay<Choice>> {
     spans: bool,
 }
 
+/// The buffer's own stream before and after a call has drawn from it.
+pub(super) type Drawn = Option<(Pcg64, Pcg64)>;
+
 /// The settings that all buffers share.
 pub(super) struct Made {
     pub(super) storage: ReplayStorage,
@@ -126,7 +58,7 @@ pub(super) struct Made {
 }
 
 impl Buffer {
-    pub(super) fn new(py: Python<'_>, made: Made, sampler: Choice, name: &'static str) -> PyResult<Self> {
+    pub(super) fn new(py: Python<'_>, made: Made, sampler: AnySampler, name: &'static str) -> PyResult<Self> {
         let Made { storage, n_step, rng } = made;
         let mut buffer = Replay::with(storage, sampler).map_err(to_py)?;
         if let Some(n_step) = n_step {
@@ -136,8 +68,8 @@ impl Buffer {
     }
 
     /// What Python sees of a buffer of the core's.
-    pub(super) fn with(py: Python<'_>, buffer: Replay<Choice>, rng: Pcg64, name: &'static str) -> Self {
-        let prioritized = matches!(buffer.sampler(), Choice::Prioritized(_));
+    pub(super) fn with(py: Python<'_>, buffer: Replay<AnySampler>, rng: Pcg64, name: &'static str) -> Self {
+        let prioritized = matches!(buffer.sampler(), AnySampler::Prioritized(_));
         let spans = buffer.n_step().is_some();
         Self { prioritized, spans, ..Self::of(py, buffer, rng, name) }
     }
@@ -148,9 +80,9 @@ impl<B: Source> Buffer<B> {
         let (layout, num_envs) = (buffer.layout().clone(), buffer.num_envs());
         let places = places_of(py, &layout);
         let width = 2 * layout.obs.iter().map(Part::width).sum::<usize>() + layout.action.width();
-        let inner =
-            Shared::new(name, Inner { buffer, rng, chosen: Chosen::default(), sequences: ChosenSequences::default() });
-        Self { inner, layout, num_envs, width, places, prioritized: false, spans: false }
+        let (inner, rng) = (Readable::new(name, buffer), Shared::new(name, rng));
+        let (chosen, sequences) = (Spare::new(), Spare::new());
+        Self { inner, rng, chosen, sequences, layout, num_envs, width, places, prioritized: false, spans: false }
     }
 
     /// Adds one transition of the only environment.
@@ -184,7 +116,7 @@ impl<B: Source> Buffer<B> {
             let (got, fix) = (format!("{} environments", self.num_envs), "push a row for each with push_batch");
             return Err(to_py(Error::config("push", "a buffer of one environment", got, fix)));
         }
-        self.inner.with(py, !hold, |inner| inner.buffer.push(&steps, false).map_err(of_action))
+        self.inner.write(py, !hold, |buffer| buffer.push(&steps, false).map_err(of_action))
     }
 
     /// The same of the usual case, float32 arrays of the right shapes beside a float and two bools, which takes half the
@@ -210,7 +142,7 @@ impl<B: Source> Buffer<B> {
             next_obs: next_obs.as_ref().map(|next| &next[..]),
             extra: &[],
         };
-        Some(self.inner.with(py, false, |inner| inner.buffer.push(&steps, false).map_err(of_action)))
+        Some(self.inner.write(py, false, |buffer| buffer.push(&steps, false).map_err(of_action)))
     }
 
     /// Adds rows.
@@ -244,12 +176,12 @@ impl<B: Source> Buffer<B> {
             next_obs: next_obs.as_ref().map(Few::as_slice),
             extra: extra.as_slice(),
         };
-        self.inner.with(py, !hold, |inner| inner.buffer.push(&steps, in_order))
+        self.inner.write(py, !hold, |buffer| buffer.push(&steps, in_order))
     }
 
     /// Whether pushing so many rows waits for a disk.
     fn is_due(&self, py: Python<'_>, rows: usize) -> PyResult<bool> {
-        if B::WAITS { self.inner.with(py, false, |inner| Ok(inner.buffer.is_due(rows))) } else { Ok(false) }
+        if B::WAITS { self.inner.read(py, false, |buffer| Ok(buffer.is_due(rows))) } else { Ok(false) }
     }
 
     /// Further parts, which only some buffers have.
@@ -268,47 +200,110 @@ impl<B: Source> Buffer<B> {
         }
     }
 
-    /// Samples and copies.
+    /// Samples and copies; where `beta` is given, it is set first.
     pub(super) fn sample<'py>(
         &self,
         py: Python<'py>,
         batch_size: &Bound<'py, PyAny>,
         seed: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
-        before: impl FnOnce(&mut B) -> Result<()> + Send,
+        beta: Option<f32>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let batch_size = count("batch_size", batch_size)?;
-        let mut own = seed.map(rng_of).transpose()?;
+        let own = seed.map(rng_of).transpose()?;
         let out = out_of(out)?;
-        self.inner.with(py, false, |inner| inner.buffer.check_batch_size(batch_size))?;
+        self.inner.read(py, false, |buffer| buffer.check_batch_size(batch_size))?;
         let mut columns = Columns::new(py, &self.places, &[batch_size], out)?;
         let discounts = Beside::new("discounts", self.spans, out, batch_size)?;
         let weights = Beside::new("weights", self.prioritized, out, batch_size)?;
         let indices = Beside::new("indices", self.prioritized, out, batch_size)?;
         let long = B::WAITS || batch_size > MANY.0 || batch_size.saturating_mul(self.width) > MANY.1;
         let targets = columns.targets();
-        let chosen = self.inner.with(py, long, |inner| {
-            let Inner { buffer, rng, chosen, .. } = inner;
-            before(buffer)?;
-            buffer.choose(chosen, batch_size, own.as_mut().unwrap_or(rng))?;
-            for (column, target) in targets {
-                target.write(chosen, buffer, column)?;
-            }
-            Ok(std::mem::take(chosen))
-        })?;
+        let fill = |buffer: &B| self.fill(buffer, batch_size, own, targets, long);
+        let chosen = match beta {
+            None => self.inner.read(py, long, fill),
+            Some(beta) => self.inner.write(py, long, |buffer| {
+                let before = buffer.set_beta(beta)?;
+                let filled = fill(buffer);
+                if filled.is_err() {
+                    buffer.set_beta(before)?;
+                }
+                filled
+            }),
+        }?;
         let dict = columns.into_dict(py, out)?;
         discounts.put(py, &dict, chosen.discounts(), |x| x)?;
         weights.put(py, &dict, chosen.weights(), |x| x)?;
         indices.put(py, &dict, chosen.indices(), |index| index as i64)?;
-        self.inner.with(py, false, |inner| {
-            inner.chosen = chosen;
-            Ok(())
-        })?;
+        self.chosen.leave(chosen);
         Ok(dict)
     }
 
+    /// Chooses transitions and copies them; others may do so at the same time.
+    fn fill(
+        &self,
+        buffer: &B,
+        batch_size: usize,
+        mut own: Option<Pcg64>,
+        targets: Vec<(Column, Target<'_>)>,
+        long: bool,
+    ) -> Result<Chosen> {
+        let (mut chosen, mut watch) = (self.chosen.take(), Watch::default());
+        let drawn = self.draw(own.as_mut(), |rng| buffer.draw(&mut chosen, batch_size, rng))?;
+        self.or_undone(drawn, || {
+            buffer.find(&mut chosen)?;
+            for (column, target) in targets {
+                if long {
+                    watch.check()?;
+                }
+                target.write(&chosen, buffer, column)?;
+            }
+            Ok(())
+        })?;
+        Ok(chosen)
+    }
+
+    /// Draws from a call's own stream, or else from the buffer's.
+    pub(super) fn draw(&self, own: Option<&mut Pcg64>, draw: impl FnOnce(&mut Pcg64) -> Result<()>) -> Result<Drawn> {
+        if let Some(own) = own {
+            return draw(own).map(|()| None);
+        }
+        self.rng.enter(|rng| {
+            let mut after = rng.clone();
+            draw(&mut after)?;
+            Ok(Some((std::mem::replace(rng, after.clone()), after)))
+        })
+    }
+
+    /// Does what comes after a draw. If it fails, the buffer's stream is as before, unless others have drawn since.
+    pub(super) fn or_undone(&self, drawn: Drawn, rest: impl FnOnce() -> Result<()>) -> Result<()> {
+        let done = rest();
+        if let (Err(_), Some((before, after))) = (&done, drawn) {
+            // What went wrong first is what the caller is told.
+            let _ = self.rng.enter(|rng| {
+                if *rng == after {
+                    *rng = before;
+                }
+                Ok(())
+            });
+        }
+        done
+    }
+
+    /// The buffer's own stream, as a field.
+    pub(super) fn stream(&self) -> Result<Field> {
+        self.rng.enter(|rng| stream_field(rng))
+    }
+
+    pub(super) fn set_stream(&self, stream: Pcg64) -> Result<()> {
+        self.rng.enter(|rng| {
+            *rng = stream;
+            Ok(())
+        })
+    }
+
     pub(super) fn len(&self, py: Python<'_>) -> PyResult<usize> {
-        self.inner.with(py, false, |inner| Ok(inner.buffer.len()))
+        self.inner.read(py, false, |buffer| Ok(buffer.len()))
     }
 }
 

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use rlox_core::replay::{Hindsight, Strategy};
 
 use super::ReplayBuffer;
-use super::buffer::{Buffer, Choice, Settings, made};
+use super::buffer::{Buffer, Settings, made};
 use super::parts::key_of;
 use crate::argument::{count, text};
 use crate::error::{to_py, value_error};
@@ -63,7 +63,7 @@ impl GoalReplayBuffer {
         let _ = at("observation")?;
         let parts = (at("achieved_goal")?, at("desired_goal")?);
         let sampler = Hindsight::new(&made.storage, parts, strategy, n_sampled_goal).map_err(to_py)?;
-        let buffer = Buffer::new(py, made, Choice::Hindsight(sampler), "HindsightReplayBuffer")?;
+        let buffer = Buffer::new(py, made, sampler.into(), "HindsightReplayBuffer")?;
         Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self))
     }
 

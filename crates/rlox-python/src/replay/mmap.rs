@@ -8,7 +8,7 @@ use rlox_core::replay::MmapReplayBuffer as Core;
 
 use super::buffer::{Buffer, Transition, own_rng};
 use super::parts::layout_of;
-use super::saving::{arrays_of, fields_in, stream_field};
+use super::saving::{arrays_of, fields_in};
 use crate::argument::{count, shown};
 use crate::detach::detached;
 use crate::error::{blamed, to_py, type_error};
@@ -18,7 +18,8 @@ use crate::error::{blamed, to_py, type_error};
 /// The newest rows stay in memory; all of them go to a file, in batches, before they leave memory. `flush()` has all of
 /// them reach the disk; so do `close()` and the end of a `with` block. After a crash `open` finds every row that was
 /// flushed and that newer ones have not replaced. Each row has a checksum, which is checked whenever it is read from the
-/// file, and while a buffer is open no other one opens its file. A forked process cannot use it.
+/// file, and while a buffer is open no other one opens its file. A forked process cannot use it. Any number of threads
+/// sample at once, from memory and from the file; pushes wait for them, and they for pushes and flushes that came before.
 ///
 /// Args:
 ///     hot_capacity: How many of the newest transitions stay in memory.
@@ -50,6 +51,14 @@ use crate::error::{blamed, to_py, type_error};
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct MmapReplayBuffer {
     buffer: Buffer<Core>,
+}
+
+impl Drop for MmapReplayBuffer {
+    fn drop(&mut self) {
+        // What is not in the file yet is written, for which other threads need not wait. Where that fails, or the
+        // interpreter has ended, it is tried once more as fields are dropped.
+        let _ = Python::try_attach(|py| self.buffer.inner.close(py));
+    }
 }
 
 /// Where a file is.
@@ -155,6 +164,7 @@ impl MmapReplayBuffer {
     ///     ValueError: A wrong shape, numbers that are not finite; nothing is stored then.
     ///     OSError: The disk is full, or fails. None of these is stored; of more than stay in memory some may be, and the
     ///         message says how many.
+    ///     KeyboardInterrupt: Ctrl-C, as for OSError; `len` tells how many.
     #[pyo3(signature = (obs, next_obs, actions, rewards, terminated, truncated, *, extra=None))]
     fn push_batch(
         &self,
@@ -192,7 +202,7 @@ impl MmapReplayBuffer {
         seed: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        self.buffer.sample(py, batch_size, seed, out, |_| Ok(()))
+        self.buffer.sample(py, batch_size, seed, out, None)
     }
 
     /// Has all transitions reach the disk: after a crash they are there.
@@ -200,7 +210,7 @@ impl MmapReplayBuffer {
     /// Raises:
     ///     OSError: The disk is full, or fails. Nothing is lost, and the next flush tries again.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        self.buffer.inner.with(py, true, |inner| inner.buffer.flush())
+        self.buffer.inner.write(py, true, Core::flush)
     }
 
     /// Reads and checks the whole file.
@@ -208,7 +218,7 @@ impl MmapReplayBuffer {
     /// Raises:
     ///     CorruptFileError: Something is damaged; the section is named.
     fn verify(&self, py: Python<'_>) -> PyResult<()> {
-        self.buffer.inner.with(py, true, |inner| inner.buffer.verify())
+        self.buffer.inner.read(py, true, Core::verify)
     }
 
     /// A reference to the file, for checkpoints, after a flush: arrays of its path, its id, how many transitions were
@@ -217,9 +227,9 @@ impl MmapReplayBuffer {
     /// Raises:
     ///     OSError: The disk is full, or fails.
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let fields = self.buffer.inner.with(py, true, |inner| {
-            let mut fields = inner.buffer.state()?;
-            fields.push(stream_field(&inner.rng)?);
+        let fields = self.buffer.inner.write(py, true, |buffer| {
+            let mut fields = buffer.state()?;
+            fields.push(self.buffer.stream()?);
             Ok(fields)
         })?;
         arrays_of(py, fields)
@@ -235,10 +245,9 @@ impl MmapReplayBuffer {
     ///     ValueError: It is another file's, or the file has fewer transitions; nothing has changed then.
     fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
         let (fields, rng) = fields_in(arrays)?;
-        self.buffer.inner.with(py, true, |inner| {
-            inner.buffer.load_state(&fields)?;
-            inner.rng = rng;
-            Ok(())
+        self.buffer.inner.write(py, true, |buffer| {
+            buffer.load_state(&fields)?;
+            self.buffer.set_stream(rng)
         })
     }
 
@@ -263,19 +272,19 @@ impl MmapReplayBuffer {
     /// How many transitions it can hold.
     #[getter]
     fn capacity(&self, py: Python<'_>) -> PyResult<usize> {
-        self.buffer.inner.with(py, false, |inner| Ok(inner.buffer.capacity()))
+        self.buffer.inner.read(py, false, |buffer| Ok(buffer.capacity()))
     }
 
     /// How many of them stay in memory.
     #[getter]
     fn hot_capacity(&self, py: Python<'_>) -> PyResult<usize> {
-        self.buffer.inner.with(py, false, |inner| Ok(inner.buffer.hot_capacity()))
+        self.buffer.inner.read(py, false, |buffer| Ok(buffer.hot_capacity()))
     }
 
     /// Bytes of memory that it takes.
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> PyResult<usize> {
-        self.buffer.inner.with(py, false, |inner| Ok(inner.buffer.memory()))
+        self.buffer.inner.read(py, false, |buffer| Ok(buffer.memory()))
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {

@@ -2,11 +2,11 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::replay::{Prioritized, Replay, ReplayStorage};
+use rlox_core::replay::{AnySampler, Prioritized, Replay, ReplayStorage};
 use rlox_core::{Error, Result};
 
 use super::ReplayBuffer;
-use super::buffer::{Buffer, Choice, Settings, made};
+use super::buffer::{Buffer, Settings, made};
 use crate::argument::{INTEGER, REAL, argument, expect_shape, number, numbers};
 use crate::detach::alone;
 use crate::error::{to_py, value_error};
@@ -45,13 +45,23 @@ const MANY: usize = 128;
 pub(crate) struct PrioritizedReplayBuffer;
 
 /// The storage, and the sampler of a buffer that has priorities.
-fn parts(buffer: &mut Replay<Choice>) -> Result<(&ReplayStorage, &mut Prioritized)> {
+pub(super) fn parts(buffer: &mut Replay<AnySampler>) -> Result<(&ReplayStorage, &mut Prioritized)> {
     match buffer.parts_mut() {
-        (storage, Choice::Prioritized(sampler)) => Ok((storage, sampler)),
-        (_, Choice::Uniform(_) | Choice::Hindsight(_)) => {
-            Err(Error::config("buffer", "one with priorities", "one without", "make another"))
-        }
+        (storage, AnySampler::Prioritized(sampler)) => Ok((storage, sampler)),
+        (_, AnySampler::Uniform(_) | AnySampler::Hindsight(_)) => Err(none()),
     }
+}
+
+/// The sampler of a buffer that has priorities.
+fn sampler(buffer: &Replay<AnySampler>) -> Result<&Prioritized> {
+    match buffer.sampler() {
+        AnySampler::Prioritized(sampler) => Ok(sampler),
+        AnySampler::Uniform(_) | AnySampler::Hindsight(_) => Err(none()),
+    }
+}
+
+fn none() -> Error {
+    Error::config("buffer", "one with priorities", "one without", "make another")
 }
 
 /// A share, as float32.
@@ -83,7 +93,7 @@ impl PrioritizedReplayBuffer {
         let settings = Settings { num_envs, obs_dtype, act_dtype, frame_stack, n_step, gamma, extra, seed };
         let made = made(py, [capacity, obs_dim, act_dim], settings)?;
         let sampler = Prioritized::new(&made.storage, alpha as f32, beta as f32).map_err(to_py)?;
-        let buffer = Buffer::new(py, made, Choice::Prioritized(sampler), "PrioritizedReplayBuffer")?;
+        let buffer = Buffer::new(py, made, sampler.into(), "PrioritizedReplayBuffer")?;
         Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self))
     }
 
@@ -92,7 +102,7 @@ impl PrioritizedReplayBuffer {
     /// Args:
     ///     batch_size: B, at most as many as are stored.
     ///     seed: An integer or a numpy.random.Generator that decides the choice; None for the buffer's own stream.
-    ///     beta: Sets `beta` first, if it is given.
+    ///     beta: Sets `beta` first, if it is given; other threads' samples wait meanwhile.
     ///     out: A dict that an earlier sample of B transitions gave, to be overwritten.
     ///
     /// Returns:
@@ -110,9 +120,7 @@ impl PrioritizedReplayBuffer {
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let beta = beta.map(|beta| share("beta", beta)).transpose()?;
-        slf.as_super().get().buffer.sample(slf.py(), batch_size, seed, out, |buffer| {
-            beta.map_or(Ok(()), |beta| parts(buffer)?.1.set_beta(beta))
-        })
+        slf.as_super().get().buffer.sample(slf.py(), batch_size, seed, out, beta)
     }
 
     /// Gives transitions new priorities.
@@ -144,8 +152,8 @@ impl PrioritizedReplayBuffer {
         };
         let indices = collected(count, indices.slice().iter().map(number))?;
         let priorities = priorities.slice();
-        slf.as_super().get().buffer.inner.with(py, !hold, |inner| {
-            let (storage, sampler) = parts(&mut inner.buffer)?;
+        slf.as_super().get().buffer.inner.write(py, !hold, |buffer| {
+            let (storage, sampler) = parts(buffer)?;
             sampler.update_priorities(storage, &indices, priorities)
         })
     }
@@ -165,12 +173,12 @@ impl PrioritizedReplayBuffer {
     /// How much priorities count.
     #[getter]
     fn alpha(slf: &Bound<'_, Self>) -> PyResult<f32> {
-        slf.as_super().get().buffer.inner.with(slf.py(), false, |inner| Ok(parts(&mut inner.buffer)?.1.alpha()))
+        slf.as_super().get().buffer.inner.read(slf.py(), false, |buffer| Ok(sampler(buffer)?.alpha()))
     }
 
     /// How much weights make up for priorities; `sample(beta=...)` sets it.
     #[getter]
     fn beta(slf: &Bound<'_, Self>) -> PyResult<f32> {
-        slf.as_super().get().buffer.inner.with(slf.py(), false, |inner| Ok(parts(&mut inner.buffer)?.1.beta()))
+        slf.as_super().get().buffer.inner.read(slf.py(), false, |buffer| Ok(sampler(buffer)?.beta()))
     }
 }

@@ -2,10 +2,10 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::replay::{Description, Replay, ReplayStorage, Saved};
+use rlox_core::replay::{AnySampler, Replay};
 use rlox_core::{Checkpoint, DType, Error, Field, FieldData, FieldMut, Pcg64, Result};
 
-use super::buffer::{Buffer, Choice, Inner};
+use super::buffer::Buffer;
 use super::mmap::path_of;
 use crate::argument::{FLAG, INTEGER, Input, REAL, argument, shown};
 use crate::array::{Kind, new_dict, typed};
@@ -17,41 +17,21 @@ use crate::observation::Owned;
 const STREAM: &str = "stream";
 const FIX: &str = "pass what state() of a buffer made with the same arguments gave";
 
-impl Saved for Choice {
-    fn describe(&self) -> Description {
-        match self {
-            Self::Uniform(it) => it.describe(),
-            Self::Prioritized(it) => it.describe(),
-            Self::Hindsight(it) => it.describe(),
-        }
-    }
-
-    fn described(about: &Description, storage: &ReplayStorage) -> Result<Self> {
-        match about.get("sampler").and_then(|name| name.as_str()) {
-            Some("prioritized") => Saved::described(about, storage).map(Self::Prioritized),
-            Some("hindsight") => Saved::described(about, storage).map(Self::Hindsight),
-            _ => Saved::described(about, storage).map(Self::Uniform),
-        }
-    }
-}
-
-impl Choice {
-    /// The class of buffers that choose so.
-    fn class(&self) -> &'static str {
-        match self {
-            Self::Uniform(_) => "ReplayBuffer",
-            Self::Prioritized(_) => "PrioritizedReplayBuffer",
-            Self::Hindsight(_) => "HindsightReplayBuffer",
-        }
+/// The class of buffers that choose so.
+fn class_of(sampler: &AnySampler) -> &'static str {
+    match sampler {
+        AnySampler::Uniform(_) => "ReplayBuffer",
+        AnySampler::Prioritized(_) => "PrioritizedReplayBuffer",
+        AnySampler::Hindsight(_) => "HindsightReplayBuffer",
     }
 }
 
 impl Buffer {
     /// Everything that it holds, as arrays by name.
     pub(super) fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let fields = self.inner.with(py, true, |inner| {
-            let mut fields = inner.buffer.state()?;
-            fields.push(stream_field(&inner.rng)?);
+        let fields = self.inner.read(py, true, |buffer| {
+            let mut fields = buffer.state()?;
+            fields.push(self.stream()?);
             Ok(fields)
         })?;
         arrays_of(py, fields)
@@ -60,22 +40,21 @@ impl Buffer {
     /// Goes back to a state.
     pub(super) fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
         let (fields, rng) = fields_in(arrays)?;
-        self.inner.with(py, true, |inner| {
-            inner.buffer.load_state(&fields)?;
-            inner.rng = rng;
-            Ok(())
+        self.inner.write(py, true, |buffer| {
+            buffer.load_state(&fields)?;
+            self.set_stream(rng)
         })
     }
 
     /// Writes it into a folder.
     pub(super) fn save(&self, py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<()> {
         let path = path_of("path", path)?;
-        self.inner.with(py, true, |inner| {
-            let Inner { buffer, rng, .. } = inner;
+        let checkpoint = self.inner.read(py, true, |buffer| {
             let mut checkpoint = Checkpoint::default();
-            buffer.put_into(&mut checkpoint, vec![stream_field(rng)?])?;
-            checkpoint.write(path)
-        })
+            buffer.put_into(&mut checkpoint, vec![self.stream()?])?;
+            Ok(checkpoint)
+        })?;
+        detached(py, || checkpoint.write(path)).map_err(to_py)
     }
 
     /// The buffer in a folder, which is of the class of this name.
@@ -83,12 +62,12 @@ impl Buffer {
         let path = path_of("path", path)?;
         let read = || {
             let checkpoint = Checkpoint::read(path)?;
-            let (buffer, mut beside) = Replay::<Choice>::of_checkpoint(&checkpoint, &[STREAM])?;
+            let (buffer, mut beside) = Replay::<AnySampler>::of_checkpoint(&checkpoint, &[STREAM])?;
             let rng = rng_in(&mut beside).map_err(|error| checkpoint.corrupt("replay", error.to_string()))?;
             Ok((buffer, rng))
         };
         let (buffer, rng) = detached(py, read).map_err(to_py)?;
-        let got = buffer.sampler().class();
+        let got = class_of(buffer.sampler());
         if got != class {
             return Err(value_error(
                 "path",

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::replay::{ChosenSequences, Column, ReplayStorage, Sequences};
-use rlox_core::{DType, Result};
+use rlox_core::{DType, Result, Watch};
 
 use super::buffer::{Buffer, out_of, rng_of};
 use super::sample::{Beside, Columns, Memory, Target, at_name};
@@ -34,7 +34,7 @@ impl Buffer {
         let sequences = Sequences { length, burn_in, whole: asked.whole };
         let mut own = asked.seed.map(rng_of).transpose()?;
         let out = out_of(asked.out)?;
-        self.inner.with(py, false, |inner| sequences.check(inner.buffer.storage(), batch_size))?;
+        self.inner.read(py, false, |buffer| sequences.check(buffer.storage(), batch_size))?;
         let lead = [burn_in + length, batch_size];
         let mut columns = Columns::new(py, &self.places, &lead, out)?;
         let flags = FLAGS.map(|name| match out {
@@ -47,12 +47,17 @@ impl Buffer {
         let indices = Beside::<i64>::new("indices", true, out, batch_size)?;
         let targets = columns.targets();
         let (mask_to, starts_to) = (mask.target(), starts.target());
-        let chosen = self.inner.with(py, true, |inner| {
-            let (storage, mut chosen) = (inner.buffer.storage(), std::mem::take(&mut inner.sequences));
-            sequences.choose(storage, batch_size, own.as_mut().unwrap_or(&mut inner.rng), &mut chosen)?;
-            for (column, target) in targets {
-                write(target, &chosen, storage, column)?;
-            }
+        let chosen = self.inner.read(py, true, |buffer| {
+            let (storage, mut chosen, mut watch) = (buffer.storage(), self.sequences.take(), Watch::default());
+            let drawn = self.draw(own.as_mut(), |rng| sequences.draw(storage, batch_size, rng, &mut chosen))?;
+            self.or_undone(drawn, || {
+                sequences.find(storage, &mut chosen)?;
+                for (column, target) in targets {
+                    watch.check()?;
+                    write(target, &chosen, storage, column)?;
+                }
+                Ok(())
+            })?;
             for (target, flags) in [(mask_to, chosen.mask()), (starts_to, chosen.episode_starts())] {
                 if let Target::Flags(to) = target {
                     to.copy_from_slice(flags);
@@ -68,10 +73,7 @@ impl Buffer {
         }
         lengths.put(py, &dict, chosen.lengths(), |length| length as i64)?;
         indices.put(py, &dict, chosen.indices(), |index| index as i64)?;
-        self.inner.with(py, false, |inner| {
-            inner.sequences = chosen;
-            Ok(())
-        })?;
+        self.sequences.leave(chosen);
         Ok(dict)
     }
 }

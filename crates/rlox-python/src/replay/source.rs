@@ -1,9 +1,11 @@
 //! What transitions are pushed to and sampled from.
 
-use rlox_core::replay::{Chosen, Column, Layout, MmapReplayBuffer, Replay, Sampler, Steps};
+use rlox_core::replay::{AnySampler, Chosen, Column, Layout, MmapReplayBuffer, Replay, Steps};
 use rlox_core::{FieldMut, Pcg64, Result};
 
-pub(super) trait Source: Send {
+use super::prioritized::parts;
+
+pub(super) trait Source: Send + Sync {
     /// Whether sampling may wait for a disk.
     const WAITS: bool;
 
@@ -14,12 +16,17 @@ pub(super) trait Source: Send {
     fn is_due(&self, rows: usize) -> bool;
     fn push(&mut self, steps: &Steps<'_>, in_order: bool) -> Result<()>;
     fn check_batch_size(&self, batch_size: usize) -> Result<()>;
-    fn choose(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()>;
+    /// How much weights are to make up for priorities from now on; gives how much they did.
+    fn set_beta(&mut self, beta: f32) -> Result<f32>;
+    /// All of choosing that draws.
+    fn draw(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()>;
+    /// The rest of it.
+    fn find(&self, chosen: &mut Chosen) -> Result<()>;
     fn read(&self, chosen: &Chosen, column: Column, out: FieldMut<'_>) -> Result<()>;
     fn read_bools(&self, chosen: &Chosen, column: Column, out: &mut [bool]) -> Result<()>;
 }
 
-impl<S: Sampler> Source for Replay<S> {
+impl Source for Replay<AnySampler> {
     const WAITS: bool = false;
 
     fn layout(&self) -> &Layout {
@@ -46,8 +53,19 @@ impl<S: Sampler> Source for Replay<S> {
         self.check_batch_size(batch_size)
     }
 
-    fn choose(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
-        self.choose(chosen, batch_size, rng)
+    fn set_beta(&mut self, beta: f32) -> Result<f32> {
+        let (_, sampler) = parts(self)?;
+        let before = sampler.beta();
+        sampler.set_beta(beta)?;
+        Ok(before)
+    }
+
+    fn draw(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
+        self.draw(chosen, batch_size, rng)
+    }
+
+    fn find(&self, chosen: &mut Chosen) -> Result<()> {
+        self.find(chosen)
     }
 
     fn read(&self, chosen: &Chosen, column: Column, out: FieldMut<'_>) -> Result<()> {
@@ -87,8 +105,16 @@ impl Source for MmapReplayBuffer {
         self.check_batch_size(batch_size)
     }
 
-    fn choose(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
-        self.choose(chosen, batch_size, rng)
+    fn set_beta(&mut self, beta: f32) -> Result<f32> {
+        Ok(beta)
+    }
+
+    fn draw(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
+        self.draw(chosen, batch_size, rng)
+    }
+
+    fn find(&self, chosen: &mut Chosen) -> Result<()> {
+        self.find(chosen)
     }
 
     fn read(&self, chosen: &Chosen, column: Column, out: FieldMut<'_>) -> Result<()> {

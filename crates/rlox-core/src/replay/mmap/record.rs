@@ -1,7 +1,7 @@
 //! A transition as bytes: its number, its parts one after another, and a checksum.
 
-use crate::replay::gather::{copy, no_column, other_dtype};
-use crate::replay::push::of_row;
+use crate::replay::gather::{copy, no_column, other_dtype, pieces};
+use crate::replay::steps::of_row;
 use crate::replay::{Column, Layout, Steps};
 use crate::{DType, FieldMut, Result, check_len};
 
@@ -88,8 +88,10 @@ impl Record {
         }
         let rows = records.len() / self.len;
         check_len("out", out.len(), rows * width)?;
-        copy(0..rows, width * dtype.size(), out.into_bytes(), |row| &records[row * self.len + at..]);
-        Ok(())
+        let width = width * dtype.size();
+        pieces(rows, width, out.into_bytes(), |rows, out| {
+            copy(rows, width, out, |row| &records[row * self.len + at..]);
+        })
     }
 
     /// The same of a column of booleans.
@@ -98,12 +100,14 @@ impl Record {
         if dtype != DType::Bool {
             return Err(other_dtype(dtype, DType::Bool));
         }
-        let records = records.chunks_exact(self.len);
-        check_len("out", out.len(), records.len() * width)?;
-        for (out, record) in out.chunks_exact_mut(width).zip(records) {
-            out.iter_mut().zip(&record[at..]).for_each(|(out, byte)| *out = *byte != 0);
-        }
-        Ok(())
+        let rows = records.len() / self.len;
+        check_len("out", out.len(), rows * width)?;
+        pieces(rows, width, out, |rows, out| {
+            for (out, row) in out.chunks_exact_mut(width).zip(rows) {
+                let flags = &records[row * self.len + at..];
+                out.iter_mut().zip(flags).for_each(|(out, byte)| *out = *byte != 0);
+            }
+        })
     }
 
     fn place(&self, layout: &Layout, column: Column) -> Result<(DType, usize, usize)> {

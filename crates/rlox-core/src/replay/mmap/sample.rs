@@ -1,8 +1,9 @@
 //! How transitions are chosen and read, from memory and from the file.
 
-use super::{MmapReplayBuffer, STRETCH};
+use super::{COPIED, MmapReplayBuffer, STRETCH};
 use crate::interrupt::Watch;
 use crate::replay::buffer::{check_count, draw};
+use crate::replay::gather::not_held;
 use crate::replay::{Chosen, Column, SampledBatch};
 use crate::{FieldMut, Pcg64, Result, check_len, memory};
 
@@ -25,11 +26,15 @@ impl MmapReplayBuffer {
     /// Those of [`MmapReplayBuffer::choose`].
     pub fn sample_with(&self, batch: &mut SampledBatch, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
-        batch.prepare(&self.layout, batch_size)?;
-        let sampled = self.choose(&mut batch.chosen, batch_size, rng);
-        sampled
+        let before = rng.clone();
+        let prepared = batch.prepare(&self.layout, batch_size);
+        prepared
+            .and_then(|()| self.choose(&mut batch.chosen, batch_size, rng))
             .and_then(|()| batch.fill_by(|chosen, column, out| self.read(chosen, column, out)))
-            .inspect_err(|_| batch.clear())
+            .inspect_err(|_| {
+                batch.clear();
+                *rng = before;
+            })
     }
 
     /// Chooses `batch_size` transitions, each as likely as another, and reads them, to be copied column by column
@@ -40,24 +45,53 @@ impl MmapReplayBuffer {
     /// [`crate::Error::Corrupt`] naming the file and a record that is damaged, [`crate::Error::Io`] if the system refuses,
     /// [`crate::Error::Closed`] in a forked process.
     pub fn choose(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
+        let before = rng.clone();
+        self.draw(chosen, batch_size, rng)?;
+        self.find(chosen).inspect_err(|_| *rng = before)
+    }
+
+    /// The first half of [`MmapReplayBuffer::choose`], all that draws: threads that share a generator need it no longer
+    /// than that.
+    ///
+    /// # Errors
+    /// Those of [`MmapReplayBuffer::choose`] but for damage.
+    pub fn draw(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         self.cold.disk.own()?;
-        let len = self.cold.record.len;
         chosen.prepare(batch_size)?;
-        let Chosen { indices, weights, records, .. } = chosen;
-        let bytes = batch_size.saturating_mul(len);
-        memory::grow("batch_size", records, bytes.saturating_sub(records.len()))?;
-        records.resize(bytes, 0);
-        draw(&self.indices(), rng, indices);
-        weights.fill(1.0);
-        let mut watch = Watch::default();
-        for (i, (row, out)) in indices.iter().zip(records.chunks_exact_mut(len)).enumerate() {
-            if *row >= self.hot_from {
-                out.copy_from_slice(&self.hot[row % self.hot_capacity * len..][..len]);
+        draw(&self.indices(), rng, &mut chosen.indices);
+        chosen.weights.fill(1.0);
+        Ok(())
+    }
+
+    /// The second half of [`MmapReplayBuffer::choose`]: reads transitions that were drawn.
+    ///
+    /// # Errors
+    /// Those of [`MmapReplayBuffer::choose`], and [`crate::Error::Config`] if they are not held any more. Nothing can be
+    /// read from `chosen` then.
+    pub fn find(&self, chosen: &mut Chosen) -> Result<()> {
+        chosen.fetch(|indices, records| self.fetch(indices, records)).inspect_err(|_| chosen.clear())
+    }
+
+    /// Appends the records of transitions.
+    fn fetch(&self, indices: &[usize], records: &mut Vec<u8>) -> Result<()> {
+        self.cold.disk.own()?;
+        let (held, len) = (self.indices(), self.cold.record.len);
+        if let Some(wrong) = indices.iter().find(|index| !held.contains(index)) {
+            return Err(not_held(*wrong, &held));
+        }
+        memory::grow("batch_size", records, indices.len().saturating_mul(len))?;
+        let (mut watch, copies) = (Watch::default(), (COPIED / len).clamp(1, STRETCH));
+        for (i, row) in indices.iter().enumerate() {
+            let hot = *row >= self.hot_from;
+            if hot {
+                records.extend_from_slice(&self.hot[row % self.hot_capacity * len..][..len]);
             } else {
-                self.cold.read(*row, out)?;
+                let at = records.len();
+                records.resize(at + len, 0);
+                self.cold.read(*row, &mut records[at..])?;
             }
-            if i.is_multiple_of(if *row >= self.hot_from { STRETCH } else { READS }) {
+            if i.is_multiple_of(if hot { copies } else { READS }) {
                 watch.check()?;
             }
         }
@@ -82,7 +116,8 @@ impl MmapReplayBuffer {
     }
 
     fn records<'a>(&self, chosen: &'a Chosen) -> Result<&'a [u8]> {
-        check_len("chosen", chosen.records.len(), chosen.indices.len() * self.cold.record.len)?;
+        let found = if chosen.is_found() { chosen.records.len() } else { 0 };
+        check_len("chosen", found, chosen.indices.len() * self.cold.record.len)?;
         Ok(&chosen.records)
     }
 

@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 use super::*;
-use crate::DType;
-use crate::interrupt::tests::asked;
-use crate::replay::{Part, SampledBatch};
+use crate::replay::tests::pressed;
+use crate::replay::{Chosen, Column, Part, SampledBatch};
+use crate::{DType, FieldMut, Pcg64};
 
 /// Fails calls to the disk.
 #[derive(Debug, Default)]
@@ -308,20 +308,6 @@ fn headers_that_make_no_sense_are_refused() {
     assert!(matches!(order, Error::Config(_)) && order.to_string().contains("got middle"), "{order}");
 }
 
-/// Has a call be told to stop at its first question, then at its second, and so on, until it comes to its end; returns how
-/// often it was stopped.
-fn pressed(mut call: impl FnMut() -> Result<()>) -> usize {
-    let look = std::time::Duration::from_millis(60);
-    let mut stopped = |stop_at| match asked(look, stop_at, &mut call).0 {
-        Err(Error::Interrupted) => true,
-        other => {
-            other.unwrap();
-            false
-        }
-    };
-    (1..10_000).take_while(|stop_at| stopped(*stop_at)).count()
-}
-
 #[test]
 fn ctrl_c_ends_long_calls_and_leaves_what_was_there() {
     let (_scratch, path, mut buffer) = made(5000, 70_000, 4000);
@@ -348,4 +334,47 @@ fn ctrl_c_ends_long_calls_and_leaves_what_was_there() {
     assert_eq!(check(&buffer), 4100..74_100);
     drop(buffer);
     assert!(pressed(|| MmapReplayBuffer::open(&path, None).map(drop)) > 0);
+}
+
+#[test]
+fn what_could_not_be_read_whole_cannot_be_copied() {
+    let (_scratch, _, mut buffer) = made(10, 5000, 4000);
+    push(&mut buffer, 0..5000).unwrap();
+    let (mut chosen, mut rng) = (Chosen::default(), Pcg64::seed_from(1));
+    buffer.choose(&mut chosen, 100, &mut rng).unwrap();
+    let mut rewards = [9.0; 100];
+    let mut copied = |chosen: &Chosen| buffer.read(chosen, Column::Reward, FieldMut::F32(&mut rewards)).is_ok();
+    assert!(copied(&chosen));
+    let before = rng.clone();
+    buffer.cold.disk.faults.left.set(Some(50));
+    assert!(matches!(buffer.choose(&mut chosen, 100, &mut rng), Err(Error::Io { .. })));
+    assert!(!copied(&chosen) && chosen.indices().is_empty() && rng == before);
+    buffer.cold.disk.faults.left.set(None);
+    buffer.draw(&mut chosen, 100, &mut rng).unwrap();
+    assert!(!copied(&chosen), "drawn, but not read");
+    buffer.find(&mut chosen).unwrap();
+    assert!(copied(&chosen) && rng != before);
+    let indices = chosen.indices().to_vec();
+    rng = before;
+    buffer.choose(&mut chosen, 100, &mut rng).unwrap();
+    assert_eq!(chosen.indices(), indices);
+}
+
+#[test]
+fn a_push_in_many_small_pieces_ends_at_once() {
+    let (_scratch, path, mut buffer) = made(100, 30_000, 4000);
+    let mut pushed = 0;
+    let stops = pressed(|| {
+        let done = push(&mut buffer, pushed..pushed + 3000);
+        let there = buffer.indices().end;
+        assert!(done.is_err() || there == pushed + 3000);
+        assert_eq!((there - pushed) % 100, 0, "a piece in part");
+        pushed = there;
+        check(&buffer);
+        done
+    });
+    assert!(stops > 20, "{stops}");
+    drop(buffer);
+    let buffer = MmapReplayBuffer::open(&path, None).unwrap();
+    assert_eq!(check(&buffer).end, pushed);
 }

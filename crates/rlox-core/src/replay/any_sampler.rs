@@ -1,0 +1,126 @@
+//! A sampler that is chosen when the program runs.
+
+use std::ops::Range;
+
+use super::batch::Relabel;
+use super::buffer::{Sampler, Uniform};
+use super::hindsight::Hindsight;
+use super::prioritized::Prioritized;
+use super::save::{Description, Saved};
+use super::storage::ReplayStorage;
+use crate::{Field, Pcg64, Result};
+
+/// One of the samplers of this crate, for buffers whose kind is known only when the program runs.
+///
+/// It does what the sampler inside does. What only one of them can do, such as taking new priorities, is reached by a
+/// match.
+///
+/// ```
+/// use rlox_core::DType;
+/// use rlox_core::replay::{AnySampler, Layout, Part, Prioritized, Replay, ReplayStorage, Uniform};
+///
+/// let layout = Layout::new(Part::new("obs", &[1], DType::F32), Part::new("actions", &[1], DType::F32));
+/// let storage = ReplayStorage::new(1000, 1, layout)?;
+/// let prioritized = std::env::args().any(|argument| argument == "--prioritized");
+/// let sampler = if prioritized { Prioritized::new(&storage, 0.6, 0.4)?.into() } else { Uniform.into() };
+/// let mut buffer: Replay<AnySampler> = Replay::with(storage, sampler)?;
+/// buffer.push_slices(&[0.0], &[1.0], &[0.5], 1.0, true, false)?;
+/// if let (storage, AnySampler::Prioritized(sampler)) = buffer.parts_mut() {
+///     sampler.update_priorities(storage, &[0], &[2.0])?;
+/// }
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub enum AnySampler {
+    /// Every transition is as likely as another.
+    Uniform(Uniform),
+    /// Those that surprise are drawn more often.
+    Prioritized(Prioritized),
+    /// Uniform, with goals that were reached in place of those that were meant.
+    Hindsight(Hindsight),
+}
+
+impl From<Uniform> for AnySampler {
+    fn from(sampler: Uniform) -> Self {
+        Self::Uniform(sampler)
+    }
+}
+
+impl From<Prioritized> for AnySampler {
+    fn from(sampler: Prioritized) -> Self {
+        Self::Prioritized(sampler)
+    }
+}
+
+impl From<Hindsight> for AnySampler {
+    fn from(sampler: Hindsight) -> Self {
+        Self::Hindsight(sampler)
+    }
+}
+
+/// What the sampler inside does, without a table of functions between.
+macro_rules! inside {
+    ($sampler:expr, $it:ident => $done:expr) => {
+        match $sampler {
+            AnySampler::Uniform($it) => $done,
+            AnySampler::Prioritized($it) => $done,
+            AnySampler::Hindsight($it) => $done,
+        }
+    };
+}
+
+impl Sampler for AnySampler {
+    fn choose(
+        &self,
+        storage: &ReplayStorage,
+        rng: &mut Pcg64,
+        indices: &mut [usize],
+        weights: &mut [f32],
+    ) -> Result<()> {
+        inside!(self, it => it.choose(storage, rng, indices, weights))
+    }
+
+    fn goals(
+        &self,
+        storage: &ReplayStorage,
+        rng: &mut Pcg64,
+        indices: &[usize],
+        goals: &mut Vec<usize>,
+    ) -> Result<Option<Relabel>> {
+        inside!(self, it => it.goals(storage, rng, indices, goals))
+    }
+
+    fn spans_steps(&self) -> bool {
+        inside!(self, it => it.spans_steps())
+    }
+
+    fn added(&mut self, storage: &ReplayStorage, indices: Range<usize>) -> Result<()> {
+        inside!(self, it => it.added(storage, indices))
+    }
+
+    fn state(&self, storage: &ReplayStorage) -> Result<Vec<Field>> {
+        inside!(self, it => it.state(storage))
+    }
+
+    fn check_state(&self, count: usize, state: &[Field]) -> Result<Vec<String>> {
+        inside!(self, it => it.check_state(count, state))
+    }
+
+    fn load_state(&mut self, storage: &ReplayStorage, state: &[Field]) -> Result<()> {
+        inside!(self, it => it.load_state(storage, state))
+    }
+}
+
+impl Saved for AnySampler {
+    fn describe(&self) -> Description {
+        inside!(self, it => it.describe())
+    }
+
+    fn described(about: &Description, storage: &ReplayStorage) -> Result<Self> {
+        match about.get("sampler").and_then(|name| name.as_str()) {
+            Some("prioritized") => Prioritized::described(about, storage).map(Self::Prioritized),
+            Some("hindsight") => Hindsight::described(about, storage).map(Self::Hindsight),
+            _ => Uniform::described(about, storage).map(Self::Uniform),
+        }
+    }
+}

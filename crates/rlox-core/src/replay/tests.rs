@@ -1,0 +1,302 @@
+//! Calls that are told to stop, and what they leave.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::time::Duration;
+
+use super::*;
+use crate::interrupt::tests::asked;
+use crate::{DType, Error, FieldData, FieldMut, Pcg64, Result};
+
+/// What a look at the clock takes: each check is a question.
+const LOOK: Duration = Duration::from_millis(60);
+
+/// Has a call be told to stop at its first question, then at its second, and so on, until it comes to its end; returns how
+/// often it was stopped.
+pub(super) fn pressed(mut call: impl FnMut() -> Result<()>) -> usize {
+    let mut stopped = |stop_at| match asked(LOOK, stop_at, &mut call).0 {
+        Err(Error::Interrupted) => true,
+        other => {
+            other.unwrap();
+            false
+        }
+    };
+    (1..10_000).take_while(|stop_at| stopped(*stop_at)).count()
+}
+
+/// What comes of a call that asks nobody, after one whose questions are counted.
+fn unasked<R>(call: impl FnOnce() -> R) -> R {
+    asked(Duration::ZERO, usize::MAX, call).0
+}
+
+/// Whether the numbers that were chosen can be read.
+fn can_read(chosen: &Chosen, storage: &ReplayStorage) -> bool {
+    chosen.read(storage, Column::Obs(0), FieldMut::F32(&mut vec![0.0; 20_000])).is_ok()
+}
+
+/// A storage of pictures, with so many transitions.
+fn pictures(rows: usize, frames: usize) -> ReplayStorage {
+    let part = |name, shape: &[usize], dtype| Part::new(name, shape, dtype);
+    let layout = Layout {
+        frame_stack: frames,
+        ..Layout::new(part("obs", &[frames, 1 << 13], DType::U8), part("actions", &[], DType::I64))
+    };
+    let mut storage = ReplayStorage::new(rows, 1, layout).unwrap();
+    let obs = vec![7; frames << 13];
+    for _ in 0..rows {
+        push(&mut storage, FieldData::U8(&obs), FieldData::I64(&[1]), 1).unwrap();
+    }
+    storage
+}
+
+/// Pushes so many rows that do not end.
+fn push(storage: &mut ReplayStorage, obs: FieldData<'_>, actions: FieldData<'_>, rows: usize) -> Result<()> {
+    storage.push(&Steps {
+        obs: &[obs],
+        actions,
+        rewards: &vec![0.0; rows],
+        terminated: &vec![false; rows],
+        truncated: &vec![false; rows],
+        next_obs: Some(&[obs]),
+        extra: &[],
+    })
+}
+
+#[test]
+fn a_sample_that_is_told_to_stop_draws_nothing_and_has_nothing() {
+    for frames in [1, 4] {
+        let storage = pictures(300, frames);
+        let mut buffer = Replay::with(ReplayStorage::new(1, 1, storage.layout().clone()).unwrap(), Uniform).unwrap();
+        *buffer.all_mut().0 = storage;
+        let (mut batch, mut rng) = (SampledBatch::default(), Pcg64::seed_from(5));
+        let stops = pressed(|| {
+            rng = Pcg64::seed_from(5);
+            let sampled = buffer.sample_with(&mut batch, 300, &mut rng);
+            assert_eq!(sampled.is_ok(), rng != Pcg64::seed_from(5));
+            assert_eq!(batch.len(), if sampled.is_ok() { 300 } else { 0 });
+            assert_eq!(batch.flags("terminated").len(), batch.len());
+            sampled
+        });
+        // A megabyte of either observation at a time.
+        assert!(stops >= 2 * ((300 * frames) >> 7), "{stops}");
+    }
+}
+
+#[test]
+fn samplers_that_take_long_draw_nothing_when_they_are_told_to_stop() {
+    let mut buffer = PrioritizedReplayBuffer::new(20_000, 1, 1, 0.6, 0.4).unwrap();
+    for i in 0..20_000 {
+        buffer.push_slices(&[i as f32], &[0.0], &[0.0], 0.0, false, i % 100 == 99).unwrap();
+    }
+    let (mut chosen, mut rng) = (Chosen::default(), Pcg64::seed_from(5));
+    let stops = pressed(|| {
+        rng = Pcg64::seed_from(5);
+        let done = buffer.choose(&mut chosen, 20_000, &mut rng);
+        assert_eq!(done.is_ok(), rng != Pcg64::seed_from(5));
+        // What was drawn before is not there any more, and what was not drawn whole is not, either.
+        assert_eq!(done.is_ok(), unasked(|| can_read(&chosen, buffer.storage())));
+        done
+    });
+    assert!(stops > 3, "{stops}");
+    let part = |name| Part::new(name, &[1], DType::F32);
+    let layout = Layout { obs: vec![part("achieved"), part("desired")], ..Layout::new(part("obs"), part("actions")) };
+    let storage = ReplayStorage::new(20_000, 1, layout).unwrap();
+    let sampler = Hindsight::new(&storage, (0, 1), Strategy::Future, 4).unwrap();
+    let mut buffer = Replay::with(storage, sampler).unwrap();
+    let rows = vec![0.0; 20_000];
+    let obs = [FieldData::F32(&rows), FieldData::F32(&rows)];
+    let flags = vec![false; 20_000];
+    let steps = Steps {
+        obs: &obs,
+        actions: obs[0],
+        rewards: &rows,
+        terminated: &flags,
+        truncated: &flags,
+        next_obs: Some(&obs),
+        extra: &[],
+    };
+    buffer.push_in_order(&steps).unwrap();
+    assert!(pressed(|| buffer.choose(&mut chosen, 20_000, &mut rng)) > 2);
+}
+
+#[test]
+fn sequences_that_are_told_to_stop_cannot_be_read() {
+    let storage = pictures(200, 1);
+    let (mut chosen, mut rng) = (ChosenSequences::default(), Pcg64::seed_from(5));
+    let of = Sequences { length: 3, burn_in: 2, whole: false };
+    let stops = pressed(|| {
+        rng = Pcg64::seed_from(5);
+        let done = of.choose(&storage, 100, &mut rng, &mut chosen);
+        assert_eq!(done.is_ok(), rng != Pcg64::seed_from(5));
+        let mut out = vec![0; 500 << 13];
+        let read = unasked(|| chosen.read(&storage, Column::Obs(0), FieldMut::U8(&mut out)).is_ok());
+        assert_eq!(done.is_ok(), read);
+        done
+    });
+    assert!(stops > 50, "{stops}");
+    let mut out = vec![0; 500 << 13];
+    of.choose(&storage, 100, &mut rng, &mut chosen).unwrap();
+    assert!(pressed(|| chosen.read(&storage, Column::Obs(0), FieldMut::U8(&mut out))) > 6);
+}
+
+#[test]
+fn a_push_that_is_told_to_stop_has_stored_the_first_rows_or_nothing() {
+    let numbers: Vec<f32> = (0..1000).map(|i| i as f32).collect();
+    let flags = vec![false; 1000];
+    let data = [FieldData::F32(&numbers)];
+    let steps = Steps {
+        obs: &data,
+        actions: data[0],
+        rewards: &numbers,
+        terminated: &flags,
+        truncated: &flags,
+        next_obs: Some(&data),
+        extra: &[],
+    };
+    for in_order in [false, true] {
+        let mut lens = Vec::new();
+        let stops = pressed(|| {
+            let mut buffer = PrioritizedReplayBuffer::new(900, 1, 1, 0.6, 0.4).unwrap();
+            let done = if in_order { buffer.push_in_order(&steps) } else { buffer.push_batch(&steps) };
+            let held = buffer.storage().indices();
+            lens.push(held.end);
+            if held.is_empty() {
+                return done;
+            }
+            let (mut batch, count) = (SampledBatch::default(), held.len());
+            // All of them have priorities, and are themselves.
+            unasked(|| buffer.sample_into(&mut batch, count, 1)).unwrap();
+            assert!(batch.indices().iter().all(|index| held.contains(index)));
+            assert!(batch.f32s("obs").iter().zip(batch.indices()).all(|(obs, index)| *obs == *index as f32));
+            done
+        });
+        assert!(stops > 10 && lens.is_sorted(), "{stops} {lens:?}");
+        assert_eq!(lens.last(), Some(&1000));
+    }
+}
+
+/// Episodes of random lengths and ends, of which some steps do not follow the one before.
+fn wandering(buffer: &mut Replay<Uniform>, rng: &mut Pcg64, at: &mut [f32]) {
+    let n = at.len();
+    let obs: Vec<f32> = at.iter().map(|at| if rng.random() < 0.05 { at + 0.5 } else { *at }).collect();
+    let next: Vec<f32> = obs.iter().map(|obs| obs + 1.0).collect();
+    let ended: Vec<bool> = (0..n).map(|_| rng.random() < 0.1).collect();
+    let cut: Vec<bool> = (0..n).map(|_| rng.random() < 0.1).collect();
+    at.copy_from_slice(&next);
+    let (obs, next) = ([FieldData::F32(&obs)], [FieldData::F32(&next)]);
+    let steps = Steps {
+        obs: &obs,
+        actions: obs[0],
+        rewards: &vec![0.0; n],
+        terminated: &ended,
+        truncated: &cut,
+        next_obs: Some(&next),
+        extra: &[],
+    };
+    buffer.push_batch(&steps).unwrap();
+}
+
+#[test]
+fn whole_episodes_are_known_as_they_would_be_found_before_and_after_a_load() {
+    for (seed, n) in [(1, 1), (2, 3), (3, 2)] {
+        let (mut rng, mut at) = (Pcg64::seed_from(seed), vec![0.0; n]);
+        let part = |name| Part::new(name, &[1], DType::F32);
+        let made = || {
+            let layout = Layout::new(part("obs"), part("actions"));
+            Replay::with(ReplayStorage::new(40 * n, n, layout).unwrap(), Uniform).unwrap()
+        };
+        let (mut buffer, mut copy) = (made(), made());
+        for step in 0..150 {
+            wandering(&mut buffer, &mut rng, &mut at);
+            if step % 7 == 0 {
+                copy.load_state(&buffer.state().unwrap()).unwrap();
+            } else {
+                copy.clone_from(&buffer);
+            }
+            let storage = buffer.storage();
+            let held = storage.indices();
+            let is_whole = |first: &usize| {
+                let mut at = *first;
+                while let Some(next) = storage.following(at, &held) {
+                    at = next;
+                }
+                let done = storage::TERMINATED | storage::TRUNCATED;
+                !storage.is_cut(*first) && storage.flags(storage.row_of(at)) & done != 0
+            };
+            let mut expected: Vec<_> = held.clone().filter(is_whole).collect();
+            expected.sort_by_key(|index| (index % n, *index));
+            for storage in [storage, copy.storage()] {
+                let (mut counts, mut drawn) = (Vec::new(), vec![0; 200]);
+                let done = storage.episodes.draw(&held, &mut Pcg64::seed_from(9), &mut counts, &mut drawn);
+                assert_eq!(done.is_ok(), !expected.is_empty());
+                let mut places = vec![0; 200];
+                buffer::draw(&(0..expected.len()), &mut Pcg64::seed_from(9), &mut places);
+                let of = |place: usize| expected.get(place).copied().unwrap_or(0);
+                assert_eq!(drawn, places.into_iter().map(of).collect::<Vec<_>>());
+            }
+        }
+    }
+}
+
+#[test]
+fn rare_episodes_are_found_without_a_search() {
+    let mut buffer = ReplayBuffer::new(200_000, 1, 1).unwrap();
+    for i in 0..200_000 {
+        // One short episode, and one that still runs.
+        buffer.push_slices(&[i as f32], &[i as f32 + 1.0], &[0.0], 0.0, false, i == 3).unwrap();
+    }
+    let (mut chosen, mut rng) = (ChosenSequences::default(), Pcg64::seed_from(5));
+    let of = Sequences { length: 4, burn_in: 0, whole: true };
+    let (done, questions) = asked(LOOK, usize::MAX, || of.choose(buffer.storage(), 1, &mut rng, &mut chosen));
+    done.unwrap();
+    assert!(questions <= 1, "{questions}");
+    assert_eq!((chosen.indices(), chosen.lengths()), (&[0][..], &[4][..]));
+}
+
+#[test]
+fn a_sampler_of_any_kind_does_what_the_one_inside_does() {
+    fn filled<S: Sampler>(sampler: impl Fn(&ReplayStorage) -> S) -> Replay<S> {
+        let part = |name| Part::new(name, &[1], DType::F32);
+        let layout =
+            Layout { obs: vec![part("achieved"), part("desired")], ..Layout::new(part("obs"), part("actions")) };
+        let storage = ReplayStorage::new(50, 1, layout).unwrap();
+        let sampler = sampler(&storage);
+        let mut buffer = Replay::with(storage, sampler).unwrap();
+        for i in 0..70 {
+            let (obs, next, goal) = ([i as f32], [i as f32 + 1.0], [-1.0]);
+            let parts = |now: &'static [f32]| FieldData::F32(now);
+            let (obs, next) =
+                ([FieldData::F32(&obs), FieldData::F32(&goal)], [FieldData::F32(&next), FieldData::F32(&goal)]);
+            let steps = Steps {
+                obs: &obs,
+                actions: parts(&[0.0]),
+                rewards: &[0.0],
+                terminated: &[i % 9 == 8],
+                truncated: &[false],
+                next_obs: Some(&next),
+                extra: &[],
+            };
+            buffer.push_batch(&steps).unwrap();
+        }
+        buffer
+    }
+    fn agree<S: Saved + Into<AnySampler>>(make: impl Fn(&ReplayStorage) -> S + Copy) {
+        let (own, mut any) = (filled(make), filled(|storage| -> AnySampler { make(storage).into() }));
+        assert_eq!((own.describe(), own.state().unwrap()), (any.describe(), any.state().unwrap()));
+        assert_eq!(own.sampler().spans_steps(), any.sampler().spans_steps());
+        let mut copy = Replay::<AnySampler>::described(&own.describe()).unwrap();
+        copy.load_state(&own.state().unwrap()).unwrap();
+        if let (storage, AnySampler::Prioritized(sampler)) = any.parts_mut() {
+            sampler.update_priorities(storage, &[30], &[1.0]).unwrap();
+        }
+        let (mut batch, mut again) = (SampledBatch::default(), SampledBatch::default());
+        for buffer in [&any, &copy] {
+            own.sample_into(&mut batch, 20, 4).unwrap();
+            buffer.sample_into(&mut again, 20, 4).unwrap();
+            assert_eq!((batch.indices(), batch.f32s("desired")), (again.indices(), again.f32s("desired")));
+            assert_eq!((batch.weights(), batch.chosen().relabelled()), (again.weights(), again.chosen().relabelled()));
+        }
+    }
+    agree(|_| Uniform);
+    agree(|storage| Prioritized::new(storage, 0.6, 0.4).unwrap());
+    agree(|storage| Hindsight::new(storage, (0, 1), Strategy::Final, 2).unwrap());
+}

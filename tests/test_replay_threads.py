@@ -1,0 +1,250 @@
+"""Threads that sample from one buffer do so at once, beside one that pushes to it."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import rlox
+from replay_rows import check, transition
+
+
+def filled(rows=2000, **options):
+    buffer = rlox.ReplayBuffer(rows, 40, 1, **options)
+    for i in range(rows):
+        buffer.push(*transition(i, dim=40))
+    return buffer
+
+
+def started(work, count=1):
+    """Threads that work, and what they raise."""
+    failed = []
+
+    def run():
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads, failed
+
+
+def joined(threads, seconds=60):
+    for thread in threads:
+        thread.join(seconds)
+    return not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "priorities", "file"])
+def test_samples_without_a_seed_take_turns_on_the_buffers_stream(kind, tmp_path):
+    """Together they draw what one thread alone would, in some order."""
+
+    def made(name):
+        if kind == "file":
+            path = tmp_path / name
+            buffer = rlox.MmapReplayBuffer(10, 200, 1, 1, path, seed=3)
+        else:
+            of = rlox.PrioritizedReplayBuffer if kind == "priorities" else rlox.ReplayBuffer
+            buffer = of(200, 1, 1, seed=3)
+        i = np.arange(200.0)
+        off = np.zeros(200, bool)
+        buffer.push_batch(i[:, None], i[:, None], i[:, None], i, off, off)
+        return buffer
+
+    alone, shared, drawn = made("alone"), made("shared"), []
+    expected = sorted(tuple(alone.sample(140)["rewards"]) for _ in range(100))
+    threads, failed = started(
+        lambda: drawn.extend(tuple(shared.sample(140)["rewards"]) for _ in range(25)), 4
+    )
+    assert joined(threads)
+    assert not failed
+    assert sorted(drawn) == expected
+
+
+def test_a_seed_gives_the_same_in_every_thread():
+    buffer = filled()
+    expected = [buffer.sample(300, seed=seed)["obs"] for seed in range(20)]
+
+    def work():
+        for seed in range(20):
+            assert np.array_equal(buffer.sample(300, seed=seed)["obs"], expected[seed])
+            assert buffer.sample_sequences(3, 5, seed=seed)["obs"].shape == (5, 3, 40)
+
+    threads, failed = started(work, 6)
+    assert joined(threads)
+    assert not failed
+
+
+def test_a_writer_among_many_readers_gets_its_turn():
+    buffer, done = filled(), threading.Event()
+
+    def read():
+        while not done.is_set():
+            check(buffer.sample(2000), dim=40)
+
+    threads, failed = started(read, 6)
+    began = time.perf_counter()
+    for i in range(2000, 2100):
+        buffer.push(*transition(i, dim=40))
+    took = time.perf_counter() - began
+    done.set()
+    assert joined(threads)
+    assert not failed
+    assert took < 30
+    assert len(buffer) == 2000
+    assert buffer.sample(2000)["obs"].max() >= 2050
+
+
+def test_a_reader_among_busy_writers_gets_its_turn():
+    buffer, done = filled(), threading.Event()
+    rows = np.repeat(np.arange(20_000, dtype=np.float32), 40).reshape(-1, 40)
+    numbers, off = rows[:, 0], np.zeros(20_000, bool)
+
+    def write():
+        while not done.is_set():
+            buffer.push_batch(rows, rows + 1, -numbers[:, None], 0.5 * numbers, off, off)
+
+    threads, failed = started(write, 3)
+    for _ in range(20):
+        check(buffer.sample(500), dim=40)
+    done.set()
+    assert joined(threads)
+    assert not failed
+
+
+# Has `handler` run in the middle of a long sample, in which other calls would be refused or wait.
+INSIDE = """
+import os, signal, threading
+import numpy as np, rlox
+rows, width = 200_000, 64
+obs, off = np.zeros((rows, width), np.float32), np.zeros(rows, bool)
+column = np.zeros(rows, np.float32)
+buffer = rlox.ReplayBuffer(rows, width, 1, seed=0)
+buffer.push_batch(obs, obs, column[:, None], column, off, off)
+one = np.zeros(width, np.float32), column[:1], 0.0, False, False, np.zeros(width, np.float32)
+ran, inside = [], False
+def interrupt(handler):
+    def once(*_):
+        try:
+            buffer.push(*one)
+        except rlox.ClosedError as error:
+            assert "one in the middle of this thread's own call" in str(error)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            handler()
+            ran.append(True)
+    signal.signal(signal.SIGALRM, once)
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    while not ran:
+        buffer.sample(rows)
+"""
+
+inside = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+
+def run(code):
+    command = [sys.executable, "-c", INSIDE + textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+@inside
+def test_threads_sample_while_another_one_does():
+    run("""
+        def handler():
+            thread = threading.Thread(target=lambda: buffer.sample(1000), daemon=True)
+            thread.start()
+            thread.join(30)
+            assert not thread.is_alive(), "it waits for the other sample"
+            assert len(buffer) == len(buffer.sample(5, seed=1)["obs"]) + rows - 5
+        interrupt(handler)
+    """)
+
+
+@inside
+def test_who_waits_for_a_sample_gets_its_turn_after_it():
+    run("""
+        threads = []
+        def handler():
+            for work in (lambda: buffer.push(*one), lambda: buffer.sample(1000, seed=1)):
+                threads.append(threading.Thread(target=work, daemon=True))
+                threads[-1].start()
+                threads[-1].join(0.2)
+            # The second one waits for the first one: else many readers would keep it waiting.
+            assert threads[0].is_alive() and threads[1].is_alive()
+            buffer.sample(5)  # of the thread that is not to wait for itself
+        interrupt(handler)
+        for thread in threads:
+            thread.join(30)
+        assert not any(thread.is_alive() for thread in threads)
+    """)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_child_reads_or_raises():
+    """Whatever the parent's threads were doing."""
+    code = """
+        import os, threading
+        import numpy as np, rlox
+        buffer = rlox.ReplayBuffer(20_000, 40, 1)
+        rows, off = np.zeros((20_000, 40), np.float32), np.zeros(20_000, bool)
+        column = rows[:, 0]
+        push = lambda: buffer.push_batch(rows, rows, column[:, None], column, off, off)
+        push()
+        def work(call):
+            while True:
+                call()
+        for call in (push, lambda: buffer.sample(5000), lambda: buffer.sample(5000)):
+            threading.Thread(target=work, args=(call,), daemon=True).start()
+        told = []
+        for _ in range(20):
+            read, write = os.pipe()
+            child = os.fork()
+            if child == 0:
+                said = []
+                for call in (lambda: buffer.sample(10), push):
+                    try:
+                        call()
+                        said.append("done")
+                    except rlox.ClosedError as error:
+                        assert "parent process" in str(error), error
+                        said.append("refused")
+                os.write(write, " ".join(said).encode())
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            told.append(os.read(read, 1000).decode())
+        assert all(len(said.split()) == 2 for said in told), told
+        os._exit(0)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_closed_buffer_tells_all_its_readers(tmp_path):
+    buffer = rlox.MmapReplayBuffer(10, 1000, 1, 1, tmp_path / "replay")
+    for i in range(1000):
+        buffer.push([i], [0.0], 0.0, False, False, [i + 1])
+    ended = []
+
+    def read():
+        try:
+            while True:
+                buffer.sample(100)
+        except rlox.ClosedError as error:
+            ended.append(error)
+
+    threads, failed = started(read, 4)
+    time.sleep(0.05)
+    buffer.close()
+    assert joined(threads)
+    assert not failed
+    assert len(ended) == 4
+    assert buffer.closed
