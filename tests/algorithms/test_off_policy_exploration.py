@@ -8,6 +8,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlox import make_vec
 from rlox.algorithms import SAC, TD3, SACConfig, TD3Config
+from rlox.native_off_policy import NativeTD3
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import SACTrainer
 from toy_envs import Imitate
@@ -38,9 +39,10 @@ def test_a_gsde_matrix_stays_until_the_next_whatever_observations_are(env):
     assert (one.explore(rows, None) != first).all()
 
 
+@pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("use_sde", [False, True])
-def test_samples_go_by_the_seed_and_the_weights_alone(use_sde, tmp_path):
-    how = {"backend": "torch", "use_sde": use_sde, "runs_dir": None, **SMALL}
+def test_samples_go_by_the_seed_and_the_weights_alone(use_sde, backend, tmp_path):
+    how = {"backend": backend, "use_sde": use_sde, "runs_dir": None, **SMALL}
     trainer = SACTrainer(Imitate, 1, **how)
     trainer.train(10)
     trainer.save(tmp_path / "saved")
@@ -84,6 +86,36 @@ def test_a_walk_begins_at_0_in_every_episode(mode, num_envs):
     assert first.sum() >= 3
     assert not np.array(states)[first].any()
     assert np.array(states)[~first].any()
+
+
+class Two(Three):
+    """`Three`, of two steps."""
+
+    def step(self, action):
+        obs, reward, *_ = super().step(action)
+        return obs, reward, self.steps == 2, False, {}
+
+
+def test_a_native_walk_begins_at_0_where_an_environment_has_only_reset():
+    env = make_vec(SyncVectorEnv([Three, Two], autoreset_mode=AutoresetMode.NEXT_STEP))
+    walk = OrnsteinUhlenbeckNoise(0.5)
+    one = NativeTD3(env, TD3Config(**SMALL, num_envs=2, action_noise=walk), 1)
+    step, came = one.stepper.step, []
+
+    def noting(actions):
+        came.append(step(actions))
+        return came[-1]
+
+    one.stepper.step = noting
+    reset = 0
+    for _ in range(12):
+        one.iterate()
+        ended, valid = came[-1].terminated, came[-1].valid
+        valid = np.ones(2, bool) if valid is None else valid
+        at_0 = one.policy.standing()[0].reshape(2) == 0
+        np.testing.assert_array_equal(at_0, ended | ~valid)
+        reset += (~valid).sum()
+    assert reset >= 4
 
 
 def test_what_failed_is_not_in_the_metrics_of_what_goes_on():

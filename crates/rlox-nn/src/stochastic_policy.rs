@@ -1,5 +1,6 @@
 //! A policy that draws actions between -1 and 1, and learns through them: SAC's actor.
 
+mod memory;
 mod squashed_gaussian;
 mod squashed_policy;
 mod state_dependent;

@@ -2,21 +2,21 @@
 
 use rlox_core::{Error, Pcg64, Result, check_len};
 
-use super::state_dependent::{Exploration, Explored};
-use super::{ActorStats, SquashedGaussian, StochasticPolicy};
+use super::memory::Memory;
+use super::state_dependent::Exploration;
+use super::{ActorStats, StochasticPolicy};
 use crate::adam::check_state;
 use crate::distribution::check_log_std;
 use crate::losses::sac_actor_loss;
 use crate::room::resize;
 use crate::{
-    ActionValue, Critics, Learnable, NamedTensors, Network, NetworkShape, Optimizer, Parameters, Scratch, clipped_step,
-    rows,
+    ActionValue, Critics, Learnable, NamedTensors, Network, NetworkShape, Optimizer, Parameters, clipped_step, rows,
 };
 
 /// A [`StochasticPolicy`] of a network whose outputs are `[mean | log_std]` ([`SquashedGaussian`]), or the means alone with
 /// state-dependent exploration (Raffin et al. 2021, "Smooth Exploration for Robotic Reinforcement Learning").
 ///
-/// State-dependent noise is a random matrix times the last hidden layer, which takes no gradient from it; means are cut to
+/// State-dependent noise is a random matrix times the last hidden layer, which learns from it, too; means are cut to
 /// [-2, 2]. Environments keep a matrix each until [`StochasticPolicy::draw_noise`]; every [`StochasticPolicy::rsample`] draws
 /// one for its minibatch, which [`StochasticPolicy::sample`] uses, too, until the step, as in Stable-Baselines3.
 ///
@@ -45,49 +45,12 @@ pub struct SquashedPolicy<N> {
     update: UpdateMemory,
 }
 
-/// Memory of a batch.
-#[derive(Clone, Debug)]
-struct Memory {
-    scratch: Scratch,
-    outputs: Vec<f32>,
-    hidden: Vec<f32>,
-    noise: Vec<f32>,
-    matrix: Vec<f32>,
-    gaussian: SquashedGaussian,
-    explored: Explored,
-    actions: Vec<f32>,
-    log_probs: Vec<f32>,
-    d_outputs: Vec<f32>,
-    d_hidden: Vec<f32>,
-}
-
 /// Memory of a step through the critics.
 #[derive(Clone, Debug, Default)]
 struct UpdateMemory {
     values: Vec<f32>,
     d_actions: Vec<f32>,
     d_log_probs: Vec<f32>,
-}
-
-impl Memory {
-    fn new(action_dim: usize) -> Result<Self> {
-        let [outputs, hidden, noise, matrix, actions, log_probs, d_outputs, d_hidden] = Default::default();
-        let (gaussian, explored) = (SquashedGaussian::new(action_dim)?, Explored::default());
-        let scratch = Scratch::default();
-        Ok(Self {
-            scratch,
-            outputs,
-            hidden,
-            noise,
-            matrix,
-            gaussian,
-            explored,
-            actions,
-            log_probs,
-            d_outputs,
-            d_hidden,
-        })
-    }
 }
 
 impl<N: Network> SquashedPolicy<N> {
@@ -223,31 +186,6 @@ fn check_outputs<N: Network>(actor: &N, action_dim: usize, each: usize) -> Resul
         None => format!("{each} outputs for each of an action's {action_dim} numbers"),
     };
     Err(Error::shape("actor", expected, actor.out_dim().to_string(), "make it for this action space"))
-}
-
-impl Memory {
-    fn check_sampled(&self) -> Result<()> {
-        if self.log_probs.is_empty() {
-            return Err(Error::shape("rsample", "a sample to learn from", "none", "call rsample first, once a step"));
-        }
-        Ok(())
-    }
-
-    /// Checks that all that the network said is finite: means alone, or standard deviations with them.
-    fn check_finite(&self, means_alone: bool) -> Result<()> {
-        if means_alone {
-            return rows::check_said("mean", &self.outputs, self.gaussian.outputs() / 2);
-        }
-        self.gaussian.check_finite(&self.outputs)
-    }
-
-    /// Actions of the outputs and the noise in memory.
-    fn sample(&mut self, exploration: Option<&Exploration>, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
-        let Self { outputs, hidden, noise, matrix, gaussian, explored, .. } = self;
-        let Some(exploration) = exploration else { return gaussian.sample(outputs, noise, actions, log_probs) };
-        exploration.matrix(noise, matrix)?;
-        explored.sample(exploration, matrix, (outputs, hidden), actions, log_probs)
-    }
 }
 
 impl<N: Network> StochasticPolicy for SquashedPolicy<N> {

@@ -352,8 +352,10 @@ impl Gatherer {
         std::mem::swap(&mut self.obs, &mut self.after);
         self.started = true;
         let Self { terminated, truncated, valid, .. } = self;
-        if terminated.iter().chain(&*truncated).any(|ended| *ended) {
-            algorithm.end_episodes(&|env| terminated[env] || truncated[env]);
+        // What has only reset has acted for nothing, and begins again.
+        let ended = |env: usize| terminated[env] || truncated[env] || !valid[env];
+        if (0..valid.len()).any(ended) {
+            algorithm.end_episodes(&ended);
         }
         let stored = valid.iter().filter(|valid| **valid).count();
         self.timesteps += stored as u64;
