@@ -37,6 +37,7 @@ _POLICY = ("activation", "dueling", "net_arch", "shared_trunk", "use_sde")
 # out where another one says that they do not matter.
 _UNTOLD = (
     *("ortho_init", "log_std_init", "full_std", "compile", "device", "her", "n_sampled_goal"),
+    "frame_stack",
     *("gradient_steps", "priority_alpha", "priority_beta", "target_entropy"),
 )
 # Settings of theirs that trainers in Python do not have, and what these do.

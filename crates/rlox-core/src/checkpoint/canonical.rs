@@ -1,4 +1,5 @@
-//! The manifest's text, byte for byte as Python's `json.dumps(..., indent=2, sort_keys=True)` writes it, and its seal.
+//! The manifest's text as Python's `json.dumps(..., indent=2, sort_keys=True)` writes it, and its seal. Of two numbers of as
+//! few digits that are as near, Python may write the other one: a seal is of the text as it is.
 
 use std::fmt::Write;
 
