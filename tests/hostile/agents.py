@@ -57,6 +57,11 @@ SETTINGS = {
     "exploration_initial_eps": number(0.5),
     "exploration_final_eps": number(0.5),
 }
+# Means of minibatches, of all algorithms and of some.
+LEARNED = {
+    **{x: number(0.5) for x in ("critic_loss", "mean_value", "grad_norm", "learning_rate")},
+    **{x: optional(number(0.5)) for x in ("actor_loss", "ent_coef", "ent_coef_loss")},
+}
 
 
 def seeds():
@@ -199,5 +204,7 @@ CALLS = [
         updates=whole(3),
         progress=number(0.5),
     ),
+    call("NativeAgent.learned"),
+    call("NativeAgent.set_learned", learned=optional(whole_record(LEARNED))),
     *(each for kind in KINDS for each in learner_calls(kind)),
 ]

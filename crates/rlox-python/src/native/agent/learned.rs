@@ -5,22 +5,21 @@ use pyo3::types::PyDict;
 use rlox_nn::train::OffPolicyLearned;
 
 use super::super::settings::Settings;
-use crate::argument::instance;
+use crate::argument::{instance, item_of};
 use crate::array::new_dict;
+
+/// What all algorithms tell, and what some do.
+const NAMES: [&str; 7] =
+    ["critic_loss", "mean_value", "grad_norm", "learning_rate", "actor_loss", "ent_coef", "ent_coef_loss"];
 
 /// As a dict by name, with None for what nobody told.
 pub(super) fn told(py: Python<'_>, learned: Option<OffPolicyLearned>) -> PyResult<Option<Bound<'_, PyDict>>> {
     let Some(learned) = learned else { return Ok(None) };
     let dict = new_dict(py)?;
-    for (name, mean) in [
-        ("critic_loss", Some(learned.critic_loss)),
-        ("mean_value", Some(learned.mean_value)),
-        ("grad_norm", Some(learned.grad_norm)),
-        ("actor_loss", learned.actor_loss),
-        ("ent_coef", learned.ent_coef),
-        ("ent_coef_loss", learned.ent_coef_loss),
-        ("learning_rate", Some(learned.learning_rate)),
-    ] {
+    let OffPolicyLearned { critic_loss, mean_value, grad_norm, actor_loss, ent_coef, ent_coef_loss, learning_rate } =
+        learned;
+    let always = [critic_loss, mean_value, grad_norm, learning_rate].map(Some);
+    for (name, mean) in NAMES.into_iter().zip(always.into_iter().chain([actor_loss, ent_coef, ent_coef_loss])) {
         dict.set_item(name, mean.map(f64::from))?;
     }
     Ok(Some(dict))
@@ -32,6 +31,9 @@ pub(super) fn taken(given: &Bound<'_, PyAny>) -> PyResult<Option<OffPolicyLearne
         return Ok(None);
     }
     let said = Settings(instance("learned", given, "dict, or None")?);
+    for name in NAMES {
+        item_of("learned", given, name, "pass what learned gave")?;
+    }
     let mean = |name| said.double(name).map(|mean| mean as f32);
     let some = |name| said.double_or_none(name).map(|mean| mean.map(|mean| mean as f32));
     Ok(Some(OffPolicyLearned {
