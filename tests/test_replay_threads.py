@@ -248,3 +248,45 @@ def test_a_closed_buffer_tells_all_its_readers(tmp_path):
     assert not failed
     assert len(ended) == 4
     assert buffer.closed
+
+
+def test_a_handler_of_a_thread_that_waits_may_wait_for_those_behind_it():
+    program = """
+        import signal, threading, time
+        import numpy as np
+        import rlox
+
+        rows = 2_000_000
+        buffer = rlox.ReplayBuffer(rows, 8, 1, seed=0)
+        obs, action = np.zeros((rows, 8), np.float32), np.zeros((rows, 1), np.float32)
+        reward, off = np.zeros(rows, np.float32), np.zeros(rows, bool)
+        push = lambda: buffer.push_batch(obs, obs, action, reward, off, off)
+        push()
+        behind = threading.Thread(target=lambda: buffer.sample(64), daemon=True)
+        said = []
+
+        def handler(*_):
+            behind.start()
+            behind.join(20)
+            said.append(behind.is_alive())
+
+        signal.signal(signal.SIGALRM, handler)
+        for _ in range(20):
+            writer = threading.Thread(target=push)
+            writer.start()
+            while not writer.is_alive():
+                pass
+            if not said and behind.ident is None:
+                signal.setitimer(signal.ITIMER_REAL, 0.03)
+            buffer.sample(64)
+            writer.join()
+        assert said == [False], said
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -57,13 +57,17 @@ impl Watch {
     /// # Errors
     /// [`Error::Interrupted`] if the answer is to stop.
     pub fn check(&mut self) -> Result<()> {
-        let last = *self.0.get_or_insert_with(Instant::now);
-        if last.elapsed() < PERIOD {
+        if !self.is_due() {
             return Ok(());
         }
         let stop = STOP.get().is_some_and(|stop| stop());
         self.0 = Some(Instant::now());
         if stop { Err(Error::Interrupted) } else { Ok(()) }
+    }
+
+    /// Whether [`Watch::check`] would ask now.
+    pub fn is_due(&mut self) -> bool {
+        self.0.get_or_insert_with(Instant::now).elapsed() >= PERIOD
     }
 }
 

@@ -35,7 +35,9 @@ pub(crate) fn at_once<A: Send, B: Send>(
     b: impl FnOnce() -> Result<B> + Send,
 ) -> Result<(A, B)> {
     if !pays(multiplications) || SHARING.get() {
-        return Ok((a()?, b()?));
+        // Both, as by two threads, even if one fails.
+        let (a, b) = (a(), b());
+        return Ok((a?, b?));
     }
     #[cfg(test)]
     tests::FORKS.set(tests::FORKS.get() + 1);

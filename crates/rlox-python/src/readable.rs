@@ -44,7 +44,13 @@ impl Drop for Reading {
 #[derive(Default)]
 struct Queue {
     waiting: AtomicUsize,
-    threads: Mutex<VecDeque<usize>>,
+    threads: Mutex<VecDeque<Waiting>>,
+}
+
+struct Waiting {
+    thread: usize,
+    /// Whether a signal's handler may be running, which may wait for those behind.
+    away: bool,
 }
 
 /// A thread's place in a queue, until it is dropped.
@@ -58,7 +64,7 @@ impl Queue {
         self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    fn threads(&self) -> MutexGuard<'_, VecDeque<usize>> {
+    fn threads(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -69,10 +75,10 @@ impl Queue {
             return None;
         }
         let mut threads = self.threads();
-        if threads.contains(&this_thread()) {
+        if threads.iter().any(|waiting| waiting.thread == this_thread()) {
             return None;
         }
-        threads.push_back(this_thread());
+        threads.push_back(Waiting { thread: this_thread(), away: false });
         self.waiting.store(threads.len(), Ordering::Relaxed);
         Some(Place { queue: self, gate })
     }
@@ -81,7 +87,14 @@ impl Queue {
 impl Place<'_> {
     fn is_first(&self) -> bool {
         // Not waited for: after a fork, who has it may not be there any more.
-        free(self.queue.threads.try_lock()).is_some_and(|threads| threads.front() == Some(&this_thread()))
+        let Some(threads) = free(self.queue.threads.try_lock()) else { return false };
+        threads.iter().find(|waiting| !waiting.away).is_some_and(|waiting| waiting.thread == this_thread())
+    }
+
+    fn go(&self, away: bool) {
+        if let Some(own) = self.queue.threads().iter_mut().find(|waiting| waiting.thread == this_thread()) {
+            own.away = away;
+        }
     }
 }
 
@@ -89,7 +102,7 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         if !self.gate.is_forked() {
             let mut threads = self.queue.threads();
-            threads.retain(|thread| *thread != this_thread());
+            threads.retain(|waiting| waiting.thread != this_thread());
             self.queue.waiting.store(threads.len(), Ordering::Relaxed);
         }
     }
@@ -153,6 +166,7 @@ impl<T: Send + Sync> Readable<T> {
         // Whoever comes between a call and its own signal handler would wait for that call.
         let place = if reads() { None } else { self.queue.join(&self.gate) };
         let enter = || if place.as_ref().is_none_or(Place::is_first) { try_lock() } else { None };
-        self.gate.wait(enter, || self.gate.is_own() || reads())
+        let looking = |away| place.iter().for_each(|place| place.go(away));
+        self.gate.wait(enter, || self.gate.is_own() || reads(), looking)
     }
 }

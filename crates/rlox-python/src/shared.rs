@@ -101,8 +101,14 @@ impl Gate {
     }
 
     /// Waits for other threads' calls until `enter` gives something, looking for Ctrl-C meanwhile; with the GIL held, for
-    /// nobody. `inside` says whether this thread itself has the lock.
-    pub(crate) fn wait<G>(&self, enter: impl Fn() -> Option<G>, inside: impl Fn() -> bool) -> Result<G> {
+    /// nobody. `inside` says whether this thread itself has the lock. `looking` is told before a signal's handler may run,
+    /// and after it.
+    pub(crate) fn wait<G>(
+        &self,
+        enter: impl Fn() -> Option<G>,
+        inside: impl Fn() -> bool,
+        looking: impl Fn(bool),
+    ) -> Result<G> {
         let (start, mut watch) = (Instant::now(), Watch::default());
         let refused = |got, fix| Err(Error::closed(self.name, "an object free to use", got, fix));
         for round in 0.. {
@@ -119,7 +125,11 @@ impl Gate {
             if !may_wait() {
                 break;
             }
-            watch.check()?;
+            if watch.is_due() {
+                looking(true);
+                watch.check()?;
+                looking(false);
+            }
             if round < EAGER { std::thread::yield_now() } else { std::thread::sleep(NAP) }
         }
         refused("one that another call uses", "let the call end first")
@@ -175,6 +185,6 @@ impl<T: Send> Shared<T> {
     fn lock(&self) -> Result<MutexGuard<'_, Option<T>>> {
         // Waiting takes the time first, which takes long.
         let try_lock = || free(self.value.try_lock());
-        try_lock().map_or_else(|| self.gate.wait(try_lock, || self.gate.is_own()), Ok)
+        try_lock().map_or_else(|| self.gate.wait(try_lock, || self.gate.is_own(), |_| ()), Ok)
     }
 }
