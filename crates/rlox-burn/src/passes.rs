@@ -62,8 +62,8 @@ impl Hidden {
         (h, kept)
     }
 
-    /// The gradient of the outputs taken back through the layers, where that of the last hidden layer is added: that of all parameters in the flat order and that of the
-    /// input, each if wanted.
+    /// The gradient of the outputs taken back through the layers, where that of the last hidden layer is added: that of all
+    /// parameters in the flat order and that of the input, each if wanted.
     pub(crate) fn backward(
         self,
         layers: &[Layer],

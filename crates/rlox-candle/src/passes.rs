@@ -65,8 +65,8 @@ pub(crate) fn forward(layers: &[Layer], activation: Activation, x: Tensor, keep:
     Ok((h, kept))
 }
 
-/// The gradient of the outputs, taken back through the layers, where that of the last hidden layer is added. With `params` the parameters' gradients are put into `all`,
-/// or added to what is there; the input's is given back if wanted.
+/// The gradient of the outputs, taken back through the layers, where that of the last hidden layer is added. The gradients
+/// of the parameters are put into `all`, or added to what is there; the input's is given back if wanted.
 pub(crate) fn backward(
     layers: &[Layer],
     activation: Activation,
