@@ -93,7 +93,7 @@ def test_compute_reward_is_called_once_a_batch():
         runs_dir=None,
     )
     trainer.train(11)
-    assert [shape for shape in calls if len(shape) == 2] == [(8, 2)]
+    assert [shape for shape in calls if len(shape) == 2] == [(8, 6)]
 
 
 @pytest.mark.parametrize(
