@@ -13,8 +13,9 @@ use crate::{
     ActionValue, Critics, Learnable, NamedTensors, Network, NetworkShape, Optimizer, Parameters, clipped_step, rows,
 };
 
-/// A [`StochasticPolicy`] of a network whose outputs are `[mean | log_std]` ([`SquashedGaussian`]), or the means alone with
-/// state-dependent exploration (Raffin et al. 2021, "Smooth Exploration for Robotic Reinforcement Learning").
+/// A [`StochasticPolicy`] of a network whose outputs are `[mean | log_std]`, of a
+/// [`SquashedGaussian`](crate::SquashedGaussian), or the means alone with state-dependent exploration (Raffin et al. 2021,
+/// "Smooth Exploration for Robotic Reinforcement Learning").
 ///
 /// State-dependent noise is a random matrix times the last hidden layer, which learns from it, too; means are cut to
 /// [-2, 2]. Environments keep a matrix each until [`StochasticPolicy::draw_noise`]; every [`StochasticPolicy::rsample`] draws
