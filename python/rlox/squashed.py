@@ -89,8 +89,11 @@ class SquashedPolicy(nn.Module):
 
     def explore(self, obs: Any) -> Tensor:
         """Samples, (N, k): with gSDE by `reset_noise`'s matrices, if there is one for each row."""
-        latent, exploration = self._latent(obs), self.exploration
-        if not self.use_sde or exploration is None or len(exploration) != len(latent):
+        exploration = self.exploration
+        if not self.use_sde or exploration is None:
+            return self.get_action_and_logprob(obs)[0]
+        latent = self._latent(obs)
+        if len(exploration) != len(latent):
             return self.get_action_and_logprob(obs)[0]
         mean: Tensor = self.actor[-1](latent).clamp(-CLIP_MEAN, CLIP_MEAN)
         return (mean + torch.bmm(latent.unsqueeze(1), exploration).squeeze(1)).tanh()
