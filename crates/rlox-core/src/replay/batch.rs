@@ -58,6 +58,7 @@ impl Chosen {
     /// Room for so many.
     pub(crate) fn prepare(&mut self, count: usize) -> Result<()> {
         self.of = None;
+        self.records.clear();
         self.spans.clear();
         self.goals.clear();
         self.relabel = None;

@@ -103,6 +103,7 @@ impl Sequences {
     /// [`Error::Config`] if the starts are not held any more, [`Error::Memory`] if there is no room,
     /// [`Error::Interrupted`] if it was told to stop. Nothing can be read from `chosen` then.
     pub fn find(self, storage: &ReplayStorage, chosen: &mut ChosenSequences) -> Result<()> {
+        chosen.of = None;
         let held = storage.indices();
         if let Some(wrong) = chosen.indices.iter().find(|index| !held.contains(index)) {
             return Err(not_held(*wrong, &held));

@@ -136,6 +136,13 @@ fn sequences_that_are_told_to_stop_cannot_be_read() {
     let mut out = vec![0; 500 << 13];
     of.choose(&storage, 100, &mut rng, &mut chosen).unwrap();
     assert!(pressed(|| chosen.read(&storage, Column::Obs(0), FieldMut::U8(&mut out))) > 6);
+    let stops = pressed(|| {
+        let done = of.find(&storage, &mut chosen);
+        let read = unasked(|| chosen.read(&storage, Column::Obs(0), FieldMut::U8(&mut out)).is_ok());
+        assert_eq!(done.is_ok(), read, "found before");
+        done
+    });
+    assert!(stops > 50, "{stops}");
 }
 
 #[test]

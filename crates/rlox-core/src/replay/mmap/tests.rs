@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::replay::tests::pressed;
-use crate::replay::{Chosen, Column, Part, SampledBatch};
+use crate::replay::{Chosen, Column, Part, ReplayBuffer, SampledBatch};
 use crate::{DType, FieldMut, Pcg64};
 
 /// Fails calls to the disk.
@@ -358,6 +358,12 @@ fn what_could_not_be_read_whole_cannot_be_copied() {
     rng = before;
     buffer.choose(&mut chosen, 100, &mut rng).unwrap();
     assert_eq!(chosen.indices(), indices);
+    let mut other = ReplayBuffer::new(100, 1, 1).unwrap();
+    for _ in 0..100 {
+        other.push_slices(&[0.0], &[0.0], &[0.0], 0.0, true, false).unwrap();
+    }
+    other.choose(&mut chosen, 100, &mut rng).unwrap();
+    assert!(buffer.read(&chosen, Column::Reward, FieldMut::F32(&mut [0.0; 100])).is_err(), "another buffer's");
 }
 
 #[test]
