@@ -36,6 +36,8 @@ def test_buffers_that_make_no_sense_are_refused(arguments, error, said):
         ({"num_envs": 0}, "num_envs: expected at least 1"),
         ({"obs_dtype": "float16"}, "obs_dtype: expected float32, float64"),
         ({"act_dtype": "x"}, "act_dtype: expected float32, float64"),
+        ({"act_dtype": "\0"}, "act_dtype: expected float32, float64"),
+        ({"act_dtype": ""}, "act_dtype: expected float32, float64"),
         ({"frame_stack": 3}, "frame_stack: expected 1, or a number of frames that divides"),
         ({"frame_stack": 0}, "frame_stack: expected 1, or a number of frames that divides"),
         ({"n_step": 0}, "n_step: expected at least 1"),

@@ -446,6 +446,7 @@ class ReplayBuffer:
     @staticmethod
     def load(path: str | os.PathLike[str]) -> ReplayBuffer: ...
 
+@disjoint_base
 class PrioritizedReplayBuffer(ReplayBuffer):
     def __new__(
         cls,

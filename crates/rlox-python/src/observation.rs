@@ -30,7 +30,8 @@ pub(crate) fn dtype_of(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<DT
     let other = |got: &str| value_error(argument, expected, got, "choose one of them");
     if object.is_instance_of::<PyString>() {
         let name = text(argument, object)?;
-        if name.len() > LONGEST {
+        // NumPy takes other characters for the numbers of its dtypes.
+        if name.len() > LONGEST || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(other(&shown(object)));
         }
     }
