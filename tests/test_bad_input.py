@@ -85,7 +85,7 @@ MAKING = [
     (lambda: RolloutBuffer(1, 1, (2**40, 2**40)), MemoryError, "bytes"),
     (lambda: RolloutBuffer(1, 1, (-4,)), ValueError, "obs_shape: .*-4"),
     (lambda: RolloutBuffer(1, 1, (4,), action_dtype="int8"), ValueError, "action_dtype: .*int8"),
-    (lambda: RolloutBuffer(1, 1, (4,), obs_dtype="f"), ValueError, "obs_dtype: .*float32.*f"),
+    (lambda: RolloutBuffer(1, 1, (4,), obs_dtype="f2"), ValueError, "obs_dtype: .*float32.*f"),
     (lambda: Normalizer(-1, (4,)), ValueError, "num_envs: .*-1"),
     (lambda: Normalizer(1, (4,), gamma=2.0), ValueError, "gamma: .*2"),
     (lambda: Normalizer(1, (4,), epsilon=-1.0), ValueError, "epsilon: .*-1"),

@@ -144,6 +144,15 @@ def test_stacks_that_do_not_fit_are_refused(monkeypatch):
         to_arrow(buffer)
 
 
+def test_buffers_that_tables_cannot_be_made_of_are_refused(tmp_path):
+    pytest.importorskip("pyarrow")
+    with (
+        rlox.MmapReplayBuffer(3, 6, 2, 1, tmp_path / "replay") as buffer,
+        pytest.raises(TypeError, match=r"buffer: expected a rlox.ReplayBuffer, got MmapReplay"),
+    ):
+        to_arrow(buffer)
+
+
 def test_what_is_missing_is_named(monkeypatch):
     import sys
 

@@ -52,6 +52,24 @@ def test_priorities_that_come_late_meet_no_other_transition():
     assert min(map(min, after)) >= 10
 
 
+def test_alpha_and_beta_are_told_as_they_were_given(tmp_path):
+    buffer = filled(4, alpha=0.7, beta=1 / 3)
+    assert (buffer.alpha, buffer.beta) == (0.7, 1 / 3)
+    buffer.sample(2, beta=0.4)
+    assert buffer.beta == 0.4
+    with pytest.raises(ValueError, match="batch_size"):
+        buffer.sample(9, beta=0.5)
+    assert buffer.beta == 0.4
+    buffer.save(tmp_path / "replay")
+    again = rlox.PrioritizedReplayBuffer.load(tmp_path / "replay")
+    assert (again.alpha, again.beta) == (0.7, 0.4)
+    state = buffer.state()
+    buffer.sample(2, beta=0.9)
+    buffer.load_state(state)
+    assert buffer.beta == 0.4
+    assert filled(1).alpha == 0.6
+
+
 def test_beta_is_raised_and_told():
     buffer = filled(4, alpha=1.0, beta=0.0)
     buffer.update_priorities([0, 1, 2, 3], [1.0, 1.0, 1.0, 3.0])

@@ -19,7 +19,10 @@ from replay_rows import check, transition
         ((10, (2, 0), 1), ValueError, "obs: expected a row with elements"),
         ((10, {}, 1), ValueError, "obs: expected one part or more"),
         ((10, {"a": "b"}, 1), (ValueError, TypeError), "obs_dim"),
-        ((10, (1 << 40, 1 << 40), 1), MemoryError, "expected rows that fit into memory"),
+        ((10, 1 << 60, 1), MemoryError, f"obs_dim: .* a row needs {1 << 62} bytes"),
+        ((10, (1 << 40, 1 << 40), 1), MemoryError, f"obs_dim: .* a row needs {1 << 82} bytes"),
+        ((10, 4, 1 << 61), MemoryError, f"act_dim: .* a row needs {1 << 63} bytes"),
+        ((10**12, 4, 1), MemoryError, "capacity: .* got capacity = 1000000000000, rows of"),
     ],
 )
 def test_buffers_that_make_no_sense_are_refused(arguments, error, said):
@@ -33,13 +36,22 @@ def test_buffers_that_make_no_sense_are_refused(arguments, error, said):
         ({"num_envs": 0}, "num_envs: expected at least 1"),
         ({"obs_dtype": "float16"}, "obs_dtype: expected float32, float64"),
         ({"act_dtype": "x"}, "act_dtype: expected float32, float64"),
+        ({"act_dtype": "\0"}, "act_dtype: expected float32, float64"),
+        ({"act_dtype": ""}, "act_dtype: expected float32, float64"),
         ({"frame_stack": 3}, "frame_stack: expected 1, or a number of frames that divides"),
         ({"frame_stack": 0}, "frame_stack: expected 1, or a number of frames that divides"),
         ({"n_step": 0}, "n_step: expected at least 1"),
         ({"n_step": 2, "gamma": 1.5}, r"gamma: expected a number in \[0, 1\]"),
-        ({"extra": {"rewards": ((), "float32")}}, "name: expected a name that is free"),
-        ({"extra": {"next_obs": ((), "float32")}}, "name: expected a name that is free"),
-        ({"extra": {"weights": ((), "float32")}}, "name: expected a name that is free"),
+        ({"extra": {"rewards": ((), "float32")}}, 'extra: .* none of rewards, .*, got "rewards"'),
+        ({"extra": {"next_obs": ((), "float32")}}, 'extra: .* none of .* next_obs, .*"next_obs"'),
+        ({"extra": {"weights": ((), "float32")}}, 'extra: .* none of .* weights, .*"weights"'),
+        ({"extra": {"actions": ((), "float32")}}, 'extra: .* none of .* actions, got "actions"'),
+        ({"extra": {"mask": ((), "bool")}}, 'extra: .* none of mask, .*, got "mask"'),
+        ({"extra": {"lengths": ((), "bool")}}, 'extra: .* none of .* lengths, got "lengths"'),
+        ({"extra": {"episode_starts": ((), "bool")}}, 'extra: .*, got "episode_starts"'),
+        ({"obs_dtype": np.float16}, "obs_dtype: expected float32, float64"),
+        ({"obs_dtype": np.dtype(">f4")}, "obs_dtype: expected float32, float64"),
+        ({"extra": {"cost": ((), np.dtype("i4"))}}, "extra: expected float32, .*, got int32"),
         ({"seed": -1}, "seed: expected an integer of at least 0"),
     ],
 )
@@ -80,6 +92,85 @@ def test_transitions_that_make_no_sense_are_refused_and_nothing_is_lost(replaced
         assert np.array_equal(array, before[name])
     buffer.push(**right)
     assert set(check(buffer.sample(3))) <= {3, 4, 5}
+
+
+def test_refusals_of_many_environments_name_what_was_given():
+    with pytest.raises(MemoryError, match=r"num_envs: .* capacity = 10, num_envs = 1000000000000,"):
+        rlox.ReplayBuffer(10, 4, 1, num_envs=10**12)
+    with pytest.raises(MemoryError, match=r"capacity: .* capacity = 1000000000001, num_envs = 3,"):
+        rlox.ReplayBuffer(10**12 + 1, 4, 1, num_envs=3)
+
+
+def test_capacities_are_whole_rows_of_all_environments():
+    assert rlox.ReplayBuffer(10, 2, 1, num_envs=3).capacity == 9
+    assert rlox.ReplayBuffer(3, 2, 1, num_envs=8).capacity == 8
+
+
+def test_dtypes_are_taken_as_numpy_takes_them():
+    kinds = {"obs_dtype": np.uint8, "act_dtype": np.dtype("int64")}
+    extra = {"cost": ((), float), "seen": (2, "?"), "near": ((), np.float32)}
+    buffer = rlox.ReplayBuffer(10, 4, (), **kinds, extra=extra)
+    beside = {"cost": 0.1, "seen": [True, False], "near": 0.5}
+    buffer.push(np.arange(4, dtype=np.uint8), 3, 1.0, True, False, np.arange(4), extra=beside)
+    found = {name: str(array.dtype) for name, array in buffer.sample(1).items()}
+    assert (found["obs"], found["next_obs"], found["actions"]) == ("uint8", "uint8", "int64")
+    assert (found["cost"], found["seen"], found["near"]) == ("float64", "bool", "float32")
+    parts = rlox.ReplayBuffer(10, {"a": (3, np.uint8), "b": ((2, 2), "f8"), "c": (2, 3)}, 1).state()
+    ahead = [parts[f"ahead.obs.{name}"] for name in "abc"]
+    assert [part.shape[1:] for part in ahead] == [(3,), (2, 2), (2, 3)]
+    assert [part.dtype.name for part in ahead] == ["uint8", "float64", "float32"]
+    for wrong in (3, ["float32"], {"names": ["a"], "formats": ["f4"]}):
+        with pytest.raises(TypeError, match="act_dtype: expected a dtype, got"):
+            rlox.ReplayBuffer(10, 4, 1, act_dtype=wrong)
+
+
+def test_masked_elements_are_refused():
+    buffer = rlox.ReplayBuffer(10, 2, 1)
+    masked = np.ma.masked_array(np.zeros(2, np.float32), [True, False])
+    right = np.zeros(2, np.float32)
+    said = "expected an array without a mask, got one with masked elements"
+    with pytest.raises(TypeError, match=f"^obs: {said}"):
+        buffer.push(masked, np.zeros(1, np.float32), 0.0, False, False, right)
+    with pytest.raises(TypeError, match=f"^next_obs: {said}"):
+        buffer.push(right, np.zeros(1, np.float32), 0.0, False, False, masked)
+    flags = [False, False]
+    with pytest.raises(TypeError, match=f"^rewards: {said}"):
+        buffer.push_batch([right] * 2, [right] * 2, [[0], [0]], masked, flags, flags)
+    with pytest.raises(TypeError, match=f"^terminated: {said}"):
+        buffer.push_batch([right] * 2, [right] * 2, [[0], [0]], right, masked == 0, flags)
+    assert len(buffer) == 0
+    whole = np.ma.masked_array([1, 2], dtype=np.float32)
+    buffer.push(whole, np.zeros(1, np.float32), 0.0, True, False, whole)
+    assert buffer.sample(1)["obs"].tolist() == [[1, 2]]
+
+
+def test_a_last_row_whose_next_observation_is_to_come_is_told_of():
+    buffer = rlox.ReplayBuffer(10, 2, 1)
+    buffer.push(*transition(0)[:-1])
+    assert len(buffer) == 1
+    for sample in (buffer.sample, lambda count: buffer.sample_sequences(count, 2)):
+        with pytest.raises(ValueError, match="last row, whose next observation is not known yet"):
+            sample(1)
+    for i in range(1, 9):
+        buffer.push(*transition(i)[:-1])
+    assert len(buffer) == 9
+    said = (
+        "1 to 8, all but the last row, whose next observation is not known yet, got 9; .*next_obs"
+    )
+    with pytest.raises(ValueError, match=said):
+        buffer.sample(9)
+
+
+def test_sequences_that_do_not_fit_are_told_by_what_was_asked_for():
+    buffer = rlox.ReplayBuffer(10, 2, 1)
+    with pytest.raises(MemoryError, match=r"length: .*length = 1000000000000, which needs"):
+        buffer.sample_sequences(2, 10**12)
+    buffer.push(*transition(0))
+    buffer.push(*transition(1))
+    with pytest.raises(MemoryError, match=r"length: .*length = 1000000000000, which needs"):
+        buffer.sample_sequences(2, 10**12)
+    with pytest.raises(MemoryError, match=r"burn_in: .*burn_in = 1000000000000, length = 3, which"):
+        buffer.sample_sequences(2, 3, burn_in=10**12)
 
 
 def test_sampling_that_makes_no_sense_is_refused():

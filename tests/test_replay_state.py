@@ -158,7 +158,7 @@ def test_arrays_that_make_no_sense_are_refused_by_name_and_nothing_changes(name)
         (rlox.ReplayBuffer(4, 3, 1), r'arrays\["step.obs"\]: expected shape \[4, 3\], got'),
         (rlox.ReplayBuffer(4, 2, 1, act_dtype="int64"), r'arrays\["step.actions"\]: expected I64'),
         (rlox.ReplayBuffer(4, 2, 1, num_envs=2), r'arrays\["num_envs"\]: expected 2, got 1'),
-        (rlox.ReplayBuffer(4, 2, 1, n_step=2), r'arrays\["n_step"\]: expected 2, got 0'),
+        (rlox.ReplayBuffer(4, 2, 1, n_step=2), r'arrays\["n_step"\]: expected 2, got 1'),
         (rlox.PrioritizedReplayBuffer(4, 2, 1), r'arrays\["priorities"\]: expected an array'),
         (rlox.ReplayBuffer(4, 2, 1, extra={"x": ((), "bool")}), r'arrays\["step.x"\]: expected'),
     ],

@@ -11,7 +11,7 @@ _F64: TypeAlias = npt.NDArray[np.float64]
 _I64: TypeAlias = npt.NDArray[np.int64]
 _Bool: TypeAlias = npt.NDArray[np.bool_]
 _Floats: TypeAlias = npt.NDArray[np.floating[Any]]
-_DType: TypeAlias = Literal["float32", "float64", "int64", "uint8", "bool"]
+_DType: TypeAlias = str | np.dtype[Any] | type[np.generic | bool | int | float]
 _Dim: TypeAlias = Sequence[int] | int
 _Obs: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
 _Estimator: TypeAlias = Literal["k1", "k2", "k3", "full"]
@@ -307,8 +307,8 @@ class RolloutBuffer:
         obs_shape: Sequence[int] | int,
         action_shape: Sequence[int] | int | None = None,
         *,
-        action_dtype: Literal["int64", "float32"] = "int64",
-        obs_dtype: Literal["float32", "float64", "int64", "uint8", "bool"] = "float32",
+        action_dtype: _DType = "int64",
+        obs_dtype: _DType = "float32",
         extra: Mapping[str, tuple[Sequence[int], str]] | None = None,
     ) -> RolloutBuffer: ...
     @property
@@ -381,7 +381,7 @@ class ReplayBuffer:
     def __new__(
         cls,
         capacity: int,
-        obs_dim: _Dim | Mapping[str, _Dim | tuple[_Dim, str]],
+        obs_dim: _Dim | Mapping[str, _Dim | tuple[_Dim, _DType]],
         act_dim: _Dim,
         *,
         num_envs: int = 1,
@@ -390,7 +390,7 @@ class ReplayBuffer:
         frame_stack: int = 1,
         n_step: int = 1,
         gamma: float = 0.99,
-        extra: Mapping[str, tuple[_Dim, str]] | None = None,
+        extra: Mapping[str, tuple[_Dim, _DType]] | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> ReplayBuffer: ...
     @property
@@ -446,11 +446,12 @@ class ReplayBuffer:
     @staticmethod
     def load(path: str | os.PathLike[str]) -> ReplayBuffer: ...
 
+@disjoint_base
 class PrioritizedReplayBuffer(ReplayBuffer):
     def __new__(
         cls,
         capacity: int,
-        obs_dim: _Dim | Mapping[str, _Dim | tuple[_Dim, str]],
+        obs_dim: _Dim | Mapping[str, _Dim | tuple[_Dim, _DType]],
         act_dim: _Dim,
         alpha: float = 0.6,
         beta: float = 0.4,
@@ -461,7 +462,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         frame_stack: int = 1,
         n_step: int = 1,
         gamma: float = 0.99,
-        extra: Mapping[str, tuple[_Dim, str]] | None = None,
+        extra: Mapping[str, tuple[_Dim, _DType]] | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> PrioritizedReplayBuffer: ...
     @property
@@ -484,7 +485,7 @@ class GoalReplayBuffer(ReplayBuffer):
     def __new__(
         cls,
         capacity: int,
-        obs_dim: Mapping[str, _Dim | tuple[_Dim, str]],
+        obs_dim: Mapping[str, _Dim | tuple[_Dim, _DType]],
         act_dim: _Dim,
         strategy: str = "future",
         n_sampled_goal: int = 4,
@@ -492,7 +493,7 @@ class GoalReplayBuffer(ReplayBuffer):
         num_envs: int = 1,
         obs_dtype: _DType = "float32",
         act_dtype: _DType = "float32",
-        extra: Mapping[str, tuple[_Dim, str]] | None = None,
+        extra: Mapping[str, tuple[_Dim, _DType]] | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> GoalReplayBuffer: ...
     @staticmethod
@@ -504,13 +505,13 @@ class MmapReplayBuffer:
         cls,
         hot_capacity: int,
         total_capacity: int,
-        obs_dim: _Dim | Mapping[str, _Dim | tuple[_Dim, str]],
+        obs_dim: _Dim | Mapping[str, _Dim | tuple[_Dim, _DType]],
         act_dim: _Dim,
         cold_path: str | os.PathLike[str],
         *,
         obs_dtype: _DType = "float32",
         act_dtype: _DType = "float32",
-        extra: Mapping[str, tuple[_Dim, str]] | None = None,
+        extra: Mapping[str, tuple[_Dim, _DType]] | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> MmapReplayBuffer: ...
     @staticmethod

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from rlox._rlox import CorruptFileError, GoalReplayBuffer
 
 Strategy = Literal["future", "final", "episode"]
-DType = Literal["float32", "float64", "int64", "uint8", "bool"]
+DType = str | np.dtype[Any] | type[np.generic | bool | int | float]
 OfGoals = Callable[[npt.NDArray[Any], npt.NDArray[Any], dict[str, Any]], npt.ArrayLike]
-_DTYPES: dict[str, DType] = {
+_DTYPES = {
     "f32": "float32",
     "f64": "float64",
     "i64": "int64",

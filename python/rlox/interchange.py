@@ -24,8 +24,9 @@ def to_arrow(buffer: ReplayBuffer) -> Any:
     """All stored transitions as a `pyarrow.Table`, in the order of pushing.
 
     Args:
-        buffer: Any `rlox.ReplayBuffer`. Where it stacks frames, which it stores once, the table has
-            whole stacks: of four frames eight times the memory, all at once.
+        buffer: Any `rlox.ReplayBuffer`; priorities are left out. Where it stacks frames, which it
+            stores once, the table has whole stacks: of four frames eight times the memory, all at
+            once.
 
     Returns:
         A row each, with the columns that `sample` has, "obs.key" and "next_obs.key" for Dict
@@ -35,10 +36,16 @@ def to_arrow(buffer: ReplayBuffer) -> Any:
 
     Raises:
         ImportError: pyarrow is not installed.
+        TypeError: Something else than a buffer in memory, such as a `rlox.MmapReplayBuffer`.
         MemoryError: Whole stacks do not fit; the bytes they would take are named.
         ValueError: Something else is stored as "env" or "continues".
     """
     pa = _library("pyarrow", "arrow")
+    if not isinstance(buffer, ReplayBuffer):
+        raise TypeError(
+            f"buffer: expected a rlox.ReplayBuffer, got {type(buffer).__name__}; pass one, and "
+            "keep the file of a rlox.MmapReplayBuffer, which opens it again"
+        )
     columns, about = _transitions(buffer)
     fields, arrays = [], []
     for name, column in columns.items():
@@ -201,8 +208,8 @@ def _filled(
         {key: spec(f"obs.{key}") for key in keys} if keys else single[0],
         act[0],
         num_envs=num_envs,
-        obs_dtype="float32" if keys else single[1],  # type: ignore[arg-type]
-        act_dtype=act[1],  # type: ignore[arg-type]
+        obs_dtype="float32" if keys else single[1],
+        act_dtype=act[1],
         extra={name: spec(name) for name in extra} or None,
         **options,
     )

@@ -191,6 +191,14 @@ def text(value: str) -> Argument:
     return Argument(always_new(value), {"np.str": np.str_, "subclass": Text}, senseless=senseless)
 
 
+def dtype(value: str) -> Argument:
+    """A dtype as NumPy has it: its name, a class or a numpy.dtype."""
+    said = text(value)
+    same = {**said.same, "numpy.dtype": np.dtype, "a scalar's class": lambda x: np.dtype(x).type}
+    senseless = {name: form for name, form in said.senseless.items() if name != "a class"}
+    return replace(said, same=same, senseless={**senseless, "another class": always(dict)})
+
+
 def thing(make: Callable[[], Any]) -> Argument:
     """An object of one of our classes, or a function."""
     senseless = {

@@ -5,6 +5,7 @@ import numpy as np
 import rlox
 from hostile.arguments import (
     but,
+    dtype,
     flag,
     flags,
     floats,
@@ -112,12 +113,12 @@ CALLS = [
         num_envs=whole(N),
         obs_shape=SHAPE,
         action_shape=optional(but(row(whole(1), kind=tuple), "a dict")),
-        action_dtype=optional(text("float32")),
-        obs_dtype=optional(text("uint8")),
+        action_dtype=optional(dtype("float32")),
+        obs_dtype=optional(dtype("uint8")),
         extra=optional(
             record(
                 lambda: {"masks": ((2,), "bool")},
-                masks=row(row(whole(2), kind=tuple), text("bool"), kind=tuple),
+                masks=row(row(whole(2), kind=tuple), dtype("bool"), kind=tuple),
             )
         ),
     ),

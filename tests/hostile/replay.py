@@ -8,6 +8,7 @@ import numpy as np
 import rlox
 from hostile.arguments import (
     but,
+    dtype,
     flag,
     flags,
     floats,
@@ -102,15 +103,15 @@ REPLAY = {
     "obs_dim": but(SHAPE, odd=("text",)),
     "act_dim": but(SHAPE, odd=("text",)),
     "num_envs": optional(whole(1)),
-    "obs_dtype": optional(text("float32")),
-    "act_dtype": optional(text("int64")),
+    "obs_dtype": optional(dtype("float32")),
+    "act_dtype": optional(dtype("int64")),
     "frame_stack": optional(whole(1)),
     "n_step": optional(whole(2)),
     "gamma": number(0.5),
     "extra": optional(
         record(
             lambda: {"cost": ((2,), "float64")},
-            cost=row(row(whole(2), kind=tuple), text("float64"), kind=tuple),
+            cost=row(row(whole(2), kind=tuple), dtype("float64"), kind=tuple),
         )
     ),
     "seed": optional(whole(3)),

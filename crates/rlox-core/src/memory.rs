@@ -16,6 +16,31 @@ pub(crate) fn check(argument: &'static str, count: usize, bytes_each: usize) -> 
     check_said(argument, count as u128 * bytes_each as u128, || format!("{argument} = {count}, which needs"))
 }
 
+/// As [`check`], of what `said` names, such as "capacity = 5 rows, which needs".
+///
+/// # Errors
+/// [`Error::Memory`] with the number of bytes asked for, if it exceeds what is available.
+pub(crate) fn check_named(
+    argument: &'static str,
+    count: usize,
+    bytes_each: usize,
+    said: impl Fn() -> String,
+) -> Result<()> {
+    check_said(argument, count as u128 * bytes_each as u128, said)
+}
+
+/// Bytes of zeros, so many of each of `count` items, which `said` names as in [`check_named`].
+pub(crate) fn zeroed_named(
+    argument: &'static str,
+    count: usize,
+    bytes_each: usize,
+    said: impl Fn() -> String,
+) -> Result<Vec<u8>> {
+    check_named(argument, count, bytes_each, &said)?;
+    let refused = || refused_said(argument, count as u128 * bytes_each as u128, &said());
+    try_zeroed_vec(count.checked_mul(bytes_each).ok_or_else(refused)?).map_err(|()| refused())
+}
+
 /// As [`check`], for a number of bytes.
 ///
 /// # Errors
@@ -74,8 +99,11 @@ pub(crate) fn grow<T>(argument: &'static str, vector: &mut Vec<T>, more: usize) 
 }
 
 pub(crate) fn refused(argument: &'static str, count: usize, bytes_each: usize) -> Error {
-    let bytes = count as u128 * bytes_each as u128;
-    let got = format!("{argument} = {count}, which needs {bytes} bytes ({})", human(bytes));
+    refused_said(argument, count as u128 * bytes_each as u128, &format!("{argument} = {count}, which needs"))
+}
+
+fn refused_said(argument: &'static str, bytes: u128, said: &str) -> Error {
+    let got = format!("{said} {bytes} bytes ({})", human(bytes));
     Error::memory(argument, "memory that the system grants", got, "ask for less")
 }
 

@@ -4,9 +4,26 @@
 mod stacking;
 
 use proptest::prelude::*;
-use rlox_core::replay::{Column, NStep, Replay, ReplayStorage, SampledBatch, Sampler};
-use rlox_core::{Field, FieldData, FieldMut, Pcg64, Result};
+use rlox_core::replay::{Column, Layout, NStep, Part, Replay, ReplayStorage, SampledBatch, Sampler};
+use rlox_core::{DType, Field, FieldData, FieldMut, Pcg64, Result};
 use stacking::{FRAME, Pushed, Stacking, layout, push_with};
+
+#[test]
+fn storages_that_make_no_sense_are_refused_by_what_was_asked_for() {
+    let named = |name| Layout { extra: vec![Part::new(name, &[], DType::F32)], ..layout(1) };
+    for name in ["obs", "next_obs", "actions", "rewards", "indices", "mask", "episode_starts", "lengths"] {
+        let said = ReplayStorage::new(10, 1, named(name)).unwrap_err().to_string();
+        assert!(said.starts_with("extra: expected a name that is none of") && said.contains(name), "{said}");
+    }
+    for (capacity, num_envs, argument) in [(1 << 50, 1, "capacity"), (3, 1 << 50, "num_envs")] {
+        let said = ReplayStorage::new(capacity, num_envs, layout(1)).unwrap_err().to_string();
+        assert!(said.starts_with(&format!("{argument}: expected at most")), "{said}");
+        assert!(said.contains(&format!("{argument} = 1125899906842624, rows of")), "{said}");
+    }
+    let wide = Layout::new(Part::new("obs", &[1 << 60], DType::F32), Part::new("actions", &[], DType::I64));
+    let said = ReplayStorage::new(3, 1, wide).unwrap_err().to_string();
+    assert!(said.starts_with("obs_dim: ") && said.contains(&format!("a row needs {} bytes", 1_u64 << 62)), "{said}");
+}
 
 fn column<T: Clone + Default>(
     storage: &ReplayStorage,

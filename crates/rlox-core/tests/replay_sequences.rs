@@ -179,6 +179,10 @@ fn what_makes_no_sense_is_refused() {
     assert!(said(2, 1, true, 1, &buffer).starts_with("burn_in: expected 0 with whole episodes, got 1"));
     assert!(said(2, 0, false, 4, &buffer).starts_with("batch_size: expected 1 to 3"));
     assert!(said(usize::MAX, 9, false, 1, &buffer).starts_with("length: expected at most"));
+    let asked = said(1 << 50, 0, false, 2, &buffer);
+    assert!(asked.contains("got length = 1125899906842624, which needs"), "{asked}");
+    assert!(said(3, 1 << 50, false, 2, &buffer).starts_with("burn_in: expected at most"));
+    assert!(said(1 << 50, 0, false, 2, &ReplayBuffer::new(5, 1, 1).unwrap()).starts_with("length: expected at most"));
     let mut running = ReplayBuffer::new(5, 1, 1).unwrap();
     running.push_slices(&[0.0], &[1.0], &[0.0], 0.0, false, false).unwrap();
     assert!(said(2, 0, true, 1, &running).starts_with("whole: expected an episode"));

@@ -183,6 +183,10 @@ fn states_of_others_are_refused_by_name_and_nothing_changes() {
     more.push(Field::new("other", 1, &[], rlox_core::DType::F32).unwrap());
     let said = buffer.load_state(&more).unwrap_err().to_string();
     assert!(said.starts_with("arrays[\"other\"]: expected no such array"), "{said}");
+    let steps = NStep { n: 3, gamma: 0.9 };
+    let mut spans = Replay::with(ReplayStorage::new(8, 2, layout(3)).unwrap(), Uniform).unwrap().with_n_step(steps);
+    let said = spans.as_mut().unwrap().load_state(&state).unwrap_err().to_string();
+    assert!(said.starts_with("arrays[\"n_step\"]: expected 3, got 1"), "{said}");
     let storage = ReplayStorage::new(10, 2, layout(3)).unwrap();
     let said = Replay::with(storage, Uniform).unwrap().load_state(&state).unwrap_err().to_string();
     assert!(said.starts_with("arrays[\"capacity\"]: expected 10, got 8"), "{said}");

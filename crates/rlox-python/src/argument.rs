@@ -16,7 +16,7 @@ use crate::array::{
     Elements, FromArray, Kind, Output, Reading, Unfit, call, check_signals, expect_axes, new_dict, no_copy, slice,
     typed,
 };
-pub(crate) use crate::asarray::asarray;
+pub(crate) use crate::asarray::{asarray, is_subclassed};
 use crate::detach::times_others_ran;
 use crate::error::{to_py, type_error, value_error};
 use crate::recycling::mapped;
@@ -181,6 +181,7 @@ pub(crate) fn argument_like<'py, T: FromArray>(
 ) -> PyResult<Argument<'py, T>> {
     if let Some(array) = typed::<T>(object)
         && array.is_aligned()
+        && !is_subclassed(object)
     {
         expect_axes(name, array.as_untyped())?;
         return Ok(Argument { name, found: Found::Typed(array.clone(), times_others_ran()) });

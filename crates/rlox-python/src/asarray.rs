@@ -9,7 +9,7 @@ use pyo3::types::{PyFloat, PyList, PyTuple};
 
 use crate::argument::{attribute, has, shown};
 use crate::array::{call, check_signals, expect_axes};
-use crate::error::{blamed, ordinary, value_error};
+use crate::error::{blamed, ordinary, type_error, value_error};
 use crate::scalar::text_of;
 
 /// Up to how many objects of a list are converted at once.
@@ -17,6 +17,7 @@ const MANY: usize = 1 << 18;
 
 // Looking functions up takes as long as a short call.
 static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static MASKED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static GETATTR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// What `np.asarray` makes of an object, in float32 of bfloat16 tensors, for which NumPy has no dtype; arrays stay what
@@ -24,6 +25,7 @@ static GETATTR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
     if let Ok(array) = object.cast::<PyUntypedArray>() {
         expect_axes(argument, array)?;
+        expect_unmasked(argument, object)?;
         return Ok(array.clone());
     }
     if let Some(array) = from_tensor(object)? {
@@ -50,6 +52,25 @@ pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResu
     let array = array.cast_into::<PyUntypedArray>()?;
     expect_axes(argument, &array)?;
     Ok(array)
+}
+
+/// Whether an object is an instance of a subclass of NumPy's arrays: a masked array may be one.
+pub(crate) fn is_subclassed(array: &Bound<'_, PyAny>) -> bool {
+    !array.is_exact_instance_of::<PyUntypedArray>()
+}
+
+/// Refuses arrays of which numbers are masked, as nothing here knows of masks.
+fn expect_unmasked(argument: &str, array: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = array.py();
+    if !is_subclassed(array) || !array.is_instance(MASKED.import(py, "numpy.ma", "MaskedArray")?)? {
+        return Ok(());
+    }
+    let is_masked = call(&py.import("numpy.ma")?.getattr("is_masked")?, &PyTuple::new(py, [array])?, None);
+    if is_masked?.is_truthy()? {
+        let fix = "fill it first, as with .filled(0)";
+        return Err(type_error(argument, "an array without a mask", "one with masked elements", fix));
+    }
+    Ok(())
 }
 
 /// What a tensor's own `numpy()` gives, which takes half as long as `np.asarray` does; None where there is none, or it

@@ -1,24 +1,52 @@
 //! Observations as arguments, of a buffer's dtype.
 
-use numpy::{Element, IntoPyArray, PyArrayMethods};
+use numpy::{Element, IntoPyArray, PyArrayDescr, PyArrayDescrMethods, PyArrayMethods};
 use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple, PyType};
 use rlox_core::{DType, FieldData, Result};
 
-use crate::argument::{Argument, FLAG, INTEGER, Input, REAL, argument};
-use crate::error::value_error;
+use crate::argument::{Argument, FLAG, INTEGER, Input, REAL, argument, shown, text};
+use crate::array::call;
+use crate::error::{blamed, type_error, value_error};
 use crate::recycling::mapped;
 use crate::rollout::RolloutBuffer;
+use crate::scalar::text_of;
 
-/// A dtype by its name.
-pub(crate) fn dtype_of(argument: &str, name: &str) -> PyResult<DType> {
-    match name {
-        "float32" => Ok(DType::F32),
-        "float64" => Ok(DType::F64),
-        "int64" => Ok(DType::I64),
-        "uint8" => Ok(DType::U8),
-        "bool" => Ok(DType::Bool),
-        other => Err(value_error(argument, "float32, float64, int64, uint8 or bool", other, "choose one of them")),
+/// A text that is longer is the name of no dtype of numbers.
+const LONGEST: usize = 16;
+
+/// Whether an object is what dtypes are said with: a name, a type of numbers or a `numpy.dtype`.
+pub(crate) fn says_dtype(object: &Bound<'_, PyAny>) -> bool {
+    object.is_instance_of::<PyString>() || object.is_instance_of::<PyType>() || object.is_instance_of::<PyArrayDescr>()
+}
+
+/// A dtype by its name, or as `numpy.dtype` takes it. May run Python code.
+pub(crate) fn dtype_of(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<DType> {
+    let py = object.py();
+    if !says_dtype(object) {
+        return Err(type_error(argument, "a dtype", &shown(object), "pass a name, a NumPy type or a numpy.dtype"));
     }
+    let expected = "float32, float64, int64, uint8 or bool";
+    let other = |got: &str| value_error(argument, expected, got, "choose one of them");
+    if object.is_instance_of::<PyString>() {
+        let name = text(argument, object)?;
+        // NumPy takes other characters for the numbers of its dtypes.
+        if name.len() > LONGEST || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(other(&shown(object)));
+        }
+    }
+    let made = call(&py.import("numpy")?.getattr("dtype")?, &PyTuple::new(py, [object])?, None);
+    let made = made.map_err(|error| blamed(py, error, || other(&text_of(object, "str"))))?;
+    let made = made.cast_into::<PyArrayDescr>()?;
+    let dtypes = [
+        (DType::F32, numpy::dtype::<f32>(py)),
+        (DType::F64, numpy::dtype::<f64>(py)),
+        (DType::I64, numpy::dtype::<i64>(py)),
+        (DType::U8, numpy::dtype::<u8>(py)),
+        (DType::Bool, numpy::dtype::<bool>(py)),
+    ];
+    let same = dtypes.iter().find(|(_, dtype)| dtype.is_equiv_to(&made));
+    same.map(|(dtype, _)| *dtype).ok_or_else(|| other(&text_of(object, "str")))
 }
 
 /// Observations whose Python code has run.

@@ -33,11 +33,12 @@ use sequences::Asked;
 /// them.
 ///
 /// Args:
-///     capacity: How many transitions it holds; the oldest make room for new ones.
+///     capacity: How many transitions it holds; the oldest make room for new ones. Of several environments it is rounded
+///         down to whole rows of all of them, but not to less than one such row: the attribute `capacity` tells.
 ///     obs_dim: Numbers in an observation, or its shape; of Dict observations {name: shape} or {name: (shape, dtype)}.
 ///     act_dim: Numbers in an action, or its shape; () for Discrete.
 ///     num_envs: How many environments step together. Each `push_batch` adds one row for each of them then.
-///     obs_dtype, act_dtype: "float32", "float64", "int64", "uint8" or "bool".
+///     obs_dtype, act_dtype: "float32", "float64", "int64", "uint8" or "bool", as `numpy.dtype` takes them.
 ///     frame_stack: How many frames observations stack along their first axis, oldest first.
 ///     n_step: Over how many steps a sampled transition goes: rewards are summed, and `discounts` is what the next
 ///         observation's value counts. They end where an episode does.
@@ -270,7 +271,7 @@ impl ReplayBuffer {
         Ok(Self { buffer: Buffer::load(py, path, "ReplayBuffer")? })
     }
 
-    /// How many transitions it can hold.
+    /// How many transitions it can hold: whole rows of all environments.
     #[getter]
     fn capacity(&self, py: Python<'_>) -> PyResult<usize> {
         self.buffer.inner.read(py, false, |buffer| Ok(buffer.storage().capacity()))

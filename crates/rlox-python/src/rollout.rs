@@ -125,7 +125,7 @@ impl RolloutBuffer {
         let obs_shape = shape("obs_shape", obs_shape)?;
         let action_shape = action_shape.map_or_else(|| Ok(Vec::new()), |object| shape("action_shape", object))?;
         let dtype = |name, given: Option<&Bound<'_, PyAny>>, default| match given {
-            Some(given) => dtype_of(name, &text(name, given)?),
+            Some(given) => dtype_of(name, given),
             None => Ok(default),
         };
         let kind = dtype("action_dtype", action_dtype, DType::I64)?;

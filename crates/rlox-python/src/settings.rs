@@ -10,7 +10,7 @@ use crate::argument::{float, integer, no_number, shape, shown};
 use crate::array::new_dict;
 use crate::error::{blamed, to_py, type_error, value_error};
 use crate::interrupt::look;
-use crate::observation::dtype_of;
+use crate::observation::{dtype_of, says_dtype};
 use crate::recycling::{collected, no_memory, reserved};
 
 /// A time limit: None for -1.
@@ -103,7 +103,10 @@ pub(crate) fn extra_of(extra: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<(String
     let extra = extra.map(|extra| extra.cast::<PyDict>().map_err(|_| wrong(extra))).transpose()?;
     from_items(extra, 12, |(name, spec)| {
         let name = text_in(&name)?.ok_or_else(|| wrong(&name))?;
-        let (row, dtype): (Bound<'_, PyAny>, String) = spec.extract().map_err(|_| wrong(&spec))?;
+        let (row, dtype): (Bound<'_, PyAny>, Bound<'_, PyAny>) = spec.extract().map_err(|_| wrong(&spec))?;
+        if !says_dtype(&dtype) {
+            return Err(wrong(&spec));
+        }
         Ok((name, shape("extra", &row)?, dtype_of("extra", &dtype)?))
     })
 }

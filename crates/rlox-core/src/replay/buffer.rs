@@ -108,15 +108,19 @@ pub(super) fn draw(held: &Range<usize>, rng: &mut Pcg64, indices: &mut [usize]) 
     }
 }
 
-/// Checks that so many of `held` transitions can be sampled.
-pub(super) fn check_count(held: usize, batch_size: usize) -> Result<()> {
+/// Checks that so many of `held` transitions can be sampled, where so many are stored.
+pub(super) fn check_count(held: usize, stored: usize, batch_size: usize) -> Result<()> {
     if (1..=held).contains(&batch_size) {
         return Ok(());
     }
-    let (expected, fix) = if held == 0 {
-        ("a buffer with transitions".to_owned(), "push some first")
-    } else {
-        (format!("1 to {held}, as many as are stored"), "sample fewer, or push more first")
+    let unknown = "next observation is not known yet";
+    let (expected, fix) = match (held, stored) {
+        (0, 0) => ("a buffer with transitions".to_owned(), "push some first"),
+        (0, _) => (format!("more than a last row, whose {unknown}"), "push on, or pass next_obs"),
+        _ if held < stored => {
+            (format!("1 to {held}, all but the last row, whose {unknown}"), "sample fewer, push on, or pass next_obs")
+        }
+        _ => (format!("1 to {held}, as many as are stored"), "sample fewer, or push more first"),
     };
     Err(Error::config("batch_size", expected, batch_size.to_string(), fix))
 }
@@ -364,6 +368,6 @@ impl<S: Sampler> Replay<S> {
     /// # Errors
     /// [`Error::Config`] for no transitions or more than there are.
     pub fn check_batch_size(&self, batch_size: usize) -> Result<()> {
-        check_count(self.storage.indices().len(), batch_size)
+        check_count(self.storage.indices().len(), self.storage.len(), batch_size)
     }
 }

@@ -32,6 +32,11 @@ impl Part {
         self.shape.iter().fold(1, |width: usize, n| width.saturating_mul(*n))
     }
 
+    /// How many bytes a row has, however many.
+    fn all_bytes(&self) -> u128 {
+        self.shape.iter().fold(self.dtype.size() as u128, |bytes, n| bytes.saturating_mul(*n as u128))
+    }
+
     /// How many bytes a row has.
     pub fn bytes(&self) -> usize {
         self.width().saturating_mul(self.dtype.size())
@@ -63,6 +68,11 @@ pub struct Layout {
     pub frame_stack: usize,
 }
 
+/// What sampling calls other things.
+const TAKEN: [&str; 6] = ["rewards", "terminated", "truncated", "discounts", "weights", "indices"];
+/// What sampling sequences does, beside.
+const OF_SEQUENCES: [&str; 3] = ["mask", "episode_starts", "lengths"];
+
 impl Layout {
     /// Transitions of an observation of one part and an action.
     pub fn new(obs: Part, action: Part) -> Self {
@@ -75,8 +85,6 @@ impl Layout {
     }
 
     fn check(&self) -> Result<()> {
-        // What sampling calls other things.
-        const TAKEN: [&str; 6] = ["rewards", "terminated", "truncated", "discounts", "weights", "indices"];
         if self.obs.is_empty() {
             return Err(Error::config("obs", "one part or more", "none", "say what an observation is made of"));
         }
@@ -87,7 +95,7 @@ impl Layout {
         let whole = self.obs.iter().filter_map(|part| Some(part.name.split_once('.')?.0.to_owned()));
         let whole: Vec<_> = whole.flat_map(|name| [format!("next_{name}"), name]).collect();
         names.extend(whole.iter().map(String::as_str));
-        for part in self.parts() {
+        for (number, part) in self.parts().enumerate() {
             if part.shape.len() > crate::field::AXES {
                 let (expected, got) = (format!("at most {} axes", crate::field::AXES), part.shape.len().to_string());
                 return Err(Error::shape(part.name.clone(), expected, got, "flatten some of them"));
@@ -97,12 +105,38 @@ impl Layout {
                 return Err(Error::shape(part.name.clone(), "a row with elements", got, "drop the empty dimension"));
             }
             if names.contains(&part.name.as_str()) {
-                let fix = "give each part a name of its own";
-                return Err(Error::config("name", "a name that is free", format!("{:?} again", part.name), fix));
+                let argument = if number > self.obs.len() { "extra" } else { "name" };
+                return Err(taken(argument, &names, part));
             }
             names.push(&part.name);
         }
         self.check_frames()
+    }
+
+    /// Checks that sequences of such transitions call nothing else by the name of a part.
+    pub(crate) fn check_sequences(&self) -> Result<()> {
+        let wrong = self.extra.iter().find(|part| OF_SEQUENCES.contains(&part.name.as_str()));
+        wrong.map_or(Ok(()), |part| Err(taken("extra", &OF_SEQUENCES, part)))
+    }
+
+    /// Checks that the bytes of a row can be counted.
+    fn check_bytes(&self) -> Result<()> {
+        let bytes = |parts: &[Part]| parts.iter().fold(0, |sum: u128, part| sum.saturating_add(part.all_bytes()));
+        let parts: [(_, &[Part]); 3] =
+            [("obs_dim", &self.obs), ("act_dim", std::slice::from_ref(&self.action)), ("extra", &self.extra)];
+        let all = parts.iter().fold(0, |sum: u128, (_, parts)| sum.saturating_add(bytes(parts)));
+        if all <= isize::MAX as u128 / 2 {
+            return Ok(());
+        }
+        let mut largest = parts[0];
+        for kind in &parts[1..] {
+            if bytes(kind.1) > bytes(largest.1) {
+                largest = *kind;
+            }
+        }
+        let shapes: Vec<_> = largest.1.iter().map(|part| format!("{:?}", part.shape)).collect();
+        let got = format!("{}, of which a row needs {} bytes", shapes.join(", "), bytes(largest.1));
+        Err(Error::memory(largest.0, "rows that fit into memory", got, "pass smaller shapes"))
     }
 
     fn check_frames(&self) -> Result<()> {
@@ -115,6 +149,12 @@ impl Layout {
         let got = format!("{} for {:?}", self.frame_stack, self.obs.iter().map(|part| &part.shape).collect::<Vec<_>>());
         Err(Error::config("frame_stack", expected, got, "stack frames along the first axis"))
     }
+}
+
+/// The error for a part that is called as something else is.
+fn taken(argument: &'static str, names: &[&str], part: &Part) -> Error {
+    let expected = format!("a name that is none of {}", names.join(", "));
+    Error::config(argument, expected, format!("{:?}", part.name), "choose another")
 }
 
 /// Where the parts of a transition lie in a row.
@@ -142,15 +182,12 @@ impl Places {
     /// than can be counted.
     pub(crate) fn of(layout: &Layout) -> Result<Self> {
         layout.check()?;
-        let bytes = |parts: &[Part]| parts.iter().fold(0, |sum: usize, part| sum.saturating_add(part.bytes()));
+        layout.check_bytes()?;
+        let bytes = |parts: &[Part]| parts.iter().map(Part::bytes).sum::<usize>();
         let obs = bytes(&layout.obs);
         let frame = obs / layout.frame_stack;
         let action = frame;
-        let reward = action.saturating_add(layout.action.bytes()).saturating_add(bytes(&layout.extra));
-        if reward > isize::MAX as usize / 2 {
-            let got = format!("{:?}", layout.parts().map(|part| &part.shape).collect::<Vec<_>>());
-            return Err(Error::memory("obs_shape", "rows that fit into memory", got, "pass smaller shapes"));
-        }
+        let reward = action + layout.action.bytes() + bytes(&layout.extra);
         let stored = reward + 4;
         let head = stored + 4;
         let flags = head + if layout.frame_stack > 1 { 4 } else { 0 };

@@ -70,6 +70,15 @@ impl Saved for Prioritized {
     }
 }
 
+/// What the caller said of steps: a single one where nothing was, which is 0 in a state.
+fn steps_said(n: usize) -> String {
+    match n {
+        0 => "1".to_owned(),
+        1 => "1 with discounts".to_owned(),
+        n => n.to_string(),
+    }
+}
+
 impl<S: Sampler> Replay<S> {
     /// Everything that the buffer holds, as fields: transitions in the order of pushing, what says how the next pushes go
     /// on, and what the sampler knows. Only what is stored is among them, whatever the capacity.
@@ -120,7 +129,7 @@ impl<S: Sampler> Replay<S> {
         let (n, gamma) = self.n_step().map_or((0, 0.0), |steps| (steps.n, steps.gamma));
         let got = number(state, "n_step")?;
         if got != n {
-            return Err(unfit("n_step", n, got));
+            return Err(unfit("n_step", steps_said(n), steps_said(got)));
         }
         if let FieldData::F64(&[got]) = Kept::new("gamma", &[], DType::F64, 1).of(state)?
             && got != gamma

@@ -118,8 +118,6 @@ impl Sequences {
     /// # Errors
     /// Those of [`Sequences::choose`].
     pub fn check(self, storage: &ReplayStorage, batch_size: usize) -> Result<()> {
-        // What sequences call other things.
-        const TAKEN: [&str; 3] = ["mask", "episode_starts", "lengths"];
         if self.length == 0 {
             return Err(Error::config("length", "at least 1", "0", "pass a positive number"));
         }
@@ -127,13 +125,23 @@ impl Sequences {
             let fix = "nothing comes before an episode's first step";
             return Err(Error::config("burn_in", "0 with whole episodes", self.burn_in.to_string(), fix));
         }
-        if let Some(part) = storage.layout().parts().find(|part| TAKEN.contains(&part.name.as_str())) {
-            let got = format!("a part called {:?}", part.name);
-            return Err(Error::config("name", "parts of other names than those of sequences", got, "rename it"));
-        }
-        check_count(storage.indices().len(), batch_size)?;
-        let steps = self.burn_in.saturating_add(self.length);
-        memory::check("length", steps.saturating_mul(batch_size), size_of::<usize>() + 2)
+        // More steps than fit are refused of an empty buffer, too.
+        self.check_memory(1)?;
+        check_count(storage.indices().len(), storage.len(), batch_size)?;
+        self.check_memory(batch_size)
+    }
+
+    /// Checks that the steps of so many sequences fit into memory.
+    fn check_memory(self, batch_size: usize) -> Result<()> {
+        let Self { length, burn_in, .. } = self;
+        let argument = if burn_in > length { "burn_in" } else { "length" };
+        let said = || {
+            let before = if burn_in > 0 { format!("burn_in = {burn_in}, ") } else { String::new() };
+            let many = if batch_size > 1 { format!(" of {batch_size} sequences") } else { String::new() };
+            format!("{before}length = {length}{many}, which needs")
+        };
+        let steps = burn_in.saturating_add(length).saturating_mul(batch_size);
+        memory::check_named(argument, steps, size_of::<usize>() + 2, said)
     }
 }
 

@@ -99,12 +99,18 @@ impl ReplayStorage {
             }
         }
         let places = Places::of(&layout)?;
+        layout.check_sequences()?;
         let steps = (capacity / num_envs).max(1);
         let room = steps.saturating_add(layout.frame_stack);
         let rows = room.saturating_mul(num_envs);
-        memory::check("capacity", rows, places.stride)?;
+        // Fewer than one of each environment become that, whatever the capacity is.
+        let argument = if capacity < num_envs { "num_envs" } else { "capacity" };
+        let said = || {
+            let envs = if num_envs > 1 { format!(", num_envs = {num_envs}") } else { String::new() };
+            format!("capacity = {capacity}{envs}, rows of {} bytes, which needs", places.stride)
+        };
         Ok(Self {
-            data: memory::zeroed("capacity", rows.saturating_mul(places.stride))?,
+            data: memory::zeroed_named(argument, rows, places.stride, said)?,
             aside: Slots::new(places.obs),
             heads: Slots::new(places.obs - places.frame),
             pushed: 0,

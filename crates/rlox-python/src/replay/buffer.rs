@@ -14,7 +14,7 @@ use super::sample::{Beside, Columns, Place, Target, places_of};
 use super::saving::stream_field;
 use super::source::Source;
 use super::spare::Spare;
-use crate::argument::{REAL, argument, count, expect_shape, has, number, shown, switch};
+use crate::argument::{REAL, argument, count, expect_shape, has, is_subclassed, number, shown, switch};
 use crate::array::{Elements, typed};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error};
@@ -336,7 +336,8 @@ pub(super) fn own_rng(seed: Option<&Bound<'_, PyAny>>) -> PyResult<Pcg64> {
 
 /// The numbers of an array of the part's dtype and shape, float32, as they lie; none of any other object.
 fn row<'py>(object: &Bound<'py, PyAny>, part: &Part) -> Option<Elements<'py, f32>> {
-    let array = typed::<f32>(object).filter(|_| part.dtype == DType::F32 && key_of(part).is_none())?;
+    let usual = |_: &&_| part.dtype == DType::F32 && key_of(part).is_none() && !is_subclassed(object);
+    let array = typed::<f32>(object).filter(usual)?;
     // Compared in place: a call for a few numbers takes longer than they do.
     array.shape().iter().eq(&part.shape).then(|| Elements::of(array)).flatten()
 }

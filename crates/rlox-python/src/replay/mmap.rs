@@ -27,7 +27,7 @@ use crate::error::{blamed, to_py, type_error};
 ///     obs_dim: Numbers in an observation, or its shape; of Dict observations {name: shape} or {name: (shape, dtype)}.
 ///     act_dim: Numbers in an action, or its shape; () for Discrete.
 ///     cold_path: Where the file is to be; nothing may be there. What is there already, `open` opens.
-///     obs_dtype, act_dtype: "float32", "float64", "int64", "uint8" or "bool".
+///     obs_dtype, act_dtype: "float32", "float64", "int64", "uint8" or "bool", as `numpy.dtype` takes them.
 ///     extra: What else is stored of each step: {name: (shape, dtype)}.
 ///     seed: Of the buffer's own random stream, which samples without a seed draw from; None for the system's entropy.
 ///

@@ -5,10 +5,10 @@ use pyo3::types::{PyDict, PyString};
 use rlox_core::replay::{Layout, Part};
 
 use super::few::Few;
-use crate::argument::{item_of, shape, shown, text};
+use crate::argument::{item_of, shape, shown};
 use crate::array::call;
 use crate::error::{type_error, value_error};
-use crate::observation::{ObsArgument, ObsInput, dtype_of};
+use crate::observation::{ObsArgument, ObsInput, dtype_of, says_dtype};
 use crate::recycling::collected;
 use crate::settings::{extra_of, from_items, text_in};
 
@@ -24,7 +24,7 @@ fn part(
     argument: &'static str,
     dtype: &Bound<'_, PyAny>,
 ) -> PyResult<Part> {
-    let dtype = dtype_of(argument, &text(argument, dtype)?)?;
+    let dtype = dtype_of(argument, dtype)?;
     Ok(Part::new(name, &shape(if name == OBS { "obs_dim" } else { "act_dim" }, dim)?, dtype))
 }
 
@@ -48,11 +48,11 @@ pub(crate) fn layout_of(
                 )
             };
             let name = text_in(&name)?.ok_or_else(|| wrong(&name))?;
-            let (row, dtype) = match spec.extract::<(Bound<'_, PyAny>, Bound<'_, PyString>)>() {
-                Ok((row, dtype)) => (row, dtype.into_any()),
-                Err(_) => (spec, obs_dtype.clone()),
+            let (row, dtype) = match spec.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>() {
+                Ok((row, dtype)) if says_dtype(&dtype) => (row, dtype),
+                _ => (spec, obs_dtype.clone()),
             };
-            let dtype = dtype_of("obs_dtype", &text("obs_dtype", &dtype)?)?;
+            let dtype = dtype_of("obs_dtype", &dtype)?;
             Ok(Part::new(format!("{OBS}.{name}"), &shape("obs_dim", &row)?, dtype))
         })?
     } else {

@@ -1,5 +1,7 @@
 //! `PrioritizedReplayBuffer`.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::replay::{AnySampler, Prioritized, Replay, ReplayStorage};
@@ -19,7 +21,8 @@ const MANY: usize = 128;
 ///
 /// A transition of priority p is drawn with probability `p**alpha / sum(p**alpha)`, and weighs `(N * P)**-beta`, divided
 /// by the largest weight of all that are stored. New transitions have the largest priority there was. It does all that
-/// `ReplayBuffer` does; samples also have `weights` and `indices`.
+/// `ReplayBuffer` does; samples also have `weights` and `indices`. `sample_sequences` and `rlox.interchange.to_arrow` pass
+/// priorities over.
 ///
 /// Args:
 ///     capacity, obs_dim, act_dim: As for `ReplayBuffer`, and so are the keywords that it has.
@@ -42,7 +45,22 @@ const MANY: usize = 128;
 /// [1, 3, 3, 3]
 /// [1.0, 0.25, 0.25, 0.25]
 #[pyclass(frozen, extends = ReplayBuffer, subclass, module = "rlox._rlox")]
-pub(crate) struct PrioritizedReplayBuffer;
+pub(crate) struct PrioritizedReplayBuffer {
+    /// The alpha and the beta that were given last, as bits: the buffer has them in float32.
+    given: [AtomicU64; 2],
+}
+
+impl PrioritizedReplayBuffer {
+    fn new_given(given: [f64; 2]) -> Self {
+        Self { given: given.map(|number| AtomicU64::new(number.to_bits())) }
+    }
+
+    /// What the caller gave of the buffer's number, or else, as after a load, the shortest one that is the same in float32.
+    fn told(&self, at: usize, held: f32) -> f64 {
+        let given = f64::from_bits(self.given[at].load(Ordering::Relaxed));
+        if given as f32 == held { given } else { held.to_string().parse().unwrap_or_else(|_| held.into()) }
+    }
+}
 
 /// The storage, and the sampler of a buffer that has priorities.
 pub(super) fn parts(buffer: &mut Replay<AnySampler>) -> Result<(&ReplayStorage, &mut Prioritized)> {
@@ -62,11 +80,6 @@ fn sampler(buffer: &Replay<AnySampler>) -> Result<&Prioritized> {
 
 fn none() -> Error {
     Error::config("buffer", "one with priorities", "one without", "make another")
-}
-
-/// A share, as float32.
-fn share(name: &str, object: &Bound<'_, PyAny>) -> PyResult<f32> {
-    Ok(number(name, object)? as f32)
 }
 
 #[pymethods]
@@ -94,7 +107,7 @@ impl PrioritizedReplayBuffer {
         let made = made(py, [capacity, obs_dim, act_dim], settings)?;
         let sampler = Prioritized::new(&made.storage, alpha as f32, beta as f32).map_err(to_py)?;
         let buffer = Buffer::new(py, made, sampler.into(), "PrioritizedReplayBuffer")?;
-        Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self))
+        Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self::new_given([alpha, beta])))
     }
 
     /// Samples transitions by priority, in rising order of where they are stored.
@@ -119,8 +132,13 @@ impl PrioritizedReplayBuffer {
         beta: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let beta = beta.map(|beta| share("beta", beta)).transpose()?;
-        slf.as_super().get().buffer.sample(slf.py(), batch_size, seed, out, beta)
+        let beta = beta.map(|beta| number("beta", beta)).transpose()?;
+        let share = beta.map(|beta| beta as f32);
+        let batch = slf.as_super().get().buffer.sample(slf.py(), batch_size, seed, out, share)?;
+        if let Some(beta) = beta {
+            slf.get().given[1].store(beta.to_bits(), Ordering::Relaxed);
+        }
+        Ok(batch)
     }
 
     /// Gives transitions new priorities.
@@ -167,18 +185,21 @@ impl PrioritizedReplayBuffer {
     #[staticmethod]
     fn load(py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
         let buffer = Buffer::load(py, path, "PrioritizedReplayBuffer")?;
-        Py::new(py, PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self))
+        let made = PyClassInitializer::from(ReplayBuffer { buffer });
+        Py::new(py, made.add_subclass(Self::new_given([f64::NAN; 2])))
     }
 
     /// How much priorities count.
     #[getter]
-    fn alpha(slf: &Bound<'_, Self>) -> PyResult<f32> {
-        slf.as_super().get().buffer.inner.read(slf.py(), false, |buffer| Ok(sampler(buffer)?.alpha()))
+    fn alpha(slf: &Bound<'_, Self>) -> PyResult<f64> {
+        let held = slf.as_super().get().buffer.inner.read(slf.py(), false, |buffer| Ok(sampler(buffer)?.alpha()))?;
+        Ok(slf.get().told(0, held))
     }
 
     /// How much weights make up for priorities; `sample(beta=...)` sets it.
     #[getter]
-    fn beta(slf: &Bound<'_, Self>) -> PyResult<f32> {
-        slf.as_super().get().buffer.inner.read(slf.py(), false, |buffer| Ok(sampler(buffer)?.beta()))
+    fn beta(slf: &Bound<'_, Self>) -> PyResult<f64> {
+        let held = slf.as_super().get().buffer.inner.read(slf.py(), false, |buffer| Ok(sampler(buffer)?.beta()))?;
+        Ok(slf.get().told(1, held))
     }
 }

@@ -126,6 +126,6 @@ impl MmapReplayBuffer {
     /// # Errors
     /// [`crate::Error::Config`] for no transitions or more than there are.
     pub fn check_batch_size(&self, batch_size: usize) -> Result<()> {
-        check_count(self.len(), batch_size)
+        check_count(self.len(), self.len(), batch_size)
     }
 }
