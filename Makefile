@@ -15,7 +15,7 @@ stamps := $(VENV)/.stamps
 # What the installed package is built from. Python sources are used in place and need no rebuild.
 sources := pyproject.toml Cargo.toml $(wildcard Cargo.lock) \
 	$(shell find crates/rlox-core crates/rlox-nn crates/rlox-python -name '*.rs' -o -name Cargo.toml)
-train_extras := progress,plot
+train_extras := cli,progress,plot
 test_extras := torch,$(train_extras),arrow,minari,classic-control,test
 lint_extras := $(test_extras),lint
 

@@ -47,6 +47,20 @@ def refuse_unknown(
             raise TypeError(f"{what} has no setting {name!r}; {hint}")
 
 
+def hint(name: str, known: Iterable[str]) -> str:
+    """What somebody may have meant, or all that there is.
+
+    >>> hint("trian", ["train", "eval"]), hint("x", ["train", "eval"])
+    ("did you mean 'train'?", 'there are train, eval')
+    """
+    all_known = list(known)
+    lower = {one.lower(): one for one in reversed(all_known)}
+    near = difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.55)
+    if near:
+        return f"did you mean {' or '.join(repr(lower[one]) for one in near)}?"
+    return f"there are {', '.join(all_known)}"
+
+
 def _hint(name: str, known: list[str], also: Mapping[str, str]) -> str:
     also = {other: hint for other, hint in also.items() if other not in known}
     if name in also:

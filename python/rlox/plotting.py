@@ -1,7 +1,24 @@
-"""Learning curves. Needs matplotlib, the extra `rlox[plot]`."""
+"""Learning curves, of one run or of many. Needs matplotlib, the extra `rlox[plot]`."""
 
-import csv
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rlox.metrics import METRIC, STEPS, column, read_metrics, seconds_of, smoothed
+from rlox.scores import bootstrap_interval, interquartile_mean
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Along = Literal["steps", "time"]
+# Places along the axis at which several seeds are compared, and draws for their interval.
+_PLACES, _RESAMPLES = 200, 1000
+_LABELS = {"steps": "environment steps", "time": "seconds of training"}
 
 
 def plot_curve(metrics: str | Path, image: str | Path, title: str = "") -> None:
@@ -15,6 +32,150 @@ def plot_curve(metrics: str | Path, image: str | Path, title: str = "") -> None:
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
     """
+    figure = _figure()
+    rows = read_metrics(metrics)
+    axes = figure.add_subplot()
+    axes.plot(column(rows, STEPS, metrics), column(rows, METRIC, metrics))
+    axes.set_xlabel(_LABELS["steps"])
+    axes.set_ylabel("mean return of the last 100 episodes")
+    axes.set_title(title)
+    axes.grid(alpha=0.3)
+    figure.savefig(image, dpi=120)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run's metric: where along the axis, (n,), and what it was there, (n,).
+
+    Runs of one `label` and equal `settings` differ in their seed alone.
+    """
+
+    label: str
+    settings: dict[str, Any]
+    at: npt.NDArray[np.float64]
+    values: npt.NDArray[np.float64]
+
+
+def read_curve(
+    run: str | Path, metric: str = METRIC, along: Along = "steps", smooth: int = 1
+) -> Curve:
+    """A run's metric, labelled with its algorithm, environment and backend.
+
+    Args:
+        run: The run folder.
+        metric: A column of its `metrics.csv`; rows that have none, or NaN, are left out.
+        along: "steps" of all environments together, or "time", seconds of training.
+        smooth: Each value is the mean of so many rows, those before it and its own.
+
+    Raises:
+        FileNotFoundError: There is no `metrics.csv`.
+        ValueError: It has no such column, or no number in it.
+    """
+    file = Path(run) / "metrics.csv"
+    rows = read_metrics(file)
+    values = column(rows, metric, file)
+    at = column(rows, STEPS, file) if along == "steps" else seconds_of(rows, file)
+    there = np.isfinite(values) & np.isfinite(at)
+    if not there.any():
+        raise ValueError(
+            f"{file}: expected numbers as {metric}, got none; choose another metric, or train on"
+        )
+    return Curve(*_about(Path(run)), at[there], smoothed(values[there], smooth))
+
+
+def plot_runs(
+    curves: Sequence[Curve],
+    image: str | Path,
+    *,
+    metric: str = METRIC,
+    along: Along = "steps",
+    bands: bool = True,
+    title: str = "",
+) -> list[str]:
+    """Draws curves into a picture: those that differ in their seed alone as one, with a band.
+
+    The line is the interquartile mean of such runs, where all of them have been; the band is its
+    95% interval (`rlox.scores`).
+
+    Args:
+        curves: What `read_curve` gave.
+        image: Where the picture goes; its ending says what it is (png, svg, pdf).
+        metric, along: What the axes are called.
+        bands: False draws every run as a line of its own.
+        title: Above it.
+
+    Returns:
+        The lines' labels, with the number of runs where there are several, and the settings in
+        which runs of a label differ.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed.
+        ValueError: No curve, or an ending that matplotlib does not know.
+    """
+    if not curves:
+        raise ValueError("curves: expected at least one, got none; pass what read_curve gives")
+    figure = _figure()
+    axes = figure.add_subplot()
+    labels = []
+    for label, group in _groups(curves, bands):
+        labels.append(label if len(group) == 1 else f"{label} ({len(group)} runs)")
+        if len(group) == 1:
+            axes.plot(group[0].at, group[0].values, label=labels[-1])
+            continue
+        at, values = _together(group)
+        (line,) = axes.plot(at, interquartile_mean(values), label=labels[-1])
+        low, high = bootstrap_interval(values, resamples=_RESAMPLES)
+        axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set_xlabel(_LABELS[along])
+    axes.set_ylabel(metric)
+    axes.set_title(title)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    figure.savefig(image, dpi=120)
+    return labels
+
+
+def _groups(curves: Iterable[Curve], bands: bool) -> list[tuple[str, list[Curve]]]:
+    if not bands:
+        return [(curve.label, [curve]) for curve in curves]
+    labels: dict[str, dict[str, list[Curve]]] = {}
+    for curve in curves:
+        alike = labels.setdefault(curve.label, {})
+        alike.setdefault(json.dumps(curve.settings, sort_keys=True), []).append(curve)
+    return [
+        (f"{label}{_differing(group[0].settings, alike.values())}", group)
+        for label, alike in labels.items()
+        for group in alike.values()
+    ]
+
+
+def _differing(settings: dict[str, Any], groups: Iterable[list[Curve]]) -> str:
+    """The settings in which not all groups of a label agree, as words behind it."""
+    others = [group[0].settings for group in groups]
+    differ = [name for name in settings if any(x.get(name) != settings[name] for x in others)]
+    return "".join(f", {name} {settings[name]}" for name in differ[:3])
+
+
+def _together(group: Sequence[Curve]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Places that all curves of a group have been at, (p,), and their values there, (p, runs)."""
+    first = max(curve.at[0] for curve in group)
+    last = max(first, min(curve.at[-1] for curve in group))
+    at = np.linspace(first, last, _PLACES)
+    return at, np.stack([np.interp(at, curve.at, curve.values) for curve in group], axis=-1)
+
+
+def _about(run: Path) -> tuple[str, dict[str, Any]]:
+    """A run's algorithm, environment and backend, and its settings; its folder's name without."""
+    try:
+        about: Any = json.loads((run / "config.json").read_bytes())
+        words = [about[name] for name in ("algorithm", "env", "backend")]
+        settings = {**about["settings"], **about["env_kwargs"]}
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return run.name, {}
+    return " ".join(str(word) for word in words if word is not None), settings
+
+
+def _figure() -> "Figure":
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
@@ -22,17 +183,4 @@ def plot_curve(metrics: str | Path, image: str | Path, title: str = "") -> None:
             "the learning curve needs matplotlib; install it with: pip install 'rlox[plot]'",
             name="matplotlib",
         ) from error
-
-    with open(metrics, newline="") as file:
-        rows = list(csv.DictReader(file))
-    steps = [float(row["time/total_timesteps"]) for row in rows]
-    returns = [float(row["rollout/ep_rew_mean"]) for row in rows]
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot(steps, returns)
-    axes.set_xlabel("environment steps")
-    axes.set_ylabel("mean return of the last 100 episodes")
-    axes.set_title(title)
-    axes.grid(alpha=0.3)
-    figure.savefig(image, dpi=120)
+    return Figure(figsize=(7, 4), layout="constrained")

@@ -1,5 +1,7 @@
 """rl-zoo3's tuned settings (its `hyperparams/*.yml`), by algorithm and environment."""
 
+import json
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from rlox.presets import a2c, dqn, ppo, sac, td3
@@ -22,3 +24,37 @@ def preset(algorithm: str, env_id: str) -> dict[str, Any]:
     {}
     """
     return dict(_SETTINGS.get(algorithm, {}).get(env_id, {}))
+
+
+def names() -> dict[str, list[str]]:
+    """The environments for which there are tuned settings, by algorithm.
+
+    >>> names()["a2c"][0]
+    'CartPole-v1'
+    """
+    return {algorithm: list(settings) for algorithm, settings in _SETTINGS.items()}
+
+
+def show(algorithm: str, env_id: str) -> str:
+    """Tuned settings as a YAML file that `rlox train --config` takes.
+
+    Raises:
+        KeyError: There are none.
+
+    >>> print(show("a2c", "Acrobot-v1").rstrip())
+    algorithm: a2c
+    env: Acrobot-v1
+    settings:
+      normalize_obs: true
+      normalize_reward: true
+      num_envs: 16
+      ent_coef: 0.0
+    """
+    settings = _SETTINGS[algorithm][env_id]
+    head = f"algorithm: {algorithm}\nenv: {env_id}\nsettings:\n"
+    return head + "".join(f"  {name}: {_plain(value)}\n" for name, value in settings.items())
+
+
+def _plain(value: Any) -> str:
+    """A value as JSON, which is YAML."""
+    return json.dumps(asdict(value) if is_dataclass(value) else value)  # type: ignore[arg-type]  # noise

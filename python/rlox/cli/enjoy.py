@@ -1,0 +1,80 @@
+"""`rlox enjoy RUN`: a trained policy at play, in a window or frame by frame."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import gymnasium as gym
+
+from rlox.cli.output import say, say_json
+from rlox.cli.saved import open_trainer
+from rlox.cli.usage import POSITIONAL, named, parse
+from rlox.evaluation import SeededPredictor, evaluate, evaluation_seed
+
+
+@dataclass
+class Enjoy:
+    """Watch a trained policy play in Gymnasium's own environment."""
+
+    run: Annotated[str, POSITIONAL, named("RUN")]
+    """Run folder, or a checkpoint."""
+    episodes: int = 3  # how many full episodes
+    render_mode: Literal["human", "rgb_array"] = "human"  # a window, or frames that nobody sees
+    seed: int | None = None  # of the episodes; None: the one that belongs to the run's seed
+    stochastic: bool = False  # samples rather than the most likely actions
+    env: str | None = None  # id of another environment than the one trained on
+    json: bool = False  # print returns, lengths and the number of frames as JSON
+
+
+class _Drawn(gym.Wrapper[Any, Any, Any, Any]):
+    """Draws every step where the environment does not do it of its own, and counts."""
+
+    frames = 0
+
+    def reset(self, **about: Any) -> tuple[Any, dict[str, Any]]:
+        said = self.env.reset(**about)
+        self._draw()
+        return said
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        said = self.env.step(action)
+        self._draw()
+        return said
+
+    def _draw(self) -> None:
+        if self.render_mode != "human":
+            self.env.render()
+        _Drawn.frames += 1
+
+
+def run(words: Sequence[str]) -> int:
+    """Plays, and tells the return of each episode."""
+    asked = parse(Enjoy, "enjoy", words)
+    with open_trainer(asked.run) as trainer:
+        seed = evaluation_seed(trainer.seed) if asked.seed is None else asked.seed
+        env_id = asked.env or trainer.env_id
+        if env_id is None:
+            raise ValueError(
+                "--env: expected an environment's id, as the run was made without one, got none; "
+                "add --env ID"
+            )
+        kwargs = trainer.env_kwargs if asked.env is None else {}
+
+        def made(**keywords: Any) -> gym.Env[Any, Any]:
+            return _Drawn(gym.make(env_id, render_mode=asked.render_mode, **keywords))
+
+        result = evaluate(
+            SeededPredictor(trainer.learner, seed),
+            made,
+            asked.episodes,
+            seed=seed,
+            deterministic=not asked.stochastic,
+            num_envs=1,
+            env_kwargs=kwargs,
+        )
+    if asked.json:
+        say_json({**result, "frames": _Drawn.frames})
+        return 0
+    for i, (gained, steps) in enumerate(zip(result["returns"], result["lengths"], strict=True), 1):
+        say(f"episode {i}: return {gained:.2f} in {steps:,} steps")
+    return 0

@@ -1,0 +1,42 @@
+"""What commands write: lines, aligned columns and JSON, without colours, for people and pipes."""
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TextIO
+
+
+def say(text: str, *, to: TextIO | None = None) -> None:
+    """Writes a line to stdout, or elsewhere."""
+    stream = sys.stdout if to is None else to
+    stream.write(text + "\n")
+
+
+def say_json(content: Any) -> None:
+    """Writes strict JSON to stdout: NaN and infinity, which JSON does not have, become null."""
+    say(json.dumps(_strict(content), indent=2, allow_nan=False))
+
+
+def _strict(content: Any) -> Any:
+    match content:
+        case float():
+            return content if math.isfinite(content) else None
+        case Mapping():
+            return {str(key): _strict(value) for key, value in content.items()}
+        case list() | tuple():
+            return [_strict(value) for value in content]
+    return content
+
+
+def columns(rows: Iterable[Sequence[str]]) -> str:
+    """Rows of words, those of a column one under the other.
+
+    >>> print(columns([("a", "1"), ("long", "2")]))
+    a     1
+    long  2
+    """
+    told = [tuple(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*told, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)) for row in told)
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,43 @@
+"""`rlox resume RUN`: a run goes on where it stood, in its own folder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from rlox.cli.outcome import tell_training
+from rlox.cli.saved import open_trainer, run_folder
+from rlox.cli.usage import POSITIONAL, named, parse
+from rlox.logger import RunFolder
+
+
+@dataclass
+class Resume:
+    """Go on with a run, to where it was to end or for more steps."""
+
+    run: Annotated[str, POSITIONAL, named("RUN")]
+    """Run folder, or a checkpoint."""
+    total_timesteps: int | None = None  # steps to make from here; None: those that are left
+    env: str | None = None  # id of the environment, in the place of the saved one
+    backend: str | None = None  # what computes the networks; None: what did
+    device: str | None = None  # where the networks live; None: where they were
+    runs_dir: str = "runs"  # where a run folder is made for a checkpoint that lies in none
+    progress: bool = True  # show progress on stderr
+    json: bool = False  # print what came of it as JSON
+
+
+def run(words: Sequence[str]) -> int:
+    """Trains on, and tells what came of it."""
+    asked = parse(Resume, "resume", words)
+    how = {"env": asked.env, "backend": asked.backend, "device": asked.device}
+    with open_trainer(asked.run, runs_dir=asked.runs_dir, **how) as trainer:
+        done = trainer.timesteps >= trainer.target_timesteps
+        if asked.total_timesteps is None and done:
+            raise ValueError(
+                f"{asked.run}: expected a run that was stopped, got one that made all its "
+                f"{trainer.timesteps:,} steps; add --total-timesteps 100_000 for more"
+            )
+        folder = run_folder(asked.run)
+        if folder is not None:
+            trainer.run = RunFolder(folder)
+        result = trainer.train(asked.total_timesteps, progress_bar=asked.progress)
+        return tell_training(trainer, result, as_json=asked.json)

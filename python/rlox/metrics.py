@@ -1,0 +1,72 @@
+"""A run's `metrics.csv`, read as columns of numbers."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from rlox.keywords import hint
+
+METRIC, STEPS, ELAPSED = "rollout/ep_rew_mean", "time/total_timesteps", "time/time_elapsed"
+Rows = dict[str, list[str | None]]
+
+
+def read_metrics(file: str | Path) -> Rows:
+    """The words of each column, by its name. A last row that is still being written is left out.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is no table.
+    """
+    try:
+        with open(file, newline="", encoding="utf-8") as opened:
+            head, *rows = [*csv.reader(opened)] or [[]]
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{file}: expected the metrics of a run, got no such file; pass a run folder"
+        ) from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(
+            f"{file}: expected the metrics of a run, got no table ({error}); pass another run"
+        ) from error
+    whole = [row for row in rows if len(row) == len(head)]
+    return {name: [row[i] or None for row in whole] for i, name in enumerate(head)}
+
+
+def column(rows: Rows, name: str, file: str | Path) -> npt.NDArray[np.float64]:
+    """The numbers of a column, (n,); NaN where a row has none.
+
+    Raises:
+        ValueError: There is no such column, or it has a word that is no number.
+    """
+    if name not in rows:
+        raise ValueError(f"{file}: expected one of its metrics, got {name!r}; {hint(name, rows)}")
+    try:
+        return np.array([np.nan if word is None else float(word) for word in rows[name]])
+    except ValueError as error:
+        raise ValueError(
+            f"{file}: expected numbers as {name}, got other ({error}); the file is damaged"
+        ) from error
+
+
+def seconds_of(rows: Rows, file: str | Path) -> npt.NDArray[np.float64]:
+    """Seconds of training until each row, (n,): a run that went on begins to count anew."""
+    elapsed = column(rows, ELAPSED, file)
+    if len(elapsed) == 0:
+        return elapsed
+    before = np.concatenate([[0.0], np.where(np.diff(elapsed) < 0, elapsed[:-1], 0.0)])
+    return elapsed + np.cumsum(before)
+
+
+def smoothed(values: npt.NDArray[np.float64], rows: int) -> npt.NDArray[np.float64]:
+    """The mean of each value and the `rows - 1` before it, (n,); of fewer where there are not.
+
+    >>> smoothed(np.array([1.0, 3.0, 5.0]), 2).tolist()
+    [1.0, 2.0, 4.0]
+    """
+    sums = np.cumsum(np.concatenate([[0.0], values]))
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(ends - rows, 0)
+    means: npt.NDArray[np.float64] = (sums[ends] - sums[starts]) / (ends - starts)
+    return means
