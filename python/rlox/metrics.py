@@ -56,7 +56,8 @@ def seconds_of(rows: Rows, file: str | Path) -> npt.NDArray[np.float64]:
     if len(elapsed) == 0:
         return elapsed
     before = np.concatenate([[0.0], np.where(np.diff(elapsed) < 0, elapsed[:-1], 0.0)])
-    return elapsed + np.cumsum(before)
+    seconds: npt.NDArray[np.float64] = elapsed + np.cumsum(before)
+    return seconds
 
 
 def smoothed(values: npt.NDArray[np.float64], rows: int) -> npt.NDArray[np.float64]:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pkgutil import resolve_name
 
 from rlox._rlox import ClosedError, CorruptFileError, __version__
-from rlox.cli.output import say
 from rlox.cli.mistakes import UsageError, hint
+from rlox.cli.output import say
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 128 + signal.SIGINT
 

@@ -139,7 +139,7 @@ def _installed() -> Iterator[str]:
 
 
 def _import() -> Iterator[str]:
-    """What importing says, of wrong environment variables and slow builds, and how long it may take."""
+    """What importing warns of: wrong environment variables, slow builds."""
     program = [sys.executable, "-W", "always", "-c", "import rlox"]
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     for line in done.stderr.splitlines():

@@ -1,6 +1,7 @@
 """`rlox enjoy RUN`: a trained policy at play, in a window or frame by frame."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -29,7 +30,9 @@ class Enjoy:
 class _Drawn(gym.Wrapper[Any, Any, Any, Any]):
     """Draws every step where the environment does not do it of its own, and counts."""
 
-    frames = 0
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.frames = 0
 
     def reset(self, **about: Any) -> tuple[Any, dict[str, Any]]:
         said = self.env.reset(**about)
@@ -44,7 +47,21 @@ class _Drawn(gym.Wrapper[Any, Any, Any, Any]):
     def _draw(self) -> None:
         if self.render_mode != "human":
             self.env.render()
-        _Drawn.frames += 1
+        self.frames += 1
+
+
+@contextmanager
+def _explaining_no_screen(mode: str) -> Iterator[None]:
+    """Says what to do where pygame finds no screen."""
+    try:
+        yield
+    except Exception as error:
+        if mode == "human" and type(error).__module__.startswith("pygame"):
+            raise ValueError(
+                f"--render-mode: expected rgb_array where there is no screen, got human ({error}); "
+                "add --render-mode rgb_array"
+            ) from error
+        raise
 
 
 def run(words: Sequence[str]) -> int:
@@ -60,20 +77,25 @@ def run(words: Sequence[str]) -> int:
             )
         kwargs = trainer.env_kwargs if asked.env is None else {}
 
-        def made(**keywords: Any) -> gym.Env[Any, Any]:
-            return _Drawn(gym.make(env_id, render_mode=asked.render_mode, **keywords))
+        drawn: list[_Drawn] = []
 
-        result = evaluate(
-            SeededPredictor(trainer.learner, seed),
-            made,
-            asked.episodes,
-            seed=seed,
-            deterministic=not asked.stochastic,
-            num_envs=1,
-            env_kwargs=kwargs,
-        )
+        def made(**keywords: Any) -> gym.Env[Any, Any]:
+            env = gym.make(env_id, render_mode=asked.render_mode, **keywords)
+            drawn.append(_Drawn(env))
+            return drawn[-1]
+
+        with _explaining_no_screen(asked.render_mode):
+            result = evaluate(
+                SeededPredictor(trainer.learner, seed),
+                made,
+                asked.episodes,
+                seed=seed,
+                deterministic=not asked.stochastic,
+                num_envs=1,
+                env_kwargs=kwargs,
+            )
     if asked.json:
-        say_json({**result, "frames": _Drawn.frames})
+        say_json({**result, "frames": sum(env.frames for env in drawn)})
         return 0
     for i, (gained, steps) in enumerate(zip(result["returns"], result["lengths"], strict=True), 1):
         say(f"episode {i}: return {gained:.2f} in {steps:,} steps")

@@ -1,4 +1,4 @@
-"""`rlox presets`: the tuned settings that there are, and each as a file for `rlox train --config`."""
+"""`rlox presets`: tuned settings, listed, and each shown as a file for `rlox train --config`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

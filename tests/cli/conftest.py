@@ -1,0 +1,37 @@
+"""The command line as tests call it, and a run that was trained by it."""
+
+import shutil
+
+import pytest
+
+from cli_runs import SMALL, Said
+from rlox.cli import main
+
+
+@pytest.fixture
+def rlox(capsys, tmp_path, monkeypatch):
+    """Runs a command in an empty folder: its exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        return Said(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """The folder of a run: PPO on CartPole, 64 steps."""
+    root = tmp_path_factory.mktemp("trained")
+    words = ["train", "ppo", "CartPole-v1", "--total-timesteps", "64", "--seed", "3"]
+    assert main([*words, *SMALL, "--runs-dir", str(root), "--no-progress"]) == 0
+    (folder,) = (root / "CartPole-v1" / "ppo").iterdir()
+    return folder
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    """A copy of that run that a test may change."""
+    return shutil.copytree(trained, tmp_path / "copied")
