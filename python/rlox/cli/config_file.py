@@ -69,7 +69,7 @@ def read_config(path: str) -> dict[str, Any]:
         UsageError: It is no YAML of keys and values.
     """
     file = Path(path)
-    if not file.exists():
+    if not path or not file.exists() or file.is_dir():
         near = [
             one.name for one in file.parent.glob("*") if one.suffix in (".yaml", ".yml", ".json")
         ]

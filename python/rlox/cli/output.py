@@ -4,13 +4,15 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from typing import Any, TextIO
 
 
 def say(text: str, *, to: TextIO | None = None) -> None:
-    """Writes a line to stdout, or elsewhere."""
+    """Writes a line to stdout, or elsewhere; what the stream cannot write as its number."""
     stream = sys.stdout if to is None else to
-    stream.write(text + "\n")
+    encoding = stream.encoding or "utf-8"
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
 
 def say_json(content: Any) -> None:
@@ -19,6 +21,8 @@ def say_json(content: Any) -> None:
 
 
 def _strict(content: Any) -> Any:
+    if is_dataclass(content) and not isinstance(content, type):
+        return _strict(asdict(content))
     match content:
         case float():
             return content if math.isfinite(content) else None

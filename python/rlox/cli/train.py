@@ -35,17 +35,20 @@ class Run:
 
 
 _DECIDED = [field.name for field in fields(Run) if field.name != "config"]
+_IN_FILES = [name for name in _DECIDED if name != "json"]
 
 
 def run(words: Sequence[str]) -> int:
     """Trains, and tells what came of it."""
     asked, words = dotted(_KEYWORDS, words)
-    words = [word.replace("--settings.", "--", 1) for word in words]
+    start = "--settings."
+    words = [f"--{w.removeprefix(start)}" if w.startswith(start) else w for w in words]
     path = given("config", words)
     file = {} if path is None else read_config(path)
     algorithm, words = _algorithm(file, words)
     if algorithm is None:
         parse(Run, "train {" + ",".join(trainers()) + "}", ["--help"])
+    settings = _settings_of(file, str(algorithm))
     decided, chosen = _parsed(str(algorithm), file, words)
     if not isinstance(env := decided["env"], str):
         raise UsageError(
@@ -56,7 +59,6 @@ def run(words: Sequence[str]) -> int:
             "--total-timesteps: expected how many steps to make, got none; "
             "add --total-timesteps 100_000"
         )
-    settings = _settings_of(file, str(algorithm))
     settings |= with_noise(chosen, {**preset(str(algorithm), env), **settings})
     own = _mapping(file, _KEYWORDS)
     own |= {name: read_scalar(word, f"--env-kwargs.{name}") for name, word in asked.items()}
@@ -98,7 +100,7 @@ def _parsed(
     )
     parsed = parse(about, f"train {algorithm}", words)
     decided = {name: getattr(parsed.run, name) for name in _DECIDED}
-    for name in file.keys() & {*_DECIDED}:
+    for name in file.keys() & {*_IN_FILES}:
         if given(name, words) is None and not (name == "env" and decided["env"] is not None):
             decided[name] = file[name]
     return decided, parsed.settings
@@ -112,7 +114,7 @@ def _settings_of(file: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
     """
     config_type = trainer_of(algorithm).config_type
     known = [field.name for field in fields(config_type)]
-    others = ["algorithm", "settings", _KEYWORDS, *_DECIDED]
+    others = ["algorithm", "settings", _KEYWORDS, *_IN_FILES]
     for name in ("own_policy", "own_features"):
         if file.get(name):
             raise UsageError(

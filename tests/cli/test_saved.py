@@ -1,0 +1,128 @@
+"""`rlox eval`, `enjoy` and `resume`: what was trained is scored, watched and trained on."""
+
+import json
+
+import pytest
+
+from rlox.scores import score
+from rlox.trainers import PPOTrainer
+
+
+def test_the_score_is_that_of_the_trainers_evaluation(rlox, trained):
+    said = rlox("eval", trained, "--episodes", "8", "--json")
+    expected = PPOTrainer.load(trained, runs_dir=None).evaluate(8)
+    assert (said.code, said.err) == (0, "")
+    assert said.json["returns"] == expected["returns"]
+    assert said.json["lengths"] == expected["lengths"]
+    told = score(expected["returns"])
+    assert said.json["iqm_interval"] == list(told["iqm_interval"])
+    assert (said.json["mean"], said.json["std"]) == (told["mean"], told["std"])
+
+
+def test_people_are_told_means_and_the_interval(rlox, trained):
+    said = rlox("eval", trained / "checkpoint", "--episodes", "4")
+    lines = said.out.splitlines()
+    assert lines[0] == "ppo CartPole-v1, 4 episodes"
+    assert lines[1].startswith("mean ")
+    assert ", 95% interval [" in lines[2]
+
+
+def test_episodes_are_those_of_a_seed_and_samples_too(rlox, trained):
+    words = ("eval", trained, "--episodes", "3", "--json", "--seed", "5")
+    greedy, samples = rlox(*words).json, rlox(*words, "--stochastic").json
+    assert greedy["returns"] != samples["returns"]
+    assert samples["returns"] == rlox(*words, "--stochastic").json["returns"]
+
+
+def test_a_policy_is_scored_in_another_environment_of_the_same_spaces(rlox, trained):
+    said = rlox("eval", trained, "--env", "rlox/CartPole-v1", "--episodes", "2", "--json")
+    assert (said.code, said.json["env"]) == (0, "rlox/CartPole-v1")
+
+
+def test_a_checkpoint_is_scored_on_another_backend(rlox, trained):
+    words = ("eval", trained, "--episodes", "3", "--json")
+    assert rlox(*words, "--backend", "torch").json["returns"] == rlox(*words).json["returns"]
+
+
+@pytest.mark.parametrize("mode", ["rgb_array", "human"])
+def test_every_step_of_an_episode_is_drawn(mode, rlox, trained):
+    pytest.importorskip("pygame")
+    said = rlox("enjoy", trained, "--episodes", "1", "--render-mode", mode, "--json")
+    assert said.code == 0
+    # The first observation, each step, and the first one of the episode that would follow.
+    assert said.json["frames"] == said.json["lengths"][0] + 2
+
+
+def test_people_are_told_each_episode(rlox, trained):
+    pytest.importorskip("pygame")
+    said = rlox("enjoy", trained, "--episodes", "2", "--render-mode", "rgb_array")
+    assert [line.split(":")[0] for line in said.out.splitlines()] == ["episode 1", "episode 2"]
+
+
+def test_where_there_is_no_screen_the_other_mode_is_named(rlox, trained, monkeypatch):
+    class error(Exception):  # noqa: N801, N818  # as pygame calls it
+        pass
+
+    error.__module__ = "pygame"
+
+    def no_screen(*args, **kwargs):
+        raise error("No available video device")
+
+    monkeypatch.setattr("gymnasium.make", no_screen)
+    said = rlox("enjoy", trained)
+    assert said.code == 1
+    assert "expected rgb_array where there is no screen, got human" in said.err
+
+
+def test_more_steps_go_into_the_same_folder(rlox, copied):
+    rows = len((copied / "metrics.csv").read_text().splitlines())
+    said = rlox("resume", copied, "--total-timesteps", "32", "--no-progress", "--json")
+    assert (said.code, said.json["timesteps"], said.json["run_dir"]) == (0, 96, str(copied))
+    assert len((copied / "metrics.csv").read_text().splitlines()) == rows + 1
+    assert PPOTrainer.load(copied, runs_dir=None).timesteps == 96
+    assert json.loads((copied / "summary.json").read_text())["timesteps"] == 96
+
+
+def test_a_run_that_was_stopped_goes_on_to_its_end_as_if_it_was_not(rlox, tmp_path):
+    small = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}
+    stopped = PPOTrainer("CartPole-v1", 1, runs_dir=tmp_path, **small)
+    stopped.train(128, callbacks=[lambda trainer, metrics: trainer.stop()])
+    whole = PPOTrainer("CartPole-v1", 1, runs_dir=None, **small)
+    whole.train(128)
+    said = rlox("resume", stopped.run.path, "--no-progress", "--json")
+    assert (said.code, said.json["timesteps"]) == (0, 128)
+    again = PPOTrainer.load(stopped.run.path, runs_dir=None).learner.policy.tensors()
+    for name, array in whole.learner.policy.tensors().items():
+        assert (again[name] == array).all()
+
+
+def test_a_checkpoint_outside_of_a_run_gets_a_folder(rlox, trained, tmp_path):
+    trainer = PPOTrainer.load(trained, runs_dir=None)
+    trainer.save(tmp_path / "alone")
+    words = ("resume", "alone", "--total-timesteps", "1", "--no-progress", "--json")
+    assert rlox(*words).json["run_dir"].startswith("runs/CartPole-v1/ppo/")
+
+
+def test_a_run_that_is_done_says_how_to_make_more(rlox, trained):
+    said = rlox("resume", trained)
+    assert said.code == 1
+    assert "expected a run that was stopped, got one that made all its 64 steps" in said.err
+
+
+@pytest.mark.parametrize("algorithm", ["a2c", "dqn", "sac", "td3"])
+def test_runs_of_every_algorithm_are_known_by_their_files(algorithm, rlox, tmp_path):
+    env = "CartPole-v1" if algorithm in ("a2c", "dqn") else "Pendulum-v1"
+    words = ["train", algorithm, env, "--total-timesteps", "4", "--no-progress", "--net-arch", "4"]
+    words += [] if algorithm == "a2c" else ["--buffer-size", "100", "--train-freq", "1"]
+    assert rlox(*words, "--json", "--num-envs", "1").code == 0
+    (run,) = (file.parent for file in tmp_path.rglob("config.json"))
+    said = rlox("eval", run, "--episodes", "1", "--json")
+    assert (said.code, said.json["algorithm"]) == (0, algorithm)
+
+
+def test_a_damaged_file_is_named_and_nothing_goes_on(rlox, copied):
+    file = copied / "checkpoint" / "networks.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    said = rlox("resume", copied, "--total-timesteps", "1")
+    assert said.code == 1
+    assert "networks.safetensors" in said.err

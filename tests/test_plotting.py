@@ -1,0 +1,108 @@
+"""Metrics as columns, smoothed, along steps or time; runs as lines and bands."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rlox.metrics import column, read_metrics, seconds_of, smoothed
+from rlox.plotting import Curve, _together, plot_runs, read_curve
+
+
+def table(folder, text):
+    (folder / "metrics.csv").write_text(text)
+    return folder / "metrics.csv"
+
+
+def test_columns_are_numbers_and_what_is_not_there_is_nan(tmp_path):
+    file = table(tmp_path, "a,b\n1,\n2,0.5\n")
+    rows = read_metrics(file)
+    np.testing.assert_array_equal(column(rows, "b", file), [np.nan, 0.5])
+
+
+def test_a_row_that_is_still_being_written_is_left_out(tmp_path):
+    file = table(tmp_path, "a,b\n1,2\n3")
+    assert column(read_metrics(file), "a", file).tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected one of its metrics, got 'a'"),
+        ("aa,b\n1,2\n", "did you mean 'aa'"),
+        ("a\nx\n", "expected numbers as a, got other"),
+    ],
+)
+def test_a_column_that_is_none_is_refused(text, message, tmp_path):
+    file = table(tmp_path, text)
+    with pytest.raises(ValueError, match=message):
+        column(read_metrics(file), "a", file)
+
+
+def test_what_is_no_table_is_refused(tmp_path):
+    (tmp_path / "metrics.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="expected the metrics of a run, got no table"):
+        read_metrics(tmp_path / "metrics.csv")
+    with pytest.raises(FileNotFoundError, match="pass a run folder"):
+        read_metrics(tmp_path / "none.csv")
+
+
+def test_seconds_go_on_where_a_run_went_on(tmp_path):
+    file = table(tmp_path, "time/time_elapsed\n1\n3\n0.5\n2\n1\n")
+    assert seconds_of(read_metrics(file), file).tolist() == [1.0, 3.0, 3.5, 5.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [(1, [1, 3, 5, 7]), (2, [1, 2, 4, 6]), (3, [1, 2, 3, 5]), (99, [1, 2, 3, 4])],
+)
+def test_a_value_is_the_mean_of_those_before_it_and_its_own(rows, expected):
+    assert smoothed(np.array([1.0, 3.0, 5.0, 7.0]), rows).tolist() == expected
+
+
+def test_rows_without_the_metric_are_left_out_before_smoothing(tmp_path):
+    table(tmp_path, "time/total_timesteps,m\n8,\n16,2\n24,nan\n32,4\n")
+    curve = read_curve(tmp_path, "m", smooth=2)
+    assert (curve.at.tolist(), curve.values.tolist()) == ([16.0, 32.0], [2.0, 3.0])
+    assert curve.label == tmp_path.name
+
+
+def test_a_metric_without_any_number_is_refused(tmp_path):
+    table(tmp_path, "time/total_timesteps,m\n8,\n")
+    with pytest.raises(ValueError, match="expected numbers as m, got none"):
+        read_curve(tmp_path, "m")
+
+
+def test_a_run_is_labelled_by_what_its_config_says(tmp_path):
+    table(tmp_path, "time/total_timesteps,m\n8,1\n")
+    about = {"algorithm": "ppo", "env": "Own-v0", "backend": "torch", "settings": {"gamma": 0.5}}
+    (tmp_path / "config.json").write_text(json.dumps({**about, "env_kwargs": {"g": 1}}))
+    curve = read_curve(tmp_path, "m")
+    assert (curve.label, curve.settings) == ("ppo Own-v0 torch", {"gamma": 0.5, "g": 1})
+
+
+def line(at, values, label="a", **settings):
+    return Curve(label, settings, np.array(at, float), np.array(values, float))
+
+
+def test_seeds_are_compared_where_all_of_them_have_been():
+    at, values = _together([line([0, 10], [0, 10]), line([5, 20], [0, 15])])
+    assert (at[0], at[-1]) == (5.0, 10.0)
+    np.testing.assert_allclose(values[0], [5, 0])
+    np.testing.assert_allclose(values[-1], [10, 5])
+
+
+def test_lines_are_labelled_with_the_settings_in_which_they_differ(tmp_path):
+    curves = [line([1, 2], [1, 2], gamma=0.9), line([1, 2], [1, 2], gamma=0.8), line([1], [1], "b")]
+    labels = plot_runs(curves, tmp_path / "a.png")
+    assert labels == ["a, gamma 0.9", "a, gamma 0.8", "b"]
+    assert plot_runs(curves[:1] * 2, tmp_path / "a.png") == ["a (2 runs)"]
+
+
+def test_seeds_that_were_never_at_the_same_place_are_drawn_all_the_same(tmp_path):
+    assert plot_runs([line([1], [1]), line([5], [2])], tmp_path / "a.png") == ["a (2 runs)"]
+
+
+def test_no_curve_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="curves: expected at least one, got none"):
+        plot_runs([], tmp_path / "a.png")

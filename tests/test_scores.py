@@ -1,0 +1,69 @@
+"""Interquartile means and their bootstrap intervals."""
+
+import numpy as np
+import pytest
+
+from rlox.scores import bootstrap_interval, interquartile_mean, score
+
+
+@pytest.mark.parametrize(
+    ("numbers", "mean"),
+    [
+        ([7.0], 7.0),
+        ([1, 2], 1.5),
+        ([1, 2, 9], 4.0),
+        ([9, 1, 3, 2], 2.5),
+        ([100, 3, -50, 2, 1], 2.0),
+        ([0, 1, 2, 3, 4, 5, 6, 700], 3.5),
+    ],
+)
+def test_a_quarter_at_each_end_is_left_out(numbers, mean):
+    assert interquartile_mean(numbers) == mean
+
+
+def test_rows_have_means_of_their_own():
+    assert interquartile_mean([[1, 2, 3, 9], [0, 4, 6, 9]]).tolist() == [2.5, 5.0]
+
+
+def slow_interval(numbers, resamples):
+    """The definition, one draw after the other."""
+    stream = np.random.default_rng(0)
+    means = []
+    for draw in stream.integers(0, len(numbers), (resamples, len(numbers))):
+        drawn = sorted(numbers[i] for i in draw)
+        cut = len(numbers) // 4
+        means.append(np.mean(drawn[cut : len(numbers) - cut]))
+    return np.quantile(means, [0.025, 0.975])
+
+
+def test_the_interval_is_the_percentile_bootstraps():
+    numbers = np.random.default_rng(1).normal(size=11).tolist()
+    np.testing.assert_allclose(
+        bootstrap_interval(numbers, resamples=500), slow_interval(numbers, 500), rtol=1e-12
+    )
+
+
+def test_the_interval_holds_the_true_mean_about_as_often_as_it_says():
+    stream = np.random.default_rng(2)
+    rows = stream.normal(size=(200, 40))
+    low, high = bootstrap_interval(rows, resamples=500)
+    assert 0.88 < np.mean((low < 0) & (high > 0)) < 0.99
+
+
+def test_the_order_of_episodes_does_not_move_the_mean():
+    numbers = np.arange(20.0)
+    assert score(numbers)["iqm"] == score(numbers[::-1])["iqm"] == 9.5
+
+
+def test_a_score_has_everything():
+    told = score([1.0, 2.0, 3.0, 4.0, 100.0])
+    assert (told["mean"], told["episodes"], told["iqm"]) == (22.0, 5, 3.0)
+    assert told["std"] == pytest.approx(np.std([1, 2, 3, 4, 100]))
+    low, high = told["iqm_interval"]
+    assert 1 <= low < 3 < high <= 100
+
+
+@pytest.mark.parametrize("returns", [[], [[1.0]], 3.0])
+def test_no_returns_are_refused(returns):
+    with pytest.raises(ValueError, match="expected one number for each episode, got shape"):
+        score(returns)
