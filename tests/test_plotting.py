@@ -67,6 +67,12 @@ def test_rows_without_the_metric_are_left_out_before_smoothing(tmp_path):
     assert curve.label == tmp_path.name
 
 
+def test_steps_that_were_made_anew_count_once(tmp_path):
+    table(tmp_path, "time/total_timesteps,m\n8,1\n16,2\n24,3\n16,4\n24,5\n")
+    curve = read_curve(tmp_path, "m")
+    assert (curve.at.tolist(), curve.values.tolist()) == ([8.0, 16.0, 24.0], [1.0, 4.0, 5.0])
+
+
 def test_a_metric_without_any_number_is_refused(tmp_path):
     table(tmp_path, "time/total_timesteps,m\n8,\n")
     with pytest.raises(ValueError, match="expected numbers as m, got none"):

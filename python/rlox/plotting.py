@@ -74,8 +74,11 @@ def read_curve(
     file = Path(run) / "metrics.csv"
     rows = read_metrics(file)
     values = column(rows, metric, file)
-    at = column(rows, STEPS, file) if along == "steps" else seconds_of(rows, file)
-    there = np.isfinite(values) & np.isfinite(at)
+    steps = column(rows, STEPS, file)
+    at = steps if along == "steps" else seconds_of(rows, file)
+    # A run that went on from an older checkpoint made some steps anew: the later ones count.
+    after = np.fmin.accumulate(np.append(steps, np.inf)[::-1])[::-1][1:]
+    there = np.isfinite(values) & np.isfinite(at) & (steps < after)
     if not there.any():
         raise ValueError(
             f"{file}: expected numbers as {metric}, got none; choose another metric, or train on"

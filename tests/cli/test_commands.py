@@ -58,6 +58,12 @@ def test_an_error_is_one_line_and_a_traceback_only_where_asked_for(rlox):
     assert "rlox: path: expected a checkpoint, " in said.err.splitlines()[-1]
 
 
+def test_messages_move_no_cursor(rlox):
+    said = rlox("eval", "a\x1b[31m\nb")
+    assert "\\x1b[31m b does not exist" in said.err
+    assert said.err.count("\n") == 1
+
+
 def test_errors_that_say_too_little_are_told_with_their_type():
     assert in_a_line(KeyError("x")) == "KeyError: 'x'; --traceback shows where"
     assert in_a_line(ValueError()) == "ValueError: ; --traceback shows where"
