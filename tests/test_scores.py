@@ -63,7 +63,36 @@ def test_a_score_has_everything():
     assert 1 <= low < 3 < high <= 100
 
 
-@pytest.mark.parametrize("returns", [[], [[1.0]], 3.0])
-def test_no_returns_are_refused(returns):
-    with pytest.raises(ValueError, match="expected one number for each episode, got shape"):
+@pytest.mark.parametrize(
+    ("returns", "error", "message"),
+    [
+        (np.zeros(0), ValueError, r"numbers: expected at least one in each row, got shape \(0,\)"),
+        ([], ValueError, "numbers: expected at least one"),
+        (3.0, ValueError, "numbers: expected at least one"),
+        ([[1.0]], ValueError, r"returns: expected one number for each episode, got shape \(1, 1\)"),
+        ([1.0, float("nan")], ValueError, "numbers: expected no NaN"),
+        (["1"], TypeError, r"numbers: expected real numbers, got \['1'\]"),
+        ([1j], TypeError, "numbers: expected real numbers"),
+        ([True], TypeError, "numbers: expected real numbers"),
+        (None, TypeError, "numbers: expected real numbers, got None"),
+        ([[1.0], [1.0, 2.0]], TypeError, "numbers: expected real numbers"),
+    ],
+)
+def test_what_has_no_score_is_refused(returns, error, message):
+    with pytest.raises(error, match=message):
         score(returns)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "error"),
+    [
+        ({"confidence": 2}, ValueError),
+        ({"confidence": "most"}, TypeError),
+        ({"resamples": 0}, ValueError),
+        ({"resamples": 1e3}, TypeError),
+    ],
+)
+def test_an_interval_of_nothing_is_refused(keywords, error):
+    (name,) = keywords
+    with pytest.raises(error, match=f"{name}: expected"):
+        bootstrap_interval([1.0, 2.0], **keywords)

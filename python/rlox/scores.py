@@ -9,6 +9,8 @@ from typing import Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from rlox.settings import number, shown, whole
+
 RESAMPLES = 10_000
 # Numbers that are drawn at once.
 _BLOCK = 1_000_000
@@ -33,10 +35,14 @@ def interquartile_mean(numbers: npt.ArrayLike) -> npt.NDArray[np.float64]:
     Returns:
         (...), float64.
 
+    Raises:
+        TypeError: They are no real numbers.
+        ValueError: There is none, or one is NaN.
+
     >>> float(interquartile_mean([0, 1, 2, 3, 100]))
     2.0
     """
-    array = np.sort(np.asarray(numbers, np.float64), axis=-1)
+    array = np.sort(_numbers(numbers), axis=-1)
     n = array.shape[-1]
     means: npt.NDArray[np.float64] = array[..., n // 4 : n - n // 4].mean(axis=-1)
     return means
@@ -57,10 +63,15 @@ def bootstrap_interval(
     Returns:
         (2, ...), float64: the lower and the upper end.
 
+    Raises:
+        TypeError, ValueError: As `interquartile_mean`; a share outside of [0, 1], no draw.
+
     >>> bootstrap_interval([3.0, 3.0, 3.0]).tolist()
     [3.0, 3.0]
     """
-    array, stream = np.asarray(numbers, np.float64), np.random.default_rng(0)
+    array, stream = _numbers(numbers), np.random.default_rng(0)
+    number("confidence", confidence, 0, 1)
+    whole("resamples", resamples, 1)
     n, blocks = array.shape[-1], []
     at_once = max(1, _BLOCK // max(array.size, 1))
     for start in range(0, resamples, at_once):
@@ -78,15 +89,15 @@ def score(returns: Any) -> Score:
         returns: One number for each episode, at least one.
 
     Raises:
-        ValueError: There is none.
+        TypeError, ValueError: As `interquartile_mean`; they are no sequence.
 
     >>> score([1.0, 2.0, 3.0, 4.0])["iqm"]
     2.5
     """
-    array = np.asarray(returns, np.float64)
-    if array.ndim != 1 or len(array) == 0:
+    array = _numbers(returns)
+    if array.ndim != 1:
         raise ValueError(
-            f"returns: expected one number for each episode, got shape {array.shape}; play some"
+            f"returns: expected one number for each episode, got shape {array.shape}; pass a list"
         )
     low, high = bootstrap_interval(array)
     return {
@@ -96,3 +107,22 @@ def score(returns: Any) -> Score:
         "iqm_interval": (float(low), float(high)),
         "episodes": len(array),
     }
+
+
+def _numbers(given: Any) -> npt.NDArray[np.float64]:
+    """(..., n) with n of at least 1, of which none is NaN."""
+    try:
+        plain = np.asarray(given)
+        known = plain.dtype.kind in "iuf"
+    except ValueError:  # rows of several lengths
+        known = False
+    if not known:
+        raise TypeError(f"numbers: expected real numbers, got {shown(given)}; pass returns")
+    array = plain.astype(np.float64)
+    if array.ndim == 0 or array.shape[-1] == 0:
+        raise ValueError(
+            f"numbers: expected at least one in each row, got shape {array.shape}; play an episode"
+        )
+    if np.isnan(array).any():
+        raise ValueError("numbers: expected no NaN, got some; leave it out")
+    return array

@@ -66,6 +66,7 @@ def test_messages_move_no_cursor(rlox):
 
 def test_errors_that_say_too_little_are_told_with_their_type():
     assert in_a_line(KeyError("x")) == "KeyError: 'x'; --traceback shows where"
+    assert in_a_line(FileNotFoundError(2, "none", "a")) == "none: 'a'"
     assert in_a_line(ValueError()) == "ValueError: ; --traceback shows where"
 
 

@@ -75,6 +75,8 @@ MISTAKES = [
     (TRAIN + "--seed one", 2, ["--seed", "expected an integer, got 'one'"]),
     (TRAIN + "--seed 1.0", 2, ["expected an integer, got '1.0'; write 1"]),
     (TRAIN + "--runs-dir taken", 1, ["runs_dir: expected a folder", "is no folder"]),
+    (TRAIN + "--runs-dir taken/runs", 1, ["runs_dir: expected a folder", "is no folder"]),
+    ("train ppo ALE/None-v5 --total-timesteps 9", 1, ["import the module that registers it"]),
     # Arguments of environments.
     (TRAIN + "--env-kwargs.q 1", 1, ["env arguments", '"q"']),
     (TRAIN + "--env-kwargs.num_envs 1", 1, ["env_kwargs: expected no 'num_envs'"]),

@@ -120,6 +120,12 @@ def test_runs_of_every_algorithm_are_known_by_their_files(algorithm, rlox, tmp_p
     assert (said.code, said.json["algorithm"]) == (0, algorithm)
 
 
+def test_a_folder_above_runs_names_the_newest(rlox, trained):
+    said = rlox("eval", trained.parents[2])
+    assert said.code == 1
+    assert f"expected a run folder, got one above 1 of them; pass {trained}" in said.err
+
+
 def test_a_damaged_file_is_named_and_nothing_goes_on(rlox, copied):
     file = copied / "checkpoint" / "networks.safetensors"
     file.write_bytes(file.read_bytes()[:-1])

@@ -1,11 +1,14 @@
 """Which commands there are, and what the shell hears of how one ended."""
 
 import os
+import re
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from pkgutil import resolve_name
+
+import gymnasium as gym
 
 from rlox._rlox import ClosedError, CorruptFileError, __version__
 from rlox.cli.mistakes import UsageError, hint
@@ -28,7 +31,7 @@ _HELP = ("-h", "--help", "help")
 # What says in its message all that there is to say.
 _SAID = (
     *(ValueError, TypeError, OSError, MemoryError, ModuleNotFoundError, FloatingPointError),
-    *(ClosedError, CorruptFileError),
+    *(ClosedError, CorruptFileError, gym.error.Error),
 )
 
 
@@ -76,7 +79,7 @@ def in_a_line(error: BaseException) -> str:
     >>> in_a_line(ValueError("gamma: expected a number,\\n  got 'a'")), in_a_line(KeyError("x"))
     ("gamma: expected a number, got 'a'", "KeyError: 'x'; --traceback shows where")
     """
-    text = plain(str(error))
+    text = re.sub(r"^\[Errno \d+\] ", "", plain(str(error)))
     if isinstance(error, _SAID) and text:
         return text
     return f"{type(error).__name__}: {text}; --traceback shows where"

@@ -38,6 +38,7 @@ def open_trainer(path: str, **how: Any) -> Trainer:
     Raises:
         FileNotFoundError, rlox.CorruptFileError, ValueError: As `Trainer.load` does.
     """
+    _refuse_above(Path(path))
     algorithm = _algorithm_of(Path(path))
     if algorithm not in trainers():
         # Reading says what is wrong with a file that names no algorithm, if it is not that.
@@ -59,6 +60,18 @@ def run_folder(path: str) -> Path | None:
         if (one / "config.json").is_file():
             return one
     return None
+
+
+def _refuse_above(path: Path) -> None:
+    """Names the newest of the runs below a folder that is none itself."""
+    if any((folder / MANIFEST).exists() for folder in (path, path / "checkpoint")):
+        return
+    runs = [file.parent.parent for file in path.glob(f"**/checkpoint/{MANIFEST}")]
+    if runs:
+        newest = max(runs, key=lambda run: (run / "checkpoint" / MANIFEST).stat().st_mtime)
+        raise ValueError(
+            f"{path}: expected a run folder, got one above {len(runs)} of them; pass {newest}"
+        )
 
 
 def _algorithm_of(path: Path) -> Any:
