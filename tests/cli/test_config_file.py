@@ -1,6 +1,7 @@
 """YAML as data: numbers are numbers, words are words, and nothing in it runs."""
 
 import math
+import sys
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_a_merge_key_is_a_key_like_any():
         ("a: b: c", "line 1: expected YAML, got other"),
         ("a: 1\n---\nb: 2", "expected YAML, got other"),
         ("\x00", "expected YAML, got other"),
-        ("[" * 5_000 + "]" * 5_000, "expected settings, got lists within lists without end"),
+        ("[" * LARGEST, "line 1: expected at most 50 levels, got more; flatten it"),
     ],
 )
 def test_what_is_no_plain_data_is_refused_with_its_line(text, message):
@@ -114,3 +115,12 @@ def test_a_file_that_is_not_there_is_told_with_near_ones(tmp_path):
     (tmp_path / "pendulum.yaml").write_text("")
     with pytest.raises(UsageError, match=r"which is not there; did you mean 'pendulum\.yaml'"):
         read_config(str(tmp_path / "pendulm.yaml"))
+
+
+def test_without_pyyaml_the_extra_is_named(rlox, tmp_path, monkeypatch):
+    (tmp_path / "a.yaml").write_text("algorithm: ppo\n")
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    said = rlox("train", "--config", "a.yaml")
+    assert said.code == 1
+    assert said.err.startswith("rlox: yaml: expected this package of the command line, got none; ")
+    assert "pip install 'rlox[cli]'" in said.err

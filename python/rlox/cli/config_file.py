@@ -12,6 +12,7 @@ from typing import Any
 from rlox.cli.mistakes import UsageError, hint, missing
 
 LARGEST = 1 << 20  # bytes
+DEEPEST = 50  # lists and mappings within each other
 _SCALARS = (
     ("null", r"~|null|Null|NULL|", lambda word: None),
     ("bool", r"true|True|TRUE|false|False|FALSE", lambda word: word == "true"),
@@ -49,10 +50,6 @@ def read_yaml(text: str, where: str) -> Any:
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
         raise UsageError(
             f"{where}{line}: expected YAML, got other ({problem}); correct it"
-        ) from error
-    except RecursionError as error:
-        raise UsageError(
-            f"{where}: expected settings, got lists within lists without end; correct it"
         ) from error
 
 
@@ -96,8 +93,13 @@ def read_config(path: str) -> dict[str, Any]:
 
 
 def _expect_data(yaml: Any, text: str, where: str) -> None:
+    depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
         line = f"{where}, line {event.start_mark.line + 1}"
+        if depth > DEEPEST:
+            raise UsageError(f"{line}: expected at most {DEEPEST} levels, got more; flatten it")
         if isinstance(event, yaml.AliasEvent):
             raise UsageError(f"{line}: expected no alias, got *{event.anchor}; write it out")
         if getattr(event, "tag", None) is not None:
