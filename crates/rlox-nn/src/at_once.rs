@@ -198,6 +198,17 @@ mod tests {
     }
 
     #[test]
+    fn few_rows_of_a_huge_network_are_not_shared() {
+        let of = |rows: usize| {
+            let (mut net, x) = (net(&[800, 800], 4, 1), vec![0.5; rows * 4]);
+            let (mut y, mut scratch) = (vec![0.0; rows], Scratch::default());
+            [forks(|| net.infer(&x, rows, &mut y, &mut scratch)), forks(|| net.forward(&x, rows, &mut y))]
+        };
+        assert_eq!([of(1), of(12), of(23)], [[0; 2]; 3]);
+        assert_eq!(of(24), [1; 2]);
+    }
+
+    #[test]
     fn the_two_networks_of_dqn_are_computed_at_once() {
         let of = |hidden: &[usize], rows: usize| {
             let mut q = QNetworks::new(net(hidden, 4, 2), net(hidden, 4, 2)).unwrap();
