@@ -9,7 +9,7 @@ use rlox_core::{Error, Result, check_len};
 use crate::adam::check_state;
 use crate::at_once::{STEP_WORK, pays};
 use crate::room::resize;
-use crate::{CriticStats, NamedTensors, Network, NetworkShape, Optimizer, clipped_step, rows};
+use crate::{CriticStats, Learnable, NamedTensors, Network, NetworkShape, Optimizer, clipped_step, rows};
 use critic::Critic;
 use together::{Together, each};
 pub use valued_actions::ValuedActions;
@@ -66,7 +66,7 @@ pub trait ActionValue: Send {
     ///
     /// # Errors
     /// [`Error::Shape`] and [`Error::Config`] for a minibatch that does not fit; [`Error::Config`] naming a number of it that
-    /// is not finite.
+    /// is not finite. Of a critic that fails after that all gradients are dropped.
     fn backward(&mut self, batch: &ValuedActions<'_>, coef: f32) -> Result<CriticStats>;
 
     /// One step of the optimiser with the parameters' gradients, cut together to a norm; returns the norm before.
@@ -304,8 +304,13 @@ impl<N: Network> ActionValue for TwinCritics<N> {
         rows::check_not_negative("coef", coef)?;
         batch.check(self.obs_dim, self.action_dim())?;
         let rows = self.put_together(batch.obs, batch.actions)?;
-        self.each(self.work(rows, 3), |critic, inputs| critic.learn(inputs, rows, batch, coef))?;
+        let learned = self.each(self.work(rows, 3), |critic, inputs| critic.learn(inputs, rows, batch, coef));
         let Self { critics, td_errors, .. } = self;
+        if learned.is_err() {
+            // One may have learned where another has not.
+            Together(critics).forget();
+        }
+        learned?;
         let share = 1.0 / critics.len() as f32;
         td_errors.clear();
         td_errors.extend((0..rows).map(|row| critics.iter().map(|critic| share * critic.td_errors[row]).sum::<f32>()));

@@ -269,7 +269,10 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         resize("obs", d_hidden, hidden.len(), 0.0)?;
         let (said, given) = ((&outputs[..], &hidden[..]), (d_actions, d_log_probs));
         explored.backward(exploration, matrix, said, given, (d_outputs, d_hidden));
-        actor.backward_hidden(d_outputs, d_hidden)
+        actor.backward_hidden(d_outputs, d_hidden)?;
+        // Once the network has not failed: gradients are added whole or not at all.
+        explored.add_gradients(exploration, matrix);
+        Ok(())
     }
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
