@@ -220,6 +220,15 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         explored.sample(exploration, &exploration.matrices, (outputs, hidden), actions, log_probs)
     }
 
+    fn act_once(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+        let kept = self.exploration.as_mut().map(|exploration| std::mem::take(&mut exploration.matrices));
+        let done = self.draw_noise(rngs).and_then(|()| self.act(obs, rngs, actions, log_probs));
+        if let (Some(exploration), Some(kept)) = (&mut self.exploration, kept) {
+            exploration.matrices = kept;
+        }
+        done
+    }
+
     fn act_deterministic(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()> {
         let rows = self.rows(obs, actions.len(), obs.len() / self.actor.in_dim())?;
         self.infer(obs, rows)?;

@@ -38,6 +38,22 @@ pub trait Algorithm: Send {
         actions: ActionsMut<'_>,
     ) -> Result<()>;
 
+    /// As [`Algorithm::explore`], beside the iteration: what is drawn for several steps is drawn for this call, and that of
+    /// the iteration stays.
+    ///
+    /// # Errors
+    /// Those of the policy.
+    fn explore_once(
+        &mut self,
+        obs: &[f32],
+        masks: Option<&[bool]>,
+        rngs: &mut [Pcg64],
+        progress: f64,
+        actions: ActionsMut<'_>,
+    ) -> Result<()> {
+        self.explore(obs, masks, rngs, progress, actions)
+    }
+
     /// Adds noise to the actions of a step, those of the beginning that are random included, where it has noise.
     ///
     /// # Errors
@@ -58,7 +74,7 @@ pub trait Algorithm: Send {
         let _ = ended;
     }
 
-    /// Takes notice of a step of all environments.
+    /// Takes notice of a step that one environment at least has made, where others may only have reset.
     ///
     /// # Errors
     /// Those of what it does every few steps.
