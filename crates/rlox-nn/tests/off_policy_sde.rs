@@ -50,6 +50,15 @@ fn step(agent: &mut Agent, made: bool) -> f32 {
 }
 
 #[test]
+fn steps_that_only_reset_do_not_count() {
+    let mut agent = agent();
+    let actions = [true, true, false, true, true, true, true].map(|made| step(&mut agent, made));
+    assert_eq!(actions[..4], [actions[0]; 4]);
+    assert_eq!(actions[4..], [actions[4]; 3]);
+    assert_ne!(actions[0], actions[4]);
+}
+
+#[test]
 fn predictions_in_the_middle_of_an_iteration_leave_it_alone() {
     let (mut asked, mut alone) = (agent(), agent());
     let mut predicted = vec![];

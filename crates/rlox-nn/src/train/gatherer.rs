@@ -360,7 +360,8 @@ impl Gatherer {
         let stored = valid.iter().filter(|valid| **valid).count();
         self.timesteps += stored as u64;
         self.gathered += stored;
-        algorithm.stepped()
+        // What only resets is no step.
+        if stored > 0 { algorithm.stepped() } else { Ok(()) }
     }
 
     /// Takes a step into the statistics: what is acted on next, and the rewards.
