@@ -1,5 +1,7 @@
 //! What sets one off-policy method apart: how it acts and how it learns.
 
+use std::ops::Range;
+
 use rlox_core::{ActionsMut, EnvSpec, Error, Normalizer, Pcg64, Result, VectorEnv};
 
 use super::experience::{Gathering, Replayed};
@@ -74,11 +76,13 @@ pub trait Algorithm: Send {
         let _ = ended;
     }
 
-    /// Takes notice of a step that one environment at least has made, where others may only have reset.
+    /// Takes notice of a step that one environment at least has made, where others may only have reset: of all transitions so
+    /// far, those that came of it.
     ///
     /// # Errors
     /// Those of what it does every few steps.
-    fn stepped(&mut self) -> Result<()> {
+    fn stepped(&mut self, made: Range<u64>) -> Result<()> {
+        let _ = made;
         Ok(())
     }
 
@@ -156,8 +160,8 @@ pub trait Algorithm: Send {
         rlox_core::check_len("noise", noise.len(), 0)
     }
 
-    /// Goes on from so many steps of each environment and so many minibatches.
-    fn set_counts(&mut self, steps: u64, updates: u64);
+    /// Goes on from so many minibatches.
+    fn set_updates(&mut self, updates: u64);
 }
 
 /// How an [`Algorithm`] is made of settings and networks.

@@ -173,8 +173,8 @@ impl<A: Method> OffPolicy<A> {
         self.run = Run::new(self.timesteps(), total_timesteps);
     }
 
-    /// Makes `train_freq` steps of each environment and learns from what is remembered. Schedules go by the share of the
-    /// run that is done before.
+    /// Makes `train_freq` steps of each environment and learns from what is remembered. Learning goes by the share of the run
+    /// that is done before, exploration by that before each step.
     ///
     /// # Errors
     /// [`rlox_core::Error::Config`] if no run was begun, or it has ended; [`rlox_core::Error::Space`], [`rlox_core::Error::Config`] and [`rlox_core::Error::NotFinite`]
@@ -192,6 +192,7 @@ impl<A: Method> OffPolicy<A> {
             env.reset(Seeds::Base(streams.reset()), None, &ResetOptions::default(), &mut obs)?;
             agent.start(env.as_ref(), normalizer.as_mut())?;
         }
+        agent.set_pace(self.run.pace())?;
         let done = agent.iterate(env.as_mut(), normalizer.as_mut(), progress, &mut || watch.check().map(|()| false));
         episodes.update(env.as_mut());
         done?;

@@ -165,7 +165,7 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
         }
     }
 
-    fn stepped(&mut self) -> Result<()> {
+    fn stepped(&mut self, _made: std::ops::Range<u64>) -> Result<()> {
         self.steps += 1;
         Ok(())
     }
@@ -263,7 +263,7 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
         }
     }
 
-    fn set_counts(&mut self, _steps: u64, updates: u64) {
+    fn set_updates(&mut self, updates: u64) {
         self.updates = updates;
     }
 }

@@ -42,7 +42,7 @@ fn updated<M: OffPolicyMethod>(config: M::Config, networks: M::Networks, spec: &
             next_masks: None,
         };
         learner.learn(&batch, &mut rng, 0.0).unwrap();
-        learner.stepped().unwrap();
+        learner.stepped(seed..seed + 1).unwrap();
     }
     learner.tensors()
 }

@@ -32,7 +32,7 @@ use crate::vector::NativeVectorEnv;
 ///     num_envs: How many environments.
 ///     masked: Whether they say which actions are allowed.
 ///     idling: Whether some may only reset while others step, as in autoreset mode NEXT_STEP.
-///     streams: int64 (6,), the words of the random stream that the initial weights come from.
+///     stream: int64 (6,), the words of the random stream that the initial weights come from.
 ///     seeds: int64 (2,): of the actions and minibatches, and of what is drawn while learning.
 ///     settings: The config's fields; see `agent::make`.
 ///     backend: One of `network_backends()`.
@@ -56,6 +56,11 @@ struct Inner {
     agent: OffPolicyAgent<dyn OffPolicyAlgorithm>,
     /// The networks' inputs of batches of observations.
     inputs: [Vec<f32>; 2],
+}
+
+/// How far one transition takes the run: not at all unless told.
+fn pace_of(pace: Option<&Bound<'_, PyAny>>) -> PyResult<f64> {
+    pace.map_or(Ok(0.0), |pace| number("pace", pace))
 }
 
 impl NativeAgent {
@@ -118,7 +123,8 @@ impl NativeAgent {
         env.lend(py, None, |env, _| self.inner.enter(|inner| inner.agent.go_on(env)))
     }
 
-    /// Makes `train_freq` steps of each of the native environments and learns; schedules go by `progress`, in [0, 1].
+    /// Makes `train_freq` steps of each of the native environments and learns. Schedules go by `progress`, in [0, 1], and
+    /// exploration goes on by `pace`, the share that one transition is of the run.
     ///
     /// Returns:
     ///     False if `stopping` ended it early. The steps that were made count.
@@ -126,18 +132,22 @@ impl NativeAgent {
     /// Raises:
     ///     ValueError: Environments that do not fit or were not started; numbers that are not finite.
     ///     FloatingPointError: What was computed is NaN or infinite.
-    #[pyo3(signature = (env, progress, normalizer=None))]
+    #[pyo3(signature = (env, progress, normalizer=None, pace=None))]
     fn iterate(
         &self,
         py: Python<'_>,
         env: &Bound<'_, PyAny>,
         progress: &Bound<'_, PyAny>,
         normalizer: Option<&Bound<'_, PyAny>>,
+        pace: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
-        let (progress, normalizer) = (number("progress", progress)?, normalizer_of(normalizer)?);
-        let done = env.lend(py, normalizer, |env, normalizer| {
-            self.inner.enter(|inner| Ok(inner.agent.iterate(env, normalizer, progress, &mut self.pause())))
+        let (progress, pace) = (number("progress", progress)?, pace_of(pace)?);
+        let done = env.lend(py, normalizer_of(normalizer)?, |env, normalizer| {
+            self.inner.enter(|inner| {
+                inner.agent.set_pace(pace)?;
+                Ok(inner.agent.iterate(env, normalizer, progress, &mut self.pause()))
+            })
         })?;
         done.map_err(spoiled)
     }
@@ -337,10 +347,14 @@ impl NativeAgent {
         stepwise::start_at(self, py, obs, fresh, action_masks, normalizer)
     }
 
-    /// Begins an iteration that is made step by step.
-    fn begin(&self, py: Python<'_>, progress: &Bound<'_, PyAny>) -> PyResult<()> {
-        let progress = number("progress", progress)?;
-        self.inner.with(py, true, |inner| inner.agent.begin(progress))
+    /// Begins an iteration that is made step by step; `pace` as for `iterate`.
+    #[pyo3(signature = (progress, pace=None))]
+    fn begin(&self, py: Python<'_>, progress: &Bound<'_, PyAny>, pace: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let (progress, pace) = (number("progress", progress)?, pace_of(pace)?);
+        self.inner.with(py, true, |inner| {
+            inner.agent.begin(progress)?;
+            inner.agent.set_pace(pace)
+        })
     }
 
     /// What to do next, (N, *action_shape): integers counted from 0, or numbers within a Box's bounds.
