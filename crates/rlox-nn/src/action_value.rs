@@ -209,8 +209,8 @@ impl<N: Network> TwinCritics<N> {
         each(&mut self.critics, apart, |critic| work(critic, inputs))
     }
 
-    /// Whether two threads share some passes over a batch: where that pays, or where as many rows have just been learned
-    /// from by two, of which each has its critics at hand.
+    /// Whether two threads share some passes over a batch: where that pays, or where as many rows have just been
+    /// learned from by two, of which each has its critics at hand.
     fn pays(&self, rows: usize, passes: usize) -> bool {
         rows == self.apart || pays(self.work(rows, passes))
     }

@@ -37,8 +37,8 @@ pub(crate) fn at_once<A: Send, B: Send>(
     at_once_if(pays(multiplications), a, b)
 }
 
-/// As [`at_once`], decided elsewhere: what two threads have just computed they step, too, however little that is, since its
-/// memory would move from one core to the other and back, which takes longer.
+/// As [`at_once`], decided elsewhere: what two threads have just computed they step, too, however little that is, since
+/// its memory would move from one core to the other and back, which takes longer.
 pub(crate) fn at_once_if<A: Send, B: Send>(
     pays: bool,
     a: impl FnOnce() -> Result<A> + Send,
@@ -153,7 +153,8 @@ mod tests {
 
     #[test]
     fn actor_and_critic_are_computed_at_once_by_all_their_parameters() {
-        // 64 x 64 are 4,610 parameters: 44 rows of them are worth it. Who has learned steps, too, however little that is.
+        // 64 x 64 are 4,610 parameters: 44 rows of them are worth it. Who has learned steps, too, however little that
+        // is.
         assert_eq!(of_ppo(&[64, 64], 32, false), [0, 0]);
         assert_eq!(of_ppo(&[64, 64], 64, false), [1, 1]);
         // Not by the width of the last layer: 512 are 3,586 parameters, 512 x 512 x 16 are 273,458.
