@@ -1,5 +1,5 @@
-//! How long SAC's state-dependent exploration keeps a matrix. Where the observation never changes and nothing is learned,
-//! actions are the same as long as the matrix is.
+//! How long SAC's state-dependent exploration keeps a matrix. Where the observation never changes and nothing is
+//! learned, actions are the same as long as the matrix is.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 use rlox_core::{Actions, ActionsMut, EnvSpec, FieldData, Pcg64, Space};

@@ -21,8 +21,8 @@ impl Mlp {
         rows * self.layout.parameters() / 6 / MOVES
     }
 
-    /// How many of the rows one thread computes while another one computes the rest, which is about as many. Few rows are
-    /// one thread's, however large the network is.
+    /// How many of the rows one thread computes while another one computes the rest, which is about as many. Few rows
+    /// are one thread's, however large the network is.
     fn first_rows(&self, rows: usize) -> usize {
         if rows < 2 * TOGETHER || !pays(self.half_a_pass(rows)) {
             return rows;

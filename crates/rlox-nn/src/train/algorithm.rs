@@ -40,8 +40,8 @@ pub trait Algorithm: Send {
         actions: ActionsMut<'_>,
     ) -> Result<()>;
 
-    /// As [`Algorithm::explore`], beside the iteration: what is drawn for several steps is drawn for this call, and that of
-    /// the iteration stays.
+    /// As [`Algorithm::explore`], beside the iteration: what is drawn for several steps is drawn for this call, and
+    /// that of the iteration stays.
     ///
     /// # Errors
     /// Those of the policy.
