@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from rlox._rlox import network_backends
 from rlox.layouts import is_image
+from rlox.noise import alike
 from rlox.settings import text
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ _NATIVE: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
         lambda arch, config: arch != () or not getattr(config, "use_sde", False),
     ),
     "her": ("None", lambda her, _: her is None),
+    "action_noise": (
+        "noise with one sigma, and a mean and a beginning of 0,",
+        lambda noise, _: noise is None or alike(noise) is not None,
+    ),
     "frame_stack": ("None", lambda frames, _: frames in (None, 1)),
 }
 

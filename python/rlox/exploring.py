@@ -185,7 +185,7 @@ class Explorer(BaseLearner):
         self.stepper.start(seed)
         self._fresh = seed is not None
         if self._fresh and self.noise is not None:
-            self.noise.state[:] = 0.0
+            self.noise.begin()
         self.masks = None if self.width is None else self.env.action_masks()  # type: ignore[attr-defined]  # see `_mask_width`
         self.started = self._looked = True
 

@@ -10,6 +10,7 @@ from rlox.backends import ALIKE, BACKENDS
 from rlox.checkpoint import MANIFEST, corrupt, expect_keys
 from rlox.configs import ALPHA, BETAS, EPS
 from rlox.logger import versions
+from rlox.noise import told
 from rlox.settings import text
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def describe(trainer: "Trainer") -> dict[str, Any]:
         "own_policy": trainer.own_policy,
         "own_features": trainer.own_features,
         "seed": trainer.seed,
-        "settings": asdict(trainer.config),
+        "settings": _told(trainer.config),
         "sources": trainer.sources,
         "spaces": {
             "observation": spaces.describe(trainer.env.single_observation_space),
@@ -74,6 +75,12 @@ def describe(trainer: "Trainer") -> dict[str, Any]:
         },
         "versions": versions(),
     }
+
+
+def _told(config: Any) -> dict[str, Any]:
+    """Settings as files have them, and trainers in Rust know them."""
+    noise = getattr(config, "action_noise", None)
+    return asdict(config) | ({} if noise is None else {"action_noise": told(noise)})
 
 
 def trainer_manifest(

@@ -11,8 +11,10 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import finite, learner, native_shapes, native_state, settings, spaces
 from rlox._rlox import NativeAgent
+from rlox.backends import resolve_backend, torch_needs
 from rlox.base_learner import BaseLearner, expect_actions_for
 from rlox.masks import as_masks, no_masks
+from rlox.noise import alike, expect_lengths
 from rlox.observations import as_batch
 from rlox.rollout import RolloutEnv
 from rlox.stepping import Stepper
@@ -54,12 +56,7 @@ class NativeOffPolicy(BaseLearner):
 
     def __init__(self, env: RolloutEnv, config: Any, seed: int, backend: str = "native") -> None:
         super().__init__(env, config, seed, self.algorithm.upper())
-        for name, got in (("her", config.her), ("frame_stack", config.frame_stack)):
-            if got not in (None, 1):
-                raise ValueError(
-                    f"{name}: expected None on the {backend} backend, got {got!r}; pass "
-                    'backend="torch"'
-                )
+        self._expect_settings(backend)
         self._expect_spaces(*self.spaces)
         self.backend = backend
         observed = native_shapes.observed(self.layout)
@@ -92,6 +89,20 @@ class NativeOffPolicy(BaseLearner):
         # The core's own loop gives the policy all masks that there are.
         fits = isinstance(env, VecEnv) and env.has_action_masks == self.masked
         self.fused = fits and mode is AutoresetMode.SAME_STEP
+
+    def _expect_settings(self, backend: str) -> None:
+        """Refuses what only torch does.
+
+        Raises:
+            ValueError: It is asked for; or noise is that of other actions.
+        """
+        noise = getattr(self.config, "action_noise", None)
+        if noise is not None and isinstance(self.spaces[1], gym.spaces.Box):
+            expect_lengths(noise, math.prod(self.spaces[1].shape))
+        about = self.config, self.spaces[0], None, None
+        for need in torch_needs(*about):
+            if need.name in ("her", "frame_stack", "action_noise"):
+                resolve_backend(backend, need)
 
     def _expect_spaces(self, observation: gym.Space[Any], action: gym.Space[Any]) -> None:
         """Refuses spaces that the algorithm cannot do.
@@ -277,6 +288,8 @@ def native_settings(config: Any, hidden: tuple[int, ...]) -> dict[str, Any]:
     (True, 0.1, (256, 256))
     """
     given = dataclasses.asdict(config)
+    if (noise := getattr(config, "action_noise", None)) is not None:
+        given["action_noise"] = dataclasses.asdict(alike(noise) or noise)
     given["net_arch"] = hidden if config.net_arch is None else config.net_arch
     given["gradient_steps"] = None if config.gradient_steps == -1 else config.gradient_steps
     if "sde_sample_freq" in given:
