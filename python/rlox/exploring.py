@@ -49,6 +49,7 @@ class Explorer(BaseLearner):
         super().__init__(env, config, seed, name)
         expect_actions_for(self.algorithm, self.spaces[1])
         self.stopping, self.owed, self.progress = False, 0.0, 0.0
+        self.ended = 0  # episodes
         # What updates said last, by name.
         self.last: dict[str, float] = {}
         self.stepper = Stepper(env)
@@ -120,7 +121,7 @@ class Explorer(BaseLearner):
         return random_actions(space, stream, (n,))
 
     def collect(self, progress: float) -> int:
-        """Makes `train_freq` steps of each environment, until `stopping` ends them.
+        """Makes `train_freq` steps of each environment, or episodes, until `stopping` ends them.
 
         Returns:
             How many transitions came in.
@@ -128,8 +129,13 @@ class Explorer(BaseLearner):
         self._start()
         self.progress = progress
         self.begin()
+        wanted, first = self.config.train_freq, self.ended
         made = steps = 0
-        while steps < self.config.train_freq and not self.stopping:
+        while not self.stopping:
+            episodes = isinstance(wanted, tuple)
+            done, all_of = (self.ended - first, wanted[0]) if episodes else (steps, wanted)
+            if done >= all_of:
+                break
             came = self.step(steps)
             made += came
             steps += came > 0  # what only resets is no step
@@ -153,8 +159,9 @@ class Explorer(BaseLearner):
         if self.normalizer is not None:
             self._count(obs, step)
         self.started = True
+        over = step.terminated | step.truncated
+        self.ended += int(over.sum())
         if self.noise is not None:
-            over = step.terminated | step.truncated
             # What was added where an environment only reset is none of its new episode's.
             self.noise.end_episodes(over if step.valid is None else over | ~step.valid)
         came = self.config.num_envs if step.valid is None else int(step.valid.sum())

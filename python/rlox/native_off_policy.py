@@ -36,8 +36,8 @@ _TOLD = {
 class NativeOffPolicy(BaseLearner):
     """A `BaseLearner` with networks and a replay buffer.
 
-    Native environments in SAME_STEP mode are stepped and learned from in one call an iteration;
-    others step by step.
+    Native environments in SAME_STEP mode are stepped and learned from in one call an iteration,
+    unless that has whole episodes; others step by step.
 
     Args:
         env: Environments ready for rollouts, as `rlox.make_vec` makes them, with observations of a
@@ -88,7 +88,8 @@ class NativeOffPolicy(BaseLearner):
         )
         # The core's own loop gives the policy all masks that there are.
         fits = isinstance(env, VecEnv) and env.has_action_masks == self.masked
-        self.fused = fits and mode is AutoresetMode.SAME_STEP
+        by_steps = isinstance(config.train_freq, int)
+        self.fused = fits and by_steps and mode is AutoresetMode.SAME_STEP
 
     def _expect_settings(self, backend: str) -> None:
         """Refuses what only torch does.
@@ -188,8 +189,8 @@ class NativeOffPolicy(BaseLearner):
         """An iteration in environments that are not stepped in Rust."""
         policy, stepper, space, n = self.policy, self.stepper, self.spaces[1], self.config.num_envs
         policy.begin(progress)
-        steps = 0
-        while steps < self.config.train_freq:
+        wanted, steps, ended = self.config.train_freq, 0, 0
+        while (ended < wanted[0]) if isinstance(wanted, tuple) else (steps < wanted):
             if self.stopping:
                 return
             step = stepper.step(spaces.sent_actions(space, policy.act(self.normalizer), n))
@@ -197,6 +198,7 @@ class NativeOffPolicy(BaseLearner):
             policy.observe(step.next_obs, stepper.obs, step.rewards, *flags, self.normalizer)
             # What only resets is no step.
             steps += step.valid is None or bool(step.valid.any())
+            ended += int((step.terminated | step.truncated).sum())
         policy.learn(self.normalizer)
 
     def _metrics(self, said: dict[str, float], progress: float) -> dict[str, float]:
@@ -291,6 +293,8 @@ def native_settings(config: Any, hidden: tuple[int, ...]) -> dict[str, Any]:
     if (noise := getattr(config, "action_noise", None)) is not None:
         given["action_noise"] = dataclasses.asdict(alike(noise) or noise)
     given["net_arch"] = hidden if config.net_arch is None else config.net_arch
+    # Of episodes, Python counts the steps.
+    given["train_freq"] = config.train_freq if isinstance(config.train_freq, int) else 1
     given["gradient_steps"] = None if config.gradient_steps == -1 else config.gradient_steps
     if "sde_sample_freq" in given:
         given["sde_sample_freq"] = max(config.sde_sample_freq, 0)
