@@ -178,8 +178,8 @@ class BaseLearner:
         """
         raise NotImplementedError
 
-    def state(self) -> learner.LearnerState:
-        """A copy of all that is needed to go on; see `Learner`."""
+    def state(self, replay: bool = True) -> learner.LearnerState:
+        """A copy of all that is needed to go on; see `Learner`. There is no replay buffer here."""
         if self.started:  # else the episodes that ended are not ours
             self.episodes.drain(self.env)
         counts = {"timesteps": self.timesteps, "updates": self.updates}

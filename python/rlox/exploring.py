@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import finite, learner, spaces
 from rlox.base_learner import BaseLearner, expect_actions_for
+from rlox.crossing import as_on_torch
 from rlox.frames import stacked_frames
 from rlox.goals import goal_functions
 from rlox.masks import random_allowed
@@ -230,10 +231,10 @@ class Explorer(BaseLearner):
         self.owed = max(self.owed - whole, 0.0)
         return whole
 
-    def state(self) -> learner.LearnerState:
+    def state(self, replay: bool = True) -> learner.LearnerState:
         """A copy of all that is needed to go on; see `Learner`."""
         state = super().state()
-        state.replay = self.replay.state()
+        state.replay = self.replay.state() if replay else None
         walk = [] if self.noise is None else self.noise.state.ravel().tolist()
         last = learner.told_numbers(self.last.values())
         told = {"owed": self.owed, "progress": self.progress, "noise": walk, "last": last}
@@ -243,6 +244,7 @@ class Explorer(BaseLearner):
     def load_state(self, state: learner.LearnerState) -> None:
         """Goes back to a state, whole or not at all; foreign environments start new episodes."""
         learner.expect_state(state)
+        state = as_on_torch(state, self.layout, self.algorithm, self.replay.empty)
         walk = 0 if self.noise is None else self.noise.state.size
         wanted = {"owed": 1, "progress": 1, "noise": walk, "last": len(self.last)}
         owed, progress, noise, last = (

@@ -207,7 +207,13 @@ def inherited_calls():
     yield call(
         f"{name}.predict", obs=OBS, deterministic=flag(True), action_masks=MASKS, shared=True
     )
-    yield call(f"{name}.save", raises=(OSError,), path=path(lambda: "other"), shared=True)
+    yield call(
+        f"{name}.save",
+        raises=(OSError,),
+        path=path(lambda: "other"),
+        replay=flag(True),
+        shared=True,
+    )
     yield call(
         f"{name}.load",
         raises=(OSError,),
