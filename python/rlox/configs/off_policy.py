@@ -29,7 +29,8 @@ class ReplayConfig:
     learning_rate: float = 3e-4  # of Adam, for all that learns
     lr_schedule: Literal["constant", "linear"] = "constant"  # "linear": falls towards 0
     normalize_obs: bool = False  # by running mean and variance, clipped to [-10, 10], on sampling
-    normalize_reward: bool = False  # by the discounted return's standard deviation, clipped alike
+    # By the discounted return's standard deviation, clipped alike; of n_steps their sum.
+    normalize_reward: bool = False
     net_arch: tuple[int, ...] | None = None  # hidden layers; None: as the algorithm's class says
     activation: str = "relu"  # or "tanh", "elu", "gelu", "silu"
     compile: bool = False  # the update by torch.compile: about a minute first, then faster
