@@ -187,6 +187,7 @@ class BaseLearner:
 
     def state(self, replay: bool = True) -> learner.LearnerState:
         """A copy of all that is needed to go on; see `Learner`. There is no replay buffer here."""
+        settings.flag("replay", replay, fix="pass one of them")
         if self.started:  # else the episodes that ended are not ours
             self.episodes.drain(self.env)
         counts = {"timesteps": self.timesteps, "updates": self.updates}

@@ -233,7 +233,7 @@ class Explorer(BaseLearner):
 
     def state(self, replay: bool = True) -> learner.LearnerState:
         """A copy of all that is needed to go on; see `Learner`."""
-        state = super().state()
+        state = super().state(replay)
         state.replay = self.replay.state() if replay else None
         walk = [] if self.noise is None else self.noise.state.ravel().tolist()
         last = learner.told_numbers(self.last.values())

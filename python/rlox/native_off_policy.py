@@ -257,7 +257,7 @@ class NativeOffPolicy(BaseLearner):
 
     def state(self, replay: bool = True) -> learner.LearnerState:
         """A copy of all that is needed to go on; see `Learner`."""
-        state = super().state()
+        state = super().state(replay)
         state.replay = self.replay.state() if replay else None
         return native_state.with_standing(state, self.policy)
 
