@@ -33,7 +33,8 @@ def expect_actions_for(algorithm: str, space: gym.Space[Any]) -> None:
     """Refuses actions that an off-policy algorithm does not do.
 
     Args:
-        algorithm: "dqn", which is for Discrete actions, or another one, for a Box with bounds.
+        algorithm: "dqn", which is for Discrete actions, or another one, for a Box with bounds,
+            which may be equal.
         space: Of one action.
 
     Raises:
@@ -57,6 +58,12 @@ def expect_actions_for(algorithm: str, space: gym.Space[Any]) -> None:
         raise ValueError(
             f"action space: expected finite bounds for {name}, which float32 holds, got {space}; "
             "rescale actions in a wrapper, or use PPO or A2C"
+        )
+    # Equal ones are allowed: a component of which there is nothing to decide.
+    if (above := space.low > space.high).any():
+        raise ValueError(
+            f"action space: expected low <= high for {name}, got {space.low[above][0]} > "
+            f"{space.high[above][0]} in component {int(np.flatnonzero(above)[0])}; swap them"
         )
 
 
@@ -178,8 +185,9 @@ class BaseLearner:
         """
         raise NotImplementedError
 
-    def state(self) -> learner.LearnerState:
-        """A copy of all that is needed to go on; see `Learner`."""
+    def state(self, replay: bool = True) -> learner.LearnerState:
+        """A copy of all that is needed to go on; see `Learner`. There is no replay buffer here."""
+        settings.flag("replay", replay, fix="pass one of them")
         if self.started:  # else the episodes that ended are not ours
             self.episodes.drain(self.env)
         counts = {"timesteps": self.timesteps, "updates": self.updates}

@@ -6,7 +6,8 @@
     optimizer.safetensors     what it keeps for each parameter
     normalizer.safetensors    left out where nothing is normalised
     environment.safetensors   where native environments stand; left out where others do
-    replay.safetensors        what the replay buffer holds; left out without one
+    replay.safetensors        what the replay buffer holds; left out without one, and where the
+                              manifest says "replay": false
 
 A member is any safetensors file, and the manifest is canonical JSON (sorted keys, an indent of 2, a
 newline at the end), so other programs can read and write both. Reading runs no code of the file's.

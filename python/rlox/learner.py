@@ -34,7 +34,7 @@ class LearnerState:
             before the first reset.
         counters: Steps, updates, finished episodes.
         streams: Random streams by name, as `stream_state` gives them.
-        replay: What the replay buffer's `state` gives; empty without one.
+        replay: What the replay buffer's `state` gives; empty without one, None if it is left out.
     """
 
     networks: Arrays
@@ -43,7 +43,7 @@ class LearnerState:
     environment: Arrays
     counters: dict[str, Any]
     streams: dict[str, dict[str, Any]]
-    replay: Arrays = field(default_factory=dict)
+    replay: Arrays | None = field(default_factory=dict)
 
 
 class Learner(Protocol):
@@ -96,10 +96,12 @@ class Learner(Protocol):
             ValueError: Another shape, or numbers that are not finite.
         """
 
-    def state(self) -> LearnerState:
+    def state(self, replay: bool = True) -> LearnerState:
         """A copy of everything, between two iterations; of environments, where they can tell.
 
         Episodes that have ended are in it, even those of an iteration that was cut short.
+
+        With `replay=False` a replay buffer is left out: who goes back to it has an empty one.
         """
 
     def load_state(self, state: LearnerState) -> None:

@@ -1,8 +1,13 @@
 """Goals in hindsight: what is learned with them, and what is refused."""
 
+import functools
+import gc
+import os
+
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 
 from goal_envs import BitFlip, PointMass
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
@@ -94,6 +99,52 @@ def test_compute_reward_is_called_once_a_batch():
     )
     trainer.train(11)
     assert [shape for shape in calls if len(shape) == 2] == [(8, 6)]
+
+
+class Noting(BitFlip):
+    """`BitFlip` that writes down in a file who was asked about how many goals, and its closing."""
+
+    def __init__(self, path):
+        super().__init__(4, ends_at_goal=True)
+        self.path = path
+
+    def note(self, *what):
+        with open(self.path, "a") as file:
+            print(os.getpid(), *what, file=file)
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        if np.ndim(achieved_goal) == 2:
+            self.note("reward", len(achieved_goal))
+        return super().compute_reward(achieved_goal, desired_goal, info)
+
+    def compute_terminated(self, achieved_goal, desired_goal, info):
+        self.note("terminated", len(achieved_goal))
+        return super().compute_terminated(achieved_goal, desired_goal, info)
+
+    def close(self):
+        self.note("closed")
+
+
+@pytest.mark.timeout(60)
+def test_workers_are_not_asked_what_goals_are_worth(tmp_path):
+    path = tmp_path / "notes"
+    makers = [functools.partial(Noting, path)] * 3
+    env = gym.vector.AsyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+    how = {"learning_starts": 6, "batch_size": 10, "train_freq": 1, "net_arch": (8,)}
+    trainer = DQNTrainer(env, seed=0, her="future", buffer_size=100, runs_dir=None, **how)
+    path.write_text("")
+    trainer.train(15)
+    assert trainer.learner.updates == 3
+    # The first minibatch has 9 transitions, all that there are.
+    counts = [7, 8, 8]
+    here = str(os.getpid())
+    asked = [[here, name, str(n)] for n in counts for name in ("reward", "terminated")]
+    assert [line.split() for line in path.read_text().splitlines()] == asked
+    env.close()
+    path.write_text("")
+    del trainer, env
+    gc.collect()
+    assert path.read_text().split() == [here, "closed"]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from rlox.algorithms.sac import sac_targets
 from rlox.algorithms.td3 import actor_loss as td3_actor_loss
 from rlox.algorithms.td3 import critic_loss as td3_critic_loss
 from rlox.algorithms.td3 import td3_targets
+from rlox.native_off_policy import NativeDQN
 from rlox.replaying import ReplayBatch
 
 SMALL = {"learning_starts": 0, "batch_size": 8, "net_arch": (16, 16), "buffer_size": 200}
@@ -255,3 +256,21 @@ def test_exploration_falls_to_its_end_and_the_target_moves_at_intervals():
         one.iterate(1.0)
         moved.append(bool((one.target.state_dict()["0.weight"] != before).any()))
     assert moved == [False, True, False, True]
+
+
+@pytest.mark.parametrize(("num_envs", "interval", "steps"), [(3, 10, 3), (4, 2, 1), (1, 5, 5)])
+@pytest.mark.parametrize("learner", [DQN, NativeDQN])
+def test_a_target_moves_after_as_many_steps_of_each_environment_as_in_sb3(
+    learner, num_envs, interval, steps
+):
+    how = {"net_arch": (8,), "learning_starts": 0, "learning_rate": 0.01, "batch_size": 8}
+    how |= {"buffer_size": 100, "train_freq": 1, "num_envs": num_envs}
+    config = DQNConfig(**how, target_update_interval=interval)
+    one = learner(make_vec("CartPole-v1", num_envs), config, 1)
+    moved = []
+    for _ in range(12):
+        before = one.state().networks["q_net_target.0.weight"]
+        one.iterate()
+        moved.append(bool((one.state().networks["q_net_target.0.weight"] != before).any()))
+    # A move in the first step is to where it is: nothing has been learned yet.
+    assert moved[1:] == [(t + 1) % steps == 0 for t in range(1, 12)]

@@ -97,7 +97,10 @@ class DQN(OffPolicyLearner):
         return [self.optimizer]
 
     def exploration_rate(self, progress: float) -> float:
-        """The share of random actions."""
+        """The share of random actions in an iteration that begins when so much of the run is done.
+
+        Stable-Baselines3's falls at every step of it, which is ahead by less than an iteration.
+        """
         config = self.config
         begin, end = config.exploration_initial_eps, config.exploration_final_eps
         if progress >= config.exploration_fraction:
@@ -131,9 +134,13 @@ class DQN(OffPolicyLearner):
         return values.argmax(1)
 
     def stepped(self, before: int) -> None:
-        """Moves the target network every so many steps of all environments together."""
-        every = self.config.target_update_interval
-        if before // every < self.timesteps // every:
+        """Moves the target network every so many steps of all environments together.
+
+        As in Stable-Baselines3, those are rounded down to whole steps of each, but to one at least.
+        """
+        n = self.config.num_envs
+        every = max(self.config.target_update_interval // n, 1)
+        if before // n // every < self.timesteps // n // every:
             follow(self.target, self.policy, self.config.tau)
 
     def update(self, batch: ReplayBatch, learning_rate: float) -> None:
