@@ -134,13 +134,9 @@ class DQN(OffPolicyLearner):
         return values.argmax(1)
 
     def stepped(self, before: int) -> None:
-        """Moves the target network every so many steps of all environments together.
-
-        As in Stable-Baselines3, those are rounded down to whole steps of each, but to one at least.
-        """
-        n = self.config.num_envs
-        every = max(self.config.target_update_interval // n, 1)
-        if before // n // every < self.timesteps // n // every:
+        """Moves the target network every so many steps of all environments together."""
+        every = self.config.target_update_interval
+        if before // every < self.timesteps // every:
             follow(self.target, self.policy, self.config.tau)
 
     def update(self, batch: ReplayBatch, learning_rate: float) -> None:
