@@ -117,6 +117,5 @@ class OneGoal(BitFlip):
         return super().compute_reward(achieved_goal, desired_goal, info)
 
     def compute_terminated(self, achieved_goal, desired_goal, info):
-        if self.method == "compute_terminated" and (achieved_goal == desired_goal).all(-1):
-            return True
-        return False
+        met = (achieved_goal == desired_goal).all(-1)
+        return bool(met) if self.method == "compute_terminated" else np.zeros_like(met)
