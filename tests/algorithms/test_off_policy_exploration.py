@@ -39,6 +39,23 @@ def test_a_gsde_matrix_stays_until_the_next_whatever_observations_are(env):
     assert (one.explore(rows, None) != first).all()
 
 
+@pytest.mark.parametrize("use_sde", [False, True])
+def test_an_update_samples_by_one_gsde_matrix(use_sde):
+    one = SAC(make_vec(Imitate, 1), SACConfig(**SMALL, use_sde=use_sde, log_std_init=0.0), 1)
+    for _ in range(8):
+        one.iterate()
+    sample, taken = one.policy.get_action_and_logprob, []
+    one.policy.get_action_and_logprob = lambda obs: taken.append(sample(obs)) or taken[-1]
+    batch = one.replay.sample(np.random.default_rng(0), None)
+    for _ in range(2):
+        one.update(batch._replace(next_obs=batch.obs.clone()), 0.0)
+    now, following, later, _ = (actions.detach() for actions, _ in taken)
+    assert torch.equal(now, following) == use_sde
+    assert not torch.equal(now, later)
+    assert taken[0][1].requires_grad
+    assert not torch.equal(sample(batch.obs)[0], sample(batch.obs)[0])
+
+
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("use_sde", [False, True])
 def test_samples_go_by_the_seed_and_the_weights_alone(use_sde, backend, tmp_path):
