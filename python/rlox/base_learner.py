@@ -101,6 +101,7 @@ class BaseLearner:
         self.normalizer = learner.make_normalizer(config, self.spaces[0])
         self.episodes = learner.EpisodeStatistics()
         self.timesteps = self.updates = 0
+        self.growth = 0.0
         self.started = False
         self._idle = threading.Lock()
 

@@ -97,10 +97,7 @@ class DQN(OffPolicyLearner):
         return [self.optimizer]
 
     def exploration_rate(self, progress: float) -> float:
-        """The share of random actions in an iteration that begins when so much of the run is done.
-
-        Stable-Baselines3's falls at every step of it, which is ahead by less than an iteration.
-        """
+        """The share of random actions when so much of the run is done."""
         config = self.config
         begin, end = config.exploration_initial_eps, config.exploration_final_eps
         if progress >= config.exploration_fraction:
@@ -108,7 +105,7 @@ class DQN(OffPolicyLearner):
         return float(begin + progress / config.exploration_fraction * (end - begin))
 
     def rates(self, progress: float) -> dict[str, float]:
-        """The share of random actions, as a metric."""
+        """The share of random actions in the iteration's first step, as a metric."""
         return {"rollout/exploration_rate": self.exploration_rate(progress)}
 
     def sampling(self, progress: float) -> dict[str, float]:
@@ -124,7 +121,7 @@ class DQN(OffPolicyLearner):
         return values.argmax(1)
 
     def sampled(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """Greedy actions, and now and then any that is allowed."""
+        """Greedy actions, and now and then any that is allowed: ever more rarely, step by step."""
         values: Tensor = self.policy(obs)
         anyhow = torch.empty_like(values[:, :1]).uniform_(generator=self.generator)
         chance = torch.empty_like(values).uniform_(generator=self.generator)
