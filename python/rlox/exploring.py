@@ -128,7 +128,6 @@ class Explorer(BaseLearner):
             How many transitions came in.
         """
         self._start()
-        self.progress = progress
         self.begin()
         wanted, first = self.config.train_freq, self.ended
         made = steps = 0
@@ -137,6 +136,7 @@ class Explorer(BaseLearner):
             done, all_of = (self.ended - first, wanted[0]) if episodes else (steps, wanted)
             if done >= all_of:
                 break
+            self.progress = min(progress + made * self.growth, 1.0)
             came = self.step(steps)
             made += came
             steps += came > 0  # what only resets is no step

@@ -1,9 +1,13 @@
 """What goal environments say of goals that were not theirs: rewards, and whether all ends."""
 
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from rlox.mask_source import all_have
@@ -22,13 +26,18 @@ def goal_functions(env: Any) -> GoalFunctions:
     """Those of vector environments, or of the first single one of them.
 
     They are called in this process, wherever environments are: for those of an `AsyncVectorEnv` one
-    more is made here, and closed when they are gone.
+    more is made here, and closed when they are gone. Each is tried with two goals. A
+    `compute_terminated` that does not give a flag for each, as those of Gymnasium-Robotics do not,
+    is left out: flags then stay as they were recorded, as in Stable-Baselines3.
 
     Args:
         env: Environments ready for rollouts, as `rlox.make_vec` makes them.
 
     Raises:
-        ValueError: They have no `compute_reward`.
+        ValueError: They have no `compute_reward`, or one for single goals.
+
+    Warns:
+        UserWarning: `compute_terminated` failed, and is left out.
     """
     inner, made = env.unwrapped, list[Any]()
     reward = _function(inner, "compute_reward", made)
@@ -37,7 +46,45 @@ def goal_functions(env: Any) -> GoalFunctions:
             "her: expected environments with a method compute_reward(achieved_goal, desired_goal, "
             f"info), as Gymnasium-Robotics' have it, got {env} without; add one, or leave her out"
         )
-    return GoalFunctions(reward, _function(inner, "compute_terminated", made))
+    ended = _function(inner, "compute_terminated", made)
+    goals = _two_goals(env.single_observation_space)
+    if goals is None:  # which the buffer refuses
+        return GoalFunctions(reward, ended)
+    shape = _shape_for(reward, goals)
+    if not isinstance(shape, Exception) and shape not in _EACH:
+        raise ValueError(
+            f"her: expected a compute_reward that gives a reward for each of many goals, got shape "
+            f"{shape} for two, {goals.shape}; compute along the last axis alone"
+        )
+    shape = None if ended is None else _shape_for(ended, goals)
+    if isinstance(shape, Exception):
+        warnings.warn(
+            f"her: compute_terminated failed for goals {goals.shape} with {shape!r}; flags stay as "
+            "they are recorded",
+            stacklevel=2,
+        )
+    return GoalFunctions(reward, ended if shape in _EACH else None)
+
+
+# Shapes of what is given for two goals, if it is something for each.
+_EACH = ((2,), (2, 1))
+
+
+def _two_goals(space: Any) -> npt.NDArray[Any] | None:
+    """Two equal goals; None if observations have none."""
+    goal = space.get("desired_goal") if isinstance(space, spaces.Dict) else None
+    return np.zeros((2, *goal.shape), goal.dtype) if isinstance(goal, spaces.Box) else None
+
+
+def _shape_for(function: OfGoals, goals: npt.NDArray[Any]) -> tuple[int, ...] | Exception:
+    """The shape of what is given for goals, or what is raised.
+
+    Environments that have not been reset may raise; what they raise then the first minibatch says.
+    """
+    try:
+        return np.shape(function(goals.copy(), goals.copy(), {}))
+    except Exception as error:
+        return error
 
 
 def _function(inner: Any, name: str, made: list[Any]) -> OfGoals | None:

@@ -59,6 +59,8 @@ class Learner(Protocol):
     """Environment steps learned from so far, all environments together."""
     episodes: "EpisodeStatistics"
     """Of the episodes finished while training."""
+    growth: float
+    """How much of the run a step is: set it, and schedules go on within an iteration."""
     stopping: bool
     """Set it to have `iterate` return early, from a signal handler for instance."""
 
@@ -202,9 +204,7 @@ def stream_from_state(state: Mapping[str, Any]) -> np.random.Generator:
     return np.random.Generator(bits)
 
 
-def streams_from_states(
-    states: Mapping[str, Any], names: Iterable[str]
-) -> dict[str, np.random.Generator]:
+def streams_from_states(states: Mapping[str, Any], names: Iterable[str]) -> dict[str, Stream]:
     """The streams of these names.
 
     Raises:

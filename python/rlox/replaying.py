@@ -181,7 +181,7 @@ class Replay:
         buffer: Any = self.buffer
         # On a GPU, where looking would wait, the iteration ends before what is NaN is refused.
         told = errors.abs().nan_to_num(0.0, posinf=0.0).numpy(force=True)
-        buffer.update_priorities(self._out["indices"], told + 1e-6)
+        buffer.update_priorities(self._out["indices"], told)  # it adds what keeps them above 0
 
     def state(self) -> learner.Arrays:
         """Copies of all that the buffer holds, and where it stands."""

@@ -192,14 +192,14 @@ class Trainer:
     def _iterate(self, callbacks: list[Callback], began: float) -> None:
         first, iteration = self.timesteps, 0
         planned = self.target_timesteps - self.start_timesteps
+        self.learner.growth = 1 / planned
         while self.timesteps < self.target_timesteps and not self.learner.stopping:
             metrics = self.learner.iterate((self.timesteps - self.start_timesteps) / planned)
             if not metrics:
                 return
             iteration += 1
             elapsed = time.perf_counter() - began
-            metrics["time/iterations"] = iteration
-            metrics["time/time_elapsed"] = elapsed
+            metrics |= {"time/iterations": iteration, "time/time_elapsed": elapsed}
             metrics["time/fps"] = (self.timesteps - first) / elapsed
             if self.run is not None:
                 self.run.log(metrics)

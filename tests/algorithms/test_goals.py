@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from goal_envs import BitFlip, PointMass
+from goal_envs import AsRobotics, BitFlip, OneGoal, PointMass
+from rlox import make_vec
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
 
 FLIPS = {
@@ -25,6 +26,9 @@ FLIPS = {
     "exploration_fraction": 0.3,
     "buffer_size": 50_000,
 }
+
+
+QUICK = {"learning_starts": 8, "batch_size": 8, "train_freq": 1, "net_arch": (8,)}
 
 
 def flips(her):
@@ -78,6 +82,15 @@ def test_a_run_repeats_and_goes_on_where_it_was_saved(trainer_class, her, tmp_pa
     again = trainer_class.load(tmp_path / "saved", env=PointMass, runs_dir=None)
     for name, array in again.learner.state().replay.items():
         np.testing.assert_array_equal(array, first.replay[name])
+    # Gymnasium's environments begin new episodes; so shall the run that was not stopped.
+    trainers[1].learner.started = False
+    told = [trainer.train(60) for trainer in (trainers[1], again)]
+    assert told[0]["mean_reward"] == told[1]["mean_reward"]
+    whole, resumed = (trainer.learner.state() for trainer in (trainers[1], again))
+    assert again.learner.updates == trainers[1].learner.updates > trainers[0].learner.updates
+    for part in ("networks", "optimizer", "replay"):
+        for name, array in getattr(whole, part).items():
+            np.testing.assert_array_equal(array, getattr(resumed, part)[name], err_msg=name)
 
 
 def test_compute_reward_is_called_once_a_batch():
@@ -97,8 +110,36 @@ def test_compute_reward_is_called_once_a_batch():
         net_arch=(8,),
         runs_dir=None,
     )
+    calls.clear()  # it was tried when the trainer was made
     trainer.train(11)
     assert [shape for shape in calls if len(shape) == 2] == [(8, 6)]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("ends", ["never", "norm"])
+def test_ends_of_all_goals_at_once_leave_flags_as_they_were_recorded(ends, mode):
+    env = make_vec(functools.partial(AsRobotics, ends=ends), 2, vectorization_mode=mode)
+    trainer = DQNTrainer(env, seed=0, her="future", num_envs=2, runs_dir=None, **QUICK)
+    trainer.train(40)
+    assert trainer.learner.updates > 0
+    assert trainer.learner.replay.buffer.compute_terminated is None
+    env.close()
+
+
+def test_a_flag_for_each_goal_is_computed():
+    env = functools.partial(BitFlip, 4, ends_at_goal=True)
+    trainer = DQNTrainer(env, seed=0, her="future", runs_dir=None, **QUICK)
+    assert trainer.learner.replay.buffer.compute_terminated is not None
+
+
+def test_what_takes_single_goals_is_refused_or_left_out():
+    how = {"seed": 0, "her": "future", "runs_dir": None, **QUICK}
+    with pytest.raises(ValueError, match=r"^her: expected a compute_reward that .* got shape \(\)"):
+        DQNTrainer(functools.partial(OneGoal, "compute_reward"), **how)
+    with pytest.warns(UserWarning, match=r"^her: compute_terminated failed .*flags stay"):
+        trainer = DQNTrainer(functools.partial(OneGoal, "compute_terminated"), **how)
+    trainer.train(12)
+    assert trainer.learner.updates > 0
 
 
 class Noting(BitFlip):

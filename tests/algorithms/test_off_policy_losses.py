@@ -245,6 +245,17 @@ def test_the_exponent_of_importance_weights_rises_to_one():
         assert one.replay.buffer.beta == pytest.approx(beta)
 
 
+def test_priorities_are_errors_to_which_the_buffer_alone_adds_its_floor():
+    one = trained(DQN, DQNConfig(**SMALL, prioritized=True), "CartPole-v1")
+    one.replay.sample(one.streams["minibatches"], None)
+    errors = torch.tensor([0.0, -2.0, 1e-8, 1e-5, 0.0, 3.0, 0.5, 0.0])
+    one.replay.prioritize(errors)
+    told = one.replay.state()
+    one.replay.buffer.update_priorities(one.replay._out["indices"], errors.abs().numpy())
+    for name, array in one.replay.state().items():
+        np.testing.assert_array_equal(told[name], array, err_msg=name)
+
+
 def test_exploration_falls_to_its_end_and_the_target_moves_at_intervals():
     config = DQNConfig(**SMALL, exploration_fraction=0.5, exploration_final_eps=0.1, train_freq=5)
     one = DQN(make_vec("CartPole-v1", 1), replace(config, target_update_interval=10), 1)
