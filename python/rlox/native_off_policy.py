@@ -153,7 +153,7 @@ class NativeOffPolicy(BaseLearner):
                 self._start()
                 if self.fused:
                     env: Any = self.env
-                    self.policy.iterate(env._native, progress, self.normalizer)
+                    self.policy.iterate(env._native, progress, self.normalizer, self.growth)
                 else:
                     self._iterate_stepwise(progress)
             except BaseException as error:
@@ -190,7 +190,7 @@ class NativeOffPolicy(BaseLearner):
     def _iterate_stepwise(self, progress: float) -> None:
         """An iteration in environments that are not stepped in Rust."""
         policy, stepper, space, n = self.policy, self.stepper, self.spaces[1], self.config.num_envs
-        policy.begin(progress)
+        policy.begin(progress, self.growth)
         wanted, steps, ended = self.config.train_freq, 0, 0
         while (ended < wanted[0]) if isinstance(wanted, tuple) else (steps < wanted):
             if self.stopping:

@@ -8,6 +8,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlox import make_vec
 from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
+from rlox.interchange import to_arrow
 from rlox.native_off_policy import NativeTD3
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import DQNTrainer, SACTrainer
@@ -194,3 +195,18 @@ def test_noise_is_added_to_the_first_random_actions_as_well():
 
     assert first(None) != first(GaussianNoise(0.3))
     assert abs(first(GaussianNoise(100.0))) == 1
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("env", ["CartPole-v1", lambda: gym.make("CartPole-v1")])
+def test_exploration_ends_within_an_iteration(env, backend):
+    how = {**SMALL, "buffer_size": 1000, "train_freq": 800, "exploration_fraction": 0.5}
+    how |= {"exploration_final_eps": 0.0, "runs_dir": None, "backend": backend}
+    trainer, fresh = (DQNTrainer(env, 1, **how) for _ in "ab")
+    trainer.train(800)
+    table = to_arrow(trainer.learner.replay.buffer)
+    obs, actions = (np.array(table[name].to_pylist()) for name in ("obs", "actions"))
+    # The first weights acted, as learning comes after the steps.
+    greedy = fresh.predict(obs.astype(np.float32)) == actions
+    assert greedy[400:].all()
+    assert not greedy[:200].all()

@@ -56,7 +56,7 @@ pub struct OffPolicyAgent<A: Algorithm + ?Sized> {
     /// How far the run was in the last iteration.
     progress: f64,
     /// How far one transition takes it.
-    pace: f64,
+    growth: f64,
     learned: Option<OffPolicyLearned>,
     learner: Box<A>,
 }
@@ -80,7 +80,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     pub fn new(learner: Box<A>, how: Gathering, envs: &Surroundings<'_>, seeds: [u64; 2]) -> Result<Self> {
         how.check()?;
         let gatherer = Gatherer::new(envs, how, seeds)?;
-        Ok(Self { how, gatherer, updates: 0, due: 0.0, progress: 0.0, pace: 0.0, learned: None, learner })
+        Ok(Self { how, gatherer, updates: 0, due: 0.0, progress: 0.0, growth: 0.0, learned: None, learner })
     }
 
     /// What acts and learns: the networks.
@@ -225,15 +225,15 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     ///
     /// # Errors
     /// [`Error::Config`] for a share outside of 0 to 1.
-    pub fn set_pace(&mut self, pace: f64) -> Result<()> {
-        check_share("pace", pace)?;
-        self.pace = pace;
+    pub fn set_growth(&mut self, growth: f64) -> Result<()> {
+        check_share("growth", growth)?;
+        self.growth = growth;
         Ok(())
     }
 
     /// How far the run is, between two steps of an iteration.
     fn now(&self) -> f64 {
-        (self.progress + self.pace * self.gatherer.gathered as f64).min(1.0)
+        (self.progress + self.growth * self.gatherer.gathered as f64).min(1.0)
     }
 
     fn check_started(&self) -> Result<()> {

@@ -129,7 +129,7 @@ impl Run {
     }
 
     /// The share that one step is.
-    pub(super) fn pace(self) -> f64 {
+    pub(super) fn growth(self) -> f64 {
         1.0 / (self.target - self.start).max(1) as f64
     }
 }

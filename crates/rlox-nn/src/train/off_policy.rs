@@ -195,7 +195,7 @@ impl<A: Method> OffPolicy<A> {
             env.reset(Seeds::Base(streams.reset()), None, &ResetOptions::default(), &mut obs)?;
             agent.start(env.as_ref(), normalizer.as_mut())?;
         }
-        agent.set_pace(self.run.pace())?;
+        agent.set_growth(self.run.growth())?;
         let done = agent.iterate(env.as_mut(), normalizer.as_mut(), progress, &mut || watch.check().map(|()| false));
         episodes.update(env.as_mut());
         done?;

@@ -59,8 +59,8 @@ struct Inner {
 }
 
 /// How far one transition takes the run: not at all unless told.
-fn pace_of(pace: Option<&Bound<'_, PyAny>>) -> PyResult<f64> {
-    pace.map_or(Ok(0.0), |pace| number("pace", pace))
+fn growth_of(growth: Option<&Bound<'_, PyAny>>) -> PyResult<f64> {
+    growth.map_or(Ok(0.0), |growth| number("growth", growth))
 }
 
 impl NativeAgent {
@@ -124,7 +124,7 @@ impl NativeAgent {
     }
 
     /// Makes `train_freq` steps of each of the native environments and learns. Schedules go by `progress`, in [0, 1], and
-    /// exploration goes on by `pace`, the share that one transition is of the run.
+    /// exploration goes on by `growth`, the share that one transition is of the run.
     ///
     /// Returns:
     ///     False if `stopping` ended it early. The steps that were made count.
@@ -132,20 +132,20 @@ impl NativeAgent {
     /// Raises:
     ///     ValueError: Environments that do not fit or were not started; numbers that are not finite.
     ///     FloatingPointError: What was computed is NaN or infinite.
-    #[pyo3(signature = (env, progress, normalizer=None, pace=None))]
+    #[pyo3(signature = (env, progress, normalizer=None, growth=None))]
     fn iterate(
         &self,
         py: Python<'_>,
         env: &Bound<'_, PyAny>,
         progress: &Bound<'_, PyAny>,
         normalizer: Option<&Bound<'_, PyAny>>,
-        pace: Option<&Bound<'_, PyAny>>,
+        growth: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
-        let (progress, pace) = (number("progress", progress)?, pace_of(pace)?);
+        let (progress, growth) = (number("progress", progress)?, growth_of(growth)?);
         let done = env.lend(py, normalizer_of(normalizer)?, |env, normalizer| {
             self.inner.enter(|inner| {
-                inner.agent.set_pace(pace)?;
+                inner.agent.set_growth(growth)?;
                 Ok(inner.agent.iterate(env, normalizer, progress, &mut self.pause()))
             })
         })?;
@@ -347,13 +347,13 @@ impl NativeAgent {
         stepwise::start_at(self, py, obs, fresh, action_masks, normalizer)
     }
 
-    /// Begins an iteration that is made step by step; `pace` as for `iterate`.
-    #[pyo3(signature = (progress, pace=None))]
-    fn begin(&self, py: Python<'_>, progress: &Bound<'_, PyAny>, pace: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let (progress, pace) = (number("progress", progress)?, pace_of(pace)?);
+    /// Begins an iteration that is made step by step; `growth` as for `iterate`.
+    #[pyo3(signature = (progress, growth=None))]
+    fn begin(&self, py: Python<'_>, progress: &Bound<'_, PyAny>, growth: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let (progress, growth) = (number("progress", progress)?, growth_of(growth)?);
         self.inner.with(py, true, |inner| {
             inner.agent.begin(progress)?;
-            inner.agent.set_pace(pace)
+            inner.agent.set_growth(growth)
         })
     }
 
