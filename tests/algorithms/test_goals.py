@@ -82,6 +82,15 @@ def test_a_run_repeats_and_goes_on_where_it_was_saved(trainer_class, her, tmp_pa
     again = trainer_class.load(tmp_path / "saved", env=PointMass, runs_dir=None)
     for name, array in again.learner.state().replay.items():
         np.testing.assert_array_equal(array, first.replay[name])
+    # Gymnasium's environments begin new episodes; so shall the run that was not stopped.
+    trainers[1].learner.started = False
+    told = [trainer.train(60) for trainer in (trainers[1], again)]
+    assert told[0]["mean_reward"] == told[1]["mean_reward"]
+    whole, resumed = (trainer.learner.state() for trainer in (trainers[1], again))
+    assert again.learner.updates == trainers[1].learner.updates > trainers[0].learner.updates
+    for part in ("networks", "optimizer", "replay"):
+        for name, array in getattr(whole, part).items():
+            np.testing.assert_array_equal(array, getattr(resumed, part)[name], err_msg=name)
 
 
 def test_compute_reward_is_called_once_a_batch():

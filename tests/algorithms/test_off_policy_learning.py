@@ -9,6 +9,7 @@ from torch import nn
 from masked_envs import Doors
 from rlox import make_vec
 from rlox.algorithms import DQN, DQNConfig
+from rlox.algorithms.dqn import dqn_targets
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
 from toy_envs import Count, Echo, Imitate
 
@@ -97,12 +98,31 @@ def test_dict_observations_are_learned_from():
     assert trainer.evaluate(10)["mean_reward"] > -0.3
 
 
-def test_masked_actions_are_never_taken_and_never_hoped_for():
-    trainer = DQNTrainer(
-        Doors, 0, action_masks=True, num_envs=2, train_freq=1, **FAST, target_update_interval=50
-    )
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_masked_actions_are_never_taken(backend):
+    how = {"action_masks": True, "num_envs": 2, "train_freq": 1, "target_update_interval": 50}
+    trainer = DQNTrainer(Doors, 0, backend=backend, **FAST, **how)
     trainer.train(600)
     trainer.evaluate(5)  # the environment refuses what is not allowed
+
+
+def test_masked_actions_are_never_hoped_for():
+    class Hopes(nn.Module):
+        """Values of 1 for doors that are open, and of 100 for locked ones."""
+
+        def forward(self, obs):
+            return 100 - 99 * obs
+
+    one = DQN(make_vec(Doors, 2), DQNConfig(num_envs=2, action_masks=True, buffer_size=200), 0)
+    for _ in range(12):
+        one.iterate()
+    batch = one.replay.sample(np.random.default_rng(0), None)
+    known = ~batch.next_masks.all(1)  # of an episode's last state nothing is
+    assert 10 < known.sum() < len(known)
+    assert torch.equal(batch.next_masks[known], batch.next_obs[known] > 0)
+    for double in (False, True):
+        targets = dqn_targets(Hopes(), Hopes(), batch._replace(discounts=1.0), double)
+        assert torch.equal(targets[known], batch.rewards[known] + 1)
 
 
 class Critic(nn.Module):
