@@ -1,4 +1,9 @@
-"""Deep Q-networks (Mnih et al. 2015) in PyTorch, from acting to the loss.
+"""Deep Q-networks (Mnih et al. 2015) in PyTorch: networks, exploration, targets, loss and update.
+
+What stands around them is what other algorithms have, too. `rlox.configs.DQNConfig` has the
+settings, `rlox.exploring.Explorer.collect` makes the steps and fills the buffer of
+`rlox.replaying`, and `rlox.off_policy_learner.OffPolicyLearner.iterate` is the loop, which calls
+`update` here.
 
 An iteration makes `train_freq` steps of each environment, some of them at random, keeps them in a
 replay buffer, and learns from minibatches of it what actions are worth. As options: the online
@@ -46,7 +51,7 @@ def dqn_loss(online: nn.Module, batch: ReplayBatch, targets: Tensor) -> tuple[Te
 
 
 class DQN(OffPolicyLearner):
-    """The learner: environments, buffer, networks, optimiser, and the loop over them.
+    """The learner: what the loop of `OffPolicyLearner` asks of DQN.
 
     Args:
         env: Environments ready for rollouts, as `rlox.make_vec` makes them, with Discrete actions.

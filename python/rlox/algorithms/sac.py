@@ -1,4 +1,9 @@
-"""Soft actor-critic (Haarnoja et al. 2018) in PyTorch, from acting to losses.
+"""Soft actor-critic (Haarnoja et al. 2018) in PyTorch: targets, losses and update.
+
+The built-in networks are `rlox.squashed.SquashedPolicy`'s. What stands around them is what other
+algorithms have, too: `rlox.configs.SACConfig` has the settings, `rlox.exploring.Explorer.collect`
+makes the steps and fills the buffer of `rlox.replaying`, and
+`rlox.off_policy_learner.OffPolicyLearner.iterate` is the loop, which calls `update` here.
 
 An iteration makes `train_freq` steps of each environment, keeps them in a replay buffer, and learns
 from minibatches of it: two critics from what the next state is worth, entropy included, the actor
@@ -57,7 +62,7 @@ def actor_loss(
 
 
 class SAC(OffPolicyLearner):
-    """The learner: environments, buffer, networks, optimisers, and the loop over them.
+    """The learner: what the loop of `OffPolicyLearner` asks of SAC.
 
     Args:
         env: Environments ready for rollouts, as `rlox.make_vec` makes them, with Box actions.
