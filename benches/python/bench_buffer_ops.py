@@ -11,7 +11,7 @@ and of rlox 1.2.0 and cpprb, which keep theirs to themselves, that of a transiti
 next observation included.
 
 `MmapReplayBuffer`, which no peer has, is pushed to and sampled from with a tenth of its transitions
-in memory, and the others in a file that the system holds in its own.
+in memory, and all of them in a file that the system holds in its own; "bytes" are the file's.
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ def made(obs: int | str, capacity: int, maker: str, **how: Any) -> Buffer:
         buffer.push(observations[at], actions[at], rewards[at], False, at + 1 == count, following)
     if maker == "ours":
         buffer.bytes = buffer.made.nbytes / capacity
+    elif maker == "mapped":
+        buffer.made.flush()
+        buffer.bytes = buffer.file.stat().st_size / capacity
     elif maker == "torchrl":
         buffer.bytes = buffer.made.storage._storage.bytes() / capacity
     elif maker in ("published", "cpprb"):

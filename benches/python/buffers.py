@@ -7,10 +7,11 @@ observations beside observations, as it does unless told otherwise.
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
@@ -31,7 +32,7 @@ class Buffer:
     def __init__(self, made: Any, push: Callable[..., Any], sample: Callable[..., Any]) -> None:
         self.made, self.push, self.sample = made, push, sample
         self.bytes = float("nan")
-        self.folder: Any = None  # of its file
+        self.file = Path()  # where it has one
 
 
 def ours(
@@ -130,10 +131,11 @@ def mapped(obs: int | str, capacity: int, n_step: int = 1) -> Buffer:
 
     shape, dtype = OBS[obs]
     folder = tempfile.TemporaryDirectory()
-    path = os.path.join(folder.name, "replay")
+    path = Path(folder.name, "replay")
     made = rlox.MmapReplayBuffer(HOT, capacity, shape, 1, path, obs_dtype=dtype, seed=0)
     buffer = Buffer(made, made.push, made.sample)
-    buffer.folder = folder
+    buffer.file = path
+    finalize(buffer, folder.cleanup)
     return buffer
 
 

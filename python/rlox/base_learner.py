@@ -44,7 +44,8 @@ def expect_actions_for(algorithm: str, space: gym.Space[Any]) -> None:
     Traceback (most recent call last):
     ValueError: action space: expected Discrete for DQN, got MultiBinary(2); use PPO or A2C
     """
-    name, real = algorithm.upper(), np.dtype(space.dtype).kind == "f"
+    name = algorithm.upper()
+    real = isinstance(space, gym.spaces.Box) and space.dtype.kind == "f"
     if name == "DQN" and not isinstance(space, gym.spaces.Discrete):
         fix = "SAC, TD3, PPO or A2C" if real else "PPO or A2C"
         raise ValueError(f"action space: expected Discrete for {name}, got {space}; use {fix}")

@@ -33,7 +33,7 @@ class ReplayConfig:
     normalize_reward: bool = False
     net_arch: tuple[int, ...] | None = None  # hidden layers; None: as the algorithm's class says
     activation: str = "relu"  # or "tanh", "elu", "gelu", "silu"
-    compile: bool = False  # what minibatches say by torch.compile, which takes its time first
+    compile: bool = False  # the losses by torch.compile, which takes its time first
     device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
 
     def __post_init__(self) -> None:
