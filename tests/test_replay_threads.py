@@ -122,7 +122,7 @@ def test_a_reader_among_busy_writers_gets_its_turn():
 
 # Has `handler` run in the middle of a long sample, in which other calls would be refused or wait.
 INSIDE = """
-import os, signal, threading
+import os, signal, sys, threading, time
 import numpy as np, rlox
 rows, width = 200_000, 64
 obs, off = np.zeros((rows, width), np.float32), np.zeros(rows, bool)
@@ -177,7 +177,15 @@ def test_who_waits_for_a_sample_gets_its_turn_after_it():
                 threads.append(threading.Thread(target=work, daemon=True))
                 threads[-1].start()
                 threads[-1].join(0.2)
-            # The second one waits for the first one: else many readers would keep it waiting.
+            # The second one waits for the first one: else many readers would keep it waiting. It does so while
+            # none of them gets the GIL, as threads that run no signal handlers need none to wait.
+            sys.setswitchinterval(60)
+            for _ in range(5):
+                until = time.perf_counter() + 0.12
+                while time.perf_counter() < until:
+                    pass
+                time.sleep(0.013)
+            sys.setswitchinterval(0.005)
             assert threads[0].is_alive() and threads[1].is_alive()
             buffer.sample(5)  # of the thread that is not to wait for itself
         interrupt(handler)

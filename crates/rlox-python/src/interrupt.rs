@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use rlox_core::Watch;
 
 use crate::array::check_signals;
+use crate::detach::may_handle_signals;
 use crate::shared::may_look;
 
 thread_local! {
@@ -14,9 +15,9 @@ thread_local! {
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// Whether a signal handler raised something. Only the main thread runs them.
+/// Whether a signal handler raised something. Threads that run none do not take the GIL to ask.
 pub(crate) fn interrupted() -> bool {
-    if !may_look() {
+    if !may_look() || !may_handle_signals() {
         return false;
     }
     // Where the interpreter has ended there is nobody to ask.

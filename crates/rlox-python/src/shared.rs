@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use rlox_core::{Error, Result, Watch};
 
-use crate::detach::{alone, detached, may_wait, this_thread};
+use crate::detach::{alone, detached, may_handle_signals, may_wait, this_thread};
 use crate::error::to_py;
 
 /// How long a forked child waits for a lock that a thread of its parent may have held at the fork.
@@ -125,7 +125,7 @@ impl Gate {
             if !may_wait() {
                 break;
             }
-            if watch.is_due() {
+            if watch.is_due() && may_handle_signals() {
                 looking(true);
                 watch.check()?;
                 looking(false);
