@@ -32,6 +32,15 @@ pub(crate) fn look(watch: &mut Watch, index: usize) -> rlox_core::Result<()> {
     if index.is_multiple_of(1024) { watch.check() } else { Ok(()) }
 }
 
+/// Copies elements, looking for interruptions.
+pub(crate) fn copy<T: Copy>(to: &mut [T], from: &[T], watch: &mut Watch) -> rlox_core::Result<()> {
+    for (to, from) in to.chunks_mut(Watch::STRETCH).zip(from.chunks(Watch::STRETCH)) {
+        to.copy_from_slice(from);
+        watch.check()?;
+    }
+    Ok(())
+}
+
 /// What ended the call.
 pub(crate) fn raised() -> PyErr {
     RAISED.take().unwrap_or_else(|| PyKeyboardInterrupt::new_err(()))
