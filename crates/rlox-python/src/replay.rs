@@ -48,7 +48,8 @@ use sequences::Asked;
 ///
 /// Raises:
 ///     ValueError: A size of 0, an unknown dtype, frames that do not divide the first axis.
-///     MemoryError: It does not fit into memory; the bytes it would take are named.
+///     MemoryError: Its rows do not fit into memory; the bytes they would take are named. What is stored beside them, of
+///         rows that stand for themselves as much again, is asked for by pushes.
 ///
 /// >>> import rlox
 /// >>> buffer = rlox.ReplayBuffer(capacity=1000, obs_dim=2, act_dim=1, seed=0)
@@ -101,6 +102,7 @@ impl ReplayBuffer {
     ///
     /// Raises:
     ///     ValueError: A wrong shape, numbers that are not finite, no next_obs at an episode's end; nothing is stored then.
+    ///     MemoryError: The next observation does not fit beside what the rows take, or will take; nothing is stored then.
     #[pyo3(signature = (obs, action, reward, terminated, truncated, next_obs=None, *, extra=None))]
     fn push(
         &self,
@@ -130,6 +132,7 @@ impl ReplayBuffer {
     ///
     /// Raises:
     ///     ValueError: A wrong shape, numbers that are not finite, no next_obs where it is needed; nothing is stored then.
+    ///     MemoryError: Next observations do not fit beside what the rows take, or will take; nothing is stored then.
     ///     KeyboardInterrupt: Ctrl-C; of many transitions of one environment the first ones may be stored, as `len` tells.
     #[pyo3(signature = (obs, next_obs, actions, rewards, terminated, truncated, *, extra=None, in_order=false))]
     fn push_batch(
@@ -238,6 +241,7 @@ impl ReplayBuffer {
     ///
     /// Raises:
     ///     ValueError: An array is missing, too many, another buffer's or makes no sense; nothing has changed then.
+    ///     KeyboardInterrupt: Ctrl-C; the buffer is as it was, or empty, as `len` tells.
     fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
         self.buffer.load_state(py, arrays)
     }
@@ -283,10 +287,11 @@ impl ReplayBuffer {
         self.buffer.num_envs
     }
 
-    /// Bytes of memory so far; more is taken where next observations and first frames are stored aside.
+    /// Bytes of memory so far, with those that samples keep for the next one: more is taken where next observations and
+    /// first frames are stored aside.
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> PyResult<usize> {
-        self.buffer.inner.read(py, false, |buffer| Ok(buffer.storage().memory()))
+        self.buffer.nbytes(py, |buffer| buffer.memory())
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use rlox_core::{Error, Result, Watch};
 
-use crate::detach::{alone, detached, may_wait, this_thread};
+use crate::detach::{alone, detached, may_handle_signals, may_wait, this_thread};
 use crate::error::to_py;
 
 /// How long a forked child waits for a lock that a thread of its parent may have held at the fork.
@@ -25,11 +25,16 @@ pub(crate) struct Shared<T> {
 
 /// Calls `f`, which enters something shared, as [`Shared::with`] would.
 pub(crate) fn locked<R: Send>(py: Python<'_>, long: bool, f: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
+    locked_as(py, long, |_| f())
+}
+
+/// The same; `f` is told whether signal handlers may run meanwhile, which they do in no short call.
+pub(crate) fn locked_as<R: Send>(py: Python<'_>, long: bool, f: impl FnOnce(bool) -> Result<R> + Send) -> PyResult<R> {
     if long || !alone(py) {
-        return detached(py, f).map_err(to_py);
+        return detached(py, || f(true)).map_err(to_py);
     }
     let _short = Short::new();
-    f().map_err(to_py)
+    f(false).map_err(to_py)
 }
 
 thread_local! {
@@ -100,6 +105,11 @@ impl Gate {
         Error::closed(self.name, "an open object", "a closed one", "make a new one")
     }
 
+    #[cold]
+    pub(crate) fn broken(&self) -> Error {
+        Error::closed(self.name, "an open object", "one whose last change failed half-way", "make a new one")
+    }
+
     /// Waits for other threads' calls until `enter` gives something, looking for Ctrl-C meanwhile; with the GIL held, for
     /// nobody. `inside` says whether this thread itself has the lock. `looking` is told before a signal's handler may run,
     /// and after it.
@@ -125,7 +135,7 @@ impl Gate {
             if !may_wait() {
                 break;
             }
-            if watch.is_due() {
+            if watch.is_due() && may_handle_signals() {
                 looking(true);
                 watch.check()?;
                 looking(false);

@@ -53,6 +53,11 @@ pub trait Sampler: Send + Sync {
         Ok(())
     }
 
+    /// Bytes of memory; none by default.
+    fn memory(&self) -> usize {
+        0
+    }
+
     /// What it remembers of a storage, as fields of its own names; nothing by default.
     ///
     /// # Errors
@@ -60,6 +65,14 @@ pub trait Sampler: Send + Sync {
     fn state(&self, storage: &ReplayStorage) -> Result<Vec<Field>> {
         let _ = storage;
         Ok(Vec::new())
+    }
+
+    /// Forgets all transitions, of a storage that has done so.
+    ///
+    /// # Errors
+    /// None is expected.
+    fn clear(&mut self) -> Result<()> {
+        Ok(())
     }
 
     /// Checks what is its own of a state in which `count` transitions can be sampled, and gives its fields' names.
@@ -71,7 +84,7 @@ pub trait Sampler: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Takes back a state that was checked. The storage has taken its own.
+    /// Takes back a state that was checked, after it was cleared. The storage has taken its own.
     ///
     /// # Errors
     /// None is expected.
@@ -243,6 +256,11 @@ impl<S: Sampler> Replay<S> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.storage.is_empty()
+    }
+
+    /// Bytes of memory so far: those of [`ReplayStorage::memory`], and the sampler's.
+    pub fn memory(&self) -> usize {
+        self.storage.memory() + self.sampler.memory()
     }
 
     /// Adds what [`ReplayStorage::push`] adds.

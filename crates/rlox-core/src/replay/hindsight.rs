@@ -194,8 +194,16 @@ impl Sampler for Hindsight {
         Ok(())
     }
 
-    fn load_state(&mut self, storage: &ReplayStorage, _: &[Field]) -> Result<()> {
+    fn memory(&self) -> usize {
+        self.starts.iter().map(|starts| starts.capacity() * size_of::<usize>()).sum()
+    }
+
+    fn clear(&mut self) -> Result<()> {
         self.starts.iter_mut().for_each(VecDeque::clear);
+        Ok(())
+    }
+
+    fn load_state(&mut self, storage: &ReplayStorage, _: &[Field]) -> Result<()> {
         self.added(storage, storage.oldest()..storage.next_index())
     }
 }

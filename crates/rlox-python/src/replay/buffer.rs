@@ -305,6 +305,19 @@ impl<B: Source> Buffer<B> {
     pub(super) fn len(&self, py: Python<'_>) -> PyResult<usize> {
         self.inner.read(py, false, |buffer| Ok(buffer.len()))
     }
+
+    /// Bytes of memory, of which what it samples from has so many.
+    pub(super) fn nbytes(&self, py: Python<'_>, of: impl FnOnce(&B) -> usize + Send) -> PyResult<usize> {
+        self.inner.read(py, false, |buffer| Ok(of(buffer) + self.chosen.bytes() + self.sequences.bytes()))
+    }
+
+    /// Does the last thing, and lets everything go.
+    pub(super) fn close(&self, py: Python<'_>, last: impl FnOnce(&mut B) -> Result<()> + Send) -> PyResult<()> {
+        self.inner.close(py, last)?;
+        self.chosen.close();
+        self.sequences.close();
+        Ok(())
+    }
 }
 
 /// One transition, or many, as Python gave it.

@@ -57,7 +57,7 @@ impl Drop for MmapReplayBuffer {
     fn drop(&mut self) {
         // What is not in the file yet is written, for which other threads need not wait. Where that fails, or the
         // interpreter has ended, it is tried once more as fields are dropped.
-        let _ = Python::try_attach(|py| self.buffer.inner.close(py));
+        let _ = Python::try_attach(|py| self.buffer.close(py, |_| Ok(())));
     }
 }
 
@@ -235,14 +235,17 @@ impl MmapReplayBuffer {
         arrays_of(py, fields)
     }
 
-    /// Checks that a reference is to this buffer's file, wherever that lies now, and puts the random stream back.
-    /// Transitions that were pushed after it stay.
+    /// Goes back to what a reference to this buffer's file tells of, wherever that lies now: transitions that were pushed
+    /// after it are dropped, also from the file, and samples and pushes go on exactly as there.
     ///
     /// Args:
     ///     arrays: What `state` gave.
     ///
     /// Raises:
-    ///     ValueError: It is another file's, or the file has fewer transitions; nothing has changed then.
+    ///     ValueError: It is another file's, the file has fewer transitions, or so many more that some were overwritten;
+    ///         nothing has changed then.
+    ///     OSError: The disk is full, or fails. Some of the later transitions may be dropped, the last ones.
+    ///     KeyboardInterrupt: Ctrl-C, as for OSError; `len` tells.
     fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
         let (fields, rng) = fields_in(arrays)?;
         self.buffer.inner.write(py, true, |buffer| {
@@ -251,16 +254,14 @@ impl MmapReplayBuffer {
         })
     }
 
-    /// Flushes, and lets the file go; every later call raises `ClosedError`. Closing twice does nothing.
+    /// Flushes, and lets the file go; every later call raises `ClosedError`. Closing twice does nothing, and so does
+    /// whoever closes it while another thread does.
     ///
     /// Raises:
     ///     OSError: The disk is full, or fails. The buffer stays open then.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if self.closed(py)? {
-            return Ok(());
-        }
-        self.flush(py)?;
-        self.buffer.inner.close(py)
+        // Where there is nothing to be flushed the file stays as it is, be it damaged.
+        self.buffer.close(py, |buffer| if buffer.is_flushed() { Ok(()) } else { buffer.flush() })
     }
 
     /// Whether it was closed.
@@ -281,10 +282,10 @@ impl MmapReplayBuffer {
         self.buffer.inner.read(py, false, |buffer| Ok(buffer.hot_capacity()))
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that it takes, with those that samples keep for the next one.
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> PyResult<usize> {
-        self.buffer.inner.read(py, false, |buffer| Ok(buffer.memory()))
+        self.buffer.nbytes(py, Core::memory)
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {

@@ -8,6 +8,7 @@ use rlox_core::{DType, Result, Watch};
 use super::buffer::{Buffer, out_of, rng_of};
 use super::sample::{Beside, Columns, Memory, Target, at_name};
 use crate::argument::count;
+use crate::interrupt::copy;
 
 /// What a caller asked for.
 pub(super) struct Asked<'a, 'py> {
@@ -56,13 +57,13 @@ impl Buffer {
                     watch.check()?;
                     write(target, &chosen, storage, column)?;
                 }
+                for (target, flags) in [(mask_to, chosen.mask()), (starts_to, chosen.episode_starts())] {
+                    if let Target::Flags(to) = target {
+                        copy(to, flags, &mut watch)?;
+                    }
+                }
                 Ok(())
             })?;
-            for (target, flags) in [(mask_to, chosen.mask()), (starts_to, chosen.episode_starts())] {
-                if let Target::Flags(to) = target {
-                    to.copy_from_slice(flags);
-                }
-            }
             Ok(chosen)
         })?;
         let dict = columns.into_dict(py, out)?;
