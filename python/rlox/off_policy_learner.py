@@ -252,7 +252,8 @@ class OffPolicyLearner(Explorer):
                 seed, kept = int(drawn.integers(2**63)), self.generator.get_state()
                 self.generator.manual_seed(seed)
                 try:
-                    with torch_state.own(None if self.built_in else seed, self.device, self.threads):
+                    others = None if self.built_in else seed
+                    with torch_state.own(others, self.device, self.threads):
                         said = self.sampled(observed, mask)
                 finally:
                     self.generator.set_state(kept)
