@@ -99,7 +99,6 @@ pub(crate) fn grow<T>(argument: &'static str, vector: &mut Vec<T>, more: usize) 
 }
 
 /// Bytes of memory that a vector has.
-#[expect(clippy::ptr_arg, reason = "slices have no capacity")]
 pub(crate) fn of<T>(vector: &Vec<T>) -> usize {
     vector.capacity() * size_of::<T>()
 }

@@ -14,7 +14,7 @@ mod spare;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::replay::Uniform;
+use rlox_core::replay::{Replay, Uniform};
 
 use crate::argument::{numbers, switches};
 use buffer::{Buffer, Settings, Transition, made};
@@ -291,7 +291,7 @@ impl ReplayBuffer {
     /// first frames are stored aside.
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> PyResult<usize> {
-        self.buffer.nbytes(py, |buffer| buffer.memory())
+        self.buffer.nbytes(py, Replay::memory)
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {

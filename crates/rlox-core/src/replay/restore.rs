@@ -13,7 +13,7 @@ const TOGETHER: usize = 1 << 20;
 
 /// Looks for an interruption every so many rows.
 fn look(row: usize, watch: &mut Watch) -> Result<()> {
-    if row % LOOK == 0 { watch.check() } else { Ok(()) }
+    if row.is_multiple_of(LOOK) { watch.check() } else { Ok(()) }
 }
 
 /// A state that was found to be one of a storage.
@@ -283,7 +283,7 @@ fn put(kept: &[Kept], state: &[Field], rows: usize, mut to: impl FnMut(usize, us
         let together = (TOGETHER / len.max(1)).clamp(1, LOOK);
         for i in 0..rows {
             to(i, at, &bytes[i * len..][..len]);
-            if i % together == 0 {
+            if i.is_multiple_of(together) {
                 watch.check()?;
             }
         }

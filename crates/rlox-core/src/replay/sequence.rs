@@ -205,7 +205,7 @@ impl ChosenSequences {
         // One sequence may be all there is.
         let mut look = || {
             steps += 1;
-            if steps % LOOK == 0 { watch.check() } else { Ok(()) }
+            if steps.is_multiple_of(LOOK) { watch.check() } else { Ok(()) }
         };
         for b in 0..batch {
             let start = self.indices[b];
@@ -267,7 +267,9 @@ impl ChosenSequences {
         storage.read_bools(column, &self.rows, out)?;
         pieces(self.mask.len(), width, out, |some, out| {
             for (out, real) in out.chunks_exact_mut(width).zip(&self.mask[some]) {
-                out.iter_mut().for_each(|flag| *flag &= real);
+                for flag in out {
+                    *flag &= real;
+                }
             }
         })
     }
