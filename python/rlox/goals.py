@@ -56,14 +56,14 @@ def goal_functions(env: Any) -> GoalFunctions:
             f"her: expected a compute_reward that gives a reward for each of many goals, got shape "
             f"{shape} for two, {goals.shape}; compute along the last axis alone"
         )
-    shape = None if ended is None else _shape_for(ended, goals)
-    if isinstance(shape, Exception):
+    flags = None if ended is None else _shape_for(ended, goals)
+    if isinstance(flags, Exception):
         warnings.warn(
-            f"her: compute_terminated failed for goals {goals.shape} with {shape!r}; flags stay as "
+            f"her: compute_terminated failed for goals {goals.shape} with {flags!r}; flags stay as "
             "they are recorded",
             stacklevel=2,
         )
-    return GoalFunctions(reward, ended if shape in _EACH else None)
+    return GoalFunctions(reward, ended if flags in _EACH else None)
 
 
 # Shapes of what is given for two goals, if it is something for each.

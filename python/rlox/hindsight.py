@@ -251,7 +251,7 @@ def _flags(given: Any, count: int) -> npt.NDArray[np.bool_]:
         )
     row = _row(name, given, count)
     _refuse_infinite(name, row, row)
-    return row != 0
+    return np.asarray(row != 0)
 
 
 def _row(name: str, given: Any, count: int) -> npt.NDArray[Any]:
