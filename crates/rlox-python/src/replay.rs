@@ -1,5 +1,6 @@
 //! `ReplayBuffer` and `PrioritizedReplayBuffer`, the core's replay storage with a sampler, and `MmapReplayBuffer`.
 
+mod arrays;
 mod buffer;
 mod few;
 mod hindsight;

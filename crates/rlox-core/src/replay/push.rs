@@ -70,7 +70,12 @@ impl ReplayStorage {
     fn write_all(&mut self, steps: &Steps<'_>, order: Order, joined: &mut [u8], watch: &mut Watch) -> Result<()> {
         let mut next = self.row_of(self.next_index());
         if order == Order::Environments {
-            (0..steps.rows()).for_each(|env| self.write(steps, env, (next + env, env), order, joined));
+            self.write_going_on(steps, next);
+            for env in 0..steps.rows() {
+                if !self.goes_on[env] {
+                    self.write(steps, env, (next + env, env), order, joined);
+                }
+            }
             self.pushed += 1;
             return Ok(());
         }
@@ -96,7 +101,9 @@ impl ReplayStorage {
     /// Finds out which observations are already there, ahead of the environment's last row, and checks the others.
     fn find_links(&mut self, steps: &Steps<'_>, order: Order, joined: &mut [u8], watch: &mut Watch) -> Result<()> {
         let mut known = order == Order::Environments;
-        if known {
+        if known && self.is_plain() {
+            known = self.find_plain_links(steps);
+        } else if known {
             let first = self.row_of(self.next_index());
             for env in 0..self.num_envs {
                 let obs = observation(steps.obs, env, steps.rows(), self.places.obs, joined);
@@ -126,18 +133,11 @@ impl ReplayStorage {
 
     /// Makes room for what will lie aside: as much as the rows take, or as the ring can hold if that is less.
     fn reserve(&mut self, steps: &Steps<'_>, order: Order, watch: &mut Watch) -> Result<()> {
-        let (mut aside, mut heads) = (0_usize, 0_usize);
-        for at in 0..steps.rows() {
-            if order == Order::Steps && at % ROWS == ROWS - 1 {
-                watch.check()?;
-            }
-            let follows = order == Order::Steps && at > 0;
-            let shifted = follows && self.is_shifted(steps, at);
-            let held = if steps.next_obs.is_some() { follows && holds(steps, at - 1) } else { shifted };
-            let goes_on = order == Order::Steps && self.goes_on(steps, at);
-            aside += usize::from(!goes_on) + usize::from(!held);
-            heads += usize::from(!shifted);
-        }
+        let (aside, heads) = match order {
+            Order::Steps => self.most_aside(steps, watch)?,
+            Order::Apart => (2 * steps.rows(), steps.rows()),
+            Order::Environments => (2 * self.goes_on.iter().filter(|goes_on| !**goes_on).count(), steps.rows()),
+        };
         let (most, promised) = (self.room() * self.num_envs, self.promised());
         self.reserve_episodes(steps, order)?;
         self.aside.reserve(aside.min((most + 1).saturating_sub(self.aside.taken())), promised)?;
@@ -145,6 +145,21 @@ impl ReplayStorage {
             return Ok(());
         }
         self.heads.reserve(heads.min((most + 1).saturating_sub(self.heads.taken())), promised)
+    }
+
+    /// How many next observations, and how many older frames, consecutive steps may have aside.
+    fn most_aside(&self, steps: &Steps<'_>, watch: &mut Watch) -> Result<(usize, usize)> {
+        let (mut aside, mut heads) = (0_usize, 0_usize);
+        for at in 0..steps.rows() {
+            if at % ROWS == ROWS - 1 {
+                watch.check()?;
+            }
+            let shifted = at > 0 && self.is_shifted(steps, at);
+            let held = if steps.next_obs.is_some() { at > 0 && holds(steps, at - 1) } else { shifted };
+            aside += usize::from(!self.goes_on(steps, at)) + usize::from(!held);
+            heads += usize::from(!shifted);
+        }
+        Ok((aside, heads))
     }
 
     /// Makes room for episodes that end.

@@ -67,7 +67,7 @@ pub struct ReplayStorage {
     /// Time steps that can be sampled.
     steps: usize,
     /// Time steps there is room for: one more for what lies ahead, and those whose frames the oldest ones need.
-    room: usize,
+    pub(crate) room: usize,
     /// `[room, num_envs, stride]`.
     pub(crate) data: Vec<u8>,
     /// Next observations that lie aside.
@@ -80,6 +80,8 @@ pub struct ReplayStorage {
     pub(crate) episodes: Episodes,
     /// Which observations are what lay ahead, of the step that is being pushed.
     pub(crate) linked: Vec<bool>,
+    /// Which of those episodes go on besides, of plain rows.
+    pub(crate) goes_on: Vec<bool>,
     /// A row of observations of several parts, made by the first push.
     pub(crate) joined: Vec<u8>,
 }
@@ -119,6 +121,7 @@ impl ReplayStorage {
             tails: vec![Tail::None; num_envs],
             episodes: Episodes::new(num_envs)?,
             linked: memory::zeroed("num_envs", num_envs)?,
+            goes_on: memory::zeroed("num_envs", num_envs)?,
             joined: Vec::new(),
             layout,
             places,

@@ -1,21 +1,19 @@
 //! What all replay buffers do.
 
-use numpy::PyUntypedArrayMethods;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyInt};
+use pyo3::types::{PyDict, PyInt};
 use rlox_core::replay::{
     AnySampler, Chosen, ChosenSequences, Column, Layout, NStep, Part, Replay, ReplayStorage, Steps,
 };
-use rlox_core::{DType, Error, Field, FieldData, Pcg64, Result, SeedSequence, Watch};
+use rlox_core::{Error, Field, Pcg64, Result, SeedSequence, Watch};
 
 use super::few::Few;
-use super::parts::{PartsArgument, key_of, layout_of, words_from};
+use super::parts::{PartsArgument, layout_of, words_from};
 use super::sample::{Beside, Columns, Place, Target, places_of};
 use super::saving::stream_field;
 use super::source::Source;
 use super::spare::Spare;
-use crate::argument::{REAL, argument, count, expect_shape, has, is_subclassed, number, shown, switch};
-use crate::array::{Elements, typed};
+use crate::argument::{REAL, argument, count, expect_shape, has, number, shown, switch};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error};
 use crate::flags::flag_argument;
@@ -25,7 +23,7 @@ use crate::seeds::seed_of;
 use crate::shared::Shared;
 
 /// From how many elements on a push may take more than 5 us.
-const LONG: usize = 8192;
+pub(super) const LONG: usize = 8192;
 
 /// From how many transitions or elements on a sample may take more than 5 us.
 const MANY: (usize, usize) = (128, 16_384);
@@ -119,34 +117,11 @@ impl<B: Source> Buffer<B> {
         self.inner.write(py, !hold, |buffer| buffer.push(&steps, false).map_err(of_action))
     }
 
-    /// The same of the usual case, float32 arrays of the right shapes beside a float and two bools, which takes half the
-    /// time; none for any other.
-    fn push_arrays(&self, py: Python<'_>, given: &Transition<'_, '_>) -> Option<PyResult<()>> {
-        let Self { layout: Layout { obs: parts, action, extra, .. }, num_envs: 1, .. } = self else { return None };
-        let (false, [part], [], None) = (B::WAITS, &**parts, &**extra, given.extra) else { return None };
-        if self.width > LONG || !alone(py) {
-            return None;
-        }
-        let (obs, action) = (row(given.obs, part)?, row(given.action, action)?);
-        let next_obs = given.next_obs.map(|next| row(next, part).ok_or(())).transpose().ok()?;
-        let flag = |flag: &Bound<'_, PyAny>| flag.cast::<PyBool>().map(PyBoolMethods::is_true).ok();
-        let rewards = [given.reward.cast_exact::<PyFloat>().ok()?.value() as f32];
-        let (terminated, truncated) = ([flag(given.terminated)?], [flag(given.truncated)?]);
-        let next_obs = next_obs.as_ref().map(|next| [FieldData::F32(next.slice())]);
-        let steps = Steps {
-            obs: &[FieldData::F32(obs.slice())],
-            actions: FieldData::F32(action.slice()),
-            rewards: &rewards,
-            terminated: &terminated,
-            truncated: &truncated,
-            next_obs: next_obs.as_ref().map(|next| &next[..]),
-            extra: &[],
-        };
-        Some(self.inner.write(py, false, |buffer| buffer.push(&steps, false).map_err(of_action)))
-    }
-
     /// Adds rows.
     pub(super) fn push_batch(&self, py: Python<'_>, given: Transition<'_, '_>, in_order: bool) -> PyResult<()> {
+        if let Some(pushed) = self.push_array_batch(py, &given, in_order) {
+            return pushed;
+        }
         let Transition { obs, action, reward, terminated, truncated, next_obs, extra } = given;
         let obs = PartsArgument::new("obs", obs, &self.layout.obs)?;
         let actions = PartsArgument::new("actions", action, std::slice::from_ref(&self.layout.action))?;
@@ -332,7 +307,7 @@ pub(super) struct Transition<'a, 'py> {
 }
 
 /// An error in the words of a single push.
-fn of_action(error: Error) -> Error {
+pub(super) fn of_action(error: Error) -> Error {
     error.renamed("actions", "action").renamed("rewards", "reward")
 }
 
@@ -345,14 +320,6 @@ pub(super) fn out_of<'a, 'py>(out: Option<&'a Bound<'py, PyAny>>) -> PyResult<Op
 /// The stream of a seed; of none, one of its own.
 pub(super) fn own_rng(seed: Option<&Bound<'_, PyAny>>) -> PyResult<Pcg64> {
     seed.map_or_else(|| Ok(Pcg64::from_seed_sequence(&SeedSequence::from_os())), rng_of)
-}
-
-/// The numbers of an array of the part's dtype and shape, float32, as they lie; none of any other object.
-fn row<'py>(object: &Bound<'py, PyAny>, part: &Part) -> Option<Elements<'py, f32>> {
-    let usual = |_: &&_| part.dtype == DType::F32 && key_of(part).is_none() && !is_subclassed(object);
-    let array = typed::<f32>(object).filter(usual)?;
-    // Compared in place: a call for a few numbers takes longer than they do.
-    array.shape().iter().eq(&part.shape).then(|| Elements::of(array)).flatten()
 }
 
 /// The stream of a seed, or of what a NumPy generator draws.
