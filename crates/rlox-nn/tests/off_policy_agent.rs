@@ -124,7 +124,7 @@ fn a_ratio_decides_how_often_it_learns() {
     // 0.8 for each step of both environments.
     assert_eq!(updates, [0, 1, 2, 3, 4, 4]);
     // A tenth of one for each step, ten times, is one.
-    let tenth = DqnConfig { utd_ratio: Some(0.05), ..config.clone() };
+    let tenth = DqnConfig { utd_ratio: Some(0.05), ..config };
     let mut agent = self::agent(&tenth, &lent);
     agent.start(&lent, None).unwrap();
     iterate(&mut agent, &mut lent, 9);

@@ -278,7 +278,7 @@ fn actions_with_a_constant_element_train() {
         Box::new(VecEnv::new(2, None, AutoresetMode::SameStep, env).unwrap())
     };
     let sac = SacConfig { learning_starts: 8, batch_size: 16, ..SacConfig::default() };
-    let sde = SacConfig { use_sde: true, ..sac.clone() };
+    let sde = SacConfig { use_sde: true, ..sac };
     for config in [sac, sde] {
         let mut trainer = new_sac(envs(), &config).unwrap();
         trainer.train(60, |_| true).unwrap();

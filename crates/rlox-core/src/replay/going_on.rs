@@ -22,10 +22,10 @@ impl ReplayStorage {
             *linked = *tail == Tail::Ahead && is_same(&ahead[..places.obs], given);
             all &= *linked;
         }
-        let over = steps.terminated.iter().zip(steps.truncated).map(|(terminated, truncated)| terminated | truncated);
         let known = steps.next_obs.is_some();
-        for ((goes_on, linked), over) in goes_on.iter_mut().zip(linked).zip(over) {
-            *goes_on = *linked & !over & known;
+        let flags = steps.terminated.iter().zip(steps.truncated);
+        for ((goes_on, linked), (terminated, truncated)) in goes_on.iter_mut().zip(linked).zip(flags) {
+            *goes_on = known && *linked && !terminated && !truncated;
         }
         all
     }
@@ -73,7 +73,7 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
 }
 
 /// Copies a few bytes without a call.
-#[inline(always)]
+#[inline]
 fn copy(to: &mut [u8], from: &[u8]) {
     match from.len() {
         4 => to[..4].copy_from_slice(&from[..4]),
