@@ -67,7 +67,7 @@ def describe(trainer: "Trainer") -> dict[str, Any]:
         "own_policy": trainer.own_policy,
         "own_features": trainer.own_features,
         "seed": trainer.seed,
-        "settings": _told(trainer.config),
+        "settings": settings_told(trainer.config),
         "sources": trainer.sources,
         "spaces": {
             "observation": spaces.describe(trainer.env.single_observation_space),
@@ -77,7 +77,7 @@ def describe(trainer: "Trainer") -> dict[str, Any]:
     }
 
 
-def _told(config: Any) -> dict[str, Any]:
+def settings_told(config: Any) -> dict[str, Any]:
     """Settings as files have them, and trainers in Rust know them."""
     noise = getattr(config, "action_noise", None)
     return asdict(config) | ({} if noise is None else {"action_noise": told(noise)})

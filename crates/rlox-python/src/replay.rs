@@ -128,8 +128,8 @@ impl ReplayBuffer {
     ///     rewards, terminated, truncated: (B,).
     ///     extra: What else the buffer stores, by name, (B, ...).
     ///     in_order: Whether the rows are steps of the only environment that follow each other. Otherwise rows of a buffer
-    ///         of one environment stand for themselves: several steps are not summed over them, and each keeps its own
-    ///         next observation.
+    ///         of one environment stand for themselves, if they are two or more: several steps are not summed over them, and
+    ///         each keeps its own next observation. One row is what `push` takes.
     ///
     /// Raises:
     ///     ValueError: A wrong shape, numbers that are not finite, no next_obs where it is needed; nothing is stored then.
