@@ -151,6 +151,7 @@ CALLS = [
         raises=WRONG,
         env=thing(env),
         progress=number(0.5),
+        growth=optional(number(0.001)),
         normalizer=NORMALIZER,
     ),
     call("NativeAgent.said"),
@@ -162,7 +163,7 @@ CALLS = [
         action_masks=NO_MASKS,
         normalizer=NORMALIZER,
     ),
-    call("NativeAgent.begin", progress=number(0.5)),
+    call("NativeAgent.begin", progress=number(0.5), growth=optional(number(0.001))),
     call("NativeAgent.act", raises=WRONG, normalizer=NORMALIZER),
     call(
         "NativeAgent.observe",
