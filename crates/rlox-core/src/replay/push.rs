@@ -28,8 +28,9 @@ impl ReplayStorage {
     /// # Errors
     /// [`Error::Shape`] for another number of rows or elements, [`Error::Space`] for other dtypes or numbers that are not
     /// finite, [`Error::Config`] for a next observation that is missing where nothing can hold it later, or for rows that
-    /// do not follow each other where the last one is still without its own, [`Error::Memory`] if there is no room for what lies aside. Nothing has changed then. [`Error::Interrupted`] if it
-    /// was told to stop in the middle of many rows: those before are stored then, which [`ReplayStorage::indices`] tells.
+    /// do not follow each other where the last one is still without its own, [`Error::Memory`] if there is no room for
+    /// what lies aside. Nothing has changed then. [`Error::Interrupted`] if it was told to stop in the middle of many rows:
+    /// those before are stored then, which [`ReplayStorage::indices`] tells.
     pub fn push(&mut self, steps: &Steps<'_>) -> Result<()> {
         let order = if self.num_envs == 1 && steps.rows() != 1 { Order::Apart } else { Order::Environments };
         self.push_as(steps, order)

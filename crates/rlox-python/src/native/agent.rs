@@ -352,8 +352,8 @@ impl NativeAgent {
     fn begin(&self, py: Python<'_>, progress: &Bound<'_, PyAny>, growth: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let (progress, growth) = (number("progress", progress)?, growth_of(growth)?);
         self.inner.with(py, true, |inner| {
-            inner.agent.begin(progress)?;
-            inner.agent.set_growth(growth)
+            inner.agent.set_growth(growth)?;
+            inner.agent.begin(progress)
         })
     }
 
