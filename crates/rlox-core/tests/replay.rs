@@ -123,7 +123,7 @@ proptest! {
         batches in prop::collection::vec((0_usize..100, 0..3), 1..12),
     ) {
         let mut storage = ReplayStorage::new(capacity, 1, layout(frames)).unwrap();
-        let mut env = Stacking::new(seed.into(), frames);
+        let (mut env, mut strays) = (Stacking::new(seed.into(), frames), Stacking::new(!seed as u128, frames));
         let mut model: Vec<Pushed> = Vec::new();
         // As often as it can be, rows go on: what lies aside changes most where few do, and where most do.
         for (count, kind) in batches {
@@ -143,6 +143,15 @@ proptest! {
             }
             if kind == 2 && count > 0 {
                 push(&mut storage, &rows, true, true);
+                // Rows that stand for themselves are not what was promised: nothing of them is stored.
+                let (others, mut refused) = ([strays.step(), strays.step()], None);
+                push_with(&others, false, |steps| {
+                    refused = storage.push(steps).err();
+                    Ok(())
+                });
+                let said = refused.map_or_else(String::new, |error| error.to_string());
+                prop_assert!(said.starts_with("obs: expected the next step first"), "{}", said);
+                agrees(&storage, &[&model[..], &rows].concat(), frames * FRAME);
                 // What was promised comes.
                 let mut row = env.step();
                 row.truncated = true;

@@ -22,12 +22,13 @@ impl ReplayStorage {
     /// Adds a time step, one row for each environment in their order. To a storage of one environment any number of rows
     /// can be added at once; they are taken for transitions that do not follow each other then.
     ///
-    /// Whether a row goes on where the environment's former one ended is seen by its observation.
+    /// Whether a row goes on where the environment's former one ended is seen by its observation. After a row without a
+    /// next observation it is taken at its word: that it is of the same environment cannot be seen.
     ///
     /// # Errors
     /// [`Error::Shape`] for another number of rows or elements, [`Error::Space`] for other dtypes or numbers that are not
-    /// finite, [`Error::Config`] for a next observation that is missing where nothing can hold it later,
-    /// [`Error::Memory`] if there is no room for what lies aside. Nothing has changed then. [`Error::Interrupted`] if it
+    /// finite, [`Error::Config`] for a next observation that is missing where nothing can hold it later, or for rows that
+    /// do not follow each other where the last one is still without its own, [`Error::Memory`] if there is no room for what lies aside. Nothing has changed then. [`Error::Interrupted`] if it
     /// was told to stop in the middle of many rows: those before are stored then, which [`ReplayStorage::indices`] tells.
     pub fn push(&mut self, steps: &Steps<'_>) -> Result<()> {
         let order = if self.num_envs == 1 && steps.rows() != 1 { Order::Apart } else { Order::Environments };
@@ -95,6 +96,14 @@ impl ReplayStorage {
             check_len("rewards", steps.rows(), self.num_envs)?;
         }
         steps.check(&self.layout, watch)?;
+        if order == Order::Apart && steps.rows() > 0 && self.tails[0] == Tail::Promised {
+            // The first of them would be taken for what the last row has promised.
+            let expected = "the next step first, which holds the next observation that the last row was pushed without";
+            let got = format!("{} rows that stand for themselves", steps.rows());
+            let fix =
+                "push that step alone, or these rows in order if it is the first of them, or pass next_obs before";
+            return Err(Error::config("obs", expected, got, fix));
+        }
         if steps.next_obs.is_none() { check_promise(steps, order) } else { Ok(()) }
     }
 
