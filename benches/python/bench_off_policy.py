@@ -105,7 +105,7 @@ def sb3(
 def published_rlox(
     algorithm: str, env_id: str, total: int, episodes: int, threads: int
 ) -> training.Once:
-    """rlox 1.2.0 with the zoo's learning rate; the rest are its defaults, which are the zoo's."""
+    """rlox 1.2.0 with the zoo's learning rate; the rest are its defaults, as TD3's row says."""
     config = {"learning_rate": ZOO[algorithm]["learning_rate"]}
     train = training.published_rlox(algorithm.lower(), config, env_id)
     return training.timed(train, total, threads, episodes, env_id)
@@ -182,7 +182,11 @@ def rows(quick: bool) -> list[Row]:
         total, episodes = (200, 1) if quick else (whole, 30)
         subjects = libraries(algorithm, quick, {"warm_up": 120} if quick else {})
         if not quick and algorithm != "DQN":  # whose settings of the zoo it does not have
-            published = Subject(f"rlox 1.2.0 {algorithm}", "published_rlox", "rlox-1.2.0")
+            # The zoo's discount, first random steps and noise are not told it.
+            work = "its defaults but the learning rate" if algorithm == "TD3" else ""
+            published = Subject(
+                f"rlox 1.2.0 {algorithm}", "published_rlox", "rlox-1.2.0", work=work
+            )
             subjects += [with_threads(one) for one in swept(published)]
         params = {"algorithm": algorithm, "env_id": env_id, "total": total, "episodes": episodes}
         found.append(Row(f"{algorithm} {env_id}, {total} steps", params, subjects, total))
