@@ -23,13 +23,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from buffers import FLOATS, MAKERS, OBS, Buffer, cpprb, ours, published, sb3, torchrl
+from buffers import BETA, FLOATS, MAKERS, OBS, Buffer, cpprb, ours, published, sb3, torchrl
 from side_by_side import Benchmark, Repeated, Row, Subject, run
 
 PUSHES, CALLS, ENVS = 10_000, 300, 64
 CAPACITY = {4: 100_000, 17: 1_000_000, 28_224: 10_000, FLOATS: 1_000}
 STEPS = {4: PUSHES, 17: PUSHES, 28_224: 1_000, FLOATS: 500}  # that are pushed again and again
-BETA = 0.4
 
 
 @lru_cache(1)
@@ -62,7 +61,10 @@ def made(obs: int | str, capacity: int, maker: str, **how: Any) -> Buffer:
     buffer = MAKERS[maker](obs, capacity, **how)
     count = min(capacity, STEPS[obs])
     observations, actions, rewards = given_to(maker, obs, count)
-    for i in range(capacity):
+    if buffer.extend is not None:
+        for _ in range(0, capacity, count):
+            buffer.extend(observations, actions, rewards)
+    for i in range(0 if buffer.extend is not None else capacity):
         at = i % count
         following = observations[at + 1]
         buffer.push(observations[at], actions[at], rewards[at], False, at + 1 == count, following)
@@ -91,11 +93,12 @@ def push(obs: int | str, maker: str, **how: Any) -> Repeated:
 
 def push_batch(obs: int, maker: str) -> Repeated:
     """A row for each of several environments at once, which go to and fro between two states."""
-    observations, actions, rewards = steps(obs, ENVS)
+    observations, actions, rewards = given_to(maker, obs, ENVS)
     o, n, a = np.stack(observations[:-1]), np.stack(observations[1:]), np.stack(actions)
     r, no = np.array(rewards, np.float32), np.zeros(ENVS, bool)
     rest: tuple[Any, ...] = (a, r, no, no)
-    capacity = CAPACITY[obs] // ENVS * ENVS
+    # Pictures take seconds to fill more with, and pushing takes the same.
+    capacity = (1_000 if obs == 28_224 else CAPACITY[obs]) // ENVS * ENVS
     if maker == "ours":
         call = ours(obs, capacity, num_envs=ENVS).made.push_batch
     elif maker == "published":
@@ -161,6 +164,16 @@ def priorities(capacity: int, batch: int, maker: str) -> Callable[[int], dict[st
             buffer.made.update_priorities(drawn["indexes"], new)
 
         return latency(both, {})
+    if maker == "torchrl":
+        import torch
+
+        tensors, made_there = torch.from_numpy(new), made(4, capacity, maker, priorities=True).made
+
+        def all_three() -> None:
+            _, drawn = made_there.sample(batch, return_info=True)
+            made_there.update_priority(drawn["index"], tensors)
+
+        return latency(all_three, {})
     kind = {"kind": "PrioritizedReplayBuffer"}
     buffer = made(4, capacity, maker, **kind)
     doubles = new.astype(np.float64)
@@ -188,8 +201,10 @@ def subjects(function: str, obs: int | str, names: list[str], **how: Any) -> lis
         maker, where = PEERS[name]
         work = "float32" if maker == "published" and obs == 28_224 else ""
         options = {"maker": maker, **how}
+        if how.get("n_step", 1) > 1 and maker in ("torchrl", "cpprb"):
+            work = "summed when pushed"
         found.append(Subject(name, function, options=options, work=work, **where))
-        if maker == "ours" and obs == 28_224:
+        if maker == "ours" and obs == 28_224 and function != "push_batch":  # to and fro
             options = {**options, "frame_stack": 4}
             found.append(Subject("rlox, frames stored once", function, options=options))
     return found
@@ -227,7 +242,6 @@ def rows(quick: bool) -> list[Row]:
             "transitions",
         )
         for n in sizes
-        if n < 28_224
     ]
     for n in sizes:
         for batch in (32,) if quick else (32, 256, 1024):
@@ -242,7 +256,7 @@ def rows(quick: bool) -> list[Row]:
                 )
             )
     found += filed()
-    several = ["rlox", "Stable-Baselines3"]
+    several = ["rlox", "Stable-Baselines3", "TorchRL", "cpprb"]
     found.append(
         Row(
             "sample 256 of 3 steps, obs 4",
@@ -253,7 +267,7 @@ def rows(quick: bool) -> list[Row]:
         )
     )
     for capacity in (1_000,) if quick else (100_000, 1_000_000):
-        names = ["rlox", "rlox 1.2.0", "cpprb"]
+        names = ["rlox", "rlox 1.2.0", "TorchRL", "cpprb"]
         listed = [
             Subject(name, "priorities", options={"maker": PEERS[name][0]}, **PEERS[name][1])
             for name in names

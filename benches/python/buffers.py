@@ -1,7 +1,8 @@
 """Replay buffers of all libraries, behind the same three calls.
 
 Peers whose arguments differ are called through a function of Python's; cpprb keeps next
-observations beside observations, as it does unless told otherwise.
+observations beside observations, as it does unless told otherwise. TorchRL and cpprb sum several
+steps when they are pushed, not when they are sampled as the others do.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ OBS: dict[int | str, tuple[tuple[int, ...], str]] = {
     28_224: ((4, 84, 84), "uint8"),
     FLOATS: ((4, 84, 84), "float32"),
 }
-ALPHA = 0.6
+ALPHA, BETA, GAMMA = 0.6, 0.4, 0.99
 HOT = 10_000  # transitions that a buffer with a file has in memory
 
 
@@ -32,6 +33,8 @@ class Buffer:
     def __init__(self, made: Any, push: Callable[..., Any], sample: Callable[..., Any]) -> None:
         self.made, self.push, self.sample = made, push, sample
         self.bytes = float("nan")
+        # Takes observations, actions and rewards of steps that follow each other all at once.
+        self.extend: Callable[[list[Any], list[Any], list[float]], Any] | None = None
         self.file = Path()  # where it has one
 
 
@@ -66,7 +69,7 @@ def sb3(obs: int | str, capacity: int, n_step: int = 1, envs: int = 1) -> Buffer
     spaces = Box(low, high, shape, dtype), Box(-1, 1, (1,))
     how: dict[str, Any] = {"device": "cpu", "handle_timeout_termination": True, "n_envs": envs}
     if n_step > 1:
-        made = buffers.NStepReplayBuffer(capacity, *spaces, n_steps=n_step, gamma=0.99, **how)
+        made = buffers.NStepReplayBuffer(capacity, *spaces, n_steps=n_step, gamma=GAMMA, **how)
     else:
         made = buffers.ReplayBuffer(capacity, *spaces, **how)
     infos: list[dict[str, Any]] = [{}]
@@ -80,13 +83,20 @@ def sb3(obs: int | str, capacity: int, n_step: int = 1, envs: int = 1) -> Buffer
     return buffer
 
 
-def torchrl(obs: int | str, capacity: int, n_step: int = 1) -> Buffer:
+def torchrl(obs: int | str, capacity: int, n_step: int = 1, priorities: bool = False) -> Buffer:
     """TorchRL's tensor storage."""
     import torch
     from tensordict import TensorDict
-    from torchrl.data import LazyTensorStorage, ReplayBuffer
+    from torchrl.data import LazyTensorStorage, PrioritizedReplayBuffer, ReplayBuffer
+    from torchrl.envs import MultiStepTransform
 
-    made = ReplayBuffer(storage=LazyTensorStorage(capacity), batch_size=32)
+    how: dict[str, Any] = {"storage": LazyTensorStorage(capacity), "batch_size": 32}
+    if n_step > 1:
+        how["transform"] = MultiStepTransform(n_steps=n_step, gamma=GAMMA)
+    if priorities:
+        made = PrioritizedReplayBuffer(alpha=ALPHA, beta=BETA, **how)
+    else:
+        made = ReplayBuffer(**how)
 
     def push(o: Any, a: Any, r: float, terminated: bool, truncated: bool, following: Any) -> None:
         columns = {
@@ -99,7 +109,29 @@ def torchrl(obs: int | str, capacity: int, n_step: int = 1) -> Buffer:
         }
         made.add(TensorDict(columns, []))
 
-    return Buffer(made, push, made.sample)
+    def extend(observations: list[Any], actions: list[Any], rewards: list[float]) -> None:
+        count = len(rewards)
+        each = torch.from_numpy(np.stack(observations))
+        last = torch.arange(count) == count - 1
+        told = {
+            "reward": torch.tensor(rewards),
+            "terminated": torch.zeros(count, dtype=torch.bool),
+            "truncated": last,
+        }
+        columns: dict[str, Any] = {
+            "obs": each[:-1],
+            "action": torch.from_numpy(np.stack(actions)),
+        }
+        if n_step > 1:  # as its environments have them
+            rows = {name: x[:, None] for name, x in {**told, "done": last}.items()}
+            columns["next"] = TensorDict({"obs": each[1:], **rows}, [count])
+        else:
+            columns |= {**told, "next_obs": each[1:]}
+        made.extend(TensorDict(columns, [count]))
+
+    buffer = Buffer(made, push, made.sample)
+    buffer.extend = extend
+    return buffer
 
 
 def cpprb(obs: int | str, capacity: int, n_step: int = 1, priorities: bool = False) -> Buffer:
@@ -115,12 +147,20 @@ def cpprb(obs: int | str, capacity: int, n_step: int = 1, priorities: bool = Fal
         "terminated": {"dtype": np.dtype("bool")},
         "truncated": {"dtype": np.dtype("bool")},
     }
+    how: dict[str, Any] = {"alpha": ALPHA} if priorities else {}
+    if n_step > 1:
+        columns["done"] = {}
+        how["Nstep"] = {"size": n_step, "gamma": GAMMA, "rew": "rew", "next": "next_obs"}
     make = library.PrioritizedReplayBuffer if priorities else library.ReplayBuffer
-    made = make(capacity, columns, **({"alpha": ALPHA} if priorities else {}))
+    made = make(capacity, columns, **how)
 
     def push(o: Any, a: Any, r: float, terminated: bool, truncated: bool, following: Any) -> None:
         flags = {"terminated": terminated, "truncated": truncated}
+        if n_step > 1:
+            flags["done"] = terminated
         made.add(obs=o, act=a, rew=r, next_obs=following, **flags)
+        if n_step > 1 and truncated:
+            made.on_episode_end()
 
     return Buffer(made, push, made.sample)
 

@@ -189,6 +189,7 @@ CALLS = [
     call("NativeAgent.tensors"),
     call("NativeAgent.check_tensors", tensors=record(lambda: agent().tensors())),
     call("NativeAgent.load", tensors=record(lambda: agent().tensors())),
+    call("NativeAgent.replay_len"),
     call("NativeAgent.replay_state"),
     call("NativeAgent.load_replay_state", arrays=record(lambda: agent().replay_state())),
     call("NativeAgent.optimizer_state"),

@@ -109,8 +109,9 @@ impl Drop for Place<'_> {
 }
 
 impl<T: Send + Sync> Readable<T> {
-    pub(crate) fn new(name: &'static str, value: T) -> Self {
-        Self { value: RwLock::new(Some(value)), gate: Gate::new(name), queue: Queue::default() }
+    /// `reopen` is what to do when it was closed.
+    pub(crate) fn new(name: &'static str, reopen: &'static str, value: T) -> Self {
+        Self { value: RwLock::new(Some(value)), gate: Gate::new(name, reopen), queue: Queue::default() }
     }
 
     /// Calls `f` on the value, which others may read at the same time; `long` as [`crate::shared::Shared::with`] has it.

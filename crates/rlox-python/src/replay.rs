@@ -10,6 +10,7 @@ mod prioritized;
 mod sample;
 mod saving;
 mod sequences;
+mod shown;
 mod source;
 mod spare;
 
@@ -42,7 +43,8 @@ use sequences::Asked;
 ///     obs_dtype, act_dtype: "float32", "float64", "int64", "uint8" or "bool", as `numpy.dtype` takes them.
 ///     frame_stack: How many frames observations stack along their first axis, oldest first.
 ///     n_step: Over how many steps a sampled transition goes: rewards are summed, and `discounts` is what the next
-///         observation's value counts. They end where an episode does.
+///         observation's value counts. They end where an episode does. `terminated`, `truncated` and what comes next are
+///         those of the last step, and so are extras whose names begin with "next_"; all others are those of the first.
 ///     gamma: The discount of a step; used where `n_step` is more than 1.
 ///     extra: What else is stored of each step: {name: (shape, dtype)}.
 ///     seed: Of the buffer's own random stream, which samples without a seed draw from; None for the system's entropy.
@@ -98,7 +100,8 @@ impl ReplayBuffer {
     ///     terminated: The task itself ended.
     ///     truncated: The episode was cut.
     ///     next_obs: The observation after it: of an episode that ended its last, never one after a reset. None only
-    ///         where the next push is the environment's next step: it is taken from there.
+    ///         where the next push is the environment's next step: it is taken from there. Whether it is cannot be seen:
+    ///         several environments that push in turns to a buffer of one would get each other's observations.
     ///     extra: What else the buffer stores, by name.
     ///
     /// Raises:
@@ -123,7 +126,8 @@ impl ReplayBuffer {
     ///
     /// Args:
     ///     obs: The observations, (B, *obs_shape).
-    ///     next_obs: Those after them, of episodes that ended their last; or None, as `push` has it.
+    ///     next_obs: Those after them, of episodes that ended their last; or None, as `push` has it: of several rows of
+    ///         one environment only with in_order. Rows that stand for themselves are refused after a row without one.
     ///     actions: The actions, (B, *act_shape).
     ///     rewards, terminated, truncated: (B,).
     ///     extra: What else the buffer stores, by name, (B, ...).
@@ -297,5 +301,10 @@ impl ReplayBuffer {
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         self.buffer.len(py)
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+        let name = slf.get_type().name()?.to_string();
+        slf.get().buffer.told(slf.py(), &name, &[])
     }
 }

@@ -18,6 +18,9 @@ const EAGER: usize = 16;
 /// How long it sleeps.
 const NAP: Duration = Duration::from_micros(20);
 
+/// What to do when something was closed that has nothing outside of memory.
+pub(crate) const ANEW: &str = "make a new one";
+
 pub(crate) struct Shared<T> {
     value: Mutex<Option<T>>,
     gate: Gate,
@@ -69,6 +72,8 @@ pub(crate) struct Gate {
     process: u32,
     /// What the lock is of.
     name: &'static str,
+    /// What to do when it was closed.
+    reopen: &'static str,
 }
 
 /// Cleared before the lock is let go.
@@ -81,8 +86,8 @@ impl Drop for Owned<'_> {
 }
 
 impl Gate {
-    pub(crate) fn new(name: &'static str) -> Self {
-        Self { owner: AtomicUsize::new(0), process: std::process::id(), name }
+    pub(crate) fn new(name: &'static str, reopen: &'static str) -> Self {
+        Self { owner: AtomicUsize::new(0), process: std::process::id(), name, reopen }
     }
 
     /// Notes that this thread alone has the lock.
@@ -102,7 +107,7 @@ impl Gate {
     }
 
     pub(crate) fn closed(&self) -> Error {
-        Error::closed(self.name, "an open object", "a closed one", "make a new one")
+        Error::closed(self.name, "an open object", "a closed one", self.reopen)
     }
 
     #[cold]
@@ -157,7 +162,7 @@ pub(crate) fn free<G>(tried: TryLockResult<G>) -> Option<G> {
 
 impl<T: Send> Shared<T> {
     pub(crate) fn new(name: &'static str, value: T) -> Self {
-        Self { value: Mutex::new(Some(value)), gate: Gate::new(name) }
+        Self { value: Mutex::new(Some(value)), gate: Gate::new(name, ANEW) }
     }
 
     /// Calls `f` on the value, without the GIL if `long` - if the call may take more than about 5 us - or if another call

@@ -127,15 +127,22 @@ pub(super) fn check_count(held: usize, stored: usize, batch_size: usize) -> Resu
         return Ok(());
     }
     let unknown = "next observation is not known yet";
+    let mut got = batch_size.to_string();
     let (expected, fix) = match (held, stored) {
-        (0, 0) => ("a buffer with transitions".to_owned(), "push some first"),
-        (0, _) => (format!("more than a last row, whose {unknown}"), "push on, or pass next_obs"),
+        (0, 0) => {
+            got = "an empty one".to_owned();
+            ("a buffer with transitions".to_owned(), "push some first")
+        }
+        (0, _) => {
+            got = "that row alone".to_owned();
+            (format!("more than a last row, whose {unknown}"), "push on, or pass next_obs")
+        }
         _ if held < stored => {
             (format!("1 to {held}, all but the last row, whose {unknown}"), "sample fewer, push on, or pass next_obs")
         }
         _ => (format!("1 to {held}, as many as are stored"), "sample fewer, or push more first"),
     };
-    Err(Error::config("batch_size", expected, batch_size.to_string(), fix))
+    Err(Error::config("batch_size", expected, got, fix))
 }
 
 /// One transition, with memory of its own.

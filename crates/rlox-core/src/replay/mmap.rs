@@ -196,7 +196,7 @@ impl MmapReplayBuffer {
         steps.check(&self.layout, &mut watch)?;
         steps.check_obs(&self.layout, &mut watch)?;
         if steps.next_obs.is_none() {
-            let fix = "pass next_obs: of an episode that ended its last observation";
+            let fix = "pass next_obs, which every row of a file has of its own: of an episode that ended its last";
             return Err(Error::config("next_obs", "the observation after each row", "none", fix));
         }
         // A forked child could not keep what it was given.

@@ -259,6 +259,11 @@ impl NativeAgent {
         Ok(words.into_pyarray(py).reshape([self.num_envs + 2, WORDS])?.to_dyn().clone())
     }
 
+    /// How many transitions are remembered.
+    fn replay_len(&self, py: Python<'_>) -> PyResult<usize> {
+        self.inner.with(py, false, |inner| Ok(inner.agent.replay().len()))
+    }
+
     /// Everything that is remembered, and its priorities, as arrays by name.
     fn replay_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         arrays_of(py, self.inner.with(py, true, |inner| inner.agent.replay_state())?)

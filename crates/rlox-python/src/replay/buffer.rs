@@ -13,7 +13,7 @@ use super::sample::{Beside, Columns, Place, Target, places_of};
 use super::saving::stream_field;
 use super::source::Source;
 use super::spare::Spare;
-use crate::argument::{REAL, argument, count, expect_shape, has, number, shown, switch};
+use crate::argument::{REAL, argument, expect_shape_or, has, number, shown, size, switch};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error};
 use crate::flags::flag_argument;
@@ -24,6 +24,9 @@ use crate::shared::Shared;
 
 /// From how many elements on a push may take more than 5 us.
 pub(super) const LONG: usize = 8192;
+
+/// What rewards and flags are to be.
+const EACH: &str = "pass one for each row of obs, in one axis";
 
 /// From how many transitions or elements on a sample may take more than 5 us.
 const MANY: (usize, usize) = (128, 16_384);
@@ -78,7 +81,7 @@ impl<B: Source> Buffer<B> {
         let (layout, num_envs) = (buffer.layout().clone(), buffer.num_envs());
         let places = places_of(py, &layout);
         let width = 2 * layout.obs.iter().map(Part::width).sum::<usize>() + layout.action.width();
-        let (inner, rng) = (Readable::new(name, buffer), Shared::new(name, rng));
+        let (inner, rng) = (Readable::new(name, B::REOPEN, buffer), Shared::new(name, rng));
         let (chosen, sequences) = (Spare::new(), Spare::new());
         Self { inner, rng, chosen, sequences, layout, num_envs, width, places, prioritized: false, spans: false }
     }
@@ -133,10 +136,10 @@ impl<B: Source> Buffer<B> {
         let hold = obs.len() + actions.len() + extra.len() <= LONG && alone(py) && !self.is_due(py, rewards.len())?;
         let rewards = rewards.read(hold)?;
         let rows = rewards.slice().len();
-        expect_shape("rewards", rewards.shape(), rows, &[])?;
+        expect_shape_or("rewards", rewards.shape(), (rows, &[]), EACH)?;
         let (terminated, truncated) = (terminated.read(py, hold)?, truncated.read(py, hold)?);
-        expect_shape("terminated", terminated.shape(), rows, &[])?;
-        expect_shape("truncated", truncated.shape(), rows, &[])?;
+        expect_shape_or("terminated", terminated.shape(), (rows, &[]), EACH)?;
+        expect_shape_or("truncated", truncated.shape(), (rows, &[]), EACH)?;
         let (obs, actions) = (obs.read(Some(rows), hold)?, actions.read(Some(rows), hold)?);
         let next_obs = next_obs.map(|next| next.read(Some(rows), hold)).transpose()?;
         let extra = extra.read(Some(rows), hold)?;
@@ -184,7 +187,7 @@ impl<B: Source> Buffer<B> {
         out: Option<&Bound<'py, PyAny>>,
         beta: Option<f32>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let batch_size = count("batch_size", batch_size)?;
+        let batch_size = size("batch_size", batch_size)?;
         let own = seed.map(rng_of).transpose()?;
         let out = out_of(out)?;
         self.inner.read(py, false, |buffer| buffer.check_batch_size(batch_size))?;
@@ -337,8 +340,8 @@ pub(super) fn made(
     [capacity, obs_dim, act_dim]: [&Bound<'_, PyAny>; 3],
     settings: Settings<'_, '_>,
 ) -> PyResult<Made> {
-    let or_one = |name, given: Option<&Bound<'_, PyAny>>| given.map_or(Ok(1), |given| count(name, given));
-    let capacity = count("capacity", capacity)?;
+    let or_one = |name, given: Option<&Bound<'_, PyAny>>| given.map_or(Ok(1), |given| size(name, given));
+    let capacity = size("capacity", capacity)?;
     let num_envs = or_one("num_envs", settings.num_envs)?;
     let frame_stack = or_one("frame_stack", settings.frame_stack)?;
     let dtypes = [settings.obs_dtype, settings.act_dtype];

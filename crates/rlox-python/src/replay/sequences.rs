@@ -7,7 +7,7 @@ use rlox_core::{DType, Result, Watch};
 
 use super::buffer::{Buffer, out_of, rng_of};
 use super::sample::{Beside, Columns, Memory, Target, at_name};
-use crate::argument::count;
+use crate::argument::{count, size};
 use crate::interrupt::copy;
 
 /// What a caller asked for.
@@ -30,7 +30,7 @@ impl Buffer {
         py: Python<'py>,
         asked: &Asked<'_, 'py>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let (batch_size, length) = (count("batch_size", asked.batch_size)?, count("length", asked.length)?);
+        let (batch_size, length) = (size("batch_size", asked.batch_size)?, size("length", asked.length)?);
         let burn_in = asked.burn_in.map_or(Ok(0), |given| count("burn_in", given))?;
         let sequences = Sequences { length, burn_in, whole: asked.whole };
         let mut own = asked.seed.map(rng_of).transpose()?;
