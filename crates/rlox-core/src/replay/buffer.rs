@@ -127,20 +127,18 @@ pub(super) fn check_count(held: usize, stored: usize, batch_size: usize) -> Resu
         return Ok(());
     }
     let unknown = "next observation is not known yet";
-    let mut got = batch_size.to_string();
-    let (expected, fix) = match (held, stored) {
-        (0, 0) => {
-            got = "an empty one".to_owned();
-            ("a buffer with transitions".to_owned(), "push some first")
-        }
+    let asked = batch_size.to_string();
+    let (expected, got, fix) = match (held, stored) {
+        (0, 0) => ("a buffer with transitions".to_owned(), "an empty one".to_owned(), "push some first"),
         (0, _) => {
-            got = "that row alone".to_owned();
-            (format!("more than a last row, whose {unknown}"), "push on, or pass next_obs")
+            let expected = format!("more than a last row, whose {unknown}");
+            (expected, "that row alone".to_owned(), "push on, or pass next_obs")
         }
         _ if held < stored => {
-            (format!("1 to {held}, all but the last row, whose {unknown}"), "sample fewer, push on, or pass next_obs")
+            let expected = format!("1 to {held}, all but the last row, whose {unknown}");
+            (expected, asked, "sample fewer, push on, or pass next_obs")
         }
-        _ => (format!("1 to {held}, as many as are stored"), "sample fewer, or push more first"),
+        _ => (format!("1 to {held}, as many as are stored"), asked, "sample fewer, or push more first"),
     };
     Err(Error::config("batch_size", expected, got, fix))
 }
