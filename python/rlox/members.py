@@ -105,6 +105,6 @@ def _pieces(array: npt.NDArray[Any]) -> Iterator[memoryview]:
     """The bytes of an array as files have them: row by row, the least of a number first."""
     kind = array.dtype.newbyteorder("<")
     plain = np.array(array, kind, order="C", copy=None, subok=False)
-    data = memoryview(plain.reshape(-1).view(np.uint8))
+    data = plain.reshape(-1).view(np.uint8).data
     for begin in range(0, len(data), _PIECE):
         yield data[begin : begin + _PIECE]
