@@ -283,8 +283,8 @@ class Trainer:
         Raises:
             FileExistsError: `path` is there, and neither a checkpoint nor an empty folder.
             OSError: It cannot be written; what was there stays.
-            MemoryError: A copy of it does not fit into memory: that of the replay buffer takes as
-                much as it holds, which `buffer_size` bounds.
+            MemoryError: Copies of it do not fit into memory: those of the replay buffer take up to
+                twice what it holds, which `buffer_size` bounds.
         """
         save_checkpoint(self, path, flag("replay", replay, fix="pass one of them"))
 
