@@ -2,7 +2,8 @@
 
 import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -137,6 +138,7 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             ValueError: As `rlox.ReplayBuffer.sample`; what compute_reward or compute_terminated
                 gave is no row of n finite numbers that float32 holds, or n flags. `out` has been
                 written to then.
+            RuntimeError: One of the two raised something, which is its cause. As above.
         """
         batch = super().sample(batch_size, seed, out=out)
         count = len(batch["rewards"]) * self._sampled // (self._sampled + 1)
@@ -144,10 +146,13 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             goals = (batch["next_obs"][name][:count] for name in ("achieved_goal", "desired_goal"))
             achieved, desired = goals
             info = {name: batch[name][:count] for name in self._extra}
-            rewards = _rewards(self.compute_reward(achieved, desired, info), count)
+            with _naming("compute_reward", achieved, info):
+                given = self.compute_reward(achieved, desired, info)
+            rewards = _rewards(given, count)
             if self.compute_terminated is not None:
-                ended = _flags(self.compute_terminated(achieved, desired, info), count)
-                batch["terminated"][:count] = ended
+                with _naming("compute_terminated", achieved, info):
+                    given = self.compute_terminated(achieved, desired, info)
+                batch["terminated"][:count] = _flags(given, count)
             batch["rewards"][:count] = rewards
         return batch
 
@@ -227,6 +232,21 @@ def _expect_callable(name: str, given: object) -> None:
             f"{name}: expected a function of achieved goals, desired goals and info, got {given!r};"
             f" pass env.unwrapped.{name}"
         )
+
+
+@contextmanager
+def _naming(name: str, goals: npt.NDArray[Any], info: dict[str, Any]) -> Iterator[None]:
+    """Says of what a function raises which one it was; but for MemoryError, which says enough."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        told = f"those keys: {', '.join(info)}" if info else "no keys"
+        raise RuntimeError(
+            f"{name}: expected values for goals {goals.shape} and an info with {told}, got "
+            f"{error!r}; compute them from these, for all goals at once"
+        ) from error
 
 
 def _rewards(given: Any, count: int) -> npt.NDArray[np.float32]:

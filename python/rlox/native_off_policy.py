@@ -19,7 +19,7 @@ from rlox.observations import as_batch
 from rlox.rollout import RolloutEnv
 from rlox.stepping import Stepper
 from rlox.streams import state_for_native
-from rlox.transitions import NativeReplay
+from rlox.transitions import NativeReplay, as_setting
 from rlox.vec_env import VecEnv
 
 __all__ = ["NativeDQN", "NativeSAC", "NativeTD3"]
@@ -85,6 +85,7 @@ class NativeOffPolicy(BaseLearner):
             backend,
         )
         self._nothing = dict(self.policy.replay_state())
+        self._loaded = 0, 0  # steps and transitions that there were when a state was loaded
         self.plain = isinstance(self.spaces[0], gym.spaces.Box) and native_shapes.sends_itself(
             self.spaces[1]
         )
@@ -159,6 +160,8 @@ class NativeOffPolicy(BaseLearner):
             except BaseException as error:
                 # What failed in the middle of a step begins anew.
                 self.started = self.fused and self.policy.started
+                if isinstance(error, MemoryError):
+                    raise as_setting(error) from error
                 if isinstance(error, ValueError | FloatingPointError):
                     finite.refuse_nan_policy((), self.policy.tensors(), self.timesteps)
                 raise
@@ -253,7 +256,13 @@ class NativeOffPolicy(BaseLearner):
     def replay(self) -> NativeReplay:
         """What is remembered, to look at."""
         width = mask_width(self.spaces[1]) if self.masked else None
-        return NativeReplay(self.policy, (self.layout, self.spaces[1], self.config, width))
+        about = self.layout, self.spaces[1], self.config, width
+        return NativeReplay(self.policy, about, self._remembered)
+
+    def _remembered(self) -> int:
+        """How many transitions there are: each step that counts is one, until the ring is full."""
+        steps, held = self._loaded
+        return min(held + self.timesteps - steps, int(self._nothing["capacity"][0]))
 
     def state(self, replay: bool = True) -> learner.LearnerState:
         """A copy of all that is needed to go on; see `Learner`."""
@@ -288,6 +297,7 @@ class NativeOffPolicy(BaseLearner):
         policy.load_optimizer_state(state.optimizer)
         policy.set_standing(*self._standing)
         policy.set_learned(self._learned)
+        self._loaded = state.counters["timesteps"], len(replay["step.rewards"])
         return stands
 
 

@@ -15,7 +15,7 @@ from rlox.actor_critic import torch_dtype
 from rlox.goals import GoalFunctions
 from rlox.layouts import Layout
 from rlox.stepping import Step
-from rlox.transitions import parts_of, replay_buffer
+from rlox.transitions import as_setting, parts_of, replay_buffer
 
 Array = npt.NDArray[Any]
 
@@ -93,6 +93,9 @@ class Replay:
             actions: (N,) counted from 0, or (N, k) in [-1, 1].
             step: What came of it.
             next_masks: (N, n), what is allowed next.
+
+        Raises:
+            MemoryError: There is no room for next observations that are no other row's.
         """
         rest = [actions, step.rewards, step.terminated, step.truncated]
         seen, valid = [obs, step.next_obs], step.valid
@@ -103,7 +106,10 @@ class Replay:
                 return
         extra = None if next_masks is None else {"next_masks": next_masks}
         given: list[Any] = [self.layout.unpack(x) if self.named else x for x in seen]
-        self.buffer.push_batch(given[0], given[1], *rest, extra=extra)
+        try:
+            self.buffer.push_batch(given[0], given[1], *rest, extra=extra)
+        except MemoryError as error:
+            raise as_setting(error) from error
 
     def sample(
         self, stream: np.random.Generator, normalizer: Normalizer | None, **how: Any

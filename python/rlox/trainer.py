@@ -16,17 +16,16 @@ from gymnasium.vector import VectorEnv
 from rlox._rlox import ClosedError
 from rlox.backends import Backend, choose_backend, loading_backend, make_learner
 from rlox.callbacks import Callback, ProgressBar, as_callbacks
-from rlox.checkpoint import read_checkpoint, write_checkpoint
+from rlox.checkpoint import read_checkpoint
 from rlox.configs import SHAPE_SETTINGS, resolved_config
 from rlox.evaluation import SeededPredictor, evaluate, evaluation_seed
 from rlox.interrupt import stop_on_interrupt
 from rlox.keywords import knowing_keywords, places, refuse_policy_name, refuse_settings
-from rlox.learner import MEMBERS
 from rlox.logger import RunFolder, expect_root
 from rlox.manifest import describe, expect_code, settings_on, trainer_manifest
 from rlox.presets import preset
 from rlox.registered import count_of, name_of
-from rlox.restoring import manifest_of, restore, warn_forgotten
+from rlox.restoring import end_run, restore, save_checkpoint, warn_forgotten
 from rlox.results import EvaluationResult, TrainResult, train_result
 from rlox.settings import chosen_seed, flag, json_keywords, resolve, whole
 from rlox.vector import make_vec
@@ -144,9 +143,13 @@ class Trainer:
             ValueError: Fewer than 1 step, or None with nothing to go on with; what an environment
                 gives that is not finite, with the step and the environment.
             FloatingPointError: NaN or infinity, with the tensor, the step and the environment.
+            MemoryError: No room for what comes in; a smaller `buffer_size` takes less.
             ModuleNotFoundError: The progress bar needs rich.
             OSError: The run folder cannot be written.
             rlox.ClosedError: After `close`.
+
+        Warns:
+            UserWarning: There was no room for the replay buffer in the run's checkpoint.
         """
         if self._closed:
             raise ClosedError("trainer: expected an open one, got a closed one; make another")
@@ -171,9 +174,7 @@ class Trainer:
             self._iterate(called, began)
             result = train_result(self, first, seconds=time.perf_counter() - began)
             if self.run is not None:
-                self.save(self.run.path / "checkpoint")
-                self.run.write("summary.json", result)
-                self.run.plot(f"{self.algorithm} {self.env_name}, seed {self.seed}")
+                end_run(self, result)
         return result
 
     def _plan(self, total_timesteps: int | None) -> None:
@@ -282,11 +283,10 @@ class Trainer:
         Raises:
             FileExistsError: `path` is there, and neither a checkpoint nor an empty folder.
             OSError: It cannot be written; what was there stays.
-            MemoryError: A copy of it does not fit into memory.
+            MemoryError: Copies of it do not fit into memory: those of the replay buffer take up to
+                twice what it holds, which `buffer_size` bounds.
         """
-        state = self.learner.state(flag("replay", replay, fix="pass one of them"))
-        members = {name: getattr(state, name) or {} for name in MEMBERS}
-        write_checkpoint(path, manifest_of(self, state), members)
+        save_checkpoint(self, path, flag("replay", replay, fix="pass one of them"))
 
     @classmethod
     @knowing_keywords(places)

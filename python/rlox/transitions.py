@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -76,7 +77,13 @@ def replay_buffer(
     try:
         return _made(config, about, goals)
     except (MemoryError, ValueError) as error:
-        raise type(error)(str(error).replace("capacity", "buffer_size", 1)) from error
+        raise as_setting(error) from error
+
+
+def as_setting(error: Exception) -> Exception:
+    """What a buffer says of its capacity, said of `buffer_size`: a MemoryError or a ValueError."""
+    kind = MemoryError if isinstance(error, MemoryError) else ValueError
+    return kind(str(error).replace("capacity", "buffer_size", 1))
 
 
 def _made(config: Any, about: dict[str, Any], goals: GoalFunctions | None) -> ReplayBuffer:
@@ -159,18 +166,20 @@ def _decoded(rows: Array, layout: Layout) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class NativeReplay:
-    """What a learner in Rust remembers, to look at: every look is a copy.
+    """What a learner in Rust remembers, to look at: every look but `len` is a copy.
 
     Args:
         agent: Who remembers.
         about: The arguments of `replay_buffer`, but for the number of environments.
+        count: How many transitions there are.
     """
 
     agent: NativeAgent
     about: tuple[Layout, gym.Space[Any], Any, int | None]
+    count: Callable[[], int]
 
     def __len__(self) -> int:
-        return len(self.state()["step.rewards"])
+        return self.count()
 
     def state(self) -> "Arrays":
         """Copies of all that the buffer holds, and where it stands."""

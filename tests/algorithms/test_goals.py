@@ -142,6 +142,116 @@ def test_what_takes_single_goals_is_refused_or_left_out():
     assert trainer.learner.updates > 0
 
 
+class Failing(BitFlip):
+    """`BitFlip` whose `compute_reward` fails as a function does that is given."""
+
+    def __init__(self, fail):
+        super().__init__(4)
+        self.fail, self.ready = fail, None
+
+    def reset(self, *, seed=None, options=None):
+        self.ready = np.ones(1, np.float32)
+        return super().reset(seed=seed, options=options)
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        self.fail(self, info)
+        return super().compute_reward(achieved_goal, desired_goal, info)
+
+
+@pytest.mark.parametrize(
+    ("fail", "words"),
+    [
+        (lambda env, info: info["scale"], r"KeyError\('scale'\)"),
+        (lambda env, info: [0][len(info) + 1], "IndexError"),
+        (lambda env, info: float(np.zeros(2)), "TypeError"),
+        (lambda env, info: np.zeros(2) * np.zeros(3), "ValueError"),
+    ],
+)
+def test_rewards_that_fail_for_any_goals_are_refused_at_once(fail, words):
+    said = rf"^her: expected a compute_reward of many .* an empty info, .* got {words}.* alone$"
+    with pytest.raises(ValueError, match=said) as refused:
+        DQNTrainer(lambda: Failing(fail), seed=0, her="future", runs_dir=None, **QUICK)
+    assert isinstance(refused.value.__cause__, Exception)
+
+
+@pytest.mark.parametrize(
+    "fail", [lambda env, info: env.bits, lambda env, info: env.ready * 2.0, "raises"]
+)
+def test_environments_that_were_not_reset_may_fail_at_first(fail):
+    def closed(env, info):
+        if env.ready is None:
+            raise RuntimeError("not reset")
+
+    fail = closed if fail == "raises" else fail
+    with pytest.warns(UserWarning, match=r"^her: expected a compute_reward that can do with any"):
+        trainer = DQNTrainer(lambda: Failing(fail), 0, her="future", runs_dir=None, **QUICK)
+    trainer.train(12)
+    assert trainer.learner.updates > 0
+
+
+def test_what_a_minibatch_meets_is_named():
+    def fail(env, info):
+        if env.ready is not None and env.steps == 3:
+            raise KeyError("scale")
+
+    class Late(Failing):
+        def step(self, action):
+            self.fail = lambda env, info: None
+            try:
+                return super().step(action)
+            finally:
+                self.fail = fail
+
+    trainer = DQNTrainer(lambda: Late(fail), seed=0, her="future", runs_dir=None, **QUICK)
+    words = r"^compute_reward: expected values for goals \(\d, 4\) and an info with no keys, got K"
+    with pytest.raises(RuntimeError, match=words) as failed:
+        trainer.train(20)
+    assert isinstance(failed.value.__cause__, KeyError)
+
+
+def of(**parts):
+    """A class of `PointMass` with other observations."""
+
+    class Other(PointMass):
+        def __init__(self):
+            super().__init__()
+            box = self.observation_space["observation"]
+            names = ("observation", "achieved_goal", "desired_goal")
+            kept = {name: box for name in names if name not in parts}
+            there = {name: part for name, part in parts.items() if part is not None}
+            self.observation_space = gym.spaces.Dict({**kept, **there})
+
+    return Other
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"achieved_goal": None}, "Dict observations with .*, got .*desired_goal"),
+        (
+            {"desired_goal": gym.spaces.Box(-1, 1, (3,))},
+            r"an achieved_goal and a desired_goal of one .*, got Box\(.*\(6,\), .*\(3,\), .*; give",
+        ),
+        (
+            {"desired_goal": gym.spaces.Box(0, 9, (6,), np.uint8)},
+            "an achieved_goal and a desired_goal of one .*uint8",
+        ),
+        (
+            {"observation": gym.spaces.Dict(a=gym.spaces.Box(-1, 1, (2,)))},
+            r"one array as observation, got Dict\(.*; flatten it",
+        ),
+    ],
+)
+def test_goals_that_do_not_fit_are_refused_by_the_trainers_words(parts, message):
+    with pytest.raises(ValueError, match=f"^her: expected {message}"):
+        SACTrainer(of(**parts), seed=0, her="future", runs_dir=None)
+
+
+def test_goals_of_other_floats_are_stored_alike_and_fit():
+    goal = gym.spaces.Box(-1, 1, (6,), np.float64)
+    SACTrainer(of(desired_goal=goal), seed=0, her="future", runs_dir=None)
+
+
 class Noting(BitFlip):
     """`BitFlip` that writes down in a file who was asked about how many goals, and its closing."""
 

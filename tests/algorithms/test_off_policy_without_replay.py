@@ -3,13 +3,16 @@
 import json
 import warnings
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 
 from goal_envs import PointMass
 from rlox import CorruptFileError
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
+from rlox.transitions import NativeReplay
 
 SMALL = {"learning_starts": 10, "batch_size": 16, "buffer_size": 90, "net_arch": (16,)}
 SMALL |= {"num_envs": 2, "train_freq": 4, "gradient_steps": 1, "runs_dir": None}
@@ -126,3 +129,37 @@ def test_what_is_remembered_is_looked_at_alike_on_both(case):
             90,
         )
     assert looks[0] == looks[1]
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_remembered_is_counted_without_a_copy(case, mode, tmp_path, monkeypatch):
+    kind, env, settings = CASES[case]
+    if mode is AutoresetMode.NEXT_STEP:
+        settings = {**settings, "n_steps": 1}
+    made = gym.make_vec(env, 2, "sync", vector_kwargs={"autoreset_mode": mode})
+    one = kind(made, 1, backend="native", **{**SMALL, **settings, "buffer_size": 91})
+    state, stored = NativeReplay.state, []
+    monkeypatch.setattr(NativeReplay, "state", lambda self: pytest.fail("a copy"))
+
+    def count(trainer):
+        stored.append(len(trainer.learner.replay))
+        assert stored[-1] == len(state(trainer.learner.replay)["step.rewards"])
+
+    count(one)
+    for _ in range(4):
+        one.train(30)
+        count(one)
+    assert stored[0] == 0
+    assert stored[-1] in (90, 91)
+    monkeypatch.setattr(NativeReplay, "state", state)
+    one.save(tmp_path / "whole")
+    one.save(tmp_path / "small", replay=False)
+    for name in ("whole", "small"):
+        two = kind.load(tmp_path / name, env=made, runs_dir=None)
+        count(two)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            two.train(10)
+        count(two)
+    made.close()

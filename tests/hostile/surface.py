@@ -44,6 +44,7 @@ INNER = {
     "rlox.manifest": "serves Trainer.save and Trainer.load",
     "rlox.mask_source": "serves ForeignVecEnv and evaluate: test_mask_source.py",
     "rlox.masks": "serves learners",
+    "rlox.members": "serves write_checkpoint: test_members.py",
     "rlox.memory": "serves VecEnv, make_vec and collect_n_steps",
     "rlox.misfits": "serves ForeignVecEnv",
     "rlox.native_learner": "rlox.native offers what users call",

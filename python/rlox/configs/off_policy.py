@@ -15,7 +15,8 @@ class ReplayConfig:
     num_envs: int = 1  # environments stepped together
     buffer_size: int = 1_000_000  # transitions that are kept
     learning_starts: int = 100  # steps with random actions; learning begins after them
-    batch_size: int = 256  # transitions in a minibatch
+    # Transitions in a minibatch, drawn with replacement; while there are fewer, as many as those.
+    batch_size: int = 256
     # Steps of each environment in an iteration; (1, "episode"): one environment's whole episodes.
     train_freq: int | tuple[int, str] = 1
     gradient_steps: int = 1  # minibatches in an iteration; -1: as many as transitions came in
@@ -39,6 +40,7 @@ class ReplayConfig:
     def __post_init__(self) -> None:
         check = partial(settings.settle, self)
         check(settings.whole, ("num_envs", "buffer_size", "batch_size", "n_steps"), 1)
+        self._expect_room_for_batches()
         check(_train_freq, ("train_freq",))
         if isinstance(self.train_freq, tuple) and self.num_envs != 1:
             raise ValueError(
@@ -64,6 +66,20 @@ class ReplayConfig:
         if self.her is not None and self.n_steps != 1:
             raise ValueError(
                 f"n_steps: expected 1 beside her = {self.her!r}, got {self.n_steps}; leave one out"
+            )
+
+    def _expect_room_for_batches(self) -> None:
+        """Refuses minibatches that the buffer never has enough for.
+
+        Raises:
+            ValueError: They are larger than the buffer, in whole rows of all environments.
+        """
+        rows = max(self.buffer_size // self.num_envs, 1)
+        if self.batch_size > (kept := rows * self.num_envs):
+            raise ValueError(
+                f"batch_size: expected at most {kept}, as many as buffer_size = {self.buffer_size} "
+                f"keeps with num_envs = {self.num_envs}, got {self.batch_size}; make it smaller, "
+                "or buffer_size larger"
             )
 
 
