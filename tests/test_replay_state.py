@@ -281,7 +281,7 @@ def test_a_file_that_has_overwritten_what_a_reference_tells_of_says_so(tmp_path)
 def test_native_agents_tell_how_much_they_remember():
     from rlox.trainers import SACTrainer
 
-    settings = {"backend": "native", "net_arch": (4,), "learning_starts": 1000, "buffer_size": 40}
+    settings = {"backend": "native", "net_arch": (4,), "buffer_size": 40, "batch_size": 8}
     trainer = SACTrainer("Pendulum-v1", seed=0, runs_dir=None, **settings)
     agent = trainer.learner.policy
     assert agent.replay_len() == 0

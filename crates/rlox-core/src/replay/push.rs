@@ -97,6 +97,9 @@ impl ReplayStorage {
             check_len("rewards", steps.rows(), self.num_envs)?;
         }
         steps.check(&self.layout, watch)?;
+        if steps.next_obs.is_none() {
+            check_promise(steps, order)?;
+        }
         if order == Order::Apart && steps.rows() > 0 && self.tails[0] == Tail::Promised {
             // The first of them would be taken for what the last row has promised.
             let expected = "the next step first, which holds the next observation that the last row was pushed without";
@@ -105,7 +108,7 @@ impl ReplayStorage {
                 "push that step alone, or these rows in order if it is the first of them, or pass next_obs before";
             return Err(Error::config("obs", expected, got, fix));
         }
-        if steps.next_obs.is_none() { check_promise(steps, order) } else { Ok(()) }
+        Ok(())
     }
 
     /// Finds out which observations are already there, ahead of the environment's last row, and checks the others.
