@@ -159,8 +159,8 @@ fn tile<S: F32s, const M: usize, const N: usize, const T: bool>(
             *column = s.load(line);
         }
         let across = if T { &a.numbers[p * a.stride + i..][..M] } else { &[] };
-        for (m, row) in sums.iter_mut().enumerate() {
-            let factor = s.splat(if T { across[m] } else { from[m][p] });
+        for (m, (row, from)) in sums.iter_mut().zip(from).enumerate() {
+            let factor = s.splat(if T { across[m] } else { from[p] });
             for (sum, column) in row.iter_mut().zip(columns) {
                 *sum = s.mul_add(factor, column, *sum);
             }
