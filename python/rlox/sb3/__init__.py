@@ -10,7 +10,8 @@
 """
 
 from rlox.sb3.evaluation import evaluate_policy
-from rlox.sb3.models import A2C, DQN, PPO, SAC, TD3, Model
+from rlox.sb3.model import Model
+from rlox.sb3.models import A2C, DQN, PPO, SAC, TD3
 from rlox.sb3.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 
 __all__ = [
