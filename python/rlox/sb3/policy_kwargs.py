@@ -113,7 +113,8 @@ def _net_arch(algorithm: str, value: Any) -> Any:
             f"net_arch: expected a list of hidden layers, as DQN has one network, got "
             f"{shown(value)}; pass a list"
         )
-    arches = [list(value.get(name, ())) for name in names]
+    arches = [value.get(name, ()) for name in names]
+    arches = [list(arch) if isinstance(arch, Sequence) else arch for arch in arches]
     if set(value) - {*names} or arches[0] != arches[1]:
         raise ValueError(
             f"net_arch: expected the same hidden layers as {names[0]!r} and {names[1]!r}, as "
@@ -138,22 +139,22 @@ def _activation(value: Any) -> str:
 def _optimizer(algorithm: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of A2C's optimiser; other algorithms' are as they are by default there."""
     kind, keywords = given.get("optimizer_class"), given.get("optimizer_kwargs")
-    if kind is None and not keywords:
-        return {}
-    known = kind is None or getattr(kind, "__name__", kind) in _OPTIMIZERS
+    if not isinstance(keywords, Mapping | None):
+        raise _no_optimizer("optimizer_kwargs", keywords)
     about = dict(keywords or {})
-    eps = about.pop("eps", None)
-    name = "" if kind is None else _OPTIMIZERS.get(getattr(kind, "__name__", kind), "")
-    if algorithm != "a2c":
-        known = known and name in ("", "adam") and eps in (None, _EPS[algorithm])
-    if not known or about:
-        which = "optimizer_kwargs" if about or known else "optimizer_class"
-        which = "optimizer_class" if not known and kind is not None else which
-        got = given.get(which)
-        raise ValueError(f"policy_kwargs: expected no {which}, got {shown(got)}; {_WHY[which]}")
+    eps, called = about.pop("eps", None), getattr(kind, "__name__", kind)
+    name = _OPTIMIZERS.get(called, "") if isinstance(called, str) else ""
+    if kind is not None and (not name or (algorithm != "a2c" and name != "adam")):
+        raise _no_optimizer("optimizer_class", kind)
+    if about or (algorithm != "a2c" and eps not in (None, _EPS[algorithm])):
+        raise _no_optimizer("optimizer_kwargs", keywords)
     if algorithm != "a2c":
         return {}
     settings: dict[str, Any] = {"optimizer": name} if name else {}
     if eps is not None or name:
         settings["optimizer_eps"] = _USUAL_EPS[name] if eps is None else eps
     return settings
+
+
+def _no_optimizer(name: str, got: Any) -> ValueError:
+    return ValueError(f"policy_kwargs: expected no {name}, got {shown(got)}; {_WHY[name]}")
