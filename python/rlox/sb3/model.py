@@ -167,12 +167,8 @@ class Model:
             ValueError: Something is to be left out.
             FileExistsError, OSError, MemoryError: As `rlox.trainers.Trainer.save`.
         """
-        for name, value in (("exclude", exclude), ("include", include)):
-            if value is not None:
-                raise ValueError(
-                    f"{name}: expected None, as checkpoints are whole, got {shown(value)}; leave "
-                    "it out"
-                )
+        _expect_only("exclude", exclude, None)
+        _expect_only("include", include, None)
         self.trainer.save(path)
 
     @classmethod
@@ -201,11 +197,9 @@ class Model:
         hint = "settings are those that were saved; make a new model to change them"
         others = dict.fromkeys(given_keywords(cls.__name__, cls.algorithm, (), {}), hint)
         refuse_unknown(keywords, known, f"{cls.__name__}.load", others)
-        if keywords.get("custom_objects") is not None:
-            raise ValueError(
-                "custom_objects: expected None, as nothing of a checkpoint is code, got "
-                f"{shown(keywords['custom_objects'])}; leave it out"
-            )
+        for name, only in (("custom_objects", None), ("print_system_info", False)):
+            _expect_only(name, keywords.get(name, only), only)
+        _expect_only("force_reset", keywords.get("force_reset", True), True)
         _refuse_zip(path)
         if env is not None:
             expect_environment(env)
@@ -231,29 +225,29 @@ class Model:
             ValueError: Other spaces, or another number of environments; the model is as it was.
             TypeError: No environment.
         """
-        if not flag("force_reset", force_reset):
-            raise ValueError("force_reset: expected True, got False; leave it out")
+        _expect_only("force_reset", force_reset, True)
         expect_environment(env)
-        old = self.trainer
-        config = old.config
-        new = ready(env, config.num_envs)
+        old, config = self.trainer, self.trainer.config
+        tried = ready(env, config.num_envs)
         try:
             for kind in ("observation", "action"):
                 name = f"single_{kind}_space"
-                ours, theirs = (spaces.describe(getattr(e, name)) for e in (old.env, new))
+                ours, theirs = (spaces.describe(getattr(e, name)) for e in (old.env, tried))
                 if ours != theirs:
                     raise ValueError(
                         f"env: expected the {kind} space {ours}, got {theirs}; make a new model"
                     )
-            about = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
-            backend: Any = old.learner.backend
-            given = env if isinstance(env, str) else new
-            made = self.trainer_type(given, old.seed, backend=backend, runs_dir=None, **about)
+        finally:
+            if not isinstance(env, VectorEnv | gym.Env):
+                tried.close()
+        about = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+        backend: Any = old.learner.backend
+        made = self.trainer_type(env, old.seed, backend=backend, runs_dir=None, **about)
+        try:
             # What the environments were in the middle of is not these ones'.
             made.learner.load_state(dataclasses.replace(old.learner.state(), environment={}))
         except BaseException:
-            if not isinstance(env, VectorEnv | gym.Env):
-                new.close()
+            made.close()
             raise
         made.start_timesteps, made.target_timesteps = old.start_timesteps, old.target_timesteps
         made.sources = old.sources
@@ -284,6 +278,19 @@ class Model:
     def action_space(self) -> gym.Space[Any]:
         """Of one environment."""
         return self.trainer.env.single_action_space
+
+
+def _expect_only(name: str, value: Any, only: object) -> None:
+    """An argument has the value with which it asks for nothing that is not done.
+
+    Raises:
+        ValueError: It has another one.
+    """
+    if value is not only:
+        raise ValueError(
+            f"{name}: expected {only}, as checkpoints are whole, hold no code and environments "
+            f"begin anew, got {shown(value)}; leave it out"
+        )
 
 
 def _refuse_zip(path: Path_) -> None:

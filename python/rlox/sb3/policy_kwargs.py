@@ -64,7 +64,7 @@ def policy_settings(algorithm: str, given: Any) -> dict[str, Any]:
         ValueError: It asks for what built-in networks do not do; the key is named.
 
     >>> policy_settings("ppo", {"net_arch": {"pi": [64], "vf": [64]}, "activation_fn": "relu"})
-    {'net_arch': (64,), 'activation': 'relu'}
+    {'net_arch': [64], 'activation': 'relu'}
     """
     if given is None:
         return {}
