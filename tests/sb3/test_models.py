@@ -275,3 +275,10 @@ def test_models_say_their_parameters_in_their_signature():
         "reset_num_timesteps",
         "progress_bar",
     ]
+
+
+@pytest.mark.slow
+def test_the_defaults_of_stable_baselines3_solve_cartpole():
+    model = PPO("MlpPolicy", "CartPole-v1", seed=0).learn(50_000)
+    mean, _ = evaluate_policy(model, "CartPole-v1", 20)
+    assert mean >= 475

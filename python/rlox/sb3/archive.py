@@ -5,6 +5,7 @@ import json
 import os
 import re
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,9 +54,11 @@ def read_archive(path: str | os.PathLike[str]) -> Archive:
         FileNotFoundError: Nothing is there.
         ValueError: It is no such zip, or damaged; the member is named.
         ModuleNotFoundError: PyTorch, which reads the tensors, is not installed.
+        RuntimeError: It is older than 2.6, whose reader could be made to run code.
         MemoryError: It does not fit into memory.
     """
     expect_torch("the weights of such a zip are torch's")
+    _expect_safe_reader()
     file = Path(path)
     if not file.is_file():
         raise FileNotFoundError(
@@ -73,6 +76,22 @@ def read_archive(path: str | os.PathLike[str]) -> Archive:
     except (zipfile.BadZipFile, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise _not_theirs(file, "data", f"{type(error).__name__}: {error}") from error
     return Archive(data, weights, variables)
+
+
+def _expect_safe_reader() -> None:
+    """Refuses torch before 2.6: see its CVE-2025-32434.
+
+    Raises:
+        RuntimeError: It is older.
+    """
+    import torch
+
+    version = str(torch.__version__)
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < (2, 6):
+        raise RuntimeError(
+            f"torch: expected 2.6 or newer, as its reader of tensors could be made to run code "
+            f"before, got {version}; pip install --upgrade torch"
+        )
 
 
 def _member(opened: zipfile.ZipFile, file: Path, name: str) -> bytes:
@@ -113,16 +132,17 @@ def said_schedule(archive: Archive, name: str) -> tuple[float, bool] | None:
 
     Args:
         archive: Has it as itself, or a text about it.
-        name: "clip_range", or "lr_schedule".
+        name: "clip_range", "learning_rate" or "lr_schedule".
     """
     value = archive.data.get(name)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value), False
     text = str(archive.about(name).get("value_schedule", ""))
-    if found := _CONSTANT.fullmatch(text):
-        return float(found[1]), False
-    if (found := _LINEAR.fullmatch(text)) and float(found[2]) == 0 and float(found[3]) == 1:
-        return float(found[1]), True
+    with suppress(ValueError):  # of what only looks like a number
+        if found := _CONSTANT.fullmatch(text):
+            return float(found[1]), False
+        if (found := _LINEAR.fullmatch(text)) and (float(found[2]), float(found[3])) == (0, 1):
+            return float(found[1]), True
     return None
 
 

@@ -2,8 +2,9 @@
 
 Of a zip, `data` is read as JSON, and the pickles in it are left alone; `policy.pth` is read by
 torch's reader that makes tensors and nothing else (`torch.load(weights_only=True)`). So no code of
-the file is run. What is trusted all the same is that reader: torch before 2.6 had a hole in it, and
-a flaw in it, in zlib or in JSON would meet bytes that somebody else chose. Hence `trust`.
+the file is run. What is trusted all the same is that reader: before torch 2.6, which is refused, it
+had a hole, and a flaw in it, in zlib or in JSON would meet bytes that somebody else chose. Hence
+`trust`.
 """
 
 import argparse
@@ -90,7 +91,7 @@ def convert(
     Raises:
         ValueError: Without trust; what `read_archive` refuses; another policy, other spaces.
         FileNotFoundError, FileExistsError, OSError: Of the files.
-        ModuleNotFoundError: PyTorch is not installed.
+        ModuleNotFoundError, RuntimeError: PyTorch is not installed, or older than 2.6.
         TypeError: An unknown keyword.
     """
     if not flag("trust", trust, fix="pass True for files whose origin you trust"):
@@ -152,7 +153,8 @@ def _keywords(
             unread.append(name)
     for name, where in (("learning_rate", "lr_schedule"), ("clip_range", "clip_range")):
         if name in DEFAULTS[algorithm] and name not in own:
-            if (rate := said_schedule(archive, where)) is None:
+            rate = said_schedule(archive, name) or said_schedule(archive, where)
+            if rate is None:
                 unread.append(name)
             else:
                 said[name] = _falling(*rate)
@@ -294,7 +296,7 @@ def main(args: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(args)
     try:
         done = convert(**vars(chosen))
-    except (ValueError, TypeError, OSError, ModuleNotFoundError, MemoryError) as error:
+    except (ValueError, TypeError, OSError, ImportError, RuntimeError, MemoryError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     said = f"{done.algorithm} for the {done.backend} backend in {done.path}\n"

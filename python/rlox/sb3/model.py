@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -21,7 +21,10 @@ from rlox.sb3.policy_names import expect_fitting, expect_policy
 from rlox.settings import flag, shown, whole
 from rlox.trainer import EnvLike, Trainer
 
-Path_ = str | os.PathLike[str]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+PathLike = str | os.PathLike[str]
 # What their models have, and how it is done here.
 _ABSENT = {
     "train": "learn() steps and learns; model.trainer.learner.iterate() is one iteration",
@@ -100,7 +103,7 @@ class Model:
         tb_log_name: str | None = None,
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
-    ) -> "Model":
+    ) -> "Self":
         """Makes at least so many more steps, in whole iterations, and learns from them.
 
         Args:
@@ -155,7 +158,7 @@ class Model:
         return np.asarray(self.trainer.predict(observation, deterministic)), state
 
     @knowing_keywords()
-    def save(self, path: Path_, exclude: None = None, include: None = None) -> None:
+    def save(self, path: PathLike, exclude: None = None, include: None = None) -> None:
         """Writes a checkpoint of rlox, a folder, whatever the name ends with.
 
         Args:
@@ -174,11 +177,11 @@ class Model:
     @classmethod
     def load(
         cls,
-        path: Path_,
+        path: PathLike,
         env: EnvLike | None = None,
         device: Any = "auto",
         **keywords: Any,
-    ) -> "Model":
+    ) -> "Self":
         """The model that was saved, by this class, a trainer of rlox's or `rlox.sb3.convert`.
 
         Args:
@@ -293,7 +296,7 @@ def _expect_only(name: str, value: Any, only: object) -> None:
         )
 
 
-def _refuse_zip(path: Path_) -> None:
+def _refuse_zip(path: PathLike) -> None:
     for file in (Path(path), Path(f"{os.fspath(path)}.zip")):
         if file.is_file() and not Path(path).is_dir():
             raise ValueError(
