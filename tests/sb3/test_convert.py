@@ -287,11 +287,21 @@ def test_other_networks_are_refused(tmp_path):
             convert(file, tmp_path / what, env="CartPole-v1", trust=True)
 
 
-def test_statistics_that_trainers_do_not_have_are_refused(tmp_path, monkeypatch):
+def test_statistics_that_trainers_do_not_have_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="vecnormalize: expected obs_mean"):
+        converted("ppo_discrete", tmp_path / "out", vecnormalize=STATISTICS)
     with pytest.raises(ValueError, match="vecnormalize: expected gamma"):
         converted("ppo_normalized", tmp_path / "out", gamma=0.5)
     with pytest.raises(FileNotFoundError, match="vecnormalize"):
         converted("ppo_normalized", tmp_path / "out", vecnormalize=tmp_path / "none.pkl")
+
+
+def test_torch_whose_reader_had_a_hole_is_refused(tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
+    with pytest.raises(RuntimeError, match=r"torch: expected 2\.6"):
+        converted("dqn", tmp_path / "out")
 
 
 def test_the_command_says_what_it_did(tmp_path, capsys):

@@ -36,7 +36,10 @@ def pictures():
 
 REFUSED = {
     "a misspelt keyword": (lambda: ppo(n_step=8), "did you mean 'n_steps'"),
-    "another algorithm's keyword": (lambda: ppo(buffer_size=8), "buffer_size belongs to"),
+    "another algorithm's keyword": (
+        lambda: ppo(buffer_size=8),
+        "buffer_size belongs to DQN, SAC, TD3",
+    ),
     "rlox's name of a keyword": (lambda: ppo(clip_coef=0.1), "clip_range"),
     "rlox's setting": (lambda: ppo(normalize_obs=True), "rlox.trainers"),
     "layers beside policy_kwargs": (lambda: ppo(net_arch=[8]), "policy_kwargs"),

@@ -174,7 +174,10 @@ def read_statistics(path: str | os.PathLike[str]) -> dict[str, Any]:
             raise _not_theirs(file, name, repr(state.get(name))[:80])
         told[name] = state[name]
     for name in ("clip_obs", "clip_reward", "gamma", "epsilon"):
-        told[name] = float(array(state.get(name)))
+        numbers = array(state.get(name))
+        if numbers.shape != ():
+            raise _not_theirs(file, name, f"numbers of shape {numbers.shape}")
+        told[name] = float(numbers)
     for ours, theirs in (("obs", "obs_rms"), ("return", "ret_rms")):
         about = getattr(state.get(theirs), "state", None)
         if about is None and not told["norm_obs"] and ours == "obs":

@@ -50,12 +50,12 @@ def given_keywords(
 
 def _of_others(algorithm: str) -> dict[str, str]:
     """What to say to those who pass a keyword of another algorithm."""
-    hints: dict[str, str] = {}
+    whose: dict[str, list[str]] = {}
     for other, names in DEFAULTS.items():
         if other != algorithm:
             for name in names:
-                hints.setdefault(name, f"{name} belongs to {other.upper()}")
-    return hints
+                whose.setdefault(name, []).append(other.upper())
+    return {name: f"{name} belongs to {', '.join(others)}" for name, others in whose.items()}
 
 
 def trainer_settings(

@@ -241,7 +241,14 @@ def _load(trainer: Trainer, ours: Mapping[str, Any], statistics: Any) -> None:
             for part in ("obs", "return")
             for name, numbers in statistics.get(part, {}).items()
         }
-        normalizer = {n: told.get(n, x).reshape(x.shape) for n, x in normalizer.items()}
+        normalizer = {name: told.get(name, x) for name, x in normalizer.items()}
+        for name, x in state.normalizer.items():
+            if normalizer[name].size != x.size:
+                raise ValueError(
+                    f"vecnormalize: expected {name} of shape {x.shape}, got "
+                    f"{normalizer[name].shape}; pass the statistics of this environment"
+                )
+            normalizer[name] = normalizer[name].reshape(x.shape)
     networks = {name: given[name].astype(x.dtype) for name, x in wanted.items()}
     trainer.learner.load_state(dataclasses.replace(state, networks=networks, normalizer=normalizer))
 
