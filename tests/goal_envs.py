@@ -86,3 +86,36 @@ class PointMass(gym.Env):
             "achieved_goal": self.at.copy(),
             "desired_goal": self.goal.copy(),
         }
+
+
+class AsRobotics(BitFlip):
+    """Ends as Gymnasium-Robotics' environments say it: once for all goals, however many.
+
+    Fetch and Hand never end ("never"); mazes end by the norm of all differences ("norm").
+    """
+
+    def __init__(self, n=4, ends="never"):
+        super().__init__(n)
+        self.ends = ends
+
+    def compute_terminated(self, achieved_goal, desired_goal, info):
+        if self.ends == "never":
+            return False
+        return bool(np.linalg.norm(achieved_goal - desired_goal) <= 0.45)
+
+
+class OneGoal(BitFlip):
+    """Takes single goals in one of its methods, "compute_reward" or "compute_terminated"."""
+
+    def __init__(self, method, n=4):
+        super().__init__(n)
+        self.method = method
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        if self.method == "compute_reward":
+            return 0.0 if np.array_equal(achieved_goal, desired_goal) else -1.0
+        return super().compute_reward(achieved_goal, desired_goal, info)
+
+    def compute_terminated(self, achieved_goal, desired_goal, info):
+        met = (achieved_goal == desired_goal).all(-1)
+        return bool(met) if self.method == "compute_terminated" else np.zeros_like(met)

@@ -13,7 +13,7 @@ from rlox import CorruptFileError, backends, checkpoint
 from rlox._rlox import network_backends
 from rlox.backends import BACKENDS, choose_backend, expect_backend, resolve_backend, torch_needs
 from rlox.configs import ACTIVATIONS, A2CConfig, PPOConfig
-from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer
+from rlox.trainers import A2CTrainer, PPOTrainer
 
 BOX = spaces.Box(-1, 1, (4,))
 PICTURE = spaces.Box(0, 255, (40, 40, 3), np.uint8)
@@ -210,25 +210,11 @@ def test_a_checkpoint_goes_to_the_cpu_with_a_backend_in_rust(tmp_path):
     folder = forged(tmp_path / "saved", tmp_path / "other", device="cuda")
     loaded = PPOTrainer.load(folder, backend="native", runs_dir=None)
     assert (loaded.learner.backend, loaded.config.device) == ("native", "cpu")
-    with pytest.raises(ValueError, match="device: expected 'cpu' on the native backend"):
+    with pytest.raises(ValueError, match=r"device: expected 'cpu' on the native .*torch\"$"):
         PPOTrainer.load(folder, backend="native", device="cuda", runs_dir=None)
     folder = forged(tmp_path / "saved", tmp_path / "elu", activation="elu")
     with pytest.raises(ValueError, match=r'activation: .* pass backend="torch"$'):
         PPOTrainer.load(folder, backend="native", runs_dir=None)
-
-
-def test_replay_does_not_go_between_torch_and_the_others(tmp_path):
-    trainer = DQNTrainer("CartPole-v1", 1, backend="torch", buffer_size=100, runs_dir=None)
-    trainer.save(tmp_path / "saved")
-    words = "backend: expected 'torch', as dqn in Rust and on torch have other random streams, got"
-    with pytest.raises(ValueError, match=f"{words} 'native' for a checkpoint of torch"):
-        DQNTrainer.load(tmp_path / "saved", backend="native")
-    assert DQNTrainer.load(tmp_path / "saved", backend="torch", runs_dir=None).timesteps == 0
-    folder = forged(tmp_path / "saved", tmp_path / "other", "candle")
-    with pytest.raises(ValueError, match="expected 'native' or 'candle' or 'burn', as dqn in Rust"):
-        DQNTrainer.load(folder, backend="torch")
-    with pytest.raises(ValueError, match=r"device: expected 'cpu' on the native .*; leave it out$"):
-        DQNTrainer.load(folder, backend="native", device="cuda")
 
 
 @pytest.mark.parametrize(

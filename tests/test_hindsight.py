@@ -212,6 +212,11 @@ def test_observations_without_goals_are_refused(sizes, said):
             lambda *_: np.full(8, np.nan),
             "compute_reward: expected finite numbers, got nan in row 0",
         ),
+        (
+            lambda *_: np.r_[np.zeros(3), np.full(5, -1e300)],
+            r"compute_reward: expected finite numbers, got -1e\+300 in row 3, beyond float32",
+        ),
+        (lambda *_: [10**400] * 8, "compute_reward: expected 8 numbers, got list"),
         (lambda *_: ["a"] * 8, "compute_reward: expected 8 numbers, got list"),
     ],
 )
@@ -220,6 +225,41 @@ def test_rewards_that_make_no_sense_are_refused(gives, said):
     for _ in range(12):
         walks.push(buffer)
     with pytest.raises(ValueError, match=said):
+        buffer.sample(10)
+
+
+def filled(**keywords):
+    buffer, walks = made(20, **keywords), Walks(0, 1)
+    for _ in range(12):
+        walks.push(buffer)
+    return buffer
+
+
+@pytest.mark.parametrize("no", [False, np.False_, np.array(False)])
+def test_false_for_all_is_false_for_each(no):
+    asked = []
+
+    def never(achieved, desired, info):
+        asked.append(len(achieved))
+        return no
+
+    buffer = filled(compute_terminated=never)
+    assert not buffer.sample(10)["terminated"].any()
+    assert asked == [8]
+
+
+@pytest.mark.parametrize(
+    ("gives", "said"),
+    [
+        (True, r"expected 8 flags, or False for all, got True for all"),
+        (np.True_, r"expected 8 flags, or False for all, got True for all"),
+        (0, r"expected shape \(8,\), got \(\)"),
+        ([np.nan] * 8, "expected finite numbers, got nan in row 0"),
+    ],
+)
+def test_flags_that_make_no_sense_are_refused(gives, said):
+    buffer = filled(compute_terminated=lambda *_: gives)
+    with pytest.raises(ValueError, match=f"^compute_terminated: {said}"):
         buffer.sample(10)
 
 

@@ -13,7 +13,7 @@ def rows_of(buffer):
     """Every transition that can be sampled, as a set."""
     found = set()
     for seed in range(60):
-        batch = buffer.sample(len(buffer) - getattr(buffer, "waiting", 0), seed)
+        batch = buffer.sample(len(buffer), seed)
         parts = []
         for name, value in sorted(batch.items()):
             arrays = value.items() if isinstance(value, dict) else [("", value)]
@@ -53,7 +53,7 @@ def test_tables_hold_every_transition():
     again = from_arrow(table)
     assert (again.capacity, again.num_envs, len(again)) == (12, 2, 12)
     assert rows_of(again) == rows_of(buffer)
-    assert to_arrow(again).drop(["continues"]) == table.drop(["continues"])
+    assert to_arrow(again) == table
 
 
 @pytest.mark.parametrize("kind", [rlox.ReplayBuffer, rlox.PrioritizedReplayBuffer])
@@ -71,6 +71,49 @@ def test_running_and_promised_steps_come_through(kind):
     assert np.isin(sums["discounts"], (0.25, 0.5)).all()
     empty = from_arrow(to_arrow(rlox.ReplayBuffer(8, 2, 1)))
     assert (len(empty), empty.capacity) == (0, 8)
+
+
+def chain(first, count):
+    """Steps that fit each other, the last of them of no ended episode."""
+    obs = np.float32([[i, i] for i in range(first, first + count)])
+    off = np.zeros(count, bool)
+    return obs, obs + 1, np.zeros((count, 1)), np.arange(first, first + count), off, off
+
+
+@pytest.mark.parametrize("capacity", [50, 7])
+def test_rows_that_fit_and_do_not_follow_each_other_stay_apart(capacity):
+    pytest.importorskip("pyarrow")
+    buffer = rlox.ReplayBuffer(capacity, 2, 1, n_step=3, gamma=0.5)
+    buffer.push_batch(*chain(0, 5))  # for themselves, each
+    assert not to_arrow(buffer)["continues"].to_numpy().any()
+    buffer.push_batch(*chain(5, 3), in_order=True)
+    buffer.push_batch(*chain(8, 2))
+    table = to_arrow(buffer)
+    apart = [False] * 5 + [True] * 2 + [False] * 3
+    assert table["continues"].to_pylist() == apart[-capacity:]
+    again = from_arrow(table, n_step=3, gamma=0.5)
+    assert rows_of(again) == rows_of(buffer)
+    assert to_arrow(again) == table
+    for one in (buffer, again):  # where a row of its own ended nothing goes on
+        one.push_batch(*chain(20, 2), in_order=True)
+    assert to_arrow(again) == to_arrow(buffer)
+
+
+def test_rows_apart_of_several_environments_and_of_other_tables_stay_apart():
+    pa = pytest.importorskip("pyarrow")
+    buffer = rlox.ReplayBuffer(20, 2, 1, num_envs=2, n_step=2)
+    for t in range(4):
+        obs = np.float32([[t, t], [t + 50, t]])
+        off = np.zeros(2, bool)
+        buffer.push_batch(obs, obs + 1, np.zeros((2, 1)), [t, t], off, off)
+    table = to_arrow(buffer)
+    at = table.column_names.index("continues")
+    said = [True, False, True, True, False, True, False, False]
+    field = table.schema.field(at)
+    parted = table.set_column(at, field, pa.chunked_array([pa.array(said)]))
+    for given in (parted, parted.replace_schema_metadata()):
+        again = from_arrow(given, num_envs=2, n_step=2)
+        assert to_arrow(again)["continues"].to_pylist() == said
 
 
 def test_tables_that_make_no_sense_are_refused():
@@ -126,7 +169,7 @@ def test_stacks_of_frames_are_whole_in_tables_and_stored_once_again(envs, frames
     copy = from_arrow(table)
     assert {row[-1]: row for row in rows_of(copy)} == stored
     assert len(copy) == len(buffer)
-    assert to_arrow(copy).drop(["continues"]) == table.drop(["continues"])
+    assert to_arrow(copy) == table
     assert copy.state()["frame_stack"][0] == frames
     whole = from_arrow(table, frame_stack=1)
     assert whole.nbytes > 0

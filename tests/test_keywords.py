@@ -9,7 +9,7 @@ import pytest
 import rlox
 from rlox.evaluation import evaluate
 from rlox.keywords import refuse_unknown
-from rlox.trainers import PPOTrainer
+from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer
 
 
 class Still:
@@ -85,6 +85,25 @@ def test_an_unknown_name_is_told_near_ones():
             lambda: PPOTrainer("CartPole-v1", policy_kwargs={"net_arch": [64]}),
             "PPOTrainer has no setting 'policy_kwargs'; pass net_arch, activation or "
             "features_extractor as they are",
+        ),
+        (
+            lambda: SACTrainer("Pendulum-v1", replay_buffer_kwargs={"n_sampled_goal": 4}),
+            "SACTrainer has no setting 'replay_buffer_kwargs'; pass her= for its "
+            "goal_selection_strategy, and n_sampled_goal= as it is",
+        ),
+        (
+            lambda: DQNTrainer("CartPole-v1", replay_buffer_class=dict),
+            "DQNTrainer has no setting 'replay_buffer_class'; for goals in hindsight pass "
+            'her="future" ("final", "episode"); DQN has prioritized=True',
+        ),
+        (
+            lambda: SACTrainer("Pendulum-v1", goal_selection_strategy="future"),
+            "SACTrainer has no setting 'goal_selection_strategy'; pass it as her=",
+        ),
+        (
+            lambda: SACTrainer("Pendulum-v1", optimize_memory_usage=True),
+            "SACTrainer has no setting 'optimize_memory_usage'; leave it out: next observations "
+            "that follow are stored once anyway",
         ),
         (
             lambda: trainer().evaluate(episodes=3),

@@ -1,6 +1,8 @@
 """The run folder: where it may be, and its rows."""
 
+import itertools
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,55 @@ def test_rows_that_could_not_be_written_wait(tmp_path):
     (tmp_path / "metrics.csv").rmdir()
     run.log({"a": 2})
     assert (tmp_path / "metrics.csv").read_text() == "a\n1\n2\n"
+
+
+class Interrupted:
+    """Within it, Ctrl-C comes at the n-th bytecode of a function; `came` says whether it did."""
+
+    def __init__(self, function, n):
+        self.code, self.left, self.came = function.__code__, n, False
+
+    def trace(self, frame, event, _):
+        frame.f_trace_opcodes = frame.f_code is self.code
+        if event == "opcode":
+            self.left -= 1
+            if self.left == 0:
+                self.came = True
+                raise KeyboardInterrupt
+        return self.trace if frame.f_code is self.code else None
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self.trace)
+        return self
+
+    def __exit__(self, kind, *_):
+        sys.settrace(self.before)
+        return kind is KeyboardInterrupt
+
+
+# A file that has just been opened is closed when nobody has it any more.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_rows_are_written_once_wherever_an_interrupt_comes(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("rlox.logger.time.monotonic", lambda: now[0])
+    for n in itertools.count(1):
+        path = tmp_path / str(n)
+        path.mkdir()
+        run = RunFolder(path)
+        run.log({"a": 0})
+        run.log({"a": 1})
+        run.log({"a": 2})
+        with Interrupted(RunFolder.flush, n) as interrupted:
+            run.flush()
+        run.flush()
+        now[0] += 1.0
+        run.log({"a": 3})
+        assert (path / "metrics.csv").read_text() == "a\n0\n1\n2\n3\n", n
+        if not interrupted.came:
+            break
+    assert n > 50
 
 
 def test_a_folder_that_can_be_made_is_not_made_yet(tmp_path):

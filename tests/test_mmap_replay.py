@@ -120,7 +120,7 @@ def test_what_was_closed_says_so(path):
         lambda: len(buffer),
     ]
     for call in calls:
-        with pytest.raises(rlox.ClosedError, match="MmapReplayBuffer: expected an open object"):
+        with pytest.raises(rlox.ClosedError, match=r"MmapReplayBuffer: .* MmapReplayBuffer\.open"):
             call()
     with rlox.MmapReplayBuffer.open(path) as again:
         assert len(again) == 3
@@ -191,7 +191,7 @@ def test_nothing_that_is_there_is_overwritten(path, tmp_path):
         ((1 << 50, 1 << 50, 2, 1), MemoryError, r"hot_capacity: .* bytes \("),
         ((1, 1 << 62, 2, 1), ValueError, "total_capacity: expected a file of less than"),
         ((1.5, 10, 2, 1), TypeError, "hot_capacity: expected an integer"),
-        ((1, -1, 2, 1), ValueError, "total_capacity: expected zero or a positive"),
+        ((1, -1, 2, 1), ValueError, "total_capacity: expected at least 1, got -1"),
         ((1, 10, 0, 1), ValueError, "obs: expected a row with elements"),
         ((1, 10, (1 << 40, 1 << 40), 1), MemoryError, "expected rows that fit into memory"),
     ],
@@ -226,7 +226,7 @@ def test_paths_that_make_no_sense_are_refused(tmp_path):
         ({"obs": [0.0]}, ValueError, r"obs: expected shape \[2\], got \[1\]"),
         ({"obs": [0.0, np.nan]}, ValueError, "obs: expected finite numbers, got NaN in row 0"),
         ({"next_obs": [np.inf, 0.0]}, ValueError, "next_obs: expected finite numbers"),
-        ({"next_obs": None}, (TypeError, ValueError), "next_obs: expected"),
+        ({"next_obs": None}, ValueError, "next_obs: expected the observation after each row, got"),
         ({"action": [np.nan]}, ValueError, "action: expected finite numbers, got NaN"),
         ({"reward": 1e39}, ValueError, "reward: expected finite numbers, got inf"),
         ({"terminated": "x"}, TypeError, "terminated: expected"),

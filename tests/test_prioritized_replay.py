@@ -112,10 +112,14 @@ def test_memory_can_be_used_again():
 @pytest.mark.parametrize(
     ("indices", "priorities", "said"),
     [
-        ([0, 1], [1.0], "priorities: expected"),
+        (
+            [0, 1],
+            [1.0],
+            r"priorities: expected shape \[2\], got shape \[1\]; pass one for each of the indices",
+        ),
         ([0, 8], [1.0, 1.0], "indices: expected numbers of stored transitions, 0 to 7, got 8"),
         ([-1], [1.0], "indices: expected numbers of transitions, got -1"),
-        ([[0]], [1.0], "indices: expected shape"),
+        ([[0]], [1.0], "indices: expected shape .* pass them in one axis"),
         ([0], [-1.0], "priorities: expected finite numbers, at least 0, got -1 in row 0"),
         (
             [0, 1],
@@ -123,6 +127,11 @@ def test_memory_can_be_used_again():
             "priorities: expected finite numbers, at least 0, got NaN in row 1",
         ),
         ([0], [np.inf], "priorities: expected finite numbers, at least 0, got inf"),
+        (
+            [0, 1],
+            [1.0, 1e300],
+            r"priorities: expected numbers of at most 3.4028235e38, got 1e300 in row 1; clip them",
+        ),
     ],
 )
 def test_priorities_that_make_no_sense_are_refused(indices, priorities, said):

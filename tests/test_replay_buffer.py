@@ -101,6 +101,55 @@ def test_next_observations_may_be_left_out_where_the_next_row_has_them():
     assert len(buffer) == 4
 
 
+def test_a_promise_is_kept_by_the_next_step_alone():
+    never, actions = [False] * 2, np.zeros((2, 1))
+    buffer = rlox.ReplayBuffer(10, 1, 1, n_step=3, gamma=1.0)
+    buffer.push_batch([[0.0], [1.0]], None, actions, [1, 1], never, never, in_order=True)
+    apart = ([[50.0], [60.0]], [[51.0], [61.0]], actions, [10, 10], never, never)
+    said = "obs: expected the next step first, .* got 2 rows that stand for themselves; push"
+    with pytest.raises(ValueError, match=said):
+        buffer.push_batch(*apart)
+    assert len(buffer) == 2
+    buffer.push([2.0], [0.0], 1.0, False, True, next_obs=[3.0])
+    buffer.push_batch(*apart)
+    seen = set()
+    for seed in range(20):
+        batch = buffer.sample(5, seed)
+        columns = (batch["obs"][:, 0], batch["rewards"], batch["next_obs"][:, 0])
+        seen |= set(zip(*(column.tolist() for column in columns), strict=True))
+    assert seen == {(0, 3, 3), (1, 2, 3), (2, 1, 3), (50, 10, 51), (60, 10, 61)}
+
+
+def test_extras_of_what_comes_next_are_those_of_the_last_step():
+    extra = {"cost": ((), "float32"), "next_cost": ((), "float32")}
+    buffer = rlox.ReplayBuffer(10, 1, 1, n_step=3, gamma=1.0, extra=extra)
+    for i in range(4):
+        beside = {"cost": i, "next_cost": i}
+        buffer.push([i], [0], 1, False, i == 3, next_obs=[i + 1], extra=beside)
+    batch = buffer.sample(4, seed=0)
+    assert np.array_equal(batch["cost"], batch["obs"][:, 0])
+    assert np.array_equal(batch["next_cost"], np.minimum(batch["obs"][:, 0] + 2, 3))
+
+
+def test_buffers_show_what_they_hold(tmp_path):
+    buffer = rlox.ReplayBuffer(10, (4, 8, 8), (), obs_dtype="uint8", act_dtype="int64")
+    said = "ReplayBuffer(capacity=10, len=0, obs=uint8[4, 8, 8], actions=int64[])"
+    assert repr(buffer) == said
+    parts = {"a": 2, "b": ((), "int64")}
+    several = rlox.PrioritizedReplayBuffer(12, parts, 1, 0.7, num_envs=3)
+    assert repr(several) == (
+        "PrioritizedReplayBuffer(capacity=12, len=0, obs={a: float32[2], b: int64[]}, "
+        "actions=float32[1], num_envs=3, alpha=0.7, beta=0.4)"
+    )
+    filed = rlox.MmapReplayBuffer(5, 50, 2, 1, tmp_path / "replay")
+    filed.push([0, 0], [0], 0, False, False, next_obs=[0, 0])
+    assert repr(filed) == (
+        "MmapReplayBuffer(capacity=50, len=1, obs=float32[2], actions=float32[1], hot_capacity=5)"
+    )
+    filed.close()
+    assert repr(filed) == "MmapReplayBuffer(closed)"
+
+
 def test_batches_of_environments_are_streams():
     buffer = rlox.ReplayBuffer(6, 1, (), num_envs=2, act_dtype="int64", n_step=2, gamma=0.5)
     with pytest.raises(ValueError, match="push: expected a buffer of one environment"):

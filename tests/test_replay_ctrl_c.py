@@ -67,6 +67,64 @@ def made(n):
 }
 
 
+# Each in one piece until all is there.
+ONCE = {
+    "one long sequence": """
+buffer = rlox.ReplayBuffer(1000, 1, 1, seed=0)
+for i in range(1000):
+    buffer.push([i], [0.0], 0.0, False, False, [i + 1])
+def made(n):
+    return lambda: buffer.sample_sequences(1, n)
+""",
+    "a state": FILLED
+    + """
+buffer = fill(rlox.ReplayBuffer(rows, 4, 1, seed=0))
+def made(n):
+    return lambda: [buffer.state() for _ in range(n // rows + 1)]
+def state():
+    return len(buffer)
+""",
+    "a state to be refused": FILLED
+    + """
+buffer = rlox.ReplayBuffer(10, 4, 1, seed=0)
+more = fill(rlox.ReplayBuffer(rows, 4, 1, seed=0)).state()
+def made(n):
+    def refused():
+        for _ in range(n // rows + 1):
+            try:
+                buffer.load_state(more)
+            except ValueError:
+                pass
+    return refused
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ONCE)
+def test_what_takes_long_in_one_piece_ends_at_once(name):
+    code = ONCE[name]
+    interrupt(code if "def state" in code else code + STREAM)
+
+
+@pytest.mark.slow
+def test_taking_a_state_ends_at_once_and_leaves_what_was_there_or_nothing():
+    rows = 6_000_000
+    column, off = np.arange(rows, dtype=np.float32), np.zeros(rows, bool)
+    obs = np.repeat(column, 8).reshape(-1, 8)
+    buffer = rlox.ReplayBuffer(rows, 8, 1, seed=0)
+    buffer.push_batch(obs, obs, column[:, None], column, off, off)
+    state, tries = buffer.state(), []
+    for after in (0.05, 0.2, 0.4, 0.6):
+        slack, late = machines(), lateness(lambda: buffer.load_state(state), after)
+        tries.append((0.0 if late is None else late, slack, machines()))
+        assert len(buffer) in (0, rows)
+        buffer.push([7.0] * 8, [7.0], 7.0, False, True, [8.0] * 8)
+        buffer.load_state(state)
+        assert len(buffer) == rows
+    assert all(late - max(slack) < PROMISED for late, *slack in tries), tries
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_a_sample_ends_at_once_and_draws_nothing(name):

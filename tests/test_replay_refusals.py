@@ -13,7 +13,9 @@ from replay_rows import check, transition
         ((0, 2, 1), ValueError, "capacity: expected at least 1, got 0"),
         ((1 << 50, 2, 1), MemoryError, r"capacity: .* bytes \("),
         ((1 << 70, 2, 1), MemoryError, "capacity: expected less than 2"),
-        ((-1, 2, 1), ValueError, "capacity: expected zero or a positive integer"),
+        ((-1, 2, 1), ValueError, "capacity: expected at least 1, got -1"),
+        ((10, -4, 1), ValueError, "obs_dim: expected at least 1, got -4"),
+        ((10, (2, -4), 1), ValueError, "obs_dim: expected at least 1, got -4"),
         ((10.5, 2, 1), TypeError, "capacity: expected an integer"),
         ((10, 0, 1), ValueError, "obs: expected a row with elements"),
         ((10, (2, 0), 1), ValueError, "obs: expected a row with elements"),
@@ -144,6 +146,23 @@ def test_masked_elements_are_refused():
     assert buffer.sample(1)["obs"].tolist() == [[1, 2]]
 
 
+def test_what_is_no_row_each_is_told_so():
+    buffer = rlox.ReplayBuffer(10, 2, 1)
+    rows = [np.zeros((3, 2)), np.zeros((3, 2)), np.zeros((3, 1)), np.zeros(3)]
+    rows += [np.zeros(3, bool), np.zeros(3, bool)]
+    for at, name in ((3, "rewards"), (4, "terminated"), (5, "truncated")):
+        wrong = [*rows[:at], np.zeros((3, 1), rows[at].dtype), *rows[at + 1 :]]
+        said = rf"{name}: expected shape \[3\], got shape \[3, 1\]; pass one for each row of obs"
+        with pytest.raises(ValueError, match=said):
+            buffer.push_batch(*wrong)
+    buffer.push_batch(*rows)
+    said = (
+        r"out: expected shape \[2, 2\], got shape \[3, 2\]; pass what an earlier sample of as many"
+    )
+    with pytest.raises(ValueError, match=said):
+        buffer.sample(2, out=buffer.sample(3))
+
+
 def test_a_last_row_whose_next_observation_is_to_come_is_told_of():
     buffer = rlox.ReplayBuffer(10, 2, 1)
     buffer.push(*transition(0)[:-1])
@@ -175,14 +194,16 @@ def test_sequences_that_do_not_fit_are_told_by_what_was_asked_for():
 
 def test_sampling_that_makes_no_sense_is_refused():
     buffer = rlox.ReplayBuffer(3, 2, 1)
-    with pytest.raises(ValueError, match="batch_size: expected a buffer with transitions, got 1"):
+    with pytest.raises(
+        ValueError, match="batch_size: expected a buffer with transitions, got an empty one"
+    ):
         buffer.sample(1)
     buffer.push(*transition(0))
     for count, error, said in [
         (0, ValueError, "batch_size: expected 1 to 1"),
         (2, ValueError, "batch_size: expected 1 to 1"),
         (1 << 62, ValueError, "batch_size: expected 1 to 1"),
-        (-1, ValueError, "batch_size: expected zero or a positive integer"),
+        (-1, ValueError, "batch_size: expected at least 1, got -1"),
         (1.0, TypeError, "batch_size: expected an integer"),
     ]:
         with pytest.raises(error, match=said):

@@ -247,9 +247,45 @@ def test_buffers_with_files_give_references(tmp_path):
                 buffer.load_state(wrong)
         with pytest.raises(ValueError, match="got that of another file"):
             other.load_state(state)
+        # Transitions that were pushed since are dropped, as in other buffers.
+        for i in range(5, 7):
+            buffer.push(*transition(i))
+        buffer.load_state(state)
+        assert len(buffer) == 5
+        assert np.array_equal([buffer.sample(4)["obs"] for _ in range(3)], drawn)
     (tmp_path / "a").rename(tmp_path / "moved")
     with rlox.MmapReplayBuffer.open(tmp_path / "moved") as buffer:
         buffer.load_state(state)
         assert np.array_equal(buffer.sample(4)["obs"], drawn[0])
     with pytest.raises(rlox.ClosedError):
         buffer.state()
+
+
+def test_a_file_that_has_overwritten_what_a_reference_tells_of_says_so(tmp_path):
+    with rlox.MmapReplayBuffer(3, 6, 2, 1, tmp_path / "a", seed=0) as buffer:
+        rows = np.zeros((120_000, 2), np.float32)
+        off = np.zeros(120_000, bool)
+        for i in range(6):
+            buffer.push(*transition(i))
+        state = buffer.state()
+        buffer.push_batch(rows, rows, rows[:, :1], rows[:, 0], off, off)
+        drawn = buffer.sample(4, seed=1)["obs"]
+        # What the file has room for beside 6 transitions is less than that.
+        with pytest.raises(
+            ValueError, match="older rows were overwritten since, got 6; keep a copy"
+        ):
+            buffer.load_state(state)
+        assert np.array_equal(buffer.sample(4, seed=1)["obs"], drawn)
+
+
+def test_native_agents_tell_how_much_they_remember():
+    from rlox.trainers import SACTrainer
+
+    settings = {"backend": "native", "net_arch": (4,), "buffer_size": 40, "batch_size": 8}
+    trainer = SACTrainer("Pendulum-v1", seed=0, runs_dir=None, **settings)
+    agent = trainer.learner.policy
+    assert agent.replay_len() == 0
+    trainer.train(30)
+    assert agent.replay_len() == 30 == len(agent.replay_state()["step.rewards"])
+    trainer.train(30)
+    assert agent.replay_len() == 40

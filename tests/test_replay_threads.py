@@ -122,7 +122,7 @@ def test_a_reader_among_busy_writers_gets_its_turn():
 
 # Has `handler` run in the middle of a long sample, in which other calls would be refused or wait.
 INSIDE = """
-import os, signal, threading
+import os, signal, sys, threading, time
 import numpy as np, rlox
 rows, width = 200_000, 64
 obs, off = np.zeros((rows, width), np.float32), np.zeros(rows, bool)
@@ -177,7 +177,15 @@ def test_who_waits_for_a_sample_gets_its_turn_after_it():
                 threads.append(threading.Thread(target=work, daemon=True))
                 threads[-1].start()
                 threads[-1].join(0.2)
-            # The second one waits for the first one: else many readers would keep it waiting.
+            # The second one waits for the first one: else many readers would keep it waiting. Also
+            # while none of them gets the GIL: who runs no signal handlers needs none to wait.
+            sys.setswitchinterval(60)
+            for _ in range(5):
+                until = time.perf_counter() + 0.12
+                while time.perf_counter() < until:
+                    pass
+                time.sleep(0.013)
+            sys.setswitchinterval(0.005)
             assert threads[0].is_alive() and threads[1].is_alive()
             buffer.sample(5)  # of the thread that is not to wait for itself
         interrupt(handler)
@@ -191,7 +199,7 @@ def test_who_waits_for_a_sample_gets_its_turn_after_it():
 def test_a_forked_child_reads_or_raises():
     """Whatever the parent's threads were doing."""
     code = """
-        import os, threading
+        import os, threading, time
         import numpy as np, rlox
         buffer = rlox.ReplayBuffer(20_000, 40, 1)
         rows, off = np.zeros((20_000, 40), np.float32), np.zeros(20_000, bool)
@@ -201,6 +209,7 @@ def test_a_forked_child_reads_or_raises():
         def work(call):
             while True:
                 call()
+                time.sleep(0.003)  # else every fork is in the middle of a push
         for call in (push, lambda: buffer.sample(5000), lambda: buffer.sample(5000)):
             threading.Thread(target=work, args=(call,), daemon=True).start()
         told = []
@@ -221,6 +230,7 @@ def test_a_forked_child_reads_or_raises():
             assert os.waitpid(child, 0)[1] == 0
             told.append(os.read(read, 1000).decode())
         assert all(len(said.split()) == 2 for said in told), told
+        assert any(said.startswith("done") for said in told), told
         os._exit(0)
     """
     command = [sys.executable, "-c", textwrap.dedent(code)]
@@ -248,6 +258,22 @@ def test_a_closed_buffer_tells_all_its_readers(tmp_path):
     assert not failed
     assert len(ended) == 4
     assert buffer.closed
+
+
+def test_whoever_closes_a_buffer_while_another_thread_does_has_closed_it(tmp_path):
+    for turn in range(50):
+        buffer = rlox.MmapReplayBuffer(100, 1000, 1, 1, tmp_path / f"replay{turn}")
+        buffer.push([1.0], [0.0], 0.0, False, False, [2.0])
+        begin = threading.Barrier(4)
+
+        def close(begin=begin, buffer=buffer):
+            begin.wait()
+            buffer.close()
+
+        threads, failed = started(close, 4)
+        assert joined(threads)
+        assert not failed
+        assert buffer.closed
 
 
 def test_a_handler_of_a_thread_that_waits_may_wait_for_those_behind_it():

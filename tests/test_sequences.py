@@ -196,7 +196,7 @@ def test_seeds_repeat_and_frame_stacks_are_rebuilt():
     ("arguments", "error", "said"),
     [
         ({"length": 0}, ValueError, "length: expected at least 1, got 0"),
-        ({"length": -1}, ValueError, "length: expected zero or a positive integer"),
+        ({"length": -1}, ValueError, "length: expected at least 1, got -1"),
         ({"length": 1 << 62}, MemoryError, "length: expected at most"),
         ({"batch_size": 0}, ValueError, "batch_size: expected 1 to 4"),
         ({"batch_size": 5}, ValueError, "batch_size: expected 1 to 4"),

@@ -7,9 +7,9 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from rlox.algorithms import PPOConfig
+from rlox.algorithms import DQNConfig, PPOConfig, SACConfig, TD3Config
 from rlox.settings import chosen_seed, json_keywords, number, resolve, shown, whole
-from rlox.trainers import PPOTrainer
+from rlox.trainers import PPOTrainer, SACTrainer
 
 
 def test_arguments_come_before_rl_zoo3_before_defaults():
@@ -73,6 +73,26 @@ def test_a_minibatch_is_no_larger_than_an_iteration():
     assert PPOConfig(num_envs=2, n_steps=8, batch_size=16).batch_size == 16
     sizes = {n_steps: PPOConfig(num_envs=2, n_steps=n_steps).batch_size for n_steps in (8, 2048)}
     assert sizes == {8: 16, 2048: 64}
+
+
+@pytest.mark.parametrize("config", [DQNConfig, SACConfig, TD3Config])
+@pytest.mark.parametrize(
+    ("buffer_size", "num_envs", "kept"), [(5, 1, 5), (10, 3, 9), (1, 3, 3), (9, 3, 9)]
+)
+def test_a_minibatch_is_no_larger_than_the_replay_buffer(config, buffer_size, num_envs, kept):
+    how = {"buffer_size": buffer_size, "num_envs": num_envs}
+    assert config(**how, batch_size=kept).batch_size == kept
+    words = rf"^batch_size: expected at most {kept}, as many as buffer_size = {buffer_size} keeps"
+    with pytest.raises(ValueError, match=words):
+        config(**how, batch_size=kept + 1)
+    with pytest.raises(ValueError, match=words):  # the default
+        config(**how)
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_trainers_refuse_minibatches_larger_than_the_buffer(backend):
+    with pytest.raises(ValueError, match=r"^batch_size: expected at most 5, .* got 64; make"):
+        SACTrainer("Pendulum-v1", buffer_size=5, batch_size=64, backend=backend, runs_dir=None)
 
 
 def test_a_presets_minibatch_is_cut_to_the_iterations_that_are_asked_for():

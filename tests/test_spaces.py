@@ -89,9 +89,26 @@ def test_integers_sent_are_inside_the_bounds_exactly(dtype, low, high, given):
     space = spaces.Box(low, high, (len(given),), dtype)
     (sent,) = sent_actions(space, given[None], num_envs=1)
     assert sent.dtype == dtype
-    expected = [min(max(int(x), low), high) for x in given.tolist()]
+    expected = [min(max(round(x), low), high) for x in given.tolist()]
     assert [int(x) for x in sent] == expected
     assert space.contains(sent)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int8, np.float16])
+def test_fractions_go_to_the_nearest_integer_of_a_box_without(dtype):
+    given = np.linspace(-2.5, 2.5, 5001)[None]
+    (sent,) = sent_actions(spaces.Box(-2, 2, (5001,), dtype), given, num_envs=1)
+    if dtype is np.float16:
+        np.testing.assert_array_equal(sent, given[0].clip(-2, 2).astype(dtype))
+        return
+    counts = np.bincount(sent.astype(int) + 2)
+    assert np.abs(counts - 1000).max() <= 2
+
+
+def test_a_box_of_flags_is_on_above_a_half():
+    given = [[-3.0, 0.0, 0.4, 0.6, 1.0, 7.0]]
+    (sent,) = sent_actions(spaces.Box(0, 1, (6,), np.bool_), given, num_envs=1)
+    assert sent.tolist() == [False, False, False, True, True, True]
 
 
 def test_a_policys_numbers_beyond_the_integers_are_sent_as_the_bounds():

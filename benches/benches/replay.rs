@@ -1,16 +1,19 @@
-//! `replay/push/<obs>`: one transition of an environment; `replay/push_images`: one with a stack of four 84 x 84 frames, as a
-//! whole or stored once; `replay/sample/<obs>/<batch>` from a full buffer; `replay/three_steps/<batch>`;
-//! `replay/priorities/<capacity>`: a batch of 256 by priority, and new priorities for it.
+//! `replay/push/<obs>`: one transition of an environment; `replay/push_batch/<obs>`: one of each of 64 that go to and fro
+//! between two states; `replay/push_images`: one with a stack of four 84 x 84 frames, as a whole or stored once, and
+//! `replay/sample_images/<batch>` of them; `replay/sample/<obs>/<batch>` from a full buffer; `replay/three_steps/<batch>`;
+//! `replay/priorities/<capacity>`: a batch of 256 by priority, and new priorities for it; `replay/mmap`: a transition pushed
+//! to a file, and a batch of 256 of which nine tenths lie in it.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rlox_core::replay::{
-    Layout, NStep, Part, PrioritizedReplayBuffer, Replay, ReplayBuffer, ReplayStorage, SampledBatch, Sampler, Steps,
-    Uniform,
+    Layout, MmapReplayBuffer, NStep, Part, PrioritizedReplayBuffer, Replay, ReplayBuffer, ReplayStorage, SampledBatch,
+    Sampler, Steps, Uniform,
 };
 use rlox_core::{DType, FieldData, Pcg64};
 
 const FRAME: usize = 84 * 84;
 const STACK: usize = 4 * FRAME;
+const ENVS: usize = 64;
 
 /// Observations that follow each other, as rows.
 fn observations(dim: usize, rows: usize) -> Vec<f32> {
@@ -61,33 +64,123 @@ fn push(c: &mut Criterion) {
     group.finish();
 }
 
-fn push_images(c: &mut Criterion) {
-    let mut group = c.benchmark_group("replay/push_images");
-    group.throughput(Throughput::Bytes(STACK as u64));
-    let frames: Vec<u8> = (0..FRAME * 1_004).map(|i| (i % 251) as u8).collect();
-    for (name, frame_stack) in [("whole", 1), ("frames_once", 4)] {
-        group.bench_function(name, |b| {
-            let layout = Layout::new(Part::new("obs", &[4, 84, 84], DType::U8), Part::new("actions", &[], DType::I64));
-            let storage = ReplayStorage::new(10_000, 1, Layout { frame_stack, ..layout }).expect("room");
+fn push_batch(c: &mut Criterion) {
+    let mut group = c.benchmark_group("replay/push_batch");
+    group.throughput(Throughput::Elements(ENVS as u64));
+    for dim in [4, 17] {
+        group.bench_function(BenchmarkId::from_parameter(dim), |b| {
+            let part = |name, dim| Part::new(name, &[dim], DType::F32);
+            let layout = Layout::new(part("obs", dim), part("actions", 1));
+            let storage = ReplayStorage::new(100_000, ENVS, layout).expect("room");
             let mut buffer = Replay::with(storage, Uniform).expect("room");
-            let mut row = 0;
+            let states = observations(dim, 2 * ENVS - 1);
+            let (here, there) = states.split_at(dim * ENVS);
+            let [mut here, mut there] = [here, there].map(|state| [FieldData::F32(state)]);
+            let never = [false; ENVS];
             b.iter(|| {
-                let stack = |row: usize| FieldData::U8(&frames[row * FRAME..][..STACK]);
                 let steps = Steps {
-                    obs: &[stack(row)],
-                    actions: FieldData::I64(&[1]),
-                    rewards: &[1.0],
-                    terminated: &[false],
-                    truncated: &[row == 999],
-                    next_obs: Some(&[stack(row + 1)]),
+                    obs: &here,
+                    actions: FieldData::F32(&[0.5; ENVS]),
+                    rewards: &[1.0; ENVS],
+                    terminated: &never,
+                    truncated: &never,
+                    next_obs: Some(&there),
                     extra: &[],
                 };
                 buffer.push_batch(&steps).expect("rows that fit");
-                row = (row + 1) % 1_000;
+                std::mem::swap(&mut here, &mut there);
             });
         });
     }
     group.finish();
+}
+
+/// Pushes stack after stack of an episode of a thousand, again from the first after the last.
+struct Pictures {
+    frames: Vec<u8>,
+    row: usize,
+}
+
+impl Pictures {
+    fn new() -> Self {
+        Self { frames: (0..FRAME * 1_004).map(|i| (i % 251) as u8).collect(), row: 0 }
+    }
+
+    fn buffer(frame_stack: usize) -> ReplayBuffer {
+        let layout = Layout::new(Part::new("obs", &[4, 84, 84], DType::U8), Part::new("actions", &[], DType::I64));
+        let storage = ReplayStorage::new(10_000, 1, Layout { frame_stack, ..layout }).expect("room");
+        Replay::with(storage, Uniform).expect("room")
+    }
+
+    fn push(&mut self, buffer: &mut ReplayBuffer) {
+        let stack = |row: usize| FieldData::U8(&self.frames[row * FRAME..][..STACK]);
+        let steps = Steps {
+            obs: &[stack(self.row)],
+            actions: FieldData::I64(&[1]),
+            rewards: &[1.0],
+            terminated: &[false],
+            truncated: &[self.row == 999],
+            next_obs: Some(&[stack(self.row + 1)]),
+            extra: &[],
+        };
+        buffer.push_batch(&steps).expect("rows that fit");
+        self.row = (self.row + 1) % 1_000;
+    }
+}
+
+const KEPT: [(&str, usize); 2] = [("whole", 1), ("frames_once", 4)];
+
+fn push_images(c: &mut Criterion) {
+    let mut group = c.benchmark_group("replay/push_images");
+    group.throughput(Throughput::Bytes(STACK as u64));
+    for (name, frame_stack) in KEPT {
+        group.bench_function(name, |b| {
+            let (mut pictures, mut buffer) = (Pictures::new(), Pictures::buffer(frame_stack));
+            b.iter(|| pictures.push(&mut buffer));
+        });
+    }
+    group.finish();
+}
+
+fn sample_images(c: &mut Criterion) {
+    for (name, frame_stack) in KEPT {
+        let mut group = c.benchmark_group(format!("replay/sample_images/{name}"));
+        let (mut pictures, mut buffer) = (Pictures::new(), Pictures::buffer(frame_stack));
+        (0..10_000).for_each(|_| pictures.push(&mut buffer));
+        for batch_size in [32, 256] {
+            group.throughput(Throughput::Bytes((2 * STACK * batch_size) as u64));
+            group.bench_function(BenchmarkId::from_parameter(batch_size), |b| {
+                let (mut batch, mut rng) = (SampledBatch::default(), Pcg64::seed_from(0));
+                b.iter(|| buffer.sample_with(&mut batch, batch_size, &mut rng));
+            });
+        }
+        group.finish();
+    }
+}
+
+fn mmap(c: &mut Criterion) {
+    let mut group = c.benchmark_group("replay/mmap");
+    let path = std::env::temp_dir().join(format!("rlox-bench-replay-{}", std::process::id()));
+    let (obs, part) = (observations(4, 10_000), |name, dim| Part::new(name, &[dim], DType::F32));
+    let layout = Layout::new(part("obs", 4), part("actions", 1));
+    let mut buffer = MmapReplayBuffer::create(&path, 10_000, 100_000, layout).expect("a file");
+    let mut row = 0;
+    let mut push = |buffer: &mut MmapReplayBuffer| {
+        let (now, next) = obs[4 * row..4 * row + 8].split_at(4);
+        buffer.push_slices(now, next, &[0.5], 1.0, false, false).expect("rows that fit");
+        row = (row + 1) % 10_000;
+    };
+    (0..100_000).for_each(|_| push(&mut buffer));
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("push", |b| b.iter(|| push(&mut buffer)));
+    group.throughput(Throughput::Elements(256));
+    group.bench_function("sample", |b| {
+        let (mut batch, mut rng) = (SampledBatch::default(), Pcg64::seed_from(0));
+        b.iter(|| buffer.sample_with(&mut batch, 256, &mut rng));
+    });
+    group.finish();
+    drop(buffer);
+    std::fs::remove_file(path).expect("the file");
 }
 
 fn sample(c: &mut Criterion) {
@@ -137,5 +230,5 @@ fn priorities(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, push, push_images, sample, three_steps, priorities);
+criterion_group!(benches, push, push_batch, push_images, sample_images, sample, three_steps, priorities, mmap);
 criterion_main!(benches);

@@ -1,15 +1,17 @@
 """Replay buffers: pushes, samples, priorities, several steps.
 
-Observations have 4 and 17 float32, or are stacks of four pictures of 84 x 84 in uint8 (28,224
-bytes); actions are one number. Every subject gets the same arrays. What is pushed is one long
-episode, so that a next observation is the observation of the next push; samples are drawn from full
-buffers.
-
-Peers whose arguments differ are called through a function of Python's; cpprb keeps next
-observations beside observations, as it does unless told otherwise.
+Observations have 4 and 17 float32, or are stacks of four pictures of 84 x 84, 28,224 numbers in
+uint8 or, pushed alone, in float32; actions are one number. Every subject gets the same arrays. What
+is pushed is one long episode, so that a next observation is the observation of the next push;
+samples are drawn from full buffers. `buffers.py` makes them.
 
 A row of samples has the median of single calls and their 99th percentile, "p99". "bytes" is what a
-buffer says that a transition takes, or else what its arrays do.
+transition takes: ours says it itself, of Stable-Baselines3 and TorchRL it is that of their arrays,
+and of rlox 1.2.0 and cpprb, which keep theirs to themselves, that of a transition as it is sampled,
+next observation included.
+
+`MmapReplayBuffer`, which no peer has, is pushed to and sampled from with a tenth of its transitions
+in memory, and all of them in a file that the system holds in its own; "bytes" are the file's.
 """
 
 from __future__ import annotations
@@ -21,16 +23,16 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from buffers import BETA, FLOATS, MAKERS, OBS, Buffer, cpprb, ours, published, sb3, torchrl
 from side_by_side import Benchmark, Repeated, Row, Subject, run
 
 PUSHES, CALLS, ENVS = 10_000, 300, 64
-OBS = {4: ((4,), "float32"), 17: ((17,), "float32"), 28_224: ((4, 84, 84), "uint8")}
-CAPACITY = {4: 100_000, 17: 1_000_000, 28_224: 10_000}
-ALPHA, BETA = 0.6, 0.4
+CAPACITY = {4: 100_000, 17: 1_000_000, 28_224: 10_000, FLOATS: 1_000}
+STEPS = {4: PUSHES, 17: PUSHES, 28_224: 1_000, FLOATS: 500}  # that are pushed again and again
 
 
 @lru_cache(1)
-def steps(obs: int, count: int) -> tuple[list[Any], list[Any], list[float]]:
+def steps(obs: int | str, count: int) -> tuple[list[Any], list[Any], list[float]]:
     """Observations, one more than there are actions and rewards."""
     shape, dtype = OBS[obs]
     rng = np.random.default_rng(0)
@@ -46,130 +48,43 @@ def steps(obs: int, count: int) -> tuple[list[Any], list[Any], list[float]]:
     )
 
 
-class Buffer:
-    """A library's buffer behind three calls, each of which does its usual work."""
-
-    def __init__(self, made: Any, push: Callable[..., Any], sample: Callable[..., Any]) -> None:
-        self.made, self.push, self.sample = made, push, sample
-        self.bytes = float("nan")
-
-
-def ours(
-    obs: int, capacity: int, n_step: int = 1, kind: str = "ReplayBuffer", **how: Any
-) -> Buffer:
-    """rlox, of this repository."""
-    import rlox
-
-    shape, dtype = OBS[obs]
-    make = getattr(rlox, kind)
-    made = make(capacity, shape, 1, obs_dtype=dtype, seed=0, **how)
-    return Buffer(made, made.push, made.sample)
+def given_to(maker: str, obs: int | str, count: int) -> tuple[list[Any], list[Any], list[float]]:
+    """`steps`, as a library takes them."""
+    observations, actions, rewards = steps(obs, count)
+    if maker == "published":  # which knows vectors of float32 alone
+        observations = [x.ravel().astype(np.float32, copy=False) for x in observations]
+    return observations, actions, rewards
 
 
-def published(obs: int, capacity: int, n_step: int = 1, kind: str = "ReplayBuffer") -> Buffer:
-    """rlox 1.2.0, which knows float32 alone, in one axis."""
-    import rlox
-
-    made = getattr(rlox, kind)(capacity, obs, 1)
-    seeds = iter(range(1 << 40))
-    return Buffer(made, made.push, lambda count: made.sample(count, next(seeds)))
-
-
-def sb3(obs: int, capacity: int, n_step: int = 1, envs: int = 1) -> Buffer:
-    """Stable-Baselines3, whose samples are tensors."""
-    from gymnasium.spaces import Box
-    from stable_baselines3.common import buffers
-
-    shape, dtype = OBS[obs]
-    low, high = (0, 255) if dtype == "uint8" else (-10, 10)
-    spaces = Box(low, high, shape, dtype), Box(-1, 1, (1,))
-    how: dict[str, Any] = {"device": "cpu", "handle_timeout_termination": True, "n_envs": envs}
-    if n_step > 1:
-        made = buffers.NStepReplayBuffer(capacity, *spaces, n_steps=n_step, gamma=0.99, **how)
-    else:
-        made = buffers.ReplayBuffer(capacity, *spaces, **how)
-    infos: list[dict[str, Any]] = [{}]
-
-    def push(o: Any, a: Any, r: float, terminated: bool, truncated: bool, following: Any) -> None:
-        made.add(o, following, a, np.array([r]), np.array([terminated or truncated]), infos)
-
-    buffer = Buffer(made, push, made.sample)
-    arrays = [x for x in vars(made).values() if isinstance(x, np.ndarray)]
-    buffer.bytes = sum(x.nbytes for x in arrays) / capacity
-    return buffer
-
-
-def torchrl(obs: int, capacity: int, n_step: int = 1) -> Buffer:
-    """TorchRL's tensor storage."""
-    import torch
-    from tensordict import TensorDict
-    from torchrl.data import LazyTensorStorage, ReplayBuffer
-
-    made = ReplayBuffer(storage=LazyTensorStorage(capacity), batch_size=32)
-
-    def push(o: Any, a: Any, r: float, terminated: bool, truncated: bool, following: Any) -> None:
-        columns = {
-            "obs": torch.from_numpy(o),
-            "action": torch.from_numpy(a),
-            "reward": torch.tensor(r),
-            "terminated": torch.tensor(terminated),
-            "truncated": torch.tensor(truncated),
-            "next_obs": torch.from_numpy(following),
-        }
-        made.add(TensorDict(columns, []))
-
-    return Buffer(made, push, made.sample)
-
-
-def cpprb(obs: int, capacity: int, n_step: int = 1, priorities: bool = False) -> Buffer:
-    """cpprb."""
-    import cpprb as library
-
-    shape, dtype = OBS[obs]
-    columns = {
-        "obs": {"shape": shape, "dtype": np.dtype(dtype)},
-        "next_obs": {"shape": shape, "dtype": np.dtype(dtype)},
-        "act": {"shape": 1},
-        "rew": {},
-        "terminated": {"dtype": np.dtype("bool")},
-        "truncated": {"dtype": np.dtype("bool")},
-    }
-    make = library.PrioritizedReplayBuffer if priorities else library.ReplayBuffer
-    made = make(capacity, columns, **({"alpha": ALPHA} if priorities else {}))
-
-    def push(o: Any, a: Any, r: float, terminated: bool, truncated: bool, following: Any) -> None:
-        flags = {"terminated": terminated, "truncated": truncated}
-        made.add(obs=o, act=a, rew=r, next_obs=following, **flags)
-
-    return Buffer(made, push, made.sample)
-
-
-MAKERS = {"ours": ours, "published": published, "sb3": sb3, "torchrl": torchrl, "cpprb": cpprb}
-
-
-def made(obs: int, capacity: int, maker: str, **how: Any) -> Buffer:
+def made(obs: int | str, capacity: int, maker: str, **how: Any) -> Buffer:
     """A full buffer."""
     buffer = MAKERS[maker](obs, capacity, **how)
-    count = min(capacity, PUSHES if obs < 28_224 else 1_000)
-    observations, actions, rewards = steps(obs, count)
-    if maker == "published" and obs == 28_224:
-        observations = [x.ravel().astype(np.float32) for x in observations]
-    for i in range(capacity):
+    count = min(capacity, STEPS[obs])
+    observations, actions, rewards = given_to(maker, obs, count)
+    if buffer.extend is not None:
+        for _ in range(0, capacity, count):
+            buffer.extend(observations, actions, rewards)
+    for i in range(0 if buffer.extend is not None else capacity):
         at = i % count
         following = observations[at + 1]
         buffer.push(observations[at], actions[at], rewards[at], False, at + 1 == count, following)
     if maker == "ours":
         buffer.bytes = buffer.made.nbytes / capacity
+    elif maker == "mapped":
+        buffer.made.flush()
+        buffer.bytes = buffer.file.stat().st_size / capacity
+    elif maker == "torchrl":
+        buffer.bytes = buffer.made.storage._storage.bytes() / capacity
+    elif maker in ("published", "cpprb"):
+        buffer.bytes = sum(np.asarray(x).nbytes for x in buffer.sample(1).values())
     return buffer
 
 
-def push(obs: int, maker: str, **how: Any) -> Repeated:
+def push(obs: int | str, maker: str, **how: Any) -> Repeated:
     """Single transitions of one long episode."""
-    count = PUSHES if obs < 28_224 else 1_000
+    count = STEPS[obs]
     buffer = MAKERS[maker](obs, CAPACITY[obs], **how)
-    observations, actions, rewards = steps(obs, count)
-    if maker == "published" and obs == 28_224:
-        observations = [x.ravel().astype(np.float32) for x in observations]
+    observations, actions, rewards = given_to(maker, obs, count)
     following = observations[1:]
     rows = list(zip(observations, actions, rewards, following, strict=False))
     names = {"push": buffer.push, "rows": rows}
@@ -178,11 +93,12 @@ def push(obs: int, maker: str, **how: Any) -> Repeated:
 
 def push_batch(obs: int, maker: str) -> Repeated:
     """A row for each of several environments at once, which go to and fro between two states."""
-    observations, actions, rewards = steps(obs, ENVS)
+    observations, actions, rewards = given_to(maker, obs, ENVS)
     o, n, a = np.stack(observations[:-1]), np.stack(observations[1:]), np.stack(actions)
     r, no = np.array(rewards, np.float32), np.zeros(ENVS, bool)
     rest: tuple[Any, ...] = (a, r, no, no)
-    capacity = CAPACITY[obs] // ENVS * ENVS
+    # Pictures take seconds to fill more with, and pushing takes the same.
+    capacity = (1_000 if obs == 28_224 else CAPACITY[obs]) // ENVS * ENVS
     if maker == "ours":
         call = ours(obs, capacity, num_envs=ENVS).made.push_batch
     elif maker == "published":
@@ -248,6 +164,16 @@ def priorities(capacity: int, batch: int, maker: str) -> Callable[[int], dict[st
             buffer.made.update_priorities(drawn["indexes"], new)
 
         return latency(both, {})
+    if maker == "torchrl":
+        import torch
+
+        tensors, made_there = torch.from_numpy(new), made(4, capacity, maker, priorities=True).made
+
+        def all_three() -> None:
+            _, drawn = made_there.sample(batch, return_info=True)
+            made_there.update_priority(drawn["index"], tensors)
+
+        return latency(all_three, {})
     kind = {"kind": "PrioritizedReplayBuffer"}
     buffer = made(4, capacity, maker, **kind)
     doubles = new.astype(np.float64)
@@ -268,27 +194,44 @@ PEERS = {
 }
 
 
-def subjects(function: str, obs: int, names: list[str], **how: Any) -> list[Subject]:
+def subjects(function: str, obs: int | str, names: list[str], **how: Any) -> list[Subject]:
     """Ours, also with frames stored once, and peers."""
     found = []
     for name in names:
         maker, where = PEERS[name]
         work = "float32" if maker == "published" and obs == 28_224 else ""
         options = {"maker": maker, **how}
+        if how.get("n_step", 1) > 1 and maker in ("torchrl", "cpprb"):
+            work = "summed when pushed"
         found.append(Subject(name, function, options=options, work=work, **where))
-        if maker == "ours" and obs == 28_224:
+        if maker == "ours" and obs == 28_224 and function != "push_batch":  # to and fro
             options = {**options, "frame_stack": 4}
             found.append(Subject("rlox, frames stored once", function, options=options))
+    return found
+
+
+def filed() -> list[Row]:
+    """Buffers of which most lies in a file, which no peer has."""
+    found = []
+    for name, function, params, amount in (
+        ("push, obs 4, to a file", "push", {"obs": 4}, 1),
+        ("sample 256, obs 4, nine tenths in a file", "sample", {"obs": 4, "batch": 256}, 256),
+    ):
+        listed = [
+            Subject("rlox, MmapReplayBuffer", function, options={"maker": "mapped"}),
+            Subject("rlox, all in memory", function, options={"maker": "ours"}),
+        ]
+        found.append(Row(name, params, listed, amount, "transitions"))
     return found
 
 
 def rows(quick: bool) -> list[Row]:
     """Pushes, samples, priorities."""
     everybody = list(PEERS)
-    sizes = [4] if quick else list(OBS)
+    sizes = [4] if quick else [4, 17, 28_224]
     found = [
-        Row(f"push, obs {n:,}", {"obs": n}, subjects("push", n, everybody), 1, "transitions")
-        for n in sizes
+        Row(f"push, obs {name}", {"obs": n}, subjects("push", n, everybody), 1, "transitions")
+        for name, n in [(f"{n:,}", n) for n in sizes] + ([] if quick else [(FLOATS, FLOATS)])
     ]
     found += [
         Row(
@@ -299,7 +242,6 @@ def rows(quick: bool) -> list[Row]:
             "transitions",
         )
         for n in sizes
-        if n < 28_224
     ]
     for n in sizes:
         for batch in (32,) if quick else (32, 256, 1024):
@@ -313,7 +255,8 @@ def rows(quick: bool) -> list[Row]:
                     "transitions",
                 )
             )
-    several = ["rlox", "Stable-Baselines3"]
+    found += filed()
+    several = ["rlox", "Stable-Baselines3", "TorchRL", "cpprb"]
     found.append(
         Row(
             "sample 256 of 3 steps, obs 4",
@@ -324,7 +267,7 @@ def rows(quick: bool) -> list[Row]:
         )
     )
     for capacity in (1_000,) if quick else (100_000, 1_000_000):
-        names = ["rlox", "rlox 1.2.0", "cpprb"]
+        names = ["rlox", "rlox 1.2.0", "TorchRL", "cpprb"]
         listed = [
             Subject(name, "priorities", options={"maker": PEERS[name][0]}, **PEERS[name][1])
             for name in names

@@ -1,9 +1,10 @@
 """DQN, SAC and TD3: whole runs, the parts of a step, and RLtools' settings.
 
 `training.py` says what is measured. Runs have rl-zoo3's settings and are compared with
-Stable-Baselines3, and with rlox 1.2.0 as far as it has them. Of a step of SAC with networks of
-256 x 256, "acting" is 1,000 steps that are stored and sampled actions, with one update at the end,
-and "learning" 1,000 updates after 256 steps, as many as a batch has; both count a thousandth.
+Stable-Baselines3, and with rlox 1.2.0 as far as it has them. Of a step of each, with the networks
+of those settings, "acting" is 1,000 steps that are stored and actions of the policy with its noise,
+or DQN's share of random ones, with one update at the end, and "learning" 1,000 updates after 256
+steps, as many as the largest batch has; both count a thousandth.
 
 RLtools is C++ whose sizes are all known when it is compiled, here for its own pendulum and with
 MKL, before the clock runs. Its settings are those of its package: two hidden layers of 64, batches
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,8 @@ ZOO: dict[str, dict[str, Any]] = {
     },
 }
 RUNS = (("SAC", PENDULUM, 20_000), ("TD3", PENDULUM, 20_000), ("DQN", CARTPOLE, 50_000))
+# Hidden layers that the zoo has.
+NETWORKS = {"SAC": "256 x 256", "TD3": "400 x 300", "DQN": "256 x 256"}
 PHASES = {
     "acting": {"train_freq": 1_000, "gradient_steps": 1},
     "learning": {"train_freq": 256, "gradient_steps": 1_000},
@@ -101,7 +105,7 @@ def sb3(
 def published_rlox(
     algorithm: str, env_id: str, total: int, episodes: int, threads: int
 ) -> training.Once:
-    """rlox 1.2.0 with the zoo's learning rate; the rest are its defaults, which are the zoo's."""
+    """rlox 1.2.0 with the zoo's learning rate; the rest are its defaults, as TD3's row says."""
     config = {"learning_rate": ZOO[algorithm]["learning_rate"]}
     train = training.published_rlox(algorithm.lower(), config, env_id)
     return training.timed(train, total, threads, episodes, env_id)
@@ -178,19 +182,21 @@ def rows(quick: bool) -> list[Row]:
         total, episodes = (200, 1) if quick else (whole, 30)
         subjects = libraries(algorithm, quick, {"warm_up": 120} if quick else {})
         if not quick and algorithm != "DQN":  # whose settings of the zoo it does not have
-            published = Subject(f"rlox 1.2.0 {algorithm}", "published_rlox", "rlox-1.2.0")
+            # The zoo's discount, first random steps and noise are not told it.
+            work = "its defaults but the learning rate" if algorithm == "TD3" else ""
+            published = Subject(
+                f"rlox 1.2.0 {algorithm}", "published_rlox", "rlox-1.2.0", work=work
+            )
             subjects += [with_threads(one) for one in swept(published)]
         params = {"algorithm": algorithm, "env_id": env_id, "total": total, "episodes": episodes}
         found.append(Row(f"{algorithm} {env_id}, {total} steps", params, subjects, total))
-    for phase, settings in PHASES.items():
-        if quick:
-            continue
+    for (algorithm, env_id, _), phase in () if quick else product(RUNS, PHASES):
+        settings = {**PHASES[phase], "learning_starts": 0}
         total = settings["train_freq"]
-        settings = {**settings, "learning_starts": 0}
-        params = {"algorithm": "SAC", "env_id": PENDULUM, "total": total, "episodes": 0}
-        options = {"settings": settings, "warm_up": total}
-        subjects = libraries("SAC", quick, options)
-        found.append(Row(f"SAC 256 x 256, {phase}", params, subjects, 1_000))
+        params = {"algorithm": algorithm, "env_id": env_id, "total": total, "episodes": 0}
+        subjects = libraries(algorithm, quick, {"settings": settings, "warm_up": total})
+        name = f"{algorithm} {NETWORKS[algorithm]}, {phase}"
+        found.append(Row(name, params, subjects, 1_000))
     for algorithm in () if quick else ("SAC", "TD3"):
         subjects = [
             Subject(f"rlox {algorithm}, native", "small"),

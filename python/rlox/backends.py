@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from rlox._rlox import network_backends
 from rlox.layouts import is_image
+from rlox.noise import alike
 from rlox.settings import text
 
 if TYPE_CHECKING:
@@ -34,11 +35,12 @@ _NATIVE: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
         lambda arch, config: arch != () or not getattr(config, "use_sde", False),
     ),
     "her": ("None", lambda her, _: her is None),
+    "action_noise": (
+        "noise with one sigma, and a mean and a beginning of 0,",
+        lambda noise, _: noise is None or alike(noise) is not None,
+    ),
     "frame_stack": ("None", lambda frames, _: frames in (None, 1)),
 }
-
-# Algorithms whose learners have the same states on torch and in Rust; others' draw otherwise.
-ALIKE = ("ppo", "a2c")
 
 
 class Need(NamedTuple):
@@ -175,20 +177,18 @@ def expect_backend(backend: str, need: Need | None) -> None:
         )
 
 
-def loading_backend(backend: str | None, saved: str, algorithm: str) -> str:
+def loading_backend(backend: str | None, saved: str) -> str:
     """The backend that a checkpoint is loaded into.
 
     Args:
         backend: One of `BACKENDS` but "auto"; None: the checkpoint's own.
         saved: The checkpoint's own.
-        algorithm: Whose checkpoint it is.
 
     Raises:
         TypeError: No str.
-        ValueError: There is no such backend; the checkpoint's own is not in this build; the
-            algorithm's state on the one is not that on the other.
+        ValueError: There is no such backend; the checkpoint's own is not in this build.
 
-    >>> loading_backend("native", "candle", "sac")
+    >>> loading_backend("native", "candle")
     'native'
     """
     if backend is None:
@@ -198,15 +198,7 @@ def loading_backend(backend: str | None, saved: str, algorithm: str) -> str:
                 f'checkpoint of {saved}; pass backend="native", which has the same networks'
             )
         return saved
-    asked = text("backend", backend, BACKENDS[1:])
-    if (asked == "torch") != (saved == "torch") and algorithm not in ALIKE:
-        there = ["torch"] if saved == "torch" else BACKENDS[1:-1]
-        raise ValueError(
-            f"backend: expected {' or '.join(map(repr, there))}, as {algorithm} in Rust and on "
-            f"torch have other random streams, got {asked!r} for a checkpoint of {saved}; pass one "
-            "of these, or leave it out"
-        )
-    return asked
+    return text("backend", backend, BACKENDS[1:])
 
 
 def expect_torch(why: str) -> None:

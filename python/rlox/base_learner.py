@@ -33,7 +33,8 @@ def expect_actions_for(algorithm: str, space: gym.Space[Any]) -> None:
     """Refuses actions that an off-policy algorithm does not do.
 
     Args:
-        algorithm: "dqn", which is for Discrete actions, or another one, for a Box with bounds.
+        algorithm: "dqn", which is for Discrete actions, or another one, for a Box of real numbers
+            with bounds, which may be equal.
         space: Of one action.
 
     Raises:
@@ -43,20 +44,32 @@ def expect_actions_for(algorithm: str, space: gym.Space[Any]) -> None:
     Traceback (most recent call last):
     ValueError: action space: expected Discrete for DQN, got MultiBinary(2); use PPO or A2C
     """
-    name, box = algorithm.upper(), isinstance(space, gym.spaces.Box)
+    name = algorithm.upper()
+    real = isinstance(space, gym.spaces.Box) and space.dtype.kind == "f"
     if name == "DQN" and not isinstance(space, gym.spaces.Discrete):
-        fix = "SAC, TD3, PPO or A2C" if box else "PPO or A2C"
+        fix = "SAC, TD3, PPO or A2C" if real else "PPO or A2C"
         raise ValueError(f"action space: expected Discrete for {name}, got {space}; use {fix}")
     if name == "DQN":
         return
     if not isinstance(space, gym.spaces.Box):
         fix = "DQN, PPO or A2C" if isinstance(space, gym.spaces.Discrete) else "PPO or A2C"
         raise ValueError(f"action space: expected a Box for {name}, got {space}; use {fix}")
+    if not real:
+        # Squashed into the bounds, actions hardly ever are what is rounded to the outermost.
+        raise ValueError(
+            f"action space: expected a Box of real numbers for {name}, got {space}; use PPO or A2C"
+        )
     most = np.finfo(np.float32).max
     if not all((np.abs(side.astype(np.float64)) <= most).all() for side in (space.low, space.high)):
         raise ValueError(
             f"action space: expected finite bounds for {name}, which float32 holds, got {space}; "
             "rescale actions in a wrapper, or use PPO or A2C"
+        )
+    # Equal ones are allowed: a component of which there is nothing to decide.
+    if (above := space.low > space.high).any():
+        raise ValueError(
+            f"action space: expected low <= high for {name}, got {space.low[above][0]} > "
+            f"{space.high[above][0]} in component {int(np.flatnonzero(above)[0])}; swap them"
         )
 
 
@@ -89,6 +102,7 @@ class BaseLearner:
         self.normalizer = learner.make_normalizer(config, self.spaces[0])
         self.episodes = learner.EpisodeStatistics()
         self.timesteps = self.updates = 0
+        self.growth = 0.0
         self.started = False
         self._idle = threading.Lock()
 
@@ -178,8 +192,9 @@ class BaseLearner:
         """
         raise NotImplementedError
 
-    def state(self) -> learner.LearnerState:
-        """A copy of all that is needed to go on; see `Learner`."""
+    def state(self, replay: bool = True) -> learner.LearnerState:
+        """A copy of all that is needed to go on; see `Learner`. There is no replay buffer here."""
+        settings.flag("replay", replay, fix="pass one of them")
         if self.started:  # else the episodes that ended are not ours
             self.episodes.drain(self.env)
         counts = {"timesteps": self.timesteps, "updates": self.updates}

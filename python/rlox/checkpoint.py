@@ -6,7 +6,8 @@
     optimizer.safetensors     what it keeps for each parameter
     normalizer.safetensors    left out where nothing is normalised
     environment.safetensors   where native environments stand; left out where others do
-    replay.safetensors        what the replay buffer holds; left out without one
+    replay.safetensors        what the replay buffer holds; left out without one, and where the
+                              manifest says "replay": false
 
 A member is any safetensors file, and the manifest is canonical JSON (sorted keys, an indent of 2, a
 newline at the end), so other programs can read and write both. Reading runs no code of the file's.
@@ -22,17 +23,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import safetensors
 import safetensors.numpy
 
 from rlox._rlox import CorruptFileError, __version__
 from rlox.learner import Arrays
+from rlox.members import SPARE, checked_member, write_member
 from rlox.memory import expect_granted
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-SPARE = 1 << 20  # bytes that names and the like may take
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
@@ -50,7 +50,8 @@ def write_checkpoint(
     """Writes a checkpoint into the folder `path`, or leaves what was there.
 
     A process killed at any time leaves the old or the new checkpoint, never a mixture: files are
-    written into a folder next to it, flushed to disk, and the folder is renamed.
+    written into a folder next to it, flushed to disk, and the folder is renamed. Arrays are written
+    from where they lie.
 
     Args:
         path: Made with its parents. A checkpoint or an empty folder there is replaced.
@@ -61,7 +62,8 @@ def write_checkpoint(
         FileExistsError: Something else is at `path`.
         TypeError, ValueError: The manifest holds what JSON cannot; a member holds other things than
             arrays of numbers.
-        MemoryError: They do not fit into memory.
+        MemoryError: An array that has to be put into order does not fit into memory again.
+        OSError: They cannot be written; what was written of them is removed.
 
     >>> import tempfile, numpy as np
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -78,35 +80,32 @@ def write_checkpoint(
         )
     if not isinstance(manifest, Mapping):
         raise TypeError(f"manifest: expected a dict, got {type(manifest).__name__}; pass one")
-    checked = _arrays(members)
-    files: dict[str, bytes] = {}
-    about: dict[str, Any] = {}
-    for name, arrays in checked.items():
+    checked = {name: checked_member(name, arrays) for name, arrays in _named(members).items()}
+    for name in checked:
         if not _NAME.fullmatch(name):
             raise ValueError(f"members: expected names of a-z, 0-9 and _, got {name!r}; rename it")
-        if arrays:
-            data = files[f"{name}.safetensors"] = safetensors.numpy.save(arrays)
-            about[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    content = {**manifest, "format": FORMAT, "rlox": __version__, "members": about}
-    try:
-        digest = hashlib.sha256(_canonical(content)).hexdigest()
-    except (TypeError, ValueError, RecursionError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(
-            f"manifest: expected what JSON can hold, got other ({error}); leave it out"
-        ) from error
-    files[MANIFEST] = _canonical({**content, "sha256": digest})
+    content = {**manifest, "format": FORMAT, "rlox": __version__}
+    _signed({**content, "members": {}})  # which refuses what JSON cannot hold
 
     path.parent.mkdir(parents=True, exist_ok=True)
     partial, previous = _beside(path, "partial"), _beside(path, "previous")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
-    for name, data in files.items():
-        with open(partial / name, "xb") as file:
-            file.write(data)
+    try:
+        about = {
+            name: write_member(partial / f"{name}.safetensors", arrays)
+            for name, arrays in checked.items()
+            if arrays
+        }
+        with open(partial / MANIFEST, "xb") as file:
+            file.write(_signed({**content, "members": about}))
             file.flush()
             os.fsync(file.fileno())
-    _flush_folder(partial)
+        _flush_folder(partial)
+    except BaseException:
+        # On a full disk it would be in the way of something smaller.
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     if path.exists():
         # A folder cannot be renamed onto another. Between the two renames only `previous` is
         # there, and `read_checkpoint` knows it.
@@ -117,23 +116,28 @@ def write_checkpoint(
     shutil.rmtree(previous, ignore_errors=True)
 
 
-def _arrays(members: Mapping[str, Mapping[str, Any]]) -> dict[str, Arrays]:
-    """The members with C-contiguous arrays: safetensors reads memory from the first element on."""
-    checked: dict[str, Arrays] = {}
-    for member, arrays in _items("members", members):
-        given = [(name, np.asanyarray(x)) for name, x in _items(f"members[{member!r}]", arrays)]
-        size = sum(array.nbytes for _, array in given)
-        # The library copies them three times, and ends the process where it gets no memory.
-        expect_granted("members", f"{size:,} bytes as {member!r}", 4 * size + SPARE)
-        checked[member] = {}
-        for name, array in given:
-            if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-                raise TypeError(
-                    f"members[{member!r}][{name!r}]: expected an array of numbers of at most 64 "
-                    f"bits, got dtype {array.dtype}; convert it first"
-                )
-            checked[member][name] = np.array(array, order="C", copy=None, subok=False)
-    return checked
+def _signed(content: Mapping[str, Any]) -> bytes:
+    """A manifest with its checksum.
+
+    Raises:
+        TypeError, ValueError: JSON cannot hold it.
+    """
+    try:
+        digest = hashlib.sha256(_canonical(content)).hexdigest()
+    except (TypeError, ValueError, RecursionError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            f"manifest: expected what JSON can hold, got other ({error}); leave it out"
+        ) from error
+    return _canonical({**content, "sha256": digest})
+
+
+def _named(members: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The members, each a dict of what is given by name."""
+    return {
+        member: dict(_items(f"members[{member!r}]", arrays))
+        for member, arrays in _items("members", members)
+    }
 
 
 def _items(name: str, given: Any) -> list[tuple[str, Any]]:

@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import finite, learner, spaces
 from rlox.base_learner import BaseLearner, expect_actions_for
+from rlox.crossing import as_on_torch
 from rlox.frames import stacked_frames
 from rlox.goals import goal_functions
 from rlox.masks import random_allowed
@@ -49,6 +50,7 @@ class Explorer(BaseLearner):
         super().__init__(env, config, seed, name)
         expect_actions_for(self.algorithm, self.spaces[1])
         self.stopping, self.owed, self.progress = False, 0.0, 0.0
+        self.ended = 0  # episodes
         # What updates said last, by name.
         self.last: dict[str, float] = {}
         self.stepper = Stepper(env)
@@ -120,16 +122,21 @@ class Explorer(BaseLearner):
         return random_actions(space, stream, (n,))
 
     def collect(self, progress: float) -> int:
-        """Makes `train_freq` steps of each environment, until `stopping` ends them.
+        """Makes `train_freq` steps of each environment, or episodes, until `stopping` ends them.
 
         Returns:
             How many transitions came in.
         """
         self._start()
-        self.progress = progress
         self.begin()
+        wanted, first = self.config.train_freq, self.ended
         made = steps = 0
-        while steps < self.config.train_freq and not self.stopping:
+        while not self.stopping:
+            episodes = isinstance(wanted, tuple)
+            done, all_of = (self.ended - first, wanted[0]) if episodes else (steps, wanted)
+            if done >= all_of:
+                break
+            self.progress = min(progress + made * self.growth, 1.0)
             came = self.step(steps)
             made += came
             steps += came > 0  # what only resets is no step
@@ -153,8 +160,9 @@ class Explorer(BaseLearner):
         if self.normalizer is not None:
             self._count(obs, step)
         self.started = True
+        over = step.terminated | step.truncated
+        self.ended += int(over.sum())
         if self.noise is not None:
-            over = step.terminated | step.truncated
             # What was added where an environment only reset is none of its new episode's.
             self.noise.end_episodes(over if step.valid is None else over | ~step.valid)
         came = self.config.num_envs if step.valid is None else int(step.valid.sum())
@@ -185,7 +193,7 @@ class Explorer(BaseLearner):
         self.stepper.start(seed)
         self._fresh = seed is not None
         if self._fresh and self.noise is not None:
-            self.noise.state[:] = 0.0
+            self.noise.begin()
         self.masks = None if self.width is None else self.env.action_masks()  # type: ignore[attr-defined]  # see `_mask_width`
         self.started = self._looked = True
 
@@ -223,10 +231,10 @@ class Explorer(BaseLearner):
         self.owed = max(self.owed - whole, 0.0)
         return whole
 
-    def state(self) -> learner.LearnerState:
+    def state(self, replay: bool = True) -> learner.LearnerState:
         """A copy of all that is needed to go on; see `Learner`."""
-        state = super().state()
-        state.replay = self.replay.state()
+        state = super().state(replay)
+        state.replay = self.replay.state() if replay else None
         walk = [] if self.noise is None else self.noise.state.ravel().tolist()
         last = learner.told_numbers(self.last.values())
         told = {"owed": self.owed, "progress": self.progress, "noise": walk, "last": last}
@@ -236,6 +244,7 @@ class Explorer(BaseLearner):
     def load_state(self, state: learner.LearnerState) -> None:
         """Goes back to a state, whole or not at all; foreign environments start new episodes."""
         learner.expect_state(state)
+        state = as_on_torch(state, self.layout, self.algorithm, self.replay.empty)
         walk = 0 if self.noise is None else self.noise.state.size
         wanted = {"owed": 1, "progress": 1, "noise": walk, "last": len(self.last)}
         owed, progress, noise, last = (

@@ -2,7 +2,8 @@
 
 import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -44,8 +45,9 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             stored of those steps, a dict of arrays (n, ...) that is empty without `extra`; gives n
             rewards. It is called once a batch. That of a goal environment is
             `env.unwrapped.compute_reward`.
-        compute_terminated: Takes the same and gives n flags: whether the task itself has ended.
-            None leaves the flags as they were, which is right where episodes do not end at a goal.
+        compute_terminated: Takes the same and gives n flags, or False for all of them: whether the
+            task itself has ended. None leaves the flags as they were, which is right where episodes
+            do not end at a goal.
         strategy: "future", "final" or "episode".
         n_sampled_goal: How many transitions with such a goal there are for one without; 0 for none.
 
@@ -134,7 +136,9 @@ class HindsightReplayBuffer(GoalReplayBuffer):
 
         Raises:
             ValueError: As `rlox.ReplayBuffer.sample`; what compute_reward or compute_terminated
-                gave is no row of n finite numbers, or n flags. `out` has been written to then.
+                gave is no row of n finite numbers that float32 holds, or n flags. `out` has been
+                written to then.
+            RuntimeError: One of the two raised something, which is its cause. As above.
         """
         batch = super().sample(batch_size, seed, out=out)
         count = len(batch["rewards"]) * self._sampled // (self._sampled + 1)
@@ -142,11 +146,13 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             goals = (batch["next_obs"][name][:count] for name in ("achieved_goal", "desired_goal"))
             achieved, desired = goals
             info = {name: batch[name][:count] for name in self._extra}
-            rewards = _row("compute_reward", self.compute_reward(achieved, desired, info), count)
+            with _naming("compute_reward", achieved, info):
+                given = self.compute_reward(achieved, desired, info)
+            rewards = _rewards(given, count)
             if self.compute_terminated is not None:
-                flags = self.compute_terminated(achieved, desired, info)
-                ended = _row("compute_terminated", flags, count) != 0
-                batch["terminated"][:count] = ended
+                with _naming("compute_terminated", achieved, info):
+                    given = self.compute_terminated(achieved, desired, info)
+                batch["terminated"][:count] = _flags(given, count)
             batch["rewards"][:count] = rewards
         return batch
 
@@ -228,13 +234,53 @@ def _expect_callable(name: str, given: object) -> None:
         )
 
 
+@contextmanager
+def _naming(name: str, goals: npt.NDArray[Any], info: dict[str, Any]) -> Iterator[None]:
+    """Says of what a function raises which one it was; but for MemoryError, which says enough."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        told = f"those keys: {', '.join(info)}" if info else "no keys"
+        raise RuntimeError(
+            f"{name}: expected values for goals {goals.shape} and an info with {told}, got "
+            f"{error!r}; compute them from these, for all goals at once"
+        ) from error
+
+
+def _rewards(given: Any, count: int) -> npt.NDArray[np.float32]:
+    """The rewards of so many transitions, as they are stored."""
+    row = _row("compute_reward", given, count)
+    with np.errstate(over="ignore"):  # what becomes infinite is refused
+        rewards = row.astype(np.float32)
+    _refuse_infinite("compute_reward", row, rewards)
+    return rewards
+
+
+def _flags(given: Any, count: int) -> npt.NDArray[np.bool_]:
+    """Whether the task has ended in so many transitions."""
+    name = "compute_terminated"
+    if np.ndim(given) == 0 and isinstance(given, bool | np.bool_ | np.ndarray):
+        # Gymnasium-Robotics' tasks that never end say so of all of them at once.
+        if not given:
+            return np.zeros(count, np.bool_)
+        raise ValueError(
+            f"{name}: expected {count} flags, or False for all, got {given} for all; compare goals "
+            "along the last axis alone, or leave it out"
+        )
+    row = _row(name, given, count)
+    _refuse_infinite(name, row, row)
+    return np.asarray(row != 0)
+
+
 def _row(name: str, given: Any, count: int) -> npt.NDArray[Any]:
     """What a function gave for so many transitions."""
     try:
         row = np.asarray(given)
         if row.dtype.kind not in "biuf":
             row = row.astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"{name}: expected {count} numbers, got {type(given).__name__}; give an array"
         ) from error
@@ -243,11 +289,14 @@ def _row(name: str, given: Any, count: int) -> npt.NDArray[Any]:
             f"{name}: expected shape ({count},), got {row.shape}; it is called with all goals of a "
             "batch at once"
         )
-    row = row.reshape(count)
-    if not np.isfinite(row).all():
-        at = int(np.flatnonzero(~np.isfinite(row))[0])
+    return row.reshape(count)
+
+
+def _refuse_infinite(name: str, given: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
+    if not np.isfinite(stored).all():
+        at = int(np.flatnonzero(~np.isfinite(stored))[0])
+        beyond = f", beyond {stored.dtype}" if np.isfinite(given[at]) else ""
         raise ValueError(
-            f"{name}: expected finite numbers, got {row[at]} in row {at}; find out where it comes "
-            "from"
+            f"{name}: expected finite numbers, got {given[at]} in row {at}{beyond}; find out where "
+            "it comes from"
         )
-    return row

@@ -127,7 +127,9 @@ def from_arrow(
 
     Args:
         table: As `to_arrow` gives it. Of others, the columns obs, next_obs, actions, rewards,
-            terminated and truncated are needed, and all further ones are stored beside them.
+            terminated and truncated are needed, and all further ones are stored beside them. Rows
+            follow each other where observations fit and no episode ends, but not where a column
+            `continues` says False.
         capacity: How many transitions it holds; None for as many as the buffer that the table is
             of, or else as there are rows.
         num_envs: How many environments' rows take turns; None for as many as that buffer had, or
@@ -155,12 +157,27 @@ def from_arrow(
             f"table: expected rows of the environments 0 to {n - 1} in turns, got another order; "
             "sort them by time step and env, or pass num_envs"
         )
-    columns.pop("continues", None)
+    continues = columns.pop("continues", None)
     if capacity is None:
         capacity = max(about.get("capacity", rows), 1)
     stacked = about.get("frame_stack", 1) if frame_stack is None else frame_stack
     options = {"n_step": n_step, "gamma": gamma, "seed": seed, "frame_stack": stacked}
-    return _filled(columns, capacity, n, options)
+    buffer = _filled(columns, capacity, n, options)
+    if continues is not None:
+        _part(buffer, columns, continues != 0, n)
+    return buffer
+
+
+def _part(
+    buffer: ReplayBuffer, columns: Columns, continues: npt.NDArray[np.bool_], num_envs: int
+) -> None:
+    """Parts rows that were taken to follow each other where they do not."""
+    apart = ~(continues | columns["terminated"] | columns["truncated"])
+    if not apart[:-num_envs].any():  # after the last ones nothing has followed yet
+        return
+    state = buffer.state()
+    state["continues"] &= continues[len(continues) - len(state["continues"]) :]
+    buffer.load_state(state)
 
 
 def _column(pa: Any, table: Any, name: str) -> npt.NDArray[Any]:

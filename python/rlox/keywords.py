@@ -92,10 +92,22 @@ def places(trainer: Any) -> dict[str, str]:
     return {name: f"{name} belongs to {place}" for name, place in there.items()}
 
 
+# What trainers have instead of keywords of Stable-Baselines3's; those that replay, of goals, too.
+_THEIRS = {"policy_kwargs": "pass net_arch, activation or features_extractor as they are"}
+_THEIR_REPLAY = {
+    "replay_buffer_class": 'for goals in hindsight pass her="future" ("final", "episode"); DQN has '
+    "prioritized=True",
+    "replay_buffer_kwargs": "pass her= for its goal_selection_strategy, and n_sampled_goal= as it "
+    "is",
+    "goal_selection_strategy": "pass it as her=",
+    "optimize_memory_usage": "leave it out: next observations that follow are stored once anyway",
+}
+
+
 def refuse_settings(trainer: Any, settings: Iterable[str]) -> None:
     """Refuses settings that the trainer's algorithm does not have, as `refuse_unknown` does."""
     known = (*(field.name for field in fields(trainer.config_type)), *names_of(type(trainer)))
-    also = {"policy_kwargs": "pass net_arch, activation or features_extractor as they are"}
+    also = {**_THEIRS, **(_THEIR_REPLAY if "her" in known else {})}
     refuse_unknown(settings, known, type(trainer).__name__, {**places(trainer), **also})
 
 

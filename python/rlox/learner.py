@@ -34,7 +34,7 @@ class LearnerState:
             before the first reset.
         counters: Steps, updates, finished episodes.
         streams: Random streams by name, as `stream_state` gives them.
-        replay: What the replay buffer's `state` gives; empty without one.
+        replay: What the replay buffer's `state` gives; empty without one, None if it is left out.
     """
 
     networks: Arrays
@@ -43,7 +43,7 @@ class LearnerState:
     environment: Arrays
     counters: dict[str, Any]
     streams: dict[str, dict[str, Any]]
-    replay: Arrays = field(default_factory=dict)
+    replay: Arrays | None = field(default_factory=dict)
 
 
 class Learner(Protocol):
@@ -59,6 +59,8 @@ class Learner(Protocol):
     """Environment steps learned from so far, all environments together."""
     episodes: "EpisodeStatistics"
     """Of the episodes finished while training."""
+    growth: float
+    """How much of the run a step is: set it, and schedules go on within an iteration."""
     stopping: bool
     """Set it to have `iterate` return early, from a signal handler for instance."""
 
@@ -96,10 +98,12 @@ class Learner(Protocol):
             ValueError: Another shape, or numbers that are not finite.
         """
 
-    def state(self) -> LearnerState:
+    def state(self, replay: bool = True) -> LearnerState:
         """A copy of everything, between two iterations; of environments, where they can tell.
 
         Episodes that have ended are in it, even those of an iteration that was cut short.
+
+        With `replay=False` a replay buffer is left out: who goes back to it has an empty one.
         """
 
     def load_state(self, state: LearnerState) -> None:
@@ -200,9 +204,7 @@ def stream_from_state(state: Mapping[str, Any]) -> np.random.Generator:
     return np.random.Generator(bits)
 
 
-def streams_from_states(
-    states: Mapping[str, Any], names: Iterable[str]
-) -> dict[str, np.random.Generator]:
+def streams_from_states(states: Mapping[str, Any], names: Iterable[str]) -> dict[str, Stream]:
     """The streams of these names.
 
     Raises:

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -32,6 +33,14 @@ _log = logging.getLogger("rlox")
 
 # Seconds between two writings of metrics.
 EVERY = 1.0
+
+
+@dataclass
+class _Waiting:
+    """Rows to be written, and where in the file they begin: known once writing them has begun."""
+
+    rows: list[Mapping[str, float]] = field(default_factory=list)
+    begin: int | None = None
 
 
 class RunFolder:
@@ -52,7 +61,7 @@ class RunFolder:
         self.path = path
         self._columns: list[str] = []
         self._told = 0
-        self._rows: list[Mapping[str, float]] = []
+        self._waiting = _Waiting()
         self._written = -math.inf
         if (path / "metrics.csv").exists():
             with open(path / "metrics.csv", newline="") as file:
@@ -104,9 +113,10 @@ class RunFolder:
             raise ValueError(
                 f"metrics: expected those of the first row, got {unknown[0]!r}; log it in every row"
             )
-        self._told += 1
-        if self._told % 10 ** max(len(str(self._told)) - 5, 0) == 0:
-            self._rows.append(dict(metrics))
+        told = self._told + 1
+        if told % 10 ** max(len(str(told)) - 5, 0) == 0:
+            self._waiting.rows.append(dict(metrics))
+        self._told = told
         if time.monotonic() - self._written >= EVERY:
             self.flush()
 
@@ -116,16 +126,20 @@ class RunFolder:
         Raises:
             OSError: They cannot be written, and go on waiting.
         """
-        if not self._rows:
+        waiting = self._waiting
+        if not waiting.rows:
             return
         text = io.StringIO()
         table = csv.DictWriter(text, self._columns, lineterminator="\n")
         # Opened each time: a run can be watched, and nothing stays open.
         with open(self.path / "metrics.csv", "ab", buffering=0) as file:
             end = file.tell()
+            if waiting.begin is not None and waiting.begin < end:  # a flush was cut off
+                end = file.truncate(waiting.begin)
+            waiting.begin = end
             if end == 0:
                 table.writeheader()
-            table.writerows(self._rows)
+            table.writerows(waiting.rows)
             rows = text.getvalue().encode()
             try:
                 if file.write(rows) < len(rows):
@@ -133,7 +147,8 @@ class RunFolder:
             except OSError:
                 file.truncate(end)
                 raise
-        self._rows.clear()
+            # One assignment: Ctrl-C comes before it or after it, never to rows half forgotten.
+            self._waiting = _Waiting()
         self._written = time.monotonic()
 
     def plot(self, title: str) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlox import spaces
-from rlox.backends import ALIKE, BACKENDS
+from rlox.backends import BACKENDS
 from rlox.checkpoint import MANIFEST, corrupt, expect_keys
 from rlox.configs import ALPHA, BETAS, EPS
 from rlox.logger import versions
+from rlox.noise import told
 from rlox.settings import text
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def describe(trainer: "Trainer") -> dict[str, Any]:
         "own_policy": trainer.own_policy,
         "own_features": trainer.own_features,
         "seed": trainer.seed,
-        "settings": asdict(trainer.config),
+        "settings": settings_told(trainer.config),
         "sources": trainer.sources,
         "spaces": {
             "observation": spaces.describe(trainer.env.single_observation_space),
@@ -74,6 +75,12 @@ def describe(trainer: "Trainer") -> dict[str, Any]:
         },
         "versions": versions(),
     }
+
+
+def settings_told(config: Any) -> dict[str, Any]:
+    """Settings as files have them, and trainers in Rust know them."""
+    noise = getattr(config, "action_noise", None)
+    return asdict(config) | ({} if noise is None else {"action_noise": told(noise)})
 
 
 def trainer_manifest(
@@ -137,6 +144,8 @@ def _expect_trainer(
         raise corrupt(file, "manifest", f"{manifest['backend']!r} as 'backend'")
     if manifest["env"] is not None and ":" in manifest["env"]:
         raise corrupt(file, "manifest", f"{manifest['env']!r} as 'env': an id names no module")
+    if "replay" in manifest:
+        expect_keys(file, "manifest", manifest, {"replay": (bool,)})
     if manifest["seed"] < 0:
         raise corrupt(file, "manifest", f"{manifest['seed']} as 'seed'")
     expect_keys(file, "spaces", manifest["spaces"], {"observation": (str,), "action": (str,)})
@@ -193,8 +202,8 @@ def settings_on(backend: str, saved: Mapping[str, Any], device: str | None) -> d
     """
     if device is not None and text("device", device) != "cpu" and backend != "torch":
         raise ValueError(
-            f"device: expected 'cpu' on the {backend} backend, got {device!r}; leave it out"
-            + (', or pass backend="torch"' if saved["algorithm"] in ALIKE else "")
+            f"device: expected 'cpu' on the {backend} backend, got {device!r}; leave it out, or "
+            'pass backend="torch"'
         )
     settings: dict[str, Any] = saved["settings"]
     wanted = "cpu" if device is None and backend != "torch" else device

@@ -1,6 +1,5 @@
 """DQN, SAC and TD3 on rlox's own networks, in Rust: they need no tensor library."""
 
-import dataclasses
 import math
 from typing import Any
 
@@ -11,12 +10,16 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import finite, learner, native_shapes, native_state, settings, spaces
 from rlox._rlox import NativeAgent
+from rlox.backends import resolve_backend, torch_needs
 from rlox.base_learner import BaseLearner, expect_actions_for
-from rlox.masks import as_masks, no_masks
+from rlox.crossing import as_in_rust
+from rlox.masks import as_masks, mask_width, no_masks
+from rlox.noise import expect_lengths
 from rlox.observations import as_batch
 from rlox.rollout import RolloutEnv
 from rlox.stepping import Stepper
 from rlox.streams import state_for_native
+from rlox.transitions import NativeReplay, as_setting
 from rlox.vec_env import VecEnv
 
 __all__ = ["NativeDQN", "NativeSAC", "NativeTD3"]
@@ -34,8 +37,8 @@ _TOLD = {
 class NativeOffPolicy(BaseLearner):
     """A `BaseLearner` with networks and a replay buffer.
 
-    Native environments in SAME_STEP mode are stepped and learned from in one call an iteration;
-    others step by step.
+    Native environments in SAME_STEP mode are stepped and learned from in one call an iteration,
+    unless that has whole episodes; others step by step.
 
     Args:
         env: Environments ready for rollouts, as `rlox.make_vec` makes them, with observations of a
@@ -54,17 +57,12 @@ class NativeOffPolicy(BaseLearner):
 
     def __init__(self, env: RolloutEnv, config: Any, seed: int, backend: str = "native") -> None:
         super().__init__(env, config, seed, self.algorithm.upper())
-        for name, got in (("her", config.her), ("frame_stack", config.frame_stack)):
-            if got not in (None, 1):
-                raise ValueError(
-                    f"{name}: expected None on the {backend} backend, got {got!r}; pass "
-                    'backend="torch"'
-                )
+        self._expect_settings(backend)
         self._expect_spaces(*self.spaces)
         self.backend = backend
         observed = native_shapes.observed(self.layout)
         action = spaces.to_native(self.spaces[1])
-        given = native_settings(config, self.hidden)
+        given = native_shapes.off_policy_settings(config, self.hidden)
         self.parameters = self._expect_room(observed, action, given["net_arch"])
         self.masked = getattr(config, "action_masks", False)
         if self.masked and not getattr(env, "has_action_masks", hasattr(env, "action_masks")):
@@ -86,12 +84,29 @@ class NativeOffPolicy(BaseLearner):
             given,
             backend,
         )
+        self._nothing = dict(self.policy.replay_state())
+        self._loaded = 0, 0  # steps and transitions that there were when a state was loaded
         self.plain = isinstance(self.spaces[0], gym.spaces.Box) and native_shapes.sends_itself(
             self.spaces[1]
         )
         # The core's own loop gives the policy all masks that there are.
         fits = isinstance(env, VecEnv) and env.has_action_masks == self.masked
-        self.fused = fits and mode is AutoresetMode.SAME_STEP
+        by_steps = isinstance(config.train_freq, int)
+        self.fused = fits and by_steps and mode is AutoresetMode.SAME_STEP
+
+    def _expect_settings(self, backend: str) -> None:
+        """Refuses what only torch does.
+
+        Raises:
+            ValueError: It is asked for; or noise is that of other actions.
+        """
+        noise = getattr(self.config, "action_noise", None)
+        if noise is not None and isinstance(self.spaces[1], gym.spaces.Box):
+            expect_lengths(noise, math.prod(self.spaces[1].shape))
+        about = self.config, self.spaces[0], None, None
+        for need in torch_needs(*about):
+            if need.name in ("her", "frame_stack", "action_noise"):
+                resolve_backend(backend, need)
 
     def _expect_spaces(self, observation: gym.Space[Any], action: gym.Space[Any]) -> None:
         """Refuses spaces that the algorithm cannot do.
@@ -139,12 +154,14 @@ class NativeOffPolicy(BaseLearner):
                 self._start()
                 if self.fused:
                     env: Any = self.env
-                    self.policy.iterate(env._native, progress, self.normalizer)
+                    self.policy.iterate(env._native, progress, self.normalizer, self.growth)
                 else:
                     self._iterate_stepwise(progress)
             except BaseException as error:
                 # What failed in the middle of a step begins anew.
                 self.started = self.fused and self.policy.started
+                if isinstance(error, MemoryError):
+                    raise as_setting(error) from error
                 if isinstance(error, ValueError | FloatingPointError):
                     finite.refuse_nan_policy((), self.policy.tensors(), self.timesteps)
                 raise
@@ -176,9 +193,9 @@ class NativeOffPolicy(BaseLearner):
     def _iterate_stepwise(self, progress: float) -> None:
         """An iteration in environments that are not stepped in Rust."""
         policy, stepper, space, n = self.policy, self.stepper, self.spaces[1], self.config.num_envs
-        policy.begin(progress)
-        steps = 0
-        while steps < self.config.train_freq:
+        policy.begin(progress, self.growth)
+        wanted, steps, ended = self.config.train_freq, 0, 0
+        while (ended < wanted[0]) if isinstance(wanted, tuple) else (steps < wanted):
             if self.stopping:
                 return
             step = stepper.step(spaces.sent_actions(space, policy.act(self.normalizer), n))
@@ -186,6 +203,7 @@ class NativeOffPolicy(BaseLearner):
             policy.observe(step.next_obs, stepper.obs, step.rewards, *flags, self.normalizer)
             # What only resets is no step.
             steps += step.valid is None or bool(step.valid.any())
+            ended += int((step.terminated | step.truncated).sum())
         policy.learn(self.normalizer)
 
     def _metrics(self, said: dict[str, float], progress: float) -> dict[str, float]:
@@ -234,15 +252,28 @@ class NativeOffPolicy(BaseLearner):
         native_shapes.expect_copies(self.parameters)
         return self.policy.optimizer_state()
 
-    def state(self) -> learner.LearnerState:
+    @property
+    def replay(self) -> NativeReplay:
+        """What is remembered, to look at."""
+        width = mask_width(self.spaces[1]) if self.masked else None
+        about = self.layout, self.spaces[1], self.config, width
+        return NativeReplay(self.policy, about, self._remembered)
+
+    def _remembered(self) -> int:
+        """How many transitions there are: each step that counts is one, until the ring is full."""
+        steps, held = self._loaded
+        return min(held + self.timesteps - steps, int(self._nothing["capacity"][0]))
+
+    def state(self, replay: bool = True) -> learner.LearnerState:
         """A copy of all that is needed to go on; see `Learner`."""
-        state = super().state()
-        state.replay = dict(self.policy.replay_state())
+        state = super().state(replay)
+        state.replay = self.replay.state() if replay else None
         return native_state.with_standing(state, self.policy)
 
     def load_state(self, state: learner.LearnerState) -> None:
         """Goes back to a state, whole or not at all; foreign environments start new episodes."""
         learner.expect_state(state)
+        state = as_in_rust(state, self.layout, self.algorithm, self.config.num_envs)
         self._standing = native_state.standing(state, self.policy, self.config.num_envs)
         self._learned = native_state.learned(state)
         super().load_state(native_state.without_standing(state, self.streams))
@@ -256,7 +287,8 @@ class NativeOffPolicy(BaseLearner):
         before = learner.environment_state(self.env) if self.started else {}
         stands = learner.restore_environment(self.env, state.environment)
         try:
-            native_state.expect_part("replay", policy.load_replay_state, state.replay)
+            replay = self._nothing if state.replay is None else state.replay
+            native_state.expect_part("replay", policy.load_replay_state, replay)
         except ValueError:
             learner.restore_environment(self.env, before)
             raise
@@ -265,29 +297,8 @@ class NativeOffPolicy(BaseLearner):
         policy.load_optimizer_state(state.optimizer)
         policy.set_standing(*self._standing)
         policy.set_learned(self._learned)
+        self._loaded = state.counters["timesteps"], len(replay["step.rewards"])
         return stands
-
-
-def native_settings(config: Any, hidden: tuple[int, ...]) -> dict[str, Any]:
-    """The settings as the networks' library takes them; `hidden` are the usual hidden layers.
-
-    >>> from rlox.configs import SACConfig
-    >>> given = native_settings(SACConfig(ent_coef="auto_0.1"), (256, 256))
-    >>> given["ent_coef_auto"], given["ent_coef"], given["net_arch"]
-    (True, 0.1, (256, 256))
-    """
-    given = dataclasses.asdict(config)
-    given["net_arch"] = hidden if config.net_arch is None else config.net_arch
-    given["gradient_steps"] = None if config.gradient_steps == -1 else config.gradient_steps
-    if "sde_sample_freq" in given:
-        given["sde_sample_freq"] = max(config.sde_sample_freq, 0)
-    if "ent_coef" in given:
-        learned = isinstance(config.ent_coef, str)
-        begin = config.ent_coef.partition("_")[2] or 1.0 if learned else config.ent_coef
-        auto = config.target_entropy == "auto"
-        target = None if auto else config.target_entropy
-        given |= {"ent_coef_auto": learned, "ent_coef": float(begin), "target_entropy": target}
-    return given
 
 
 class NativeDQN(NativeOffPolicy):

@@ -1,5 +1,6 @@
 """What native networks make of spaces and settings: inputs, outputs, and how much memory."""
 
+import dataclasses
 import itertools
 import math
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 
 from rlox.layouts import Layout
 from rlox.memory import expect_granted
+from rlox.noise import alike
 
 # A parameter, its gradient and what an optimiser keeps of it, in rows that are padded to 16, and a
 # transposed copy; and a copy of it and of what the optimiser keeps, for a checkpoint.
@@ -27,6 +29,32 @@ def shape(config: Any) -> dict[str, Any]:
     names = ("activation", "ortho_init", "shared_trunk", "use_sde", "log_std_init")
     net_arch = (64, 64) if config.net_arch is None else config.net_arch
     return {"net_arch": net_arch, **{name: getattr(config, name) for name in names}}
+
+
+def off_policy_settings(config: Any, hidden: tuple[int, ...]) -> dict[str, Any]:
+    """The settings as the networks' library takes them; `hidden` are the usual hidden layers.
+
+    >>> from rlox.configs import SACConfig
+    >>> given = off_policy_settings(SACConfig(ent_coef="auto_0.1"), (256, 256))
+    >>> given["ent_coef_auto"], given["ent_coef"], given["net_arch"]
+    (True, 0.1, (256, 256))
+    """
+    given = dataclasses.asdict(config)
+    if (noise := getattr(config, "action_noise", None)) is not None:
+        given["action_noise"] = dataclasses.asdict(alike(noise) or noise)
+    given["net_arch"] = hidden if config.net_arch is None else config.net_arch
+    # Of episodes, Python counts the steps.
+    given["train_freq"] = config.train_freq if isinstance(config.train_freq, int) else 1
+    given["gradient_steps"] = None if config.gradient_steps == -1 else config.gradient_steps
+    if "sde_sample_freq" in given:
+        given["sde_sample_freq"] = max(config.sde_sample_freq, 0)
+    if "ent_coef" in given:
+        learned = isinstance(config.ent_coef, str)
+        begin = config.ent_coef.partition("_")[2] or 1.0 if learned else config.ent_coef
+        auto = config.target_entropy == "auto"
+        target = None if auto else config.target_entropy
+        given |= {"ent_coef_auto": learned, "ent_coef": float(begin), "target_entropy": target}
+    return given
 
 
 def observed(layout: Layout) -> dict[str, Any]:

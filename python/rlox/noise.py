@@ -1,7 +1,7 @@
 """Noise that is added to actions to explore with; as settings, which JSON can hold."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -9,47 +9,72 @@ import numpy.typing as npt
 
 from rlox import settings
 
+# One for all components of an action, or one for each.
+Numbers = float | tuple[float, ...]
+
 
 @dataclass(frozen=True)
 class GaussianNoise:
     """Normal numbers, each step's apart from the others.
 
     Args:
-        sigma: Standard deviation, of actions that lie between -1 and 1.
+        sigma: Standard deviation, of actions that lie between -1 and 1: a number, or an array with
+            one for each component of an action.
+        mean: What they are around, likewise; 0 explores both ways.
+
+    Raises:
+        TypeError, ValueError: What is no number, not finite, or a deviation below 0.
 
     >>> GaussianNoise(0.1)
-    GaussianNoise(sigma=0.1, kind='gaussian')
+    GaussianNoise(sigma=0.1, mean=0.0, kind='gaussian')
+    >>> GaussianNoise(sigma=np.array([0.1, 0.3])).sigma
+    (0.1, 0.3)
     """
 
-    sigma: float = 0.1
+    sigma: Numbers = 0.1
+    # By name alone: who writes (mean, sigma) as Stable-Baselines3 has them is told.
+    mean: Numbers = field(default=0.0, kw_only=True)
     kind: Literal["gaussian"] = field(default="gaussian", init=False)
 
     def __post_init__(self) -> None:
-        settings.settle(self, settings.number, ("sigma",), 0, 1e30)
+        settings.settle(self, settings.number_or_numbers, ("sigma",), 0, 1e30)
+        settings.settle(self, settings.number_or_numbers, ("mean",), -1e30, 1e30)
 
 
 @dataclass(frozen=True)
 class OrnsteinUhlenbeckNoise:
-    """A walk that is drawn back to 0, `x += -theta x dt + sigma sqrt(dt) n` with normal numbers n.
+    """A walk drawn to its mean: `x += theta (mean - x) dt + sigma sqrt(dt) n`, with normal n.
 
-    It begins at 0 in every episode (Uhlenbeck and Ornstein 1930; Lillicrap et al. 2016).
+    It begins anew in every episode (Uhlenbeck and Ornstein 1930; Lillicrap et al. 2016).
 
     Args:
-        sigma: Standard deviation of a unit of time, of actions that lie between -1 and 1.
+        sigma: Standard deviation of a unit of time, of actions that lie between -1 and 1: a number,
+            or an array with one for each component of an action.
         theta: How fast the walk is drawn back.
         dt: Time between two steps.
+        mean: Where to, likewise a number or an array.
+        initial_noise: Where it begins, likewise; None: at 0.
+
+    Raises:
+        TypeError, ValueError: What is no number, not finite, or below 0 where it is no place; a
+            walk that would grow.
 
     >>> OrnsteinUhlenbeckNoise(0.5).theta
     0.15
     """
 
-    sigma: float = 0.1
+    sigma: Numbers = 0.1
     theta: float = 0.15
     dt: float = 0.01
+    mean: Numbers = field(default=0.0, kw_only=True)
+    initial_noise: Numbers | None = field(default=None, kw_only=True)
     kind: Literal["ornstein_uhlenbeck"] = field(default="ornstein_uhlenbeck", init=False)
 
     def __post_init__(self) -> None:
-        settings.settle(self, settings.number, ("sigma", "theta", "dt"), 0, 1e30)
+        settings.settle(self, settings.number_or_numbers, ("sigma",), 0, 1e30)
+        settings.settle(self, settings.number, ("theta", "dt"), 0, 1e30)
+        places = ("mean", "initial_noise")
+        settings.settle(self, settings.number_or_numbers, places, -1e30, 1e30)
         if self.theta * self.dt >= 2:
             raise ValueError(
                 f"dt: expected theta * dt below 2, or the walk grows, got {self.theta} * "
@@ -71,9 +96,8 @@ def as_noise(name: str, value: Any) -> ActionNoise:
         TypeError: It is something else.
         ValueError: A number is out of range.
 
-    >>> from dataclasses import asdict
     >>> as_noise("action_noise", asdict(GaussianNoise(0.2)))
-    GaussianNoise(sigma=0.2, kind='gaussian')
+    GaussianNoise(sigma=0.2, mean=0.0, kind='gaussian')
     """
     if isinstance(value, GaussianNoise | OrnsteinUhlenbeckNoise):
         return value
@@ -85,6 +109,62 @@ def as_noise(name: str, value: Any) -> ActionNoise:
     )
 
 
+def alike(noise: ActionNoise) -> ActionNoise | None:
+    """The same noise with one sigma, if that is all it has: no mean, and no other beginning.
+
+    >>> alike(GaussianNoise([0.2, 0.2]))
+    GaussianNoise(sigma=0.2, mean=0.0, kind='gaussian')
+    >>> alike(GaussianNoise([0.2, 0.3])) is None
+    True
+    """
+    sigma = np.unique(noise.sigma)
+    if sigma.size > 1 or any(np.any(getattr(noise, name, None) or 0.0) for name in _PLACES):
+        return None
+    usual = {name: _usual(noise)[name] for name in _PLACES if hasattr(noise, name)}
+    return replace(noise, sigma=float(sigma[0]), **usual)
+
+
+def told(noise: ActionNoise) -> dict[str, Any]:
+    """The noise as files have it: without a mean and a beginning that are 0.
+
+    >>> told(GaussianNoise(0.2))
+    {'sigma': 0.2, 'kind': 'gaussian'}
+    """
+    usual = _usual(noise)
+    return {
+        name: value
+        for name, value in asdict(noise).items()
+        if name not in _PLACES or value != usual[name]
+    }
+
+
+# Numbers that say where noise is.
+_PLACES = ("mean", "initial_noise")
+
+
+def _usual(noise: ActionNoise) -> dict[str, Any]:
+    return {about.name: about.default for about in fields(noise)}
+
+
+def expect_lengths(noise: ActionNoise, dim: int) -> None:
+    """Refuses arrays of other lengths than actions have components, `dim`.
+
+    Raises:
+        ValueError: There is one.
+
+    >>> expect_lengths(GaussianNoise([0.1, 0.2]), dim=3)
+    Traceback (most recent call last):
+    ValueError: action_noise: expected sigma as one number or 3, as actions have, got 2; pass 3
+    """
+    for name in ("sigma", *_PLACES):
+        numbers = getattr(noise, name, None)
+        if isinstance(numbers, tuple) and len(numbers) != dim:
+            raise ValueError(
+                f"action_noise: expected {name} as one number or {dim}, as actions have, got "
+                f"{len(numbers)}; pass {dim}"
+            )
+
+
 class NoiseProcess:
     """The noise of some environments' actions, where it stands.
 
@@ -92,6 +172,9 @@ class NoiseProcess:
         noise: What kind.
         num_envs: How many environments.
         dim: Numbers in an action.
+
+    Raises:
+        ValueError: The noise has numbers for other actions.
 
     >>> process = NoiseProcess(OrnsteinUhlenbeckNoise(0.5), num_envs=2, dim=1)
     >>> actions = process.add(np.array([[0.0], [0.99]], np.float32), np.random.default_rng(0))
@@ -101,21 +184,29 @@ class NoiseProcess:
     """
 
     def __init__(self, noise: ActionNoise, num_envs: int, dim: int) -> None:
+        expect_lengths(noise, dim)
         self.noise = noise
         self.state = np.zeros((num_envs, dim))
         """(N, k): where each walk is; of Gaussian noise what was drawn last."""
+        self.begin()
 
     def add(
         self, actions: npt.NDArray[np.float32], stream: np.random.Generator
     ) -> npt.NDArray[np.float32]:
         """Goes on by a step: actions (N, k) with noise, cut to [-1, 1]."""
         noise, drawn = self.noise, stream.standard_normal(self.state.shape)
+        sigma, mean = np.asarray(noise.sigma), np.asarray(noise.mean)
         if isinstance(noise, OrnsteinUhlenbeckNoise):
-            self.state += noise.sigma * noise.dt**0.5 * drawn - noise.theta * noise.dt * self.state
+            back = noise.theta * noise.dt * (self.state - mean)
+            self.state += sigma * noise.dt**0.5 * drawn - back
         else:
-            self.state = noise.sigma * drawn
+            self.state = mean + sigma * drawn
         return np.clip(actions + self.state, -1, 1).astype(np.float32)
+
+    def begin(self) -> None:
+        """Begins anew everywhere."""
+        self.end_episodes(np.ones(len(self.state), np.bool_))
 
     def end_episodes(self, ended: npt.NDArray[np.bool_]) -> None:
         """Begins anew where episodes, (N,), have ended."""
-        self.state[ended] = 0.0
+        self.state[ended] = getattr(self.noise, "initial_noise", None) or 0.0

@@ -248,10 +248,15 @@ class OffPolicyLearner(Explorer):
             if drawn is None:
                 said = self.greedy(observed, mask)
             else:
-                seed = int(drawn.integers(2**63))
+                # Beside what an iteration draws, which goes on from where it was.
+                seed, kept = int(drawn.integers(2**63)), self.generator.get_state()
                 self.generator.manual_seed(seed)
-                with torch_state.own(None if self.built_in else seed, self.device, self.threads):
-                    said = self.sampled(observed, mask)
+                try:
+                    others = None if self.built_in else seed
+                    with torch_state.own(others, self.device, self.threads):
+                        said = self.sampled(observed, mask)
+                finally:
+                    self.generator.set_state(kept)
         sent = self.sent(said.numpy(force=True))
         return sent[0] if single else sent
 

@@ -1,6 +1,5 @@
 """`Replay`: a learner's replay buffer, raw transitions in, normalised minibatches of torch out."""
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,13 +10,12 @@ import torch
 from torch import Tensor
 
 from rlox import learner
-from rlox._rlox import Normalizer, PrioritizedReplayBuffer, ReplayBuffer
+from rlox._rlox import Normalizer
 from rlox.actor_critic import torch_dtype
 from rlox.goals import GoalFunctions
-from rlox.hindsight import HindsightReplayBuffer
 from rlox.layouts import Layout
-from rlox.spaces import action_dtype
 from rlox.stepping import Step
+from rlox.transitions import as_setting, parts_of, replay_buffer
 
 Array = npt.NDArray[Any]
 
@@ -33,24 +31,6 @@ class ReplayBatch(NamedTuple):
     discounts: Tensor | float  # (B,) float32, or one for all: what the next value counts
     weights: Tensor | None = None  # (B,) float32, importance; None: as likely as all others
     next_masks: Tensor | None = None  # (B, n) bool, what is allowed then; None: everything
-
-
-def _made(config: Any, about: dict[str, Any], goals: GoalFunctions | None) -> ReplayBuffer:
-    """The buffer that the settings ask for."""
-    prioritized = getattr(config, "prioritized", False)
-    if goals is not None:
-        if prioritized:
-            raise ValueError(
-                f"prioritized: expected False beside her={config.her!r}, got True; leave one out"
-            )
-        left_out = ("n_step", "gamma", "frame_stack")
-        rest = {name: x for name, x in about.items() if name not in left_out}
-        how = {"strategy": config.her, "n_sampled_goal": config.n_sampled_goal}
-        return HindsightReplayBuffer(**rest, **how, **goals._asdict())
-    if prioritized:
-        how = {"alpha": config.priority_alpha, "beta": config.priority_beta}
-        return PrioritizedReplayBuffer(**about, **how)
-    return ReplayBuffer(**about)
 
 
 def _each(change: Callable[[Any], Any], arrays: dict[str, Any]) -> dict[str, Any]:
@@ -92,33 +72,12 @@ class Replay:
         self.layout, self.config, self.device = layout, config, device
         # Elsewhere nothing would tell when a copy that nobody waited for has read its memory.
         self.pinned = device.type == "cuda"
-        kind = action_dtype(action_space)
-        width = () if kind == "int64" else (math.prod(action_space.shape or ()),)
-        extra = None if mask_width is None else {"next_masks": ((mask_width,), "bool")}
-        # Dict observations by name, as goals need them; those with parts of parts as packed rows.
-        self.named = isinstance(layout.space, gym.spaces.Dict) and all(
-            len(leaf.path) == 1 for leaf in layout.leaves
-        )
-        parts = {
-            leaf.path[0]: (leaf.shape, leaf.dtype.name) for leaf in layout.leaves if self.named
-        }
-        about: dict[str, Any] = {
-            "capacity": max(config.buffer_size, num_envs),
-            "obs_dim": parts or layout.shape,
-            "act_dim": width,
-            "num_envs": num_envs,
-            "obs_dtype": layout.dtype.name,
-            "act_dtype": kind,
-            "frame_stack": frames,
-            "n_step": config.n_steps,
-            "gamma": config.gamma,
-            "extra": extra,
-            "seed": 0,  # samples name their own
-        }
-        try:
-            self.buffer = _made(config, about, goals)
-        except (MemoryError, ValueError) as error:
-            raise type(error)(str(error).replace("capacity", "buffer_size", 1)) from error
+        # Dict observations by name, as goals need them.
+        self.named = bool(parts_of(layout))
+        about = (layout, action_space, config, num_envs, mask_width, goals, frames)
+        self.buffer = replay_buffer(*about)
+        self.empty = self.state()
+        """What `state` gives when nothing is stored."""
         self._out: dict[str, Any] = {}
         self._tensors: dict[str, Any] = {}
         self._copied: Any = None
@@ -134,6 +93,9 @@ class Replay:
             actions: (N,) counted from 0, or (N, k) in [-1, 1].
             step: What came of it.
             next_masks: (N, n), what is allowed next.
+
+        Raises:
+            MemoryError: There is no room for next observations that are no other row's.
         """
         rest = [actions, step.rewards, step.terminated, step.truncated]
         seen, valid = [obs, step.next_obs], step.valid
@@ -144,7 +106,10 @@ class Replay:
                 return
         extra = None if next_masks is None else {"next_masks": next_masks}
         given: list[Any] = [self.layout.unpack(x) if self.named else x for x in seen]
-        self.buffer.push_batch(given[0], given[1], *rest, extra=extra)
+        try:
+            self.buffer.push_batch(given[0], given[1], *rest, extra=extra)
+        except MemoryError as error:
+            raise as_setting(error) from error
 
     def sample(
         self, stream: np.random.Generator, normalizer: Normalizer | None, **how: Any
@@ -222,21 +187,21 @@ class Replay:
         buffer: Any = self.buffer
         # On a GPU, where looking would wait, the iteration ends before what is NaN is refused.
         told = errors.abs().nan_to_num(0.0, posinf=0.0).numpy(force=True)
-        buffer.update_priorities(self._out["indices"], told + 1e-6)
+        buffer.update_priorities(self._out["indices"], told)  # it adds what keeps them above 0
 
     def state(self) -> learner.Arrays:
         """Copies of all that the buffer holds, and where it stands."""
         buffer: Any = self.buffer
         return dict(buffer.state())
 
-    def load_state(self, arrays: learner.Arrays) -> None:
-        """Goes back to what `state` gave.
+    def load_state(self, arrays: learner.Arrays | None) -> None:
+        """Goes back to what `state` gave; None: forgets everything.
 
         Raises:
             ValueError: It is of another buffer, or damaged; nothing has changed then.
         """
         buffer: Any = self.buffer
         try:
-            buffer.load_state(arrays)
+            buffer.load_state(self.empty if arrays is None else arrays)
         except (TypeError, ValueError) as error:
             raise ValueError(f"replay: {error}") from error

@@ -17,6 +17,7 @@ class TrainResult(TypedDict):
     seconds: float  # how long this call took
     interrupted: bool  # Ctrl-C or `stop` ended it before all steps were made; `train()` goes on
     run_dir: str | None  # the run folder, where there is one
+    left_out: str | None  # what there was no room for in the run's checkpoint, and why
 
 
 class EvaluationResult(TypedDict):
@@ -46,4 +47,5 @@ def train_result(trainer: "Trainer", first: int, seconds: float) -> TrainResult:
         "seconds": seconds,
         "interrupted": trainer.timesteps < trainer.target_timesteps,
         "run_dir": None if trainer.run is None else str(trainer.run.path),
+        "left_out": None,
     }

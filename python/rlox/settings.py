@@ -66,6 +66,32 @@ def number(
     return plain
 
 
+def number_or_numbers(
+    name: str, value: Any, low: float = -math.inf, high: float = math.inf
+) -> float | tuple[float, ...]:
+    """A finite number in [low, high], or an array of such as a tuple of them, row by row.
+
+    Raises:
+        TypeError: Something in it is no number.
+        ValueError: One is outside, NaN or infinite; there is none.
+
+    >>> number_or_numbers("sigma", np.array([[0.5], [1.0]]), 0, 1)
+    (0.5, 1.0)
+    """
+    if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str | bytes):
+        return number(name, value, low, high)
+    try:
+        given = np.asarray(value).tolist()
+    except ValueError as error:  # rows of different lengths
+        raise _wrong(name, "a number, or an array of them", value, FIX) from error
+    if not isinstance(given, list):
+        return number(name, given, low, high)
+    flat = np.ravel(np.array(given, object))
+    if len(flat) == 0:
+        raise _wrong(name, "a number, or an array of them", value, FIX)
+    return tuple(number(f"{name}[{i}]", x, low, high) for i, x in enumerate(flat))
+
+
 def flag(name: str, value: Any, *, fix: str = FIX) -> bool:
     """True or False, as a plain bool.
 

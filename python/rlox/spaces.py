@@ -1,7 +1,8 @@
 """Gymnasium spaces of native environments; actions as rollouts store and environments want them.
 
 A rollout stores Discrete and MultiDiscrete actions counted from 0 and Box actions unclipped; an
-environment gets the space's `start` added and Box actions clipped to the bounds.
+environment gets the space's `start` added and Box actions clipped to the bounds, those of an
+integer Box rounded to the nearest.
 """
 
 import hashlib
@@ -200,12 +201,17 @@ def _real(actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _clipped(space: spaces.Box, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Inside the bounds, in the space's dtype. Fractions go towards 0 where it has none."""
+    """Inside the bounds, in the space's dtype: where it has no fractions, the nearest integers.
+
+    Cut off, they would make 0 twice as likely as others, and the bounds hard to reach.
+    """
     dtype = np.dtype(space.dtype)
     plain = actions
     if dtype.kind in "iu":
         # Integers are clipped as integers: float64 has not all of those beyond 2**53.
         plain = _saturated(actions, dtype)
+    elif dtype.kind == "b":
+        plain = np.rint(actions.astype(np.float64))
     elif dtype.kind == "f" and not np.can_cast(actions.dtype, dtype):
         kind: Any = dtype
         most = float(np.finfo(kind).max)
@@ -219,7 +225,7 @@ def _saturated(actions: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[A
     least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
     match actions.dtype.kind:
         case "f":
-            numbers = actions.astype(np.promote_types(actions.dtype, np.float64))
+            numbers = np.rint(actions.astype(np.promote_types(actions.dtype, np.float64)))
             # A power of two or 0 each, which floats have; `most` they may not have.
             under, over = numbers < float(least), numbers >= float(most + 1)
             plain = np.where(under | over, 0, numbers).astype(dtype)

@@ -1,7 +1,8 @@
 """`SquashedPolicy`: SAC's built-in policy, normal numbers squashed into [-1, 1], with critics."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium as gym
@@ -33,8 +34,9 @@ class SquashedPolicy(nn.Module):
         use_sde: State-dependent exploration (Raffin et al. 2021): a sample adds `latent @ matrix`
             to the mean, where `latent` is the actor's last hidden layer and the entries of the
             matrix have deviations `exp(log_std)`. Environments keep a matrix each until
-            `reset_noise`; what updates sample has one for all rows. As in Stable-Baselines3's SAC,
-            and unlike PPO's gSDE, the layer learns from the noise, too.
+            `reset_noise`; what updates sample has one for all rows, and for all samples within
+            `one_matrix`. As in Stable-Baselines3's SAC, and unlike PPO's gSDE, the layer learns
+            from the noise, too.
         log_std_init: Where `log_std` of gSDE begins.
         init: Decides the initial weights; None: torch's global generator.
     """
@@ -62,6 +64,7 @@ class SquashedPolicy(nn.Module):
         self.critic = Critics(features, width, self.actions, net_arch, layer, generator=init)
         self.use_sde = use_sde
         self.exploration: Tensor | None = None
+        self._drawn: Tensor | None = None  # what matrices are made of within `one_matrix`
         self.generator: torch.Generator | None = None
 
     def reset_noise(self, rows: int) -> None:
@@ -69,9 +72,22 @@ class SquashedPolicy(nn.Module):
         if self.use_sde:
             self.exploration = self._matrices(rows).detach()
 
+    @contextmanager
+    def one_matrix(self) -> Iterator[None]:
+        """Within it, with gSDE, one matrix makes all samples of `get_action_and_logprob`."""
+        if self.use_sde:
+            self._drawn = self._normals(1)
+        try:
+            yield
+        finally:
+            self._drawn = None
+
+    def _normals(self, count: int) -> Tensor:
+        drawn = torch.empty((count, *self.log_std.shape), device=self.log_std.device)
+        return drawn.normal_(generator=self.generator)
+
     def _matrices(self, count: int) -> Tensor:
-        noise = torch.empty((count, *self.log_std.shape), device=self.log_std.device)
-        return self.log_std.exp() * noise.normal_(generator=self.generator)
+        return self.log_std.exp() * self._normals(count)
 
     def _latent(self, obs: Any) -> Tensor:
         """The actor's last hidden layer."""
@@ -105,7 +121,8 @@ class SquashedPolicy(nn.Module):
         if self.use_sde:
             mean = out.clamp(-CLIP_MEAN, CLIP_MEAN)
             variance = (latent**2) @ (2 * self.log_std).exp() + 1e-6
-            noise = latent @ self._matrices(1)[0]
+            drawn = self._normals(1) if self._drawn is None else self._drawn
+            noise = latent @ (self.log_std.exp() * drawn[0])
             density = -0.5 * noise**2 / variance - 0.5 * variance.log()
         else:
             mean, log_std = out.chunk(2, 1)

@@ -13,19 +13,19 @@ import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from rlox._rlox import ClosedError, CorruptFileError
+from rlox._rlox import ClosedError
 from rlox.backends import Backend, choose_backend, loading_backend, make_learner
 from rlox.callbacks import Callback, ProgressBar, as_callbacks
-from rlox.checkpoint import read_checkpoint, write_checkpoint
+from rlox.checkpoint import read_checkpoint
 from rlox.configs import SHAPE_SETTINGS, resolved_config
 from rlox.evaluation import SeededPredictor, evaluate, evaluation_seed
 from rlox.interrupt import stop_on_interrupt
 from rlox.keywords import knowing_keywords, places, refuse_policy_name, refuse_settings
-from rlox.learner import MEMBERS, LearnerState
 from rlox.logger import RunFolder, expect_root
-from rlox.manifest import describe, expect_code, expect_saved, settings_on, trainer_manifest
+from rlox.manifest import describe, expect_code, settings_on, trainer_manifest
 from rlox.presets import preset
 from rlox.registered import count_of, name_of
+from rlox.restoring import end_run, restore, save_checkpoint, warn_forgotten
 from rlox.results import EvaluationResult, TrainResult, train_result
 from rlox.settings import chosen_seed, flag, json_keywords, resolve, whole
 from rlox.vector import make_vec
@@ -91,6 +91,7 @@ class Trainer:
             raise
         self.run: RunFolder | None = None
         self.start_timesteps = self.target_timesteps = 0
+        self.forgot = False  # whether a replay buffer that there was is missing
 
     @property
     def config(self) -> Any:
@@ -142,9 +143,13 @@ class Trainer:
             ValueError: Fewer than 1 step, or None with nothing to go on with; what an environment
                 gives that is not finite, with the step and the environment.
             FloatingPointError: NaN or infinity, with the tensor, the step and the environment.
+            MemoryError: No room for what comes in; a smaller `buffer_size` takes less.
             ModuleNotFoundError: The progress bar needs rich.
             OSError: The run folder cannot be written.
             rlox.ClosedError: After `close`.
+
+        Warns:
+            UserWarning: There was no room for the replay buffer in the run's checkpoint.
         """
         if self._closed:
             raise ClosedError("trainer: expected an open one, got a closed one; make another")
@@ -152,6 +157,9 @@ class Trainer:
         if flag("progress_bar", progress_bar, fix="pass one of them"):
             called.append(ProgressBar())
         self._plan(total_timesteps)
+        if self.forgot:
+            self.forgot = False
+            warn_forgotten()
         first, began = self.timesteps, time.perf_counter()
         self.learner.stopping = False
         with stop_on_interrupt(self.stop), ExitStack() as ends:  # before a folder is half made
@@ -166,9 +174,7 @@ class Trainer:
             self._iterate(called, began)
             result = train_result(self, first, seconds=time.perf_counter() - began)
             if self.run is not None:
-                self.save(self.run.path / "checkpoint")
-                self.run.write("summary.json", result)
-                self.run.plot(f"{self.algorithm} {self.env_name}, seed {self.seed}")
+                end_run(self, result)
         return result
 
     def _plan(self, total_timesteps: int | None) -> None:
@@ -187,14 +193,14 @@ class Trainer:
     def _iterate(self, callbacks: list[Callback], began: float) -> None:
         first, iteration = self.timesteps, 0
         planned = self.target_timesteps - self.start_timesteps
+        self.learner.growth = 1 / planned
         while self.timesteps < self.target_timesteps and not self.learner.stopping:
             metrics = self.learner.iterate((self.timesteps - self.start_timesteps) / planned)
             if not metrics:
                 return
             iteration += 1
             elapsed = time.perf_counter() - began
-            metrics["time/iterations"] = iteration
-            metrics["time/time_elapsed"] = elapsed
+            metrics |= {"time/iterations": iteration, "time/time_elapsed": elapsed}
             metrics["time/fps"] = (self.timesteps - first) / elapsed
             if self.run is not None:
                 self.run.log(metrics)
@@ -266,19 +272,21 @@ class Trainer:
         return self.learner.predict(obs, deterministic, action_masks=action_masks)
 
     @knowing_keywords(places)
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, replay: bool = True) -> None:
         """Writes a checkpoint, see `rlox.checkpoint`, from which `load` makes an equal trainer.
+
+        Args:
+            path: The folder to make; a checkpoint there is replaced.
+            replay: Whether a replay buffer, which may be large, is in it. Without one the
+                checkpoint predicts the same, and `train` begins with an empty buffer.
 
         Raises:
             FileExistsError: `path` is there, and neither a checkpoint nor an empty folder.
             OSError: It cannot be written; what was there stays.
-            MemoryError: A copy of it does not fit into memory.
+            MemoryError: Copies of it do not fit into memory: those of the replay buffer take up to
+                twice what it holds, which `buffer_size` bounds.
         """
-        state = self.learner.state()
-        run = {"start": self.start_timesteps, "target": self.target_timesteps}
-        said = {"run": run, "counters": state.counters, "streams": state.streams}
-        manifest = {**describe(self), **said}
-        write_checkpoint(path, manifest, {name: getattr(state, name) for name in MEMBERS})
+        save_checkpoint(self, path, flag("replay", replay, fix="pass one of them"))
 
     @classmethod
     @knowing_keywords(places)
@@ -303,8 +311,7 @@ class Trainer:
             path: What `save` wrote, or the run folder.
             env: Takes the place of the saved id and `env_kwargs`; needed where there was no id.
             policy: Needed where the trainer was made with one, as are `features_extractor`s.
-            backend: What computes from here on; None: what did. DQN, SAC and TD3 do not go from
-                torch to the others, or back.
+            backend: What computes from here on; None: what did.
             device: Where the networks shall live; None: where they were.
             runs_dir: As for the constructor.
 
@@ -312,11 +319,14 @@ class Trainer:
             FileNotFoundError: Nothing is there.
             rlox.CorruptFileError: It is damaged; the file and the section are named.
             ValueError: It is another algorithm's, or does not fit environment, policy or backend.
+
+        Warns:
+            UserWarning: By `train`, if it was saved with `replay=False`: the buffer is empty.
         """
         checkpoint = read_checkpoint(path)
         saved = trainer_manifest(Path(path), checkpoint.manifest, cls.algorithm, cls.config_type)
         expect_code(saved, env=env, policy=policy, features_extractor=features_extractor)
-        chosen: Any = loading_backend(backend, saved["backend"], cls.algorithm)
+        chosen: Any = loading_backend(backend, saved["backend"])
         settings = settings_on(chosen, saved, device)
         if policy is not None:
             settings = {n: x for n, x in settings.items() if n not in SHAPE_SETTINGS}
@@ -332,18 +342,9 @@ class Trainer:
         )
         with ExitStack() as on_error:
             on_error.callback(made.close)
-            about = describe(made)
-            for kind, space in about["spaces"].items():
-                expect_saved(f"{kind} space", saved["spaces"][kind], space, "pass the same env")
-            arrays = {name: checkpoint.members.get(name, {}) for name in MEMBERS}
-            state = LearnerState(**arrays, counters=saved["counters"], streams=saved["streams"])
-            try:
-                made.learner.load_state(state)
-            except ValueError as error:
-                # Only a policy of the caller's can be another one than that which was saved.
-                kind_of = CorruptFileError if policy is None else ValueError
-                raise kind_of(f"{path}, section {error}") from error
+            # Only a policy of the caller's can be another one than that which was saved, and only
+            # another backend can have no room for what is in order.
+            same = policy is None and chosen == saved["backend"]
+            restore(made, path, saved, checkpoint.members, same=same)
             on_error.pop_all()
-        made.sources = saved["sources"]
-        made.start_timesteps, made.target_timesteps = saved["run"]["start"], saved["run"]["target"]
         return made

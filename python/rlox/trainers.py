@@ -31,8 +31,9 @@ class PPOTrainer(Trainer):
             settings; "candle" and "burn" are for builds with them. "auto" takes "torch" for what
             only that one does (a `policy` or `features_extractor`, pictures, Dict and Tuple
             observations, another `device` than the CPU, `compile`, "elu", "rmsprop_tf",
-            `full_std=False`, `net_arch=()` beside `use_sde`, `her`, `frame_stack`), else "native",
-            whatever is installed; `learner.backend` tells.
+            `full_std=False`, `net_arch=()` beside `use_sde`, `her`, `frame_stack`, `action_noise`
+            with a mean or with several sigmas), else "native", whatever is installed;
+            `learner.backend` tells.
         policy: A torch module as `rlox.policies.ActorCritic` describes, or a function from the
             observation space and the action space to one; None: the built-in MLP.
         env_kwargs: Passed to `rlox.make_vec` and what makes the environments; only what JSON can

@@ -5,8 +5,9 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import wrappers
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import FlattenObservation, FrameStackObservation
+from gymnasium.wrappers import FlattenObservation, FrameStackObservation, vector
 
 from goal_envs import BitFlip
 from rlox import make_vec
@@ -137,6 +138,49 @@ def flat():
     return FlattenObservation(stacked())
 
 
+def around(*kinds):
+    """Wrappers around stacks of frames, from within."""
+
+    def make():
+        env = stacked()
+        for kind in kinds:
+            env = kind(env)
+        return env
+
+    return make
+
+
+class Bonus(gym.RewardWrapper):
+    def reward(self, reward):
+        return reward + 1
+
+
+class Twice(gym.ActionWrapper):
+    """Changes what is observed beside actions: two steps are one."""
+
+    def action(self, action):
+        return action
+
+    def step(self, action):
+        _, first, *ended, info = super().step(action)
+        return (_, first, *ended, info) if any(ended) else super().step(action)
+
+
+class Known(gym.Wrapper):
+    """Leaves observations alone, which cannot be seen."""
+
+
+HARMLESS = (
+    lambda env: wrappers.TimeLimit(env, 20),
+    wrappers.RecordEpisodeStatistics,
+    wrappers.OrderEnforcing,
+    Bonus,
+    lambda env: wrappers.ClipReward(env, -1, 1),
+    wrappers.NormalizeReward,
+    lambda env: wrappers.TransformAction(env, lambda action: action, env.action_space),
+)
+
+
 @pytest.mark.parametrize(
     ("make", "how", "frames"),
     [
@@ -147,12 +191,46 @@ def flat():
         (BitFlip, {}, 1),
         ("CartPole-v1", {}, 1),
         ("CartPole-v1", {"wrappers": [lambda env: FrameStackObservation(env, 2)]}, 2),
+        (around(*HARMLESS), {}, 4),
+        (around(*HARMLESS), {"vectorization_mode": "async"}, 4),
+        (around(wrappers.NormalizeObservation), {}, 1),
+        (around(Bonus, wrappers.NormalizeObservation), {"vectorization_mode": "async"}, 1),
+        (around(lambda env: wrappers.MaxAndSkipObservation(env, 2)), {}, 1),
+        (around(Twice), {}, 1),
+        (around(Known), {}, 1),
+        (around(lambda env: FrameStackObservation(env, 3)), {}, 3),
     ],
 )
 def test_gymnasiums_wrapper_is_recognised(make, how, frames):
     env = make_vec(make, 2, **how)
     assert stacked_frames(env, None) == frames
     env.close()
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "frames"),
+    [
+        (vector.RecordEpisodeStatistics, FRAMES),
+        (lambda env: vector.TransformReward(env, lambda rewards: rewards + 1), FRAMES),
+        (vector.NormalizeReward, FRAMES),
+        (vector.NormalizeObservation, 1),
+        (lambda env: vector.TransformObservation(env, lambda obs: obs), 1),
+    ],
+)
+def test_wrappers_of_vector_environments_are_looked_through(wrapper, frames):
+    env = SyncVectorEnv([stacked] * 2, autoreset_mode=NEXT_STEP)
+    assert stacked_frames(make_vec(wrapper(env)), None) == frames
+
+
+def test_stacks_that_are_no_shifts_take_no_more_than_whole_ones():
+    sizes = []
+    for frames in (None, 1):
+        env = make_vec(around(wrappers.NormalizeObservation), 1)
+        one = DQN(env, DQNConfig(**SMALL, frame_stack=frames), 1)
+        for _ in range(30):  # four steps each
+            one.iterate()
+        sizes.append(one.replay.buffer.nbytes)
+    assert sizes[0] == sizes[1]
 
 
 def test_other_environments_stacks_are_stored_once_where_they_are_told():

@@ -7,10 +7,11 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlox import make_vec
-from rlox.algorithms import SAC, TD3, SACConfig, TD3Config
+from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
+from rlox.interchange import to_arrow
 from rlox.native_off_policy import NativeTD3
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
-from rlox.trainers import SACTrainer
+from rlox.trainers import DQNTrainer, SACTrainer
 from toy_envs import Imitate
 
 SMALL = {"learning_starts": 0, "batch_size": 8, "buffer_size": 200, "net_arch": (8,)}
@@ -39,6 +40,23 @@ def test_a_gsde_matrix_stays_until_the_next_whatever_observations_are(env):
     assert (one.explore(rows, None) != first).all()
 
 
+@pytest.mark.parametrize("use_sde", [False, True])
+def test_an_update_samples_by_one_gsde_matrix(use_sde):
+    one = SAC(make_vec(Imitate, 1), SACConfig(**SMALL, use_sde=use_sde, log_std_init=0.0), 1)
+    for _ in range(8):
+        one.iterate()
+    sample, taken = one.policy.get_action_and_logprob, []
+    one.policy.get_action_and_logprob = lambda obs: taken.append(sample(obs)) or taken[-1]
+    batch = one.replay.sample(np.random.default_rng(0), None)
+    for _ in range(2):
+        one.update(batch._replace(next_obs=batch.obs.clone()), 0.0)
+    now, following, later, _ = (actions.detach() for actions, _ in taken)
+    assert torch.equal(now, following) == use_sde
+    assert not torch.equal(now, later)
+    assert taken[0][1].requires_grad
+    assert not torch.equal(sample(batch.obs)[0], sample(batch.obs)[0])
+
+
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("use_sde", [False, True])
 def test_samples_go_by_the_seed_and_the_weights_alone(use_sde, backend, tmp_path):
@@ -50,6 +68,36 @@ def test_samples_go_by_the_seed_and_the_weights_alone(use_sde, backend, tmp_path
     told = [x.evaluate(1, seed=5, deterministic=False)["returns"] for x in (trainer, again, again)]
     assert told[0] == told[1] == told[2]
     assert told[0] != trainer.evaluate(1, seed=5)["returns"]
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("train_freq", [1, 8])
+def test_random_actions_become_rarer_with_every_step(train_freq, num_envs):
+    how = {"train_freq": train_freq, "num_envs": num_envs, "exploration_fraction": 0.5}
+    how["exploration_final_eps"] = 0.05
+    trainer = DQNTrainer("CartPole-v1", 1, backend="torch", runs_dir=None, **SMALL, **how)
+    one, rates = trainer.learner, []
+    explored = one.explored
+    one.explored = lambda *given: (
+        rates.append(one.exploration_rate(one.progress)) or explored(*given)
+    )
+    for _ in range(2):  # schedules run over each call
+        rates.clear()
+        trainer.train(64)
+        # From 1 to 0.05 in the first 32 steps of all environments.
+        done = np.arange(0, 64, num_envs) / 32
+        np.testing.assert_allclose(rates, 1 - 0.95 * done.clip(max=1), rtol=1e-6)
+
+
+def test_an_iteration_alone_explores_as_at_its_beginning():
+    one, rates = DQN(make_vec("CartPole-v1", 1), DQNConfig(**SMALL, train_freq=5), 1), []
+    explored = one.explored
+    one.explored = lambda *given: rates.append(one.progress) or explored(*given)
+    one.iterate(0.25)
+    assert rates == [0.25] * 5
+    one.growth = 0.5
+    one.iterate(0.25)
+    assert rates[5:] == [0.25, 0.75, 1, 1, 1]
 
 
 class Three(Imitate):
@@ -147,3 +195,18 @@ def test_noise_is_added_to_the_first_random_actions_as_well():
 
     assert first(None) != first(GaussianNoise(0.3))
     assert abs(first(GaussianNoise(100.0))) == 1
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("env", ["CartPole-v1", lambda: gym.make("CartPole-v1")])
+def test_exploration_ends_within_an_iteration(env, backend):
+    how = {**SMALL, "buffer_size": 1000, "train_freq": 800, "exploration_fraction": 0.5}
+    how |= {"exploration_final_eps": 0.0, "runs_dir": None, "backend": backend}
+    trainer, fresh = (DQNTrainer(env, 1, **how) for _ in "ab")
+    trainer.train(800)
+    table = to_arrow(trainer.learner.replay.buffer)
+    obs, actions = (np.array(table[name].to_pylist()) for name in ("obs", "actions"))
+    # The first weights acted, as learning comes after the steps.
+    greedy = fresh.predict(obs.astype(np.float32)) == actions
+    assert greedy[400:].all()
+    assert not greedy[:200].all()

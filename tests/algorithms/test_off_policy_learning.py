@@ -9,12 +9,26 @@ from torch import nn
 from masked_envs import Doors
 from rlox import make_vec
 from rlox.algorithms import DQN, DQNConfig
+from rlox.algorithms.dqn import dqn_targets
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
 from toy_envs import Count, Echo, Imitate
 
 FAST = {"learning_rate": 3e-3, "gamma": 0.0, "learning_starts": 100, "runs_dir": None}
 
 
+BACKENDS = ["native", "torch"]
+
+
+def discrete_identity(backend, **settings):
+    """The mean return of ten episodes after training: 10 at best, a third of it by chance."""
+    given = {**FAST, "train_freq": 1, "target_update_interval": 50, **settings}
+    trainer = DQNTrainer(Echo, 0, backend=backend, **given)
+    trainer.train(1_000)
+    assert trainer.learner.backend == backend
+    return trainer.evaluate(10)["mean_reward"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -24,13 +38,25 @@ FAST = {"learning_rate": 3e-3, "gamma": 0.0, "learning_starts": 100, "runs_dir":
         {"normalize_obs": True, "normalize_reward": True},
     ],
 )
-def test_a_discrete_identity_is_learned(settings):
-    given = {**FAST, "train_freq": 1, "target_update_interval": 50, **settings}
-    trainer = DQNTrainer(Echo, 0, **given)
-    trainer.train(1_000)
-    assert trainer.evaluate(10)["mean_reward"] == 10.0
+def test_a_discrete_identity_is_learned(settings, backend):
+    assert discrete_identity(backend, **settings) == 10.0
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_discrete_identity_is_not_met_without_learning(backend):
+    assert discrete_identity(backend, learning_rate=0.0) < 7
+
+
+def continuous_identity(trainer, backend, **settings):
+    """The mean return of ten episodes after training: 0 at best, -3.3 for doing nothing."""
+    how = {**FAST, "net_arch": (32, 32), "batch_size": 64, **settings}
+    made = trainer(Imitate, 0, backend=backend, **how)
+    made.train(1_000)
+    assert made.learner.backend == backend
+    return made.evaluate(10)["mean_reward"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("trainer", "settings"),
     [
@@ -41,10 +67,14 @@ def test_a_discrete_identity_is_learned(settings):
         (TD3Trainer, {"normalize_obs": True, "normalize_reward": True}),
     ],
 )
-def test_a_continuous_identity_is_learned(trainer, settings):
-    made = trainer(Imitate, 0, net_arch=(32, 32), batch_size=64, **FAST, **settings)
-    made.train(1_000)
-    assert made.evaluate(10)["mean_reward"] > -0.5  # 10 steps; doing nothing gives -3.3
+def test_a_continuous_identity_is_learned(trainer, settings, backend):
+    assert continuous_identity(trainer, backend, **settings) > -0.5
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("trainer", [SACTrainer, TD3Trainer])
+def test_a_continuous_identity_is_not_met_without_learning(trainer, backend):
+    assert continuous_identity(trainer, backend, learning_rate=0.0) < -2
 
 
 class Bars(gym.Env):
@@ -97,12 +127,31 @@ def test_dict_observations_are_learned_from():
     assert trainer.evaluate(10)["mean_reward"] > -0.3
 
 
-def test_masked_actions_are_never_taken_and_never_hoped_for():
-    trainer = DQNTrainer(
-        Doors, 0, action_masks=True, num_envs=2, train_freq=1, **FAST, target_update_interval=50
-    )
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_masked_actions_are_never_taken(backend):
+    how = {"action_masks": True, "num_envs": 2, "train_freq": 1, "target_update_interval": 50}
+    trainer = DQNTrainer(Doors, 0, backend=backend, **FAST, **how)
     trainer.train(600)
     trainer.evaluate(5)  # the environment refuses what is not allowed
+
+
+def test_masked_actions_are_never_hoped_for():
+    class Hopes(nn.Module):
+        """Values of 1 for doors that are open, and of 100 for locked ones."""
+
+        def forward(self, obs):
+            return 100 - 99 * obs
+
+    one = DQN(make_vec(Doors, 2), DQNConfig(num_envs=2, action_masks=True, buffer_size=200), 0)
+    for _ in range(12):
+        one.iterate()
+    batch = one.replay.sample(np.random.default_rng(0), None)
+    known = ~batch.next_masks.all(1)  # of an episode's last state nothing is
+    assert 10 < known.sum() < len(known)
+    assert torch.equal(batch.next_masks[known], batch.next_obs[known] > 0)
+    for double in (False, True):
+        targets = dqn_targets(Hopes(), Hopes(), batch._replace(discounts=1.0), double)
+        assert torch.equal(targets[known], batch.rewards[known] + 1)
 
 
 class Critic(nn.Module):

@@ -16,6 +16,7 @@ from rlox.algorithms.sac import sac_targets
 from rlox.algorithms.td3 import actor_loss as td3_actor_loss
 from rlox.algorithms.td3 import critic_loss as td3_critic_loss
 from rlox.algorithms.td3 import td3_targets
+from rlox.native_off_policy import NativeDQN
 from rlox.replaying import ReplayBatch
 
 SMALL = {"learning_starts": 0, "batch_size": 8, "net_arch": (16, 16), "buffer_size": 200}
@@ -244,6 +245,17 @@ def test_the_exponent_of_importance_weights_rises_to_one():
         assert one.replay.buffer.beta == pytest.approx(beta)
 
 
+def test_priorities_are_errors_to_which_the_buffer_alone_adds_its_floor():
+    one = trained(DQN, DQNConfig(**SMALL, prioritized=True), "CartPole-v1")
+    one.replay.sample(one.streams["minibatches"], None)
+    errors = torch.tensor([0.0, -2.0, 1e-8, 1e-5, 0.0, 3.0, 0.5, 0.0])
+    one.replay.prioritize(errors)
+    told = one.replay.state()
+    one.replay.buffer.update_priorities(one.replay._out["indices"], errors.abs().numpy())
+    for name, array in one.replay.state().items():
+        np.testing.assert_array_equal(told[name], array, err_msg=name)
+
+
 def test_exploration_falls_to_its_end_and_the_target_moves_at_intervals():
     config = DQNConfig(**SMALL, exploration_fraction=0.5, exploration_final_eps=0.1, train_freq=5)
     one = DQN(make_vec("CartPole-v1", 1), replace(config, target_update_interval=10), 1)
@@ -255,3 +267,20 @@ def test_exploration_falls_to_its_end_and_the_target_moves_at_intervals():
         one.iterate(1.0)
         moved.append(bool((one.target.state_dict()["0.weight"] != before).any()))
     assert moved == [False, True, False, True]
+
+
+@pytest.mark.parametrize(("num_envs", "interval"), [(3, 10), (6, 10), (4, 2), (1, 5)])
+@pytest.mark.parametrize("learner", [DQN, NativeDQN])
+def test_a_target_moves_every_so_many_steps_of_all_environments(learner, num_envs, interval):
+    how = {"net_arch": (8,), "learning_starts": 0, "learning_rate": 0.01, "batch_size": 8}
+    how |= {"buffer_size": 100, "train_freq": 1, "num_envs": num_envs}
+    config = DQNConfig(**how, target_update_interval=interval)
+    one = learner(make_vec("CartPole-v1", num_envs), config, 1)
+    moved = []
+    for _ in range(12):
+        before = one.state().networks["q_net_target.0.weight"]
+        one.iterate()
+        moved.append(bool((one.state().networks["q_net_target.0.weight"] != before).any()))
+    passed = [t * num_envs // interval for t in range(13)]
+    # A move in the first step is to where it is: nothing has been learned yet.
+    assert moved[1:] == [passed[t] < passed[t + 1] for t in range(1, 12)]

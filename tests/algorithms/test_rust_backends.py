@@ -11,9 +11,11 @@ import torch
 from learner_pairs import pair
 from rlox import make_vec
 from rlox._rlox import network_backends
-from rlox.configs import A2CConfig, PPOConfig
+from rlox.configs import A2CConfig, DQNConfig, PPOConfig, SACConfig, TD3Config
 from rlox.native import NativeA2C, NativePPO
-from rlox.trainers import A2CTrainer, PPOTrainer
+from rlox.native_off_policy import NativeDQN, NativeSAC, NativeTD3
+from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
+from toy_envs import Echo, Imitate
 
 BACKENDS = network_backends()
 # Rounding differs, and grows from update to update: so much of the curve's span is allowed for it.
@@ -148,3 +150,80 @@ def test_numbers_that_are_not_finite_are_named_and_nothing_has_moved(backend):
 def test_networks_beyond_memory_are_refused(backend):
     with pytest.raises(MemoryError, match="net_arch"):
         NativePPO(make_vec("CartPole-v1", 1), PPOConfig(net_arch=(2**40,) * 2), 0, backend)
+
+
+OFF_POLICY = {
+    "dqn": (DQNTrainer, NativeDQN, DQNConfig, "CartPole-v1", {"target_update_interval": 20}),
+    "sac": (SACTrainer, NativeSAC, SACConfig, "Pendulum-v1", {}),
+    "td3": (TD3Trainer, NativeTD3, TD3Config, "Pendulum-v1", {}),
+}
+SMALL = {"num_envs": 2, "net_arch": (16, 16), "learning_starts": 16, "batch_size": 16}
+SMALL |= {"buffer_size": 500, "train_freq": 1, "gradient_steps": 1}
+
+
+def trained(algorithm, backend, steps=60):
+    """A trainer that has made so many steps."""
+    kind, *_, env, settings = OFF_POLICY[algorithm]
+    trainer = kind(env, 3, backend=backend, runs_dir=None, **SMALL, **settings)
+    trainer.train(steps)
+    return trainer
+
+
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+@pytest.mark.parametrize("algorithm", OFF_POLICY)
+def test_those_that_replay_begin_with_the_native_ones_weights_and_go_the_same_way(
+    algorithm, backend
+):
+    _, make, config, env, settings = OFF_POLICY[algorithm]
+    native, other = (
+        make(make_vec(env, 2), config(**SMALL, **settings), 3, name) for name in ("native", backend)
+    )
+    first = native.policy.tensors()
+    for name, weights in first.items():
+        np.testing.assert_array_equal(other.policy.tensors()[name], weights)
+    for _ in range(8 + 10):  # random actions, and minibatches
+        native.iterate()
+        other.iterate()
+    assert native.updates == other.updates == 10
+    moved = 0.0
+    for name, weights in native.policy.tensors().items():
+        # Adam makes much of gradients that are nearly zero: single weights may go apart.
+        assert np.abs(other.policy.tensors()[name] - weights).mean() < 1e-4, name
+        moved = max(moved, np.abs(weights - first[name]).mean())
+    assert moved > 1e-3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("algorithm", OFF_POLICY)
+def test_those_that_replay_repeat_and_go_to_torch_and_back(algorithm, backend, tmp_path):
+    one, two = (trained(algorithm, backend) for _ in range(2))
+    assert one.learner.backend == backend
+    assert one.learner.updates == 22  # one an iteration of two steps, after sixteen
+    for name, weights in one.learner.policy.tensors().items():
+        np.testing.assert_array_equal(two.learner.policy.tensors()[name], weights)
+    shape = one.env.single_observation_space.shape
+    obs = np.random.default_rng(0).normal(size=(50, *shape)).astype(np.float32)
+    one.save(tmp_path / "saved")
+    torchs = type(one).load(tmp_path / "saved", backend="torch", runs_dir=None)
+    np.testing.assert_allclose(torchs.predict(obs), one.predict(obs), rtol=1e-4, atol=1e-4)
+    torchs.train(10)
+    torchs.save(tmp_path / "further")
+    again = type(one).load(tmp_path / "further", backend=backend, runs_dir=None)
+    assert (again.learner.backend, len(again.learner.replay)) == (backend, 70)
+    np.testing.assert_allclose(again.predict(obs), torchs.predict(obs), rtol=1e-4, atol=1e-4)
+    again.train(10)
+    assert again.learner.updates == 32
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("algorithm", OFF_POLICY)
+def test_those_that_replay_learn_an_identity(algorithm, backend):
+    kind, discrete = OFF_POLICY[algorithm][0], algorithm == "dqn"
+    settings = {"target_update_interval": 50, "train_freq": 1} if discrete else {}
+    settings |= {"ent_coef": 0.01} if algorithm == "sac" else {}
+    how = {"gamma": 0.0, "learning_rate": 3e-3, "net_arch": (32, 32), "batch_size": 64}
+    env = Echo if discrete else Imitate
+    trainer = kind(env, 0, backend=backend, runs_dir=None, **how, **settings)
+    trainer.train(1_000)
+    mean = trainer.evaluate(10)["mean_reward"]
+    assert mean == 10.0 if discrete else mean > -0.5

@@ -207,7 +207,13 @@ def inherited_calls():
     yield call(
         f"{name}.predict", obs=OBS, deterministic=flag(True), action_masks=MASKS, shared=True
     )
-    yield call(f"{name}.save", raises=(OSError,), path=path(lambda: "other"), shared=True)
+    yield call(
+        f"{name}.save",
+        raises=(OSError,),
+        path=path(lambda: "other"),
+        replay=flag(True),
+        shared=True,
+    )
     yield call(
         f"{name}.load",
         raises=(OSError,),
@@ -251,7 +257,7 @@ def learner_calls(kind):
         features_extractor=nothing(),
     )
     yield call(f"{name}.iterate", progress=number(0.5))
-    yield call(f"{name}.state")
+    yield call(f"{name}.state", replay=flag(True))
     yield call(f"{name}.load_state", state=thing(lambda: learner(kind)(0).state()))
     given = settings(type(CONFIGS[kind]))
     # What is given beside gradient_steps or n_steps is refused, and noise is no plain number.

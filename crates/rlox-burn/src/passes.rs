@@ -42,7 +42,8 @@ pub(crate) struct Hidden {
 }
 
 impl Hidden {
-    /// Outputs, and what backward needs. The tensors of hidden layers are let go of as soon as they can be if not `keep`.
+    /// Outputs, and what backward needs. The tensors of hidden layers are let go of as soon as they can be if not
+    /// `keep`.
     pub(crate) fn forward(self, layers: &[Layer], x: Tensor<2>, keep: bool) -> (Tensor<2>, Kept) {
         let mut kept = Kept { rows: x.dims()[0], inputs: Vec::with_capacity(layers.len()), sums: Vec::new() };
         let (mut h, last) = (x, layers.len() - 1);
@@ -62,8 +63,8 @@ impl Hidden {
         (h, kept)
     }
 
-    /// The gradient of the outputs taken back through the layers, where that of the last hidden layer is added: that of all
-    /// parameters in the flat order and that of the input, each if wanted.
+    /// The gradient of the outputs taken back through the layers, where that of the last hidden layer is added: that of
+    /// all parameters in the flat order and that of the input, each if wanted.
     pub(crate) fn backward(
         self,
         layers: &[Layer],

@@ -257,9 +257,7 @@ impl Network for CandleMlp {
     }
 
     fn backward_hidden(&mut self, dy: &[f32], dh: &[f32]) -> Result<()> {
-        let rows = self.kept.as_ref().map_or(0, |kept| kept.rows);
-        self.layout.check_backward(rows, dy, None)?;
-        self.layout.check_hidden(rows, dh)?;
+        self.layout.check_backward_hidden(self.kept.as_ref().map_or(0, |kept| kept.rows), dy, dh)?;
         self.back(dy, Some(dh).filter(|dh| !dh.is_empty()), true, None)
     }
 

@@ -1,5 +1,5 @@
-//! Forward, vector-Jacobian product and the optimisers' formulas, in operations on Candle's tensors: those of [`crate::cpu`]
-//! on the CPU, Candle's own elsewhere.
+//! Forward, vector-Jacobian product and the optimisers' formulas, in operations on Candle's tensors: those of
+//! [`crate::cpu`] on the CPU, Candle's own elsewhere.
 
 use candle_core::{DType, Result, Tensor};
 use rlox_nn::{Activation, LayerLayout, MlpLayout, Update};
@@ -65,8 +65,8 @@ pub(crate) fn forward(layers: &[Layer], activation: Activation, x: Tensor, keep:
     Ok((h, kept))
 }
 
-/// The gradient of the outputs, taken back through the layers, where that of the last hidden layer is added. The gradients
-/// of the parameters are put into `all`, or added to what is there; the input's is given back if wanted.
+/// The gradient of the outputs, taken back through the layers, where that of the last hidden layer is added. The
+/// gradients of the parameters are put into `all`, or added to what is there; the input's is given back if wanted.
 pub(crate) fn backward(
     layers: &[Layer],
     activation: Activation,

@@ -98,6 +98,11 @@ pub(crate) fn grow<T>(argument: &'static str, vector: &mut Vec<T>, more: usize) 
     grown.map_err(|_| refused(argument, vector.len().saturating_add(more), size_of::<T>()))
 }
 
+/// Bytes of memory that a vector has.
+pub(crate) fn of<T>(vector: &Vec<T>) -> usize {
+    vector.capacity() * size_of::<T>()
+}
+
 pub(crate) fn refused(argument: &'static str, count: usize, bytes_each: usize) -> Error {
     refused_said(argument, count as u128 * bytes_each as u128, &format!("{argument} = {count}, which needs"))
 }

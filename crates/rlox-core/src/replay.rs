@@ -9,6 +9,7 @@ mod checks;
 mod described;
 mod episodes;
 mod gather;
+mod going_on;
 mod hindsight;
 mod layout;
 mod mmap;

@@ -243,7 +243,9 @@ fn told(running: &mut Child, word: &str) -> Option<usize> {
     lines.filter_map(|line| line.strip_prefix(word)?.trim().parse().ok()).last()
 }
 
-fn kill_often(times: u32) {
+#[test]
+fn a_hundred_kills_leave_every_row_that_was_flushed() {
+    let times: u32 = 100;
     let (scratch, path) = place();
     let total = 2000;
     drop(MmapReplayBuffer::create(&path, 100, total, layout()).unwrap());
@@ -268,17 +270,6 @@ fn kill_often(times: u32) {
     assert!(pushed > 0, "no child lived long enough to push");
     eprintln!("{times} kills after {pushed} rows; {flushes} had flushed, {more} times there was more than was flushed");
     assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1, "something was left behind");
-}
-
-#[test]
-fn a_kill_at_any_time_leaves_every_row_that_was_flushed() {
-    kill_often(20);
-}
-
-#[test]
-#[ignore = "takes a quarter of a minute"]
-fn a_hundred_kills_leave_every_row_that_was_flushed() {
-    kill_often(100);
 }
 
 #[test]

@@ -25,6 +25,23 @@ fn storages_that_make_no_sense_are_refused_by_what_was_asked_for() {
     assert!(said.starts_with("obs_dim: ") && said.contains(&format!("a row needs {} bytes", 1_u64 << 62)), "{said}");
 }
 
+/// What lies aside of rows that others take the place of is given back, whether those go on or not.
+#[test]
+fn a_ring_that_goes_round_takes_no_more_memory() {
+    for frames in [1, 3] {
+        let mut storage = ReplayStorage::new(24, 3, layout(frames)).unwrap();
+        let mut envs = [7, 8, 9].map(|seed| Stacking::new(seed, frames));
+        let mut lap = |laps: usize| {
+            for _ in 0..laps * 8 {
+                push(&mut storage, &envs.each_mut().map(Stacking::step), false, false);
+            }
+            storage.memory()
+        };
+        let first = lap(50);
+        assert!(lap(500) < 2 * first);
+    }
+}
+
 fn column<T: Clone + Default>(
     storage: &ReplayStorage,
     column: Column,
@@ -123,7 +140,7 @@ proptest! {
         batches in prop::collection::vec((0_usize..100, 0..3), 1..12),
     ) {
         let mut storage = ReplayStorage::new(capacity, 1, layout(frames)).unwrap();
-        let mut env = Stacking::new(seed.into(), frames);
+        let (mut env, mut strays) = (Stacking::new(seed.into(), frames), Stacking::new(u128::from(!seed), frames));
         let mut model: Vec<Pushed> = Vec::new();
         // As often as it can be, rows go on: what lies aside changes most where few do, and where most do.
         for (count, kind) in batches {
@@ -143,6 +160,15 @@ proptest! {
             }
             if kind == 2 && count > 0 {
                 push(&mut storage, &rows, true, true);
+                // Rows that stand for themselves are not what was promised: nothing of them is stored.
+                let (others, mut refused) = ([strays.step(), strays.step()], None);
+                push_with(&others, false, |steps| {
+                    refused = storage.push(steps).err();
+                    Ok(())
+                });
+                let said = refused.map_or_else(String::new, |error| error.to_string());
+                prop_assert!(said.starts_with("obs: expected the next step first"), "{}", said);
+                agrees(&storage, &[&model[..], &rows].concat(), frames * FRAME);
                 // What was promised comes.
                 let mut row = env.step();
                 row.truncated = true;

@@ -128,3 +128,24 @@ fn what_makes_no_sense_is_refused() {
         assert!(Hindsight::new(&storage, parts, Goals::Future, 4).is_err());
     }
 }
+
+#[test]
+fn a_state_of_other_goals_is_refused() {
+    let step = |achieved| Step { achieved, done: false, last: false };
+    let mut future = buffer(8, 1, Goals::Future, 4);
+    (0..5_u8).for_each(|i| push(&mut future, &[step(f32::from(i))], false));
+    let state = future.state().unwrap();
+    for (strategy, k, said) in [
+        (Goals::Final, 4, "arrays[\"strategy\"]: expected final, got future"),
+        (Goals::Future, 3, "arrays[\"n_sampled_goal\"]: expected 3, got 4"),
+    ] {
+        let mut other = buffer(8, 1, strategy, k);
+        push(&mut other, &[step(9.0)], false);
+        let error = other.load_state(&state).unwrap_err().to_string();
+        assert!(error.starts_with(said), "{error}");
+        assert_eq!(other.len(), 1);
+    }
+    let mut same = buffer(8, 1, Goals::Future, 4);
+    same.load_state(&state).unwrap();
+    assert_eq!(same.state().unwrap(), state);
+}

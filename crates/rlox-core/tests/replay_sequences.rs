@@ -150,7 +150,7 @@ fn episodes(lengths: &[usize], capacity: usize) -> ReplayBuffer {
 
 #[test]
 fn starts_are_as_likely_as_each_other() {
-    // The first episode has lost its first steps. With few of them in a large ring, the ring is searched.
+    // The first episode has lost its first steps; few long ones are in a large ring, too.
     for (lengths, capacity, wanted) in [(vec![4, 1, 3, 8], 14, 3), (vec![3000, 2, 1000, 5000, 1], 8000, 4)] {
         let buffer = episodes(&lengths, capacity);
         let (mut rng, mut chosen) = (Pcg64::seed_from(1), ChosenSequences::default());

@@ -37,12 +37,15 @@ fn sampled<S: Saved>(buffer: &Replay<S>, seed: u64) -> Vec<(String, Vec<u8>)> {
 struct Pushing {
     envs: Vec<Stacking>,
     rng: Pcg64,
+    /// The last row was pushed without its next observation.
+    promised: bool,
 }
 
 impl Pushing {
     fn new(seed: u64, num_envs: usize, frames: usize) -> Self {
         let env = |i| Stacking::new(u128::from(seed) + i as u128, frames);
-        Self { envs: (0..num_envs).map(env).collect(), rng: Pcg64::seed_from(u128::from(seed) << 1) }
+        let rng = Pcg64::seed_from(u128::from(seed) << 1);
+        Self { envs: (0..num_envs).map(env).collect(), rng, promised: false }
     }
 
     /// Pushes a time step, or several rows that stand for themselves or follow each other.
@@ -50,7 +53,8 @@ impl Pushing {
         if self.envs.len() == 1 && self.rng.integers(0, 5) == 0 {
             let count = self.rng.integers(0, 6);
             let rows: Vec<_> = (0..count).map(|_| self.envs[0].step()).collect();
-            let in_order = self.rng.integers(0, 2) == 0;
+            let in_order = self.rng.integers(0, 2) == 0 || self.promised;
+            self.promised &= rows.is_empty();
             push_with(
                 &rows,
                 false,
@@ -65,8 +69,8 @@ impl Pushing {
             .iter()
             .zip(&self.envs)
             .all(|(row, env)| !row.terminated && !row.truncated && row.next_obs == env.stack);
-        let promised = kept && self.rng.integers(0, 3) == 0;
-        push_with(&rows, promised, |steps| buffer.push_batch(steps));
+        self.promised = kept && self.rng.integers(0, 3) == 0;
+        push_with(&rows, self.promised, |steps| buffer.push_batch(steps));
     }
 }
 

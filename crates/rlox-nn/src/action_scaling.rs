@@ -4,7 +4,8 @@ use rlox_core::{Error, Result, Space, check_len};
 
 use crate::built_in::instead;
 
-/// The bounds of a Box space, to which actions between -1 and 1 are scaled. Replay buffers hold the unscaled ones.
+/// The bounds of a Box space, to which actions between -1 and 1 are scaled. Replay buffers hold the unscaled ones. An
+/// element whose bounds are equal is constant, whatever the policy says of it.
 ///
 /// ```
 /// use rlox_core::Space;
@@ -28,17 +29,17 @@ impl ActionScaling {
     /// Scaling to the bounds of a space.
     ///
     /// # Errors
-    /// [`Error::Space`] if it is no Box, or has bounds that are infinite or equal.
+    /// [`Error::Space`] if it is no Box, or has bounds that are infinite.
     pub fn new(space: &Space) -> Result<Self> {
         const FIX: &str = "wrap the environment so that its actions have finite bounds, or use PPO or A2C";
         space.validate("action space")?;
         let Space::Box { low, high, .. } = space else {
             return Err(Error::space("action space", "a Box", space.describe(), instead(space)));
         };
-        let wrong = |(low, high): (&f32, &f32)| !(low.is_finite() && high.is_finite() && low < high);
+        let wrong = |(low, high): (&f32, &f32)| !(low.is_finite() && high.is_finite());
         if let Some(i) = low.iter().zip(high).position(wrong) {
             let got = format!("[{}, {}] at element {i}", low[i], high[i]);
-            return Err(Error::space("action space", "finite bounds, the lower one below the other", got, FIX));
+            return Err(Error::space("action space", "finite bounds", got, FIX));
         }
         Ok(Self { low: low.clone(), high: high.clone() })
     }
@@ -60,14 +61,14 @@ impl ActionScaling {
         self.check(actions)?;
         for row in actions.chunks_exact_mut(self.dim()) {
             for (action, (low, high)) in row.iter_mut().zip(self.low.iter().zip(&self.high)) {
-                // The halves cannot overflow; the bounds themselves come out as they are.
-                *action = (0.5 - 0.5 * *action) * low + (0.5 + 0.5 * *action) * high;
+                // The halves cannot overflow; the bounds themselves come out as they are, those of a constant, too.
+                *action = ((0.5 - 0.5 * *action) * low + (0.5 + 0.5 * *action) * high).clamp(*low, *high);
             }
         }
         Ok(())
     }
 
-    /// From the bounds to [-1, 1], in place, `[N, a]`.
+    /// From the bounds to [-1, 1], in place, `[N, a]`; a constant becomes 0.
     ///
     /// # Errors
     /// [`Error::Shape`] for a broken row.
@@ -75,6 +76,10 @@ impl ActionScaling {
         self.check(actions)?;
         for row in actions.chunks_exact_mut(self.dim()) {
             for (action, (low, high)) in row.iter_mut().zip(self.low.iter().zip(&self.high)) {
+                if low == high {
+                    *action = 0.0;
+                    continue;
+                }
                 // The range of f32 bounds can exceed f32.
                 let [action_there, low, high] = [*action, *low, *high].map(f64::from);
                 *action = (2.0 * ((action_there - low) / (high - low)) - 1.0) as f32;

@@ -7,9 +7,9 @@ mod valued_actions;
 use rlox_core::{Error, Result, check_len};
 
 use crate::adam::check_state;
-use crate::at_once::{STEP_WORK, pays};
+use crate::at_once::pays;
 use crate::room::resize;
-use crate::{CriticStats, NamedTensors, Network, NetworkShape, Optimizer, clipped_step, rows};
+use crate::{CriticStats, Learnable, NamedTensors, Network, NetworkShape, Optimizer, clipped_step, rows};
 use critic::Critic;
 use together::{Together, each};
 pub use valued_actions::ValuedActions;
@@ -66,7 +66,7 @@ pub trait ActionValue: Send {
     ///
     /// # Errors
     /// [`Error::Shape`] and [`Error::Config`] for a minibatch that does not fit; [`Error::Config`] naming a number of it that
-    /// is not finite.
+    /// is not finite. Of a critic that fails after that all gradients are dropped.
     fn backward(&mut self, batch: &ValuedActions<'_>, coef: f32) -> Result<CriticStats>;
 
     /// One step of the optimiser with the parameters' gradients, cut together to a norm; returns the norm before.
@@ -153,6 +153,8 @@ pub struct TwinCritics<N> {
     td_errors: Vec<f32>,
     /// Which critic says least of each row.
     smallest: Vec<usize>,
+    /// So many rows were learned from last, and by two threads; 0 otherwise.
+    apart: usize,
 }
 
 impl<N: Network> TwinCritics<N> {
@@ -180,7 +182,7 @@ impl<N: Network> TwinCritics<N> {
             target.track(&online, 1.0)?;
             critics.push(Critic::new(online, target));
         }
-        Ok(Self { critics, obs_dim, inputs: Vec::new(), td_errors: Vec::new(), smallest: Vec::new() })
+        Ok(Self { critics, obs_dim, inputs: Vec::new(), td_errors: Vec::new(), smallest: Vec::new(), apart: 0 })
     }
 
     /// The online networks.
@@ -201,19 +203,21 @@ impl<N: Network> TwinCritics<N> {
         Ok(rows)
     }
 
-    /// `work` with each critic, given the inputs: two halves of them at once if there is enough to do.
-    fn each(
-        &mut self,
-        multiplications: usize,
-        work: impl Fn(&mut Critic<N>, &[f32]) -> Result<()> + Sync,
-    ) -> Result<()> {
+    /// `work` with each critic, given the inputs: two halves of them at once, or one after the other.
+    fn each(&mut self, apart: bool, work: impl Fn(&mut Critic<N>, &[f32]) -> Result<()> + Sync) -> Result<()> {
         let inputs = &self.inputs[..];
-        each(&mut self.critics, multiplications, |critic| work(critic, inputs))
+        each(&mut self.critics, apart, |critic| work(critic, inputs))
+    }
+
+    /// Whether two threads share some passes over a batch: where that pays, or where as many rows have just been
+    /// learned from by two, of which each has its critics at hand.
+    fn pays(&self, rows: usize, passes: usize) -> bool {
+        rows == self.apart || pays(self.work(rows, passes))
     }
 
     /// How much work some passes over a batch are to each critic; forward and backward, with two products, are three.
     fn work(&self, rows: usize, passes: usize) -> usize {
-        rows * self.critics[0].online.num_parameters() * passes / 3
+        rows * self.critics[0].online.num_parameters() * passes / 3 * self.critics.len().div_ceil(2)
     }
 
     /// What each network gives, by name.
@@ -241,7 +245,7 @@ impl<N: Network> ActionValue for TwinCritics<N> {
     fn values(&mut self, obs: &[f32], actions: &[f32], values: &mut [f32]) -> Result<()> {
         check_len("values", values.len(), self.critics.len() * (actions.len() / self.action_dim()))?;
         let rows = self.put_together(obs, actions)?;
-        self.each(self.work(rows, 1), |critic, inputs| critic.infer(inputs, rows, false))?;
+        self.each(self.pays(rows, 1), |critic, inputs| critic.infer(inputs, rows, false))?;
         for (values, critic) in values.chunks_exact_mut(rows).zip(&self.critics) {
             values.copy_from_slice(&critic.values);
         }
@@ -251,7 +255,7 @@ impl<N: Network> ActionValue for TwinCritics<N> {
     fn target_values(&mut self, obs: &[f32], actions: &[f32], values: &mut [f32]) -> Result<()> {
         check_len("values", values.len(), actions.len() / self.action_dim())?;
         let rows = self.put_together(obs, actions)?;
-        self.each(self.work(rows, 1), |critic, inputs| critic.infer(inputs, rows, true))?;
+        self.each(self.pays(rows, 1), |critic, inputs| critic.infer(inputs, rows, true))?;
         for (row, value) in values.iter_mut().enumerate() {
             *value = critic::smallest(&self.critics, row).1;
         }
@@ -269,27 +273,28 @@ impl<N: Network> ActionValue for TwinCritics<N> {
         check_len("values", values.len(), actions.len() / self.action_dim())?;
         check_len("d_actions", d_actions.len(), actions.len())?;
         let rows = self.put_together(obs, actions)?;
-        let (work, obs_dim, action_dim) = (self.work(rows, 1), self.obs_dim, self.action_dim());
+        let (at_once, whole) = (pays(self.work(rows, 1)), self.pays(rows, 2));
+        let (obs_dim, action_dim) = (self.obs_dim, self.action_dim());
         let counted = if critics == Critics::First { 1 } else { self.critics.len() };
         let Self { critics, inputs, smallest, .. } = self;
         let critics = &mut critics[..counted];
-        if pays(2 * work) && !pays(work) {
+        if whole && !at_once {
             // Worth two threads only in one piece.
-            each(critics, 2 * work, |critic| {
+            each(critics, true, |critic| {
                 critic.say(inputs, rows)?;
                 critic.d_values.fill(1.0);
                 critic.slopes(inputs.len())
             })?;
             critic::all_smallest(critics, rows, smallest);
         } else {
-            each(critics, work, |critic| critic.say(inputs, rows))?;
+            each(critics, at_once, |critic| critic.say(inputs, rows))?;
             critic::all_smallest(critics, rows, smallest);
             // Of a row of which another one says less no gradient is wanted, and networks need not compute it.
             for (which, critic) in critics.iter_mut().enumerate() {
                 let wanted = smallest.iter().map(|smallest| f32::from(u8::from(*smallest == which)));
                 critic.d_values.iter_mut().zip(wanted).for_each(|(d_value, wanted)| *d_value = wanted);
             }
-            each(critics, work, |critic| critic.slopes(inputs.len()))?;
+            each(critics, at_once, |critic| critic.slopes(inputs.len()))?;
         }
         let slopes = d_actions.chunks_exact_mut(action_dim);
         for (row, ((value, slopes), which)) in values.iter_mut().zip(slopes).zip(smallest).enumerate() {
@@ -304,8 +309,15 @@ impl<N: Network> ActionValue for TwinCritics<N> {
         rows::check_not_negative("coef", coef)?;
         batch.check(self.obs_dim, self.action_dim())?;
         let rows = self.put_together(batch.obs, batch.actions)?;
-        self.each(self.work(rows, 3), |critic, inputs| critic.learn(inputs, rows, batch, coef))?;
+        let apart = pays(self.work(rows, 3));
+        self.apart = if apart { rows } else { 0 };
+        let learned = self.each(apart, |critic, inputs| critic.learn(inputs, rows, batch, coef));
         let Self { critics, td_errors, .. } = self;
+        if learned.is_err() {
+            // One may have learned where another has not.
+            Together { critics, apart }.forget();
+        }
+        learned?;
         let share = 1.0 / critics.len() as f32;
         td_errors.clear();
         td_errors.extend((0..rows).map(|row| critics.iter().map(|critic| share * critic.td_errors[row]).sum::<f32>()));
@@ -318,7 +330,8 @@ impl<N: Network> ActionValue for TwinCritics<N> {
     }
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
-        clipped_step(&mut [("critic", &mut Together(&mut self.critics))], optimizer, max_grad_norm)
+        let mut together = Together { critics: &mut self.critics, apart: self.apart > 0 };
+        clipped_step(&mut [("critic", &mut together)], optimizer, max_grad_norm)
     }
 
     fn td_errors(&self) -> &[f32] {
@@ -326,8 +339,7 @@ impl<N: Network> ActionValue for TwinCritics<N> {
     }
 
     fn track(&mut self, tau: f32) -> Result<()> {
-        let work = self.work(STEP_WORK, 3);
-        each(&mut self.critics, work, |critic| critic.target.track(&critic.online, tau))
+        each(&mut self.critics, self.apart > 0, |critic| critic.target.track(&critic.online, tau))
     }
 
     fn shape(&self) -> Option<NetworkShape> {

@@ -34,7 +34,17 @@ pub(crate) fn at_once<A: Send, B: Send>(
     a: impl FnOnce() -> Result<A> + Send,
     b: impl FnOnce() -> Result<B> + Send,
 ) -> Result<(A, B)> {
-    if !pays(multiplications) || SHARING.get() {
+    at_once_if(pays(multiplications), a, b)
+}
+
+/// As [`at_once`], decided elsewhere: what two threads have just computed they step, too, however little that is, since
+/// its memory would move from one core to the other and back, which takes longer.
+pub(crate) fn at_once_if<A: Send, B: Send>(
+    pays: bool,
+    a: impl FnOnce() -> Result<A> + Send,
+    b: impl FnOnce() -> Result<B> + Send,
+) -> Result<(A, B)> {
+    if !pays || SHARING.get() {
         // Both, as by two threads, even if one fails.
         let (a, b) = (a(), b());
         return Ok((a?, b?));
@@ -143,12 +153,13 @@ mod tests {
 
     #[test]
     fn actor_and_critic_are_computed_at_once_by_all_their_parameters() {
-        // 64 x 64 are 4,610 parameters: 44 rows of them are worth it. The step of 4,610 is not.
+        // 64 x 64 are 4,610 parameters: 44 rows of them are worth it. Who has learned steps, too, however little that
+        // is.
         assert_eq!(of_ppo(&[64, 64], 32, false), [0, 0]);
-        assert_eq!(of_ppo(&[64, 64], 64, false), [1, 0]);
+        assert_eq!(of_ppo(&[64, 64], 64, false), [1, 1]);
         // Not by the width of the last layer: 512 are 3,586 parameters, 512 x 512 x 16 are 273,458.
         assert_eq!(of_ppo(&[512], 32, false), [0, 0]);
-        assert_eq!(of_ppo(&[512, 512, 16], 32, false), [1, 0]);
+        assert_eq!(of_ppo(&[512, 512, 16], 32, false), [1, 1]);
         // A common trunk has no other network beside it: if it is large, its rows are shared, then its parameters.
         assert_eq!(of_ppo(&[256, 256], 64, true), [0, 0]);
         assert_eq!(of_ppo(&[256, 256], 256, true), [2, 1]);
@@ -170,7 +181,8 @@ mod tests {
             ]
         };
         assert_eq!(of(&[64, 64], 32), [0; 6]);
-        assert_eq!(of(&[64, 64], 100), [0, 1, 0, 1, 0, 0]);
+        // What two threads have learned they step and track.
+        assert_eq!(of(&[64, 64], 100), [0, 1, 1, 1, 0, 1]);
         // Each critic's rows are one thread's, but where a large one alone is asked.
         assert_eq!(of(&[256, 256], 64), [1, 1, 1, 2, 0, 1]);
         assert_eq!(of(&[256, 256], 256), [1, 1, 1, 2, 2, 1]);
@@ -195,6 +207,17 @@ mod tests {
         assert_eq!(of(&[256, 256], 64), [0, 0, 2, 0]);
         // Forward, rows and parameters of backward, and the step; of TD3's critic its rows both ways.
         assert_eq!(of(&[256, 256], 256), [1, 1, 5, 6]);
+    }
+
+    #[test]
+    fn few_rows_of_a_huge_network_are_not_shared() {
+        let of = |rows: usize| {
+            let (mut net, x) = (net(&[800, 800], 4, 1), vec![0.5; rows * 4]);
+            let (mut y, mut scratch) = (vec![0.0; rows], Scratch::default());
+            [forks(|| net.infer(&x, rows, &mut y, &mut scratch)), forks(|| net.forward(&x, rows, &mut y))]
+        };
+        assert_eq!([of(1), of(12), of(23)], [[0; 2]; 3]);
+        assert_eq!(of(24), [1; 2]);
     }
 
     #[test]

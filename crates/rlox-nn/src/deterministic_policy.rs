@@ -55,12 +55,6 @@ pub trait DeterministicPolicy: Send {
     /// [`rlox_core::Error::Shape`] for slices that do not fit.
     fn act(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()>;
 
-    /// The same with normal noise of standard deviation `noise`, cut to [-1, 1]: row i draws from `rngs[i]` alone.
-    ///
-    /// # Errors
-    /// Those of [`DeterministicPolicy::act`], and [`rlox_core::Error::Config`] for noise below 0.
-    fn explore(&mut self, obs: &[f32], noise: f32, rngs: &mut [Pcg64], actions: &mut [f32]) -> Result<()>;
-
     /// What the target network would do, smoothed, to value next states with.
     ///
     /// # Errors
@@ -222,19 +216,6 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
 
     fn act(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()> {
         self.infer(false, obs, actions)
-    }
-
-    fn explore(&mut self, obs: &[f32], noise: f32, rngs: &mut [Pcg64], actions: &mut [f32]) -> Result<()> {
-        check_len("rngs", rngs.len(), self.rows(obs, actions.len())?)?;
-        rows::check_not_negative("noise", noise)?;
-        self.infer(false, obs, actions)?;
-        let drawn = &mut self.memory.noise;
-        resize("obs", drawn, actions.len(), 0.0)?;
-        for (row, rng) in drawn.chunks_exact_mut(self.online.out_dim()).zip(rngs) {
-            rows::draw_normal(row, rng);
-        }
-        Smoothing { noise, clip: f32::INFINITY }.apply(drawn, actions);
-        Ok(())
     }
 
     fn target_actions(

@@ -174,8 +174,7 @@ impl Network for Mlp {
     }
 
     fn backward_hidden(&mut self, dy: &[f32], dh: &[f32]) -> Result<()> {
-        self.layout.check_backward(self.kept.rows, dy, None)?;
-        self.layout.check_hidden(self.kept.rows, dh)?;
+        self.layout.check_backward_hidden(self.kept.rows, dy, dh)?;
         self.run_back(dy, Some(dh), true, None)
     }
 

@@ -5,6 +5,7 @@ use std::fmt;
 
 use rlox_core::{Error, Result};
 
+use crate::at_once::at_once_if;
 use crate::rows::check_not_negative;
 use crate::simd::Line;
 use crate::{Activation, NamedTensor, NamedTensors, Optimizer};
@@ -191,7 +192,7 @@ impl fmt::Debug for Scratch {
 }
 
 /// What a joint step changes: networks of any backend, and free parameters.
-pub trait Learnable {
+pub trait Learnable: Send {
     /// The sum of the squares of the gradients.
     ///
     /// # Errors
@@ -258,6 +259,16 @@ pub fn clipped_step(
     optimizer: &Optimizer,
     max_grad_norm: Option<f32>,
 ) -> Result<f32> {
+    clipped_step_if(false, parts, optimizer, max_grad_norm)
+}
+
+/// The same; `apart` says whether two threads have computed the gradients of the first two parts, and step them.
+pub(crate) fn clipped_step_if(
+    apart: bool,
+    parts: &mut [(&'static str, &mut dyn Learnable)],
+    optimizer: &Optimizer,
+    max_grad_norm: Option<f32>,
+) -> Result<f32> {
     let checked = optimizer
         .check()
         .and_then(|()| max_grad_norm.map_or(Ok(()), |most| check_not_negative("max_grad_norm", most)))
@@ -271,9 +282,17 @@ pub fn clipped_step(
             return Err(error);
         }
     };
-    for (name, part) in parts.iter_mut() {
-        part.step(optimizer, scale).map_err(|error| of_part(error, name))?;
-    }
+    let step = |(name, part): &mut (&'static str, &mut dyn Learnable)| {
+        part.step(optimizer, scale).map_err(|error| of_part(error, name))
+    };
+    let rest = match parts {
+        [first, second, rest @ ..] => {
+            at_once_if(apart, || step(first), || step(second))?;
+            rest
+        }
+        rest => rest,
+    };
+    rest.iter_mut().try_for_each(step)?;
     Ok(norm)
 }
 

@@ -51,6 +51,12 @@ pub trait StochasticPolicy: Send {
     /// policy, a `mean` or a `log_std`, that is NaN or infinite. Nothing is drawn then.
     fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()>;
 
+    /// As [`StochasticPolicy::act`] with noise that is drawn for this call: that of environments under way stays.
+    ///
+    /// # Errors
+    /// Those of [`StochasticPolicy::act`] and [`StochasticPolicy::draw_noise`].
+    fn act_once(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()>;
+
     /// The modes before they were squashed, `[N, a]`.
     ///
     /// # Errors

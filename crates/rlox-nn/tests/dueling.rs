@@ -79,6 +79,32 @@ fn gradients_equal_finite_differences() {
 }
 
 #[test]
+fn gradients_through_the_hidden_layer_are_those_of_the_network_inside() {
+    let (mut dueling, mut inner, x) = (Dueling::new(network()).unwrap(), network(), draw(2 * ROWS, 2));
+    let (dy, dh) = (draw(ACTIONS * ROWS, 3), draw(8 * ROWS, 4));
+    dueling.forward(&x, ROWS, &mut [0.0; ACTIONS * ROWS]).unwrap();
+    dueling.backward_hidden(&dy, &dh).unwrap();
+    // dQ/dA = 1 - 1/n for the same action, -1/n for the others; dQ/dV = 1.
+    let mut d_inner = vec![];
+    for dy in dy.chunks(ACTIONS) {
+        let sum: f32 = dy.iter().sum();
+        d_inner.extend(dy.iter().map(|dy| dy - sum / ACTIONS as f32).chain([sum]));
+    }
+    inner.forward(&x, ROWS, &mut [0.0; (ACTIONS + 1) * ROWS]).unwrap();
+    inner.backward_hidden(&d_inner, &dh).unwrap();
+    for (got, expected) in dueling.gradients().iter().zip(&inner.gradients()) {
+        for (got, expected) in got.data.iter().zip(&expected.data) {
+            assert!((got - expected).abs() < 1e-5, "{got} {expected}");
+        }
+    }
+    let before = dueling.gradients();
+    let said = |error: rlox_core::Error| error.to_string();
+    assert!(said(dueling.backward_hidden(&dy[1..], &dh).unwrap_err()).starts_with("dy: expected 12 elements, got 11"));
+    assert!(said(dueling.backward_hidden(&dy, &dh[1..]).unwrap_err()).starts_with("dh: expected 24 elements, got 23"));
+    assert_eq!(dueling.gradients(), before);
+}
+
+#[test]
 fn what_does_not_fit_is_refused() {
     let narrow = Mlp::new(&[2, 8, 1], Activation::Tanh, Init::Kaiming, &mut Pcg64::seed_from(1)).unwrap();
     assert!(Dueling::new(narrow).unwrap_err().to_string().starts_with("network: expected at least 2 outputs, got 1"));

@@ -26,23 +26,27 @@ proptest! {
         let mut net = net(&widths, activation);
         let (input, output) = (widths[0], *widths.last().unwrap());
         let (mut x, dy) = (draws(rows * input, seed.into()), draws(rows * output, u128::from(seed) + 1));
-        let mut y = vec![0.0; rows * output];
+        // Of the inputs by the outputs alone, of the parameters by the last hidden layer, too.
+        let dh = draws(rows * net.hidden_dim(), u128::from(seed) + 2);
+        let (mut y, mut h) = (vec![0.0; rows * output], vec![0.0; dh.len()]);
         net.forward(&x, rows, &mut y).unwrap();
         let mut dx = vec![0.0; x.len()];
-        net.backward(&dy, true, Some(&mut dx)).unwrap();
+        net.backward(&dy, false, Some(&mut dx)).unwrap();
+        net.backward_hidden(&dy, &dh).unwrap();
         let mut scratch = Scratch::default();
-        let mut loss = |net: &Mlp, x: &[f32]| {
-            net.infer(x, rows, &mut y, &mut scratch).unwrap();
-            y.iter().zip(&dy).map(|(y, dy)| f64::from(*y) * f64::from(*dy)).sum::<f64>()
+        let mut losses = |net: &Mlp, x: &[f32]| {
+            net.infer_hidden(x, rows, &mut y, &mut h, &mut scratch).unwrap();
+            let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
+            (dot(&y, &dy), dot(&y, &dy) + dot(&h, &dh))
         };
         let h = 1e-2_f32;
         let near = |difference: f64, gradient: f32| (difference - f64::from(gradient)).abs() < 3e-3;
         for i in 0..x.len() {
             let there = x[i];
             x[i] = there + h;
-            let above = loss(&net, &x);
+            let above = losses(&net, &x).0;
             x[i] = there - h;
-            let below = loss(&net, &x);
+            let below = losses(&net, &x).0;
             x[i] = there;
             prop_assert!(near((above - below) / f64::from(2.0 * h), dx[i]), "dx[{i}]");
         }
@@ -63,7 +67,7 @@ proptest! {
                 moved.load(&tensors).unwrap();
                 moved
             };
-            let difference = (loss(&moved(h), &x) - loss(&moved(-h), &x)) / f64::from(2.0 * h);
+            let difference = (losses(&moved(h), &x).1 - losses(&moved(-h), &x).1) / f64::from(2.0 * h);
             prop_assert!(near(difference, gradient.data[i]), "{}[{i}]", tensor.name);
         }
     }

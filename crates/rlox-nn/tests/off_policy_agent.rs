@@ -123,6 +123,16 @@ fn a_ratio_decides_how_often_it_learns() {
     }
     // 0.8 for each step of both environments.
     assert_eq!(updates, [0, 1, 2, 3, 4, 4]);
+    // A tenth of one for each step, ten times, is one.
+    let tenth = DqnConfig { utd_ratio: Some(0.05), ..config };
+    let mut agent = self::agent(&tenth, &lent);
+    agent.start(&lent, None).unwrap();
+    iterate(&mut agent, &mut lent, 9);
+    assert_eq!(agent.updates(), 0);
+    iterate(&mut agent, &mut lent, 1);
+    assert_eq!(agent.updates(), 1);
+    iterate(&mut agent, &mut lent, 20);
+    assert_eq!(agent.updates(), 3);
     let wrong = DqnConfig { utd_ratio: Some(-1.0), ..config };
     let said = DqnLearner::<QNetworks<Mlp>>::gathering(&wrong, lent.spec()).unwrap_err().to_string();
     assert!(said.starts_with("utd_ratio: "), "{said}");

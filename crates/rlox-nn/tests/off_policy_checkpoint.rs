@@ -212,7 +212,6 @@ fn settings_of_dqn_and_td3_are_compared_too() {
     let plain = |spec: &_, rng: &mut _| QNetworks::mlp(spec, &[8], Activation::Relu, rng);
     let mut plain: AnyDqn = Dqn::new(cartpole(2), plain, rainbow_config(), 1).unwrap();
     refused(&mut plain, &path, "expected dueling = false, got true");
-
     td3(2, 1).save(&path).unwrap();
     let changes: [Change<Td3Config>; 3] = [
         (|c| c.policy_delay = 3, "expected policy_delay = 3, got 2"),
@@ -228,6 +227,8 @@ fn settings_of_dqn_and_td3_are_compared_too() {
         let made = Td3::new(pendulum(2), |s: &_, r: &mut _| config.mlp(s, &[8], r), config.clone(), 1);
         refused(&mut made.unwrap(), &path, expected);
     }
+    forge(&path, |saved| saved.manifest["settings"]["train_freq"] = serde_json::json!([1, "episode"]));
+    refused(&mut td3(2, 1), &path, "got [1,\"episode\"]; load it with the Python package: in Rust steps");
 }
 
 fn damage_everywhere<A: OffPolicyMethod>(mut trainer: OffPolicy<A>) {

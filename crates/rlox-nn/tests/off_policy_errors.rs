@@ -351,3 +351,18 @@ fn bounds_at_the_ends_of_f32_scale_there_and_back() {
         }
     }
 }
+
+#[test]
+fn an_element_whose_bounds_are_equal_is_constant() {
+    let (low, high) = (vec![-1.0, 0.1, -3.0], vec![1.0, 0.1, 5.0]);
+    let scaling = ActionScaling::new(&Space::Box { low, high, shape: vec![3] }).unwrap();
+    for action in [-1.0, -0.7, 0.3, 1.0] {
+        let mut actions = [action; 3];
+        scaling.scale(&mut actions).unwrap();
+        assert_eq!(actions[1], 0.1);
+        assert!((actions[0] - action).abs() < 1e-6);
+        scaling.unscale(&mut actions).unwrap();
+        assert_eq!(actions[1], 0.0);
+        assert!((actions[2] - action).abs() < 1e-6);
+    }
+}

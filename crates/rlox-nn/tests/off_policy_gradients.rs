@@ -163,7 +163,9 @@ proptest! {
                 policy.rsample_with(&obs, &noise, &mut actions, &mut log_probs).unwrap();
                 dot(&actions, &d_actions) + dot(&log_probs, &d_log_probs)
             };
-            let difference = (loss(STEP) - loss(-STEP)) / f64::from(2.0 * STEP);
+            let mut slope = |step: f32| (loss(step) - loss(-step)) / f64::from(2.0 * step);
+            // Richardson's: where variances are small the loss bends too much for one difference.
+            let difference = (4.0 * slope(0.5 * STEP) - slope(STEP)) / 3.0;
             prop_assert!(near(difference, gradient.data[i]), "{}: {} {}", tensor.name, difference, gradient.data[i]);
         }
     }

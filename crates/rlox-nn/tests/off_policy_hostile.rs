@@ -249,6 +249,48 @@ fn environments_that_reset_elsewhere_are_refused() {
     }
 }
 
+/// Pays for the first of two numbers, and panics where the other is not 0.3.
+struct Fixed(EnvSpec);
+
+impl Env for Fixed {
+    type Action = [f32];
+
+    fn spec(&self) -> &EnvSpec {
+        &self.0
+    }
+
+    fn reset(&mut self, _: &mut Pcg64, _: &ResetOptions, obs: &mut [f32]) {
+        obs.fill(0.0);
+    }
+
+    fn step(&mut self, action: &[f32], _: &mut Pcg64, obs: &mut [f32]) -> Step {
+        assert_eq!(action[1], 0.3);
+        obs.fill(0.0);
+        Step { reward: f64::from(action[0]), terminated: false, truncated: false }
+    }
+}
+
+#[test]
+fn actions_with_a_constant_element_train() {
+    let action = Space::Box { low: vec![-1.0, 0.3], high: vec![1.0, 0.3], shape: vec![2] };
+    let envs = || -> Box<dyn VectorEnv> {
+        let env = || Fixed(EnvSpec { max_episode_steps: Some(20), ..any(&action).0 });
+        Box::new(VecEnv::new(2, None, AutoresetMode::SameStep, env).unwrap())
+    };
+    let sac = SacConfig { learning_starts: 8, batch_size: 16, ..SacConfig::default() };
+    let sde = SacConfig { use_sde: true, ..sac };
+    for config in [sac, sde] {
+        let mut trainer = new_sac(envs(), &config).unwrap();
+        trainer.train(60, |_| true).unwrap();
+        trainer.evaluate(envs().as_mut(), 2, 0).unwrap();
+    }
+    let action_noise = Some(ActionNoise::Gaussian { sigma: 0.5 });
+    let td3 = Td3Config { learning_starts: 8, batch_size: 16, action_noise, ..Td3Config::default() };
+    let mut trainer = new_td3(envs(), &td3).unwrap();
+    trainer.train(60, |_| true).unwrap();
+    trainer.evaluate(envs().as_mut(), 2, 0).unwrap();
+}
+
 fn trains<A: OffPolicyMethod>(made: Result<OffPolicy<A>>) {
     let mut trainer = made.unwrap();
     let metrics = trainer.train(60, |_| true).unwrap();

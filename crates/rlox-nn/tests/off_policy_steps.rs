@@ -234,20 +234,54 @@ fn schedules_go_by_the_run_and_targets_by_steps() {
         assert!((rate - expected_rate).abs() < 1e-6 && (lr - expected_lr).abs() < 1e-9, "{said:?}");
     }
     assert!(dqn.resume(|_| true).unwrap_err().to_string().starts_with("resume: expected a run that has not ended"));
+}
 
-    // With tau 1 and a target every 8 steps of 2 environments, the networks are equal after each fourth step.
-    let target = DqnConfig { target_update_interval: 8, learning_starts: 0, ..config() };
-    let mut dqn = new_dqn(2, &target, || Clock::new(true));
-    dqn.begin(100);
-    let mut equal = Vec::new();
-    for _ in 0..9 {
+/// The iterations of one step after which the target network is what learned before the last update.
+fn moves(num_envs: usize, target_update_interval: u64) -> Vec<usize> {
+    let target = DqnConfig { target_update_interval, learning_starts: 0, ..config() };
+    let mut dqn = new_dqn(num_envs, &target, || Clock::new(true));
+    dqn.begin(1_000);
+    let is_moved = |_: &usize| {
         // The target moves before the update that follows the step, so that it is compared with the weights before.
         let before = dqn.learner().q_function().online().clone();
         dqn.iterate().unwrap();
-        let q = dqn.learner().q_function();
-        equal.push(rlox_nn::Network::tensors(q.target()) == rlox_nn::Network::tensors(&before));
-    }
-    assert_eq!(equal.iter().enumerate().filter(|(_, equal)| **equal).map(|(i, _)| i).collect::<Vec<_>>(), [0, 3, 7]);
+        rlox_nn::Network::tensors(dqn.learner().q_function().target()) == rlox_nn::Network::tensors(&before)
+    };
+    (0..10).filter(is_moved).collect()
+}
+
+#[test]
+fn targets_move_every_so_many_steps_of_all_environments() {
+    // At first they are equal. Of 2 environments, step 8 is made in the fourth iteration.
+    assert_eq!(moves(2, 8), [0, 3, 7]);
+    // Of 6: after 12 steps, which are more than 10, then 24, 30, 42, 54 and 60.
+    assert_eq!(moves(6, 10), [0, 1, 3, 4, 6, 8, 9]);
+    assert_eq!(moves(4, 2), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+}
+
+#[test]
+fn exploration_goes_on_within_an_iteration() {
+    let config = DqnConfig {
+        learning_starts: 0,
+        train_freq: 400,
+        exploration_fraction: 0.5,
+        exploration_final_eps: 0.0,
+        ..config()
+    };
+    let mut dqn = new_dqn(2, &config, || Clock::new(true));
+    let mut values = [0.0; 9];
+    dqn.learner_mut().q_function_mut().values(&[0.0, 1.0, 2.0], &mut values).unwrap();
+    let best = |at: f32| {
+        let row = &values[3 * at as usize..][..3];
+        (0..3).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap() as i64
+    };
+    dqn.train(800, |_| true).unwrap();
+    let (states, chosen) = (column(dqn.replay(), Column::Obs(0)), actions(dqn.replay()));
+    let greedy: Vec<_> = states.iter().zip(&chosen).map(|(state, action)| best(*state) == *action).collect();
+    let share = |some: &[bool]| some.iter().filter(|greedy| **greedy).count() as f64 / some.len() as f64;
+    // From all at random, of which a third is best, to none.
+    assert!(share(&greedy[..100]) < 0.55 && share(&greedy[300..400]) > 0.8, "{greedy:?}");
+    assert!(greedy[400..].iter().all(|greedy| *greedy));
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn nothing_is_allocated_after_the_first_update() {
             q.act(obs, None, 0.5, &mut rngs, &mut choices).unwrap();
             q.update(&batch.transitions(), DOUBLE, &optimizer, Some(10.0)).unwrap();
             q.track(0.5).unwrap();
-            td3.policy.explore(obs, 0.1, &mut rngs, &mut actions).unwrap();
+            td3.policy.act(obs, &mut actions).unwrap();
             td3.update(&batch, &optimizer);
             for sac in &mut sacs {
                 sac.policy.act(obs, &mut rngs, &mut actions, &mut log_probs).unwrap();

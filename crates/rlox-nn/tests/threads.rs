@@ -28,7 +28,7 @@ fn add_all(sum: &mut u64, tensors: &NamedTensors) {
 fn learned(sizes: &[usize], activation: Activation) -> u64 {
     let mut net = Mlp::new(sizes, activation, Init::Kaiming, &mut Pcg64::seed_from(5)).unwrap();
     let (inputs, outputs, hidden) = (net.in_dim(), net.out_dim(), net.hidden_dim());
-    let (x, dy) = (draws(ROWS * inputs, 1), draws(ROWS * outputs, 2));
+    let (x, dy, dh) = (draws(ROWS * inputs, 1), draws(ROWS * outputs, 2), draws(ROWS * hidden, 3));
     // A gradient of some rows alone.
     let some: Vec<f32> = dy.iter().enumerate().map(|(i, x)| if i / outputs % 3 == 0 { *x } else { 0.0 }).collect();
     let (mut y, mut dx, mut h) = (vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; ROWS * hidden]);
@@ -43,9 +43,10 @@ fn learned(sizes: &[usize], activation: Activation) -> u64 {
         add(&mut sum, &h);
         net.backward(&some, false, Some(&mut dx)).unwrap();
         add(&mut sum, &dx);
-        // Twice, so that gradients add up.
+        // Thrice, so that gradients add up.
         net.backward(&dy, true, Some(&mut dx)).unwrap();
         net.backward(&some, true, None).unwrap();
+        net.backward_hidden(&dy, &dh).unwrap();
         add(&mut sum, &dx);
         add_all(&mut sum, &net.gradients());
         sum ^= net.grad_sq().unwrap().to_bits();

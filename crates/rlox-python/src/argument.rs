@@ -22,7 +22,7 @@ use crate::error::{to_py, type_error, value_error};
 use crate::recycling::mapped;
 pub(crate) use crate::scalar::{
     attribute, count, float, has, index, instance, integer, item, item_of, no_number, number, numbers, positive,
-    sequence, shape, shown, switch, switches, text,
+    sequence, shape, shown, size, sizes, switch, switches, text,
 };
 use crate::scalar::{call_standard, text_of};
 
@@ -33,15 +33,25 @@ fn dtype_of(array: &Bound<'_, PyUntypedArray>) -> String {
     format!("dtype {}", text_of(array.dtype().as_any(), "str"))
 }
 
-/// Checks an array's whole shape, so that nothing transposed passes for its length's sake.
+/// Checks the whole shape of an array that has a row for each environment.
 pub(crate) fn expect_shape(argument: &str, got: &[usize], first: usize, rest: &[usize]) -> PyResult<()> {
+    expect_shape_or(argument, got, (first, rest), "pass one row per environment")
+}
+
+/// Checks an array's whole shape, so that nothing transposed passes for its length's sake; `fix` is told of others.
+pub(crate) fn expect_shape_or(
+    argument: &str,
+    got: &[usize],
+    (first, rest): (usize, &[usize]),
+    fix: &str,
+) -> PyResult<()> {
     // Comparing slices calls a function, which takes longer than the few numbers do.
     if got.split_first().is_some_and(|(n, tail)| *n == first && tail.iter().eq(rest)) {
         return Ok(());
     }
     let expected: Vec<_> = std::iter::once(&first).chain(rest).collect();
     let got = format!("shape {got:?}");
-    Err(value_error(argument, &format!("shape {expected:?}"), &got, "pass one row per environment"))
+    Err(value_error(argument, &format!("shape {expected:?}"), &got, fix))
 }
 
 /// Which kinds of numbers (NumPy's `dtype.kind`) an argument takes, and how to say so.

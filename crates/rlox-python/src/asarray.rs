@@ -62,7 +62,8 @@ pub(crate) fn is_subclassed(array: &Bound<'_, PyAny>) -> bool {
 /// Refuses arrays of which numbers are masked, as nothing here knows of masks.
 fn expect_unmasked(argument: &str, array: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = array.py();
-    if !is_subclassed(array) || !array.is_instance(MASKED.import(py, "numpy.ma", "MaskedArray")?)? {
+    // By its type: an object may say with code of its own what its class is.
+    if !is_subclassed(array) || !array.get_type().is_subclass(MASKED.import(py, "numpy.ma", "MaskedArray")?)? {
         return Ok(());
     }
     let is_masked = call(&py.import("numpy.ma")?.getattr("is_masked")?, &PyTuple::new(py, [array])?, None);

@@ -9,6 +9,8 @@ use crate::array::forget_other_threads;
 
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 static TIMES: AtomicUsize = AtomicUsize::new(0);
+/// The thread that runs signal handlers; 0 where it is not known.
+static MAIN: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     /// How many of these calls this thread is in: one may run a signal handler, which makes another.
@@ -18,6 +20,22 @@ thread_local! {
 /// A number that no other living thread has.
 pub(crate) fn this_thread() -> usize {
     HERE.with(|here| std::ptr::from_ref(here).addr())
+}
+
+/// Notes which thread runs signal handlers, if it is this one.
+pub(crate) fn find_main(py: Python<'_>) -> PyResult<()> {
+    let threading = py.import("threading")?;
+    let main = threading.call_method0("main_thread")?.getattr("ident")?;
+    if main.eq(threading.call_method0("get_ident")?)? {
+        MAIN.store(this_thread(), Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Whether signal handlers may run in this thread: of Python's threads only the main one runs them.
+pub(crate) fn may_handle_signals() -> bool {
+    let main = MAIN.load(Ordering::Relaxed);
+    main == 0 || main == this_thread()
 }
 
 /// Counts a call while it lives.
@@ -60,6 +78,8 @@ pub(crate) fn may_wait() -> bool {
 #[pyfunction]
 pub(crate) fn after_fork() {
     RUNNING.store(HERE.get(), Ordering::SeqCst);
+    // Whichever thread has forked is the child's main one.
+    MAIN.store(this_thread(), Ordering::Relaxed);
     forget_other_threads();
 }
 

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use rlox_core::Watch;
 
 use crate::array::check_signals;
+use crate::detach::may_handle_signals;
 use crate::shared::may_look;
 
 thread_local! {
@@ -14,9 +15,9 @@ thread_local! {
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// Whether a signal handler raised something. Only the main thread runs them.
+/// Whether a signal handler raised something. Threads that run none do not take the GIL to ask.
 pub(crate) fn interrupted() -> bool {
-    if !may_look() {
+    if !may_look() || !may_handle_signals() {
         return false;
     }
     // Where the interpreter has ended there is nobody to ask.
@@ -29,6 +30,15 @@ pub(crate) fn interrupted() -> bool {
 /// Looks for interruptions before every so many items of a loop.
 pub(crate) fn look(watch: &mut Watch, index: usize) -> rlox_core::Result<()> {
     if index.is_multiple_of(1024) { watch.check() } else { Ok(()) }
+}
+
+/// Copies elements, looking for interruptions.
+pub(crate) fn copy<T: Copy>(to: &mut [T], from: &[T], watch: &mut Watch) -> rlox_core::Result<()> {
+    for (to, from) in to.chunks_mut(Watch::STRETCH).zip(from.chunks(Watch::STRETCH)) {
+        to.copy_from_slice(from);
+        watch.check()?;
+    }
+    Ok(())
 }
 
 /// What ended the call.

@@ -93,6 +93,7 @@ mod _rlox {
             PyErr::warn(module.py(), &module.py().get_type::<pyo3::exceptions::PyRuntimeWarning>(), &text, 1)?;
         }
         rlox_core::set_interrupt_check(crate::interrupt::interrupted);
+        crate::detach::find_main(module.py())?;
         if let Ok(register) = module.py().import("os")?.getattr("register_at_fork") {
             let keywords = PyDict::new(module.py());
             keywords.set_item("after_in_child", wrap_pyfunction!(crate::detach::after_fork, module)?)?;

@@ -3,12 +3,12 @@
 use numpy::{Element, IntoPyArray, PyArrayDescr, PyArrayDescrMethods, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
-use rlox_core::{DType, FieldData, Result};
+use rlox_core::{DType, FieldData, Result, Watch};
 
 use crate::argument::{Argument, FLAG, INTEGER, Input, REAL, argument, shown, text};
 use crate::array::call;
 use crate::error::{blamed, type_error, value_error};
-use crate::recycling::mapped;
+use crate::recycling::reserved;
 use crate::rollout::RolloutBuffer;
 use crate::scalar::text_of;
 
@@ -146,12 +146,20 @@ pub(crate) enum Owned {
 
 impl Owned {
     pub(crate) fn of(data: FieldData<'_>) -> Result<Self> {
+        fn each<S: Copy, T>(data: &[S], make: impl Fn(S) -> T) -> Result<Vec<T>> {
+            let (mut all, mut watch) = (reserved(data.len())?, Watch::default());
+            for some in data.chunks(Watch::STRETCH) {
+                all.extend(some.iter().map(|x| make(*x)));
+                watch.check()?;
+            }
+            Ok(all)
+        }
         Ok(match data {
-            FieldData::F32(data) => Self::F32(mapped(data, |x| x)?),
-            FieldData::F64(data) => Self::F64(mapped(data, |x| x)?),
-            FieldData::I64(data) => Self::I64(mapped(data, |x| x)?),
-            FieldData::U8(data) => Self::U8(mapped(data, |x| x)?),
-            FieldData::Bool(data) => Self::Bool(mapped(data, |byte| byte != 0)?),
+            FieldData::F32(data) => Self::F32(each(data, |x| x)?),
+            FieldData::F64(data) => Self::F64(each(data, |x| x)?),
+            FieldData::I64(data) => Self::I64(each(data, |x| x)?),
+            FieldData::U8(data) => Self::U8(each(data, |x| x)?),
+            FieldData::Bool(data) => Self::Bool(each(data, |byte| byte != 0)?),
         })
     }
 

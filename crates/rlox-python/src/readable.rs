@@ -10,7 +10,7 @@ use rlox_core::Result;
 
 use crate::detach::{detached, this_thread};
 use crate::error::to_py;
-use crate::shared::{Gate, free, locked, may_look};
+use crate::shared::{Gate, free, locked_as};
 
 pub(crate) struct Readable<T> {
     value: RwLock<Option<T>>,
@@ -109,8 +109,9 @@ impl Drop for Place<'_> {
 }
 
 impl<T: Send + Sync> Readable<T> {
-    pub(crate) fn new(name: &'static str, value: T) -> Self {
-        Self { value: RwLock::new(Some(value)), gate: Gate::new(name), queue: Queue::default() }
+    /// `reopen` is what to do when it was closed.
+    pub(crate) fn new(name: &'static str, reopen: &'static str, value: T) -> Self {
+        Self { value: RwLock::new(Some(value)), gate: Gate::new(name, reopen), queue: Queue::default() }
     }
 
     /// Calls `f` on the value, which others may read at the same time; `long` as [`crate::shared::Shared::with`] has it.
@@ -120,10 +121,10 @@ impl<T: Send + Sync> Readable<T> {
         long: bool,
         f: impl FnOnce(&T) -> Result<R> + Send,
     ) -> PyResult<R> {
-        locked(py, long, || {
+        locked_as(py, long, |handled| {
             let guard = self.lock(|| free(self.value.try_read()))?;
-            // No signal handler runs in a short call.
-            let _reading = may_look().then(|| Reading::new(&self.gate));
+            self.check_whole()?;
+            let _reading = handled.then(|| Reading::new(&self.gate));
             f(guard.as_ref().ok_or_else(|| self.gate.closed())?)
         })
     }
@@ -135,17 +136,22 @@ impl<T: Send + Sync> Readable<T> {
         long: bool,
         f: impl FnOnce(&mut T) -> Result<R> + Send,
     ) -> PyResult<R> {
-        locked(py, long, || {
+        locked_as(py, long, |handled| {
             let mut guard = self.lock(|| free(self.value.try_write()))?;
-            let _owned = self.gate.own();
+            self.check_whole()?;
+            let _owned = handled.then(|| self.gate.own());
             f(guard.as_mut().ok_or_else(|| self.gate.closed())?)
         })
     }
 
-    /// Drops the value; every later call raises `ClosedError`. Closing twice does nothing.
-    pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
+    /// Calls `last` on the value and drops it; every later call raises `ClosedError`. Where `last` fails it stays open.
+    /// Closing twice, or in two threads at once, does nothing.
+    pub(crate) fn close(&self, py: Python<'_>, last: impl FnOnce(&mut T) -> Result<()> + Send) -> PyResult<()> {
         let drop_it = || {
-            drop(self.lock(|| free(self.value.try_write()))?.take());
+            let mut guard = self.lock(|| free(self.value.try_write()))?;
+            let _owned = self.gate.own();
+            guard.as_mut().map_or(Ok(()), last)?;
+            drop(guard.take());
             Ok(())
         };
         detached(py, drop_it).map_err(to_py)
@@ -153,6 +159,11 @@ impl<T: Send + Sync> Readable<T> {
 
     pub(crate) fn is_closed(&self, py: Python<'_>) -> PyResult<bool> {
         detached(py, || Ok(self.lock(|| free(self.value.try_read()))?.is_none())).map_err(to_py)
+    }
+
+    /// What a change that panicked has left may be half of something.
+    fn check_whole(&self) -> Result<()> {
+        if self.value.is_poisoned() { Err(self.gate.broken()) } else { Ok(()) }
     }
 
     fn lock<G>(&self, try_lock: impl Fn() -> Option<G>) -> Result<G> {

@@ -1,5 +1,6 @@
 //! `ReplayBuffer` and `PrioritizedReplayBuffer`, the core's replay storage with a sampler, and `MmapReplayBuffer`.
 
+mod arrays;
 mod buffer;
 mod few;
 mod hindsight;
@@ -9,12 +10,13 @@ mod prioritized;
 mod sample;
 mod saving;
 mod sequences;
+mod shown;
 mod source;
 mod spare;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::replay::Uniform;
+use rlox_core::replay::{Replay, Uniform};
 
 use crate::argument::{numbers, switches};
 use buffer::{Buffer, Settings, Transition, made};
@@ -41,14 +43,16 @@ use sequences::Asked;
 ///     obs_dtype, act_dtype: "float32", "float64", "int64", "uint8" or "bool", as `numpy.dtype` takes them.
 ///     frame_stack: How many frames observations stack along their first axis, oldest first.
 ///     n_step: Over how many steps a sampled transition goes: rewards are summed, and `discounts` is what the next
-///         observation's value counts. They end where an episode does.
+///         observation's value counts. They end where an episode does. `terminated`, `truncated` and what comes next are
+///         those of the last step, and so are extras whose names begin with "next_"; all others are those of the first.
 ///     gamma: The discount of a step; used where `n_step` is more than 1.
 ///     extra: What else is stored of each step: {name: (shape, dtype)}.
 ///     seed: Of the buffer's own random stream, which samples without a seed draw from; None for the system's entropy.
 ///
 /// Raises:
 ///     ValueError: A size of 0, an unknown dtype, frames that do not divide the first axis.
-///     MemoryError: It does not fit into memory; the bytes it would take are named.
+///     MemoryError: Its rows do not fit into memory; the bytes they would take are named. What is stored beside them, of
+///         rows that stand for themselves as much again, is asked for by pushes.
 ///
 /// >>> import rlox
 /// >>> buffer = rlox.ReplayBuffer(capacity=1000, obs_dim=2, act_dim=1, seed=0)
@@ -96,11 +100,13 @@ impl ReplayBuffer {
     ///     terminated: The task itself ended.
     ///     truncated: The episode was cut.
     ///     next_obs: The observation after it: of an episode that ended its last, never one after a reset. None only
-    ///         where the next push is the environment's next step: it is taken from there.
+    ///         where the next push is the environment's next step: it is taken from there. Whether it is cannot be seen:
+    ///         several environments that push in turns to a buffer of one would get each other's observations.
     ///     extra: What else the buffer stores, by name.
     ///
     /// Raises:
     ///     ValueError: A wrong shape, numbers that are not finite, no next_obs at an episode's end; nothing is stored then.
+    ///     MemoryError: The next observation does not fit beside what the rows take, or will take; nothing is stored then.
     #[pyo3(signature = (obs, action, reward, terminated, truncated, next_obs=None, *, extra=None))]
     fn push(
         &self,
@@ -120,16 +126,18 @@ impl ReplayBuffer {
     ///
     /// Args:
     ///     obs: The observations, (B, *obs_shape).
-    ///     next_obs: Those after them, of episodes that ended their last; or None, as `push` has it.
+    ///     next_obs: Those after them, of episodes that ended their last; or None, as `push` has it: of several rows of
+    ///         one environment only with in_order. Rows that stand for themselves are refused after a row without one.
     ///     actions: The actions, (B, *act_shape).
     ///     rewards, terminated, truncated: (B,).
     ///     extra: What else the buffer stores, by name, (B, ...).
     ///     in_order: Whether the rows are steps of the only environment that follow each other. Otherwise rows of a buffer
-    ///         of one environment stand for themselves: several steps are not summed over them, and each keeps its own
-    ///         next observation.
+    ///         of one environment stand for themselves, if they are two or more: several steps are not summed over them, and
+    ///         each keeps its own next observation. One row is what `push` takes.
     ///
     /// Raises:
     ///     ValueError: A wrong shape, numbers that are not finite, no next_obs where it is needed; nothing is stored then.
+    ///     MemoryError: Next observations do not fit beside what the rows take, or will take; nothing is stored then.
     ///     KeyboardInterrupt: Ctrl-C; of many transitions of one environment the first ones may be stored, as `len` tells.
     #[pyo3(signature = (obs, next_obs, actions, rewards, terminated, truncated, *, extra=None, in_order=false))]
     fn push_batch(
@@ -238,6 +246,7 @@ impl ReplayBuffer {
     ///
     /// Raises:
     ///     ValueError: An array is missing, too many, another buffer's or makes no sense; nothing has changed then.
+    ///     KeyboardInterrupt: Ctrl-C; the buffer is as it was, or empty, as `len` tells.
     fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
         self.buffer.load_state(py, arrays)
     }
@@ -283,13 +292,19 @@ impl ReplayBuffer {
         self.buffer.num_envs
     }
 
-    /// Bytes of memory so far; more is taken where next observations and first frames are stored aside.
+    /// Bytes of memory so far, with those that samples keep for the next one: more is taken where next observations and
+    /// first frames are stored aside.
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> PyResult<usize> {
-        self.buffer.inner.read(py, false, |buffer| Ok(buffer.storage().memory()))
+        self.buffer.nbytes(py, Replay::memory)
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         self.buffer.len(py)
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+        let name = slf.get_type().name()?.to_string();
+        slf.get().buffer.told(slf.py(), &name, &[])
     }
 }

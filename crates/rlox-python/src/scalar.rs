@@ -59,8 +59,12 @@ pub(crate) fn integer<'py>(argument: &str, expected: &str, object: &Bound<'py, P
     index.map_err(|error| blamed(object.py(), error, wrong))
 }
 
-/// A whole number that is not negative; none where it is too large for this machine.
-fn whole(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<(Option<usize>, String)> {
+/// What a count is that may be 0.
+const COUNT: &str = "zero or a positive integer";
+
+/// A whole number that is not negative, which is refused as not what was `expected`; none where it is too large for this
+/// machine.
+fn whole(argument: &str, expected: &str, object: &Bound<'_, PyAny>) -> PyResult<(Option<usize>, String)> {
     // Much the quickest for a plain integer.
     if object.is_exact_instance_of::<PyInt>()
         && let Ok(whole) = object.extract()
@@ -69,21 +73,30 @@ fn whole(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<(Option<usize>, 
     }
     let index = integer(argument, "an integer", object)?;
     if index.lt(0)? {
-        return Err(value_error(argument, "zero or a positive integer", &shown(&index), "correct it"));
+        return Err(value_error(argument, expected, &shown(&index), "correct it"));
     }
     index.extract().map_or_else(|_| Ok((None, shown(&index))), |whole| Ok((Some(whole), String::new())))
 }
 
 /// A count: an integer that is not negative. What no machine could hold is a `MemoryError` here already.
 pub(crate) fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
-    let (count, got) = whole(argument, object)?;
+    counted(argument, COUNT, object)
+}
+
+/// A count of what there must be one of at least: whoever takes it refuses 0 in its own words.
+pub(crate) fn size(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
+    counted(argument, "at least 1", object)
+}
+
+fn counted(argument: &str, expected: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let (count, got) = whole(argument, expected, object)?;
     let much = || PyMemoryError::new_err(format!("{argument}: expected less than 2**64, got {got}; ask for less"));
     count.ok_or_else(much)
 }
 
 /// How many there are of what there must be one of at least.
 pub(crate) fn positive(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
-    match count(argument, object)? {
+    match size(argument, object)? {
         0 => Err(value_error(argument, "at least 1", "0", "pass how many there are")),
         count => Ok(count),
     }
@@ -91,7 +104,7 @@ pub(crate) fn positive(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<us
 
 /// Which of several things: an integer that is not negative.
 pub(crate) fn index(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
-    let (index, got) = whole(argument, object)?;
+    let (index, got) = whole(argument, COUNT, object)?;
     index.ok_or_else(|| value_error(argument, "an integer below 2**64", &got, "correct it"))
 }
 
@@ -211,8 +224,21 @@ const AXES: usize = 30;
 
 /// A shape: a sequence of counts, or a single count.
 pub(crate) fn shape(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+    each(argument, object, count)
+}
+
+/// A shape whose axes have an element each at least, as [`size`] has it.
+pub(crate) fn sizes(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+    each(argument, object, size)
+}
+
+fn each(
+    argument: &str,
+    object: &Bound<'_, PyAny>,
+    axis: fn(&str, &Bound<'_, PyAny>) -> PyResult<usize>,
+) -> PyResult<Vec<usize>> {
     if has(object, "__index__")? {
-        return Ok(vec![count(argument, object)?]);
+        return Ok(vec![axis(argument, object)?]);
     }
     let wrong = || type_error(argument, "a shape", &shown(object), "pass a tuple of ints");
     let items = sequence(object).map_err(|error| blamed(object.py(), error, wrong))?;
@@ -220,7 +246,7 @@ pub(crate) fn shape(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<u
         let (expected, got) = (format!("at most {AXES} axes"), items.len().to_string());
         return Err(value_error(argument, &expected, &got, "ravel some of them"));
     }
-    items.iter().map(|item| count(argument, &item)).collect()
+    items.iter().map(|item| axis(argument, &item)).collect()
 }
 
 /// The items of anything iterable.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use rlox_core::{Error, Result, Watch};
 
-use crate::detach::{alone, detached, may_wait, this_thread};
+use crate::detach::{alone, detached, may_handle_signals, may_wait, this_thread};
 use crate::error::to_py;
 
 /// How long a forked child waits for a lock that a thread of its parent may have held at the fork.
@@ -18,6 +18,9 @@ const EAGER: usize = 16;
 /// How long it sleeps.
 const NAP: Duration = Duration::from_micros(20);
 
+/// What to do when something was closed that has nothing outside of memory.
+pub(crate) const ANEW: &str = "make a new one";
+
 pub(crate) struct Shared<T> {
     value: Mutex<Option<T>>,
     gate: Gate,
@@ -25,11 +28,16 @@ pub(crate) struct Shared<T> {
 
 /// Calls `f`, which enters something shared, as [`Shared::with`] would.
 pub(crate) fn locked<R: Send>(py: Python<'_>, long: bool, f: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
+    locked_as(py, long, |_| f())
+}
+
+/// The same; `f` is told whether signal handlers may run meanwhile, which they do in no short call.
+pub(crate) fn locked_as<R: Send>(py: Python<'_>, long: bool, f: impl FnOnce(bool) -> Result<R> + Send) -> PyResult<R> {
     if long || !alone(py) {
-        return detached(py, f).map_err(to_py);
+        return detached(py, || f(true)).map_err(to_py);
     }
     let _short = Short::new();
-    f().map_err(to_py)
+    f(false).map_err(to_py)
 }
 
 thread_local! {
@@ -64,6 +72,8 @@ pub(crate) struct Gate {
     process: u32,
     /// What the lock is of.
     name: &'static str,
+    /// What to do when it was closed.
+    reopen: &'static str,
 }
 
 /// Cleared before the lock is let go.
@@ -76,8 +86,8 @@ impl Drop for Owned<'_> {
 }
 
 impl Gate {
-    pub(crate) fn new(name: &'static str) -> Self {
-        Self { owner: AtomicUsize::new(0), process: std::process::id(), name }
+    pub(crate) fn new(name: &'static str, reopen: &'static str) -> Self {
+        Self { owner: AtomicUsize::new(0), process: std::process::id(), name, reopen }
     }
 
     /// Notes that this thread alone has the lock.
@@ -97,7 +107,12 @@ impl Gate {
     }
 
     pub(crate) fn closed(&self) -> Error {
-        Error::closed(self.name, "an open object", "a closed one", "make a new one")
+        Error::closed(self.name, "an open object", "a closed one", self.reopen)
+    }
+
+    #[cold]
+    pub(crate) fn broken(&self) -> Error {
+        Error::closed(self.name, "an open object", "one whose last change failed half-way", "make a new one")
     }
 
     /// Waits for other threads' calls until `enter` gives something, looking for Ctrl-C meanwhile; with the GIL held, for
@@ -125,7 +140,7 @@ impl Gate {
             if !may_wait() {
                 break;
             }
-            if watch.is_due() {
+            if watch.is_due() && may_handle_signals() {
                 looking(true);
                 watch.check()?;
                 looking(false);
@@ -147,7 +162,7 @@ pub(crate) fn free<G>(tried: TryLockResult<G>) -> Option<G> {
 
 impl<T: Send> Shared<T> {
     pub(crate) fn new(name: &'static str, value: T) -> Self {
-        Self { value: Mutex::new(Some(value)), gate: Gate::new(name) }
+        Self { value: Mutex::new(Some(value)), gate: Gate::new(name, ANEW) }
     }
 
     /// Calls `f` on the value, without the GIL if `long` - if the call may take more than about 5 us - or if another call

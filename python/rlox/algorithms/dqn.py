@@ -1,4 +1,9 @@
-"""Deep Q-networks (Mnih et al. 2015) in PyTorch, from acting to the loss.
+"""Deep Q-networks (Mnih et al. 2015) in PyTorch: networks, exploration, targets, loss and update.
+
+What stands around them is what other algorithms have, too. `rlox.configs.DQNConfig` has the
+settings, `rlox.exploring.Explorer.collect` makes the steps and fills the buffer of
+`rlox.replaying`, and `rlox.off_policy_learner.OffPolicyLearner.iterate` is the loop, which calls
+`update` here.
 
 An iteration makes `train_freq` steps of each environment, some of them at random, keeps them in a
 replay buffer, and learns from minibatches of it what actions are worth. As options: the online
@@ -46,7 +51,7 @@ def dqn_loss(online: nn.Module, batch: ReplayBatch, targets: Tensor) -> tuple[Te
 
 
 class DQN(OffPolicyLearner):
-    """The learner: environments, buffer, networks, optimiser, and the loop over them.
+    """The learner: what the loop of `OffPolicyLearner` asks of DQN.
 
     Args:
         env: Environments ready for rollouts, as `rlox.make_vec` makes them, with Discrete actions.
@@ -97,7 +102,7 @@ class DQN(OffPolicyLearner):
         return [self.optimizer]
 
     def exploration_rate(self, progress: float) -> float:
-        """The share of random actions."""
+        """The share of random actions when so much of the run is done."""
         config = self.config
         begin, end = config.exploration_initial_eps, config.exploration_final_eps
         if progress >= config.exploration_fraction:
@@ -105,7 +110,7 @@ class DQN(OffPolicyLearner):
         return float(begin + progress / config.exploration_fraction * (end - begin))
 
     def rates(self, progress: float) -> dict[str, float]:
-        """The share of random actions, as a metric."""
+        """The share of random actions in the iteration's first step, as a metric."""
         return {"rollout/exploration_rate": self.exploration_rate(progress)}
 
     def sampling(self, progress: float) -> dict[str, float]:
@@ -121,7 +126,7 @@ class DQN(OffPolicyLearner):
         return values.argmax(1)
 
     def sampled(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """Greedy actions, and now and then any that is allowed."""
+        """Greedy actions, and now and then any that is allowed: ever more rarely, step by step."""
         values: Tensor = self.policy(obs)
         anyhow = torch.empty_like(values[:, :1]).uniform_(generator=self.generator)
         chance = torch.empty_like(values).uniform_(generator=self.generator)

@@ -1,4 +1,9 @@
-"""Soft actor-critic (Haarnoja et al. 2018) in PyTorch, from acting to losses.
+"""Soft actor-critic (Haarnoja et al. 2018) in PyTorch: targets, losses and update.
+
+The built-in networks are `rlox.squashed.SquashedPolicy`'s. What stands around them is what other
+algorithms have, too: `rlox.configs.SACConfig` has the settings, `rlox.exploring.Explorer.collect`
+makes the steps and fills the buffer of `rlox.replaying`, and
+`rlox.off_policy_learner.OffPolicyLearner.iterate` is the loop, which calls `update` here.
 
 An iteration makes `train_freq` steps of each environment, keeps them in a replay buffer, and learns
 from minibatches of it: two critics from what the next state is worth, entropy included, the actor
@@ -6,6 +11,7 @@ from the critics, and the temperature from how far the entropy is from its targe
 """
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -56,7 +62,7 @@ def actor_loss(
 
 
 class SAC(OffPolicyLearner):
-    """The learner: environments, buffer, networks, optimisers, and the loop over them.
+    """The learner: what the loop of `OffPolicyLearner` asks of SAC.
 
     Args:
         env: Environments ready for rollouts, as `rlox.make_vec` makes them, with Box actions.
@@ -66,9 +72,9 @@ class SAC(OffPolicyLearner):
             (called under our seed), with `get_action_and_logprob(obs)`: actions (N, k) in [-1, 1],
             through which gradients flow, and their log-probabilities (N,); `mode(obs)`: greedy
             actions (N, k); and a part `critic`, a module from observations and actions to
-            (critics, N). All other parameters are the actor's. With `use_sde`, `reset_noise(rows)`
-            and `explore(obs)`, if it has them, are called as of `rlox.squashed.SquashedPolicy`.
-            None: that one.
+            (critics, N). All other parameters are the actor's. With `use_sde`, `reset_noise(rows)`,
+            `explore(obs)` and `one_matrix()`, if it has them, are called as of
+            `rlox.squashed.SquashedPolicy`. None: that one.
         features_extractor: For the built-in policy; learns by the critics' loss.
 
     Raises:
@@ -156,13 +162,15 @@ class SAC(OffPolicyLearner):
         """A step of the critics, of the actor by the new critics, and of the temperature."""
         config, policy, critic = self.config, self.policy, self.policy.critic
         targets_of, critic_loss_of, actor_loss_of = self.losses
-        actions, log_probs = policy.get_action_and_logprob(batch.obs)
         temperature, alpha = self.temperature, self.alpha
         if temperature is not None:
             alpha = temperature.log_alpha.detach().exp()
         self.tell(ent_coef=alpha)
 
-        targets = targets_of(policy, self.critic_target, batch, alpha)
+        # Of gSDE, all that an update samples is by one matrix, as in Stable-Baselines3.
+        with getattr(policy, "one_matrix", nullcontext)():
+            actions, log_probs = policy.get_action_and_logprob(batch.obs)
+            targets = targets_of(policy, self.critic_target, batch, alpha)
         loss = critic_loss_of(critic, batch, targets)
         self.descend(self.critic_optimizer, loss, learning_rate, "critic_loss")
 

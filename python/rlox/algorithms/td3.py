@@ -1,4 +1,9 @@
-"""Twin delayed DDPG (Fujimoto et al. 2018) in PyTorch, from acting to losses.
+"""Twin delayed DDPG (Fujimoto et al. 2018) in PyTorch: targets, losses and update.
+
+The built-in networks are `rlox.featured.DeterministicPolicy`'s. What stands around them is what
+other algorithms have, too: `rlox.configs.TD3Config` has the settings,
+`rlox.exploring.Explorer.collect` makes the steps and fills the buffer of `rlox.replaying`, and
+`rlox.off_policy_learner.OffPolicyLearner.iterate` is the loop, which calls `update` here.
 
 An iteration makes `train_freq` steps of each environment, with noise, keeps them in a replay
 buffer, and learns from minibatches of it: two critics from what a smoothed target actor would do
@@ -46,7 +51,7 @@ def actor_loss(policy: Any, batch: ReplayBatch) -> Tensor:
 
 
 class TD3(OffPolicyLearner):
-    """The learner: environments, buffer, networks, optimisers, and the loop over them.
+    """The learner: what the loop of `OffPolicyLearner` asks of TD3.
 
     Args:
         env: Environments ready for rollouts, as `rlox.make_vec` makes them, with Box actions.

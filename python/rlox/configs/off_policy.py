@@ -15,8 +15,10 @@ class ReplayConfig:
     num_envs: int = 1  # environments stepped together
     buffer_size: int = 1_000_000  # transitions that are kept
     learning_starts: int = 100  # steps with random actions; learning begins after them
-    batch_size: int = 256  # transitions in a minibatch
-    train_freq: int = 1  # steps of each environment in an iteration
+    # Transitions in a minibatch, drawn with replacement; while there are fewer, as many as those.
+    batch_size: int = 256
+    # Steps of each environment in an iteration; (1, "episode"): one environment's whole episodes.
+    train_freq: int | tuple[int, str] = 1
     gradient_steps: int = 1  # minibatches in an iteration; -1: as many as transitions came in
     utd_ratio: float | None = None  # minibatches for each transition, in place of gradient_steps
     n_steps: int = 1  # steps that a transition spans
@@ -28,15 +30,23 @@ class ReplayConfig:
     learning_rate: float = 3e-4  # of Adam, for all that learns
     lr_schedule: Literal["constant", "linear"] = "constant"  # "linear": falls towards 0
     normalize_obs: bool = False  # by running mean and variance, clipped to [-10, 10], on sampling
-    normalize_reward: bool = False  # by the discounted return's standard deviation, clipped alike
+    # By the discounted return's standard deviation, clipped alike; of n_steps their sum.
+    normalize_reward: bool = False
     net_arch: tuple[int, ...] | None = None  # hidden layers; None: as the algorithm's class says
     activation: str = "relu"  # or "tanh", "elu", "gelu", "silu"
-    compile: bool = False  # the update by torch.compile: about a minute first, then faster
+    compile: bool = False  # the losses by torch.compile, which takes its time first
     device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
 
     def __post_init__(self) -> None:
         check = partial(settings.settle, self)
-        check(settings.whole, ("num_envs", "buffer_size", "batch_size", "train_freq", "n_steps"), 1)
+        check(settings.whole, ("num_envs", "buffer_size", "batch_size", "n_steps"), 1)
+        self._expect_room_for_batches()
+        check(_train_freq, ("train_freq",))
+        if isinstance(self.train_freq, tuple) and self.num_envs != 1:
+            raise ValueError(
+                f"train_freq: expected steps beside num_envs = {self.num_envs}, as episodes end at "
+                f"different times, got {self.train_freq}; pass an integer, or num_envs=1"
+            )
         check(settings.whole, ("n_sampled_goal", "frame_stack"), 1)
         check(settings.whole, ("learning_starts",), 0)
         check(settings.whole, ("gradient_steps",), 1, -1)
@@ -58,6 +68,20 @@ class ReplayConfig:
                 f"n_steps: expected 1 beside her = {self.her!r}, got {self.n_steps}; leave one out"
             )
 
+    def _expect_room_for_batches(self) -> None:
+        """Refuses minibatches that the buffer never has enough for.
+
+        Raises:
+            ValueError: They are larger than the buffer, in whole rows of all environments.
+        """
+        rows = max(self.buffer_size // self.num_envs, 1)
+        if self.batch_size > (kept := rows * self.num_envs):
+            raise ValueError(
+                f"batch_size: expected at most {kept}, as many as buffer_size = {self.buffer_size} "
+                f"keeps with num_envs = {self.num_envs}, got {self.batch_size}; make it smaller, "
+                "or buffer_size larger"
+            )
+
 
 @dataclass(frozen=True)
 class DQNConfig(ReplayConfig):
@@ -67,7 +91,7 @@ class DQNConfig(ReplayConfig):
     """
 
     batch_size: int = 32
-    train_freq: int = 4
+    train_freq: int | tuple[int, str] = 4
     tau: float = 1.0
     learning_rate: float = 1e-4
     target_update_interval: int = 10_000  # environment steps between two moves of the target
@@ -142,6 +166,25 @@ class TD3Config(ReplayConfig):
         check(settings.whole, ("policy_delay",), 1)
         check(settings.number, ("target_policy_noise", "target_noise_clip"), 0, 1e30)
         check(as_noise, ("action_noise",))
+
+
+def _train_freq(name: str, value: Any) -> int | tuple[int, str]:
+    """A count of steps, or a count and its unit, "step" or "episode"; steps are a plain count.
+
+    >>> _train_freq("train_freq", [4, "step"]), _train_freq("train_freq", [1, "episode"])
+    (4, (1, 'episode'))
+    """
+    if not isinstance(value, tuple | list):
+        return settings.whole(name, value, 1)
+    try:
+        count, unit = value
+        plain = settings.whole(name, count, 1), settings.text(name, unit, ("step", "episode"))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name}: expected an integer of at least 1, or such a one with 'step' or 'episode', "
+            f"got {settings.shown(value)}; pass 4 or (1, 'episode') for example"
+        ) from error
+    return plain if plain[1] == "episode" else plain[0]
 
 
 def _target_entropy(name: str, value: Any) -> float | str:

@@ -54,7 +54,7 @@ class PPOConfig:
     net_arch: tuple[int, ...] | None = None  # hidden layers; None: (64, 64), or () behind a CNN
     shared_trunk: bool = False  # whether actor and critic have them in common
     activation: str = "tanh"  # or "relu", "elu", "gelu", "silu"
-    compile: bool = False  # the loss by torch.compile: about a minute first, then faster
+    compile: bool = False  # the loss by torch.compile, which takes its time first
     device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
 
     def __post_init__(self) -> None:

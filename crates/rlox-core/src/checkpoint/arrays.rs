@@ -43,7 +43,8 @@ impl Checkpoint {
         arrays: &[Named<'_>],
         fill: impl FnOnce(Vec<&mut [u8]>) -> Result<()>,
     ) -> Result<()> {
-        // As the format's own library has them, so that files do not depend on who wrote them.
+        // Byte for byte what `safetensors::serialize` gives, which takes each array whole, however: the largest of a
+        // replay buffer would be in memory once more, and too little memory an abort instead of an error.
         let mut order: Vec<_> = (0..arrays.len()).collect();
         order.sort_by_key(|i| (std::cmp::Reverse(dtype(arrays[*i].2)), arrays[*i].0));
         let len = |i: usize| arrays[i].1.iter().product::<usize>() * arrays[i].2.size();

@@ -20,6 +20,8 @@ thread_local! {
     static LOOK: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     static ASKED: Cell<usize> = const { Cell::new(0) };
     static STOP_AT: Cell<usize> = const { Cell::new(usize::MAX) };
+    /// Whether what is asked panics.
+    static PANICS: Cell<bool> = const { Cell::new(false) };
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +42,7 @@ impl Instant {
 /// to at question number `stop_at`.
 pub(crate) fn asked<R>(look: Duration, stop_at: usize, call: impl FnOnce() -> R) -> (R, usize) {
     set_interrupt_check(|| {
+        assert!(!PANICS.replace(false), "as it was told to");
         ASKED.set(ASKED.get() + 1);
         ASKED.get() >= STOP_AT.get()
     });
@@ -49,6 +52,12 @@ pub(crate) fn asked<R>(look: Duration, stop_at: usize, call: impl FnOnce() -> R)
     let result = call();
     LOOK.set(Duration::ZERO);
     (result, ASKED.get())
+}
+
+/// Calls something whose looks at the clock take so long each, and which panics at its first question.
+pub(crate) fn asked_to_panic<R>(look: Duration, call: impl FnOnce() -> R) -> R {
+    PANICS.set(true);
+    asked(look, usize::MAX, call).0
 }
 
 #[test]

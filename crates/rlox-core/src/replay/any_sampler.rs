@@ -98,8 +98,16 @@ impl Sampler for AnySampler {
         inside!(self, it => it.added(storage, indices))
     }
 
+    fn memory(&self) -> usize {
+        inside!(self, it => it.memory())
+    }
+
     fn state(&self, storage: &ReplayStorage) -> Result<Vec<Field>> {
         inside!(self, it => it.state(storage))
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        inside!(self, it => it.clear())
     }
 
     fn check_state(&self, count: usize, state: &[Field]) -> Result<Vec<String>> {

@@ -55,6 +55,13 @@ impl Chosen {
         self.goals.len()
     }
 
+    /// Bytes of memory, which the next choice uses again.
+    pub fn memory(&self) -> usize {
+        let numbers = [&self.indices, &self.rows, &self.goals, &self.goal_rows].map(memory::of);
+        let own = numbers.iter().sum::<usize>() + memory::of(&self.weights) + memory::of(&self.records);
+        own + self.spans.memory()
+    }
+
     /// Room for so many.
     pub(crate) fn prepare(&mut self, count: usize) -> Result<()> {
         self.of = None;

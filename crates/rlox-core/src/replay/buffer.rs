@@ -53,6 +53,11 @@ pub trait Sampler: Send + Sync {
         Ok(())
     }
 
+    /// Bytes of memory; none by default.
+    fn memory(&self) -> usize {
+        0
+    }
+
     /// What it remembers of a storage, as fields of its own names; nothing by default.
     ///
     /// # Errors
@@ -60,6 +65,14 @@ pub trait Sampler: Send + Sync {
     fn state(&self, storage: &ReplayStorage) -> Result<Vec<Field>> {
         let _ = storage;
         Ok(Vec::new())
+    }
+
+    /// Forgets all transitions, of a storage that has done so.
+    ///
+    /// # Errors
+    /// None is expected.
+    fn clear(&mut self) -> Result<()> {
+        Ok(())
     }
 
     /// Checks what is its own of a state in which `count` transitions can be sampled, and gives its fields' names.
@@ -71,7 +84,7 @@ pub trait Sampler: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Takes back a state that was checked. The storage has taken its own.
+    /// Takes back a state that was checked, after it was cleared. The storage has taken its own.
     ///
     /// # Errors
     /// None is expected.
@@ -114,15 +127,20 @@ pub(super) fn check_count(held: usize, stored: usize, batch_size: usize) -> Resu
         return Ok(());
     }
     let unknown = "next observation is not known yet";
-    let (expected, fix) = match (held, stored) {
-        (0, 0) => ("a buffer with transitions".to_owned(), "push some first"),
-        (0, _) => (format!("more than a last row, whose {unknown}"), "push on, or pass next_obs"),
-        _ if held < stored => {
-            (format!("1 to {held}, all but the last row, whose {unknown}"), "sample fewer, push on, or pass next_obs")
+    let asked = batch_size.to_string();
+    let (expected, got, fix) = match (held, stored) {
+        (0, 0) => ("a buffer with transitions".to_owned(), "an empty one".to_owned(), "push some first"),
+        (0, _) => {
+            let expected = format!("more than a last row, whose {unknown}");
+            (expected, "that row alone".to_owned(), "push on, or pass next_obs")
         }
-        _ => (format!("1 to {held}, as many as are stored"), "sample fewer, or push more first"),
+        _ if held < stored => {
+            let expected = format!("1 to {held}, all but the last row, whose {unknown}");
+            (expected, asked, "sample fewer, push on, or pass next_obs")
+        }
+        _ => (format!("1 to {held}, as many as are stored"), asked, "sample fewer, or push more first"),
     };
-    Err(Error::config("batch_size", expected, batch_size.to_string(), fix))
+    Err(Error::config("batch_size", expected, got, fix))
 }
 
 /// One transition, with memory of its own.
@@ -243,6 +261,11 @@ impl<S: Sampler> Replay<S> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.storage.is_empty()
+    }
+
+    /// Bytes of memory so far: those of [`ReplayStorage::memory`], and the sampler's.
+    pub fn memory(&self) -> usize {
+        self.storage.memory() + self.sampler.memory()
     }
 
     /// Adds what [`ReplayStorage::push`] adds.

@@ -179,8 +179,9 @@ impl ReplayStorage {
             _ => {
                 let mut bytes = memory::zeroed("batch_size", out.len())?;
                 self.read(column, rows, FieldMut::Bool(&mut bytes))?;
-                out.iter_mut().zip(bytes).for_each(|(out, byte)| *out = byte != 0);
-                return Ok(());
+                return pieces(rows.len(), width, out, |some, out| {
+                    out.iter_mut().zip(&bytes[some.start * width..]).for_each(|(out, byte)| *out = *byte != 0);
+                });
             }
         };
         pieces(rows.len(), 1, out, |some, out| {

@@ -7,6 +7,7 @@ use super::batch::Relabel;
 use super::buffer::{Replay, Sampler, draw};
 use super::described::count;
 use super::save::{Description, Saved, expect_sampler};
+use super::state::{number, number_field, unfit};
 use super::storage::ReplayStorage;
 use crate::{Error, Field, Pcg64, Result, Watch, memory};
 
@@ -127,6 +128,13 @@ impl Hindsight {
         let end = starts.get(after).copied().unwrap_or(usize::MAX);
         first.max(held.start / n)..end.min(held.end / n)
     }
+
+    /// What a state must have in common with a sampler; a strategy is its place among their names.
+    fn settings(&self) -> [(&'static str, usize); 4] {
+        let Relabel { achieved, desired } = self.relabel;
+        let strategy = Strategy::NAMES.iter().position(|named| named.0 == self.strategy).unwrap_or(0);
+        [("achieved", achieved), ("desired", desired), ("n_sampled_goal", self.n_sampled_goal), ("strategy", strategy)]
+    }
 }
 
 impl Sampler for Hindsight {
@@ -194,18 +202,43 @@ impl Sampler for Hindsight {
         Ok(())
     }
 
-    fn load_state(&mut self, storage: &ReplayStorage, _: &[Field]) -> Result<()> {
+    fn memory(&self) -> usize {
+        self.starts.iter().map(|starts| starts.capacity() * size_of::<usize>()).sum()
+    }
+
+    fn clear(&mut self) -> Result<()> {
         self.starts.iter_mut().for_each(VecDeque::clear);
+        Ok(())
+    }
+
+    fn state(&self, _: &ReplayStorage) -> Result<Vec<Field>> {
+        self.settings().into_iter().map(|(name, number)| number_field(name, number)).collect()
+    }
+
+    fn check_state(&self, _: usize, state: &[Field]) -> Result<Vec<String>> {
+        for (name, expected) in self.settings() {
+            let got = number(state, name)?;
+            if got != expected {
+                let named = |place: usize| Strategy::NAMES.get(place).map_or("unknown", |named| named.1);
+                return Err(match name {
+                    "strategy" => unfit(name, named(expected), named(got)),
+                    _ => unfit(name, expected, got),
+                });
+            }
+        }
+        Ok(self.settings().map(|(name, _)| name.to_owned()).into())
+    }
+
+    fn load_state(&mut self, storage: &ReplayStorage, _: &[Field]) -> Result<()> {
         self.added(storage, storage.oldest()..storage.next_index())
     }
 }
 
 impl Saved for Hindsight {
     fn describe(&self) -> Description {
-        let Relabel { achieved, desired } = self.relabel;
-        let numbers = [("achieved", achieved), ("desired", desired), ("n_sampled_goal", self.n_sampled_goal)];
         let names = [("sampler", "hindsight"), ("strategy", self.strategy.name())];
-        let numbers = numbers.map(|(key, number)| (key.to_owned(), number.into()));
+        // The strategy's name comes last, in place of its number.
+        let numbers = self.settings().map(|(key, number)| (key.to_owned(), number.into()));
         numbers.into_iter().chain(names.map(|(key, name)| (key.to_owned(), name.into()))).collect()
     }
 

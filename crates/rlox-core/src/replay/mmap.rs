@@ -17,7 +17,7 @@ use self::header::Header;
 use self::record::Record;
 use super::buffer::ExperienceRecord;
 use super::layout::{Layout, Places};
-use super::state::{number, number_field, unfit};
+use super::state::{key, number, number_field, unfit};
 use super::steps::Steps;
 use crate::interrupt::Watch;
 use crate::{DType, Error, Field, FieldData, Result, memory};
@@ -196,7 +196,7 @@ impl MmapReplayBuffer {
         steps.check(&self.layout, &mut watch)?;
         steps.check_obs(&self.layout, &mut watch)?;
         if steps.next_obs.is_none() {
-            let fix = "pass next_obs: of an episode that ended its last observation";
+            let fix = "pass next_obs, which every row of a file has of its own: of an episode that ended its last";
             return Err(Error::config("next_obs", "the observation after each row", "none", fix));
         }
         // A forked child could not keep what it was given.
@@ -279,6 +279,11 @@ impl MmapReplayBuffer {
         self.cold.commit()
     }
 
+    /// Whether all rows have reached the disk, as after a flush, or where none was pushed since the file was opened.
+    pub fn is_flushed(&self) -> bool {
+        self.cold.safe == self.pushed
+    }
+
     /// A reference to the file, for a checkpoint of what learns from it, after a flush: its path, its id, and how many rows
     /// were pushed. The rows themselves stay where they are.
     ///
@@ -292,11 +297,14 @@ impl MmapReplayBuffer {
         Ok(vec![field, number_field("id", (self.id >> 1) as usize)?, number_field("pushed", self.pushed)?])
     }
 
-    /// Checks that a reference is to this buffer's file, wherever that lies now. Rows that were pushed after it stay.
+    /// Goes back to what a reference to this buffer's file tells of, wherever that lies now: rows that were pushed after it
+    /// are dropped, also from the file.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Space`] or [`Error::Shape`] naming what is missing, another file's, or ahead of it.
-    pub fn load_state(&self, state: &[Field]) -> Result<()> {
+    /// [`Error::Config`], [`Error::Space`] or [`Error::Shape`] naming what is missing, another file's, ahead of it, or so far
+    /// behind that rows of it were overwritten. Nothing has changed then. [`Error::Io`] if the system refuses, and
+    /// [`Error::Interrupted`] if it was told to stop: some of the later rows are dropped then, the last ones.
+    pub fn load_state(&mut self, state: &[Field]) -> Result<()> {
         const NAMES: [&str; 3] = ["path", "id", "pushed"];
         if let Some(other) = state.iter().find(|field| !NAMES.contains(&field.name())) {
             return Err(unfit(other.name(), "no such array", "one"));
@@ -309,7 +317,23 @@ impl MmapReplayBuffer {
         if pushed > self.pushed {
             return Err(unfit("pushed", format!("at most {}, as the file has", self.pushed), pushed));
         }
-        Ok(())
+        if pushed < self.pushed { self.go_back(pushed) } else { Ok(()) }
+    }
+
+    /// Drops the rows from this number on.
+    fn go_back(&mut self, pushed: usize) -> Result<()> {
+        let oldest = pushed.saturating_sub(self.total_capacity);
+        if !self.cold.has(oldest, self.pushed) {
+            let expected = format!("at least {}, as older rows were overwritten since", self.pushed - self.cold.spare);
+            let fix = "keep a copy of the file beside what was saved, or go on without it";
+            return Err(Error::config(key("pushed"), expected, pushed.to_string(), fix));
+        }
+        self.flush()?;
+        let mut watch = Watch::default();
+        let gone = self.cold.truncate(pushed, &mut || watch.check());
+        self.pushed = self.cold.written;
+        self.hot_from = self.hot_from.min(self.pushed);
+        gone
     }
 
     /// Reads and checks the whole file: its header, its commits and every transition that it holds.
@@ -327,8 +351,8 @@ impl MmapReplayBuffer {
 
 impl Drop for MmapReplayBuffer {
     fn drop(&mut self) {
-        // The parent's rows are the parent's to write.
-        if self.cold.write(&self.hot, self.hot_from..self.pushed, &mut || Ok(())).is_ok() {
+        // What was only read is not written to. The parent's rows are the parent's to write.
+        if !self.is_flushed() && self.cold.write(&self.hot, self.hot_from..self.pushed, &mut || Ok(())).is_ok() {
             let _ = self.cold.commit();
         }
     }

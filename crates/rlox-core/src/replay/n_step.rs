@@ -50,6 +50,11 @@ impl Spans {
         self.discounts.clear();
     }
 
+    /// Bytes of memory.
+    pub(crate) fn memory(&self) -> usize {
+        memory::of(&self.ends) + memory::of(&self.returns) + memory::of(&self.discounts)
+    }
+
     /// Finds them for rows that were located.
     ///
     /// # Errors

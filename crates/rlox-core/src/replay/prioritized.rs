@@ -86,7 +86,10 @@ impl Prioritized {
     pub fn new(storage: &ReplayStorage, alpha: f32, beta: f32) -> Result<Self> {
         check_share("alpha", alpha)?;
         check_share("beta", beta)?;
-        let tree = SumTree::new(storage.room() * storage.num_envs())?;
+        let leaves = storage.room() * storage.num_envs();
+        let said = || format!("capacity = {} with priorities, which needs", storage.capacity());
+        memory::check_named("capacity", 1, storage.promised().saturating_add(leaves.saturating_mul(5)), said)?;
+        let tree = SumTree::new(leaves)?;
         Ok(Self { tree, alpha, beta, largest: 1.0, known: 0, gone: 0, changes: Default::default() })
     }
 
@@ -191,6 +194,10 @@ impl Sampler for Prioritized {
         Ok(())
     }
 
+    fn memory(&self) -> usize {
+        self.tree.memory() + memory::of(&self.changes.0) + memory::of(&self.changes.1)
+    }
+
     fn state(&self, storage: &ReplayStorage) -> Result<Vec<Field>> {
         let mut fields =
             Self::kept(storage.indices().len()).into_iter().map(|kept| kept.field()).collect::<Result<Vec<_>>>()?;
@@ -204,6 +211,11 @@ impl Sampler for Prioritized {
             field.put(0, FieldData::F32(&[number]));
         }
         Ok(fields)
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        (self.largest, self.gone, self.known) = (1.0, 0, 0);
+        self.tree.fill(0..self.tree.capacity(), 0.0)
     }
 
     fn check_state(&self, count: usize, state: &[Field]) -> Result<Vec<String>> {
@@ -236,7 +248,6 @@ impl Sampler for Prioritized {
         else {
             return Ok(());
         };
-        self.tree.fill(0..self.tree.capacity(), 0.0)?;
         let mut powers = powers;
         for leaves in storage.rows_of(held.clone()) {
             let (first, rest) = powers.split_at(leaves.len());

@@ -2,7 +2,7 @@
 
 use super::steps::{Steps, holds, observation, of_row};
 use super::storage::{CONTINUES, HEAD, ReplayStorage, STORED, TERMINATED, TRUNCATED, Tail};
-use crate::{Error, Result, Watch, check_len};
+use crate::{Error, Result, Watch, check_len, memory};
 
 /// Rows between two looks for an interruption.
 const ROWS: usize = 1 << 6;
@@ -22,13 +22,15 @@ impl ReplayStorage {
     /// Adds a time step, one row for each environment in their order. To a storage of one environment any number of rows
     /// can be added at once; they are taken for transitions that do not follow each other then.
     ///
-    /// Whether a row goes on where the environment's former one ended is seen by its observation.
+    /// Whether a row goes on where the environment's former one ended is seen by its observation. After a row without a
+    /// next observation it is taken at its word: that it is of the same environment cannot be seen.
     ///
     /// # Errors
     /// [`Error::Shape`] for another number of rows or elements, [`Error::Space`] for other dtypes or numbers that are not
-    /// finite, [`Error::Config`] for a next observation that is missing where nothing can hold it later,
-    /// [`Error::Memory`] if there is no room for what lies aside. Nothing has changed then. [`Error::Interrupted`] if it
-    /// was told to stop in the middle of many rows: those before are stored then, which [`ReplayStorage::indices`] tells.
+    /// finite, [`Error::Config`] for a next observation that is missing where nothing can hold it later, or for rows that
+    /// do not follow each other where the last one is still without its own, [`Error::Memory`] if there is no room for
+    /// what lies aside. Nothing has changed then. [`Error::Interrupted`] if it was told to stop in the middle of many rows:
+    /// those before are stored then, which [`ReplayStorage::indices`] tells.
     pub fn push(&mut self, steps: &Steps<'_>) -> Result<()> {
         let order = if self.num_envs == 1 && steps.rows() != 1 { Order::Apart } else { Order::Environments };
         self.push_as(steps, order)
@@ -49,7 +51,7 @@ impl ReplayStorage {
     fn push_as(&mut self, steps: &Steps<'_>, order: Order) -> Result<()> {
         let mut watch = Watch::default();
         self.check(steps, order, &mut watch)?;
-        let mut joined = std::mem::take(&mut self.joined);
+        let mut joined = self.take_joined()?;
         let linked = self.find_links(steps, order, &mut joined, &mut watch);
         let reserved = linked.and_then(|()| self.reserve(steps, order, &mut watch));
         let written = reserved.and_then(|()| self.write_all(steps, order, &mut joined, &mut watch));
@@ -57,19 +59,35 @@ impl ReplayStorage {
         written
     }
 
+    /// The memory for a row of observations of several parts. A push that panicked may have taken it along.
+    fn take_joined(&mut self) -> Result<Vec<u8>> {
+        let len = if self.layout.obs.len() > 1 { 2 * self.places.obs } else { 0 };
+        if self.joined.len() == len {
+            return Ok(std::mem::take(&mut self.joined));
+        }
+        memory::zeroed("obs_shape", len)
+    }
+
     /// Writes rows that were checked: of several environments all, or else whole ones until it is told to stop.
     fn write_all(&mut self, steps: &Steps<'_>, order: Order, joined: &mut [u8], watch: &mut Watch) -> Result<()> {
-        for row in 0..steps.rows() {
-            if order == Order::Environments {
-                self.write(steps, row, row, order, joined);
-                self.pushed += usize::from(row + 1 == self.num_envs);
-                continue;
+        let mut next = self.row_of(self.next_index());
+        if order == Order::Environments {
+            self.write_going_on(steps, next);
+            for env in 0..steps.rows() {
+                if !self.goes_on[env] {
+                    self.write(steps, env, (next + env, env), order, joined);
+                }
             }
-            if row % ROWS == ROWS - 1 {
+            self.pushed += 1;
+            return Ok(());
+        }
+        for at in 0..steps.rows() {
+            if at % ROWS == ROWS - 1 {
                 watch.check()?;
             }
-            self.write(steps, row, 0, order, joined);
+            self.write(steps, at, (next, 0), order, joined);
             self.pushed += 1;
+            next = self.later(next, 1);
         }
         Ok(())
     }
@@ -79,34 +97,48 @@ impl ReplayStorage {
             check_len("rewards", steps.rows(), self.num_envs)?;
         }
         steps.check(&self.layout, watch)?;
-        if steps.next_obs.is_none() { check_promise(steps, order) } else { Ok(()) }
+        if steps.next_obs.is_none() {
+            check_promise(steps, order)?;
+        }
+        if order == Order::Apart && steps.rows() > 0 && self.tails[0] == Tail::Promised {
+            // The first of them would be taken for what the last row has promised.
+            let expected = "the next step first, which holds the next observation that the last row was pushed without";
+            let got = format!("{} rows that stand for themselves", steps.rows());
+            let fix =
+                "push that step alone, or these rows in order if it is the first of them, or pass next_obs before";
+            return Err(Error::config("obs", expected, got, fix));
+        }
+        Ok(())
     }
 
     /// Finds out which observations are already there, ahead of the environment's last row, and checks the others.
     fn find_links(&mut self, steps: &Steps<'_>, order: Order, joined: &mut [u8], watch: &mut Watch) -> Result<()> {
-        let mut linked = std::mem::take(&mut self.linked);
-        if order == Order::Environments {
-            for (env, linked) in linked.iter_mut().enumerate() {
+        let mut known = order == Order::Environments;
+        if known && self.is_plain() {
+            known = self.find_plain_links(steps);
+        } else if known {
+            let first = self.row_of(self.next_index());
+            for env in 0..self.num_envs {
                 let obs = observation(steps.obs, env, steps.rows(), self.places.obs, joined);
-                *linked = self.tails[env] == Tail::Ahead && self.follows(env, obs);
+                let linked = self.tails[env] == Tail::Ahead && self.follows(first + env, obs);
+                self.linked[env] = linked;
+                known &= linked;
             }
-        } else {
-            linked.fill(false);
         }
-        let known = linked.iter().all(|linked| *linked);
-        self.linked = linked;
         if known { Ok(()) } else { steps.check_obs(&self.layout, watch) }
     }
 
-    /// Whether an observation is what lies ahead of an environment's last row.
-    fn follows(&self, env: usize, obs: &[u8]) -> bool {
-        let row = self.row_of(self.pushed * self.num_envs + env);
+    /// Whether an observation is what lies in an environment's next row, ahead of its last one.
+    fn follows(&self, row: usize, obs: &[u8]) -> bool {
         let (older, newest) = obs.split_at(obs.len() - self.places.frame);
         newest == self.newest(row) && self.shifts(self.before(row), older)
     }
 
     /// Whether frames are all but the oldest of a row's observation.
     fn shifts(&self, row: usize, older: &[u8]) -> bool {
+        if older.is_empty() {
+            return true;
+        }
         let frames = older.chunks_exact(self.places.frame);
         let count = frames.len();
         frames.enumerate().all(|(i, frame)| frame == self.frame(row, count - 1 - i))
@@ -114,25 +146,33 @@ impl ReplayStorage {
 
     /// Makes room for what will lie aside: as much as the rows take, or as the ring can hold if that is less.
     fn reserve(&mut self, steps: &Steps<'_>, order: Order, watch: &mut Watch) -> Result<()> {
-        let (mut aside, mut heads) = (0_usize, 0_usize);
-        for at in 0..steps.rows() {
-            if order == Order::Steps && at % ROWS == ROWS - 1 {
-                watch.check()?;
-            }
-            let follows = order == Order::Steps && at > 0;
-            let shifted = follows && self.is_shifted(steps, at);
-            let held = if steps.next_obs.is_some() { follows && holds(steps, at - 1) } else { shifted };
-            let goes_on = order == Order::Steps && self.goes_on(steps, at);
-            aside += usize::from(!goes_on) + usize::from(!held);
-            heads += usize::from(!shifted);
-        }
-        let most = self.room() * self.num_envs;
+        let (aside, heads) = match order {
+            Order::Steps => self.most_aside(steps, watch)?,
+            Order::Apart => (2 * steps.rows(), steps.rows()),
+            Order::Environments => (2 * self.goes_on.iter().filter(|goes_on| !**goes_on).count(), steps.rows()),
+        };
+        let (most, promised) = (self.room() * self.num_envs, self.promised());
         self.reserve_episodes(steps, order)?;
-        self.aside.reserve(aside.min((most + 1).saturating_sub(self.aside.taken())))?;
+        self.aside.reserve(aside.min((most + 1).saturating_sub(self.aside.taken())), promised)?;
         if self.layout.frame_stack == 1 {
             return Ok(());
         }
-        self.heads.reserve(heads.min((most + 1).saturating_sub(self.heads.taken())))
+        self.heads.reserve(heads.min((most + 1).saturating_sub(self.heads.taken())), promised)
+    }
+
+    /// How many next observations, and how many older frames, consecutive steps may have aside.
+    fn most_aside(&self, steps: &Steps<'_>, watch: &mut Watch) -> Result<(usize, usize)> {
+        let (mut aside, mut heads) = (0_usize, 0_usize);
+        for at in 0..steps.rows() {
+            if at % ROWS == ROWS - 1 {
+                watch.check()?;
+            }
+            let shifted = at > 0 && self.is_shifted(steps, at);
+            let held = if steps.next_obs.is_some() { at > 0 && holds(steps, at - 1) } else { shifted };
+            aside += usize::from(!self.goes_on(steps, at)) + usize::from(!held);
+            heads += usize::from(!shifted);
+        }
+        Ok((aside, heads))
     }
 
     /// Makes room for episodes that end.
@@ -165,9 +205,8 @@ impl ReplayStorage {
         shifted && !steps.is_done(row)
     }
 
-    /// Writes a row, which was checked.
-    fn write(&mut self, steps: &Steps<'_>, at: usize, env: usize, order: Order, joined: &mut [u8]) {
-        let row = self.row_of(self.pushed * self.num_envs + env);
+    /// Writes a row of an environment, which was checked.
+    fn write(&mut self, steps: &Steps<'_>, at: usize, (row, env): (usize, usize), order: Order, joined: &mut [u8]) {
         let rows = steps.rows();
         self.evict(row);
         let (obs_memory, next_memory) = joined.split_at_mut(joined.len() / 2);
@@ -201,7 +240,7 @@ impl ReplayStorage {
         let (older, newest) = obs.split_at(obs.len() - self.places.frame);
         let linked = match order {
             Order::Environments => self.linked[env],
-            Order::Steps => self.tails[env] == Tail::Ahead && self.follows(env, obs),
+            Order::Steps => self.tails[env] == Tail::Ahead && self.follows(row, obs),
             Order::Apart => false,
         };
         let continues = match self.tails[env] {
@@ -260,13 +299,16 @@ impl ReplayStorage {
 
     /// Writes all but the observations and flags.
     fn write_rest(&mut self, row: usize, steps: &Steps<'_>, at: usize) {
-        let (mut from, rows) = (self.places.action, steps.rows());
+        let (mut from, end, rows) = (self.places.action, self.places.reward, steps.rows());
         for data in std::iter::once(&steps.actions).chain(steps.extra) {
-            let part = of_row(*data, at, rows);
+            let left = end - from;
+            // The action alone takes all of it.
+            let part =
+                if steps.extra.is_empty() { &data.bytes()[at * left..][..left] } else { of_row(*data, at, rows) };
             self.bytes_mut(row, from, part.len()).copy_from_slice(part);
             from += part.len();
         }
-        self.bytes_mut(row, from, 4).copy_from_slice(&steps.rewards[at].to_ne_bytes());
+        self.bytes_mut(row, end, 4).copy_from_slice(&steps.rewards[at].to_ne_bytes());
     }
 
     /// Writes the flags, and the next observation to where it belongs.
@@ -278,7 +320,8 @@ impl ReplayStorage {
         };
         let (size, done) = (self.places.frame, flags & (TERMINATED | TRUNCATED) != 0);
         let (older, newest) = next.split_at(next.len() - size);
-        if done || apart || older != &obs[obs.len() - older.len()..] {
+        let shifted = older.is_empty() || older == &obs[obs.len() - older.len()..];
+        if done || apart || !shifted {
             let slot = self.aside.take();
             self.aside.row_mut(slot).copy_from_slice(next);
             self.set_aside(row, slot);

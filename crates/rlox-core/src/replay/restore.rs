@@ -7,6 +7,15 @@ use super::state::{CUT, FLAGS, Kept, OLDER, Ranges, TAILS, key, number, unfit};
 use super::storage::{CONTINUES, ReplayStorage, TERMINATED, TRUNCATED, Tail};
 use crate::{DType, Field, FieldData, Result, Watch, memory};
 
+/// Rows, and bytes of them, between two looks for an interruption.
+const LOOK: usize = 1 << 12;
+const TOGETHER: usize = 1 << 20;
+
+/// Looks for an interruption every so many rows.
+fn look(row: usize, watch: &mut Watch) -> Result<()> {
+    if row.is_multiple_of(LOOK) { watch.check() } else { Ok(()) }
+}
+
 /// A state that was found to be one of a storage.
 pub(super) struct Checked {
     pushed: usize,
@@ -85,8 +94,9 @@ impl ReplayStorage {
         let held = &checked.ranges.held;
         let [terminated, truncated, continues, stored] = FLAGS.map(|(name, _)| flags(state, name, held.len()));
         let (terminated, truncated, continues, stored) = (terminated?, truncated?, continues?, stored?);
-        let last = held.len().saturating_sub(self.num_envs);
+        let (last, mut watch) = (held.len().saturating_sub(self.num_envs), Watch::default());
         for i in 0..held.len() {
+            look(i, &mut watch)?;
             let done = terminated[i] != 0 || truncated[i] != 0;
             if done && stored[i] == 0 {
                 return Err(unfit(FLAGS[3].0, "true where an episode ended", format!("false in row {i}")));
@@ -158,48 +168,74 @@ impl ReplayStorage {
     pub(super) fn reserve_state(&mut self, state: &[Field], checked: &Checked) -> Result<()> {
         let (rows, mut ended) = (checked.ranges.held.len(), memory::zeroed("num_envs", self.num_envs)?);
         let [terminated, truncated] = [FLAGS[0], FLAGS[1]].map(|(name, _)| flags(state, name, rows));
+        let mut watch = Watch::default();
         for (i, (terminated, truncated)) in terminated?.iter().zip(truncated?).enumerate() {
+            look(i, &mut watch)?;
             ended[i % self.num_envs] += usize::from(terminated | truncated != 0);
         }
         for (env, ended) in ended.into_iter().enumerate() {
             self.episodes.reserve(env, ended)?;
         }
-        self.aside.reserve_all(checked.stored.len())?;
-        self.heads.reserve_all(checked.heads.len())
+        let promised = self.promised();
+        self.aside.reserve_all(checked.stored.len(), promised)?;
+        self.heads.reserve_all(checked.heads.len(), promised)
     }
 
     /// Finds the episodes of transitions whose flags are there, and for which there is room.
-    fn find_episodes(&mut self, held: &Range<usize>) {
+    fn find_episodes(&mut self, held: &Range<usize>, watch: &mut Watch) -> Result<()> {
         let n = self.num_envs;
         self.episodes.clear();
         for index in held.clone() {
             let (first, flags) = (!self.is_cut(index), self.flags(self.row_of(index)));
             let last = flags & (TERMINATED | TRUNCATED) != 0;
             self.episodes.stepped(index % n, index / n, held.start / n, (first, last));
+            look(index, watch)?;
         }
+        Ok(())
     }
 
-    /// Puts a state that was checked, and for which there is room, in the place of what is stored.
-    pub(super) fn put_state(&mut self, state: &[Field], checked: Checked) -> Result<()> {
-        let Checked { pushed, ranges: Ranges { held, kept }, tails, stored, heads, .. } = checked;
-        // What rows of former transitions had aside is not theirs any more.
-        for row in 0..self.pushed.saturating_add(1).min(self.room()) * self.num_envs {
-            *self.flags_mut(row) = 0;
-        }
+    /// Forgets all transitions, and keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.pushed = 0;
+        self.tails.fill(Tail::None);
         self.aside.give_all_back();
         self.heads.give_all_back();
-        (self.pushed, self.tails) = (pushed, tails);
-        for env in set(flags(state, CUT, self.num_envs)?) {
-            let row = self.row_of(held.start + env - self.num_envs);
+        self.episodes.clear();
+    }
+
+    /// Puts the flags of a state where its transitions will be.
+    fn put_flags(&mut self, state: &[Field], ranges: &Ranges, watch: &mut Watch) -> Result<()> {
+        let n = self.num_envs;
+        // Of all rows that there are then: what former transitions had aside is not theirs any more.
+        for index in ranges.held.end.saturating_sub(self.room() * n)..ranges.held.end {
+            let row = self.row_of(index);
+            *self.flags_mut(row) = 0;
+            look(index, watch)?;
+        }
+        for env in set(flags(state, CUT, n)?) {
+            let row = self.row_of(ranges.held.start + env - n);
             *self.flags_mut(row) |= CONTINUES;
         }
-        for (name, flag, indices) in self.flagged(&Ranges { held: held.clone(), kept: kept.clone() }) {
+        for (name, flag, indices) in self.flagged(ranges) {
             for i in set(flags(state, name, indices.len())?) {
                 let row = self.row_of(indices.start + i);
                 *self.flags_mut(row) |= flag;
+                look(i, watch)?;
             }
         }
-        self.find_episodes(&held);
+        Ok(())
+    }
+
+    /// Puts a state that was checked, and for which there is room, into a storage that was cleared.
+    ///
+    /// # Errors
+    /// [`crate::Error::Interrupted`] if it was told to stop: it has to be cleared once more then.
+    pub(super) fn put_state(&mut self, state: &[Field], checked: Checked) -> Result<()> {
+        let mut watch = Watch::default();
+        self.put_flags(state, &checked.ranges, &mut watch)?;
+        let Checked { pushed, ranges: Ranges { held, kept }, tails, stored, heads, .. } = checked;
+        (self.pushed, self.tails) = (pushed, tails);
+        self.find_episodes(&held, &mut watch)?;
         let (places, frames) = (self.places.clone(), self.layout.frame_stack);
         put(&self.row_fields(held.len()), state, held.len(), |i, at, bytes| {
             let row = self.row_of(held.start + i);
@@ -219,6 +255,7 @@ impl ReplayStorage {
         for (i, slot) in stored.iter().zip(&aside) {
             let row = self.row_of(held.start + i);
             self.bytes_mut(row, places.stored, 4).copy_from_slice(&slot.to_ne_bytes());
+            look(*i, &mut watch)?;
         }
         put(&self.obs_fields("next", frames, stored.len()), state, stored.len(), |i, at, bytes| {
             self.aside.row_mut(aside[i])[at..][..bytes.len()].copy_from_slice(bytes);
@@ -239,12 +276,16 @@ impl ReplayStorage {
 
 /// Hands each row of fields to `to`, with the place where its bytes begin.
 fn put(kept: &[Kept], state: &[Field], rows: usize, mut to: impl FnMut(usize, usize, &[u8])) -> Result<()> {
-    let mut at = 0;
+    let (mut at, mut watch) = (0, Watch::default());
     for kept in kept {
         let bytes = kept.of(state)?.bytes();
         let len = kept.shape.iter().product::<usize>() * kept.dtype.size();
+        let together = (TOGETHER / len.max(1)).clamp(1, LOOK);
         for i in 0..rows {
             to(i, at, &bytes[i * len..][..len]);
+            if i.is_multiple_of(together) {
+                watch.check()?;
+            }
         }
         at += len;
     }

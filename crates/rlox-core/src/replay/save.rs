@@ -124,6 +124,8 @@ impl<S: Sampler> Replay<S> {
     /// # Errors
     /// [`Error::Config`], [`Error::Space`] or [`Error::Shape`] naming the array that is missing, too many, another
     /// buffer's or makes no sense, [`Error::Memory`] if there is no room for it. Nothing has changed then.
+    /// [`Error::Interrupted`] if it was told to stop: nothing has changed while the state was checked, and the buffer is
+    /// empty after that.
     pub fn load_state(&mut self, state: &[Field]) -> Result<()> {
         let checked = self.storage().check_state(state)?;
         let (n, gamma) = self.n_step().map_or((0, 0.0), |steps| (steps.n, steps.gamma));
@@ -145,8 +147,14 @@ impl<S: Sampler> Replay<S> {
         }
         let (storage, sampler) = self.all_mut();
         storage.reserve_state(state, &checked)?;
-        storage.put_state(state, checked)?;
-        sampler.load_state(storage, state)
+        storage.clear();
+        sampler.clear()?;
+        let put = storage.put_state(state, checked).and_then(|()| sampler.load_state(storage, state));
+        if put.is_err() {
+            storage.clear();
+            sampler.clear()?;
+        }
+        put
     }
 }
 

@@ -7,6 +7,9 @@ use super::gather::{Column, not_held, other_dtype, pieces};
 use super::storage::{CONTINUES, ReplayStorage};
 use crate::{DType, Error, FieldMut, Pcg64, Result, Watch, check_len, memory};
 
+/// Steps between two looks for an interruption.
+const LOOK: usize = 1 << 6;
+
 /// Chooses stretches of episodes: steps of one environment that follow each other, never across an episode's end, and
 /// never beyond what is stored.
 ///
@@ -174,6 +177,12 @@ impl ChosenSequences {
         &self.starts
     }
 
+    /// Bytes of memory, which the next choice uses again.
+    pub fn memory(&self) -> usize {
+        let numbers = [&self.indices, &self.lengths, &self.rows, &self.counts].map(memory::of);
+        numbers.iter().sum::<usize>() + memory::of(&self.mask) + memory::of(&self.starts)
+    }
+
     /// Room for so many starts.
     fn prepare(&mut self, batch_size: usize) -> Result<()> {
         self.of = None;
@@ -182,20 +191,22 @@ impl ChosenSequences {
     }
 
     /// Room for the steps of all sequences, none of which is there yet.
-    fn clear_steps(&mut self, all: usize) -> Result<()> {
-        resize(&mut self.rows, all)?;
-        for flags in [&mut self.mask, &mut self.starts] {
-            memory::grow("length", flags, all.saturating_sub(flags.len()))?;
-            flags.clear();
-            flags.resize(all, false);
-        }
-        Ok(())
+    fn clear_steps(&mut self, all: usize, watch: &mut Watch) -> Result<()> {
+        refill(&mut self.rows, all, 0, watch)?;
+        refill(&mut self.mask, all, false, watch)?;
+        refill(&mut self.starts, all, false, watch)
     }
 
     /// Finds the steps of each sequence.
     fn place(&mut self, storage: &ReplayStorage, held: &Range<usize>, of: Sequences) -> Result<()> {
         let (batch, mut watch) = (self.indices.len(), Watch::default());
-        self.clear_steps(of.burn_in.saturating_add(of.length).saturating_mul(batch))?;
+        self.clear_steps(of.burn_in.saturating_add(of.length).saturating_mul(batch), &mut watch)?;
+        let mut steps = 0_usize;
+        // One sequence may be all there is.
+        let mut look = || {
+            steps += 1;
+            if steps.is_multiple_of(LOOK) { watch.check() } else { Ok(()) }
+        };
         for b in 0..batch {
             let start = self.indices[b];
             let mut put = |t: usize, index: usize| {
@@ -209,17 +220,19 @@ impl ChosenSequences {
                 put(of.burn_in + length, index);
                 length += 1;
                 at = storage.following(index, held);
+                look()?;
             }
             let (mut at, mut before) = (start, 0);
             while before < of.burn_in && at >= held.start + storage.num_envs() && storage.is_cut(at) {
                 (at, before) = (at - storage.num_envs(), before + 1);
                 put(of.burn_in - before, at);
+                look()?;
             }
             self.lengths[b] = length;
             for t in (0..of.burn_in - before).chain(of.burn_in + length..of.burn_in + of.length) {
                 self.rows[t * batch + b] = storage.row_of(start);
+                look()?;
             }
-            watch.check()?;
         }
         Ok(())
     }
@@ -252,12 +265,13 @@ impl ChosenSequences {
         }
         check_len("out", out.len(), self.rows.len() * width)?;
         storage.read_bools(column, &self.rows, out)?;
-        for (out, real) in out.chunks_exact_mut(width).zip(&self.mask) {
-            for flag in out {
-                *flag &= real;
+        pieces(self.mask.len(), width, out, |some, out| {
+            for (out, real) in out.chunks_exact_mut(width).zip(&self.mask[some]) {
+                for flag in out {
+                    *flag &= real;
+                }
             }
-        }
-        Ok(())
+        })
     }
 
     fn check(&self, storage: &ReplayStorage) -> Result<()> {
@@ -267,6 +281,19 @@ impl ChosenSequences {
         let fix = "read what was chosen before the next push";
         Err(Error::config("chosen", "sequences of this storage as it is", "others", fix))
     }
+}
+
+/// Has so many, all of this value.
+fn refill<T: Copy>(all: &mut Vec<T>, len: usize, value: T, watch: &mut Watch) -> Result<()> {
+    memory::grow("length", all, len.saturating_sub(all.len()))?;
+    all.clear();
+    while all.len() < len {
+        if !all.is_empty() {
+            watch.check()?;
+        }
+        all.resize(len.min(all.len() + Watch::STRETCH), value);
+    }
+    Ok(())
 }
 
 /// Has so many numbers.

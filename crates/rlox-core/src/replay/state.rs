@@ -234,7 +234,12 @@ pub(super) fn copy_rows(kept: &[Kept], rows: RowBytes<'_>, mut memory: Vec<&mut 
 /// A field of bytes.
 fn bytes_field(name: &str, dtype: DType, bytes: impl ExactSizeIterator<Item = u8>) -> Result<Field> {
     let mut field = Kept::new(name, &[], dtype, bytes.len()).field()?;
-    let memory = field.data_mut().into_bytes();
-    memory.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
+    let (memory, mut watch) = (field.data_mut().into_bytes(), crate::Watch::default());
+    for (i, (to, byte)) in memory.iter_mut().zip(bytes).enumerate() {
+        if i.is_multiple_of(1 << 12) {
+            watch.check()?;
+        }
+        *to = byte;
+    }
     Ok(field)
 }

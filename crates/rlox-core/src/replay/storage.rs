@@ -67,7 +67,7 @@ pub struct ReplayStorage {
     /// Time steps that can be sampled.
     steps: usize,
     /// Time steps there is room for: one more for what lies ahead, and those whose frames the oldest ones need.
-    room: usize,
+    pub(crate) room: usize,
     /// `[room, num_envs, stride]`.
     pub(crate) data: Vec<u8>,
     /// Next observations that lie aside.
@@ -80,18 +80,22 @@ pub struct ReplayStorage {
     pub(crate) episodes: Episodes,
     /// Which observations are what lay ahead, of the step that is being pushed.
     pub(crate) linked: Vec<bool>,
-    /// A row of observations of several parts.
+    /// Which of those episodes go on besides, of plain rows.
+    pub(crate) goes_on: Vec<bool>,
+    /// A row of observations of several parts, made by the first push.
     pub(crate) joined: Vec<u8>,
 }
 
 impl ReplayStorage {
     /// Room for `capacity` transitions of `num_envs` environments: rounded down to whole time steps, at least one.
     ///
-    /// Memory is taken when rows are first written.
+    /// Memory is taken when rows are first written. What will lie aside depends on what is pushed: nothing where rows
+    /// follow each other but at the ends of episodes, a next observation for each row that stands for itself. It is not
+    /// asked for here; a push for which there is not enough beside the rest of the ring is refused.
     ///
     /// # Errors
     /// [`Error::Config`] if one of them is 0 or the layout makes no sense, [`Error::Shape`] for a row without elements,
-    /// [`Error::Memory`] with the number of bytes if it does not fit into memory.
+    /// [`Error::Memory`] with the number of bytes if the ring does not fit into memory.
     pub fn new(capacity: usize, num_envs: usize, layout: Layout) -> Result<Self> {
         for (name, count) in [("capacity", capacity), ("num_envs", num_envs)] {
             if count == 0 {
@@ -117,7 +121,8 @@ impl ReplayStorage {
             tails: vec![Tail::None; num_envs],
             episodes: Episodes::new(num_envs)?,
             linked: memory::zeroed("num_envs", num_envs)?,
-            joined: memory::zeroed("obs_shape", if layout.obs.len() > 1 { 2 * places.obs } else { 0 })?,
+            goes_on: memory::zeroed("num_envs", num_envs)?,
+            joined: Vec::new(),
             layout,
             places,
             num_envs,
@@ -192,10 +197,15 @@ impl ReplayStorage {
         first..first + self.num_envs
     }
 
-    /// Bytes of memory so far: more is taken where next observations and first frames lie aside, and as episodes end. Those of rows that were
-    /// not written yet are not taken from the system.
+    /// Bytes of memory so far: all of the ring's, whose rows are taken from the system as they are first written, and more
+    /// where next observations and first frames lie aside, and as episodes end.
     pub fn memory(&self) -> usize {
         self.data.len() + self.aside.bytes() + self.heads.bytes() + self.episodes.bytes()
+    }
+
+    /// Bytes of rows that were never written: the system still counts them as free.
+    pub(crate) fn promised(&self) -> usize {
+        self.room.saturating_sub(self.pushed) * self.num_envs * self.places.stride
     }
 
     /// Time steps there are rows for.

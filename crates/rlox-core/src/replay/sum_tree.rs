@@ -82,6 +82,16 @@ impl SumTree {
         self.capacity
     }
 
+    /// Bytes of memory.
+    ///
+    /// ```
+    /// assert!(rlox_core::replay::SumTree::new(1000)?.memory() >= 4000);
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    pub fn memory(&self) -> usize {
+        self.nodes.bytes() + memory::of(&self.touched)
+    }
+
     /// The priorities of all leaves. A tree that gets the same ones draws the same.
     ///
     /// ```

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::interrupt::tests::asked;
+use crate::interrupt::tests::{asked, asked_to_panic};
 use crate::{DType, Error, FieldData, FieldMut, Pcg64, Result};
 
 /// What a look at the clock takes: each check is a question.
@@ -132,7 +132,13 @@ fn sequences_that_are_told_to_stop_cannot_be_read() {
         assert_eq!(done.is_ok(), read);
         done
     });
-    assert!(stops > 50, "{stops}");
+    assert!(stops >= 500 / 64, "{stops}");
+    let one = Sequences { length: 20_000, burn_in: 0, whole: false };
+    for burn_in in [0, 20_000] {
+        let one = Sequences { burn_in, ..one };
+        let stops = pressed(|| one.choose(&storage, 1, &mut rng, &mut chosen));
+        assert!(stops >= (20_000 + burn_in) / 64, "{stops}");
+    }
     let mut out = vec![0; 500 << 13];
     of.choose(&storage, 100, &mut rng, &mut chosen).unwrap();
     assert!(pressed(|| chosen.read(&storage, Column::Obs(0), FieldMut::U8(&mut out))) > 6);
@@ -142,7 +148,7 @@ fn sequences_that_are_told_to_stop_cannot_be_read() {
         assert_eq!(done.is_ok(), read, "found before");
         done
     });
-    assert!(stops > 50, "{stops}");
+    assert!(stops >= 500 / 64, "{stops}");
 }
 
 #[test]
@@ -306,4 +312,71 @@ fn a_sampler_of_any_kind_does_what_the_one_inside_does() {
     agree(|_| Uniform);
     agree(|storage| Prioritized::new(storage, 0.6, 0.4).unwrap());
     agree(|storage| Hindsight::new(storage, (0, 1), Strategy::Final, 2).unwrap());
+}
+
+/// A buffer of several environments with priorities and observations of two parts, and so many steps.
+fn priorities(steps: usize) -> Replay<Prioritized> {
+    let part = |name| Part::new(name, &[2], DType::F32);
+    let layout = Layout { obs: vec![part("one"), part("two")], ..Layout::new(part("one"), part("actions")) };
+    let storage = ReplayStorage::new(60_000, 3, layout).unwrap();
+    let sampler = Prioritized::new(&storage, 0.6, 0.4).unwrap();
+    let mut buffer = Replay::with(storage, sampler).unwrap();
+    (0..steps).for_each(|step| buffer.push_batch(&three(&[step as f32; 6], &[step % 7 == 0; 3])).unwrap());
+    buffer
+}
+
+/// A row for each of three environments.
+fn three<'a>(numbers: &'a [f32; 6], done: &'a [bool; 3]) -> Steps<'a> {
+    // Parts that live as long as the numbers do.
+    let parts: &'a [FieldData<'a>] = Box::leak(Box::new([FieldData::F32(numbers); 2]));
+    let (actions, rewards) = (FieldData::F32(numbers), &numbers[..3]);
+    Steps { obs: parts, actions, rewards, terminated: done, truncated: done, next_obs: Some(parts), extra: &[] }
+}
+
+#[test]
+fn a_state_that_is_told_to_stop_is_taken_whole_or_leaves_what_was_there_or_nothing() {
+    let state = priorities(20_000).state().unwrap();
+    let (mut left, mut emptied) = (0, 0);
+    for stop_at in 1.. {
+        let mut buffer = priorities(30);
+        let before = buffer.state().unwrap();
+        let done = asked(LOOK, stop_at, || buffer.load_state(&state)).0;
+        if done.is_ok() {
+            assert_eq!(buffer.state().unwrap(), state);
+            break;
+        }
+        assert!(matches!(done, Err(Error::Interrupted)));
+        if buffer.is_empty() {
+            emptied += 1;
+        } else {
+            left += 1;
+            assert_eq!(buffer.state().unwrap(), before);
+        }
+        // It works on, whatever it holds.
+        (0..20).for_each(|step| buffer.push_batch(&three(&[step as f32; 6], &[false; 3])).unwrap());
+        let mut batch = SampledBatch::default();
+        buffer.sample_into(&mut batch, 20, 1).unwrap();
+    }
+    assert!(left > 10 && emptied > 50, "{left} as before, {emptied} empty");
+}
+
+#[test]
+fn who_panics_while_it_looks_for_signals_leaves_a_buffer_that_works() {
+    let part = |name| Part::new(name, &[2], DType::F32);
+    let layout = Layout { obs: vec![part("one"), part("two")], ..Layout::new(part("one"), part("actions")) };
+    let mut buffer = Replay::with(ReplayStorage::new(300, 1, layout).unwrap(), Uniform).unwrap();
+    let (numbers, flags) = (vec![8.0; 200], vec![false; 100]);
+    let (data, rewards) = ([FieldData::F32(&numbers); 2], &numbers[..100]);
+    let (obs, actions) = (&data, data[0]);
+    let steps =
+        Steps { obs, actions, rewards, terminated: &flags, truncated: &flags, next_obs: Some(&data), extra: &[] };
+    let push = std::panic::AssertUnwindSafe(|| asked_to_panic(LOOK, || buffer.push_batch(&steps)));
+    assert!(std::panic::catch_unwind(push).is_err());
+    let stored = buffer.len();
+    assert!(stored < 100, "{stored}");
+    unasked(|| buffer.push_batch(&steps)).unwrap();
+    assert_eq!(buffer.len(), stored + 100);
+    let mut batch = SampledBatch::default();
+    buffer.sample_into(&mut batch, 100, 1).unwrap();
+    assert!(batch.f32s("next_two").iter().all(|number| *number == 8.0));
 }

@@ -16,6 +16,8 @@ pub(super) struct Memory {
     pub(super) value: ValueMemory,
     /// Whether it holds what an evaluation said, to go back from.
     pub(super) evaluated: bool,
+    /// Whether two threads have computed gradients since the last step.
+    pub(super) apart: bool,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -5,9 +5,10 @@ use rlox_core::{Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result, Wa
 use super::acting::Acting;
 use super::memory::{Memory, merge, policies_of, values_of};
 use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyShape};
-use crate::at_once::at_once;
+use crate::at_once::{at_once_if, pays};
+use crate::network::clipped_step_if;
 use crate::shape::widths;
-use crate::{Distribution, Learnable, NamedTensors, Network, Optimizer, Parameters, clipped_step, rows};
+use crate::{Distribution, Learnable, NamedTensors, Network, Optimizer, Parameters, rows};
 
 /// Rows that are passed forward and back at once.
 const BLOCK: usize = 1024;
@@ -146,10 +147,12 @@ impl<N: Network> PolicyNetworks<N> {
         let Self { actor, critic, distribution, memory, .. } = self;
         memory.evaluated = false;
         memory.make_room(rows, distribution.outputs(), actor.out_dim(), distribution.reads_hidden())?;
-        let Memory { joint, policy, value, evaluated } = memory;
+        let Memory { joint, policy, value, evaluated, apart } = memory;
         let (said, value_loss) = if let Some(critic) = critic {
-            at_once(
-                rows * actor.num_parameters(),
+            let pays = pays(rows * actor.num_parameters());
+            *apart |= backward && pays;
+            at_once_if(
+                pays,
                 || {
                     actor.forward(batch.obs, rows, &mut policy.outputs)?;
                     if !policy.hidden.is_empty() {
@@ -214,13 +217,14 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
 
     fn backward(&mut self) -> Result<()> {
         let Self { actor, critic, distribution, memory, .. } = self;
-        let Memory { joint, policy, value, evaluated } = memory;
+        let Memory { joint, policy, value, evaluated, apart } = memory;
         if !*evaluated {
             return Err(Error::shape("backward", "an evaluate before it", "none", "call evaluate first, once a step"));
         }
         if let Some(critic) = critic {
-            at_once(
-                value.d_values.len() * actor.num_parameters(),
+            *apart = pays(value.d_values.len() * actor.num_parameters());
+            at_once_if(
+                *apart,
                 || actor.backward(&policy.d_outputs, true, None),
                 || critic.backward(&value.d_values, true, None),
             )?;
@@ -256,6 +260,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
     }
 
     fn zero_gradients(&mut self) {
+        self.memory.apart = false;
         self.actor.zero_gradients();
         self.critic.iter_mut().for_each(N::zero_gradients);
         self.distribution.parameters_mut().into_iter().for_each(Learnable::forget);
@@ -267,13 +272,14 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         memory.evaluated = false;
         let beside = distribution.parameters_mut().map(|beside| ("policy", beside as &mut dyn Learnable));
         // At most three parts, and no vector of them.
+        let apart = std::mem::take(&mut memory.apart);
+        let step =
+            |parts: &mut [(&'static str, &mut dyn Learnable)]| clipped_step_if(apart, parts, optimizer, max_grad_norm);
         match (critic, beside) {
-            (Some(critic), None) => clipped_step(&mut [("actor", actor), ("critic", critic)], optimizer, max_grad_norm),
-            (Some(critic), Some(beside)) => {
-                clipped_step(&mut [("actor", actor), ("critic", critic), beside], optimizer, max_grad_norm)
-            }
-            (None, None) => clipped_step(&mut [("trunk", actor)], optimizer, max_grad_norm),
-            (None, Some(beside)) => clipped_step(&mut [("trunk", actor), beside], optimizer, max_grad_norm),
+            (Some(critic), None) => step(&mut [("actor", actor), ("critic", critic)]),
+            (Some(critic), Some(beside)) => step(&mut [("actor", actor), ("critic", critic), beside]),
+            (None, None) => step(&mut [("trunk", actor)]),
+            (None, Some(beside)) => step(&mut [("trunk", actor), beside]),
         }
     }
 

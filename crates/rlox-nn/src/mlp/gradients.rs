@@ -234,26 +234,23 @@ fn overlap(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use rlox_core::Pcg64;
 
-    fn layers(sizes: &[usize]) -> Vec<Layer> {
-        let mut layers: Vec<Layer> = Vec::new();
-        for (i, pair) in sizes.windows(2).enumerate() {
-            let from = layers.last().map_or(0, |layer| layer.bias.end);
-            layers.push(Layer::new(pair[0], pair[1], i > 0 && i + 2 == sizes.len(), from));
-        }
-        layers
+    use super::*;
+    use crate::{Activation, Init};
+
+    fn net(sizes: &[usize]) -> Mlp {
+        Mlp::new(sizes, Activation::Relu, Init::Kaiming, &mut Pcg64::seed_from(0)).unwrap()
     }
 
     #[test]
     fn two_threads_have_about_as_many_parameters_each() {
         // 4 and 256 rows of 16 lines, their biases, and a row of 16 lines with one bias: 4209 lines.
-        assert_eq!(middle(&layers(&[4, 256, 256, 1])), 80 + 132 * 16);
+        assert_eq!(net(&[4, 256, 256, 1]).middle, 80 + 132 * 16);
         // 4 rows of 25 lines and their biases, 400 of 19 lines: 7744 lines.
-        assert_eq!(middle(&layers(&[4, 400, 300, 1])), 125 + 204 * 19);
+        assert_eq!(net(&[4, 400, 300, 1]).middle, 125 + 204 * 19);
         for sizes in [&[1, 1][..], &[3, 2, 1], &[1000, 1], &[1, 1000], &[1000, 2, 1], &[4, 1, 1000], &[5, 8, 700, 3]] {
-            let layers = layers(sizes);
-            let at = middle(&layers);
+            let Mlp { layers, middle: at, .. } = net(sizes);
             let whole = |layer: &Layer| {
                 let inside = layer.weight.contains(&at) && (at - layer.weight.start).is_multiple_of(layer.stride());
                 inside || at == layer.bias.start || at == layer.bias.end

@@ -227,6 +227,15 @@ impl MlpLayout {
         check_rows(rows, &[("dy", dy.len(), self.out_dim()), ("dx", input, self.in_dim())])
     }
 
+    /// The same of [`crate::Network::backward_hidden`].
+    ///
+    /// # Errors
+    /// Those of [`MlpLayout::check_backward`].
+    pub fn check_backward_hidden(&self, rows: usize, dy: &[f32], dh: &[f32]) -> Result<()> {
+        self.check_backward(rows, dy, None)?;
+        check_rows(rows, &[("dh", dh.len(), self.hidden_dim())])
+    }
+
     /// Checks that a network can move towards another by a share `tau`.
     ///
     /// # Errors

@@ -21,9 +21,13 @@ impl Mlp {
         rows * self.layout.parameters() / 6 / MOVES
     }
 
-    /// How many of the rows one thread computes while another one computes the rest.
+    /// How many of the rows one thread computes while another one computes the rest, which is about as many. Few rows
+    /// are one thread's, however large the network is.
     fn first_rows(&self, rows: usize) -> usize {
-        if pays(self.half_a_pass(rows)) { (rows / 2).next_multiple_of(TOGETHER).min(rows) } else { rows }
+        if rows < 2 * TOGETHER || !pays(self.half_a_pass(rows)) {
+            return rows;
+        }
+        (rows / 2 + TOGETHER / 2) / TOGETHER * TOGETHER
     }
 
     /// The sums of a wide layer.

@@ -150,25 +150,20 @@ fn tile<S: F32s, const M: usize, const N: usize, const T: bool>(
             }
         }
     }
-    let mut step = |p: usize, factors: [f32; M]| {
-        let lines = &b.lines[p * b.stride + j..][..N];
-        let columns: [S::Vector; N] = std::array::from_fn(|n| s.load(&lines[n]));
-        for (row, factor) in sums.iter_mut().zip(factors) {
-            let factor = s.splat(factor);
+    let from: [&[f32]; M] =
+        std::array::from_fn(|m| if T { &[] } else { &a.numbers[(i + m) * a.stride..][..extent.inner] });
+    for p in 0..extent.inner {
+        // Loops: `map` of an array would be a call in crates that are built without LTO.
+        let mut columns = [s.splat(0.0); N];
+        for (column, line) in columns.iter_mut().zip(&b.lines[p * b.stride + j..][..N]) {
+            *column = s.load(line);
+        }
+        let across = if T { &a.numbers[p * a.stride + i..][..M] } else { &[] };
+        for (m, (row, from)) in sums.iter_mut().zip(from).enumerate() {
+            let factor = s.splat(if T { across[m] } else { from[p] });
             for (sum, column) in row.iter_mut().zip(columns) {
                 *sum = s.mul_add(factor, column, *sum);
             }
-        }
-    };
-    if T {
-        for p in 0..extent.inner {
-            let from = &a.numbers[p * a.stride + i..][..M];
-            step(p, std::array::from_fn(|m| from[m]));
-        }
-    } else {
-        let from: [&[f32]; M] = std::array::from_fn(|m| &a.numbers[(i + m) * a.stride..][..extent.inner]);
-        for p in 0..extent.inner {
-            step(p, from.map(|row| row[p]));
         }
     }
     for (m, row) in sums.iter().enumerate() {

@@ -220,6 +220,15 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         explored.sample(exploration, &exploration.matrices, (outputs, hidden), actions, log_probs)
     }
 
+    fn act_once(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+        let kept = self.exploration.as_mut().map(|exploration| std::mem::take(&mut exploration.matrices));
+        let done = self.draw_noise(rngs).and_then(|()| self.act(obs, rngs, actions, log_probs));
+        if let (Some(exploration), Some(kept)) = (&mut self.exploration, kept) {
+            exploration.matrices = kept;
+        }
+        done
+    }
+
     fn act_deterministic(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()> {
         let rows = self.rows(obs, actions.len(), obs.len() / self.actor.in_dim())?;
         self.infer(obs, rows)?;
@@ -269,7 +278,10 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         resize("obs", d_hidden, hidden.len(), 0.0)?;
         let (said, given) = ((&outputs[..], &hidden[..]), (d_actions, d_log_probs));
         explored.backward(exploration, matrix, said, given, (d_outputs, d_hidden));
-        actor.backward_hidden(d_outputs, d_hidden)
+        actor.backward_hidden(d_outputs, d_hidden)?;
+        // Once the network has not failed: gradients are added whole or not at all.
+        explored.add_gradients(exploration, matrix);
+        Ok(())
     }
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {

@@ -125,6 +125,8 @@ impl Explored {
         Ok(())
     }
 
+    /// The gradients with respect to what the network said. That of `log_std` waits for [`Explored::add_gradients`].
+    ///
     /// With `n = h E` and the variance v: `d log_prob / dn = -n / v` and `d log_prob / dv = (n^2 / v - 1) / 2v` beside the
     /// tangent's part, `dn / d log_std = h E`, `dv / d log_std = 2 h^2 exp(2 log_std)`, `dn / dh = E`, `dv / dh = 2 h exp(2
     /// log_std)`, element by element.
@@ -136,7 +138,7 @@ impl Explored {
         (d_actions, d_log_probs): (&[f32], &[f32]),
         (d_outputs, d_hidden): (&mut [f32], &mut [f32]),
     ) {
-        let Exploration { hidden: count, dim, sums: [first, second], log_std, .. } = exploration;
+        let Exploration { hidden: count, dim, sums: [first, second], .. } = exploration;
         let (count, dim) = (*count, *dim);
         first.fill(0.0);
         second.fill(0.0);
@@ -162,6 +164,12 @@ impl Explored {
                 *second += d_variance * h * h;
             }
         }
+    }
+
+    /// Adds the gradient of `log_std`, which the last [`Explored::backward`] has found.
+    pub(super) fn add_gradients(&self, exploration: &mut Exploration, matrix: &[f32]) {
+        let Exploration { hidden: count, dim, sums: [first, second], log_std, .. } = exploration;
+        let (count, dim) = (*count, *dim);
         log_std.add_gradients((0..count * dim).map(|index| {
             let at = index % dim * count + index / dim;
             (first[at] * f64::from(matrix[at]) + 2.0 * second[at] * f64::from(self.squares[at])) as f32

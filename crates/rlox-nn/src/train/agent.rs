@@ -55,6 +55,8 @@ pub struct OffPolicyAgent<A: Algorithm + ?Sized> {
     due: f64,
     /// How far the run was in the last iteration.
     progress: f64,
+    /// How far one transition takes it.
+    growth: f64,
     learned: Option<OffPolicyLearned>,
     learner: Box<A>,
 }
@@ -78,7 +80,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     pub fn new(learner: Box<A>, how: Gathering, envs: &Surroundings<'_>, seeds: [u64; 2]) -> Result<Self> {
         how.check()?;
         let gatherer = Gatherer::new(envs, how, seeds)?;
-        Ok(Self { how, gatherer, updates: 0, due: 0.0, progress: 0.0, learned: None, learner })
+        Ok(Self { how, gatherer, updates: 0, due: 0.0, progress: 0.0, growth: 0.0, learned: None, learner })
     }
 
     /// What acts and learns: the networks.
@@ -199,7 +201,8 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
             if pause()? {
                 return Ok(false);
             }
-            let stepped = self.gatherer.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), progress);
+            let now = self.now();
+            let stepped = self.gatherer.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), now);
             stepped.map_err(|error| after(error, self.gatherer.timesteps))?;
         }
         self.learn(normalizer.as_deref(), pause)
@@ -217,6 +220,22 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.learner.begin(&mut self.gatherer.actions)
     }
 
+    /// Has exploration go on within iterations, each transition taking the run so far on; 0, which it is until then, has it
+    /// stand still. Learning goes by where an iteration began.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a share outside of 0 to 1.
+    pub fn set_growth(&mut self, growth: f64) -> Result<()> {
+        check_share("growth", growth)?;
+        self.growth = growth;
+        Ok(())
+    }
+
+    /// How far the run is, between two steps of an iteration.
+    fn now(&self) -> f64 {
+        (self.progress + self.growth * self.gatherer.gathered as f64).min(1.0)
+    }
+
     fn check_started(&self) -> Result<()> {
         if self.started() {
             return Ok(());
@@ -230,8 +249,9 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// [`Error::Config`] before a start, and those of the policy.
     pub fn act(&mut self, normalizer: Option<&mut Normalizer>) -> Result<Actions<'_>> {
         self.check_started()?;
-        let Self { learner, gatherer, progress, .. } = self;
-        let chosen = gatherer.choose(learner.as_mut(), normalizer, *progress);
+        let now = self.now();
+        let Self { learner, gatherer, .. } = self;
+        let chosen = gatherer.choose(learner.as_mut(), normalizer, now);
         chosen.map_err(|error| after(error, gatherer.timesteps))?;
         gatherer.chosen()
     }
@@ -272,8 +292,9 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         }
         let Some(ratio) = self.how.utd_ratio else { return self.how.gradient_steps.unwrap_or(gathered) as u64 };
         self.due += ratio * gathered as f64;
-        let whole = self.due.floor();
-        self.due -= whole;
+        // Sums of shares such as 0.1 come to a hair less than a whole.
+        let whole = (self.due + 1e-9).floor();
+        self.due = (self.due - whole).max(0.0);
         whole as u64
     }
 
@@ -328,7 +349,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         (*order, *learning) = (streams[n].clone(), streams[n + 1].clone());
         (self.gatherer.timesteps, self.gatherer.started) = (timesteps, false);
         (self.updates, self.due, self.progress, self.learned) = (updates, due, progress, None);
-        self.learner.set_counts(timesteps / n as u64, updates);
+        self.learner.set_updates(updates);
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! What sets one off-policy method apart: how it acts and how it learns.
 
+use std::ops::Range;
+
 use rlox_core::{ActionsMut, EnvSpec, Error, Normalizer, Pcg64, Result, VectorEnv};
 
 use super::experience::{Gathering, Replayed};
@@ -38,6 +40,22 @@ pub trait Algorithm: Send {
         actions: ActionsMut<'_>,
     ) -> Result<()>;
 
+    /// As [`Algorithm::explore`], beside the iteration: what is drawn for several steps is drawn for this call, and
+    /// that of the iteration stays.
+    ///
+    /// # Errors
+    /// Those of the policy.
+    fn explore_once(
+        &mut self,
+        obs: &[f32],
+        masks: Option<&[bool]>,
+        rngs: &mut [Pcg64],
+        progress: f64,
+        actions: ActionsMut<'_>,
+    ) -> Result<()> {
+        self.explore(obs, masks, rngs, progress, actions)
+    }
+
     /// Adds noise to the actions of a step, those of the beginning that are random included, where it has noise.
     ///
     /// # Errors
@@ -58,11 +76,13 @@ pub trait Algorithm: Send {
         let _ = ended;
     }
 
-    /// Takes notice of a step of all environments.
+    /// Takes notice of a step that one environment at least has made, where others may only have reset: of all transitions so
+    /// far, those that came of it.
     ///
     /// # Errors
     /// Those of what it does every few steps.
-    fn stepped(&mut self) -> Result<()> {
+    fn stepped(&mut self, made: Range<u64>) -> Result<()> {
+        let _ = made;
         Ok(())
     }
 
@@ -140,8 +160,8 @@ pub trait Algorithm: Send {
         rlox_core::check_len("noise", noise.len(), 0)
     }
 
-    /// Goes on from so many steps of each environment and so many minibatches.
-    fn set_counts(&mut self, steps: u64, updates: u64);
+    /// Goes on from so many minibatches.
+    fn set_updates(&mut self, updates: u64);
 }
 
 /// How an [`Algorithm`] is made of settings and networks.

@@ -127,6 +127,11 @@ impl Run {
         }
         Ok(timesteps.saturating_sub(self.start) as f64 / (self.target - self.start) as f64)
     }
+
+    /// The share that one step is.
+    pub(super) fn growth(self) -> f64 {
+        1.0 / (self.target - self.start).max(1) as f64
+    }
 }
 
 /// Environments, the rollout they fill, and what is counted.

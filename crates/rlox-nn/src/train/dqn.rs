@@ -1,5 +1,7 @@
 //! Deep Q-networks (Mnih et al. 2015), from settings to trained policy.
 
+use std::ops::Range;
+
 use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
 
 use super::algorithm::{Algorithm, Method, check_dims};
@@ -141,10 +143,6 @@ pub type Dqn<Q> = OffPolicy<DqnLearner<Q>>;
 pub struct DqnLearner<Q> {
     q: Q,
     config: DqnConfig,
-    /// Steps of each environment so far.
-    steps: u64,
-    /// Steps of each environment between two moves of the target network.
-    every: u64,
 }
 
 impl<Q> DqnLearner<Q> {
@@ -171,11 +169,10 @@ impl<Q: QFunction> Method for DqnLearner<Q> {
         Ok(config.gathering())
     }
 
-    fn new(config: DqnConfig, q: Q, spec: &EnvSpec, num_envs: usize) -> Result<Self> {
+    fn new(config: DqnConfig, q: Q, spec: &EnvSpec, _num_envs: usize) -> Result<Self> {
         let dims = (spec.observation.dim(), num_actions(spec)?);
         check_dims("q_function", (q.obs_dim(), q.num_actions()), dims)?;
-        let every = (config.target_update_interval / num_envs.max(1) as u64).max(1);
-        Ok(Self { q, config, steps: 0, every })
+        Ok(Self { q, config })
     }
 
     fn settings(config: &DqnConfig) -> Settings {
@@ -227,9 +224,9 @@ impl<Q: QFunction> Algorithm for DqnLearner<Q> {
         self.q.act(obs, masks, self.config.exploration_rate(progress), rngs, actions)
     }
 
-    fn stepped(&mut self) -> Result<()> {
-        self.steps += 1;
-        if self.steps.is_multiple_of(self.every) { self.q.track(self.config.tau) } else { Ok(()) }
+    fn stepped(&mut self, made: Range<u64>) -> Result<()> {
+        let moves = |timesteps: u64| timesteps / self.config.target_update_interval;
+        if moves(made.start) < moves(made.end) { self.q.track(self.config.tau) } else { Ok(()) }
     }
 
     fn learn(&mut self, batch: &Replayed<'_>, _rng: &mut Pcg64, progress: f64) -> Result<OffPolicyLearned> {
@@ -289,7 +286,5 @@ impl<Q: QFunction> Algorithm for DqnLearner<Q> {
         self.q.load_optimizer_state(state)
     }
 
-    fn set_counts(&mut self, steps: u64, _updates: u64) {
-        self.steps = steps;
-    }
+    fn set_updates(&mut self, _updates: u64) {}
 }

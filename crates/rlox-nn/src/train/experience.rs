@@ -59,7 +59,9 @@ pub struct Gathering {
     pub prioritized: Option<Priorities>,
 }
 
-/// The [`Gathering`] of settings that have fields of its names.
+/// The [`Gathering`] of settings that have fields of its names. They have them themselves, and not a `Gathering`: a
+/// config is one literal with one `..default()`, flat as the Python package's and Stable-Baselines3's, which it could
+/// not be with a struct inside. What is checked alike is checked in [`Gathering::check`].
 macro_rules! gathering {
     ($config:expr, $prioritized:expr) => {
         Gathering {

@@ -358,9 +358,11 @@ impl Gatherer {
             algorithm.end_episodes(&ended);
         }
         let stored = valid.iter().filter(|valid| **valid).count();
+        let before = self.timesteps;
         self.timesteps += stored as u64;
         self.gathered += stored;
-        algorithm.stepped()
+        // What only resets is no step.
+        if stored > 0 { algorithm.stepped(before..self.timesteps) } else { Ok(()) }
     }
 
     /// Takes a step into the statistics: what is acted on next, and the rewards.

@@ -38,9 +38,9 @@ pub struct OffPolicyMetrics {
 /// The trainer of an off-policy method, [`Dqn`](super::Dqn), [`Sac`](super::Sac) or [`Td3`](super::Td3): environments,
 /// replay, networks, and the loop over them.
 ///
-/// Each iteration makes `train_freq` steps of each environment and then, from `learning_starts` steps on, `gradient_steps`
-/// updates. Replay holds raw observations, rewards and the true next observations; where they are normalised that is done
-/// on sampling, by the statistics of all steps so far.
+/// Each iteration makes `train_freq` steps of each environment and then, from `learning_starts` steps on,
+/// `gradient_steps` updates. Replay holds raw observations, rewards and the true next observations; where they are
+/// normalised that is done on sampling, by the statistics of all steps so far.
 pub struct OffPolicy<A: Method> {
     env: Box<dyn VectorEnv>,
     agent: OffPolicyAgent<A>,
@@ -66,12 +66,13 @@ impl<A: Method> std::fmt::Debug for OffPolicy<A> {
 }
 
 impl<A: Method> OffPolicy<A> {
-    /// A learner of environments, which reset in the same step, and of the networks that `make` makes for them. The seed
-    /// decides everything random: initial weights, environments, actions, minibatches.
+    /// A learner of environments, which reset in the same step, and of the networks that `make` makes for them. The
+    /// seed decides everything random: initial weights, environments, actions, minibatches.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] naming a setting that is out of range, [`rlox_core::Error::Space`] for a space that the method is not for,
-    /// [`rlox_core::Error::Memory`] for a buffer that does not fit into memory, and those of `make`.
+    /// [`rlox_core::Error::Config`] naming a setting that is out of range, [`rlox_core::Error::Space`] for a space that
+    /// the method is not for, [`rlox_core::Error::Memory`] for a buffer that does not fit into memory, and those of
+    /// `make`.
     pub fn new(
         env: Box<dyn VectorEnv>,
         make: impl FnOnce(&EnvSpec, &mut Pcg64) -> Result<A::Networks>,
@@ -141,8 +142,8 @@ impl<A: Method> OffPolicy<A> {
         self.agent.learner_mut().evaluate(env, episodes, seed, self.normalizer.as_ref())
     }
 
-    /// Trains for at least `total_timesteps` more steps, all environments together, or until `progress` returns false; it
-    /// is called after each iteration.
+    /// Trains for at least `total_timesteps` more steps, all environments together, or until `progress` returns false;
+    /// it is called after each iteration.
     ///
     /// # Errors
     /// Those of [`OffPolicy::iterate`].
@@ -155,7 +156,8 @@ impl<A: Method> OffPolicy<A> {
         self.resume(progress)
     }
 
-    /// Goes on with a run that was ended early, or that was loaded, to where [`OffPolicy::train`] was to end. Schedules go on, too.
+    /// Goes on with a run that was ended early, or that was loaded, to where [`OffPolicy::train`] was to end. Schedules
+    /// go on, too.
     ///
     /// # Errors
     /// Those of [`OffPolicy::iterate`].
@@ -173,13 +175,14 @@ impl<A: Method> OffPolicy<A> {
         self.run = Run::new(self.timesteps(), total_timesteps);
     }
 
-    /// Makes `train_freq` steps of each environment and learns from what is remembered. Schedules go by the share of the
-    /// run that is done before.
+    /// Makes `train_freq` steps of each environment and learns from what is remembered. Learning goes by the share of the run
+    /// that is done before, exploration by that before each step.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] if no run was begun, or it has ended; [`rlox_core::Error::Space`], [`rlox_core::Error::Config`] and [`rlox_core::Error::NotFinite`]
-    /// naming observations, rewards, outputs or gradients that are not finite, and the steps before;
-    /// [`rlox_core::Error::Interrupted`] between two steps ([`rlox_core::set_interrupt_check`]).
+    /// [`rlox_core::Error::Config`] if no run was begun, or it has ended; [`rlox_core::Error::Space`],
+    /// [`rlox_core::Error::Config`] and [`rlox_core::Error::NotFinite`] naming observations, rewards, outputs or
+    /// gradients that are not finite, and the steps before; [`rlox_core::Error::Interrupted`] between two steps
+    /// ([`rlox_core::set_interrupt_check`]).
     pub fn iterate(&mut self) -> Result<OffPolicyMetrics> {
         let progress = self.run.progress(self.timesteps())?;
         let Self { env, agent, normalizer, streams, episodes, put, watch, .. } = self;
@@ -192,6 +195,7 @@ impl<A: Method> OffPolicy<A> {
             env.reset(Seeds::Base(streams.reset()), None, &ResetOptions::default(), &mut obs)?;
             agent.start(env.as_ref(), normalizer.as_mut())?;
         }
+        agent.set_growth(self.run.growth())?;
         let done = agent.iterate(env.as_mut(), normalizer.as_mut(), progress, &mut || watch.check().map(|()| false));
         episodes.update(env.as_mut());
         done?;

@@ -89,11 +89,7 @@ pub fn predict_with<A: Algorithm + ?Sized>(
         };
         match rngs {
             None => learner.act_greedily(inputs, masks, actions.part(0..numbers))?,
-            Some(rngs) => {
-                // What is drawn for several steps is drawn anew: samples go by the seed alone.
-                learner.begin(rngs)?;
-                learner.explore(inputs, masks, rngs, progress, actions.part(0..numbers))?;
-            }
+            Some(rngs) => learner.explore_once(inputs, masks, rngs, progress, actions.part(0..numbers))?,
         }
         match (&scaling, actions) {
             (Some(scaling), ActionsMut::Continuous(actions)) => scaling.scale(actions),

@@ -139,6 +139,18 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
         self.policy.act(obs, rngs, actions, &mut self.memory.log_probs)
     }
 
+    fn explore_once(
+        &mut self,
+        obs: &[f32],
+        _masks: Option<&[bool]>,
+        rngs: &mut [Pcg64],
+        _progress: f64,
+        actions: ActionsMut<'_>,
+    ) -> Result<()> {
+        resize("num_envs", &mut self.memory.log_probs, rngs.len(), 0.0)?;
+        self.policy.act_once(obs, rngs, numbers(actions)?, &mut self.memory.log_probs)
+    }
+
     fn perturb(&mut self, rngs: &mut [Pcg64], actions: ActionsMut<'_>) -> Result<()> {
         self.noise.as_mut().map_or(Ok(()), |noise| noise.apply(rngs, numbers(actions)?))
     }
@@ -153,7 +165,7 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
         }
     }
 
-    fn stepped(&mut self) -> Result<()> {
+    fn stepped(&mut self, _made: std::ops::Range<u64>) -> Result<()> {
         self.steps += 1;
         Ok(())
     }
@@ -251,7 +263,7 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
         }
     }
 
-    fn set_counts(&mut self, _steps: u64, updates: u64) {
+    fn set_updates(&mut self, updates: u64) {
         self.updates = updates;
     }
 }

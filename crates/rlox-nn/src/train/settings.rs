@@ -207,7 +207,11 @@ pub(super) fn check(settings: &Settings, saved: &Checkpoint, usual: Usual) -> Re
         };
         if !ours.is(&theirs) {
             let (expected, got) = (format!("{name} = {}", ours.to_json()), theirs.to_string());
-            let fix = "make the trainer with the settings of the checkpoint";
+            let fix = if *name == "train_freq" && theirs.is_array() {
+                "load it with the Python package: in Rust steps are counted between updates, not episodes"
+            } else {
+                "make the trainer with the settings of the checkpoint"
+            };
             return Err(Error::config(saved.section("settings"), expected, got, fix));
         }
     }

@@ -320,7 +320,7 @@ impl<P: DeterministicPolicy, C: ActionValue> Algorithm for Td3Learner<P, C> {
         }
     }
 
-    fn set_counts(&mut self, _steps: u64, updates: u64) {
+    fn set_updates(&mut self, updates: u64) {
         self.updates = updates;
     }
 }

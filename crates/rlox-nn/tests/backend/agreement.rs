@@ -64,6 +64,12 @@ fn passes_agree<N: Network>(make: Make<N>, sizes: &[usize], rows: usize, kind: u
     built_in.zero_gradients();
     built_in.backward(&dy, true, None).unwrap();
     assert_all_near(&net.gradients(), &built_in.gradients(), "gradients after they were dropped");
+    // With one of the last hidden layer besides they add up, too.
+    let dh = draws(rows * hidden, u128::from(seed) + 2);
+    net.backward_hidden(&dy, &dh).unwrap();
+    built_in.backward_hidden(&dy, &dh).unwrap();
+    assert_all_near(&net.gradients(), &built_in.gradients(), "gradients through the hidden layer");
+    assert_near(&[net.grad_sq().unwrap() as f32], &[built_in.grad_sq().unwrap() as f32], "grad_sq");
 }
 
 pub fn rows_do_not_depend_on_each_other<N: Network>(make: Make<N>) {

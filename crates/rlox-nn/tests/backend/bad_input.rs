@@ -49,6 +49,7 @@ pub fn wrong_arguments_are_refused_in_the_built_in_networks_words<N: Network>(ma
     }
     let (y, h, scratch) = (&mut [0.0; 4], &mut [0.0; 16], &mut Scratch::default());
     both!(|net| net.backward(&[0.0; 2], true, None));
+    both!(|net| net.backward_hidden(&[0.0; 4], &[0.0; 16]));
     both!(|net| net.forward(&[0.0; 5], 2, y));
     both!(|net| net.forward(&[0.0; 6], 2, &mut y[..3]));
     both!(|net| net.forward(&[], 0, &mut []));
@@ -64,6 +65,11 @@ pub fn wrong_arguments_are_refused_in_the_built_in_networks_words<N: Network>(ma
     both!(|net| net.hidden(&mut h[..15]));
     both!(|net| net.backward(&[0.0; 3], true, None));
     both!(|net| net.backward(&[0.0; 4], true, Some(&mut h[..5])));
+    for (dy, dh) in [(3, 16), (4, 15), (4, 0), (0, 0), (4, 17)] {
+        both!(|net| net.backward_hidden(&[0.0; 4][..dy], &[0.0; 17][..dh]));
+    }
+    let error = net.backward_hidden(&[0.0; 4], &[0.0; 15]).unwrap_err().to_string();
+    assert!(error.starts_with("dh: expected 16 elements, got 15"), "{error}");
     both!(|net| net.apply_gradients(&Optimizer::adam(-1.0), 1.0));
     assert_eq!(net.grad_sq().unwrap(), 0.0);
     both!(|net| net
@@ -139,7 +145,9 @@ pub fn a_forward_is_forgotten_once_the_parameters_change<N: Network>(make: Make<
         net.backward(&[1.0, 0.0], true, None).unwrap();
         change(&mut net, &other);
         net.zero_gradients();
-        for error in [net.backward(&[1.0, 0.0], true, None), net.hidden(&mut [0.0; 8])].map(Result::unwrap_err) {
+        let through = net.backward_hidden(&[1.0, 0.0], &[0.0; 8]);
+        for error in [net.backward(&[1.0, 0.0], true, None), through, net.hidden(&mut [0.0; 8])].map(Result::unwrap_err)
+        {
             assert!(error.to_string().contains("call forward first"), "{error}");
         }
         assert_eq!(net.grad_sq().unwrap(), 0.0);

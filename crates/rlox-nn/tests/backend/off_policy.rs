@@ -27,7 +27,8 @@ fn updated<M: OffPolicyMethod>(config: M::Config, networks: M::Networks, spec: &
     M::gathering(&config, spec).unwrap();
     let mut learner = M::new(config, networks, spec, 1).unwrap();
     let mut rng = Pcg64::seed_from(9);
-    for seed in 0..3 {
+    for update in 0..3_u64 {
+        let seed = u128::from(update);
         let (numbers, integers) = (draws(ROWS * 3, 10 + seed), (0..ROWS as i64).map(|i| i % 4).collect::<Vec<_>>());
         let discrete = matches!(spec.action, Space::Discrete { .. });
         let terminated: Vec<_> = (0..ROWS).map(|i| i % 7 == 0).collect();
@@ -42,7 +43,7 @@ fn updated<M: OffPolicyMethod>(config: M::Config, networks: M::Networks, spec: &
             next_masks: None,
         };
         learner.learn(&batch, &mut rng, 0.0).unwrap();
-        learner.stepped().unwrap();
+        learner.stepped(update..update + 1).unwrap();
     }
     learner.tensors()
 }

@@ -32,7 +32,7 @@ use crate::vector::NativeVectorEnv;
 ///     num_envs: How many environments.
 ///     masked: Whether they say which actions are allowed.
 ///     idling: Whether some may only reset while others step, as in autoreset mode NEXT_STEP.
-///     streams: int64 (6,), the words of the random stream that the initial weights come from.
+///     stream: int64 (6,), the words of the random stream that the initial weights come from.
 ///     seeds: int64 (2,): of the actions and minibatches, and of what is drawn while learning.
 ///     settings: The config's fields; see `agent::make`.
 ///     backend: One of `network_backends()`.
@@ -56,6 +56,11 @@ struct Inner {
     agent: OffPolicyAgent<dyn OffPolicyAlgorithm>,
     /// The networks' inputs of batches of observations.
     inputs: [Vec<f32>; 2],
+}
+
+/// How far one transition takes the run: not at all unless told.
+fn growth_of(growth: Option<&Bound<'_, PyAny>>) -> PyResult<f64> {
+    growth.map_or(Ok(0.0), |growth| number("growth", growth))
 }
 
 impl NativeAgent {
@@ -118,7 +123,8 @@ impl NativeAgent {
         env.lend(py, None, |env, _| self.inner.enter(|inner| inner.agent.go_on(env)))
     }
 
-    /// Makes `train_freq` steps of each of the native environments and learns; schedules go by `progress`, in [0, 1].
+    /// Makes `train_freq` steps of each of the native environments and learns. Schedules go by `progress`, in [0, 1], and
+    /// exploration goes on by `growth`, the share that one transition is of the run.
     ///
     /// Returns:
     ///     False if `stopping` ended it early. The steps that were made count.
@@ -126,18 +132,22 @@ impl NativeAgent {
     /// Raises:
     ///     ValueError: Environments that do not fit or were not started; numbers that are not finite.
     ///     FloatingPointError: What was computed is NaN or infinite.
-    #[pyo3(signature = (env, progress, normalizer=None))]
+    #[pyo3(signature = (env, progress, normalizer=None, growth=None))]
     fn iterate(
         &self,
         py: Python<'_>,
         env: &Bound<'_, PyAny>,
         progress: &Bound<'_, PyAny>,
         normalizer: Option<&Bound<'_, PyAny>>,
+        growth: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
-        let (progress, normalizer) = (number("progress", progress)?, normalizer_of(normalizer)?);
-        let done = env.lend(py, normalizer, |env, normalizer| {
-            self.inner.enter(|inner| Ok(inner.agent.iterate(env, normalizer, progress, &mut self.pause())))
+        let (progress, growth) = (number("progress", progress)?, growth_of(growth)?);
+        let done = env.lend(py, normalizer_of(normalizer)?, |env, normalizer| {
+            self.inner.enter(|inner| {
+                inner.agent.set_growth(growth)?;
+                Ok(inner.agent.iterate(env, normalizer, progress, &mut self.pause()))
+            })
         })?;
         done.map_err(spoiled)
     }
@@ -249,6 +259,11 @@ impl NativeAgent {
         Ok(words.into_pyarray(py).reshape([self.num_envs + 2, WORDS])?.to_dyn().clone())
     }
 
+    /// How many transitions are remembered.
+    fn replay_len(&self, py: Python<'_>) -> PyResult<usize> {
+        self.inner.with(py, false, |inner| Ok(inner.agent.replay().len()))
+    }
+
     /// Everything that is remembered, and its priorities, as arrays by name.
     fn replay_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         arrays_of(py, self.inner.with(py, true, |inner| inner.agent.replay_state())?)
@@ -337,10 +352,14 @@ impl NativeAgent {
         stepwise::start_at(self, py, obs, fresh, action_masks, normalizer)
     }
 
-    /// Begins an iteration that is made step by step.
-    fn begin(&self, py: Python<'_>, progress: &Bound<'_, PyAny>) -> PyResult<()> {
-        let progress = number("progress", progress)?;
-        self.inner.with(py, true, |inner| inner.agent.begin(progress))
+    /// Begins an iteration that is made step by step; `growth` as for `iterate`.
+    #[pyo3(signature = (progress, growth=None))]
+    fn begin(&self, py: Python<'_>, progress: &Bound<'_, PyAny>, growth: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let (progress, growth) = (number("progress", progress)?, growth_of(growth)?);
+        self.inner.with(py, true, |inner| {
+            inner.agent.set_growth(growth)?;
+            inner.agent.begin(progress)
+        })
     }
 
     /// What to do next, (N, *action_shape): integers counted from 0, or numbers within a Box's bounds.

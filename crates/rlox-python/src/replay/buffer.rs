@@ -1,21 +1,19 @@
 //! What all replay buffers do.
 
-use numpy::PyUntypedArrayMethods;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyInt};
+use pyo3::types::{PyDict, PyInt};
 use rlox_core::replay::{
     AnySampler, Chosen, ChosenSequences, Column, Layout, NStep, Part, Replay, ReplayStorage, Steps,
 };
-use rlox_core::{DType, Error, Field, FieldData, Pcg64, Result, SeedSequence, Watch};
+use rlox_core::{Error, Field, Pcg64, Result, SeedSequence, Watch};
 
 use super::few::Few;
-use super::parts::{PartsArgument, key_of, layout_of, words_from};
+use super::parts::{PartsArgument, layout_of, words_from};
 use super::sample::{Beside, Columns, Place, Target, places_of};
 use super::saving::stream_field;
 use super::source::Source;
 use super::spare::Spare;
-use crate::argument::{REAL, argument, count, expect_shape, has, is_subclassed, number, shown, switch};
-use crate::array::{Elements, typed};
+use crate::argument::{REAL, argument, expect_shape_or, has, number, shown, size, switch};
 use crate::detach::{alone, detached};
 use crate::error::{to_py, type_error};
 use crate::flags::flag_argument;
@@ -25,7 +23,10 @@ use crate::seeds::seed_of;
 use crate::shared::Shared;
 
 /// From how many elements on a push may take more than 5 us.
-const LONG: usize = 8192;
+pub(super) const LONG: usize = 8192;
+
+/// What rewards and flags are to be.
+const EACH: &str = "pass one for each row of obs, in one axis";
 
 /// From how many transitions or elements on a sample may take more than 5 us.
 const MANY: (usize, usize) = (128, 16_384);
@@ -80,7 +81,7 @@ impl<B: Source> Buffer<B> {
         let (layout, num_envs) = (buffer.layout().clone(), buffer.num_envs());
         let places = places_of(py, &layout);
         let width = 2 * layout.obs.iter().map(Part::width).sum::<usize>() + layout.action.width();
-        let (inner, rng) = (Readable::new(name, buffer), Shared::new(name, rng));
+        let (inner, rng) = (Readable::new(name, B::REOPEN, buffer), Shared::new(name, rng));
         let (chosen, sequences) = (Spare::new(), Spare::new());
         Self { inner, rng, chosen, sequences, layout, num_envs, width, places, prioritized: false, spans: false }
     }
@@ -119,34 +120,11 @@ impl<B: Source> Buffer<B> {
         self.inner.write(py, !hold, |buffer| buffer.push(&steps, false).map_err(of_action))
     }
 
-    /// The same of the usual case, float32 arrays of the right shapes beside a float and two bools, which takes half the
-    /// time; none for any other.
-    fn push_arrays(&self, py: Python<'_>, given: &Transition<'_, '_>) -> Option<PyResult<()>> {
-        let Self { layout: Layout { obs: parts, action, extra, .. }, num_envs: 1, .. } = self else { return None };
-        let (false, [part], [], None) = (B::WAITS, &**parts, &**extra, given.extra) else { return None };
-        if self.width > LONG || !alone(py) {
-            return None;
-        }
-        let (obs, action) = (row(given.obs, part)?, row(given.action, action)?);
-        let next_obs = given.next_obs.map(|next| row(next, part).ok_or(())).transpose().ok()?;
-        let flag = |flag: &Bound<'_, PyAny>| flag.cast::<PyBool>().map(PyBoolMethods::is_true).ok();
-        let rewards = [given.reward.cast_exact::<PyFloat>().ok()?.value() as f32];
-        let (terminated, truncated) = ([flag(given.terminated)?], [flag(given.truncated)?]);
-        let next_obs = next_obs.as_ref().map(|next| [FieldData::F32(next.slice())]);
-        let steps = Steps {
-            obs: &[FieldData::F32(obs.slice())],
-            actions: FieldData::F32(action.slice()),
-            rewards: &rewards,
-            terminated: &terminated,
-            truncated: &truncated,
-            next_obs: next_obs.as_ref().map(|next| &next[..]),
-            extra: &[],
-        };
-        Some(self.inner.write(py, false, |buffer| buffer.push(&steps, false).map_err(of_action)))
-    }
-
     /// Adds rows.
     pub(super) fn push_batch(&self, py: Python<'_>, given: Transition<'_, '_>, in_order: bool) -> PyResult<()> {
+        if let Some(pushed) = self.push_array_batch(py, &given, in_order) {
+            return pushed;
+        }
         let Transition { obs, action, reward, terminated, truncated, next_obs, extra } = given;
         let obs = PartsArgument::new("obs", obs, &self.layout.obs)?;
         let actions = PartsArgument::new("actions", action, std::slice::from_ref(&self.layout.action))?;
@@ -158,10 +136,10 @@ impl<B: Source> Buffer<B> {
         let hold = obs.len() + actions.len() + extra.len() <= LONG && alone(py) && !self.is_due(py, rewards.len())?;
         let rewards = rewards.read(hold)?;
         let rows = rewards.slice().len();
-        expect_shape("rewards", rewards.shape(), rows, &[])?;
+        expect_shape_or("rewards", rewards.shape(), (rows, &[]), EACH)?;
         let (terminated, truncated) = (terminated.read(py, hold)?, truncated.read(py, hold)?);
-        expect_shape("terminated", terminated.shape(), rows, &[])?;
-        expect_shape("truncated", truncated.shape(), rows, &[])?;
+        expect_shape_or("terminated", terminated.shape(), (rows, &[]), EACH)?;
+        expect_shape_or("truncated", truncated.shape(), (rows, &[]), EACH)?;
         let (obs, actions) = (obs.read(Some(rows), hold)?, actions.read(Some(rows), hold)?);
         let next_obs = next_obs.map(|next| next.read(Some(rows), hold)).transpose()?;
         let extra = extra.read(Some(rows), hold)?;
@@ -209,7 +187,7 @@ impl<B: Source> Buffer<B> {
         out: Option<&Bound<'py, PyAny>>,
         beta: Option<f32>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let batch_size = count("batch_size", batch_size)?;
+        let batch_size = size("batch_size", batch_size)?;
         let own = seed.map(rng_of).transpose()?;
         let out = out_of(out)?;
         self.inner.read(py, false, |buffer| buffer.check_batch_size(batch_size))?;
@@ -305,6 +283,19 @@ impl<B: Source> Buffer<B> {
     pub(super) fn len(&self, py: Python<'_>) -> PyResult<usize> {
         self.inner.read(py, false, |buffer| Ok(buffer.len()))
     }
+
+    /// Bytes of memory, of which what it samples from has so many.
+    pub(super) fn nbytes(&self, py: Python<'_>, of: impl FnOnce(&B) -> usize + Send) -> PyResult<usize> {
+        self.inner.read(py, false, |buffer| Ok(of(buffer) + self.chosen.bytes() + self.sequences.bytes()))
+    }
+
+    /// Does the last thing, and lets everything go.
+    pub(super) fn close(&self, py: Python<'_>, last: impl FnOnce(&mut B) -> Result<()> + Send) -> PyResult<()> {
+        self.inner.close(py, last)?;
+        self.chosen.close();
+        self.sequences.close();
+        Ok(())
+    }
 }
 
 /// One transition, or many, as Python gave it.
@@ -319,7 +310,7 @@ pub(super) struct Transition<'a, 'py> {
 }
 
 /// An error in the words of a single push.
-fn of_action(error: Error) -> Error {
+pub(super) fn of_action(error: Error) -> Error {
     error.renamed("actions", "action").renamed("rewards", "reward")
 }
 
@@ -332,14 +323,6 @@ pub(super) fn out_of<'a, 'py>(out: Option<&'a Bound<'py, PyAny>>) -> PyResult<Op
 /// The stream of a seed; of none, one of its own.
 pub(super) fn own_rng(seed: Option<&Bound<'_, PyAny>>) -> PyResult<Pcg64> {
     seed.map_or_else(|| Ok(Pcg64::from_seed_sequence(&SeedSequence::from_os())), rng_of)
-}
-
-/// The numbers of an array of the part's dtype and shape, float32, as they lie; none of any other object.
-fn row<'py>(object: &Bound<'py, PyAny>, part: &Part) -> Option<Elements<'py, f32>> {
-    let usual = |_: &&_| part.dtype == DType::F32 && key_of(part).is_none() && !is_subclassed(object);
-    let array = typed::<f32>(object).filter(usual)?;
-    // Compared in place: a call for a few numbers takes longer than they do.
-    array.shape().iter().eq(&part.shape).then(|| Elements::of(array)).flatten()
 }
 
 /// The stream of a seed, or of what a NumPy generator draws.
@@ -357,8 +340,8 @@ pub(super) fn made(
     [capacity, obs_dim, act_dim]: [&Bound<'_, PyAny>; 3],
     settings: Settings<'_, '_>,
 ) -> PyResult<Made> {
-    let or_one = |name, given: Option<&Bound<'_, PyAny>>| given.map_or(Ok(1), |given| count(name, given));
-    let capacity = count("capacity", capacity)?;
+    let or_one = |name, given: Option<&Bound<'_, PyAny>>| given.map_or(Ok(1), |given| size(name, given));
+    let capacity = size("capacity", capacity)?;
     let num_envs = or_one("num_envs", settings.num_envs)?;
     let frame_stack = or_one("frame_stack", settings.frame_stack)?;
     let dtypes = [settings.obs_dtype, settings.act_dtype];

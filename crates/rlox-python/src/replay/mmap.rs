@@ -9,7 +9,7 @@ use rlox_core::replay::MmapReplayBuffer as Core;
 use super::buffer::{Buffer, Transition, own_rng};
 use super::parts::layout_of;
 use super::saving::{arrays_of, fields_in};
-use crate::argument::{count, shown};
+use crate::argument::{shown, size};
 use crate::detach::detached;
 use crate::error::{blamed, to_py, type_error};
 
@@ -57,7 +57,7 @@ impl Drop for MmapReplayBuffer {
     fn drop(&mut self) {
         // What is not in the file yet is written, for which other threads need not wait. Where that fails, or the
         // interpreter has ended, it is tried once more as fields are dropped.
-        let _ = Python::try_attach(|py| self.buffer.inner.close(py));
+        let _ = Python::try_attach(|py| self.buffer.close(py, |_| Ok(())));
     }
 }
 
@@ -67,6 +67,11 @@ pub(super) fn path_of(argument: &'static str, object: &Bound<'_, PyAny>) -> PyRe
         let got = || type_error(argument, "a str or an os.PathLike", &shown(object), "pass where the file is");
         blamed(object.py(), error, got)
     })
+}
+
+/// What is not None, which the core refuses in its own words.
+fn given<'a, 'py>(object: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyAny>> {
+    (!object.is_none()).then_some(object)
 }
 
 #[pymethods]
@@ -86,7 +91,7 @@ impl MmapReplayBuffer {
         extra: Option<&Bound<'_, PyAny>>,
         seed: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let (hot, total) = (count("hot_capacity", hot_capacity)?, count("total_capacity", total_capacity)?);
+        let (hot, total) = (size("hot_capacity", hot_capacity)?, size("total_capacity", total_capacity)?);
         let layout = layout_of([obs_dim, act_dim], [obs_dtype, act_dtype], extra, 1)?;
         let (path, rng) = (path_of("cold_path", cold_path)?, own_rng(seed)?);
         let core = detached(py, || Core::create(path, hot, total, layout)).map_err(to_py)?;
@@ -114,7 +119,7 @@ impl MmapReplayBuffer {
         hot_capacity: Option<&Bound<'_, PyAny>>,
         seed: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let hot = hot_capacity.map(|hot| count("hot_capacity", hot)).transpose()?;
+        let hot = hot_capacity.map(|hot| size("hot_capacity", hot)).transpose()?;
         let (path, rng) = (path_of("path", path)?, own_rng(seed)?);
         let core = detached(py, || Core::open(path, hot)).map_err(to_py)?;
         Ok(Self { buffer: Buffer::of(py, core, rng, "MmapReplayBuffer") })
@@ -132,7 +137,7 @@ impl MmapReplayBuffer {
     ///     extra: What else the buffer stores, by name.
     ///
     /// Raises:
-    ///     ValueError: A wrong shape, numbers that are not finite; nothing is stored then.
+    ///     ValueError: A wrong shape, numbers that are not finite, no next_obs; nothing is stored then.
     ///     OSError: The disk is full, or fails. This transition is not stored, all former ones are kept, and the next push
     ///         tries again.
     #[pyo3(signature = (obs, action, reward, terminated, truncated, next_obs, *, extra=None))]
@@ -147,7 +152,7 @@ impl MmapReplayBuffer {
         next_obs: &Bound<'_, PyAny>,
         extra: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let next_obs = Some(next_obs);
+        let next_obs = given(next_obs);
         self.buffer.push(py, Transition { obs, action, reward, terminated, truncated, next_obs, extra })
     }
 
@@ -161,7 +166,7 @@ impl MmapReplayBuffer {
     ///     extra: What else the buffer stores, by name, (B, ...).
     ///
     /// Raises:
-    ///     ValueError: A wrong shape, numbers that are not finite; nothing is stored then.
+    ///     ValueError: A wrong shape, numbers that are not finite, no next_obs; nothing is stored then.
     ///     OSError: The disk is full, or fails. None of these is stored; of more than stay in memory some may be, and the
     ///         message says how many.
     ///     KeyboardInterrupt: Ctrl-C, as for OSError; `len` tells how many.
@@ -177,7 +182,7 @@ impl MmapReplayBuffer {
         truncated: &Bound<'_, PyAny>,
         extra: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let (action, reward, next_obs) = (actions, rewards, Some(next_obs));
+        let (action, reward, next_obs) = (actions, rewards, given(next_obs));
         self.buffer.push_batch(py, Transition { obs, action, reward, terminated, truncated, next_obs, extra }, false)
     }
 
@@ -235,14 +240,17 @@ impl MmapReplayBuffer {
         arrays_of(py, fields)
     }
 
-    /// Checks that a reference is to this buffer's file, wherever that lies now, and puts the random stream back.
-    /// Transitions that were pushed after it stay.
+    /// Goes back to what a reference to this buffer's file tells of, wherever that lies now: transitions that were pushed
+    /// after it are dropped, also from the file, and samples and pushes go on exactly as there.
     ///
     /// Args:
     ///     arrays: What `state` gave.
     ///
     /// Raises:
-    ///     ValueError: It is another file's, or the file has fewer transitions; nothing has changed then.
+    ///     ValueError: It is another file's, the file has fewer transitions, or so many more that some were overwritten;
+    ///         nothing has changed then.
+    ///     OSError: The disk is full, or fails. Some of the later transitions may be dropped, the last ones.
+    ///     KeyboardInterrupt: Ctrl-C, as for OSError; `len` tells.
     fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
         let (fields, rng) = fields_in(arrays)?;
         self.buffer.inner.write(py, true, |buffer| {
@@ -251,16 +259,14 @@ impl MmapReplayBuffer {
         })
     }
 
-    /// Flushes, and lets the file go; every later call raises `ClosedError`. Closing twice does nothing.
+    /// Flushes, and lets the file go; every later call raises `ClosedError`. Closing twice does nothing, and so does
+    /// whoever closes it while another thread does.
     ///
     /// Raises:
     ///     OSError: The disk is full, or fails. The buffer stays open then.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if self.closed(py)? {
-            return Ok(());
-        }
-        self.flush(py)?;
-        self.buffer.inner.close(py)
+        // Where there is nothing to be flushed the file stays as it is, be it damaged.
+        self.buffer.close(py, |buffer| if buffer.is_flushed() { Ok(()) } else { buffer.flush() })
     }
 
     /// Whether it was closed.
@@ -281,14 +287,21 @@ impl MmapReplayBuffer {
         self.buffer.inner.read(py, false, |buffer| Ok(buffer.hot_capacity()))
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that it takes, with those that samples keep for the next one.
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> PyResult<usize> {
-        self.buffer.inner.read(py, false, |buffer| Ok(buffer.memory()))
+        self.buffer.nbytes(py, Core::memory)
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         self.buffer.len(py)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        if self.closed(py)? {
+            return Ok("MmapReplayBuffer(closed)".to_owned());
+        }
+        self.buffer.told(py, "MmapReplayBuffer", &[("hot_capacity", self.hot_capacity(py)?.to_string())])
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

@@ -5,7 +5,7 @@ use pyo3::types::{PyDict, PyString};
 use rlox_core::replay::{Layout, Part};
 
 use super::few::Few;
-use crate::argument::{item_of, shape, shown};
+use crate::argument::{item_of, shown, sizes};
 use crate::array::call;
 use crate::error::{type_error, value_error};
 use crate::observation::{ObsArgument, ObsInput, dtype_of, says_dtype};
@@ -25,7 +25,7 @@ fn part(
     dtype: &Bound<'_, PyAny>,
 ) -> PyResult<Part> {
     let dtype = dtype_of(argument, dtype)?;
-    Ok(Part::new(name, &shape(if name == OBS { "obs_dim" } else { "act_dim" }, dim)?, dtype))
+    Ok(Part::new(name, &sizes(if name == OBS { "obs_dim" } else { "act_dim" }, dim)?, dtype))
 }
 
 /// What a buffer is made with.
@@ -53,7 +53,7 @@ pub(crate) fn layout_of(
                 _ => (spec, obs_dtype.clone()),
             };
             let dtype = dtype_of("obs_dtype", &dtype)?;
-            Ok(Part::new(format!("{OBS}.{name}"), &shape("obs_dim", &row)?, dtype))
+            Ok(Part::new(format!("{OBS}.{name}"), &sizes("obs_dim", &row)?, dtype))
         })?
     } else {
         vec![part(OBS, obs_dim, "obs_dtype", obs_dtype)?]

@@ -9,7 +9,7 @@ use rlox_core::{Error, Result};
 
 use super::ReplayBuffer;
 use super::buffer::{Buffer, Settings, made};
-use crate::argument::{INTEGER, REAL, argument, expect_shape, number, numbers};
+use crate::argument::{INTEGER, REAL, argument, expect_shape_or, number, numbers};
 use crate::detach::alone;
 use crate::error::{to_py, value_error};
 use crate::recycling::collected;
@@ -76,6 +76,15 @@ fn sampler(buffer: &Replay<AnySampler>) -> Result<&Prioritized> {
         AnySampler::Prioritized(sampler) => Ok(sampler),
         AnySampler::Uniform(_) | AnySampler::Hindsight(_) => Err(none()),
     }
+}
+
+/// What is wrong with priorities of which one is finite, but not in float32; none if it is something else.
+fn too_large(given: &Bound<'_, PyAny>, priorities: &[f32]) -> Option<PyErr> {
+    let at = priorities.iter().position(|priority| !(0.0..=f32::MAX).contains(priority))?;
+    let read = argument::<f64>("priorities", given, &REAL).and_then(|given| given.read(false)).ok()?;
+    let number = read.slice().get(at).filter(|number| number.is_finite() && **number > 0.0)?;
+    let (expected, got) = (format!("numbers of at most {:e}", f32::MAX), format!("{number:e} in row {at}"));
+    Some(value_error("priorities", &expected, &got, "clip them"))
 }
 
 fn none() -> Error {
@@ -157,12 +166,13 @@ impl PrioritizedReplayBuffer {
     ) -> PyResult<()> {
         let py = slf.py();
         let indices = argument::<i64>("indices", indices, &INTEGER)?;
+        let given = priorities;
         let priorities = argument::<f32>("priorities", priorities, &REAL)?;
         let hold = indices.len() <= MANY && alone(py);
         let (indices, priorities) = (indices.read(hold)?, priorities.read(hold)?);
         let count = indices.slice().len();
-        expect_shape("indices", indices.shape(), count, &[])?;
-        expect_shape("priorities", priorities.shape(), count, &[])?;
+        expect_shape_or("indices", indices.shape(), (count, &[]), "pass them in one axis, as sampling gave them")?;
+        expect_shape_or("priorities", priorities.shape(), (count, &[]), "pass one for each of the indices")?;
         let number = |index: &i64| {
             usize::try_from(*index).map_err(|_| {
                 value_error("indices", "numbers of transitions", &index.to_string(), "pass what sampling gave")
@@ -170,10 +180,11 @@ impl PrioritizedReplayBuffer {
         };
         let indices = collected(count, indices.slice().iter().map(number))?;
         let priorities = priorities.slice();
-        slf.as_super().get().buffer.inner.write(py, !hold, |buffer| {
+        let done = slf.as_super().get().buffer.inner.write(py, !hold, |buffer| {
             let (storage, sampler) = parts(buffer)?;
             sampler.update_priorities(storage, &indices, priorities)
-        })
+        });
+        done.map_err(|error| too_large(given, priorities).unwrap_or(error))
     }
 
     /// Reads what `save` wrote: a buffer that goes on exactly as that one.
@@ -187,6 +198,12 @@ impl PrioritizedReplayBuffer {
         let buffer = Buffer::load(py, path, "PrioritizedReplayBuffer")?;
         let made = PyClassInitializer::from(ReplayBuffer { buffer });
         Py::new(py, made.add_subclass(Self::new_given([f64::NAN; 2])))
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+        let name = slf.get_type().name()?.to_string();
+        let beside = [("alpha", Self::alpha(slf)?.to_string()), ("beta", Self::beta(slf)?.to_string())];
+        slf.as_super().get().buffer.told(slf.py(), &name, &beside)
     }
 
     /// How much priorities count.

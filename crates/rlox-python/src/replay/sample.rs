@@ -7,7 +7,7 @@ use rlox_core::replay::{Chosen, Column, Layout};
 use rlox_core::{DType, FieldMut, Result};
 
 use super::source::Source;
-use crate::argument::{expect_shape, item_of, output};
+use crate::argument::{expect_shape_or, item_of, output};
 use crate::array::{Kind, New, Output, fresh, new_dict, result};
 use crate::error::to_py;
 use crate::recycling::mapped;
@@ -80,7 +80,7 @@ impl<'py> Memory<'py> {
         fn array<'py, T: crate::array::Kind>(object: &Bound<'py, PyAny>, shape: &[usize]) -> PyResult<Output<'py, T>> {
             let array = output("out", object)?;
             let (rows, row) = shape.split_first().map_or((0, shape), |(rows, row)| (*rows, row));
-            crate::argument::expect_shape("out", array.shape(), rows, row)?;
+            expect_shape_or("out", array.shape(), (rows, row), FIX)?;
             Ok(array)
         }
         Ok(match dtype {
@@ -194,7 +194,7 @@ impl<'py, T: Kind> Beside<'py, T> {
     ) -> PyResult<Self> {
         let given = out.filter(|_| wanted).map(|out| {
             let array = output("out", &item_of("out", out.as_any(), name, FIX)?)?;
-            expect_shape("out", array.shape(), count, &[])?;
+            expect_shape_or("out", array.shape(), (count, &[]), FIX)?;
             Ok::<_, PyErr>(array)
         });
         Ok(Self { name, wanted, given: given.transpose()? })
@@ -219,7 +219,7 @@ impl<'py, T: Kind> Beside<'py, T> {
     }
 }
 
-const FIX: &str = "pass what an earlier sample gave";
+const FIX: &str = "pass what an earlier sample of as many gave";
 
 /// The caller's array of a name.
 pub(crate) fn at_name<'py>(out: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py, PyAny>> {

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::replay::{AnySampler, Replay};
-use rlox_core::{Checkpoint, DType, Error, Field, FieldData, FieldMut, Pcg64, Result};
+use rlox_core::{Checkpoint, DType, Error, Field, FieldData, FieldMut, Pcg64, Result, Watch};
 
 use super::buffer::Buffer;
 use super::mmap::path_of;
@@ -11,6 +11,7 @@ use crate::argument::{FLAG, INTEGER, Input, REAL, argument, shown};
 use crate::array::{Kind, new_dict, typed};
 use crate::detach::detached;
 use crate::error::{to_py, type_error, value_error};
+use crate::interrupt::copy;
 use crate::observation::Owned;
 
 /// The array of a buffer's own random stream.
@@ -139,29 +140,29 @@ fn rng_in(fields: &mut Vec<Field>) -> Result<Pcg64> {
 fn field_of(name: String, array: &Bound<'_, PyAny>) -> PyResult<Field> {
     if typed::<f32>(array).is_some() {
         let read = argument::<f32>("arrays", array, &REAL)?.read(false)?;
-        return copied(name, DType::F32, &read);
+        return copied(array.py(), name, DType::F32, &read);
     }
     if typed::<f64>(array).is_some() {
         let read = argument::<f64>("arrays", array, &REAL)?.read(false)?;
-        return copied(name, DType::F64, &read);
+        return copied(array.py(), name, DType::F64, &read);
     }
     if typed::<i64>(array).is_some() {
         let read = argument::<i64>("arrays", array, &INTEGER)?.read(false)?;
-        return copied(name, DType::I64, &read);
+        return copied(array.py(), name, DType::I64, &read);
     }
     if typed::<u8>(array).is_some() {
         let read = argument::<u8>("arrays", array, &INTEGER)?.read(false)?;
-        return copied(name, DType::U8, &read);
+        return copied(array.py(), name, DType::U8, &read);
     }
     if typed::<bool>(array).is_some() {
         let read = argument::<bool>("arrays", array, &FLAG)?.read(false)?;
-        return copied(name, DType::Bool, &read);
+        return copied(array.py(), name, DType::Bool, &read);
     }
     let expected = "an array of float32, float64, int64, uint8 or bool";
     Err(value_error(&format!("arrays[{name:?}]"), expected, &shown(array), FIX))
 }
 
-fn copied<T: Kind>(name: String, dtype: DType, read: &Input<'_, T>) -> PyResult<Field>
+fn copied<T: Kind + Sync>(py: Python<'_>, name: String, dtype: DType, read: &Input<'_, T>) -> PyResult<Field>
 where
     for<'a> FieldData<'a>: From<&'a [T]>,
 {
@@ -173,14 +174,19 @@ where
         Error::Shape(wrong) => value_error(&key, &wrong.expected, &wrong.got, FIX),
         other => to_py(other),
     })?;
-    match (field.data_mut(), FieldData::from(read.slice())) {
-        (FieldMut::F32(to), FieldData::F32(from)) => to.copy_from_slice(from),
-        (FieldMut::F64(to), FieldData::F64(from)) => to.copy_from_slice(from),
-        (FieldMut::I64(to), FieldData::I64(from)) => to.copy_from_slice(from),
-        (FieldMut::U8(to), FieldData::U8(from)) | (FieldMut::Bool(to), FieldData::Bool(from)) => {
-            to.copy_from_slice(from);
+    let from = read.slice();
+    let copied = detached(py, || {
+        let mut watch = Watch::default();
+        match (field.data_mut(), FieldData::from(from)) {
+            (FieldMut::F32(to), FieldData::F32(from)) => copy(to, from, &mut watch),
+            (FieldMut::F64(to), FieldData::F64(from)) => copy(to, from, &mut watch),
+            (FieldMut::I64(to), FieldData::I64(from)) => copy(to, from, &mut watch),
+            (FieldMut::U8(to), FieldData::U8(from)) | (FieldMut::Bool(to), FieldData::Bool(from)) => {
+                copy(to, from, &mut watch)
+            }
+            _ => Ok(()),
         }
-        _ => {}
-    }
+    });
+    copied.map_err(to_py)?;
     Ok(field)
 }

@@ -7,7 +7,8 @@ use rlox_core::{DType, Result, Watch};
 
 use super::buffer::{Buffer, out_of, rng_of};
 use super::sample::{Beside, Columns, Memory, Target, at_name};
-use crate::argument::count;
+use crate::argument::{count, size};
+use crate::interrupt::copy;
 
 /// What a caller asked for.
 pub(super) struct Asked<'a, 'py> {
@@ -29,7 +30,7 @@ impl Buffer {
         py: Python<'py>,
         asked: &Asked<'_, 'py>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let (batch_size, length) = (count("batch_size", asked.batch_size)?, count("length", asked.length)?);
+        let (batch_size, length) = (size("batch_size", asked.batch_size)?, size("length", asked.length)?);
         let burn_in = asked.burn_in.map_or(Ok(0), |given| count("burn_in", given))?;
         let sequences = Sequences { length, burn_in, whole: asked.whole };
         let mut own = asked.seed.map(rng_of).transpose()?;
@@ -56,13 +57,13 @@ impl Buffer {
                     watch.check()?;
                     write(target, &chosen, storage, column)?;
                 }
+                for (target, flags) in [(mask_to, chosen.mask()), (starts_to, chosen.episode_starts())] {
+                    if let Target::Flags(to) = target {
+                        copy(to, flags, &mut watch)?;
+                    }
+                }
                 Ok(())
             })?;
-            for (target, flags) in [(mask_to, chosen.mask()), (starts_to, chosen.episode_starts())] {
-                if let Target::Flags(to) = target {
-                    to.copy_from_slice(flags);
-                }
-            }
             Ok(chosen)
         })?;
         let dict = columns.into_dict(py, out)?;

@@ -4,13 +4,17 @@ use rlox_core::replay::{AnySampler, Chosen, Column, Layout, MmapReplayBuffer, Re
 use rlox_core::{FieldMut, Pcg64, Result};
 
 use super::prioritized::parts;
+use crate::shared::ANEW;
 
 pub(super) trait Source: Send + Sync {
     /// Whether sampling may wait for a disk.
     const WAITS: bool;
+    /// What to do when it was closed.
+    const REOPEN: &'static str;
 
     fn layout(&self) -> &Layout;
     fn num_envs(&self) -> usize;
+    fn capacity(&self) -> usize;
     fn len(&self) -> usize;
     /// Whether pushing so many rows waits for a disk.
     fn is_due(&self, rows: usize) -> bool;
@@ -28,6 +32,7 @@ pub(super) trait Source: Send + Sync {
 
 impl Source for Replay<AnySampler> {
     const WAITS: bool = false;
+    const REOPEN: &'static str = ANEW;
 
     fn layout(&self) -> &Layout {
         self.storage().layout()
@@ -35,6 +40,10 @@ impl Source for Replay<AnySampler> {
 
     fn num_envs(&self) -> usize {
         self.storage().num_envs()
+    }
+
+    fn capacity(&self) -> usize {
+        self.storage().capacity()
     }
 
     fn len(&self) -> usize {
@@ -79,6 +88,7 @@ impl Source for Replay<AnySampler> {
 
 impl Source for MmapReplayBuffer {
     const WAITS: bool = true;
+    const REOPEN: &'static str = "open its file again with MmapReplayBuffer.open(path)";
 
     fn layout(&self) -> &Layout {
         self.layout()
@@ -86,6 +96,10 @@ impl Source for MmapReplayBuffer {
 
     fn num_envs(&self) -> usize {
         1
+    }
+
+    fn capacity(&self) -> usize {
+        self.capacity()
     }
 
     fn len(&self) -> usize {

@@ -12,6 +12,9 @@ use crate::{Error, Result, memory};
 /// Bytes that are read or written at once, unless a record has more.
 const CHUNK: usize = 1 << 20;
 
+/// Records that are made none between two looks for an interruption.
+const BLANKS: usize = 1 << 10;
+
 /// The records of a file, of which the newest may not be there yet.
 #[derive(Debug)]
 pub(super) struct Cold {
@@ -21,11 +24,15 @@ pub(super) struct Cold {
     /// The header as it is in the file.
     header: Vec<u8>,
     total: usize,
-    spare: usize,
+    pub(super) spare: usize,
     /// Rows in the file.
     pub(super) written: usize,
     /// Rows that the last commit tells of.
     flushed: usize,
+    /// Rows that have reached the disk, where they are found without a commit that tells of them.
+    pub(super) safe: usize,
+    /// Rows after those, which were dropped and are still in the file.
+    dropped: Range<usize>,
     /// Commits so far; the last one counts.
     commits: u64,
     /// Both commits are whole.
@@ -62,6 +69,8 @@ impl Cold {
             spare,
             written: 0,
             flushed: 0,
+            safe: 0,
+            dropped: 0..0,
             commits: 1,
             whole: true,
             doubtful: false,
@@ -131,18 +140,23 @@ impl Cold {
                 Ok(())
             })?;
         }
-        self.written = next;
-        if beyond.is_empty() {
+        (self.written, self.safe) = (next, next);
+        if beyond.is_empty() && next == from {
             return Ok(());
         }
         beyond.into_iter().try_for_each(|row| self.disk.write(self.at(row), &Record::BLANK))?;
-        // Before new rows lie between them and the last commit.
+        // Before new rows lie between them and the last commit. Whoever only reads writes no other.
         self.disk.sync()
     }
 
     /// Records there is room for.
     fn ring(&self) -> usize {
         self.total + self.spare
+    }
+
+    /// Whether a row is still there after so many were written.
+    pub(super) fn has(&self, row: usize, written: usize) -> bool {
+        row.saturating_add(self.ring()) >= written
     }
 
     /// Where the records begin.
@@ -225,6 +239,7 @@ impl Cold {
     /// [`Error::Io`] if the system refuses, [`Error::Closed`] in a forked process; what was written stays.
     pub(super) fn write(&mut self, hot: &[u8], rows: Range<usize>, pause: Pause<'_>) -> Result<()> {
         self.disk.own()?;
+        self.blank(pause)?;
         let room = hot.len() / self.record.len;
         if self.doubtful {
             self.rewrite(rows.start, pause)?;
@@ -268,11 +283,48 @@ impl Cold {
             return Ok(());
         }
         self.sync()?;
-        let commit = Commit { number: self.commits + 1, flushed: self.written as u64 };
+        self.commit_to(self.written)
+    }
+
+    /// Says in the file that it has so many rows.
+    fn commit_to(&mut self, rows: usize) -> Result<()> {
+        let commit = Commit { number: self.commits + 1, flushed: rows as u64 };
         let place = self.header.len() as u64 + commit.number % 2 * Commit::LEN as u64;
         self.disk.write(place, &commit.to_bytes(self.salt))?;
         self.sync()?;
-        (self.flushed, self.commits, self.whole) = (self.written, commit.number, true);
+        (self.flushed, self.safe, self.commits, self.whole) = (rows, rows, commit.number, true);
+        Ok(())
+    }
+
+    /// Drops the rows from this number on, of a file whose rows are all flushed: at most so many at once as are looked at
+    /// when it is opened again, so that it is whole at any time.
+    ///
+    /// # Errors
+    /// Those of [`Cold::write`]; some of the rows are dropped then, the last ones.
+    pub(super) fn truncate(&mut self, rows: usize, pause: Pause<'_>) -> Result<()> {
+        while self.written > rows {
+            let fewer = rows.max(self.written.saturating_sub(self.spare));
+            self.commit_to(fewer)?;
+            self.dropped = fewer..self.written;
+            self.written = fewer;
+            self.blank(pause)?;
+        }
+        Ok(())
+    }
+
+    /// Makes rows that were dropped none, before others come: nothing ever takes them for later ones.
+    fn blank(&mut self, pause: Pause<'_>) -> Result<()> {
+        if self.dropped.is_empty() {
+            return Ok(());
+        }
+        for row in self.dropped.clone() {
+            self.disk.write(self.at(row), &Record::BLANK)?;
+            if row.is_multiple_of(BLANKS) {
+                pause()?;
+            }
+        }
+        self.sync()?;
+        self.dropped = 0..0;
         Ok(())
     }
 

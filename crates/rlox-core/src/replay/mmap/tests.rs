@@ -1,6 +1,7 @@
 //! Files that are damaged, cut off, forged or refused, and power that fails.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod back;
 mod disk;
 
 use std::cell::Cell;

@@ -29,6 +29,11 @@ impl<T: Zeroable> Level<T> {
         Ok(Self { memory, first, len })
     }
 
+    /// Bytes of memory.
+    fn bytes(&self) -> usize {
+        memory::of(&self.memory)
+    }
+
     /// All numbers.
     #[inline(always)]
     pub(super) fn all(&self) -> &[T] {
@@ -96,6 +101,11 @@ impl Nodes {
             nodes = nodes.div_ceil(WIDTH);
         }
         Ok(Self { leaves, above, total: 0.0, min: 0.0 })
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.leaves.bytes() + self.above.iter().map(|above| above.sums.bytes() + above.minima.bytes()).sum::<usize>()
     }
 
     /// The leaves, what is above them, and what is known of the root.

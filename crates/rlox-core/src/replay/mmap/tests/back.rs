@@ -1,0 +1,112 @@
+//! Buffers that go back to what a reference tells of.
+
+use super::*;
+
+#[test]
+fn a_buffer_goes_back_to_what_it_was_and_its_file_does() {
+    for (hot, total, spare, then, now) in [
+        (3, 10, 4, 7, 9),
+        (3, 10, 4, 7, 14),
+        (10, 10, 4, 25, 29),
+        (3, 10, 4, 25, 29),
+        (1, 3, 1, 2, 4),
+        (2, 20, 3, 4, 23),
+    ] {
+        let (_scratch, path, mut buffer) = made(hot, total, spare);
+        push(&mut buffer, 0..then).unwrap();
+        let (state, before) = (buffer.state().unwrap(), rows(&buffer).unwrap());
+        push(&mut buffer, then..now).unwrap();
+        buffer.load_state(&state).unwrap();
+        assert_eq!((check(&buffer).end, rows(&buffer).unwrap() == before), (then, true));
+        buffer.verify().unwrap();
+        // What was dropped does not come back, neither by itself nor behind new rows.
+        let dropped = fs::read(&path).unwrap();
+        push(&mut buffer, then..then + 1).unwrap();
+        let held = buffer.hot_from..buffer.pushed;
+        buffer.cold.write(&buffer.hot, held, &mut || Ok(())).unwrap();
+        let killed = fs::read(&path).unwrap();
+        drop(buffer);
+        for (bytes, end) in [(dropped, then), (killed, then + 1)] {
+            fs::write(&path, bytes).unwrap();
+            let buffer = MmapReplayBuffer::open(&path, None).unwrap();
+            buffer.verify().unwrap();
+            assert_eq!(check(&buffer), end.saturating_sub(total)..end);
+        }
+    }
+}
+
+#[test]
+fn what_was_overwritten_cannot_be_gone_back_to() {
+    let (_scratch, _, mut buffer) = made(3, 10, 4);
+    push(&mut buffer, 0..20).unwrap();
+    let state = buffer.state().unwrap();
+    push(&mut buffer, 20..25).unwrap();
+    let before = rows(&buffer).unwrap();
+    let said = buffer.load_state(&state).unwrap_err().to_string();
+    assert!(
+        said.contains("[\"pushed\"]: expected at least 21, as older rows were overwritten since, got 20; keep a copy")
+    );
+    assert_eq!((check(&buffer), rows(&buffer).unwrap() == before), (15..25, true));
+}
+
+#[test]
+fn a_kill_or_a_disk_that_fails_on_the_way_back_leaves_whole_rows() {
+    let mut failed = 0;
+    for first in 0..40 {
+        let (_scratch, path, mut buffer) = made(2, 20, 3);
+        push(&mut buffer, 0..5).unwrap();
+        let state = buffer.state().unwrap();
+        push(&mut buffer, 5..19).unwrap();
+        buffer.cold.disk.faults.left.set(Some(first));
+        let done = buffer.load_state(&state);
+        let killed = fs::read(&path).unwrap();
+        buffer.cold.disk.faults.left.set(None);
+        failed += usize::from(done.is_err());
+        let end = check(&buffer).end;
+        assert!(if done.is_ok() { end == 5 } else { (5..=19).contains(&end) }, "{first}: {end}");
+        push(&mut buffer, end..end + 1).unwrap();
+        drop(buffer);
+        assert_eq!(check(&MmapReplayBuffer::open(&path, None).unwrap()).end, end + 1);
+        fs::write(&path, killed).unwrap();
+        let buffer = MmapReplayBuffer::open(&path, None).unwrap();
+        buffer.verify().unwrap();
+        assert!((5..=19).contains(&check(&buffer).end));
+    }
+    assert!((10..40).contains(&failed), "{failed}");
+}
+
+#[test]
+fn ctrl_c_on_the_way_back_leaves_whole_rows() {
+    let (_scratch, path, mut buffer) = made(100, 30_000, 4000);
+    push(&mut buffer, 0..10).unwrap();
+    let state = buffer.state().unwrap();
+    let (mut between, mut stopped) = (0, 0);
+    pressed(|| {
+        let end = buffer.indices().end;
+        push(&mut buffer, end..20_000)?;
+        let done = buffer.load_state(&state);
+        let there = check(&buffer).end;
+        assert!(if done.is_ok() { there == 10 } else { (10..=20_000).contains(&there) });
+        stopped += usize::from(done.is_err());
+        between += usize::from(there > 10 && there < 20_000);
+        done
+    });
+    assert!(stopped > 1 && between > 1, "{stopped}, {between} of them between");
+    drop(buffer);
+    assert_eq!(check(&MmapReplayBuffer::open(&path, None).unwrap()), 0..10);
+}
+
+#[test]
+fn a_file_that_is_only_read_stays_as_it_is_be_it_damaged() {
+    let (_scratch, path, bytes) = file(2, 20, 4, 7);
+    let data = bytes.len() - 7 * 31;
+    for place in [data - 512, data - 1024] {
+        let mut damaged = bytes.clone();
+        damaged[place + 3] ^= 1;
+        fs::write(&path, &damaged).unwrap();
+        let buffer = MmapReplayBuffer::open(&path, None).unwrap();
+        assert!(buffer.verify().is_err() && buffer.is_flushed());
+        drop(buffer);
+        assert_eq!(fs::read(&path).unwrap(), damaged);
+    }
+}

@@ -1,0 +1,148 @@
+"""What a trainer's checkpoint holds, and how a trainer becomes the one that was saved."""
+
+import errno
+import os
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rlox._rlox import CorruptFileError
+from rlox.checkpoint import write_checkpoint
+from rlox.learner import MEMBERS, Arrays, LearnerState
+from rlox.manifest import describe, expect_saved
+
+if TYPE_CHECKING:
+    from rlox.results import TrainResult
+    from rlox.trainer import Trainer
+
+# What the system says where there is no room on a disk, or none for the process.
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+
+
+def manifest_of(trainer: "Trainer", state: LearnerState) -> dict[str, Any]:
+    """The manifest of a checkpoint, beside which `state` has the arrays.
+
+    `replay` is in it, and False, where the replay buffer is left out.
+    """
+    run = {"start": trainer.start_timesteps, "target": trainer.target_timesteps}
+    said = {"run": run, "counters": state.counters, "streams": state.streams}
+    left_out = {"replay": False} if state.replay is None else {}
+    return {**describe(trainer), **said, **left_out}
+
+
+def save_checkpoint(trainer: "Trainer", path: str | os.PathLike[str], replay: bool) -> None:
+    """Writes the checkpoint of a trainer; see `Trainer.save`."""
+    try:
+        state = trainer.learner.state(replay)
+        members = {name: getattr(state, name) or {} for name in MEMBERS}
+        write_checkpoint(path, manifest_of(trainer, state), members)
+    except MemoryError as error:
+        held = getattr(trainer.learner, "replay", None)
+        if not replay or held is None:
+            raise
+        raise MemoryError(
+            "buffer_size: expected a replay buffer of which a copy fits into memory beside it, got "
+            f"{trainer.config.buffer_size:,}, with {len(held):,} transitions; make it smaller, or "
+            "save with replay=False"
+        ) from error
+
+
+def end_run(trainer: "Trainer", result: "TrainResult") -> None:
+    """Writes what a run leaves behind: its checkpoint, its summary, its curve.
+
+    Where there is no room for the replay buffer, the checkpoint is all but that.
+
+    Args:
+        trainer: At the end of a call of `train`, with a run folder.
+        result: What the call gives back; `left_out` says why the buffer is missing.
+
+    Raises:
+        OSError, MemoryError: Not even the weights can be written; the summary is, if it can be.
+
+    Warns:
+        UserWarning: The replay buffer was left out.
+    """
+    run: Any = trainer.run
+    result["left_out"] = "all: no checkpoint could be written"
+    try:
+        result["left_out"] = _save_what_fits(trainer, run.path / "checkpoint")
+    finally:
+        run.write("summary.json", result)
+    run.plot(f"{trainer.algorithm} {trainer.env_name}, seed {trainer.seed}")
+    if result["left_out"] is not None:
+        warnings.warn(
+            f"{result['left_out']}. The run's checkpoint has all but the replay buffer; while this "
+            "trainer is there, save() writes one with it where there is room",
+            stacklevel=4,
+        )
+
+
+def _save_what_fits(trainer: "Trainer", path: os.PathLike[str]) -> str | None:
+    """Writes a checkpoint, without the replay buffer if that does not fit; why it is left out."""
+    try:
+        trainer.save(path)
+        return None
+    except (MemoryError, OSError) as error:
+        full = isinstance(error, MemoryError) or error.errno in _FULL
+        if not full or not hasattr(trainer.learner, "replay"):
+            raise
+        why = f"replay: {error}"
+    # By now the error is forgotten, and with it the copy that did not fit.
+    trainer.save(path, replay=False)
+    return why
+
+
+def _state_of(saved: Mapping[str, Any], members: Mapping[str, Arrays]) -> LearnerState:
+    """The learner's state that a checkpoint holds, by its checked manifest and its arrays."""
+    arrays: dict[str, Any] = {name: members.get(name, {}) for name in MEMBERS}
+    if not saved.get("replay", True):
+        arrays["replay"] = None
+    return LearnerState(**arrays, counters=saved["counters"], streams=saved["streams"])
+
+
+def restore(
+    trainer: "Trainer",
+    path: str | os.PathLike[str],
+    saved: Mapping[str, Any],
+    members: Mapping[str, Arrays],
+    *,
+    same: bool,
+) -> None:
+    """Makes of a new trainer the one that was saved.
+
+    Args:
+        trainer: With the saved settings.
+        path: Of the checkpoint, for messages.
+        saved: Its checked manifest.
+        members: Its arrays.
+        same: Whether backend and policy are those of the saved one: then all that is in order fits.
+
+    Raises:
+        rlox.CorruptFileError: It is damaged; the file and the section are named.
+        ValueError: It does not fit environment, policy or backend.
+    """
+    about = describe(trainer)
+    for kind, space in about["spaces"].items():
+        expect_saved(f"{kind} space", saved["spaces"][kind], space, "pass the same env")
+    state = _state_of(saved, members)
+    try:
+        trainer.learner.load_state(state)
+    except ValueError as error:
+        kind_of = CorruptFileError if same else ValueError
+        raise kind_of(f"{path}, section {error}") from error
+    trainer.sources = saved["sources"]
+    trainer.start_timesteps, trainer.target_timesteps = (
+        saved["run"]["start"],
+        saved["run"]["target"],
+    )
+    trainer.forgot = state.replay is None
+
+
+def warn_forgotten() -> None:
+    """Tells who trains on without what was remembered."""
+    warnings.warn(
+        "replay: expected what was remembered, got a checkpoint saved with replay=False; training "
+        "goes on with an empty replay buffer, from small minibatches at first; save with it to go "
+        "on exactly",
+        stacklevel=4,
+    )

@@ -1,0 +1,169 @@
+"""Noise of actions: its numbers against hand-made ones, each component's own, what is refused."""
+
+import json
+from dataclasses import asdict
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlox import make_vec
+from rlox.configs import SACConfig, TD3Config
+from rlox.native_off_policy import NativeSAC, NativeTD3
+from rlox.noise import GaussianNoise, NoiseProcess, OrnsteinUhlenbeckNoise, as_noise, told
+from rlox.trainers import SACTrainer, TD3Trainer
+from toy_envs import Answer
+
+SMALL = {"learning_starts": 4, "batch_size": 8, "buffer_size": 100, "net_arch": (8,)}
+TWO = gym.spaces.Box(-1, 1, (2,), np.float32)
+
+
+def test_each_component_has_its_deviation_and_mean():
+    process = NoiseProcess(GaussianNoise([0.0, 0.2], mean=[0.5, -0.1]), num_envs=4000, dim=2)
+    actions = process.add(np.zeros((4000, 2), np.float32), np.random.default_rng(0))
+    np.testing.assert_array_equal(actions[:, 0], np.float32(0.5))
+    assert actions[:, 1].mean() == pytest.approx(-0.1, abs=0.01)
+    assert actions[:, 1].std() == pytest.approx(0.2, rel=0.05)
+
+
+def test_a_walk_is_drawn_to_its_mean_from_where_it_begins():
+    noise = OrnsteinUhlenbeckNoise(
+        [0.0, 0.3], theta=0.5, dt=0.1, mean=[0.4, -0.2], initial_noise=[0.8, 0.1]
+    )
+    process, stream, same = NoiseProcess(noise, 2, 2), *map(np.random.default_rng, (7, 7))
+    x = np.array([[0.8, 0.1]] * 2)
+    for _ in range(5):
+        said = process.add(np.zeros((2, 2), np.float32), stream)
+        drawn = same.standard_normal((2, 2))
+        x = x + 0.5 * (np.array([0.4, -0.2]) - x) * 0.1 + np.array([0, 0.3]) * 0.1**0.5 * drawn
+        np.testing.assert_allclose(said, x, rtol=1e-6)
+    process.end_episodes(np.array([True, False]))
+    np.testing.assert_array_equal(process.state[0], [0.8, 0.1])
+    np.testing.assert_allclose(process.state[1], x[1])
+    process.begin()
+    np.testing.assert_array_equal(process.state, [[0.8, 0.1]] * 2)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "noise"),
+    [
+        (TD3Trainer, GaussianNoise([0.1, 0.3], mean=0.1)),
+        (SACTrainer, OrnsteinUhlenbeckNoise((0.1, 0.3), mean=(0.1, 0.2), initial_noise=0.5)),
+    ],
+)
+def test_trainers_take_arrays_on_torch_and_go_on_where_they_were_saved(trainer, noise, tmp_path):
+    one = trainer(lambda: Answer(TWO), 1, action_noise=noise, runs_dir=None, **SMALL)
+    assert one.learner.backend == "torch"
+    one.train(20)
+    one.save(tmp_path / "saved")
+    two = trainer.load(tmp_path / "saved", env=lambda: Answer(TWO), runs_dir=None)
+    assert two.config == one.config
+    for x in (one, two):
+        x.train(10)
+    pair = (x.learner.noise.state for x in (one, two))
+    np.testing.assert_array_equal(*pair)
+
+
+@pytest.mark.parametrize(
+    ("learner", "config", "noise"),
+    [
+        (NativeTD3, TD3Config, GaussianNoise(0.3)),
+        (NativeSAC, SACConfig, OrnsteinUhlenbeckNoise(0.3)),
+    ],
+)
+def test_equal_numbers_for_all_components_are_one_number_in_rust(learner, config, noise):
+    same = type(noise)(np.full(2, 0.3), mean=np.zeros(2))
+
+    def walk(noise):
+        env = make_vec(lambda: Answer(TWO), 1)
+        one = learner(env, config(**SMALL, action_noise=noise), 3)
+        for _ in range(3):
+            one.iterate()
+        return one.policy.standing()[0]
+
+    np.testing.assert_array_equal(walk(noise), walk(same))
+    assert walk(noise).any()
+
+
+@pytest.mark.parametrize("trainer", [SACTrainer, TD3Trainer])
+@pytest.mark.parametrize(
+    "noise",
+    [
+        GaussianNoise([0.1, 0.2]),
+        GaussianNoise(mean=0.1),
+        OrnsteinUhlenbeckNoise(mean=[0.0, 0.1]),
+        OrnsteinUhlenbeckNoise(initial_noise=0.1),
+    ],
+)
+def test_what_rust_does_not_do_is_refused_by_name_there(trainer, noise):
+    words = r'^action_noise: expected noise with one sigma.* native .*; pass backend="torch"$'
+    with pytest.raises(ValueError, match=words):
+        trainer(lambda: Answer(TWO), 1, action_noise=noise, backend="native", runs_dir=None)
+    learner, config = {
+        SACTrainer: (NativeSAC, SACConfig),
+        TD3Trainer: (NativeTD3, TD3Config),
+    }[trainer]
+    with pytest.raises(ValueError, match=words):
+        learner(make_vec(lambda: Answer(TWO), 1), config(action_noise=noise), 1)
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize(
+    ("noise", "name"),
+    [
+        (GaussianNoise([0.1] * 3), "sigma"),
+        (GaussianNoise(mean=[0.0]), "mean"),
+        (OrnsteinUhlenbeckNoise(initial_noise=[0.0] * 3), "initial_noise"),
+    ],
+)
+def test_other_lengths_than_actions_have_are_refused(noise, name, backend):
+    with pytest.raises(ValueError, match=rf"^action_noise: expected {name} as one number or 2, as"):
+        TD3Trainer(lambda: Answer(TWO), 1, action_noise=noise, backend=backend, runs_dir=None)
+
+
+@pytest.mark.parametrize("kind", [GaussianNoise, OrnsteinUhlenbeckNoise])
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"sigma": [0.1, -0.1]}, ValueError, r"^sigma\[1\]: expected a finite number in"),
+        ({"sigma": []}, ValueError, "^sigma: expected a number, or an array of them, got"),
+        ({"sigma": [[0.1], [0.1, 0.2]]}, ValueError, "^sigma: expected a number, or an array"),
+        ({"sigma": ["a"]}, TypeError, r"^sigma\[0\]: expected a finite number"),
+        ({"sigma": None}, TypeError, "^sigma: expected a finite number"),
+        ({"mean": np.array([0.0, np.nan])}, ValueError, r"^mean\[1\]: expected a finite number"),
+        ({"mean": np.array([True])}, TypeError, r"^mean\[0\]: expected a finite number"),
+        ({"mean": "0"}, TypeError, "^mean: expected a finite number"),
+    ],
+)
+def test_what_is_no_number_is_refused(kind, given, error, words):
+    with pytest.raises(error, match=words):
+        kind(**given)
+
+
+def test_who_gives_the_mean_first_is_told():
+    with pytest.raises(TypeError, match="positional"):
+        GaussianNoise(np.zeros(2), 0.1 * np.ones(2))
+    with pytest.raises(TypeError, match=r"^theta: expected a finite number"):
+        OrnsteinUhlenbeckNoise(np.zeros(2), 0.1 * np.ones(2))
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        GaussianNoise(np.array([0.1, 0.2]), mean=np.float32(0.5)),
+        GaussianNoise(np.array(0.25)),
+        OrnsteinUhlenbeckNoise(0.3, initial_noise=[0.0, 0.1]),
+    ],
+)
+def test_files_have_what_noise_is_made_from(noise):
+    assert as_noise("x", json.loads(json.dumps(told(noise)))) == noise
+    assert as_noise("x", json.loads(json.dumps(asdict(noise)))) == noise
+
+
+def test_noise_without_places_is_told_as_trainers_in_rust_know_it():
+    assert told(OrnsteinUhlenbeckNoise(0.3)) == {
+        "sigma": 0.3,
+        "theta": 0.15,
+        "dt": 0.01,
+        "kind": "ornstein_uhlenbeck",
+    }
