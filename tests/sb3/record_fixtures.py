@@ -1,0 +1,144 @@
+"""Records `fixtures/`: models saved by Stable-Baselines3, and what they predict.
+
+    python tests/sb3/record_fixtures.py
+
+with stable-baselines3 2.x installed, which rlox's own tests do not need. Of what it saves, only the
+description of the machine, the docstrings of its classes and addresses are left out.
+"""
+
+import inspect
+import json
+import re
+import tempfile
+import zipfile
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import stable_baselines3 as sb3
+import torch
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+FIXTURES = Path(__file__).parent / "fixtures"
+SMALL = {"net_arch": [8, 6]}
+REPLAY = {"buffer_size": 500}
+
+
+class Chooser(gym.Env):
+    """Observations and actions of any space, and nothing to win."""
+
+    def __init__(self, action_space: gym.Space) -> None:
+        self.observation_space = gym.spaces.Box(-1, 1, (2, 3), np.float64)
+        self.action_space = action_space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros((2, 3)), {}
+
+    def step(self, action):
+        return np.zeros((2, 3)), 0.0, False, True, {}
+
+
+def make(env_id: str) -> gym.Env:
+    match env_id:
+        case "multi-discrete":
+            return Chooser(gym.spaces.MultiDiscrete([3, 4, 2]))
+        case "multi-binary":
+            return Chooser(gym.spaces.MultiBinary(5))
+        case "wide box":
+            return Chooser(gym.spaces.Box(np.float32([-1, 0.1, 3]), np.float32([2, 7.3, 4])))
+    return gym.make(env_id)
+
+
+CASES = {
+    "ppo_multi_discrete": ("PPO", "multi-discrete", {}),
+    "a2c_multi_binary": ("A2C", "multi-binary", {}),
+    "sac_wide": ("SAC", "wide box", {**REPLAY}),
+    "td3_wide": ("TD3", "wide box", {**REPLAY, "policy_kwargs": {"activation_fn": torch.nn.Tanh}}),
+    "ppo_discrete": ("PPO", "CartPole-v1", {"learning_rate": LinearSchedule(1e-3, 0.0, 1.0)}),
+    "ppo_relu": ("PPO", "CartPole-v1", {"policy_kwargs": {"activation_fn": torch.nn.ReLU}}),
+    "ppo_one_hot": ("PPO", "FrozenLake-v1", {"gamma": 0.9, "clip_range": 0.1}),
+    "ppo_box": ("PPO", "Pendulum-v1", {"n_steps": 16, "batch_size": 8}),
+    "ppo_sde": ("PPO", "Pendulum-v1", {"use_sde": True}),
+    "ppo_normalized": ("PPO", "Pendulum-v1", {}),
+    "a2c": ("A2C", "CartPole-v1", {"rms_prop_eps": 1e-4}),
+    "a2c_adam": ("A2C", "Pendulum-v1", {"use_rms_prop": False}),
+    "dqn": ("DQN", "CartPole-v1", {**REPLAY, "train_freq": 8}),
+    "sac": ("SAC", "Pendulum-v1", {**REPLAY, "ent_coef": "auto_0.3"}),
+    "sac_sde": ("SAC", "Pendulum-v1", {**REPLAY, "use_sde": True, "ent_coef": 0.1}),
+    "td3": ("TD3", "Pendulum-v1", {**REPLAY, "policy_delay": 3}),
+}
+
+
+def observations(space: gym.Space, rng: np.random.Generator) -> np.ndarray:
+    if isinstance(space, gym.spaces.Discrete):
+        return np.arange(16) % space.n
+    return rng.normal(size=(16, *space.shape)).astype(space.dtype)
+
+
+def rewrite(saved: Path, path: Path) -> None:
+    """The same zip, compressed, without what describes the machine and the library's text."""
+    with zipfile.ZipFile(saved) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        for info in old.infolist():
+            content = old.read(info)
+            if info.filename == "system_info.txt":
+                continue
+            if info.filename == "data":
+                data = json.loads(content)
+                for value in data.values():
+                    if isinstance(value, dict):
+                        value.pop("__doc__", None)
+                # Addresses would be others each time.
+                content = re.sub(r" at 0x[0-9a-f]+", "", json.dumps(data, indent=4)).encode()
+            new.writestr(zipfile.ZipInfo(info.filename), content, zipfile.ZIP_DEFLATED)
+
+
+def record(name: str, algorithm: str, env_id: str, keywords: dict) -> dict:
+    env = DummyVecEnv([lambda: make(env_id)])
+    rng = np.random.default_rng(1)
+    if name.endswith("normalized"):
+        env = VecNormalize(env)
+        env.seed(1)
+        env.reset()
+        for _ in range(30):
+            env.step(rng.uniform(-2, 2, (1, 1)).astype(np.float32))
+        env.save(str(FIXTURES / f"{name}.pkl"))
+    shape = {**SMALL, **keywords.pop("policy_kwargs", {})}
+    kind = getattr(sb3, algorithm)
+    model = kind("MlpPolicy", env, seed=1, device="cpu", policy_kwargs=shape, **keywords)
+    torch.manual_seed(1)
+    with torch.no_grad():  # no bias is 0, as it is in the beginning
+        for parameter in model.policy.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(f"{folder}/model.zip")
+        rewrite(Path(folder) / "model.zip", FIXTURES / f"{name}.zip")
+    obs = observations(env.observation_space, rng)
+    seen = env.normalize_obs(obs) if isinstance(env, VecNormalize) else obs
+    actions, _ = model.predict(seen, deterministic=True)
+    about = {"algorithm": algorithm.lower(), "env": env_id, "version": sb3.__version__}
+    return {**about, "obs": obs.tolist(), "actions": actions.tolist()}
+
+
+def signatures() -> dict:
+    """Keywords with their defaults, in order, without policy and env."""
+    return {
+        name: [
+            [key, parameter.default]
+            for key, parameter in inspect.signature(getattr(sb3, name.upper())).parameters.items()
+            if key not in ("policy", "env")
+        ]
+        for name in ("ppo", "a2c", "dqn", "sac", "td3")
+    }
+
+
+def main() -> None:
+    FIXTURES.mkdir(exist_ok=True)
+    (FIXTURES / "signatures.json").write_text(json.dumps(signatures(), indent=1) + "\n")
+    told = {name: record(name, *case) for name, case in CASES.items()}
+    (FIXTURES / "predictions.json").write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""rl-zoo3's files become settings; tags and expressions in them are read, never run."""
+
+import sys
+from dataclasses import fields
+
+import pytest
+
+from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
+from rlox.sb3.zoo import CONFIGS, main, read_expression, zoo_settings
+from rlox.trainers import PPOTrainer, TD3Trainer
+
+pytest.importorskip("yaml")
+
+PPO = """
+shared: &shared
+  normalize: true
+  n_timesteps: !!float 1e6
+  policy: 'MlpPolicy'
+
+CartPole-v1:
+  n_envs: 8
+  n_timesteps: !!float 1e5
+  policy: 'MlpPolicy'
+  n_steps: 32
+  batch_size: 256
+  gae_lambda: 0.8
+  gamma: 0.98
+  n_epochs: 20
+  ent_coef: 0.0
+  learning_rate: lin_0.001
+  clip_range: lin_0.2
+
+Pendulum-v1:
+  <<: *shared
+  n_steps: 1024
+  learning_rate: !!float 1e-3
+  clip_range: 2e-1
+  use_sde: True
+  sde_sample_freq: 4
+  policy_kwargs: "dict(
+                    log_std_init=-2,
+                    ortho_init=False,
+                    activation_fn=nn.ReLU,
+                    net_arch=dict(pi=[256, 256], vf=[256, 256])
+                  )"
+
+default:
+  n_timesteps: 1e4
+"""
+
+
+@pytest.fixture
+def ppo(tmp_path):
+    (tmp_path / "ppo.yml").write_text(PPO)
+    return tmp_path / "ppo.yml"
+
+
+def zoo(tmp_path, text, algorithm="ppo"):
+    (tmp_path / "file.yml").write_text(f"CartPole-v1:\n  {text}\n")
+    return zoo_settings(tmp_path / "file.yml", "CartPole-v1", algorithm)
+
+
+def test_settings_and_schedules_are_read(ppo):
+    settings = zoo_settings(ppo, "CartPole-v1")
+    assert settings.pop("total_timesteps") == 100_000
+    config = PPOTrainer("CartPole-v1", runs_dir=None, **settings).config
+    assert (config.num_envs, config.n_steps, config.n_epochs) == (8, 32, 20)
+    assert (config.learning_rate, config.lr_schedule) == (1e-3, "linear")
+    assert (config.clip_coef, config.clip_schedule) == (0.2, "linear")
+
+
+def test_the_settings_are_all_there_are_so_that_no_preset_joins_them(ppo):
+    settings = zoo_settings(ppo, "CartPole-v1")
+    names = {field.name for field in fields(CONFIGS["ppo"])}
+    assert names - {*settings} == {"device", "compile"}
+
+
+def test_merged_keys_expressions_and_numbers_are_read(ppo):
+    settings = zoo_settings(ppo, "Pendulum-v1")
+    assert settings["normalize_obs"]
+    assert settings["normalize_reward"]
+    assert settings["total_timesteps"] == 1_000_000
+    assert (settings["learning_rate"], settings["clip_coef"]) == (1e-3, 0.2)
+    assert (settings["net_arch"], settings["activation"]) == ([256, 256], "relu")
+    assert (settings["log_std_init"], settings["ortho_init"]) == (-2, False)
+
+
+def test_others_have_the_default(ppo):
+    assert zoo_settings(ppo, "Mine-v0")["total_timesteps"] == 10_000
+
+
+def test_noise_is_read(tmp_path):
+    settings = zoo(tmp_path, "noise_type: 'normal'\n  noise_std: 0.1\n  buffer_size: 1e3", "td3")
+    trainer = TD3Trainer("Pendulum-v1", runs_dir=None, **settings)
+    assert trainer.config.action_noise == GaussianNoise(0.1)
+    settings = zoo(tmp_path, "noise_type: 'ornstein-uhlenbeck'\n  noise_std: 5e-1", "td3")
+    noise = TD3Trainer("Pendulum-v1", runs_dir=None, **settings | {"buffer_size": 10}).config
+    assert noise.action_noise == OrnsteinUhlenbeckNoise(0.5)
+
+
+def test_normalising_in_part_and_optimisers_are_read(tmp_path):
+    settings = zoo(tmp_path, 'normalize: "dict(norm_obs=True, norm_reward=False)"')
+    assert (settings["normalize_obs"], settings["normalize_reward"]) == (True, False)
+    text = 'policy_kwargs: "dict(optimizer_class=RMSpropTFLike, optimizer_kwargs=dict(eps=1e-5))"'
+    settings = zoo(tmp_path, text, "a2c")
+    assert (settings["optimizer"], settings["optimizer_eps"]) == ("rmsprop_tf", 1e-5)
+
+
+REFUSED = {
+    "learning_rate: !!python/object/apply:os.system ['true']": "plain values",
+    "learning_rate: !!python/name:os.system": "plain values",
+    "policy_kwargs: \"dict(net_arch=__import__('os').getcwd())\"": "policy_kwargs: expected dict",
+    'policy_kwargs: "dict(net_arch=[2**9])"': "policy_kwargs: expected dict",
+    'policy_kwargs: "dict(**other)"': "policy_kwargs: expected dict",
+    'policy_kwargs: "(lambda: 1)()"': "policy_kwargs: expected dict",
+    'policy_kwargs: "dict(activation_fn=nn.Mish)"': "activation_fn: expected",
+    "learning_rate: exp_0.1": "learning_rate: expected a number or one behind 'lin_'",
+    "learning_rate: lin_many": "learning_rate: expected a number or one behind 'lin_'",
+    "policy: CnnPolicy": "policy: expected 'MlpPolicy'",
+    "env_wrapper: [gymnasium.wrappers.X]": "env_wrapper: expected none",
+    "frame_stack: 4": "frame_stack: expected none",
+    "normalize: {clip_obs: 5.0}": "normalize: expected",
+    "n_step: 3": "did you mean 'n_steps'",
+    "buffer_size: 3": "buffer_size belongs to",
+    "n_envs: 0": "n_envs: expected an integer of at least 1",
+    "gamma: [1]": "gamma: expected a finite number",
+    "a: [": "plain values",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_the_rest_is_refused(text, tmp_path):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        zoo(tmp_path, text)
+    assert REFUSED[text] in str(caught.value)
+
+
+def test_aliases_do_not_make_it_endless(tmp_path):
+    layers = ["a0: &a0 [1, 1]"]
+    layers += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
+    (tmp_path / "ppo.yml").write_text("\n".join([*layers, "CartPole-v1: {n_steps: *a11}"]))
+    with pytest.raises(ValueError, match="aliases"):
+        zoo_settings(tmp_path / "ppo.yml", "CartPole-v1")
+    (tmp_path / "ppo.yml").write_text("CartPole-v1: &me {n_steps: *me}")
+    with pytest.raises(ValueError, match="aliases"):
+        zoo_settings(tmp_path / "ppo.yml", "CartPole-v1")
+
+
+def test_an_unknown_environment_or_file_is_named(ppo, tmp_path):
+    ppo.write_text(PPO.partition("default:")[0])
+    with pytest.raises(ValueError, match="Mine-v0"):
+        zoo_settings(ppo, "Mine-v0")
+    with pytest.raises(FileNotFoundError):
+        zoo_settings(tmp_path / "a2c.yml", "Mine-v0")
+    with pytest.raises(ValueError, match="algorithm: expected one of"):
+        zoo_settings(tmp_path / "qrdqn.yml", "Mine-v0")
+
+
+def test_expressions_are_plain_values():
+    source = "dict(a=[1, -2.5, (True, None)], b={'c': 'd'}, e=th.nn.ReLU)"
+    told = read_expression("x", source)
+    assert told == {"a": [1, -2.5, (True, None)], "b": {"c": "d"}, "e": "ReLU"}
+
+
+def test_the_command_writes_yaml(ppo, capsys):
+    import yaml
+
+    assert main([str(ppo), "CartPole-v1"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == zoo_settings(ppo, "CartPole-v1")
+    assert main([str(ppo), "CartPole-v1", "--algorithm", "dqn"]) == 1
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_without_pyyaml_it_is_named(ppo, monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(ModuleNotFoundError, match="pip install pyyaml"):
+        zoo_settings(ppo, "CartPole-v1")
