@@ -83,7 +83,7 @@ class TestEveryAlgorithm:
         assert "ForeignVecEnv" in repr(model.get_env())
 
     def test_the_settings_are_the_defaults_of_stable_baselines3(self, kind, env, keywords):
-        model = kind("MlpPolicy", env, **({"buffer_size": 10} if "buffer_size" in keywords else {}))
+        model = kind("MlpPolicy", env, **({"buffer_size": 300} if "buffer_size" in keywords else {}))
         plain = type(model.trainer.config)()
         differing = {
             name
@@ -147,7 +147,7 @@ def test_a2c_has_its_optimisers():
 def test_off_policy_keywords_become_settings():
     noise = NormalActionNoise(mean=np.zeros(1), sigma=0.2 * np.ones(1))
     keywords = {"train_freq": (2, "step"), "gradient_steps": -1, "action_noise": noise}
-    config = TD3("MlpPolicy", "Pendulum-v1", buffer_size=10, **keywords).trainer.config
+    config = TD3("MlpPolicy", "Pendulum-v1", buffer_size=300, **keywords).trainer.config
     assert (config.train_freq, config.gradient_steps) == (2, -1)
     assert config.action_noise.sigma == 0.2
     noise = OrnsteinUhlenbeckActionNoise(np.zeros(1), 0.5, theta=0.3)
@@ -253,7 +253,7 @@ def test_models_are_made_without_torch():
         "import sys; sys.modules['torch'] = None\n"
         "from rlox.sb3 import PPO, SAC\n"
         "PPO('MlpPolicy', 'CartPole-v1', n_steps=16).learn(16)\n"
-        "SAC('MlpPolicy', 'Pendulum-v1', buffer_size=50).learn(10)\n"
+        "SAC('MlpPolicy', 'Pendulum-v1', buffer_size=300).learn(10)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

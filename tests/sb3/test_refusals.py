@@ -111,12 +111,12 @@ REFUSED = {
     ),
     "policy_kwargs that are none": (lambda: ppo(policy_kwargs=[8]), "policy_kwargs"),
     "noise that is none": (
-        lambda: TD3("MlpPolicy", PENDULUM, action_noise="normal", buffer_size=9),
+        lambda: TD3("MlpPolicy", PENDULUM, action_noise="normal", buffer_size=300),
         "action_noise",
     ),
     "an unknown device": (lambda: ppo(device=3), "device"),
-    "actions of DQN": (lambda: DQN("MlpPolicy", PENDULUM, buffer_size=9), "use SAC"),
-    "actions of SAC": (lambda: SAC("MlpPolicy", CARTPOLE, buffer_size=9), "use DQN"),
+    "actions of DQN": (lambda: DQN("MlpPolicy", PENDULUM, buffer_size=300), "use SAC"),
+    "actions of SAC": (lambda: SAC("MlpPolicy", CARTPOLE, buffer_size=300), "use DQN"),
     "no steps": (lambda: small().learn(0), "total_timesteps"),
     "steps as a float": (lambda: small().learn(1e3), "pass 1000"),
     "a misspelt argument of learn": (lambda: small().learn(8, callbacks=[]), "callback"),
@@ -172,11 +172,11 @@ def test_noise_objects_of_theirs_are_taken():
     module = "stable_baselines3.common.noise"
     noise = theirs("NormalActionNoise", module)
     noise._mu, noise._sigma = np.zeros(1), 0.3 * np.ones(1)
-    model = TD3("MlpPolicy", PENDULUM, buffer_size=9, action_noise=noise)
+    model = TD3("MlpPolicy", PENDULUM, buffer_size=300, action_noise=noise)
     assert model.trainer.config.action_noise.sigma == 0.3
     vectorized = theirs("VectorizedActionNoise", module)
     with pytest.raises(ValueError, match="every environment has its own"):
-        TD3("MlpPolicy", PENDULUM, buffer_size=9, action_noise=vectorized)
+        TD3("MlpPolicy", PENDULUM, buffer_size=300, action_noise=vectorized)
 
 
 def test_pictures_have_their_policy():
@@ -188,7 +188,7 @@ def test_pictures_have_their_policy():
         gym.make(PENDULUM), lambda obs: np.zeros((40, 40, 3), np.uint8), space
     )
     with pytest.raises(ValueError, match="policy: expected"):
-        SAC("CnnPolicy", blind, buffer_size=9)
+        SAC("CnnPolicy", blind, buffer_size=300)
 
 
 def test_torch_devices_are_named():

@@ -94,7 +94,7 @@ def test_noise_is_read(tmp_path):
     trainer = TD3Trainer("Pendulum-v1", runs_dir=None, **settings)
     assert trainer.config.action_noise == GaussianNoise(0.1)
     settings = zoo(tmp_path, "noise_type: 'ornstein-uhlenbeck'\n  noise_std: 5e-1", "td3")
-    noise = TD3Trainer("Pendulum-v1", runs_dir=None, **settings | {"buffer_size": 10}).config
+    noise = TD3Trainer("Pendulum-v1", runs_dir=None, **settings | {"buffer_size": 300}).config
     assert noise.action_noise == OrnsteinUhlenbeckNoise(0.5)
 
 
