@@ -57,7 +57,7 @@ MISTAKES = [
     ("train td3 Pendulum-v1 --total-timesteps 1 --action-noise pink", 2, ["'pink'", "gaussian"]),
     (
         "train td3 Pendulum-v1 --total-timesteps 1 --action-noise.theta 1",
-        *(2, ["--action-noise.theta: expected sigma of gaussian noise", "leave it out"]),
+        *(2, ["--action-noise.theta: expected mean or sigma of gaussian noise", "leave it out"]),
     ),
     (
         "train sac Pendulum-v1 --total-timesteps 1 --action-noise.sigma 1",

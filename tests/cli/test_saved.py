@@ -113,7 +113,7 @@ def test_a_run_that_is_done_says_how_to_make_more(rlox, trained):
 def test_runs_of_every_algorithm_are_known_by_their_files(algorithm, rlox, tmp_path):
     env = "CartPole-v1" if algorithm in ("a2c", "dqn") else "Pendulum-v1"
     words = ["train", algorithm, env, "--total-timesteps", "4", "--no-progress", "--net-arch", "4"]
-    words += [] if algorithm == "a2c" else ["--buffer-size", "100", "--train-freq", "1"]
+    words += [] if algorithm == "a2c" else ["--buffer-size", "300", "--train-freq", "1"]
     assert rlox(*words, "--json", "--num-envs", "1").code == 0
     (run,) = (file.parent for file in tmp_path.rglob("config.json"))
     said = rlox("eval", run, "--episodes", "1", "--json")

@@ -75,7 +75,7 @@ def test_flags_of_every_kind_reach_the_settings(rlox, tmp_path):
 
 def noise(rlox, tmp_path, env, *flags):
     words = ["train", "td3", env, "--total-timesteps", "1", "--no-progress", "--net-arch", "4"]
-    said = rlox(*words, "--buffer-size", "10", "--runs-dir", "runs-of-noise", *flags)
+    said = rlox(*words, "--buffer-size", "300", "--runs-dir", "runs-of-noise", *flags)
     assert said.code == 0, said.err
     (file,) = (tmp_path / "runs-of-noise").rglob("config.json")
     found = json.loads(file.read_text())["settings"]["action_noise"]

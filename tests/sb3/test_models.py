@@ -83,7 +83,9 @@ class TestEveryAlgorithm:
         assert "ForeignVecEnv" in repr(model.get_env())
 
     def test_the_settings_are_the_defaults_of_stable_baselines3(self, kind, env, keywords):
-        model = kind("MlpPolicy", env, **({"buffer_size": 300} if "buffer_size" in keywords else {}))
+        model = kind(
+            "MlpPolicy", env, **({"buffer_size": 300} if "buffer_size" in keywords else {})
+        )
         plain = type(model.trainer.config)()
         differing = {
             name
