@@ -29,6 +29,7 @@ from rlox.callbacks import (
     Every,
     FunctionCallback,
     ProgressBar,
+    TimingCallback,
 )
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 
@@ -64,6 +65,7 @@ SUBJECTS = {
     "EarlyStoppingCallback": Subject(
         lambda _: EarlyStoppingCallback(), lambda callback: [callback.patience, callback.min_delta]
     ),
+    "TimingCallback": Subject(lambda _: TimingCallback(), lambda callback: callback.seconds),
     "Every": Subject(every, lambda every: every.steps),
 }
 
@@ -114,6 +116,7 @@ CALLS = [
     *called("Callback"),
     *called("FunctionCallback"),
     call("ProgressBar", every=number(0.5)),
+    call("TimingCallback", every=whole(9)),
     call("Every", every=whole(9), name=WORD),
     call("Every.start", timesteps=STEPS),
     call("Every.due", timesteps=STEPS),

@@ -26,6 +26,8 @@ INNER = {
     "rlox.callbacks.evaluating": "rlox.callbacks offers it",
     "rlox.callbacks.progress": "rlox.callbacks offers it",
     "rlox.callbacks.stopping": "rlox.callbacks offers it",
+    "rlox.callbacks.timing": "rlox.callbacks offers it",
+    "rlox.callbacks.video": "rlox.callbacks offers it",
     "rlox.cli": "takes words: tests/cli/test_mistakes.py",
     "rlox.cli.commands": "serves rlox.cli.main",
     "rlox.cli.config_file": "serves rlox.cli.main",
@@ -92,6 +94,7 @@ INNER = {
     "rlox.off_policy_learner": "rlox.algorithms offers what users call",
     "rlox.own_networks": "the caller's networks: test_off_policy_learning.py has refusals",
     "rlox.optimizer": "optimisers of the learners: tensors of their own making",
+    "rlox.phases": "serves learners and TimingCallback",
     "rlox.plotting": "draws files that RunFolder wrote: test_plotting.py has refusals",
     "rlox.presets": "serves trainers",
     "rlox.presets.a2c": "data",
@@ -150,6 +153,7 @@ LEFT_OUT = {
     "evaluating_actions": "serves learners, of modules that check_policy accepted",
     "greedy": "serves learners, of modules that check_policy accepted",
     "sampled": "serves learners, of modules that check_policy accepted",
+    "VideoRecordingCallback": "needs a package of its own: tests/callbacks/test_video.py",
     "environment_of": "serves Trainer.evaluate and callbacks: tests/callbacks has refusals",
     "expect_maker": "serves evaluate and callbacks: tests/callbacks has refusals",
     "corrupt": "serves read_checkpoint, and makes an exception of texts",
@@ -193,6 +197,7 @@ for _kind in ("DQN", "SAC", "TD3"):
     LEFT_OUT |= {f"{_kind}.{name}": "serves the constructor and `iterate`" for name in _STEPS}
 LEFT_OUT["DQN.exploration_rate"] = "serves `iterate`"
 _CALLBACKS = ("ProgressBar", "EvalCallback", "CheckpointCallback", "EarlyStoppingCallback")
+_CALLBACKS += ("TimingCallback",)
 for _kind in _CALLBACKS:
     for _name in ("on_train_start", "on_iteration", "on_train_end"):
         LEFT_OUT[f"{_kind}.{_name}"] = "reads the trainer that calls it: Trainer.train's callbacks"

@@ -8,6 +8,8 @@ from rlox.callbacks.checkpointing import CheckpointCallback
 from rlox.callbacks.evaluating import EvalCallback
 from rlox.callbacks.progress import ProgressBar
 from rlox.callbacks.stopping import EarlyStoppingCallback
+from rlox.callbacks.timing import TimingCallback
+from rlox.callbacks.video import VideoRecordingCallback
 
 __all__ = [
     "Callback",
@@ -17,6 +19,8 @@ __all__ = [
     "Every",
     "FunctionCallback",
     "ProgressBar",
+    "TimingCallback",
+    "VideoRecordingCallback",
     "as_callback",
     "as_callbacks",
 ]

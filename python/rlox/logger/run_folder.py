@@ -5,6 +5,7 @@ runs/<env>/<algorithm>/<time>-<seed>/
   metrics.csv     a row for each iteration, of very many some
   checkpoint/     see `rlox.checkpoint`
   checkpoints/    those that callbacks make, see `rlox.rotation`
+  videos/         those of `VideoRecordingCallback`
   diagnosis/      where NaN or infinity ended the run, see `rlox.diagnosis`
   curve.png       mean return over steps
   summary.json    what `train` returned
