@@ -20,7 +20,7 @@ def test_callbacks_and_loggers_are_called_in_the_order_of_the_table():
     loggers = [NotingLogger("first logger", notes), NotingLogger("second logger", notes)]
     small().train(32, callbacks=callbacks, loggers=loggers)
     said = re.findall(r"^\| \d+ \| `(\w+)` of ([^|]+?) \|", PAGE.read_text(), re.MULTILINE)
-    assert len(said) == 6
+    assert len(said) == 7
     wanted = []
     for method, whom in said:
         kind = "logger" if "logger" in whom else "callback"
@@ -80,6 +80,18 @@ def test_when_a_callback_raises_the_run_is_saved_and_the_traceback_is_the_origin
     assert resumed.timesteps == 128
     for name, array in whole.learner.state().networks.items():
         assert (array == resumed.learner.state().networks[name]).all()
+
+
+def test_what_is_raised_after_a_row_was_logged_ends_the_run_alike(tmp_path):
+    class Late(Failing):
+        on_iteration = Callback.on_iteration
+        on_row_logged = Failing.on_iteration
+
+    trainer, logger = small(runs_dir=tmp_path), NotingLogger()
+    with pytest.raises(RuntimeError, match="mine"):
+        trainer.train(128, callbacks=[Late()], loggers=[logger])
+    assert [steps for steps, _ in logger.rows] == [32, 64]
+    assert PPOTrainer.load(trainer.run.path, runs_dir=None).timesteps == 64
 
 
 def test_a_run_that_cannot_be_saved_after_a_callback_failed_tells_of_the_callback(tmp_path):

@@ -24,6 +24,9 @@ class Noting(Callback):
         self.notes.append((self.name, "on_iteration"))
         metrics.update(self.adds)
 
+    def on_row_logged(self, trainer, metrics):
+        self.notes.append((self.name, "on_row_logged"))
+
     def on_train_end(self, trainer):
         self.notes.append((self.name, "on_train_end"))
 

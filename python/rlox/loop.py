@@ -36,9 +36,9 @@ class _Rows:
 class Loop:
     """Drives a trainer's learner to where the run is to end.
 
-    Loggers start, then callbacks in their order. After each iteration callbacks are called, then
-    the row is logged. At the end the run folder gets its checkpoint and summary, then callbacks end
-    in the opposite order, and loggers last.
+    Loggers start, then callbacks in their order. After each iteration callbacks are called, the row
+    is logged, and callbacks are told so. At the end the run folder gets its checkpoint and summary,
+    then callbacks end in the opposite order, and loggers last.
 
     Args:
         trainer: With a run planned.
@@ -88,24 +88,25 @@ class Loop:
             metrics |= {"time/iterations": iteration, "time/time_elapsed": elapsed}
             metrics["time/fps"] = (trainer.timesteps - self._first) / elapsed
             try:
-                self._call(metrics)
-            finally:
-                # What callbacks fail at has happened all the same.
-                self._recent.add(metrics)
-                self._loggers.log(metrics, trainer.timesteps)
+                try:
+                    self._call(metrics)
+                finally:  # what a callback fails at has happened all the same
+                    self._recent.add(metrics)
+                    self._loggers.log(metrics, trainer.timesteps)
+                for callback in self._callbacks:
+                    callback.on_row_logged(trainer, metrics)
+            except Exception:
+                with suppress(Exception):  # the callback's error is the one to be told
+                    self._end()
+                raise
 
     def _call(self, metrics: dict[str, float]) -> None:
-        """Calls the callbacks; when one raises, the run is saved first."""
+        """Calls the callbacks, which may add to the row."""
         known = len(metrics)
-        try:
-            for callback in self._callbacks:
-                callback.on_iteration(self._trainer, metrics)
-                if len(metrics) != known:
-                    known = _expect_numbers(metrics, callback)
-        except Exception:
-            with suppress(Exception):  # the callback's error is the one to be told
-                self._end()
-            raise
+        for callback in self._callbacks:
+            callback.on_iteration(self._trainer, metrics)
+            if len(metrics) != known:
+                known = _expect_numbers(metrics, callback)
 
     def _end(self) -> TrainResult:
         seconds = time.perf_counter() - self._began

@@ -5,14 +5,16 @@ import shutil
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rlox.callbacks import Callback, CheckpointCallback
+from rlox.callbacks import Callback, CheckpointCallback, EvalCallback
 from rlox.rotation import newest, prune, step_name, steps_in
 from rlox.trainers import DQNTrainer, PPOTrainer
-from toy_runs import Noting, small
+from toy_runs import Noting, NotingLogger, small
 
 
 def names(run):
@@ -93,13 +95,34 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     killed = subprocess.run(command, capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    resumed = PPOTrainer.load(killed.stdout.strip(), runs_dir=None)
+    run = Path(killed.stdout.strip())
+    resumed = PPOTrainer.load(run, runs_dir=None)
     assert resumed.timesteps == 128
     resumed.train()
     whole = small()
     whole.train(256)
     for name, array in whole.learner.state().networks.items():
         np.testing.assert_array_equal(array, resumed.learner.state().networks[name])
+    if find_spec("tyro"):
+        for where in (run / "checkpoints" / step_name(64), run):  # there is a final one after this
+            command = [sys.executable, "-m", "rlox", "resume", str(where), "--no-progress"]
+            said = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert said.returncode == (0 if where != run else 1), said.stderr
+        assert PPOTrainer.load(run, runs_dir=None).timesteps == 256
+
+
+def test_what_is_saved_goes_with_a_row_that_is_logged(tmp_path, monkeypatch):
+    trainer, logger, save = small(runs_dir=tmp_path), NotingLogger(), PPOTrainer.save
+
+    def noted(self, path, **how):
+        logger.notes.append(("save", Path(path).name))
+        save(self, path, **how)
+
+    monkeypatch.setattr(PPOTrainer, "save", noted)
+    callbacks = [CheckpointCallback(every=32), EvalCallback(every=32, n_episodes=1)]
+    trainer.train(32, callbacks=callbacks, loggers=[logger])
+    said = [name for _, name in logger.notes]
+    assert said == ["start", "log", "step-000000032", "best", "checkpoint", "finish"]
 
 
 def test_a_replay_buffer_may_be_left_out(tmp_path):

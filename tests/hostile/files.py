@@ -75,6 +75,7 @@ def called(kind):
     told = Argument(lambda: {"steps": 7}, odd={"a copy": dict}, drawn=False)
     yield call(f"{kind}.on_train_start", trainer=told)
     yield call(f"{kind}.on_iteration", trainer=told, metrics=told)
+    yield call(f"{kind}.on_row_logged", trainer=told, metrics=told)
     yield call(f"{kind}.on_train_end", trainer=told)
 
 

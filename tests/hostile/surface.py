@@ -199,7 +199,7 @@ LEFT_OUT["DQN.exploration_rate"] = "serves `iterate`"
 _CALLBACKS = ("ProgressBar", "EvalCallback", "CheckpointCallback", "EarlyStoppingCallback")
 _CALLBACKS += ("TimingCallback",)
 for _kind in _CALLBACKS:
-    for _name in ("on_train_start", "on_iteration", "on_train_end"):
+    for _name in ("on_train_start", "on_iteration", "on_row_logged", "on_train_end"):
         LEFT_OUT[f"{_kind}.{_name}"] = "reads the trainer that calls it: Trainer.train's callbacks"
 
 

@@ -29,6 +29,9 @@ class Callback:
         column like the others.
         """
 
+    def on_row_logged(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+        """After loggers have the row, which is complete: here what goes with it is saved."""
+
     def on_train_end(self, trainer: "Trainer") -> None:
         """After the last iteration and what it leaves behind, also when an error ended the run.
 

@@ -63,7 +63,7 @@ class CheckpointCallback(Callback):
             self._folder = trainer.run.path / FOLDER
         self._every.start(trainer.timesteps)
 
-    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+    def on_row_logged(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
         """Saves where it is time to, and removes what is not kept."""
         folder = self._folder
         if folder is None or not self._every.due(trainer.timesteps):

@@ -62,6 +62,7 @@ class EvalCallback(Callback):
         self._env = expect_maker(env)
         self._save = flag("save_best", save_best, fix="pass one of them")
         self.best_mean_reward = -math.inf
+        self._better = False
         self.last: Any = None  # what `Trainer.evaluate` gave last
 
     def on_train_start(self, trainer: "Trainer") -> None:
@@ -83,10 +84,14 @@ class EvalCallback(Callback):
         metrics["eval/std_reward"] = score["std_reward"]
         metrics["eval/mean_ep_length"] = float(np.mean(score["lengths"]))
         if mean > self.best_mean_reward:
-            self.best_mean_reward = mean
-            if self._save and trainer.run is not None:
-                folder = trainer.run.path / FOLDER
-                trainer.save(folder / BEST, replay=False)
-                note_score(folder, BEST, mean)
+            self.best_mean_reward, self._better = mean, self._save
         if self.reward_threshold is not None and mean >= self.reward_threshold:
             trainer.stop()
+
+    def on_row_logged(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+        """Saves the best so far."""
+        if self._better and trainer.run is not None:
+            folder = trainer.run.path / FOLDER
+            trainer.save(folder / BEST, replay=False)
+            note_score(folder, BEST, self.best_mean_reward)
+        self._better = False
