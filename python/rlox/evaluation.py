@@ -72,12 +72,12 @@ def evaluation_seed(seed: int) -> int:
 
 
 def expect_maker(env: Any) -> Any:
-    """What environments can be made of, or None.
+    """What environments can be made of.
 
     Raises:
         TypeError: It is neither an id, a spec nor a function.
     """
-    if env is None or isinstance(env, str | EnvSpec) or callable(env):
+    if isinstance(env, str | EnvSpec) or callable(env):
         return env
     raise TypeError(
         f"env: expected an id or a function that makes an environment, got {type(env).__name__}; "

@@ -94,8 +94,6 @@ NUMBER = Argument(lambda: 7, odd=NO_SCALAR | {"NaN": always(np.nan), "bool": boo
 MANIFEST = recorded({"steps": NUMBER})
 WORD = path(lambda: "word")  # any text may be one
 WORD = replace(WORD, same={name: form for name, form in WORD.same.items() if name != "Path"})
-# Of a trainer's own: it is a plain number.
-STEPS = Argument(lambda: 5, drawn=False)
 ENV = Argument(
     lambda: "CartPole-v1",
     odd={"a function": always(dict), "another id": always("abc")},
@@ -118,9 +116,7 @@ CALLS = [
     *called("FunctionCallback"),
     call("ProgressBar", every=number(0.5)),
     call("TimingCallback", every=whole(9)),
-    call("Every", every=whole(9), name=WORD),
-    call("Every.start", timesteps=STEPS),
-    call("Every.due", timesteps=STEPS),
+    call("Every", every=whole(9)),
     call(
         "EvalCallback",
         every=whole(9),

@@ -96,7 +96,6 @@ class Every:
 
     Args:
         every: Environment steps, all environments together.
-        name: Of the argument, for messages.
 
     Raises:
         TypeError, ValueError: `every` is no integer of at least 1.
@@ -107,8 +106,8 @@ class Every:
     [False, True, False, True, True]
     """
 
-    def __init__(self, every: int, name: str = "every") -> None:
-        self.steps = whole(name, every, 1, fix="pass a number of environment steps")
+    def __init__(self, every: int) -> None:
+        self.steps = whole("every", every, 1, fix="pass a number of environment steps")
         self._next = self.steps
 
     def start(self, timesteps: int) -> None:

@@ -59,7 +59,7 @@ class EvalCallback(Callback):
             threshold = number("reward_threshold", threshold, fix="pass a number, or None")
         self.reward_threshold = threshold
         self._deterministic = flag("deterministic", deterministic, fix="pass one of them")
-        self._env = expect_maker(env)
+        self._env = None if env is None else expect_maker(env)
         self._save = flag("save_best", save_best, fix="pass one of them")
         self.best_mean_reward = -math.inf
         self._better = False

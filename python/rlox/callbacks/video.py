@@ -61,7 +61,7 @@ class VideoRecordingCallback(Callback):
         self.format = text("format", format, FORMATS)
         self._deterministic = flag("deterministic", deterministic, fix="pass one of them")
         self._frames = whole("max_frames", max_frames, 1, fix="pass a number of frames")
-        self._env = expect_maker(env)
+        self._env = None if env is None else expect_maker(env)
         self._path = path_or_none("path", path)
         load_extra("moviepy", "video", "VideoRecordingCallback")
         self.last: Path | None = None
