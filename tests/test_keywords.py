@@ -177,6 +177,7 @@ def test_signatures_can_be_seen():
         "total_timesteps",
         "progress_bar",
         "callbacks",
+        "loggers",
     ]
     assert "path" in inspect.signature(PPOTrainer.load).parameters
     assert "n_episodes" in inspect.signature(evaluate).parameters

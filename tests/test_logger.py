@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlox.logger import RunFolder, expect_root
+from rlox.logger.csv_file import MetricsFile
 
 
 def test_rows_go_on_after_those_that_are_there(tmp_path):
@@ -16,17 +17,44 @@ def test_rows_go_on_after_those_that_are_there(tmp_path):
     assert (tmp_path / "metrics.csv").read_text() == "a,b\n1,nan\n2,3\n"
 
 
-def test_a_metric_that_the_first_row_did_not_have_is_named(tmp_path):
-    run = RunFolder(tmp_path)
+def test_a_new_metric_is_a_new_column_and_rows_without_it_are_empty_there(tmp_path):
+    run, path = RunFolder(tmp_path), tmp_path / "metrics.csv"
     run.log({"a": 1})
-    with pytest.raises(ValueError, match="metrics: expected those of the first row, got 'b'"):
-        run.log({"a": 2, "b": 3})
-    assert (tmp_path / "metrics.csv").read_text() == "a\n1\n"
+    run.log({"a": 2, "b, c": 3})
+    run.log({"a": 4})
+    run.flush()
+    assert path.read_text() == 'a,"b, c"\n1,\n2,3\n4,\n'
+    again = RunFolder(tmp_path)
+    again.log({"d": 5, "a": 6})
+    again.flush()
+    assert path.read_text() == 'a,"b, c",d\n1,,\n2,3,\n4,,\n6,,5\n'
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
+
+
+def test_the_file_is_written_anew_once_for_a_new_column(tmp_path, monkeypatch):
+    replaced, replace = [], os.replace
+    monkeypatch.setattr(os, "replace", lambda *paths: (replaced.append(1), replace(*paths)))
+    run = RunFolder(tmp_path)
+    for row in range(1000):
+        run.log({"a": row} | ({"eval": row} if row % 100 == 50 else {}))
+        run.flush()
+    assert len(replaced) == 1
+
+
+def test_rows_with_a_metric_that_comes_now_and_then_are_all_kept(tmp_path):
+    run = RunFolder(tmp_path)
+    for row in range(1, 12_001):
+        run.log({"a": row} | ({"eval": row} if row in (11_111, 11_112) else {}))
+    run.flush()
+    rows = (tmp_path / "metrics.csv").read_text().splitlines()[1:]
+    assert len(rows) == 9_999 + 201 + 2
+    assert "11111,11111" in rows
+    assert "11112,11112" in rows
 
 
 def test_rows_are_written_within_a_second_or_when_told_and_in_order(tmp_path, monkeypatch):
     now = [10.0]
-    monkeypatch.setattr("rlox.logger.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("rlox.logger.csv_file.time.monotonic", lambda: now[0])
     run, path = RunFolder(tmp_path), tmp_path / "metrics.csv"
     for row in range(3):
         run.log({"a": row})
@@ -80,7 +108,7 @@ class Interrupted:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_rows_are_written_once_wherever_an_interrupt_comes(tmp_path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("rlox.logger.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("rlox.logger.csv_file.time.monotonic", lambda: now[0])
     for n in itertools.count(1):
         path = tmp_path / str(n)
         path.mkdir()
@@ -88,7 +116,7 @@ def test_rows_are_written_once_wherever_an_interrupt_comes(tmp_path, monkeypatch
         run.log({"a": 0})
         run.log({"a": 1})
         run.log({"a": 2})
-        with Interrupted(RunFolder.flush, n) as interrupted:
+        with Interrupted(MetricsFile.flush, n) as interrupted:
             run.flush()
         run.flush()
         now[0] += 1.0
@@ -97,6 +125,28 @@ def test_rows_are_written_once_wherever_an_interrupt_comes(tmp_path, monkeypatch
         if not interrupted.came:
             break
     assert n > 50
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("function", [MetricsFile.flush, MetricsFile._widen])
+def test_rows_are_written_once_wherever_an_interrupt_comes_as_a_column_is_added(tmp_path, function):
+    for n in itertools.count(1):
+        path = tmp_path / str(n)
+        path.mkdir()
+        run = RunFolder(path)
+        run.log({"a": 0})
+        run.log({"a": 1, "b": 2})
+        with Interrupted(function, n) as interrupted:
+            run.flush()
+        run.log({"c": 4, "a": 3})
+        with Interrupted(function, n):
+            run.flush()
+        run.flush()
+        assert (path / "metrics.csv").read_text() == "a,b,c\n0,,\n1,2,\n3,,4\n", n
+        if not interrupted.came:
+            break
+    assert n > 30
 
 
 def test_a_folder_that_can_be_made_is_not_made_yet(tmp_path):

@@ -11,6 +11,7 @@ import numpy as np
 from rlox import learner, settings
 from rlox.layouts import Layout
 from rlox.masks import mask_width, no_masks
+from rlox.phases import Phases
 from rlox.rollout import RolloutEnv, make_buffer
 
 
@@ -104,6 +105,7 @@ class BaseLearner:
         self.timesteps = self.updates = 0
         self.growth = 0.0
         self.started = False
+        self.phases = Phases()
         self._idle = threading.Lock()
 
     def _make_storage(self) -> None:
@@ -148,6 +150,7 @@ class BaseLearner:
         try:
             yield
         finally:
+            self.phases.enter("other")
             self._idle.release()
 
     def first_seed(self) -> int | None:

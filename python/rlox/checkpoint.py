@@ -30,6 +30,7 @@ from rlox._rlox import CorruptFileError, __version__
 from rlox.learner import Arrays
 from rlox.members import SPARE, checked_member, write_member
 from rlox.memory import expect_granted
+from rlox.rotation import newest
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -180,7 +181,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Reads and checks a checkpoint.
 
     Args:
-        path: Of the checkpoint, or of a run folder that holds one as `checkpoint`.
+        path: Of the checkpoint, or of a run folder, of whose checkpoints the newest is read.
 
     Raises:
         FileNotFoundError: Nothing is there.
@@ -190,9 +191,8 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         MemoryError: It does not fit into memory.
     """
     path = _folder(path).resolve()
-    inner = path / "checkpoint"
-    if not (path / MANIFEST).exists() and (inner.exists() or _beside(inner, "previous").exists()):
-        path = inner
+    if not (path / MANIFEST).exists():
+        path = newest(path) or (path / "checkpoint" if (path / "checkpoint").exists() else path)
     if not path.exists() and _beside(path, "previous").exists():
         path = _beside(path, "previous")
     if not path.exists() or _is_empty(path):

@@ -20,6 +20,7 @@ from rlox.settings import chosen_seed, flag, plain_seed, shown, whole
 
 if TYPE_CHECKING:
     from rlox.learner import Learner
+    from rlox.trainer import Trainer
 
 
 class Predictor(Protocol):
@@ -68,6 +69,35 @@ def evaluation_seed(seed: int) -> int:
     # The learner's streams are children 0, 1, ... of the same sequence.
     stream = np.random.SeedSequence(plain_seed(seed), spawn_key=(2**32 - 1,))
     return int(stream.generate_state(1)[0] >> 1)
+
+
+def expect_maker(env: Any) -> Any:
+    """What environments can be made of.
+
+    Raises:
+        TypeError: It is neither an id, a spec nor a function.
+    """
+    if isinstance(env, str | EnvSpec) or callable(env):
+        return env
+    raise TypeError(
+        f"env: expected an id or a function that makes an environment, got {type(env).__name__}; "
+        "pass what makes it"
+    )
+
+
+def environment_of(trainer: "Trainer", env: Any = None) -> Any:
+    """What `evaluate` makes environments of: `env`, or what the trainer was given.
+
+    Raises:
+        ValueError: Those were already made, so `env` is needed.
+    """
+    chosen = (trainer.env_id or trainer._env) if env is None else env
+    if env is None and not (isinstance(chosen, str | EnvSpec) or callable(chosen)):
+        raise ValueError(
+            "env: expected an id or a function, as the trainer was given environments already "
+            "made, got None; pass env="
+        )
+    return chosen
 
 
 @knowing_keywords()
@@ -167,11 +197,7 @@ def _make(
             raise ValueError(
                 f"env: expected an id in Gymnasium's registry, got {env!r}; {error}"
             ) from error
-    if not callable(env):
-        raise TypeError(
-            f"env: expected an id or a function that makes an environment, got "
-            f"{type(env).__name__}; pass what makes it"
-        )
+    expect_maker(env)
 
     def one() -> gym.Env[Any, Any]:
         return expect_contract(expect_env(env(**env_kwargs)))

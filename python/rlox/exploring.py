@@ -127,7 +127,9 @@ class Explorer(BaseLearner):
         Returns:
             How many transitions came in.
         """
+        self.phases.enter("env_step")
         self._start()
+        self.phases.enter("inference")
         self.begin()
         wanted, first = self.config.train_freq, self.ended
         made = steps = 0
@@ -144,7 +146,8 @@ class Explorer(BaseLearner):
 
     def step(self, t: int) -> int:
         """One step of all environments, the iteration's step `t`; how many transitions came in."""
-        stepper, before = self.stepper, self.timesteps
+        stepper, before, enter = self.stepper, self.timesteps, self.phases.enter
+        enter("inference")
         obs, actions = stepper.obs, self.choose(t)
         try:
             sent = self.sent(actions)
@@ -154,8 +157,10 @@ class Explorer(BaseLearner):
             finite.refuse_nan_policy([actions], self._parameters(), made)
             raise
         self.started = False  # what fails in the middle of it ends all episodes
+        enter("env_step")
         step = stepper.step(sent)
         next_masks = self._look(step)
+        enter("buffer")
         self.replay.push(obs, actions, step, next_masks)
         if self.normalizer is not None:
             self._count(obs, step)

@@ -72,7 +72,9 @@ class NativeLearner(BaseLearner):
         """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
         progress = settings.number("progress", progress, 0, 1, fix="pass the share that is done")
         with self._alone():
-            metrics = self.update(1.0 - progress) if self.collect() else {}
+            full = self.collect()
+            self.phases.enter("gradient_update")
+            metrics = self.update(1.0 - progress) if full else {}
         self.episodes.drain(self.env)
         if not metrics:
             return {}
@@ -93,6 +95,7 @@ class NativeLearner(BaseLearner):
             if not self.fused:
                 return self._collect_stepwise(said)
             env: Any = self.env
+            self.phases.enter("fused")
             if not self.started:
                 env.begin_rollout(buffer, self.normalizer, self.first_seed())
                 self.started = True
@@ -113,6 +116,8 @@ class NativeLearner(BaseLearner):
         """`collect` from environments that are not native; what was said last is in `said`."""
         env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
         shape, freq = self.spaces[1].shape or (), config.sde_sample_freq
+        enter = self.phases.enter
+        enter("env_step")
         env.begin_rollout(buffer, self.normalizer, self.first_seed())
         self.started = True
         for t in range(config.n_steps):
@@ -120,12 +125,15 @@ class NativeLearner(BaseLearner):
             if self.masks is not None:
                 allowed = self.masks[t]
                 allowed[...] = env.action_masks()  # type: ignore[attr-defined]  # see `_make_storage`
+            enter("inference")
             noise = t == 0 or (freq > 0 and t % freq == 0)
             actions, *rest = policy.act(buffer, t, allowed, noise)
             said[:] = actions.reshape(config.num_envs, *shape), *rest
+            enter("env_step")
             env.step_rollout(buffer, t, said[0], said[1], said[2], self.normalizer)
             if self.stopping:
                 return False
+        enter("gae_compute")
         policy.finish(buffer, config.gamma, config.gae_lambda)
         return buffer.n_transitions > 0 or self._collect_stepwise(said)  # again after mere resets
 

@@ -154,6 +154,7 @@ class NativeOffPolicy(BaseLearner):
                 self._start()
                 if self.fused:
                     env: Any = self.env
+                    self.phases.enter("fused")
                     self.policy.iterate(env._native, progress, self.normalizer, self.growth)
                 else:
                     self._iterate_stepwise(progress)
@@ -193,17 +194,23 @@ class NativeOffPolicy(BaseLearner):
     def _iterate_stepwise(self, progress: float) -> None:
         """An iteration in environments that are not stepped in Rust."""
         policy, stepper, space, n = self.policy, self.stepper, self.spaces[1], self.config.num_envs
+        enter = self.phases.enter
         policy.begin(progress, self.growth)
         wanted, steps, ended = self.config.train_freq, 0, 0
         while (ended < wanted[0]) if isinstance(wanted, tuple) else (steps < wanted):
             if self.stopping:
                 return
-            step = stepper.step(spaces.sent_actions(space, policy.act(self.normalizer), n))
+            enter("inference")
+            sent = spaces.sent_actions(space, policy.act(self.normalizer), n)
+            enter("env_step")
+            step = stepper.step(sent)
+            enter("buffer")
             flags = step.terminated, step.truncated, step.valid, self._masks()
             policy.observe(step.next_obs, stepper.obs, step.rewards, *flags, self.normalizer)
             # What only resets is no step.
             steps += step.valid is None or bool(step.valid.any())
             ended += int((step.terminated | step.truncated).sum())
+        enter("gradient_update")
         policy.learn(self.normalizer)
 
     def _metrics(self, said: dict[str, float], progress: float) -> dict[str, float]:

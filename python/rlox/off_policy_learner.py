@@ -174,7 +174,9 @@ class OffPolicyLearner(Explorer):
             if self.stopping:
                 break
             stream, how = self.streams["minibatches"], self.sampling(progress)
+            self.phases.enter("buffer")
             batch = self.replay.sample(stream, self.normalizer, **how)
+            self.phases.enter("gradient_update")
             # Smaller ones, in the beginning, would be compiled for as well.
             whole = len(batch.rewards) == self.config.batch_size
             self.losses = self._fast if whole else self._plain

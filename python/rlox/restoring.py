@@ -73,7 +73,7 @@ def end_run(trainer: "Trainer", result: "TrainResult") -> None:
         warnings.warn(
             f"{result['left_out']}. The run's checkpoint has all but the replay buffer; while this "
             "trainer is there, save() writes one with it where there is room",
-            stacklevel=4,
+            stacklevel=6,
         )
 
 

@@ -1,9 +1,11 @@
 """Settings and other arguments: checked, and put together from what is known and asked for."""
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,6 +120,19 @@ def text(name: str, value: Any, choices: Sequence[str] = ()) -> str:
     if choices and value not in choices:
         raise _wrong(name, names, value, FIX)
     return str(value)
+
+
+def path_or_none(name: str, value: Any) -> Path | None:
+    """A path, or None.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+        raise _wrong(name, "a path or None", value, "pass a str or a pathlib.Path", TypeError)
+    return Path(value)
 
 
 def whole_numbers(name: str, value: Any) -> tuple[int, ...]:

@@ -1,7 +1,6 @@
 """`Trainer`: what surrounds an algorithm, from the environment's id to the checkpoint."""
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
@@ -18,15 +17,16 @@ from rlox.backends import Backend, choose_backend, loading_backend, make_learner
 from rlox.callbacks import Callback, ProgressBar, as_callbacks
 from rlox.checkpoint import read_checkpoint
 from rlox.configs import SHAPE_SETTINGS, resolved_config
-from rlox.evaluation import SeededPredictor, evaluate, evaluation_seed
+from rlox.evaluation import SeededPredictor, environment_of, evaluate, evaluation_seed
 from rlox.interrupt import stop_on_interrupt
 from rlox.keywords import knowing_keywords, places, refuse_policy_name, refuse_settings
-from rlox.logger import RunFolder, expect_root
+from rlox.logger import Logger, RunFolder, as_loggers, expect_root
+from rlox.loop import Loop
 from rlox.manifest import describe, expect_code, settings_on, trainer_manifest
 from rlox.presets import preset
 from rlox.registered import count_of, name_of
-from rlox.restoring import end_run, restore, save_checkpoint, warn_forgotten
-from rlox.results import EvaluationResult, TrainResult, train_result
+from rlox.restoring import restore, save_checkpoint, warn_forgotten
+from rlox.results import EvaluationResult, TrainResult
 from rlox.settings import chosen_seed, flag, json_keywords, resolve, whole
 from rlox.vector import make_vec
 
@@ -125,6 +125,7 @@ class Trainer:
         *,
         progress_bar: bool = False,
         callbacks: Sequence[Callback | Callable[["Trainer", dict[str, float]], object]] = (),
+        loggers: Sequence[str | Logger] = (),
     ) -> TrainResult:
         """Makes at least `total_timesteps` more steps, in whole iterations.
 
@@ -136,46 +137,43 @@ class Trainer:
             total_timesteps: Of all environments together. None goes on with a run that was
                 interrupted or loaded, to where it was to end.
             progress_bar: Show one; needs the extra `rlox[progress]`.
-            callbacks: `rlox.callbacks.Callback` objects, or functions of (trainer, metrics).
+            callbacks: `rlox.callbacks.Callback` objects, or functions of (trainer, metrics). When
+                one raises, what was learned is saved first.
+            loggers: "console", "jsonl", "tensorboard", "wandb", "mlflow", or objects as
+                `rlox.logger.Logger` describes; the run folder has its `metrics.csv` without.
 
         Raises:
-            TypeError: `total_timesteps` is no number, or a callback is none.
-            ValueError: Fewer than 1 step, or None with nothing to go on with; what an environment
-                gives that is not finite, with the step and the environment.
-            FloatingPointError: NaN or infinity, with the tensor, the step and the environment.
+            TypeError: `total_timesteps` is no number, a callback or a logger is none.
+            ValueError: Fewer than 1 step, or None with nothing to go on with; a logger's name is
+                none; what an environment gives that is not finite, with the step and environment.
+            FloatingPointError: NaN or infinity, with the tensor, the step and the environment; the
+                run folder has a `diagnosis` then.
             MemoryError: No room for what comes in; a smaller `buffer_size` takes less.
-            ModuleNotFoundError: The progress bar needs rich.
+            ModuleNotFoundError: The progress bar needs rich, a logger its extra.
             OSError: The run folder cannot be written.
             rlox.ClosedError: After `close`.
 
         Warns:
-            UserWarning: There was no room for the replay buffer in the run's checkpoint.
+            UserWarning: There was no room for the replay buffer in the run's checkpoint; a logger
+                failed, and is left out.
         """
         if self._closed:
             raise ClosedError("trainer: expected an open one, got a closed one; make another")
         called = as_callbacks(callbacks)
         if flag("progress_bar", progress_bar, fix="pass one of them"):
             called.append(ProgressBar())
+        folder = self.run is not None or self._runs_dir is not None
+        told = as_loggers(loggers, folder=folder)
         self._plan(total_timesteps)
         if self.forgot:
             self.forgot = False
             warn_forgotten()
-        first, began = self.timesteps, time.perf_counter()
         self.learner.stopping = False
-        with stop_on_interrupt(self.stop), ExitStack() as ends:  # before a folder is half made
+        with stop_on_interrupt(self.stop):  # before a folder is half made
             if self.run is None and self._runs_dir is not None:
                 self.run = RunFolder.make(self._runs_dir, self.env_name, self.algorithm, self.seed)
                 self.run.write("config.json", describe(self))
-            if self.run is not None:
-                ends.callback(self.run.flush)
-            for callback in called:
-                callback.on_train_start(self)
-                ends.callback(callback.on_train_end, self)
-            self._iterate(called, began)
-            result = train_result(self, first, seconds=time.perf_counter() - began)
-            if self.run is not None:
-                end_run(self, result)
-        return result
+            return Loop(self, called, told).run()
 
     def _plan(self, total_timesteps: int | None) -> None:
         """Decides where the run ends."""
@@ -189,23 +187,6 @@ class Trainer:
         steps = whole("total_timesteps", total_timesteps, 1, fix="say how many steps to make")
         self.start_timesteps = self.timesteps
         self.target_timesteps = self.timesteps + steps
-
-    def _iterate(self, callbacks: list[Callback], began: float) -> None:
-        first, iteration = self.timesteps, 0
-        planned = self.target_timesteps - self.start_timesteps
-        self.learner.growth = 1 / planned
-        while self.timesteps < self.target_timesteps and not self.learner.stopping:
-            metrics = self.learner.iterate((self.timesteps - self.start_timesteps) / planned)
-            if not metrics:
-                return
-            iteration += 1
-            elapsed = time.perf_counter() - began
-            metrics |= {"time/iterations": iteration, "time/time_elapsed": elapsed}
-            metrics["time/fps"] = (self.timesteps - first) / elapsed
-            if self.run is not None:
-                self.run.log(metrics)
-            for callback in callbacks:
-                callback.on_iteration(self, metrics)
 
     def stop(self) -> None:
         """Ends `train` after the current step; from a callback or another thread."""
@@ -236,12 +217,7 @@ class Trainer:
             TypeError: An argument of another kind; a policy of your own without `mode` cannot be
                 greedy.
         """
-        chosen: Any = self.env_id or self._env if env is None else env
-        if env is None and not (isinstance(chosen, str | EnvSpec) or callable(chosen)):
-            raise ValueError(
-                "env: expected an id or a function, as the trainer was given environments already "
-                "made, got None; pass env="
-            )
+        chosen = environment_of(self, env)
         seed = evaluation_seed(self.seed) if seed is None else chosen_seed(seed)
         kwargs = self._env_kwargs if env is None else {}
         policy = SeededPredictor(self.learner, seed)

@@ -21,6 +21,13 @@ INNER = {
     "rlox.backends": "serves trainers: test_backends.py",
     "rlox.base_learner": "rlox.native and rlox.algorithms offer what users call",
     "rlox.batches": "tensors that learners take from their buffers",
+    "rlox.callbacks.base": "rlox.callbacks offers it",
+    "rlox.callbacks.checkpointing": "rlox.callbacks offers it",
+    "rlox.callbacks.evaluating": "rlox.callbacks offers it",
+    "rlox.callbacks.progress": "rlox.callbacks offers it",
+    "rlox.callbacks.stopping": "rlox.callbacks offers it",
+    "rlox.callbacks.timing": "rlox.callbacks offers it",
+    "rlox.callbacks.video": "rlox.callbacks offers it",
     "rlox.cli": "takes words: tests/cli/test_mistakes.py",
     "rlox.cli.commands": "serves rlox.cli.main",
     "rlox.cli.config_file": "serves rlox.cli.main",
@@ -45,8 +52,10 @@ INNER = {
     "rlox.contract": "serves make_vec, ForeignVecEnv and evaluate: test_contract.py",
     "rlox.critics": "serves off-policy learners",
     "rlox.crossing": "serves off-policy learners: Trainer.load",
+    "rlox.diagnosis": "writes files: test_diagnosis.py",
     "rlox.distributions": "tensors that policies give",
     "rlox.exploring": "rlox.algorithms offers what users call",
+    "rlox.extras": "serves what needs packages of its own",
     "rlox.featured": "serves off-policy learners",
     "rlox.features": "MlpPolicy makes its features of any space",
     "rlox.finite": "looks at what was collected",
@@ -59,7 +68,16 @@ INNER = {
     "rlox.keywords": "serves whatever takes keywords",
     "rlox.learner": "states of learners: Trainer.load",
     "rlox.layouts": "serves ForeignVecEnv, collect_rollout and Trainer.predict",
-    "rlox.logger": "serves Trainer.train",
+    "rlox.logger": "files and services: tests/logger has refusals",
+    "rlox.logger.base": "rlox.logger offers it",
+    "rlox.logger.console": "rlox.logger offers it",
+    "rlox.logger.csv_file": "rlox.logger offers it",
+    "rlox.logger.json_lines": "rlox.logger offers it",
+    "rlox.logger.mlflow": "rlox.logger offers it",
+    "rlox.logger.run_folder": "rlox.logger offers it",
+    "rlox.logger.tensorboard": "rlox.logger offers it",
+    "rlox.logger.wandb": "rlox.logger offers it",
+    "rlox.loop": "serves Trainer.train: test_loop.py",
     "rlox.manifest": "serves Trainer.save and Trainer.load",
     "rlox.mask_source": "serves ForeignVecEnv and evaluate: test_mask_source.py",
     "rlox.masks": "serves learners",
@@ -76,6 +94,7 @@ INNER = {
     "rlox.off_policy_learner": "rlox.algorithms offers what users call",
     "rlox.own_networks": "the caller's networks: test_off_policy_learning.py has refusals",
     "rlox.optimizer": "optimisers of the learners: tensors of their own making",
+    "rlox.phases": "serves learners and TimingCallback",
     "rlox.plotting": "draws files that RunFolder wrote: test_plotting.py has refusals",
     "rlox.presets": "serves trainers",
     "rlox.presets.a2c": "data",
@@ -90,7 +109,25 @@ INNER = {
     "rlox.restoring": "serves Trainer.save and Trainer.load",
     "rlox.results": "types of dicts",
     "rlox.rmsprop": "optimisers of the learners: tensors of their own making",
+    "rlox.rotation": "serves callbacks: tests/callbacks/test_checkpointing.py",
     "rlox.rollout": "rlox and rlox.vector offer what users call",
+    "rlox.sb3": "around trainers: tests/sb3 has refusals",
+    "rlox.sb3.archive": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.arguments": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.callbacks": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.convert": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.environments": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.evaluation": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.inert": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.keywords": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.model": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.models": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.noise": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.policy_kwargs": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.policy_names": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.schedules": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.weights": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.zoo": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.scores": "test_scores.py has refusals",
     "rlox.settings": "serves every constructor in Python",
     "rlox.spaces": "serves environments",
@@ -133,6 +170,11 @@ LEFT_OUT = {
     "evaluating_actions": "serves learners, of modules that check_policy accepted",
     "greedy": "serves learners, of modules that check_policy accepted",
     "sampled": "serves learners, of modules that check_policy accepted",
+    "VideoRecordingCallback": "needs a package of its own: tests/callbacks/test_video.py",
+    "Every.start": "serves callbacks, which give it their trainer's timesteps",
+    "Every.due": "serves callbacks, which give it their trainer's timesteps",
+    "environment_of": "serves Trainer.evaluate and callbacks: tests/callbacks has refusals",
+    "expect_maker": "serves evaluate and callbacks: tests/callbacks has refusals",
     "corrupt": "serves read_checkpoint, and makes an exception of texts",
     "expect_keys": "serves read_checkpoint: test_checkpoint.py has damaged files",
     "ForeignVecEnv.action_masks": "takes nothing: test_masked_rollouts.py",
@@ -173,10 +215,11 @@ _STEPS += ("computes", "explored")
 for _kind in ("DQN", "SAC", "TD3"):
     LEFT_OUT |= {f"{_kind}.{name}": "serves the constructor and `iterate`" for name in _STEPS}
 LEFT_OUT["DQN.exploration_rate"] = "serves `iterate`"
-for _name in ("on_train_start", "on_iteration", "on_train_end"):
-    LEFT_OUT[f"ProgressBar.{_name}"] = (
-        "reads the trainer that calls it: Trainer.train's progress_bar"
-    )
+_CALLBACKS = ("ProgressBar", "EvalCallback", "CheckpointCallback", "EarlyStoppingCallback")
+_CALLBACKS += ("TimingCallback",)
+for _kind in _CALLBACKS:
+    for _name in ("on_train_start", "on_iteration", "on_row_logged", "on_train_end"):
+        LEFT_OUT[f"{_kind}.{_name}"] = "reads the trainer that calls it: Trainer.train's callbacks"
 
 
 def modules() -> Iterator[str]:

@@ -191,7 +191,21 @@ def trainer_calls(kind):
         total_timesteps=endless(whole(8)),
         progress_bar=flag(False),
         callbacks=row(thing(lambda: lambda trainer, metrics: None), kind=tuple),
+        loggers=row(thing(Silent), kind=tuple),
     )
+
+
+class Silent:
+    """A logger."""
+
+    def start(self, trainer):
+        pass
+
+    def log(self, metrics, timesteps):
+        pass
+
+    def finish(self, result):
+        pass
 
 
 def inherited_calls():

@@ -105,16 +105,20 @@ class A2C(TorchLearner):
         """Fills the buffer; False if `stopping` was set meanwhile."""
         env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
         act, made = policies.acting(policy), self.timesteps // config.num_envs
+        enter = self.phases.enter
+        enter("env_step")
         env.begin_rollout(buffer, self.normalizer, self.first_seed())
         self.started = True
         resets_noise, freq = hasattr(policy, "reset_noise"), config.sde_sample_freq
         for t in range(config.n_steps):
+            enter("inference")
             if resets_noise and (t == 0 or (freq > 0 and t % freq == 0)):
                 policy.reset_noise(config.num_envs)
             said, seen = list[npt.NDArray[Any]](), self._seen(t)
             try:
                 said += (x.numpy(force=True) for x in act(seen, *self.allowed(t)))
                 actions, log_probs, values = said
+                enter("env_step")
                 env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
             except ValueError:
                 # NaN from the policy is refused by what meets it first; here it gets its name.
@@ -122,9 +126,11 @@ class A2C(TorchLearner):
                 raise
             if self.stopping:
                 return False
+        enter("inference")
         # Where an episode was cut, what would have followed is worth the value of its last state.
         final_values = self.values(buffer.final_obs) if len(buffer.final_index) else None
         last_values = self.values(buffer.last_obs)
+        enter("gae_compute")
         finite.refuse_nan_rollout(buffer, last_values, final_values, made)
         buffer.finish(last_values, config.gamma, config.gae_lambda, final_values)
         return buffer.n_transitions > 0 or self.collect()  # again if all that happened was resets
@@ -136,6 +142,7 @@ class A2C(TorchLearner):
             FloatingPointError: A loss or the gradient is NaN or infinite; nothing has moved then.
         """
         config, policy = self.config, self.policy
+        self.phases.enter("gradient_update")
         rows = self.rows.to(self.device)
         if self.buffer.n_transitions < len(rows.obs):  # in the others, environments only reset
             rows = rows.at(torch.from_numpy(self.buffer.valid).flatten())

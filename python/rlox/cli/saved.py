@@ -56,7 +56,7 @@ def open_trainer(path: str, **how: Any) -> Trainer:
 def run_folder(path: str) -> Path | None:
     """The run folder that a path is or lies in, if it is one of a run."""
     folder = Path(path).resolve()
-    for one in (folder, folder.parent):
+    for one in (folder, folder.parent, folder.parent.parent):  # `checkpoints` lies between
         if (one / "config.json").is_file():
             return one
     return None

@@ -1,11 +1,11 @@
 """Callbacks of `learn`: functions, rlox's own, and the table that `verbose=1` asks for."""
 
-import math
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rlox.callbacks import Callback, as_callback
+from rlox.logger.console import table
 from rlox.settings import shown
 
 if TYPE_CHECKING:
@@ -51,18 +51,6 @@ class Table(Callback):
             return
         self._said = trainer.timesteps
         sys.stdout.write(table(metrics))
-
-
-def table(metrics: dict[str, float]) -> str:
-    """Metrics as lines of text.
-
-    >>> print(table({"time/fps": 1000.0, "train/loss": 0.5}), end="")
-    | time/fps   | 1e+03 |
-    | train/loss |   0.5 |
-    """
-    told = {name: f"{x:.3g}" for name, x in sorted(metrics.items()) if not math.isnan(x)}
-    left, right = (max(map(len, column), default=0) for column in (told, told.values()))
-    return "".join(f"| {name:<{left}} | {x:>{right}} |\n" for name, x in told.items())
 
 
 def as_rlox_callbacks(callback: Any, verbose: int, log_interval: int | None) -> list[Callback]:

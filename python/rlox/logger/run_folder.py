@@ -4,43 +4,31 @@ runs/<env>/<algorithm>/<time>-<seed>/
   config.json     settings and where each comes from, seed, versions
   metrics.csv     a row for each iteration, of very many some
   checkpoint/     see `rlox.checkpoint`
+  checkpoints/    those that callbacks make, see `rlox.rotation`
+  videos/         those of `VideoRecordingCallback`
+  diagnosis/      where NaN or infinity ended the run, see `rlox.diagnosis`
   curve.png       mean return over steps
   summary.json    what `train` returned
 """
 
-import csv
-import errno
-import io
 import json
 import logging
 import math
 import os
 import re
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from rlox._rlox import __version__
+from rlox.logger.csv_file import MetricsFile
 from rlox.plotting import plot_curve
 
 _log = logging.getLogger("rlox")
-
-# Seconds between two writings of metrics.
-EVERY = 1.0
-
-
-@dataclass
-class _Waiting:
-    """Rows to be written, and where in the file they begin: known once writing them has begun."""
-
-    rows: list[Mapping[str, float]] = field(default_factory=list)
-    begin: int | None = None
 
 
 class RunFolder:
@@ -59,13 +47,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._columns: list[str] = []
-        self._told = 0
-        self._waiting = _Waiting()
-        self._written = -math.inf
-        if (path / "metrics.csv").exists():
-            with open(path / "metrics.csv", newline="") as file:
-                self._columns = next(csv.reader(file), [])
+        self.metrics = MetricsFile(path / "metrics.csv")
 
     @classmethod
     def make(cls, root: str | os.PathLike[str], env: str, algorithm: str, seed: int) -> "RunFolder":
@@ -93,32 +75,15 @@ class RunFolder:
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Writes strict JSON: NaN, which JSON does not have, becomes null."""
-        plain = {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in content.items()
-        }
-        (self.path / name).write_text(json.dumps(plain, indent=2, allow_nan=False) + "\n")
+        write_json(self.path / name, content)
 
     def log(self, metrics: Mapping[str, float]) -> None:
-        """Appends a row to `metrics.csv`, within a second; the first row decides the columns.
-
-        After 10,000 rows only every tenth is kept, after 100,000 every hundredth, and so on.
+        """Appends a row to `metrics.csv`, within a second; see `MetricsFile.log`.
 
         Raises:
-            ValueError: A metric that the first row did not have.
             OSError: Rows cannot be written; the next call tries again.
         """
-        self._columns = self._columns or list(metrics)
-        if unknown := [name for name in metrics if name not in self._columns]:
-            raise ValueError(
-                f"metrics: expected those of the first row, got {unknown[0]!r}; log it in every row"
-            )
-        told = self._told + 1
-        if told % 10 ** max(len(str(told)) - 5, 0) == 0:
-            self._waiting.rows.append(dict(metrics))
-        self._told = told
-        if time.monotonic() - self._written >= EVERY:
-            self.flush()
+        self.metrics.log(metrics)
 
     def flush(self) -> None:
         """Writes the rows that wait.
@@ -126,40 +91,26 @@ class RunFolder:
         Raises:
             OSError: They cannot be written, and go on waiting.
         """
-        waiting = self._waiting
-        if not waiting.rows:
-            return
-        text = io.StringIO()
-        table = csv.DictWriter(text, self._columns, lineterminator="\n")
-        # Opened each time: a run can be watched, and nothing stays open.
-        with open(self.path / "metrics.csv", "ab", buffering=0) as file:
-            end = file.tell()
-            if waiting.begin is not None and waiting.begin < end:  # a flush was cut off
-                end = file.truncate(waiting.begin)
-            waiting.begin = end
-            if end == 0:
-                table.writeheader()
-            table.writerows(waiting.rows)
-            rows = text.getvalue().encode()
-            try:
-                if file.write(rows) < len(rows):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
-            except OSError:
-                file.truncate(end)
-                raise
-            # One assignment: Ctrl-C comes before it or after it, never to rows half forgotten.
-            self._waiting = _Waiting()
-        self._written = time.monotonic()
+        self.metrics.flush()
 
     def plot(self, title: str) -> None:
         """Draws `curve.png`, or says what is missing."""
         self.flush()
-        if not self._columns:
+        if not self.metrics.columns:
             return
         try:
             plot_curve(self.path / "metrics.csv", self.path / "curve.png", title)
         except ModuleNotFoundError as error:
             _log.warning("no curve.png: %s", error)
+
+
+def write_json(file: Path, content: Mapping[str, Any]) -> None:
+    """Writes strict JSON: NaN, which JSON does not have, becomes null."""
+    plain = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in content.items()
+    }
+    file.write_text(json.dumps(plain, indent=2, allow_nan=False) + "\n")
 
 
 def expect_root(root: Any) -> Path | None:

@@ -1,0 +1,122 @@
+"""`Callback`: what happens around the iterations of a training run."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from rlox.settings import whole
+
+if TYPE_CHECKING:
+    from rlox.trainers import Trainer
+
+
+class Callback:
+    """Derive from it and write the methods you need. `trainer.stop()` ends the run.
+
+    >>> class Best(Callback):
+    ...     score = float("-inf")
+    ...
+    ...     def on_iteration(self, trainer, metrics):
+    ...         self.score = max(self.score, metrics["rollout/ep_rew_mean"])
+    """
+
+    def on_train_start(self, trainer: "Trainer") -> None:
+        """Before the first iteration, when loggers have started; `trainer.run` is there."""
+
+    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+        """After each iteration, with the row that goes to the loggers next.
+
+        Numbers may be added to it, under names of their own; those that come now and then are a
+        column like the others.
+        """
+
+    def on_row_logged(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+        """After loggers have the row, which is complete: here what goes with it is saved."""
+
+    def on_train_end(self, trainer: "Trainer") -> None:
+        """After the last iteration and what it leaves behind, also when an error ended the run.
+
+        Callbacks that started are ended in the opposite order, each of them, whatever the others
+        raise.
+        """
+
+
+class FunctionCallback(Callback):
+    """A plain function `f(trainer, metrics)`, called after each iteration."""
+
+    def __init__(self, function: Callable[["Trainer", dict[str, float]], object]) -> None:
+        if not callable(function):
+            raise TypeError(
+                "function: expected a function of (trainer, metrics), got "
+                f"{_named(function)}; pass one"
+            )
+        self._function = function
+
+    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+        """Calls it."""
+        self._function(trainer, metrics)
+
+
+def as_callback(callback: Any) -> Callback:
+    """A callback as it is, or a function as one.
+
+    Raises:
+        TypeError: It is neither; a class is none, its objects are.
+    """
+    if isinstance(callback, Callback):
+        return callback
+    if callable(callback) and not isinstance(callback, type):
+        return FunctionCallback(callback)
+    raise TypeError(
+        "callbacks: expected a list of rlox.callbacks.Callback objects or functions of (trainer, "
+        f"metrics), got {_named(callback)}; derive it from Callback, and pass an object of it"
+    )
+
+
+def as_callbacks(callbacks: Any) -> list[Callback]:
+    """Each as `as_callback`.
+
+    Raises:
+        TypeError: One is no callback, or they are no sequence.
+    """
+    if not isinstance(callbacks, Iterable):
+        raise TypeError(
+            f"callbacks: expected a list, got {_named(callbacks)}; put it into square brackets"
+        )
+    return [as_callback(callback) for callback in callbacks]
+
+
+def _named(callback: Any) -> str:
+    if isinstance(callback, type):
+        return f"the class {callback.__name__}"
+    return type(callback).__name__
+
+
+class Every:
+    """Says when so many environment steps have gone by: after each multiple of them, once.
+
+    Args:
+        every: Environment steps, all environments together.
+
+    Raises:
+        TypeError, ValueError: `every` is no integer of at least 1.
+
+    >>> every = Every(100)
+    >>> every.start(timesteps=0)
+    >>> [every.due(steps) for steps in (64, 128, 192, 256, 512)]
+    [False, True, False, True, True]
+    """
+
+    def __init__(self, every: int) -> None:
+        self.steps = whole("every", every, 1, fix="pass a number of environment steps")
+        self._next = self.steps
+
+    def start(self, timesteps: int) -> None:
+        """Goes on from here: the same multiples, whether a run was resumed or not."""
+        self._next = (timesteps // self.steps + 1) * self.steps
+
+    def due(self, timesteps: int) -> bool:
+        """Whether a multiple was reached since it last was."""
+        if timesteps < self._next:
+            return False
+        self.start(timesteps)
+        return True

@@ -1,0 +1,97 @@
+"""Scores while a run goes on."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlox.callbacks.base import Callback, Every
+from rlox.evaluation import environment_of, expect_maker
+from rlox.rotation import BEST, FOLDER, note_score, read_scores
+from rlox.settings import flag, number, whole
+
+if TYPE_CHECKING:
+    from rlox.trainer import Maker
+    from rlox.trainers import Trainer
+
+
+class EvalCallback(Callback):
+    """Plays full episodes in environments of its own, every so many environment steps.
+
+    The row gets `eval/mean_reward`, `eval/std_reward` and `eval/mean_ep_length`. Each time the same
+    episodes are played, so scores can be compared, and training goes on as without. Where there is
+    a run folder, the trainer with the best mean reward is in its `checkpoints/best`, without a
+    replay buffer; a run that is resumed remembers how good that one was.
+
+    Args:
+        every: Environment steps of training between two evaluations, all environments together.
+        n_episodes: How many are played.
+        reward_threshold: A mean reward at which the run ends; None: it does not.
+        deterministic: Greedy actions rather than samples.
+        env: Another environment, an id or a function; None: the one trained on.
+        save_best: Whether the best is saved.
+
+    Raises:
+        TypeError, ValueError: An argument of another kind or out of range. At the start of
+            training: the trainer was given environments already made, so `env` is needed.
+
+    >>> from rlox.trainers import PPOTrainer
+    >>> callback = EvalCallback(every=1_000, n_episodes=5)
+    >>> trainer = PPOTrainer("CartPole-v1", seed=1, runs_dir=None)
+    >>> result = trainer.train(2_000, callbacks=[callback])
+    >>> len(callback.last["returns"]), callback.best_mean_reward >= callback.last["mean_reward"]
+    (5, True)
+    """
+
+    def __init__(
+        self,
+        every: int,
+        n_episodes: int = 10,
+        reward_threshold: float | None = None,
+        deterministic: bool = True,
+        env: "Maker | None" = None,
+        save_best: bool = True,
+    ) -> None:
+        self._every = Every(every)
+        self._n = whole("n_episodes", n_episodes, 1, fix="ask for one or more")
+        threshold = reward_threshold
+        if threshold is not None:
+            threshold = number("reward_threshold", threshold, fix="pass a number, or None")
+        self.reward_threshold = threshold
+        self._deterministic = flag("deterministic", deterministic, fix="pass one of them")
+        self._env = None if env is None else expect_maker(env)
+        self._save = flag("save_best", save_best, fix="pass one of them")
+        self.best_mean_reward = -math.inf
+        self._better = False
+        self.last: Any = None  # what `Trainer.evaluate` gave last
+
+    def on_train_start(self, trainer: "Trainer") -> None:
+        """Counts from here, and looks how good the best of the run was."""
+        environment_of(trainer, self._env)
+        self._every.start(trainer.timesteps)
+        if trainer.run is not None:
+            there = read_scores(trainer.run.path / FOLDER).get(BEST, -math.inf)
+            self.best_mean_reward = max(self.best_mean_reward, there)
+
+    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+        """Evaluates where it is time to."""
+        if not self._every.due(trainer.timesteps):
+            return
+        score = trainer.evaluate(self._n, deterministic=self._deterministic, env=self._env)
+        self.last = score
+        mean = score["mean_reward"]
+        metrics["eval/mean_reward"] = mean
+        metrics["eval/std_reward"] = score["std_reward"]
+        metrics["eval/mean_ep_length"] = float(np.mean(score["lengths"]))
+        if mean > self.best_mean_reward:
+            self.best_mean_reward, self._better = mean, self._save
+        if self.reward_threshold is not None and mean >= self.reward_threshold:
+            trainer.stop()
+
+    def on_row_logged(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+        """Saves the best so far."""
+        if self._better and trainer.run is not None:
+            folder = trainer.run.path / FOLDER
+            trainer.save(folder / BEST, replay=False)
+            note_score(folder, BEST, self.best_mean_reward)
+        self._better = False

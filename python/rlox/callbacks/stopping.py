@@ -1,0 +1,63 @@
+"""Ending a run that does not get better."""
+
+import math
+from typing import TYPE_CHECKING
+
+from rlox.callbacks.base import Callback
+from rlox.keywords import hint
+from rlox.settings import number, text, whole
+
+if TYPE_CHECKING:
+    from rlox.trainers import Trainer
+
+
+class EarlyStoppingCallback(Callback):
+    """Ends the run when a metric has not improved for so many environment steps.
+
+    Args:
+        metric: Its name in the row; "eval/mean_reward" where an `EvalCallback` comes before. Rows
+            without it, or with NaN, count as no improvement.
+        patience: Environment steps without an improvement that end the run.
+        min_delta: What counts as an improvement on the best value is more than this.
+        mode: "max" where higher is better, "min" where lower is.
+
+    Raises:
+        TypeError, ValueError: An argument of another kind or out of range. In training: no row had
+            the metric within `patience` steps.
+
+    >>> callback = EarlyStoppingCallback(patience=50_000, min_delta=1.0)
+    >>> callback.best
+    -inf
+    """
+
+    def __init__(
+        self,
+        metric: str = "rollout/ep_rew_mean",
+        patience: int = 100_000,
+        min_delta: float = 0.0,
+        mode: str = "max",
+    ) -> None:
+        self.metric = text("metric", metric)
+        self.patience = whole("patience", patience, 1, fix="pass a number of environment steps")
+        self.min_delta = number("min_delta", min_delta, 0, fix="pass 0 or more")
+        self._sign = 1.0 if text("mode", mode, ("max", "min")) == "max" else -1.0
+        self.best = -self._sign * math.inf
+        self._seen = False
+
+    def on_train_start(self, trainer: "Trainer") -> None:
+        """Counts from here; the best value of before stays."""
+        self._since = trainer.timesteps
+
+    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+        """Looks at the metric, and stops the run where it is time to."""
+        value = metrics.get(self.metric, math.nan)
+        self._seen = self._seen or self.metric in metrics
+        if self._sign * (value - self.best) > self.min_delta:  # False for NaN
+            self.best, self._since = value, trainer.timesteps
+        elif trainer.timesteps - self._since >= self.patience:
+            if not self._seen:
+                raise ValueError(
+                    f"metric: expected one that a row has within {self.patience:,} steps, got "
+                    f"{self.metric!r}; {hint(self.metric, metrics)}"
+                )
+            trainer.stop()

@@ -1,0 +1,68 @@
+"""Where the time of a run goes."""
+
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from rlox.callbacks.base import Callback, Every
+from rlox.phases import PHASES, Phases
+
+if TYPE_CHECKING:
+    from rlox.trainers import Trainer
+
+
+class TimingCallback(Callback):
+    """Adds the shares of the time since the start of `train` that went into each kind of work.
+
+    The row gets `timing/env_step`, `timing/inference`, `timing/gae_compute`,
+    `timing/gradient_update`, `timing/buffer`, `timing/fused` and `timing/other`, each in [0, 1];
+    together they are the whole. `rlox.phases` says what each is.
+
+    Args:
+        every: Environment steps between two such rows, all environments together.
+
+    Raises:
+        TypeError, ValueError: `every` is no integer of at least 1.
+
+    >>> from rlox.trainers import PPOTrainer
+    >>> timing = TimingCallback()
+    >>> result = PPOTrainer("CartPole-v1", seed=1, runs_dir=None).train(512, callbacks=[timing])
+    >>> round(sum(timing.shares.values()), 2)
+    1.0
+    """
+
+    def __init__(self, every: int = 10_000) -> None:
+        self._every = Every(every)
+        self._phases, self._began = Phases(), 0.0
+        self._before = dict.fromkeys(PHASES, 0.0)
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        """In each phase, of the last call of `train`."""
+        self.wall_clock = 0.0
+        """Seconds of that call."""
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Of the wall clock, by phase."""
+        whole = self.wall_clock or 1.0
+        return {name: seconds / whole for name, seconds in self.seconds.items()}
+
+    def on_train_start(self, trainer: "Trainer") -> None:
+        """Counts from here."""
+        # What is no learner of rlox's may have none: then all is other.
+        self._phases = getattr(trainer.learner, "phases", None) or Phases()
+        self._before, self._began = self._phases.read(), perf_counter()
+        self._every.start(trainer.timesteps)
+
+    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+        """Adds the shares where it is time to."""
+        if self._every.due(trainer.timesteps):
+            self._read()
+            metrics |= {f"timing/{name}": share for name, share in self.shares.items()}
+
+    def on_train_end(self, trainer: "Trainer") -> None:
+        """Notes what the whole call came to."""
+        self._read()
+
+    def _read(self) -> None:
+        now = self._phases.read()
+        self.seconds = {name: now[name] - self._before[name] for name in PHASES}
+        self.wall_clock = perf_counter() - self._began

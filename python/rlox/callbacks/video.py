@@ -1,0 +1,164 @@
+"""Pictures of what a policy does while it learns. Needs `rlox[video]`."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from rlox.callbacks.base import Callback, Every
+from rlox.evaluation import (
+    SeededPredictor,
+    environment_of,
+    evaluate,
+    evaluation_seed,
+    expect_maker,
+)
+from rlox.extras import load_extra
+from rlox.rotation import step_name
+from rlox.settings import flag, path_or_none, text, whole
+
+if TYPE_CHECKING:
+    from rlox.trainer import Maker
+    from rlox.trainers import Trainer
+
+FORMATS = ("mp4", "gif")
+
+
+class VideoRecordingCallback(Callback):
+    """Records an episode every so many environment steps: `videos/step-000100000.mp4`.
+
+    It is played in an environment of its own and drawn by Gymnasium's `RecordVideo`; training goes
+    on as without. Each time the episode begins alike.
+
+    Args:
+        every: Environment steps of training between two, all environments together.
+        format: "mp4" or "gif".
+        deterministic: Greedy actions rather than samples.
+        max_frames: What is longer is cut off there.
+        env: Another environment, an id or a function that takes `render_mode`; None: the one
+            trained on.
+        path: The folder they lie in; None: `videos` in the run folder.
+
+    Raises:
+        TypeError, ValueError: An argument of another kind or out of range. At the start of
+            training: environments already made, so `env` is needed; neither run folder nor path.
+        ModuleNotFoundError: MoviePy is not installed; pygame is missed by the environment itself.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        format: str = "mp4",  # noqa: A002  # what everybody calls it
+        deterministic: bool = True,
+        max_frames: int = 1_000,
+        env: "Maker | None" = None,
+        path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._every = Every(every)
+        self.format = text("format", format, FORMATS)
+        self._deterministic = flag("deterministic", deterministic, fix="pass one of them")
+        self._frames = whole("max_frames", max_frames, 1, fix="pass a number of frames")
+        self._env = None if env is None else expect_maker(env)
+        self._path = path_or_none("path", path)
+        load_extra("moviepy", "video", "VideoRecordingCallback")
+        self.last: Path | None = None
+        """The newest video."""
+
+    def on_train_start(self, trainer: "Trainer") -> None:
+        """Finds out where to write, and what to play."""
+        environment_of(trainer, self._env)
+        if self._path is None and trainer.run is None:
+            raise ValueError(
+                "path: expected where videos shall lie, as there is no run folder, got None; pass "
+                "path=, or a runs_dir to the trainer"
+            )
+        self._every.start(trainer.timesteps)
+
+    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+        """Records where it is time to."""
+        if not self._every.due(trainer.timesteps):
+            return
+        folder = self._path
+        if folder is None and trainer.run is not None:
+            folder = trainer.run.path / "videos"
+        if folder is not None:
+            self.last = self._record(trainer, folder, step_name(trainer.timesteps))
+
+    def _record(self, trainer: "Trainer", folder: Path, name: str) -> Path:
+        """Plays and writes; a file comes to its place when it is whole."""
+        made = environment_of(trainer, self._env)
+        partial = folder / f".{name}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        seed = evaluation_seed(trainer.seed)
+
+        def recorded(**keywords: Any) -> gym.Env[Any, Any]:
+            env = _rendering(made, keywords)
+            # Lengths count what comes after the first frame.
+            return _Recorder(env, str(partial), self.format, max_frames=self._frames)
+
+        try:
+            evaluate(
+                SeededPredictor(trainer.learner, seed),
+                recorded,
+                1,
+                seed=seed,
+                deterministic=self._deterministic,
+                num_envs=1,
+                env_kwargs=trainer.env_kwargs if self._env is None else None,
+            )
+            (written,) = partial.glob(f"*.{self.format}")
+            there = folder / f"{name}.{self.format}"
+            os.replace(written, there)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        return there
+
+
+def _rendering(made: Any, keywords: dict[str, Any]) -> gym.Env[Any, Any]:
+    """An environment that draws pictures.
+
+    Raises:
+        TypeError: A function that takes no `render_mode`.
+    """
+    if isinstance(made, str | EnvSpec):
+        return gym.make(made, render_mode="rgb_array", **keywords)
+    try:
+        env: gym.Env[Any, Any] = made(render_mode="rgb_array", **keywords)
+    except TypeError as error:
+        if "render_mode" in str(error):
+            raise TypeError(
+                "env: expected an id, or a function that takes render_mode, got "
+                f"{getattr(made, '__name__', type(made).__name__)}, which does not ({error}); pass "
+                "one that does as env="
+            ) from error
+        raise
+    return env
+
+
+class _Recorder(gym.wrappers.RecordVideo[Any, Any]):
+    """Gymnasium's recorder of the first episode, which can write GIFs, too."""
+
+    def __init__(self, env: gym.Env[Any, Any], folder: str, kind: str, *, max_frames: int) -> None:
+        super().__init__(
+            env,
+            folder,
+            episode_trigger=lambda episode: episode == 0,
+            video_length=max_frames,
+            gc_trigger=None,
+        )
+        self._kind = kind
+
+    def stop_recording(self) -> None:
+        """Writes the frames."""
+        if self._kind == "gif" and self.recorded_frames:
+            name = os.path.join(self.video_folder, f"{self._video_name}.gif")
+            clips = load_extra("moviepy", "video", "VideoRecordingCallback")
+            clip = clips.ImageSequenceClip(self.recorded_frames, fps=self.frames_per_sec)
+            clip.write_gif(name, logger=None)
+            self.recorded_frames, self.recording, self._video_name = [], False, None
+        else:
+            super().stop_recording()  # type: ignore[no-untyped-call]  # Gymnasium has no types there

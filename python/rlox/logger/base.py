@@ -1,0 +1,186 @@
+"""`Logger`: what hears of a run's metrics, and what keeps its errors from the run."""
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from rlox.keywords import hint
+from rlox.settings import whole
+
+if TYPE_CHECKING:
+    from rlox.results import TrainResult
+    from rlox.trainer import Trainer
+
+# Environment steps between two rows, at least.
+EVERY = 1_000
+# The loggers that have names: where they are. "csv" is the run folder's own.
+NAMES = {
+    "console": "rlox.logger.console:ConsoleLogger",
+    "csv": "",
+    "jsonl": "rlox.logger.json_lines:JSONLinesLogger",
+    "tensorboard": "rlox.logger.tensorboard:TensorBoardLogger",
+    "wandb": "rlox.logger.wandb:WandbLogger",
+    "mlflow": "rlox.logger.mlflow:MLflowLogger",
+}
+
+
+@runtime_checkable
+class Logger(Protocol):
+    """What is told of a run: any class with these methods is one.
+
+    What they raise is warned of once; the run goes on without that logger.
+    """
+
+    def start(self, trainer: "Trainer") -> None:
+        """Before the first iteration, and before callbacks start; `trainer.run` is there."""
+
+    def log(self, metrics: Mapping[str, float], timesteps: int) -> None:
+        """A row, after each iteration, with what callbacks added.
+
+        Args:
+            metrics: By Stable-Baselines3's names; some are NaN, and some come now and then.
+            timesteps: Environment steps learned from so far.
+        """
+
+    def finish(self, result: "TrainResult | None") -> None:
+        """After the run, and after callbacks ended: what it came to, None after an error."""
+
+
+class Thinned:
+    """A logger that leaves out rows: it writes where `every` steps went by since the last one.
+
+    Rows with a metric that the one before did not have are written always, and so is the last.
+    Derive from it and write `write`; whoever overrides the rest, calls it.
+
+    Args:
+        every: Environment steps between two rows, at least; 1: all rows.
+
+    Raises:
+        TypeError, ValueError: It is no integer of at least 1.
+    """
+
+    def __init__(self, every: int = EVERY) -> None:
+        self.every = whole("every", every, 1, fix="pass a number of environment steps")
+        self._usual: frozenset[str] = frozenset()
+        self._next = 0
+        self._left: tuple[dict[str, float], int] | None = None
+
+    def start(self, trainer: "Trainer") -> None:
+        """Counts from here."""
+        self._next, self._left = trainer.timesteps, None
+
+    def log(self, metrics: Mapping[str, float], timesteps: int) -> None:
+        """Writes a row, or leaves it out."""
+        new = not metrics.keys() <= self._usual
+        self._usual = frozenset(metrics)
+        if timesteps < self._next and not new:
+            self._left = dict(metrics), timesteps
+            return
+        self._next, self._left = timesteps + self.every, None
+        self.write(metrics, timesteps)
+
+    def finish(self, result: "TrainResult | None") -> None:
+        """Writes the last row, if it was left out."""
+        if self._left is not None:
+            (metrics, timesteps), self._left = self._left, None
+            self.write(metrics, timesteps)
+
+    def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
+        """Writes a row."""
+        raise NotImplementedError
+
+
+def as_loggers(loggers: Any, *, folder: bool) -> list[Logger]:
+    """Loggers as they are, and those that are named.
+
+    Args:
+        loggers: Names, or objects with the methods of `Logger`.
+        folder: Whether the run has a folder, into which some write.
+
+    Raises:
+        TypeError: One is none, or they are no list.
+        ValueError: An unknown name; one that needs a folder, and there is none.
+        ModuleNotFoundError: The package of one is not installed; the extra is named.
+
+    >>> [type(logger).__name__ for logger in as_loggers(["console", "csv"], folder=True)]
+    ['ConsoleLogger']
+    """
+    if not isinstance(loggers, Iterable) or isinstance(loggers, str | bytes | Mapping):
+        raise TypeError(
+            f"loggers: expected a list of names and objects, got {loggers!r}; put it into brackets"
+        )
+    return [one for logger in loggers if (one := _as_logger(logger, folder)) is not None]
+
+
+def _as_logger(logger: Any, folder: bool) -> Logger | None:
+    made: Logger | None = None if isinstance(logger, str) else logger
+    if isinstance(logger, str):
+        if logger not in NAMES:
+            raise ValueError(
+                f"loggers: expected names of loggers, got {logger!r}; {hint(logger, NAMES)}"
+            )
+        if logger != "csv":
+            module, _, name = NAMES[logger].partition(":")
+            kind: Callable[[], Logger] = getattr(import_module(module), name)
+            made = kind()
+    elif isinstance(logger, type) or not isinstance(logger, Logger):
+        is_class = isinstance(logger, type)
+        got = f"the class {logger.__name__}" if is_class else f"a {_type(logger)}"
+        raise TypeError(
+            f"loggers: expected names ({', '.join(NAMES)}) or objects with start, log and finish, "
+            f"got {got}; {'pass an object of it' if is_class else 'see rlox.logger.Logger'}"
+        )
+    needs = made is None or getattr(made, "path", "") is None
+    if needs and not folder:
+        whose = logger if made is None else _type(made)
+        raise ValueError(
+            f"loggers: expected a run folder for {whose} to write into, got runs_dir=None; pass a "
+            "runs_dir, or a logger with a path of its own"
+        )
+    return made
+
+
+def _type(thing: object) -> str:
+    return type(thing).__name__
+
+
+class Loggers:
+    """Tells several loggers; one that raises is warned of, once, and left out from then on.
+
+    Args:
+        loggers: Each with the methods of `Logger`.
+    """
+
+    def __init__(self, loggers: Iterable[Logger]) -> None:
+        self._running = list(loggers)
+
+    def start(self, trainer: "Trainer") -> None:
+        """Starts all."""
+        self._tell("start", trainer)
+
+    def log(self, metrics: Mapping[str, float], timesteps: int) -> None:
+        """Gives a row to all."""
+        if self._running:
+            self._tell("log", metrics, timesteps)
+
+    def finish(self, result: "TrainResult | None") -> None:
+        """Ends all."""
+        self._tell("finish", result)
+
+    def _tell(self, method: str, *about: Any) -> None:
+        self._running = [one for one in self._running if _told(one, method, about)]
+
+
+def _told(logger: Logger, method: str, about: tuple[Any, ...]) -> bool:
+    """Calls a method of a logger; whether it did not fail, which is warned of."""
+    try:
+        getattr(logger, method)(*about)
+    except Exception as error:
+        warnings.warn(
+            f"{_type(logger)}.{method} failed ({_type(error)}: {error}); training goes on without "
+            "this logger",
+            stacklevel=3,
+        )
+        return False
+    return True

@@ -1,0 +1,179 @@
+"""Checkpoints while a run goes on: which there are, and which is the newest."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlox.callbacks import Callback, CheckpointCallback, EvalCallback
+from rlox.rotation import newest, prune, step_name, steps_in
+from rlox.trainers import DQNTrainer, PPOTrainer
+from toy_runs import Noting, NotingLogger, small
+
+
+def names(run):
+    return [path.name for path in steps_in(run / "checkpoints")]
+
+
+def test_the_newest_are_kept_and_latest_names_one(tmp_path):
+    trainer = small(runs_dir=tmp_path)
+    trainer.train(320, callbacks=[CheckpointCallback(every=64, keep_last=2)])
+    folder = trainer.run.path / "checkpoints"
+    assert names(trainer.run.path) == ["step-000000256", "step-000000320"]
+    assert (folder / "latest").read_text() == "step-000000320\n"
+    assert PPOTrainer.load(folder / "step-000000256", runs_dir=None).timesteps == 256
+    assert sorted(os.listdir(folder)) == ["latest", "step-000000256", "step-000000320"]
+
+
+class Scores(Callback):
+    def __init__(self, *scores):
+        self.scores = iter(scores)
+
+    def on_iteration(self, trainer, metrics):
+        metrics["eval/mean_reward"] = next(self.scores)
+
+
+def test_the_best_is_kept_beside_the_newest_also_after_a_resume(tmp_path):
+    trainer, nan = small(runs_dir=tmp_path), float("nan")
+    keep = {"every": 32, "keep_last": 1, "best": "eval/mean_reward"}
+    trainer.train(128, callbacks=[Scores(1.0, 5.0, nan, 2.0), CheckpointCallback(**keep)])
+    assert names(trainer.run.path) == [step_name(64), step_name(128)]
+    trainer.train(32, callbacks=[Scores(4.0), CheckpointCallback(**keep)])
+    assert names(trainer.run.path) == [step_name(64), step_name(160)]
+    trainer.train(64, callbacks=[Scores(6.0, 3.0), CheckpointCallback(**keep)])
+    assert names(trainer.run.path) == [step_name(192), step_name(224)]
+
+
+def test_all_may_be_kept_elsewhere(tmp_path):
+    small().train(128, callbacks=[CheckpointCallback(32, keep_last=None, path=tmp_path / "mine")])
+    assert len(steps_in(tmp_path / "mine")) == 4
+
+
+def test_a_run_goes_on_from_the_newest_of_its_checkpoints(tmp_path):
+    trainer = small(runs_dir=tmp_path)
+    trainer.train(128, callbacks=[CheckpointCallback(every=64)])
+    run = trainer.run.path
+    assert newest(run) == run / "checkpoint"
+    shutil.rmtree(run / "checkpoint")
+    assert newest(run) == run / "checkpoints" / step_name(128)
+    assert PPOTrainer.load(run, runs_dir=None).timesteps == 128
+    trainer.save(run / "checkpoint")
+    os.rename(run / "checkpoint", run / ".checkpoint.previous")  # as a kill leaves it
+    shutil.rmtree(run / "checkpoints" / step_name(128))
+    assert PPOTrainer.load(run, runs_dir=None).timesteps == 128
+
+
+def test_a_resumed_run_saves_at_the_same_steps(tmp_path):
+    trainer = small(runs_dir=tmp_path)
+    trainer.train(96, callbacks=[CheckpointCallback(every=64, keep_last=None)])
+    trainer.train(160, callbacks=[CheckpointCallback(every=64, keep_last=None)])
+    assert names(trainer.run.path) == [step_name(n) for n in (64, 128, 192, 256)]
+
+
+KILLED = """
+import os, signal, sys
+from rlox.callbacks import CheckpointCallback
+from rlox.trainers import PPOTrainer
+small = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}
+trainer = PPOTrainer("CartPole-v1", 1, runs_dir=sys.argv[1], **small)
+def kill(trainer, metrics):
+    if trainer.timesteps == 160:
+        print(trainer.run.path, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+trainer.train(256, callbacks=[CheckpointCallback(every=64), kill])
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    killed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    run = Path(killed.stdout.strip())
+    resumed = PPOTrainer.load(run, runs_dir=None)
+    assert resumed.timesteps == 128
+    resumed.train()
+    whole = small()
+    whole.train(256)
+    for name, array in whole.learner.state().networks.items():
+        np.testing.assert_array_equal(array, resumed.learner.state().networks[name])
+    if find_spec("tyro"):
+        for where in (run / "checkpoints" / step_name(64), run):  # there is a final one after this
+            command = [sys.executable, "-m", "rlox", "resume", str(where), "--no-progress"]
+            said = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert said.returncode == (0 if where != run else 1), said.stderr
+        assert PPOTrainer.load(run, runs_dir=None).timesteps == 256
+
+
+def test_what_is_saved_goes_with_a_row_that_is_logged(tmp_path, monkeypatch):
+    trainer, logger, save = small(runs_dir=tmp_path), NotingLogger(), PPOTrainer.save
+
+    def noted(self, path, **how):
+        logger.notes.append(("save", Path(path).name))
+        save(self, path, **how)
+
+    monkeypatch.setattr(PPOTrainer, "save", noted)
+    callbacks = [CheckpointCallback(every=32), EvalCallback(every=32, n_episodes=1)]
+    trainer.train(32, callbacks=callbacks, loggers=[logger])
+    said = [name for _, name in logger.notes]
+    assert said == ["start", "log", "step-000000032", "best", "checkpoint", "finish"]
+
+
+def test_a_replay_buffer_may_be_left_out(tmp_path):
+    made = []
+    for replay in (True, False):
+        trainer = DQNTrainer("CartPole-v1", 0, num_envs=1, runs_dir=tmp_path, buffer_size=512)
+        trainer.train(64, callbacks=[CheckpointCallback(every=64, replay=replay)])
+        (folder,) = steps_in(trainer.run.path / "checkpoints")
+        made.append((folder / "replay.safetensors").exists())
+    assert made == [True, False]
+
+
+def test_where_there_is_no_room_the_run_goes_on(tmp_path, monkeypatch):
+    trainer, save, tries = small(runs_dir=tmp_path), PPOTrainer.save, []
+
+    def full(self, path, **how):
+        if "checkpoints" in str(path) and len(tries) < 1:
+            tries.append(path)
+            raise OSError(28, "No space left on device")
+        save(self, path, **how)
+
+    monkeypatch.setattr(PPOTrainer, "save", full)
+    with pytest.warns(UserWarning, match="no checkpoint after 64 steps .* tries again in 64"):
+        trainer.train(192, callbacks=[CheckpointCallback(every=64)])
+    assert names(trainer.run.path) == [step_name(128), step_name(192)]
+
+
+def test_without_a_run_folder_a_path_is_needed():
+    notes = []
+    with pytest.raises(ValueError, match="path: expected where checkpoints shall lie"):
+        small().train(64, callbacks=[Noting("a", notes), CheckpointCallback(every=64)])
+    assert notes == [("a", "on_train_start"), ("a", "on_train_end")]
+
+
+def test_what_is_no_checkpoint_of_a_step_is_left_alone(tmp_path):
+    for name in ("step-000000001", "step-000000002", "step-mine", "best"):
+        (tmp_path / name).mkdir()
+    prune(tmp_path, keep_last=1, keep_best=True)
+    assert sorted(os.listdir(tmp_path)) == ["best", "step-000000002", "step-mine"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"every": -1}, ValueError, "every: expected an integer of at least 1, got -1"),
+        ({"every": 9, "keep_last": 0}, ValueError, "keep_last: expected an integer of at least 1"),
+        ({"every": 9, "best": 3}, TypeError, "best: expected a str, got 3"),
+        ({"every": 9, "replay": None}, ValueError, "replay: expected True or False"),
+        ({"every": 9, "path": 3}, TypeError, "path: expected a path or None, got 3"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, error, words):
+    with pytest.raises(error, match=words):
+        CheckpointCallback(**arguments)

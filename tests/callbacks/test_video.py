@@ -1,0 +1,105 @@
+"""Videos while a run goes on."""
+
+import os
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import rlox
+from rlox.callbacks import VideoRecordingCallback
+from rlox.trainers import PPOTrainer
+from toy_runs import small
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture
+def moviepy():
+    pytest.importorskip("pygame", reason="the extra rlox[classic-control] is not installed")
+    return pytest.importorskip("moviepy", reason="the extra rlox[video] is not installed")
+
+
+def frames_of(moviepy, path):
+    with moviepy.VideoFileClip(str(path)) as clip:
+        return [frame.shape for frame in clip.iter_frames()]
+
+
+@pytest.mark.parametrize("kind", ["mp4", "gif"])
+def test_an_episode_is_recorded_every_so_many_steps(moviepy, tmp_path, kind):
+    trainer = small(runs_dir=tmp_path)
+    callback = VideoRecordingCallback(every=64, format=kind)
+    trainer.train(128, callbacks=[callback])
+    videos = trainer.run.path / "videos"
+    assert sorted(os.listdir(videos)) == [f"step-000000064.{kind}", f"step-000000128.{kind}"]
+    assert callback.last == videos / f"step-000000128.{kind}"
+    frames = frames_of(moviepy, callback.last)
+    length = trainer.evaluate(1)["lengths"][0]
+    assert abs(len(frames) - length) <= 2  # codecs and frame rates round
+    assert {*frames} == {(400, 600, 3)}
+
+
+def test_training_goes_on_as_without(moviepy, tmp_path):
+    runs = []
+    for callbacks in ([], [VideoRecordingCallback(every=32, path=tmp_path, max_frames=5)]):
+        trainer = small()
+        trainer.train(64, callbacks=callbacks)
+        runs.append(trainer.learner.state().networks)
+    for name, array in runs[0].items():
+        np.testing.assert_array_equal(array, runs[1][name])
+    assert len(os.listdir(tmp_path)) == 2
+
+
+def test_what_is_long_is_cut_off(moviepy, tmp_path):
+    trainer = PPOTrainer("Pendulum-v1", 1, num_envs=1, n_steps=32, batch_size=32, runs_dir=None)
+    callback = VideoRecordingCallback(every=32, path=tmp_path, max_frames=12)
+    trainer.train(32, callbacks=[callback])
+    assert abs(len(frames_of(moviepy, callback.last)) - 12) <= 2
+
+
+def test_functions_take_a_render_mode(moviepy, tmp_path):
+    def make(**keywords):
+        return gym.make("CartPole-v1", **keywords)
+
+    def deaf():
+        return gym.make("CartPole-v1")
+
+    callback = VideoRecordingCallback(every=32, path=tmp_path, max_frames=5)
+    small(env=make).train(32, callbacks=[callback])
+    assert callback.last.exists()
+    with pytest.raises(TypeError, match="env: expected an id, or a function that takes render_mod"):
+        small(env=deaf).train(32, callbacks=[VideoRecordingCallback(every=32, path=tmp_path)])
+    callback = VideoRecordingCallback(every=32, path=tmp_path, env="CartPole-v1", max_frames=5)
+    small(env=deaf).train(32, callbacks=[callback])
+
+
+def test_what_cannot_be_recorded_is_said_at_the_start(moviepy, tmp_path):
+    with pytest.raises(ValueError, match="path: expected where videos shall lie"):
+        small().train(32, callbacks=[VideoRecordingCallback(every=32)])
+    trainer = PPOTrainer(rlox.VecEnv(n=2, env_id="CartPole-v1"), 0, runs_dir=tmp_path)
+    with pytest.raises(ValueError, match="env: expected an id or a function"):
+        trainer.train(32, callbacks=[VideoRecordingCallback(every=32)])
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "moviepy", None)
+    with pytest.raises(ModuleNotFoundError) as raised:
+        VideoRecordingCallback(every=32)
+    assert 'pip install "rlox[video]"' in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"every": 0}, ValueError, "every: expected an integer of at least 1"),
+        ({"every": 9, "format": "avi"}, ValueError, "format: expected 'mp4' or 'gif', got 'avi'"),
+        ({"every": 9, "max_frames": 0}, ValueError, "max_frames: expected an integer of at least"),
+        ({"every": 9, "deterministic": 3}, ValueError, "deterministic: expected True or False"),
+        ({"every": 9, "env": 3}, TypeError, "env: expected an id or a function"),
+        ({"every": 9, "path": 3}, TypeError, "path: expected a path or None"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, error, words):
+    with pytest.raises(error, match=words):
+        VideoRecordingCallback(**arguments)

@@ -1,0 +1,120 @@
+"""Weights & Biases offline, and MLflow with a local SQLite store: the real packages."""
+
+import json
+import math
+import struct
+import time
+
+import pytest
+
+from rlox.logger import MLflowLogger, WandbLogger
+from toy_runs import Noting, NotingLogger, small
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
+
+
+def records(data):
+    """The records of a `.wandb` file: LevelDB's log format, after a header of 7 bytes."""
+    at, record = 7, b""
+    while at + 7 <= len(data):
+        left = 32_768 - at % 32_768
+        if left < 7:  # the rest of a block is not used
+            at += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, at)
+        record += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # full, or the last part
+            yield record
+            record = b""
+
+
+def rows_of_wandb(file):
+    """The rows of history in a `.wandb` file."""
+    from wandb.proto import wandb_internal_pb2
+
+    read, until = [], time.monotonic() + 60
+    # Its own process writes the file, and may do so after the run has ended here.
+    while "exit" not in [kind for kind, _ in read] and time.monotonic() < until:
+        read, _ = [], time.sleep(0.1)
+        for data in records(file.read_bytes()):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            read.append((record.WhichOneof("record_type"), record))
+    for kind, record in read:
+        if kind == "history":
+            items = record.history.item
+            row = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in items}
+            yield {name: x for name, x in row.items() if not name.startswith("_")}
+
+
+def test_wandb_offline_holds_every_row(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="the extra rlox[wandb] is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    told, trainer = NotingLogger(), small(runs_dir=tmp_path)
+    adds = Noting("a", [], {"eval/mean_reward": 3.0})
+    trainer.train(96, callbacks=[adds], loggers=[WandbLogger(every=1), told])
+    (file,) = (trainer.run.path / "wandb").glob("offline-run-*/run-*.wandb")
+    wanted = [{n: x for n, x in row.items() if not math.isnan(x)} for _, row in told.rows]
+    assert [*rows_of_wandb(file)] == [
+        {name: pytest.approx(x) for name, x in row.items()} for row in wanted
+    ]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    pytest.importorskip("mlflow", reason="the extra rlox[mlflow] is not installed")
+    return tmp_path_factory.mktemp("mlflow")
+
+
+def runs_in(folder):
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("rlox")
+    return client, client.search_runs([experiment.experiment_id])
+
+
+def test_mlflow_holds_settings_and_every_row(store, monkeypatch):
+    (store / "empty").mkdir()
+    monkeypatch.chdir(store / "empty")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    told, trainer = NotingLogger(), small(runs_dir=store)
+    trainer.train(96, loggers=[MLflowLogger(every=1), told])
+    client, (run,) = runs_in(store)
+    assert (run.info.status, run.info.run_name) == ("FINISHED", trainer.run.path.name)
+    assert run.data.params["n_steps"] == "16"
+    assert run.data.params["algorithm"] == "ppo"
+    for name in ("train/loss", "time/total_timesteps"):
+        said = client.get_metric_history(run.info.run_id, name)
+        wanted = [(steps, pytest.approx(row[name])) for steps, row in told.rows]
+        assert [(metric.step, metric.value) for metric in said] == wanted
+    assert list((store / "empty").iterdir()) == []
+
+
+def test_mlflow_and_wandb_hear_of_a_run_that_failed(store, monkeypatch):
+    def fail(trainer, metrics):
+        raise RuntimeError("mine")
+
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    trainer = small(runs_dir=store)
+    with pytest.raises(RuntimeError, match="mine"):
+        trainer.train(96, callbacks=[fail], loggers=["mlflow"])
+    _, runs = runs_in(store)
+    assert next(r for r in runs if r.info.run_name == trainer.run.path.name).info.status == "FAILED"
+
+
+def test_all_loggers_at_once(store, monkeypatch):
+    for package in ("tensorboard", "wandb"):
+        pytest.importorskip(package, reason=f"the extra rlox[{package}] is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    trainer = small(runs_dir=store)
+    names = ["console", "csv", "jsonl", "tensorboard", "wandb", "mlflow"]
+    result = trainer.train(64, loggers=names)
+    run = trainer.run.path
+    assert result["timesteps"] == 64
+    there = {path.name for path in run.iterdir()}
+    assert {"metrics.csv", "metrics.jsonl", "tensorboard", "wandb"} <= there
+    assert run.name in [r.info.run_name for r in runs_in(store)[1]]

@@ -1,0 +1,105 @@
+"""Who hears of a run, in which order, and what becomes of it when one of them fails."""
+
+import json
+import re
+import traceback
+from pathlib import Path
+
+import pytest
+
+from rlox.callbacks import Callback
+from rlox.trainers import PPOTrainer
+from toy_runs import Noting, NotingLogger, small
+
+PAGE = Path(__file__).resolve().parents[1] / "docs/callbacks.md"
+
+
+def test_callbacks_and_loggers_are_called_in_the_order_of_the_table():
+    notes = []
+    callbacks = [Noting("first callback", notes), Noting("second callback", notes)]
+    loggers = [NotingLogger("first logger", notes), NotingLogger("second logger", notes)]
+    small().train(32, callbacks=callbacks, loggers=loggers)
+    said = re.findall(r"^\| \d+ \| `(\w+)` of ([^|]+?) \|", PAGE.read_text(), re.MULTILINE)
+    assert len(said) == 7
+    wanted = []
+    for method, whom in said:
+        kind = "logger" if "logger" in whom else "callback"
+        names = [f"first {kind}", f"second {kind}"]
+        if "the last first" in whom:
+            names.reverse()
+        wanted += [(name, method) for name in names]
+    assert notes == wanted
+
+
+def test_what_a_callback_adds_is_seen_by_later_ones_and_logged(tmp_path):
+    seen, logger = [], NotingLogger()
+    trainer = small(runs_dir=tmp_path)
+    trainer.train(
+        64,
+        callbacks=[
+            Noting("a", [], {"own/score": 7.0}),
+            lambda _, row: seen.append(row["own/score"]),
+        ],
+        loggers=[logger],
+    )
+    assert seen == [7.0, 7.0]
+    assert [(steps, row["own/score"]) for steps, row in logger.rows] == [(32, 7.0), (64, 7.0)]
+    header, *rows = (trainer.run.path / "metrics.csv").read_text().splitlines()
+    assert header.endswith(",own/score")
+    assert [row.rpartition(",")[2] for row in rows] == ["7.0", "7.0"]
+
+
+def test_what_is_no_number_is_refused_and_the_run_saved(tmp_path):
+    trainer = small(runs_dir=tmp_path)
+    with pytest.raises(TypeError, match="metrics: expected names and numbers, got 'own': 'seven'"):
+        trainer.train(64, callbacks=[Noting("a", [], {"own": "seven"})])
+    assert PPOTrainer.load(trainer.run.path, runs_dir=None).timesteps == 32
+
+
+class Failing(Callback):
+    def on_iteration(self, trainer, metrics):
+        if trainer.timesteps >= 64:
+            raise RuntimeError("mine")
+
+
+def test_when_a_callback_raises_the_run_is_saved_and_the_traceback_is_the_original(tmp_path):
+    trainer, logger, notes = small(runs_dir=tmp_path), NotingLogger(), []
+    with pytest.raises(RuntimeError, match="mine") as raised:
+        trainer.train(128, callbacks=[Noting("a", notes), Failing()], loggers=[logger])
+    assert traceback.extract_tb(raised.tb)[-1].name == "on_iteration"
+    assert (raised.value.__context__, raised.value.__cause__) == (None, None)
+    run = trainer.run.path
+    assert json.loads((run / "summary.json").read_text())["timesteps"] == 64
+    assert len((run / "metrics.csv").read_text().splitlines()) == 3
+    assert notes[-1] == ("a", "on_train_end")
+    assert ([steps for steps, _ in logger.rows], logger.results) == ([32, 64], [None])
+    resumed = PPOTrainer.load(run, runs_dir=None)
+    whole = small()
+    whole.train(128)
+    resumed.train()
+    assert resumed.timesteps == 128
+    for name, array in whole.learner.state().networks.items():
+        assert (array == resumed.learner.state().networks[name]).all()
+
+
+def test_what_is_raised_after_a_row_was_logged_ends_the_run_alike(tmp_path):
+    class Late(Failing):
+        on_iteration = Callback.on_iteration
+        on_row_logged = Failing.on_iteration
+
+    trainer, logger = small(runs_dir=tmp_path), NotingLogger()
+    with pytest.raises(RuntimeError, match="mine"):
+        trainer.train(128, callbacks=[Late()], loggers=[logger])
+    assert [steps for steps, _ in logger.rows] == [32, 64]
+    assert PPOTrainer.load(trainer.run.path, runs_dir=None).timesteps == 64
+
+
+def test_a_run_that_cannot_be_saved_after_a_callback_failed_tells_of_the_callback(tmp_path):
+    trainer = small(runs_dir=tmp_path)
+
+    def fail(trainer, metrics):
+        (trainer.run.path / "checkpoint").write_text("in the way")
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        trainer.train(32, callbacks=[fail])
