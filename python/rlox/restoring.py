@@ -22,12 +22,15 @@ _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 def manifest_of(trainer: "Trainer", state: LearnerState) -> dict[str, Any]:
     """The manifest of a checkpoint, beside which `state` has the arrays.
 
-    `replay` is in it, and False, where the replay buffer is left out.
+    `replay` is in it, and False, where the replay buffer is left out. `environment` is "exact" or
+    "approximate", which `environment_reason` explains: environments then start new episodes.
     """
     run = {"start": trainer.start_timesteps, "target": trainer.target_timesteps}
     said = {"run": run, "counters": state.counters, "streams": state.streams}
-    left_out = {"replay": False} if state.replay is None else {}
-    return {**describe(trainer), **said, **left_out}
+    left_out: dict[str, Any] = {"replay": False} if state.replay is None else {}
+    exact = {"environment": "exact" if state.inexact is None else "approximate"}
+    why = {} if state.inexact is None else {"environment_reason": state.inexact}
+    return {**describe(trainer), **said, **left_out, **exact, **why}
 
 
 def save_checkpoint(trainer: "Trainer", path: str | os.PathLike[str], replay: bool) -> None:
@@ -135,14 +138,33 @@ def restore(
         saved["run"]["start"],
         saved["run"]["target"],
     )
-    trainer.forgot = state.replay is None
+    trainer.forgot = [_NO_REPLAY] if state.replay is None else []
+    if (why := _new_episodes(trainer, saved, state)) is not None:
+        trainer.forgot.append(
+            f"environment: expected environments that go on where they stood, got others: {why}; "
+            "training goes on with new episodes"
+        )
 
 
-def warn_forgotten() -> None:
-    """Tells who trains on without what was remembered."""
-    warnings.warn(
-        "replay: expected what was remembered, got a checkpoint saved with replay=False; training "
-        "goes on with an empty replay buffer, from small minibatches at first; save with it to go "
-        "on exactly",
-        stacklevel=4,
-    )
+_NO_REPLAY = (
+    "replay: expected what was remembered, got a checkpoint saved with replay=False; training goes "
+    "on with an empty replay buffer, from small minibatches at first; save with it to go on exactly"
+)
+
+
+def _new_episodes(trainer: "Trainer", saved: Mapping[str, Any], state: LearnerState) -> str | None:
+    """Why environments do not stand where they stood; None if they do, or never began."""
+    learner: Any = trainer.learner
+    begun = state.environment or saved.get("environment") == "approximate"
+    if getattr(learner, "started", True) or not (begun or learner.timesteps):
+        return None
+    unsaid = "the checkpoint does not tell where they stood"
+    here = getattr(trainer.env, "inexact", None) or "they are of another kind than those saved"
+    return str(here if state.environment else saved.get("environment_reason", unsaid))
+
+
+def warn_forgotten(trainer: "Trainer") -> None:
+    """Tells once who trains on without all that was remembered."""
+    forgot, trainer.forgot = trainer.forgot, []
+    for what in forgot:
+        warnings.warn(what, stacklevel=4)
