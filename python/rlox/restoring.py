@@ -4,12 +4,16 @@ import errno
 import os
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlox._rlox import CorruptFileError
 from rlox.checkpoint import write_checkpoint
 from rlox.learner import MEMBERS, Arrays, LearnerState
+from rlox.logger import RunFolder
 from rlox.manifest import describe, expect_saved
+from rlox.metrics import forget_after
 
 if TYPE_CHECKING:
     from rlox.results import TrainResult
@@ -34,8 +38,14 @@ def manifest_of(trainer: "Trainer", state: LearnerState) -> dict[str, Any]:
 
 
 def save_checkpoint(trainer: "Trainer", path: str | os.PathLike[str], replay: bool) -> None:
-    """Writes the checkpoint of a trainer; see `Trainer.save`."""
+    """Writes the checkpoint of a trainer; see `Trainer.save`.
+
+    Metrics until there are written before, so that who goes on from it misses none.
+    """
     try:
+        if trainer.run is not None:
+            with suppress(OSError):  # they go on waiting
+                trainer.run.flush()
         state = trainer.learner.state(replay)
         members = {name: getattr(state, name) or {} for name in MEMBERS}
         write_checkpoint(path, manifest_of(trainer, state), members)
@@ -48,6 +58,23 @@ def save_checkpoint(trainer: "Trainer", path: str | os.PathLike[str], replay: bo
             f"{trainer.config.buffer_size:,}, with {len(held):,} transitions; make it smaller, or "
             "save with replay=False"
         ) from error
+
+
+def go_on_in(trainer: "Trainer", folder: str | os.PathLike[str]) -> None:
+    """Has a loaded trainer go on in the run folder that it comes from.
+
+    Rows of `metrics.csv` beyond its steps, which it makes again, are left out.
+
+    Args:
+        trainer: What `Trainer.load` gave.
+        folder: The run folder.
+
+    Raises:
+        OSError, ValueError: `metrics.csv` is no table of metrics, or cannot be written.
+    """
+    path = Path(folder)
+    forget_after(path / "metrics.csv", trainer.timesteps)
+    trainer.run = RunFolder(path)
 
 
 def end_run(trainer: "Trainer", result: "TrainResult") -> None:
