@@ -117,8 +117,8 @@ def load(
     expected = choose_backend(chosen, config, space, policy, features_extractor)
     about = nowhere, config, saved["seed"]
     learner = make_learner(kind.learners, expected, about, policy, features_extractor)
-    members = {name: checkpoint.members.get(name, {}) for name in MEMBERS}
-    members |= {"environment": {}, "replay": None}  # type: ignore[dict-item]  # which is left out
+    members: dict[str, Any] = {name: checkpoint.members.get(name, {}) for name in MEMBERS}
+    members |= {"environment": {}, "replay": None}
     try:
         learner.load_state(
             LearnerState(**members, counters=saved["counters"], streams=saved["streams"])

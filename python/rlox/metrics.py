@@ -3,6 +3,7 @@
 import csv
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +52,7 @@ def forget_after(file: str | Path, timesteps: int) -> None:
         rows = read_metrics(file)
     except FileNotFoundError:
         return
-    kept = column(rows, STEPS, file) <= timesteps if rows else []
+    kept: Any = column(rows, STEPS, file) <= timesteps if rows else []
     table = [[words[i] or "" for words in rows.values()] for i, keep in enumerate(kept) if keep]
     partial = Path(f"{file}.partial")
     with open(partial, "w", newline="", encoding="utf-8") as made:

@@ -133,8 +133,9 @@ def _made(kind: str, told: dict[str, Any]) -> gym.Space[Any]:
     widest: Any = (-np.inf, np.inf)
     if dtype.kind != "f":
         widest = (False, True) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    sides = (
+    sides: list[Any] = [
         np.broadcast_to(end if isinstance(told[name], str) else told[name], shape).astype(dtype)
         for name, end in zip(("low", "high"), widest, strict=True)
-    )
-    return spaces.Box(*sides, dtype=dtype.type)
+    ]
+    kind_of: Any = dtype.type
+    return spaces.Box(*sides, dtype=kind_of)
