@@ -87,8 +87,8 @@ def kinds(env: Single) -> list[str]:
 def unknown(env: Single) -> str | None:
     """The layer of which no snapshot can be taken, and why; None where there is none.
 
-    >>> unknown(gym.make("CartPole-v1")), unknown(gym.make("Taxi-v3"))
-    (None, 'TaxiEnv has no get_state() and set_state(state)')
+    >>> unknown(gym.make("CartPole-v1")), unknown(gym.make("FrozenLake-v1"))
+    (None, 'FrozenLakeEnv has no get_state() and set_state(state)')
     """
     for layer in layers(env):
         if _attributes(layer) is None and not _tells(layer) and not _simulated(layer):
