@@ -8,6 +8,7 @@ use std::path::Path;
 
 use rlox_core::{AutoresetMode, Checkpoint, Error, FieldMut, Pcg64, Result, RunningMeanStd, Space, envs};
 use rlox_nn::{Activation, Init, Mlp, NamedTensors, Network, Scratch};
+use serde_json::Value;
 
 /// Where SAC cuts the means of gSDE.
 const CLIP_MEAN: f32 = 2.0;
@@ -26,10 +27,10 @@ impl Served {
     /// Loads a checkpoint, or that of a run folder, of a native environment and built-in networks.
     pub(crate) fn load(path: impl AsRef<Path>) -> Result<Self> {
         let saved = Checkpoint::read(path)?;
-        let word = |key: &str| saved.manifest.get(key).and_then(|x| x.as_str()).unwrap_or_default().to_owned();
+        let word = |key: &str| saved.manifest.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (algorithm, settings) = (word("algorithm"), saved.object("settings")?);
-        let set = |key: &str| settings.get(key).and_then(|x| x.as_bool()).unwrap_or(false);
-        let activation = match settings.get("activation").and_then(|x| x.as_str()) {
+        let set = |key: &str| settings.get(key).and_then(Value::as_bool).unwrap_or(false);
+        let activation = match settings.get("activation").and_then(Value::as_str) {
             Some("tanh") => Activation::Tanh,
             Some("relu") => Activation::Relu,
             Some("silu") => Activation::Silu,
