@@ -320,8 +320,7 @@ class Trainer:
             ValueError: It is another algorithm's, or does not fit environment, policy or backend.
 
         Warns:
-            UserWarning: By `train`, once: the replay buffer was left out, or environments begin
-                new episodes, and why.
+            UserWarning: By `train`, once: what it cannot go on with exactly, and why.
         """
         checkpoint = read_checkpoint(path)
         saved = trainer_manifest(Path(path), checkpoint.manifest, cls.algorithm, cls.config_type)
