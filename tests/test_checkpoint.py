@@ -48,12 +48,14 @@ def test_nothing_but_the_checkpoint_is_left(saved):
     assert read_checkpoint(saved).manifest["steps"] == 6
 
 
-def test_every_flipped_bit_is_found(saved):
+def test_every_flipped_bit_is_found(tmp_path):
+    saved = tmp_path / "saved"
+    write_checkpoint(saved, {}, {"networks": {"w": np.ones(2)}})
     for file in sorted(saved.iterdir()):
         data = file.read_bytes()
-        for place in range(len(data)):
+        for bit in range(8 * len(data)):
             damaged = bytearray(data)
-            damaged[place] ^= 1 << (place % 8)
+            damaged[bit // 8] ^= 1 << bit % 8
             file.write_bytes(damaged)
             with pytest.raises(CorruptFileError, match=f"{file.name}, section"):
                 read_checkpoint(saved)

@@ -44,6 +44,7 @@ def test_a_walk_is_drawn_to_its_mean_from_where_it_begins():
     np.testing.assert_array_equal(process.state, [[0.8, 0.1]] * 2)
 
 
+@pytest.mark.filterwarnings("ignore:environment:UserWarning")  # new episodes
 @pytest.mark.parametrize(
     ("trainer", "noise"),
     [

@@ -13,7 +13,7 @@ where it is what trains.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlox import envs as envs
 from rlox._rlox import (
@@ -52,10 +52,9 @@ from rlox.hindsight import HindsightReplayBuffer
 from rlox.vector import RolloutBatch, VecEnv, collect_rollout, make_vec
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from rlox import algorithms as algorithms
     from rlox import trainers as trainers
+    from rlox.loading import load
 
 __all__ = [
     "ClosedError",
@@ -86,6 +85,7 @@ __all__ = [
     "compute_token_kl_schulman",
     "compute_token_kl_schulman_f32",
     "compute_vtrace",
+    "load",
     "make_vec",
     "pack_lengths",
     "pack_sequences",
@@ -98,8 +98,10 @@ __all__ = [
 _LAZY = ("algorithms", "trainers")
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     """Import trainers and algorithms when they are first used: ``import rlox`` stays light."""
+    if name == "load":
+        return importlib.import_module("rlox.loading").load
     if name in _LAZY:
         return importlib.import_module(f"rlox.{name}")
     raise AttributeError(f"module 'rlox' has no attribute {name!r}")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
-from rlox import learner, settings
+from rlox import learner, settings, standing
 from rlox.layouts import Layout
 from rlox.masks import mask_width, no_masks
 from rlox.phases import Phases
@@ -201,17 +201,23 @@ class BaseLearner:
         if self.started:  # else the episodes that ended are not ours
             self.episodes.drain(self.env)
         counts = {"timesteps": self.timesteps, "updates": self.updates}
+        stands = standing.environment_state(self.env) if self.started else {}
+        inexact = standing.why_inexact(self.env) if self.started and not stands else None
         return learner.LearnerState(
             networks=self._networks(),
             optimizer=self._optimizer_state(),
             normalizer={} if self.normalizer is None else dict(self.normalizer.state()),
-            environment=learner.environment_state(self.env) if self.started else {},
+            environment=stands,
             counters={**counts, "episodes": self.episodes.state()},
             streams={name: learner.stream_state(s) for name, s in self.streams.items()},
+            inexact=inexact,
         )
 
     def load_state(self, state: learner.LearnerState) -> None:
-        """Goes back to a state, whole or not at all; foreign environments start new episodes."""
+        """Goes back to a state, whole or not at all.
+
+        Environments begin new episodes where the state does not tell in which they stood.
+        """
         learner.expect_state(state)
         streams = learner.streams_from_states(state.streams, self.streams)
         counts, episodes = learner.counts_from_state(state.counters, ("timesteps", "updates"))

@@ -5,7 +5,8 @@
     networks.safetensors      parameters and buffers by name
     optimizer.safetensors     what it keeps for each parameter
     normalizer.safetensors    left out where nothing is normalised
-    environment.safetensors   where native environments stand; left out where others do
+    environment.safetensors   where environments stand; left out where they cannot tell, and the
+                              manifest says "environment": "approximate"
     replay.safetensors        what the replay buffer holds; left out without one, and where the
                               manifest says "replay": false
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from rlox import finite, learner, spaces
+from rlox import finite, learner, spaces, standing
 from rlox.base_learner import BaseLearner, expect_actions_for
 from rlox.crossing import as_on_torch
 from rlox.frames import stacked_frames
@@ -247,7 +247,7 @@ class Explorer(BaseLearner):
         return state
 
     def load_state(self, state: learner.LearnerState) -> None:
-        """Goes back to a state, whole or not at all; foreign environments start new episodes."""
+        """Goes back to a state, whole or not at all; see `BaseLearner.load_state`."""
         learner.expect_state(state)
         state = as_on_torch(state, self.layout, self.algorithm, self.replay.empty)
         walk = 0 if self.noise is None else self.noise.state.size
@@ -264,12 +264,12 @@ class Explorer(BaseLearner):
 
     def _restore(self, state: learner.LearnerState) -> bool:
         """Takes environments and buffer; see `BaseLearner._restore`."""
-        before = learner.environment_state(self.env) if self.started else {}
-        stands = learner.restore_environment(self.env, state.environment)
+        before = standing.environment_state(self.env) if self.started else {}
+        stands = standing.restore_environment(self.env, state.environment)
         try:
             self.replay.load_state(state.replay)
         except ValueError:
             self._looked = False
-            learner.restore_environment(self.env, before)
+            standing.restore_environment(self.env, before)
             raise
         return stands

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
 
-from rlox import contract, spaces, streams, workers
+from rlox import contract, spaces, standing, streams, workers
 from rlox._rlox import ClosedError, Normalizer, RolloutBuffer, check_normalizer, check_step
 from rlox.finite import expect_finite
 from rlox.layouts import Layout
@@ -55,6 +55,8 @@ class ForeignVecEnv(Wrapper):
         array([-1., -1.], dtype=float32)
     """
 
+    restorable = True
+
     def __init__(self, env: VectorEnv[Array, Any, Array], seed: int | None = None) -> None:
         super().__init__(env)
         contract.expect_vector(env)
@@ -69,9 +71,9 @@ class ForeignVecEnv(Wrapper):
         self._masks = MaskSource(env)
         # Whose episode is over and not reset yet: what NEXT_STEP environments do by themselves.
         self._ended = np.zeros(self.num_envs, np.bool_)
-        self._returns = np.zeros(self.num_envs)
-        self._lengths = np.zeros(self.num_envs, np.int64)
+        self._returns, self._lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
         self._finished: list[tuple[Array, Array]] = []
+        self.inexact: str | None = None  # why the last `get_state` gave nothing
 
     @property
     def action_stream(self) -> np.random.Generator:
@@ -330,7 +332,16 @@ class ForeignVecEnv(Wrapper):
         """Returns and lengths of the episodes that ended since the last call; see `RolloutEnv`."""
         finished, self._finished = self._finished, []
         returns, lengths = zip(*finished, strict=True) if finished else ((), ())
-        return (
-            np.concatenate([np.empty(0), *returns]),
-            np.concatenate([np.empty(0, np.int64), *lengths]),
-        )
+        counts = np.concatenate([np.empty(0, np.int64), *lengths])
+        return np.concatenate([np.empty(0), *returns]), counts
+
+    @in_turn
+    def get_state(self) -> dict[str, Array]:
+        """What the environments remember, see `rlox.standing`; empty if they cannot tell."""
+        self._expect_open()
+        return standing.taken(self)
+
+    @in_turn
+    def set_state(self, state: dict[str, Array]) -> bool:
+        """Goes back to what `get_state` gave, see `rlox.standing.put`; False for that of others."""
+        return standing.put(self, state)

@@ -30,11 +30,12 @@ class LearnerState:
         optimizer: What it keeps for each parameter, "actor.0.weight.exp_avg" and
             "actor.0.weight.exp_avg_sq" of each optimiser, and the steps, "actor.step".
         normalizer: What `rlox.Normalizer.state` gives; empty without one.
-        environment: What `VecEnv.get_state` gives; empty for environments that cannot tell, and
+        environment: What the environments' `get_state` gives; empty where they cannot tell, and
             before the first reset.
         counters: Steps, updates, finished episodes.
         streams: Random streams by name, as `stream_state` gives them.
         replay: What the replay buffer's `state` gives; empty without one, None if it is left out.
+        inexact: Why `environment` is empty although environments have begun; None where it is not.
     """
 
     networks: Arrays
@@ -44,6 +45,7 @@ class LearnerState:
     counters: dict[str, Any]
     streams: dict[str, dict[str, Any]]
     replay: Arrays | None = field(default_factory=dict)
+    inexact: str | None = None
 
 
 class Learner(Protocol):
@@ -310,28 +312,6 @@ def make_normalizer(
         except (TypeError, ValueError) as error:
             raise ValueError(f"normalizer: {error}") from error
     return made
-
-
-def environment_state(env: RolloutEnv) -> Arrays:
-    """What the environments remember; empty if they cannot tell, or are closed."""
-    with suppress(ClosedError):
-        return dict(env.get_state()) if getattr(env, "restorable", False) else {}  # type: ignore[attr-defined]  # VecEnv has it
-    return {}
-
-
-def restore_environment(env: RolloutEnv, arrays: Arrays) -> bool:
-    """Puts environments back where `environment_state` found them, if they can and it could.
-
-    Raises:
-        ValueError: The arrays are others'; nothing has changed then.
-    """
-    if not arrays or not hasattr(env, "set_state"):
-        return False
-    try:
-        env.set_state(arrays)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"environment: {error}") from error
-    return True
 
 
 def explained_variance(values: npt.NDArray[Any], returns: npt.NDArray[Any]) -> float:

@@ -146,6 +146,8 @@ def _expect_trainer(
         raise corrupt(file, "manifest", f"{manifest['env']!r} as 'env': an id names no module")
     if "replay" in manifest:
         expect_keys(file, "manifest", manifest, {"replay": (bool,)})
+    if manifest.get("environment", "exact") not in ("exact", "approximate"):
+        raise corrupt(file, "manifest", f"{manifest['environment']!r} as 'environment'")
     if manifest["seed"] < 0:
         raise corrupt(file, "manifest", f"{manifest['seed']} as 'seed'")
     expect_keys(file, "spaces", manifest["spaces"], {"observation": (str,), "action": (str,)})

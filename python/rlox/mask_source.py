@@ -24,19 +24,19 @@ class MaskSource:
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         self.env = env
-        self._given = False
+        self.told = False  # whether infos ever said something
         self._asked = False
         self._method: Callable[[], Any] | None = None
 
     def note(self, infos: Infos) -> Infos:
         """Remembers whether what `reset` or `step` gave says something of masks."""
-        self._given = self._given or _says(infos)
+        self.told = self.told or _says(infos)
         return infos
 
     def tells(self, infos: Infos) -> bool:
         """Whether the environments say, or ever said, what is allowed."""
         self.note(infos)
-        return self._given or self._ask() is not None
+        return self.told or self._ask() is not None
 
     def _ask(self) -> Callable[[], Any] | None:
         """The method, looked for once."""

@@ -1,7 +1,9 @@
 """A run's `metrics.csv`, read as columns of numbers."""
 
 import csv
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +34,33 @@ def read_metrics(file: str | Path) -> Rows:
         ) from error
     whole = [row for row in rows if len(row) == len(head)]
     return {name: [row[i] or None for row in whole] for i, name in enumerate(head)}
+
+
+def forget_after(file: str | Path, timesteps: int) -> None:
+    """Leaves out the rows of steps that a run makes again, and a last one that was cut off.
+
+    A run that was killed has rows of steps beyond its last checkpoint.
+
+    Args:
+        file: Of the run; nothing happens if there is none. It is replaced whole or not at all.
+        timesteps: Those of the checkpoint.
+
+    Raises:
+        ValueError: It is no table of metrics with a column of steps.
+    """
+    try:
+        rows = read_metrics(file)
+    except FileNotFoundError:
+        return
+    kept: Any = column(rows, STEPS, file) <= timesteps if rows else []
+    table = [[words[i] or "" for words in rows.values()] for i, keep in enumerate(kept) if keep]
+    partial = Path(f"{file}.partial")
+    with open(partial, "w", newline="", encoding="utf-8") as made:
+        writer = csv.writer(made, lineterminator="\n")
+        writer.writerows([[*rows], *table] if rows else [])
+        made.flush()
+        os.fsync(made.fileno())
+    partial.replace(file)
 
 
 def column(rows: Rows, name: str, file: str | Path) -> npt.NDArray[np.float64]:

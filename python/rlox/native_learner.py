@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlox import finite, learner, native_shapes, settings, spaces
+from rlox import finite, learner, native_shapes, settings, spaces, standing
 from rlox._rlox import NativePolicy
 from rlox.backends import expect_torch
 from rlox.base_learner import BaseLearner
@@ -190,7 +190,7 @@ class NativeLearner(BaseLearner):
         native_shapes.expect_copies(self.parameters)
         _part("networks", policy.check_tensors, state.networks)
         _part("optimizer", policy.check_optimizer_state, state.optimizer)
-        stands = learner.restore_environment(self.env, state.environment)
+        stands = standing.restore_environment(self.env, state.environment)
         # What was checked is not refused: nothing is done by half, whatever was there before.
         policy.load(state.networks)
         policy.load_optimizer_state(state.optimizer)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from rlox import finite, learner, native_shapes, native_state, settings, spaces
+from rlox import finite, learner, native_shapes, native_state, settings, spaces, standing
 from rlox._rlox import NativeAgent
 from rlox.backends import resolve_backend, torch_needs
 from rlox.base_learner import BaseLearner, expect_actions_for
@@ -278,7 +278,7 @@ class NativeOffPolicy(BaseLearner):
         return native_state.with_standing(state, self.policy)
 
     def load_state(self, state: learner.LearnerState) -> None:
-        """Goes back to a state, whole or not at all; foreign environments start new episodes."""
+        """Goes back to a state, whole or not at all; see `BaseLearner.load_state`."""
         learner.expect_state(state)
         state = as_in_rust(state, self.layout, self.algorithm, self.config.num_envs)
         self._standing = native_state.standing(state, self.policy, self.config.num_envs)
@@ -291,13 +291,13 @@ class NativeOffPolicy(BaseLearner):
         native_shapes.expect_copies(self.parameters)
         native_state.expect_part("networks", policy.check_tensors, state.networks)
         native_state.expect_part("optimizer", policy.check_optimizer_state, state.optimizer)
-        before = learner.environment_state(self.env) if self.started else {}
-        stands = learner.restore_environment(self.env, state.environment)
+        before = standing.environment_state(self.env) if self.started else {}
+        stands = standing.restore_environment(self.env, state.environment)
         try:
             replay = self._nothing if state.replay is None else state.replay
             native_state.expect_part("replay", policy.load_replay_state, replay)
         except ValueError:
-            learner.restore_environment(self.env, before)
+            standing.restore_environment(self.env, before)
             raise
         # What was checked is not refused: nothing is done by half, whatever was there before.
         policy.load(state.networks)

@@ -4,12 +4,16 @@ import errno
 import os
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlox._rlox import CorruptFileError
 from rlox.checkpoint import write_checkpoint
 from rlox.learner import MEMBERS, Arrays, LearnerState
+from rlox.logger import RunFolder
 from rlox.manifest import describe, expect_saved
+from rlox.metrics import forget_after
 
 if TYPE_CHECKING:
     from rlox.results import TrainResult
@@ -22,17 +26,26 @@ _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 def manifest_of(trainer: "Trainer", state: LearnerState) -> dict[str, Any]:
     """The manifest of a checkpoint, beside which `state` has the arrays.
 
-    `replay` is in it, and False, where the replay buffer is left out.
+    `replay` is in it, and False, where the replay buffer is left out. `environment` is "exact" or
+    "approximate", which `environment_reason` explains: environments then start new episodes.
     """
     run = {"start": trainer.start_timesteps, "target": trainer.target_timesteps}
     said = {"run": run, "counters": state.counters, "streams": state.streams}
-    left_out = {"replay": False} if state.replay is None else {}
-    return {**describe(trainer), **said, **left_out}
+    left_out: dict[str, Any] = {"replay": False} if state.replay is None else {}
+    exact = {"environment": "exact" if state.inexact is None else "approximate"}
+    why = {} if state.inexact is None else {"environment_reason": state.inexact}
+    return {**describe(trainer), **said, **left_out, **exact, **why}
 
 
 def save_checkpoint(trainer: "Trainer", path: str | os.PathLike[str], replay: bool) -> None:
-    """Writes the checkpoint of a trainer; see `Trainer.save`."""
+    """Writes the checkpoint of a trainer; see `Trainer.save`.
+
+    Metrics until there are written before, so that who goes on from it misses none.
+    """
     try:
+        if trainer.run is not None:
+            with suppress(OSError):  # they go on waiting
+                trainer.run.flush()
         state = trainer.learner.state(replay)
         members = {name: getattr(state, name) or {} for name in MEMBERS}
         write_checkpoint(path, manifest_of(trainer, state), members)
@@ -45,6 +58,23 @@ def save_checkpoint(trainer: "Trainer", path: str | os.PathLike[str], replay: bo
             f"{trainer.config.buffer_size:,}, with {len(held):,} transitions; make it smaller, or "
             "save with replay=False"
         ) from error
+
+
+def go_on_in(trainer: "Trainer", folder: str | os.PathLike[str]) -> None:
+    """Has a loaded trainer go on in the run folder that it comes from.
+
+    Rows of `metrics.csv` beyond its steps, which it makes again, are left out.
+
+    Args:
+        trainer: What `Trainer.load` gave.
+        folder: The run folder.
+
+    Raises:
+        OSError, ValueError: `metrics.csv` is no table of metrics, or cannot be written.
+    """
+    path = Path(folder)
+    forget_after(path / "metrics.csv", trainer.timesteps)
+    trainer.run = RunFolder(path)
 
 
 def end_run(trainer: "Trainer", result: "TrainResult") -> None:
@@ -135,14 +165,33 @@ def restore(
         saved["run"]["start"],
         saved["run"]["target"],
     )
-    trainer.forgot = state.replay is None
+    trainer.forgot = [_NO_REPLAY] if state.replay is None else []
+    if (why := _new_episodes(trainer, saved, state)) is not None:
+        trainer.forgot.append(
+            f"environment: expected environments that go on where they stood, got others: {why}; "
+            "training goes on with new episodes"
+        )
 
 
-def warn_forgotten() -> None:
-    """Tells who trains on without what was remembered."""
-    warnings.warn(
-        "replay: expected what was remembered, got a checkpoint saved with replay=False; training "
-        "goes on with an empty replay buffer, from small minibatches at first; save with it to go "
-        "on exactly",
-        stacklevel=4,
-    )
+_NO_REPLAY = (
+    "replay: expected what was remembered, got a checkpoint saved with replay=False; training goes "
+    "on with an empty replay buffer, from small minibatches at first; save with it to go on exactly"
+)
+
+
+def _new_episodes(trainer: "Trainer", saved: Mapping[str, Any], state: LearnerState) -> str | None:
+    """Why environments do not stand where they stood; None if they do, or never began."""
+    learner: Any = trainer.learner
+    begun = state.environment or saved.get("environment") == "approximate"
+    if getattr(learner, "started", True) or not (begun or learner.timesteps):
+        return None
+    unsaid = "the checkpoint does not tell where they stood"
+    here = getattr(trainer.env, "inexact", None) or "they are of another kind than those saved"
+    return str(here if state.environment else saved.get("environment_reason", unsaid))
+
+
+def warn_forgotten(trainer: "Trainer") -> None:
+    """Tells once who trains on without all that was remembered."""
+    forgot, trainer.forgot = trainer.forgot, []
+    for what in forgot:
+        warnings.warn(what, stacklevel=4)

@@ -55,8 +55,9 @@ class Stepper:
         self.env.begin_rollout(self._row, None, seed)
         self.obs = self._row.obs[0].copy()
         self._ended[:] = False
-        if self.native and seed is None and self.mode is AutoresetMode.NEXT_STEP:
-            self._ended[:] = self.env.get_state()["finished"]
+        if seed is None and self.mode is AutoresetMode.NEXT_STEP:
+            over = self.env.get_state()["finished"] if self.native else self.env._ended
+            self._ended[:] = over
 
     def step(self, actions: Array) -> Step:
         """Sends actions as environments take them; `obs` is then what to act on next.

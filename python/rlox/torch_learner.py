@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rlox import learner, policies, spaces, torch_state
+from rlox import learner, policies, spaces, standing, torch_state
 from rlox.base_learner import BaseLearner
 from rlox.batches import Batch
 from rlox.configs import SHAPE_SETTINGS
@@ -151,7 +151,7 @@ class TorchLearner(BaseLearner):
         """Takes networks, optimiser and environments; see `BaseLearner._restore`."""
         tensors = torch_state.module_tensors(self.policy, state.networks)
         self.optimizer.check_state(state.optimizer)
-        restored = learner.restore_environment(self.env, state.environment)
+        restored = standing.restore_environment(self.env, state.environment)
         self.optimizer.load_state(state.optimizer)
         self.policy.load_state_dict(tensors)
         return restored

@@ -91,7 +91,7 @@ class Trainer:
             raise
         self.run: RunFolder | None = None
         self.start_timesteps = self.target_timesteps = 0
-        self.forgot = False  # whether a replay buffer that there was is missing
+        self.forgot: list[str] = []  # what of a checkpoint could not be gone on with
 
     @property
     def config(self) -> Any:
@@ -165,9 +165,7 @@ class Trainer:
         folder = self.run is not None or self._runs_dir is not None
         told = as_loggers(loggers, folder=folder)
         self._plan(total_timesteps)
-        if self.forgot:
-            self.forgot = False
-            warn_forgotten()
+        warn_forgotten(self)
         self.learner.stopping = False
         with stop_on_interrupt(self.stop):  # before a folder is half made
             if self.run is None and self._runs_dir is not None:
@@ -279,9 +277,10 @@ class Trainer:
     ) -> "Self":
         """The trainer that was saved: it predicts the same, and goes on learning from there.
 
-        Native environments go on in the middle of their episodes, so that a run saved between two
-        iterations is the one that was not stopped; others start new episodes. What a trainer in
-        Rust saved is loaded, too, if it has the settings of trainers here.
+        Environments that can tell where they stand (native ones, and those of `rlox.snapshots`) go
+        on in the middle of their episodes, so that a run saved between two iterations is the one
+        that was not stopped; others start new episodes. What a trainer in Rust saved is loaded,
+        too, if it has the settings of trainers here.
 
         Args:
             path: What `save` wrote, or the run folder.
@@ -297,7 +296,7 @@ class Trainer:
             ValueError: It is another algorithm's, or does not fit environment, policy or backend.
 
         Warns:
-            UserWarning: By `train`, if it was saved with `replay=False`: the buffer is empty.
+            UserWarning: By `train`, once: what it cannot go on with exactly, and why.
         """
         checkpoint = read_checkpoint(path)
         saved = trainer_manifest(Path(path), checkpoint.manifest, cls.algorithm, cls.config_type)

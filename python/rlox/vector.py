@@ -18,6 +18,7 @@ from rlox.registered import find_spec, make_registered, native_of
 from rlox.resets import as_autoreset_mode, expect_mode
 from rlox.rollout import RolloutBatch, RolloutEnv, collect_rollout
 from rlox.settings import plain_seed, whole
+from rlox.standing import attach
 from rlox.vec_env import VecEnv
 
 __all__ = ["ForeignVecEnv", "RolloutBatch", "RolloutEnv", "VecEnv", "collect_rollout", "make_vec"]
@@ -235,7 +236,8 @@ def _vectorized(
         one.__name__ = type(made.unwrapped).__name__  # for errors of worker processes
         for wrapper in [_leave_interrupts(parent), *wrappers]:
             made = wrapper(made)
-        return expect_contract(made)
+        checked = expect_contract(made)
+        return attach(checked) if how == "async" else checked
 
     kind = AsyncVectorEnv if how == "async" else SyncVectorEnv
     made = kind([one] * n, autoreset_mode=resets or AutoresetMode.SAME_STEP)
@@ -314,7 +316,7 @@ def _from_spec(
         how = "vector_entry_point" if spec.entry_point is None else "sync"
     expect_memory("num_envs", num_envs, num_envs * SMALLEST_ENV)
     if how == "async":
-        wrappers = [_leave_interrupts(os.getpid()), *wrappers]
+        wrappers = [_leave_interrupts(os.getpid()), *wrappers, attach]
     if how != "vector_entry_point":
         vector_kwargs = {"autoreset_mode": resets or AutoresetMode.SAME_STEP, **vector_kwargs}
     entry_point = spec.vector_entry_point if how == "vector_entry_point" else spec.entry_point

@@ -29,3 +29,17 @@ def ended(env: VectorEnv[Any, Any, Any], forced: bool) -> dict[str, bool]:
     # `close` would wait for the answers to a call under way.
     env._state = AsyncState.DEFAULT
     return {"terminate": True}
+
+
+def call_each(env: AsyncVectorEnv, name: str, given: list[Any]) -> list[Any]:
+    """What the environments' method of this name answers, each to an argument of its own.
+
+    Args:
+        env: In no call.
+        name: Of what all of them have.
+        given: One for each.
+    """
+    for pipe, own in zip(env.parent_pipes, given, strict=True):
+        pipe.send(("_call", (name, (own,), {})))
+    env._state = AsyncState.WAITING_CALL
+    return [*env.call_wait()]

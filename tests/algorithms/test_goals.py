@@ -68,6 +68,7 @@ def test_a_point_comes_to_its_goal_with_goals_in_hindsight_alone(trainer_class, 
 
 @pytest.mark.parametrize("trainer_class", [SACTrainer, TD3Trainer])
 @pytest.mark.parametrize("her", ["future", "final", "episode"])
+@pytest.mark.filterwarnings("ignore:environment:UserWarning")  # new episodes
 def test_a_run_repeats_and_goes_on_where_it_was_saved(trainer_class, her, tmp_path):
     settings = {"num_envs": 2, "learning_starts": 20, "batch_size": 16, "net_arch": (8,)}
     trainers = [

@@ -83,6 +83,7 @@ def same(ours, theirs, but=()):
 
 @pytest.mark.parametrize("saved", ["native", "torch"])
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.filterwarnings("ignore:environment:UserWarning")  # new episodes
 def test_a_checkpoint_goes_on_on_the_other_backend_and_back(case, saved, tmp_path):
     kind, env, settings = CASES[case]
     asked = "torch" if saved == "native" else "native"

@@ -75,6 +75,7 @@ def test_who_goes_back_to_a_state_without_replay_forgets(backend):
     assert len(one.replay) == 8
 
 
+@pytest.mark.filterwarnings("ignore:environment:UserWarning")
 def test_goals_in_hindsight_begin_in_the_middle_of_episodes(tmp_path):
     one = SACTrainer(PointMass, 1, her="future", **SMALL)
     one.train(50)

@@ -7,7 +7,7 @@ from typing import Annotated
 from rlox.cli.outcome import tell_training
 from rlox.cli.saved import open_trainer, run_folder
 from rlox.cli.usage import POSITIONAL, named, parse
-from rlox.logger import RunFolder
+from rlox.restoring import go_on_in
 
 
 @dataclass
@@ -38,6 +38,6 @@ def run(words: Sequence[str]) -> int:
             )
         folder = run_folder(asked.run)
         if folder is not None:
-            trainer.run = RunFolder(folder)
+            go_on_in(trainer, folder)
         result = trainer.train(asked.total_timesteps, progress_bar=asked.progress)
         return tell_training(trainer, result, as_json=asked.json)

@@ -1,0 +1,142 @@
+//! Serves a trained policy: loads a checkpoint that Python or Rust has made, and answers observations with greedy actions.
+//!
+//! Run it with `cargo run --release -p rlox-nn --example serve_policy -- CHECKPOINT < OBSERVATIONS`. Observations are lines
+//! of numbers with spaces between them, and so are the answers.
+
+use std::io::{BufRead, Write};
+use std::path::Path;
+
+use rlox_core::{AutoresetMode, Checkpoint, Error, FieldMut, Pcg64, Result, RunningMeanStd, Space, envs};
+use rlox_nn::{Activation, Init, Mlp, NamedTensors, Network, Scratch};
+use serde_json::Value;
+
+/// Where SAC cuts the means of gSDE.
+const CLIP_MEAN: f32 = 2.0;
+
+/// A policy, ready to answer.
+pub(crate) struct Served {
+    algorithm: String,
+    network: Mlp,
+    normalizer: Option<RunningMeanStd>,
+    actions: Space,
+    clip_mean: f32,
+    scratch: Scratch,
+}
+
+impl Served {
+    /// Loads a checkpoint, or that of a run folder, of a native environment and built-in networks.
+    pub(crate) fn load(path: impl AsRef<Path>) -> Result<Self> {
+        let saved = Checkpoint::read(path)?;
+        let word = |key: &str| saved.manifest.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (algorithm, settings) = (word("algorithm"), saved.object("settings")?);
+        let set = |key: &str| settings.get(key).and_then(Value::as_bool).unwrap_or(false);
+        let activation = match settings.get("activation").and_then(Value::as_str) {
+            Some("tanh") => Activation::Tanh,
+            Some("relu") => Activation::Relu,
+            Some("silu") => Activation::Silu,
+            Some("gelu") => Activation::Gelu,
+            other => return Err(saved.corrupt("settings", format!("{other:?} as activation"))),
+        };
+        let bytes = saved.safetensors("networks").ok_or_else(|| saved.corrupt("networks", "no such member"))?;
+        let layers = layers(&NamedTensors::from_safetensors(bytes)?, &algorithm)?;
+        let widths = layers.iter().filter(|tensor| tensor.shape.len() == 2).map(|tensor| tensor.shape[0]);
+        let first = layers.iter().next().and_then(|tensor| tensor.shape.get(1).copied());
+        let sizes: Vec<_> = first.into_iter().chain(widths).collect();
+        let mut network = Mlp::new(&sizes, activation, Init::orthogonal(1.0), &mut Pcg64::seed_from(0))?;
+        network.load(&layers)?;
+
+        let normalizer = if set("normalize_obs") { Some(statistics(&saved, network.in_dim())?) } else { None };
+        let options = envs::MakeOptions {
+            num_envs: 1,
+            seed: None,
+            autoreset_mode: AutoresetMode::SameStep,
+            max_episode_steps: None,
+            arguments: &[],
+        };
+        let actions = envs::make(&word("env"), &options)?.spec().action.clone();
+        let clip_mean = if set("use_sde") { CLIP_MEAN } else { f32::INFINITY };
+        Ok(Self { algorithm, network, normalizer, actions, clip_mean, scratch: Scratch::default() })
+    }
+
+    /// The greedy action at a raw observation, as the environment takes it.
+    pub(crate) fn act(&mut self, observation: &[f32]) -> Result<Vec<f32>> {
+        let (expected, mut row) = (self.network.in_dim(), observation.to_vec());
+        if row.len() != expected || row.iter().any(|x| !x.is_finite()) {
+            let got = format!("{observation:?}");
+            return Err(Error::shape("observation", format!("{expected} finite numbers"), got, "pass one of them"));
+        }
+        if let Some(statistics) = &self.normalizer {
+            statistics.normalize(&mut row, 10.0, 1e-8)?;
+        }
+        let mut out = vec![0.0; self.network.out_dim()];
+        self.network.infer(&row, 1, &mut out, &mut self.scratch)?;
+        match &self.actions {
+            // What comes after the actions' values, of a dueling network, is the value of the state.
+            Space::Discrete { n, start } => {
+                let values = out.iter().take(usize::try_from(*n).unwrap_or(0));
+                let (best, _) = values
+                    .enumerate()
+                    .fold((0, f32::NEG_INFINITY), |best, (i, &value)| if value > best.1 { (i, value) } else { best });
+                Ok(vec![(*start + best as i64) as f32])
+            }
+            Space::Box { low, high, .. } => {
+                let squashed = matches!(self.algorithm.as_str(), "sac" | "td3");
+                let bounded = |((&x, &low), &high): ((&f32, &f32), &f32)| {
+                    let half = 0.5 * x.clamp(-self.clip_mean, self.clip_mean).tanh();
+                    let x = if squashed { (0.5 - half) * low + (0.5 + half) * high } else { x };
+                    x.clamp(low, high)
+                };
+                Ok(out.iter().zip(low).zip(high).map(bounded).collect())
+            }
+            other => Err(Error::config("env", "Discrete or Box actions", format!("{other:?}"), "extend this example")),
+        }
+    }
+}
+
+/// The layers of what acts, as one network's.
+fn layers(networks: &NamedTensors, algorithm: &str) -> Result<NamedTensors> {
+    let parts = if algorithm == "dqn" { vec!["q_net"] } else { vec!["trunk", "actor"] };
+    let (mut layers, mut begin) = (NamedTensors::default(), 0);
+    for part in parts {
+        let tensors = networks.part(part);
+        let mut count = 0;
+        while let Some(weight) = tensors.find(&format!("{count}.weight")) {
+            for (name, tensor) in [("weight", Some(weight)), ("bias", tensors.find(&format!("{count}.bias")))] {
+                let Some(tensor) = tensor else { continue };
+                layers.push(format!("{}.{name}", begin + count), &tensor.shape, tensor.data.clone())?;
+            }
+            count += 2;
+        }
+        begin += count;
+    }
+    Ok(layers)
+}
+
+/// What observations are normalised by.
+fn statistics(saved: &Checkpoint, dim: usize) -> Result<RunningMeanStd> {
+    let (mut mean, mut var, mut count) = (vec![0.0; dim], vec![0.0; dim], [0.0]);
+    saved.array("normalizer", "obs_mean", &[dim], FieldMut::F64(&mut mean))?;
+    saved.array("normalizer", "obs_var", &[dim], FieldMut::F64(&mut var))?;
+    saved.array("normalizer", "obs_count", &[1], FieldMut::F64(&mut count))?;
+    RunningMeanStd::from_parts(mean, var, count[0])
+}
+
+/// Answers each line.
+pub(crate) fn serve(path: impl AsRef<Path>, lines: impl BufRead, mut answers: impl Write) -> Result<()> {
+    let failed = |source| Error::Io { path: "the observations or answers".to_owned(), source };
+    let mut policy = Served::load(path)?;
+    for line in lines.lines() {
+        let line = line.map_err(failed)?;
+        let numbers: Vec<_> = line.split_whitespace().map(|word| word.parse().unwrap_or(f32::NAN)).collect();
+        let action: Vec<_> = policy.act(&numbers)?.iter().map(f32::to_string).collect();
+        writeln!(answers, "{}", action.join(" ")).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let Some(path) = std::env::args().nth(1) else {
+        return Err(Error::config("CHECKPOINT", "the folder of a checkpoint", "nothing", "say which"));
+    };
+    serve(path, std::io::stdin().lock(), std::io::stdout().lock())
+}

@@ -1,0 +1,299 @@
+"""Trained policies for other programs: torch's `state_dict`, safetensors, ONNX.
+
+Each takes what `rlox.load` gives, or a trainer. Files hold numbers alone, no code.
+"""
+
+import importlib
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import safetensors.numpy
+
+from rlox.backends import expect_torch
+from rlox.keywords import knowing_keywords
+from rlox.layouts import is_image
+from rlox.learner import Arrays
+
+# What of a normaliser makes inputs of observations.
+_STATISTICS = ("obs_mean", "obs_var", "obs_count")
+_CLIP, _EPSILON, _CLIP_MEAN = 10.0, 1e-8, 2.0
+_OPSET, _FORMAT = 20, 9  # of ONNX: what has all operators below, and its files' version
+
+
+@knowing_keywords()
+def state_dict(policy: Any) -> dict[str, Any]:
+    """The networks as torch's tensors by name, critics and targets included; copies.
+
+    Args:
+        policy: What `rlox.load` gave, or a trainer.
+
+    Raises:
+        TypeError: It is something else.
+        ModuleNotFoundError: torch is not installed.
+
+    >>> import rlox
+    >>> trainer = rlox.trainers.PPOTrainer("CartPole-v1", seed=1, runs_dir=None)
+    >>> state_dict(trainer)["actor.0.weight"].shape
+    torch.Size([64, 4])
+    """
+    networks, _ = _arrays(policy)
+    expect_torch("state_dict gives its tensors")
+    import torch
+
+    return {name: torch.from_numpy(np.array(x)) for name, x in networks.items()}
+
+
+@knowing_keywords()
+def save_safetensors(policy: Any, path: str | os.PathLike[str]) -> None:
+    """Writes the networks by name into a file; a normaliser's statistics as "normalizer.obs_mean"
+    and so on.
+
+    Args:
+        policy: What `rlox.load` gave, or a trainer.
+        path: The file; one there is replaced.
+
+    Raises:
+        TypeError: It is no policy.
+        OSError: The file cannot be written.
+    """
+    networks, normalizer = _arrays(policy)
+    about = {f"normalizer.{name}": x for name, x in normalizer.items()}
+    data = safetensors.numpy.save(
+        {n: np.ascontiguousarray(x) for n, x in (networks | about).items()}
+    )
+    _write(path, data)
+
+
+@knowing_keywords()
+def save_onnx(policy: Any, path: str | os.PathLike[str]) -> None:
+    """Writes what predicts greedily as an ONNX model, from raw observations to actions.
+
+    Its input "obs" is (n, *obs_shape): float32, of Discrete and MultiDiscrete spaces int64. Its
+    output "action" is (n, *action_shape) as the environment takes them. The normaliser is in it.
+
+    Args:
+        policy: What `rlox.load` gave, or a trainer, with a built-in MLP.
+        path: The file; one there is replaced.
+
+    Raises:
+        TypeError: It is no policy.
+        ValueError: Pictures, Dict or Tuple observations, actions of an integer Box; networks of the
+            caller's: `torch.onnx` exports those.
+        ModuleNotFoundError: The package onnx is not installed.
+        OSError: The file cannot be written.
+    """
+    networks, normalizer = _arrays(policy)
+    _write(path, _Graph(policy.learner, networks, normalizer, _onnx()).model())
+
+
+def _onnx() -> Any:
+    """The package, which only this needs.
+
+    Raises:
+        ModuleNotFoundError: It is not installed.
+    """
+    try:
+        return importlib.import_module("onnx")
+    except ModuleNotFoundError as error:
+        if error.name != "onnx":
+            raise
+        raise ModuleNotFoundError(
+            "onnx: expected the package, to write a model, got none; pip install 'rlox[onnx]'",
+            name="onnx",
+        ) from error
+
+
+def _arrays(policy: Any) -> tuple[Arrays, Arrays]:
+    """The networks, and what normalises observations."""
+    learner = getattr(policy, "learner", None)
+    if not callable(getattr(learner, "state", None)):
+        raise TypeError(
+            f"policy: expected what rlox.load gives, or a trainer, got {type(policy).__name__}; "
+            "load one"
+        )
+    state: Any = learner.state(replay=False)  # type: ignore[union-attr]  # it has that
+    told = learner.config.normalize_obs  # type: ignore[union-attr]  # and this
+    normalizer = {name: state.normalizer[name] for name in _STATISTICS} if told else {}
+    return state.networks, normalizer
+
+
+def _write(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes a file whole or not at all."""
+    partial = Path(f"{os.fspath(path)}.partial")
+    try:
+        with open(partial, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+class _Graph:
+    """The operators of a model, one behind another."""
+
+    def __init__(self, learner: Any, networks: Arrays, normalizer: Arrays, onnx: Any) -> None:
+        self.learner, self.networks, self.normalizer = learner, networks, normalizer
+        self.onnx = onnx
+        self.observed, self.acted = learner.spaces
+        own = not getattr(learner, "built_in", True)
+        if own or any(name.startswith("features.") for name in networks):
+            raise ValueError(
+                "policy: expected built-in hidden layers, got networks of one's own, or of "
+                "pictures; export the torch module with torch.onnx"
+            )
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def model(self) -> bytes:
+        """The model, checked, as files have it."""
+        onnx, helper, kinds = self.onnx, self.onnx.helper, self.onnx.TensorProto
+        integers = isinstance(self.observed, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
+        kind = kinds.INT64 if integers else kinds.FLOAT
+        action = self._actions(self._outputs(self._rows()))
+        self.nodes.append(helper.make_node("Identity", [action], ["action"]))
+        dtype = helper.np_dtype_to_tensor_dtype(np.dtype(self.acted.dtype))
+        graph = helper.make_graph(
+            self.nodes,
+            f"rlox-{self.learner.algorithm}",
+            [helper.make_tensor_value_info("obs", kind, ["n", *self.observed.shape])],
+            [helper.make_tensor_value_info("action", dtype, ["n", *self.acted.shape])],
+            self.constants,
+        )
+        opset = [helper.make_opsetid("", _OPSET)]
+        made = helper.make_model(graph, opset_imports=opset, producer_name="rlox")
+        made.ir_version = _FORMAT
+        onnx.checker.check_model(made, full_check=True)
+        return bytes(made.SerializeToString())
+
+    def op(self, kind: str, *inputs: str | npt.NDArray[Any], **how: Any) -> str:
+        """Adds an operator; the name of what it gives."""
+        names = []
+        for given in inputs:
+            if not isinstance(given, str):
+                constant = self.onnx.numpy_helper.from_array(
+                    np.array(given), f"c{len(self.constants)}"
+                )
+                self.constants.append(constant)
+                names.append(constant.name)
+            else:
+                names.append(given)
+        name = f"x{len(self.nodes)}"
+        self.nodes.append(self.onnx.helper.make_node(kind, names, [name], **how))
+        return name
+
+    def cast(self, x: str, dtype: Any) -> str:
+        """The same numbers in another dtype."""
+        kind = self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return self.op("Cast", x, to=kind)
+
+    def _rows(self) -> str:
+        """Observations as the networks' inputs, (n, k) float32."""
+        space = self.observed
+        match space:
+            case gym.spaces.Discrete():
+                return self._one_hot("obs", [int(space.n)], np.array([space.start]))
+            case gym.spaces.MultiDiscrete():
+                return self._one_hot("obs", space.nvec.ravel().tolist(), space.start.ravel())
+            case gym.spaces.Box() | gym.spaces.MultiBinary() if not is_image(space):
+                rows = self.op("Reshape", "obs", np.array([-1, int(np.prod(space.shape))]))
+                return self._normalized(rows) if self.normalizer else rows
+        raise ValueError(
+            f"observation space: expected numbers or integers in one space, got {space}; "
+            "export the torch module with torch.onnx"
+        )
+
+    def _one_hot(self, x: str, counts: list[int], start: npt.NDArray[Any]) -> str:
+        counted = self.op("Reshape", x, np.array([-1, len(counts)]))
+        counted = self.op("Sub", counted, start.astype(np.int64))
+        parts = []
+        for i, count in enumerate(counts):
+            column = self.op("Gather", counted, np.array(i), axis=1)
+            parts.append(self.op("OneHot", column, np.array(count), np.array([0, 1], np.float32)))
+        return self.op("Concat", *parts, axis=1)
+
+    def _normalized(self, rows: str) -> str:
+        mean, var = (self.normalizer[name].ravel() for name in _STATISTICS[:2])
+        centred = self.op("Sub", self.cast(rows, np.float64), mean)
+        scaled = self.op("Div", centred, np.sqrt(var + _EPSILON))
+        clipped = self.op("Clip", scaled, np.array(-_CLIP), np.array(_CLIP))
+        return self.cast(clipped, np.float32)
+
+    def _outputs(self, x: str) -> str:
+        """What the policy's network makes of its inputs."""
+        if self.learner.algorithm == "dqn":
+            return self._mlp(x, "q_net")
+        x = self._mlp(x, "trunk")
+        if any(name.startswith("trunk.") for name in self.networks):
+            x = self._activated(x)
+        return self._mlp(x, "actor")
+
+    def _mlp(self, x: str, name: str) -> str:
+        """Linear layers with activations between them; none gives what came in."""
+        for i in itertools.count(0, 2):
+            if (weight := f"{name}.{i}.weight") not in self.networks:
+                return x
+            x = self._activated(x) if i else x
+            layer = self.networks[weight], self.networks[f"{name}.{i}.bias"]
+            x = self.op("Gemm", x, *layer, transB=1)
+        raise AssertionError
+
+    def _activated(self, x: str) -> str:
+        activation = self.learner.config.activation
+        if activation == "silu":
+            return self.op("Mul", x, self.op("Sigmoid", x))
+        return self.op(
+            {"tanh": "Tanh", "relu": "Relu", "elu": "Elu", "gelu": "Gelu"}[activation], x
+        )
+
+    def _actions(self, out: str) -> str:
+        """Greedy actions as the environment takes them."""
+        space, shape = self.acted, np.array([-1, *self.acted.shape])
+        match space:
+            case gym.spaces.Discrete():
+                chosen = self._best(out, 0, int(space.n))
+                started = self.op("Add", chosen, np.array([space.start], np.int64))
+                return self.cast(self.op("Reshape", started, np.array([-1])), space.dtype)
+            case gym.spaces.MultiDiscrete():
+                ends = np.cumsum(space.nvec.ravel()).tolist()
+                pairs = zip([0, *ends], ends, strict=False)
+                chosen = self.op("Concat", *(self._best(out, *pair) for pair in pairs), axis=1)
+                started = self.op("Add", chosen, space.start.ravel().astype(np.int64))
+                return self.cast(self.op("Reshape", started, shape), space.dtype)
+            case gym.spaces.MultiBinary():
+                flags = self.op("Greater", out, np.array(0, np.float32))
+                return self.cast(self.op("Reshape", flags, shape), space.dtype)
+        if space.dtype.kind != "f":
+            raise ValueError(
+                f"action space: expected a Box of real numbers, got {space}; round them outside, "
+                "and make the space of float32"
+            )
+        low, high = (side.astype(np.float32).ravel() for side in (space.low, space.high))
+        if self.learner.algorithm in ("sac", "td3"):
+            out = self._squashed(out, low, high)
+        bounded = self.op("Min", self.op("Max", out, low), high)
+        return self.cast(self.op("Reshape", bounded, shape), space.dtype)
+
+    def _best(self, out: str, begin: int, end: int) -> str:
+        """The place of the largest of some outputs, (n, 1)."""
+        where = (np.array([x]) for x in (begin, end, 1))
+        part = self.op("Slice", out, *where)
+        return self.op("ArgMax", part, axis=1, keepdims=1)
+
+    def _squashed(self, out: str, low: npt.NDArray[Any], high: npt.NDArray[Any]) -> str:
+        """Actions in their bounds, of what SAC and TD3 make; log standard deviations are left."""
+        begin, end, axis = (np.array([x]) for x in (0, len(low), 1))
+        mean = self.op("Slice", out, begin, end, axis)
+        if getattr(self.learner.config, "use_sde", False):
+            ends = (np.array(x, np.float32) for x in (-_CLIP_MEAN, _CLIP_MEAN))
+            mean = self.op("Clip", mean, *ends)
+        half = self.op("Mul", self.op("Tanh", mean), np.array(0.5, np.float32))
+        up = self.op("Add", half, np.array(0.5, np.float32))
+        down = self.op("Sub", np.array(0.5, np.float32), half)
+        return self.op("Add", self.op("Mul", down, low), self.op("Mul", up, high))

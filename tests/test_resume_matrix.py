@@ -1,0 +1,85 @@
+"""A run that was killed and goes on, in new processes, is the run that was not: byte for byte."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import resume_runs
+from rlox.metrics import forget_after
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+HERE = Path(__file__).parent
+# Those whose code is closest to what others share; `make test-slow` has all.
+QUICK = {("ppo", "torch"), ("sac", "torch"), *((name, "native") for name in resume_runs.SETTINGS)}
+MATRIX = [
+    pytest.param(name, backend, marks=() if (name, backend) in QUICK else pytest.mark.slow)
+    for name in resume_runs.SETTINGS
+    for backend in ("native", "torch")
+]
+
+
+def process(*words):
+    """The exit code of a new process, and what it said."""
+    command = [sys.executable, str(HERE / "resume_runs.py"), *map(str, words)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
+    return done.returncode, done.stderr[-2000:]
+
+
+def table(run):
+    """The rows of a run's metrics, but for clocks."""
+    with open(run / "metrics.csv", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    return [{k: x for k, x in row.items() if k not in resume_runs.CLOCK} for row in rows]
+
+
+def expect_the_same(algorithm, backend, folder):
+    """What went on in `folder` is what a run that was never stopped is."""
+    code, said = process("resumed", algorithm, backend, folder / "stopped")
+    assert code == 0, said
+    whole = resume_runs.made(algorithm, backend, folder / "whole")
+    whole.train(resume_runs.TOTAL)
+    expected = json.loads(json.dumps(resume_runs.digest(whole)))
+    got = json.loads((folder / "stopped" / "digest.json").read_text())
+    for part in expected:
+        assert got[part] == expected[part], part
+    rows = table(whole.run.path)
+    assert len(rows) > 2
+    assert table(resume_runs.run_of(folder / "stopped")) == rows
+
+
+@pytest.mark.parametrize(("algorithm", "backend"), MATRIX)
+def test_a_run_that_was_killed_goes_on_as_if_it_was_not(tmp_path, algorithm, backend):
+    code, said = process("killed", algorithm, backend, tmp_path / "stopped")
+    assert code == -signal.SIGKILL, said
+    expect_the_same(algorithm, backend, tmp_path)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_a_run_that_ctrl_c_ended_goes_on_as_if_it_had_not(tmp_path, algorithm):
+    code, said = process("interrupted", algorithm, "native", tmp_path / "stopped")
+    assert code == 0, said
+    expect_the_same(algorithm, "native", tmp_path)
+    summary = json.loads((resume_runs.run_of(tmp_path / "stopped") / "summary.json").read_text())
+    assert not summary["interrupted"]
+
+
+def test_rows_of_steps_that_are_made_again_are_left_out(tmp_path):
+    file = tmp_path / "metrics.csv"
+    forget_after(file, 3)  # there is none
+    assert not file.exists()
+    file.write_text("time/total_timesteps,a\n2,0.5\n4,\n6,1e-05\n8,0.")
+    forget_after(file, 6)
+    assert file.read_text() == "time/total_timesteps,a\n2,0.5\n4,\n6,1e-05\n"
+    forget_after(file, 1)
+    assert file.read_text() == "time/total_timesteps,a\n"
+    file.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="expected one of its metrics"):
+        forget_after(file, 6)
+    assert file.read_text() == "a,b\n1,2\n"

@@ -1,0 +1,272 @@
+"""Environments that are not native tell where they stand, and go on from there, bit for bit."""
+
+import re
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import wrappers
+
+from rlox import make_vec
+from rlox.checkpoint import read_checkpoint
+from rlox.plain import from_arrays, to_arrays
+from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer
+from toy_envs import Echo, Imitate
+
+CLASSIC = (
+    "CartPole-v1",
+    "Pendulum-v1",
+    "Acrobot-v1",
+    "MountainCar-v0",
+    "MountainCarContinuous-v0",
+)
+MUJOCO = ("Ant-v5", "InvertedDoublePendulum-v5", "Pusher-v5")
+MORE_MUJOCO = (
+    *("HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "HumanoidStandup-v5", "Reacher-v5"),
+    *("InvertedPendulum-v5", "Swimmer-v5", "Walker2d-v5"),
+)
+
+
+class Told(Imitate):
+    """Says where it stands."""
+
+    def get_state(self):
+        return {"number": self.number, "steps": self.steps, "more": [1, {"pi": 3.5}]}
+
+    def set_state(self, state):
+        self.number, self.steps = state["number"], state["steps"]
+
+
+class Masked(gym.Env):
+    """Allows all but one action, another one in each step; the reward is the action."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (1,))
+    action_space = gym.spaces.Discrete(4)
+
+    def _told(self):
+        mask = np.ones(4, np.int8)
+        mask[self.forbidden] = 0
+        return np.full(1, self.forbidden / 4, np.float32), {"action_mask": mask}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.forbidden = int(self.np_random.integers(4))
+        return self._told()
+
+    def step(self, action):
+        assert action != self.forbidden
+        self.forbidden = int(self.np_random.integers(4))
+        obs, info = self._told()
+        return obs, float(action), False, self.forbidden == 0, info
+
+    def get_state(self):
+        return {"forbidden": self.forbidden}
+
+    def set_state(self, state):
+        self.forbidden = state["forbidden"]
+
+
+def steps(env, actions):
+    return [tuple(map(np.copy, env.step(action)[:4])) for action in actions]
+
+
+def goes_on(make, before=60, after=150):
+    """Whether new environments go on as those whose state they get."""
+    first, second = make(), make()
+    try:
+        first.action_space.seed(0)
+        first.reset(seed=3)
+        steps(first, [first.action_space.sample() for _ in range(before)])
+        state = first.get_state()
+        assert state, first.inexact
+        state = {name: np.array(x) for name, x in state.items()}
+        actions = [first.action_space.sample() for _ in range(after)]
+        expected = steps(first, actions)
+        assert second.set_state(state)
+        got = steps(second, actions)
+    finally:
+        first.close()
+        second.close()
+    return all(
+        np.array_equal(a, b)
+        for x, y in zip(expected, got, strict=True)
+        for a, b in zip(x, y, strict=True)
+    )
+
+
+@pytest.mark.parametrize("env_id", CLASSIC)
+def test_classic_control_goes_on_where_it_stood(env_id):
+    assert goes_on(lambda: make_vec(lambda: gym.make(env_id), 2, seed=3))
+
+
+@pytest.mark.parametrize(
+    "env_id", [*MUJOCO, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_MUJOCO)]
+)
+@pytest.mark.filterwarnings("ignore")
+def test_mujoco_goes_on_where_it_stood(env_id):
+    pytest.importorskip("mujoco", reason="needs MuJoCo: pip install 'gymnasium[mujoco]'")
+    assert goes_on(lambda: make_vec(env_id, 2, seed=3))
+
+
+@pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
+def test_an_episode_that_has_just_ended_goes_on_as_its_mode_says(mode):
+    assert goes_on(lambda: make_vec(Told, 3, seed=1, autoreset_mode=mode), before=10)
+
+
+def test_worker_processes_tell_where_they_stand():
+    make = lambda: make_vec(lambda: gym.make("CartPole-v1"), 2, vectorization_mode="async")  # noqa: E731
+    assert goes_on(make)
+    made = make_vec("Acrobot-v1", 2, vectorization_mode="async")
+    made.reset(seed=0)
+    assert made.get_state()
+    made.close()
+
+
+WRAPPERS = {
+    "FrameStackObservation": lambda env: wrappers.FrameStackObservation(env, 3),
+    "NormalizeObservation": wrappers.NormalizeObservation,
+    "NormalizeReward": wrappers.NormalizeReward,
+    "TimeAwareObservation": wrappers.TimeAwareObservation,
+    "DelayObservation": lambda env: wrappers.DelayObservation(env, 2),
+    "StickyAction": lambda env: wrappers.StickyAction(env, 0.5),
+    "RecordEpisodeStatistics": wrappers.RecordEpisodeStatistics,
+    "RescaleAction": lambda env: wrappers.RescaleAction(env, np.float32(-1), np.float32(1)),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.filterwarnings("ignore")
+def test_wrappers_go_on_too(name):
+    assert goes_on(lambda: make_vec("Pendulum-v1", 2, wrappers=[WRAPPERS[name]]))
+
+
+def changed(env):
+    return wrappers.TransformObservation(env, lambda obs: obs, env.observation_space)
+
+
+class Unplain(Told):
+    def get_state(self):
+        return {"space": self.action_space}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: make_vec(Echo, 2), r"Echo has no get_state\(\) and set_state\(state\)"),
+        (lambda: make_vec("Pendulum-v1", wrappers=[changed]), "TransformObservation has no get_st"),
+        (lambda: make_vec(Unplain), r"Unplain: state\['layers'\]\[0\]\['space'\] is a Box"),
+        (
+            lambda: make_vec(wrappers.vector.DictInfoToList(gym.make_vec("CartPole-v1", 1))),
+            "DictInfoToList has no get_state",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_who_cannot_tell_says_why(make, words):
+    env = make()
+    env.reset(seed=0)
+    assert env.get_state() == {}
+    assert re.search(words, env.inexact)
+
+
+def test_plain_data_goes_to_arrays_and_back():
+    value = {"a": [1, -2.5, float("inf"), None, True, "x"], "b": (np.arange(3), np.float32(1))}
+    got = from_arrays(to_arrays(value))
+    assert got["a"] == value["a"]
+    np.testing.assert_array_equal(got["b"][0], np.arange(3))
+    assert type(got["b"][1]) is np.float32
+    stream = np.random.default_rng(1)
+    again = from_arrays(to_arrays(stream))
+    assert again.integers(2**60) == stream.integers(2**60)
+    for bad in (object(), {1: 2}, np.array(["a"]), np.random.Generator(np.random.MT19937(0))):
+        with pytest.raises(ValueError, match="state is a"):
+            to_arrays(bad)
+    with pytest.raises(ValueError, match="expected what was saved of environments"):
+        from_arrays({"tree": np.zeros(3, np.uint8)})
+
+
+PPO = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 1}
+DQN = {"num_envs": 2, "learning_starts": 20, "buffer_size": 100, "batch_size": 8, "train_freq": 4}
+SAC = {"num_envs": 2, "learning_starts": 20, "buffer_size": 200, "batch_size": 8, "net_arch": (8,)}
+CASES = {
+    "ppo, classic control": (PPOTrainer, lambda: gym.make("CartPole-v1"), PPO),
+    "ppo, own": (PPOTrainer, Told, PPO | {"normalize_obs": True, "normalize_reward": True}),
+    "ppo, masks": (PPOTrainer, Masked, PPO | {"action_masks": True}),
+    "dqn, classic control": (DQNTrainer, lambda: gym.make("MountainCar-v0"), DQN),
+    "sac, own": (SACTrainer, Told, SAC | {"normalize_obs": True}),
+}
+MODES = ("SameStep", "NextStep", "Disabled")
+
+
+def same(a, b):
+    assert (a.counters, a.streams) == (b.counters, b.streams)
+    for name in ("networks", "optimizer", "normalizer", "environment", "replay"):
+        mine, theirs = getattr(a, name), getattr(b, name)
+        assert mine.keys() == theirs.keys(), name
+        for key in mine:
+            np.testing.assert_array_equal(mine[key], theirs[key], err_msg=f"{name} {key}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_in_two_parts_is_the_run_in_one(tmp_path, case, backend, mode):
+    kind, env, settings = CASES[case]
+    make = lambda: make_vec(env, settings["num_envs"], autoreset_mode=mode)  # noqa: E731
+    how = {"seed": 1, "backend": backend, "runs_dir": None, **settings}
+    halt = lambda trainer, metrics: trainer.timesteps >= 96 and trainer.stop()  # noqa: E731
+    whole, first = kind(make(), **how), kind(make(), **how)
+    whole.train(192)
+    first.train(192, callbacks=[halt])
+    first.save(tmp_path / "half")
+    assert read_checkpoint(tmp_path / "half").manifest["environment"] == "exact"
+    second = kind.load(tmp_path / "half", env=make(), runs_dir=None)
+    second.train()
+    same(second.learner.state(), whole.learner.state())
+
+
+def test_where_environments_cannot_tell_is_said_once(tmp_path):
+    with PPOTrainer(Echo, 1, runs_dir=None, **PPO) as trainer:
+        trainer.save(tmp_path / "new")
+        trainer.train(32)
+        trainer.save(tmp_path / "saved")
+    assert read_checkpoint(tmp_path / "new").manifest["environment"] == "exact"
+    said = read_checkpoint(tmp_path / "saved").manifest
+    assert said["environment"] == "approximate"
+    assert said["environment_reason"] == "Echo has no get_state() and set_state(state)"
+    loaded = PPOTrainer.load(tmp_path / "saved", env=Echo, runs_dir=None)
+    with pytest.warns(UserWarning, match="environment: .*: Echo has no get_state.*new episodes"):
+        loaded.train(32)
+    loaded.train(32)  # and not again
+    PPOTrainer.load(tmp_path / "new", env=Echo, runs_dir=None).train(32)
+
+
+def test_other_environments_begin_new_episodes(tmp_path):
+    trainer = PPOTrainer(lambda: gym.make("CartPole-v1"), 1, runs_dir=None, **PPO)
+    trainer.train(32)
+    trainer.save(tmp_path / "saved")
+    other = lambda: wrappers.RecordEpisodeStatistics(gym.make("CartPole-v1"))  # noqa: E731
+    for env, why in {other: "other environments than", "CartPole-v1": "of another kind"}.items():
+        loaded = PPOTrainer.load(tmp_path / "saved", env=env, runs_dir=None)
+        with pytest.warns(UserWarning, match=why):
+            loaded.train(32)
+
+
+def test_a_damaged_state_is_refused_and_changes_nothing():
+    env = make_vec(Told, 2, seed=0)
+    env.reset()
+    state = env.get_state()
+    before = steps(env, [np.zeros((2, 1), np.float32)] * 3)
+    assert env.set_state(state)
+    spoiled = {
+        "tree": state["tree"][:-1],
+        "0": state["0"][:, :0],
+        "1.tree": np.zeros(1, np.uint8),
+        "0.tree": to_arrays({"layers": [{}], "stream": np.random.default_rng(0)})["tree"],
+    }
+    for name, x in spoiled.items():
+        with pytest.raises(ValueError, match="expected"):
+            env.set_state({**state, name: x})
+    after = steps(env, [np.zeros((2, 1), np.float32)] * 3)
+    for a, b in zip(before, after, strict=True):
+        np.testing.assert_array_equal(a[0], b[0])
