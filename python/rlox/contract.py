@@ -1,11 +1,14 @@
 """Environments that are not as Gymnasium's API has them: which one, what was expected and came."""
 
+import copy
 import inspect
 import re
 from traceback import walk_tb
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
@@ -45,6 +48,55 @@ def expect_env(made: object) -> gym.Env[Any, Any]:
     raise TypeError(
         f"env: expected a function that makes a gymnasium.Env, got a {kind} from it; {fix}"
     )
+
+
+class OwnLast(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Copies the last observation of each episode, for worker processes.
+
+    They reset in SAME_STEP mode before they tell it: an environment that gives one array again and
+    again would have written its next observation there. `expect_own_last` sees it without workers.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self)
+        gym.Wrapper.__init__(self, env)
+
+    def step(self, action: Any) -> Any:
+        """The wrapped environment's `step`."""
+        answer: Any = self.env.step(action)
+        # What is no answer of Gymnasium's API goes on as it is, to be refused.
+        flags = answer[2:4] if isinstance(answer, tuple) and len(answer) == 5 else ()
+        if any(isinstance(flag, bool | np.bool_) and flag for flag in flags):
+            return copy.deepcopy(answer[0]), *answer[1:]
+        return answer
+
+
+def expect_own_last(env: Any, infos: dict[str, Any], done: npt.NDArray[np.bool_]) -> None:
+    """Refuses last observations that the next ones were written over, where that can be seen.
+
+    Raises:
+        ValueError: An environment gives one array again and again.
+    """
+    inner = env.unwrapped
+    if isinstance(inner, SyncVectorEnv) and (final := infos.get("final_obs")) is not None:
+        now = getattr(inner, "_env_obs", [None] * len(done))
+        for i in np.flatnonzero(done):
+            if _shared(final[i], now[i]):
+                raise ValueError(
+                    f"env: expected observations of their own from environment {i}, got the array "
+                    "of its last one again, where the next episode's first stands now; have step "
+                    "and reset return copies, as Gymnasium's check_env asks"
+                )
+
+
+def _shared(one: Any, other: Any) -> bool:
+    """Whether observations lie in the same memory, or a part of them does."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.may_share_memory(one, other)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return any(_shared(one[key], other.get(key)) for key in one)
+    both = isinstance(one, tuple) and isinstance(other, tuple)
+    return both and any(map(_shared, one, other))
 
 
 def looks_like_one(thing: object) -> bool:

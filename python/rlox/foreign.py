@@ -134,6 +134,8 @@ class ForeignVecEnv(Wrapper):
         self._obs, self._infos = self._rows(obs), self._masks.note(by_key(self.env, infos))
         gained = self._checked("rewards", np.asarray(rewards, np.float64))
         done = terminated | truncated
+        if self._mode is AutoresetMode.SAME_STEP and done.any():
+            contract.expect_own_last(self.env, self._infos, done)
         if self._mode is AutoresetMode.NEXT_STEP and self._ended.any():
             expect_resets(self.env, self._ended, gained, done, self._steps)
         # A step that only resets is none of the episode's, whatever wrappers make of its reward.
@@ -168,6 +170,11 @@ class ForeignVecEnv(Wrapper):
         self._expect_open()
         said: Flags = self._guarded(self._masks.read, self._infos, self._ended)
         return said
+
+    @property
+    def steps(self) -> int:
+        """Steps that each environment made, which errors tell."""
+        return self._steps
 
     def _current(self) -> Array:
         """Where the environments stand."""
@@ -322,7 +329,8 @@ class ForeignVecEnv(Wrapper):
         return self.layout.pack(obs)
 
     def _checked(self, name: str, array: Array) -> Array:
-        expect_finite(name, array, self._steps)
+        # Rewards may be normalised before they become float32.
+        expect_finite(name, array, self._steps, wide=name == "rewards")
         return array
 
     @in_turn
