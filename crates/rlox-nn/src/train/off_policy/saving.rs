@@ -1,11 +1,13 @@
 //! Off-policy trainers as checkpoints.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use rlox_core::{Checkpoint, Error, Pcg64, Result, Space};
 use serde_json::{Value, json};
 
 use super::OffPolicy;
+use crate::train::agent::DUE;
 use crate::train::checkpoint::{About, Read, learned, move_envs, named, of_section};
 use crate::train::episodes::Episodes;
 use crate::train::settings::{self, Setting, Settings};
@@ -190,9 +192,9 @@ impl Beside {
     /// What a manifest says of noise of so many numbers, and of the rest.
     fn read(saved: &Checkpoint, noise: usize) -> Result<Self> {
         let counters = saved.object(COUNTERS)?;
-        let share = |name| {
-            let wrong = || saved.corrupt(COUNTERS, format!("no share {name:?}"));
-            counters.get(name).and_then(Value::as_f64).filter(|share| (0.0..=1.0).contains(share)).ok_or_else(wrong)
+        let within = |name, range: RangeInclusive<f64>| {
+            let wrong = || saved.corrupt(COUNTERS, format!("no number in {range:?} as {name:?}"));
+            counters.get(name).and_then(Value::as_f64).filter(|number| range.contains(number)).ok_or_else(wrong)
         };
         let numbers = counters.get("noise").and_then(Value::as_array).filter(|numbers| numbers.len() == noise);
         let finite = |x: &Value| x.as_f64().map(|x| x as f32).filter(|x| x.is_finite());
@@ -205,6 +207,7 @@ impl Beside {
                 Some(OffPolicyLearned::from_json(said).ok_or_else(wrong)?)
             }
         };
-        Ok(Self { noise: numbers.ok_or_else(wrong)?, due: share("due")?, progress: share("progress")?, learned })
+        let (due, progress) = (within("due", DUE)?, within("progress", 0.0..=1.0)?);
+        Ok(Self { noise: numbers.ok_or_else(wrong)?, due, progress, learned })
     }
 }
