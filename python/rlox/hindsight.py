@@ -287,9 +287,8 @@ def _row(name: str, given: Any, count: int) -> npt.NDArray[Any]:
     try:
         row = np.asarray(given)
         if row.dtype.kind not in "biuf":
-            how: Any = (
-                "safe" if row.dtype.kind == "c" else "unsafe"
-            )  # which keeps no imaginary part
+            # Unsafe casts would leave imaginary parts out.
+            how: Any = "safe" if row.dtype.kind == "c" else "unsafe"
             row = row.astype(np.float64, casting=how)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(

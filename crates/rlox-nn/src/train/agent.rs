@@ -346,7 +346,12 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         let n = self.gatherer.num_envs();
         rlox_core::check_len("streams", streams.len(), n + 2)?;
         if !DUE.contains(&due) {
-            return Err(Error::config("due", "a finite number of at least 0", due.to_string(), "pass what left_over said"));
+            return Err(Error::config(
+                "due",
+                "a finite number of at least 0",
+                due.to_string(),
+                "pass what left_over said",
+            ));
         }
         check_share("progress", progress)?;
         let Gatherer { actions, order, learning, .. } = &mut self.gatherer;

@@ -193,7 +193,8 @@ impl Beside {
     fn read(saved: &Checkpoint, noise: usize) -> Result<Self> {
         let counters = saved.object(COUNTERS)?;
         let within = |name, range: RangeInclusive<f64>| {
-            let wrong = || saved.corrupt(COUNTERS, format!("no number in {range:?} as {name:?}"));
+            let wrong =
+                || saved.corrupt(COUNTERS, format!("no number in {} to {} as {name:?}", range.start(), range.end()));
             counters.get(name).and_then(Value::as_f64).filter(|number| range.contains(number)).ok_or_else(wrong)
         };
         let numbers = counters.get("noise").and_then(Value::as_array).filter(|numbers| numbers.len() == noise);
