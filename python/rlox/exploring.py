@@ -243,7 +243,7 @@ class Explorer(BaseLearner):
         self.owed += made * each
         return int(self.owed + 1e-9)
 
-    def learned(self, updates: int) -> None:
+    def _paid(self, updates: int) -> None:
         """Notes that so many minibatches are owed no more."""
         if self._each() is not None:
             self.owed = max(self.owed - updates, 0.0)

@@ -147,7 +147,7 @@ class OffPolicyLearner(Explorer):
                 try:
                     self.learn(due, learning_rate, progress)
                 finally:
-                    self.learned(self.updates - before)
+                    self._paid(self.updates - before)
         self.episodes.drain(self.env)
         if not made:
             return {}
