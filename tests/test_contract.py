@@ -254,6 +254,44 @@ def test_what_resets_in_the_next_step_may_write_where_it_likes(backend, copy):
     assert (len(cut), cut.sum()) == (trainer.timesteps, trainer.timesteps // 3)
 
 
+class Reading(gym.Env):
+    """Gives parts of arrays that nobody writes to."""
+
+    observation_space, action_space = spaces.Box(-99, 99, (4,)), spaces.Discrete(2)
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self.parts[0], {}
+
+    def step(self, action):
+        self.t += 1
+        return self.parts[self.t], 1.0, False, self.t == 3, {}
+
+
+NUMBERS = np.arange(40, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        NUMBERS.reshape(4, 10).T,
+        [NUMBERS[t : t + 4] for t in range(4)],
+        [OBS] * 4,
+        [OBS, OBS + 1, OBS + 2, OBS],  # the end is where it begins
+    ],
+)
+def test_arrays_that_nobody_writes_to_may_be_given_again(parts):
+    env = rlox.make_vec(lambda: Reading(parts), 2)
+    env.reset(seed=0)
+    for t in range(1, 8):
+        infos = env.step(np.zeros(2, np.int64))[-1]
+        if t % 3 == 0:
+            assert np.array_equal(infos["final_obs"][1], parts[3])
+
+
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("registered", [False, True])
 def test_worker_processes_copy_last_observations(registered, named):

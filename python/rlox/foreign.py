@@ -66,7 +66,7 @@ class ForeignVecEnv(Wrapper):
         self._infos: dict[str, Any] = {}
         self._steps = 0
         self._failed = self._closed = False
-        self._masks = MaskSource(env)
+        self._masks, self._overwriting = MaskSource(env), contract.Overwriting(env, self.layout)
         # Whose episode is over and not reset yet: what NEXT_STEP environments do by themselves.
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._returns = np.zeros(self.num_envs)
@@ -100,6 +100,7 @@ class ForeignVecEnv(Wrapper):
         obs, infos = contract.parts(self.env, answer, contract.RESET)
         self._seeds.give(seed)
         self._obs = self._rows(obs)
+        self._overwriting.note()
         reset = slice(None) if masked is None else masked
         told = self._masks.note(by_key(self.env, infos))
         self._infos = told if masked is None else keep_masks(self._infos, told, masked)
@@ -131,11 +132,12 @@ class ForeignVecEnv(Wrapper):
         obs, rewards, *flags, infos = contract.parts(self.env, answer, contract.STEP)
         terminated, truncated = (np.asarray(ended, np.bool_) for ended in flags)
         self._steps += 1
-        self._obs, self._infos = self._rows(obs), self._masks.note(by_key(self.env, infos))
+        before, self._obs = self._current(), self._rows(obs)
+        self._infos = self._masks.note(by_key(self.env, infos))
         gained = self._checked("rewards", np.asarray(rewards, np.float64))
         done = terminated | truncated
-        if self._mode is AutoresetMode.SAME_STEP and done.any():
-            contract.expect_own_last(self.env, self._infos, done)
+        if self._mode is AutoresetMode.SAME_STEP:
+            self._overwriting.refuse(before, self._obs, self._infos, done)
         if self._mode is AutoresetMode.NEXT_STEP and self._ended.any():
             expect_resets(self.env, self._ended, gained, done, self._steps)
         # A step that only resets is none of the episode's, whatever wrappers make of its reward.
