@@ -199,7 +199,7 @@ fn what_is_damaged_behind_the_last_commit_is_dropped_by_the_first_write_only() {
     let whole = fs::read(&path).unwrap();
     drop(buffer);
     let at = whole.len() - 17 * len + 12;
-    let mut damaged = whole.clone();
+    let mut damaged = whole;
     damaged[at] ^= 1;
     fs::write(&path, &damaged).unwrap();
     for _ in 0..2 {
