@@ -299,17 +299,18 @@ impl Cold {
             return Ok(());
         }
         self.sync()?;
-        self.commit_to(self.written, self.timeline)
+        let timeline = self.timeline;
+        self.commit_to(self.written, &timeline)
     }
 
     /// Says in the file that it has so many rows.
-    fn commit_to(&mut self, rows: usize, timeline: Timeline) -> Result<()> {
-        let commit = Commit { number: self.commits + 1, flushed: rows as u64, timeline };
+    fn commit_to(&mut self, rows: usize, timeline: &Timeline) -> Result<()> {
+        let commit = Commit { number: self.commits + 1, flushed: rows as u64, timeline: *timeline };
         let place = self.header.len() as u64 + commit.number % 2 * Commit::LEN as u64;
         self.disk.write(place, &commit.to_bytes(self.salt))?;
         self.sync()?;
         (self.flushed, self.safe, self.commits, self.whole) = (rows, rows, commit.number, true);
-        self.timeline = timeline;
+        self.timeline = *timeline;
         Ok(())
     }
 
@@ -322,7 +323,7 @@ impl Cold {
         let before = self.timeline;
         while self.written > rows {
             let fewer = rows.max(self.written.saturating_sub(self.spare));
-            self.commit_to(fewer, before.back_to(fewer, numbers[0], numbers[1]))?;
+            self.commit_to(fewer, &before.back_to(fewer, numbers[0], numbers[1]))?;
             (self.dropped, self.found) = (fewer..self.written.max(self.dropped.end), false);
             self.written = fewer;
             self.blank(pause)?;
