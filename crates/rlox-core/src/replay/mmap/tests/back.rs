@@ -196,10 +196,9 @@ fn what_is_damaged_behind_the_last_commit_is_dropped_by_the_first_write_only() {
     (3..27).for_each(|row| push(&mut buffer, row..row + 1).unwrap());
     let held = buffer.hot_from..buffer.pushed;
     buffer.cold.write(&buffer.hot, held, &mut || Ok(())).unwrap();
-    let whole = fs::read(&path).unwrap();
+    let mut damaged = fs::read(&path).unwrap();
     drop(buffer);
-    let at = whole.len() - 17 * len + 12;
-    let mut damaged = whole;
+    let at = damaged.len() - 17 * len + 12;
     damaged[at] ^= 1;
     fs::write(&path, &damaged).unwrap();
     for _ in 0..2 {
