@@ -299,10 +299,11 @@ impl MmapReplayBuffer {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        if self.closed(py)? {
+        if self.closed(py).unwrap_or(false) {
             return Ok("MmapReplayBuffer(closed)".to_owned());
         }
-        self.buffer.told(py, "MmapReplayBuffer", &[("hot_capacity", self.hot_capacity(py)?.to_string())])
+        let hot = self.hot_capacity(py).ok().map(|hot| ("hot_capacity", hot.to_string()));
+        self.buffer.told(py, "MmapReplayBuffer", hot.as_slice())
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

@@ -67,7 +67,8 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
     /// Goes back to what [`OffPolicy::save`] wrote, or the Python package for a learner on its native backend, of a trainer
     /// with the same settings, environments and shape of the networks; [`OffPolicy::resume`] goes on from there, as if
     /// nothing had come between. Environments that could not tell where they stood start new episodes. What made the
-    /// environments, beside their id and spaces, is not told.
+    /// environments, beside their id and spaces, is not told. Where Python's `save(replay=False)` left out what was
+    /// remembered, nothing is: learning goes on from what comes then, in small minibatches at first.
     ///
     /// # Errors
     /// Those of [`rlox_core::Checkpoint::read`], and errors that name the file and the section that is another trainer's.
@@ -83,11 +84,12 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
         let beside = Beside::read(&saved, learner.noise().len())?;
         let (networks, optimizer) =
             learned(&saved, |it| learner.check_tensors(it), |state| learner.check_optimizer_state(state))?;
-        let replay = saved.fields(REPLAY)?;
-        let Self { env, agent, put, .. } = self;
+        let replay = if has_replay(&saved)? { Some(saved.fields(REPLAY)?) } else { None };
+        let Self { env, agent, put, nothing, .. } = self;
+        let replay = replay.as_ref().unwrap_or(nothing);
         let mut stands = *put || agent.started();
         let moved = move_envs(&saved, standing.as_ref(), env.as_mut(), &mut stands, || {
-            agent.load_replay_state(&replay).map_err(|error| of_section(error, &saved, REPLAY))
+            agent.load_replay_state(replay).map_err(|error| of_section(error, &saved, REPLAY))
         });
         if !stands {
             *put = false;
@@ -151,6 +153,15 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
         }
         all.extend(self.agent.learner().shape());
         all
+    }
+}
+
+/// Whether what was remembered is there.
+fn has_replay(saved: &Checkpoint) -> Result<bool> {
+    match saved.manifest.get(REPLAY) {
+        None => Ok(true),
+        Some(Value::Bool(there)) => Ok(*there),
+        Some(other) => Err(saved.corrupt(REPLAY, other.to_string())),
     }
 }
 
