@@ -35,7 +35,7 @@ def test_environments_that_do_not_do_what_their_mode_says_are_refused():
     with pytest.raises(ValueError, match=r"environment 0 to reset at step 3.*got 1.0.*metadata"):
         finished(env, 5)
     env = make_vec(Quiet(SAME_STEP, NEXT_STEP))
-    with pytest.raises(ValueError, match=r"final_obs: .*truncated at step 2"):
+    with pytest.raises(ValueError, match=r"final_obs: .*ended at step 2"):
         finished(env, 5)
 
 

@@ -8,7 +8,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 import rlox
 from rlox.evaluation import evaluate
-from rlox.trainers import PPOTrainer
+from rlox.interchange import to_arrow
+from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 OBS = np.zeros(4, np.float32)
@@ -182,3 +183,129 @@ def test_a_wrapper_may_make_an_environment_one_of_gymnasiums():
             return obs, reward, done, False, infos
 
     rollout(NoSeed, wrappers=[Modern])
+
+
+class Walk(gym.Env):
+    """Gives the array that it counts in, again and again: 0 to 3, and from 0 anew."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, named=False):
+        space = spaces.Box(-9, 9, (2,))
+        self.named = named
+        self.observation_space = spaces.Dict(own=spaces.Dict(at=space)) if named else space
+        self.state = np.zeros(2, np.float32)
+
+    def observe(self):
+        return {"own": {"at": self.state}} if self.named else self.state
+
+    def reset(self, *, seed=None, options=None):
+        self.state[:] = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.state += 1
+        return self.observe(), 1.0, False, bool(self.state[0] == 3), {}
+
+
+gym.register("foreign/Walk-v0", entry_point=Walk)
+WRITTEN_OVER = (
+    "^env: expected observations of their own from environment 0, got the array of its last one"
+)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+def test_last_observations_that_were_written_over_are_refused_at_the_first_end(own, named):
+    given = [lambda: Walk(named)] * 2
+    same_step = AutoresetMode.SAME_STEP
+    env = SyncVectorEnv(given, autoreset_mode=same_step) if own else given[0]
+    env = rlox.make_vec(env, 2)
+    env.reset(seed=0)
+    for _ in range(2):
+        env.step(np.zeros(2, np.int64))
+    with pytest.raises(ValueError, match=WRITTEN_OVER):
+        env.step(np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("backend", "named"), [("native", False), ("torch", False), ("torch", True)]
+)
+@pytest.mark.parametrize("trainer", [A2CTrainer, DQNTrainer, PPOTrainer])
+def test_trainers_refuse_last_observations_that_were_written_over(trainer, backend, named):
+    made = trainer(lambda: Walk(named), 1, num_envs=2, backend=backend, runs_dir=None)
+    with pytest.raises(ValueError, match=WRITTEN_OVER):
+        made.train(1000)
+
+
+@pytest.mark.parametrize("copy", [False, True])
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_what_resets_in_the_next_step_may_write_where_it_likes(backend, copy):
+    made = SyncVectorEnv([Walk] * 2, copy=copy, autoreset_mode=AutoresetMode.NEXT_STEP)
+    how = {"learning_starts": 1000, "num_envs": 2, "backend": backend, "runs_dir": None}
+    trainer = DQNTrainer(made, 1, **how)
+    trainer.train(24)
+    table = to_arrow(trainer.learner.replay.buffer)
+    obs, following, cut = (
+        np.array(table[name].to_pylist()) for name in ("obs", "next_obs", "truncated")
+    )
+    assert np.array_equal(following, obs + 1)
+    assert np.array_equal(cut, following[:, 0] == 3)
+    assert (len(cut), cut.sum()) == (trainer.timesteps, trainer.timesteps // 3)
+
+
+class Reading(gym.Env):
+    """Gives parts of arrays that nobody writes to."""
+
+    observation_space, action_space = spaces.Box(-99, 99, (4,)), spaces.Discrete(2)
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self.parts[0], {}
+
+    def step(self, action):
+        self.t += 1
+        return self.parts[self.t], 1.0, False, self.t == 3, {}
+
+
+NUMBERS = np.arange(40, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        NUMBERS.reshape(4, 10).T,
+        [NUMBERS[t : t + 4] for t in range(4)],
+        [OBS] * 4,
+        [OBS, OBS + 1, OBS + 2, OBS],  # the end is where it begins
+    ],
+)
+def test_arrays_that_nobody_writes_to_may_be_given_again(parts):
+    env = rlox.make_vec(lambda: Reading(parts), 2)
+    env.reset(seed=0)
+    for t in range(1, 8):
+        infos = env.step(np.zeros(2, np.int64))[-1]
+        if t % 3 == 0:
+            assert np.array_equal(infos["final_obs"][1], parts[3])
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("registered", [False, True])
+def test_worker_processes_copy_last_observations(registered, named):
+    given, how = "foreign/Walk-v0" if registered else Walk, {"vectorization_mode": "async"}
+    env = rlox.make_vec(given, 2, named=named, **how)
+    try:
+        env.reset(seed=0)
+        for t in range(1, 8):
+            obs, _, _, truncated, infos = env.step(np.zeros(2, np.int64))
+            assert truncated.tolist() == [t % 3 == 0] * 2
+            assert (obs["own"]["at"] if named else obs).tolist() == [[t % 3] * 2] * 2
+            if t % 3 == 0:
+                last = infos["final_obs"]
+                last = [x["own"]["at"] if named else x for x in last]
+                assert np.array_equal(last, np.full((2, 2), 3))
+    finally:
+        env.close()

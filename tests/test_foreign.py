@@ -184,7 +184,9 @@ def test_a_truncated_episode_without_its_final_observation_is_an_error():
             return *super().step(actions)[:4], {}
 
     env = ForeignVecEnv(Forgetful([lambda: Counter(truncate_at=2)], autoreset_mode=SAME_STEP))
-    with pytest.raises(ValueError, match=r"final_obs: .*environment 0, truncated at step 2"):
+    with pytest.raises(
+        ValueError, match=r"final_obs: .*environment 0, whose episode ended at step 2"
+    ):
         fill(env, 3)
     both = Forgetful([lambda: Counter(truncate_at=2, terminate_at=2)], autoreset_mode=SAME_STEP)
     assert len(fill(ForeignVecEnv(both), 3).final_index) == 0, "a terminated state has no value"

@@ -217,6 +217,7 @@ def test_observations_without_goals_are_refused(sizes, said):
             r"compute_reward: expected finite numbers, got -1e\+300 in row 3, beyond float32",
         ),
         (lambda *_: [10**400] * 8, "compute_reward: expected 8 numbers, got list"),
+        (lambda *_: np.zeros(8) + 1j, "compute_reward: expected 8 numbers, got ndarray"),
         (lambda *_: ["a"] * 8, "compute_reward: expected 8 numbers, got list"),
     ],
 )
@@ -226,6 +227,20 @@ def test_rewards_that_make_no_sense_are_refused(gives, said):
         walks.push(buffer)
     with pytest.raises(ValueError, match=said):
         buffer.sample(10)
+
+
+def spoil(achieved, desired, info):
+    achieved -= desired
+    return np.zeros(len(achieved))
+
+
+def test_a_function_that_writes_to_what_was_sampled_is_refused():
+    buffer, walks = made(20, compute_reward=spoil), Walks(0, 1)
+    for _ in range(12):
+        walks.push(buffer)
+    with pytest.raises(RuntimeError, match="compute_reward") as raised:
+        buffer.sample(10)
+    assert "read-only" in str(raised.value.__cause__)
 
 
 def filled(**keywords):

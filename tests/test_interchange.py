@@ -116,6 +116,20 @@ def test_rows_apart_of_several_environments_and_of_other_tables_stay_apart():
         assert to_arrow(again)["continues"].to_pylist() == said
 
 
+def test_rows_that_go_on_from_none_that_is_kept_begin_an_episode():
+    pa = pytest.importorskip("pyarrow")
+    buffer = rlox.ReplayBuffer(20, 1, 1)
+    for i in range(10):
+        buffer.push([i], [0], 0.0, False, False, [i + 1])
+    table = to_arrow(buffer)
+    at = table.column_names.index("continues")
+    for first, said in [(True, [True]), (False, [False])]:
+        apart = pa.array([i != 4 or first for i in range(10)])
+        again = from_arrow(table.set_column(at, table.schema.field(at), apart), capacity=5)
+        assert again.state()["step.obs"][0] == 5
+        assert again.state()["cut"].tolist() == said
+
+
 def test_tables_that_make_no_sense_are_refused():
     pa = pytest.importorskip("pyarrow")
     buffer = rlox.ReplayBuffer(8, 2, 1)

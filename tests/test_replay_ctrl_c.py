@@ -1,6 +1,7 @@
 """Ctrl-C ends long calls of replay buffers, which stay as they were or take whole transitions."""
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -185,3 +186,24 @@ def test_a_push_that_is_stopped_stores_what_came_before(tmp_path):
         buffer.update_priorities(batch["indices"], batch["weights"])
     buffer.push([1.0], [2.0], 3.0, True, False, [4.0])
     assert len(buffer) == stored + 1
+
+
+def test_a_buffer_is_shown_in_a_handler_in_the_middle_of_a_push():
+    shown = []
+
+    def show(*_):
+        shown.append(repr(buffer))
+
+    rows = 4_000_000
+    buffer = rlox.ReplayBuffer(rows, 1, 1)
+    zeros, no = np.zeros((rows, 1), np.float32), np.zeros(rows, np.bool_)
+    usual = signal.signal(signal.SIGALRM, show)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
+        buffer.push_batch(zeros, zeros, zeros, zeros[:, 0], no, no)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, usual)
+    assert shown
+    assert all(text.startswith("ReplayBuffer(") and "obs=" in text for text in shown)
+    assert f"len={rows}" in repr(buffer)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 import rlox
 from replay_rows import check, transition
@@ -211,3 +212,64 @@ def test_sampling_that_makes_no_sense_is_refused():
     for seed in (-1, 1.5, "a", [1]):
         with pytest.raises((ValueError, TypeError), match="seed: expected"):
             buffer.sample(1, seed)
+
+
+def with_flag(name, flag, i=0):
+    """The arguments of `push` for a transition with a flag."""
+    names = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
+    return dict(zip(names, transition(i), strict=True)) | {name: flag}
+
+
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+def test_single_flags_are_taken_as_many_are(name):
+    buffer = rlox.ReplayBuffer(20, 2, 1)
+    given = [True, np.True_, np.array(True), 1, np.int64(1), np.array(1.0), torch.tensor(True)]
+    given += [False, np.False_, np.array(False), 0, 0.0, torch.tensor(False)]
+    for i, flag in enumerate(given):
+        buffer.push(**with_flag(name, flag, i))
+    assert buffer.state()[f"step.{name}"].tolist() == [True] * 7 + [False] * 6
+
+
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+@pytest.mark.parametrize(
+    ("flag", "error", "said"),
+    [
+        (np.array([True, False]), ValueError, r"one flag, got shape \[2\]; push several by push_b"),
+        ([True], ValueError, r"one flag, got shape \[1\]; push several by push_batch"),
+        (torch.ones(2, dtype=torch.bool), ValueError, r"one flag, got shape \[2\]; push several"),
+        (2, ValueError, "0 or 1"),
+        (np.nan, ValueError, "0 or 1"),
+        (None, TypeError, ""),
+        ("yes", TypeError, ""),
+    ],
+)
+def test_what_is_no_single_flag_is_refused_and_nothing_is_pushed(name, flag, error, said):
+    buffer = rlox.ReplayBuffer(10, 2, 1)
+    with pytest.raises(error, match=f"^{name}: expected .*{said}"):
+        buffer.push(**with_flag(name, flag))
+    assert len(buffer) == 0
+
+
+@pytest.mark.parametrize("argument", ["obs", "next_obs"])
+@pytest.mark.parametrize("unknown", ["gaol", 3])
+def test_unknown_keys_of_dict_observations_are_refused_by_name(argument, unknown):
+    buffer = rlox.ReplayBuffer(10, {"seen": 2, "goal": 1}, 1)
+    right = {"seen": np.zeros(2, np.float32), "goal": np.zeros(1, np.float32)}
+    flags = {"terminated": False, "truncated": False}
+    beside = {"action": [0.0], "reward": 0.0, **flags}
+    rows = {"obs": right, "next_obs": right} | {argument: right | {unknown: np.zeros(1)}}
+    said = f"^{argument}: expected the keys seen, goal, got {unknown!r}; leave it out$"
+    with pytest.raises(ValueError, match=said):
+        buffer.push(**rows, **beside)
+    rows = {name: {key: x[None] for key, x in row.items()} for name, row in rows.items()}
+    beside = {"actions": [[0.0]], "rewards": [0.0]} | {name: [x] for name, x in flags.items()}
+    with pytest.raises(ValueError, match=said):
+        buffer.push_batch(**rows, **beside)
+    # Where one is renamed, the right name is told.
+    rows[argument].pop("goal")
+    with pytest.raises((KeyError, ValueError), match=f"{argument}: .*goal"):
+        buffer.push_batch(**rows, **beside)
+    assert len(buffer) == 0
+    right = {key: x[None] for key, x in right.items()}
+    buffer.push_batch(right, right, **beside)
+    assert len(buffer) == 1

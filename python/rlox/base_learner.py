@@ -106,7 +106,8 @@ class BaseLearner:
         self.growth = 0.0
         self.started = False
         self.phases = Phases()
-        self._idle = threading.Lock()
+        self._idle, self._drawing = threading.Lock(), threading.Lock()
+        self._learning: int | None = None  # the thread that iterates
 
     def _make_storage(self) -> None:
         """The buffer for rollouts.
@@ -148,10 +149,32 @@ class BaseLearner:
                 "make a trainer for each thread"
             )
         try:
+            with self._drawing:  # a prediction that has begun ends first
+                self._learning = threading.get_ident()
             yield
         finally:
             self.phases.enter("other")
+            self._learning = None
             self._idle.release()
+
+    @contextmanager
+    def _not_learning(self) -> Iterator[None]:
+        """Within it nothing is learned, unless by an iteration that this is called from.
+
+        Raises:
+            RuntimeError: Another thread iterates.
+        """
+        if self._learning == threading.get_ident():
+            yield
+            return
+        with self._drawing:
+            if self._learning is not None:
+                raise RuntimeError(
+                    "predict: expected a learner that no other thread trains, as samples draw from "
+                    "what training draws from, got one that is learning; pass deterministic=True, "
+                    "or predict between iterations, in a callback"
+                )
+            yield
 
     def first_seed(self) -> int | None:
         """For the environments, where they have not been reset by us yet."""

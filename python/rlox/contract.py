@@ -1,13 +1,18 @@
 """Environments that are not as Gymnasium's API has them: which one, what was expected and came."""
 
+import copy
 import inspect
 import re
 from traceback import walk_tb
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+
+from rlox.layouts import Layout
 
 RESET = "reset(seed=, options=) to give (observation, info)"
 STEP = "step(action) to give (observation, reward, terminated, truncated, info)"
@@ -45,6 +50,85 @@ def expect_env(made: object) -> gym.Env[Any, Any]:
     raise TypeError(
         f"env: expected a function that makes a gymnasium.Env, got a {kind} from it; {fix}"
     )
+
+
+class OwnLast(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Copies the last observation of each episode, for worker processes.
+
+    They reset in SAME_STEP mode before they tell it: an environment that gives one array again and
+    again would have written its next observation there. `Overwriting` sees it without workers.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self)
+        gym.Wrapper.__init__(self, env)
+
+    def step(self, action: Any) -> Any:
+        """The wrapped environment's `step`."""
+        answer: Any = self.env.step(action)
+        # What is no answer of Gymnasium's API goes on as it is, to be refused.
+        flags = answer[2:4] if isinstance(answer, tuple) and len(answer) == 5 else ()
+        if any(isinstance(flag, bool | np.bool_) and flag for flag in flags):
+            return copy.deepcopy(answer[0]), *answer[1:]
+        return answer
+
+
+class Overwriting:
+    """Looks for last observations that the next ones were written over, where that can be seen.
+
+    It is where environments in this process, in SAME_STEP mode, give one array again and again with
+    other contents.
+
+    Args:
+        env: Vector environments.
+        layout: Of an environment's observations.
+    """
+
+    def __init__(self, env: Any, layout: Layout) -> None:
+        self._inner, self._layout = env.unwrapped, layout
+        self._seen = isinstance(self._inner, SyncVectorEnv) and hasattr(self._inner, "_env_obs")
+        self._before: list[Any] = []
+
+    def note(self) -> None:
+        """To be called after each reset; the arrays that environments gave are remembered."""
+        self._before = list(self._inner._env_obs) if self._seen else []
+
+    def refuse(
+        self,
+        before: npt.NDArray[Any],
+        now: npt.NDArray[Any],
+        infos: dict[str, Any],
+        done: npt.NDArray[np.bool_],
+    ) -> None:
+        """To be called after each step, with observations as rows of a layout.
+
+        Raises:
+            ValueError: An environment whose episode has ended has overwritten its last observation.
+        """
+        told, last = self._layout.told, infos.get("final_obs")
+        if self._seen and last is not None:
+            for i in np.flatnonzero(done):
+                objects = self._before[i], last[i], self._inner._env_obs[i]
+                if _written(objects, told(before[i : i + 1]), told(now[i : i + 1])):
+                    raise ValueError(
+                        f"env: expected observations of their own from environment {i}, got the "
+                        "array of its last one again, where the next episode's first stands now; "
+                        "have step and reset return copies, as Gymnasium's check_env asks"
+                    )
+        self.note()
+
+
+def _written(objects: Any, before: Any, now: Any) -> bool:
+    """Whether three observations are one array, or a part of them is, and its contents changed."""
+    if all(isinstance(x, dict) for x in objects):
+        keys = set.intersection(*map(set, objects)) & {*now}
+        return any(_written([x[key] for x in objects], before[key], now[key]) for key in keys)
+    if all(isinstance(x, tuple) for x in objects):
+        return any(map(_written, zip(*objects, strict=False), before, now))
+    if not all(isinstance(x, np.ndarray) for x in objects):
+        return False
+    places = {(x.__array_interface__["data"][0], x.strides, x.shape) for x in objects}
+    return len(places) == 1 and not np.array_equal(before, now)
 
 
 def looks_like_one(thing: object) -> bool:

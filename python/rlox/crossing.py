@@ -13,6 +13,7 @@ import numpy as np
 from rlox import learner
 from rlox.layouts import Layout
 from rlox.learner import Arrays, LearnerState
+from rlox.native_state import MEANS, SOME
 from rlox.transitions import replay_in_rust, replay_on_torch
 
 # What learners on torch say of minibatches, in their order, and by the names of those in Rust.
@@ -22,9 +23,6 @@ _SAID = {
     "sac": (*_CRITICS, "ent_coef", "ent_coef_loss"),
     "td3": _CRITICS,
 }
-# Means that learners in Rust keep of all algorithms, and of some.
-_MEANS = ("critic_loss", "mean_value", "grad_norm", "learning_rate")
-_SOME = ("actor_loss", "ent_coef", "ent_coef_loss")
 
 
 def as_on_torch(state: LearnerState, layout: Layout, algorithm: str, empty: Arrays) -> LearnerState:
@@ -83,7 +81,7 @@ def as_in_rust(state: LearnerState, layout: Layout, algorithm: str, num_envs: in
     last = counters.pop("last", None)
     pairs = zip(_SAID[algorithm], last if isinstance(last, list) else (), strict=False)
     told = {name: mean for name, mean in pairs if mean is not None}
-    unknown = dict.fromkeys(_SOME) | dict.fromkeys(_MEANS, "nan")
+    unknown = dict.fromkeys(SOME) | dict.fromkeys(MEANS, "nan")
     counters["learned"] = unknown | told if told else None
     replay = state.replay and replay_in_rust(state.replay, layout)
     return dataclasses.replace(state, streams=streams, counters=counters, replay=replay)

@@ -1,5 +1,6 @@
 """`Explorer`: a learner that acts in environments and remembers what came of it."""
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -66,7 +67,16 @@ class Explorer(BaseLearner):
                 )
         # Where some only reset, the others' rows are pushed without theirs, and follow no others.
         streams = 1 if alone else config.num_envs
-        frames = 1 if alone else stacked_frames(env, config.frame_stack)
+        frames = stacked_frames(env, config.frame_stack)
+        if alone and frames > 1:
+            warnings.warn(
+                f"frame_stack: expected {frames} frames to be stored once, got several "
+                "environments in autoreset mode NEXT_STEP, whose stacks are stored whole, and next "
+                f"ones beside them, which takes up to {2 * frames} times the memory; make them "
+                "with autoreset_mode='SameStep'",
+                stacklevel=2,
+            )
+            frames = 1
         goals = None if config.her is None else goal_functions(env)
         about = (self.layout, self.spaces[1], config, streams, device, self.width, goals, frames)
         self.replay = Replay(*about)
@@ -227,14 +237,28 @@ class Explorer(BaseLearner):
         self._fresh = False
 
     def minibatches(self, made: int) -> int:
-        """How many minibatches are due for so many new transitions."""
+        """How many minibatches are due, after so many new transitions.
+
+        Where they are counted by transitions, `owed` has those that are due until they are learned
+        from, also those of iterations that were stopped.
+        """
         config = self.config
-        if config.utd_ratio is None:
-            return made if config.gradient_steps == -1 else int(config.gradient_steps)
-        self.owed += made * config.utd_ratio
-        whole = int(self.owed + 1e-9)
-        self.owed = max(self.owed - whole, 0.0)
-        return whole
+        if (each := self._each()) is None:
+            return int(config.gradient_steps)
+        self.owed += made * each
+        return int(self.owed + 1e-9)
+
+    def _paid(self, updates: int) -> None:
+        """Notes that so many minibatches are owed no more."""
+        if self._each() is not None:
+            self.owed = max(self.owed - updates, 0.0)
+
+    def _each(self) -> float | None:
+        """Minibatches for each transition; None where they are counted by iterations."""
+        config = self.config
+        if config.utd_ratio is not None:
+            return float(config.utd_ratio)
+        return 1.0 if config.gradient_steps == -1 else None
 
     def state(self, replay: bool = True) -> learner.LearnerState:
         """A copy of all that is needed to go on; see `Learner`."""
@@ -265,11 +289,13 @@ class Explorer(BaseLearner):
     def _restore(self, state: learner.LearnerState) -> bool:
         """Takes environments and buffer; see `BaseLearner._restore`."""
         before = standing.environment_state(self.env) if self.started else {}
-        stands = standing.restore_environment(self.env, state.environment)
+        stands = None
         try:
+            stands = standing.restore_environment(self.env, state.environment)
             self.replay.load_state(state.replay)
-        except ValueError:
-            self._looked = False
-            standing.restore_environment(self.env, before)
+        except BaseException as error:  # Ctrl-C, too: nobody goes on where other environments stood
+            if stands or (stands is None and not isinstance(error, ValueError)):
+                self.started = self._looked = False
+                self.started = standing.restore_environment(self.env, before)
             raise
         return stands

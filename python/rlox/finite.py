@@ -13,14 +13,14 @@ _POLICY = "go back to a checkpoint, and lower learning_rate or normalise observa
 _FIXES = {"obs": _ENVIRONMENT, "rewards": _ENVIRONMENT}
 
 
-def expect_finite(name: str, array: npt.NDArray[Any], step: int) -> None:
-    """Refuses what rollouts cannot hold, of environments that made `step` steps.
+def expect_finite(name: str, array: npt.NDArray[Any], step: int, *, wide: bool = False) -> None:
+    """Refuses what cannot be learned from, of environments that made `step` steps.
 
     Args:
         name: What `array` is.
-        array: (N, ...), one row of each environment. Numbers but rewards, which may be normalised
-            first, are going to be float32.
+        array: (N, ...), one row of each environment.
         step: Told in the message.
+        wide: Not going to be float32 as it is.
 
     Raises:
         ValueError: NaN, infinity, or a number beyond float32.
@@ -32,7 +32,7 @@ step 7; look at that environment's dynamics
     """
     if array.dtype.kind != "f":
         return
-    kept = array.dtype.itemsize <= 4 or name == "rewards"
+    kept = array.dtype.itemsize <= 4 or wide
     # False for NaN.
     good = np.isfinite(array) if kept else np.abs(array) <= np.finfo(np.float32).max
     if not good.all():

@@ -13,7 +13,7 @@ from rlox.finite import expect_finite
 from rlox.layouts import Layout
 from rlox.mask_source import MaskSource, keep_masks
 from rlox.misfits import refuse_misfit
-from rlox.resets import autoreset_mode_of, by_key, expect_resets, split_options
+from rlox.resets import autoreset_mode_of, by_key, expect_resets, put_final, split_options
 from rlox.storage import expect_storage, expect_turn, numbers
 from rlox.turns import Turns, in_turn
 
@@ -68,7 +68,7 @@ class ForeignVecEnv(Wrapper):
         self._infos: dict[str, Any] = {}
         self._steps = 0
         self._failed = self._closed = False
-        self._masks = MaskSource(env)
+        self._masks, self._overwriting = MaskSource(env), contract.Overwriting(env, self.layout)
         # Whose episode is over and not reset yet: what NEXT_STEP environments do by themselves.
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._returns, self._lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
@@ -102,6 +102,7 @@ class ForeignVecEnv(Wrapper):
         obs, infos = contract.parts(self.env, answer, contract.RESET)
         self._seeds.give(seed)
         self._obs = self._rows(obs)
+        self._overwriting.note()
         reset = slice(None) if masked is None else masked
         told = self._masks.note(by_key(self.env, infos))
         self._infos = told if masked is None else keep_masks(self._infos, told, masked)
@@ -133,9 +134,12 @@ class ForeignVecEnv(Wrapper):
         obs, rewards, *flags, infos = contract.parts(self.env, answer, contract.STEP)
         terminated, truncated = (np.asarray(ended, np.bool_) for ended in flags)
         self._steps += 1
-        self._obs, self._infos = self._rows(obs), self._masks.note(by_key(self.env, infos))
+        before, self._obs = self._current(), self._rows(obs)
+        self._infos = self._masks.note(by_key(self.env, infos))
         gained = self._checked("rewards", np.asarray(rewards, np.float64))
         done = terminated | truncated
+        if self._mode is AutoresetMode.SAME_STEP:
+            self._overwriting.refuse(before, self._obs, self._infos, done)
         if self._mode is AutoresetMode.NEXT_STEP and self._ended.any():
             expect_resets(self.env, self._ended, gained, done, self._steps)
         # A step that only resets is none of the episode's, whatever wrappers make of its reward.
@@ -170,6 +174,11 @@ class ForeignVecEnv(Wrapper):
         self._expect_open()
         said: Flags = self._guarded(self._masks.read, self._infos, self._ended)
         return said
+
+    @property
+    def steps(self) -> int:
+        """Steps that each environment made, which errors tell."""
+        return self._steps
 
     def _current(self) -> Array:
         """Where the environments stand."""
@@ -306,15 +315,8 @@ class ForeignVecEnv(Wrapper):
 
     def _final_obs(self, obs: Array, cut: Flags) -> Array:
         """The true last observations in the rows of `cut`."""
-        rows = self._infos.get("final_obs", [None] * self.num_envs)
         final_obs = np.zeros_like(obs)
-        for i in np.flatnonzero(cut):
-            if rows[i] is None:
-                raise ValueError(
-                    f"final_obs: expected the last observation of environment {i}, truncated at "
-                    f"step {self._steps}, got None; SAME_STEP environments must report it"
-                )
-            final_obs[i] = self.layout.row(rows[i])
+        put_final(final_obs, self.layout, self._infos, cut, self._steps)
         return self._checked("final_obs", final_obs)
 
     def _rows(self, obs: Any) -> Array:
@@ -324,7 +326,8 @@ class ForeignVecEnv(Wrapper):
         return self.layout.pack(obs)
 
     def _checked(self, name: str, array: Array) -> Array:
-        expect_finite(name, array, self._steps)
+        # Rewards may be normalised before they become float32.
+        expect_finite(name, array, self._steps, wide=name == "rewards")
         return array
 
     @in_turn

@@ -7,6 +7,7 @@ from gymnasium import wrappers
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorActionWrapper, VectorRewardWrapper
 from gymnasium.wrappers import vector as vector_wrappers
 
+from rlox.contract import OwnLast
 from rlox.mask_source import all_have
 
 # Wrappers that leave observations alone, of single environments and of vector ones: of others it is
@@ -22,6 +23,7 @@ _SINGLE = (
     wrappers.HumanRendering,
     wrappers.NormalizeReward,
     wrappers.StickyAction,
+    OwnLast,
 )
 _VECTOR = (
     vector_wrappers.RecordEpisodeStatistics,

@@ -143,9 +143,10 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         batch = super().sample(batch_size, seed, out=out)
         count = len(batch["rewards"]) * self._sampled // (self._sampled + 1)
         if count:
-            goals = (batch["next_obs"][name][:count] for name in ("achieved_goal", "desired_goal"))
-            achieved, desired = goals
-            info = {name: batch[name][:count] for name in self._extra}
+            following = batch["next_obs"]
+            achieved = _to_read(following["achieved_goal"], count)
+            desired = _to_read(following["desired_goal"], count)
+            info = {name: _to_read(batch[name], count) for name in self._extra}
             with _naming("compute_reward", achieved, info):
                 given = self.compute_reward(achieved, desired, info)
             rewards = _rewards(given, count)
@@ -249,6 +250,13 @@ def _naming(name: str, goals: npt.NDArray[Any], info: dict[str, Any]) -> Iterato
         ) from error
 
 
+def _to_read(rows: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    """The first rows, which nobody can write to by mistake."""
+    view = rows[:count]
+    view.flags.writeable = False
+    return view
+
+
 def _rewards(given: Any, count: int) -> npt.NDArray[np.float32]:
     """The rewards of so many transitions, as they are stored."""
     row = _row("compute_reward", given, count)
@@ -279,7 +287,9 @@ def _row(name: str, given: Any, count: int) -> npt.NDArray[Any]:
     try:
         row = np.asarray(given)
         if row.dtype.kind not in "biuf":
-            row = row.astype(np.float64)
+            # Unsafe casts would leave imaginary parts out.
+            how: Any = "safe" if row.dtype.kind == "c" else "unsafe"
+            row = row.astype(np.float64, casting=how)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"{name}: expected {count} numbers, got {type(given).__name__}; give an array"

@@ -176,7 +176,10 @@ def _part(
     if not apart[:-num_envs].any():  # after the last ones nothing has followed yet
         return
     state = buffer.state()
-    state["continues"] &= continues[len(continues) - len(state["continues"]) :]
+    first = len(continues) - len(state["continues"])
+    state["continues"] &= continues[first:]
+    if first:  # of the oldest rows, whether they go on from some that are not kept
+        state["cut"] &= continues[first - num_envs : first]
     buffer.load_state(state)
 
 

@@ -85,7 +85,6 @@ class NativeOffPolicy(BaseLearner):
             backend,
         )
         self._nothing = dict(self.policy.replay_state())
-        self._loaded = 0, 0  # steps and transitions that there were when a state was loaded
         self.plain = isinstance(self.spaces[0], gym.spaces.Box) and native_shapes.sends_itself(
             self.spaces[1]
         )
@@ -264,12 +263,7 @@ class NativeOffPolicy(BaseLearner):
         """What is remembered, to look at."""
         width = mask_width(self.spaces[1]) if self.masked else None
         about = self.layout, self.spaces[1], self.config, width
-        return NativeReplay(self.policy, about, self._remembered)
-
-    def _remembered(self) -> int:
-        """How many transitions there are: each step that counts is one, until the ring is full."""
-        steps, held = self._loaded
-        return min(held + self.timesteps - steps, int(self._nothing["capacity"][0]))
+        return NativeReplay(self.policy, about)
 
     def state(self, replay: bool = True) -> learner.LearnerState:
         """A copy of all that is needed to go on; see `Learner`."""
@@ -292,19 +286,21 @@ class NativeOffPolicy(BaseLearner):
         native_state.expect_part("networks", policy.check_tensors, state.networks)
         native_state.expect_part("optimizer", policy.check_optimizer_state, state.optimizer)
         before = standing.environment_state(self.env) if self.started else {}
-        stands = standing.restore_environment(self.env, state.environment)
+        replay = self._nothing if state.replay is None else state.replay
+        stands = None
         try:
-            replay = self._nothing if state.replay is None else state.replay
+            stands = standing.restore_environment(self.env, state.environment)
             native_state.expect_part("replay", policy.load_replay_state, replay)
-        except ValueError:
-            standing.restore_environment(self.env, before)
+        except BaseException as error:  # Ctrl-C, too: nobody goes on where other environments stood
+            if stands or (stands is None and not isinstance(error, ValueError)):
+                self.started = False
+                self.started = standing.restore_environment(self.env, before)
             raise
         # What was checked is not refused: nothing is done by half, whatever was there before.
         policy.load(state.networks)
         policy.load_optimizer_state(state.optimizer)
         policy.set_standing(*self._standing)
         policy.set_learned(self._learned)
-        self._loaded = state.counters["timesteps"], len(replay["step.rewards"])
         return stands
 
 

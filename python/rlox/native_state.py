@@ -17,8 +17,8 @@ Learned = dict[str, float | None]
 # Streams that are kept in Rust: of learning, of minibatches, of each environment's actions.
 _OWN = ("minibatches", "learning")
 # Means of what was learned: of all algorithms, and of some.
-_MEANS = ("critic_loss", "mean_value", "grad_norm", "learning_rate")
-_SOME = ("actor_loss", "ent_coef", "ent_coef_loss")
+MEANS = ("critic_loss", "mean_value", "grad_norm", "learning_rate")
+SOME = ("actor_loss", "ent_coef", "ent_coef_loss")
 
 
 def _names(num_envs: int) -> list[str]:
@@ -68,7 +68,7 @@ def standing(state: learner.LearnerState, agent: NativeAgent, num_envs: int) -> 
         due, progress = float(state.counters["due"]), float(state.counters["progress"])
     except (KeyError, TypeError, ValueError, OverflowError):
         fits, due, progress = False, 0.0, 0.0
-    if not (fits and 0 <= due < 1 and 0 <= progress <= 1):
+    if not (fits and 0 <= due <= 9e15 and 0 <= progress <= 1):
         raise ValueError(
             f"counters: expected {kept.size} finite numbers of noise, what is due, and the "
             "progress, got others; use what `state` gave"
@@ -93,8 +93,8 @@ def learned(state: learner.LearnerState) -> Learned | None:
     if said is None:
         return None
     try:
-        means = {name: None if said[name] is None else float(said[name]) for name in _MEANS + _SOME}
-        fits = None not in [means[name] for name in _MEANS] and len(said) == len(means)
+        means = {name: None if said[name] is None else float(said[name]) for name in MEANS + SOME}
+        fits = None not in [means[name] for name in MEANS] and len(said) == len(means)
     except (KeyError, TypeError, ValueError, OverflowError):
         fits, means = False, {}
     if not fits:

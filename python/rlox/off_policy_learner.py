@@ -143,7 +143,11 @@ class OffPolicyLearner(Explorer):
             with torch.no_grad(), torch_state.evaluating(self.policy):
                 made = self.collect(progress)
             if self.timesteps > config.learning_starts:
-                self.learn(self.minibatches(made), learning_rate, progress)
+                due, before = self.minibatches(made), self.updates
+                try:
+                    self.learn(due, learning_rate, progress)
+                finally:
+                    self._paid(self.updates - before)
         self.episodes.drain(self.env)
         if not made:
             return {}
@@ -250,15 +254,14 @@ class OffPolicyLearner(Explorer):
             if drawn is None:
                 said = self.greedy(observed, mask)
             else:
-                # Beside what an iteration draws, which goes on from where it was.
-                seed, kept = int(drawn.integers(2**63)), self.generator.get_state()
-                self.generator.manual_seed(seed)
-                try:
-                    others = None if self.built_in else seed
-                    with torch_state.own(others, self.device, self.threads):
-                        said = self.sampled(observed, mask)
-                finally:
-                    self.generator.set_state(kept)
+                seed = int(drawn.integers(2**63))
+                others = None if self.built_in else seed
+                with (
+                    self._not_learning(),
+                    torch_state.reseeded(self.generator, seed),
+                    torch_state.own(others, self.device, self.threads),
+                ):
+                    said = self.sampled(observed, mask)
         sent = self.sent(said.numpy(force=True))
         return sent[0] if single else sent
 

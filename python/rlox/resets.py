@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from rlox.layouts import Layout
+
 Flags = npt.NDArray[np.bool_]
 
 
@@ -183,6 +185,24 @@ def chosen_rows(chosen: Flags, rows: npt.NDArray[Any]) -> list[npt.NDArray[Any] 
     for i in chosen.nonzero()[0].tolist():
         listed[i] = rows[i]
     return listed
+
+
+def put_final(
+    rows: npt.NDArray[Any], layout: Layout, infos: dict[str, Any], ended: Flags, step: int
+) -> None:
+    """Writes last observations, from `infos`, into the rows of environments whose episodes ended.
+
+    Raises:
+        ValueError: One of them is missing after so many steps.
+    """
+    final = infos.get("final_obs", [None] * len(ended))
+    for i in np.flatnonzero(ended):
+        if final[i] is None:
+            raise ValueError(
+                f"final_obs: expected the last observation of environment {i}, whose episode ended "
+                f"at step {step}, got None; SAME_STEP environments must report it"
+            )
+        rows[i] = layout.row(final[i])
 
 
 def final_infos(done: Flags, final_obs: npt.NDArray[Any]) -> dict[str, Any]:

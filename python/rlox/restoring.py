@@ -26,12 +26,14 @@ _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 def manifest_of(trainer: "Trainer", state: LearnerState) -> dict[str, Any]:
     """The manifest of a checkpoint, beside which `state` has the arrays.
 
-    `replay` is in it, and False, where the replay buffer is left out. `environment` is "exact" or
-    "approximate", which `environment_reason` explains: environments then start new episodes.
+    `replay` is in it, and False, where the replay buffer is left out, or was before. `environment`
+    is "exact" or "approximate", which `environment_reason` explains: environments then start new
+    episodes.
     """
     run = {"start": trainer.start_timesteps, "target": trainer.target_timesteps}
     said = {"run": run, "counters": state.counters, "streams": state.streams}
-    left_out: dict[str, Any] = {"replay": False} if state.replay is None else {}
+    gone = state.replay is None or _NO_REPLAY in trainer.forgot
+    left_out: dict[str, Any] = {"replay": False} if gone else {}
     exact = {"environment": "exact" if state.inexact is None else "approximate"}
     why = {} if state.inexact is None else {"environment_reason": state.inexact}
     return {**describe(trainer), **said, **left_out, **exact, **why}
@@ -51,7 +53,8 @@ def save_checkpoint(trainer: "Trainer", path: str | os.PathLike[str], replay: bo
         write_checkpoint(path, manifest_of(trainer, state), members)
     except MemoryError as error:
         held = getattr(trainer.learner, "replay", None)
-        if not replay or held is None:
+        # Without a buffer to speak of, it is something else that does not fit, and says so.
+        if not replay or not held:
             raise
         raise MemoryError(
             "buffer_size: expected a replay buffer of which a copy fits into memory beside it, got "

@@ -176,6 +176,7 @@ def _put_own(env: "ForeignVecEnv", own: dict[str, Any]) -> None:
     if type(inner) is SyncVectorEnv:
         inner._env_obs = list(own["seen"])
         inner._autoreset_envs = own["ended"].copy()
+    env._overwriting.note()
 
 
 def _fits(env: "ForeignVecEnv", own: dict[str, Any]) -> bool:

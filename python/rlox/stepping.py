@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
+from rlox.finite import expect_finite
 from rlox.layouts import Layout
-from rlox.resets import autoreset_mode_of
+from rlox.resets import autoreset_mode_of, by_key, put_final
 from rlox.rollout import RolloutEnv, make_buffer
 from rlox.vec_env import VecEnv
 
@@ -64,18 +65,22 @@ class Stepper:
 
         Raises:
             ValueError, TypeError, RuntimeError: As the environments' `step` does; a final
-                observation that they owe.
+                observation that they owe; a number that is not finite, or beyond float32.
         """
         obs, rewards, terminated, truncated, infos = self.env.step(actions)
         rows = self.layout.pack(obs)
         if not self.native:
             rows = np.array(rows)  # others may write their next observations into the same memory
+            expect_finite("rewards", np.asarray(rewards, np.float64), self.env.steps)
         done, valid, following = terminated | truncated, None, rows
         match self.mode:
             case AutoresetMode.SAME_STEP:
                 if done.any():
                     following = rows.copy()
-                    self._put_final(following, infos, done)
+                    step = 0 if self.native else self.env.steps
+                    put_final(following, self.layout, by_key(self.env, infos), done, step)
+                    if not self.native:
+                        expect_finite("final_obs", following, step)
             case AutoresetMode.NEXT_STEP:
                 valid = ~self._ended if self._ended.any() else None
                 self._ended = done
@@ -85,14 +90,3 @@ class Stepper:
                     rows = self._row.obs[0].copy()
         self.obs = rows
         return Step(following, rewards, terminated, truncated, valid)
-
-    def _put_final(self, rows: Array, infos: dict[str, Any], done: Flags) -> None:
-        """Writes the true last observations into the rows of episodes that ended."""
-        final = infos.get("final_obs", [None] * len(done))
-        for i in np.flatnonzero(done):
-            if final[i] is None:
-                raise ValueError(
-                    f"final_obs: expected the last observation of environment {i}, whose episode "
-                    "ended, got None; SAME_STEP environments must report it"
-                )
-            rows[i] = self.layout.row(final[i])

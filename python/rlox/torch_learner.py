@@ -133,8 +133,12 @@ class TorchLearner(BaseLearner):
                 said = policies.greedy(self.policy, observed, mask)
             else:
                 seed = int(drawn.integers(2**63))
-                self.generator.manual_seed(seed)
-                with torch_state.own(None if self.built_in else seed, self.device, self.threads):
+                others = None if self.built_in else seed
+                with (
+                    self._not_learning(),
+                    torch_state.reseeded(self.generator, seed),
+                    torch_state.own(others, self.device, self.threads),
+                ):
                     said = policies.sampled(self.policy, observed, mask)
         sent = spaces.sent_actions(space, said.numpy(force=True), len(rows))
         return sent[0] if single else sent

@@ -35,6 +35,24 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextmanager
+def reseeded(generator: torch.Generator, seed: int) -> Iterator[None]:
+    """Within it a generator draws from a seed; what drew from it before goes on from where it was.
+
+    >>> generator = torch.Generator().manual_seed(1)
+    >>> with reseeded(generator, 2):
+    ...     drawn = torch.rand(1, generator=generator)
+    >>> generator.initial_seed()
+    1
+    """
+    kept = generator.get_state()
+    generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        generator.set_state(kept)
+
+
+@contextmanager
 def own_generator(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """Within it, torch's global generators are ours; they are put back after.
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -171,15 +170,13 @@ class NativeReplay:
     Args:
         agent: Who remembers.
         about: The arguments of `replay_buffer`, but for the number of environments.
-        count: How many transitions there are.
     """
 
     agent: NativeAgent
     about: tuple[Layout, gym.Space[Any], Any, int | None]
-    count: Callable[[], int]
 
     def __len__(self) -> int:
-        return self.count()
+        return self.agent.replay_len()
 
     def state(self) -> "Arrays":
         """Copies of all that the buffer holds, and where it stands."""

@@ -9,7 +9,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rlox.contract import FIX, expect_contract, expect_env, expect_vector, looks_like_one
+from rlox.contract import FIX, OwnLast, expect_contract, expect_env, expect_vector, looks_like_one
 from rlox.foreign import ForeignVecEnv
 from rlox.ids import SMALLEST
 from rlox.keywords import explaining_unknown, meant, names_of, refuse_near, refuse_unknown
@@ -236,8 +236,8 @@ def _vectorized(
         one.__name__ = type(made.unwrapped).__name__  # for errors of worker processes
         for wrapper in [_leave_interrupts(parent), *wrappers]:
             made = wrapper(made)
-        checked = expect_contract(made)
-        return attach(checked) if how == "async" else checked
+        made = expect_contract(made)
+        return OwnLast(attach(made)) if how == "async" else made
 
     kind = AsyncVectorEnv if how == "async" else SyncVectorEnv
     made = kind([one] * n, autoreset_mode=resets or AutoresetMode.SAME_STEP)
@@ -316,7 +316,7 @@ def _from_spec(
         how = "vector_entry_point" if spec.entry_point is None else "sync"
     expect_memory("num_envs", num_envs, num_envs * SMALLEST_ENV)
     if how == "async":
-        wrappers = [_leave_interrupts(os.getpid()), *wrappers, attach]
+        wrappers = [_leave_interrupts(os.getpid()), *wrappers, attach, OwnLast]
     if how != "vector_entry_point":
         vector_kwargs = {"autoreset_mode": resets or AutoresetMode.SAME_STEP, **vector_kwargs}
     entry_point = spec.vector_entry_point if how == "vector_entry_point" else spec.entry_point

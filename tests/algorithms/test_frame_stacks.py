@@ -255,7 +255,8 @@ def test_what_is_no_stack_of_so_many_is_refused(make, frames, message):
 
 
 def test_several_environments_that_pause_are_stored_whole():
-    one = learner("SAC", NEXT_STEP, n_steps=1)
+    with pytest.warns(UserWarning, match="frame_stack: expected 4 frames .* up to 8 times"):
+        one = learner("SAC", NEXT_STEP, n_steps=1)
     assert held(one) == 1
     with pytest.raises(ValueError, match=r"^frame_stack: expected None .* NEXT_STEP, got 4"):
         learner("SAC", NEXT_STEP, n_steps=1, frame_stack=4)

@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rlox import make_vec
 from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
 from rlox.interchange import to_arrow
-from rlox.native_off_policy import NativeTD3
+from rlox.native_off_policy import NativeDQN, NativeSAC, NativeTD3
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import DQNTrainer, SACTrainer
 from toy_envs import Imitate
@@ -210,3 +210,75 @@ def test_exploration_ends_within_an_iteration(env, backend):
     greedy = fresh.predict(obs.astype(np.float32)) == actions
     assert greedy[400:].all()
     assert not greedy[:200].all()
+
+
+class Noting(gym.Env):
+    """Notes what it is sent; nothing else happens."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+
+    def __init__(self, action_space):
+        self.action_space, self.sent = action_space, []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.float32([0.5, -0.5]), {}
+
+    def step(self, action):
+        self.sent.append(np.array(action))
+        return np.float32([0.5, -0.5]), 0.0, False, False, {}
+
+
+def sent_in_one_iteration(learner, config, space, progress=0.0):
+    """What a learner sent to two environments, (steps, 2, ...), and the learner."""
+    envs = [Noting(space) for _ in range(2)]
+    made = SyncVectorEnv(
+        [lambda env=env: env for env in envs], autoreset_mode=AutoresetMode.SAME_STEP
+    )
+    one = learner(make_vec(made), config, 1)
+    one.iterate(progress)
+    return np.stack([env.sent for env in envs], 1), one
+
+
+@pytest.mark.parametrize("learner", [SAC, NativeSAC, TD3, NativeTD3])
+def test_random_actions_before_learning_are_uniform_between_the_bounds(learner):
+    low, high = np.float32([-2, 0, 5]), np.float32([1, 0.5, 9])
+    config = (SACConfig if learner in (SAC, NativeSAC) else TD3Config)(
+        num_envs=2, learning_starts=4000, train_freq=2000, net_arch=(8,)
+    )
+    sent, _ = sent_in_one_iteration(learner, config, gym.spaces.Box(low, high))
+    shares = ((sent - low) / (high - low)).reshape(2000, 6)  # of the way between the bounds
+    for column in shares.T:
+        steps = np.arange(2001) / 2000
+        above = np.maximum(steps[1:] - np.sort(column), np.sort(column) - steps[:-1])
+        assert above.max() < 2.2 / np.sqrt(2000)  # Kolmogorov and Smirnov: p = 0.0001
+    # Each component of each environment, and each step, has draws of its own.
+    both = np.corrcoef(np.hstack([shares[1:], shares[:-1]]).T) - np.eye(12)
+    assert np.abs(both).max() < 0.1
+
+
+def chi_squared(counts, expected):
+    return ((counts - expected) ** 2 / expected).sum()
+
+
+@pytest.mark.parametrize("learner", [DQN, NativeDQN])
+@pytest.mark.parametrize("starts", [0, 8000])
+def test_dqns_random_actions_are_uniform_and_as_many_as_asked_for(learner, starts):
+    settings = {"num_envs": 2, "train_freq": 4000, "net_arch": (8,), "learning_starts": starts}
+    config = DQNConfig(**settings, exploration_fraction=1.0, exploration_final_eps=0.0)
+    space = gym.spaces.Discrete(5, start=-2)
+    for progress in (0.0, 0.5):
+        sent, one = sent_in_one_iteration(learner, config, space, progress)
+        share = 1.0 if starts else 1.0 - progress  # of actions that are random
+        expected = np.full(5, 4000 * share / 5)
+        if share < 1:
+            fresh = learner(one.env, config, 1)  # with the weights of before learning
+            expected[fresh.predict(np.float32([0.5, -0.5])) + 2] += 4000 * (1 - share)
+        for column in sent.T:
+            counts = np.bincount(column + 2, minlength=5)
+            assert chi_squared(counts, expected) < 23.5  # 4 degrees of freedom: p = 0.0001
+        # No environment's or step's action goes with another's, where all are random.
+        if share == 1:
+            for pair in ((sent[:, 0], sent[:, 1]), (sent[1:, 0], sent[:-1, 0])):
+                counts = np.bincount(5 * (pair[0] + 2) + pair[1] + 2, minlength=25)
+                assert chi_squared(counts, len(pair[0]) / 25) < 60  # 24 degrees: p = 0.0001

@@ -191,6 +191,16 @@ def test_a_policy_of_ones_own_learns_and_is_saved(trainer, tmp_path):
     assert again.evaluate(3)["returns"] == made.evaluate(3)["returns"]
 
 
+def test_what_is_for_gsde_is_not_called_without():
+    class Exploring(Own):
+        def explore(self, obs):
+            raise AssertionError("called without use_sde")
+
+        one_matrix = explore
+
+    SACTrainer(Imitate, 0, policy=Exploring, batch_size=8, **FAST).train(120)
+
+
 def test_a_q_network_of_ones_own_learns():
     def network(observation_space, action_space):
         return nn.Sequential(nn.Linear(3, 32), nn.ReLU(), nn.Linear(32, int(action_space.n)))

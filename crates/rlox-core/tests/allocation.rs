@@ -72,6 +72,42 @@ fn a_buffer_that_is_saved_is_copied_once() {
     assert!(peak < copy + copy / 50, "{peak} for {copy}");
 }
 
+/// A buffer of stacked frames in which every transition keeps its next observation, and its older frames, aside.
+fn stacked(rows: i64) -> Replay<Uniform> {
+    let layout = Layout::new(Part::new("obs", &[2], DType::U8), Part::new("actions", &[], DType::I64));
+    let layout = Layout { frame_stack: 2, ..layout };
+    let mut buffer = Replay::with(ReplayStorage::new(rows as usize, 1, layout).unwrap(), Uniform).unwrap();
+    for i in 0..rows {
+        let steps = Steps {
+            obs: &[FieldData::U8(&[i as u8, 1])],
+            actions: FieldData::I64(&[i]),
+            rewards: &[1.0],
+            terminated: &[true],
+            truncated: &[false],
+            next_obs: Some(&[FieldData::U8(&[1, 2])]),
+            extra: &[],
+        };
+        buffer.push_batch(&steps).unwrap();
+    }
+    buffer
+}
+
+#[test]
+fn a_state_is_loaded_without_memory_for_each_transition() {
+    let used = |rows| {
+        let mut buffer = stacked(rows);
+        let state = buffer.state().unwrap();
+        buffer.load_state(&state).unwrap();
+        let measured = allocation_counter::measure(|| buffer.load_state(&state).unwrap());
+        let same = buffer.state().unwrap().iter().zip(&state).all(|(a, b)| a.data() == b.data());
+        assert!(same);
+        (measured.count_total, measured.bytes_total)
+    };
+    let few = used(10);
+    assert_eq!(used(5000), few);
+    assert!(few.1 < 8192, "{few:?}");
+}
+
 #[test]
 fn sequences_and_goals_allocate_nothing() {
     let part = |name: &str| Part::new(name, &[2], DType::F32);

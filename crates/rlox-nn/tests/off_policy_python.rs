@@ -7,10 +7,10 @@ mod trainers;
 
 use std::path::{Path, PathBuf};
 
-use rlox_core::Checkpoint;
+use rlox_core::{Checkpoint, Error};
 use rlox_nn::NamedTensors;
 use rlox_nn::train::{OffPolicy, OffPolicyMethod};
-use trainers::{rainbow, sac, td3};
+use trainers::{dqn, rainbow, sac, td3};
 
 const STEPS: u64 = 600;
 
@@ -88,4 +88,49 @@ fn trains_for_python() {
     write(&folder, "dqn", |seed| rainbow(2, seed));
     write(&folder, "sac", |seed| sac(2, true, seed));
     write(&folder, "td3", |seed| td3(2, seed));
+}
+
+/// The same checkpoint as `save(replay=False)` writes it.
+fn without_replay(from: &Path, to: &Path, said: serde_json::Value) {
+    let saved = Checkpoint::read(from).unwrap();
+    let mut less = Checkpoint::default();
+    less.manifest.clone_from(&saved.manifest);
+    less.manifest.insert("replay".into(), said);
+    for member in ["networks", "optimizer", "normalizer", "environment"] {
+        if let Some(bytes) = saved.safetensors(member) {
+            less.put_safetensors(member, bytes.to_vec()).unwrap();
+        }
+    }
+    less.write(to).unwrap();
+}
+
+fn begins_to_remember_anew<A: OffPolicyMethod>(make: impl Fn(u64) -> OffPolicy<A>) {
+    let scratch = tempfile::tempdir().unwrap();
+    let [whole, less] = ["whole", "less"].map(|name| scratch.path().join(name));
+    let (mut first, mut second) = (make(1), make(2));
+    train_halfway(&mut first);
+    first.save(&whole).unwrap();
+    without_replay(&whole, &less, false.into());
+    // In the middle of something else, which is forgotten.
+    train_halfway(&mut second);
+    second.load(&less).unwrap();
+    assert_eq!((second.replay().len(), second.timesteps()), (0, first.timesteps()));
+    assert_eq!(second.learner().tensors(), first.learner().tensors());
+    second.resume(|_| true).unwrap();
+    assert!(second.timesteps() == STEPS && !second.replay().is_empty());
+    assert_ne!(second.learner().tensors(), first.learner().tensors());
+}
+
+#[test]
+fn checkpoints_without_what_was_remembered_begin_to_remember_anew() {
+    begins_to_remember_anew(|seed| dqn(2, seed));
+    begins_to_remember_anew(|seed| rainbow(2, seed));
+    begins_to_remember_anew(|seed| sac(2, false, seed));
+    let scratch = tempfile::tempdir().unwrap();
+    let [whole, odd] = ["whole", "odd"].map(|name| scratch.path().join(name));
+    let mut trainer = td3(2, 1);
+    trainer.save(&whole).unwrap();
+    without_replay(&whole, &odd, 1.into());
+    let error = trainer.load(&odd).unwrap_err();
+    assert!(matches!(error, Error::Corrupt(_)) && error.to_string().contains("section replay"), "{error}");
 }

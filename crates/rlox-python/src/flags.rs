@@ -1,12 +1,13 @@
 //! Flags as arguments: booleans, or numbers that are 0 or 1.
 
 use pyo3::prelude::*;
+use pyo3::types::PyBool;
 use rlox_core::{Float, flags_from_numbers};
 
 use crate::argument::{Argument, FLAG, Input, Like, REAL, argument_like, asarray};
 use crate::array::{FromArray, typed};
 use crate::detach::detached;
-use crate::error::to_py;
+use crate::error::{to_py, value_error};
 use crate::recycling::Scratch;
 
 /// From how many numbers on their conversion may take more than 5 us.
@@ -38,6 +39,18 @@ pub(crate) fn flag_argument_like<'py>(
         Ok(FlagArgument::Singles(argument_like(name, object, &REAL, like)?))
     } else {
         Ok(FlagArgument::Doubles(argument_like(name, object, &REAL, like)?))
+    }
+}
+
+/// A single one: a boolean, 0 or 1, also as an array without axes.
+pub(crate) fn flag(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if let Ok(flag) = object.cast::<PyBool>() {
+        return Ok(flag.is_true());
+    }
+    let flags = flag_argument(name, object)?.read(object.py(), false)?;
+    match (flags.shape(), flags.slice()) {
+        ([], [flag]) => Ok(*flag),
+        (shape, _) => Err(value_error(name, "one flag", &format!("shape {shape:?}"), "push several by push_batch")),
     }
 }
 

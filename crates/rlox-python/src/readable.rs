@@ -92,6 +92,10 @@ impl Place<'_> {
     }
 
     fn go(&self, away: bool) {
+        // As after a handler that forked: what a thread had then that the child does not have is never free.
+        if self.gate.is_forked() {
+            return;
+        }
         if let Some(own) = self.queue.threads().iter_mut().find(|waiting| waiting.thread == this_thread()) {
             own.away = away;
         }

@@ -150,7 +150,7 @@ class SAC(OffPolicyLearner):
 
     def explored(self, obs: Any, mask: Tensor | None) -> Tensor:
         """Actions with the policy's own noise, with gSDE that of `begin`."""
-        if hasattr(self.policy, "explore"):
+        if self.config.use_sde and hasattr(self.policy, "explore"):
             return self.policy.explore(obs)  # type: ignore[no-any-return]  # a Tensor
         return self.sampled(obs, mask)
 
@@ -168,7 +168,8 @@ class SAC(OffPolicyLearner):
         self.tell(ent_coef=alpha)
 
         # Of gSDE, all that an update samples is by one matrix, as in Stable-Baselines3.
-        with getattr(policy, "one_matrix", nullcontext)():
+        one_matrix = getattr(policy, "one_matrix", nullcontext) if config.use_sde else nullcontext
+        with one_matrix():
             actions, log_probs = policy.get_action_and_logprob(batch.obs)
             targets = targets_of(policy, self.critic_target, batch, alpha)
         loss = critic_loss_of(critic, batch, targets)

@@ -1,5 +1,6 @@
 //! A replay buffer that is larger than memory and outlives its process.
 
+mod back;
 mod cold;
 mod disk;
 mod header;
@@ -7,6 +8,7 @@ mod record;
 mod sample;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 use std::ops::Range;
 use std::path::Path;
@@ -17,10 +19,9 @@ use self::header::Header;
 use self::record::Record;
 use super::buffer::ExperienceRecord;
 use super::layout::{Layout, Places};
-use super::state::{key, number, number_field, unfit};
 use super::steps::Steps;
 use crate::interrupt::Watch;
-use crate::{DType, Error, Field, FieldData, Result, memory};
+use crate::{Error, FieldData, Result, memory};
 
 /// Bytes of rows that are written together, as soon as there are so many.
 const BATCH: usize = 1 << 18;
@@ -282,58 +283,6 @@ impl MmapReplayBuffer {
     /// Whether all rows have reached the disk, as after a flush, or where none was pushed since the file was opened.
     pub fn is_flushed(&self) -> bool {
         self.cold.safe == self.pushed
-    }
-
-    /// A reference to the file, for a checkpoint of what learns from it, after a flush: its path, its id, and how many rows
-    /// were pushed. The rows themselves stay where they are.
-    ///
-    /// # Errors
-    /// Those of [`MmapReplayBuffer::flush`].
-    pub fn state(&mut self) -> Result<Vec<Field>> {
-        self.flush()?;
-        let path = self.path().as_os_str().as_encoded_bytes();
-        let mut field = Field::new("path", path.len(), &[], DType::U8)?;
-        field.put(0, FieldData::U8(path));
-        Ok(vec![field, number_field("id", (self.id >> 1) as usize)?, number_field("pushed", self.pushed)?])
-    }
-
-    /// Goes back to what a reference to this buffer's file tells of, wherever that lies now: rows that were pushed after it
-    /// are dropped, also from the file.
-    ///
-    /// # Errors
-    /// [`Error::Config`], [`Error::Space`] or [`Error::Shape`] naming what is missing, another file's, ahead of it, or so far
-    /// behind that rows of it were overwritten. Nothing has changed then. [`Error::Io`] if the system refuses, and
-    /// [`Error::Interrupted`] if it was told to stop: some of the later rows are dropped then, the last ones.
-    pub fn load_state(&mut self, state: &[Field]) -> Result<()> {
-        const NAMES: [&str; 3] = ["path", "id", "pushed"];
-        if let Some(other) = state.iter().find(|field| !NAMES.contains(&field.name())) {
-            return Err(unfit(other.name(), "no such array", "one"));
-        }
-        let (id, pushed) = (number(state, "id")?, number(state, "pushed")?);
-        if id != (self.id >> 1) as usize {
-            let expected = format!("that of {}", self.path().display());
-            return Err(unfit("id", expected, "that of another file"));
-        }
-        if pushed > self.pushed {
-            return Err(unfit("pushed", format!("at most {}, as the file has", self.pushed), pushed));
-        }
-        if pushed < self.pushed { self.go_back(pushed) } else { Ok(()) }
-    }
-
-    /// Drops the rows from this number on.
-    fn go_back(&mut self, pushed: usize) -> Result<()> {
-        let oldest = pushed.saturating_sub(self.total_capacity);
-        if !self.cold.has(oldest, self.pushed) {
-            let expected = format!("at least {}, as older rows were overwritten since", self.pushed - self.cold.spare);
-            let fix = "keep a copy of the file beside what was saved, or go on without it";
-            return Err(Error::config(key("pushed"), expected, pushed.to_string(), fix));
-        }
-        self.flush()?;
-        let mut watch = Watch::default();
-        let gone = self.cold.truncate(pushed, &mut || watch.check());
-        self.pushed = self.cold.written;
-        self.hot_from = self.hot_from.min(self.pushed);
-        gone
     }
 
     /// Reads and checks the whole file: its header, its commits and every transition that it holds.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::checks::check_finite;
 use super::state::{CUT, FLAGS, Kept, OLDER, Ranges, TAILS, key, number, unfit};
-use super::storage::{CONTINUES, ReplayStorage, TERMINATED, TRUNCATED, Tail};
+use super::storage::{CONTINUES, HEAD, ReplayStorage, TERMINATED, TRUNCATED, Tail};
 use crate::{DType, Field, FieldData, Result, Watch, memory};
 
 /// Rows, and bytes of them, between two looks for an interruption.
@@ -21,10 +21,11 @@ pub(super) struct Checked {
     pushed: usize,
     ranges: Ranges,
     tails: Vec<Tail>,
-    /// Whether next observations and older frames lie aside.
-    stored: Vec<usize>,
-    heads: Vec<usize>,
+    /// How many next observations and older frames lie aside.
+    stored: usize,
+    heads: usize,
     names: Vec<String>,
+    kinds: Kinds,
 }
 
 impl Checked {
@@ -40,6 +41,17 @@ impl Checked {
     }
 }
 
+/// What has bytes of its own, found before anything changes: once something has, no memory is asked for.
+#[derive(Default)]
+struct Kinds {
+    row: Vec<Kept>,
+    step: Vec<Kept>,
+    ahead: Vec<Kept>,
+    next: Vec<Kept>,
+    /// None where frames are not stacked.
+    older: Vec<Kept>,
+}
+
 /// The flags of a state by name: bytes, of which all but 0 are true.
 fn flags<'a>(state: &'a [Field], name: &str, rows: usize) -> Result<&'a [u8]> {
     match Kept::new(name, &[], DType::Bool, rows).of(state)? {
@@ -49,8 +61,8 @@ fn flags<'a>(state: &'a [Field], name: &str, rows: usize) -> Result<&'a [u8]> {
 }
 
 /// Which of the flags are set.
-fn set(flags: &[u8]) -> Vec<usize> {
-    (0..flags.len()).filter(|i| flags[*i] != 0).collect()
+fn set(flags: &[u8]) -> impl Iterator<Item = usize> {
+    flags.iter().enumerate().filter(|(_, flag)| **flag != 0).map(|(i, _)| i)
 }
 
 impl ReplayStorage {
@@ -71,14 +83,20 @@ impl ReplayStorage {
             return Err(unfit("pushed", "a number of time steps", pushed));
         }
         let ranges = self.ranges(pushed);
-        let stored = set(flags(state, FLAGS[3].0, ranges.held.len())?);
-        let heads = if self.layout.frame_stack > 1 { set(flags(state, OLDER, ranges.kept.len())?) } else { Vec::new() };
+        let stored = set(flags(state, FLAGS[3].0, ranges.held.len())?).count();
+        let heads = set(self.older(state, &ranges)?).count();
         let tails = self.tails_of(state)?;
-        let mut checked = Checked { pushed, ranges, tails, stored, heads, names: Vec::new() };
+        let (names, kinds) = (Vec::new(), Kinds::default());
+        let mut checked = Checked { pushed, ranges, tails, stored, heads, names, kinds };
         self.check_flags(state, &checked)?;
         self.check_tails(state, &checked)?;
-        checked.names = self.check_rows(state, &checked)?;
+        self.check_rows(state, &mut checked)?;
         Ok(checked)
+    }
+
+    /// Whether older frames lie aside; of no row where frames are not stacked.
+    fn older<'a>(&self, state: &'a [Field], ranges: &Ranges) -> Result<&'a [u8]> {
+        if self.layout.frame_stack > 1 { flags(state, OLDER, ranges.kept.len()) } else { Ok(&[]) }
     }
 
     fn tails_of(&self, state: &[Field]) -> Result<Vec<Tail>> {
@@ -86,7 +104,11 @@ impl ReplayStorage {
             return Ok(Vec::new());
         };
         let known = |tail: &u8| TAILS.get(usize::from(*tail)).copied();
-        tails.iter().map(|tail| known(tail).ok_or_else(|| unfit("tails", "0 to 3", tail))).collect()
+        let mut all = memory::reserved("num_envs", tails.len())?;
+        for tail in tails {
+            all.push(known(tail).ok_or_else(|| unfit("tails", "0 to 3", tail))?);
+        }
+        Ok(all)
     }
 
     /// Checks that flags are such as pushes leave.
@@ -110,7 +132,8 @@ impl ReplayStorage {
             return Err(unfit(CUT, "false where every transition is stored", "true"));
         }
         let first = if checked.ranges.kept.start == 0 { self.num_envs.min(checked.ranges.kept.len()) } else { 0 };
-        if self.layout.frame_stack > 1 && (0..first).any(|i| checked.heads.get(i) != Some(&i)) {
+        let older = self.older(state, &checked.ranges)?;
+        if self.layout.frame_stack > 1 && older[..first].contains(&0) {
             return Err(unfit(OLDER, "true in the first rows", "false"));
         }
         Ok(())
@@ -138,27 +161,30 @@ impl ReplayStorage {
         Ok(())
     }
 
-    /// Checks all that has bytes of its own, and gives the names of all fields.
-    fn check_rows(&self, state: &[Field], checked: &Checked) -> Result<Vec<String>> {
+    /// Checks all that has bytes of its own, and finds the names of all fields.
+    fn check_rows(&self, state: &[Field], checked: &mut Checked) -> Result<()> {
         let frames = self.layout.frame_stack;
-        let Checked { ranges: Ranges { held, kept }, stored, heads, .. } = checked;
-        let mut fields = self.row_fields(held.len());
-        fields.extend(self.obs_fields("step", 1, kept.len()));
-        fields.extend(self.obs_fields("ahead", 1, self.num_envs));
-        fields.extend(self.obs_fields("next", frames, stored.len()));
-        if frames > 1 {
-            fields.extend(self.obs_fields("older", frames - 1, heads.len()));
-        }
+        let Checked { ranges: Ranges { held, kept }, stored, heads, .. } = &*checked;
+        let kinds = Kinds {
+            row: self.row_fields(held.len()),
+            step: self.obs_fields("step", 1, kept.len()),
+            ahead: self.obs_fields("ahead", 1, self.num_envs),
+            next: self.obs_fields("next", frames, *stored),
+            older: if frames > 1 { self.obs_fields("older", frames - 1, *heads) } else { Vec::new() },
+        };
+        let fields = || [&kinds.row, &kinds.step, &kinds.ahead, &kinds.next, &kinds.older].into_iter().flatten();
         let mut watch = Watch::default();
-        for field in &fields {
+        for field in fields() {
             let data = field.of(state)?;
             check_finite(&key(&field.name), data, field.shape.iter().product(), &mut watch)?;
         }
-        let mut names: Vec<_> = fields.into_iter().map(|field| field.name).collect();
+        let mut names: Vec<_> = fields().map(|field| field.name.clone()).collect();
         names.extend(["pushed", "tails", CUT].map(str::to_owned));
         names.extend(self.settings().map(|(name, _)| name.to_owned()));
-        names.extend(self.flagged(&checked.ranges).into_iter().map(|(name, ..)| name.to_owned()));
-        Ok(names)
+        names.extend(FLAGS.map(|(name, _)| name.to_owned()));
+        names.extend((frames > 1).then(|| OLDER.to_owned()));
+        (checked.names, checked.kinds) = (names, kinds);
+        Ok(())
     }
 
     /// Makes room for what will lie aside.
@@ -177,8 +203,8 @@ impl ReplayStorage {
             self.episodes.reserve(env, ended)?;
         }
         let promised = self.promised();
-        self.aside.reserve_all(checked.stored.len(), promised)?;
-        self.heads.reserve_all(checked.heads.len(), promised)
+        self.aside.reserve_all(checked.stored, promised)?;
+        self.heads.reserve_all(checked.heads, promised)
     }
 
     /// Finds the episodes of transitions whose flags are there, and for which there is room.
@@ -216,8 +242,10 @@ impl ReplayStorage {
             let row = self.row_of(ranges.held.start + env - n);
             *self.flags_mut(row) |= CONTINUES;
         }
-        for (name, flag, indices) in self.flagged(ranges) {
-            for i in set(flags(state, name, indices.len())?) {
+        let of_rows = FLAGS.map(|(name, flag)| (flag, &ranges.held, flags(state, name, ranges.held.len())));
+        let of_frames = (HEAD, &ranges.kept, self.older(state, ranges));
+        for (flag, indices, flags) in of_rows.into_iter().chain([of_frames]) {
+            for i in set(flags?) {
                 let row = self.row_of(indices.start + i);
                 *self.flags_mut(row) |= flag;
                 look(i, watch)?;
@@ -233,43 +261,39 @@ impl ReplayStorage {
     pub(super) fn put_state(&mut self, state: &[Field], checked: Checked) -> Result<()> {
         let mut watch = Watch::default();
         self.put_flags(state, &checked.ranges, &mut watch)?;
-        let Checked { pushed, ranges: Ranges { held, kept }, tails, stored, heads, .. } = checked;
+        let Checked { pushed, ranges, tails, stored, heads, kinds, .. } = checked;
+        let Ranges { held, kept } = &ranges;
         (self.pushed, self.tails) = (pushed, tails);
-        self.find_episodes(&held, &mut watch)?;
-        let (places, frames) = (self.places.clone(), self.layout.frame_stack);
-        put(&self.row_fields(held.len()), state, held.len(), |i, at, bytes| {
+        self.find_episodes(held, &mut watch)?;
+        let (action, slot, head) = (self.places.action, self.places.stored, self.places.head);
+        put(&kinds.row, state, held.len(), |i, at, bytes| {
             let row = self.row_of(held.start + i);
-            self.bytes_mut(row, places.action + at, bytes.len()).copy_from_slice(bytes);
+            self.bytes_mut(row, action + at, bytes.len()).copy_from_slice(bytes);
         })?;
-        put(&self.obs_fields("step", 1, kept.len()), state, kept.len(), |i, at, bytes| {
+        put(&kinds.step, state, kept.len(), |i, at, bytes| {
             let row = self.row_of(kept.start + i);
             self.bytes_mut(row, at, bytes.len()).copy_from_slice(bytes);
         })?;
-        put(&self.obs_fields("ahead", 1, self.num_envs), state, self.num_envs, |env, at, bytes| {
+        put(&kinds.ahead, state, self.num_envs, |env, at, bytes| {
             if self.tails[env] == Tail::Ahead {
                 let row = self.row_of(held.end + env);
                 self.bytes_mut(row, at, bytes.len()).copy_from_slice(bytes);
             }
         })?;
-        let aside: Vec<_> = stored.iter().map(|_| self.aside.take()).collect();
-        for (i, slot) in stored.iter().zip(&aside) {
-            let row = self.row_of(held.start + i);
-            self.bytes_mut(row, places.stored, 4).copy_from_slice(&slot.to_ne_bytes());
-            look(*i, &mut watch)?;
+        for i in set(flags(state, FLAGS[3].0, held.len())?) {
+            let (row, taken) = (self.row_of(held.start + i), self.aside.take());
+            self.bytes_mut(row, slot, 4).copy_from_slice(&taken.to_ne_bytes());
+            look(i, &mut watch)?;
         }
-        put(&self.obs_fields("next", frames, stored.len()), state, stored.len(), |i, at, bytes| {
-            self.aside.row_mut(aside[i])[at..][..bytes.len()].copy_from_slice(bytes);
+        put(&kinds.next, state, stored, |i, at, bytes| {
+            self.aside.given_mut(i)[at..][..bytes.len()].copy_from_slice(bytes);
         })?;
-        if frames == 1 {
-            return Ok(());
+        for i in set(self.older(state, &ranges)?) {
+            let (row, taken) = (self.row_of(kept.start + i), self.heads.take());
+            self.bytes_mut(row, head, 4).copy_from_slice(&taken.to_ne_bytes());
         }
-        let older: Vec<_> = heads.iter().map(|_| self.heads.take()).collect();
-        for (i, slot) in heads.iter().zip(&older) {
-            let row = self.row_of(kept.start + i);
-            self.bytes_mut(row, places.head, 4).copy_from_slice(&slot.to_ne_bytes());
-        }
-        put(&self.obs_fields("older", frames - 1, heads.len()), state, heads.len(), |i, at, bytes| {
-            self.heads.row_mut(older[i])[at..][..bytes.len()].copy_from_slice(bytes);
+        put(&kinds.older, state, heads, |i, at, bytes| {
+            self.heads.given_mut(i)[at..][..bytes.len()].copy_from_slice(bytes);
         })
     }
 }

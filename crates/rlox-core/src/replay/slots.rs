@@ -55,10 +55,13 @@ impl Slots {
     /// # Errors
     /// Those of [`Slots::reserve`].
     pub(crate) fn reserve_all(&mut self, count: usize, promised: usize) -> Result<()> {
-        self.reserve(count.saturating_sub(self.taken()), promised)
+        self.reserve(count.saturating_sub(self.taken()), promised)?;
+        // A copy has room only for what was free.
+        let more = self.rows - self.free.len();
+        self.free.try_reserve(more).map_err(|_| memory::refused("capacity", self.rows, 4))
     }
 
-    /// Takes all rows back.
+    /// Takes all rows back, and then gives them in their order.
     pub(crate) fn give_all_back(&mut self) {
         let rows = self.rows as u32;
         self.free.clear();
@@ -74,6 +77,11 @@ impl Slots {
             self.rows += 1;
             there as u32
         })
+    }
+
+    /// The row that was taken as the one of this number since all were given back.
+    pub(crate) fn given_mut(&mut self, number: usize) -> &mut [u8] {
+        &mut self.data[number * self.bytes_each..][..self.bytes_each]
     }
 
     /// How many rows are taken.

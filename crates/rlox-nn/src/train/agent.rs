@@ -51,7 +51,8 @@ pub struct OffPolicyAgent<A: Algorithm + ?Sized> {
     how: Gathering,
     gatherer: Gatherer,
     updates: u64,
-    /// Minibatches that are due, less than one of them after learning.
+    /// Minibatches that are due for transitions, where they are counted by those: less than one after learning that was not
+    /// cut short.
     due: f64,
     /// How far the run was in the last iteration.
     progress: f64,
@@ -216,6 +217,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         check_share("progress", progress)?;
         self.check_started()?;
         self.progress = progress;
+        self.due = self.left_over();
         self.gatherer.gathered = 0;
         self.learner.begin(&mut self.gatherer.actions)
     }
@@ -277,25 +279,26 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// # Errors
     /// [`Error::Config`] and [`Error::NotFinite`] naming what is not finite, and the steps before; those of `pause`.
     pub fn learn(&mut self, normalizer: Option<&Normalizer>, pause: Pause<'_>) -> Result<bool> {
-        let count = self.due();
-        let mut means = Means::default();
+        self.due = self.left_over();
+        self.gatherer.gathered = 0;
+        let count = match self.each() {
+            _ if self.timesteps() <= self.how.learning_starts => 0,
+            None => self.how.gradient_steps.unwrap_or(0) as u64,
+            // Sums of shares such as 0.1 come to a hair less than a whole.
+            Some(_) => (self.due + 1e-9).floor() as u64,
+        };
+        let (mut means, before) = (Means::default(), self.updates);
         let done = self.learn_from(count, &mut means, normalizer, pause);
+        if self.each().is_some() {
+            self.due = (self.due - (self.updates - before) as f64).max(0.0);
+        }
         self.learned = means.mean(self.learned.as_ref()).or(self.learned);
         done.map_err(|error| after(error, self.timesteps()))
     }
 
-    /// How many minibatches are due now.
-    fn due(&mut self) -> u64 {
-        let gathered = std::mem::take(&mut self.gatherer.gathered);
-        if self.timesteps() <= self.how.learning_starts {
-            return 0;
-        }
-        let Some(ratio) = self.how.utd_ratio else { return self.how.gradient_steps.unwrap_or(gathered) as u64 };
-        self.due += ratio * gathered as f64;
-        // Sums of shares such as 0.1 come to a hair less than a whole.
-        let whole = (self.due + 1e-9).floor();
-        self.due = (self.due - whole).max(0.0);
-        whole as u64
+    /// Minibatches for each transition; none where they are counted by iterations.
+    fn each(&self) -> Option<f64> {
+        self.how.utd_ratio.or(if self.how.gradient_steps.is_none() { Some(1.0) } else { None })
     }
 
     fn learn_from(
@@ -330,8 +333,8 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// [`OffPolicyAgent::progress`], to go on from. The environments have to be started.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of streams, [`Error::Config`] for what is left over or the progress outside of 0 to
-    /// 1. Nothing has changed then.
+    /// [`Error::Shape`] for another number of streams, [`Error::Config`] for what is left over below 0 or a progress outside of 0
+    /// to 1. Nothing has changed then.
     pub fn set_standing(
         &mut self,
         streams: &[Pcg64],
@@ -342,7 +345,14 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     ) -> Result<()> {
         let n = self.gatherer.num_envs();
         rlox_core::check_len("streams", streams.len(), n + 2)?;
-        check_share("due", due)?;
+        if !DUE.contains(&due) {
+            return Err(Error::config(
+                "due",
+                "a finite number of at least 0",
+                due.to_string(),
+                "pass what left_over said",
+            ));
+        }
         check_share("progress", progress)?;
         let Gatherer { actions, order, learning, .. } = &mut self.gatherer;
         actions.clone_from_slice(&streams[..n]);
@@ -363,11 +373,15 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.gatherer.started = false;
     }
 
-    /// Minibatches that are due, less than one of them, with an update-to-data ratio.
+    /// Minibatches that are due for transitions, be it less than one of them: those of an iteration that was cut short, too.
     pub fn left_over(&self) -> f64 {
-        self.due
+        let counted = self.timesteps() > self.how.learning_starts;
+        self.due + self.each().filter(|_| counted).map_or(0.0, |each| each * self.gatherer.gathered as f64)
     }
 }
+
+/// How many minibatches can be due.
+pub(super) const DUE: std::ops::RangeInclusive<f64> = 0.0..=9e15;
 
 /// Checks that environments reset in the step that ends an episode.
 pub(super) fn expect_resetting(env: &dyn VectorEnv) -> Result<()> {

@@ -5,7 +5,7 @@ mod saving;
 use std::collections::VecDeque;
 
 use rlox_core::replay::ReplayStorage;
-use rlox_core::{EnvSpec, Normalizer, NormalizerOptions, Pcg64, ResetOptions, Result, Seeds, VectorEnv, Watch};
+use rlox_core::{EnvSpec, Field, Normalizer, NormalizerOptions, Pcg64, ResetOptions, Result, Seeds, VectorEnv, Watch};
 
 use super::OffPolicyLearned;
 use super::agent::{OffPolicyAgent, expect_resetting};
@@ -44,6 +44,8 @@ pub struct OffPolicyMetrics {
 pub struct OffPolicy<A: Method> {
     env: Box<dyn VectorEnv>,
     agent: OffPolicyAgent<A>,
+    /// What a buffer tells that remembers nothing.
+    nothing: Vec<Field>,
     config: A::Config,
     normalizer: Option<Normalizer>,
     seed: u64,
@@ -90,9 +92,11 @@ impl<A: Method> OffPolicy<A> {
         let agent = OffPolicyAgent::new(learner, how, &Surroundings::of(env.as_ref()), seeds)?;
         let options = how.normalize.map(|options| NormalizerOptions { gamma: how.gamma, ..options });
         let normalizer = options.map(|options| Normalizer::new(n, spec.observation.dim(), options)).transpose()?;
+        let nothing = agent.replay_state()?;
         Ok(Self {
             env,
             agent,
+            nothing,
             config,
             normalizer,
             seed,

@@ -227,7 +227,8 @@ impl MmapReplayBuffer {
     }
 
     /// A reference to the file, for checkpoints, after a flush: arrays of its path, its id, how many transitions were
-    /// pushed, and the buffer's own random stream. The transitions stay where they are.
+    /// pushed, a number that tells them from others that came in their place, and the buffer's own random stream. The
+    /// transitions stay where they are.
     ///
     /// Raises:
     ///     OSError: The disk is full, or fails.
@@ -247,8 +248,8 @@ impl MmapReplayBuffer {
     ///     arrays: What `state` gave.
     ///
     /// Raises:
-    ///     ValueError: It is another file's, the file has fewer transitions, or so many more that some were overwritten;
-    ///         nothing has changed then.
+    ///     ValueError: It is another file's, the file has fewer transitions, so many more that some were overwritten, or others
+    ///         in the place of dropped ones; nothing has changed then.
     ///     OSError: The disk is full, or fails. Some of the later transitions may be dropped, the last ones.
     ///     KeyboardInterrupt: Ctrl-C, as for OSError; `len` tells.
     fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -298,10 +299,11 @@ impl MmapReplayBuffer {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        if self.closed(py)? {
+        if self.closed(py).unwrap_or(false) {
             return Ok("MmapReplayBuffer(closed)".to_owned());
         }
-        self.buffer.told(py, "MmapReplayBuffer", &[("hot_capacity", self.hot_capacity(py)?.to_string())])
+        let hot = self.hot_capacity(py).ok().map(|hot| ("hot_capacity", hot.to_string()));
+        self.buffer.told(py, "MmapReplayBuffer", hot.as_slice())
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

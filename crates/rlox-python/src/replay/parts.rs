@@ -84,6 +84,7 @@ impl<'a, 'py> PartsArgument<'a, 'py> {
         let arguments = match parts {
             [part] if name != EXTRA && key_of(part).is_none() => Few::one(ObsArgument::new(name, object, part.dtype)?),
             parts => {
+                refuse_others(name, object, parts)?;
                 let each = parts.iter().map(|part| of_key(part, key_of(part).unwrap_or(&part.name)));
                 Few::Many(collected(parts.len(), each)?)
             }
@@ -110,6 +111,19 @@ impl<'a, 'py> PartsArgument<'a, 'py> {
             Ok(input)
         })
     }
+}
+
+/// Refuses a dict with other keys than the parts'.
+fn refuse_others(name: &str, object: &Bound<'_, PyAny>, parts: &[Part]) -> PyResult<()> {
+    let named = |part: &Part| key_of(part).unwrap_or(&part.name).to_owned();
+    let Ok(dict) = object.cast::<PyDict>() else { return Ok(()) };
+    if dict.len() <= parts.len() {
+        return Ok(());
+    }
+    let known: Vec<_> = parts.iter().map(named).collect();
+    let unknown = dict.keys().iter().find(|key| !text_in(key).ok().flatten().is_some_and(|key| known.contains(&key)));
+    let got = unknown.map_or_else(|| "others".to_owned(), |key| shown(&key));
+    Err(value_error(name, &format!("the keys {}", known.join(", ")), &got, "leave it out"))
 }
 
 /// Checks the shape of a row, or of so many.

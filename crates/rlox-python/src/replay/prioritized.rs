@@ -202,7 +202,9 @@ impl PrioritizedReplayBuffer {
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         let name = slf.get_type().name()?.to_string();
-        let beside = [("alpha", Self::alpha(slf)?.to_string()), ("beta", Self::beta(slf)?.to_string())];
+        let named = [("alpha", Self::alpha(slf)), ("beta", Self::beta(slf))];
+        let beside: Vec<_> =
+            named.into_iter().filter_map(|(name, value)| Some((name, value.ok()?.to_string()))).collect();
         slf.as_super().get().buffer.told(slf.py(), &name, &beside)
     }
 

@@ -11,7 +11,8 @@ use super::source::Source;
 impl<B: Source> Buffer<B> {
     /// Its class, how much it can hold and holds, of what, and what else there is to say.
     pub(super) fn told(&self, py: Python<'_>, class: &str, beside: &[(&str, String)]) -> PyResult<String> {
-        let (capacity, len) = self.inner.read(py, false, |buffer| Ok((buffer.capacity(), buffer.len())))?;
+        // Whoever asks in the middle of a push, as a signal's handler does, learns all but how much there is.
+        let counts = self.inner.read(py, false, |buffer| Ok((buffer.capacity(), buffer.len()))).ok();
         let obs = match &*self.layout.obs {
             [part] if key_of(part).is_none() => row(part),
             parts => {
@@ -19,12 +20,11 @@ impl<B: Source> Buffer<B> {
                 format!("{{{}}}", parts.iter().map(each).collect::<Vec<_>>().join(", "))
             }
         };
-        let mut told = vec![
-            format!("capacity={capacity}"),
-            format!("len={len}"),
-            format!("obs={obs}"),
-            format!("actions={}", row(&self.layout.action)),
-        ];
+        let mut told = Vec::new();
+        if let Some((capacity, len)) = counts {
+            told.extend([format!("capacity={capacity}"), format!("len={len}")]);
+        }
+        told.extend([format!("obs={obs}"), format!("actions={}", row(&self.layout.action))]);
         if self.num_envs > 1 {
             told.push(format!("num_envs={}", self.num_envs));
         }

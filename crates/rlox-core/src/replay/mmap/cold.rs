@@ -6,6 +6,7 @@ use std::path::Path;
 use super::disk::Disk;
 use super::header::{Commit, Header};
 use super::record::Record;
+use super::timeline::Timeline;
 use crate::interrupt::Pause;
 use crate::{Error, Result, memory};
 
@@ -33,6 +34,10 @@ pub(super) struct Cold {
     pub(super) safe: usize,
     /// Rows after those, which were dropped and are still in the file.
     dropped: Range<usize>,
+    /// They were found so when it was opened: they matter only once others come before them.
+    found: bool,
+    /// Which rows there are.
+    pub(super) timeline: Timeline,
     /// Commits so far; the last one counts.
     commits: u64,
     /// Both commits are whole.
@@ -53,7 +58,8 @@ impl Cold {
             let (expected, got) = ("a file of less than 2**63 bytes", header.total_capacity.to_string());
             return Err(Error::config("total_capacity", expected, got, "ask for less"));
         }
-        let commits = [0, 1].map(|number| Commit { number, flushed: 0 }.to_bytes(salt));
+        let timeline = Timeline::default();
+        let commits = [0, 1].map(|number| Commit { number, flushed: 0, timeline }.to_bytes(salt));
         let disk = Disk::create(path, &[&bytes, commits.as_flattened()].concat())?;
         Ok(Self::new(disk, header, bytes, record, salt))
     }
@@ -71,6 +77,8 @@ impl Cold {
             flushed: 0,
             safe: 0,
             dropped: 0..0,
+            found: false,
+            timeline: Timeline::default(),
             commits: 1,
             whole: true,
             doubtful: false,
@@ -83,7 +91,7 @@ impl Cold {
     /// Those of [`Disk::open`], [`Error::Corrupt`] naming what is damaged, [`Error::Config`] for what another rlox wrote.
     pub(super) fn open(path: &Path, pause: Pause<'_>) -> Result<(Self, Header)> {
         let disk = Disk::open(path)?;
-        let (bytes, header, salt) = read_header(&disk)?;
+        let (bytes, header, salt) = Header::read(&disk)?;
         let record = Record::new(&header.layout, salt);
         let longest = file_len(&header, bytes.len(), record.len);
         let longest = longest.ok_or_else(|| disk.corrupt("header", "capacities that make no sense"))?;
@@ -108,7 +116,7 @@ impl Cold {
         };
         self.flushed = usize::try_from(last.flushed).map_err(|_| self.disk.corrupt("commit", "too many rows"))?;
         self.written = self.flushed;
-        self.commits = last.number;
+        (self.commits, self.timeline) = (last.number, last.timeline);
         self.whole = commits.iter().all(Option::is_some);
         Ok(())
     }
@@ -123,30 +131,27 @@ impl Cold {
     }
 
     /// Finds the rows that were written after the last commit: those that are whole and follow each other. What lies
-    /// beyond, after a power cut, is blanked, so that nothing ever takes it for a later row.
+    /// beyond, after a power cut, is blanked before other rows come, so that nothing ever takes it for a later row.
     fn recover(&mut self, there: usize, pause: Pause<'_>) -> Result<()> {
         let (from, ring) = (self.flushed, self.ring());
         // The file may end in the first round, and is full in all others.
         let (seam, end) = (from - from % ring + ring, from + self.spare);
         let filled = if from < ring { there.max(from) } else { seam };
-        let (mut next, mut beyond) = (from, Vec::new());
+        let (mut next, mut beyond) = (from, from);
         for rows in [from..end.min(seam).min(filled), seam..end.min(seam + there)] {
             self.each(rows, pause, |row, bytes| {
                 if row == next && self.record.wrong(bytes, row).is_none() {
                     next += 1;
                 } else if Record::number(bytes) == row as u64 {
-                    memory::push("path", &mut beyond, row)?;
+                    beyond = row + 1;
                 }
                 Ok(())
             })?;
         }
         (self.written, self.safe) = (next, next);
-        if beyond.is_empty() && next == from {
-            return Ok(());
-        }
-        beyond.into_iter().try_for_each(|row| self.disk.write(self.at(row), &Record::BLANK))?;
+        (self.dropped, self.found) = (next..beyond.max(next), true);
         // Before new rows lie between them and the last commit. Whoever only reads writes no other.
-        self.disk.sync()
+        if next == from { Ok(()) } else { self.disk.sync() }
     }
 
     /// Records there is room for.
@@ -157,6 +162,15 @@ impl Cold {
     /// Whether a row is still there after so many were written.
     pub(super) fn has(&self, row: usize, written: usize) -> bool {
         row.saturating_add(self.ring()) >= written
+    }
+
+    /// Whether a row is in its place in the file, and no other.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system refuses.
+    pub(super) fn is_there(&self, row: usize) -> Result<bool> {
+        let mut start = Record::BLANK;
+        Ok(self.disk.read(self.at(row), &mut start)? && Record::number(&start) == row as u64)
     }
 
     /// Where the records begin.
@@ -239,7 +253,9 @@ impl Cold {
     /// [`Error::Io`] if the system refuses, [`Error::Closed`] in a forked process; what was written stays.
     pub(super) fn write(&mut self, hot: &[u8], rows: Range<usize>, pause: Pause<'_>) -> Result<()> {
         self.disk.own()?;
-        self.blank(pause)?;
+        if self.written < rows.end || !self.found {
+            self.blank(pause)?;
+        }
         let room = hot.len() / self.record.len;
         if self.doubtful {
             self.rewrite(rows.start, pause)?;
@@ -283,29 +299,32 @@ impl Cold {
             return Ok(());
         }
         self.sync()?;
-        self.commit_to(self.written)
+        let timeline = self.timeline;
+        self.commit_to(self.written, &timeline)
     }
 
     /// Says in the file that it has so many rows.
-    fn commit_to(&mut self, rows: usize) -> Result<()> {
-        let commit = Commit { number: self.commits + 1, flushed: rows as u64 };
+    fn commit_to(&mut self, rows: usize, timeline: &Timeline) -> Result<()> {
+        let commit = Commit { number: self.commits + 1, flushed: rows as u64, timeline: *timeline };
         let place = self.header.len() as u64 + commit.number % 2 * Commit::LEN as u64;
         self.disk.write(place, &commit.to_bytes(self.salt))?;
         self.sync()?;
         (self.flushed, self.safe, self.commits, self.whole) = (rows, rows, commit.number, true);
+        self.timeline = *timeline;
         Ok(())
     }
 
     /// Drops the rows from this number on, of a file whose rows are all flushed: at most so many at once as are looked at
-    /// when it is opened again, so that it is whole at any time.
+    /// when it is opened again, so that it is whole at any time. `numbers` are no other file's nor timeline's.
     ///
     /// # Errors
     /// Those of [`Cold::write`]; some of the rows are dropped then, the last ones.
-    pub(super) fn truncate(&mut self, rows: usize, pause: Pause<'_>) -> Result<()> {
+    pub(super) fn truncate(&mut self, rows: usize, numbers: [u64; 2], pause: Pause<'_>) -> Result<()> {
+        let before = self.timeline;
         while self.written > rows {
             let fewer = rows.max(self.written.saturating_sub(self.spare));
-            self.commit_to(fewer)?;
-            self.dropped = fewer..self.written;
+            self.commit_to(fewer, &before.back_to(fewer, numbers[0], numbers[1]))?;
+            (self.dropped, self.found) = (fewer..self.written.max(self.dropped.end), false);
             self.written = fewer;
             self.blank(pause)?;
         }
@@ -348,25 +367,6 @@ impl Cold {
         }
         Ok(())
     }
-}
-
-/// The header of a file, and its checksum.
-fn read_header(disk: &Disk) -> Result<(Vec<u8>, Header, u32)> {
-    let wrong = |got: &str| disk.corrupt("header", got);
-    let mut start = [0; Header::BLOCK];
-    if !disk.read(0, &mut start)? {
-        return Err(wrong("the file's end"));
-    }
-    let len = Header::len(&start).map_err(wrong)?;
-    if len as u64 > disk.len()? {
-        return Err(wrong("the file's end"));
-    }
-    let mut bytes = memory::zeroed("path", len)?;
-    if !disk.read(0, &mut bytes)? {
-        return Err(wrong("the file's end"));
-    }
-    let (header, salt) = Header::from_bytes(&bytes, &disk.named()).map_err(|got| wrong(&got))??;
-    Ok((bytes, header, salt))
 }
 
 /// Bytes of a full file, if they can be counted.

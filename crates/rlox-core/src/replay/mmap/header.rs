@@ -2,13 +2,15 @@
 
 use serde_json::{Map, Value, json};
 
+use super::disk::Disk;
+use super::timeline::Timeline;
 use crate::replay::described::count;
 use crate::replay::layout::Places;
 use crate::replay::{Layout, Part};
-use crate::{Error, Result};
+use crate::{Error, Result, memory};
 
 const MAGIC: [u8; 8] = *b"rlox.mrb";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The header has a multiple of so many bytes, as many as a disk writes at once.
 const BLOCK: usize = 512;
 /// Before the text: magic, version, the text's length.
@@ -31,6 +33,28 @@ pub(super) struct Header {
 }
 
 impl Header {
+    /// The header of a file, its bytes and their checksum.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for what rlox did not write, [`Error::Config`] for what another rlox did, and those of the disk.
+    pub(super) fn read(disk: &Disk) -> Result<(Vec<u8>, Self, u32)> {
+        let wrong = |got: &str| disk.corrupt("header", got);
+        let mut start = [0; Self::BLOCK];
+        if !disk.read(0, &mut start)? {
+            return Err(wrong("the file's end"));
+        }
+        let len = Self::len(&start).map_err(wrong)?;
+        if len as u64 > disk.len()? {
+            return Err(wrong("the file's end"));
+        }
+        let mut bytes = memory::zeroed("path", len)?;
+        if !disk.read(0, &mut bytes)? {
+            return Err(wrong("the file's end"));
+        }
+        let (header, salt) = Self::from_bytes(&bytes, &disk.named()).map_err(|got| wrong(&got))??;
+        Ok((bytes, header, salt))
+    }
+
     /// The bytes that it has in a file, and their checksum.
     pub(super) fn to_bytes(&self) -> (Vec<u8>, u32) {
         let parts = |parts: &[Part]| parts.iter().map(Part::text).collect::<Vec<_>>();
@@ -53,7 +77,7 @@ impl Header {
     }
 
     /// How many bytes a header has that begins so.
-    pub(super) fn len(start: &[u8; BLOCK]) -> std::result::Result<usize, &'static str> {
+    fn len(start: &[u8; BLOCK]) -> std::result::Result<usize, &'static str> {
         if start[..8] != MAGIC {
             return Err("a file of another program");
         }
@@ -62,13 +86,13 @@ impl Header {
     }
 
     /// Bytes of the first block.
-    pub(super) const BLOCK: usize = BLOCK;
+    const BLOCK: usize = BLOCK;
 
     /// Reads it; else says what is wrong with section `header` of the file `path`.
     ///
     /// # Errors
     /// `Err(got)` for what rlox did not write, and [`Error::Config`] inside of `Ok` for what another rlox did.
-    pub(super) fn from_bytes(bytes: &[u8], path: &str) -> std::result::Result<Result<(Self, u32)>, String> {
+    fn from_bytes(bytes: &[u8], path: &str) -> std::result::Result<Result<(Self, u32)>, String> {
         let check = opened(bytes, 0).ok_or("another checksum than its own")?;
         let version = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
         let other = |expected: String, got: String, fix| Ok(Err(Error::config(path.to_owned(), expected, got, fix)));
@@ -108,6 +132,8 @@ pub(super) struct Commit {
     pub(super) number: u64,
     /// How many rows were flushed.
     pub(super) flushed: u64,
+    /// Which rows they are.
+    pub(super) timeline: Timeline,
 }
 
 impl Commit {
@@ -118,6 +144,7 @@ impl Commit {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.number.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.flushed.to_le_bytes());
+        self.timeline.put(&mut bytes[16..][..Timeline::LEN]);
         seal(&mut bytes, salt);
         bytes
     }
@@ -126,8 +153,9 @@ impl Commit {
     pub(super) fn from_bytes(bytes: &[u8; Self::LEN], salt: u32) -> Option<Self> {
         opened(bytes, salt)?;
         let (number, rest) = bytes.split_first_chunk()?;
-        let (flushed, _) = rest.split_first_chunk()?;
-        let commit = Self { number: u64::from_le_bytes(*number), flushed: u64::from_le_bytes(*flushed) };
+        let (flushed, rest) = rest.split_first_chunk()?;
+        let (number, flushed) = (u64::from_le_bytes(*number), u64::from_le_bytes(*flushed));
+        let commit = Self { number, flushed, timeline: Timeline::from_bytes(rest.get(..Timeline::LEN)?)? };
         (commit.flushed < LAST && commit.number < LAST).then_some(commit)
     }
 }

@@ -277,10 +277,11 @@ fn headers_that_make_no_sense_are_refused() {
     let path = scratch.path().join("replay");
     let (header, _) = Header { layout: layout(), hot_capacity: 2, total_capacity: 3, spare: 1, id: 5 }.to_bytes();
     let text = String::from_utf8(header[16..].split(|byte| *byte == 0).next().unwrap().to_vec()).unwrap();
-    let zeros = forged(&path, 1, &text).to_string();
+    let zeros = forged(&path, 2, &text).to_string();
     assert!(zeros.contains("section commit: ") && zeros.contains("two damaged ones"), "{zeros}");
-    let newer = forged(&path, 2, &text);
-    assert!(matches!(newer, Error::Config(_)) && newer.to_string().contains("expected format 1, got format 2"));
+    let newer = forged(&path, 3, &text);
+    assert!(matches!(newer, Error::Config(_)) && newer.to_string().contains("expected format 2, got format 3"));
+    assert!(forged(&path, 1, &text).to_string().contains("expected format 2, got format 1"));
     let most = u64::MAX.to_string();
     for (from, to) in [
         ("\"hot_capacity\":2", "\"hot_capacity\":0"),
@@ -301,11 +302,11 @@ fn headers_that_make_no_sense_are_refused() {
     ] {
         let changed = text.replacen(from, to, 1);
         assert_ne!(changed, text, "{from}");
-        let error = forged(&path, 1, &changed);
+        let error = forged(&path, 2, &changed);
         assert!(matches!(error, Error::Corrupt(_)), "{to}: {error}");
         assert!(error.to_string().contains("replay, section header: "), "{to}: {error}");
     }
-    let order = forged(&path, 1, &text.replace("little", "middle"));
+    let order = forged(&path, 2, &text.replace("little", "middle"));
     assert!(matches!(order, Error::Config(_)) && order.to_string().contains("got middle"), "{order}");
 }
 

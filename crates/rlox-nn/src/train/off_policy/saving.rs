@@ -1,11 +1,13 @@
 //! Off-policy trainers as checkpoints.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use rlox_core::{Checkpoint, Error, Pcg64, Result, Space};
 use serde_json::{Value, json};
 
 use super::OffPolicy;
+use crate::train::agent::DUE;
 use crate::train::checkpoint::{About, Read, learned, move_envs, named, of_section};
 use crate::train::episodes::Episodes;
 use crate::train::settings::{self, Setting, Settings};
@@ -65,7 +67,8 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
     /// Goes back to what [`OffPolicy::save`] wrote, or the Python package for a learner on its native backend, of a trainer
     /// with the same settings, environments and shape of the networks; [`OffPolicy::resume`] goes on from there, as if
     /// nothing had come between. Environments that could not tell where they stood start new episodes. What made the
-    /// environments, beside their id and spaces, is not told.
+    /// environments, beside their id and spaces, is not told. Where Python's `save(replay=False)` left out what was
+    /// remembered, nothing is: learning goes on from what comes then, in small minibatches at first.
     ///
     /// # Errors
     /// Those of [`rlox_core::Checkpoint::read`], and errors that name the file and the section that is another trainer's.
@@ -81,11 +84,12 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
         let beside = Beside::read(&saved, learner.noise().len())?;
         let (networks, optimizer) =
             learned(&saved, |it| learner.check_tensors(it), |state| learner.check_optimizer_state(state))?;
-        let replay = saved.fields(REPLAY)?;
-        let Self { env, agent, put, .. } = self;
+        let replay = if has_replay(&saved)? { Some(saved.fields(REPLAY)?) } else { None };
+        let Self { env, agent, put, nothing, .. } = self;
+        let replay = replay.as_ref().unwrap_or(nothing);
         let mut stands = *put || agent.started();
         let moved = move_envs(&saved, standing.as_ref(), env.as_mut(), &mut stands, || {
-            agent.load_replay_state(&replay).map_err(|error| of_section(error, &saved, REPLAY))
+            agent.load_replay_state(replay).map_err(|error| of_section(error, &saved, REPLAY))
         });
         if !stands {
             *put = false;
@@ -152,6 +156,15 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
     }
 }
 
+/// Whether what was remembered is there.
+fn has_replay(saved: &Checkpoint) -> Result<bool> {
+    match saved.manifest.get(REPLAY) {
+        None => Ok(true),
+        Some(Value::Bool(there)) => Ok(*there),
+        Some(other) => Err(saved.corrupt(REPLAY, other.to_string())),
+    }
+}
+
 /// Refuses what PyTorch has learned: it draws otherwise.
 fn check_backend(saved: &Checkpoint) -> Result<()> {
     if saved.manifest.get("backend").and_then(Value::as_str) != Some("torch") {
@@ -190,9 +203,10 @@ impl Beside {
     /// What a manifest says of noise of so many numbers, and of the rest.
     fn read(saved: &Checkpoint, noise: usize) -> Result<Self> {
         let counters = saved.object(COUNTERS)?;
-        let share = |name| {
-            let wrong = || saved.corrupt(COUNTERS, format!("no share {name:?}"));
-            counters.get(name).and_then(Value::as_f64).filter(|share| (0.0..=1.0).contains(share)).ok_or_else(wrong)
+        let within = |name, range: RangeInclusive<f64>| {
+            let wrong =
+                || saved.corrupt(COUNTERS, format!("no number in {} to {} as {name:?}", range.start(), range.end()));
+            counters.get(name).and_then(Value::as_f64).filter(|number| range.contains(number)).ok_or_else(wrong)
         };
         let numbers = counters.get("noise").and_then(Value::as_array).filter(|numbers| numbers.len() == noise);
         let finite = |x: &Value| x.as_f64().map(|x| x as f32).filter(|x| x.is_finite());
@@ -205,6 +219,7 @@ impl Beside {
                 Some(OffPolicyLearned::from_json(said).ok_or_else(wrong)?)
             }
         };
-        Ok(Self { noise: numbers.ok_or_else(wrong)?, due: share("due")?, progress: share("progress")?, learned })
+        let (due, progress) = (within("due", DUE)?, within("progress", 0.0..=1.0)?);
+        Ok(Self { noise: numbers.ok_or_else(wrong)?, due, progress, learned })
     }
 }

@@ -110,3 +110,124 @@ fn a_file_that_is_only_read_stays_as_it_is_be_it_damaged() {
         assert_eq!(fs::read(&path).unwrap(), damaged);
     }
 }
+
+/// The records of these rows, as numbers of other rows.
+fn others(buffer: &mut MmapReplayBuffer, count: usize) {
+    for row in 0..count {
+        buffer.push(&other(row)).unwrap();
+    }
+}
+
+fn other(row: usize) -> ExperienceRecord {
+    ExperienceRecord {
+        obs: vec![row as f32],
+        next_obs: vec![0.0],
+        action: vec![0.0],
+        reward: 0.0,
+        terminated: false,
+        truncated: false,
+    }
+}
+
+#[test]
+fn rows_that_came_in_the_place_of_others_are_not_taken_for_them() {
+    for again in [false, true] {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("replay");
+        let part = |name| Part::new(name, &[1], DType::F32);
+        let layout = Layout::new(part("obs"), part("actions"));
+        let mut buffer = MmapReplayBuffer::create_with(&path, 4, 100, layout, Some(20)).unwrap();
+        let anew = |buffer: MmapReplayBuffer| {
+            if !again {
+                return buffer;
+            }
+            drop(buffer);
+            MmapReplayBuffer::open(&path, None).unwrap()
+        };
+        others(&mut buffer, 6);
+        let first = buffer.state().unwrap();
+        others(&mut buffer, 2);
+        let second = buffer.state().unwrap();
+        buffer = anew(buffer);
+        buffer.load_state(&second).unwrap();
+        buffer.load_state(&first).unwrap();
+        buffer = anew(buffer);
+        others(&mut buffer, 5);
+        buffer = anew(buffer);
+        let third = buffer.state().unwrap();
+        let before = rows(&buffer).unwrap();
+        let said = buffer.load_state(&second).unwrap_err().to_string();
+        assert!(said.contains("[\"timeline\"]: expected that of the first 8 rows in "), "{said}");
+        assert!(said.contains("got that of rows that were dropped when the file went back; keep a copy"), "{said}");
+        assert_eq!((buffer.indices(), rows(&buffer).unwrap() == before), (0..11, true));
+        // What came before still is what it was, as often as one goes back to it.
+        buffer.load_state(&third).unwrap();
+        for _ in 0..40 {
+            buffer.load_state(&first).unwrap();
+            assert_eq!(rows(&buffer).unwrap(), before[..6]);
+            assert!(buffer.load_state(&third).is_err());
+            others(&mut buffer, 5);
+            assert!(buffer.load_state(&third).is_err() && buffer.load_state(&second).is_err());
+        }
+    }
+}
+
+#[test]
+fn rows_that_dropped_ones_had_overwritten_cannot_be_gone_back_to() {
+    let (_scratch, _, mut buffer) = made(3, 10, 4);
+    push(&mut buffer, 0..16).unwrap();
+    let early = buffer.state().unwrap();
+    push(&mut buffer, 16..18).unwrap();
+    let late = buffer.state().unwrap();
+    push(&mut buffer, 18..21).unwrap();
+    buffer.load_state(&late).unwrap();
+    let said = buffer.load_state(&early).unwrap_err().to_string();
+    assert!(said.contains("[\"pushed\"]: expected more, as older rows were overwritten since, got 16"), "{said}");
+    assert_eq!(check(&buffer), 8..18);
+    buffer.verify().unwrap();
+}
+
+#[test]
+fn what_is_damaged_behind_the_last_commit_is_dropped_by_the_first_write_only() {
+    let (_scratch, path, mut buffer) = made(10, 50, 40);
+    let len = buffer.cold.record.len;
+    push(&mut buffer, 0..3).unwrap();
+    buffer.flush().unwrap();
+    (3..27).for_each(|row| push(&mut buffer, row..row + 1).unwrap());
+    let held = buffer.hot_from..buffer.pushed;
+    buffer.cold.write(&buffer.hot, held, &mut || Ok(())).unwrap();
+    let mut damaged = fs::read(&path).unwrap();
+    drop(buffer);
+    let at = damaged.len() - 17 * len + 12;
+    damaged[at] ^= 1;
+    fs::write(&path, &damaged).unwrap();
+    for _ in 0..2 {
+        let buffer = MmapReplayBuffer::open(&path, None).unwrap();
+        assert_eq!((check(&buffer), buffer.is_flushed()), (0..10, true));
+        drop(buffer);
+        assert_eq!(fs::read(&path).unwrap(), damaged);
+    }
+    // A flush says what there is, and leaves the others where they are.
+    let mut buffer = MmapReplayBuffer::open(&path, None).unwrap();
+    let state = buffer.state().unwrap();
+    drop(buffer);
+    let flushed = fs::read(&path).unwrap();
+    assert_eq!(flushed[flushed.len() - 27 * len..], damaged[damaged.len() - 27 * len..]);
+    for back in [false, true] {
+        fs::write(&path, &flushed).unwrap();
+        let mut buffer = MmapReplayBuffer::open(&path, None).unwrap();
+        push(&mut buffer, 10..11).unwrap();
+        if back {
+            buffer.load_state(&state).unwrap();
+            push(&mut buffer, 10..11).unwrap();
+        }
+        drop(buffer);
+        assert_eq!(check(&MmapReplayBuffer::open(&path, None).unwrap()), 0..11);
+    }
+    // A row in the place of the damaged one does not bring back those behind it.
+    let mut buffer = MmapReplayBuffer::open(&path, None).unwrap();
+    buffer.load_state(&state).unwrap();
+    push(&mut buffer, 10..11).unwrap();
+    drop(buffer);
+    assert_eq!(check(&MmapReplayBuffer::open(&path, None).unwrap()), 0..11);
+}

@@ -1,0 +1,81 @@
+//! Which of the rows that had the same number a file holds, after it went back and others came.
+
+/// Where a file's rows went on anew, and numbers that tell rows that came there from those that were dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Timeline {
+    count: usize,
+    /// In rising order, of the first row and the number; the rows before them all have the number 0.
+    turns: [(u64, u64); Self::MOST],
+}
+
+impl Timeline {
+    /// How many turns are told apart: as many as fit into a commit.
+    pub(super) const MOST: usize = 30;
+    /// Bytes of one.
+    pub(super) const LEN: usize = 8 + 16 * Self::MOST;
+
+    fn turns(&self) -> &[(u64, u64)] {
+        &self.turns[..self.count]
+    }
+
+    /// What was last pushed of so many rows belongs to.
+    pub(super) fn of(&self, rows: usize) -> u64 {
+        self.turns().iter().rev().find(|(from, _)| *from < rows as u64).map_or(0, |(_, number)| *number)
+    }
+
+    /// The timeline of a file that goes back to so many rows; the numbers are no other's.
+    pub(super) fn back_to(&self, rows: usize, number: u64, other: u64) -> Self {
+        let mut next = *self;
+        next.count = self.turns().iter().take_while(|(from, _)| *from < rows as u64).count();
+        if next.count == Self::MOST {
+            // The rows of the two oldest turns are nobody's that is known: better refused than taken for others.
+            next.turns.copy_within(2.., 1);
+            next.turns[0].1 = other;
+            next.count -= 1;
+        }
+        next.turns[next.count] = (rows as u64, number);
+        next.count += 1;
+        next
+    }
+
+    /// The bytes that it has in a file.
+    pub(super) fn put(&self, out: &mut [u8]) {
+        let numbers = self.turns().iter().flat_map(|(from, number)| [*from, *number]);
+        for (out, number) in out.chunks_exact_mut(8).zip([self.count as u64].into_iter().chain(numbers)) {
+            out.copy_from_slice(&number.to_le_bytes());
+        }
+    }
+
+    /// Reads one, if it makes sense.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut numbers = bytes.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
+        let mut read = Self { count: usize::try_from(numbers.next()?).ok()?, ..Self::default() };
+        for turn in read.turns.get_mut(..read.count)? {
+            *turn = (numbers.next()?, numbers.next()?);
+        }
+        read.turns().is_sorted_by(|a, b| a.0 < b.0).then_some(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_tell_rows_apart_and_the_oldest_are_given_up() {
+        let first = Timeline::default();
+        let second = first.back_to(5, 50, 1).back_to(8, 80, 1);
+        assert_eq!([0, 5, 6, 8, 9].map(|rows| second.of(rows)), [0, 0, 50, 50, 80]);
+        let third = second.back_to(6, 60, 1);
+        assert_eq!([5, 6, 7, 100].map(|rows| third.of(rows)), [0, 50, 60, 60]);
+        assert_eq!(third.back_to(5, 51, 1).of(6), 51);
+        let many = (1..=Timeline::MOST + 1).fold(first, |it, turn| it.back_to(turn * 10, turn as u64, 1000));
+        assert_eq!([10, 11, 20, 21, 30, 31, 41].map(|rows| many.of(rows)), [0, 1000, 1000, 1000, 1000, 3, 4]);
+        assert_eq!(many.of(1000), Timeline::MOST as u64 + 1);
+        let mut bytes = [0; Timeline::LEN];
+        many.put(&mut bytes);
+        assert_eq!(Timeline::from_bytes(&bytes), Some(many));
+        bytes[..8].copy_from_slice(&31_u64.to_le_bytes());
+        assert_eq!(Timeline::from_bytes(&bytes), None);
+    }
+}
