@@ -305,6 +305,6 @@ impl ReplayBuffer {
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         let name = slf.get_type().name()?.to_string();
-        slf.get().buffer.told(slf.py(), &name, &[])
+        Ok(slf.get().buffer.told(slf.py(), &name, &[]))
     }
 }

@@ -298,9 +298,9 @@ impl MmapReplayBuffer {
         self.buffer.len(py)
     }
 
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+    fn __repr__(&self, py: Python<'_>) -> String {
         if self.closed(py).unwrap_or(false) {
-            return Ok("MmapReplayBuffer(closed)".to_owned());
+            return "MmapReplayBuffer(closed)".to_owned();
         }
         let hot = self.hot_capacity(py).ok().map(|hot| ("hot_capacity", hot.to_string()));
         self.buffer.told(py, "MmapReplayBuffer", hot.as_slice())

@@ -205,7 +205,7 @@ impl PrioritizedReplayBuffer {
         let named = [("alpha", Self::alpha(slf)), ("beta", Self::beta(slf))];
         let beside: Vec<_> =
             named.into_iter().filter_map(|(name, value)| Some((name, value.ok()?.to_string()))).collect();
-        slf.as_super().get().buffer.told(slf.py(), &name, &beside)
+        Ok(slf.as_super().get().buffer.told(slf.py(), &name, &beside))
     }
 
     /// How much priorities count.

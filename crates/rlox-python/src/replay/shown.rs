@@ -10,7 +10,7 @@ use super::source::Source;
 
 impl<B: Source> Buffer<B> {
     /// Its class, how much it can hold and holds, of what, and what else there is to say.
-    pub(super) fn told(&self, py: Python<'_>, class: &str, beside: &[(&str, String)]) -> PyResult<String> {
+    pub(super) fn told(&self, py: Python<'_>, class: &str, beside: &[(&str, String)]) -> String {
         // Whoever asks in the middle of a push, as a signal's handler does, learns all but how much there is.
         let counts = self.inner.read(py, false, |buffer| Ok((buffer.capacity(), buffer.len()))).ok();
         let obs = match &*self.layout.obs {
@@ -29,7 +29,7 @@ impl<B: Source> Buffer<B> {
             told.push(format!("num_envs={}", self.num_envs));
         }
         told.extend(beside.iter().map(|(name, value)| format!("{name}={value}")));
-        Ok(format!("{class}({})", told.join(", ")))
+        format!("{class}({})", told.join(", "))
     }
 }
 
