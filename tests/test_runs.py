@@ -229,3 +229,13 @@ def test_without_matplotlib_a_run_says_so_and_goes_on(tmp_path, monkeypatch, cap
     result = small(runs_dir=tmp_path).train(1)
     assert "curve.png" not in os.listdir(result["run_dir"])
     assert "rlox[plot]" in caplog.text
+
+
+def test_a_curve_that_cannot_be_drawn_ends_no_run(tmp_path, monkeypatch, caplog):
+    def plot_curve(*args):
+        raise ImportError("ft2font.so: failed to map segment from shared object")
+
+    monkeypatch.setattr("rlox.logger.plot_curve", plot_curve)
+    result = small(runs_dir=tmp_path).train(1)
+    assert "summary.json" in os.listdir(result["run_dir"])
+    assert "no curve.png: ft2font.so: failed to map" in caplog.text

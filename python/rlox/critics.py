@@ -39,9 +39,10 @@ class StackedLinear(nn.Module):
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
         for name, stacked in (("weight", self.weight), ("bias", self.bias)):
-            for i, own in enumerate(stacked.unbind()):
-                told = own if keep_vars else own.detach()
-                destination[prefix.replace(EACH, f"qf{i}") + name] = told
+            # Detached first: views of parameters take a lock of torch's, which a fork would copy.
+            told = stacked if keep_vars else stacked.detach()
+            for i, own in enumerate(told.unbind()):
+                destination[prefix.replace(EACH, f"qf{i}") + name] = own
 
 
 class Critics(nn.Module):

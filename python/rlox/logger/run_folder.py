@@ -100,7 +100,7 @@ class RunFolder:
             return
         try:
             plot_curve(self.path / "metrics.csv", self.path / "curve.png", title)
-        except ModuleNotFoundError as error:
+        except Exception as error:  # a picture ends no run
             _log.warning("no curve.png: %s", error)
 
 
