@@ -235,7 +235,7 @@ def test_a_curve_that_cannot_be_drawn_ends_no_run(tmp_path, monkeypatch, caplog)
     def plot_curve(*args):
         raise ImportError("ft2font.so: failed to map segment from shared object")
 
-    monkeypatch.setattr("rlox.logger.plot_curve", plot_curve)
+    monkeypatch.setattr("rlox.logger.run_folder.plot_curve", plot_curve)
     result = small(runs_dir=tmp_path).train(1)
     assert "summary.json" in os.listdir(result["run_dir"])
     assert "no curve.png: ft2font.so: failed to map" in caplog.text
