@@ -18,10 +18,11 @@ sources := pyproject.toml Cargo.toml $(wildcard Cargo.lock) \
 train_extras := cli,progress,plot
 test_extras := torch,$(train_extras),arrow,minari,classic-control,test
 lint_extras := $(test_extras),lint
+service_extras := $(test_extras),tensorboard,wandb,mlflow,video,onnx
 
 # Without the extension (after a git clean) what was installed does not count.
 ifeq ($(wildcard python/rlox/_rlox.*.so),)
-$(shell rm -f '$(stamps)/train' '$(stamps)/test' '$(stamps)/lint')
+$(shell rm -f '$(stamps)/train' '$(stamps)/test' '$(stamps)/lint' '$(stamps)/extras')
 endif
 
 # PyO3 asks an interpreter how to build; the base one stays the same when the environment is made anew.
@@ -31,7 +32,7 @@ develop = env -u CONDA_PREFIX VIRTUAL_ENV="$(venv)" PATH="$(venv)/bin:$(if $(UV)
 	"$(venv)/bin/maturin" develop --release $(if $(UV),--uv)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-rust test-python test-slow test-backends lint format docs licences bench bench-quick wheel clean
+.PHONY: help train test test-rust test-python test-extras test-slow test-backends lint format docs licences bench bench-quick wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +73,15 @@ test-rust: $(stamps)/venv
 test-python: $(stamps)/test
 	"$(py)" -m pytest $(PYTEST_ARGS)
 
+# These bring some hundred packages, which no other target waits for.
+$(stamps)/extras: $(stamps)/test
+	$(develop) --extras $(service_extras)
+	"$(py)" -m pip install --quiet --disable-pip-version-check onnxruntime
+	@touch $@
+
+test-extras: $(stamps)/extras ## install the loggers' services, ONNX and video, and test what needs them
+	"$(py)" -m pytest tests/logger tests/callbacks/test_video.py tests/test_exporting.py $(PYTEST_ARGS)
+
 test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines
 	$(CARGO) test --release -p rlox-core -p rlox-nn -p rlox-candle -p rlox-burn -- --ignored
 	"$(py)" -m pytest -m slow --timeout 3600 $(PYTEST_ARGS)
@@ -79,7 +89,7 @@ test-slow: $(stamps)/test ## run the tests marked slow: training to a score, pee
 # What is built for it replaces the usual extension until the next target that needs that one.
 test-backends: $(stamps)/test ## build Candle and Burn into the extension and test learners on them
 	$(develop) --extras $(test_extras) --features pyo3/abi3-py310,candle,burn
-	@rm -f $(stamps)/train $(stamps)/test $(stamps)/lint
+	@rm -f $(stamps)/train $(stamps)/test $(stamps)/lint $(stamps)/extras
 	"$(py)" -m pytest tests/test_backends.py tests/algorithms/test_rust_backends.py $(PYTEST_ARGS)
 	"$(py)" -m pytest tests/algorithms tests/hostile tests/test_interrupt.py tests/test_isolation.py tests/test_resume.py \
 		tests/test_trainers.py -k "candle or burn" $(PYTEST_ARGS)
@@ -111,7 +121,7 @@ licences: $(stamps)/train ## check the licences of everything rlox depends on
 bench: $(stamps)/test ## measure rlox against its peers (installs them in environments of their own)
 	$(CARGO) bench -p rlox-bench --bench nn_backends --no-run
 	$(develop) --extras $(test_extras) --features pyo3/abi3-py310,candle,burn
-	@rm -f $(stamps)/train $(stamps)/test $(stamps)/lint
+	@rm -f $(stamps)/train $(stamps)/test $(stamps)/lint $(stamps)/extras
 	"$(py)" benches/python/make_peers.py
 	"$(py)" benches/python/run_all.py
 
