@@ -76,11 +76,12 @@ test-python: $(stamps)/test
 # These bring some hundred packages, which no other target waits for.
 $(stamps)/extras: $(stamps)/test
 	$(develop) --extras $(service_extras)
-	"$(py)" -m pip install --quiet --disable-pip-version-check onnxruntime
+	"$(py)" -m pip install --quiet --disable-pip-version-check onnxruntime 'gymnasium[mujoco]'
 	@touch $@
 
-test-extras: $(stamps)/extras ## install the loggers' services, ONNX and video, and test what needs them
-	"$(py)" -m pytest tests/logger tests/callbacks/test_video.py tests/test_exporting.py $(PYTEST_ARGS)
+test-extras: $(stamps)/extras ## install the loggers' services, ONNX, video and MuJoCo, and test what needs them
+	"$(py)" -m pytest tests/logger tests/callbacks/test_video.py tests/test_exporting.py \
+		tests/test_snapshots.py $(PYTEST_ARGS)
 
 test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines
 	$(CARGO) test --release -p rlox-core -p rlox-nn -p rlox-candle -p rlox-burn -- --ignored
