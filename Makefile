@@ -32,7 +32,7 @@ develop = env -u CONDA_PREFIX VIRTUAL_ENV="$(venv)" PATH="$(venv)/bin:$(if $(UV)
 	"$(venv)/bin/maturin" develop --release $(if $(UV),--uv)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-rust test-python test-extras test-slow test-backends lint format docs licences bench bench-quick wheel clean
+.PHONY: help train test test-rust test-python test-kills test-extras test-slow test-backends lint format docs licences bench bench-quick wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ test-rust: $(stamps)/venv
 
 test-python: $(stamps)/test
 	"$(py)" -m pytest $(PYTEST_ARGS)
+
+test-kills: $(stamps)/test ## kill, damage and resume runs: the slow tests of checkpoints
+	"$(py)" -m pytest -m slow --timeout 3600 tests/test_checkpoint_kill.py tests/test_resume_matrix.py $(PYTEST_ARGS)
 
 # These bring some hundred packages, which no other target waits for.
 $(stamps)/extras: $(stamps)/test
