@@ -35,7 +35,10 @@ impl Served {
             Some("relu") => Activation::Relu,
             Some("silu") => Activation::Silu,
             Some("gelu") => Activation::Gelu,
-            other => return Err(saved.corrupt("settings", format!("{other:?} as activation"))),
+            other => {
+                let got = format!("{other:?}");
+                return Err(Error::config("activation", "tanh, relu, silu or gelu", got, "extend this example"));
+            }
         };
         let bytes = saved.safetensors("networks").ok_or_else(|| saved.corrupt("networks", "no such member"))?;
         let layers = layers(&NamedTensors::from_safetensors(bytes)?, &algorithm)?;

@@ -19,7 +19,9 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ import safetensors
 import safetensors.numpy
 
 from rlox._rlox import CorruptFileError, __version__
+from rlox.files import flush_folder, locked, make_folder, write_file
 from rlox.learner import Arrays
 from rlox.members import SPARE, checked_member, write_member
 from rlox.memory import expect_granted
@@ -36,6 +39,8 @@ from rlox.rotation import newest
 FORMAT = 1
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_LONGEST = 2**28  # bytes of a manifest
+_BINARY = getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True)
@@ -89,21 +94,23 @@ def write_checkpoint(
     content = {**manifest, "format": FORMAT, "rlox": __version__}
     _signed({**content, "members": {}})  # which refuses what JSON cannot hold
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
+    with locked(path.parent):  # who writes at the same time comes after
+        _replace(path, content, checked)
+
+
+def _replace(path: Path, content: Mapping[str, Any], members: Mapping[str, Arrays]) -> None:
+    """Puts a checkpoint in the place of what is at `path`."""
     partial, previous = _beside(path, "partial"), _beside(path, "previous")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
         about = {
             name: write_member(partial / f"{name}.safetensors", arrays)
-            for name, arrays in checked.items()
+            for name, arrays in members.items()
             if arrays
         }
-        with open(partial / MANIFEST, "xb") as file:
-            file.write(_signed({**content, "members": about}))
-            file.flush()
-            os.fsync(file.fileno())
-        _flush_folder(partial)
+        write_file(partial / MANIFEST, _signed({**content, "members": about}))
     except BaseException:
         # On a full disk it would be in the way of something smaller.
         shutil.rmtree(partial, ignore_errors=True)
@@ -114,7 +121,7 @@ def write_checkpoint(
         shutil.rmtree(previous, ignore_errors=True)
         path.rename(previous)
     partial.rename(path)
-    _flush_folder(path.parent)
+    flush_folder(path.parent)
     shutil.rmtree(previous, ignore_errors=True)
 
 
@@ -191,11 +198,38 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         ValueError: A newer rlox wrote it.
         MemoryError: It does not fit into memory.
     """
-    path = _folder(path).resolve()
+    path = _folder(path)
+    while True:
+        found = _found(path)
+        before = _standing(found)
+        try:
+            return _read_whole(found)
+        except (CorruptFileError, OSError):
+            if _standing(found) == before:
+                raise
+            # It was replaced, or removed for a newer one, while it was read.
+
+
+def _found(path: Path) -> Path:
+    """Where the checkpoint lies that a path names, if there is one."""
+    path = path.resolve()
     if not (path / MANIFEST).exists():
         path = newest(path) or (path / "checkpoint" if (path / "checkpoint").exists() else path)
     if not path.exists() and _beside(path, "previous").exists():
         path = _beside(path, "previous")
+    return path
+
+
+def _standing(folder: Path) -> tuple[int, ...] | None:
+    """What changes when another folder comes to this place; None where there is none."""
+    try:
+        about = folder.stat()
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino, about.st_mtime_ns
+
+
+def _read_whole(path: Path) -> Checkpoint:
     if not path.exists() or _is_empty(path):
         what = "is empty" if path.exists() else "does not exist"
         raise FileNotFoundError(f"path: expected a checkpoint, {path} {what}; pass where one is")
@@ -207,9 +241,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
             raise corrupt(path / MANIFEST, "members", f"the name {name!r}")
         expect_keys(path / MANIFEST, "members", about, {"bytes": (int,), "sha256": (str,)})
         file = path / f"{name}.safetensors"
-        data = _read(file, name)
-        if len(data) != about["bytes"]:
-            raise corrupt(file, name, f"{len(data)} bytes instead of {about['bytes']}")
+        data = _read(file, name, about["bytes"])
         if hashlib.sha256(data).hexdigest() != about["sha256"]:
             raise corrupt(file, name, "another SHA-256 than the manifest says")
         expect_granted("path", f"{len(data):,} bytes as {name!r}", 2 * len(data) + SPARE)
@@ -263,11 +295,24 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def _read(file: Path, section: str) -> bytes:
+def _read(file: Path, section: str, size: int | None = None) -> bytes:
+    """A file's bytes, of which there must be `size`, or few enough for a manifest."""
     try:
-        return file.read_bytes()
+        # What never ends, or waits for a writer, is no file.
+        descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise corrupt(file, section, "no such file") from error
+    with ExitStack() as ends:
+        ends.callback(os.close, descriptor)
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise corrupt(file, section, "no file")
+        if size is None and about.st_size > _LONGEST:
+            raise corrupt(file, section, f"{about.st_size:,} bytes")
+        if size is not None and about.st_size != size:
+            raise corrupt(file, section, f"{about.st_size} bytes instead of {size}")
+        with open(descriptor, "rb", closefd=False) as opened:
+            return opened.read()
 
 
 def corrupt(file: Path, section: str, got: str) -> CorruptFileError:
@@ -280,13 +325,3 @@ def corrupt(file: Path, section: str, got: str) -> CorruptFileError:
 
 def _beside(path: Path, what: str) -> Path:
     return path.with_name(f".{path.name}.{what}")
-
-
-def _flush_folder(folder: Path) -> None:
-    if os.name == "nt":  # folders cannot be opened there, and renames are flushed with the journal
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

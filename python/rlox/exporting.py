@@ -3,7 +3,6 @@
 Each takes what `rlox.load` gives, or a trainer. Files hold numbers alone, no code.
 """
 
-import importlib
 import itertools
 import os
 from pathlib import Path
@@ -15,6 +14,8 @@ import numpy.typing as npt
 import safetensors.numpy
 
 from rlox.backends import expect_torch
+from rlox.extras import load_extra
+from rlox.files import write_file
 from rlox.keywords import knowing_keywords
 from rlox.layouts import is_image
 from rlox.learner import Arrays
@@ -66,7 +67,7 @@ def save_safetensors(policy: Any, path: str | os.PathLike[str]) -> None:
     data = safetensors.numpy.save(
         {n: np.ascontiguousarray(x) for n, x in (networks | about).items()}
     )
-    _write(path, data)
+    write_file(Path(path), data)
 
 
 @knowing_keywords()
@@ -88,24 +89,8 @@ def save_onnx(policy: Any, path: str | os.PathLike[str]) -> None:
         OSError: The file cannot be written.
     """
     networks, normalizer = _arrays(policy)
-    _write(path, _Graph(policy.learner, networks, normalizer, _onnx()).model())
-
-
-def _onnx() -> Any:
-    """The package, which only this needs.
-
-    Raises:
-        ModuleNotFoundError: It is not installed.
-    """
-    try:
-        return importlib.import_module("onnx")
-    except ModuleNotFoundError as error:
-        if error.name != "onnx":
-            raise
-        raise ModuleNotFoundError(
-            "onnx: expected the package, to write a model, got none; pip install 'rlox[onnx]'",
-            name="onnx",
-        ) from error
+    onnx = load_extra("onnx", "onnx", "save_onnx")
+    write_file(Path(path), _Graph(policy.learner, networks, normalizer, onnx).model())
 
 
 def _arrays(policy: Any) -> tuple[Arrays, Arrays]:
@@ -120,19 +105,6 @@ def _arrays(policy: Any) -> tuple[Arrays, Arrays]:
     told = learner.config.normalize_obs  # type: ignore[union-attr]  # and this
     normalizer = {name: state.normalizer[name] for name in _STATISTICS} if told else {}
     return state.networks, normalizer
-
-
-def _write(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes a file whole or not at all."""
-    partial = Path(f"{os.fspath(path)}.partial")
-    try:
-        with open(partial, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 class _Graph:

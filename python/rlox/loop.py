@@ -7,6 +7,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from rlox.callbacks import Callback
+from rlox.callbacks.states import give_back
 from rlox.diagnosis import Recent, diagnosed
 from rlox.logger import Logger, Loggers
 from rlox.restoring import end_run
@@ -68,6 +69,8 @@ class Loop:
             for callback in self._callbacks:
                 callback.on_train_start(trainer)
                 ends.callback(callback.on_train_end, trainer)
+            give_back(self._callbacks, trainer.remembered)
+            trainer.callbacks, trainer.remembered = self._callbacks, []
             with diagnosed(trainer, self._recent):
                 self._iterate()
             result = self._end()

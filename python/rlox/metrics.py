@@ -1,13 +1,14 @@
 """A run's `metrics.csv`, read as columns of numbers."""
 
 import csv
-import os
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rlox.files import write_file
 from rlox.keywords import hint
 
 METRIC, STEPS, ELAPSED = "rollout/ep_rew_mean", "time/total_timesteps", "time/time_elapsed"
@@ -54,13 +55,9 @@ def forget_after(file: str | Path, timesteps: int) -> None:
         return
     kept: Any = column(rows, STEPS, file) <= timesteps if rows else []
     table = [[words[i] or "" for words in rows.values()] for i, keep in enumerate(kept) if keep]
-    partial = Path(f"{file}.partial")
-    with open(partial, "w", newline="", encoding="utf-8") as made:
-        writer = csv.writer(made, lineterminator="\n")
-        writer.writerows([[*rows], *table] if rows else [])
-        made.flush()
-        os.fsync(made.fileno())
-    partial.replace(file)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([[*rows], *table] if rows else [])
+    write_file(Path(file), text.getvalue().encode())
 
 
 def column(rows: Rows, name: str, file: str | Path) -> npt.NDArray[np.float64]:

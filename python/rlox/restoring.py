@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlox._rlox import CorruptFileError
-from rlox.checkpoint import write_checkpoint
+from rlox.callbacks.states import KEY, saved_states, states_of
+from rlox.checkpoint import MANIFEST, corrupt, write_checkpoint
 from rlox.learner import MEMBERS, Arrays, LearnerState
 from rlox.logger import RunFolder
 from rlox.manifest import describe, expect_saved
 from rlox.metrics import forget_after
+from rlox.rotation import set_aside
 
 if TYPE_CHECKING:
     from rlox.results import TrainResult
@@ -36,7 +38,8 @@ def manifest_of(trainer: "Trainer", state: LearnerState) -> dict[str, Any]:
     left_out: dict[str, Any] = {"replay": False} if gone else {}
     exact = {"environment": "exact" if state.inexact is None else "approximate"}
     why = {} if state.inexact is None else {"environment_reason": state.inexact}
-    return {**describe(trainer), **said, **left_out, **exact, **why}
+    remembered = {KEY: states_of(trainer.callbacks)}
+    return {**describe(trainer), **said, **left_out, **exact, **why, **remembered}
 
 
 def save_checkpoint(trainer: "Trainer", path: str | os.PathLike[str], replay: bool) -> None:
@@ -66,7 +69,8 @@ def save_checkpoint(trainer: "Trainer", path: str | os.PathLike[str], replay: bo
 def go_on_in(trainer: "Trainer", folder: str | os.PathLike[str]) -> None:
     """Has a loaded trainer go on in the run folder that it comes from.
 
-    Rows of `metrics.csv` beyond its steps, which it makes again, are left out.
+    Rows of `metrics.csv` beyond its steps, which it makes again, are left out, and checkpoints of
+    more steps set aside.
 
     Args:
         trainer: What `Trainer.load` gave.
@@ -74,9 +78,12 @@ def go_on_in(trainer: "Trainer", folder: str | os.PathLike[str]) -> None:
 
     Raises:
         OSError, ValueError: `metrics.csv` is no table of metrics, or cannot be written.
+        BlockingIOError: Somebody trains in the folder now.
     """
     path = Path(folder)
-    forget_after(path / "metrics.csv", trainer.timesteps)
+    with RunFolder(path).held():
+        forget_after(path / "metrics.csv", trainer.timesteps)
+        set_aside(path, trainer.timesteps)
     trainer.run = RunFolder(path)
 
 
@@ -158,6 +165,9 @@ def restore(
     for kind, space in about["spaces"].items():
         expect_saved(f"{kind} space", saved["spaces"][kind], space, "pass the same env")
     state = _state_of(saved, members)
+    remembered = saved_states(saved)
+    if remembered is None:
+        raise corrupt(Path(path) / MANIFEST, KEY, repr(saved[KEY]))
     try:
         trainer.learner.load_state(state)
     except ValueError as error:
@@ -168,6 +178,7 @@ def restore(
         saved["run"]["start"],
         saved["run"]["target"],
     )
+    trainer.remembered = remembered
     trainer.forgot = [_NO_REPLAY] if state.replay is None else []
     if (why := _new_episodes(trainer, saved, state)) is not None:
         trainer.forgot.append(

@@ -3,6 +3,7 @@
 checkpoints/
   step-000100000/   see `rlox.checkpoint`; the number is that of the environment steps
   best/             that of the best evaluation, see `rlox.callbacks.EvalCallback`
+  aside/            those of more steps than the one that the run was resumed from
   latest            a line: the name of the newest one
   scores.json       what is known of how good they are, by name
 """
@@ -15,9 +16,17 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from rlox.files import locked, make_folder, write_file
+
 FOLDER, LATEST, BEST, SCORES = "checkpoints", "latest", "best", "scores.json"
+FINAL, ASIDE = "checkpoint", "aside"
 _STEP = re.compile(r"step-(\d{9,})")
 _MANIFEST = "manifest.json"
+# What reading JSON that is not as it was written may raise.
+_DAMAGED = (
+    *(OSError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError),
+    RecursionError,
+)
 
 
 def step_name(timesteps: int) -> str:
@@ -35,35 +44,18 @@ def steps_in(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
 
 
-def replace_text(file: Path, text: str) -> None:
-    """Writes a file, whole or not at all, and onto the disk.
-
-    Raises:
-        OSError: It cannot be written; what was there stays.
-    """
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        with open(beside, "w", encoding="utf-8") as opened:
-            opened.write(text)
-            opened.flush()
-            os.fsync(opened.fileno())
-        os.replace(beside, file)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
 def note_latest(folder: Path, name: str) -> None:
     """Has `latest` name a checkpoint.
 
     Raises:
         OSError: It cannot be written.
     """
-    replace_text(folder / LATEST, name + "\n")
+    write_file(folder / LATEST, f"{name}\n".encode())
 
 
 def read_scores(folder: Path) -> dict[str, float]:
     """How good checkpoints are, by name; nothing where that is not known."""
-    with suppress(OSError, ValueError, AttributeError, TypeError):
+    with suppress(*_DAMAGED):
         saved = json.loads((folder / SCORES).read_text(encoding="utf-8"))
         return {str(name): float(score) for name, score in saved.items()}
     return {}
@@ -75,17 +67,23 @@ def note_score(folder: Path, name: str, score: float) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    scores = {n: x for n, x in read_scores(folder).items() if (folder / n).exists()}
+    scores = read_scores(folder)
     if math.isfinite(score):
         scores[name] = score
-    replace_text(folder / SCORES, json.dumps(scores, indent=2) + "\n")
+    _write_scores(folder, scores)
 
 
-def prune(folder: Path, keep_last: int | None, keep_best: bool) -> None:
+def _write_scores(folder: Path, scores: dict[str, float]) -> None:
+    there = {name: score for name, score in scores.items() if (folder / name).exists()}
+    write_file(folder / SCORES, f"{json.dumps(there, indent=2)}\n".encode())
+
+
+def prune(folder: Path, written: str, keep_last: int | None, keep_best: bool) -> None:
     """Removes the oldest checkpoints of steps.
 
     Args:
         folder: Theirs.
+        written: The name of the one written last, which stays.
         keep_last: How many of the newest stay; None: all.
         keep_best: Whether the one with the highest score stays beside them.
     """
@@ -95,7 +93,7 @@ def prune(folder: Path, keep_last: int | None, keep_best: bool) -> None:
     known = {name: x for name, x in read_scores(folder).items() if _STEP.fullmatch(name)}
     best = max(known, key=lambda name: known[name], default=None) if keep_best else None
     for path in there[: max(len(there) - keep_last, 0)]:
-        if path.name != best:
+        if path.name not in (best, written):
             # Under another name first: what is half removed is no checkpoint.
             going = path.with_name(f".{path.name}.going")
             shutil.rmtree(going, ignore_errors=True)
@@ -104,25 +102,62 @@ def prune(folder: Path, keep_last: int | None, keep_best: bool) -> None:
                 shutil.rmtree(going, ignore_errors=True)
 
 
+def sweep(folder: Path) -> None:
+    """Removes what a killed process left half written or half removed; nothing whole is lost."""
+    if not folder.is_dir():
+        return
+    with locked(folder):
+        for left in folder.glob(".*.previous"):
+            with suppress(OSError):  # that one was replaced by
+                left.rename(folder / left.name[1:].removesuffix(".previous"))
+        for ending in ("partial", "going", "previous"):
+            for left in folder.glob(f".*.{ending}"):
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def set_aside(run: Path, timesteps: int) -> None:
+    """Has a run go on from a checkpoint: those of more steps, which it makes again, leave its way.
+
+    They are moved to `checkpoints/aside`, in the place of what was set aside under their names.
+
+    Args:
+        run: The run folder.
+        timesteps: Those of the checkpoint.
+
+    Raises:
+        OSError: They cannot be moved.
+    """
+    folder = run / FOLDER
+    for path in [run / FINAL, folder / BEST, *steps_in(folder)]:
+        if (path / _MANIFEST).is_file() and steps_of(path) > timesteps:
+            aside = folder / ASIDE / path.name
+            make_folder(aside.parent)
+            shutil.rmtree(aside, ignore_errors=True)
+            os.replace(path, aside)
+    if folder.is_dir() and (scores := read_scores(folder)):
+        _write_scores(folder, scores)
+
+
 def newest(run: Path) -> Path | None:
     """The checkpoint of a run folder that has the most steps; None where there is none.
 
     >>> newest(Path("no such run")) is None
     True
     """
-    final = run / "checkpoint"
+    final = run / FINAL
     if not final.exists():  # killed while it was replaced
-        final = run / ".checkpoint.previous"
+        final = run / f".{FINAL}.previous"
     found = [*steps_in(run / FOLDER), final]
-    there = [(_steps_of(path), path) for path in found if (path / _MANIFEST).is_file()]
+    there = [(steps_of(path), path) for path in found if (path / _MANIFEST).is_file()]
     return max(there, key=lambda one: (one[0], one[1] == final), default=(0, None))[1]
 
 
-def _steps_of(checkpoint: Path) -> int:
+def steps_of(checkpoint: Path) -> int:
+    """The environment steps of a checkpoint, by its name or its manifest; 0 where none tells."""
     named = _STEP.fullmatch(checkpoint.name)
     if named is not None:
         return int(named[1])
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(*_DAMAGED):
         manifest = json.loads((checkpoint / _MANIFEST).read_bytes())
         return int(manifest["counters"]["timesteps"])
     return 0

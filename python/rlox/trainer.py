@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from gymnasium.vector import VectorEnv
 from rlox._rlox import ClosedError
 from rlox.backends import Backend, choose_backend, loading_backend, make_learner
 from rlox.callbacks import Callback, ProgressBar, as_callbacks
+from rlox.callbacks.states import Saved
 from rlox.checkpoint import read_checkpoint
 from rlox.configs import SHAPE_SETTINGS, resolved_config
 from rlox.evaluation import SeededPredictor, environment_of, evaluate, evaluation_seed
@@ -92,6 +93,8 @@ class Trainer:
         self.run: RunFolder | None = None
         self.start_timesteps = self.target_timesteps = 0
         self.forgot: list[str] = []  # what of a checkpoint could not be gone on with
+        self.callbacks: list[Callback] = []  # those of the call of `train`, or of the last one
+        self.remembered: Saved = []  # what callbacks of a checkpoint know
 
     @property
     def config(self) -> Any:
@@ -150,7 +153,7 @@ class Trainer:
                 run folder has a `diagnosis` then.
             MemoryError: No room for what comes in; a smaller `buffer_size` takes less.
             ModuleNotFoundError: The progress bar needs rich, a logger its extra.
-            OSError: The run folder cannot be written.
+            OSError: The run folder cannot be written, or another process trains in it.
             rlox.ClosedError: After `close`.
 
         Warns:
@@ -171,7 +174,8 @@ class Trainer:
             if self.run is None and self._runs_dir is not None:
                 self.run = RunFolder.make(self._runs_dir, self.env_name, self.algorithm, self.seed)
                 self.run.write("config.json", describe(self))
-            return Loop(self, called, told).run()
+            with nullcontext() if self.run is None else self.run.held():
+                return Loop(self, called, told).run()
 
     def _plan(self, total_timesteps: int | None) -> None:
         """Decides where the run ends."""

@@ -1,10 +1,12 @@
 """Checkpoints while a run goes on: which there are, and which is the newest."""
 
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,7 +14,9 @@ import numpy as np
 import pytest
 
 from rlox.callbacks import Callback, CheckpointCallback, EvalCallback
-from rlox.rotation import newest, prune, step_name, steps_in
+from rlox.checkpoint import read_checkpoint
+from rlox.restoring import go_on_in
+from rlox.rotation import newest, prune, read_scores, step_name, steps_in
 from rlox.trainers import DQNTrainer, PPOTrainer
 from toy_runs import Noting, NotingLogger, small
 
@@ -160,8 +164,95 @@ def test_without_a_run_folder_a_path_is_needed():
 def test_what_is_no_checkpoint_of_a_step_is_left_alone(tmp_path):
     for name in ("step-000000001", "step-000000002", "step-mine", "best"):
         (tmp_path / name).mkdir()
-    prune(tmp_path, keep_last=1, keep_best=True)
+    prune(tmp_path, step_name(2), keep_last=1, keep_best=True)
     assert sorted(os.listdir(tmp_path)) == ["best", "step-000000002", "step-mine"]
+
+
+def test_checkpoints_of_a_longer_run_are_not_taken_for_newer_ones(tmp_path):
+    small().train(128, callbacks=[CheckpointCallback(64, path=tmp_path)])
+    other = small(seed=2)
+    with pytest.raises(ValueError, match=r"path: expected .* more steps than 0.*step-000000128"):
+        other.train(64, callbacks=[CheckpointCallback(64, path=tmp_path)])
+    assert other.timesteps == 0
+
+
+def test_a_run_that_goes_back_sets_aside_what_it_makes_again(tmp_path):
+    trainer = small(runs_dir=tmp_path)
+    callbacks = [CheckpointCallback(64, keep_last=None), EvalCallback(128, n_episodes=1)]
+    trainer.train(256, callbacks=callbacks)
+    run = trainer.run.path
+    back = PPOTrainer.load(run / "checkpoints" / step_name(64), runs_dir=None)
+    go_on_in(back, run)
+    aside = ["best", "checkpoint", *map(step_name, (128, 192, 256))]
+    assert sorted(os.listdir(run / "checkpoints/aside")) == aside
+    assert (names(run), newest(run)) == ([step_name(64)], run / "checkpoints" / step_name(64))
+    assert read_scores(run / "checkpoints") == {}
+    back.train(64, callbacks=[CheckpointCallback(64, keep_last=1)])
+    assert names(run) == [step_name(128)]
+    assert (run / "checkpoints/latest").read_text() == step_name(128) + "\n"
+    assert PPOTrainer.load(run, runs_dir=None).timesteps == 128
+
+
+def test_what_a_kill_left_half_done_is_cleared_away(tmp_path):
+    trainer = small(runs_dir=None)
+    trainer.save(tmp_path / ".step-000000000.previous")
+    for name in (".step-000000032.partial", ".step-000000064.going"):
+        (tmp_path / name).mkdir()
+    trainer.train(32, callbacks=[CheckpointCallback(64, path=tmp_path)])
+    assert os.listdir(tmp_path) == [step_name(0)]
+
+
+SAVING = """
+import sys
+from rlox.callbacks import CheckpointCallback
+from rlox.trainers import PPOTrainer
+trainer = PPOTrainer.load(sys.argv[1], runs_dir=None)
+say = lambda trainer, metrics: print(trainer.timesteps, flush=True)
+trainer.train(10**6, callbacks=[CheckpointCallback(32, keep_last=1, path=sys.argv[2]), say])
+"""
+
+
+def kill_often(folder, times):
+    chance = random.Random(times)
+    first = small()
+    first.save(folder / step_name(0))
+    for _ in range(times):
+        (there,) = steps_in(folder)
+        command = [sys.executable, "-c", SAVING, str(there), str(folder)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            for _ in range(3):
+                assert child.stdout.readline(), "it ended by itself"
+            time.sleep(chance.uniform(0.0, 0.1))
+            child.send_signal(signal.SIGKILL)
+            child.stdout.read()
+        kept = steps_in(folder)
+        assert len(kept) in (1, 2)  # the one before may not have been removed yet
+        for path in kept:
+            assert step_name(read_checkpoint(path).manifest["counters"]["timesteps"]) == path.name
+        assert (folder / "latest").read_text().strip() in [path.name for path in kept]
+        for path in kept[:-1]:
+            shutil.rmtree(path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+@pytest.mark.parametrize("times", [5, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.timeout(900)
+def test_whoever_is_killed_while_checkpoints_rotate_leaves_whole_ones(tmp_path, times):
+    kill_often(tmp_path, times)
+
+
+def test_the_last_value_of_a_metric_that_comes_now_and_then_is_the_score(tmp_path):
+    trainer = small(runs_dir=tmp_path)
+    callbacks = [EvalCallback(96, n_episodes=1), CheckpointCallback(64, best="eval/mean_reward")]
+    trainer.train(192, callbacks=callbacks)
+    scores = read_scores(trainer.run.path / "checkpoints")
+    assert {*scores} == {"best", step_name(128), step_name(192)}  # there was none after 64 steps
+
+
+def test_a_score_that_never_came_is_warned_of(tmp_path):
+    trainer = small(runs_dir=tmp_path)
+    with pytest.warns(UserWarning, match="best: expected a metric that rows have, got 'eval/men'"):
+        trainer.train(64, callbacks=[CheckpointCallback(64, best="eval/men")])
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,17 @@ class Callback:
         raise.
         """
 
+    def state(self) -> dict[str, Any]:
+        """What it remembers, numbers and None by name; checkpoints of the trainer have it.
+
+        A run that is resumed with a callback of the same class then is the one that was not
+        stopped.
+        """
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Goes on with what `state` gave, after `on_train_start`."""
+
 
 class FunctionCallback(Callback):
     """A plain function `f(trainer, metrics)`, called after each iteration."""

@@ -1,11 +1,23 @@
 """Checkpoints while a run goes on."""
 
-import math
 import warnings
-from typing import TYPE_CHECKING
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rlox.callbacks.base import Callback, Every
-from rlox.rotation import FOLDER, note_latest, note_score, prune, step_name
+from rlox.callbacks.saving import folder_for, going_on
+from rlox.rotation import (
+    FOLDER,
+    note_latest,
+    note_score,
+    prune,
+    step_name,
+    steps_in,
+    steps_of,
+    sweep,
+)
 from rlox.settings import flag, path_or_none, text, whole
 
 if TYPE_CHECKING:
@@ -23,13 +35,18 @@ class CheckpointCallback(Callback):
     Args:
         every: Environment steps between two, all environments together.
         keep_last: How many of the newest are kept; None: all.
-        best: A metric; the checkpoint with its highest value is kept, too. None: none is.
+        best: A metric; the checkpoint at whose time its last value was highest is kept, too. None:
+            none is.
         replay: Whether a replay buffer, which may be large, is in them.
         path: The folder they lie in; None: `checkpoints` in the run folder.
 
     Raises:
         TypeError, ValueError: An argument of another kind or out of range. At the start of
-            training: there is neither a run folder nor a path.
+            training: there is neither a run folder nor a path, or checkpoints of more steps lie
+            there.
+
+    Warns:
+        UserWarning: At the end of training: no row had the metric `best`.
 
     >>> CheckpointCallback(every=100_000, keep_last=2, best="rollout/ep_rew_mean").keep_last
     2
@@ -49,19 +66,27 @@ class CheckpointCallback(Callback):
         self.best = None if best is None else text("best", best)
         self._replay = flag("replay", replay, fix="pass one of them")
         self._path = path_or_none("path", path)
-        self._folder = self._path
+        self._folder: Path | None = None
+        self._trainer: Callable[[], Any] = lambda: None
+        self._score: float | None = None  # the metric's last value
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        """Finds out where to write."""
-        if self._path is None and trainer.run is None:
+        """Finds out where to write, and clears away what a killed process left half written."""
+        self._folder = folder_for(trainer, self._path, FOLDER, "checkpoints")
+        if (there := steps_in(self._folder)) and steps_of(there[-1]) > trainer.timesteps:
             raise ValueError(
-                "path: expected where checkpoints shall lie, as there is no run folder, got None; "
-                "pass path=, or a runs_dir to the trainer"
+                "path: expected a folder without checkpoints of more steps than "
+                f"{trainer.timesteps:,}, which would count as newer, got {there[-1]}; pass another"
             )
-        self._folder = self._path
-        if self._folder is None and trainer.run is not None:
-            self._folder = trainer.run.path / FOLDER
+        sweep(self._folder)
         self._every.start(trainer.timesteps)
+        if self._trainer() is not trainer:
+            self._trainer, self._score = weakref.ref(trainer), None
+
+    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+        """Remembers the score."""
+        if self.best is not None:
+            self._score = metrics.get(self.best, self._score)
 
     def on_row_logged(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
         """Saves where it is time to, and removes what is not kept."""
@@ -69,15 +94,28 @@ class CheckpointCallback(Callback):
         if folder is None or not self._every.due(trainer.timesteps):
             return
         name = step_name(trainer.timesteps)
-        try:
+        if self.best is not None:
+            self._score = metrics.get(self.best, self._score)
+        with going_on(trainer, "checkpoint", self._every.steps):
             trainer.save(folder / name, replay=self._replay)
             note_latest(folder, name)
-            if self.best is not None:
-                note_score(folder, name, metrics.get(self.best, math.nan))
-            prune(folder, self.keep_last, self.best is not None)
-        except (OSError, MemoryError) as error:
+            if self._score is not None:
+                note_score(folder, name, self._score)
+            prune(folder, name, self.keep_last, self.best is not None)
+
+    def on_train_end(self, trainer: "Trainer") -> None:
+        """Warns of a metric that never came."""
+        if self.best is not None and self._score is None:
             warnings.warn(
-                f"no checkpoint after {trainer.timesteps:,} steps ({error}); the run goes on, and "
-                f"tries again in {self._every.steps:,}",
+                f"best: expected a metric that rows have, got {self.best!r}, which none had; no "
+                "checkpoint is known to be the best",
                 stacklevel=2,
             )
+
+    def state(self) -> dict[str, float | None]:
+        """The last score."""
+        return {"score": self._score}
+
+    def load_state(self, state: dict[str, float | None]) -> None:
+        """Goes on with it."""
+        self._score = state["score"]

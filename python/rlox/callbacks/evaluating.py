@@ -1,14 +1,19 @@
 """Scores while a run goes on."""
 
 import math
+import os
+import weakref
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlox.callbacks.base import Callback, Every
+from rlox.callbacks.saving import folder_for, going_on
 from rlox.evaluation import environment_of, expect_maker
 from rlox.rotation import BEST, FOLDER, note_score, read_scores
-from rlox.settings import flag, number, whole
+from rlox.settings import flag, number, path_or_none, whole
 
 if TYPE_CHECKING:
     from rlox.trainer import Maker
@@ -29,11 +34,13 @@ class EvalCallback(Callback):
         reward_threshold: A mean reward at which the run ends; None: it does not.
         deterministic: Greedy actions rather than samples.
         env: Another environment, an id or a function; None: the one trained on.
-        save_best: Whether the best is saved.
+        save_best: Whether the best is saved; None: where there is a run folder or a path.
+        path: The folder it lies in; None: `checkpoints` in the run folder.
 
     Raises:
         TypeError, ValueError: An argument of another kind or out of range. At the start of
-            training: the trainer was given environments already made, so `env` is needed.
+            training: the trainer was given environments already made, so `env` is needed; the best
+            shall be saved, and there is neither a run folder nor a path.
 
     >>> from rlox.trainers import PPOTrainer
     >>> callback = EvalCallback(every=1_000, n_episodes=5)
@@ -50,7 +57,8 @@ class EvalCallback(Callback):
         reward_threshold: float | None = None,
         deterministic: bool = True,
         env: "Maker | None" = None,
-        save_best: bool = True,
+        save_best: bool | None = None,
+        path: "str | os.PathLike[str] | None" = None,
     ) -> None:
         self._every = Every(every)
         self._n = whole("n_episodes", n_episodes, 1, fix="ask for one or more")
@@ -60,7 +68,16 @@ class EvalCallback(Callback):
         self.reward_threshold = threshold
         self._deterministic = flag("deterministic", deterministic, fix="pass one of them")
         self._env = None if env is None else expect_maker(env)
-        self._save = flag("save_best", save_best, fix="pass one of them")
+        fix = "pass one of them, or None"
+        self._save = None if save_best is None else flag("save_best", save_best, fix=fix)
+        self._path = path_or_none("path", path)
+        if save_best is False and self._path is not None:
+            raise ValueError(
+                f"path: expected None beside save_best=False, got {os.fspath(self._path)!r}; leave "
+                "one out"
+            )
+        self._folder: Path | None = None
+        self._trainer: Callable[[], Any] = lambda: None
         self.best_mean_reward = -math.inf
         self._better = False
         self.last: Any = None  # what `Trainer.evaluate` gave last
@@ -69,9 +86,14 @@ class EvalCallback(Callback):
         """Counts from here, and looks how good the best of the run was."""
         environment_of(trainer, self._env)
         self._every.start(trainer.timesteps)
-        if trainer.run is not None:
-            there = read_scores(trainer.run.path / FOLDER).get(BEST, -math.inf)
-            self.best_mean_reward = max(self.best_mean_reward, there)
+        if self._trainer() is not trainer:
+            self._trainer, self.best_mean_reward = weakref.ref(trainer), -math.inf
+        self._folder = None
+        there = self._path is not None or trainer.run is not None
+        if self._save or (self._save is None and there):
+            self._folder = folder_for(trainer, self._path, FOLDER, "the best")
+            kept = read_scores(self._folder).get(BEST, -math.inf)
+            self.best_mean_reward = max(self.best_mean_reward, kept)
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
         """Evaluates where it is time to."""
@@ -84,14 +106,22 @@ class EvalCallback(Callback):
         metrics["eval/std_reward"] = score["std_reward"]
         metrics["eval/mean_ep_length"] = float(np.mean(score["lengths"]))
         if mean > self.best_mean_reward:
-            self.best_mean_reward, self._better = mean, self._save
+            self.best_mean_reward, self._better = mean, True
         if self.reward_threshold is not None and mean >= self.reward_threshold:
             trainer.stop()
 
     def on_row_logged(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
         """Saves the best so far."""
-        if self._better and trainer.run is not None:
-            folder = trainer.run.path / FOLDER
-            trainer.save(folder / BEST, replay=False)
-            note_score(folder, BEST, self.best_mean_reward)
-        self._better = False
+        better, self._better = self._better, False
+        if better and self._folder is not None:
+            with going_on(trainer, "checkpoint of the best", self._every.steps):
+                trainer.save(self._folder / BEST, replay=False)
+                note_score(self._folder, BEST, self.best_mean_reward)
+
+    def state(self) -> dict[str, float]:
+        """How good the best was."""
+        return {"best_mean_reward": self.best_mean_reward}
+
+    def load_state(self, state: dict[str, float]) -> None:
+        """Goes on from there."""
+        self.best_mean_reward = state["best_mean_reward"]

@@ -42,7 +42,7 @@ class EarlyStoppingCallback(Callback):
         self.min_delta = number("min_delta", min_delta, 0, fix="pass 0 or more")
         self._sign = 1.0 if text("mode", mode, ("max", "min")) == "max" else -1.0
         self.best = -self._sign * math.inf
-        self._seen = False
+        self._seen, self._since = False, 0
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Counts from here; the best value of before stays."""
@@ -61,3 +61,12 @@ class EarlyStoppingCallback(Callback):
                     f"{self.metric!r}; {hint(self.metric, metrics)}"
                 )
             trainer.stop()
+
+    def state(self) -> dict[str, float]:
+        """The best value, at which step it came, and whether any did."""
+        return {"best": self.best, "since": self._since, "seen": self._seen}
+
+    def load_state(self, state: dict[str, float]) -> None:
+        """Goes on from there."""
+        self.best, self._since = state["best"], int(state["since"])
+        self._seen = bool(state["seen"])

@@ -17,14 +17,15 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from rlox._rlox import __version__
+from rlox.files import flush_folder, locked, make_folder, write_file
 from rlox.logger.csv_file import MetricsFile
 from rlox.plotting import plot_curve
 
@@ -59,11 +60,12 @@ class RunFolder:
         parent = Path(root) / re.sub(r"[^\w.+-]+", "-", env) / algorithm
         name = f"{datetime.now():%Y%m%d-%H%M%S}-{seed}"
         try:
-            parent.mkdir(parents=True, exist_ok=True)
+            make_folder(parent)
             for attempt in range(1, 1000):
                 folder = parent / (name if attempt == 1 else f"{name}.{attempt}")
                 with suppress(FileExistsError):  # another run of the same second and seed
                     folder.mkdir()
+                    flush_folder(parent)
                     return cls(folder)
         except OSError as error:
             raise type(error)(
@@ -72,6 +74,27 @@ class RunFolder:
                 f"the system does not make {error.filename} ({error.strerror}); pass another path",
             ) from error
         raise FileExistsError(f"{parent / name}: expected a free name, got 1000 runs in one second")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps other processes from training here meanwhile.
+
+        Raises:
+            BlockingIOError: One does already.
+        """
+        file = self.path / "config.json"
+        with ExitStack() as ends:
+            if file.exists():
+                try:
+                    ends.enter_context(locked(file, wait=False))
+                except BlockingIOError as error:
+                    raise BlockingIOError(
+                        error.errno,
+                        "run: expected a run folder in which nobody trains, got one in which "
+                        "another trainer does; wait for its end",
+                        os.fspath(self.path),
+                    ) from error
+            yield
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Writes strict JSON: NaN, which JSON does not have, becomes null."""
@@ -110,7 +133,7 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in content.items()
     }
-    file.write_text(json.dumps(plain, indent=2, allow_nan=False) + "\n")
+    write_file(file, f"{json.dumps(plain, indent=2, allow_nan=False)}\n".encode())
 
 
 def expect_root(root: Any) -> Path | None:

@@ -1,0 +1,81 @@
+"""What callbacks remember, in a checkpoint's manifest and back."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rlox.callbacks.base import Callback
+
+Saved = list[dict[str, Any]]
+KEY = "callbacks"
+
+
+def states_of(callbacks: Iterable[Callback]) -> Saved:
+    """The states of callbacks that have any, with their classes' names, as JSON can hold them.
+
+    Raises:
+        TypeError: A state is no dict of numbers and None by name.
+    """
+    saved = []
+    for callback in callbacks:
+        kind = type(callback).__name__
+        state: Any = callback.state()
+        if not isinstance(state, dict) or not all(map(_is_entry, state.items())):
+            raise TypeError(
+                f"callbacks: expected a dict of numbers and None from {kind}.state(), got "
+                f"{state!r}; keep the rest elsewhere"
+            )
+        if state:
+            told = {name: _told(value) for name, value in state.items()}
+            saved.append({"name": kind, "state": told})
+    return saved
+
+
+def give_back(callbacks: Iterable[Callback], saved: Saved) -> None:
+    """Gives callbacks what those of their class, in their order, remembered.
+
+    Raises:
+        ValueError: A callback cannot go on with it.
+    """
+    left = list(saved)
+    for callback in callbacks:
+        kind = type(callback).__name__
+        about = next((one for one in left if one["name"] == kind), None)
+        if about is None:
+            continue
+        left.remove(about)
+        state = {name: float(x) if isinstance(x, str) else x for name, x in about["state"].items()}
+        try:
+            callback.load_state(state)
+        except (LookupError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"callbacks: expected what {kind}.state() gives, got {state} ({error!r}); pass a "
+                "callback of the class that was saved"
+            ) from error
+
+
+def saved_states(manifest: Mapping[str, Any]) -> Saved | None:
+    """What `states_of` gave, from a manifest; None where it is something else."""
+    saved = manifest.get(KEY, [])
+    whole = isinstance(saved, list) and all(
+        isinstance(one, dict)
+        and {*one} == {"name", "state"}
+        and isinstance(one["name"], str)
+        and isinstance(one["state"], dict)
+        and all(_is_told(x) for x in one["state"].values())
+        for one in saved
+    )
+    return saved if whole else None
+
+
+def _is_entry(entry: tuple[Any, Any]) -> bool:
+    name, value = entry
+    return isinstance(name, str) and (value is None or isinstance(value, bool | int | float))
+
+
+def _told(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _is_told(value: Any) -> bool:
+    return value in ("inf", "-inf", "nan") or value is None or isinstance(value, bool | int | float)

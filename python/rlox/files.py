@@ -1,0 +1,96 @@
+"""Files and folders that come onto the disk whole or not at all."""
+
+import importlib
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+_log = logging.getLogger("rlox")
+
+_flock: Any = None
+with suppress(ModuleNotFoundError):  # Windows has other locks, which folders do not take
+    _flock = importlib.import_module("fcntl").flock
+# Of `fcntl`, the same on all systems that have it.
+_ALONE, _AT_ONCE, _FREE = 2, 4, 8
+
+
+def write_file(file: Path, data: bytes) -> None:
+    """Writes a file, whole or not at all, and onto the disk.
+
+    Raises:
+        OSError: It cannot be written; what was there stays.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_file(Path(folder) / "a", b"whole")
+    ...     (Path(folder) / "a").read_bytes(), os.listdir(folder)
+    (b'whole', ['a'])
+    """
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with open(beside, "wb") as opened:
+            opened.write(data)
+            opened.flush()
+            os.fsync(opened.fileno())
+        os.replace(beside, file)
+    finally:
+        beside.unlink(missing_ok=True)
+    flush_folder(file.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder with its parents, each of which stays after a power cut.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in reversed(missing):
+        flush_folder(one.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Has the names in a folder on the disk."""
+    if os.name == "nt":  # folders cannot be opened there, and renames are flushed with the journal
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Has a file or folder that exists to itself, among all processes and threads that ask so.
+
+    Where the file system has no locks, nothing is locked.
+
+    Args:
+        path: What is locked; it is not changed.
+        wait: For the other one to end.
+
+    Raises:
+        BlockingIOError: Another one has it, and `wait` is False.
+    """
+    if _flock is None:
+        yield
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            _flock(descriptor, _ALONE | (0 if wait else _AT_ONCE))
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            _log.debug("%s is not locked: %s", path, error)
+        yield
+    finally:
+        # Closing alone would leave it to a process that was forked meanwhile.
+        with suppress(OSError):
+            _flock(descriptor, _FREE)
+        os.close(descriptor)
