@@ -74,7 +74,8 @@ test-python: $(stamps)/test
 	"$(py)" -m pytest $(PYTEST_ARGS)
 
 test-kills: $(stamps)/test ## kill, damage and resume runs: the slow tests of checkpoints
-	"$(py)" -m pytest -m slow --timeout 3600 tests/test_checkpoint_kill.py tests/test_resume_matrix.py $(PYTEST_ARGS)
+	"$(py)" -m pytest -m slow --timeout 3600 tests/test_checkpoint_kill.py tests/test_resume_matrix.py \
+		tests/callbacks/test_checkpointing.py $(PYTEST_ARGS)
 
 # These bring some hundred packages, which no other target waits for.
 $(stamps)/extras: $(stamps)/test
