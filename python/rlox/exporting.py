@@ -66,7 +66,7 @@ def save_safetensors(policy: Any, path: str | os.PathLike[str]) -> None:
     data = safetensors.numpy.save(
         {n: np.ascontiguousarray(x) for n, x in (networks | about).items()}
     )
-    _write(path, data)
+    write_whole(path, data)
 
 
 @knowing_keywords()
@@ -88,7 +88,7 @@ def save_onnx(policy: Any, path: str | os.PathLike[str]) -> None:
         OSError: The file cannot be written.
     """
     networks, normalizer = _arrays(policy)
-    _write(path, _Graph(policy.learner, networks, normalizer, _onnx()).model())
+    write_whole(path, _Graph(policy.learner, networks, normalizer, _onnx()).model())
 
 
 def _onnx() -> Any:
@@ -122,7 +122,7 @@ def _arrays(policy: Any) -> tuple[Arrays, Arrays]:
     return state.networks, normalizer
 
 
-def _write(path: str | os.PathLike[str], data: bytes) -> None:
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     """Writes a file whole or not at all."""
     partial = Path(f"{os.fspath(path)}.partial")
     try:
