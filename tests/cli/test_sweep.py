@@ -245,5 +245,5 @@ def test_without_optuna_the_extra_is_named(rlox, monkeypatch):
     said = rlox(*SWEEP, "--trials", "1")
     assert said.code == 1
     assert (
-        'rlox sweep: expected the package optuna, got none; pip install "rlox[sweep]"' in said.err
+        "rlox sweep: expected the package optuna, got none; pip install 'rlox[sweep]'" in said.err
     )

@@ -5,6 +5,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from rlox.callbacks.base import Callback, Every
+from rlox.keywords import knowing_keywords
 from rlox.rotation import FOLDER, note_latest, note_score, prune, step_name
 from rlox.settings import flag, path_or_none, text, whole
 
@@ -35,6 +36,7 @@ class CheckpointCallback(Callback):
     2
     """
 
+    @knowing_keywords()
     def __init__(
         self,
         every: int,

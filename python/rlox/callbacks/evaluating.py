@@ -7,6 +7,7 @@ import numpy as np
 
 from rlox.callbacks.base import Callback, Every
 from rlox.evaluation import environment_of, expect_maker
+from rlox.keywords import knowing_keywords
 from rlox.rotation import BEST, FOLDER, note_score, read_scores
 from rlox.settings import flag, number, whole
 
@@ -43,6 +44,7 @@ class EvalCallback(Callback):
     (5, True)
     """
 
+    @knowing_keywords()
     def __init__(
         self,
         every: int,

@@ -43,7 +43,7 @@ def run(words: Sequence[str]) -> int:
         done = trainer.timesteps >= trainer.target_timesteps
         if asked.total_timesteps is None and done:
             raise ValueError(
-                f"{asked.run}: expected a run that was stopped, got one that made all its "
+                f"RUN: expected a run that was stopped, got one that made all its "
                 f"{trainer.timesteps:,} steps; add --total-timesteps 100_000 for more"
             )
         folder = run_folder(asked.run)
