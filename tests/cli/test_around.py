@@ -69,6 +69,12 @@ def test_a_file_holds_them_too_and_flags_win(rlox, tmp_path):
     assert lines[-1]["eval/mean_reward"] > 0
 
 
+def test_a_flag_that_says_no_wins_over_the_file(rlox, tmp_path):
+    (tmp_path / "run.yaml").write_text(FILE.replace("progress: false", "progress: true"))
+    said = rlox("train", "--config", "run.yaml", "--no-progress", "--no-timing")
+    assert (said.code, said.err) == (0, "")
+
+
 def test_the_console_gets_a_table(rlox):
     said = rlox(*TRAIN, "--total-timesteps", "32", "--loggers", "console", "csv")
     assert said.code == 0

@@ -116,6 +116,23 @@ def test_a_trial_that_fails_ends_no_sweep(rlox, tmp_path):
     assert "Error: " in error
 
 
+def test_settings_that_are_given_are_those_of_all_trials(rlox, tmp_path):
+    (tmp_path / "space.yaml").write_text("learning_rate: {low: 1e-4, high: 1e-3}\n")
+    (tmp_path / "fixed.yaml").write_text("net_arch: [4]\nenv_kwargs: {g: 9.0}\n")
+    words = "sweep td3 Pendulum-v1 --total-timesteps 300 --eval-every 300 --eval-episodes 1"
+    more = "--action-noise gaussian --action-noise.sigma 0.2 --buffer-size 300 --trials 2"
+    files = ("--space", "space.yaml", "--config", "fixed.yaml", "--env-kwargs.max_episode_steps=50")
+    said = rlox(*words.split(), *more.split(), *files, "--train-freq", "8", "--no-progress")
+    assert said.code == 0, said.err
+    best = read_yaml(said.out, "here")
+    assert best["env_kwargs"] == {"g": 9.0, "max_episode_steps": 50}
+    assert best["settings"]["net_arch"] == [4]
+    assert best["settings"]["action_noise"]["sigma"] == 0.2
+    (tmp_path / "best.yaml").write_text(said.out)
+    again = rlox("train", "--config", "best.yaml", "--no-progress", "--json")
+    assert (again.code, again.json["timesteps"]) == (0, 304)
+
+
 def test_where_no_trial_has_a_score_the_last_error_is_told(rlox, tmp_path):
     (tmp_path / "space.yaml").write_text("gamma: [1.5, 2.0]\n")
     said = rlox(*SWEEP, "--space", "space.yaml", "--trials", "2")

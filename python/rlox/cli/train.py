@@ -96,6 +96,7 @@ def _parsed(
     decided = {name: getattr(parsed.run, name) for name in _DECIDED}
     decided |= asdict(parsed.around)
     for name in file.keys() & {*_IN_FILES}:
-        if given(name, words) is None and not (name == "env" and decided["env"] is not None):
+        said = given(name, words) is not None or given(f"no_{name}", words) is not None
+        if not said and not (name == "env" and decided["env"] is not None):
             decided[name] = file[name]
     return decided, parsed.settings

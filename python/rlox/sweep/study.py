@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlox.extras import load_extra
+from rlox.noise import ActionNoise
 from rlox.presets import preset
 from rlox.settings import chosen_seed, flag, whole
 from rlox.sweep.space import Space
@@ -191,7 +192,8 @@ class Sweep:
         found = {name: one.of(name, trial) for name, one in self.plan.space.items()}
         job = self.plan.job(self.seed + index, found, self._runs_dir)
         settings = _fitting(job)
-        about = {_INDEX: index, "seed": job.seed, "settings": settings}
+        plain = {n: asdict(x) if isinstance(x, ActionNoise) else x for n, x in settings.items()}
+        about = {_INDEX: index, "seed": job.seed, "settings": plain}
         for name, value in about.items():
             trial.set_user_attr(name, value)
         workers.begin(Job(**{**vars(job), "settings": settings}), trial)
