@@ -165,6 +165,20 @@ def test_ctrl_c_leaves_a_study_that_goes_on(rlox, space, tmp_path):
     assert len(said.json["trials"]) == len(ended) + 1
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+def test_a_sweep_that_was_killed_goes_on_with_the_trials_that_it_has(rlox, space, tmp_path):
+    words = [*SWEEP, *space, "--eval-every", "256", "--trials", "500"]
+    command = [sys.executable, "-m", "rlox", *(w for w in words if w != "--no-progress")]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as run:
+        run.stderr.readline()
+        run.kill()
+    ended = sum(trial.state.is_finished() for trial in study(tmp_path).trials)
+    assert ended >= 1
+    said = rlox(*words, "--trials", str(ended + 1), "--json")
+    assert (said.code, len(said.json["trials"])) == (0, ended + 1)
+    assert [trial["seed"] for trial in said.json["trials"]] == list(range(1, ended + 2))
+
+
 def test_a_process_that_dies_is_a_trial_that_failed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     job = Job("ppo", "CartPole-v1", 1, 10**9, 10**9, 1, runs_dir=None)
