@@ -82,8 +82,8 @@ def write_checkpoint(
     path = _folder(path).resolve()
     if path.exists() and not _is_checkpoint(path) and not _is_empty(path):
         raise FileExistsError(
-            f"{path}: expected a checkpoint, an empty folder or nothing, got something else; "
-            "choose another path"
+            f"path: expected a checkpoint, an empty folder or nothing, got {str(path)!r}, which is "
+            "something else; choose another path"
         )
     if not isinstance(manifest, Mapping):
         raise TypeError(f"manifest: expected a dict, got {type(manifest).__name__}; pass one")
