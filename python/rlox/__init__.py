@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from rlox import algorithms as algorithms
     from rlox import trainers as trainers
     from rlox.loading import load
+    from rlox.many import train_many
 
 __all__ = [
     "ClosedError",
@@ -93,15 +94,17 @@ __all__ = [
     "policy_ratios",
     "register_env",
     "token_kl",
+    "train_many",
 ]
 
 _LAZY = ("algorithms", "trainers")
+_LAZY_FUNCTIONS = {"load": "rlox.loading", "train_many": "rlox.many"}
 
 
 def __getattr__(name: str) -> Any:
     """Import trainers and algorithms when they are first used: ``import rlox`` stays light."""
-    if name == "load":
-        return importlib.import_module("rlox.loading").load
+    if name in _LAZY_FUNCTIONS:
+        return getattr(importlib.import_module(_LAZY_FUNCTIONS[name]), name)
     if name in _LAZY:
         return importlib.import_module(f"rlox.{name}")
     raise AttributeError(f"module 'rlox' has no attribute {name!r}")

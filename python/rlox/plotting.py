@@ -1,6 +1,7 @@
 """Learning curves, of one run or of many. Needs matplotlib, the extra `rlox[plot]`."""
 
 import json
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 Along = Literal["steps", "time"]
 # Places along the axis at which several seeds are compared, and draws for their interval.
 _PLACES, _RESAMPLES = 200, 1000
+# Matplotlib is not made for several threads at once.
+_drawing = threading.Lock()
 _LABELS = {"steps": "environment steps", "time": "seconds of training"}
 
 
@@ -32,15 +35,16 @@ def plot_curve(metrics: str | Path, image: str | Path, title: str = "") -> None:
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
     """
-    figure = _figure()
     rows = read_metrics(metrics)
-    axes = figure.add_subplot()
-    axes.plot(column(rows, STEPS, metrics), column(rows, METRIC, metrics))
-    axes.set_xlabel(_LABELS["steps"])
-    axes.set_ylabel("mean return of the last 100 episodes")
-    axes.set_title(title)
-    axes.grid(alpha=0.3)
-    figure.savefig(image, dpi=120)
+    with _drawing:
+        figure = _figure()
+        axes = figure.add_subplot()
+        axes.plot(column(rows, STEPS, metrics), column(rows, METRIC, metrics))
+        axes.set_xlabel(_LABELS["steps"])
+        axes.set_ylabel("mean return of the last 100 episodes")
+        axes.set_title(title)
+        axes.grid(alpha=0.3)
+        figure.savefig(image, dpi=120)
 
 
 @dataclass(frozen=True)

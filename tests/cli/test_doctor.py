@@ -5,7 +5,8 @@ import os
 import pytest
 
 import rlox as package
-from rlox.cli import doctor, machine
+from rlox import machine
+from rlox.cli import doctor
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ INNER = {
     "rlox.cli.envs": "serves rlox.cli.main",
     "rlox.cli.eval": "serves rlox.cli.main",
     "rlox.cli.flags": "serves rlox.cli.main",
-    "rlox.cli.machine": "serves rlox.cli.main",
+    "rlox.machine": "serves rlox.cli.main",
     "rlox.cli.mistakes": "serves rlox.cli.main",
     "rlox.cli.outcome": "serves rlox.cli.main",
     "rlox.cli.output": "serves rlox.cli.main",

@@ -15,10 +15,10 @@ import gymnasium as gym
 import numpy as np
 
 import rlox
-from rlox.cli.machine import allowed_cpus, quota, threads, vector_units
 from rlox.cli.output import columns, say, say_json
 from rlox.cli.usage import parse
 from rlox.logger import expect_root, versions
+from rlox.machine import allowed_cpus, quota, threads, vector_units
 
 _EXTRA = re.compile(r"""^([\w.-]+).*;.*extra *== *["']([\w-]+)["']""")
 # Threads of libraries that are loaded beside rlox.

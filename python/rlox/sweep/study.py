@@ -14,10 +14,10 @@ import numpy as np
 from rlox.extras import load_extra
 from rlox.noise import ActionNoise
 from rlox.presets import preset
+from rlox.processes import Workers
 from rlox.settings import chosen_seed, flag, whole
 from rlox.sweep.space import Space
-from rlox.sweep.worker import Job, Outcome, Score
-from rlox.sweep.workers import Workers
+from rlox.sweep.worker import Job, Outcome, Score, serve
 
 _PLAN, _INDEX, _INTERRUPTED = "plan", "index", "interrupted"
 
@@ -161,7 +161,7 @@ class Sweep:
         used = {trial.user_attrs.get(_INDEX) for trial in done}
         left = (i for i in count() if i not in used)
         threads = max(1, _cpus() // jobs)
-        with Workers(min(jobs, max(missing, 1)), threads) as workers:
+        with _workers(min(jobs, max(missing, 1)), threads) as workers:
             try:
                 while missing > 0 or workers.busy:
                     while missing > 0 and workers.free:
@@ -229,6 +229,13 @@ def _fitting(job: Job) -> dict[str, Any]:
         return job.settings
     rollout = all_of["num_envs"] * all_of.get("n_steps", 2048)
     return {**job.settings, "batch_size": rollout} if size > rollout else job.settings
+
+
+def _workers(count: int, threads: int) -> Workers:
+    def died(code: int | None) -> Outcome:
+        return Outcome(error=f"process: expected to end, died with {code}")
+
+    return Workers(count, threads, serve, ends=lambda said: isinstance(said, Outcome), died=died)
 
 
 def _cpus() -> int:

@@ -1,29 +1,41 @@
-"""The processes of a sweep. They share the CPUs rather than fight for them."""
+"""Processes that train side by side. They share the CPUs rather than fight for them."""
 
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from rlox.sweep.worker import Job, Outcome, Score, serve
-
 _THREADS = ("RLOX_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 class Workers:
-    """Some processes, each of which trains one trial at a time. As a context manager they end.
+    """Some processes, each of which trains one run at a time. As a context manager they end.
 
     Args:
         count: How many.
         threads: That each may use, where no environment variable says so.
+        serve: What a process does: it takes jobs from a connection, and tells what comes of them.
+        about: Passed to `serve` besides, as it is made for each by this function.
+        ends: Whether what was told ends a job.
+        died: From the exit code of a process that died to what is told of its job.
     """
 
-    def __init__(self, count: int, threads: int) -> None:
+    def __init__(
+        self,
+        count: int,
+        threads: int,
+        serve: Callable[..., None],
+        *,
+        about: Callable[[], tuple[Any, ...]] = tuple,
+        ends: Callable[[Any], bool],
+        died: Callable[[int | None], Any],
+    ) -> None:
         self._count, self._threads = count, threads
+        self._serve, self._about, self._ends, self._died = serve, about, ends, died
         self._processes: dict[Connection, Any] = {}
         self._busy: dict[Connection, Any] = {}
 
@@ -43,7 +55,7 @@ class Workers:
 
     @property
     def free(self) -> int:
-        """How many could begin a trial."""
+        """How many could begin a run."""
         return self._count - len(self._busy)
 
     @property
@@ -51,7 +63,7 @@ class Workers:
         """What is going on: the labels of jobs that have begun and not ended."""
         return list(self._busy.values())
 
-    def begin(self, job: Job, label: Any) -> None:
+    def begin(self, job: Any, label: Any) -> None:
         """Gives a job to a free process; `label` comes back with what is told of it."""
         idle = [one for one in self._processes if one not in self._busy]
         connection = idle[0] if idle else self._start()
@@ -61,7 +73,7 @@ class Workers:
     def _start(self) -> Connection:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=serve, args=(theirs,), daemon=True)
+        process = context.Process(target=self._serve, args=(theirs, *self._about()), daemon=True)
         variables = dict.fromkeys(_THREADS, str(self._threads))
         with _variables(variables), _born_deaf():
             process.start()
@@ -69,8 +81,8 @@ class Workers:
         self._processes[ours] = process
         return ours
 
-    def told(self) -> Iterator[tuple[Any, Score | Outcome, Connection]]:
-        """Waits, and gives what processes told, and of which job; scores need an answer.
+    def told(self) -> Iterator[tuple[Any, Any, Connection]]:
+        """Waits, and gives what processes told, of which job, and where an answer goes.
 
         A process that died is told as a job that failed.
         """
@@ -78,13 +90,13 @@ class Workers:
             assert isinstance(connection, Connection)
             label = self._busy[connection]
             try:
-                said: Score | Outcome = connection.recv()
+                said = connection.recv()
             except (EOFError, OSError):
                 process = self._processes.pop(connection)
                 process.join(5)
-                said = Outcome(error=f"process: expected to end, died with {process.exitcode}")
+                said = self._died(process.exitcode)
                 connection.close()
-            if isinstance(said, Outcome):
+            if self._ends(said):
                 del self._busy[connection]
             yield label, said, connection
 

@@ -1,0 +1,136 @@
+"""What `train_many` takes: looked at before anything is trained."""
+
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.vector import VectorEnv
+
+from rlox import trainers
+from rlox.callbacks import as_callbacks
+from rlox.keywords import hint
+from rlox.logger import as_loggers
+from rlox.many.job import Job
+from rlox.settings import plain_seed, shown
+from rlox.trainer import Trainer
+
+
+def known_trainer(algorithm: Any) -> type[Trainer]:
+    """The trainer of an algorithm, by its name or as it is."""
+    kinds: list[type[Trainer]] = [
+        getattr(trainers, name) for name in trainers.__all__ if name.endswith("Trainer")
+    ]
+    named = {kind.algorithm: kind for kind in kinds if hasattr(kind, "algorithm")}
+    if isinstance(algorithm, type) and issubclass(algorithm, Trainer) and algorithm is not Trainer:
+        return algorithm
+    if isinstance(algorithm, str):
+        if algorithm.lower() in named:
+            return named[algorithm.lower()]
+        raise ValueError(
+            f"algorithm: expected one of {', '.join(named)}, got {algorithm!r}; "
+            f"{hint(algorithm, named)}"
+        )
+    raise TypeError(
+        f"algorithm: expected a name ({', '.join(named)}) or a trainer's class, got "
+        f"{shown(algorithm)}; pass 'ppo'"
+    )
+
+
+def checked_seeds(seeds: Any) -> list[int]:
+    """Seeds as plain integers, each once."""
+    if isinstance(seeds, str | bytes | Mapping) or not isinstance(seeds, Iterable):
+        raise TypeError(f"seeds: expected integers, got {shown(seeds)}; pass range(10)")
+    given = list(seeds)
+    for wrong in (one for one in given if not _is_seed(one)):
+        kind = ValueError if isinstance(wrong, int) and not isinstance(wrong, bool) else TypeError
+        raise kind(
+            f"seeds: expected integers of at least 0, got {shown(wrong)} among them; pass range(10)"
+        )
+    found = [int(seed) for seed in given]
+    if not found:
+        raise ValueError("seeds: expected at least one, got none; pass range(10)")
+    twice = next((seed for seed in found if found.count(seed) > 1), None)
+    if twice is not None:
+        raise ValueError(f"seeds: expected each once, got {twice} twice; leave one out")
+    return found
+
+
+def _is_seed(seed: Any) -> bool:
+    try:
+        return plain_seed(seed) >= 0
+    except (TypeError, ValueError):
+        return False
+
+
+def checked_variants(settings: Any, common: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The dicts of `settings`, one of which is there without; neither they nor `common` have more."""
+    if "seed" in common:
+        raise TypeError(
+            f"seed: expected the seeds of all runs, got one, {shown(common['seed'])}; pass seeds="
+        )
+    if settings is None:
+        return [{}]
+    if isinstance(settings, str | Mapping) or not isinstance(settings, Sequence):
+        raise TypeError(
+            f"settings: expected a list of dicts, got {shown(settings)}; pass [{{'gamma': 0.98}}]"
+        )
+    if not settings:
+        raise ValueError("settings: expected at least one dict, got none; pass None for one run")
+    for number, variant in enumerate(settings):
+        if not isinstance(variant, Mapping) or not all(isinstance(n, str) for n in variant):
+            raise TypeError(
+                f"settings[{number}]: expected a dict of settings by name, got {shown(variant)}; "
+                "pass {'gamma': 0.98}"
+            )
+        for name in ("seed", "env", "backend", "runs_dir"):
+            if name in variant:
+                raise TypeError(
+                    f"settings[{number}]: expected settings of the algorithm, got {name!r}; pass "
+                    f"{'seeds' if name == 'seed' else name} to train_many"
+                )
+    return [dict(variant) for variant in settings]
+
+
+def expect_shareable(env: Any) -> None:
+    """Refuses environments that are made already."""
+    if isinstance(env, VectorEnv | gym.Env):
+        raise ValueError(
+            f"env: expected an id, a spec or a function that makes an environment, as each run has "
+            f"its own, got {shown(env)}; pass lambda: ..."
+        )
+
+
+def expect_callbacks(callbacks: Any) -> None:
+    """Refuses what does not make callbacks; calls it once."""
+    if callbacks is None:
+        return
+    if not callable(callbacks):
+        raise TypeError(
+            f"callbacks: expected a function that makes a run's callbacks, got {shown(callbacks)}; "
+            "pass lambda: [EvalCallback(10_000)]"
+        )
+    as_callbacks(callbacks())
+
+
+def expect_loggers(loggers: Any, *, folder: bool) -> None:
+    """Refuses what names no loggers, and those whose packages are missing."""
+    names = [loggers] if isinstance(loggers, str) else loggers
+    if isinstance(names, Sequence) and not all(isinstance(name, str) for name in names):
+        other = next(name for name in names if not isinstance(name, str))
+        raise TypeError(
+            f"loggers: expected names, as each run has its own, got {shown(other)}; pass 'jsonl'"
+        )
+    as_loggers(loggers, folder=folder)
+
+
+def expect_pickled(job: Job) -> None:
+    """Refuses what other processes cannot be sent."""
+    try:
+        pickle.dumps(job)
+    except Exception as error:
+        raise TypeError(
+            "processes: expected an env, callbacks and settings that processes can be sent, which "
+            f"are functions of a module's own, got some that cannot ({error}); name them with def "
+            "at the top of a module"
+        ) from error

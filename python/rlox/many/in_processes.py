@@ -1,0 +1,78 @@
+"""Runs in processes, each of which trains one after the other."""
+
+import pickle
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+from rlox.interrupt import Group
+from rlox.machine import threads
+from rlox.many.job import Came, Job
+from rlox.processes import Workers
+
+
+def in_processes(jobs: Sequence[Job], workers: int, group: Group) -> Iterator[tuple[int, Came]]:
+    """Runs in processes, and gives each that has ended, by its number.
+
+    Args:
+        jobs: What pickle takes.
+        workers: How many processes, which share the cores.
+        group: Which ends the runs.
+    """
+    stopping = get_context("spawn").Event()
+    left = iter(enumerate(jobs))
+
+    def died(code: int | None) -> BaseException:
+        return RuntimeError(f"process: expected to end, died with {code}")
+
+    pool = Workers(
+        workers,
+        max(1, threads() // workers),
+        serve,
+        about=lambda: (stopping,),
+        ends=lambda said: True,
+        died=died,
+    )
+    with pool, group.going_on(stopping.set):
+        while True:
+            while pool.free and not group.stopping:
+                number, job = next(left, (-1, None))
+                if job is None:
+                    break
+                pool.begin(job, number)
+            if not pool.busy:
+                return
+            yield from ((number, came) for number, came, _ in pool.told())
+
+
+def serve(connection: Connection, stopping: Any) -> None:
+    """Trains what comes, until nobody asks any more; Ctrl-C is for the process that sends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    group = Group()
+
+    def watch() -> None:
+        stopping.wait()
+        group.stop()
+
+    threading.Thread(target=watch, daemon=True).start()
+    with suppress(EOFError, BrokenPipeError), group.joined():  # who asks is gone
+        while True:
+            job: Job = connection.recv()
+            try:
+                came: Came = job.train()
+            except BaseException as error:  # whatever ended this run, others go on
+                came = _sendable(error)
+            connection.send(came)
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """An error that another process can read."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  # what was just written
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
