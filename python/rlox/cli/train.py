@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields, make_dataclass
 from typing import Annotated, Any
 
 from rlox.backends import Backend
+from rlox.cli import many
 from rlox.cli.around import Around, surroundings
 from rlox.cli.config_file import read_config, read_scalar
 from rlox.cli.file_settings import KEYWORDS, algorithm_of, mapping_of, settings_of
@@ -26,6 +27,8 @@ class Run:
     """YAML file, or a run's config.json, of these; flags win"""
     seed: Annotated[int | None, named("N", hint="")] = None
     """decides everything random; else any, which is told"""
+    seeds: Annotated[str | None, named("0-9", hint="")] = None
+    """a run for each, side by side; or 0,3,7"""
     total_timesteps: Annotated[int | None, named("N", hint="")] = None
     """steps to make, all environments together"""
     backend: Backend = "auto"  # what computes the networks; auto: by what is asked for
@@ -73,6 +76,8 @@ def run(words: Sequence[str]) -> int:
 
 
 def _train(algorithm: str, decided: dict[str, Any], settings: dict[str, Any]) -> int:
+    if (seeds := decided.pop("seeds")) is not None:
+        return many.train(algorithm, seeds, decided, settings)
     steps, progress, as_json = (decided.pop(n) for n in ("total_timesteps", "progress", "json"))
     about = surroundings(Around(**{name: decided.pop(name) for name in _AROUND}))
     with trainer_of(algorithm)(**decided, **settings) as trainer:

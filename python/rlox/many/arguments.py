@@ -64,7 +64,7 @@ def _is_seed(seed: Any) -> bool:
 
 
 def checked_variants(settings: Any, common: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The dicts of `settings`, one of which is there without; neither they nor `common` have more."""
+    """The dicts of `settings`, an empty one without; seeds and the like are in none of them."""
     if "seed" in common:
         raise TypeError(
             f"seed: expected the seeds of all runs, got one, {shown(common['seed'])}; pass seeds="
