@@ -12,8 +12,8 @@ import pytest
 
 from rlox.cli.config_file import read_yaml
 from rlox.sweep import Plan, Sweep, default_space
+from rlox.sweep.study import trial_workers
 from rlox.sweep.worker import Job
-from rlox.sweep.workers import Workers
 
 optuna = pytest.importorskip("optuna", reason="needs optuna: pip install 'rlox[sweep]'")
 
@@ -182,7 +182,7 @@ def test_a_sweep_that_was_killed_goes_on_with_the_trials_that_it_has(rlox, space
 def test_a_process_that_dies_is_a_trial_that_failed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     job = Job("ppo", "CartPole-v1", 1, 10**9, 10**9, 1, runs_dir=None)
-    with Workers(1, 1) as workers:
+    with trial_workers(1, 1) as workers:
         workers.begin(job, "a")
         (process,) = workers._processes.values()
         time.sleep(0.1)

@@ -161,7 +161,7 @@ class Sweep:
         used = {trial.user_attrs.get(_INDEX) for trial in done}
         left = (i for i in count() if i not in used)
         threads = max(1, _cpus() // jobs)
-        with _workers(min(jobs, max(missing, 1)), threads) as workers:
+        with trial_workers(min(jobs, max(missing, 1)), threads) as workers:
             try:
                 while missing > 0 or workers.busy:
                     while missing > 0 and workers.free:
@@ -231,7 +231,9 @@ def _fitting(job: Job) -> dict[str, Any]:
     return {**job.settings, "batch_size": rollout} if size > rollout else job.settings
 
 
-def _workers(count: int, threads: int) -> Workers:
+def trial_workers(count: int, threads: int) -> Workers:
+    """Processes for trials."""
+
     def died(code: int | None) -> Outcome:
         return Outcome(error=f"process: expected to end, died with {code}")
 
