@@ -17,11 +17,13 @@ import bench_e2e_rollout
 import bench_env_stepping
 import bench_gae
 import bench_llm_ops
+import bench_many_learners
 import bench_nn_backends
 import bench_off_policy
 import bench_ppo_cartpole
 import bench_ppo_pendulum
 import bench_returns
+import bench_trainer_overhead
 import bench_trl_comparison
 import bench_vtrace
 from side_by_side import arguments, run
@@ -42,6 +44,8 @@ BENCHMARKS = [
         bench_a2c_cartpole,
         bench_ppo_pendulum,
         bench_off_policy,
+        bench_many_learners,
+        bench_trainer_overhead,
     )
 ]
 

@@ -1,0 +1,92 @@
+"""What a trainer adds to its learner: the whole of `train()` over the learner's bare `iterate()`.
+
+Subjects make the same steps from the same seed. "iterate()" is a loop that calls nothing but the
+learner; "train()" is the trainer's, "train(), run folder" with `metrics.csv`, checkpoint, summary
+and, where matplotlib is, the curve. The ratio is over the first. "parts" is a subject's time over
+that of environments, networks and updates alone, which the learner's own clock (`rlox.phases`) says
+of the same run: all phases but `buffer`, what is stored and fetched, and `other`, the rest. The bar
+is 1.15. Making environments and networks is in no clock.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from typing import Any
+
+import training
+from side_by_side import Benchmark, Row, Subject, run
+
+CELLS = (
+    ("PPO", training.ENV, {"native": 100_000, "torch": 16_384}),
+    ("DQN", training.ENV, {"native": 50_000, "torch": 20_000}),
+    ("SAC", "Pendulum-v1", {"native": 5_000, "torch": 2_000}),
+)
+PARTS = ("env_step", "inference", "gae_compute", "gradient_update", "fused")
+WAYS = {"iterate()": "bare", "train()": "whole", "train(), run folder": "with_folder"}
+WARM_UP = 600
+
+
+def subject(
+    algorithm: str, env_id: str, backend: str, total: int, way: str, warm_up: int = WARM_UP
+) -> training.Once:
+    """One way to make the steps."""
+    from rlox import trainers
+
+    kind = getattr(trainers, f"{algorithm}Trainer")
+
+    def made(seed: int, folder: str | None, steps: int) -> tuple[float, float]:
+        with kind(env_id, seed, backend=backend, runs_dir=folder) as trainer:
+            training.use_threads(1)
+            before = trainer.learner.phases.read()
+            start = time.perf_counter()
+            if way == "bare":
+                iterate(trainer.learner, steps)
+            else:
+                trainer.train(steps)
+            seconds = time.perf_counter() - start
+            after = trainer.learner.phases.read()
+            assert trainer.timesteps >= steps
+        return seconds, sum(after[name] - before[name] for name in PARTS)
+
+    def once(seed: int, steps: int = total) -> dict[str, float]:
+        with tempfile.TemporaryDirectory() as folder:
+            seconds, parts = made(seed, folder if way == "with_folder" else None, steps)
+        return {"seconds": seconds, "parts": seconds / parts}
+
+    once(12345, warm_up)
+    return once
+
+
+def iterate(learner: Any, steps: int) -> None:
+    """Nothing but the learner, as `train` drives it."""
+    learner.stopping = False
+    learner.growth = 1 / steps
+    while learner.timesteps < steps:
+        learner.iterate(learner.timesteps / steps)
+
+
+def rows(quick: bool) -> list[Row]:
+    """A row for each algorithm and backend."""
+    found = []
+    for algorithm, env_id, totals in CELLS[:1] if quick else CELLS:
+        for backend, whole in totals.items():
+            total = 512 if quick else whole
+            subjects = [
+                Subject(f"rlox {algorithm}, {backend}, {name}", "subject", options={"way": way})
+                for name, way in WAYS.items()
+            ]
+            params = {"algorithm": algorithm, "env_id": env_id, "backend": backend, "total": total}
+            name = f"{algorithm} {env_id}, {backend}, {total} steps"
+            found.append(Row(name, params, subjects, total))
+    return found
+
+
+COLUMNS = ("parts",)
+BENCHMARK = Benchmark(
+    "bench_trainer_overhead", "Overhead of trainers", rows, rounds=9, columns=COLUMNS
+)
+
+if __name__ == "__main__":
+    sys.exit(run(BENCHMARK))
