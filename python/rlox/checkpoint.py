@@ -82,8 +82,8 @@ def write_checkpoint(
     path = _folder(path).resolve()
     if path.exists() and not _is_checkpoint(path) and not _is_empty(path):
         raise FileExistsError(
-            f"{path}: expected a checkpoint, an empty folder or nothing, got something else; "
-            "choose another path"
+            f"path: expected a checkpoint, an empty folder or nothing, got {str(path)!r}, which is "
+            "something else; choose another path"
         )
     if not isinstance(manifest, Mapping):
         raise TypeError(f"manifest: expected a dict, got {type(manifest).__name__}; pass one")
@@ -94,7 +94,7 @@ def write_checkpoint(
     content = {**manifest, "format": FORMAT, "rlox": __version__}
     _signed({**content, "members": {}})  # which refuses what JSON cannot hold
 
-    make_folder(path.parent)
+    _make_parent(path)
     with locked(path.parent):  # who writes at the same time comes after
         _replace(path, content, checked)
 
@@ -183,6 +183,17 @@ def _folder(path: object) -> Path:
     except UnicodeEncodeError as error:
         raise ValueError(wrong) from error
     return Path(path)
+
+
+def _make_parent(path: Path) -> None:
+    try:
+        make_folder(path.parent)
+    except OSError as error:
+        raise type(error)(
+            error.errno,
+            f"path: expected where a folder can be made, got {str(path)!r}, where the system does "
+            f"not make {error.filename} ({error.strerror}); pass another path",
+        ) from error
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:

@@ -49,6 +49,7 @@ class SeededPredictor:
                 f"learner: expected a Learner, got {shown(learner)}; pass a trainer's `learner`"
             )
         self._learner, seed = learner, plain_seed(seed)
+        self.spaces = getattr(learner, "spaces", None)
         self.masked = bool(getattr(learner.config, "action_masks", False))
         # The spawn key keeps this stream apart from the environments', which have none.
         self._stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
@@ -205,6 +206,23 @@ def _make(
     return SyncVectorEnv([one] * n, autoreset_mode=same_step)
 
 
+def _expect_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:
+    """Refuses environments for which a learner was not made.
+
+    Raises:
+        ValueError: Their spaces are of another kind or shape.
+    """
+    pair = getattr(policy, "spaces", None) or ()
+    spaces = envs.single_observation_space, envs.single_action_space
+    for what, ours, theirs in zip(("observation", "action"), pair, spaces, strict=False):
+        alike = isinstance(theirs, type(ours)) or isinstance(ours, type(theirs))
+        if not alike or ours.shape != theirs.shape:
+            raise ValueError(
+                f"env: expected {what} space {ours}, as the policy was made for, got {theirs}; "
+                "pass an environment with the same spaces"
+            )
+
+
 def _play(
     policy: Predictor,
     envs: VectorEnv[Any, Any, Any],
@@ -213,6 +231,7 @@ def _play(
     deterministic: bool,
 ) -> list[list[tuple[float, int]]]:
     """(return, length) of each environment's first episodes."""
+    _expect_spaces(policy, envs)
     n = envs.num_envs
     wanted = [n_episodes // n + (i < n_episodes % n) for i in range(n)]
     episodes: list[list[tuple[float, int]]] = [[] for _ in range(n)]

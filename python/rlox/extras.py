@@ -23,6 +23,6 @@ def load_extra(module: str, extra: str, what: str) -> Any:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"{what}: expected the package {module.partition('.')[0]}, got none; "
-            f'pip install "rlox[{extra}]"',
+            f"pip install 'rlox[{extra}]'",
             name=error.name,
         ) from error

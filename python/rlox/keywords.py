@@ -43,7 +43,8 @@ def refuse_unknown(
     known, also = list(known), also or {}
     for name in given:
         if name not in known:
-            hint = _hint(name, known, also) or f"it has {', '.join(known)}"
+            near = _hint(name, known, also)
+            hint = near or f"it has {', '.join(known)}; leave it out, or pass one of them"
             raise TypeError(f"{what} has no setting {name!r}; {hint}")
 
 
@@ -160,7 +161,9 @@ def knowing_keywords(
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             if not kwargs.keys() <= {*known}:
                 hints = also(args[0]) if args else {}
-                refuse_unknown(kwargs, known, f"{function.__name__}()", hints)
+                made = function.__name__ == "__init__"
+                what = type(args[0]).__name__ if made else f"{function.__name__}()"
+                refuse_unknown(kwargs, known, what, hints)
             return function(*args, **kwargs)
 
         return call

@@ -183,7 +183,8 @@ def _figure() -> "Figure":
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "the learning curve needs matplotlib; install it with: pip install 'rlox[plot]'",
+            "matplotlib: expected the package, for the learning curve, got none; "
+            "pip install 'rlox[plot]'",
             name="matplotlib",
         ) from error
     return Figure(figsize=(7, 4), layout="constrained")

@@ -92,6 +92,7 @@ class Trainer:
             raise
         self.run: RunFolder | None = None
         self.start_timesteps = self.target_timesteps = 0
+        self.interrupted = False  # whether Ctrl-C ended the last call of `train`
         self.forgot: list[str] = []  # what of a checkpoint could not be gone on with
         self.callbacks: list[Callback] = []  # those of the call of `train`, or of the last one
         self.remembered: Saved = []  # what callbacks of a checkpoint know
@@ -170,7 +171,8 @@ class Trainer:
         self._plan(total_timesteps)
         warn_forgotten(self)
         self.learner.stopping = False
-        with stop_on_interrupt(self.stop):  # before a folder is half made
+        self.interrupted = False
+        with stop_on_interrupt(self._interrupt):  # before a folder is half made
             if self.run is None and self._runs_dir is not None:
                 self.run = RunFolder.make(self._runs_dir, self.env_name, self.algorithm, self.seed)
                 self.run.write("config.json", describe(self))
@@ -189,6 +191,10 @@ class Trainer:
         steps = whole("total_timesteps", total_timesteps, 1, fix="say how many steps to make")
         self.start_timesteps = self.timesteps
         self.target_timesteps = self.timesteps + steps
+
+    def _interrupt(self) -> None:
+        self.interrupted = True
+        self.stop()
 
     def stop(self) -> None:
         """Ends `train` after the current step; from a callback or another thread."""

@@ -86,7 +86,7 @@ def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "moviepy", None)
     with pytest.raises(ModuleNotFoundError) as raised:
         VideoRecordingCallback(every=32)
-    assert 'pip install "rlox[video]"' in str(raised.value)
+    assert "pip install 'rlox[video]'" in str(raised.value)
 
 
 @pytest.mark.parametrize(

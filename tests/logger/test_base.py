@@ -130,7 +130,7 @@ def test_a_missing_extra_is_named(name, monkeypatch):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ModuleNotFoundError) as raised:
         as_loggers([name], folder=True)
-    assert f'pip install "rlox[{name}]"' in str(raised.value)
+    assert f"pip install 'rlox[{name}]'" in str(raised.value)
 
 
 def test_all_names_are_known():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlox.callbacks.base import Callback, Every
 from rlox.callbacks.saving import folder_for, going_on
+from rlox.keywords import knowing_keywords
 from rlox.rotation import (
     FOLDER,
     note_latest,
@@ -52,6 +53,7 @@ class CheckpointCallback(Callback):
     2
     """
 
+    @knowing_keywords()
     def __init__(
         self,
         every: int,

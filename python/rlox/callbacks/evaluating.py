@@ -12,6 +12,7 @@ import numpy as np
 from rlox.callbacks.base import Callback, Every
 from rlox.callbacks.saving import folder_for, going_on
 from rlox.evaluation import environment_of, expect_maker
+from rlox.keywords import knowing_keywords
 from rlox.rotation import BEST, FOLDER, note_score, read_scores
 from rlox.settings import flag, number, path_or_none, whole
 
@@ -50,6 +51,7 @@ class EvalCallback(Callback):
     (5, True)
     """
 
+    @knowing_keywords()
     def __init__(
         self,
         every: int,

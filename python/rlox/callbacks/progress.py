@@ -4,6 +4,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rlox.callbacks.base import Callback
+from rlox.keywords import knowing_keywords
 from rlox.settings import number
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class ProgressBar(Callback):
         ModuleNotFoundError: rich is not installed.
     """
 
+    @knowing_keywords()
     def __init__(self, every: float = 10.0) -> None:
         self._every = number("every", every, 0, fix="pass a number of seconds")
         try:
@@ -30,7 +32,8 @@ class ProgressBar(Callback):
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
-                "the progress bar needs rich; install it with: pip install 'rlox[progress]'",
+                "rich: expected the package, for the progress bar, got none; "
+                "pip install 'rlox[progress]'",
                 name="rich",
             ) from error
         self._console = Console(stderr=True)

@@ -4,7 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from rlox.callbacks.base import Callback
-from rlox.keywords import hint
+from rlox.keywords import hint, knowing_keywords
 from rlox.settings import number, text, whole
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class EarlyStoppingCallback(Callback):
     -inf
     """
 
+    @knowing_keywords()
     def __init__(
         self,
         metric: str = "rollout/ep_rew_mean",

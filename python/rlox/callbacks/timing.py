@@ -4,6 +4,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from rlox.callbacks.base import Callback, Every
+from rlox.keywords import knowing_keywords
 from rlox.phases import PHASES, Phases
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class TimingCallback(Callback):
     1.0
     """
 
+    @knowing_keywords()
     def __init__(self, every: int = 10_000) -> None:
         self._every = Every(every)
         self._phases, self._began = Phases(), 0.0

@@ -22,6 +22,8 @@ COMMANDS = {
     "resume": "go on with a run that was stopped, or for more steps",
     "eval": "score a trained policy over full episodes",
     "enjoy": "watch a trained policy",
+    "sweep": "search for good settings, many trials side by side",
+    "export": "write a trained policy as torch, safetensors or ONNX",
     "plot": "draw the learning curves of one or many runs",
     "presets": "list and show tuned settings",
     "envs": "list the native environments and their spaces",

@@ -58,8 +58,12 @@ def read_scalar(word: str, where: str) -> Any:
     return read_yaml(word, where)
 
 
-def read_config(path: str) -> dict[str, Any]:
+def read_config(path: str, flag: str = "--config") -> dict[str, Any]:
     """The settings of a file, with _ for the - of flags.
+
+    Args:
+        path: The file.
+        flag: What named it, for messages.
 
     Raises:
         OSError: It cannot be read.
@@ -71,12 +75,12 @@ def read_config(path: str) -> dict[str, Any]:
             one.name for one in file.parent.glob("*") if one.suffix in (".yaml", ".yml", ".json")
         ]
         said = hint(file.name, sorted(near)) if near else "pass the path of a YAML file"
-        raise UsageError(f"--config: expected a file, got {path!r}, which is not there; {said}")
+        raise UsageError(f"{flag}: expected a file, got {path!r}, which is not there; {said}")
     with open(file, "rb") as opened:
         data = opened.read(LARGEST + 1)
     if len(data) > LARGEST:
         raise UsageError(
-            f"--config: expected at most {LARGEST:,} bytes, got more in {path}; pass another file"
+            f"{flag}: expected at most {LARGEST:,} bytes, got more in {path}; pass another file"
         )
     try:
         text = data.decode("utf-8-sig")

@@ -8,7 +8,10 @@ _INTERRUPTED = 130
 
 
 def tell_training(trainer: Trainer, result: TrainResult, *, as_json: bool) -> int:
-    """Tells it, and returns the exit code: 0, or 130 after Ctrl-C."""
+    """Tells it, and returns the exit code: 0, or 130 after Ctrl-C.
+
+    What a callback ended, by a reward that was reached for one, is done.
+    """
     about = {
         "algorithm": trainer.algorithm,
         "env": trainer.env_name,
@@ -31,7 +34,9 @@ def tell_training(trainer: Trainer, result: TrainResult, *, as_json: bool) -> in
             say("no episode has finished yet")
         if result["run_dir"] is not None:
             say(f"run folder {result['run_dir']}")
+    interrupted = trainer.interrupted
     if result["interrupted"] and not as_json:
         where = result["run_dir"]
-        say("interrupted" + (f"; go on with: rlox resume {where}" if where else ""))
-    return _INTERRUPTED if result["interrupted"] else 0
+        said = "interrupted" if interrupted else "ended before all steps were made"
+        say(said + (f"; go on with: rlox resume {where}" if where else ""))
+    return _INTERRUPTED if interrupted else 0

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from rlox.cli.around import Around, surroundings
 from rlox.cli.outcome import tell_training
 from rlox.cli.saved import open_trainer, run_folder
 from rlox.cli.usage import POSITIONAL, named, parse
@@ -11,33 +12,42 @@ from rlox.restoring import go_on_in
 
 
 @dataclass
-class Resume:
-    """Go on with a run, to where it was to end or for more steps."""
-
+class _Run:
     run: Annotated[str, POSITIONAL, named("RUN")]
     """Run folder, or a checkpoint."""
-    total_timesteps: int | None = None  # steps to make from here; None: those that are left
-    env: str | None = None  # id of the environment, in the place of the saved one
-    backend: str | None = None  # what computes the networks; None: what did
-    device: str | None = None  # where the networks live; None: where they were
-    runs_dir: str = "runs"  # where a run folder is made for a checkpoint that lies in none
+    total_timesteps: Annotated[int | None, named("N", hint="")] = None
+    """steps to make from here; else those that are left"""
+    env: Annotated[str | None, named("ENV", hint="")] = None
+    """id of the environment, in the place of the saved one"""
+    backend: Annotated[str | None, named("NAME", hint="")] = None
+    """what computes the networks; else what did"""
+    device: Annotated[str | None, named("NAME", hint="")] = None
+    """where the networks live; else where they were"""
+    runs_dir: Annotated[str, named("DIR")] = "runs"
+    """where a checkpoint that lies in no run gets one"""
     progress: bool = True  # show progress on stderr
     json: bool = False  # print what came of it as JSON
+
+
+@dataclass
+class Resume(Around, _Run):
+    """Go on with a run, to where it was to end or for more steps."""
 
 
 def run(words: Sequence[str]) -> int:
     """Trains on, and tells what came of it."""
     asked = parse(Resume, "resume", words)
+    about = surroundings(asked)
     how = {"env": asked.env, "backend": asked.backend, "device": asked.device}
     with open_trainer(asked.run, runs_dir=asked.runs_dir, **how) as trainer:
         done = trainer.timesteps >= trainer.target_timesteps
         if asked.total_timesteps is None and done:
             raise ValueError(
-                f"{asked.run}: expected a run that was stopped, got one that made all its "
+                f"RUN: expected a run that was stopped, got one that made all its "
                 f"{trainer.timesteps:,} steps; add --total-timesteps 100_000 for more"
             )
         folder = run_folder(asked.run)
         if folder is not None:
             go_on_in(trainer, folder)
-        result = trainer.train(asked.total_timesteps, progress_bar=asked.progress)
+        result = trainer.train(asked.total_timesteps, progress_bar=asked.progress, **about)
         return tell_training(trainer, result, as_json=asked.json)

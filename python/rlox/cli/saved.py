@@ -38,7 +38,7 @@ def open_trainer(path: str, **how: Any) -> Trainer:
     Raises:
         FileNotFoundError, rlox.CorruptFileError, ValueError: As `Trainer.load` does.
     """
-    _refuse_above(Path(path))
+    refuse_above(Path(path))
     algorithm = _algorithm_of(Path(path))
     if algorithm not in trainers():
         # Reading says what is wrong with a file that names no algorithm, if it is not that.
@@ -62,7 +62,7 @@ def run_folder(path: str) -> Path | None:
     return None
 
 
-def _refuse_above(path: Path) -> None:
+def refuse_above(path: Path) -> None:
     """Names the newest of the runs below a folder that is none itself."""
     if any((folder / MANIFEST).exists() for folder in (path, path / "checkpoint")):
         return

@@ -22,9 +22,9 @@ else:
 T = TypeVar("T")
 
 
-def named(metavar: str) -> Any:
-    """In `Annotated`: what the help calls an argument's value."""
-    return None if _MISSING else tyro.conf.arg(metavar=metavar)
+def named(metavar: str, *, hint: str | None = None) -> Any:
+    """In `Annotated`: what the help calls an argument's value, and says behind its meaning."""
+    return None if _MISSING else tyro.conf.arg(metavar=metavar, help_behavior_hint=hint)
 
 
 def parse(arguments: Callable[..., T], command: str, words: Sequence[str]) -> T:

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
+from rlox.keywords import hint
 from rlox.presets import a2c, dqn, ppo, sac, td3
 
 _SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
@@ -39,7 +40,7 @@ def show(algorithm: str, env_id: str) -> str:
     """Tuned settings as a YAML file that `rlox train --config` takes.
 
     Raises:
-        KeyError: There are none.
+        ValueError: There are none.
 
     >>> print(show("a2c", "Acrobot-v1").rstrip())
     algorithm: a2c
@@ -50,6 +51,15 @@ def show(algorithm: str, env_id: str) -> str:
       num_envs: 16
       ent_coef: 0.0
     """
+    for what, name, known in (
+        ("algorithm", algorithm, _SETTINGS),
+        ("env_id", env_id, _SETTINGS.get(algorithm, {})),
+    ):
+        if name not in known:
+            of = f"a preset of {algorithm}" if what == "env_id" else "presets"
+            raise ValueError(
+                f"{what}: expected one that has {of}, got {name!r}; {hint(str(name), known)}"
+            )
     settings = _SETTINGS[algorithm][env_id]
     head = f"algorithm: {algorithm}\nenv: {env_id}\nsettings:\n"
     return head + "".join(f"  {name}: {_plain(value)}\n" for name, value in settings.items())

@@ -1,0 +1,256 @@
+"""A sweep: trials that Optuna asks for and processes train, kept in a file."""
+
+import json
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlox.extras import load_extra
+from rlox.noise import ActionNoise
+from rlox.presets import preset
+from rlox.settings import chosen_seed, flag, whole
+from rlox.sweep.space import Space
+from rlox.sweep.worker import Job, Outcome, Score
+from rlox.sweep.workers import Workers
+
+_PLAN, _INDEX, _INTERRUPTED = "plan", "index", "interrupted"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every trial of a sweep has in common; a study is of one plan."""
+
+    algorithm: str
+    env: str
+    space: Space
+    total_timesteps: int
+    eval_every: int
+    eval_episodes: int = 10
+    seed: int | None = None  # of the first trial, others count on; None: any, or the study's
+    startup_trials: int = 5  # with random settings, and not pruned
+    prune: bool = True  # end a trial whose evaluation is below the median of the others
+    backend: str = "auto"
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)  # the same in all trials
+
+    def __post_init__(self) -> None:
+        for name in ("total_timesteps", "eval_every", "eval_episodes"):
+            whole(name, getattr(self, name), 1)
+        whole("startup_trials", self.startup_trials, 0)
+        flag("prune", self.prune)
+        if self.seed is not None:
+            chosen_seed(self.seed)
+        if self.eval_every > self.total_timesteps:
+            raise ValueError(
+                f"eval_every: expected at most total_timesteps = {self.total_timesteps}, got "
+                f"{self.eval_every}; lower it"
+            )
+        if not self.space:
+            raise ValueError("space: expected settings to search, got none; fix fewer of them")
+
+    def told(self) -> dict[str, Any]:
+        """What JSON holds of it, beside the seed."""
+        about = {name: asdict(one) for name, one in self.space.items()}
+        kept: dict[str, Any] = json.loads(json.dumps({**asdict(self), "space": about}))
+        del kept["seed"]
+        return kept
+
+    def job(self, seed: int, settings: dict[str, Any], runs_dir: str | None) -> Job:
+        """The run of a trial."""
+        given = {f.name: getattr(self, f.name) for f in fields(Job) if hasattr(self, f.name)}
+        given |= {"seed": seed, "settings": {**self.settings, **settings}, "runs_dir": runs_dir}
+        return Job(**given)
+
+
+class Sweep:
+    """A study of a plan, in a file of Optuna's; one that is there already goes on.
+
+    With one job, what is tried depends on nothing but the plan and its seed, also where the sweep
+    was interrupted and went on.
+
+    Args:
+        plan: What trials have in common.
+        storage: The SQLite file, or a URL as SQLAlchemy has them; None: in memory.
+        name: Of the study; None: the algorithm and the environment.
+        runs_dir: Where run folders are made; None: nowhere.
+
+    Raises:
+        ModuleNotFoundError: Optuna is not installed.
+        TypeError, ValueError: What no trainer of the plan would take; a study of another plan.
+        OSError: The file cannot be written.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        storage: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+        runs_dir: str | os.PathLike[str] | None = "runs",
+    ) -> None:
+        self._optuna = load_extra("optuna", "sweep", "rlox sweep")
+        self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
+        self.plan = plan
+        self._runs_dir = None if runs_dir is None else os.fspath(runs_dir)
+        plan.job(0, {}, self._runs_dir).trainer().close()
+        self.name = name or f"{plan.algorithm}-{plan.env}"
+        self._storage = storage
+        self.study: Any = self._optuna.create_study(
+            storage=_opened(self._optuna, storage),
+            study_name=self.name,
+            direction="maximize",
+            load_if_exists=True,
+            pruner=self._pruner(),
+        )
+        self.seed = self._expect_plan()
+
+    def _pruner(self) -> Any:
+        if not self.plan.prune:
+            return self._optuna.pruners.NopPruner()
+        evaluations = self.plan.total_timesteps // self.plan.eval_every
+        first = self.plan.startup_trials
+        return self._optuna.pruners.MedianPruner(first, n_warmup_steps=evaluations // 3)
+
+    def _expect_plan(self) -> int:
+        """Keeps the plan in the study, or compares it with that which is there; gives the seed."""
+        there, seed = self.study.user_attrs.get(_PLAN), self.plan.seed
+        if there is None:
+            seed = secrets.randbelow(2**31) if seed is None else seed
+            self.study.set_user_attr(_PLAN, {**self.plan.told(), "seed": seed})
+            return seed
+        asked = {**self.plan.told(), "seed": there.get("seed") if seed is None else seed}
+        for name, value in asked.items():
+            if there.get(name) != value:
+                raise ValueError(
+                    f"{name}: expected {there.get(name)}, as study {self.name!r} in "
+                    f"{self._storage} has it, got {value}; pass that, or another --study"
+                )
+        return int(asked["seed"])
+
+    def done(self) -> list[Any]:
+        """Optuna's trials that have ended, but for those that Ctrl-C ended."""
+        trials = self.study.get_trials(deepcopy=False)
+        ended = (trial for trial in trials if trial.state.is_finished())
+        return [trial for trial in ended if not trial.user_attrs.get(_INTERRUPTED)]
+
+    def best(self) -> Any:
+        """Optuna's trial with the best score; None where none has one."""
+        scored = [trial for trial in self.done() if trial.state.name == "COMPLETE"]
+        return max(scored, key=lambda trial: trial.value, default=None)
+
+    def run(self, trials: int, jobs: int = 1, tell: Callable[[Any], object] | None = None) -> None:
+        """Trains until the study has so many trials. One that fails is one of them.
+
+        Args:
+            trials: All together, those of before included.
+            jobs: How many at once, in processes of their own.
+            tell: Called with each of Optuna's trials that has ended.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C; trials that were going on are repeated by the next call.
+        """
+        whole("trials", trials, 1, fix="pass how many the study shall have")
+        jobs = whole("jobs", jobs, 1, fix="pass how many at once")
+        done = self.done()
+        missing = trials - len(done)
+        used = {trial.user_attrs.get(_INDEX) for trial in done}
+        left = (i for i in count() if i not in used)
+        threads = max(1, _cpus() // jobs)
+        with Workers(min(jobs, max(missing, 1)), threads) as workers:
+            try:
+                while missing > 0 or workers.busy:
+                    while missing > 0 and workers.free:
+                        missing -= 1
+                        self._begin(workers, next(left))
+                    for trial, said, connection in workers.told():
+                        if isinstance(said, Score):
+                            trial.report(said.mean, said.step)
+                            connection.send(bool(trial.should_prune()))
+                        else:
+                            self._end(trial, said)
+                            if tell is not None:
+                                tell(self.study.trials[trial.number])
+            except BaseException:
+                for trial in workers.busy:
+                    trial.set_user_attr(_INTERRUPTED, True)
+                    self.study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+                raise
+
+    def _begin(self, workers: Workers, index: int) -> None:
+        # A stream of its own for each trial, so that a sweep that goes on tries the same.
+        state = np.random.SeedSequence((self.seed, index)).generate_state(1)
+        first = self.plan.startup_trials
+        self.study.sampler = self._optuna.samplers.TPESampler(
+            n_startup_trials=first, seed=int(state[0])
+        )
+        trial = self.study.ask()
+        found = {name: one.of(name, trial) for name, one in self.plan.space.items()}
+        job = self.plan.job(self.seed + index, found, self._runs_dir)
+        settings = _fitting(job)
+        plain = {n: asdict(x) if isinstance(x, ActionNoise) else x for n, x in settings.items()}
+        about = {_INDEX: index, "seed": job.seed, "settings": plain}
+        for name, value in about.items():
+            trial.set_user_attr(name, value)
+        workers.begin(Job(**{**vars(job), "settings": settings}), trial)
+
+    def _end(self, trial: Any, outcome: Outcome) -> None:
+        states = self._optuna.trial.TrialState
+        for name in ("run_dir", "timesteps", "error"):
+            if (value := getattr(outcome, name)) is not None:
+                trial.set_user_attr(name, value)
+        if outcome.error is not None:
+            self.study.tell(trial, state=states.FAIL)
+        elif outcome.score is None:
+            self.study.tell(trial, state=states.PRUNED)
+        else:
+            self.study.tell(trial, outcome.score)
+
+    def config(self, trial: Any) -> dict[str, Any]:
+        """What repeats a trial, as `rlox train --config` takes it."""
+        plan = self.plan
+        told: dict[str, Any] = {"algorithm": plan.algorithm, "env": plan.env}
+        told |= {"env_kwargs": plan.env_kwargs} if plan.env_kwargs else {}
+        told |= {"backend": plan.backend} if plan.backend != "auto" else {}
+        told |= {"seed": trial.user_attrs["seed"]}
+        names = ("total_timesteps", "eval_every", "eval_episodes")
+        told |= {name: getattr(plan, name) for name in names}
+        return {**told, "settings": trial.user_attrs["settings"]}
+
+
+def _fitting(job: Job) -> dict[str, Any]:
+    """A trial's settings; a minibatch larger than a rollout is as large as that."""
+    all_of = {"num_envs": 1, **preset(job.algorithm, job.env), **job.settings}
+    if job.algorithm != "ppo" or not isinstance(size := all_of.get("batch_size"), int):
+        return job.settings
+    rollout = all_of["num_envs"] * all_of.get("n_steps", 2048)
+    return {**job.settings, "batch_size": rollout} if size > rollout else job.settings
+
+
+def _cpus() -> int:
+    there = getattr(os, "sched_getaffinity", None)
+    return len(there(0)) if there is not None else os.cpu_count() or 1
+
+
+def _opened(optuna: Any, storage: str | os.PathLike[str] | None) -> Any:
+    """Optuna's storage.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    if storage is None:
+        return None
+    where = os.fspath(storage)
+    url = where if "://" in where else f"sqlite:///{Path(where).absolute()}"
+    try:
+        return optuna.storages.RDBStorage(url)
+    except Exception as error:
+        why = " ".join(str(error).split("\n")[0].split())
+        raise OSError(
+            f"storage: expected an SQLite file that can be written, got {where!r} ({why}); pass "
+            "another path"
+        ) from error

@@ -1,0 +1,79 @@
+"""Mistakes of users: each message says the argument, what was expected, what came and the fix."""
+
+import pytest
+
+from mistakes import around, buffers, commands, environments, extras, saved, settings
+from mistakes.row import Here, small
+from rlox.cli import main
+from rlox.trainers import PPOTrainer
+
+IN_PYTHON = [
+    row for table in (settings, environments, saved, around, buffers, extras) for row in table.ROWS
+]
+PARTS = ("argument", "expected", "got", "fix")
+OTHERS = ("has no setting", "Unrecognized options", "invalid choice", "expected a command")
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    trainer = small(None, tmp_path_factory.mktemp("trained"))
+    trainer.train(64)
+    return trainer.run.path
+
+
+@pytest.fixture
+def here(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return Here(tmp_path, trained / "checkpoint", trained)
+
+
+def expect_told(row, message):
+    """All four parts are in the message, each where it belongs."""
+    told = " ".join(message.split())
+    missing = {part: getattr(row, part) for part in PARTS if getattr(row, part) not in told}
+    assert not missing, told
+    if f"{row.argument}: expected {row.expected}" in told:
+        _, _, after = told.partition(": expected ")
+        got, _, fix = after[len(row.expected) :].partition("; ")
+        assert (row.got in got, row.fix in fix) == (True, True), told
+    else:  # unknown names, and what the parser of the command line says
+        assert any(words in told for words in OTHERS), told
+        assert min(len(getattr(row, part)) for part in PARTS) > 2
+
+
+@pytest.mark.parametrize("row", IN_PYTHON, ids=lambda row: row.did)
+def test_a_mistake_is_told_with_what_was_expected_what_came_and_the_fix(row, here):
+    with pytest.raises(row.error) as raised:
+        row.make(here)
+    assert type(raised.value) is row.error
+    expect_told(row, str(raised.value))
+
+
+@pytest.mark.parametrize("row", commands.ROWS, ids=lambda row: row.did)
+def test_a_mistake_on_the_command_line_is_told_with_all_that(row, here, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    for name, content in commands.FILES.items():
+        (here.path / name).write_text(content)
+    code = main([str(here.run) if word == "RUN" else word for word in row.did.split()])
+    out, err = capsys.readouterr()
+    assert (code, out) == (row.error, "")
+    expect_told(row, err)
+
+
+def test_there_are_at_least_sixty_and_each_has_all_parts():
+    rows = [*IN_PYTHON, *commands.ROWS]
+    assert len(rows) >= 60
+    assert len({row.did for row in rows}) == len(rows)
+    assert all(len(getattr(row, part)) > 0 for row in rows for part in PARTS)
+
+
+def test_a_callback_that_raises_stops_the_run_with_its_own_error_when_all_is_saved(here):
+    def broken(trainer, metrics):
+        raise ZeroDivisionError("mine")
+
+    trainer = small(here, here.path / "runs")
+    with pytest.raises(ZeroDivisionError, match=r"^mine$") as raised:
+        trainer.train(640, callbacks=[broken])
+    assert raised.traceback[-1].name == "broken"
+    assert PPOTrainer.load(trainer.run.path, runs_dir=None).timesteps == trainer.timesteps == 32
+    assert (trainer.run.path / "summary.json").is_file()
