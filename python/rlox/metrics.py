@@ -1,6 +1,8 @@
 """A run's `metrics.csv`, read as columns of numbers."""
 
 import csv
+import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,36 @@ def forget_after(file: str | Path, timesteps: int) -> None:
         made.flush()
         os.fsync(made.fileno())
     partial.replace(file)
+
+
+def forget_lines_after(file: str | Path, timesteps: int) -> None:
+    """As `forget_after`, of JSON lines; lines that are none, and tell of no steps, go too.
+
+    Args:
+        file: Of the run; nothing happens if there is none. It is replaced whole or not at all.
+        timesteps: Those of the checkpoint.
+    """
+    try:
+        lines = Path(file).read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return
+    kept = [line for line in lines if line.endswith(b"\n") and _steps_of(line) <= timesteps]
+    if kept == lines:
+        return
+    partial = Path(f"{file}.partial")
+    with open(partial, "wb") as made:
+        made.writelines(kept)
+        made.flush()
+        os.fsync(made.fileno())
+    partial.replace(file)
+
+
+def _steps_of(line: bytes) -> float:
+    try:
+        steps = json.loads(line)[STEPS]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return math.inf
+    return steps if isinstance(steps, int | float) else math.inf
 
 
 def column(rows: Rows, name: str, file: str | Path) -> npt.NDArray[np.float64]:

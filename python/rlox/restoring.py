@@ -13,7 +13,7 @@ from rlox.checkpoint import write_checkpoint
 from rlox.learner import MEMBERS, Arrays, LearnerState
 from rlox.logger import RunFolder
 from rlox.manifest import describe, expect_saved
-from rlox.metrics import forget_after
+from rlox.metrics import forget_after, forget_lines_after
 
 if TYPE_CHECKING:
     from rlox.results import TrainResult
@@ -66,17 +66,18 @@ def save_checkpoint(trainer: "Trainer", path: str | os.PathLike[str], replay: bo
 def go_on_in(trainer: "Trainer", folder: str | os.PathLike[str]) -> None:
     """Has a loaded trainer go on in the run folder that it comes from.
 
-    Rows of `metrics.csv` beyond its steps, which it makes again, are left out.
+    Rows of `metrics.csv` and `metrics.jsonl` beyond its steps, which it makes again, are left out.
 
     Args:
         trainer: What `Trainer.load` gave.
         folder: The run folder.
 
     Raises:
-        OSError, ValueError: `metrics.csv` is no table of metrics, or cannot be written.
+        OSError, ValueError: `metrics.csv` is no table of metrics, or one of them cannot be written.
     """
     path = Path(folder)
     forget_after(path / "metrics.csv", trainer.timesteps)
+    forget_lines_after(path / "metrics.jsonl", trainer.timesteps)
     trainer.run = RunFolder(path)
 
 
