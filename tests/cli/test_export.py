@@ -44,9 +44,7 @@ def test_without_onnx_the_extra_is_named(rlox, trained, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     said = rlox("export", trained, "--out", "policy.onnx")
     assert said.code == 1
-    assert "save_onnx: expected the package onnx, got none; pip install 'rlox[onnx]'" in (
-        said.err
-    )
+    assert "save_onnx: expected the package onnx, got none; pip install 'rlox[onnx]'" in (said.err)
     assert list(tmp_path.iterdir()) == []
 
 
