@@ -169,7 +169,9 @@ def restore(
     remembered = saved_states(saved)
     if remembered is None:
         raise corrupt(Path(path) / MANIFEST, KEY, repr(saved[KEY]))
-    expect_keys(Path(path) / MANIFEST, "manifest", {"iterations": 0, **saved}, {"iterations": (int,)})
+    expect_keys(
+        Path(path) / MANIFEST, "manifest", {"iterations": 0, **saved}, {"iterations": (int,)}
+    )
     try:
         trainer.learner.load_state(state)
     except ValueError as error:
@@ -180,7 +182,7 @@ def restore(
         saved["run"]["start"],
         saved["run"]["target"],
     )
-    trainer.remembered, trainer.iterations = remembered, saved.get("iterations", 0)
+    trainer.remembered, trainer.iterations = remembered, counted["iterations"]
     trainer.forgot = [_NO_REPLAY] if state.replay is None else []
     if (why := _new_episodes(trainer, saved, state)) is not None:
         trainer.forgot.append(
