@@ -1,12 +1,14 @@
 """What scripts for Stable-Baselines3 do every day: load without an environment, log, look at it."""
 
 import sys
+from inspect import signature
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import rlox
+from rlox.callbacks import EvalCallback
 from rlox.sb3 import A2C, DQN, PPO, SAC, TD3, evaluate_policy
 from rlox.sb3.environments import told_id
 
@@ -141,6 +143,14 @@ def test_steps_and_episodes_are_counted_from_0_anew():
     model.learn(64, callback=lambda t, row: rows.append(row), reset_num_timesteps=False)
     assert rows[-1]["time/total_timesteps"] == 128
     assert model.trainer.learner.episodes.count >= before
+
+
+@pytest.mark.skipif("path" not in signature(EvalCallback).parameters, reason="no path=")
+def test_the_best_model_is_kept_where_a_path_says(tmp_path):
+    callback = EvalCallback(every=64, n_episodes=2, path=tmp_path)
+    ppo().learn(64, callback=callback)
+    (kept,) = (file.parent for file in tmp_path.rglob("manifest.json"))
+    assert PPO.load(kept).predict(OBS)[0] in (0, 1)
 
 
 def test_settings_are_attributes():
