@@ -43,7 +43,7 @@ class SeededPredictor:
         halted: Asked before each step whether what is being played shall end there.
 
     Raises:
-        TypeError: No learner, or no seed.
+        TypeError: No learner, no seed, or no function.
         ValueError: A seed below 0.
     """
 
@@ -53,6 +53,10 @@ class SeededPredictor:
         if not hasattr(learner, "config"):
             raise TypeError(
                 f"learner: expected a Learner, got {shown(learner)}; pass a trainer's `learner`"
+            )
+        if not callable(halted):
+            raise TypeError(
+                f"halted: expected a function without arguments, got {shown(halted)}; pass one"
             )
         self._learner, seed, self.halted = learner, plain_seed(seed), halted
         self.spaces = getattr(learner, "spaces", None)

@@ -169,9 +169,8 @@ def restore(
     remembered = saved_states(saved)
     if remembered is None:
         raise corrupt(Path(path) / MANIFEST, KEY, repr(saved[KEY]))
-    expect_keys(
-        Path(path) / MANIFEST, "manifest", {"iterations": 0, **saved}, {"iterations": (int,)}
-    )
+    counted = {"iterations": 0, **saved}
+    expect_keys(Path(path) / MANIFEST, "manifest", counted, {"iterations": (int,)})
     try:
         trainer.learner.load_state(state)
     except ValueError as error:

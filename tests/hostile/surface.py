@@ -25,16 +25,21 @@ INNER = {
     "rlox.callbacks.checkpointing": "rlox.callbacks offers it",
     "rlox.callbacks.evaluating": "rlox.callbacks offers it",
     "rlox.callbacks.progress": "rlox.callbacks offers it",
+    "rlox.callbacks.saving": "serves rlox.callbacks",
+    "rlox.callbacks.states": "serves checkpoints: tests/callbacks/test_states.py",
     "rlox.callbacks.stopping": "rlox.callbacks offers it",
     "rlox.callbacks.timing": "rlox.callbacks offers it",
     "rlox.callbacks.video": "rlox.callbacks offers it",
     "rlox.cli": "takes words: tests/cli/test_mistakes.py",
+    "rlox.cli.around": "serves rlox.cli.main",
     "rlox.cli.commands": "serves rlox.cli.main",
     "rlox.cli.config_file": "serves rlox.cli.main",
     "rlox.cli.doctor": "serves rlox.cli.main",
     "rlox.cli.enjoy": "serves rlox.cli.main",
     "rlox.cli.envs": "serves rlox.cli.main",
     "rlox.cli.eval": "serves rlox.cli.main",
+    "rlox.cli.export": "serves rlox.cli.main",
+    "rlox.cli.file_settings": "serves rlox.cli.main",
     "rlox.cli.flags": "serves rlox.cli.main",
     "rlox.cli.machine": "serves rlox.cli.main",
     "rlox.cli.mistakes": "serves rlox.cli.main",
@@ -44,6 +49,7 @@ INNER = {
     "rlox.cli.presets": "serves rlox.cli.main",
     "rlox.cli.resume": "serves rlox.cli.main",
     "rlox.cli.saved": "serves rlox.cli.main",
+    "rlox.cli.sweep": "serves rlox.cli.main",
     "rlox.cli.train": "serves rlox.cli.main",
     "rlox.cli.usage": "serves rlox.cli.main",
     "rlox.collecting": "serves VecEnv.collect_n_steps",
@@ -56,6 +62,7 @@ INNER = {
     "rlox.distributions": "tensors that policies give",
     "rlox.exploring": "rlox.algorithms offers what users call",
     "rlox.extras": "serves what needs packages of its own",
+    "rlox.files": "serves checkpoints: tests/test_crowded_checkpoints.py",
     "rlox.exporting": "takes trained policies: test_exporting.py has refusals",
     "rlox.featured": "serves off-policy learners",
     "rlox.features": "MlpPolicy makes its features of any space",
@@ -143,6 +150,11 @@ INNER = {
     "rlox.stepping": "serves off-policy learners",
     "rlox.streams": "serves environments",
     "rlox.storage": "serves ForeignVecEnv",
+    "rlox.sweep": "serves rlox.cli.main: tests/cli/test_sweep.py",
+    "rlox.sweep.space": "serves rlox.cli.main: tests/cli/test_sweep.py",
+    "rlox.sweep.study": "serves rlox.cli.main: tests/cli/test_sweep.py",
+    "rlox.sweep.worker": "serves rlox.cli.main: tests/cli/test_sweep.py",
+    "rlox.sweep.workers": "serves rlox.cli.main: tests/cli/test_sweep.py",
     "rlox.told_spaces": "serves rlox.load: test_loading.py has refusals",
     "rlox.torch_learner": "rlox.algorithms offers what users call",
     "rlox.torch_state": "serves learners",
@@ -232,6 +244,11 @@ _CALLBACKS += ("TimingCallback",)
 for _kind in _CALLBACKS:
     for _name in ("on_train_start", "on_iteration", "on_row_logged", "on_train_end"):
         LEFT_OUT[f"{_kind}.{_name}"] = "reads the trainer that calls it: Trainer.train's callbacks"
+for _kind in ("Callback", "FunctionCallback", *_CALLBACKS):
+    for _name in ("state", "load_state"):
+        LEFT_OUT[f"{_kind}.{_name}"] = "serves checkpoints: tests/callbacks/test_states.py"
+for _kind in ("PPO", "A2C", "DQN", "SAC", "TD3"):
+    LEFT_OUT[f"{_kind}Trainer.halted"] = "serves evaluations while it trains"
 
 
 def modules() -> Iterator[str]:

@@ -1,7 +1,6 @@
 """What scripts for Stable-Baselines3 do every day: load without an environment, log, look at it."""
 
 import sys
-from inspect import signature
 
 import gymnasium as gym
 import numpy as np
@@ -145,7 +144,6 @@ def test_steps_and_episodes_are_counted_from_0_anew():
     assert model.trainer.learner.episodes.count >= before
 
 
-@pytest.mark.skipif("path" not in signature(EvalCallback).parameters, reason="no path=")
 def test_the_best_model_is_kept_where_a_path_says(tmp_path):
     callback = EvalCallback(every=64, n_episodes=2, path=tmp_path)
     ppo().learn(64, callback=callback)

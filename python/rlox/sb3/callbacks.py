@@ -20,7 +20,7 @@ class StoppingFunction(FunctionCallback):
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
         """Calls it."""
         if self._function(trainer, metrics) is False:
-            trainer.stop()
+            trainer.stop("callback=")
 
 
 class Counted(Callback):
