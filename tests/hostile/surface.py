@@ -31,27 +31,6 @@ INNER = {
     "rlox.callbacks.timing": "rlox.callbacks offers it",
     "rlox.callbacks.video": "rlox.callbacks offers it",
     "rlox.cli": "takes words: tests/cli/test_mistakes.py",
-    "rlox.cli.around": "serves rlox.cli.main",
-    "rlox.cli.commands": "serves rlox.cli.main",
-    "rlox.cli.config_file": "serves rlox.cli.main",
-    "rlox.cli.doctor": "serves rlox.cli.main",
-    "rlox.cli.enjoy": "serves rlox.cli.main",
-    "rlox.cli.envs": "serves rlox.cli.main",
-    "rlox.cli.eval": "serves rlox.cli.main",
-    "rlox.cli.export": "serves rlox.cli.main",
-    "rlox.cli.file_settings": "serves rlox.cli.main",
-    "rlox.cli.flags": "serves rlox.cli.main",
-    "rlox.cli.machine": "serves rlox.cli.main",
-    "rlox.cli.mistakes": "serves rlox.cli.main",
-    "rlox.cli.outcome": "serves rlox.cli.main",
-    "rlox.cli.output": "serves rlox.cli.main",
-    "rlox.cli.plot": "serves rlox.cli.main",
-    "rlox.cli.presets": "serves rlox.cli.main",
-    "rlox.cli.resume": "serves rlox.cli.main",
-    "rlox.cli.saved": "serves rlox.cli.main",
-    "rlox.cli.sweep": "serves rlox.cli.main",
-    "rlox.cli.train": "serves rlox.cli.main",
-    "rlox.cli.usage": "serves rlox.cli.main",
     "rlox.collecting": "serves VecEnv.collect_n_steps",
     "rlox.configs": "rlox.algorithms offers what users call",
     "rlox.configs.meanings": "serves the command line",
@@ -150,11 +129,6 @@ INNER = {
     "rlox.stepping": "serves off-policy learners",
     "rlox.streams": "serves environments",
     "rlox.storage": "serves ForeignVecEnv",
-    "rlox.sweep": "serves rlox.cli.main: tests/cli/test_sweep.py",
-    "rlox.sweep.space": "serves rlox.cli.main: tests/cli/test_sweep.py",
-    "rlox.sweep.study": "serves rlox.cli.main: tests/cli/test_sweep.py",
-    "rlox.sweep.worker": "serves rlox.cli.main: tests/cli/test_sweep.py",
-    "rlox.sweep.workers": "serves rlox.cli.main: tests/cli/test_sweep.py",
     "rlox.told_spaces": "serves rlox.load: test_loading.py has refusals",
     "rlox.torch_learner": "rlox.algorithms offers what users call",
     "rlox.torch_state": "serves learners",
@@ -165,6 +139,12 @@ INNER = {
     "rlox.vec_env": "rlox offers it",
     "rlox.workers": "serves ForeignVecEnv",
 }
+_COMMANDS = ("around", "commands", "config_file", "doctor", "enjoy", "envs", "eval", "export")
+_COMMANDS += ("file_settings", "flags", "machine", "mistakes", "outcome", "output", "plot")
+_COMMANDS += ("presets", "resume", "saved", "sweep", "train", "usage")
+INNER |= {f"rlox.cli.{name}": "serves rlox.cli.main" for name in _COMMANDS}
+for _name in ("", ".space", ".study", ".worker", ".workers"):
+    INNER[f"rlox.sweep{_name}"] = "serves rlox.cli.main: tests/cli/test_sweep.py"
 # Modules that do without torch and have all that the groups but training call.
 WITHOUT_TORCH = (
     "rlox",
