@@ -1,11 +1,14 @@
 """Scores count whole episodes, the same number in each environment."""
 
+import signal
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
 from rlox.evaluation import evaluate
 from toy_envs import Count
+from toy_runs import small
 
 
 class Still:
@@ -99,3 +102,71 @@ class Unable:
 def test_wrong_arguments_are_named(arguments, error, message):
     with pytest.raises(error, match=message):
         evaluate(**{"policy": Still(), "env": Count, "n_episodes": 1, **arguments})
+
+
+class Endless(gym.Env):
+    """Never ends; presses Ctrl-C at a step."""
+
+    observation_space = gym.spaces.Box(-1, 1, (4,))
+    action_space = gym.spaces.Discrete(2)
+    made, press_at = 0, None
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        kind = type(self)
+        kind.made += 1
+        if kind.made == kind.press_at:
+            signal.raise_signal(signal.SIGINT)
+        return np.zeros(4, np.float32), 1.0, False, False, {}
+
+
+class Right:
+    def predict(self, obs, deterministic=True):
+        return np.ones(len(obs), np.int64)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", gym.spec("CartPole-v1"), Endless])
+def test_episodes_end_at_the_latest_where_they_are_told_to(env):
+    result = evaluate(Right(), env, 5, seed=0, num_envs=2, max_episode_steps=7)
+    assert result["lengths"] == [7] * 5
+    assert result["mean_reward"] == 7.0
+    if env is not Endless:  # nothing is made longer
+        longer = evaluate(Right(), env, 5, seed=0, num_envs=2, max_episode_steps=10**6)
+        assert longer == evaluate(Right(), env, 5, seed=0, num_envs=2)
+        assert max(longer["lengths"]) < 500
+    for wrong, error in ((0, ValueError), (1.5, TypeError)):
+        with pytest.raises(error, match="max_episode_steps: expected an integer of at least 1"):
+            evaluate(Right(), env, 5, max_episode_steps=wrong)
+
+
+def test_the_first_ctrl_c_ends_an_evaluation_of_a_run(monkeypatch):
+    monkeypatch.setattr(Endless, "made", 0)
+    monkeypatch.setattr(Endless, "press_at", 20)
+    scores = []
+
+    def score(trainer, metrics):
+        scores.append(trainer.evaluate(2, env=Endless))
+
+    trainer = small()
+    result = trainer.train(320, callbacks=[score])
+    assert (result["timesteps"], result["stopped_by"]) == (32, "Ctrl-C")
+    (said,) = scores
+    assert np.isnan([said["mean_reward"], said["std_reward"]]).all()
+    assert said["lengths"] == [10, 10]
+    # After the run there is nothing left to be stopped.
+    assert trainer.evaluate(2, max_episode_steps=3, env=Endless)["lengths"] == [3, 3]
+
+
+def test_a_run_that_comes_to_its_end_is_evaluated_to_the_end():
+    scores = []
+
+    def score(trainer, metrics):
+        trainer.stop("solved")
+        scores.append(trainer.evaluate(2)["mean_reward"])
+
+    trainer = small()
+    trainer.train(320, callbacks=[score])
+    assert scores == [trainer.evaluate(2)["mean_reward"]]

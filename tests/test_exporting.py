@@ -150,7 +150,7 @@ def test_what_onnx_cannot_hold_is_refused(tmp_path, runtime):
 
 def test_without_onnx_the_pip_line_is_said(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ModuleNotFoundError, match=r'pip install "rlox\[onnx\]"'):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'rlox\[onnx\]'"):
         exporting.save_onnx(trained("ppo", "native"), tmp_path / "policy.onnx")
     for call in (exporting.state_dict, lambda x: exporting.save_safetensors(x, tmp_path / "a")):
         with pytest.raises(TypeError, match=r"policy: expected what rlox\.load gives"):

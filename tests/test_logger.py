@@ -9,6 +9,7 @@ import pytest
 
 from rlox.logger import RunFolder, expect_root
 from rlox.logger.csv_file import MetricsFile
+from rlox.metrics import forget_after
 
 
 def test_rows_go_on_after_those_that_are_there(tmp_path):
@@ -50,6 +51,43 @@ def test_rows_with_a_metric_that_comes_now_and_then_are_all_kept(tmp_path):
     assert len(rows) == 9_999 + 201 + 2
     assert "11111,11111" in rows
     assert "11112,11112" in rows
+
+
+def rows_to(folder, first, last):
+    run = RunFolder(folder)
+    for row in range(first, last + 1):
+        sometimes = {"eval": row} if row > 1 and row % 700 == 1 else {}
+        run.log({"time/iterations": row, "time/total_timesteps": 32 * row, **sometimes})
+    run.flush()
+
+
+@pytest.mark.parametrize("at", [11_200, 11_204])
+def test_the_rows_of_a_long_run_that_was_resumed_are_those_of_one_that_was_not(tmp_path, at):
+    for name in ("whole", "resumed"):
+        (tmp_path / name).mkdir()
+    rows_to(tmp_path / "whole", 1, 15_000)
+    rows_to(tmp_path / "resumed", 1, at + 300)
+    file = tmp_path / "resumed" / "metrics.csv"
+    forget_after(file, 32 * at)
+    rows_to(tmp_path / "resumed", at + 1, 15_000)  # the first one after 11,200 has an `eval`
+    whole = (tmp_path / "whole" / "metrics.csv").read_text()
+    assert file.read_text() == whole
+    evaluated = sum(1 for row in range(10_000, 15_001) if row % 700 == 1 and row % 10)
+    assert len(whole.splitlines()) == 1 + 9_999 + 501 + evaluated
+
+
+def test_iterations_that_count_anew_are_further_rows(tmp_path):
+    run = RunFolder(tmp_path)
+    for _ in range(2):
+        for row in range(1, 8_001):
+            run.log({"time/iterations": row})
+    run.flush()
+    assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 1 + 9_999 + 601
+    again = RunFolder(tmp_path)
+    for row in range(1, 101):
+        again.log({"time/iterations": row})
+    again.flush()
+    assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 1 + 9_999 + 611
 
 
 def test_rows_are_written_within_a_second_or_when_told_and_in_order(tmp_path, monkeypatch):

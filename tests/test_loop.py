@@ -3,8 +3,11 @@
 import json
 import re
 import traceback
+from fractions import Fraction
 from pathlib import Path
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
 from rlox.callbacks import Callback
@@ -101,5 +104,81 @@ def test_a_run_that_cannot_be_saved_after_a_callback_failed_tells_of_the_callbac
         (trainer.run.path / "checkpoint").write_text("in the way")
         raise RuntimeError("mine")
 
-    with pytest.raises(RuntimeError, match="mine"):
+    words = (
+        r"before RuntimeError could not be saved whole \(FileExistsError: .*in the way|checkpoint"
+    )
+    with (
+        pytest.warns(UserWarning, match=words),
+        pytest.raises(RuntimeError, match="mine") as raised,
+    ):
         trainer.train(32, callbacks=[fail])
+    assert (raised.value.__context__, raised.value.__cause__) == (None, None)
+
+
+class Dying(gym.Wrapper):
+    """A simulator that gives up at its 100th step."""
+
+    made = 0
+
+    def step(self, action):
+        self.made += 1
+        if self.made == 100:
+            raise RuntimeError("simulator died")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_when_an_environment_raises_what_was_learned_is_saved(tmp_path, backend):
+    if backend == "torch":
+        pytest.importorskip("torch")
+    trainer = small(lambda: Dying(gym.make("CartPole-v1")), runs_dir=tmp_path, backend=backend)
+    with pytest.raises(RuntimeError, match="simulator died") as raised:
+        trainer.train(640)
+    assert "step" in [frame.name for frame in traceback.extract_tb(raised.tb)]
+    run = trainer.run.path
+    summary = json.loads((run / "summary.json").read_text())
+    assert trainer.timesteps == summary["timesteps"] > 100
+    assert (summary["interrupted"], summary["stopped_by"]) == (
+        False,
+        "RuntimeError: simulator died",
+    )
+    loaded = PPOTrainer.load(run, env="CartPole-v1", runs_dir=None)
+    for name, array in trainer.learner.state().networks.items():
+        assert (array == loaded.learner.state().networks[name]).all()
+    with pytest.warns(UserWarning, match="new episodes"):
+        assert loaded.train()["timesteps"] >= 640
+
+
+def test_numbers_of_other_kinds_are_plain_ones_for_all_loggers(tmp_path):
+    added = {"a": np.float32(0.5), "b": np.int64(3), "c": Fraction(1, 4), "d": True}
+    trainer, logger = small(runs_dir=tmp_path), NotingLogger()
+    trainer.train(32, callbacks=[Noting("a", [], added)], loggers=[logger, "jsonl"])
+    ((_, row),) = logger.rows
+    assert [(type(row[name]), row[name]) for name in added] == [
+        (float, 0.5),
+        (int, 3),
+        (float, 0.25),
+        (int, 1),
+    ]
+    assert json.loads((trainer.run.path / "metrics.jsonl").read_text())["a"] == 0.5
+
+
+def test_what_overwrites_a_metric_is_looked_at_too(tmp_path):
+    trainer = small(runs_dir=tmp_path)
+    with pytest.raises(TypeError, match=r"got 'time/fps': 'fast' from Noting"):
+        trainer.train(64, callbacks=[Noting("a", [], {"time/fps": "fast"})])
+    assert "fast" not in (trainer.run.path / "metrics.csv").read_text()
+
+
+def test_a_row_of_a_callback_that_raises_has_numbers_alone():
+    class Both(Callback):
+        def on_iteration(self, trainer, metrics):
+            metrics.update({"own": "seven", "other": np.float64(7)})
+            raise RuntimeError("mine")
+
+    logger = NotingLogger()
+    with pytest.raises(RuntimeError, match="mine"):
+        small().train(64, callbacks=[Both()], loggers=[logger])
+    ((_, row),) = logger.rows
+    assert "own" not in row
+    assert type(row["other"]) is float

@@ -159,9 +159,43 @@ def test_a_callback_can_stop_the_run_and_it_can_go_on():
 def test_a_run_that_made_all_its_steps_was_not_interrupted():
     trainer = small()
     result = trainer.train(32, callbacks=[lambda trainer, metrics: trainer.stop()])
-    assert (result["timesteps"], result["interrupted"]) == (32, False)
+    said = result["timesteps"], result["interrupted"], result["stopped_by"]
+    assert said == (32, False, None)
     with pytest.raises(ValueError, match="no run to go on with"):
         trainer.train()
+
+
+def test_a_run_that_is_stopped_for_a_reason_has_come_to_its_end(tmp_path):
+    def solved(trainer, metrics):
+        if trainer.timesteps == 64:
+            trainer.stop("solved")
+            trainer.stop("too late")
+
+    trainer = small(runs_dir=tmp_path)
+    result = trainer.train(320, callbacks=[solved])
+    assert (result["timesteps"], result["interrupted"], result["stopped_by"]) == (
+        64,
+        False,
+        "solved",
+    )
+    summary = json.loads((trainer.run.path / "summary.json").read_text())
+    assert (summary["interrupted"], summary["stopped_by"]) == (False, "solved")
+    for one in (trainer, PPOTrainer.load(trainer.run.path, runs_dir=None)):
+        with pytest.raises(ValueError, match="no run to go on with"):
+            one.train()
+        result = one.train(32)
+        assert (result["timesteps"], result["stopped_by"]) == (96, None)
+
+
+def test_who_stops_a_run_is_told():
+    trainer = small()
+    press = lambda *_: signal.raise_signal(signal.SIGINT)  # noqa: E731
+    assert trainer.train(320, callbacks=[press])["stopped_by"] == "Ctrl-C"
+    result = trainer.train(callbacks=[lambda trainer, metrics: trainer.stop()])
+    assert (result["interrupted"], result["stopped_by"]) == (True, "stop()")
+    assert trainer.train()["stopped_by"] is None
+    with pytest.raises(TypeError, match="reason: expected a str, got 3"):
+        trainer.stop(3)
 
 
 def test_progress_is_told_in_plain_lines_where_there_is_no_terminal(capfd):

@@ -50,7 +50,9 @@ __all__ = [
     "compute_token_kl_schulman_f32",
     "compute_vtrace",
     "env_ids",
+    "isa",
     "network_backends",
+    "num_threads",
     "pack_lengths",
     "pack_sequences",
     "policy_ratio_stats",
@@ -262,6 +264,8 @@ def compute_vtrace(
 ) -> tuple[_Floats, _Floats]: ...
 def available_memory() -> int | None: ...
 def env_ids() -> list[str]: ...
+def isa() -> str: ...
+def num_threads() -> int: ...
 
 @final
 class Normalizer:

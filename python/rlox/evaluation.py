@@ -1,7 +1,9 @@
 """Scores: full episodes in Gymnasium's own environments."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import gymnasium as gym
@@ -9,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import TimeLimit
 
 from rlox.contract import expect_contract, expect_env, refuse_unfit
 from rlox.keywords import knowing_keywords
@@ -37,18 +40,25 @@ class SeededPredictor:
     Args:
         learner: Decides on actions.
         seed: Of the samples; environments made with this seed have other streams.
+        halted: Asked before each step whether what is being played shall end there.
 
     Raises:
-        TypeError: No learner, or no seed.
+        TypeError: No learner, no seed, or no function.
         ValueError: A seed below 0.
     """
 
-    def __init__(self, learner: "Learner", seed: int) -> None:
+    def __init__(
+        self, learner: "Learner", seed: int, halted: Callable[[], bool] = lambda: False
+    ) -> None:
         if not hasattr(learner, "config"):
             raise TypeError(
                 f"learner: expected a Learner, got {shown(learner)}; pass a trainer's `learner`"
             )
-        self._learner, seed = learner, plain_seed(seed)
+        if not callable(halted):
+            raise TypeError(
+                f"halted: expected a function without arguments, got {shown(halted)}; pass one"
+            )
+        self._learner, seed, self.halted = learner, plain_seed(seed), halted
         self.spaces = getattr(learner, "spaces", None)
         self.masked = bool(getattr(learner.config, "action_masks", False))
         # The spawn key keeps this stream apart from the environments', which have none.
@@ -111,6 +121,7 @@ def evaluate(
     deterministic: bool = True,
     num_envs: int = 10,
     env_kwargs: dict[str, Any] | None = None,
+    max_episode_steps: int | None = None,
 ) -> EvaluationResult:
     """Plays `n_episodes` full episodes.
 
@@ -126,6 +137,12 @@ def evaluate(
         deterministic: Passed to `policy.predict`.
         num_envs: How many environments play at once, at most.
         env_kwargs: Passed to what makes the environments; `make_vec`'s own modes are left out.
+        max_episode_steps: Episodes that have not ended by then are cut off there, which some
+            environments never do themselves; None: where the environment has it.
+
+    Returns:
+        Means of what a policy whose `halted()` becomes true has left unfinished are NaN; returns
+        and lengths are then those of what was played.
 
     Raises:
         TypeError: An argument of another kind, such as an environment already made.
@@ -153,9 +170,13 @@ def evaluate(
         raise TypeError(
             f"env_kwargs: expected a dict of keywords or None, got {keywords!r}; pass a dict"
         )
-    envs = _make(env, n, _without_modes(keywords))
+    limits: list[Callable[..., gym.Env[Any, Any]]] = []
+    if max_episode_steps is not None:
+        most = whole("max_episode_steps", max_episode_steps, 1, fix="pass None for no limit")
+        limits = [partial(TimeLimit, max_episode_steps=most)]
+    envs = _make(env, n, _without_modes(keywords), limits)
     try:
-        episodes = _play(policy, envs, n_episodes, seed, deterministic)
+        episodes, whole_ones = _play(policy, envs, n_episodes, seed, deterministic)
     except Exception as error:
         refuse_misfit(envs, error)
         raise
@@ -163,8 +184,8 @@ def evaluate(
         envs.close()
     returns, lengths = ([episode[k] for row in episodes for episode in row] for k in (0, 1))
     return {
-        "mean_reward": float(np.mean(returns)),
-        "std_reward": float(np.std(returns)),
+        "mean_reward": float(np.mean(returns)) if whole_ones else math.nan,
+        "std_reward": float(np.std(returns)) if whole_ones else math.nan,
         "returns": returns,
         "lengths": [int(length) for length in lengths],
     }
@@ -177,16 +198,23 @@ def _without_modes(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _make(
-    env: str | EnvSpec | Callable[..., gym.Env[Any, Any]], n: int, env_kwargs: dict[str, Any]
+    env: str | EnvSpec | Callable[..., gym.Env[Any, Any]],
+    n: int,
+    env_kwargs: dict[str, Any],
+    limits: list[Callable[..., gym.Env[Any, Any]]],
 ) -> VectorEnv[Any, Any, Any]:
     same_step = AutoresetMode.SAME_STEP
     vector_kwargs = {"autoreset_mode": same_step}
     if isinstance(env, EnvSpec):
         own = _without_modes(env.kwargs)
         given = {"wrappers": own.pop("wrappers", ()), **env_kwargs}
-        spec, wrappers = dataclasses.replace(env, kwargs=own), given.pop("wrappers")
+        wrappers = (*(given.pop("wrappers") or ()), *limits)
+        spec = dataclasses.replace(env, kwargs=own)
         return make_registered(spec, n, "sync", vector_kwargs, wrappers, given)
     if isinstance(env, str):
+        if limits:
+            wrappers = (*(env_kwargs.get("wrappers") or ()), *limits)
+            env_kwargs = {**env_kwargs, "wrappers": wrappers}
         try:
             return gym.make_vec(env, n, "sync", vector_kwargs=vector_kwargs, **env_kwargs)
         except gym.error.DependencyNotInstalled:
@@ -201,7 +229,10 @@ def _make(
     expect_maker(env)
 
     def one() -> gym.Env[Any, Any]:
-        return expect_contract(expect_env(env(**env_kwargs)))
+        made = expect_contract(expect_env(env(**env_kwargs)))
+        for limit in limits:
+            made = limit(made)
+        return made
 
     return SyncVectorEnv([one] * n, autoreset_mode=same_step)
 
@@ -229,8 +260,8 @@ def _play(
     n_episodes: int,
     seed: int | None,
     deterministic: bool,
-) -> list[list[tuple[float, int]]]:
-    """(return, length) of each environment's first episodes."""
+) -> tuple[list[list[tuple[float, int]]], bool]:
+    """(return, length) of each environment's first episodes, and whether all were played."""
     _expect_spaces(policy, envs)
     n = envs.num_envs
     wanted = [n_episodes // n + (i < n_episodes % n) for i in range(n)]
@@ -238,8 +269,12 @@ def _play(
     returns, lengths = np.zeros(n), np.zeros(n, np.int64)
     obs, infos = envs.reset(seed=seed)
     masked, nobody = getattr(policy, "masked", False), np.zeros(n, np.bool_)
-    source = MaskSource(envs)
+    source, halted = MaskSource(envs), getattr(policy, "halted", bool)
     while any(len(row) < count for row, count in zip(episodes, wanted, strict=True)):
+        if halted():
+            for row, *cut in zip(episodes, returns, lengths, strict=True):
+                row.append((float(cut[0]), int(cut[1])))
+            return episodes, False
         masks: dict[str, Any] = {}
         if masked:
             masks["action_masks"] = source.read(infos, nobody)
@@ -251,4 +286,4 @@ def _play(
             if len(episodes[i]) < wanted[i]:
                 episodes[i].append((float(returns[i]), int(lengths[i])))
             returns[i], lengths[i] = 0.0, 0
-    return episodes
+    return episodes, True

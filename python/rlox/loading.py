@@ -131,18 +131,15 @@ def load(
 
 def _kind(path: str | os.PathLike[str], checkpoint: Checkpoint) -> "type[Trainer]":
     """The trainer of the checkpoint's algorithm."""
-    from rlox import trainers
+    from rlox.trainers import TRAINERS
 
-    every = (getattr(trainers, name) for name in trainers.__all__)
-    known = {kind.algorithm: kind for kind in every if hasattr(kind, "algorithm")}
     named = checkpoint.manifest.get("algorithm")
-    if not isinstance(named, str) or named not in known:
+    if not isinstance(named, str) or named not in TRAINERS:
         raise ValueError(
-            f"{path}: expected a checkpoint of {', '.join(sorted(known))}, got one of {named!r}; "
-            "read it with rlox.checkpoint.read_checkpoint"
+            f"{path}: expected a checkpoint of {', '.join(sorted(TRAINERS))}, got one of "
+            f"{named!r}; read it with rlox.checkpoint.read_checkpoint"
         )
-    found: type[Trainer] = known[named]
-    return found
+    return TRAINERS[named]
 
 
 def _small(config: Any) -> Any:

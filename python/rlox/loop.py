@@ -1,17 +1,19 @@
 """The iterations of a run, and who hears of them."""
 
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
-from numbers import Real
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from rlox.callbacks import Callback
 from rlox.callbacks.states import give_back
-from rlox.diagnosis import Recent, diagnosed
+from rlox.diagnosis import Recent, diagnosed, is_not_finite
 from rlox.logger import Logger, Loggers
+from rlox.logger.base import warn
 from rlox.restoring import end_run
-from rlox.results import TrainResult, train_result
+from rlox.results import CTRL_C, STOP, TrainResult, train_result
+from rlox.settings import whole
 
 if TYPE_CHECKING:
     from rlox.logger import RunFolder
@@ -19,19 +21,49 @@ if TYPE_CHECKING:
 
 
 class _Rows:
-    """The run folder's own `metrics.csv`, as a logger."""
+    """The run folder's own `metrics.csv`, as a logger, which goes on trying where it fails."""
 
     def __init__(self, run: "RunFolder") -> None:
-        self._run = run
+        self._run, self._warned = run, False
 
     def start(self, trainer: "Trainer") -> None:
         """Nothing: the file begins with the first row."""
 
     def log(self, metrics: Mapping[str, float], timesteps: int) -> None:
-        self._run.log(metrics)
+        self._try(lambda: self._run.log(metrics))
 
     def finish(self, result: TrainResult | None) -> None:
-        self._run.flush()
+        self._try(self._run.flush)
+
+    def _try(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except OSError as error:
+            if not self._warned:
+                warn(
+                    f"{self._run.metrics.path}: rows cannot be written ({error}); training goes "
+                    "on, and they wait until they can"
+                )
+            self._warned = True
+
+
+def plan(trainer: "Trainer", total_timesteps: int | None) -> None:
+    """Decides where a trainer's run ends.
+
+    Raises:
+        TypeError, ValueError: `total_timesteps` is no integer of at least 1; it is None, and there
+            is nothing to go on with.
+    """
+    if total_timesteps is None:
+        if trainer.timesteps < trainer.target_timesteps:
+            return
+        raise ValueError(
+            "total_timesteps: expected an integer of at least 1, as there is no run to go on "
+            "with, got None; say how many steps to make"
+        )
+    steps = whole("total_timesteps", total_timesteps, 1, fix="say how many steps to make")
+    trainer.start_timesteps = trainer.timesteps
+    trainer.target_timesteps = trainer.timesteps + steps
 
 
 class Loop:
@@ -60,7 +92,8 @@ class Loop:
         """Runs, and gives what it came to.
 
         Raises:
-            Exception: What callbacks raise, when what was learned is saved; what the learner does.
+            Exception: What callbacks and environments raise, when what was learned is saved;
+                what the learner does.
         """
         trainer, done = self._trainer, list[TrainResult]()
         with ExitStack() as ends:
@@ -78,17 +111,23 @@ class Loop:
         return result
 
     def _iterate(self) -> None:
-        trainer, learner, iteration = self._trainer, self._trainer.learner, 0
+        trainer, learner = self._trainer, self._trainer.learner
         start, target = trainer.start_timesteps, trainer.target_timesteps
         planned = target - start
         learner.growth = 1 / planned
         while trainer.timesteps < target and not learner.stopping:
-            metrics = learner.iterate((trainer.timesteps - start) / planned)
+            try:
+                metrics = learner.iterate((trainer.timesteps - start) / planned)
+            except Exception as error:
+                # Of what is not finite there is a diagnosis: the checkpoint there is stays.
+                if trainer.timesteps > self._first and not is_not_finite(error):
+                    self._save_after(error)
+                raise
             if not metrics:
                 return
-            iteration += 1
+            trainer.iterations += 1
             elapsed = time.perf_counter() - self._began
-            metrics |= {"time/iterations": iteration, "time/time_elapsed": elapsed}
+            metrics |= {"time/iterations": trainer.iterations, "time/time_elapsed": elapsed}
             metrics["time/fps"] = (trainer.timesteps - self._first) / elapsed
             try:
                 try:
@@ -98,38 +137,57 @@ class Loop:
                     self._loggers.log(metrics, trainer.timesteps)
                 for callback in self._callbacks:
                     callback.on_row_logged(trainer, metrics)
-            except Exception:
-                with suppress(Exception):  # the callback's error is the one to be told
-                    self._end()
+            except Exception as error:
+                self._save_after(error)
                 raise
 
     def _call(self, metrics: dict[str, float]) -> None:
         """Calls the callbacks, which may add to the row."""
-        known = len(metrics)
         for callback in self._callbacks:
-            callback.on_iteration(self._trainer, metrics)
-            if len(metrics) != known:
-                known = _expect_numbers(metrics, callback)
+            try:
+                callback.on_iteration(self._trainer, metrics)
+            finally:  # also the row of a callback that raises is logged
+                wrong = _made_plain(metrics)
+            for name, value in wrong.items():
+                raise TypeError(
+                    f"metrics: expected names and numbers, got {name!r}: {value!r} from "
+                    f"{type(callback).__name__}; keep what is no number to yourself"
+                )
 
-    def _end(self) -> TrainResult:
+    def _save_after(self, error: Exception) -> None:
+        """Saves what was learned before an error, which is the one to be told."""
+        try:
+            self._end(error)
+        except Exception as failed:
+            warn(
+                f"what was learned before {type(error).__name__} could not be saved whole "
+                f"({type(failed).__name__}: {failed}); while this trainer is there, save() may"
+            )
+
+    def _end(self, error: Exception | None = None) -> TrainResult:
+        trainer = self._trainer
         seconds = time.perf_counter() - self._began
-        result = train_result(self._trainer, self._first, seconds=seconds)
-        if self._trainer.run is not None:
-            end_run(self._trainer, result)
+        result = train_result(trainer, self._first, seconds=seconds, error=error)
+        if error is None and result["stopped_by"] not in (None, CTRL_C, STOP):
+            # It ended well: there is nothing to go on with.
+            trainer.target_timesteps = min(trainer.target_timesteps, trainer.timesteps)
+        if trainer.run is not None:
+            end_run(trainer, result)
         return result
 
 
-def _expect_numbers(metrics: dict[Any, Any], callback: Callback) -> int:
-    """Refuses what loggers cannot write; how many metrics there are.
+def _made_plain(metrics: dict[Any, Any]) -> dict[Any, Any]:
+    """Makes plain numbers of those of NumPy and others, which not all loggers write.
 
-    Raises:
-        TypeError: A name is no str, or a value no number; it is taken out of the row.
+    Returns:
+        What has a name that is no str, or is no number: it is taken out of the row.
     """
-    for name, value in metrics.items():
-        if not isinstance(name, str) or not isinstance(value, Real):
-            del metrics[name]
-            raise TypeError(
-                f"metrics: expected names and numbers, got {name!r}: {value!r} from "
-                f"{type(callback).__name__}; keep what is no number to yourself"
-            )
-    return len(metrics)
+    wrong = {}
+    for name, value in [*metrics.items()]:
+        if type(name) is str and type(value) in (float, int):
+            continue
+        if isinstance(name, str) and isinstance(value, Real):
+            metrics[name] = int(value) if isinstance(value, Integral) else float(value)
+        else:
+            wrong[name] = metrics.pop(name)
+    return wrong

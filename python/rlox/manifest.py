@@ -176,6 +176,10 @@ def expect_saved(what: str, saved: object, wanted: object, fix: str) -> None:
         raise ValueError(f"path: expected {what} {wanted}, got a checkpoint of {saved}; {fix}")
 
 
+class NoEnvironmentError(ValueError):
+    """A checkpoint says no id, and no environment was passed."""
+
+
 def expect_code(saved: Mapping[str, Any], **given: object) -> None:
     """What a checkpoint cannot hold is given: `env`, `policy` and `features_extractor`, by name.
 
@@ -189,7 +193,8 @@ def expect_code(saved: Mapping[str, Any], **given: object) -> None:
     }
     for what, thing in given.items():
         if thing is None and needed[what]:
-            raise ValueError(
+            kind = NoEnvironmentError if what == "env" else ValueError
+            raise kind(
                 f"{what}: expected what the trainer was made with, as a checkpoint holds no code, "
                 f"got None; pass {what}="
             )

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,31 @@ def forget_after(file: str | Path, timesteps: int) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([[*rows], *table] if rows else [])
     write_file(Path(file), text.getvalue().encode())
+
+
+def forget_lines_after(file: str | Path, timesteps: int) -> None:
+    """As `forget_after`, of JSON lines; lines that are none, and tell of no steps, go too.
+
+    Args:
+        file: Of the run; nothing happens if there is none. It is replaced whole or not at all.
+        timesteps: Those of the checkpoint.
+    """
+    try:
+        lines = Path(file).read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return
+    kept = [line for line in lines if line.endswith(b"\n") and _steps_of(line) <= timesteps]
+    if kept == lines:
+        return
+    write_file(Path(file), b"".join(kept))
+
+
+def _steps_of(line: bytes) -> float:
+    try:
+        steps = json.loads(line)[STEPS]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return math.inf
+    return steps if isinstance(steps, int | float) else math.inf
 
 
 def column(rows: Rows, name: str, file: str | Path) -> npt.NDArray[np.float64]:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from rlox._rlox import CorruptFileError
 from rlox.callbacks.states import KEY, saved_states, states_of
-from rlox.checkpoint import MANIFEST, corrupt, write_checkpoint
+from rlox.checkpoint import MANIFEST, corrupt, expect_keys, write_checkpoint
 from rlox.learner import MEMBERS, Arrays, LearnerState
 from rlox.logger import RunFolder
 from rlox.manifest import describe, expect_saved
-from rlox.metrics import forget_after
+from rlox.metrics import forget_after, forget_lines_after
 from rlox.rotation import set_aside
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def manifest_of(trainer: "Trainer", state: LearnerState) -> dict[str, Any]:
     left_out: dict[str, Any] = {"replay": False} if gone else {}
     exact = {"environment": "exact" if state.inexact is None else "approximate"}
     why = {} if state.inexact is None else {"environment_reason": state.inexact}
-    remembered = {KEY: states_of(trainer.callbacks)}
-    return {**describe(trainer), **said, **left_out, **exact, **why, **remembered}
+    loop = {"iterations": trainer.iterations, KEY: states_of(trainer.callbacks)}
+    return {**describe(trainer), **said, **left_out, **exact, **why, **loop}
 
 
 def save_checkpoint(trainer: "Trainer", path: str | os.PathLike[str], replay: bool) -> None:
@@ -69,20 +69,21 @@ def save_checkpoint(trainer: "Trainer", path: str | os.PathLike[str], replay: bo
 def go_on_in(trainer: "Trainer", folder: str | os.PathLike[str]) -> None:
     """Has a loaded trainer go on in the run folder that it comes from.
 
-    Rows of `metrics.csv` beyond its steps, which it makes again, are left out, and checkpoints of
-    more steps set aside.
+    Rows of `metrics.csv` and `metrics.jsonl` beyond its steps, which it makes again, are left out,
+    and checkpoints of more steps set aside.
 
     Args:
         trainer: What `Trainer.load` gave.
         folder: The run folder.
 
     Raises:
-        OSError, ValueError: `metrics.csv` is no table of metrics, or cannot be written.
+        OSError, ValueError: `metrics.csv` is no table of metrics, or one of them cannot be written.
         BlockingIOError: Somebody trains in the folder now.
     """
     path = Path(folder)
     with RunFolder(path).held():
         forget_after(path / "metrics.csv", trainer.timesteps)
+        forget_lines_after(path / "metrics.jsonl", trainer.timesteps)
         set_aside(path, trainer.timesteps)
     trainer.run = RunFolder(path)
 
@@ -168,6 +169,8 @@ def restore(
     remembered = saved_states(saved)
     if remembered is None:
         raise corrupt(Path(path) / MANIFEST, KEY, repr(saved[KEY]))
+    counted = {"iterations": 0, **saved}
+    expect_keys(Path(path) / MANIFEST, "manifest", counted, {"iterations": (int,)})
     try:
         trainer.learner.load_state(state)
     except ValueError as error:
@@ -178,7 +181,7 @@ def restore(
         saved["run"]["start"],
         saved["run"]["target"],
     )
-    trainer.remembered = remembered
+    trainer.remembered, trainer.iterations = remembered, counted["iterations"]
     trainer.forgot = [_NO_REPLAY] if state.replay is None else []
     if (why := _new_episodes(trainer, saved, state)) is not None:
         trainer.forgot.append(

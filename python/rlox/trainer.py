@@ -22,13 +22,13 @@ from rlox.evaluation import SeededPredictor, environment_of, evaluate, evaluatio
 from rlox.interrupt import stop_on_interrupt
 from rlox.keywords import knowing_keywords, places, refuse_policy_name, refuse_settings
 from rlox.logger import Logger, RunFolder, as_loggers, expect_root
-from rlox.loop import Loop
+from rlox.loop import Loop, plan
 from rlox.manifest import describe, expect_code, settings_on, trainer_manifest
 from rlox.presets import preset
 from rlox.registered import count_of, name_of
 from rlox.restoring import restore, save_checkpoint, warn_forgotten
-from rlox.results import EvaluationResult, TrainResult
-from rlox.settings import chosen_seed, flag, json_keywords, resolve, whole
+from rlox.results import CTRL_C, STOP, EvaluationResult, TrainResult
+from rlox.settings import chosen_seed, flag, json_keywords, resolve, text
 from rlox.vector import make_vec
 
 if TYPE_CHECKING:
@@ -91,11 +91,12 @@ class Trainer:
             self.close()
             raise
         self.run: RunFolder | None = None
-        self.start_timesteps = self.target_timesteps = 0
-        self.interrupted = False  # whether Ctrl-C ended the last call of `train`
+        self.start_timesteps = self.target_timesteps = self.iterations = 0
         self.forgot: list[str] = []  # what of a checkpoint could not be gone on with
         self.callbacks: list[Callback] = []  # those of the call of `train`, or of the last one
         self.remembered: Saved = []  # what callbacks of a checkpoint know
+        self.stopped_by: str | None = None  # as in `TrainResult`, since the last call of `train`
+        self._training = False
 
     @property
     def config(self) -> Any:
@@ -168,37 +169,37 @@ class Trainer:
             called.append(ProgressBar())
         folder = self.run is not None or self._runs_dir is not None
         told = as_loggers(loggers, folder=folder)
-        self._plan(total_timesteps)
+        plan(self, total_timesteps)
         warn_forgotten(self)
-        self.learner.stopping = False
-        self.interrupted = False
-        with stop_on_interrupt(self._interrupt):  # before a folder is half made
+        self.learner.stopping, self.stopped_by = False, None
+        with stop_on_interrupt(lambda: self.stop(CTRL_C)):  # before a folder is half made
             if self.run is None and self._runs_dir is not None:
                 self.run = RunFolder.make(self._runs_dir, self.env_name, self.algorithm, self.seed)
                 self.run.write("config.json", describe(self))
-            with nullcontext() if self.run is None else self.run.held():
-                return Loop(self, called, told).run()
+            self._training = True
+            try:
+                with nullcontext() if self.run is None else self.run.held():
+                    return Loop(self, called, told).run()
+            finally:
+                self._training = False
 
-    def _plan(self, total_timesteps: int | None) -> None:
-        """Decides where the run ends."""
-        if total_timesteps is None:
-            if self.timesteps < self.target_timesteps:
-                return
-            raise ValueError(
-                "total_timesteps: expected an integer of at least 1, as there is no run to go on "
-                "with, got None; say how many steps to make"
-            )
-        steps = whole("total_timesteps", total_timesteps, 1, fix="say how many steps to make")
-        self.start_timesteps = self.timesteps
-        self.target_timesteps = self.timesteps + steps
+    def stop(self, reason: str | None = None) -> None:
+        """Ends `train` after the current step; from a callback or another thread.
 
-    def _interrupt(self) -> None:
-        self.interrupted = True
-        self.stop()
+        Args:
+            reason: Why the run has come to its end: the result has it as `stopped_by`, and there is
+                nothing to go on with. None interrupts it. The first one that is told counts.
 
-    def stop(self) -> None:
-        """Ends `train` after the current step; from a callback or another thread."""
+        Raises:
+            TypeError: It is neither a str nor None.
+        """
+        why = STOP if reason is None else text("reason", reason)
+        self.stopped_by = self.stopped_by or why
         self.learner.stopping = True
+
+    def halted(self) -> bool:
+        """Whether `train` was interrupted and has not returned: nothing long shall begin then."""
+        return self._training and self.stopped_by in (CTRL_C, STOP)
 
     @knowing_keywords(places)
     def evaluate(
@@ -208,6 +209,7 @@ class Trainer:
         seed: int | None = None,
         deterministic: bool = True,
         env: Maker | None = None,
+        max_episode_steps: int | None = None,
     ) -> EvaluationResult:
         """Plays full episodes in Gymnasium's own environment, without learning anything.
 
@@ -218,6 +220,10 @@ class Trainer:
             deterministic: Greedy actions rather than samples.
             env: Another environment; None: the one trained on, by its id, spec or the function
                 given.
+            max_episode_steps: Episodes end there at the latest; None: where the environment has it.
+
+        Returns:
+            Means are NaN where Ctrl-C or `stop()` ended `train` while this played for it.
 
         Raises:
             ValueError: The trainer was given environments already made, so `env` is needed; what
@@ -228,9 +234,14 @@ class Trainer:
         chosen = environment_of(self, env)
         seed = evaluation_seed(self.seed) if seed is None else chosen_seed(seed)
         kwargs = self._env_kwargs if env is None else {}
-        policy = SeededPredictor(self.learner, seed)
         return evaluate(
-            policy, chosen, n_episodes, seed=seed, deterministic=deterministic, env_kwargs=kwargs
+            SeededPredictor(self.learner, seed, self.halted),
+            chosen,
+            n_episodes,
+            seed=seed,
+            deterministic=deterministic,
+            env_kwargs=kwargs,
+            max_episode_steps=max_episode_steps,
         )
 
     @knowing_keywords(places)

@@ -140,3 +140,9 @@ class TD3Trainer(Trainer):
     algorithm = "td3"
     config_type = TD3Config
     learners = "rlox.algorithms:TD3", "rlox.native_off_policy:NativeTD3"
+
+
+TRAINERS: dict[str, type[Trainer]] = {
+    kind.algorithm: kind for kind in (PPOTrainer, A2CTrainer, DQNTrainer, SACTrainer, TD3Trainer)
+}
+"""By the name of the algorithm."""

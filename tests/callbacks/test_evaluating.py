@@ -106,7 +106,8 @@ def test_without_a_run_folder_or_wish_nothing_is_saved(tmp_path, monkeypatch):
 def test_the_run_ends_at_the_threshold():
     callback = EvalCallback(every=64, n_episodes=2, reward_threshold=1.0)
     result = small().train(10_000, callbacks=[callback])
-    assert (result["timesteps"], result["interrupted"]) == (64, True)
+    assert (result["timesteps"], result["interrupted"]) == (64, False)
+    assert result["stopped_by"].endswith("reached reward_threshold 1")
 
 
 def test_environments_already_made_need_others_to_evaluate_in():

@@ -57,6 +57,22 @@ def test_patience_begins_anew_with_each_call_of_train():
     assert callback.best == 5.0
 
 
+def test_another_trainer_begins_with_nothing_remembered():
+    callback = EarlyStoppingCallback("own/score", patience=64)
+    small().train(64, callbacks=[Scores(5.0, 1.0), callback])
+    assert small().train(96, callbacks=[Scores(1.0, 2.0, 3.0), callback])["timesteps"] == 96
+    assert callback.best == 3.0
+    with pytest.raises(ValueError, match="metric: expected one that a row has"):
+        small().train(320, callbacks=[callback])
+
+
+def test_a_run_that_ends_early_was_not_interrupted():
+    callback = EarlyStoppingCallback("own/score", patience=64)
+    result = small().train(320, callbacks=[Scores(5.0, 1.0, 1.0), callback])
+    said = "EarlyStoppingCallback: own/score has not improved on 5 for 64 steps"
+    assert (result["interrupted"], result["stopped_by"]) == (False, said)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [

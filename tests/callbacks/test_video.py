@@ -1,7 +1,9 @@
 """Videos while a run goes on."""
 
 import os
+import signal
 import sys
+from typing import ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -56,6 +58,50 @@ def test_what_is_long_is_cut_off(moviepy, tmp_path):
     callback = VideoRecordingCallback(every=32, path=tmp_path, max_frames=12)
     trainer.train(32, callbacks=[callback])
     assert abs(len(frames_of(moviepy, callback.last)) - 12) <= 2
+
+
+class Endless(gym.Env):
+    """Never ends, counts its steps, and presses Ctrl-C when it is told to."""
+
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 30}
+    observation_space = gym.spaces.Box(-1, 1, (4,))
+    action_space = gym.spaces.Discrete(2)
+    made = 0
+    press_at = None
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        kind = type(self)
+        kind.made += 1
+        if kind.made == kind.press_at:
+            signal.raise_signal(signal.SIGINT)
+        return np.zeros(4, np.float32), 1.0, False, False, {}
+
+    def render(self):
+        return np.zeros((64, 64, 3), np.uint8)
+
+
+def test_the_episode_ends_with_the_film(moviepy, tmp_path, monkeypatch):
+    monkeypatch.setattr(Endless, "made", 0)
+    callback = VideoRecordingCallback(every=32, path=tmp_path, max_frames=10, env=Endless)
+    small().train(32, callbacks=[callback])
+    assert Endless.made == 10
+    assert abs(len(frames_of(moviepy, callback.last)) - 10) <= 2
+
+
+def test_ctrl_c_ends_the_recording(moviepy, tmp_path, monkeypatch):
+    monkeypatch.setattr(Endless, "made", 0)
+    monkeypatch.setattr(Endless, "press_at", 20)
+    callback = VideoRecordingCallback(every=32, path=tmp_path, max_frames=10**9, env=Endless)
+    result = small().train(320, callbacks=[callback])
+    assert (result["timesteps"], result["stopped_by"]) == (32, "Ctrl-C")
+    assert (Endless.made, callback.last, os.listdir(tmp_path)) == (20, None, [])
 
 
 def test_functions_take_a_render_mode(moviepy, tmp_path):

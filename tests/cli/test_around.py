@@ -50,7 +50,7 @@ def test_a_reward_that_is_reached_ends_the_run_and_is_no_interruption(rlox, tmp_
     words = "--total-timesteps 3200 --eval-every 32 --eval-episodes 1 --stop-at-reward 1"
     said = rlox(*TRAIN, *words.split())
     assert said.code == 0
-    assert "ended before all steps were made; go on with: rlox resume runs" in said.out
+    assert "ended by EvalCallback: mean reward " in said.out
     assert len(rows(the_run(tmp_path))) == 1
 
 

@@ -1,11 +1,13 @@
 """`rlox doctor`: what it tells of a healthy installation, and what of others."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
 import rlox as package
-from rlox import machine
+from rlox import _rlox, machine
 from rlox.cli import doctor
 
 
@@ -24,7 +26,9 @@ def test_a_healthy_installation_is_told_as_that(rlox, quick):
     lines = dict(line.split(maxsplit=1) for line in said.out.splitlines())
     assert lines["rlox"] == package.__version__
     assert lines["backends"].startswith("native")
+    assert lines["CPU"].endswith(f"; rlox uses {_rlox.isa()}")
     assert lines["threads"].startswith(str(machine.threads()))
+    assert lines["threads"].endswith(f"; rlox uses {_rlox.num_threads()}")
     assert lines["nothing"] == "is wrong"
 
 
@@ -33,6 +37,18 @@ def test_all_of_it_as_json(rlox, quick):
     assert told["wrong"] == []
     assert told["versions"]["python"]
     assert told["threads"]["usable"] == machine.threads()
+    assert told["threads"]["native"] == _rlox.num_threads()
+    assert told["dispatch"] == _rlox.isa()
+
+
+@pytest.mark.parametrize("name", ["portable", "PORTABLE "])
+def test_native_code_says_what_it_runs_on(name):
+    program = "from rlox import _rlox; print(_rlox.isa(), _rlox.num_threads())"
+    asked = {**os.environ, "RLOX_SIMD": name, "RLOX_NUM_THREADS": "3"}
+    said = subprocess.run(
+        [sys.executable, "-c", program], env=asked, capture_output=True, check=True
+    )
+    assert said.stdout.split() == [b"portable", b"3"]
 
 
 def test_warnings_of_the_import_are_what_is_wrong(rlox, monkeypatch):

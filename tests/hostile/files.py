@@ -124,7 +124,8 @@ CALLS = [
         reward_threshold=optional(number(0.5)),
         deterministic=flag(True),
         env=optional(ENV),
-        save_best=flag(True),
+        save_best=optional(flag(True)),
+        path=optional(path(lambda: "new")),
     ),
     call(
         "CheckpointCallback",

@@ -25,43 +25,12 @@ INNER = {
     "rlox.callbacks.checkpointing": "rlox.callbacks offers it",
     "rlox.callbacks.evaluating": "rlox.callbacks offers it",
     "rlox.callbacks.progress": "rlox.callbacks offers it",
+    "rlox.callbacks.saving": "serves rlox.callbacks",
+    "rlox.callbacks.states": "serves checkpoints: tests/callbacks/test_states.py",
     "rlox.callbacks.stopping": "rlox.callbacks offers it",
     "rlox.callbacks.timing": "rlox.callbacks offers it",
     "rlox.callbacks.video": "rlox.callbacks offers it",
     "rlox.cli": "takes words: tests/cli/test_mistakes.py",
-    "rlox.cli.commands": "serves rlox.cli.main",
-    "rlox.cli.config_file": "serves rlox.cli.main",
-    "rlox.cli.doctor": "serves rlox.cli.main",
-    "rlox.cli.enjoy": "serves rlox.cli.main",
-    "rlox.cli.envs": "serves rlox.cli.main",
-    "rlox.cli.eval": "serves rlox.cli.main",
-    "rlox.cli.flags": "serves rlox.cli.main",
-    "rlox.machine": "serves the command line and train_many",
-    "rlox.many": "trains for seconds: test_many.py has refusals",
-    "rlox.many.arguments": "serves train_many: test_many.py has refusals",
-    "rlox.many.in_processes": "serves train_many",
-    "rlox.many.in_threads": "serves train_many",
-    "rlox.many.job": "serves train_many",
-    "rlox.many.together": "rlox.many offers it",
-    "rlox.cli.many": "serves rlox.cli.main",
-    "rlox.processes": "serves sweeps and train_many",
-    "rlox.sweep": "around trainers: tests/cli/test_sweep.py has refusals",
-    "rlox.sweep.space": "rlox.sweep offers it",
-    "rlox.sweep.study": "rlox.sweep offers it",
-    "rlox.sweep.worker": "serves rlox.sweep",
-    "rlox.cli.sweep": "serves rlox.cli.main",
-    "rlox.cli.around": "serves rlox.cli.main",
-    "rlox.cli.export": "serves rlox.cli.main",
-    "rlox.cli.file_settings": "serves rlox.cli.main",
-    "rlox.cli.mistakes": "serves rlox.cli.main",
-    "rlox.cli.outcome": "serves rlox.cli.main",
-    "rlox.cli.output": "serves rlox.cli.main",
-    "rlox.cli.plot": "serves rlox.cli.main",
-    "rlox.cli.presets": "serves rlox.cli.main",
-    "rlox.cli.resume": "serves rlox.cli.main",
-    "rlox.cli.saved": "serves rlox.cli.main",
-    "rlox.cli.train": "serves rlox.cli.main",
-    "rlox.cli.usage": "serves rlox.cli.main",
     "rlox.collecting": "serves VecEnv.collect_n_steps",
     "rlox.configs": "rlox.algorithms offers what users call",
     "rlox.configs.meanings": "serves the command line",
@@ -72,6 +41,7 @@ INNER = {
     "rlox.distributions": "tensors that policies give",
     "rlox.exploring": "rlox.algorithms offers what users call",
     "rlox.extras": "serves what needs packages of its own",
+    "rlox.files": "serves checkpoints: tests/test_crowded_checkpoints.py",
     "rlox.exporting": "takes trained policies: test_exporting.py has refusals",
     "rlox.featured": "serves off-policy learners",
     "rlox.features": "MlpPolicy makes its features of any space",
@@ -96,6 +66,13 @@ INNER = {
     "rlox.logger.tensorboard": "rlox.logger offers it",
     "rlox.logger.wandb": "rlox.logger offers it",
     "rlox.loop": "serves Trainer.train: test_loop.py",
+    "rlox.machine": "serves the command line and train_many",
+    "rlox.many": "trains for seconds: test_many.py has refusals",
+    "rlox.many.arguments": "serves train_many: test_many.py has refusals",
+    "rlox.many.in_processes": "serves train_many",
+    "rlox.many.in_threads": "serves train_many",
+    "rlox.many.job": "serves train_many",
+    "rlox.many.together": "rlox.many offers it",
     "rlox.manifest": "serves Trainer.save and Trainer.load",
     "rlox.mask_source": "serves ForeignVecEnv and evaluate: test_mask_source.py",
     "rlox.masks": "serves learners",
@@ -121,6 +98,7 @@ INNER = {
     "rlox.presets.ppo": "data",
     "rlox.presets.sac": "data",
     "rlox.presets.td3": "data",
+    "rlox.processes": "serves sweeps and train_many",
     "rlox.replaying": "serves off-policy learners",
     "rlox.rendering": "serves VecEnv.render and NativeEnv.render",
     "rlox.registered": "serves make_vec",
@@ -133,18 +111,21 @@ INNER = {
     "rlox.sb3": "around trainers: tests/sb3 has refusals",
     "rlox.sb3.archive": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.arguments": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.attributes": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.callbacks": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.convert": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.environments": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.evaluation": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.inert": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.keywords": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.logs": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.model": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.models": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.noise": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.policy_kwargs": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.policy_names": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.schedules": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.waiting": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.weights": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.zoo": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.scores": "test_scores.py has refusals",
@@ -166,6 +147,12 @@ INNER = {
     "rlox.vec_env": "rlox offers it",
     "rlox.workers": "serves ForeignVecEnv",
 }
+_COMMANDS = ("around", "commands", "config_file", "doctor", "enjoy", "envs", "eval", "export")
+_COMMANDS += ("file_settings", "flags", "many", "mistakes", "outcome", "output", "plot")
+_COMMANDS += ("presets", "resume", "saved", "sweep", "train", "usage")
+INNER |= {f"rlox.cli.{name}": "serves rlox.cli.main" for name in _COMMANDS}
+for _name in ("", ".space", ".study", ".worker"):
+    INNER[f"rlox.sweep{_name}"] = "serves rlox.cli.main: tests/cli/test_sweep.py"
 # Modules that do without torch and have all that the groups but training call.
 WITHOUT_TORCH = (
     "rlox",
@@ -246,6 +233,11 @@ _CALLBACKS += ("TimingCallback",)
 for _kind in _CALLBACKS:
     for _name in ("on_train_start", "on_iteration", "on_row_logged", "on_train_end"):
         LEFT_OUT[f"{_kind}.{_name}"] = "reads the trainer that calls it: Trainer.train's callbacks"
+for _kind in ("Callback", "FunctionCallback", *_CALLBACKS):
+    for _name in ("state", "load_state"):
+        LEFT_OUT[f"{_kind}.{_name}"] = "serves checkpoints: tests/callbacks/test_states.py"
+for _kind in ("PPO", "A2C", "DQN", "SAC", "TD3"):
+    LEFT_OUT[f"{_kind}Trainer.halted"] = "serves evaluations while it trains"
 
 
 def modules() -> Iterator[str]:

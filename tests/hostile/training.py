@@ -208,6 +208,10 @@ class Silent:
         pass
 
 
+WORD = path(lambda: "word")  # any text may be one
+WORD = replace(WORD, same={name: form for name, form in WORD.same.items() if name != "Path"})
+
+
 def inherited_calls():
     """What all trainers and learners have from their bases."""
     name = "PPOTrainer"
@@ -217,6 +221,7 @@ def inherited_calls():
         seed=optional(SEED),
         deterministic=flag(True),
         env=optional(ENV),
+        max_episode_steps=optional(whole(9)),
     )
     yield call(
         f"{name}.predict", obs=OBS, deterministic=flag(True), action_masks=MASKS, shared=True
@@ -241,8 +246,8 @@ def inherited_calls():
         backend=optional(text("native")),
         runs_dir=optional(path(lambda: "runs")),
     )
-    for method in ("stop", "close"):
-        yield call(f"{name}.{method}")
+    yield call(f"{name}.stop", reason=optional(WORD))
+    yield call(f"{name}.close")
     yield call(
         "SeededPredictor.predict",
         obs=OBS,
@@ -300,7 +305,12 @@ CALLS = [
     ),
     *policies.CALLS,
     call("evaluation_seed", seed=SEED),
-    call("SeededPredictor", learner=thing(lambda: learner(PPO)(0)), seed=SEED),
+    call(
+        "SeededPredictor",
+        learner=thing(lambda: learner(PPO)(0)),
+        seed=SEED,
+        halted=thing(lambda: bool),
+    ),
     call(
         "evaluate",
         policy=thing(Left),
@@ -310,5 +320,6 @@ CALLS = [
         deterministic=flag(True),
         num_envs=whole(2),
         env_kwargs=optional(PLAIN_KEYWORDS),
+        max_episode_steps=optional(whole(9)),
     ),
 ]

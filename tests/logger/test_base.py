@@ -2,7 +2,14 @@
 
 import pytest
 
-from rlox.logger import ConsoleLogger, CSVLogger, JSONLinesLogger, Thinned, as_loggers
+from rlox.logger import (
+    ConsoleLogger,
+    CSVLogger,
+    JSONLinesLogger,
+    RunFolder,
+    Thinned,
+    as_loggers,
+)
 from rlox.logger.base import NAMES
 from toy_runs import NotingLogger, small
 
@@ -54,13 +61,39 @@ def test_the_run_folder_that_cannot_hold_rows_stops_nothing(tmp_path):
     def in_the_way(trainer, metrics):
         (trainer.run.path / "metrics.csv").mkdir(exist_ok=True)
 
-    with (
-        pytest.warns(UserWarning, match=r"\.log failed \(IsADirectoryError"),
-        pytest.raises(OSError, match=r"metrics\.csv"),
-    ):
-        trainer.train(64, callbacks=[in_the_way])
-    assert trainer.timesteps == 64
-    assert (trainer.run.path / "checkpoint").exists()
+    with pytest.warns(UserWarning, match=r"metrics\.csv: rows cannot be written") as said:
+        result = trainer.train(64, callbacks=[in_the_way])
+    assert len(said) == 1
+    assert result["timesteps"] == 64
+    assert {"checkpoint", "summary.json"} <= {path.name for path in trainer.run.path.iterdir()}
+
+
+def test_rows_that_could_not_be_written_for_a_while_are_all_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlox.logger.csv_file.EVERY", 0.0)
+    trainer, log = small(runs_dir=tmp_path), RunFolder.log
+
+    def once(run, metrics):
+        log(run, metrics)
+        if trainer.timesteps == 64:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunFolder, "log", once)
+    with pytest.warns(UserWarning, match="rows cannot be written"):
+        trainer.train(128)
+    assert len((trainer.run.path / "metrics.csv").read_text().splitlines()) == 5
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_logger_that_fails_stops_nothing_where_warnings_are_errors(tmp_path, caplog):
+    trainer = small(runs_dir=tmp_path)
+
+    def in_the_way(trainer, metrics):
+        (trainer.run.path / "metrics.csv").mkdir(exist_ok=True)
+
+    result = trainer.train(64, callbacks=[in_the_way], loggers=[Failing("log")])
+    assert result["timesteps"] == 64
+    assert "Failing.log failed (OSError: no room)" in caplog.text
+    assert "metrics.csv: rows cannot be written" in caplog.text
 
 
 @pytest.mark.parametrize(

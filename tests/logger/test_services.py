@@ -8,6 +8,8 @@ import time
 import pytest
 
 from rlox.logger import MLflowLogger, WandbLogger
+from rlox.restoring import go_on_in
+from rlox.trainers import PPOTrainer
 from toy_runs import Noting, NotingLogger, small
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
@@ -118,3 +120,66 @@ def test_all_loggers_at_once(store, monkeypatch):
     there = {path.name for path in run.iterdir()}
     assert {"metrics.csv", "metrics.jsonl", "tensorboard", "wandb"} <= there
     assert run.name in [r.info.run_name for r in runs_in(store)[1]]
+
+
+def resumed(folder, run):
+    """A trainer that goes on from `folder/half` in the folder of a run."""
+    half = PPOTrainer.load(folder / "half", runs_dir=None)
+    go_on_in(half, run)
+    return half
+
+
+def saves_half(folder):
+    def save(trainer, metrics):
+        if trainer.timesteps == 64:
+            trainer.save(folder / "half")
+
+    return save
+
+
+def test_wandb_goes_on_with_the_run_of_the_folder(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb", reason="the extra rlox[wandb] is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    asked, init = [], wandb.init
+    monkeypatch.setattr(wandb, "init", lambda **how: (asked.append(how), init(**how))[1])
+    trainer = small(runs_dir=tmp_path)
+    trainer.train(128, callbacks=[saves_half(tmp_path)], loggers=[WandbLogger(every=1)])
+    run = trainer.run.path
+    kept = (run / "wandb.id").read_text().strip()
+    assert "id" not in asked[0]
+    assert list((run / "wandb").glob(f"offline-run-*-{kept}"))
+    resumed(tmp_path, run).train(96, loggers=[WandbLogger(every=1)])
+    assert (asked[1]["id"], asked[1]["resume"]) == (kept, "allow")
+    names = [path.name for path in (run / "wandb").glob("offline-run-*")]
+    assert len(names) == 2
+    assert all(f"-{kept}" in name for name in names)
+    resumed(tmp_path, run).train(32, loggers=[WandbLogger(every=1, id="mine")])
+    assert asked[2]["id"] == "mine"
+
+
+def test_mlflow_goes_on_with_the_run_of_the_folder(store, tmp_path):
+    trainer = small(runs_dir=store)
+    trainer.train(128, callbacks=[saves_half(tmp_path)], loggers=[MLflowLogger(every=1)])
+    run = trainer.run.path
+    half = resumed(tmp_path, run)
+    half.train(96, loggers=[MLflowLogger(every=1)])
+    client, runs = runs_in(store)
+    (one,) = [one for one in runs if one.info.run_name == run.name]
+    assert one.info.run_id == (run / "mlflow.id").read_text().strip()
+    assert one.info.status == "FINISHED"
+    history = client.get_metric_history(one.info.run_id, "train/loss")
+    assert [metric.step for metric in history] == [32, 64, 96, 128, 160]
+    client.delete_run(one.info.run_id)
+    half.train(32, loggers=[MLflowLogger(every=1)])
+    assert (run / "mlflow.id").read_text().strip() != one.info.run_id
+
+
+@pytest.mark.parametrize(("reason", "status"), [(None, "KILLED"), ("solved", "FINISHED")])
+def test_mlflow_hears_whether_a_run_was_interrupted_or_came_to_its_end(store, reason, status):
+    trainer = small(runs_dir=store)
+    stop = lambda trainer, metrics: trainer.stop(reason)  # noqa: E731
+    trainer.train(96, callbacks=[stop], loggers=["mlflow"])
+    _, runs = runs_in(store)
+    (one,) = [one for one in runs if one.info.run_name == trainer.run.path.name]
+    assert one.info.status == status

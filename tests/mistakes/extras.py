@@ -32,7 +32,7 @@ ROWS = [
         "ONNX without onnx",
         ModuleNotFoundError,
         "onnx",
-        "the package, to write a model",
+        "the package onnx",
         "none",
         "pip install 'rlox[onnx]'",
         lambda here: without("onnx", exporting.save_onnx, small(here), here.path / "a.onnx"),

@@ -14,8 +14,9 @@ import pytest
 
 import rlox.sb3
 from rlox import trainers
-from rlox.sb3.convert import TRAINERS, convert, main
+from rlox.sb3.convert import convert, main
 from rlox.sb3.inert import Inert, array, read_pickle
+from rlox.trainers import TRAINERS
 
 pytest.importorskip("torch")
 FIXTURES = Path(__file__).parent / "fixtures"

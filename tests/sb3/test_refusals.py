@@ -74,7 +74,7 @@ REFUSED = {
         "clip_range_vf: expected a number",
     ),
     "a rate that is none": (lambda: ppo(learning_rate=None), "learning_rate"),
-    "a log": (lambda: ppo(tensorboard_log="logs"), "tensorboard_log: expected None"),
+    "a log that is no path": (lambda: ppo(tensorboard_log=3), "tensorboard_log: expected a path"),
     "another window": (lambda: ppo(stats_window_size=10), "last 100 episodes"),
     "another rollout buffer": (lambda: ppo(rollout_buffer_class=dict), "rollout_buffer_class"),
     "another replay buffer": (

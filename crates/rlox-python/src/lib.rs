@@ -16,6 +16,7 @@ mod flags;
 mod gae;
 mod interrupt;
 mod llm;
+mod machine;
 mod make;
 mod native;
 mod normalize;
@@ -58,6 +59,8 @@ mod _rlox {
         compute_batch_token_kl_schulman_f32, compute_token_kl, compute_token_kl_f32, compute_token_kl_schulman,
         compute_token_kl_schulman_f32,
     };
+    #[pymodule_export]
+    use crate::machine::{isa, num_threads};
     #[pymodule_export]
     use crate::make::{available_memory, env_ids};
     #[pymodule_export]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Derive from it and write the methods you need. `trainer.stop()` ends the run.
+    """Derive from it and write the methods you need. `trainer.stop(reason)` ends the run.
 
     >>> class Best(Callback):
     ...     score = float("-inf")

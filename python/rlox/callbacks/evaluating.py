@@ -110,7 +110,10 @@ class EvalCallback(Callback):
         if mean > self.best_mean_reward:
             self.best_mean_reward, self._better = mean, True
         if self.reward_threshold is not None and mean >= self.reward_threshold:
-            trainer.stop()
+            trainer.stop(
+                f"EvalCallback: mean reward {mean:.6g} reached reward_threshold "
+                f"{self.reward_threshold:.6g}"
+            )
 
     def on_row_logged(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
         """Saves the best so far."""

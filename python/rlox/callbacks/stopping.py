@@ -1,6 +1,7 @@
 """Ending a run that does not get better."""
 
 import math
+import weakref
 from typing import TYPE_CHECKING
 
 from rlox.callbacks.base import Callback
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 class EarlyStoppingCallback(Callback):
     """Ends the run when a metric has not improved for so many environment steps.
+
+    Another trainer begins with nothing remembered; the same one goes on with its best value.
 
     Args:
         metric: Its name in the row; "eval/mean_reward" where an `EvalCallback` comes before. Rows
@@ -42,11 +45,18 @@ class EarlyStoppingCallback(Callback):
         self.patience = whole("patience", patience, 1, fix="pass a number of environment steps")
         self.min_delta = number("min_delta", min_delta, 0, fix="pass 0 or more")
         self._sign = 1.0 if text("mode", mode, ("max", "min")) == "max" else -1.0
+        self._forget()
+        self._trainer: weakref.ref[Trainer] | None = None
+
+    def _forget(self) -> None:
         self.best = -self._sign * math.inf
         self._seen, self._since = False, 0
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        """Counts from here; the best value of before stays."""
+        """Counts from here; the best value of before stays, if it was this trainer's."""
+        if self._trainer is None or self._trainer() is not trainer:
+            self._forget()
+        self._trainer = weakref.ref(trainer)
         self._since = trainer.timesteps
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
@@ -61,7 +71,10 @@ class EarlyStoppingCallback(Callback):
                     f"metric: expected one that a row has within {self.patience:,} steps, got "
                     f"{self.metric!r}; {hint(self.metric, metrics)}"
                 )
-            trainer.stop()
+            trainer.stop(
+                f"EarlyStoppingCallback: {self.metric} has not improved on {self.best:.6g} for "
+                f"{trainer.timesteps - self._since:,} steps"
+            )
 
     def state(self) -> dict[str, float]:
         """The best value, at which step it came, and whether any did."""

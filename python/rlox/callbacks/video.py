@@ -38,7 +38,7 @@ class VideoRecordingCallback(Callback):
         every: Environment steps of training between two, all environments together.
         format: "mp4" or "gif".
         deterministic: Greedy actions rather than samples.
-        max_frames: What is longer is cut off there.
+        max_frames: The episode ends there at the latest.
         env: Another environment, an id or a function that takes `render_mode`; None: the one
             trained on.
         path: The folder they lie in; None: `videos` in the run folder.
@@ -86,11 +86,12 @@ class VideoRecordingCallback(Callback):
         folder = self._path
         if folder is None and trainer.run is not None:
             folder = trainer.run.path / "videos"
-        if folder is not None:
-            self.last = self._record(trainer, folder, step_name(trainer.timesteps))
+        if folder is not None and not trainer.halted():
+            there = self._record(trainer, folder, step_name(trainer.timesteps))
+            self.last = there or self.last
 
-    def _record(self, trainer: "Trainer", folder: Path, name: str) -> Path:
-        """Plays and writes; a file comes to its place when it is whole."""
+    def _record(self, trainer: "Trainer", folder: Path, name: str) -> Path | None:
+        """Plays and writes; a file comes to its place when it is whole, None if Ctrl-C came."""
         made = environment_of(trainer, self._env)
         partial = folder / f".{name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
@@ -104,14 +105,17 @@ class VideoRecordingCallback(Callback):
 
         try:
             evaluate(
-                SeededPredictor(trainer.learner, seed),
+                SeededPredictor(trainer.learner, seed, trainer.halted),
                 recorded,
                 1,
                 seed=seed,
                 deterministic=self._deterministic,
                 num_envs=1,
                 env_kwargs=trainer.env_kwargs if self._env is None else None,
+                max_episode_steps=self._frames,
             )
+            if trainer.halted():
+                return None
             (written,) = partial.glob(f"*.{self.format}")
             there = folder / f"{name}.{self.format}"
             os.replace(written, there)

@@ -45,7 +45,13 @@ def run(words: Sequence[str]) -> int:
         "backends": [*rlox._rlox.network_backends(), *(["torch"] if _has("torch") else [])],
         "extras": extras(),
         "instruction_sets": vector_units(),
-        "threads": {"usable": threads(), "affinity": allowed_cpus(), "cgroup_quota": quota()},
+        "dispatch": rlox._rlox.isa(),
+        "threads": {
+            "native": rlox._rlox.num_threads(),
+            "usable": threads(),
+            "affinity": allowed_cpus(),
+            "cgroup_quota": quota(),
+        },
         "environment": {name: x for name in (*_OWN, *_LIBRARIES) if (x := os.environ.get(name))},
     }
     wrong = list(complaints())
@@ -62,12 +68,13 @@ def _tell(found: dict[str, Any], wrong: list[str]) -> None:
     units = found["instruction_sets"]
     rows = list(found["versions"].items())
     rows.append(("backends", ", ".join(found["backends"])))
-    rows.append(("CPU", "unknown" if units is None else " ".join(units) or "none of those used"))
+    has = "unknown" if units is None else " ".join(units) or "none of those used"
+    rows.append(("CPU", f"{has}; rlox uses {found['dispatch']}"))
     rows.append(
         (
             "threads",
             f"{found['threads']['usable']} (affinity {found['threads']['affinity']}, "
-            f"control groups {granted})",
+            f"control groups {granted}); rlox uses {found['threads']['native']}",
         )
     )
     rows += [(name, value) for name, value in found["environment"].items()]

@@ -1,7 +1,7 @@
 """What training came to, for people or as JSON."""
 
 from rlox.cli.output import say, say_json
-from rlox.results import TrainResult
+from rlox.results import CTRL_C, TrainResult
 from rlox.trainer import Trainer
 
 _INTERRUPTED = 130
@@ -34,9 +34,9 @@ def tell_training(trainer: Trainer, result: TrainResult, *, as_json: bool) -> in
             say("no episode has finished yet")
         if result["run_dir"] is not None:
             say(f"run folder {result['run_dir']}")
-    interrupted = trainer.interrupted
-    if result["interrupted"] and not as_json:
-        where = result["run_dir"]
-        said = "interrupted" if interrupted else "ended before all steps were made"
-        say(said + (f"; go on with: rlox resume {where}" if where else ""))
-    return _INTERRUPTED if interrupted else 0
+        if result["interrupted"]:
+            where = result["run_dir"]
+            say("interrupted" + (f"; go on with: rlox resume {where}" if where else ""))
+        elif result["stopped_by"] is not None:
+            say(f"ended by {result['stopped_by']}")
+    return _INTERRUPTED if result["stopped_by"] == CTRL_C else 0

@@ -1,5 +1,6 @@
 """`Logger`: what hears of a run's metrics, and what keeps its errors from the run."""
 
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from rlox.results import TrainResult
     from rlox.trainer import Trainer
 
+_log = logging.getLogger("rlox")
 # Environment steps between two rows, at least.
 EVERY = 1_000
 # The loggers that have names: where they are. "csv" is the run folder's own.
@@ -177,10 +179,17 @@ def _told(logger: Logger, method: str, about: tuple[Any, ...]) -> bool:
     try:
         getattr(logger, method)(*about)
     except Exception as error:
-        warnings.warn(
+        warn(
             f"{_type(logger)}.{method} failed ({_type(error)}: {error}); training goes on without "
-            "this logger",
-            stacklevel=3,
+            "this logger"
         )
         return False
     return True
+
+
+def warn(said: str) -> None:
+    """Warns of what shall not stop a run: where warnings are errors, it is logged instead."""
+    try:
+        warnings.warn(said, stacklevel=4)
+    except Warning:
+        _log.warning("%s", said)

@@ -17,6 +17,34 @@ if TYPE_CHECKING:
 
 # Seconds between two writings.
 EVERY = 1.0
+# What numbers the rows of a run, also of one that was resumed.
+ITERATIONS = "time/iterations"
+
+
+class _Number:
+    """The number of a row in its run: by its iteration, whoever opened the file in between.
+
+    Where iterations begin to count anew, as with each call of `train`, the numbers go on.
+    """
+
+    def __init__(self) -> None:
+        self._before, self._last, self._number = 0, 0, 0
+
+    def of(self, iteration: float | None) -> int:
+        """That of the next row.
+
+        Args:
+            iteration: What the row says; None where it says nothing.
+        """
+        if iteration is None:
+            self._number += 1
+            return self._number
+        if iteration <= self._last:
+            self._before = self._number
+        self._last = int(iteration)
+        # No less than one more, should some rows have said nothing.
+        self._number = max(self._before + self._last, self._number + 1)
+        return self._number
 
 
 @dataclass
@@ -47,29 +75,29 @@ class MetricsFile:
         self.path = path
         self.columns: list[str] = []
         self._usual: frozenset[str] = frozenset()
-        self._told = 0
+        self._number = _Number()
         self._waiting = _Waiting()
         self._written = -math.inf
         if path.exists():
-            self.columns = self._header()
+            self._go_on()
 
     def log(self, metrics: Mapping[str, float]) -> None:
         """Appends a row, within a second.
 
         After 10,000 rows only every tenth is kept, after 100,000 every hundredth, and so on; but
-        all with a metric that the first row did not have. A new metric is a column from then on,
-        for which the file is written anew once.
+        all with a metric that the first row did not have. Rows count by `time/iterations`, so that
+        the file of a run that was resumed is that of one that was not. A new metric is a column
+        from then on, for which the file is written anew once.
 
         Raises:
             OSError: Rows cannot be written; the next call tries again.
         """
         self._usual = self._usual or frozenset(metrics)
-        told = self._told + 1
+        told = self._number.of(metrics.get(ITERATIONS))
         if told % 10 ** max(len(str(told)) - 4, 0) == 0 or not metrics.keys() <= self._usual:
             known = {*self.columns}
             self.columns += [name for name in metrics if name not in known]
             self._waiting.rows.append(dict(metrics))
-        self._told = told
         if time.monotonic() - self._written >= EVERY:
             self.flush()
 
@@ -107,6 +135,20 @@ class MetricsFile:
             self._waiting = _Waiting()
         self._written = time.monotonic()
 
+    def _go_on(self) -> None:
+        """Finds out what is in the file: its columns, what its first row has, how far it counts."""
+        with open(self.path, newline="", encoding="utf-8") as file:
+            rows = csv.reader(file)
+            self.columns = next(rows, [])
+            at = self.columns.index(ITERATIONS) if ITERATIONS in self.columns else None
+            for row in rows:
+                if len(row) != len(self.columns):  # one that was cut off
+                    continue
+                if not self._usual:
+                    cells = zip(self.columns, row, strict=True)
+                    self._usual = frozenset(name for name, cell in cells if cell)
+                self._number.of(None if at is None else _number(row[at]))
+
     def _header(self) -> list[str]:
         with open(self.path, newline="", encoding="utf-8") as file:
             return next(csv.reader(file), [])
@@ -130,6 +172,15 @@ class MetricsFile:
             os.replace(wider, self.path)
         finally:
             wider.unlink(missing_ok=True)
+
+
+def _number(word: str) -> float | None:
+    """What a cell says; None where it is no finite number."""
+    try:
+        number = float(word)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 class CSVLogger:

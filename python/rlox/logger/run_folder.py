@@ -3,6 +3,7 @@
 runs/<env>/<algorithm>/<time>-<seed>/
   config.json     settings and where each comes from, seed, versions
   metrics.csv     a row for each iteration, of very many some
+  wandb.id        which run it is at Weights & Biases, with that logger; mlflow.id at MLflow
   checkpoint/     see `rlox.checkpoint`
   checkpoints/    those that callbacks make, see `rlox.rotation`
   videos/         those of `VideoRecordingCallback`
@@ -116,12 +117,27 @@ class RunFolder:
         """
         self.metrics.flush()
 
+    def known(self, service: str) -> str | None:
+        """The id that the run has where a service keeps it; None if it has none there yet."""
+        try:
+            return (self.path / f"{service}.id").read_text(encoding="utf-8").strip() or None
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def keep(self, service: str, run: str) -> None:
+        """Writes down the id that a service gave the run, for when it is resumed.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        (self.path / f"{service}.id").write_text(f"{run}\n", encoding="utf-8")
+
     def plot(self, title: str) -> None:
         """Draws `curve.png`, or says what is missing."""
-        self.flush()
         if not self.metrics.columns:
             return
         try:
+            self.flush()
             plot_curve(self.path / "metrics.csv", self.path / "curve.png", title)
         except Exception as error:  # a picture ends no run
             _log.warning("no curve.png: %s", error)

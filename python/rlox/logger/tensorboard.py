@@ -40,10 +40,15 @@ class TensorBoardLogger(Thinned):
         )
 
     def start(self, trainer: "Trainer") -> None:
-        """Opens a file of events."""
+        """Opens a file of events; those of steps that a resumed run makes again are forgotten."""
         super().start(trainer)
         folder = self.path or in_folder(trainer, "tensorboard")
         self._writer = self._writers.EventFileWriter(str(folder))
+        if self.path is None and trainer.timesteps:  # another folder may have other runs
+            first = trainer.timesteps + 1
+            event = self._events.Event(step=first, wall_time=time.time())
+            event.session_log.status = 1  # START, at which TensorBoard drops this step and later
+            self._writer.add_event(event)
 
     def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
         """Writes scalars; NaN, which no curve shows, is left out."""

@@ -20,7 +20,8 @@ class WandbLogger(Thinned):
         every: Environment steps between two rows, at least; 1: all rows.
         **init: For `wandb.init`: `mode="offline"` writes to the disk alone, as the environment
             variable `WANDB_MODE=offline` has it, and `wandb sync` uploads it later. Files lie in
-            the run folder, where there is one; the run has its name.
+            the run folder, where there is one; the run has its name, and keeps its id there, with
+            which it goes on when it is resumed.
 
     Raises:
         TypeError, ValueError: `every` is no integer of at least 1.
@@ -40,8 +41,12 @@ class WandbLogger(Thinned):
         where: dict[str, Any] = {}
         if trainer.run is not None:
             where = {"dir": str(trainer.run.path), "name": trainer.run.path.name}
+            if (known := trainer.run.known("wandb")) is not None:
+                where |= {"id": known, "resume": "allow"}
         about = {"group": f"{trainer.env_name}-{trainer.algorithm}", "config": describe(trainer)}
         self._run = self._wandb.init(**{**where, **about, **self._init})
+        if trainer.run is not None:
+            trainer.run.keep("wandb", self._run.id)
         self._run.define_metric("*", step_metric="time/total_timesteps")
 
     def write(self, metrics: Mapping[str, float], timesteps: int) -> None:

@@ -12,7 +12,7 @@ from rlox.sb3.schedules import schedule
 from rlox.settings import flag, number, shown, text, whole
 
 # Of the model rather than of the algorithm.
-_MODEL = ("policy_kwargs", "verbose", "seed", "device", *REFUSED)
+_MODEL = ("policy_kwargs", "verbose", "tensorboard_log", "seed", "device", *REFUSED)
 
 
 def given_keywords(

@@ -19,7 +19,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlox import trainers
 from rlox.backends import Backend
 from rlox.sb3.archive import Archive, read_archive, read_statistics, said_schedule
 from rlox.sb3.arguments import given_keywords, trainer_settings
@@ -28,14 +27,8 @@ from rlox.sb3.keywords import DEFAULTS, REFUSED
 from rlox.sb3.weights import hidden_layers, renamed
 from rlox.settings import flag
 from rlox.trainer import EnvLike, Trainer
+from rlox.trainers import TRAINERS
 
-TRAINERS: dict[str, type[Trainer]] = {
-    kind.algorithm: kind
-    for kind in (
-        *(trainers.PPOTrainer, trainers.A2CTrainer, trainers.DQNTrainer),
-        *(trainers.SACTrainer, trainers.TD3Trainer),
-    )
-}
 # What only one algorithm's `data` has.
 _MARKS = {
     "clip_range": "ppo",

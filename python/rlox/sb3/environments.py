@@ -1,9 +1,15 @@
 """Environments as models take them: what `rlox.make_vec` does, and none of SB3's own."""
 
+import dataclasses
 from typing import Any
+
+import gymnasium as gym
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from rlox.foreign import ForeignVecEnv
 from rlox.keywords import refuse_policy_name
+from rlox.registered import name_of
+from rlox.trainer import Trainer
 from rlox.vec_env import VecEnv
 from rlox.vector import make_vec
 
@@ -41,3 +47,43 @@ def expect_environment(env: object) -> None:
 def ready(env: Any, num_envs: int | None = None) -> VecEnv | ForeignVecEnv:
     """Environments ready for rollouts."""
     return make_vec(env, num_envs)
+
+
+_STANDARD = (TimeLimit, OrderEnforcing, PassiveEnvChecker)
+
+
+def named(trainer: Trainer, env: object) -> Trainer:
+    """The trainer, which knows the id of an environment that is what its id makes.
+
+    Args:
+        trainer: Made with `env`.
+        env: As `expect_environment` takes it.
+    """
+    if trainer.env_id is None and (env_id := told_id(env)) is not None:
+        trainer.env_id = trainer.env_name = env_id
+    return trainer
+
+
+def told_id(env: object) -> str | None:
+    """The id that makes such environments; None where it does not tell all about them.
+
+    >>> told_id(gym.make("CartPole-v1")), told_id(gym.make("CartPole-v1", sutton_barto_reward=True))
+    ('CartPole-v1', None)
+    """
+    spec = getattr(env, "spec", None)
+    without: tuple[str, ...] = ("render_mode",)
+    if spec is None or spec.id not in gym.registry:
+        return None
+    if isinstance(env, gym.Env):
+        inner: Any = env
+        while isinstance(inner, gym.Wrapper):
+            if type(inner) not in _STANDARD:
+                return None
+            inner = inner.env
+    elif type(env) is VecEnv and spec.kwargs.get("autoreset_mode") == "SameStep":
+        without = ("num_envs", "autoreset_mode")
+    else:
+        return None
+    kwargs = {name: value for name, value in spec.kwargs.items() if name not in without}
+    plain = dataclasses.replace(spec, kwargs=kwargs)
+    return name_of(spec) if plain == gym.spec(spec.id) else None

@@ -111,10 +111,6 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "replay_buffer_kwargs": ((None, {}), "replay buffers are rlox's own, in Rust; leave it out"),
     "optimize_memory_usage": ((False,), "rlox's buffer has no such mode; lower buffer_size"),
     "stats_window_size": ((100,), "rollout/ep_rew_mean is that of the last 100 episodes here"),
-    "tensorboard_log": (
-        (None,),
-        "runs of rlox.trainers write run folders with metrics; use one of them for a log",
-    ),
     "_init_setup_model": ((True,), "models are made whole; leave it out"),
 }
 

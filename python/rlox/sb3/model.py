@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium as gym
@@ -13,11 +13,16 @@ from gymnasium.vector import VectorEnv
 from rlox import spaces
 from rlox.backends import Backend
 from rlox.keywords import knowing_keywords, refuse_unknown
+from rlox.learner import EpisodeStatistics
+from rlox.manifest import NoEnvironmentError
 from rlox.registered import count_of
 from rlox.sb3.arguments import device_name, given_keywords, trainer_settings, verbosity
+from rlox.sb3.attributes import instead_of, setting
 from rlox.sb3.callbacks import as_rlox_callbacks
-from rlox.sb3.environments import expect_environment, ready
+from rlox.sb3.environments import expect_environment, named, ready
+from rlox.sb3.logs import as_rlox_loggers, log_folder
 from rlox.sb3.policy_names import expect_fitting, expect_policy
+from rlox.sb3.waiting import Waiting, found
 from rlox.settings import flag, shown, whole
 from rlox.trainer import EnvLike, Trainer
 
@@ -25,20 +30,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 PathLike = str | os.PathLike[str]
-# What their models have, and how it is done here.
-_ABSENT = {
-    "train": "learn() steps and learns; model.trainer.learner.iterate() is one iteration",
-    "collect_rollouts": "learn() collects them; see rlox.collect_rollout",
-    "get_parameters": "model.trainer.learner.state().networks has arrays by name",
-    "set_parameters": "load(path) takes a checkpoint; see rlox.sb3.convert for their files",
-    "set_random_seed": "pass seed= to the constructor",
-    "policy": "on-policy models on native networks have model.trainer.learner.to_torch()",
-    "save_replay_buffer": "save(path) has the replay buffer in it",
-    "load_replay_buffer": "load(path) has the replay buffer in it",
-    "get_vec_normalize_env": "rlox.trainers have normalize_obs and normalize_reward",
-    "logger": "pass a function of (trainer, metrics) as callback to learn()",
-    "set_logger": "pass a function of (trainer, metrics) as callback to learn()",
-}
 
 
 class Model:
@@ -60,9 +51,11 @@ class Model:
     algorithm: ClassVar[str]
     trainer_type: ClassVar[type[Trainer]]
     trainer: Trainer
-    """What does the work."""
+    """What does the work; models that were loaded without an environment have it by `set_env`."""
     verbose: int
+    tensorboard_log: str | None
     _first: int  # steps before those that count
+    _waiting: Waiting | None = None  # instead of the trainer
 
     def __init__(
         self,
@@ -74,6 +67,7 @@ class Model:
     ) -> None:
         given = given_keywords(type(self).__name__, self.algorithm, args, keywords)
         self.verbose, self._first = verbosity(given["verbose"]), 0
+        self.tensorboard_log = log_folder(given["tensorboard_log"])
         expect_environment(env)
         expect_policy(policy)
         num_envs = count_of(env) or 1
@@ -85,14 +79,17 @@ class Model:
         except ValueError:
             made.close()
             raise
-        self.trainer = made
+        self.trainer = named(made, env)
 
     def __getattr__(self, name: str) -> Any:
-        """Says what to do instead of what models have there and not here."""
+        """Settings by their keywords, and what to do instead of what models do not have here."""
         kind = type(self).__name__
-        if name in _ABSENT:
-            raise AttributeError(f"{kind} has no {name!r} in rlox.sb3; {_ABSENT[name]}")
-        raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+        if name == "trainer" and self._waiting is not None:
+            raise AttributeError(f"{kind} has no {name!r} without environments; call set_env(env)")
+        if not name.startswith("_") and name != "trainer":
+            with suppress(AttributeError):
+                return setting(self.algorithm, self._config, name)
+        raise AttributeError(instead_of(kind, name))
 
     @knowing_keywords()
     def learn(
@@ -110,30 +107,42 @@ class Model:
             total_timesteps: Of all environments together.
             callback: None, a function of (trainer, metrics), which ends the run by giving False,
                 an `rlox.callbacks.Callback`, or a list of these; called after each iteration.
-            log_interval: With `verbose=1`, iterations between two tables; None: 1, and for
-                algorithms with a replay buffer as many as make 1,000 steps.
-            tb_log_name: Names a log that is not written here.
-            reset_num_timesteps: Count steps from 0 and begin schedules anew. False: go on with
-                both, to `total_timesteps` beyond those that were made.
+            log_interval: With `verbose=1`, iterations between two tables, for algorithms with a
+                replay buffer finished episodes; None: 1, A2C 100, with a replay buffer 4.
+            tb_log_name: What the folder in `tensorboard_log` is called, before `_1` and so on;
+                None: as the class.
+            reset_num_timesteps: Count steps and episodes from 0 and begin schedules anew. False: go
+                on with them, to `total_timesteps` beyond those that were made.
             progress_bar: Show one; needs the extra `rlox[progress]`.
 
         Raises:
-            TypeError, ValueError: As `rlox.trainers.Trainer.train`; an SB3 callback.
+            TypeError, ValueError: As `rlox.trainers.Trainer.train`; an SB3 callback; a model that
+                was loaded without an environment.
+            ModuleNotFoundError: Progress bar or log need their extra.
         """
         fix = "say how many steps to make"
         steps = whole("total_timesteps", total_timesteps, 1, fix=fix)
         reset = flag("reset_num_timesteps", reset_num_timesteps, fix="pass one of them")
         interval = None if log_interval is None else whole("log_interval", log_interval, 1)
-        called = as_rlox_callbacks(callback, self.verbose, interval)
+        if self._waiting is not None:
+            raise ValueError(
+                "env: expected environments to learn in, as none was saved, got None; call "
+                "set_env(env), or pass env= to load"
+            )
         trainer = self.trainer
+        first = trainer.timesteps if reset else self._first
+        called = as_rlox_callbacks(callback, self.algorithm, self.verbose, interval, first)
+        name = tb_log_name or type(self).__name__
+        loggers = as_rlox_loggers(self.tensorboard_log, name, new=reset)
+        flag("progress_bar", progress_bar, fix="pass one of them")
         if reset:
-            self._first = trainer.timesteps
-            trainer.train(steps, progress_bar=progress_bar, callbacks=called)
+            self._first, trainer.learner.episodes = first, EpisodeStatistics()
+            trainer.train(steps, progress_bar=progress_bar, callbacks=called, loggers=loggers)
         else:
             # Schedules go on from where the count began, to where it now ends.
-            trainer.start_timesteps = self._first
+            trainer.start_timesteps = first
             trainer.target_timesteps = trainer.timesteps + steps
-            trainer.train(progress_bar=progress_bar, callbacks=called)
+            trainer.train(progress_bar=progress_bar, callbacks=called, loggers=loggers)
         return self
 
     @knowing_keywords()
@@ -155,7 +164,8 @@ class Model:
         Raises:
             TypeError, ValueError: As `rlox.trainers.Trainer.predict`.
         """
-        return np.asarray(self.trainer.predict(observation, deterministic)), state
+        who = self.trainer if self._waiting is None else self._waiting.policy
+        return np.asarray(who.predict(observation, deterministic)), state
 
     @knowing_keywords()
     def save(self, path: PathLike, exclude: None = None, include: None = None) -> None:
@@ -172,7 +182,7 @@ class Model:
         """
         _expect_only("exclude", exclude, None)
         _expect_only("include", include, None)
-        self.trainer.save(path)
+        (self.trainer if self._waiting is None else self._waiting).save(path)
 
     @classmethod
     def load(
@@ -185,10 +195,11 @@ class Model:
         """The model that was saved, by this class, a trainer of rlox's or `rlox.sb3.convert`.
 
         Args:
-            path: What `save` wrote.
-            env: Takes the place of the saved id; needed where there was none.
+            path: What `save` wrote; ".zip" at its end may be missing, or be too much.
+            env: Takes the place of the saved id. Where there is neither, the model predicts, and
+                learns once it has environments by `set_env`.
             device: Where the networks shall live; "auto": where they were.
-            **keywords: `verbose`; others that change what was saved are refused.
+            **keywords: `verbose`, `tensorboard_log`; others that change what was saved are refused.
 
         Raises:
             FileNotFoundError: Nothing is there.
@@ -196,26 +207,41 @@ class Model:
             ValueError: It is a zip of Stable-Baselines3's, another algorithm's, or does not fit.
             TypeError: Another keyword.
         """
-        known = ("verbose", "custom_objects", "print_system_info", "force_reset")
+        known = ("verbose", "tensorboard_log", "custom_objects", "print_system_info", "force_reset")
         hint = "settings are those that were saved; make a new model to change them"
         others = dict.fromkeys(given_keywords(cls.__name__, cls.algorithm, (), {}), hint)
         refuse_unknown(keywords, known, f"{cls.__name__}.load", others)
         for name, only in (("custom_objects", None), ("print_system_info", False)):
             _expect_only(name, keywords.get(name, only), only)
         _expect_only("force_reset", keywords.get("force_reset", True), True)
-        _refuse_zip(path)
+        path = found(path)
         if env is not None:
             expect_environment(env)
         where = None if device == "auto" else device_name(device)
         made = cls.__new__(cls)
         made.verbose = verbosity(keywords.get("verbose", 0))
-        made.trainer = cls.trainer_type.load(path, env=env, device=where, runs_dir=None)
-        made._first = made.trainer.start_timesteps
+        made.tensorboard_log = log_folder(keywords.get("tensorboard_log"))
+        try:
+            trainer = cls.trainer_type.load(path, env=env, device=where, runs_dir=None)
+        except NoEnvironmentError:
+            made._waiting = Waiting(cls.trainer_type, path, where)
+            made._first = made._waiting.saved["run"]["start"]
+            return made
+        made.trainer = trainer if env is None else named(trainer, env)
+        made._first = trainer.start_timesteps
         return made
 
     def get_env(self) -> Any:
-        """The environments, with Gymnasium's API for vector environments, not SB3's."""
-        return self.trainer.env
+        """The environments, with Gymnasium's API for vector environments, not SB3's.
+
+        None: The model was loaded without, and there was no id.
+        """
+        return self.trainer.env if self._waiting is None else None
+
+    @property
+    def env(self) -> Any:
+        """As `get_env`."""
+        return self.get_env()
 
     def set_env(self, env: EnvLike, force_reset: bool = True) -> None:
         """Goes on learning in other environments, of the same spaces and as many.
@@ -230,6 +256,9 @@ class Model:
         """
         _expect_only("force_reset", force_reset, True)
         expect_environment(env)
+        if self._waiting is not None:
+            self.trainer, self._waiting = named(self._waiting.trainer(env), env), None
+            return
         old, config = self.trainer, self.trainer.config
         tried = ready(env, config.num_envs)
         try:
@@ -255,31 +284,41 @@ class Model:
         made.start_timesteps, made.target_timesteps = old.start_timesteps, old.target_timesteps
         made.sources = old.sources
         old.close()
-        self.trainer = made
+        self.trainer = named(made, env)
 
     @property
     def num_timesteps(self) -> int:
         """Steps since the last `learn` that counted from 0."""
-        return self.trainer.timesteps - self._first
+        waiting = self._waiting
+        return (self.trainer if waiting is None else waiting.policy).timesteps - self._first
+
+    @property
+    def _config(self) -> Any:
+        return self.trainer.config if self._waiting is None else self._waiting.config
 
     @property
     def n_envs(self) -> int:
         """How many environments there are."""
-        return int(self.trainer.config.num_envs)
+        return int(self._config.num_envs)
 
     @property
     def seed(self) -> int:
         """What decided everything random."""
-        return self.trainer.seed
+        waiting = self._waiting
+        return self.trainer.seed if waiting is None else int(waiting.saved["seed"])
 
     @property
     def observation_space(self) -> gym.Space[Any]:
         """Of one environment."""
+        if self._waiting is not None:
+            return self._waiting.spaces[0]
         return self.trainer.env.single_observation_space
 
     @property
     def action_space(self) -> gym.Space[Any]:
         """Of one environment."""
+        if self._waiting is not None:
+            return self._waiting.spaces[1]
         return self.trainer.env.single_action_space
 
 
@@ -294,12 +333,3 @@ def _expect_only(name: str, value: Any, only: object) -> None:
             f"{name}: expected {only}, as checkpoints are whole, hold no code and environments "
             f"begin anew, got {shown(value)}; leave it out"
         )
-
-
-def _refuse_zip(path: PathLike) -> None:
-    for file in (Path(path), Path(f"{os.fspath(path)}.zip")):
-        if file.is_file() and not Path(path).is_dir():
-            raise ValueError(
-                f"path: expected a checkpoint of rlox, which is a folder, got the file {file}; "
-                "python -m rlox.sb3.convert makes one of a zip of Stable-Baselines3's"
-            )

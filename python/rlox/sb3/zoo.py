@@ -7,7 +7,6 @@ names of classes are all that there may be besides plain values.
 
 import argparse
 import ast
-import importlib
 import os
 import re
 import sys
@@ -16,18 +15,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlox.configs import A2CConfig, DQNConfig, PPOConfig, SACConfig, TD3Config
+from rlox.extras import load_extra
 from rlox.sb3.arguments import given_keywords, trainer_settings
 from rlox.sb3.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from rlox.settings import shown, text, whole
+from rlox.trainers import TRAINERS
 
-CONFIGS: dict[str, type[Any]] = {
-    "ppo": PPOConfig,
-    "a2c": A2CConfig,
-    "dqn": DQNConfig,
-    "sac": SACConfig,
-    "td3": TD3Config,
-}
 # Theirs that are no keywords of algorithms, and of which nothing has to be done.
 _BESIDES = ("policy", "n_timesteps", "n_envs", "normalize", "noise_type", "noise_std")
 _LARGEST = 100_000  # values of an environment; aliases make many of few
@@ -67,7 +60,7 @@ def zoo_settings(
         TypeError: A key that neither rl-zoo3 nor the algorithm has.
     """
     file = Path(path)
-    name = text("algorithm", file.stem if algorithm is None else algorithm, tuple(CONFIGS))
+    name = text("algorithm", file.stem if algorithm is None else algorithm, tuple(TRAINERS))
     content = _read(file)
     found = content.get(env_id, content.get("default"))
     if not isinstance(found, Mapping):
@@ -78,12 +71,7 @@ def zoo_settings(
 
 
 def _read(file: Path) -> dict[str, Any]:
-    try:
-        yaml: Any = importlib.import_module("yaml")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "yaml: expected PyYAML, as the file is YAML, got none; pip install pyyaml", name="yaml"
-        ) from error
+    yaml = load_extra("yaml", "cli", "zoo_settings")
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
@@ -152,9 +140,10 @@ def _converted(algorithm: str, said: dict[str, Any]) -> dict[str, Any]:
         said["action_noise"] = _NOISES[kind](0.0, _plain(besides.get("noise_std", 0.0)))
     said = {name: _whole(value) for name, value in said.items()}
     given = given_keywords("rl-zoo3", algorithm, (), said)
-    settings = trainer_settings(algorithm, CONFIGS[algorithm], given, num_envs)
+    config_type = TRAINERS[algorithm].config_type
+    settings = trainer_settings(algorithm, config_type, given, num_envs)
     settings |= _normalizing(besides.get("normalize", False))
-    config = asdict(CONFIGS[algorithm](**settings))
+    config = asdict(config_type(**settings))
     told = {name: _listed(x) for name, x in config.items() if name not in ("device", "compile")}
     if "n_timesteps" in besides:
         told["total_timesteps"] = whole("n_timesteps", _whole(_plain(besides["n_timesteps"])), 1)
@@ -252,7 +241,7 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("--algorithm", help="by default what the file is called")
     try:
         settings = zoo_settings(**vars(parser.parse_args(args)))
-        yaml: Any = importlib.import_module("yaml")
+        yaml = load_extra("yaml", "cli", "zoo_settings")
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

@@ -74,7 +74,7 @@ class _Teller(Callback):
         self._connection.send(Score(step, metrics["eval/mean_reward"]))
         if self._connection.recv():
             self.pruned = True
-            trainer.stop()
+            trainer.stop("pruned")
 
 
 def serve(connection: Connection) -> None:

@@ -81,13 +81,22 @@ pub enum Isa {
 }
 
 impl Isa {
-    fn named(name: &str) -> Option<Self> {
-        match name.trim().to_ascii_lowercase().as_str() {
-            "portable" => Some(Self::Portable),
-            "avx2" => Some(Self::Avx2),
-            "avx512" => Some(Self::Avx512),
-            _ => None,
+    /// What `RLOX_SIMD` calls it.
+    ///
+    /// ```
+    /// assert_eq!(rlox_core::simd::Isa::Avx512.name(), "avx512");
+    /// ```
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
         }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        let name = name.trim().to_ascii_lowercase();
+        [Self::Portable, Self::Avx2, Self::Avx512].into_iter().find(|isa| isa.name() == name)
     }
 }
 
