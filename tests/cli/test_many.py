@@ -106,7 +106,7 @@ def test_ctrl_c_ends_all_with_checkpoints_and_130(tmp_path):
         finally:
             run.kill()
     assert run.returncode == 130, err
-    assert "6 runs, 6 ended before all steps were made" in out
+    assert "6 runs, 6 interrupted" in out
     folders = [file.parent for file in tmp_path.rglob("config.json")]
     assert folders
     for folder in folders:

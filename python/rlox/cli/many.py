@@ -134,11 +134,12 @@ def _sum_up(about: dict[str, Any], seeds: list[int], came: list[Came], as_json: 
         told = [{"seed": n, **_told(one)} for n, one in zip(seeds, came, strict=True)]
         say_json({**about, "runs": told, "mean_reward": _named(all_of)})
         return
-    ended = sum(not one["interrupted"] for one in results)
-    failed = len(came) - len(results)
-    parts = [f"{len(came)} runs", f"{failed} failed" if failed else ""]
-    parts += [f"{n} ended before all steps were made" if (n := len(results) - ended) else ""]
-    say(f"{about['algorithm']} {about['env']}: {', '.join(part for part in parts if part)}")
+    counts = {
+        "failed": len(came) - len(results),
+        "interrupted": sum(one["interrupted"] for one in results),
+    }
+    told_of = "".join(f", {count} {what}" for what, count in counts.items() if count)
+    say(f"{about['algorithm']} {about['env']}: {len(came)} runs{told_of}")
     if all_of is not None:
         low, high = all_of["iqm_interval"]
         say(

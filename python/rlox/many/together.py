@@ -21,7 +21,7 @@ from rlox.many.arguments import (
 from rlox.many.in_processes import in_processes
 from rlox.many.in_threads import in_threads
 from rlox.many.job import Came, Job
-from rlox.results import TrainResult
+from rlox.results import CTRL_C, TrainResult
 from rlox.settings import flag, shown, whole
 from rlox.trainer import EnvLike, Trainer
 
@@ -195,6 +195,7 @@ def not_begun() -> TrainResult:
         "sps": nan,
         "seconds": 0.0,
         "interrupted": True,
+        "stopped_by": CTRL_C,
         "run_dir": None,
         "left_out": None,
     }
