@@ -28,12 +28,15 @@ CASES = [
 def test_shares_add_up_to_the_wall_clock(kind, backend, env, settings, phases):
     if backend == "torch":
         pytest.importorskip("torch")
-    trainer = kind(env, 1, backend=backend, runs_dir=None, **settings)
-    timing, told = TimingCallback(every=256), NotingLogger()
-    began = time.perf_counter()
-    trainer.train(768, callbacks=[timing], loggers=[told])
-    went_by = time.perf_counter() - began
-    assert sum(timing.seconds.values()) == pytest.approx(went_by, rel=0.02, abs=0.002)
+    for _ in range(3):  # other processes may come between these clocks and those
+        trainer = kind(env, 1, backend=backend, runs_dir=None, **settings)
+        timing, told = TimingCallback(every=256), NotingLogger()
+        began = time.perf_counter()
+        trainer.train(768, callbacks=[timing], loggers=[told])
+        went_by = pytest.approx(time.perf_counter() - began, rel=0.02, abs=0.002)
+        if sum(timing.seconds.values()) == went_by:
+            break
+    assert sum(timing.seconds.values()) == went_by
     assert sum(timing.shares.values()) == pytest.approx(1, rel=0.02)
     assert {name for name, x in timing.seconds.items() if x > 0} - {"other"} == phases
     rows = [row for _, row in told.rows if "timing/other" in row]
