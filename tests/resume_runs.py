@@ -20,7 +20,7 @@ SETTINGS = {
     "td3": ("Pendulum-v1", {**OFF_POLICY, "net_arch": (16,)}),
 }
 TOTAL, HALF = 384, 192
-# What differs from one run to the next, and what counts the iterations of one call.
+# What differs from one run to the next.
 CLOCK = ("time/fps", "time/time_elapsed")
 
 

@@ -9,6 +9,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from rlox.callbacks.base import Callback, Every
+from rlox.callbacks.saving import folder_for, going_on
 from rlox.evaluation import (
     SeededPredictor,
     environment_of,
@@ -65,6 +66,7 @@ class VideoRecordingCallback(Callback):
         self._frames = whole("max_frames", max_frames, 1, fix="pass a number of frames")
         self._env = None if env is None else expect_maker(env)
         self._path = path_or_none("path", path)
+        self._folder = Path()
         load_extra("moviepy", "video", "VideoRecordingCallback")
         self.last: Path | None = None
         """The newest video."""
@@ -72,23 +74,17 @@ class VideoRecordingCallback(Callback):
     def on_train_start(self, trainer: "Trainer") -> None:
         """Finds out where to write, and what to play."""
         environment_of(trainer, self._env)
-        if self._path is None and trainer.run is None:
-            raise ValueError(
-                "path: expected where videos shall lie, as there is no run folder, got None; pass "
-                "path=, or a runs_dir to the trainer"
-            )
+        self._folder = folder_for(trainer, self._path, "videos", "videos")
         self._every.start(trainer.timesteps)
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
         """Records where it is time to."""
         if not self._every.due(trainer.timesteps):
             return
-        folder = self._path
-        if folder is None and trainer.run is not None:
-            folder = trainer.run.path / "videos"
-        if folder is not None and not trainer.halted():
-            there = self._record(trainer, folder, step_name(trainer.timesteps))
-            self.last = there or self.last
+        if not trainer.halted():
+            with going_on(trainer, "video", self._every.steps):
+                there = self._record(trainer, self._folder, step_name(trainer.timesteps))
+                self.last = there or self.last
 
     def _record(self, trainer: "Trainer", folder: Path, name: str) -> Path | None:
         """Plays and writes; a file comes to its place when it is whole, None if Ctrl-C came."""

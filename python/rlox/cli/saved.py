@@ -1,7 +1,6 @@
 """Runs and checkpoints on the disk, as trainers."""
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +8,15 @@ from rlox.checkpoint import MANIFEST, read_checkpoint
 from rlox.trainer import Trainer
 
 
-@cache
 def trainers() -> dict[str, type[Trainer]]:
     """The trainers by their algorithms' names.
 
     >>> sorted(trainers())
     ['a2c', 'dqn', 'ppo', 'sac', 'td3']
     """
-    from rlox import trainers as module
+    from rlox.trainers import TRAINERS
 
-    made = (getattr(module, name) for name in module.__all__)
-    kinds = [x for x in made if isinstance(x, type) and issubclass(x, Trainer) and x is not Trainer]
-    return {kind.algorithm: kind for kind in sorted(kinds, key=lambda kind: kind.algorithm)}
+    return dict(sorted(TRAINERS.items()))
 
 
 def trainer_of(algorithm: str) -> Any:

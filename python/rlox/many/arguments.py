@@ -7,32 +7,28 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
-from rlox import trainers
 from rlox.callbacks import as_callbacks
 from rlox.keywords import hint
 from rlox.logger import as_loggers
 from rlox.many.job import Job
 from rlox.settings import plain_seed, shown
 from rlox.trainer import Trainer
+from rlox.trainers import TRAINERS
 
 
 def known_trainer(algorithm: Any) -> type[Trainer]:
     """The trainer of an algorithm, by its name or as it is."""
-    kinds: list[type[Trainer]] = [
-        getattr(trainers, name) for name in trainers.__all__ if name.endswith("Trainer")
-    ]
-    named = {kind.algorithm: kind for kind in kinds if hasattr(kind, "algorithm")}
     if isinstance(algorithm, type) and issubclass(algorithm, Trainer) and algorithm is not Trainer:
         return algorithm
     if isinstance(algorithm, str):
-        if algorithm.lower() in named:
-            return named[algorithm.lower()]
+        if algorithm.lower() in TRAINERS:
+            return TRAINERS[algorithm.lower()]
         raise ValueError(
-            f"algorithm: expected one of {', '.join(named)}, got {algorithm!r}; "
-            f"{hint(algorithm, named)}"
+            f"algorithm: expected one of {', '.join(TRAINERS)}, got {algorithm!r}; "
+            f"{hint(algorithm, TRAINERS)}"
         )
     raise TypeError(
-        f"algorithm: expected a name ({', '.join(named)}) or a trainer's class, got "
+        f"algorithm: expected a name ({', '.join(TRAINERS)}) or a trainer's class, got "
         f"{shown(algorithm)}; pass 'ppo'"
     )
 
