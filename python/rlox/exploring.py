@@ -1,6 +1,5 @@
 """`Explorer`: a learner that acts in environments and remembers what came of it."""
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -19,6 +18,7 @@ from rlox.replaying import Replay
 from rlox.rollout import RolloutEnv, make_buffer
 from rlox.stepping import Step, Stepper
 from rlox.uniform import random_actions
+from rlox.warning import warn
 
 if TYPE_CHECKING:
     import torch
@@ -69,12 +69,11 @@ class Explorer(BaseLearner):
         streams = 1 if alone else config.num_envs
         frames = stacked_frames(env, config.frame_stack)
         if alone and frames > 1:
-            warnings.warn(
+            warn(
                 f"frame_stack: expected {frames} frames to be stored once, got several "
                 "environments in autoreset mode NEXT_STEP, whose stacks are stored whole, and next "
                 f"ones beside them, which takes up to {2 * frames} times the memory; make them "
                 "with autoreset_mode='SameStep'",
-                stacklevel=2,
             )
             frames = 1
         goals = None if config.her is None else goal_functions(env)

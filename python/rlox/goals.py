@@ -1,6 +1,5 @@
 """What goal environments say of goals that were not theirs: rewards, and whether all ends."""
 
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from rlox.layouts import Layout
 from rlox.mask_source import all_have
+from rlox.warning import warn
 
 OfGoals = Callable[[Any, Any, dict[str, Any]], Any]
 
@@ -62,10 +62,9 @@ def goal_functions(env: Any) -> GoalFunctions:
         )
     flags = None if ended is None else _shape_for(ended, goals)
     if isinstance(flags, Exception):
-        warnings.warn(
+        warn(
             f"her: compute_terminated failed for goals {goals.shape} with {flags!r}; flags stay as "
             "they are recorded",
-            stacklevel=2,
         )
     return GoalFunctions(reward, ended if flags in _EACH else None)
 
@@ -124,10 +123,9 @@ def _refuse_failed(error: Exception, shape: tuple[int, ...]) -> None:
             "her: expected a compute_reward of many goals at once, and of an empty info, as infos "
             f"are not stored, {failed}; compute rewards along the last axis, from goals alone"
         ) from error
-    warnings.warn(
+    warn(
         f"her: expected a compute_reward that can do with any goals, {failed}; if it only needs an "
         "environment that was reset, all is well: else the first minibatch fails",
-        stacklevel=3,
     )
 
 

@@ -55,11 +55,27 @@ def hint(name: str, known: Iterable[str]) -> str:
     ("did you mean 'train'?", 'there are train, eval')
     """
     all_known = list(known)
-    lower = {one.lower(): one for one in reversed(all_known)}
-    near = difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.55)
-    if near:
-        return f"did you mean {' or '.join(repr(lower[one]) for one in near)}?"
+    if near := nearest(name, all_known):
+        return f"did you mean {' or '.join(map(repr, near))}?"
     return f"there are {', '.join(all_known)}"
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three that somebody may have meant, the nearest first; versions and case count little.
+
+    >>> nearest("cartpole", ["Acrobot-v1", "CartPole-v1"]), nearest("Foo-v1", ["Acrobot-v1"])
+    (['CartPole-v1'], [])
+    """
+    stems: dict[str, list[str]] = {}
+    for one in known:
+        stems.setdefault(_stem(one), []).append(one)
+    near = difflib.get_close_matches(_stem(name), stems, n=3, cutoff=0.55)
+    return [one for stem in near for one in sorted(stems[stem], reverse=True)][:3]
+
+
+def _stem(name: str) -> str:
+    """What tells names apart: versions and the case do not."""
+    return re.sub(r"-v\d+$", "", name.lower())
 
 
 def _hint(name: str, known: list[str], also: Mapping[str, str]) -> str:

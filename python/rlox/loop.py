@@ -10,10 +10,10 @@ from rlox.callbacks import Callback
 from rlox.callbacks.states import give_back
 from rlox.diagnosis import Recent, diagnosed, is_not_finite
 from rlox.logger import Logger, Loggers
-from rlox.logger.base import warn
 from rlox.restoring import end_run
 from rlox.results import CTRL_C, STOP, TrainResult, train_result
 from rlox.settings import whole
+from rlox.warning import warn_at_most
 
 if TYPE_CHECKING:
     from rlox.logger import RunFolder
@@ -40,7 +40,7 @@ class _Rows:
             write()
         except OSError as error:
             if not self._warned:
-                warn(
+                warn_at_most(
                     f"{self._run.metrics.path}: rows cannot be written ({error}); training goes "
                     "on, and they wait until they can"
                 )
@@ -159,7 +159,7 @@ class Loop:
         try:
             self._end(error)
         except Exception as failed:
-            warn(
+            warn_at_most(
                 f"what was learned before {type(error).__name__} could not be saved whole "
                 f"({type(failed).__name__}: {failed}); while this trainer is there, save() may"
             )

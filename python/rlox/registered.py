@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import difflib
 import importlib
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from rlox._rlox import env_ids
 from rlox.contract import refuse_unfit
 from rlox.ids import PLUGINS
+from rlox.keywords import nearest
 
 
 class Native(NamedTuple):
@@ -117,8 +117,7 @@ def find_spec(env_id: str) -> EnvSpec:
         return gym.spec(plain_id)
     except gym.error.Error as error:
         known = [*env_ids(), *gym.registry]
-        lower = {known_id.lower(): known_id for known_id in known}
-        near = [lower[key] for key in difflib.get_close_matches(plain_id.lower(), lower, n=3)]
+        near = nearest(plain_id, known)
         hint = (
             f"did you mean {' or '.join(near)}?"
             if near

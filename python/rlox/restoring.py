@@ -2,7 +2,6 @@
 
 import errno
 import os
-import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from rlox.logger import RunFolder
 from rlox.manifest import describe, expect_saved
 from rlox.metrics import forget_after, forget_lines_after
 from rlox.rotation import set_aside
+from rlox.warning import warn
 
 if TYPE_CHECKING:
     from rlox.results import TrainResult
@@ -111,10 +111,9 @@ def end_run(trainer: "Trainer", result: "TrainResult") -> None:
         run.write("summary.json", result)
     run.plot(f"{trainer.algorithm} {trainer.env_name}, seed {trainer.seed}")
     if result["left_out"] is not None:
-        warnings.warn(
+        warn(
             f"{result['left_out']}. The run's checkpoint has all but the replay buffer; while this "
             "trainer is there, save() writes one with it where there is room",
-            stacklevel=6,
         )
 
 
@@ -211,4 +210,4 @@ def warn_forgotten(trainer: "Trainer") -> None:
     """Tells once who trains on without all that was remembered."""
     forgot, trainer.forgot = trainer.forgot, []
     for what in forgot:
-        warnings.warn(what, stacklevel=4)
+        warn(what)

@@ -114,6 +114,7 @@ INNER = {
     "rlox.sb3.attributes": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.callbacks": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.convert": "serves rlox.sb3: tests/sb3 has refusals",
+    "rlox.sb3.elsewhere": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.environments": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.evaluation": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.sb3.inert": "serves rlox.sb3: tests/sb3 has refusals",
@@ -145,6 +146,7 @@ INNER = {
     "rlox.trainer": "rlox.trainers offers it",
     "rlox.uniform": "serves collect_rollout and collect_n_steps",
     "rlox.vec_env": "rlox offers it",
+    "rlox.warning": "serves all others: tests/test_warning.py",
     "rlox.workers": "serves ForeignVecEnv",
 }
 _COMMANDS = ("around", "commands", "config_file", "doctor", "enjoy", "envs", "eval", "export")

@@ -31,11 +31,19 @@ ROWS = [
     ),
     Mistake(
         "train ppo CartPol-v1 --total-timesteps 9",
-        1,
+        2,
         "env",
         "a known id",
         "'CartPol-v1'",
         "did you mean CartPole-v1 or CartPole-v0 or",
+    ),
+    Mistake(
+        "train ppo CartPole-v1 --total-timesteps -5",
+        2,
+        "total_timesteps",
+        "an integer of at least 1",
+        "-5",
+        "say how many steps to make",
     ),
     Mistake(
         "train ppo CartPole-v1 --total-timesteps 1e5",
@@ -155,8 +163,8 @@ ROWS = [
     ),
     Mistake(
         "eval RUN --episodes 0",
-        1,
-        "n_episodes",
+        2,
+        "episodes",
         "an integer of at least 1",
         "0",
         "ask for one or more",

@@ -195,3 +195,11 @@ def test_torch_devices_are_named():
     assert ppo(device="cpu").trainer.config.device == "cpu"
     torch = pytest.importorskip("torch")
     assert ppo(device=torch.device("cpu")).trainer.config.device == "cpu"
+
+
+@pytest.mark.parametrize("name", ["make_vec_env", "EvalCallback", "VecNormalize", "DummyVecEnv"])
+def test_names_that_scripts_import_are_named_with_what_is_instead(name):
+    with pytest.raises(ImportError, match=rf"rlox\.sb3 has no '{name}'; .*(rlox|leave)"):
+        exec(f"from rlox.sb3 import {name}")
+    with pytest.raises(ImportError, match="cannot import name"):
+        from rlox.sb3 import nothing_of_theirs  # noqa: F401

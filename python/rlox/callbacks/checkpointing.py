@@ -1,6 +1,5 @@
 """Checkpoints while a run goes on."""
 
-import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlox.callbacks.base import Callback, Every
 from rlox.callbacks.saving import folder_for, going_on
-from rlox.keywords import knowing_keywords
+from rlox.keywords import hint, knowing_keywords, meant
 from rlox.rotation import (
     FOLDER,
     note_latest,
@@ -20,11 +19,19 @@ from rlox.rotation import (
     sweep,
 )
 from rlox.settings import flag, path_or_none, text, whole
+from rlox.warning import warn
 
 if TYPE_CHECKING:
     import os
 
     from rlox.trainers import Trainer
+
+
+_THEIRS = {
+    **meant(save_freq="every", save_path="path", save_replay_buffer="replay"),
+    "name_prefix": "checkpoints are named by their steps; leave it out",
+    "save_vecnormalize": "normalisers are always in checkpoints; leave it out",
+}
 
 
 class CheckpointCallback(Callback):
@@ -47,13 +54,14 @@ class CheckpointCallback(Callback):
             there.
 
     Warns:
-        UserWarning: At the end of training: no row had the metric `best`.
+        UserWarning: No row had the metric `best` when the first checkpoint was saved, or, of one
+            that evaluations give, when training ended.
 
     >>> CheckpointCallback(every=100_000, keep_last=2, best="rollout/ep_rew_mean").keep_last
     2
     """
 
-    @knowing_keywords()
+    @knowing_keywords(lambda _: _THEIRS)
     def __init__(
         self,
         every: int,
@@ -71,6 +79,7 @@ class CheckpointCallback(Callback):
         self._folder: Path | None = None
         self._trainer: Callable[[], Any] = lambda: None
         self._score: float | None = None  # the metric's last value
+        self._warned = False
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Finds out where to write, and clears away what a killed process left half written."""
@@ -84,6 +93,7 @@ class CheckpointCallback(Callback):
         self._every.start(trainer.timesteps)
         if self._trainer() is not trainer:
             self._trainer, self._score = weakref.ref(trainer), None
+        self._warned = False
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
         """Remembers the score."""
@@ -98,6 +108,8 @@ class CheckpointCallback(Callback):
         name = step_name(trainer.timesteps)
         if self.best is not None:
             self._score = metrics.get(self.best, self._score)
+            if not self.best.startswith("eval/"):  # which may come later
+                self._warn_without(metrics)
         with going_on(trainer, "checkpoint", self._every.steps):
             trainer.save(folder / name, replay=self._replay)
             note_latest(folder, name)
@@ -107,12 +119,17 @@ class CheckpointCallback(Callback):
 
     def on_train_end(self, trainer: "Trainer") -> None:
         """Warns of a metric that never came."""
-        if self.best is not None and self._score is None:
-            warnings.warn(
-                f"best: expected a metric that rows have, got {self.best!r}, which none had; no "
-                "checkpoint is known to be the best",
-                stacklevel=2,
-            )
+        self._warn_without({})
+
+    def _warn_without(self, metrics: dict[str, float]) -> None:
+        if self.best is None or self._score is not None or self._warned:
+            return
+        self._warned = True
+        fix = hint(self.best, metrics) if metrics else "an EvalCallback gives eval/mean_reward"
+        warn(
+            f"best: expected a metric that rows have, got {self.best!r}, which none had; no "
+            f"checkpoint is known to be the best; {fix}"
+        )
 
     def state(self) -> dict[str, float | None]:
         """The last score."""

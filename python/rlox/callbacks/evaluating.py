@@ -12,13 +12,23 @@ import numpy as np
 from rlox.callbacks.base import Callback, Every
 from rlox.callbacks.saving import folder_for, going_on
 from rlox.evaluation import environment_of, expect_maker
-from rlox.keywords import knowing_keywords
+from rlox.keywords import knowing_keywords, meant
 from rlox.rotation import BEST, FOLDER, note_score, read_scores
 from rlox.settings import flag, number, path_or_none, whole
 
 if TYPE_CHECKING:
     from rlox.trainer import Maker
     from rlox.trainers import Trainer
+
+
+_THEIRS = {
+    **meant(eval_freq="every", n_eval_episodes="n_episodes", eval_env="env"),
+    **meant(best_model_save_path="path"),
+    "callback_on_new_best": "a callback of your own may look at best_mean_reward",
+    "callback_after_eval": "a callback of your own may look at metrics['eval/mean_reward']",
+    "log_path": "scores are in the run folder's metrics.csv; leave it out",
+    "render": "a VideoRecordingCallback records episodes",
+}
 
 
 class EvalCallback(Callback):
@@ -51,7 +61,7 @@ class EvalCallback(Callback):
     (5, True)
     """
 
-    @knowing_keywords()
+    @knowing_keywords(lambda _: _THEIRS)
     def __init__(
         self,
         every: int,

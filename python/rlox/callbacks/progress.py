@@ -4,6 +4,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rlox.callbacks.base import Callback
+from rlox.extras import load_extra
 from rlox.keywords import knowing_keywords
 from rlox.settings import number
 
@@ -27,23 +28,15 @@ class ProgressBar(Callback):
     @knowing_keywords()
     def __init__(self, every: float = 10.0) -> None:
         self._every = number("every", every, 0, fix="pass a number of seconds")
-        try:
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                "rich: expected the package, for the progress bar, got none; "
-                "pip install 'rlox[progress]'",
-                name="rich",
-            ) from error
-        self._console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
-            TextColumn("return {task.fields[mean]:.1f}"),
-            TextColumn("{task.fields[fps]:,.0f} steps/s"),
-            TimeRemainingColumn(),
+        rich = load_extra("rich.progress", "progress", "ProgressBar")
+        self._console = load_extra("rich.console", "progress", "ProgressBar").Console(stderr=True)
+        self._bar = rich.Progress(
+            rich.TextColumn("{task.description}"),
+            rich.BarColumn(),
+            rich.TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
+            rich.TextColumn("return {task.fields[mean]:.1f}"),
+            rich.TextColumn("{task.fields[fps]:,.0f} steps/s"),
+            rich.TimeRemainingColumn(),
             console=self._console,
         )
 

@@ -1,10 +1,11 @@
 """What callbacks that write files have in common."""
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from rlox.warning import warn
 
 if TYPE_CHECKING:
     from rlox.trainers import Trainer
@@ -32,8 +33,7 @@ def going_on(trainer: "Trainer", what: str, every: int) -> Iterator[None]:
     try:
         yield
     except (OSError, MemoryError) as error:
-        warnings.warn(
+        warn(
             f"no {what} after {trainer.timesteps:,} steps ({error}); the run goes on, and tries "
             f"again in {every:,}",
-            stacklevel=4,
         )

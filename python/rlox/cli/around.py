@@ -111,13 +111,14 @@ def _steps(name: str, value: Any) -> int:
 
 
 def _loggers(names: Any) -> list[str]:
-    expected = f"names of loggers ({', '.join(NAMES)})"
     if not isinstance(names, list | tuple):
-        raise UsageError(f"--loggers: expected {expected}, got {names!r}; write [console, csv]")
+        raise UsageError(
+            f"--loggers: expected names ({', '.join(NAMES)}), got {names!r}; write [console, csv]"
+        )
     for name in names:
         if name not in NAMES:
             raise UsageError(
-                f"--loggers: expected {expected}, got {name!r}; {hint(str(name), NAMES)}"
+                f"--loggers: expected names of loggers, got {name!r}; {hint(str(name), NAMES)}"
             )
     return list(names)
 

@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 import gymnasium as gym
 
 from rlox._rlox import ClosedError, CorruptFileError, __version__
-from rlox.cli.mistakes import UsageError, hint
+from rlox.cli.mistakes import UsageError, blaming, hint
 from rlox.cli.output import say
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 128 + signal.SIGINT
@@ -54,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     traced = "--traceback" in words
     words = [word for word in words if word != "--traceback"]
     try:
-        code = _run(words)
+        with blaming(words):
+            code = _run(words)
         sys.stdout.flush()
         return code
     except SystemExit as leaving:  # help and mistakes, told by the parser
@@ -66,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return DONE
     except UsageError as error:
+        if traced:
+            traceback.print_exc()
         say(f"rlox: {plain(str(error))}", to=sys.stderr)
         return USAGE
     except Exception as error:

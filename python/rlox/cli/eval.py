@@ -8,6 +8,7 @@ from rlox.cli.output import say, say_json
 from rlox.cli.saved import open_trainer
 from rlox.cli.usage import POSITIONAL, named, parse
 from rlox.scores import score
+from rlox.settings import whole
 
 
 @dataclass
@@ -27,6 +28,7 @@ class Eval:
 def run(words: Sequence[str]) -> int:
     """Evaluates, and tells the score."""
     asked = parse(Eval, "eval", words)
+    whole("episodes", asked.episodes, 1, fix="ask for one or more")
     with open_trainer(asked.run, backend=asked.backend) as trainer:
         result = trainer.evaluate(
             asked.episodes, seed=asked.seed, deterministic=not asked.stochastic, env=asked.env

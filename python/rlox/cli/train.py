@@ -10,11 +10,12 @@ from rlox.cli.around import Around, surroundings
 from rlox.cli.config_file import read_config, read_scalar
 from rlox.cli.file_settings import KEYWORDS, algorithm_of, mapping_of, settings_of
 from rlox.cli.flags import flat, settings_type, with_noise
-from rlox.cli.mistakes import UsageError
+from rlox.cli.mistakes import UsageError, blaming
 from rlox.cli.outcome import tell_training
 from rlox.cli.saved import trainer_of, trainers
 from rlox.cli.usage import POSITIONAL, dotted, given, named, parse
 from rlox.presets import preset
+from rlox.registered import find_spec
 
 
 @dataclass
@@ -64,6 +65,9 @@ def run(words: Sequence[str]) -> int:
         raise UsageError(
             f"ENV: expected an environment's id, got {env}; rlox train {algorithm} CartPole-v1"
         )
+    if ":" not in env:  # else a module that registers it is imported first
+        with blaming(["env"]):
+            find_spec(env)
     if decided["total_timesteps"] is None:
         raise UsageError(
             "--total-timesteps: expected how many steps to make, got none; "
@@ -72,7 +76,8 @@ def run(words: Sequence[str]) -> int:
     settings |= with_noise(chosen, {**preset(str(algorithm), env), **settings})
     own = mapping_of(file, KEYWORDS)
     own |= {name: read_scalar(word, f"--env-kwargs.{name}") for name, word in asked.items()}
-    return _train(str(algorithm), decided, {KEYWORDS: own, **settings})
+    with blaming([*file, *settings]):
+        return _train(str(algorithm), decided, {KEYWORDS: own, **settings})
 
 
 def _train(algorithm: str, decided: dict[str, Any], settings: dict[str, Any]) -> int:

@@ -1,19 +1,17 @@
 """`Logger`: what hears of a run's metrics, and what keeps its errors from the run."""
 
-import logging
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlox.keywords import hint
 from rlox.settings import whole
+from rlox.warning import warn_at_most
 
 if TYPE_CHECKING:
     from rlox.results import TrainResult
     from rlox.trainer import Trainer
 
-_log = logging.getLogger("rlox")
 # Environment steps between two rows, at least.
 EVERY = 1_000
 # The loggers that have names: where they are. "csv" is the run folder's own.
@@ -179,17 +177,9 @@ def _told(logger: Logger, method: str, about: tuple[Any, ...]) -> bool:
     try:
         getattr(logger, method)(*about)
     except Exception as error:
-        warn(
+        warn_at_most(
             f"{_type(logger)}.{method} failed ({_type(error)}: {error}); training goes on without "
             "this logger"
         )
         return False
     return True
-
-
-def warn(said: str) -> None:
-    """Warns of what shall not stop a run: where warnings are errors, it is logged instead."""
-    try:
-        warnings.warn(said, stacklevel=4)
-    except Warning:
-        _log.warning("%s", said)

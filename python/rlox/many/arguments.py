@@ -24,8 +24,7 @@ def known_trainer(algorithm: Any) -> type[Trainer]:
         if algorithm.lower() in TRAINERS:
             return TRAINERS[algorithm.lower()]
         raise ValueError(
-            f"algorithm: expected one of {', '.join(TRAINERS)}, got {algorithm!r}; "
-            f"{hint(algorithm, TRAINERS)}"
+            f"algorithm: expected a trainer's name, got {algorithm!r}; {hint(algorithm, TRAINERS)}"
         )
     raise TypeError(
         f"algorithm: expected a name ({', '.join(TRAINERS)}) or a trainer's class, got "

@@ -9,6 +9,9 @@
 (128, None)
 """
 
+from typing import Any
+
+from rlox.sb3.elsewhere import INSTEAD
 from rlox.sb3.evaluation import evaluate_policy
 from rlox.sb3.model import Model
 from rlox.sb3.models import A2C, DQN, PPO, SAC, TD3
@@ -25,3 +28,9 @@ __all__ = [
     "OrnsteinUhlenbeckActionNoise",
     "evaluate_policy",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in INSTEAD:
+        raise ImportError(f"rlox.sb3 has no {name!r}; {INSTEAD[name]}", name=__name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

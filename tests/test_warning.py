@@ -1,0 +1,40 @@
+"""Warnings name a line of the program that called rlox."""
+
+import warnings
+
+import pytest
+
+from rlox.callbacks import CheckpointCallback
+from rlox.trainers import PPOTrainer
+from rlox.warning import warn_at_most
+
+SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 1}
+
+
+class Failing:
+    def start(self, trainer):
+        raise OSError("no disk")
+
+    def write(self, metrics, timesteps): ...
+
+    def finish(self, result): ...
+
+
+def test_warnings_name_the_line_that_called_train(tmp_path):
+    trainer = PPOTrainer("CartPole-v1", seed=1, runs_dir=tmp_path, **SMALL)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        trainer.train(64, callbacks=[CheckpointCallback(32, best="nope")], loggers=[Failing()])
+    said = [str(one.message) for one in warned]
+    assert [one.filename for one in warned] == [__file__] * 2, said
+    assert "no disk" in said[0]
+    assert said[1].startswith("best: ")
+
+
+def test_what_shall_not_stop_a_run_is_logged_where_warnings_are_errors(caplog):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_at_most("a logger failed")
+    assert "a logger failed" in caplog.text
+    with pytest.warns(UserWarning, match="a logger failed"):
+        warn_at_most("a logger failed")
