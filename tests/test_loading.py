@@ -173,3 +173,17 @@ def test_what_is_no_policy_is_named(tmp_path):
 )
 def test_a_space_comes_back_from_its_line(space):
     assert space_of(describe(space)) == space
+
+
+def test_what_is_no_checkpoint_is_told_so(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    for path, said in (
+        (tmp_path, r"has no manifest\.json; pass where one is"),
+        (tmp_path / "file", "is a file; pass the folder of a checkpoint"),
+        (run, r"is a run that ended before its first one; begin it again with rlox train --config"),
+    ):
+        (tmp_path / "file").write_text("x")
+        (run / "config.json").write_text("{}")
+        with pytest.raises(FileNotFoundError, match=f"path: expected a checkpoint, .* {said}"):
+            rlox.load(path)

@@ -4,9 +4,6 @@ import csv
 import hashlib
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 
@@ -14,6 +11,7 @@ import pytest
 
 import rlox
 import rlox.machine
+from many_runs import begun
 from resume_runs import CLOCK, SETTINGS, kind
 from rlox.callbacks import Callback, EvalCallback
 from rlox.many import RunsFailedError
@@ -184,32 +182,6 @@ def test_environments_that_are_made_already_are_refused():
     env = rlox.VecEnv(2, env_id="CartPole-v1")
     with pytest.raises(ValueError, match=r"env: .* each run has"):
         rlox.train_many("ppo", env, [1], 8, runs_dir=None)
-
-
-PROGRAM = """
-    import json, sys
-    import rlox
-
-    if __name__ == "__main__":
-        processes = sys.argv[1] == "True"
-        about = dict(backend="native", processes=processes, workers=2)
-        results = rlox.train_many("ppo", "CartPole-v1", range(4), 10**9, **about)
-        print(json.dumps([[x["interrupted"], x["timesteps"], x["run_dir"]] for x in results]))
-"""
-
-
-def begun(folder, processes):
-    program = [sys.executable, "-c", textwrap.dedent(PROGRAM)]
-    if processes:  # which import the program
-        (folder / "program.py").write_text(textwrap.dedent(PROGRAM))
-        program = [sys.executable, "program.py"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    run = subprocess.Popen([*program, str(processes)], cwd=folder, start_new_session=True, **pipes)
-    until = time.monotonic() + 60
-    while len([*folder.rglob("metrics.csv")]) < rlox.machine.threads() and run.poll() is None:
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    return run
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")

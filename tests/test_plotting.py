@@ -1,12 +1,16 @@
 """Metrics as columns, smoothed, along steps or time; runs as lines and bands."""
 
 import json
+import time
 
 import numpy as np
 import pytest
 
-from rlox.metrics import column, read_metrics, seconds_of, smoothed
+from rlox.metrics import column, read_metrics, smoothed
 from rlox.plotting import Curve, _together, plot_runs, read_curve
+from rlox.restoring import go_on_in
+from rlox.trainers import PPOTrainer
+from toy_runs import small
 
 
 def table(folder, text):
@@ -48,8 +52,17 @@ def test_what_is_no_table_is_refused(tmp_path):
 
 
 def test_seconds_go_on_where_a_run_went_on(tmp_path):
-    file = table(tmp_path, "time/time_elapsed\n1\n3\n0.5\n2\n1\n")
-    assert seconds_of(read_metrics(file), file).tolist() == [1.0, 3.0, 3.5, 5.0, 6.0]
+    trainer = small(runs_dir=tmp_path)
+    trainer.train(64)
+    run = trainer.run.path
+    first = read_curve(run, "time/fps", along="time").at
+    resumed = PPOTrainer.load(run)
+    go_on_in(resumed, run)
+    resumed.train(64, callbacks=[lambda *_: time.sleep(first[-1])])
+    at = read_curve(run, "time/fps", along="time").at
+    assert at[: len(first)].tolist() == first.tolist()
+    assert at[len(first)] > first[-1]
+    assert at[len(first) + 1] > 2 * first[-1]
 
 
 @pytest.mark.parametrize(
@@ -105,8 +118,13 @@ def test_lines_are_labelled_with_the_settings_in_which_they_differ(tmp_path):
     assert plot_runs(curves[:1] * 2, tmp_path / "a.png") == ["a (2 runs)"]
 
 
-def test_seeds_that_were_never_at_the_same_place_are_drawn_all_the_same(tmp_path):
-    assert plot_runs([line([1], [1]), line([5], [2])], tmp_path / "a.png") == ["a (2 runs)"]
+def test_seeds_that_were_never_at_the_same_place_are_lines_of_their_own(tmp_path):
+    assert plot_runs([line([1], [1]), line([5], [2])], tmp_path / "a.png") == ["a", "a"]
+
+
+def test_an_ending_that_is_no_pictures_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"image: expected a name that ends in .*\.png"):
+        plot_runs([line([1], [1])], tmp_path / "a.xyz")
 
 
 def test_no_curve_is_refused(tmp_path):

@@ -34,7 +34,7 @@ from rlox.files import flush_folder, locked, make_folder, write_file
 from rlox.learner import Arrays
 from rlox.members import SPARE, checked_member, write_member
 from rlox.memory import expect_granted
-from rlox.rotation import newest
+from rlox.rotation import newest, no_checkpoint
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -253,9 +253,8 @@ def _standing(folder: Path) -> tuple[int, ...] | None:
 
 
 def _read_whole(path: Path) -> Checkpoint:
-    if not path.exists() or _is_empty(path):
-        what = "is empty" if path.exists() else "does not exist"
-        raise FileNotFoundError(f"path: expected a checkpoint, {path} {what}; pass where one is")
+    if (what := no_checkpoint(path)) is not None:
+        raise FileNotFoundError(f"path: expected a checkpoint, {path} {what}")
     manifest = _read_manifest(path / MANIFEST)
     members = {}
     expect_keys(path / MANIFEST, "manifest", manifest, {"members": (dict,)})

@@ -14,12 +14,14 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rlox.contract import expect_contract, expect_env, refuse_unfit
+from rlox.finite import refuse_nan
 from rlox.keywords import knowing_keywords
 from rlox.mask_source import MaskSource
 from rlox.misfits import refuse_misfit
 from rlox.registered import make_registered
 from rlox.results import EvaluationResult
 from rlox.settings import chosen_seed, flag, plain_seed, shown, whole
+from rlox.spaces import describe
 
 if TYPE_CHECKING:
     from rlox.learner import Learner
@@ -71,14 +73,19 @@ class SeededPredictor:
         return self._learner.predict(obs, deterministic, self._stream, action_masks)
 
 
-def evaluation_seed(seed: int) -> int:
+def evaluation_seed(seed: int, *, training: bool = False) -> int:
     """The seed of the episodes that belong to a trainer's seed: always the same, and its own.
+
+    Args:
+        seed: The trainer's.
+        training: For those that are played while it trains, by which the best is chosen: others,
+            so that the score of the best is not the one for which it was chosen.
 
     >>> evaluation_seed(1) == evaluation_seed(1) != evaluation_seed(2)
     True
     """
     # The learner's streams are children 0, 1, ... of the same sequence.
-    stream = np.random.SeedSequence(plain_seed(seed), spawn_key=(2**32 - 1,))
+    stream = np.random.SeedSequence(plain_seed(seed), spawn_key=(2**32 - (2 if training else 1),))
     return int(stream.generate_state(1)[0] >> 1)
 
 
@@ -241,13 +248,15 @@ def _expect_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:
     """Refuses environments for which a learner was not made.
 
     Raises:
-        ValueError: Their spaces are of another kind or shape.
+        ValueError: Their spaces are of another kind or shape, or have other actions.
     """
     pair = getattr(policy, "spaces", None) or ()
     spaces = envs.single_observation_space, envs.single_action_space
     for what, ours, theirs in zip(("observation", "action"), pair, spaces, strict=False):
         alike = isinstance(theirs, type(ours)) or isinstance(ours, type(theirs))
-        if not alike or ours.shape != theirs.shape:
+        alike = alike and ours.shape == theirs.shape
+        # What an action means, its bounds say; observations are numbers all the same.
+        if not alike or (what == "action" and describe(ours) != describe(theirs)):
             raise ValueError(
                 f"env: expected {what} space {ours}, as the policy was made for, got {theirs}; "
                 "pass an environment with the same spaces"
@@ -269,6 +278,7 @@ def _play(
     returns, lengths = np.zeros(n), np.zeros(n, np.int64)
     obs, infos = envs.reset(seed=seed)
     masked, nobody = getattr(policy, "masked", False), np.zeros(n, np.bool_)
+    steps = 0
     source, halted = MaskSource(envs), getattr(policy, "halted", bool)
     while any(len(row) < count for row, count in zip(episodes, wanted, strict=True)):
         if halted():
@@ -280,6 +290,8 @@ def _play(
             masks["action_masks"] = source.read(infos, nobody)
         actions = policy.predict(obs, deterministic, **masks)
         obs, rewards, terminated, truncated, infos = envs.step(actions)
+        refuse_nan("rewards", np.asarray(rewards, np.float64)[None], steps)
+        steps += 1
         returns += rewards
         lengths += 1
         for i in np.flatnonzero(terminated | truncated):

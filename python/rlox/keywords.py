@@ -67,7 +67,7 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     (['CartPole-v1'], [])
     """
     stems: dict[str, list[str]] = {}
-    for one in known:
+    for one in dict.fromkeys(known):
         stems.setdefault(_stem(one), []).append(one)
     near = difflib.get_close_matches(_stem(name), stems, n=3, cutoff=0.55)
     return [one for stem in near for one in sorted(stems[stem], reverse=True)][:3]

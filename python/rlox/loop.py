@@ -10,6 +10,7 @@ from rlox.callbacks import Callback
 from rlox.callbacks.states import give_back
 from rlox.diagnosis import Recent, diagnosed, is_not_finite
 from rlox.logger import Logger, Loggers
+from rlox.metrics import ELAPSED, ITERATIONS
 from rlox.restoring import end_run
 from rlox.results import CTRL_C, STOP, TrainResult, train_result
 from rlox.settings import whole
@@ -87,6 +88,7 @@ class Loop:
         self._loggers = Loggers([*own, *loggers])
         self._recent = Recent()
         self._first, self._began = trainer.timesteps, time.perf_counter()
+        self._before = 0.0 if trainer.run is None else trainer.run.metrics.elapsed
 
     def run(self) -> TrainResult:
         """Runs, and gives what it came to.
@@ -127,7 +129,7 @@ class Loop:
                 return
             trainer.iterations += 1
             elapsed = time.perf_counter() - self._began
-            metrics |= {"time/iterations": trainer.iterations, "time/time_elapsed": elapsed}
+            metrics |= {ITERATIONS: trainer.iterations, ELAPSED: self._before + elapsed}
             metrics["time/fps"] = (trainer.timesteps - self._first) / elapsed
             try:
                 try:

@@ -14,6 +14,8 @@ from rlox.files import write_file
 from rlox.keywords import hint
 
 METRIC, STEPS, ELAPSED = "rollout/ep_rew_mean", "time/total_timesteps", "time/time_elapsed"
+# What numbers the rows of a run, also of one that was resumed.
+ITERATIONS = "time/iterations"
 Rows = dict[str, list[str | None]]
 
 
@@ -101,16 +103,6 @@ def column(rows: Rows, name: str, file: str | Path) -> npt.NDArray[np.float64]:
         raise ValueError(
             f"{file}: expected numbers as {name}, got other ({error}); the file is damaged"
         ) from error
-
-
-def seconds_of(rows: Rows, file: str | Path) -> npt.NDArray[np.float64]:
-    """Seconds of training until each row, (n,): a run that went on begins to count anew."""
-    elapsed = column(rows, ELAPSED, file)
-    if len(elapsed) == 0:
-        return elapsed
-    before = np.concatenate([[0.0], np.where(np.diff(elapsed) < 0, elapsed[:-1], 0.0)])
-    seconds: npt.NDArray[np.float64] = elapsed + np.cumsum(before)
-    return seconds
 
 
 def smoothed(values: npt.NDArray[np.float64], rows: int) -> npt.NDArray[np.float64]:

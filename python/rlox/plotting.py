@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rlox.metrics import METRIC, STEPS, column, read_metrics, seconds_of, smoothed
+from rlox.metrics import ELAPSED, METRIC, STEPS, column, read_metrics, smoothed
 from rlox.scores import bootstrap_interval, interquartile_mean
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def read_curve(
     rows = read_metrics(file)
     values = column(rows, metric, file)
     steps = column(rows, STEPS, file)
-    at = steps if along == "steps" else seconds_of(rows, file)
+    at = steps if along == "steps" else column(rows, ELAPSED, file)
     # A run that went on from an older checkpoint made some steps anew: the later ones count.
     after = np.fmin.accumulate(np.append(steps, np.inf)[::-1])[::-1][1:]
     there = np.isfinite(values) & np.isfinite(at) & (steps < after)
@@ -101,7 +101,7 @@ def plot_runs(
     """Draws curves into a picture: those that differ in their seed alone as one, with a band.
 
     The line is the interquartile mean of such runs, where all of them have been; the band is its
-    95% interval (`rlox.scores`).
+    95% interval (`rlox.scores`). Runs that were nowhere at once are lines of their own.
 
     Args:
         curves: What `read_curve` gave.
@@ -121,6 +121,12 @@ def plot_runs(
     if not curves:
         raise ValueError("curves: expected at least one, got none; pass what read_curve gives")
     figure = _figure()
+    known, ending = figure.canvas.get_supported_filetypes(), Path(image).suffix.lstrip(".")
+    if ending.lower() not in known:
+        raise ValueError(
+            f"image: expected a name that ends in .{', .'.join(sorted(known))}, got "
+            f"{str(image)!r}; pass one that ends in .png"
+        )
     axes = figure.add_subplot()
     labels = []
     for label, group in _groups(curves, bands):
@@ -149,10 +155,16 @@ def _groups(curves: Iterable[Curve], bands: bool) -> list[tuple[str, list[Curve]
         alike = labels.setdefault(curve.label, {})
         alike.setdefault(json.dumps(curve.settings, sort_keys=True), []).append(curve)
     return [
-        (f"{label}{_differing(group[0].settings, alike.values())}", group)
+        (f"{label}{_differing(group[0].settings, alike.values())}", part)
         for label, alike in labels.items()
         for group in alike.values()
+        for part in ([group] if _overlap(group) else [[curve] for curve in group])
     ]
+
+
+def _overlap(group: Sequence[Curve]) -> bool:
+    """Whether there are places that all curves of a group have been at."""
+    return bool(max(curve.at[0] for curve in group) <= min(curve.at[-1] for curve in group))
 
 
 def _differing(settings: dict[str, Any], groups: Iterable[list[Curve]]) -> str:
@@ -165,7 +177,7 @@ def _differing(settings: dict[str, Any], groups: Iterable[list[Curve]]) -> str:
 def _together(group: Sequence[Curve]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Places that all curves of a group have been at, (p,), and their values there, (p, runs)."""
     first = max(curve.at[0] for curve in group)
-    last = max(first, min(curve.at[-1] for curve in group))
+    last = min(curve.at[-1] for curve in group)
     at = np.linspace(first, last, _PLACES)
     return at, np.stack([np.interp(at, curve.at, curve.values) for curve in group], axis=-1)
 

@@ -3,12 +3,17 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from rlox.interrupt import Group
+
+# How long processes that are to end are waited for, in seconds.
+_PATIENCE = 10.0
 _THREADS = ("RLOX_NUM_THREADS", "OMP_NUM_THREADS")
 
 
@@ -18,8 +23,8 @@ class Workers:
     Args:
         count: How many.
         threads: That each may use, where no environment variable says so.
-        serve: What a process does: it takes jobs from a connection, and tells what comes of them.
-        about: Passed to `serve` besides, as it is made for each by this function.
+        serve: What a process does, within `serving`: it takes jobs from a connection, and tells
+            what comes of them.
         ends: Whether what was told ends a job.
         died: From the exit code of a process that died to what is told of its job.
     """
@@ -30,28 +35,38 @@ class Workers:
         threads: int,
         serve: Callable[..., None],
         *,
-        about: Callable[[], tuple[Any, ...]] = tuple,
         ends: Callable[[Any], bool],
         died: Callable[[int | None], Any],
     ) -> None:
         self._count, self._threads = count, threads
-        self._serve, self._about, self._ends, self._died = serve, about, ends, died
+        self._serve, self._ends, self._died = serve, ends, died
         self._processes: dict[Connection, Any] = {}
+        self._stops: list[Connection] = []
+        self._stopped = False
         self._busy: dict[Connection, Any] = {}
 
     def __enter__(self) -> "Workers":
         return self
 
     def __exit__(self, kind: object, *error: object) -> None:
-        for connection, process in self._processes.items():
-            if kind is not None or connection in self._busy:
-                process.terminate()
-            connection.close()  # which ends it
+        self.stop()
+        for connection in self._processes:
+            connection.close()  # which ends those that wait for jobs
+        until = time.monotonic() + (0 if kind is KeyboardInterrupt else _PATIENCE)
+        for process in self._processes.values():
+            process.join(max(until - time.monotonic(), 0))
+            process.terminate()
         for process in self._processes.values():
             process.join(5)
             if process.is_alive():
                 process.kill()
                 process.join()
+
+    def stop(self) -> None:
+        """Ends what they train, in order: as Ctrl-C ends a run. Signal handlers may call it."""
+        self._stopped = True
+        for stop in self._stops:
+            stop.close()
 
     @property
     def free(self) -> int:
@@ -73,12 +88,17 @@ class Workers:
     def _start(self) -> Connection:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=self._serve, args=(theirs, *self._about()), daemon=True)
+        ended, stop = context.Pipe(duplex=False)
+        process = context.Process(target=self._serve, args=(theirs, ended), daemon=True)
         variables = dict.fromkeys(_THREADS, str(self._threads))
         with _variables(variables), _born_deaf():
             process.start()
         theirs.close()
+        ended.close()
         self._processes[ours] = process
+        self._stops.append(stop)
+        if self._stopped:
+            stop.close()
         return ours
 
     def told(self) -> Iterator[tuple[Any, Any, Connection]]:
@@ -102,16 +122,44 @@ class Workers:
 
 
 @contextmanager
+def serving(ended: Connection) -> Iterator[None]:
+    """What a process of `Workers` trains within ends in order, as after Ctrl-C, when it shall.
+
+    That is when `Workers.stop` was called, or the process that has the workers is gone. Ctrl-C
+    itself is for that one.
+
+    Args:
+        ended: The second argument of `serve`.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    group = Group()
+
+    def watch() -> None:
+        with suppress(EOFError, OSError):
+            ended.recv()
+        group.stop()
+
+    threading.Thread(target=watch, daemon=True).start()
+    with suppress(EOFError, BrokenPipeError), group.joined():  # who asks is gone
+        yield
+
+
+@contextmanager
 def _born_deaf() -> Iterator[None]:
-    """Processes that start within ignore Ctrl-C from their first moment on."""
-    if threading.current_thread() is not threading.main_thread():
+    """Processes that start within hear no Ctrl-C before `serving` ignores it; this one does later.
+
+    On Windows, which has no masks of signals, a process that is only starting may end of it.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, usual)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

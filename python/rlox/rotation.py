@@ -21,7 +21,7 @@ from rlox.files import locked, make_folder, write_file
 FOLDER, LATEST, BEST, SCORES = "checkpoints", "latest", "best", "scores.json"
 FINAL, ASIDE = "checkpoint", "aside"
 _STEP = re.compile(r"step-(\d{9,})")
-_MANIFEST = "manifest.json"
+_MANIFEST, _CONFIG = "manifest.json", "config.json"
 # What reading JSON that is not as it was written may raise.
 _DAMAGED = (
     *(OSError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError),
@@ -161,3 +161,22 @@ def steps_of(checkpoint: Path) -> int:
         manifest = json.loads((checkpoint / _MANIFEST).read_bytes())
         return int(manifest["counters"]["timesteps"])
     return 0
+
+
+def no_checkpoint(path: Path) -> str | None:
+    """What there is in the place of a checkpoint, and what to do; None where there may be one."""
+    if not path.exists():
+        return "does not exist; pass where one is"
+    if path.is_file():
+        return "is a file; pass the folder of a checkpoint"
+    names = {file.name for file in path.iterdir()}
+    if _MANIFEST in names:
+        return None
+    if _CONFIG in names:
+        return (
+            f"is a run that ended before its first one; begin it again with rlox train --config "
+            f"{path / _CONFIG}, and --checkpoint-every N where it may be killed"
+        )
+    if not any(name.endswith(".safetensors") for name in names):
+        return f"{'has no' if names else 'is empty, without'} {_MANIFEST}; pass where one is"
+    return None

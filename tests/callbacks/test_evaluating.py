@@ -26,7 +26,7 @@ def test_the_row_after_every_so_many_steps_has_the_scores(tmp_path):
     trainer.train(320, callbacks=[callback], loggers=[told])
     rows = columns(trainer.run.path, "time/total_timesteps", "eval/mean_reward")
     assert [int(steps) for steps, score in rows if score] == [128, 224, 320]
-    score = trainer.evaluate(3)
+    score = trainer.evaluate(3, seed=evaluation_seed(trainer.seed, training=True))
     last = told.rows[-1][1]
     assert (last["eval/mean_reward"], last["eval/std_reward"], last["eval/mean_ep_length"]) == (
         score["mean_reward"],
@@ -72,7 +72,8 @@ def test_the_same_episodes_are_played_each_time():
 
     trainer = small()
     trainer.train(96, callbacks=[EvalCallback(every=32, n_episodes=1, env=make)])
-    first = evaluation_seed(trainer.seed)
+    first = evaluation_seed(trainer.seed, training=True)
+    assert first != evaluation_seed(trainer.seed)
     assert [seed for seed in seen if seed is not None] == [first] * 3
 
 

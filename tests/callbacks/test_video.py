@@ -149,3 +149,26 @@ def test_a_missing_extra_is_named(monkeypatch):
 def test_wrong_arguments_are_named(arguments, error, words):
     with pytest.raises(error, match=words):
         VideoRecordingCallback(**arguments)
+
+
+def test_a_spec_of_many_environments_is_recorded(moviepy, tmp_path):
+    made = gym.make_vec("CartPole-v1", 2).spec
+    trainer = small(env=made, runs_dir=tmp_path)
+    videos = VideoRecordingCallback(32, max_frames=3)
+    trainer.train(64, callbacks=[videos])
+    assert videos.last is not None
+
+
+def test_what_cannot_be_recorded_is_told_before_training(moviepy, tmp_path):
+    trainer = small(env=lambda: gym.make("CartPole-v1"), runs_dir=tmp_path)
+    with pytest.raises(TypeError, match="env: expected an id, or a function that takes render_mod"):
+        trainer.train(64, callbacks=[VideoRecordingCallback(10_000)])
+    assert trainer.timesteps == 0
+
+
+def test_a_video_that_cannot_be_written_ends_no_run(moviepy, tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    trainer = small(runs_dir=tmp_path)
+    with pytest.warns(UserWarning, match="no video after 64 steps"):
+        trainer.train(64, callbacks=[VideoRecordingCallback(64, path=tmp_path / "taken")])
+    assert trainer.timesteps == 64

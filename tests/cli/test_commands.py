@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import gymnasium as gym
 import pytest
 
 import rlox as package
@@ -131,3 +132,33 @@ def test_ctrl_c_ends_training_with_a_checkpoint_a_summary_and_130(tmp_path, caps
     (folder,) = (file.parent for file in tmp_path.rglob("summary.json"))
     assert (folder / "checkpoint" / "manifest.json").is_file()
     assert main(["eval", str(folder), "--episodes", "1"]) == 0
+
+
+class Broken(gym.Wrapper):
+    """Its simulator is gone."""
+
+    how: BaseException = BrokenPipeError(32, "Broken pipe")
+
+    def reset(self, *, seed=None, options=None):
+        raise self.how
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (BrokenPipeError(32, "Broken pipe"), "living worker processes"),
+        (SystemExit("no licence found"), "rlox: no licence found"),
+    ],
+)
+def test_what_ends_an_environment_is_no_end_of_the_command(how, said, rlox, monkeypatch):
+    def made(**keywords):
+        return Broken(gym.make("CartPole-v1").unwrapped)
+
+    monkeypatch.setattr(Broken, "how", how)
+    gym.register("Broken-v0", made)
+    try:
+        told = rlox("train", "ppo", "Broken-v0", "--total-timesteps", "64", "--no-progress")
+    finally:
+        del gym.registry["Broken-v0"]
+    assert told.code == 1
+    assert said in told.err.strip().splitlines()[-1]

@@ -137,7 +137,7 @@ def test_where_no_trial_has_a_score_the_last_error_is_told(rlox, tmp_path):
     (tmp_path / "space.yaml").write_text("gamma: [1.5, 2.0]\n")
     said = rlox(*SWEEP, "--space", "space.yaml", "--trials", "2")
     assert said.code == 1
-    assert "trials: expected one with a score, got 2 without" in said.err
+    assert "score: expected a trial with one, got 2 without" in said.err
     assert "gamma: expected a finite number in [0, 1], got " in said.err
 
 
@@ -202,14 +202,14 @@ def test_a_process_that_dies_is_a_trial_that_failed(tmp_path, monkeypatch):
         ),
         ("sweep ppo", 2, "ENV: expected an environment's id, got None; rlox sweep ppo CartPole-v1"),
         ("sweep ppo CartPole-v1", 2, "--total-timesteps: expected how many steps each trial makes"),
-        ("BASE --trials 0", 1, "trials: expected an integer of at least 1, got 0; pass how many"),
-        ("BASE --jobs 0", 1, "jobs: expected an integer of at least 1, got 0; pass how many at o"),
-        ("BASE --eval-every 512", 1, "eval_every: expected at most total_timesteps = 256, got 512"),
-        ("BASE --eval-episodes 0", 1, "eval_episodes: expected an integer of at least 1, got 0"),
-        ("BASE --seed -1", 1, "seed: expected None or an integer of at least 0, got -1"),
-        ("BASE --gamma 2", 1, "gamma: expected a finite number in [0, 1], got 2.0"),
+        ("BASE --trials 0", 2, "trials: expected an integer of at least 1, got 0; pass how many"),
+        ("BASE --jobs 0", 2, "jobs: expected an integer of at least 1, got 0; pass how many at o"),
+        ("BASE --eval-every 512", 2, "eval_every: expected at most total_timesteps = 256, got 512"),
+        ("BASE --eval-episodes 0", 2, "eval_episodes: expected an integer of at least 1, got 0"),
+        ("BASE --seed -1", 2, "seed: expected None or an integer of at least 0, got -1"),
+        ("BASE --gamma 2", 2, "gamma: expected a finite number in [0, 1], got 2.0"),
         ("BASE --storage none/a.db", 1, "storage: expected an SQLite file that can be written"),
-        ("BASE --runs-dir space.yaml", 1, "runs_dir: expected a folder"),
+        ("BASE --runs-dir space.yaml", 2, "runs_dir: expected a folder"),
         ("BASE --space none.yaml", 2, "--space: expected a file, got 'none.yaml', which is not"),
         ("BASE --space unknown.yaml", 2, "ppo's space has no setting 'gama'; did you mean 'gamma'"),
         ("BASE --space word.yaml", 2, "space, gamma: expected a range such as {low: 1e-5, high:"),
@@ -239,12 +239,12 @@ def test_mistakes_are_told_and_nothing_is_trained(words, code, message, rlox, sp
 def test_a_study_of_another_plan_is_refused(rlox, space, tmp_path):
     assert rlox(*SWEEP, *space, "--trials", "1").code == 0
     said = rlox(*SWEEP, *space, "--trials", "2", "--total-timesteps", "512")
-    assert said.code == 1
+    assert said.code == 2
     assert (
         "total_timesteps: expected 256, as study 'ppo-CartPole-v1' in sweep.db has it, got 512; "
         "pass that, or another --study" in said.err
     )
-    assert rlox(*SWEEP, *space, "--trials", "1", "--seed", "9").code == 1
+    assert rlox(*SWEEP, *space, "--trials", "1", "--seed", "9").code == 2
     assert rlox(*SWEEP, *space, "--trials", "1", "--seed", "9", "--study", "mine").code == 0
 
 

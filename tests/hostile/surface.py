@@ -39,6 +39,7 @@ INNER = {
     "rlox.crossing": "serves off-policy learners: Trainer.load",
     "rlox.diagnosis": "writes files: test_diagnosis.py",
     "rlox.distributions": "tensors that policies give",
+    "rlox.every": "rlox.callbacks offers it",
     "rlox.exploring": "rlox.algorithms offers what users call",
     "rlox.extras": "serves what needs packages of its own",
     "rlox.files": "serves checkpoints: tests/test_crowded_checkpoints.py",

@@ -146,7 +146,20 @@ def test_rows_are_left_out_but_for_what_is_new_and_the_last():
     for steps in range(32, 321, 32):
         logger.log({"a": 1.0} | ({"eval": 2.0} if steps == 224 else {}), steps)
     logger.finish(None)
-    assert logger.steps == [32, 160, 224, 320]
+    assert logger.steps == [32, 128, 224, 320]
+
+
+def test_a_run_that_goes_on_has_the_rows_of_one_that_was_not_killed():
+    def logged(steps, trainer):
+        logger = Written(100)
+        logger.start(trainer)
+        for at in steps:
+            logger.log({"time/fps": 1.0, "train/loss": 1.0}, at)
+        return logger.steps
+
+    whole, trainer = logged(range(32, 321, 32), small()), small()
+    trainer.train(160)
+    assert [*logged(range(32, 161, 32), small()), *logged(range(192, 321, 32), trainer)] == whole
 
 
 @pytest.mark.parametrize(("every", "error"), [(0, ValueError), (1.5, TypeError), ("a", TypeError)])

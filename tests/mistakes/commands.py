@@ -35,7 +35,7 @@ ROWS = [
         "env",
         "a known id",
         "'CartPol-v1'",
-        "did you mean CartPole-v1 or CartPole-v0 or",
+        "did you mean CartPole-v1 or CartPole-v0",
     ),
     Mistake(
         "train ppo CartPole-v1 --total-timesteps -5",
@@ -63,7 +63,7 @@ ROWS = [
     ),
     Mistake(
         "train ppo CartPole-v1 --total-timesteps 9 --gamma 1.5",
-        1,
+        2,
         "gamma",
         "a finite number in [0, 1]",
         "1.5",
@@ -81,7 +81,7 @@ ROWS = [
         "train ppo CartPole-v1 --total-timesteps 9 --loggers consol",
         2,
         "--loggers",
-        "names of loggers (console, csv, jsonl, tensorboard",
+        "names of loggers",
         "'consol'",
         "did you mean 'console'?",
     ),
@@ -95,7 +95,7 @@ ROWS = [
     ),
     Mistake(
         "train ppo CartPole-v1 --total-timesteps 9 --checkpoint-every 0",
-        1,
+        2,
         "checkpoint_every",
         "an integer of at least 1",
         "0",
@@ -103,7 +103,7 @@ ROWS = [
     ),
     Mistake(
         "train ppo CartPole-v1 --total-timesteps 9 --runs-dir FILE/runs",
-        1,
+        2,
         "runs_dir",
         "a folder to make run folders in, or None",
         "'FILE/runs', where",
@@ -128,7 +128,7 @@ ROWS = [
     ),
     Mistake(
         "train --config around.yaml",
-        1,
+        2,
         "eval_every",
         "an integer of at least 1",
         "'often'",
@@ -171,7 +171,7 @@ ROWS = [
     ),
     Mistake(
         "eval RUN --env Pendulum-v1",
-        1,
+        2,
         "env",
         "observation space Box([-4.8 -inf -0.41887903 -inf]",
         "Box([-1. -1. -8.], [1. 1. 8.], (3,), float32)",

@@ -40,8 +40,8 @@ ROWS = [
     Mistake(
         "a progress bar without rich",
         ModuleNotFoundError,
-        "rich",
-        "the package, for the progress bar",
+        "ProgressBar",
+        "the package rich",
         "none",
         "pip install 'rlox[progress]'",
         lambda here: without("rich.console", ProgressBar),

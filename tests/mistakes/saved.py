@@ -25,11 +25,11 @@ ROWS = [
     ),
     Mistake(
         "a file as a checkpoint",
-        CorruptFileError,
-        "manifest.json, section manifest",
-        "what rlox wrote",
-        "no such file",
-        "the file is damaged or not a checkpoint's, use another",
+        FileNotFoundError,
+        "path",
+        "a checkpoint",
+        "is a file",
+        "pass the folder of a checkpoint",
         lambda here: load(file(here)),
     ),
     Mistake(

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from rlox.settings import whole
-
 if TYPE_CHECKING:
     from rlox.trainers import Trainer
 
@@ -100,34 +98,3 @@ def _named(callback: Any) -> str:
     if isinstance(callback, type):
         return f"the class {callback.__name__}"
     return type(callback).__name__
-
-
-class Every:
-    """Says when so many environment steps have gone by: after each multiple of them, once.
-
-    Args:
-        every: Environment steps, all environments together.
-
-    Raises:
-        TypeError, ValueError: `every` is no integer of at least 1.
-
-    >>> every = Every(100)
-    >>> every.start(timesteps=0)
-    >>> [every.due(steps) for steps in (64, 128, 192, 256, 512)]
-    [False, True, False, True, True]
-    """
-
-    def __init__(self, every: int) -> None:
-        self.steps = whole("every", every, 1, fix="pass a number of environment steps")
-        self._next = self.steps
-
-    def start(self, timesteps: int) -> None:
-        """Goes on from here: the same multiples, whether a run was resumed or not."""
-        self._next = (timesteps // self.steps + 1) * self.steps
-
-    def due(self, timesteps: int) -> bool:
-        """Whether a multiple was reached since it last was."""
-        if timesteps < self._next:
-            return False
-        self.start(timesteps)
-        return True

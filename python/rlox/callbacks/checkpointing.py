@@ -5,8 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlox.callbacks.base import Callback, Every
+from rlox.callbacks.base import Callback
 from rlox.callbacks.saving import folder_for, going_on
+from rlox.every import Every
 from rlox.keywords import hint, knowing_keywords, meant
 from rlox.rotation import (
     FOLDER,

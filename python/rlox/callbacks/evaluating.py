@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlox.callbacks.base import Callback, Every
+from rlox.callbacks.base import Callback
 from rlox.callbacks.saving import folder_for, going_on
-from rlox.evaluation import environment_of, expect_maker
+from rlox.evaluation import environment_of, evaluation_seed, expect_maker
+from rlox.every import Every
 from rlox.keywords import knowing_keywords, meant
 from rlox.rotation import BEST, FOLDER, note_score, read_scores
 from rlox.settings import flag, number, path_or_none, whole
@@ -35,7 +36,8 @@ class EvalCallback(Callback):
     """Plays full episodes in environments of its own, every so many environment steps.
 
     The row gets `eval/mean_reward`, `eval/std_reward` and `eval/mean_ep_length`. Each time the same
-    episodes are played, so scores can be compared, and training goes on as without. Where there is
+    episodes are played, so scores can be compared, and training goes on as without; they are others
+    than those of `Trainer.evaluate`, by whose score the best can be judged. Where there is
     a run folder, the trainer with the best mean reward is in its `checkpoints/best`, without a
     replay buffer; a run that is resumed remembers how good that one was.
 
@@ -111,7 +113,10 @@ class EvalCallback(Callback):
         """Evaluates where it is time to."""
         if not self._every.due(trainer.timesteps):
             return
-        score = trainer.evaluate(self._n, deterministic=self._deterministic, env=self._env)
+        seed = evaluation_seed(trainer.seed, training=True)
+        score = trainer.evaluate(
+            self._n, seed=seed, deterministic=self._deterministic, env=self._env
+        )
         self.last = score
         mean = score["mean_reward"]
         metrics["eval/mean_reward"] = mean

@@ -3,7 +3,8 @@
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from rlox.callbacks.base import Callback, Every
+from rlox.callbacks.base import Callback
+from rlox.every import Every
 from rlox.keywords import knowing_keywords
 from rlox.phases import PHASES, Phases
 

@@ -2,13 +2,15 @@
 
 import os
 import shutil
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from rlox.callbacks.base import Callback, Every
+from rlox.callbacks.base import Callback
 from rlox.callbacks.saving import folder_for, going_on
 from rlox.evaluation import (
     SeededPredictor,
@@ -17,6 +19,7 @@ from rlox.evaluation import (
     evaluation_seed,
     expect_maker,
 )
+from rlox.every import Every
 from rlox.extras import load_extra
 from rlox.keywords import knowing_keywords
 from rlox.rotation import step_name
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from rlox.trainers import Trainer
 
 FORMATS = ("mp4", "gif")
+_OF_MANY = ("num_envs", "vectorization_mode", "autoreset_mode", "vector_kwargs")
 
 
 class VideoRecordingCallback(Callback):
@@ -73,7 +77,8 @@ class VideoRecordingCallback(Callback):
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Finds out where to write, and what to play."""
-        environment_of(trainer, self._env)
+        made = environment_of(trainer, self._env)
+        _rendering(made, trainer.env_kwargs if self._env is None else {}).close()
         self._folder = folder_for(trainer, self._path, "videos", "videos")
         self._every.start(trainer.timesteps)
 
@@ -92,7 +97,7 @@ class VideoRecordingCallback(Callback):
         partial = folder / f".{name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        seed = evaluation_seed(trainer.seed)
+        seed = evaluation_seed(trainer.seed, training=True)
 
         def recorded(**keywords: Any) -> gym.Env[Any, Any]:
             env = _rendering(made, keywords)
@@ -120,14 +125,19 @@ class VideoRecordingCallback(Callback):
         return there
 
 
-def _rendering(made: Any, keywords: dict[str, Any]) -> gym.Env[Any, Any]:
+def _rendering(made: Any, keywords: Mapping[str, Any]) -> gym.Env[Any, Any]:
     """An environment that draws pictures.
 
     Raises:
         TypeError: A function that takes no `render_mode`.
     """
+    if isinstance(made, EnvSpec):  # which may be that of many, made at once
+        own = {name: value for name, value in made.kwargs.items() if name not in _OF_MANY}
+        most = own.pop("max_episode_steps", made.max_episode_steps)
+        made = replace(made, kwargs=own, max_episode_steps=most)
     if isinstance(made, str | EnvSpec):
-        return gym.make(made, render_mode="rgb_array", **keywords)
+        own = {name: value for name, value in keywords.items() if name not in _OF_MANY}
+        return gym.make(made, render_mode="rgb_array", **own)
     try:
         env: gym.Env[Any, Any] = made(render_mode="rgb_array", **keywords)
     except TypeError as error:

@@ -12,7 +12,7 @@ import gymnasium as gym
 
 from rlox._rlox import ClosedError, CorruptFileError, __version__
 from rlox.cli.mistakes import UsageError, blaming, hint
-from rlox.cli.output import say
+from rlox.cli.output import ReaderGoneError, say
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 128 + signal.SIGINT
 
@@ -56,14 +56,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with blaming(words):
             code = _run(words)
-        sys.stdout.flush()
+        _flush()
         return code
     except SystemExit as leaving:  # help and mistakes, told by the parser
+        if isinstance(leaving.code, str):  # which an environment may end with
+            say(f"rlox: {plain(leaving.code)}", to=sys.stderr)
+            return FAILED
         return leaving.code if isinstance(leaving.code, int) else DONE
     except KeyboardInterrupt:
         say("interrupted", to=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # who reads, as `head` does, has read enough
+    except ReaderGoneError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return DONE
     except UsageError as error:
@@ -76,6 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         say(f"rlox: {in_a_line(error)}", to=sys.stderr)
         return FAILED
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise ReaderGoneError from error
 
 
 def in_a_line(error: BaseException) -> str:

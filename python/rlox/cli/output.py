@@ -8,11 +8,18 @@ from dataclasses import asdict, is_dataclass
 from typing import Any, TextIO
 
 
+class ReaderGoneError(Exception):
+    """Who reads what is written, as `head` does, has read enough."""
+
+
 def say(text: str, *, to: TextIO | None = None) -> None:
     """Writes a line to stdout, or elsewhere; what the stream cannot write as its number."""
     stream = sys.stdout if to is None else to
     encoding = stream.encoding or "utf-8"
-    stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    try:
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    except BrokenPipeError as error:
+        raise ReaderGoneError from error
 
 
 def say_json(content: Any) -> None:

@@ -152,7 +152,7 @@ def _tell(sweep: Sweep, *, as_json: bool) -> int:
     if best is None:
         said = [x.user_attrs["error"] for x in trials if "error" in x.user_attrs]
         raise ValueError(
-            f"trials: expected one with a score, got {len(trials)} without (the last failed with "
+            f"score: expected a trial with one, got {len(trials)} without (the last failed with "
             f"{said[-1] if said else 'nothing'}); change the space or the settings, and pass "
             "another --study"
         )

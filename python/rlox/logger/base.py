@@ -4,16 +4,18 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from rlox.every import Every
 from rlox.keywords import hint
-from rlox.settings import whole
 from rlox.warning import warn_at_most
 
 if TYPE_CHECKING:
     from rlox.results import TrainResult
     from rlox.trainer import Trainer
 
-# Environment steps between two rows, at least.
+# Environment steps between two rows.
 EVERY = 1_000
+# What learners say in each row begins so.
+_EACH = ("rollout/", "train/", "time/")
 # The loggers that have names: where they are. "csv" is the run folder's own.
 NAMES = {
     "console": "rlox.logger.console:ConsoleLogger",
@@ -48,37 +50,42 @@ class Logger(Protocol):
 
 
 class Thinned:
-    """A logger that leaves out rows: it writes where `every` steps went by since the last one.
+    """A logger that leaves out rows: it writes after each multiple of `every` steps.
 
-    Rows with a metric that the one before did not have are written always, and so is the last.
+    The first row, those with a metric that the one before did not have, and the last are written,
+    too. Rows do not depend on whether a run was killed and resumed, but for the last of each call.
     Derive from it and write `write`; whoever overrides the rest, calls it.
 
     Args:
-        every: Environment steps between two rows, at least; 1: all rows.
+        every: Environment steps between two rows; 1: all rows.
 
     Raises:
         TypeError, ValueError: It is no integer of at least 1.
     """
 
     def __init__(self, every: int = EVERY) -> None:
-        self.every = whole("every", every, 1, fix="pass a number of environment steps")
-        self._usual: frozenset[str] = frozenset()
-        self._next = 0
+        self._usual: frozenset[str] | None = None
+        self._due = Every(every)
         self._left: tuple[dict[str, float], int] | None = None
 
     def start(self, trainer: "Trainer") -> None:
         """Counts from here."""
-        self._next, self._left = trainer.timesteps, None
+        # A run that goes on had first rows before; what came now and then is not known.
+        self._usual, self._left = None if trainer.timesteps else frozenset(), None
+        self._due.start(trainer.timesteps)
 
     def log(self, metrics: Mapping[str, float], timesteps: int) -> None:
         """Writes a row, or leaves it out."""
-        new = not metrics.keys() <= self._usual
+        usual = self._usual
+        if usual is None:
+            usual = frozenset(name for name in metrics if name.startswith(_EACH))
+        new = not metrics.keys() <= usual
         self._usual = frozenset(metrics)
-        if timesteps < self._next and not new:
+        if self._due.due(timesteps) or new:
+            self._left = None
+            self.write(metrics, timesteps)
+        else:
             self._left = dict(metrics), timesteps
-            return
-        self._next, self._left = timesteps + self.every, None
-        self.write(metrics, timesteps)
 
     def finish(self, result: "TrainResult | None") -> None:
         """Writes the last row, if it was left out."""

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlox.metrics import ELAPSED, ITERATIONS
+
 if TYPE_CHECKING:
     from rlox.results import TrainResult
     from rlox.trainer import Trainer
 
 # Seconds between two writings.
 EVERY = 1.0
-# What numbers the rows of a run, also of one that was resumed.
-ITERATIONS = "time/iterations"
 
 
 class _Number:
@@ -78,6 +78,8 @@ class MetricsFile:
         self._number = _Number()
         self._waiting = _Waiting()
         self._written = -math.inf
+        self.elapsed = 0.0
+        """Seconds of training until the last row."""
         if path.exists():
             self._go_on()
 
@@ -93,6 +95,7 @@ class MetricsFile:
             OSError: Rows cannot be written; the next call tries again.
         """
         self._usual = self._usual or frozenset(metrics)
+        self.elapsed = metrics.get(ELAPSED, self.elapsed)
         told = self._number.of(metrics.get(ITERATIONS))
         if told % 10 ** max(len(str(told)) - 4, 0) == 0 or not metrics.keys() <= self._usual:
             known = {*self.columns}
@@ -136,18 +139,24 @@ class MetricsFile:
         self._written = time.monotonic()
 
     def _go_on(self) -> None:
-        """Finds out what is in the file: its columns, what its first row has, how far it counts."""
+        """Finds out what is in the file: its columns, what its first row has, how far it counts.
+
+        A row that was cut off is removed, so that the next one does not go on with its number.
+        """
+        data = self.path.read_bytes()
+        if not data.endswith(b"\n"):
+            os.truncate(self.path, data.rfind(b"\n") + 1)
         with open(self.path, newline="", encoding="utf-8") as file:
             rows = csv.reader(file)
             self.columns = next(rows, [])
-            at = self.columns.index(ITERATIONS) if ITERATIONS in self.columns else None
-            for row in rows:
-                if len(row) != len(self.columns):  # one that was cut off
+            for words in rows:
+                if len(words) != len(self.columns):
                     continue
+                row = dict(zip(self.columns, words, strict=True))
                 if not self._usual:
-                    cells = zip(self.columns, row, strict=True)
-                    self._usual = frozenset(name for name, cell in cells if cell)
-                self._number.of(None if at is None else _number(row[at]))
+                    self._usual = frozenset(name for name, cell in row.items() if cell)
+                self._number.of(_number(row.get(ITERATIONS, "")))
+                self.elapsed = _number(row.get(ELAPSED, "")) or self.elapsed
 
     def _header(self) -> list[str]:
         with open(self.path, newline="", encoding="utf-8") as file:

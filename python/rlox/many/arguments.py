@@ -119,13 +119,14 @@ def expect_loggers(loggers: Any, *, folder: bool) -> None:
     as_loggers(loggers, folder=folder)
 
 
-def expect_pickled(job: Job) -> None:
+def expect_pickled(job: Job, told: str | None) -> None:
     """Refuses what other processes cannot be sent."""
     try:
         pickle.dumps(job)
     except Exception as error:
+        where = "" if told is None else f"{told}: "
         raise TypeError(
-            "processes: expected an env, callbacks and settings that processes can be sent, which "
-            f"are functions of a module's own, got some that cannot ({error}); name them with def "
-            "at the top of a module"
+            f"{where}processes: expected an env, callbacks and settings that processes can be "
+            f"sent, which are functions of a module's own, got some that cannot ({error}); name "
+            "them with def at the top of a module"
         ) from error

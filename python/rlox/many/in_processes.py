@@ -1,21 +1,18 @@
 """Runs in processes, each of which trains one after the other."""
 
 import pickle
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from multiprocessing import get_context
+from collections.abc import Generator, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
 
 from rlox.interrupt import Group
 from rlox.machine import threads
 from rlox.many.job import Came, Job
-from rlox.processes import Workers
+from rlox.processes import Workers, serving
 
 
-def in_processes(jobs: Sequence[Job], workers: int, group: Group) -> Iterator[tuple[int, Came]]:
+def in_processes(
+    jobs: Sequence[Job], workers: int, group: Group
+) -> Generator[tuple[int, Came], None, None]:
     """Runs in processes, and gives each that has ended, by its number.
 
     Args:
@@ -23,7 +20,6 @@ def in_processes(jobs: Sequence[Job], workers: int, group: Group) -> Iterator[tu
         workers: How many processes, which share the cores.
         group: Which ends the runs.
     """
-    stopping = get_context("spawn").Event()
     left = iter(enumerate(jobs))
 
     def died(code: int | None) -> BaseException:
@@ -33,11 +29,10 @@ def in_processes(jobs: Sequence[Job], workers: int, group: Group) -> Iterator[tu
         workers,
         max(1, threads() // workers),
         serve,
-        about=lambda: (stopping,),
         ends=lambda said: True,
         died=died,
     )
-    with pool, group.going_on(stopping.set):
+    with pool, group.going_on(pool.stop):
         while True:
             while pool.free and not group.stopping:
                 number, job = next(left, (-1, None))
@@ -49,17 +44,9 @@ def in_processes(jobs: Sequence[Job], workers: int, group: Group) -> Iterator[tu
             yield from ((number, came) for number, came, _ in pool.told())
 
 
-def serve(connection: Connection, stopping: Any) -> None:
-    """Trains what comes, until nobody asks any more; Ctrl-C is for the process that sends it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    group = Group()
-
-    def watch() -> None:
-        stopping.wait()
-        group.stop()
-
-    threading.Thread(target=watch, daemon=True).start()
-    with suppress(EOFError, BrokenPipeError), group.joined():  # who asks is gone
+def serve(connection: Connection, ended: Connection) -> None:
+    """Trains what comes, until nobody asks any more."""
+    with serving(ended):
         while True:
             job: Job = connection.recv()
             try:

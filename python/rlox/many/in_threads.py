@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 from rlox.interrupt import Group
 from rlox.many.job import Came, Job
@@ -11,7 +11,9 @@ from rlox.many.job import Came, Job
 _PATIENCE = 2.0
 
 
-def in_threads(jobs: Sequence[Job], workers: int, group: Group) -> Iterator[tuple[int, Came]]:
+def in_threads(
+    jobs: Sequence[Job], workers: int, group: Group
+) -> Generator[tuple[int, Came], None, None]:
     """Runs in threads, and gives each that has ended, by its number."""
     ended: queue.Queue[tuple[int, Came] | None] = queue.Queue()
     left = iter(enumerate(jobs))

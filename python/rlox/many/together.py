@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,8 +57,9 @@ class Runs:
         """As `train_many`."""
         ended: dict[int, Came] = {}
         every = in_processes if self.processes else in_threads
-        with stop_on_interrupt(self.group.stop):
-            for number, came in every(self.jobs, self.workers, self.group):
+        running = closing(every(self.jobs, self.workers, self.group))
+        with stop_on_interrupt(self.group.stop), running as ended_runs:
+            for number, came in ended_runs:
                 ended[number] = came
                 if tell is not None:
                     tell(number, came)
@@ -180,7 +182,8 @@ def runs(
     ]
     apart = on_torch if apart is None else apart
     if apart:
-        expect_pickled(jobs[0])
+        for number, job in enumerate(jobs[:: len(each)]):
+            expect_pickled(job, None if settings is None else f"settings[{number}]")
     return Runs(jobs, min(count, threads(), len(jobs)), apart)
 
 

@@ -1,14 +1,13 @@
 """A process that trains one trial after the other; it tells its scores, and hears when to end."""
 
 import math
-import signal
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 from rlox import trainers
 from rlox.callbacks import Callback, EvalCallback
+from rlox.processes import serving
 from rlox.trainer import Trainer
 
 
@@ -77,10 +76,9 @@ class _Teller(Callback):
             trainer.stop("pruned")
 
 
-def serve(connection: Connection) -> None:
-    """Trains what comes, until nobody asks any more; Ctrl-C is for the process that sends it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(EOFError, BrokenPipeError):  # who asks is gone
+def serve(connection: Connection, ended: Connection) -> None:
+    """Trains what comes, until nobody asks any more."""
+    with serving(ended):
         while True:
             connection.send(_trained(connection.recv(), connection))
 
