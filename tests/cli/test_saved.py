@@ -1,6 +1,7 @@
 """`rlox eval`, `enjoy` and `resume`: what was trained is scored, watched and trained on."""
 
 import json
+import shutil
 
 import pytest
 
@@ -101,6 +102,45 @@ def test_a_checkpoint_outside_of_a_run_gets_a_folder(rlox, trained, tmp_path):
     trainer.save(tmp_path / "alone")
     words = ("resume", "alone", "--total-timesteps", "1", "--no-progress", "--json")
     assert rlox(*words).json["run_dir"].startswith("runs/CartPole-v1/ppo/")
+
+
+@pytest.mark.parametrize(
+    "about",
+    [{"name": "theirs"}, {"algorithm": "ppo", "seed": 3}, {"versions": {"rlox": "0"}, "seed": 4}],
+)
+@pytest.mark.parametrize("name", ["models/saved", "models/checkpoint", "checkpoints/saved"])
+def test_a_folder_of_another_program_is_no_run(about, name, rlox, trained, tmp_path):
+    theirs = tmp_path / "theirs"
+    shutil.copytree(trained / "checkpoint", theirs / name)
+    rows = "time/total_timesteps,rollout/ep_rew_mean\n96,1.0\n"
+    mine = {"config.json": json.dumps(about), "summary.json": "{}", "metrics.csv": rows}
+    for folder in (theirs, theirs / "models"):
+        folder.mkdir(exist_ok=True)
+        for file, content in mine.items():
+            (folder / file).write_text(content)
+    words = ("--total-timesteps", "1", "--no-progress", "--json")
+    said = rlox("resume", theirs / name, *words)
+    assert said.json["run_dir"].startswith("runs/CartPole-v1/ppo/")
+    assert {file: (theirs / file).read_text() for file in mine} == mine
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "checkpoints/step-000000064"])
+def test_checkpoints_of_a_run_go_on_in_its_folder(name, rlox, copied):
+    if not (copied / name).exists():
+        shutil.copytree(copied / "checkpoint", copied / name)
+    words = ("--total-timesteps", "1", "--no-progress", "--json")
+    assert rlox("resume", copied / name, *words).json["run_dir"] == str(copied)
+
+
+def test_what_a_diagnosis_saved_goes_on_elsewhere(rlox, copied):
+    diagnosis = copied / "diagnosis"
+    shutil.copytree(copied / "checkpoint", diagnosis / "checkpoint")
+    shutil.copy(copied / "config.json", diagnosis)
+    said = rlox("eval", copied.parent)
+    assert f"expected a run folder, got one above 1 of them; pass {copied}" in said.err
+    for path in (diagnosis, diagnosis / "checkpoint"):
+        words = ("--total-timesteps", "1", "--no-progress", "--json")
+        assert rlox("resume", path, *words).json["run_dir"].startswith("runs/CartPole-v1/ppo/")
 
 
 def test_a_run_that_is_done_says_how_to_make_more(rlox, trained):

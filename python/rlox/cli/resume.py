@@ -46,7 +46,7 @@ def run(words: Sequence[str]) -> int:
                 f"RUN: expected a run that was stopped, got one that made all its "
                 f"{trainer.timesteps:,} steps; add --total-timesteps 100_000 for more"
             )
-        folder = run_folder(asked.run)
+        folder = run_folder(asked.run, trainer)
         if folder is not None:
             go_on_in(trainer, folder)
         result = trainer.train(asked.total_timesteps, progress_bar=asked.progress, **about)

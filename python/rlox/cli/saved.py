@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from rlox.checkpoint import MANIFEST, read_checkpoint
+from rlox.diagnosis import FOLDER as DIAGNOSIS
+from rlox.rotation import FOLDER as CHECKPOINTS
 from rlox.trainer import Trainer
 
 
@@ -49,20 +51,34 @@ def open_trainer(path: str, **how: Any) -> Trainer:
     return loaded
 
 
-def run_folder(path: str) -> Path | None:
-    """The run folder that a path is or lies in, if it is one of a run."""
+def run_folder(path: str, trainer: Trainer) -> Path | None:
+    """The run folder that a path is or lies in, if it is that of a trainer's run.
+
+    Folders of other programs may have a `config.json`, too: that of the run names the trainer's
+    algorithm and seed.
+
+    Args:
+        path: `RUN`, `RUN/checkpoint` or `RUN/checkpoints/NAME`.
+        trainer: What was loaded from there.
+    """
     folder = Path(path).resolve()
-    for one in (folder, folder.parent, folder.parent.parent):  # `checkpoints` lies between
-        if (one / "config.json").is_file():
-            return one
-    return None
+    if folder.name == "checkpoint":
+        folder = folder.parent
+    elif folder.parent.name == CHECKPOINTS:
+        folder = folder.parent.parent
+    about = _json_of(folder / "config.json")
+    versions = about.get("versions")
+    ours = isinstance(versions, dict) and "rlox" in versions
+    same = (about.get("algorithm"), about.get("seed")) == (trainer.algorithm, trainer.seed)
+    return folder if ours and same and folder.name != DIAGNOSIS else None
 
 
 def refuse_above(path: Path) -> None:
     """Names the newest of the runs below a folder that is none itself."""
     if any((folder / MANIFEST).exists() for folder in (path, path / "checkpoint")):
         return
-    runs = [file.parent.parent for file in path.glob(f"**/checkpoint/{MANIFEST}")]
+    found = (file.parent.parent for file in path.glob(f"**/checkpoint/{MANIFEST}"))
+    runs = [run for run in found if run.name != DIAGNOSIS]
     if runs:
         newest = max(runs, key=lambda run: (run / "checkpoint" / MANIFEST).stat().st_mtime)
         raise ValueError(
@@ -72,9 +88,15 @@ def refuse_above(path: Path) -> None:
 
 def _algorithm_of(path: Path) -> Any:
     for folder in (path, path / "checkpoint"):
-        try:
-            manifest = json.loads((folder / MANIFEST).read_bytes())
-        except (OSError, ValueError, RecursionError):
-            continue
-        return manifest.get("algorithm") if isinstance(manifest, dict) else None
+        if manifest := _json_of(folder / MANIFEST):
+            return manifest.get("algorithm")
     return None
+
+
+def _json_of(file: Path) -> dict[str, Any]:
+    """What a JSON file says by names; nothing where it is none, or is not there."""
+    try:
+        content = json.loads(file.read_bytes()) if file.is_file() else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
