@@ -7,6 +7,7 @@ from typing import Any
 from rlox.cli.mistakes import UsageError, hint
 from rlox.cli.saved import trainer_of, trainers
 from rlox.keywords import refuse_unknown
+from rlox.settings import shown
 
 KEYWORDS = "env_kwargs"
 # What a run's `config.json` says beside what decides: read over, so that it is a config file.
@@ -59,6 +60,21 @@ def settings_of(file: Mapping[str, Any], algorithm: str, besides: Sequence[str])
     except TypeError as error:
         raise UsageError(f"--config: {error}") from error
     return {**top, **inner}
+
+
+def env_of(file: Mapping[str, Any]) -> Any:
+    """The environment that a file names, for where the command line names none.
+
+    Raises:
+        UsageError: A module would have to be imported, which what a file says never does.
+    """
+    env = file.get("env")
+    if isinstance(env, str) and ":" in env:
+        raise UsageError(
+            f"--config, env: expected an id alone, as files import nothing, got {shown(env)}; "
+            f"pass {shown(env)} as ENV on the command line if you trust its module"
+        )
+    return env
 
 
 def mapping_of(file: Mapping[str, Any], name: str) -> dict[str, Any]:

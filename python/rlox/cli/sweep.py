@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from rlox.backends import Backend
 from rlox.cli.config_file import read_config, read_scalar
-from rlox.cli.file_settings import KEYWORDS, algorithm_of, mapping_of, settings_of
+from rlox.cli.file_settings import KEYWORDS, algorithm_of, env_of, mapping_of, settings_of
 from rlox.cli.flags import flat, settings_type, with_noise
 from rlox.cli.mistakes import UsageError
 from rlox.cli.output import say, say_json
@@ -67,7 +67,7 @@ def run(words: Sequence[str]) -> int:
     for one in (file.keys() & {*_IN_FILES}) - {"env"}:
         if given(one, words) is None:
             setattr(search, one, file[one])
-    search.env = search.env or file.get("env")
+    search.env = search.env or env_of(file)
     if not isinstance(search.env, str):
         raise UsageError(
             f"ENV: expected an environment's id, got {search.env}; rlox sweep {name} CartPole-v1"
