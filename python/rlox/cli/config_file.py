@@ -93,7 +93,32 @@ def read_config(path: str, flag: str = "--config") -> dict[str, Any]:
         raise UsageError(
             f"{path}: expected keys and values, got a {type(content).__name__}; write key: value"
         )
-    return {key.replace("-", "_"): value for key, value in content.items()}
+    return plain_names(content, path)
+
+
+def plain_names(content: dict[str, Any], where: str) -> dict[str, Any]:
+    """Keys and values with _ for the - of flags.
+
+    Args:
+        content: As they were written.
+        where: The place, for messages.
+
+    Raises:
+        UsageError: Two keys are one then.
+
+    >>> plain_names({"n-steps": 8, "gamma": 0.9}, "a.yaml")
+    {'n_steps': 8, 'gamma': 0.9}
+    """
+    named: dict[str, Any] = {}
+    for key, value in content.items():
+        name = key.replace("-", "_")
+        if name in named:
+            other = next(one for one in content if one.replace("-", "_") == name)
+            raise UsageError(
+                f"{where}: expected {name!r} once, got it as {other!r} and as {key!r}; remove one"
+            )
+        named[name] = value
+    return named
 
 
 def _expect_data(yaml: Any, text: str, where: str) -> None:

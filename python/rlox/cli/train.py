@@ -111,4 +111,7 @@ def _parsed(
             decided[name] = file[name]
     if decided["env"] is None:
         decided["env"] = env_of(file)
+    asked = [name for name in ("seed", "seeds") if given(name, words) is not None]
+    if len(asked) == 1:  # a flag wins over the other one in the file, as over the same one
+        decided["seeds" if asked == ["seed"] else "seed"] = None
     return decided, parsed.settings
