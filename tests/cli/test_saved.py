@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import gymnasium as gym
 import pytest
 
 from rlox.scores import score
@@ -102,6 +103,49 @@ def test_a_checkpoint_outside_of_a_run_gets_a_folder(rlox, trained, tmp_path):
     trainer.save(tmp_path / "alone")
     words = ("resume", "alone", "--total-timesteps", "1", "--no-progress", "--json")
     assert rlox(*words).json["run_dir"].startswith("runs/CartPole-v1/ppo/")
+
+
+@pytest.fixture
+def made_of_a_function(tmp_path):
+    """The folder of a run whose environment a function made."""
+    small = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}
+    trainer = PPOTrainer(lambda: gym.make("CartPole-v1"), 1, runs_dir=tmp_path / "own", **small)
+    trainer.train(64)
+    return trainer.run.path
+
+
+def test_a_run_without_an_id_plays_in_the_environment_that_is_given(rlox, made_of_a_function):
+    words = (made_of_a_function, "--episodes", "2", "--json")
+    evaluated = rlox("eval", *words, "--env", "CartPole-v1")
+    assert (evaluated.code, len(evaluated.json["returns"])) == (0, 2), evaluated.err
+    pytest.importorskip("pygame")
+    watched = rlox("enjoy", *words, "--env", "CartPole-v1", "--render-mode", "rgb_array")
+    assert (watched.code, len(watched.json["returns"])) == (0, 2)
+
+
+@pytest.mark.parametrize("command", ["eval", "enjoy", "resume"])
+def test_a_run_without_an_id_needs_an_environment(command, rlox, made_of_a_function):
+    said = rlox(command, made_of_a_function)
+    assert said.code == 1
+    assert said.err == (
+        "rlox: --env: expected an environment's id, as the run was made without one, got none; "
+        "add --env ID\n"
+    )
+
+
+def test_the_config_of_a_run_says_what_goes_on(rlox, made_of_a_function):
+    run = made_of_a_function
+    words = ("--total-timesteps", "1", "--no-progress", "--json")
+    before = json.loads((run / "config.json").read_text())
+    asked = ("--backend", "torch", "--env", "CartPole-v1")
+    with pytest.warns(UserWarning, match="training goes on with new episodes"):
+        said = rlox("resume", run, *asked, *words)
+    assert (said.code, said.json["backend"]) == (0, "torch")
+    after = json.loads((run / "config.json").read_text())
+    assert (before["backend"], before["env"]) == ("native", None)
+    assert (after["backend"], after["env"]) == ("torch", "CartPole-v1")
+    assert after["sources"] == before["sources"]
+    assert rlox("resume", run, *words).json["run_dir"] == str(run)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
 """Runs and checkpoints on the disk, as trainers."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rlox.checkpoint import MANIFEST, read_checkpoint
 from rlox.diagnosis import FOLDER as DIAGNOSIS
+from rlox.manifest import NoEnvironmentError
 from rlox.rotation import FOLDER as CHECKPOINTS
 from rlox.trainer import Trainer
 
@@ -26,11 +29,12 @@ def trainer_of(algorithm: str) -> Any:
     return trainers()[algorithm]
 
 
-def open_trainer(path: str, **how: Any) -> Trainer:
+def open_trainer(path: str, *, instead: str | None = None, **how: Any) -> Trainer:
     """The trainer that was saved, whatever its algorithm.
 
     Args:
         path: A run folder, or a checkpoint.
+        instead: Id of an environment, for where the saved one has none.
         **how: As for `Trainer.load`; None stands for what was saved.
 
     Raises:
@@ -47,8 +51,17 @@ def open_trainer(path: str, **how: Any) -> Trainer:
             "pass another"
         )
     given = {name: value for name, value in how.items() if value is not None}
-    loaded: Trainer = trainer_of(algorithm).load(path, **{"runs_dir": None, **given})
-    return loaded
+    load: Callable[..., Trainer] = partial(trainer_of(algorithm).load, path)
+    given = {"runs_dir": None, **given}
+    try:
+        return load(**given)
+    except NoEnvironmentError as error:
+        if instead is None:
+            raise NoEnvironmentError(
+                "--env: expected an environment's id, as the run was made without one, got none; "
+                "add --env ID"
+            ) from error
+    return load(**given, env=instead)
 
 
 def run_folder(path: str, trainer: Trainer) -> Path | None:
@@ -66,7 +79,7 @@ def run_folder(path: str, trainer: Trainer) -> Path | None:
         folder = folder.parent
     elif folder.parent.name == CHECKPOINTS:
         folder = folder.parent.parent
-    about = _json_of(folder / "config.json")
+    about = json_of(folder / "config.json")
     versions = about.get("versions")
     ours = isinstance(versions, dict) and "rlox" in versions
     same = (about.get("algorithm"), about.get("seed")) == (trainer.algorithm, trainer.seed)
@@ -88,12 +101,12 @@ def refuse_above(path: Path) -> None:
 
 def _algorithm_of(path: Path) -> Any:
     for folder in (path, path / "checkpoint"):
-        if manifest := _json_of(folder / MANIFEST):
+        if manifest := json_of(folder / MANIFEST):
             return manifest.get("algorithm")
     return None
 
 
-def _json_of(file: Path) -> dict[str, Any]:
+def json_of(file: Path) -> dict[str, Any]:
     """What a JSON file says by names; nothing where it is none, or is not there."""
     try:
         content = json.loads(file.read_bytes()) if file.is_file() else {}
