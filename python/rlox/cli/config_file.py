@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlox.cli.mistakes import UsageError, hint, missing
+from rlox.files import read_small
 
 LARGEST = 1 << 20  # bytes
 DEEPEST = 50  # lists and mappings within each other
@@ -76,12 +77,10 @@ def read_config(path: str, flag: str = "--config") -> dict[str, Any]:
         ]
         said = hint(file.name, sorted(near)) if near else "pass the path of a YAML file"
         raise UsageError(f"{flag}: expected a file, got {path!r}, which is not there; {said}")
-    with open(file, "rb") as opened:
-        data = opened.read(LARGEST + 1)
-    if len(data) > LARGEST:
-        raise UsageError(
-            f"{flag}: expected at most {LARGEST:,} bytes, got more in {path}; pass another file"
-        )
+    try:
+        data = read_small(file, LARGEST)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from error
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
