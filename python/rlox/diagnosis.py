@@ -25,6 +25,7 @@ from rlox.manifest import describe
 if TYPE_CHECKING:
     from rlox.trainer import Trainer
 
+FOLDER = "diagnosis"
 _ROWS = 50
 
 
@@ -61,7 +62,7 @@ def diagnosed(trainer: "Trainer", recent: Recent) -> Iterator[None]:
         yield
     except (ValueError, FloatingPointError) as error:
         if trainer.run is not None and is_not_finite(error):
-            folder = trainer.run.path / "diagnosis"
+            folder = trainer.run.path / FOLDER
             with suppress(Exception):  # the error itself is the one to be told
                 _write(trainer, recent, error, folder)
             if (folder / "error.json").exists():

@@ -3,6 +3,7 @@
 import importlib
 import logging
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,6 +40,30 @@ def write_file(file: Path, data: bytes) -> None:
     finally:
         beside.unlink(missing_ok=True)
     flush_folder(file.parent)
+
+
+def read_small(file: Path, largest: int) -> bytes:
+    """A file that somebody wrote by hand.
+
+    Args:
+        file: Where it is; what never ends, or waits for a writer, is none.
+        largest: How many bytes it may have.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is a pipe or a device, or larger.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with open(os.open(file, flags), "rb") as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise ValueError(
+                f"expected a file, got {os.fspath(file)!r}, which is a pipe or a device; write it "
+                "into a file first"
+            )
+        data = opened.read(largest + 1)
+    if len(data) > largest:
+        raise ValueError(f"expected at most {largest:,} bytes, got more in {file}; pass another")
+    return data
 
 
 def make_folder(folder: Path) -> None:
@@ -80,17 +105,21 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     if _flock is None:
         yield
         return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    while True:
+        descriptor = os.open(path, os.O_RDONLY)
         try:
-            _flock(descriptor, _ALONE | (0 if wait else _AT_ONCE))
-        except BlockingIOError:
-            raise
-        except OSError as error:
-            _log.debug("%s is not locked: %s", path, error)
-        yield
-    finally:
-        # Closing alone would leave it to a process that was forked meanwhile.
-        with suppress(OSError):
-            _flock(descriptor, _FREE)
-        os.close(descriptor)
+            try:
+                _flock(descriptor, _ALONE | (0 if wait else _AT_ONCE))
+            except BlockingIOError:
+                raise
+            except OSError as error:
+                _log.debug("%s is not locked: %s", path, error)
+            if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                continue  # who had it put another one into its place
+            yield
+            return
+        finally:
+            # Closing alone would leave it to a process that was forked meanwhile.
+            with suppress(OSError):
+                _flock(descriptor, _FREE)
+            os.close(descriptor)

@@ -38,7 +38,8 @@ def manifest_of(trainer: "Trainer", state: LearnerState) -> dict[str, Any]:
     left_out: dict[str, Any] = {"replay": False} if gone else {}
     exact = {"environment": "exact" if state.inexact is None else "approximate"}
     why = {} if state.inexact is None else {"environment_reason": state.inexact}
-    loop = {"iterations": trainer.iterations, KEY: states_of(trainer.callbacks)}
+    known = [*states_of(trainer.callbacks), *trainer.remembered]
+    loop = {"iterations": trainer.iterations, KEY: known}
     return {**describe(trainer), **said, **left_out, **exact, **why, **loop}
 
 
@@ -70,7 +71,8 @@ def go_on_in(trainer: "Trainer", folder: str | os.PathLike[str]) -> None:
     """Has a loaded trainer go on in the run folder that it comes from.
 
     Rows of `metrics.csv` and `metrics.jsonl` beyond its steps, which it makes again, are left out,
-    and checkpoints of more steps set aside.
+    and checkpoints of more steps set aside. `config.json` says what goes on: it may be in another
+    environment, or on another backend.
 
     Args:
         trainer: What `Trainer.load` gave.
@@ -85,6 +87,7 @@ def go_on_in(trainer: "Trainer", folder: str | os.PathLike[str]) -> None:
         forget_after(path / "metrics.csv", trainer.timesteps)
         forget_lines_after(path / "metrics.jsonl", trainer.timesteps)
         set_aside(path, trainer.timesteps)
+        RunFolder(path).write("config.json", describe(trainer))
     trainer.run = RunFolder(path)
 
 

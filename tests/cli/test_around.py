@@ -137,3 +137,9 @@ def test_mistakes_are_told_and_nothing_begins(words, code, message, rlox, tmp_pa
     assert said.code == code, said.err
     assert message in said.err
     assert not list(tmp_path.rglob("metrics.csv"))
+
+
+def test_a_logger_that_is_named_twice_is_refused(rlox):
+    said = rlox(*TRAIN, "--total-timesteps", "32", "--loggers", "jsonl", "csv", "jsonl")
+    assert said.code == 2
+    assert "--loggers: expected each name once, got 'jsonl' twice; leave one of them" in said.err

@@ -51,6 +51,21 @@ def test_native_code_says_what_it_runs_on(name):
     assert said.stdout.split() == [b"portable", b"3"]
 
 
+@pytest.mark.parametrize(
+    ("code", "said", "told"),
+    [
+        (-11, "", "an interpreter that was killed by signal 11"),
+        (-4, "a warning\n", "an interpreter that was killed by signal 4"),
+        (1, "Traceback\nImportError: no\n", "ImportError: no"),
+        (3, "", "exit code 3"),
+    ],
+)
+def test_how_an_import_dies_is_told(code, said, told, monkeypatch):
+    ended = subprocess.CompletedProcess([], code, "", said)
+    monkeypatch.setattr(doctor.subprocess, "run", lambda *args, **how: ended)
+    assert [*doctor._import()] == [f"import rlox: expected no error, got {told}; install it anew"]
+
+
 def test_warnings_of_the_import_are_what_is_wrong(rlox, monkeypatch):
     monkeypatch.setattr(doctor, "_torch", lambda: iter(()))
     monkeypatch.setenv("RLOX_SIMD", "sse")

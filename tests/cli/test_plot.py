@@ -35,6 +35,15 @@ def test_seeds_of_the_same_settings_are_one_line(rlox, runs, tmp_path):
     assert (tmp_path / "curves.png").read_bytes()[1:4] == b"PNG"
 
 
+def test_a_diagnosis_is_no_run_of_its_own(rlox, runs):
+    run(runs / "a-0" / "diagnosis", ["", 1.0, 2.0], gamma=0.9)
+    assert (
+        "ppo CartPole-v1 native, gamma 0.9 (3 runs)" in rlox("plot", runs, "--json").json["lines"]
+    )
+    said = rlox("plot", runs / "a-0" / "diagnosis", "--json")
+    assert said.json["lines"] == ["ppo CartPole-v1 native"]
+
+
 def test_without_bands_every_run_is_a_line(rlox, runs):
     assert len(rlox("plot", runs, "--no-bands", "--json").json["lines"]) == 4
 

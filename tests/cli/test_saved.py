@@ -1,7 +1,9 @@
 """`rlox eval`, `enjoy` and `resume`: what was trained is scored, watched and trained on."""
 
 import json
+import shutil
 
+import gymnasium as gym
 import pytest
 
 from rlox.scores import score
@@ -101,6 +103,88 @@ def test_a_checkpoint_outside_of_a_run_gets_a_folder(rlox, trained, tmp_path):
     trainer.save(tmp_path / "alone")
     words = ("resume", "alone", "--total-timesteps", "1", "--no-progress", "--json")
     assert rlox(*words).json["run_dir"].startswith("runs/CartPole-v1/ppo/")
+
+
+@pytest.fixture
+def made_of_a_function(tmp_path):
+    """The folder of a run whose environment a function made."""
+    small = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}
+    trainer = PPOTrainer(lambda: gym.make("CartPole-v1"), 1, runs_dir=tmp_path / "own", **small)
+    trainer.train(64)
+    return trainer.run.path
+
+
+def test_a_run_without_an_id_plays_in_the_environment_that_is_given(rlox, made_of_a_function):
+    words = (made_of_a_function, "--episodes", "2", "--json")
+    evaluated = rlox("eval", *words, "--env", "CartPole-v1")
+    assert (evaluated.code, len(evaluated.json["returns"])) == (0, 2), evaluated.err
+    pytest.importorskip("pygame")
+    watched = rlox("enjoy", *words, "--env", "CartPole-v1", "--render-mode", "rgb_array")
+    assert (watched.code, len(watched.json["returns"])) == (0, 2)
+
+
+@pytest.mark.parametrize("command", ["eval", "enjoy", "resume"])
+def test_a_run_without_an_id_needs_an_environment(command, rlox, made_of_a_function):
+    said = rlox(command, made_of_a_function)
+    assert said.code == 1
+    assert said.err == (
+        "rlox: --env: expected an environment's id, as the run was made without one, got none; "
+        "add --env ID\n"
+    )
+
+
+def test_the_config_of_a_run_says_what_goes_on(rlox, made_of_a_function):
+    run = made_of_a_function
+    words = ("--total-timesteps", "1", "--no-progress", "--json")
+    before = json.loads((run / "config.json").read_text())
+    asked = ("--backend", "torch", "--env", "CartPole-v1")
+    with pytest.warns(UserWarning, match="training goes on with new episodes"):
+        said = rlox("resume", run, *asked, *words)
+    assert (said.code, said.json["backend"]) == (0, "torch")
+    after = json.loads((run / "config.json").read_text())
+    assert (before["backend"], before["env"]) == ("native", None)
+    assert (after["backend"], after["env"]) == ("torch", "CartPole-v1")
+    assert after["sources"] == before["sources"]
+    assert rlox("resume", run, *words).json["run_dir"] == str(run)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [{"name": "theirs"}, {"algorithm": "ppo", "seed": 3}, {"versions": {"rlox": "0"}, "seed": 4}],
+)
+@pytest.mark.parametrize("name", ["models/saved", "models/checkpoint", "checkpoints/saved"])
+def test_a_folder_of_another_program_is_no_run(about, name, rlox, trained, tmp_path):
+    theirs = tmp_path / "theirs"
+    shutil.copytree(trained / "checkpoint", theirs / name)
+    rows = "time/total_timesteps,rollout/ep_rew_mean\n96,1.0\n"
+    mine = {"config.json": json.dumps(about), "summary.json": "{}", "metrics.csv": rows}
+    for folder in (theirs, theirs / "models"):
+        folder.mkdir(exist_ok=True)
+        for file, content in mine.items():
+            (folder / file).write_text(content)
+    words = ("--total-timesteps", "1", "--no-progress", "--json")
+    said = rlox("resume", theirs / name, *words)
+    assert said.json["run_dir"].startswith("runs/CartPole-v1/ppo/")
+    assert {file: (theirs / file).read_text() for file in mine} == mine
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "checkpoints/step-000000064"])
+def test_checkpoints_of_a_run_go_on_in_its_folder(name, rlox, copied):
+    if not (copied / name).exists():
+        shutil.copytree(copied / "checkpoint", copied / name)
+    words = ("--total-timesteps", "1", "--no-progress", "--json")
+    assert rlox("resume", copied / name, *words).json["run_dir"] == str(copied)
+
+
+def test_what_a_diagnosis_saved_goes_on_elsewhere(rlox, copied):
+    diagnosis = copied / "diagnosis"
+    shutil.copytree(copied / "checkpoint", diagnosis / "checkpoint")
+    shutil.copy(copied / "config.json", diagnosis)
+    said = rlox("eval", copied.parent)
+    assert f"expected a run folder, got one above 1 of them; pass {copied}" in said.err
+    for path in (diagnosis, diagnosis / "checkpoint"):
+        words = ("--total-timesteps", "1", "--no-progress", "--json")
+        assert rlox("resume", path, *words).json["run_dir"].startswith("runs/CartPole-v1/ppo/")
 
 
 def test_a_run_that_is_done_says_how_to_make_more(rlox, trained):

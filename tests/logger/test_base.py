@@ -181,3 +181,11 @@ def test_a_missing_extra_is_named(name, monkeypatch):
 
 def test_all_names_are_known():
     assert {*NAMES} == {"console", "csv", "jsonl", "tensorboard", "wandb", "mlflow"}
+
+
+def test_a_name_that_comes_twice_is_refused():
+    message = "loggers: expected each name once, got 'jsonl' twice, which would write each row "
+    with pytest.raises(ValueError, match=f"^{message}twice; leave one out$"):
+        as_loggers(["jsonl", "csv", "jsonl"], folder=True)
+    once = JSONLinesLogger("a"), JSONLinesLogger("b")
+    assert as_loggers(once, folder=True) == [*once]

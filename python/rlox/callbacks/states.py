@@ -31,8 +31,11 @@ def states_of(callbacks: Iterable[Callback]) -> Saved:
     return saved
 
 
-def give_back(callbacks: Iterable[Callback], saved: Saved) -> None:
+def give_back(callbacks: Iterable[Callback], saved: Saved) -> Saved:
     """Gives callbacks what those of their class, in their order, remembered.
+
+    Returns:
+        What nobody took.
 
     Raises:
         ValueError: A callback cannot go on with it.
@@ -52,6 +55,7 @@ def give_back(callbacks: Iterable[Callback], saved: Saved) -> None:
                 f"callbacks: expected what {kind}.state() gives, got {state} ({error!r}); pass a "
                 "callback of the class that was saved"
             ) from error
+    return left
 
 
 def saved_states(manifest: Mapping[str, Any]) -> Saved | None:

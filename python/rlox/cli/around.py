@@ -1,6 +1,8 @@
 """Flags of what surrounds training: loggers, scores, checkpoints, videos, and when to end."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any
 
 from rlox.callbacks import (
@@ -12,11 +14,15 @@ from rlox.callbacks import (
     VideoRecordingCallback,
 )
 from rlox.cli.mistakes import UsageError, hint
-from rlox.cli.usage import named
+from rlox.cli.saved import json_of
+from rlox.cli.usage import given, named
 from rlox.logger import NAMES
+from rlox.logger.base import twice
 from rlox.metrics import METRIC
 from rlox.settings import flag, number, whole
+from rlox.trainer import Trainer
 
+FILE = "around.json"  # of a run folder
 _STEPS = "pass a number of environment steps"
 
 
@@ -68,7 +74,7 @@ def surroundings(asked: Around) -> dict[str, Any]:
 
     >>> about = surroundings(Around(loggers=("csv",), eval_every=1_000, patience=5_000))
     >>> [type(one).__name__ for one in about["callbacks"]], about["loggers"]
-    (['EvalCallback', 'EarlyStoppingCallback'], ['csv'])
+    (['Keeping', 'EvalCallback', 'EarlyStoppingCallback'], ['csv'])
     """
     for name, needed in _NEEDS.items():
         if getattr(asked, name) is not None and getattr(asked, needed) is None:
@@ -76,7 +82,52 @@ def surroundings(asked: Around) -> dict[str, Any]:
                 f"{_flag(name)}: expected {_flag(needed)} beside it, got none; add "
                 f"{_flag(needed)} 10_000"
             )
-    return {"callbacks": _callbacks(asked), "loggers": _loggers(asked.loggers)}
+    loggers = _loggers(asked.loggers)
+    return {"callbacks": [Keeping(asked), *_callbacks(asked)], "loggers": loggers}
+
+
+class Keeping(Callback):
+    """Writes into the run folder what surrounds the run, for when it is resumed.
+
+    Args:
+        asked: What does.
+    """
+
+    def __init__(self, asked: Around) -> None:
+        self._asked = {field.name: getattr(asked, field.name) for field in fields(Around)}
+
+    def on_train_start(self, trainer: Trainer) -> None:
+        """Writes it, if there is a run folder."""
+        if trainer.run is not None:
+            trainer.run.write(FILE, self._asked)
+
+
+def take_kept(asked: Around, folder: Path, words: Sequence[str]) -> None:
+    """Takes over what surrounded a run before, where the command line does not say it.
+
+    Args:
+        asked: What the command line says; it is changed.
+        folder: The run folder.
+        words: Of the command line.
+
+    Raises:
+        ValueError: What was kept is damaged.
+    """
+    file = folder / FILE
+    kept = json_of(file)
+    if not kept and file.exists():
+        raise ValueError(
+            f"{file}: expected what surrounds a run by names, got other; remove it, and say by "
+            "flags what shall go on"
+        )
+    flags = [field.name for field in fields(Around)]
+    left = [x for x in flags if given(x, words) is None and given(f"no_{x}", words) is None]
+    for name in left:
+        if name in kept:
+            setattr(asked, name, kept[name])
+    for name in left:  # flags may have ended what it belongs to
+        if name in _NEEDS and getattr(asked, _NEEDS[name]) is None:
+            setattr(asked, name, None)
 
 
 def _callbacks(asked: Around) -> list[Callback]:
@@ -120,6 +171,10 @@ def _loggers(names: Any) -> list[str]:
             raise UsageError(
                 f"--loggers: expected names of loggers, got {name!r}; {hint(str(name), NAMES)}"
             )
+    if (again := twice(names)) is not None:
+        raise UsageError(
+            f"--loggers: expected each name once, got {again!r} twice; leave one of them out"
+        )
     return list(names)
 
 

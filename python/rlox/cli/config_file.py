@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlox.cli.mistakes import UsageError, hint, missing
+from rlox.files import read_small
 
 LARGEST = 1 << 20  # bytes
 DEEPEST = 50  # lists and mappings within each other
@@ -76,12 +77,10 @@ def read_config(path: str, flag: str = "--config") -> dict[str, Any]:
         ]
         said = hint(file.name, sorted(near)) if near else "pass the path of a YAML file"
         raise UsageError(f"{flag}: expected a file, got {path!r}, which is not there; {said}")
-    with open(file, "rb") as opened:
-        data = opened.read(LARGEST + 1)
-    if len(data) > LARGEST:
-        raise UsageError(
-            f"{flag}: expected at most {LARGEST:,} bytes, got more in {path}; pass another file"
-        )
+    try:
+        data = read_small(file, LARGEST)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from error
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -93,7 +92,32 @@ def read_config(path: str, flag: str = "--config") -> dict[str, Any]:
         raise UsageError(
             f"{path}: expected keys and values, got a {type(content).__name__}; write key: value"
         )
-    return {key.replace("-", "_"): value for key, value in content.items()}
+    return plain_names(content, path)
+
+
+def plain_names(content: dict[str, Any], where: str) -> dict[str, Any]:
+    """Keys and values with _ for the - of flags.
+
+    Args:
+        content: As they were written.
+        where: The place, for messages.
+
+    Raises:
+        UsageError: Two keys are one then.
+
+    >>> plain_names({"n-steps": 8, "gamma": 0.9}, "a.yaml")
+    {'n_steps': 8, 'gamma': 0.9}
+    """
+    named: dict[str, Any] = {}
+    for key, value in content.items():
+        name = key.replace("-", "_")
+        if name in named:
+            other = next(one for one in content if one.replace("-", "_") == name)
+            raise UsageError(
+                f"{where}: expected {name!r} once, got it as {other!r} and as {key!r}; remove one"
+            )
+        named[name] = value
+    return named
 
 
 def _expect_data(yaml: Any, text: str, where: str) -> None:

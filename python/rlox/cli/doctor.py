@@ -153,8 +153,14 @@ def _import() -> Iterator[str]:
         _, warned, text = line.partition("Warning: ")
         if warned and "rlox" in text.lower():
             yield text
-    if done.returncode != 0:
-        yield f"import rlox: expected no error, got {done.stderr.splitlines()[-1]}; install it anew"
+    if done.returncode < 0:
+        yield (
+            f"import rlox: expected no error, got an interpreter that was killed by signal "
+            f"{-done.returncode}; install it anew"
+        )
+    elif done.returncode > 0:
+        said = done.stderr.splitlines() or [f"exit code {done.returncode}"]
+        yield f"import rlox: expected no error, got {said[-1]}; install it anew"
 
 
 def _torch() -> Iterator[str]:

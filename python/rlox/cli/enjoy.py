@@ -67,14 +67,9 @@ def _explaining_no_screen(mode: str) -> Iterator[None]:
 def run(words: Sequence[str]) -> int:
     """Plays, and tells the return of each episode."""
     asked = parse(Enjoy, "enjoy", words)
-    with open_trainer(asked.run) as trainer:
+    with open_trainer(asked.run, instead=asked.env) as trainer:
         seed = evaluation_seed(trainer.seed) if asked.seed is None else asked.seed
-        env_id = asked.env or trainer.env_id
-        if env_id is None:
-            raise ValueError(
-                "--env: expected an environment's id, as the run was made without one, got none; "
-                "add --env ID"
-            )
+        env_id = asked.env or str(trainer.env_id)
         kwargs = trainer.env_kwargs if asked.env is None else {}
 
         drawn: list[_Drawn] = []

@@ -29,7 +29,7 @@ def run(words: Sequence[str]) -> int:
     """Evaluates, and tells the score."""
     asked = parse(Eval, "eval", words)
     whole("episodes", asked.episodes, 1, fix="ask for one or more")
-    with open_trainer(asked.run, backend=asked.backend) as trainer:
+    with open_trainer(asked.run, instead=asked.env, backend=asked.backend) as trainer:
         result = trainer.evaluate(
             asked.episodes, seed=asked.seed, deterministic=not asked.stochastic, env=asked.env
         )

@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from rlox.cli.config_file import plain_names
 from rlox.cli.mistakes import UsageError, hint
 from rlox.cli.saved import trainer_of, trainers
 from rlox.keywords import refuse_unknown
+from rlox.settings import shown
 
 KEYWORDS = "env_kwargs"
 # What a run's `config.json` says beside what decides: read over, so that it is a config file.
@@ -40,7 +42,8 @@ def settings_of(file: Mapping[str, Any], algorithm: str, besides: Sequence[str])
         besides: What else the file may say.
 
     Raises:
-        UsageError: A key that there is not, or a trainer that a file alone cannot make.
+        UsageError: A key that there is not, or one in both places; a trainer that a file alone
+            cannot make.
     """
     config_type = trainer_of(algorithm).config_type
     known = [field.name for field in fields(config_type)]
@@ -52,13 +55,34 @@ def settings_of(file: Mapping[str, Any], algorithm: str, besides: Sequence[str])
                 "no file holds; train it in Python"
             )
     top = {name: value for name, value in file.items() if name not in (*others, *_TOLD)}
-    inner = {name.replace("-", "_"): x for name, x in mapping_of(file, "settings").items()}
+    inner = plain_names(mapping_of(file, "settings"), "--config, settings")
     try:
         refuse_unknown(top, [*known, *others], algorithm)
         refuse_unknown(inner, known, algorithm)
     except TypeError as error:
         raise UsageError(f"--config: {error}") from error
+    for name in inner:
+        if name in top:
+            raise UsageError(
+                f"--config: expected {name!r} once, got it at the top ({shown(top[name])}) and "
+                f"under settings ({shown(inner[name])}); remove one"
+            )
     return {**top, **inner}
+
+
+def env_of(file: Mapping[str, Any]) -> Any:
+    """The environment that a file names, for where the command line names none.
+
+    Raises:
+        UsageError: A module would have to be imported, which what a file says never does.
+    """
+    env = file.get("env")
+    if isinstance(env, str) and ":" in env:
+        raise UsageError(
+            f"--config, env: expected an id alone, as files import nothing, got {shown(env)}; "
+            f"pass {shown(env)} as ENV on the command line if you trust its module"
+        )
+    return env
 
 
 def mapping_of(file: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from rlox.cli.mistakes import UsageError
 from rlox.cli.output import say, say_json
 from rlox.cli.usage import POSITIONAL, named, parse
+from rlox.diagnosis import FOLDER as DIAGNOSIS
 from rlox.metrics import METRIC
 from rlox.plotting import plot_runs, read_curve
 
@@ -55,7 +56,8 @@ def _folders(path: str) -> list[Path]:
         raise FileNotFoundError(f"RUN: expected a run folder, {path} is none; pass where one is")
     if (folder / "metrics.csv").is_file():
         return [folder]
-    below = sorted(file.parent for file in folder.rglob("metrics.csv"))
+    found = sorted(file.parent for file in folder.rglob("metrics.csv"))
+    below = [one for one in found if one.name != DIAGNOSIS]  # whose rows are those of its run
     if not below:
         raise FileNotFoundError(
             f"RUN: expected a run folder or one above, {path} has no metrics.csv; pass another"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from rlox.cli.around import Around, surroundings
+from rlox.cli.around import Around, surroundings, take_kept
 from rlox.cli.outcome import tell_training
 from rlox.cli.saved import open_trainer, run_folder
 from rlox.cli.usage import POSITIONAL, named, parse
@@ -31,13 +31,12 @@ class _Run:
 
 @dataclass
 class Resume(Around, _Run):
-    """Go on with a run, to where it was to end or for more steps."""
+    """Go on with a run, to where it was to end or for more steps, and with what surrounded it."""
 
 
 def run(words: Sequence[str]) -> int:
     """Trains on, and tells what came of it."""
     asked = parse(Resume, "resume", words)
-    about = surroundings(asked)
     how = {"env": asked.env, "backend": asked.backend, "device": asked.device}
     with open_trainer(asked.run, runs_dir=asked.runs_dir, **how) as trainer:
         done = trainer.timesteps >= trainer.target_timesteps
@@ -46,7 +45,10 @@ def run(words: Sequence[str]) -> int:
                 f"RUN: expected a run that was stopped, got one that made all its "
                 f"{trainer.timesteps:,} steps; add --total-timesteps 100_000 for more"
             )
-        folder = run_folder(asked.run)
+        folder = run_folder(asked.run, trainer)
+        if folder is not None:
+            take_kept(asked, folder, words)
+        about = surroundings(asked)
         if folder is not None:
             go_on_in(trainer, folder)
         result = trainer.train(asked.total_timesteps, progress_bar=asked.progress, **about)

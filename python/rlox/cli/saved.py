@@ -1,10 +1,15 @@
 """Runs and checkpoints on the disk, as trainers."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rlox.checkpoint import MANIFEST, read_checkpoint
+from rlox.diagnosis import FOLDER as DIAGNOSIS
+from rlox.manifest import NoEnvironmentError
+from rlox.rotation import FOLDER as CHECKPOINTS
 from rlox.trainer import Trainer
 
 
@@ -24,11 +29,12 @@ def trainer_of(algorithm: str) -> Any:
     return trainers()[algorithm]
 
 
-def open_trainer(path: str, **how: Any) -> Trainer:
+def open_trainer(path: str, *, instead: str | None = None, **how: Any) -> Trainer:
     """The trainer that was saved, whatever its algorithm.
 
     Args:
         path: A run folder, or a checkpoint.
+        instead: Id of an environment, for where the saved one has none.
         **how: As for `Trainer.load`; None stands for what was saved.
 
     Raises:
@@ -45,24 +51,47 @@ def open_trainer(path: str, **how: Any) -> Trainer:
             "pass another"
         )
     given = {name: value for name, value in how.items() if value is not None}
-    loaded: Trainer = trainer_of(algorithm).load(path, **{"runs_dir": None, **given})
-    return loaded
+    load: Callable[..., Trainer] = partial(trainer_of(algorithm).load, path)
+    given = {"runs_dir": None, **given}
+    try:
+        return load(**given)
+    except NoEnvironmentError as error:
+        if instead is None:
+            raise NoEnvironmentError(
+                "--env: expected an environment's id, as the run was made without one, got none; "
+                "add --env ID"
+            ) from error
+    return load(**given, env=instead)
 
 
-def run_folder(path: str) -> Path | None:
-    """The run folder that a path is or lies in, if it is one of a run."""
+def run_folder(path: str, trainer: Trainer) -> Path | None:
+    """The run folder that a path is or lies in, if it is that of a trainer's run.
+
+    Folders of other programs may have a `config.json`, too: that of the run names the trainer's
+    algorithm and seed.
+
+    Args:
+        path: `RUN`, `RUN/checkpoint` or `RUN/checkpoints/NAME`.
+        trainer: What was loaded from there.
+    """
     folder = Path(path).resolve()
-    for one in (folder, folder.parent, folder.parent.parent):  # `checkpoints` lies between
-        if (one / "config.json").is_file():
-            return one
-    return None
+    if folder.name == "checkpoint":
+        folder = folder.parent
+    elif folder.parent.name == CHECKPOINTS:
+        folder = folder.parent.parent
+    about = json_of(folder / "config.json")
+    versions = about.get("versions")
+    ours = isinstance(versions, dict) and "rlox" in versions
+    same = (about.get("algorithm"), about.get("seed")) == (trainer.algorithm, trainer.seed)
+    return folder if ours and same and folder.name != DIAGNOSIS else None
 
 
 def refuse_above(path: Path) -> None:
     """Names the newest of the runs below a folder that is none itself."""
     if any((folder / MANIFEST).exists() for folder in (path, path / "checkpoint")):
         return
-    runs = [file.parent.parent for file in path.glob(f"**/checkpoint/{MANIFEST}")]
+    found = (file.parent.parent for file in path.glob(f"**/checkpoint/{MANIFEST}"))
+    runs = [run for run in found if run.name != DIAGNOSIS]
     if runs:
         newest = max(runs, key=lambda run: (run / "checkpoint" / MANIFEST).stat().st_mtime)
         raise ValueError(
@@ -72,9 +101,15 @@ def refuse_above(path: Path) -> None:
 
 def _algorithm_of(path: Path) -> Any:
     for folder in (path, path / "checkpoint"):
-        try:
-            manifest = json.loads((folder / MANIFEST).read_bytes())
-        except (OSError, ValueError, RecursionError):
-            continue
-        return manifest.get("algorithm") if isinstance(manifest, dict) else None
+        if manifest := json_of(folder / MANIFEST):
+            return manifest.get("algorithm")
     return None
+
+
+def json_of(file: Path) -> dict[str, Any]:
+    """What a JSON file says by names; nothing where it is none, or is not there."""
+    try:
+        content = json.loads(file.read_bytes()) if file.is_file() else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from rlox.backends import Backend
 from rlox.cli.config_file import read_config, read_scalar
-from rlox.cli.file_settings import KEYWORDS, algorithm_of, mapping_of, settings_of
+from rlox.cli.file_settings import KEYWORDS, algorithm_of, env_of, mapping_of, settings_of
 from rlox.cli.flags import flat, settings_type, with_noise
-from rlox.cli.mistakes import UsageError
+from rlox.cli.mistakes import UsageError, blaming
 from rlox.cli.output import say, say_json
 from rlox.cli.saved import trainer_of, trainers
 from rlox.cli.usage import POSITIONAL, dotted, given, named, parse
@@ -67,7 +67,7 @@ def run(words: Sequence[str]) -> int:
     for one in (file.keys() & {*_IN_FILES}) - {"env"}:
         if given(one, words) is None:
             setattr(search, one, file[one])
-    search.env = search.env or file.get("env")
+    search.env = search.env or env_of(file)
     if not isinstance(search.env, str):
         raise UsageError(
             f"ENV: expected an environment's id, got {search.env}; rlox sweep {name} CartPole-v1"
@@ -75,7 +75,9 @@ def run(words: Sequence[str]) -> int:
     fixed |= with_noise(chosen, {**preset(name, search.env), **fixed})
     own = mapping_of(file, KEYWORDS)
     own |= {key: read_scalar(word, f"--env-kwargs.{key}") for key, word in asked.items()}
-    sweep = Sweep(_plan(name, search, fixed, own), search.storage, search.study, search.runs_dir)
+    with blaming([*file, *fixed]):
+        plan = _plan(name, search, fixed, own)
+        sweep = Sweep(plan, search.storage, search.study, search.runs_dir)
     try:
         sweep.run(search.trials, search.jobs, _teller(sweep) if search.progress else None)
     except KeyboardInterrupt:
@@ -109,7 +111,9 @@ def _plan(
         )
     whole("total_timesteps", steps, 1)
     every = max(steps // 10, 1) if search.eval_every is None else search.eval_every
-    num_envs = {"num_envs": 1, **preset(algorithm, str(search.env)), **fixed}["num_envs"]
+    whole("eval_every", every, 1)
+    settings = {"num_envs": 1, **preset(algorithm, str(search.env)), **fixed}
+    num_envs = whole("num_envs", settings["num_envs"], 1)
     if search.space is None:
         space = default_space(algorithm, num_envs, every)
     else:

@@ -8,7 +8,7 @@ from rlox.backends import Backend
 from rlox.cli import many
 from rlox.cli.around import Around, surroundings
 from rlox.cli.config_file import read_config, read_scalar
-from rlox.cli.file_settings import KEYWORDS, algorithm_of, mapping_of, settings_of
+from rlox.cli.file_settings import KEYWORDS, algorithm_of, env_of, mapping_of, settings_of
 from rlox.cli.flags import flat, settings_type, with_noise
 from rlox.cli.mistakes import UsageError, blaming
 from rlox.cli.outcome import tell_training
@@ -109,6 +109,11 @@ def _parsed(
     decided |= asdict(parsed.around)
     for name in file.keys() & {*_IN_FILES}:
         said = given(name, words) is not None or given(f"no_{name}", words) is not None
-        if not said and not (name == "env" and decided["env"] is not None):
+        if not said and name != "env":
             decided[name] = file[name]
+    if decided["env"] is None:
+        decided["env"] = env_of(file)
+    asked = [name for name in ("seed", "seeds") if given(name, words) is not None]
+    if len(asked) == 1:  # a flag wins over the other one in the file, as over the same one
+        decided["seeds" if asked == ["seed"] else "seed"] = None
     return decided, parsed.settings

@@ -107,7 +107,8 @@ def as_loggers(loggers: Any, *, folder: bool) -> list[Logger]:
 
     Raises:
         TypeError: One is none, or they are no list.
-        ValueError: An unknown name; one that needs a folder, and there is none.
+        ValueError: An unknown name, or one that comes twice; one that needs a folder, and there is
+            none.
         ModuleNotFoundError: The package of one is not installed; the extra is named.
 
     >>> [type(logger).__name__ for logger in as_loggers(["console", "csv"], folder=True)]
@@ -117,7 +118,27 @@ def as_loggers(loggers: Any, *, folder: bool) -> list[Logger]:
         raise TypeError(
             f"loggers: expected a list of names and objects, got {loggers!r}; put it into brackets"
         )
-    return [one for logger in loggers if (one := _as_logger(logger, folder)) is not None]
+    asked = [*loggers]
+    if (name := twice(asked)) is not None:
+        raise ValueError(
+            f"loggers: expected each name once, got {name!r} twice, which would write each row "
+            "twice; leave one out"
+        )
+    return [one for logger in asked if (one := _as_logger(logger, folder)) is not None]
+
+
+def twice(loggers: Iterable[Any]) -> str | None:
+    """The first name that comes a second time; None where each comes once.
+
+    >>> twice(["csv", "jsonl", "csv"])
+    'csv'
+    """
+    seen = set()
+    for name in loggers:
+        if isinstance(name, str) and name in seen:
+            return name
+        seen |= {name} if isinstance(name, str) else set()
+    return None
 
 
 def _as_logger(logger: Any, folder: bool) -> Logger | None:

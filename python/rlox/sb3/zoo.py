@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlox.extras import load_extra
+from rlox.files import read_small
 from rlox.sb3.arguments import given_keywords, trainer_settings
 from rlox.sb3.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from rlox.settings import shown, text, whole
@@ -24,6 +25,7 @@ from rlox.trainers import TRAINERS
 # Theirs that are no keywords of algorithms, and of which nothing has to be done.
 _BESIDES = ("policy", "n_timesteps", "n_envs", "normalize", "noise_type", "noise_std")
 _LARGEST = 100_000  # values of an environment; aliases make many of few
+_LONGEST = 1 << 20  # bytes of a file
 _MISSING = {
     "env_wrapper": "wrap the environment in a function, and pass that to a trainer",
     "vec_env_wrapper": "wrap the environment in a function, and pass that to a trainer",
@@ -73,7 +75,11 @@ def zoo_settings(
 def _read(file: Path) -> dict[str, Any]:
     yaml = load_extra("yaml", "cli", "zoo_settings")
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        data = read_small(file, _LONGEST)
+    except ValueError as error:
+        raise ValueError(f"path: {error}") from error
+    try:
+        content = yaml.safe_load(data.decode())
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         said = " ".join(str(error).split())
         raise ValueError(

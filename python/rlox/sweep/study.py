@@ -1,9 +1,11 @@
 """A sweep: trials that Optuna asks for and processes train, kept in a file."""
 
+import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from itertools import count
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from rlox.extras import load_extra
+from rlox.files import locked
+from rlox.machine import threads as cpus
 from rlox.noise import ActionNoise
 from rlox.presets import preset
 from rlox.processes import Workers
@@ -152,15 +156,21 @@ class Sweep:
             tell: Called with each of Optuna's trials that has ended.
 
         Raises:
+            BlockingIOError: Another sweep trains the study now.
             KeyboardInterrupt: Ctrl-C; trials that were going on are repeated by the next call.
         """
         whole("trials", trials, 1, fix="pass how many the study shall have")
         jobs = whole("jobs", jobs, 1, fix="pass how many at once")
+        with _alone(self._storage, self.name):
+            self.seed = self._expect_plan()  # nobody else began another one meanwhile
+            self._search(trials, jobs, tell)
+
+    def _search(self, trials: int, jobs: int, tell: Callable[[Any], object] | None) -> None:
         done = self.done()
         missing = trials - len(done)
         used = {trial.user_attrs.get(_INDEX) for trial in done}
         left = (i for i in count() if i not in used)
-        threads = max(1, _cpus() // jobs)
+        threads = max(1, cpus() // jobs)
         with trial_workers(min(jobs, max(missing, 1)), threads) as workers:
             try:
                 while missing > 0 or workers.busy:
@@ -240,9 +250,40 @@ def trial_workers(count: int, threads: int) -> Workers:
     return Workers(count, threads, serve, ends=lambda said: isinstance(said, Outcome), died=died)
 
 
-def _cpus() -> int:
-    there = getattr(os, "sched_getaffinity", None)
-    return len(there(0)) if there is not None else os.cpu_count() or 1
+@contextmanager
+def _alone(storage: str | os.PathLike[str] | None, study: str) -> Iterator[None]:
+    """Keeps other sweeps from training a study of an SQLite file meanwhile, by a file beside it.
+
+    SQLite has locks of its own on its file, which closing it here would take from it. The system
+    frees a lock when its process ends, however it does.
+
+    Raises:
+        BlockingIOError: One does already.
+    """
+    where = "" if storage is None else os.fspath(storage)
+    file = Path(where.removeprefix("sqlite:///").partition("?")[0] if "://" in where else where)
+    with ExitStack() as ends:
+        if where and file.is_file():
+            name = hashlib.sha256(study.encode(errors="surrogatepass")).hexdigest()[:16]
+            beside = file.resolve().with_name(f".{file.name}.{name}.lock")
+            beside.touch()
+            try:
+                ends.enter_context(locked(beside, wait=False))
+            except BlockingIOError as error:
+                raise BlockingIOError(
+                    error.errno,
+                    f"storage: expected a study that no other sweep trains now, got {study!r}, "
+                    "which one does; wait for its end, or pass another --study",
+                    where,
+                ) from error
+        yield
+
+
+def _url(file: Path) -> str:
+    """The URL of an SQLite file of any name, "?" in it included, in all versions of SQLAlchemy."""
+    kind = load_extra("sqlalchemy.engine", "sweep", "rlox sweep").URL
+    uri = file.absolute().as_uri()
+    return str(kind.create("sqlite", database=uri, query={"uri": "true"}))
 
 
 def _opened(optuna: Any, storage: str | os.PathLike[str] | None) -> Any:
@@ -254,7 +295,7 @@ def _opened(optuna: Any, storage: str | os.PathLike[str] | None) -> Any:
     if storage is None:
         return None
     where = os.fspath(storage)
-    url = where if "://" in where else f"sqlite:///{Path(where).absolute()}"
+    url = where if "://" in where else _url(Path(where))
     try:
         return optuna.storages.RDBStorage(url)
     except Exception as error:
