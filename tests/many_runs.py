@@ -1,5 +1,7 @@
 """A program that trains many for long, in a process group of its own."""
 
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -27,7 +29,11 @@ def begun(folder, processes):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     run = subprocess.Popen([*program, str(processes)], cwd=folder, start_new_session=True, **pipes)
     until = time.monotonic() + 60
-    while len([*folder.rglob("metrics.csv")]) < rlox.machine.threads() and run.poll() is None:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    try:
+        while len([*folder.rglob("metrics.csv")]) < rlox.machine.threads() and run.poll() is None:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    except BaseException:
+        os.killpg(run.pid, signal.SIGKILL)
+        raise
     return run

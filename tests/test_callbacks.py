@@ -85,3 +85,10 @@ def test_what_is_no_list_of_callbacks_changes_nothing(callbacks, got):
     with pytest.raises(TypeError, match=f"callbacks: expected a list.*{got}"):
         trainer.train(64, callbacks=callbacks)
     assert trainer.target_timesteps == 0
+
+
+def test_a_function_of_other_arguments_is_refused_before_training():
+    trainer = PPOTrainer(env="CartPole-v1", seed=0, runs_dir=None)
+    with pytest.raises(TypeError, match=r"callbacks: expected a function of \(trainer, metrics\)"):
+        trainer.train(64, callbacks=[lambda trainer: None])
+    assert trainer.timesteps == 0

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium import spaces
 
 from rlox._rlox import Normalizer
 from rlox.layouts import Layout, Leaf
@@ -31,6 +32,12 @@ def as_batch(
     >>> as_batch([1.0, 2.0], Layout(spaces.Box(-9, 9, (2,))))
     (array([[1., 2.]], dtype=float32), True)
     """
+    pair = isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict)
+    if pair and not isinstance(layout.space, spaces.Tuple):
+        raise TypeError(
+            "obs: expected observations, got a pair of them and their infos, as reset() gives; "
+            "pass obs of obs, infos = env.reset()"
+        )
     parts, singles = [], []
     for leaf, given in layout.given(obs):
         name, raw = leaf.name, _real_numbers(leaf.name, given)

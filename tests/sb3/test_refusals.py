@@ -203,3 +203,14 @@ def test_names_that_scripts_import_are_named_with_what_is_instead(name):
         exec(f"from rlox.sb3 import {name}")
     with pytest.raises(ImportError, match="cannot import name"):
         from rlox.sb3 import nothing_of_theirs  # noqa: F401
+
+
+def test_scores_are_of_environments_that_the_model_was_made_for():
+    with pytest.raises(ValueError, match="env: expected observation space"):
+        evaluate_policy(small(), PENDULUM)
+
+
+def test_what_reset_gives_is_no_observation():
+    model = small()
+    with pytest.raises(TypeError, match=r"obs: expected .* pass obs of obs, infos = env\.reset"):
+        model.predict(model.get_env().reset())

@@ -1,5 +1,6 @@
 """`Callback`: what happens around the iterations of a training run."""
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,15 @@ class FunctionCallback(Callback):
                 "function: expected a function of (trainer, metrics), got "
                 f"{_named(function)}; pass one"
             )
+        try:
+            inspect.signature(function).bind(None, {})
+        except TypeError as error:
+            raise TypeError(
+                f"callbacks: expected a function of (trainer, metrics), got {_named(function)} "
+                f"that cannot be called so ({error}); give it these two arguments"
+            ) from error
+        except ValueError:  # some of C have no signature
+            pass
         self._function = function
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:

@@ -39,6 +39,11 @@ def run(words: Sequence[str]) -> int:
             f"--format: expected torch, safetensors or onnx, as {asked.out!r} ends with none of "
             f"{', '.join(_ENDS)}, got none; add --format onnx"
         )
+    if _ENDS.get(Path(asked.out).suffix, kind) != kind:
+        raise UsageError(
+            f"--out: expected a name that does not end as other formats do, got {asked.out!r} for "
+            f"{kind}; leave --format out, or pass another name"
+        )
     parent = Path(asked.out).absolute().parent
     if not parent.is_dir() or Path(asked.out).is_dir():
         got = f"{asked.out!r}, a folder" if parent.is_dir() else f"one in {parent}, which is none"
