@@ -75,6 +75,7 @@ class NativeLearner(BaseLearner):
             full = self.collect()
             self.phases.enter("gradient_update")
             metrics = self.update(1.0 - progress) if full else {}
+            self.phases.tell_apart()
         self.episodes.drain(self.env)
         if not metrics:
             return {}
@@ -95,12 +96,14 @@ class NativeLearner(BaseLearner):
             if not self.fused:
                 return self._collect_stepwise(said)
             env: Any = self.env
-            self.phases.enter("fused")
+            self.phases.enter("env_step")
             if not self.started:
                 env.begin_rollout(buffer, self.normalizer, self.first_seed())
                 self.started = True
             how = config.gamma, config.gae_lambda, max(config.sde_sample_freq, 0)
-            return bool(policy.collect(env._native, buffer, self.normalizer, *how))
+            full = bool(policy.collect(env._native, buffer, self.normalizer, *how))
+            self.phases.tell_apart()
+            return full
         except (ValueError, FloatingPointError) as error:
             # NaN from the policy is refused by what meets it first; here it gets its name.
             t = buffer.next_step

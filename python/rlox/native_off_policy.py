@@ -153,8 +153,9 @@ class NativeOffPolicy(BaseLearner):
                 self._start()
                 if self.fused:
                     env: Any = self.env
-                    self.phases.enter("fused")
+                    self.phases.enter("env_step")
                     self.policy.iterate(env._native, progress, self.normalizer, self.growth)
+                    self.phases.tell_apart()
                 else:
                     self._iterate_stepwise(progress)
             except BaseException as error:
@@ -211,6 +212,7 @@ class NativeOffPolicy(BaseLearner):
             ended += int((step.terminated | step.truncated).sum())
         enter("gradient_update")
         policy.learn(self.normalizer)
+        self.phases.tell_apart()
 
     def _metrics(self, said: dict[str, float], progress: float) -> dict[str, float]:
         """What was said, under Stable-Baselines3's names; NaN before the first that was learned."""

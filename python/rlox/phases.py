@@ -2,21 +2,22 @@
 
 from time import perf_counter
 
-PHASES = ("env_step", "inference", "gae_compute", "gradient_update", "buffer", "fused", "other")
+from rlox import _rlox
+
+PHASES = ("env_step", "inference", "gae_compute", "gradient_update", "buffer", "other")
 """What time is told apart into.
 
 `env_step` is environments, `inference` the policy's actions and values, `gae_compute` advantages,
 `gradient_update` losses, gradients and weights, `buffer` storing and fetching transitions and
-minibatches. `fused` is what one call in Rust does of these without telling them apart: all of a
-rollout of native environments on the native backend, and for off-policy methods the update, too.
-`other` is the rest: callbacks, loggers, checkpoints.
+minibatches. `other` is the rest: callbacks, loggers, checkpoints.
 """
 
 
 class Phases:
     """A clock that is always in one phase, so that phases add up to the time that went by.
 
-    On a GPU, work counts where it is waited for.
+    On a GPU, work counts where it is waited for. Native calls tell afterwards what they were in:
+    of steps of few environments, one in 64 environment steps is timed, and stands for the others.
 
     >>> phases = Phases()
     >>> phases.enter("env_step")
@@ -36,6 +37,20 @@ class Phases:
         now = perf_counter()
         self._seconds[self._phase] += now - self._since
         self._phase, self._since = phase, now
+
+    def tell_apart(self) -> None:
+        """Ends the phase that was, a native call, in the proportions that it tells; begins `other`.
+
+        Where it tells none, the time is that of the phase.
+        """
+        told = _rlox.phase_seconds()
+        whole, since, phase = sum(told), self._since, self._phase
+        self.enter("other")
+        if whole > 0:
+            spent = self._since - since
+            self._seconds[phase] -= spent
+            for name, seconds in zip(PHASES, told, strict=False):  # all but `other`
+                self._seconds[name] += spent * seconds / whole
 
     def read(self) -> dict[str, float]:
         """Seconds in each phase until now."""

@@ -6,7 +6,7 @@ import pytest
 
 from rlox.callbacks import Callback, TimingCallback
 from rlox.phases import PHASES, Phases
-from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer
+from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 from toy_runs import NotingLogger, small
 
 ON = {"env_step", "inference", "gae_compute", "gradient_update"}
@@ -16,10 +16,19 @@ CASES = [
     (A2CTrainer, "torch", "CartPole-v1", {"num_envs": 8}, ON),
     (DQNTrainer, "torch", "CartPole-v1", {"num_envs": 1, "learning_starts": 50}, OFF),
     (SACTrainer, "torch", "Pendulum-v1", {"num_envs": 1, "learning_starts": 50}, OFF),
-    (PPOTrainer, "native", "CartPole-v1", {"num_envs": 8}, {"fused", "gradient_update"}),
-    (DQNTrainer, "native", "CartPole-v1", {"num_envs": 1, "learning_starts": 50}, {"fused"}),
+    (PPOTrainer, "native", "CartPole-v1", {"num_envs": 8}, ON | {"buffer"}),
+    (A2CTrainer, "native", "CartPole-v1", {"num_envs": 8}, ON | {"buffer"}),
+    (DQNTrainer, "native", "CartPole-v1", {"num_envs": 1, "learning_starts": 50}, OFF),
+    (SACTrainer, "native", "Pendulum-v1", {"num_envs": 1, "learning_starts": 50}, OFF),
+    (TD3Trainer, "native", "Pendulum-v1", {"num_envs": 1, "learning_starts": 50}, OFF),
     # Which is stepped one by one.
-    (PPOTrainer, "native", "FrozenLake-v1", {"num_envs": 2, "n_steps": 64, "batch_size": 64}, ON),
+    (
+        PPOTrainer,
+        "native",
+        "FrozenLake-v1",
+        {"num_envs": 2, "n_steps": 64, "batch_size": 64},
+        ON | {"buffer"},
+    ),
     (DQNTrainer, "native", "FrozenLake-v1", {"num_envs": 1, "learning_starts": 50}, OFF),
 ]
 

@@ -239,7 +239,7 @@ CALLS = [
     call("ForeignVecEnv.drain_episodes"),
     call("ForeignVecEnv.render"),
     call("ForeignVecEnv.close"),
-    *map(call, ("env_ids", "available_memory", "isa", "num_threads", "register")),
+    *map(call, ("env_ids", "available_memory", "isa", "num_threads", "phase_seconds", "register")),
     call("NativeEnv", env_id=text("Pendulum-v1"), render_mode=UNSEEN, g=number(9.5)),
     call("NativeEnv.reset", seed=SEED, options=options()),
     call("NativeEnv.step", action=whole(1)),

@@ -60,7 +60,7 @@ mod _rlox {
         compute_token_kl_schulman_f32,
     };
     #[pymodule_export]
-    use crate::machine::{isa, num_threads};
+    use crate::machine::{isa, num_threads, phase_seconds};
     #[pymodule_export]
     use crate::make::{available_memory, env_ids};
     #[pymodule_export]

@@ -15,7 +15,7 @@ class TimingCallback(Callback):
     """Adds the shares of the time since the start of `train` that went into each kind of work.
 
     The row gets `timing/env_step`, `timing/inference`, `timing/gae_compute`,
-    `timing/gradient_update`, `timing/buffer`, `timing/fused` and `timing/other`, each in [0, 1];
+    `timing/gradient_update`, `timing/buffer` and `timing/other`, each in [0, 1];
     together they are the whole. `rlox.phases` says what each is.
 
     Args:

@@ -1,6 +1,6 @@
 //! Advantage actor-critic (Mnih et al. 2016, synchronous), from settings to trained policy.
 
-use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer};
+use rlox_core::{Clock, NormalizerOptions, Pcg64, Phase, Result, RolloutBuffer};
 
 use super::on_policy::Algorithm;
 use super::settings::{self, Setting, Settings};
@@ -163,7 +163,9 @@ impl A2cConfig {
         };
         minibatches.all(buffer)?;
         let learned = unless_stopped(stop, |stop| {
+            Clock::enter(Phase::Buffer);
             minibatches.gather(buffer, 0..minibatches.index.len(), stop)?;
+            Clock::enter(Phase::GradientUpdate);
             if self.normalize_advantage {
                 normalize_advantages(&mut minibatches.advantages);
             }
@@ -171,6 +173,7 @@ impl A2cConfig {
             policy.update_unless(&minibatches.minibatch(), &loss, &optimizer, most_norm, None, stop)
         })?;
         let explained_variance = minibatches.explained_variance(buffer)?;
+        Clock::leave();
         let (stats, updates) = (learned.unwrap_or_default(), learned.is_some().into());
         Ok(Learned { stats, explained_variance, learning_rate: optimizer.lr(), updates })
     }

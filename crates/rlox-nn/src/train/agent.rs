@@ -1,7 +1,7 @@
 //! An off-policy method without environments of its own: it acts in whichever it is lent, remembers, and learns.
 
 use rlox_core::replay::ReplayStorage;
-use rlox_core::{Actions, AutoresetMode, Error, Field, Normalizer, Pcg64, Result, VectorEnv};
+use rlox_core::{Actions, AutoresetMode, Clock, Error, Field, Normalizer, Pcg64, Phase, Result, VectorEnv};
 
 use super::algorithm::Algorithm;
 use super::experience::Gathering;
@@ -203,9 +203,11 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
                 return Ok(false);
             }
             let now = self.now();
+            Clock::step(self.gatherer.num_envs(), Phase::Inference);
             let stepped = self.gatherer.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), now);
             stepped.map_err(|error| after(error, self.gatherer.timesteps))?;
         }
+        Clock::steps_done();
         self.learn(normalizer.as_deref(), pause)
     }
 
@@ -315,11 +317,14 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
             if pause()? {
                 return Ok(false);
             }
+            Clock::enter(Phase::Buffer);
             let batch = experience.sample(normalizer, order)?;
+            Clock::enter(Phase::GradientUpdate);
             means.add(&learner.learn(&batch, learning, *progress)?);
             *updates += 1;
             experience.learned(learner.td_errors())?;
         }
+        Clock::leave();
         Ok(true)
     }
 

@@ -2,8 +2,8 @@
 //! happens.
 
 use rlox_core::{
-    Actions, ActionsMut, EnvSpec, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, Space, StepOut,
-    VectorEnv, check_len, masked_actions,
+    Actions, ActionsMut, Clock, EnvSpec, Normalizer, Pcg64, Phase, Policy, PolicyOut, RandomPolicy, Result, Space,
+    StepOut, VectorEnv, check_len, masked_actions,
 };
 
 use super::algorithm::Algorithm;
@@ -249,7 +249,9 @@ impl Gatherer {
     ) -> Result<()> {
         self.choose(algorithm, normalizer.as_deref_mut(), progress)?;
         self.started = false;
+        Clock::enter(Phase::EnvStep);
         self.advance(env)?;
+        Clock::enter(Phase::Buffer);
         self.finish(algorithm, normalizer)
     }
 
@@ -358,11 +360,10 @@ impl Gatherer {
             algorithm.end_episodes(&ended);
         }
         let stored = valid.iter().filter(|valid| **valid).count();
-        let before = self.timesteps;
         self.timesteps += stored as u64;
         self.gathered += stored;
         // What only resets is no step.
-        if stored > 0 { algorithm.stepped(before..self.timesteps) } else { Ok(()) }
+        if stored > 0 { algorithm.stepped(self.timesteps - stored as u64..self.timesteps) } else { Ok(()) }
     }
 
     /// Takes a step into the statistics: what is acted on next, and the rewards.

@@ -1,6 +1,6 @@
 //! Proximal policy optimization (Schulman et al. 2017), from settings to trained policy.
 
-use rlox_core::{Error, NormalizerOptions, Pcg64, Result, RolloutBuffer};
+use rlox_core::{Clock, Error, NormalizerOptions, Pcg64, Phase, Result, RolloutBuffer};
 
 use super::on_policy::Algorithm;
 use super::settings::{self, Setting, Settings};
@@ -214,7 +214,9 @@ impl PpoConfig {
             for from in (0..total).step_by(self.batch_size) {
                 let rows = from..total.min(from + self.batch_size);
                 let Some(stats) = unless_stopped(stop, |stop| {
+                    Clock::enter(Phase::Buffer);
                     minibatches.gather(buffer, rows, stop)?;
+                    Clock::enter(Phase::GradientUpdate);
                     self.minibatch(policy, minibatches, &with, stop)
                 })?
                 else {
@@ -234,6 +236,7 @@ impl PpoConfig {
         }
         learned.stats = ActorCriticStats { loss: learned.stats.loss, approx_kl: epoch.mean().approx_kl, ..all.mean() };
         learned.explained_variance = minibatches.explained_variance(buffer)?;
+        Clock::leave();
         Ok(learned)
     }
 
