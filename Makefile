@@ -85,7 +85,7 @@ $(stamps)/extras: $(stamps)/test
 
 test-extras: $(stamps)/extras ## install the loggers' services, ONNX, video and MuJoCo, and test what needs them
 	"$(py)" -m pytest tests/logger tests/callbacks/test_video.py tests/test_exporting.py \
-		tests/test_snapshots.py $(PYTEST_ARGS)
+		tests/test_snapshots.py tests/sb3/test_habits.py tests/cli/test_around.py tests/cli/test_export.py $(PYTEST_ARGS)
 
 test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines
 	$(CARGO) test --release -p rlox-core -p rlox-nn -p rlox-candle -p rlox-burn -- --ignored

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from rlox.rotation import newest, read_scores
 from rlox.trainers import PPOTrainer
 from toy_runs import small
 
+PIPED = {"stdout": subprocess.PIPE, "text": True}
 WRITING = """
 import sys, time
 import numpy as np
@@ -29,13 +31,14 @@ def test_two_writers_and_a_reader_find_whole_checkpoints(tmp_path):
     path = tmp_path / "saved"
     write_checkpoint(path, {"steps": 0}, {"networks": {"w": np.full(2_000, 0)}})
     command = [sys.executable, "-c", WRITING, str(path)]
-    writers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     read = set()
-    while any(writer.poll() is None for writer in writers):
-        saved = read_checkpoint(path)
-        assert (saved.members["networks"]["w"] == saved.manifest["steps"]).all()
-        read.add(saved.manifest["steps"])
-    written = [int(writer.communicate()[0]) for writer in writers]
+    with ExitStack() as ends:
+        writers = [ends.enter_context(subprocess.Popen(command, **PIPED)) for _ in range(2)]
+        while any(writer.poll() is None for writer in writers):
+            saved = read_checkpoint(path)
+            assert (saved.members["networks"]["w"] == saved.manifest["steps"]).all()
+            read.add(saved.manifest["steps"])
+        written = [int(writer.communicate()[0]) for writer in writers]
     assert all(writer.returncode == 0 for writer in writers)
     assert len(read) > 2
     assert read_checkpoint(path).manifest["steps"] in written

@@ -18,6 +18,7 @@ from resume_runs import CLOCK, SETTINGS, kind
 from rlox.callbacks import Callback, EvalCallback
 from rlox.many import RunsFailedError
 from rlox.trainers import PPOTrainer
+from toy_runs import failing
 
 SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}
 STEPS = 192
@@ -108,16 +109,6 @@ def test_no_more_train_at_once_than_there_are_workers():
 
     assert train(1) == 1
     assert train(1000) <= rlox.machine.threads()
-
-
-class Fails(Callback):
-    def on_iteration(self, trainer, metrics):
-        if trainer.seed in (1, 3):
-            raise OSError(28, f"no room for {trainer.seed}")
-
-
-def failing():
-    return [Fails()]
 
 
 @pytest.mark.parametrize("processes", [False, True])

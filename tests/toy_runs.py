@@ -48,3 +48,16 @@ class NotingLogger:
     def finish(self, result):
         self.notes.append((self.name, "finish"))
         self.results.append(result)
+
+
+class Fails(Callback):
+    """Fails with two of the seeds."""
+
+    def on_iteration(self, trainer, metrics):
+        if trainer.seed in (1, 3):
+            raise OSError(28, f"no room for {trainer.seed}")
+
+
+def failing():
+    """What other processes, too, can import."""
+    return [Fails()]

@@ -20,8 +20,8 @@ from side_by_side import Benchmark, Row, Subject, run
 
 CELLS = (
     ("PPO", training.ENV, {"native": 100_000, "torch": 16_384}),
-    ("DQN", training.ENV, {"native": 50_000, "torch": 20_000}),
-    ("SAC", "Pendulum-v1", {"native": 5_000, "torch": 2_000}),
+    ("DQN", training.ENV, {"native": 20_000, "torch": 10_000}),
+    ("SAC", "Pendulum-v1", {"native": 2_000, "torch": 1_000}),
 )
 PARTS = ("env_step", "inference", "gae_compute", "gradient_update", "fused")
 WAYS = {"iterate()": "bare", "train()": "whole", "train(), run folder": "with_folder"}

@@ -80,11 +80,9 @@ def write_checkpoint(
     (7, array([1., 1.]))
     """
     path = _folder(path).resolve()
-    if path.exists() and not _is_checkpoint(path) and not _is_empty(path):
-        raise FileExistsError(
-            f"path: expected a checkpoint, an empty folder or nothing, got {str(path)!r}, which is "
-            "something else; choose another path"
-        )
+    if path.parent.is_dir():
+        with locked(path.parent):
+            _expect_replaceable(path)
     if not isinstance(manifest, Mapping):
         raise TypeError(f"manifest: expected a dict, got {type(manifest).__name__}; pass one")
     checked = {name: checked_member(name, arrays) for name, arrays in _named(members).items()}
@@ -96,7 +94,17 @@ def write_checkpoint(
 
     _make_parent(path)
     with locked(path.parent):  # who writes at the same time comes after
+        _expect_replaceable(path)
         _replace(path, content, checked)
+
+
+def _expect_replaceable(path: Path) -> None:
+    """Refuses to replace what is no checkpoint; nobody writes there meanwhile."""
+    if path.exists() and not _is_checkpoint(path) and not _is_empty(path):
+        raise FileExistsError(
+            f"path: expected a checkpoint, an empty folder or nothing, got {str(path)!r}, which is "
+            "something else; choose another path"
+        )
 
 
 def _replace(path: Path, content: Mapping[str, Any], members: Mapping[str, Arrays]) -> None:
@@ -216,9 +224,13 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         try:
             return _read_whole(found)
         except (CorruptFileError, OSError):
-            if _standing(found) == before:
+            if _standing(found) != before:
+                continue  # it was replaced, or removed for a newer one, while it was read
+            if not found.parent.is_dir():
                 raise
-            # It was replaced, or removed for a newer one, while it was read.
+            # It is so, or somebody was replacing it whenever we looked: not while we are alone.
+            with locked(found.parent):
+                return _read_whole(_found(path))
 
 
 def _found(path: Path) -> Path:

@@ -35,9 +35,8 @@ def plot_curve(metrics: str | Path, image: str | Path, title: str = "") -> None:
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
     """
-    rows = read_metrics(metrics)
     with _drawing:
-        figure = _figure()
+        figure, rows = _figure(), read_metrics(metrics)
         axes = figure.add_subplot()
         axes.plot(column(rows, STEPS, metrics), column(rows, METRIC, metrics))
         axes.set_xlabel(_LABELS["steps"])
