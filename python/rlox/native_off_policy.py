@@ -16,6 +16,7 @@ from rlox.crossing import as_in_rust
 from rlox.masks import as_masks, mask_width, no_masks
 from rlox.noise import expect_lengths
 from rlox.observations import as_batch
+from rlox.phases import enter
 from rlox.rollout import RolloutEnv
 from rlox.stepping import Stepper
 from rlox.streams import state_for_native
@@ -153,9 +154,8 @@ class NativeOffPolicy(BaseLearner):
                 self._start()
                 if self.fused:
                     env: Any = self.env
-                    self.phases.enter("env_step")
+                    enter("env_step")
                     self.policy.iterate(env._native, progress, self.normalizer, self.growth)
-                    self.phases.tell_apart()
                 else:
                     self._iterate_stepwise(progress)
             except BaseException as error:
@@ -194,7 +194,6 @@ class NativeOffPolicy(BaseLearner):
     def _iterate_stepwise(self, progress: float) -> None:
         """An iteration in environments that are not stepped in Rust."""
         policy, stepper, space, n = self.policy, self.stepper, self.spaces[1], self.config.num_envs
-        enter = self.phases.enter
         policy.begin(progress, self.growth)
         wanted, steps, ended = self.config.train_freq, 0, 0
         while (ended < wanted[0]) if isinstance(wanted, tuple) else (steps < wanted):
@@ -212,7 +211,6 @@ class NativeOffPolicy(BaseLearner):
             ended += int((step.terminated | step.truncated).sum())
         enter("gradient_update")
         policy.learn(self.normalizer)
-        self.phases.tell_apart()
 
     def _metrics(self, said: dict[str, float], progress: float) -> dict[str, float]:
         """What was said, under Stable-Baselines3's names; NaN before the first that was learned."""

@@ -1,8 +1,20 @@
-"""`Phases`: where a learner's time goes."""
+"""Where a thread's time goes: native calls and Python enter phases of one clock.
 
-from time import perf_counter
+A thread's clock runs from `start` to `stop`, in one phase at a time, so that phases add up to the
+time that went by; otherwise `enter` does nothing. On a GPU, work counts where it is waited for.
+
+>>> start()
+>>> enter("env_step")
+>>> enter("other")
+>>> stop()
+"""
 
 from rlox import _rlox
+from rlox._rlox import enter_phase as enter
+from rlox._rlox import start_phases as start
+from rlox._rlox import stop_phases as stop
+
+__all__ = ["PHASES", "enter", "read", "start", "stop"]
 
 PHASES = ("env_step", "inference", "gae_compute", "gradient_update", "buffer", "other")
 """What time is told apart into.
@@ -13,46 +25,6 @@ minibatches. `other` is the rest: callbacks, loggers, checkpoints.
 """
 
 
-class Phases:
-    """A clock that is always in one phase, so that phases add up to the time that went by.
-
-    On a GPU, work counts where it is waited for. Native calls tell afterwards what they were in:
-    of steps of few environments, one in 64 environment steps is timed, and stands for the others.
-
-    >>> phases = Phases()
-    >>> phases.enter("env_step")
-    >>> phases.enter("other")
-    >>> sorted(phases.read()) == sorted(PHASES)
-    True
-    """
-
-    __slots__ = ("_phase", "_seconds", "_since")
-
-    def __init__(self) -> None:
-        self._seconds = dict.fromkeys(PHASES, 0.0)
-        self._phase, self._since = "other", perf_counter()
-
-    def enter(self, phase: str) -> None:
-        """Ends the phase that was, and begins another, or the same again."""
-        now = perf_counter()
-        self._seconds[self._phase] += now - self._since
-        self._phase, self._since = phase, now
-
-    def tell_apart(self) -> None:
-        """Ends the phase that was, a native call, in the proportions that it tells; begins `other`.
-
-        Where it tells none, the time is that of the phase.
-        """
-        told = _rlox.phase_seconds()
-        whole, since, phase = sum(told), self._since, self._phase
-        self.enter("other")
-        if whole > 0:
-            spent = self._since - since
-            self._seconds[phase] -= spent
-            for name, seconds in zip(PHASES, told, strict=False):  # all but `other`
-                self._seconds[name] += spent * seconds / whole
-
-    def read(self) -> dict[str, float]:
-        """Seconds in each phase until now."""
-        self.enter(self._phase)
-        return dict(self._seconds)
+def read() -> dict[str, float]:
+    """Seconds of this thread in each phase since its clock was started; 0 without one."""
+    return dict(zip(PHASES, _rlox.phase_seconds(), strict=True))

@@ -21,6 +21,7 @@ mod make;
 mod native;
 mod normalize;
 mod observation;
+mod phases;
 mod readable;
 mod recycling;
 mod replay;
@@ -60,13 +61,15 @@ mod _rlox {
         compute_token_kl_schulman_f32,
     };
     #[pymodule_export]
-    use crate::machine::{isa, num_threads, phase_seconds};
+    use crate::machine::{isa, num_threads};
     #[pymodule_export]
     use crate::make::{available_memory, env_ids};
     #[pymodule_export]
     use crate::native::{NativeAgent, NativePolicy, network_backends};
     #[pymodule_export]
     use crate::normalize::{Normalizer, RunningMeanStd};
+    #[pymodule_export]
+    use crate::phases::{enter_phase, phase_seconds, start_phases, stop_phases};
     #[pymodule_export]
     use crate::replay::{GoalReplayBuffer, MmapReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer};
     #[pymodule_export]

@@ -1,4 +1,4 @@
-//! What native code finds of the machine and uses, and where its time goes.
+//! What native code finds of the machine, and uses.
 
 use pyo3::prelude::*;
 
@@ -22,15 +22,4 @@ pub(crate) fn isa() -> &'static str {
 #[pyfunction]
 pub(crate) fn num_threads() -> usize {
     rlox_core::num_threads()
-}
-
-/// Seconds of this thread in native calls that collect and learn, since they were read last: in environments, inference,
-/// advantages, gradients, buffers. Steps of few environments are timed now and then, for those between.
-///
-/// >>> from rlox import _rlox
-/// >>> len(_rlox.phase_seconds())
-/// 5
-#[pyfunction]
-pub(crate) fn phase_seconds() -> [f64; 5] {
-    rlox_core::Clock::read()
 }

@@ -3,10 +3,11 @@
 use super::fill::{f32s, f32s_mut};
 use super::finite::check_said;
 use super::{MASKS, PolicySaid, RolloutBuffer};
+use crate::phases::{self, Phase, Steps};
 use crate::vector::checks::masked_actions;
 use crate::{
-    Actions, ActionsMut, Clock, DType, Error, Field, FieldData, FieldMut, Normalizer, Pcg64, Phase, Policy, PolicyOut,
-    Result, Seeds, VectorEnv, Watch, check_len, memory,
+    Actions, ActionsMut, DType, Error, Field, FieldData, FieldMut, Normalizer, Pcg64, Policy, PolicyOut, Result, Seeds,
+    VectorEnv, Watch, check_len, memory,
 };
 
 /// After so many steps of single environments it is time to look for interruptions.
@@ -49,12 +50,12 @@ pub fn collect(
     let masks = buffer.prepare_masks(env)?;
     buffer.begin(env, Seeds::Keep, normalizer.as_deref_mut())?;
     let (n, d, a) = (buffer.num_envs, buffer.obs.width(), buffer.actions.width());
-    let mut watch = Watch::default();
+    let (mut watch, mut steps) = (Watch::default(), Steps::of(n));
     for t in 0..buffer.n_steps {
         if t.is_multiple_of((SHORT / n).max(1)) {
             watch.check()?;
         }
-        Clock::step(n, Phase::EnvStep);
+        steps.begin(Phase::EnvStep);
         if let Some(field) = masks {
             env.action_masks(&mut buffer.step_masks)?;
             let from = t * buffer.step_masks.len();
@@ -71,13 +72,13 @@ pub fn collect(
             values: &mut f32s_mut(&mut buffer.values)[t * n..][..n],
         };
         let given = masks.map(|_| &buffer.step_masks[..]);
-        Clock::enter(Phase::Inference);
+        steps.enter(Phase::Inference);
         policy.act(&f32s(&buffer.obs)[t * n * d..][..n * d], given, rngs, out)?;
         check_said(buffer.said(t), t)?;
-        Clock::enter(Phase::EnvStep);
+        steps.enter(Phase::EnvStep);
         buffer.advance(env, normalizer.as_deref_mut())?;
     }
-    Clock::steps_done();
+    drop(steps);
     let finals = buffer.final_index.len();
     let mut values = std::mem::take(&mut buffer.step_final_obs);
     let len = (n * d).max(n + finals);
@@ -137,11 +138,9 @@ fn bootstrap(
 ) -> Result<()> {
     let (last, rest) = values.split_at_mut(buffer.num_envs);
     let last_obs = buffer.n_steps * buffer.num_envs * buffer.obs.width();
-    Clock::enter(Phase::Inference);
+    phases::enter(Phase::Inference);
     policy.value(&f32s(&buffer.obs)[last_obs..], last)?;
     policy.value(f32s(&buffer.final_obs), &mut rest[..finals])?;
-    Clock::enter(Phase::GaeCompute);
-    let finished = buffer.finish(last, &rest[..finals], gamma, gae_lambda);
-    Clock::leave();
-    finished
+    phases::enter(Phase::GaeCompute);
+    buffer.finish(last, &rest[..finals], gamma, gae_lambda)
 }

@@ -1,6 +1,7 @@
 //! Advantage actor-critic (Mnih et al. 2016, synchronous), from settings to trained policy.
 
-use rlox_core::{Clock, NormalizerOptions, Pcg64, Phase, Result, RolloutBuffer};
+use rlox_core::phases::{self, Phase};
+use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer};
 
 use super::on_policy::Algorithm;
 use super::settings::{self, Setting, Settings};
@@ -161,11 +162,11 @@ impl A2cConfig {
             vf_coef: self.vf_coef,
             ent_coef: self.ent_coef,
         };
+        phases::enter(Phase::Buffer);
         minibatches.all(buffer)?;
         let learned = unless_stopped(stop, |stop| {
-            Clock::enter(Phase::Buffer);
             minibatches.gather(buffer, 0..minibatches.index.len(), stop)?;
-            Clock::enter(Phase::GradientUpdate);
+            phases::enter(Phase::GradientUpdate);
             if self.normalize_advantage {
                 normalize_advantages(&mut minibatches.advantages);
             }
@@ -173,7 +174,6 @@ impl A2cConfig {
             policy.update_unless(&minibatches.minibatch(), &loss, &optimizer, most_norm, None, stop)
         })?;
         let explained_variance = minibatches.explained_variance(buffer)?;
-        Clock::leave();
         let (stats, updates) = (learned.unwrap_or_default(), learned.is_some().into());
         Ok(Learned { stats, explained_variance, learning_rate: optimizer.lr(), updates })
     }

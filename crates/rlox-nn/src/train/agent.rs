@@ -1,7 +1,8 @@
 //! An off-policy method without environments of its own: it acts in whichever it is lent, remembers, and learns.
 
+use rlox_core::phases::{self, Phase, Steps};
 use rlox_core::replay::ReplayStorage;
-use rlox_core::{Actions, AutoresetMode, Clock, Error, Field, Normalizer, Pcg64, Phase, Result, VectorEnv};
+use rlox_core::{Actions, AutoresetMode, Error, Field, Normalizer, Pcg64, Result, VectorEnv};
 
 use super::algorithm::Algorithm;
 use super::experience::Gathering;
@@ -198,16 +199,17 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     ) -> Result<bool> {
         expect_resetting(env)?;
         self.begin(progress)?;
+        let mut steps = Steps::of(self.gatherer.num_envs());
         for _ in 0..self.how.train_freq {
+            steps.begin(Phase::Inference);
             if pause()? {
                 return Ok(false);
             }
             let now = self.now();
-            Clock::step(self.gatherer.num_envs(), Phase::Inference);
-            let stepped = self.gatherer.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), now);
+            let stepped = self.gatherer.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), now, &mut steps);
             stepped.map_err(|error| after(error, self.gatherer.timesteps))?;
         }
-        Clock::steps_done();
+        drop(steps);
         self.learn(normalizer.as_deref(), pause)
     }
 
@@ -312,19 +314,19 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     ) -> Result<bool> {
         let Self { learner, gatherer, updates, progress, .. } = self;
         let Gatherer { experience, order, learning, .. } = gatherer;
+        phases::enter(Phase::Buffer);
         experience.set_progress(*progress)?;
         for _ in 0..count {
             if pause()? {
                 return Ok(false);
             }
-            Clock::enter(Phase::Buffer);
             let batch = experience.sample(normalizer, order)?;
-            Clock::enter(Phase::GradientUpdate);
+            phases::enter(Phase::GradientUpdate);
             means.add(&learner.learn(&batch, learning, *progress)?);
             *updates += 1;
+            phases::enter(Phase::Buffer);
             experience.learned(learner.td_errors())?;
         }
-        Clock::leave();
         Ok(true)
     }
 

@@ -2,8 +2,8 @@
 //! happens.
 
 use rlox_core::{
-    Actions, ActionsMut, Clock, EnvSpec, Normalizer, Pcg64, Phase, Policy, PolicyOut, RandomPolicy, Result, Space,
-    StepOut, VectorEnv, check_len, masked_actions,
+    Actions, ActionsMut, EnvSpec, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, Space, StepOut,
+    VectorEnv, check_len, masked_actions, phases,
 };
 
 use super::algorithm::Algorithm;
@@ -246,12 +246,13 @@ impl Gatherer {
         env: &mut dyn VectorEnv,
         mut normalizer: Option<&mut Normalizer>,
         progress: f64,
+        steps: &mut phases::Steps,
     ) -> Result<()> {
         self.choose(algorithm, normalizer.as_deref_mut(), progress)?;
         self.started = false;
-        Clock::enter(Phase::EnvStep);
+        steps.enter(phases::Phase::EnvStep);
         self.advance(env)?;
-        Clock::enter(Phase::Buffer);
+        steps.enter(phases::Phase::Buffer);
         self.finish(algorithm, normalizer)
     }
 
