@@ -132,7 +132,7 @@ def test_results_are_the_same_with_it(kind, backend, env, settings, _phases):
 
     def trained(*callbacks):
         trainer, told = kind(env, 1, backend=backend, runs_dir=None, **settings), NotingLogger()
-        trainer.train(768, callbacks=callbacks, loggers=[told])
+        trainer.train(256, callbacks=callbacks, loggers=[told])
         rows = [
             {name: x for name, x in row.items() if not name.startswith(("time/", "timing/"))}
             for _, row in told.rows

@@ -29,7 +29,7 @@ impl Sub for Instant {
     type Output = Duration;
 
     fn sub(self, earlier: Self) -> Duration {
-        self.0 - earlier.0
+        self.0.saturating_sub(earlier.0)
     }
 }
 
