@@ -3,7 +3,7 @@
 Subjects make the same steps from the same seed. "iterate()" is a loop that calls nothing but the
 learner; "train()" is the trainer's, "train(), run folder" with `metrics.csv`, checkpoint, summary
 and, where matplotlib is, the curve. The ratio is over the first. "parts" is a subject's time over
-that of environments, networks and updates alone, which the learner's own clock (`rlox.phases`) says
+that of environments, networks and updates alone, which the thread's own clock (`rlox.phases`) says
 of the same run: all phases but `buffer`, what is stored and fetched, and `other`, the rest. The bar
 is 1.15. Making environments and networks is in no clock.
 """
@@ -23,7 +23,7 @@ CELLS = (
     ("DQN", training.ENV, {"native": 20_000, "torch": 10_000}),
     ("SAC", "Pendulum-v1", {"native": 2_000, "torch": 1_000}),
 )
-PARTS = ("env_step", "inference", "gae_compute", "gradient_update", "fused")
+PARTS = ("env_step", "inference", "gae_compute", "gradient_update")
 WAYS = {"iterate()": "bare", "train()": "whole", "train(), run folder": "with_folder"}
 WARM_UP = 600
 
@@ -32,23 +32,24 @@ def subject(
     algorithm: str, env_id: str, backend: str, total: int, way: str, warm_up: int = WARM_UP
 ) -> training.Once:
     """One way to make the steps."""
-    from rlox import trainers
+    from rlox import phases, trainers
 
     kind = getattr(trainers, f"{algorithm}Trainer")
 
     def made(seed: int, folder: str | None, steps: int) -> tuple[float, float]:
         with kind(env_id, seed, backend=backend, runs_dir=folder) as trainer:
             training.use_threads(1)
-            before = trainer.learner.phases.read()
+            phases.start()
             start = time.perf_counter()
             if way == "bare":
                 iterate(trainer.learner, steps)
             else:
                 trainer.train(steps)
             seconds = time.perf_counter() - start
-            after = trainer.learner.phases.read()
+            parts = phases.read()
+            phases.stop()
             assert trainer.timesteps >= steps
-        return seconds, sum(after[name] - before[name] for name in PARTS)
+        return seconds, sum(parts[name] for name in PARTS)
 
     def once(seed: int, steps: int = total) -> dict[str, float]:
         with tempfile.TemporaryDirectory() as folder:

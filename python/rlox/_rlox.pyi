@@ -49,14 +49,18 @@ __all__ = [
     "compute_token_kl_schulman",
     "compute_token_kl_schulman_f32",
     "compute_vtrace",
+    "enter_phase",
     "env_ids",
     "isa",
     "network_backends",
     "num_threads",
     "pack_lengths",
     "pack_sequences",
+    "phase_seconds",
     "policy_ratio_stats",
     "policy_ratios",
+    "start_phases",
+    "stop_phases",
     "token_kl",
 ]
 
@@ -266,6 +270,10 @@ def available_memory() -> int | None: ...
 def env_ids() -> list[str]: ...
 def isa() -> str: ...
 def num_threads() -> int: ...
+def phase_seconds() -> list[float]: ...
+def start_phases() -> None: ...
+def stop_phases() -> None: ...
+def enter_phase(phase: str) -> None: ...
 
 @final
 class Normalizer:

@@ -11,7 +11,7 @@ import numpy as np
 from rlox import learner, settings, standing
 from rlox.layouts import Layout
 from rlox.masks import mask_width, no_masks
-from rlox.phases import Phases
+from rlox.phases import enter
 from rlox.rollout import RolloutEnv, make_buffer
 
 
@@ -105,7 +105,6 @@ class BaseLearner:
         self.timesteps = self.updates = 0
         self.growth = 0.0
         self.started = False
-        self.phases = Phases()
         self._idle, self._drawing = threading.Lock(), threading.Lock()
         self._learning: int | None = None  # the thread that iterates
 
@@ -153,7 +152,7 @@ class BaseLearner:
                 self._learning = threading.get_ident()
             yield
         finally:
-            self.phases.enter("other")
+            enter("other")
             self._learning = None
             self._idle.release()
 

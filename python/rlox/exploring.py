@@ -14,6 +14,7 @@ from rlox.frames import stacked_frames
 from rlox.goals import goal_functions
 from rlox.masks import random_allowed
 from rlox.noise import NoiseProcess
+from rlox.phases import enter
 from rlox.replaying import Replay
 from rlox.rollout import RolloutEnv, make_buffer
 from rlox.stepping import Step, Stepper
@@ -136,9 +137,9 @@ class Explorer(BaseLearner):
         Returns:
             How many transitions came in.
         """
-        self.phases.enter("env_step")
+        enter("env_step")
         self._start()
-        self.phases.enter("inference")
+        enter("inference")
         self.begin()
         wanted, first = self.config.train_freq, self.ended
         made = steps = 0
@@ -155,7 +156,7 @@ class Explorer(BaseLearner):
 
     def step(self, t: int) -> int:
         """One step of all environments, the iteration's step `t`; how many transitions came in."""
-        stepper, before, enter = self.stepper, self.timesteps, self.phases.enter
+        stepper, before = self.stepper, self.timesteps
         enter("inference")
         obs, actions = stepper.obs, self.choose(t)
         try:

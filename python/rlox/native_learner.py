@@ -12,6 +12,7 @@ from rlox.backends import expect_torch
 from rlox.base_learner import BaseLearner
 from rlox.masks import as_masks
 from rlox.observations import as_batch
+from rlox.phases import enter
 from rlox.rollout import RolloutEnv
 from rlox.streams import state_for_native
 from rlox.vec_env import VecEnv
@@ -73,7 +74,7 @@ class NativeLearner(BaseLearner):
         progress = settings.number("progress", progress, 0, 1, fix="pass the share that is done")
         with self._alone():
             full = self.collect()
-            self.phases.enter("gradient_update")
+            enter("gradient_update")
             metrics = self.update(1.0 - progress) if full else {}
         self.episodes.drain(self.env)
         if not metrics:
@@ -95,7 +96,7 @@ class NativeLearner(BaseLearner):
             if not self.fused:
                 return self._collect_stepwise(said)
             env: Any = self.env
-            self.phases.enter("fused")
+            enter("env_step")
             if not self.started:
                 env.begin_rollout(buffer, self.normalizer, self.first_seed())
                 self.started = True
@@ -116,7 +117,6 @@ class NativeLearner(BaseLearner):
         """`collect` from environments that are not native; what was said last is in `said`."""
         env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
         shape, freq = self.spaces[1].shape or (), config.sde_sample_freq
-        enter = self.phases.enter
         enter("env_step")
         env.begin_rollout(buffer, self.normalizer, self.first_seed())
         self.started = True

@@ -16,6 +16,7 @@ from rlox.crossing import as_in_rust
 from rlox.masks import as_masks, mask_width, no_masks
 from rlox.noise import expect_lengths
 from rlox.observations import as_batch
+from rlox.phases import enter
 from rlox.rollout import RolloutEnv
 from rlox.stepping import Stepper
 from rlox.streams import state_for_native
@@ -153,7 +154,7 @@ class NativeOffPolicy(BaseLearner):
                 self._start()
                 if self.fused:
                     env: Any = self.env
-                    self.phases.enter("fused")
+                    enter("env_step")
                     self.policy.iterate(env._native, progress, self.normalizer, self.growth)
                 else:
                     self._iterate_stepwise(progress)
@@ -193,7 +194,6 @@ class NativeOffPolicy(BaseLearner):
     def _iterate_stepwise(self, progress: float) -> None:
         """An iteration in environments that are not stepped in Rust."""
         policy, stepper, space, n = self.policy, self.stepper, self.spaces[1], self.config.num_envs
-        enter = self.phases.enter
         policy.begin(progress, self.growth)
         wanted, steps, ended = self.config.train_freq, 0, 0
         while (ended < wanted[0]) if isinstance(wanted, tuple) else (steps < wanted):

@@ -18,6 +18,7 @@ from rlox.features import FeaturesExtractor
 from rlox.masks import as_masks
 from rlox.observations import as_batch
 from rlox.optimizer import clip_norm_
+from rlox.phases import enter
 from rlox.replaying import ReplayBatch
 from rlox.rollout import RolloutEnv
 
@@ -178,9 +179,9 @@ class OffPolicyLearner(Explorer):
             if self.stopping:
                 break
             stream, how = self.streams["minibatches"], self.sampling(progress)
-            self.phases.enter("buffer")
+            enter("buffer")
             batch = self.replay.sample(stream, self.normalizer, **how)
-            self.phases.enter("gradient_update")
+            enter("gradient_update")
             # Smaller ones, in the beginning, would be compiled for as well.
             whole = len(batch.rewards) == self.config.batch_size
             self.losses = self._fast if whole else self._plain

@@ -1,43 +1,30 @@
-"""`Phases`: where a learner's time goes."""
+"""Where a thread's time goes: native calls and Python enter phases of one clock.
 
-from time import perf_counter
+A thread's clock runs from `start` to `stop`, in one phase at a time, so that phases add up to the
+time that went by; otherwise `enter` does nothing. On a GPU, work counts where it is waited for.
 
-PHASES = ("env_step", "inference", "gae_compute", "gradient_update", "buffer", "fused", "other")
+>>> start()
+>>> enter("env_step")
+>>> enter("other")
+>>> stop()
+"""
+
+from rlox import _rlox
+from rlox._rlox import enter_phase as enter
+from rlox._rlox import start_phases as start
+from rlox._rlox import stop_phases as stop
+
+__all__ = ["PHASES", "enter", "read", "start", "stop"]
+
+PHASES = ("env_step", "inference", "gae_compute", "gradient_update", "buffer", "other")
 """What time is told apart into.
 
 `env_step` is environments, `inference` the policy's actions and values, `gae_compute` advantages,
 `gradient_update` losses, gradients and weights, `buffer` storing and fetching transitions and
-minibatches. `fused` is what one call in Rust does of these without telling them apart: all of a
-rollout of native environments on the native backend, and for off-policy methods the update, too.
-`other` is the rest: callbacks, loggers, checkpoints.
+minibatches. `other` is the rest: callbacks, loggers, checkpoints.
 """
 
 
-class Phases:
-    """A clock that is always in one phase, so that phases add up to the time that went by.
-
-    On a GPU, work counts where it is waited for.
-
-    >>> phases = Phases()
-    >>> phases.enter("env_step")
-    >>> phases.enter("other")
-    >>> sorted(phases.read()) == sorted(PHASES)
-    True
-    """
-
-    __slots__ = ("_phase", "_seconds", "_since")
-
-    def __init__(self) -> None:
-        self._seconds = dict.fromkeys(PHASES, 0.0)
-        self._phase, self._since = "other", perf_counter()
-
-    def enter(self, phase: str) -> None:
-        """Ends the phase that was, and begins another, or the same again."""
-        now = perf_counter()
-        self._seconds[self._phase] += now - self._since
-        self._phase, self._since = phase, now
-
-    def read(self) -> dict[str, float]:
-        """Seconds in each phase until now."""
-        self.enter(self._phase)
-        return dict(self._seconds)
+def read() -> dict[str, float]:
+    """Seconds of this thread in each phase since its clock was started; 0 without one."""
+    return dict(zip(PHASES, _rlox.phase_seconds(), strict=True))

@@ -240,6 +240,8 @@ CALLS = [
     call("ForeignVecEnv.render"),
     call("ForeignVecEnv.close"),
     *map(call, ("env_ids", "available_memory", "isa", "num_threads", "register")),
+    *map(call, ("start_phases", "phase_seconds", "stop_phases")),
+    call("enter_phase", phase=text("inference")),
     call("NativeEnv", env_id=text("Pendulum-v1"), render_mode=UNSEEN, g=number(9.5)),
     call("NativeEnv.reset", seed=SEED, options=options()),
     call("NativeEnv.step", action=whole(1)),

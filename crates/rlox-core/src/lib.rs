@@ -25,6 +25,7 @@ mod interrupt;
 pub mod llm;
 mod memory;
 mod normalize;
+pub mod phases;
 mod plugin;
 mod policy;
 mod pool;

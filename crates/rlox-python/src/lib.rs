@@ -21,6 +21,7 @@ mod make;
 mod native;
 mod normalize;
 mod observation;
+mod phases;
 mod readable;
 mod recycling;
 mod replay;
@@ -67,6 +68,8 @@ mod _rlox {
     use crate::native::{NativeAgent, NativePolicy, network_backends};
     #[pymodule_export]
     use crate::normalize::{Normalizer, RunningMeanStd};
+    #[pymodule_export]
+    use crate::phases::{enter_phase, phase_seconds, start_phases, stop_phases};
     #[pymodule_export]
     use crate::replay::{GoalReplayBuffer, MmapReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer};
     #[pymodule_export]

@@ -17,6 +17,7 @@ from rlox.batches import Batch
 from rlox.configs import A2CConfig
 from rlox.features import FeaturesExtractor
 from rlox.optimizer import VectorOptimizer, clip_norm_
+from rlox.phases import enter
 from rlox.rmsprop import RMSprop
 from rlox.rollout import RolloutEnv
 from rlox.torch_learner import TorchLearner
@@ -105,7 +106,6 @@ class A2C(TorchLearner):
         """Fills the buffer; False if `stopping` was set meanwhile."""
         env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
         act, made = policies.acting(policy), self.timesteps // config.num_envs
-        enter = self.phases.enter
         enter("env_step")
         env.begin_rollout(buffer, self.normalizer, self.first_seed())
         self.started = True
@@ -142,7 +142,7 @@ class A2C(TorchLearner):
             FloatingPointError: A loss or the gradient is NaN or infinite; nothing has moved then.
         """
         config, policy = self.config, self.policy
-        self.phases.enter("gradient_update")
+        enter("gradient_update")
         rows = self.rows.to(self.device)
         if self.buffer.n_transitions < len(rows.obs):  # in the others, environments only reset
             rows = rows.at(torch.from_numpy(self.buffer.valid).flatten())

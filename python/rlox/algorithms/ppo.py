@@ -18,6 +18,7 @@ from rlox.batches import Batch
 from rlox.configs import PPOConfig
 from rlox.features import FeaturesExtractor
 from rlox.optimizer import clip_norm_
+from rlox.phases import enter
 from rlox.rollout import RolloutEnv
 from rlox.torch_learner import TorchLearner
 
@@ -118,7 +119,6 @@ class PPO(TorchLearner):
         """Fills the buffer; False if `stopping` was set meanwhile."""
         env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
         act, made = policies.acting(policy), self.timesteps // config.num_envs
-        enter = self.phases.enter
         enter("env_step")
         env.begin_rollout(buffer, self.normalizer, self.first_seed())
         self.started = True
@@ -156,9 +156,9 @@ class PPO(TorchLearner):
             return
         order = torch.randperm(total, generator=self.generator, device=self.device)
         for index in order.split(size):
-            self.phases.enter("buffer")
+            enter("buffer")
             batch = self.unpacked(rows.at(index))
-            self.phases.enter("gradient_update")
+            enter("gradient_update")
             yield batch
 
     def update(self, learning_rate: float, clip_coef: float) -> dict[str, float]:
@@ -168,7 +168,7 @@ class PPO(TorchLearner):
             Metrics; empty if it was stopped before the first minibatch.
         """
         config, optimizer = self.config, self.optimizer
-        self.phases.enter("gradient_update")
+        enter("gradient_update")
         rows = self.rows.to(self.device)
         if self.buffer.n_transitions < len(rows.obs):  # in the others, environments only reset
             rows = rows.at(torch.from_numpy(self.buffer.valid).flatten())

@@ -3,10 +3,11 @@
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from rlox import phases
 from rlox.callbacks.base import Callback
 from rlox.every import Every
 from rlox.keywords import knowing_keywords
-from rlox.phases import PHASES, Phases
+from rlox.phases import PHASES
 
 if TYPE_CHECKING:
     from rlox.trainers import Trainer
@@ -16,11 +17,12 @@ class TimingCallback(Callback):
     """Adds the shares of the time since the start of `train` that went into each kind of work.
 
     The row gets `timing/env_step`, `timing/inference`, `timing/gae_compute`,
-    `timing/gradient_update`, `timing/buffer`, `timing/fused` and `timing/other`, each in [0, 1];
+    `timing/gradient_update`, `timing/buffer` and `timing/other`, each in [0, 1];
     together they are the whole. `rlox.phases` says what each is.
 
     Args:
-        every: Environment steps between two such rows, all environments together.
+        every: Environment steps between two such rows, all environments together; the row after the
+            last step is one, too.
 
     Raises:
         TypeError, ValueError: `every` is no integer of at least 1.
@@ -35,7 +37,7 @@ class TimingCallback(Callback):
     @knowing_keywords()
     def __init__(self, every: int = 10_000) -> None:
         self._every = Every(every)
-        self._phases, self._began = Phases(), 0.0
+        self._began = 0.0
         self._before = dict.fromkeys(PHASES, 0.0)
         self.seconds = dict.fromkeys(PHASES, 0.0)
         """In each phase, of the last call of `train`."""
@@ -50,22 +52,23 @@ class TimingCallback(Callback):
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Counts from here."""
-        # What is no learner of rlox's may have none: then all is other.
-        self._phases = getattr(trainer.learner, "phases", None) or Phases()
-        self._before, self._began = self._phases.read(), perf_counter()
         self._every.start(trainer.timesteps)
+        phases.start()
+        self._before, self._began = phases.read(), perf_counter()
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
         """Adds the shares where it is time to."""
-        if self._every.due(trainer.timesteps):
+        last = trainer.timesteps >= trainer.target_timesteps
+        if self._every.due(trainer.timesteps) or last:
             self._read()
             metrics |= {f"timing/{name}": share for name, share in self.shares.items()}
 
     def on_train_end(self, trainer: "Trainer") -> None:
         """Notes what the whole call came to."""
         self._read()
+        phases.stop()
 
     def _read(self) -> None:
-        now = self._phases.read()
+        now = phases.read()
         self.seconds = {name: now[name] - self._before[name] for name in PHASES}
         self.wall_clock = perf_counter() - self._began

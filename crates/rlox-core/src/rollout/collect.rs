@@ -3,6 +3,7 @@
 use super::fill::{f32s, f32s_mut};
 use super::finite::check_said;
 use super::{MASKS, PolicySaid, RolloutBuffer};
+use crate::phases::{self, Phase, Steps};
 use crate::vector::checks::masked_actions;
 use crate::{
     Actions, ActionsMut, DType, Error, Field, FieldData, FieldMut, Normalizer, Pcg64, Policy, PolicyOut, Result, Seeds,
@@ -49,11 +50,12 @@ pub fn collect(
     let masks = buffer.prepare_masks(env)?;
     buffer.begin(env, Seeds::Keep, normalizer.as_deref_mut())?;
     let (n, d, a) = (buffer.num_envs, buffer.obs.width(), buffer.actions.width());
-    let mut watch = Watch::default();
+    let (mut watch, mut steps) = (Watch::default(), Steps::of(n));
     for t in 0..buffer.n_steps {
         if t.is_multiple_of((SHORT / n).max(1)) {
             watch.check()?;
         }
+        steps.begin(Phase::EnvStep);
         if let Some(field) = masks {
             env.action_masks(&mut buffer.step_masks)?;
             let from = t * buffer.step_masks.len();
@@ -70,10 +72,13 @@ pub fn collect(
             values: &mut f32s_mut(&mut buffer.values)[t * n..][..n],
         };
         let given = masks.map(|_| &buffer.step_masks[..]);
+        steps.enter(Phase::Inference);
         policy.act(&f32s(&buffer.obs)[t * n * d..][..n * d], given, rngs, out)?;
         check_said(buffer.said(t), t)?;
+        steps.enter(Phase::EnvStep);
         buffer.advance(env, normalizer.as_deref_mut())?;
     }
+    drop(steps);
     let finals = buffer.final_index.len();
     let mut values = std::mem::take(&mut buffer.step_final_obs);
     let len = (n * d).max(n + finals);
@@ -133,7 +138,9 @@ fn bootstrap(
 ) -> Result<()> {
     let (last, rest) = values.split_at_mut(buffer.num_envs);
     let last_obs = buffer.n_steps * buffer.num_envs * buffer.obs.width();
+    phases::enter(Phase::Inference);
     policy.value(&f32s(&buffer.obs)[last_obs..], last)?;
     policy.value(f32s(&buffer.final_obs), &mut rest[..finals])?;
+    phases::enter(Phase::GaeCompute);
     buffer.finish(last, &rest[..finals], gamma, gae_lambda)
 }

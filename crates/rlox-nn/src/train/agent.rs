@@ -1,5 +1,6 @@
 //! An off-policy method without environments of its own: it acts in whichever it is lent, remembers, and learns.
 
+use rlox_core::phases::{self, Phase, Steps};
 use rlox_core::replay::ReplayStorage;
 use rlox_core::{Actions, AutoresetMode, Error, Field, Normalizer, Pcg64, Result, VectorEnv};
 
@@ -198,14 +199,17 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     ) -> Result<bool> {
         expect_resetting(env)?;
         self.begin(progress)?;
+        let mut steps = Steps::of(self.gatherer.num_envs());
         for _ in 0..self.how.train_freq {
+            steps.begin(Phase::Inference);
             if pause()? {
                 return Ok(false);
             }
             let now = self.now();
-            let stepped = self.gatherer.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), now);
+            let stepped = self.gatherer.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), now, &mut steps);
             stepped.map_err(|error| after(error, self.gatherer.timesteps))?;
         }
+        drop(steps);
         self.learn(normalizer.as_deref(), pause)
     }
 
@@ -310,14 +314,17 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     ) -> Result<bool> {
         let Self { learner, gatherer, updates, progress, .. } = self;
         let Gatherer { experience, order, learning, .. } = gatherer;
+        phases::enter(Phase::Buffer);
         experience.set_progress(*progress)?;
         for _ in 0..count {
             if pause()? {
                 return Ok(false);
             }
             let batch = experience.sample(normalizer, order)?;
+            phases::enter(Phase::GradientUpdate);
             means.add(&learner.learn(&batch, learning, *progress)?);
             *updates += 1;
+            phases::enter(Phase::Buffer);
             experience.learned(learner.td_errors())?;
         }
         Ok(true)

@@ -3,7 +3,7 @@
 
 use rlox_core::{
     Actions, ActionsMut, EnvSpec, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, Space, StepOut,
-    VectorEnv, check_len, masked_actions,
+    VectorEnv, check_len, masked_actions, phases,
 };
 
 use super::algorithm::Algorithm;
@@ -246,10 +246,13 @@ impl Gatherer {
         env: &mut dyn VectorEnv,
         mut normalizer: Option<&mut Normalizer>,
         progress: f64,
+        steps: &mut phases::Steps,
     ) -> Result<()> {
         self.choose(algorithm, normalizer.as_deref_mut(), progress)?;
         self.started = false;
+        steps.enter(phases::Phase::EnvStep);
         self.advance(env)?;
+        steps.enter(phases::Phase::Buffer);
         self.finish(algorithm, normalizer)
     }
 
@@ -358,11 +361,10 @@ impl Gatherer {
             algorithm.end_episodes(&ended);
         }
         let stored = valid.iter().filter(|valid| **valid).count();
-        let before = self.timesteps;
         self.timesteps += stored as u64;
         self.gathered += stored;
         // What only resets is no step.
-        if stored > 0 { algorithm.stepped(before..self.timesteps) } else { Ok(()) }
+        if stored > 0 { algorithm.stepped(self.timesteps - stored as u64..self.timesteps) } else { Ok(()) }
     }
 
     /// Takes a step into the statistics: what is acted on next, and the rewards.

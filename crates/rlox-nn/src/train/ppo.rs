@@ -1,5 +1,6 @@
 //! Proximal policy optimization (Schulman et al. 2017), from settings to trained policy.
 
+use rlox_core::phases::{self, Phase};
 use rlox_core::{Error, NormalizerOptions, Pcg64, Result, RolloutBuffer};
 
 use super::on_policy::Algorithm;
@@ -203,18 +204,22 @@ impl PpoConfig {
         self.check()?;
         check_share("progress", progress)?;
         let with = self.at(progress);
+        phases::enter(Phase::Buffer);
         minibatches.all(buffer)?;
         let total = minibatches.index.len();
         let (mut all, mut epoch) = (Means::default(), Means::default());
         let mut learned = Learned { learning_rate: with.1.lr(), ..Learned::default() };
         'epochs: for _ in 0..self.n_epochs {
+            phases::enter(Phase::Buffer);
             if total > self.batch_size && !minibatches.shuffle(order, stop) {
                 break;
             }
             for from in (0..total).step_by(self.batch_size) {
                 let rows = from..total.min(from + self.batch_size);
                 let Some(stats) = unless_stopped(stop, |stop| {
+                    phases::enter(Phase::Buffer);
                     minibatches.gather(buffer, rows, stop)?;
+                    phases::enter(Phase::GradientUpdate);
                     self.minibatch(policy, minibatches, &with, stop)
                 })?
                 else {
