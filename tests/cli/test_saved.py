@@ -187,6 +187,15 @@ def test_what_a_diagnosis_saved_goes_on_elsewhere(rlox, copied):
         assert rlox("resume", path, *words).json["run_dir"].startswith("runs/CartPole-v1/ppo/")
 
 
+def test_a_wrong_number_of_steps_changes_nothing_in_the_run(rlox, copied):
+    with open(copied / "metrics.csv", "a") as file:
+        file.write((copied / "metrics.csv").read_text().splitlines()[-1].replace("64", "96") + "\n")
+    before = {file: file.read_bytes() for file in copied.rglob("*") if file.is_file()}
+    said = rlox("resume", copied, "--total-timesteps", "0", "--backend", "torch")
+    assert (said.code, "total_timesteps: expected an integer of at least 1" in said.err) == (2, 1)
+    assert {file: file.read_bytes() for file in copied.rglob("*") if file.is_file()} == before
+
+
 def test_a_run_that_is_done_says_how_to_make_more(rlox, trained):
     said = rlox("resume", trained)
     assert said.code == 1

@@ -9,6 +9,7 @@ from rlox.cli.outcome import tell_training
 from rlox.cli.saved import open_trainer, run_folder
 from rlox.cli.usage import POSITIONAL, named, parse
 from rlox.restoring import go_on_in
+from rlox.settings import whole
 
 
 @dataclass
@@ -37,6 +38,8 @@ class Resume(Around, _Run):
 def run(words: Sequence[str]) -> int:
     """Trains on, and tells what came of it."""
     asked = parse(Resume, "resume", words)
+    if asked.total_timesteps is not None:  # before anything of the run changes
+        whole("total_timesteps", asked.total_timesteps, 1, fix="say how many steps to make")
     how = {"env": asked.env, "backend": asked.backend, "device": asked.device}
     with open_trainer(asked.run, runs_dir=asked.runs_dir, **how) as trainer:
         done = trainer.timesteps >= trainer.target_timesteps
