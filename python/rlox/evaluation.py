@@ -85,7 +85,8 @@ def evaluation_seed(seed: int, *, training: bool = False) -> int:
     True
     """
     # The learner's streams are children 0, 1, ... of the same sequence.
-    stream = np.random.SeedSequence(plain_seed(seed), spawn_key=(2**32 - (2 if training else 1),))
+    during = flag("training", training, fix="pass one of them")
+    stream = np.random.SeedSequence(plain_seed(seed), spawn_key=(2**32 - (2 if during else 1),))
     return int(stream.generate_state(1)[0] >> 1)
 
 

@@ -304,7 +304,7 @@ CALLS = [
         shared=True,
     ),
     *policies.CALLS,
-    call("evaluation_seed", seed=SEED),
+    call("evaluation_seed", seed=SEED, training=flag(True)),
     call(
         "SeededPredictor",
         learner=thing(lambda: learner(PPO)(0)),

@@ -349,9 +349,7 @@ impl Gatherer {
             next_masks: &self.next_masks,
         };
         self.experience.push(&stepped, self.idling.then_some(&self.valid[..]))?;
-        if let Some(normalizer) = normalizer {
-            self.count(normalizer)?;
-        }
+        normalizer.map_or(Ok(()), |normalizer| self.count(normalizer))?;
         std::mem::swap(&mut self.obs, &mut self.after);
         self.started = true;
         let Self { terminated, truncated, valid, .. } = self;
@@ -361,10 +359,11 @@ impl Gatherer {
             algorithm.end_episodes(&ended);
         }
         let stored = valid.iter().filter(|valid| **valid).count();
+        let before = self.timesteps;
         self.timesteps += stored as u64;
         self.gathered += stored;
         // What only resets is no step.
-        if stored > 0 { algorithm.stepped(self.timesteps - stored as u64..self.timesteps) } else { Ok(()) }
+        if stored > 0 { algorithm.stepped(before..self.timesteps) } else { Ok(()) }
     }
 
     /// Takes a step into the statistics: what is acted on next, and the rewards.
