@@ -3,7 +3,6 @@
 import importlib
 import logging
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -43,23 +42,17 @@ def write_file(file: Path, data: bytes) -> None:
 
 
 def read_small(file: Path, largest: int) -> bytes:
-    """A file that somebody wrote by hand.
+    """A file that somebody wrote by hand, or a pipe.
 
     Args:
-        file: Where it is; what never ends, or waits for a writer, is none.
-        largest: How many bytes it may have.
+        file: Where it is.
+        largest: How many bytes it may have; no more than one more is read.
 
     Raises:
         OSError: It cannot be read.
-        ValueError: It is a pipe or a device, or larger.
+        ValueError: It is larger.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    with open(os.open(file, flags), "rb") as opened:
-        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-            raise ValueError(
-                f"expected a file, got {os.fspath(file)!r}, which is a pipe or a device; write it "
-                "into a file first"
-            )
+    with open(file, "rb") as opened:
         data = opened.read(largest + 1)
     if len(data) > largest:
         raise ValueError(f"expected at most {largest:,} bytes, got more in {file}; pass another")
