@@ -210,14 +210,12 @@ impl PpoConfig {
         let (mut all, mut epoch) = (Means::default(), Means::default());
         let mut learned = Learned { learning_rate: with.1.lr(), ..Learned::default() };
         'epochs: for _ in 0..self.n_epochs {
-            phases::enter(Phase::Buffer);
             if total > self.batch_size && !minibatches.shuffle(order, stop) {
                 break;
             }
             for from in (0..total).step_by(self.batch_size) {
                 let rows = from..total.min(from + self.batch_size);
                 let Some(stats) = unless_stopped(stop, |stop| {
-                    phases::enter(Phase::Buffer);
                     minibatches.gather(buffer, rows, stop)?;
                     phases::enter(Phase::GradientUpdate);
                     self.minibatch(policy, minibatches, &with, stop)
@@ -225,6 +223,7 @@ impl PpoConfig {
                 else {
                     break 'epochs;
                 };
+                phases::enter(Phase::Buffer);
                 if from == 0 {
                     epoch = Means::default();
                     learned.updates += 1;
@@ -238,6 +237,7 @@ impl PpoConfig {
             }
         }
         learned.stats = ActorCriticStats { loss: learned.stats.loss, approx_kl: epoch.mean().approx_kl, ..all.mean() };
+        phases::enter(Phase::GradientUpdate);
         learned.explained_variance = minibatches.explained_variance(buffer)?;
         Ok(learned)
     }
