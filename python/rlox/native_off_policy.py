@@ -239,7 +239,7 @@ class NativeOffPolicy(BaseLearner):
         drawn = self._sampling(deterministic, stream)
         seed = None if drawn is None else int(drawn.integers(2**63))
         space = self.spaces[1]
-        if self.plain and action_masks is None:
+        if self.plain and action_masks is None and not isinstance(obs, tuple):
             said = self.policy.predict(obs, seed, None, self.normalizer)
             return said if said.ndim else said[()]  # a number
         rows, single = as_batch(obs, self.layout, self.normalizer)

@@ -67,7 +67,7 @@ def test_predictions_of_another_thread_do_not_change_what_is_drawn(backend):
                 failed.append(str(error))
 
         def ask():
-            while not done.is_set():
+            while not done.wait(0.001):  # else each operation of training waits for the GIL
                 ask_once()
 
         thread = threading.Thread(target=ask)

@@ -47,7 +47,11 @@ def test_the_best_settings_are_a_file_that_repeats_the_trial(rlox, space, tmp_pa
     again = rlox("train", "--config", "best.yaml", *words).json
     assert again["timesteps"] == best.user_attrs["timesteps"]
     words = ("--episodes", "2", "--json")
-    assert rlox("eval", again["run_dir"], *words).json["mean"] == best.value
+    scores = [
+        rlox("eval", run, *words).json["returns"]
+        for run in (again["run_dir"], best.user_attrs["run_dir"])
+    ]
+    assert scores[0] == scores[1]
     weights = "checkpoint/networks.safetensors"
     of_trial, alone = (
         tmp_path / run / weights for run in (best.user_attrs["run_dir"], again["run_dir"])

@@ -7,6 +7,7 @@ from typing import Any
 
 from rlox import trainers
 from rlox.callbacks import Callback, EvalCallback
+from rlox.evaluation import evaluation_seed
 from rlox.processes import serving
 from rlox.trainer import Trainer
 
@@ -95,7 +96,8 @@ def _trained(job: Job, connection: Connection) -> Outcome:
                 return ended
             score = teller.final
             if score is None:
-                score = trainer.evaluate(job.eval_episodes)["mean_reward"]
+                seed = evaluation_seed(trainer.seed, training=True)
+                score = trainer.evaluate(job.eval_episodes, seed=seed)["mean_reward"]
         if not math.isfinite(score):
             return replace(ended, error=f"score: expected a finite number, got {score}")
         return replace(ended, score=score)
