@@ -77,15 +77,16 @@ test-kills: $(stamps)/test ## kill, damage and resume runs: the slow tests of ch
 	"$(py)" -m pytest -m slow --timeout 3600 tests/test_checkpoint_kill.py tests/test_resume_matrix.py \
 		tests/callbacks/test_checkpointing.py $(PYTEST_ARGS)
 
-# These bring some hundred packages, which no other target waits for.
+# These bring some hundred packages, which no other target waits for. What rliable needs fails with pandas 3.
 $(stamps)/extras: $(stamps)/test
 	$(develop) --extras $(service_extras)
-	"$(py)" -m pip install --quiet --disable-pip-version-check onnxruntime 'gymnasium[mujoco]'
+	"$(py)" -m pip install --quiet --disable-pip-version-check onnxruntime 'gymnasium[mujoco]' rliable 'pandas<3'
 	@touch $@
 
-test-extras: $(stamps)/extras ## install the loggers' services, ONNX, video and MuJoCo, and test what needs them
+test-extras: $(stamps)/extras ## install the loggers' services, ONNX, video, MuJoCo and rliable, and test what needs them
 	"$(py)" -m pytest tests/logger tests/callbacks/test_video.py tests/test_exporting.py \
-		tests/test_snapshots.py tests/sb3/test_habits.py tests/cli/test_around.py tests/cli/test_export.py $(PYTEST_ARGS)
+		tests/test_snapshots.py tests/sb3/test_habits.py tests/cli/test_around.py tests/cli/test_export.py \
+		tests/test_scores.py $(PYTEST_ARGS)
 
 test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines
 	$(CARGO) test --release -p rlox-core -p rlox-nn -p rlox-candle -p rlox-burn -- --ignored

@@ -96,3 +96,20 @@ def test_an_interval_of_nothing_is_refused(keywords, error):
     (name,) = keywords
     with pytest.raises(error, match=f"{name}: expected"):
         bootstrap_interval([1.0, 2.0], **keywords)
+
+
+def test_means_and_intervals_are_those_of_rliable():
+    pytest.importorskip("rliable", reason="needs rliable: pip install rliable 'pandas<3'")
+    from rliable import library, metrics
+
+    for seed, n in ((0, 40), (1, 31), (2, 6)):
+        returns = np.random.default_rng(seed).gamma(2.0, 50.0, n)
+        means, intervals = library.get_interval_estimates(
+            {"runs": returns[:, None]},
+            lambda scores: np.array([metrics.aggregate_iqm(scores)]),
+            reps=5_000,
+        )
+        low, high = intervals["runs"][:, 0]
+        told = score(returns)
+        assert told["iqm"] == pytest.approx(means["runs"][0], rel=1e-12)
+        assert told["iqm_interval"] == pytest.approx((low, high), abs=0.05 * (high - low))

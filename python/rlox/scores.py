@@ -2,6 +2,7 @@
 
 The interquartile mean is the mean without the lowest and the highest quarter, and its interval is
 the percentile bootstrap's, as Agarwal et al. (2021) advise for scores of reinforcement learning.
+Tests compare both with the authors' package, rliable, which brings too many others for `rlox eval`.
 """
 
 from typing import Any, TypedDict

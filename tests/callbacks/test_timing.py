@@ -142,3 +142,11 @@ def test_results_are_the_same_with_it(kind, backend, env, settings, _phases):
     (rows, networks), (plain, expected) = trained(TimingCallback(every=1)), trained()
     np.testing.assert_equal(rows, plain)
     np.testing.assert_equal(networks, expected)
+
+
+def test_a_short_run_is_told_in_its_last_row(tmp_path):
+    trainer, told = small(runs_dir=tmp_path), NotingLogger()
+    trainer.train(64, callbacks=[TimingCallback()], loggers=[told])
+    shares = [{n: x for n, x in row.items() if n.startswith("timing/")} for _, row in told.rows]
+    assert [bool(row) for row in shares] == [False, True]
+    assert sum(shares[-1].values()) == pytest.approx(1)

@@ -35,7 +35,7 @@ class TimingCallback(Callback):
 
     @knowing_keywords()
     def __init__(self, every: int = 10_000) -> None:
-        self._every = Every(every)
+        self._every, self._target = Every(every), 0
         self._before = dict.fromkeys(PHASES, 0.0)
         self.seconds = dict.fromkeys(PHASES, 0.0)
         """In each phase, of the last call of `train`."""
@@ -51,13 +51,14 @@ class TimingCallback(Callback):
     def on_train_start(self, trainer: "Trainer") -> None:
         """Counts from here."""
         self._every.start(trainer.timesteps)
+        self._target = trainer.target_timesteps
         phases.start()
         self._before = phases.read()
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
         """Adds the shares where it is time to."""
-        last = trainer.timesteps >= trainer.target_timesteps
-        if self._every.due(trainer.timesteps) or last:
+        timesteps = trainer.timesteps
+        if self._every.due(timesteps) or timesteps >= self._target:
             self._read()
             metrics |= {f"timing/{name}": share for name, share in self.shares.items()}
 

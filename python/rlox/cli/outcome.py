@@ -1,10 +1,9 @@
 """What training came to, for people or as JSON."""
 
+from rlox.cli.commands import INTERRUPTED
 from rlox.cli.output import say, say_json
 from rlox.results import CTRL_C, TrainResult
 from rlox.trainer import Trainer
-
-_INTERRUPTED = 130
 
 
 def tell_training(trainer: Trainer, result: TrainResult, *, as_json: bool) -> int:
@@ -39,4 +38,4 @@ def tell_training(trainer: Trainer, result: TrainResult, *, as_json: bool) -> in
             say("interrupted" + (f"; go on with: rlox resume {where}" if where else ""))
         elif result["stopped_by"] is not None:
             say(f"ended by {result['stopped_by']}")
-    return _INTERRUPTED if result["stopped_by"] == CTRL_C else 0
+    return INTERRUPTED if result["stopped_by"] == CTRL_C else 0

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rlox import trainers
 from rlox.callbacks import Callback, EvalCallback
 from rlox.evaluation import evaluation_seed
 from rlox.processes import serving
 from rlox.trainer import Trainer
+from rlox.trainers import TRAINERS
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,9 @@ class Job:
 
     def trainer(self, **other: Any) -> Trainer:
         """The trainer of the run."""
-        kinds = (getattr(trainers, name) for name in trainers.__all__ if name.endswith("Trainer"))
-        kind: Any = next(x for x in kinds if getattr(x, "algorithm", None) == self.algorithm)
-        about = {"backend": self.backend, "runs_dir": self.runs_dir, **other}
-        made: Trainer = kind(
-            self.env, self.seed, env_kwargs=self.env_kwargs, **about, **self.settings
-        )
-        return made
+        about = {"backend": self.backend, "runs_dir": self.runs_dir, **other, **self.settings}
+        kind = TRAINERS[self.algorithm]
+        return kind(self.env, self.seed, env_kwargs=self.env_kwargs, **about)
 
 
 @dataclass(frozen=True)
