@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 
+from rlox import warning
 from rlox.callbacks import CheckpointCallback
 from rlox.trainers import PPOTrainer
 from rlox.warning import warn_at_most
@@ -38,3 +39,10 @@ def test_what_shall_not_stop_a_run_is_logged_where_warnings_are_errors(caplog):
     assert "a logger failed" in caplog.text
     with pytest.warns(UserWarning, match="a logger failed"):
         warn_at_most("a logger failed")
+
+
+def test_packages_whose_names_begin_alike_are_callers():
+    beside = f"{warning.__file__.removesuffix('warning.py').rstrip('/')}_of_others/it.py"
+    with pytest.warns(UserWarning, match="of others") as warned:
+        exec(compile("warn('of others')", beside, "exec"), {"warn": warning.warn})
+    assert warned[0].filename == beside

@@ -2,12 +2,13 @@
 
 import contextlib
 import logging
+import os
 import sys
 import warnings
 from pathlib import Path
 
 _log = logging.getLogger("rlox")
-_BETWEEN = (str(Path(__file__).parent), contextlib.__file__)
+_BETWEEN = (f"{Path(__file__).parent}{os.sep}", contextlib.__file__)
 
 
 def warn(message: str) -> None:

@@ -206,8 +206,16 @@ def test_names_that_scripts_import_are_named_with_what_is_instead(name):
 
 
 def test_scores_are_of_environments_that_the_model_was_made_for():
+    closed = []
+
+    class Closing(gym.Wrapper):
+        def close(self):
+            closed.append(True)
+            super().close()
+
     with pytest.raises(ValueError, match="env: expected observation space"):
-        evaluate_policy(small(), PENDULUM)
+        evaluate_policy(small(), lambda: Closing(gym.make(PENDULUM)))
+    assert closed
 
 
 def test_what_reset_gives_is_no_observation():

@@ -73,12 +73,12 @@ def evaluate_policy(
     expect_environment(env)
     envs = ready(env)
     theirs, ours = envs.single_observation_space, getattr(model, "observation_space", None)
-    if ours is not None and theirs.shape != ours.shape:
-        raise ValueError(
-            f"env: expected observation space {ours}, as the model was made for, got {theirs}; "
-            "pass an environment with the same spaces"
-        )
     try:
+        if ours is not None and theirs.shape != ours.shape:
+            raise ValueError(
+                f"env: expected observation space {ours}, as the model was made for, got {theirs}; "
+                "pass an environment with the same spaces"
+            )
         returns, lengths = _play(model, envs, n, deterministic)
     finally:
         _begin_anew(model, env)
