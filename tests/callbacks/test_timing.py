@@ -118,7 +118,7 @@ def test_a_run_that_fails_stops_the_clock():
 
 def test_a_learner_without_phases_has_only_other():
     timing = TimingCallback()
-    trainer = SimpleNamespace(timesteps=0)
+    trainer = SimpleNamespace(timesteps=0, target_timesteps=0)
     timing.on_train_start(trainer)
     time.sleep(0.01)
     timing.on_train_end(trainer)
