@@ -72,9 +72,9 @@ class Shared:
         child = os.fork()
         if child == 0:
             self.wrong.clear()
-            limits.begin(f"{self.name}, in a forked process")
             rng = random.Random(0)
             for call in self.calls:
+                limits.begin(f"{call.name}, in a forked process")
                 self.use(thing, call, rng)
                 self.use(self.subject.make(call.at), call, rng)
             print(json.dumps(self.wrong), file=sys.stderr, flush=True)

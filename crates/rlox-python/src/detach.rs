@@ -9,6 +9,8 @@ use crate::array::forget_other_threads;
 
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 static TIMES: AtomicUsize = AtomicUsize::new(0);
+/// How many forks led from the process that imported us to this one.
+static FORKS: AtomicUsize = AtomicUsize::new(0);
 /// The thread that runs signal handlers; 0 where it is not known.
 static MAIN: AtomicUsize = AtomicUsize::new(0);
 
@@ -78,9 +80,15 @@ pub(crate) fn may_wait() -> bool {
 #[pyfunction]
 pub(crate) fn after_fork() {
     RUNNING.store(HERE.get(), Ordering::SeqCst);
+    FORKS.fetch_add(1, Ordering::Relaxed);
     // Whichever thread has forked is the child's main one.
     MAIN.store(this_thread(), Ordering::Relaxed);
     forget_other_threads();
+}
+
+/// A number that tells this process from those that it was forked from, as Python forks.
+pub(crate) fn this_process() -> usize {
+    FORKS.load(Ordering::Relaxed)
 }
 
 /// Notes that Python code is about to run, of this thread or of others.

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use rlox_core::{Error, Result, Watch};
 
-use crate::detach::{alone, detached, may_handle_signals, may_wait, this_thread};
+use crate::detach::{alone, detached, may_handle_signals, may_wait, this_process, this_thread};
 use crate::error::to_py;
 
-/// How long a forked child waits for a lock that a thread of its parent may have held at the fork.
+/// How long a forked child waits for a lock that a thread of its parent may have held at the fork, where that is not known.
 const PATIENCE_AFTER_FORK: Duration = Duration::from_millis(500);
 /// How often a call that waits asks at once again before it sleeps: many calls are over that soon.
 const EAGER: usize = 16;
@@ -69,6 +69,8 @@ pub(crate) fn may_look() -> bool {
 pub(crate) struct Gate {
     /// The thread that alone has it, or 0.
     owner: AtomicUsize,
+    /// Where that thread is.
+    home: AtomicUsize,
     process: u32,
     /// What the lock is of.
     name: &'static str,
@@ -87,11 +89,12 @@ impl Drop for Owned<'_> {
 
 impl Gate {
     pub(crate) fn new(name: &'static str, reopen: &'static str) -> Self {
-        Self { owner: AtomicUsize::new(0), process: std::process::id(), name, reopen }
+        Self { owner: AtomicUsize::new(0), home: AtomicUsize::new(0), process: std::process::id(), name, reopen }
     }
 
     /// Notes that this thread alone has the lock.
     pub(crate) fn own(&self) -> Owned<'_> {
+        self.home.store(this_process(), Ordering::Relaxed);
         self.owner.store(this_thread(), Ordering::Relaxed);
         Owned(&self.owner)
     }
@@ -104,6 +107,11 @@ impl Gate {
     /// Whether this process was forked from the one that made it.
     pub(crate) fn is_forked(&self) -> bool {
         std::process::id() != self.process
+    }
+
+    /// Whether a thread of the parent process alone had the lock at the fork: nobody lets it go here.
+    fn is_orphaned(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) != 0 && self.home.load(Ordering::Relaxed) != this_process()
     }
 
     pub(crate) fn closed(&self) -> Error {
@@ -133,7 +141,8 @@ impl Gate {
             if inside() {
                 return refused("one in the middle of this thread's own call", "let the call end first");
             }
-            if self.is_forked() && (start.elapsed() > PATIENCE_AFTER_FORK || !may_wait()) {
+            let patient = || start.elapsed() <= PATIENCE_AFTER_FORK && may_wait() && !self.is_orphaned();
+            if self.is_forked() && !patient() {
                 let got = "one that a thread of the parent process was using at the fork";
                 return refused(got, "make a new one in this process");
             }
