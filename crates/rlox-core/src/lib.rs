@@ -26,6 +26,7 @@ pub mod llm;
 mod memory;
 mod normalize;
 pub mod phases;
+mod pipeline;
 mod plugin;
 mod policy;
 mod pool;
@@ -49,6 +50,10 @@ pub use field::{DType, Field, FieldData, FieldMut};
 pub use interrupt::{Watch, set_interrupt_check};
 pub use memory::available_memory;
 pub use normalize::{Normalizer, NormalizerOptions, RunningMeanStd};
+pub use pipeline::{
+    Actor, Ahead, AsyncCollector, Begun, Collect, Collected, LearnedPolicy, PipelineStats, Rollout, RolloutOptions,
+    Turn,
+};
 pub use plugin::EnvPlugin;
 pub use policy::{ActionsMut, Policy, PolicyOut, RandomPolicy};
 pub use pool::{check_num_threads, join, num_threads};

@@ -1,0 +1,212 @@
+//! Actors that collect in threads of their own while a learner learns.
+
+mod actor;
+mod handover;
+#[cfg(test)]
+mod tests;
+mod turns;
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+pub use actor::{Actor, LearnedPolicy, Rollout, RolloutOptions};
+pub use handover::{Begun, PipelineStats};
+pub use turns::{Ahead, Turn};
+
+use crate::{Error, Pcg64, Result};
+use handover::Handover;
+
+/// How long an actor in the middle of a step is waited for when everything ends.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What fills buffers in a thread: an [`Actor`] with its own environments, or whatever gets rollouts from elsewhere.
+pub trait Collect<W, B>: Send {
+    /// Fills the buffer of what was begun, with its weights.
+    ///
+    /// # Errors
+    /// Any one ends the pipeline, but [`Error::Interrupted`] where `stop` says so, which is asked between two steps.
+    fn collect(&mut self, begun: &mut Begun<W, B>, stop: &dyn Fn() -> bool) -> Result<()>;
+}
+
+/// Actors in threads, a learner, and a bounded ring of buffers between them (the decoupled actors and learner of Espeholt
+/// et al. 2018, "IMPALA", section 3).
+///
+/// The learner takes a rollout with [`AsyncCollector::next`] and gives it back with new weights,
+/// [`AsyncCollector::publish`], while actors fill the other buffers with the weights that were the newest when they began.
+/// Every rollout tells the version of its weights; [`Ahead`] says how old they may be.
+///
+/// ```
+/// use rlox_core::{
+///     Actor, Ahead, AsyncCollector, AutoresetMode, Collect, FieldData, Pcg64, RandomPolicy, Rollout, RolloutOptions,
+///     VecEnv, VectorEnv, envs::CartPole,
+/// };
+///
+/// let env = VecEnv::new(4, Some(0), AutoresetMode::SameStep, CartPole::default)?;
+/// let policy = RandomPolicy::new(&env.spec().action)?;
+/// let options = RolloutOptions::default();
+/// let mut buffers = vec![Rollout::for_env(16, &env)?, Rollout::for_env(16, &env)?];
+/// // A policy that learns nothing has no weights.
+/// let actor: Box<dyn Collect<(), Rollout>> = Box::new(Actor::new(Box::new(env), policy, 0, options));
+/// let ring = || Ok(buffers.pop().unwrap());
+/// let mut collector = AsyncCollector::new(vec![actor], Ahead::default(), (), Pcg64::seed_from(0), ring)?;
+/// for _ in 0..3 {
+///     let rollout = collector.next()?;
+///     assert_eq!(rollout.buffer.steps.transitions(), 64);
+///     collector.publish(());
+/// }
+/// assert_eq!(collector.stats().rollouts, 3);
+/// collector.stop()?;
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub struct AsyncCollector<W, B> {
+    shared: Arc<Handover<W, B>>,
+    /// What the learner has taken.
+    taken: Option<(Turn, B)>,
+    /// The process in which the threads are.
+    process: u32,
+}
+
+impl<W, B> fmt::Debug for AsyncCollector<W, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AsyncCollector").finish_non_exhaustive()
+    }
+}
+
+impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
+    /// Starts a thread for each actor. `weights` are those of version 0, `seeds` gives each rollout its seed, `buffer`
+    /// makes the ring's `max_lag + 1` buffers.
+    ///
+    /// # Errors
+    /// Those of [`Ahead::check`] and of `buffer`, and [`Error::Io`] where the system starts no thread.
+    pub fn new(
+        actors: Vec<Box<dyn Collect<W, B>>>,
+        ahead: Ahead,
+        weights: W,
+        seeds: Pcg64,
+        buffer: impl FnMut() -> Result<B>,
+    ) -> Result<Self> {
+        let shared = Arc::new(Handover::new(actors.len(), ahead, weights, seeds, buffer)?);
+        let made = Self { shared, taken: None, process: std::process::id() };
+        for (number, actor) in actors.into_iter().enumerate() {
+            let shared = Arc::clone(&made.shared);
+            shared.started();
+            let thread = thread::Builder::new().name(format!("rlox-actor-{number}"));
+            let started = thread.spawn(move || {
+                // Gone before the end is told: what it owns may be waited for.
+                act(number, actor, &shared);
+                shared.ended();
+            });
+            if let Err(source) = started {
+                made.shared.ended();
+                return Err(Error::Io { path: format!("the thread of actor {number}"), source });
+            }
+        }
+        Ok(made)
+    }
+
+    /// The next rollout, waited for. One that was taken before is given back first, as if nothing was learned from it.
+    ///
+    /// # Errors
+    /// The first error of an actor, which has ended all of them; a panic is [`Error::Backend`]. [`Error::Interrupted`]
+    /// ([`crate::set_interrupt_check`]); [`Error::Closed`] after an error or [`AsyncCollector::stop`], or in a forked process.
+    #[expect(clippy::should_implement_trait, reason = "an iterator's items would outlive it")]
+    pub fn next(&mut self) -> Result<Collected<'_, B>> {
+        if self.is_forked() {
+            let got = "one that was forked from it";
+            return Err(Error::closed("collector", "the process that made it", got, "make another in this process"));
+        }
+        self.give_back(None);
+        let (turn, lag, buffer) = self.shared.take()?;
+        let (turn, buffer) = self.taken.insert((turn, buffer));
+        Ok(Collected { turn: *turn, lag, buffer })
+    }
+
+    /// Gives back the rollout that was taken, with the weights that were learned from it. Where none was taken, these
+    /// take the place of the newest weights.
+    pub fn publish(&mut self, weights: W) {
+        if !self.is_forked() {
+            self.give_back(Some(weights));
+        }
+    }
+
+    fn give_back(&mut self, weights: Option<W>) {
+        match (self.taken.take(), weights) {
+            (Some((turn, buffer)), weights) => self.shared.release(turn, buffer, weights),
+            (None, Some(weights)) => self.shared.replace(weights),
+            (None, None) => {}
+        }
+    }
+
+    /// What was counted and timed so far.
+    pub fn stats(&self) -> PipelineStats {
+        self.shared.stats()
+    }
+
+    /// Ends the actors and waits for them: for one in the middle of a step at most ten seconds. What they collected and
+    /// nobody took is lost.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] where one has not ended by then: its thread ends with its step.
+    pub fn stop(self) -> Result<()> {
+        if self.end() {
+            return Ok(());
+        }
+        Err(Error::Backend(format!("an actor is in a step that has taken {} s: it was left alone", PATIENCE.as_secs())))
+    }
+}
+
+impl<W, B> AsyncCollector<W, B> {
+    fn is_forked(&self) -> bool {
+        std::process::id() != self.process
+    }
+
+    fn end(&self) -> bool {
+        if self.is_forked() {
+            return true; // nobody is there, and the lock may be held for good
+        }
+        self.shared.stop();
+        self.shared.all_ended(PATIENCE)
+    }
+}
+
+impl<W, B> Drop for AsyncCollector<W, B> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A rollout that the learner has taken.
+#[derive(Debug)]
+pub struct Collected<'a, B> {
+    /// Its place among the others, and the version of its weights.
+    pub turn: Turn,
+    /// How many rollouts were taken since its weights were published.
+    pub lag: u64,
+    /// What the actor filled.
+    pub buffer: &'a mut B,
+}
+
+/// A thread's life.
+fn act<W, B>(number: usize, mut actor: Box<dyn Collect<W, B>>, shared: &Handover<W, B>) {
+    while let Some(mut begun) = shared.begin(number) {
+        let turn = begun.turn;
+        let collected = catch_unwind(AssertUnwindSafe(|| actor.collect(&mut begun, &|| shared.is_stopped())));
+        let filled = collected.unwrap_or_else(|panic| Err(panicked(number, panic))).map(|()| begun.buffer);
+        shared.end(turn, filled);
+    }
+    // What it owns is the caller's code, too.
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(actor))) {
+        std::mem::forget(panic);
+    }
+}
+
+fn panicked(number: usize, panic: Box<dyn std::any::Any + Send>) -> Error {
+    let said = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
+    // What a panic carries may panic when it is dropped.
+    std::mem::forget(panic);
+    Error::Backend(format!("actor {number} panicked: {}", said.as_deref().unwrap_or("no message")))
+}

@@ -1,0 +1,179 @@
+//! An actor with environments of its own.
+
+use super::{Begun, Collect};
+use crate::{
+    Error, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, RolloutBuffer, SeedSequence, Seeds, VectorEnv,
+    collect,
+};
+
+/// A rollout, and the episodes that ended in it.
+#[derive(Debug)]
+pub struct Rollout {
+    /// The steps, with advantages by the values of the policy that acted.
+    pub steps: RolloutBuffer,
+    /// Returns of the newest episodes that ended meanwhile, oldest first.
+    pub returns: Vec<f64>,
+    /// Their lengths.
+    pub lengths: Vec<u32>,
+    /// How many have ended, with those whose returns were dropped because there were too many.
+    pub episodes: u64,
+}
+
+impl Rollout {
+    /// Room for `n_steps` steps of each environment; see [`RolloutBuffer::for_env`].
+    ///
+    /// # Errors
+    /// Those of [`RolloutBuffer::new`].
+    ///
+    /// ```
+    /// use rlox_core::{AutoresetMode, Rollout, VecEnv, envs::CartPole};
+    ///
+    /// let env = VecEnv::new(2, None, AutoresetMode::SameStep, CartPole::default)?;
+    /// assert_eq!(Rollout::for_env(8, &env)?.steps.n_steps(), 8);
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    pub fn for_env(n_steps: usize, env: &dyn VectorEnv) -> Result<Self> {
+        let steps = RolloutBuffer::for_env(n_steps, env)?;
+        Ok(Self { steps, returns: Vec::new(), lengths: Vec::new(), episodes: 0 })
+    }
+
+    /// Takes the episodes that environments have finished since they were last asked; `known` is how many that were.
+    pub fn drain(&mut self, env: &mut dyn VectorEnv, known: &mut u64) {
+        self.returns.clear();
+        self.lengths.clear();
+        let log = env.episodes();
+        self.episodes = log.total() - *known;
+        *known = log.total();
+        log.drain(&mut self.returns, &mut self.lengths);
+    }
+}
+
+/// How advantages are estimated ([`crate::compute_gae`]).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RolloutOptions {
+    /// Discount.
+    pub gamma: f64,
+    /// From one-step advantages (0) to Monte Carlo (1).
+    pub gae_lambda: f64,
+}
+
+impl Default for RolloutOptions {
+    /// 0.99 and 0.95.
+    fn default() -> Self {
+        Self { gamma: 0.99, gae_lambda: 0.95 }
+    }
+}
+
+/// A policy that acts with weights which a learner has published.
+///
+/// ```
+/// use rlox_core::{LearnedPolicy, Pcg64, Policy, PolicyOut, RandomPolicy, Result, Space};
+///
+/// /// Says the value that was learned, and does anything.
+/// struct Constant {
+///     value: f32,
+///     actions: RandomPolicy,
+/// }
+///
+/// impl Policy for Constant {
+///     fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+///         let PolicyOut { actions, log_probs, values } = out;
+///         self.actions.act(obs, masks, rngs, PolicyOut { actions, log_probs, values: &mut *values })?;
+///         self.value(obs, values)
+///     }
+///     fn value(&mut self, _: &[f32], values: &mut [f32]) -> Result<()> {
+///         values.fill(self.value);
+///         Ok(())
+///     }
+/// }
+///
+/// impl LearnedPolicy<f32> for Constant {
+///     fn load(&mut self, weights: &f32) -> Result<()> {
+///         self.value = *weights;
+///         Ok(())
+///     }
+/// }
+/// ```
+pub trait LearnedPolicy<W>: Policy + Send {
+    /// Takes weights.
+    ///
+    /// # Errors
+    /// Any one ends the pipeline.
+    fn load(&mut self, weights: &W) -> Result<()>;
+}
+
+/// There is nothing to be learned.
+impl LearnedPolicy<()> for RandomPolicy {
+    fn load(&mut self, (): &()) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Environments, and a policy that acts in them.
+pub struct Actor<P> {
+    env: Box<dyn VectorEnv>,
+    policy: P,
+    version: Option<u64>,
+    /// For the first reset.
+    seed: Option<u64>,
+    options: RolloutOptions,
+    normalizer: Option<Normalizer>,
+    rngs: Vec<Pcg64>,
+    /// How many episodes the environments had finished.
+    known: u64,
+}
+
+impl<P> std::fmt::Debug for Actor<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Actor").field("version", &self.version).field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl<P: Policy> Actor<P> {
+    /// An actor whose environments are reset with the seeds from `seed` on.
+    pub fn new(env: Box<dyn VectorEnv>, policy: P, seed: u64, options: RolloutOptions) -> Self {
+        let (version, known) = (None, 0);
+        Self { env, policy, version, seed: Some(seed), options, normalizer: None, rngs: Vec::new(), known }
+    }
+}
+
+impl<W: Send + Sync, P: LearnedPolicy<W>> Collect<W, Rollout> for Actor<P> {
+    fn collect(&mut self, begun: &mut Begun<W, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
+        let Self { env, policy, version, seed, options, normalizer, rngs, known } = self;
+        if *version != Some(begun.turn.version) {
+            policy.load(&begun.weights)?;
+            *version = Some(begun.turn.version);
+        }
+        let Rollout { steps, .. } = &mut begun.buffer;
+        if let Some(seed) = seed.take() {
+            steps.begin(env.as_mut(), Seeds::Base(seed), normalizer.as_mut())?;
+        }
+        let mut root = SeedSequence::new(begun.seed.into());
+        rngs.clear();
+        rngs.extend((0..env.num_envs()).map(|_| root.spawn_rng()));
+        let mut until = Until { policy, stop };
+        let RolloutOptions { gamma, gae_lambda } = *options;
+        let done = collect(env.as_mut(), &mut until, rngs, steps, normalizer.as_mut(), gamma, gae_lambda);
+        begun.buffer.drain(env.as_mut(), known);
+        done
+    }
+}
+
+/// A policy that ends its rollout when it is told to.
+struct Until<'a, P> {
+    policy: &'a mut P,
+    stop: &'a dyn Fn() -> bool,
+}
+
+impl<P: Policy> Policy for Until<'_, P> {
+    fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+        if (self.stop)() {
+            return Err(Error::Interrupted);
+        }
+        self.policy.act(obs, masks, rngs, out)
+    }
+
+    fn value(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
+        self.policy.value(obs, values)
+    }
+}

@@ -1,0 +1,219 @@
+//! Buffers and weights on their way between actors and learner. Nobody holds the lock while stepping or learning.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::turns::Turns;
+use super::{Ahead, Turn};
+use crate::{Error, Pcg64, Result, Watch};
+
+/// How often the learner looks for interruptions while it waits.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What an actor begins a rollout with.
+#[derive(Debug)]
+pub struct Begun<W, B> {
+    /// Its place among the others.
+    pub turn: Turn,
+    /// Decides what is random in it.
+    pub seed: u64,
+    /// Of the version that the turn says.
+    pub weights: Arc<W>,
+    /// What is to be filled.
+    pub buffer: B,
+}
+
+/// What has been counted and timed so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PipelineStats {
+    /// Rollouts handed to the learner.
+    pub rollouts: u64,
+    /// Of all their lags.
+    pub total_lag: u64,
+    /// The largest one.
+    pub largest_lag: u64,
+    /// How long the learner waited for rollouts.
+    pub learner_waited: Duration,
+    /// How long actors waited for buffers and weights, all together.
+    pub actors_waited: Duration,
+}
+
+struct State<W, B> {
+    turns: Turns,
+    /// Those that are not in anybody's hands.
+    buffers: Vec<Option<B>>,
+    /// The newest last, that of the turns' version.
+    weights: VecDeque<Arc<W>>,
+    seeds: Pcg64,
+    error: Option<Error>,
+    /// Threads that have not ended.
+    alive: usize,
+    stats: PipelineStats,
+}
+
+/// The bounded ring of buffers.
+pub(super) struct Handover<W, B> {
+    state: Mutex<State<W, B>>,
+    /// Set with the lock held.
+    stopped: AtomicBool,
+    /// For actors, and for who waits for their end.
+    freed: Condvar,
+    /// For the learner.
+    came: Condvar,
+}
+
+impl<W, B> Handover<W, B> {
+    pub(super) fn new(
+        actors: usize,
+        ahead: Ahead,
+        weights: W,
+        seeds: Pcg64,
+        mut buffer: impl FnMut() -> Result<B>,
+    ) -> Result<Self> {
+        let turns = Turns::new(actors, ahead)?;
+        let buffers = (0..=ahead.max_lag).map(|_| buffer().map(Some)).collect::<Result<_>>()?;
+        let mut history = VecDeque::with_capacity(ahead.max_lag + 1);
+        history.push_back(Arc::new(weights));
+        let (error, alive, stats) = (None, 0, PipelineStats::default());
+        let state = Mutex::new(State { turns, buffers, weights: history, seeds, error, alive, stats });
+        Ok(Self { state, stopped: AtomicBool::new(false), freed: Condvar::new(), came: Condvar::new() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<W, B>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An actor's next rollout, once there is a buffer; `None` where it is to end.
+    pub(super) fn begin(&self, actor: usize) -> Option<Begun<W, B>> {
+        let (mut state, start) = (self.state(), Instant::now());
+        loop {
+            if self.is_stopped() {
+                return None;
+            }
+            let State { turns, buffers, weights, seeds, stats, .. } = &mut *state;
+            if let Some(turn) = turns.begin(actor) {
+                stats.actors_waited += start.elapsed();
+                let behind = (turns.version() - turn.version) as usize;
+                let weights = weights[weights.len() - 1 - behind].clone();
+                let seed = seeds.integers_inclusive(0, i64::MAX).cast_unsigned();
+                let buffer = buffers[turn.slot].take()?;
+                if turns.in_turn() {
+                    self.freed.notify_all();
+                }
+                return Some(Begun { turn, seed, weights, buffer });
+            }
+            state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// An actor has filled a buffer, or failed: the first error ends everything.
+    pub(super) fn end(&self, turn: Turn, filled: Result<B>) {
+        let mut state = self.state();
+        match filled {
+            Ok(buffer) => {
+                state.buffers[turn.slot] = Some(buffer);
+                state.turns.came(turn.slot);
+            }
+            Err(Error::Interrupted) if self.is_stopped() => {}
+            Err(error) => {
+                state.error.get_or_insert(error);
+                self.stopped.store(true, Ordering::Relaxed);
+                self.freed.notify_all();
+            }
+        }
+        self.came.notify_all();
+    }
+
+    /// The next rollout to learn from, and its lag.
+    ///
+    /// # Errors
+    /// The first one of an actor; [`Error::Interrupted`]; [`Error::Closed`] where everything has ended.
+    pub(super) fn take(&self) -> Result<(Turn, u64, B)> {
+        let (mut state, start, mut watch) = (self.state(), Instant::now(), Watch::default());
+        state.turns.ask();
+        self.freed.notify_all();
+        loop {
+            if let Some(error) = state.error.take() {
+                return Err(error);
+            }
+            if self.is_stopped() || state.alive == 0 {
+                return Err(closed());
+            }
+            if let Some((turn, lag)) = state.turns.take() {
+                let stats = &mut state.stats;
+                stats.learner_waited += start.elapsed();
+                stats.rollouts += 1;
+                stats.total_lag += lag;
+                stats.largest_lag = stats.largest_lag.max(lag);
+                return state.buffers[turn.slot].take().map(|buffer| (turn, lag, buffer)).ok_or_else(closed);
+            }
+            state = self.came.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            if watch.is_due() {
+                drop(state);
+                watch.check()?;
+                state = self.state();
+            }
+        }
+    }
+
+    /// The learner is through with a rollout and gives its buffer back, with new weights where it has learned.
+    pub(super) fn release(&self, turn: Turn, buffer: B, weights: Option<W>) {
+        let new = weights.map(Arc::new);
+        let mut state = self.state();
+        state.buffers[turn.slot] = Some(buffer);
+        state.turns.release(turn.slot);
+        if let Some(new) = new.or_else(|| state.weights.back().cloned()) {
+            if state.weights.len() == state.buffers.len() {
+                state.weights.pop_front();
+            }
+            state.weights.push_back(new);
+        }
+        self.freed.notify_all();
+    }
+
+    /// Takes other weights for the newest ones.
+    pub(super) fn replace(&self, weights: W) {
+        let new = Arc::new(weights);
+        if let Some(newest) = self.state().weights.back_mut() {
+            *newest = new;
+        }
+    }
+
+    pub(super) fn stats(&self) -> PipelineStats {
+        self.state().stats
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn stop(&self) {
+        let state = self.state();
+        self.stopped.store(true, Ordering::Relaxed);
+        drop(state);
+        self.freed.notify_all();
+        self.came.notify_all();
+    }
+
+    pub(super) fn started(&self) {
+        self.state().alive += 1;
+    }
+
+    pub(super) fn ended(&self) {
+        self.state().alive -= 1;
+        self.freed.notify_all();
+        self.came.notify_all();
+    }
+
+    /// Whether all threads have ended within so long.
+    pub(super) fn all_ended(&self, patience: Duration) -> bool {
+        let waited = self.freed.wait_timeout_while(self.state(), patience, |state| state.alive > 0);
+        waited.unwrap_or_else(PoisonError::into_inner).0.alive == 0
+    }
+}
+
+fn closed() -> Error {
+    Error::closed("collector", "one whose actors work", "one that was stopped, or has failed before", "make a new one")
+}

@@ -1,0 +1,179 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::envs::CartPole;
+use crate::{AutoresetMode, Error, FieldData, RandomPolicy, VecEnv, VectorEnv};
+
+/// Writes who filled it, with which weights.
+struct Writer {
+    number: usize,
+    pause: Duration,
+    fails_at: Option<u64>,
+    panics_at: Option<u64>,
+    live: Arc<AtomicU64>,
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.live.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Collect<u64, Vec<u64>> for Writer {
+    fn collect(&mut self, begun: &mut Begun<u64, Vec<u64>>, stop: &dyn Fn() -> bool) -> Result<()> {
+        let until = Instant::now() + self.pause;
+        while Instant::now() < until {
+            if stop() {
+                return Err(Error::Interrupted);
+            }
+            std::hint::spin_loop();
+        }
+        let turn = begun.turn;
+        assert!(self.panics_at != Some(turn.number), "the pole broke");
+        if self.fails_at == Some(turn.number) {
+            return Err(Error::Backend("the pole is gone".into()));
+        }
+        begun.buffer.clear();
+        begun.buffer.extend([self.number as u64, turn.number, *begun.weights, turn.version]);
+        Ok(())
+    }
+}
+
+type Ring = AsyncCollector<u64, Vec<u64>>;
+
+fn ring(actors: usize, ahead: Ahead, change: impl Fn(&mut Writer)) -> (Ring, Arc<AtomicU64>) {
+    let live = Arc::new(AtomicU64::new(actors as u64));
+    let writer = |number| {
+        let mut writer =
+            Writer { number, pause: Duration::ZERO, fails_at: None, panics_at: None, live: Arc::clone(&live) };
+        change(&mut writer);
+        Box::new(writer) as Box<dyn Collect<u64, Vec<u64>>>
+    };
+    let actors = (0..actors).map(writer).collect();
+    (Ring::new(actors, ahead, 0, Pcg64::seed_from(1), || Ok(Vec::with_capacity(4))).unwrap(), live)
+}
+
+/// Every weight is the version it belongs to: a hand-over that mixes them up shows.
+fn learn(ring: &mut Ring, rounds: u64) -> Vec<(Vec<u64>, u64)> {
+    (1..=rounds)
+        .map(|version| {
+            let collected = ring.next().unwrap();
+            let seen = (collected.buffer.clone(), collected.lag);
+            assert_eq!(collected.buffer[3], collected.turn.version);
+            ring.publish(version);
+            seen
+        })
+        .collect()
+}
+
+#[test]
+fn every_rollout_comes_once_with_the_weights_of_its_version_and_within_the_bound() {
+    for (actors, max_lag) in [(1, 1), (1, 4), (2, 2), (3, 5), (8, 8)] {
+        let (mut ring, live) = ring(actors, Ahead { max_lag, lockstep: false }, |writer| {
+            writer.pause = Duration::from_micros(writer.number as u64 * 20);
+        });
+        let mut seen = learn(&mut ring, 2000);
+        assert!(seen.iter().all(|(buffer, lag)| buffer[2] == buffer[3] && *lag <= max_lag as u64));
+        let stats = ring.stats();
+        assert_eq!((stats.rollouts, stats.total_lag), (2000, seen.iter().map(|(_, lag)| lag).sum()));
+        seen.sort_by_key(|(buffer, _)| buffer[1]);
+        seen.dedup_by_key(|(buffer, _)| buffer[1]);
+        assert_eq!(seen.len(), 2000);
+        assert!(seen[1990].0[1] <= 1990 + max_lag as u64, "one of those before is lost");
+        ring.stop().unwrap();
+        assert_eq!(live.load(Ordering::SeqCst), 0);
+    }
+}
+
+#[test]
+fn lockstep_is_the_same_however_fast_anybody_is() {
+    for (actors, max_lag) in [(1, 0), (1, 1), (2, 0), (2, 3), (3, 2)] {
+        let told = [0, 30].map(|micros| {
+            let (mut ring, _) = ring(actors, Ahead { max_lag, lockstep: true }, |writer| {
+                writer.pause = Duration::from_micros(micros * (writer.number as u64 % 2));
+            });
+            learn(&mut ring, 300)
+        });
+        assert_eq!(told[0], told[1]);
+        for (k, (buffer, lag)) in (0_u64..).zip(&told[0]) {
+            let version = k.saturating_sub(max_lag as u64);
+            assert_eq!(buffer[..], [k % actors as u64, k, version, version]);
+            assert_eq!(*lag, k - version);
+        }
+    }
+}
+
+#[test]
+fn the_first_error_ends_everything_and_so_does_a_panic() {
+    for panics in [false, true] {
+        let (mut ring, live) = ring(3, Ahead { max_lag: 4, lockstep: false }, |writer| {
+            let at = Some(50);
+            (writer.fails_at, writer.panics_at) = if panics { (None, at) } else { (at, None) };
+        });
+        let error = loop {
+            match ring.next() {
+                Ok(_) => ring.publish(0),
+                Err(error) => break error.to_string(),
+            }
+        };
+        let expected = if panics { "panicked: the pole broke" } else { "the pole is gone" };
+        assert!(error.contains(expected), "{error}");
+        assert!(matches!(ring.next(), Err(Error::Closed(_))));
+        ring.stop().unwrap();
+        assert_eq!(live.load(Ordering::SeqCst), 0);
+    }
+}
+
+#[test]
+fn dropping_it_ends_the_actors_wherever_they_are() {
+    for pause in [0, 100, 3_600_000_000] {
+        let (ring, live) = ring(4, Ahead { max_lag: 4, lockstep: false }, |writer| {
+            writer.pause = Duration::from_micros(pause);
+        });
+        std::thread::sleep(Duration::from_millis(5));
+        drop(ring);
+        assert_eq!(live.load(Ordering::SeqCst), 0);
+    }
+}
+
+#[test]
+fn rollouts_that_were_not_learned_from_leave_the_weights_as_they_are() {
+    let (mut ring, _) = ring(1, Ahead { max_lag: 0, lockstep: true }, |_| ());
+    ring.publish(7);
+    for number in 0..3 {
+        let collected = ring.next().unwrap();
+        assert_eq!(collected.buffer[..], [0, number, 7, number]);
+    }
+}
+
+#[test]
+fn what_actors_collect_is_what_the_loop_collects() {
+    let make = || VecEnv::new(3, None, AutoresetMode::SameStep, CartPole::default).unwrap();
+    let actor = || -> Box<dyn Collect<(), Rollout>> {
+        let policy = RandomPolicy::new(&make().spec().action).unwrap();
+        Box::new(Actor::new(Box::new(make()), policy, 5, RolloutOptions::default()))
+    };
+    let rows = |max_lag, lockstep| {
+        let buffer = || Rollout::for_env(40, &make());
+        let ahead = Ahead { max_lag, lockstep };
+        let mut ring = AsyncCollector::new(vec![actor()], ahead, (), Pcg64::seed_from(1), buffer).unwrap();
+        let (mut rewards, mut episodes) = (Vec::new(), 0);
+        for _ in 0..6 {
+            let rollout = ring.next().unwrap().buffer;
+            let Some(FieldData::F32(advantages)) = rollout.steps.field("advantages").map(crate::Field::data) else {
+                unreachable!()
+            };
+            rewards.extend_from_slice(advantages);
+            assert_eq!(rollout.episodes, rollout.returns.len() as u64);
+            episodes += rollout.episodes;
+        }
+        (rewards, episodes)
+    };
+    let alone = rows(0, true);
+    assert!(alone.1 > 10);
+    // The weights never change, so that the lag makes no difference.
+    assert_eq!(alone, rows(1, false));
+    assert_eq!(alone, rows(3, true));
+}
