@@ -52,7 +52,15 @@ impl Default for Vtrace {
 }
 
 impl Vtrace {
-    fn check(&self) -> Result<()> {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if `gamma` or `lambda` is outside [0, 1], or a bar is negative or NaN.
+    ///
+    /// ```
+    /// assert!(rlox_core::Vtrace { lambda: 2.0, ..Default::default() }.check().is_err());
+    /// ```
+    pub fn check(&self) -> Result<()> {
         check_discount("gamma", self.gamma)?;
         check_discount("lambda", self.lambda)?;
         for (name, bar) in [("rho_bar", self.rho_bar), ("c_bar", self.c_bar), ("pg_rho_bar", self.pg_rho_bar)] {

@@ -148,7 +148,7 @@ impl<W: Send + Sync, P: LearnedPolicy<W>> Collect<W, Rollout> for Actor<P> {
         if let Some(seed) = seed.take() {
             steps.begin(env.as_mut(), Seeds::Base(seed), normalizer.as_mut())?;
         }
-        let mut root = SeedSequence::new(begun.seed.into());
+        let mut root = SeedSequence::new(begun.turn.seed.into());
         rngs.clear();
         rngs.extend((0..env.num_envs()).map(|_| root.spawn_rng()));
         let mut until = Until { policy, stop };

@@ -17,8 +17,6 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct Begun<W, B> {
     /// Its place among the others.
     pub turn: Turn,
-    /// Decides what is random in it.
-    pub seed: u64,
     /// Of the version that the turn says.
     pub weights: Arc<W>,
     /// What is to be filled.
@@ -93,16 +91,15 @@ impl<W, B> Handover<W, B> {
                 return None;
             }
             let State { turns, buffers, weights, seeds, stats, .. } = &mut *state;
-            if let Some(turn) = turns.begin(actor) {
+            if let Some(turn) = turns.begin(actor, seeds) {
                 stats.actors_waited += start.elapsed();
                 let behind = (turns.version() - turn.version) as usize;
                 let weights = weights[weights.len() - 1 - behind].clone();
-                let seed = seeds.integers_inclusive(0, i64::MAX).cast_unsigned();
                 let buffer = buffers[turn.slot].take()?;
                 if turns.in_turn() {
                     self.freed.notify_all();
                 }
-                return Some(Begun { turn, seed, weights, buffer });
+                return Some(Begun { turn, weights, buffer });
             }
             state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }

@@ -1,6 +1,6 @@
 //! Whose turn it is: which actor may fill which buffer with which weights, and which rollout is learned from next.
 
-use crate::{Error, Result};
+use crate::{Error, Pcg64, Result};
 
 /// How far actors may run ahead of the learner.
 ///
@@ -64,6 +64,8 @@ pub struct Turn {
     pub actor: usize,
     /// How many rollouts were learned from when its weights were published.
     pub version: u64,
+    /// Decides what is random in it.
+    pub seed: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -113,8 +115,8 @@ impl Turns {
         self.version
     }
 
-    /// The next rollout of an actor, if it may begin.
-    pub(super) fn begin(&mut self, actor: usize) -> Option<Turn> {
+    /// The next rollout of an actor, with the next seed, if it may begin.
+    pub(super) fn begin(&mut self, actor: usize, seeds: &mut Pcg64) -> Option<Turn> {
         let (number, lag) = (self.begun, self.ahead.max_lag as u64);
         let version = if self.ahead.lockstep {
             // Between two rollouts nothing is under way but what the bound allows: a learner that stops there can go on.
@@ -127,7 +129,8 @@ impl Turns {
             self.version
         };
         let slot = self.slots.iter().position(|slot| matches!(slot, Slot::Free))?;
-        let turn = Turn { slot, number, actor, version };
+        let seed = seeds.integers_inclusive(0, i64::MAX).cast_unsigned();
+        let turn = Turn { slot, number, actor, version, seed };
         self.slots[slot] = Slot::Filling(turn);
         self.begun += 1;
         Some(turn)
@@ -211,12 +214,12 @@ mod tests {
     #[test]
     fn one_buffer_is_filled_while_the_other_is_learned_from() {
         let mut turns = turns(1, 1, false);
-        let first = turns.begin(0).unwrap();
+        let first = turns.begin(0, &mut Pcg64::seed_from(0)).unwrap();
         turns.came(first.slot);
-        let second = turns.begin(0).unwrap();
-        assert_eq!(turns.begin(0), None, "both are in use");
+        let second = turns.begin(0, &mut Pcg64::seed_from(0)).unwrap();
+        assert_eq!(turns.begin(0, &mut Pcg64::seed_from(0)), None, "both are in use");
         assert_eq!(turns.take(), Some((first, 0)));
-        assert_eq!(turns.begin(0), None);
+        assert_eq!(turns.begin(0, &mut Pcg64::seed_from(0)), None);
         turns.release(first.slot);
         assert_eq!((turns.version(), turns.take()), (1, None));
         turns.came(second.slot);
@@ -226,9 +229,9 @@ mod tests {
     #[test]
     fn a_slow_actor_is_waited_for_once_the_bound_is_reached() {
         let mut turns = turns(2, 2, false);
-        let slow = turns.begin(1).unwrap();
+        let slow = turns.begin(1, &mut Pcg64::seed_from(0)).unwrap();
         for lag in 0..3 {
-            let fast = turns.begin(0).unwrap();
+            let fast = turns.begin(0, &mut Pcg64::seed_from(0)).unwrap();
             turns.came(fast.slot);
             if lag < 2 {
                 assert_eq!(turns.take(), Some((fast, 0)));
@@ -244,16 +247,21 @@ mod tests {
     #[test]
     fn in_lockstep_nothing_is_begun_before_it_is_asked_for_but_what_the_bound_allows() {
         let mut alone = turns(1, 0, true);
-        assert_eq!(alone.begin(0), None);
+        assert_eq!(alone.begin(0, &mut Pcg64::seed_from(0)), None);
         alone.ask();
-        let first = alone.begin(0).unwrap();
-        assert_eq!((first.number, first.version, alone.begin(0)), (0, 0, None));
+        let first = alone.begin(0, &mut Pcg64::seed_from(0)).unwrap();
+        assert_eq!((first.number, first.version, alone.begin(0, &mut Pcg64::seed_from(0))), (0, 0, None));
         let mut both = turns(2, 2, true);
-        let begun = [both.begin(1), both.begin(0), both.begin(0), both.begin(1)]
-            .map(|turn| turn.map(|t| (t.number, t.version)));
+        let begun = [
+            both.begin(1, &mut Pcg64::seed_from(0)),
+            both.begin(0, &mut Pcg64::seed_from(0)),
+            both.begin(0, &mut Pcg64::seed_from(0)),
+            both.begin(1, &mut Pcg64::seed_from(0)),
+        ]
+        .map(|turn| turn.map(|t| (t.number, t.version)));
         assert_eq!(begun, [None, Some((0, 0)), None, Some((1, 0))]);
         both.ask();
-        assert_eq!(both.begin(0).map(|turn| (turn.number, turn.version)), Some((2, 0)));
+        assert_eq!(both.begin(0, &mut Pcg64::seed_from(0)).map(|turn| (turn.number, turn.version)), Some((2, 0)));
     }
 
     #[test]
@@ -284,7 +292,7 @@ mod tests {
                             turns.came(turn.slot);
                             moved = true;
                         } else {
-                            filling[actor] = turns.begin(actor);
+                            filling[actor] = turns.begin(actor, &mut Pcg64::seed_from(0));
                             moved = filling[actor].is_some();
                         }
                     } else if let Some(turn) = learning.take() {

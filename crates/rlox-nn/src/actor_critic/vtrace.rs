@@ -67,6 +67,11 @@ pub struct VtraceTargets {
 }
 
 impl VtraceTargets {
+    /// Of the steps that were corrected last: log-probabilities now less those there were.
+    pub(crate) fn log_rhos(&self) -> &[f32] {
+        &self.log_rhos
+    }
+
     /// The steps with V-trace's advantages, and its `vs` as returns.
     ///
     /// # Errors

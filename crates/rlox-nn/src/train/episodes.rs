@@ -38,12 +38,18 @@ impl Episodes {
     /// Takes in those that were finished since the last time.
     pub(super) fn update(&mut self, env: &mut dyn VectorEnv) {
         let new = self.drain(env);
+        let (returns, lengths) = std::mem::take(&mut self.drained);
+        self.take(new, &returns, &lengths);
+        self.drained = (returns, lengths);
+    }
+
+    /// Takes in so many, of which the newest are told, oldest first.
+    pub(super) fn take(&mut self, new: u64, returns: &[f64], lengths: &[u32]) {
         if new == 0 {
             return;
         }
         self.total += new;
-        let (returns, lengths) = &mut self.drained;
-        for episode in returns.drain(..).zip(lengths.drain(..)) {
+        for episode in returns.iter().copied().zip(lengths.iter().copied()) {
             if self.recent.len() == RECENT {
                 self.recent.pop_front();
             }

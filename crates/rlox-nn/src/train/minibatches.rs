@@ -5,6 +5,7 @@ use std::ops::Range;
 use rlox_core::{Actions, Error, Field, FieldData, Pcg64, Result, RolloutBuffer, Watch};
 
 use super::Encoding;
+use super::corrected::Corrected;
 use crate::Minibatch;
 use crate::losses::explained_variance;
 use crate::room::make_room;
@@ -23,10 +24,12 @@ pub struct Minibatches {
     values: Vec<f32>,
     pub(super) advantages: Vec<f32>,
     returns: Vec<f32>,
+    /// Where targets are not those of the rollout.
+    pub(super) corrected: Corrected,
 }
 
 /// A field of f32.
-fn numbers<'a>(buffer: &'a RolloutBuffer, name: &str) -> &'a [f32] {
+pub(super) fn numbers<'a>(buffer: &'a RolloutBuffer, name: &str) -> &'a [f32] {
     match buffer.field(name).map(Field::data) {
         Some(FieldData::F32(numbers)) => numbers,
         _ => &[],
@@ -37,8 +40,13 @@ impl Minibatches {
     /// None yet, of observations that become inputs in this way.
     pub fn new(encoding: Encoding) -> Self {
         let [obs, continuous, log_probs, values, advantages, returns] = Default::default();
-        let (index, discrete, masks) = Default::default();
-        Self { encoding, index, obs, discrete, continuous, masks, log_probs, values, advantages, returns }
+        let (index, discrete, masks, corrected) = Default::default();
+        Self { encoding, index, obs, discrete, continuous, masks, log_probs, values, advantages, returns, corrected }
+    }
+
+    /// How observations become inputs.
+    pub(super) fn encoding(&self) -> &Encoding {
+        &self.encoding
     }
 
     /// All transitions in their own order.

@@ -1,0 +1,228 @@
+//! On-policy methods whose environments are stepped in other threads while they learn.
+
+use std::collections::VecDeque;
+
+use rlox_core::{
+    Ahead, AsyncCollector, Begun, Collect, Collected, EnvSpec, Error, PipelineStats, Result, Rollout, Seeds, VectorEnv,
+    Watch,
+};
+
+use super::collector::{Collection, Run, collect_transitions};
+use super::episodes::Episodes;
+use super::on_policy::{Algorithm, after};
+use super::streams::{IterationStreams, Streams};
+use super::{Encoding, Metrics, Minibatches, check_share, evaluate_policy};
+use crate::{ActorCritic, NamedTensors};
+use rlox_core::Pcg64;
+
+/// The trainer of an on-policy method with the settings `A`, whose actors are threads with environments and a copy of the
+/// policy each: [`Impala`](super::Impala), or PPO and A2C with rollouts that are a bounded number of updates old.
+///
+/// In lockstep without lag, one actor and a learner do what [`OnPolicy`](super::OnPolicy) does, number by number.
+pub struct AsyncOnPolicy<A, P> {
+    policy: P,
+    config: A,
+    collector: AsyncCollector<NamedTensors, Rollout>,
+    minibatches: Minibatches,
+    streams: IterationStreams,
+    episodes: Episodes,
+    timesteps: u64,
+    updates: u64,
+    lag: u64,
+    run: Run,
+    watch: Watch,
+}
+
+impl<A: Algorithm, P> std::fmt::Debug for AsyncOnPolicy<A, P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut told = f.debug_struct("AsyncOnPolicy");
+        told.field("config", &self.config).field("timesteps", &self.timesteps).finish_non_exhaustive()
+    }
+}
+
+impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
+    /// A learner, and an actor for each vector of environments, which are alike; `make` makes the policy of each. The
+    /// seed decides everything random but the order in which threads get on, which matters unless `ahead` says lockstep.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming a setting that is out of range, and those of `make` and of [`AsyncCollector::new`].
+    pub fn new(
+        envs: Vec<Box<dyn VectorEnv>>,
+        mut make: impl FnMut(&EnvSpec, &mut Pcg64) -> Result<P>,
+        config: A,
+        ahead: Ahead,
+        seed: u64,
+    ) -> Result<Self> {
+        ahead.check(envs.len())?;
+        let largest = envs.iter().map(|env| env.num_envs()).max().unwrap_or(0);
+        let sizes_differ = envs.iter().any(|env| env.num_envs() != largest);
+        if sizes_differ {
+            let (expected, got) = ("as many environments for each actor", "others");
+            return Err(Error::config("envs", expected, got, "share them evenly"));
+        }
+        config.check_for(largest)?;
+        let mut streams = Streams::new(seed);
+        let policy = make(envs[0].spec(), &mut streams.policy)?;
+        let (n_steps, normalize, how) = config.collection();
+        if normalize.is_some_and(|options| options.obs || options.reward) {
+            let fix = "leave `normalize` out, or collect and learn by turns with OnPolicy";
+            return Err(Error::config("normalize", "none where actors are threads", "some", fix));
+        }
+        let encoding = Encoding::Numbers(envs[0].spec().observation.dim());
+        let mut buffers = Vec::new();
+        for _ in 0..=ahead.max_lag {
+            buffers.push(Rollout::for_env(n_steps, envs[0].as_ref())?);
+        }
+        let (mut first, mut actors) = (streams.reset(), Vec::<Box<dyn Collect<NamedTensors, Rollout>>>::new());
+        for env in envs {
+            let count = env.num_envs();
+            // What they begin with is replaced.
+            let policy = make(env.spec(), &mut Pcg64::seed_from(0))?;
+            let (streams, version, known) = (IterationStreams::new(0, count)?, None, 0);
+            actors.push(Box::new(PolicyActor { env, policy, how, streams, version, reset: Some(first), known }));
+            first += count as u64;
+        }
+        let buffer = || buffers.pop().ok_or(Error::Interrupted);
+        let collector = AsyncCollector::new(actors, ahead, policy.tensors(), streams.iterations, buffer)?;
+        Ok(Self {
+            policy,
+            config,
+            collector,
+            minibatches: Minibatches::new(encoding),
+            streams: IterationStreams::new(0, 0)?,
+            episodes: Episodes::new(0, VecDeque::new()),
+            timesteps: 0,
+            updates: 0,
+            lag: 0,
+            run: Run::default(),
+            watch: Watch::default(),
+        })
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &P {
+        &self.policy
+    }
+
+    /// Environment steps learned from so far.
+    pub fn timesteps(&self) -> u64 {
+        self.timesteps
+    }
+
+    /// How old the last rollout's policy was, in updates.
+    pub fn lag(&self) -> u64 {
+        self.lag
+    }
+
+    /// What was counted and timed of actors and learner.
+    pub fn stats(&self) -> PipelineStats {
+        self.collector.stats()
+    }
+
+    /// The returns of whole greedy episodes of other environments ([`evaluate_policy`]).
+    ///
+    /// # Errors
+    /// Those of [`evaluate_policy`].
+    pub fn evaluate(&mut self, env: &mut dyn VectorEnv, episodes: usize, seed: u64) -> Result<Vec<f64>> {
+        evaluate_policy(&mut self.policy, env, episodes, seed, None)
+    }
+
+    /// Trains for at least `total_timesteps` more steps, all environments together, or until `progress` returns false; it
+    /// is called after each iteration.
+    ///
+    /// # Errors
+    /// Those of [`AsyncOnPolicy::iterate`].
+    pub fn train(&mut self, total_timesteps: u64, progress: impl FnMut(&Metrics) -> bool) -> Result<Metrics> {
+        self.run = Run::new(self.timesteps, total_timesteps);
+        self.resume(progress)
+    }
+
+    /// Goes on with a run that `progress` ended early, to where [`AsyncOnPolicy::train`] was to end.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if there is no such run, and those of [`AsyncOnPolicy::iterate`].
+    pub fn resume(&mut self, mut progress: impl FnMut(&Metrics) -> bool) -> Result<Metrics> {
+        loop {
+            let metrics = self.iterate(self.run.progress(self.timesteps)?)?;
+            if !progress(&metrics) || self.timesteps >= self.run.target {
+                return Ok(metrics);
+            }
+        }
+    }
+
+    /// Learns from the next rollout of an actor, which is waited for. Schedules go by `progress`, between 0 and 1.
+    ///
+    /// # Errors
+    /// As [`OnPolicy::iterate`](super::OnPolicy::iterate), and the first error of an actor, after which nothing goes on.
+    pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
+        check_share("progress", progress)?;
+        let Self { policy, config, collector, minibatches, streams, episodes, watch, .. } = self;
+        watch.check()?;
+        let timesteps = self.timesteps;
+        let taken = collector.next().map_err(|error| after(error, timesteps))?;
+        let Collected { turn, lag, buffer: Rollout { steps, returns, lengths, episodes: ended } } = taken;
+        streams.renew(turn.seed, 0)?;
+        episodes.take(*ended, returns, lengths);
+        let mut stopped = Ok(());
+        let mut stop = || {
+            stopped = watch.check();
+            stopped.is_err()
+        };
+        let learned = config
+            .update(policy, steps, minibatches, &mut streams.order, progress, &mut stop)
+            .map_err(|error| after(error, timesteps))?;
+        let transitions = steps.transitions() as u64;
+        if learned.updates > 0 {
+            self.updates += learned.updates;
+            self.timesteps += transitions;
+            self.lag = lag;
+            collector.publish(policy.tensors());
+        }
+        stopped?;
+        let Episodes { mean_return, mean_length, total, .. } = self.episodes;
+        let (timesteps, updates) = (self.timesteps, self.updates);
+        Ok(Metrics { timesteps, mean_return, mean_length, episodes: total, learned, updates })
+    }
+
+    /// Ends the actors; see [`AsyncCollector::stop`].
+    ///
+    /// # Errors
+    /// Those of [`AsyncCollector::stop`].
+    pub fn stop(self) -> Result<P> {
+        self.collector.stop()?;
+        Ok(self.policy)
+    }
+}
+
+/// Environments, and a copy of the policy that acts in them.
+struct PolicyActor<P> {
+    env: Box<dyn VectorEnv>,
+    policy: P,
+    how: Collection,
+    streams: IterationStreams,
+    version: Option<u64>,
+    /// The base seed of the first reset.
+    reset: Option<u64>,
+    /// How many episodes the environments had finished.
+    known: u64,
+}
+
+impl<P: ActorCritic> Collect<NamedTensors, Rollout> for PolicyActor<P> {
+    fn collect(&mut self, begun: &mut Begun<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
+        let Self { env, policy, how, streams, version, reset, known } = self;
+        if *version != Some(begun.turn.version) {
+            policy.load(&begun.weights)?;
+            *version = Some(begun.turn.version);
+        }
+        let rollout = &mut begun.buffer;
+        if let Some(seed) = reset.take() {
+            rollout.drain(env.as_mut(), known); // those are not ours
+            rollout.steps.begin(env.as_mut(), Seeds::Base(seed), None)?;
+        }
+        streams.renew(begun.turn.seed, env.num_envs())?;
+        let actions = &mut streams.actions;
+        let done = collect_transitions(env.as_mut(), policy, actions, &mut rollout.steps, None, *how, &mut || stop());
+        rollout.drain(env.as_mut(), known);
+        done
+    }
+}

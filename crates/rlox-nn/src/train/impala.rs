@@ -1,0 +1,193 @@
+//! IMPALA (Espeholt et al. 2018, arXiv:1802.01561): advantage actor-critic that V-trace corrects for how old the policy
+//! was that acted.
+
+use rlox_core::phases::{self, Phase};
+use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer, Vtrace};
+
+use super::asynchronous::AsyncOnPolicy;
+use super::corrected::Corrected;
+use super::on_policy::Algorithm;
+use super::settings::{self, Setting, Settings};
+use super::{Collection, Learned, Minibatches, Schedule, check_counts, check_share, unless_stopped};
+use crate::adam::ON_POLICY_EPS;
+use crate::losses::explained_variance;
+use crate::rows::check_not_negative;
+use crate::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, Optimizer, PolicyLoss};
+
+/// Settings of IMPALA.
+///
+/// ```
+/// use rlox_nn::train::ImpalaConfig;
+///
+/// let config = ImpalaConfig { n_steps: 10, ..ImpalaConfig::default() };
+/// config.check()?;
+/// assert_eq!((config.rho_bar, config.c_bar), (1.0, 1.0));
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImpalaConfig {
+    /// Steps from each environment in a rollout.
+    pub n_steps: usize,
+    /// Discount.
+    pub gamma: f64,
+    /// What V-trace's traces are multiplied by.
+    pub vtrace_lambda: f64,
+    /// Ratios of new to old probability are at most this in the temporal differences.
+    pub rho_bar: f64,
+    /// At most this in the traces.
+    pub c_bar: f64,
+    /// The optimiser and the learning rate to begin with.
+    pub optimizer: Optimizer,
+    /// How the learning rate moves.
+    pub lr_schedule: Schedule,
+    /// Weight of the entropy bonus.
+    pub ent_coef: f32,
+    /// Weight of the value loss.
+    pub vf_coef: f32,
+    /// The gradient of all parameters together is cut to this norm.
+    pub max_grad_norm: f32,
+    /// Steps until the noise of state-dependent exploration is drawn anew; 0 for once a rollout.
+    pub sde_sample_freq: usize,
+}
+
+impl Default for ImpalaConfig {
+    /// The paper's traces and weights, in means over steps where the paper sums; A2C's optimiser.
+    fn default() -> Self {
+        Self {
+            n_steps: 20,
+            gamma: 0.99,
+            vtrace_lambda: 1.0,
+            rho_bar: 1.0,
+            c_bar: 1.0,
+            optimizer: Optimizer::rms_prop(7e-4).with_eps(ON_POLICY_EPS),
+            lr_schedule: Schedule::Linear,
+            ent_coef: 0.01,
+            vf_coef: 0.5,
+            max_grad_norm: 0.5,
+            sde_sample_freq: 0,
+        }
+    }
+}
+
+/// IMPALA's trainer: actors in threads, and a learner.
+///
+/// ```
+/// use rlox_core::{Ahead, AutoresetMode, VecEnv, VectorEnv, envs::CartPole};
+/// use rlox_nn::{Activation, PolicyNetworks, train::{Impala, ImpalaConfig}};
+///
+/// // One actor with four environments.
+/// let env: Box<dyn VectorEnv> = Box::new(VecEnv::new(4, None, AutoresetMode::SameStep, CartPole::default)?);
+/// let make = |spec: &_, rng: &mut _| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
+/// let mut impala = Impala::new(vec![env], make, ImpalaConfig::default(), Ahead::default(), 1)?;
+/// impala.train(400, |_| true)?;
+/// assert_eq!(impala.timesteps(), 400);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub type Impala<P> = AsyncOnPolicy<ImpalaConfig, P>;
+
+impl ImpalaConfig {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Config`] naming the one that is out of range.
+    pub fn check(&self) -> Result<()> {
+        check_counts(&[("n_steps", self.n_steps)])?;
+        check_share("gamma", self.gamma)?;
+        self.vtrace().check().map_err(|error| error.renamed("lambda", "vtrace_lambda"))?;
+        self.optimizer.check()?;
+        check_not_negative("ent_coef", self.ent_coef)?;
+        check_not_negative("vf_coef", self.vf_coef)?;
+        check_not_negative("max_grad_norm", self.max_grad_norm)
+    }
+
+    fn vtrace(&self) -> Vtrace {
+        let Self { gamma, vtrace_lambda: lambda, rho_bar, c_bar, .. } = *self;
+        Vtrace { gamma, rho_bar, c_bar, lambda, pg_rho_bar: rho_bar }
+    }
+
+    /// One gradient step on a finished rollout of this policy or an older one, unless `stop` says so, which is asked
+    /// between the parts of a large one: then nothing is learned. Schedules go by `progress`, between 0 and 1.
+    ///
+    /// What it says of [`crate::ActorCriticStats::approx_kl`] is how far the policy is from the one that acted, and of
+    /// `clip_fraction` how many ratios were above `rho_bar`.
+    ///
+    /// # Errors
+    /// Those of [`ImpalaConfig::check`], [`rlox_core::Error::Config`] for a progress outside of that, for a rollout that is not
+    /// finished or has no transitions, [`rlox_core::Error::Shape`] for one of observations of another width, and those of
+    /// [`ActorCritic::update`]: [`rlox_core::Error::Config`] naming a gradient that is not finite.
+    pub fn learn(
+        &self,
+        policy: &mut dyn ActorCritic,
+        buffer: &RolloutBuffer,
+        minibatches: &mut Minibatches,
+        progress: f64,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<Learned> {
+        self.check()?;
+        check_share("progress", progress)?;
+        let optimizer = self.optimizer.with_lr(self.lr_schedule.at(self.optimizer.lr(), progress));
+        let (policy_loss, clip_coef_vf) = (PolicyLoss::Gradient, None);
+        let loss =
+            ActorCriticLoss { policy: policy_loss, clip_coef_vf, vf_coef: self.vf_coef, ent_coef: self.ent_coef };
+        phases::enter(Phase::Buffer);
+        let mut corrected = std::mem::take(&mut minibatches.corrected);
+        let learned = unless_stopped(stop, |stop| {
+            let distance = corrected.compute(policy, buffer, minibatches, self.vtrace(), stop)?;
+            phases::enter(Phase::GradientUpdate);
+            let Corrected { values, advantages, returns, .. } = &corrected;
+            let batch = Minibatch { values, advantages, returns, ..minibatches.minibatch() };
+            let explained = explained_variance(values, returns)?;
+            let stats = policy.update_unless(&batch, &loss, &optimizer, Some(self.max_grad_norm), None, stop)?;
+            let (approx_kl, clip_fraction) = (distance.kl, distance.clipped);
+            Ok((ActorCriticStats { approx_kl, clip_fraction, ..stats }, explained))
+        });
+        minibatches.corrected = corrected;
+        let learned = learned?;
+        let updates = learned.is_some().into();
+        let (stats, explained_variance) = learned.unwrap_or_default();
+        Ok(Learned { stats, explained_variance, learning_rate: optimizer.lr(), updates })
+    }
+}
+
+impl Algorithm for ImpalaConfig {
+    const NAME: &'static str = "impala";
+
+    fn check_for(&self, _num_envs: usize) -> Result<()> {
+        self.check()
+    }
+
+    fn collection(&self) -> (usize, Option<NormalizerOptions>, Collection) {
+        // Of the advantages that are estimated while acting nothing is learned.
+        let how = Collection { gamma: self.gamma, gae_lambda: 1.0, sde_sample_freq: self.sde_sample_freq };
+        (self.n_steps, None, how)
+    }
+
+    fn update(
+        &self,
+        policy: &mut dyn ActorCritic,
+        buffer: &RolloutBuffer,
+        minibatches: &mut Minibatches,
+        _order: &mut Pcg64,
+        progress: f64,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<Learned> {
+        self.learn(policy, buffer, minibatches, progress, stop)
+    }
+
+    fn settings(&self) -> Settings {
+        use Setting::{Count, Double, Single};
+        let mut settings = vec![
+            ("n_steps", Count(self.n_steps)),
+            ("gamma", Double(self.gamma)),
+            ("vtrace_lambda", Double(self.vtrace_lambda)),
+            ("rho_bar", Double(self.rho_bar)),
+            ("c_bar", Double(self.c_bar)),
+            ("lr_schedule", self.lr_schedule.into()),
+            ("ent_coef", Single(self.ent_coef)),
+            ("vf_coef", Single(self.vf_coef)),
+            ("max_grad_norm", Single(self.max_grad_norm)),
+        ];
+        settings.extend(settings::optimizer(self.optimizer));
+        settings
+    }
+}
