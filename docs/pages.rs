@@ -13,5 +13,6 @@ page!(Readme, "../README.md");
 page!(Environments, "../docs/environments.md");
 page!(Rollouts, "../docs/rollouts.md");
 page!(Replay, "../docs/replay.md");
+page!(Impala, "../docs/impala.md");
 page!(Rust, "../docs/rust.md");
 page!(Llm, "../docs/llm.md");

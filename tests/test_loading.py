@@ -133,8 +133,8 @@ def test_a_policy_of_ones_own_is_asked_for(tmp_path):
 def test_what_is_no_policy_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         rlox.load(tmp_path / "nowhere")
-    write_checkpoint(tmp_path / "other", {"algorithm": "impala"}, {})
-    with pytest.raises(ValueError, match=r"expected a checkpoint of a2c, .* got one of 'impala'"):
+    write_checkpoint(tmp_path / "other", {"algorithm": "sarsa"}, {})
+    with pytest.raises(ValueError, match=r"expected a checkpoint of a2c, .* got one of 'sarsa'"):
         rlox.load(tmp_path / "other")
     trained("ppo", "native").save(tmp_path / "saved")
     saved = read_checkpoint(tmp_path / "saved")

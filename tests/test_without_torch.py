@@ -13,6 +13,7 @@ WITH_TORCH = {
     "rlox.actor_critic",
     "rlox.adam",
     "rlox.algorithms.a2c",
+    "rlox.algorithms.impala",
     "rlox.algorithms.dqn",
     "rlox.algorithms.ppo",
     "rlox.algorithms.sac",

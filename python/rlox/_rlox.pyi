@@ -22,6 +22,7 @@ __all__ = [
     "CorruptFileError",
     "GoalReplayBuffer",
     "MmapReplayBuffer",
+    "NativeActors",
     "NativeAgent",
     "NativePolicy",
     "NativeVectorEnv",
@@ -664,6 +665,33 @@ def network_backends() -> list[str]:
     """The backends of networks that this library was built with."""
 
 @final
+class NativeActors:
+    """Threads that fill rollouts while a learner learns; `rlox.actors` makes it."""
+
+    def __new__(
+        cls,
+        envs: Sequence[NativeVectorEnv],
+        policies: Sequence[NativePolicy],
+        buffers: Sequence[RolloutBuffer],
+        weights: NativePolicy,
+        stream: npt.NDArray[np.int64],
+        normalizer: Normalizer | None,
+        max_lag: int,
+        lockstep: bool,
+        gamma: float,
+        gae_lambda: float,
+        sde_sample_freq: int,
+    ) -> NativeActors: ...
+    def next(
+        self, policy: NativePolicy
+    ) -> tuple[int, int, int, int, npt.NDArray[np.float64], npt.NDArray[np.int64], int] | None: ...
+    def publish(self, policy: NativePolicy) -> None: ...
+    def publish_tensors(self, tensors: Mapping[str, npt.ArrayLike]) -> None: ...
+    def stream(self) -> npt.NDArray[np.int64]: ...
+    def stats(self) -> dict[str, float]: ...
+    def close(self) -> None: ...
+
+@final
 class NativePolicy:
     """A policy and values of small networks on the CPU; `rlox.native` makes it for its learners."""
 
@@ -698,6 +726,7 @@ class NativePolicy:
     def finish(self, buffer: RolloutBuffer, gamma: float, gae_lambda: float) -> None: ...
     def ppo(self, buffer: RolloutBuffer, settings: Mapping[str, Any]) -> dict[str, float]: ...
     def a2c(self, buffer: RolloutBuffer, settings: Mapping[str, Any]) -> dict[str, float]: ...
+    def impala(self, buffer: RolloutBuffer, settings: Mapping[str, Any]) -> dict[str, float]: ...
     def predict(
         self,
         obs: npt.ArrayLike,

@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 
-from rlox import learner, settings, standing
+from rlox import actors, learner, settings, standing
+from rlox._rlox import ClosedError
 from rlox.layouts import Layout
 from rlox.masks import mask_width, no_masks
 from rlox.phases import enter
@@ -105,6 +106,7 @@ class BaseLearner:
         self.timesteps = self.updates = 0
         self.growth = 0.0
         self.started = False
+        self.actors: actors.Actors | None = None
         self._idle, self._drawing = threading.Lock(), threading.Lock()
         self._learning: int | None = None  # the thread that iterates
 
@@ -175,6 +177,14 @@ class BaseLearner:
                 )
             yield
 
+    def stop_actors(self) -> None:
+        """Ends threads that collect, if there are any; what they have collected is lost."""
+        if self.actors is not None:
+            with suppress(ClosedError):  # of a parent process, for instance
+                self.streams["iterations"] = self.actors.stream()
+            self.actors.close()
+            self.actors, self.started = None, False
+
     def first_seed(self) -> int | None:
         """For the environments, where they have not been reset by us yet."""
         if self.started:
@@ -220,11 +230,13 @@ class BaseLearner:
     def state(self, replay: bool = True) -> learner.LearnerState:
         """A copy of all that is needed to go on; see `Learner`. There is no replay buffer here."""
         settings.flag("replay", replay, fix="pass one of them")
-        if self.started:  # else the episodes that ended are not ours
+        counts, stands, inexact = {"timesteps": self.timesteps, "updates": self.updates}, {}, None
+        if self.actors is not None:
+            self.streams["iterations"], inexact = self.actors.stream(), actors.INEXACT
+        elif self.started:  # else the episodes that ended are not ours
             self.episodes.drain(self.env)
-        counts = {"timesteps": self.timesteps, "updates": self.updates}
-        stands = standing.environment_state(self.env) if self.started else {}
-        inexact = standing.why_inexact(self.env) if self.started and not stands else None
+            stands = standing.environment_state(self.env)
+            inexact = None if stands else standing.why_inexact(self.env)
         return learner.LearnerState(
             networks=self._networks(),
             optimizer=self._optimizer_state(),
@@ -245,5 +257,6 @@ class BaseLearner:
         counts, episodes = learner.counts_from_state(state.counters, ("timesteps", "updates"))
         normalizer = learner.make_normalizer(self.config, self.spaces[0], state.normalizer)
         self.started = self._restore(state)
+        self.stop_actors()
         self.normalizer, self.streams, self.episodes = normalizer, streams, episodes
         self.timesteps, self.updates = counts

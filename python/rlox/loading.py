@@ -28,7 +28,7 @@ class Policy:
     """What was trained, as `load` gives it; `rlox.evaluation.evaluate` takes it as well.
 
     Attributes:
-        algorithm: "ppo", "a2c", "dqn", "sac" or "td3".
+        algorithm: "ppo", "a2c", "impala", "dqn", "sac" or "td3".
         env: The id that it was trained on; None for environments without one.
         observation_space: Of one environment.
         action_space: Of one environment.

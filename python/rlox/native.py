@@ -1,11 +1,11 @@
-"""PPO and A2C on rlox's own networks, in Rust: they need no tensor library."""
+"""PPO, A2C and IMPALA on rlox's own networks, in Rust: they need no tensor library."""
 
 import numpy as np
 
 from rlox.configs import EPS
 from rlox.native_learner import NativeLearner
 
-__all__ = ["NativeA2C", "NativePPO"]
+__all__ = ["NativeA2C", "NativeIMPALA", "NativePPO"]
 
 
 def _single(setting: float) -> float:
@@ -86,6 +86,46 @@ class NativeA2C(NativeLearner):
             "train/value_loss": said["value_loss"],
             "train/entropy_loss": said["entropy_loss"],
             "train/loss": said["loss"],
+            "train/explained_variance": said["explained_variance"],
+            "train/learning_rate": config.learning_rate * falling[config.lr_schedule],
+            "train/n_updates": self.updates,
+            **_spread(said),
+        }
+
+
+class NativeIMPALA(NativeLearner):
+    """IMPALA without torch; the settings are `rlox.configs.IMPALAConfig`'s.
+
+    Actors are threads with native environments and a copy of the policy each, which never have the
+    GIL. `close` ends them, as does the end of the learner.
+
+    >>> from rlox import make_vec
+    >>> from rlox.configs import IMPALAConfig
+    >>> learner = NativeIMPALA(make_vec("CartPole-v1", 8), IMPALAConfig(), seed=1)
+    >>> learner.iterate()["time/total_timesteps"]
+    40
+    """
+
+    algorithm = "impala"
+
+    def update(self, left: float) -> dict[str, float]:
+        """One gradient step on a rollout; see `NativeLearner.update`."""
+        config, falling = self.config, {"constant": 1.0, "linear": left}
+        learning_rate = _single(config.learning_rate) * falling[config.lr_schedule]
+        names = ("optimizer", "optimizer_eps", "gamma", "vtrace_lambda", "rho_bar", "c_bar")
+        rest = ("ent_coef", "vf_coef", "max_grad_norm")
+        given = {name: getattr(config, name) for name in (*names, *rest)}
+        said = self.learn(self.policy.impala, given | {"learning_rate": learning_rate})
+        if not said["updates"]:
+            return {}
+        self.updates += 1
+        return {
+            "train/policy_loss": said["policy_loss"],
+            "train/value_loss": said["value_loss"],
+            "train/entropy_loss": said["entropy_loss"],
+            "train/loss": said["loss"],
+            "train/approx_kl": said["approx_kl"],
+            "train/clip_fraction": said["clip_fraction"],
             "train/explained_variance": said["explained_variance"],
             "train/learning_rate": config.learning_rate * falling[config.lr_schedule],
             "train/n_updates": self.updates,

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from rlox import finite, learner, native_shapes, settings, spaces, standing
 from rlox._rlox import NativePolicy
+from rlox.actors import Actors, expect_actors, in_turn
 from rlox.backends import expect_torch
 from rlox.base_learner import BaseLearner
 from rlox.masks import as_masks
@@ -59,6 +60,11 @@ class NativeLearner(BaseLearner):
         self.masks = self.buffer.field("action_masks") if config.action_masks else None
         # The core's own loop gives the policy all masks that there are.
         self.fused = isinstance(env, VecEnv) and env.has_action_masks == config.action_masks
+        # IMPALA estimates advantages anew.
+        self.gae_lambda = getattr(config, "gae_lambda", 1.0)
+        self.in_turn, self.lag = in_turn(config), 0
+        if not self.in_turn:
+            expect_actors(env, config)
 
     @property
     def stopping(self) -> bool:
@@ -73,19 +79,44 @@ class NativeLearner(BaseLearner):
         """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
         progress = settings.number("progress", progress, 0, 1, fix="pass the share that is done")
         with self._alone():
-            full = self.collect()
+            full = self.collect() if self.in_turn else self._take()
             enter("gradient_update")
             metrics = self.update(1.0 - progress) if full else {}
-        self.episodes.drain(self.env)
+            made = self.buffer.n_transitions if metrics else 0
+            if metrics and self.actors is not None:
+                self.actors.publish(self.policy)
+                metrics |= {"train/policy_lag": self.lag, **self.actors.metrics()}
+        if self.actors is None:
+            self.episodes.drain(self.env)
         if not metrics:
             return {}
-        self.timesteps += self.buffer.n_transitions
+        self.timesteps += made
         return {
             "rollout/ep_rew_mean": self.episodes.mean_return,
             "rollout/ep_len_mean": self.episodes.mean_length,
             "time/total_timesteps": self.timesteps,
             **metrics,
         }
+
+    def _take(self) -> bool:
+        """The buffer is the next one that an actor has filled; False if `stopping` was set."""
+        enter("env_step")
+        try:
+            if self.actors is None:
+                env: Any = self.env  # native, see `expect_actors`
+                seed = int(self.streams["resets"].integers(2**31))
+                about = self.normalizer, seed, self.streams["iterations"]
+                self.actors = Actors(env, self.config, self.policy, *about)
+                self.started = True
+            taken = self.actors.next(self.policy, self.episodes)
+        except Exception:
+            self.stop_actors()
+            raise
+        if taken is None:
+            return False
+        self.buffer, self.lag = self.actors.buffers[taken.buffer], taken.lag
+        self.policy.begin(taken.seed, self.actors.num_envs)
+        return True
 
     def collect(self) -> bool:
         """Fills the buffer; False if `stopping` was set meanwhile."""
@@ -100,7 +131,7 @@ class NativeLearner(BaseLearner):
             if not self.started:
                 env.begin_rollout(buffer, self.normalizer, self.first_seed())
                 self.started = True
-            how = config.gamma, config.gae_lambda, max(config.sde_sample_freq, 0)
+            how = config.gamma, self.gae_lambda, max(config.sde_sample_freq, 0)
             return bool(policy.collect(env._native, buffer, self.normalizer, *how))
         except (ValueError, FloatingPointError) as error:
             # NaN from the policy is refused by what meets it first; here it gets its name.
@@ -134,7 +165,7 @@ class NativeLearner(BaseLearner):
             if self.stopping:
                 return False
         enter("gae_compute")
-        policy.finish(buffer, config.gamma, config.gae_lambda)
+        policy.finish(buffer, config.gamma, self.gae_lambda)
         return buffer.n_transitions > 0 or self._collect_stepwise(said)  # again after mere resets
 
     def update(self, left: float) -> dict[str, float]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rlox import learner, policies, spaces, standing, torch_state
+from rlox._rlox import RolloutBuffer
 from rlox.base_learner import BaseLearner
 from rlox.batches import Batch
 from rlox.configs import SHAPE_SETTINGS
@@ -82,7 +83,13 @@ class TorchLearner(BaseLearner):
         super()._make_storage()
         self.obs, masked = torch.from_numpy(self.buffer.obs), self.config.action_masks
         self.masks = torch.from_numpy(self.buffer.field("action_masks")) if masked else None
-        self.rows = Batch.views_of(self.buffer, self.masks)
+        self.rows = self._views(self.buffer)
+
+    def _views(self, buffer: RolloutBuffer) -> Batch:
+        """All rows of a buffer."""
+        masked = self.config.action_masks
+        masks = torch.from_numpy(buffer.field("action_masks")) if masked else None
+        return Batch.views_of(buffer, masks)
 
     def allowed(self, t: int) -> tuple[Tensor, ...]:
         """The masks of step `t`, noted in the buffer; nothing for environments without."""

@@ -113,6 +113,8 @@ class Trainer:
 
         What was learned stays: only `train` needs environments.
         """
+        if (stop := getattr(getattr(self, "learner", None), "stop_actors", None)) is not None:
+            stop()
         if not self._closed and not isinstance(self._env, VectorEnv | gym.Env):
             self.env.close()
         self._closed = True

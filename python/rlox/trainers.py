@@ -1,12 +1,13 @@
 """Trainers: one line from an environment's id to a trained policy. One class for each algorithm."""
 
-from rlox.configs import A2CConfig, DQNConfig, PPOConfig, SACConfig, TD3Config
+from rlox.configs import A2CConfig, DQNConfig, IMPALAConfig, PPOConfig, SACConfig, TD3Config
 from rlox.results import TrainResult
 from rlox.trainer import Trainer
 
 __all__ = [
     "A2CTrainer",
     "DQNTrainer",
+    "IMPALATrainer",
     "PPOTrainer",
     "SACTrainer",
     "TD3Trainer",
@@ -79,6 +80,28 @@ class A2CTrainer(Trainer):
     learners = "rlox.algorithms:A2C", "rlox.native:NativeA2C"
 
 
+class IMPALATrainer(Trainer):
+    """Trains with IMPALA, `rlox.algorithms.impala`; actors collect meanwhile, in threads.
+
+    Args:
+        env, seed, backend, policy, env_kwargs, runs_dir: As for `PPOTrainer`. Environments other
+            than native ones, and a `policy` or `features_extractor` of your own, need
+            `lockstep=True` and `max_lag=0`: actors and learner take turns then.
+        **settings: Fields of `rlox.configs.IMPALAConfig`.
+
+    Raises:
+        TypeError, ValueError, ModuleNotFoundError, MemoryError: As `PPOTrainer` does.
+
+    >>> trainer = IMPALATrainer(env="CartPole-v1", seed=42, runs_dir=None)
+    >>> trainer.train(total_timesteps=2_000)["timesteps"]
+    2000
+    """
+
+    algorithm = "impala"
+    config_type = IMPALAConfig
+    learners = "rlox.algorithms:IMPALA", "rlox.native:NativeIMPALA"
+
+
 class DQNTrainer(Trainer):
     """Trains with deep Q-networks, `rlox.algorithms.dqn`.
 
@@ -143,6 +166,7 @@ class TD3Trainer(Trainer):
 
 
 TRAINERS: dict[str, type[Trainer]] = {
-    kind.algorithm: kind for kind in (PPOTrainer, A2CTrainer, DQNTrainer, SACTrainer, TD3Trainer)
+    kind.algorithm: kind
+    for kind in (PPOTrainer, A2CTrainer, IMPALATrainer, DQNTrainer, SACTrainer, TD3Trainer)
 }
 """By the name of the algorithm."""

@@ -75,6 +75,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         with explaining_unknown(VecEnv, env_kwargs, _ALSO):
             native = NativeVectorEnv(source_of(name), n, seed, mode.value, limit, env_kwargs)
         self._native, self._step = native, native.step
+        self._made: dict[str, Any] = {"env_id": env_id, "max_episode_steps": limit, **env_kwargs}
         if type(self).step_into is VecEnv.step_into:
             # The native method itself, so that nothing runs between the caller and Rust.
             self.__dict__["step_into"] = native.step_into
@@ -244,10 +245,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         return collect_steps(self._native, self.single_action_space, n, *how)
 
     def begin_rollout(
-        self,
-        buffer: RolloutBuffer,
-        normalizer: Normalizer | None = None,
-        seed: int | None = None,
+        self, buffer: RolloutBuffer, normalizer: Normalizer | None = None, seed: int | None = None
     ) -> None:
         """Puts the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
         streams.seed_each(seed, self.num_envs)

@@ -19,17 +19,20 @@ from hostile.arguments import (
     whole,
 )
 from hostile.table import Subject, call
-from rlox._rlox import NativePolicy
-from rlox.configs import A2CConfig, PPOConfig
-from rlox.native import NativeA2C, NativePPO
+from rlox._rlox import NativeActors, NativePolicy
+from rlox.configs import A2CConfig, IMPALAConfig, PPOConfig
+from rlox.native import NativeA2C, NativeIMPALA, NativePPO
 from rlox.streams import state_for_native
 
 BACKEND = os.environ.get("RLOX_TEST_BACKEND", "native")
 T, N, D = 2, 3, 4
 SMALL = {"num_envs": N, "n_steps": T, "net_arch": (4,)}
+AHEAD = {"max_lag": 1, "lockstep": True}
+ADVANTAGES = {"gamma": 0.5, "gae_lambda": 0.75, "sde_sample_freq": 0}
 CONFIGS = {
     NativePPO: PPOConfig(batch_size=4, n_epochs=1, **SMALL),
     NativeA2C: A2CConfig(**SMALL),
+    NativeIMPALA: IMPALAConfig(lockstep=True, max_lag=0, **SMALL),
 }
 SHAPE = {
     "net_arch": row(whole(4)),
@@ -49,6 +52,12 @@ LEARN = {
     "ent_coef": number(0.5),
     "vf_coef": number(0.5),
     "max_grad_norm": number(0.5),
+}
+IMPALA = {name: x for name, x in LEARN.items() if name != "normalize_advantage"} | {
+    "gamma": number(0.5),
+    "vtrace_lambda": number(0.75),
+    "rho_bar": number(1.0),
+    "c_bar": number(1.0),
 }
 PPO = LEARN | {
     "batch_size": whole(4),
@@ -107,6 +116,26 @@ def state_of(policy):
     return policy.tensors(), policy.optimizer_state()
 
 
+ACTORS = {
+    "envs": lambda: [env()._native],
+    "policies": lambda: [policy()],
+    "buffers": lambda: [rlox.RolloutBuffer(T, N, (D,)) for _ in range(2)],
+    "weights": policy,
+    "stream": stream,
+    "normalizer": lambda: None,
+}
+
+
+def actors(rollouts):
+    """Actors whose first rollouts were learned from."""
+    made = NativeActors(**{n: make() for n, make in ACTORS.items()}, **AHEAD, **ADVANTAGES)
+    learning = policy()
+    for _ in range(rollouts):
+        made.next(learning)
+        made.publish(learning)
+    return made
+
+
 def learner(kind):
     return lambda _: kind(rlox.VecEnv(N, 5), CONFIGS[kind], 3, BACKEND)
 
@@ -119,6 +148,8 @@ SUBJECTS = {
     "NativePolicy": Subject(policy, state_of),
     "NativePPO": Subject(learner(NativePPO), state_of_learner, (RuntimeError,)),
     "NativeA2C": Subject(learner(NativeA2C), state_of_learner, (RuntimeError,)),
+    "NativeIMPALA": Subject(learner(NativeIMPALA), state_of_learner, (RuntimeError,)),
+    "NativeActors": Subject(actors, lambda actors: actors.stats()["rollouts"]),
 }
 SEED = whole(3)
 NORMALIZER = optional(thing(lambda: rlox.Normalizer(N, (D,))))
@@ -185,7 +216,7 @@ CALLS = [
             buffer=thing(lambda: rollout(T)),
             settings=whole_record(settings),
         )
-        for name, settings in {"ppo": PPO, "a2c": LEARN}.items()
+        for name, settings in {"ppo": PPO, "a2c": LEARN, "impala": IMPALA}.items()
     ),
     call(
         "NativePolicy.predict",
@@ -203,4 +234,20 @@ CALLS = [
     call("NativePolicy.load_optimizer_state", state=record(optimizer_state)),
     *learner_calls(NativePPO),
     *learner_calls(NativeA2C),
+    *learner_calls(NativeIMPALA),
+    call(
+        "NativeActors",
+        **{name: thing(make) for name, make in ACTORS.items() if name != "normalizer"},
+        normalizer=NORMALIZER,
+        max_lag=whole(1),
+        lockstep=flag(False),
+        gamma=number(0.5),
+        gae_lambda=number(0.75),
+        sde_sample_freq=whole(0),
+    ),
+    call("NativeActors.next", policy=thing(policy)),
+    call("NativeActors.publish", policy=thing(policy)),
+    call("NativeActors.publish_tensors", tensors=record(tensors)),
+    call("NativeActors.stream"),
+    call("NativeActors.stats"),
 ]

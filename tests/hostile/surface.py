@@ -12,9 +12,11 @@ import rlox
 # Modules that users do not call, and what stands for them here.
 INNER = {
     "rlox.actor_critic": "rlox.policies offers it",
+    "rlox.actors": "serves learners: test_actors.py has refusals",
     "rlox.adam": "optimisers of the learners: tensors of their own making",
     "rlox.algorithms.a2c": "rlox.algorithms offers what users call; the loss takes tensors",
     "rlox.algorithms.dqn": "rlox.algorithms offers what users call; the loss takes tensors",
+    "rlox.algorithms.impala": "rlox.algorithms offers what users call; the loss takes tensors",
     "rlox.algorithms.ppo": "rlox.algorithms offers what users call; the loss takes tensors",
     "rlox.algorithms.sac": "rlox.algorithms offers what users call; the loss takes tensors",
     "rlox.algorithms.td3": "rlox.algorithms offers what users call; the loss takes tensors",
@@ -205,9 +207,10 @@ LEFT_OUT = {
     "to_arrow": "takes a buffer, and needs another library: test_interchange.py",
     "MmapReplayBuffer.load_state": "takes only what is of its own file: test_replay_state.py",
     "MmapReplayBuffer.close": "takes nothing, and leaves nothing to look at: test_mmap_replay.py",
+    "NativeActors.close": "takes nothing, and leaves nothing to look at: test_actors.py",
     "SdePolicy.reset_noise": "serves learners, which know how many rows there are",
 }
-for _kind in ("NativePPO", "NativeA2C"):
+for _kind in ("NativePPO", "NativeA2C", "NativeIMPALA"):
     for _name in ("collect", "update", "learn", "first_seed"):
         LEFT_OUT[f"{_kind}.{_name}"] = "a step of `iterate`"
     for _name in ("state", "load_state"):
@@ -219,7 +222,7 @@ for _kind in ("NativeDQN", "NativeSAC", "NativeTD3"):
     for _name in ("state", "load_state"):
         LEFT_OUT[f"{_kind}.{_name}"] = "takes what the other gave: test_native_off_policy.py"
 LEFT_OUT |= dict.fromkeys(("PPO.batches", "PPO.metrics"), "a step of `iterate`")
-for _kind in ("PPO", "A2C"):
+for _kind in ("PPO", "A2C", "IMPALA"):
     for _name in ("collect", "update"):
         LEFT_OUT[f"{_kind}.{_name}"] = "a step of `iterate`"
     for _name in ("seeded", "first_seed", "allowed", "observed", "unpacked", "values"):
@@ -239,8 +242,10 @@ for _kind in _CALLBACKS:
 for _kind in ("Callback", "FunctionCallback", *_CALLBACKS):
     for _name in ("state", "load_state"):
         LEFT_OUT[f"{_kind}.{_name}"] = "serves checkpoints: tests/callbacks/test_states.py"
-for _kind in ("PPO", "A2C", "DQN", "SAC", "TD3"):
+LEFT_OUT["IMPALA.correct"] = "a step of `iterate`"
+for _kind in ("PPO", "A2C", "IMPALA", "DQN", "SAC", "TD3"):
     LEFT_OUT[f"{_kind}Trainer.halted"] = "serves evaluations while it trains"
+    LEFT_OUT[f"{_kind}.stop_actors"] = LEFT_OUT[f"Native{_kind}.stop_actors"] = "takes nothing"
 
 
 def modules() -> Iterator[str]:

@@ -29,22 +29,39 @@ from hostile.table import Subject, call
 from rlox.algorithms import (
     A2C,
     DQN,
+    IMPALA,
     PPO,
     SAC,
     TD3,
     A2CConfig,
     DQNConfig,
+    IMPALAConfig,
     PPOConfig,
     SACConfig,
     TD3Config,
 )
 from rlox.evaluation import SeededPredictor
-from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
+from rlox.trainers import (
+    A2CTrainer,
+    DQNTrainer,
+    IMPALATrainer,
+    PPOTrainer,
+    SACTrainer,
+    TD3Trainer,
+)
 
 N = 2
 SMALL = {
     PPOTrainer: {"num_envs": N, "n_steps": 4, "batch_size": 8, "n_epochs": 1, "net_arch": (4,)},
     A2CTrainer: {"num_envs": N, "n_steps": 4, "net_arch": (4,)},
+    # Actor and learner by turns: what threads do is not the same every time.
+    IMPALATrainer: {
+        "num_envs": N,
+        "n_steps": 4,
+        "net_arch": (4,),
+        "lockstep": True,
+        "max_lag": 0,
+    },
 }
 REPLAY = {"num_envs": N, "learning_starts": 2, "buffer_size": 64, "batch_size": 4, "net_arch": (4,)}
 OFF_POLICY = {DQNTrainer: DQN, SACTrainer: SAC, TD3Trainer: TD3}
@@ -52,6 +69,7 @@ SMALL |= dict.fromkeys(OFF_POLICY, REPLAY)
 CONFIGS = {
     PPO: PPOConfig(**SMALL[PPOTrainer]),
     A2C: A2CConfig(**SMALL[A2CTrainer]),
+    IMPALA: IMPALAConfig(**SMALL[IMPALATrainer]),
     DQN: DQNConfig(**REPLAY),
     SAC: SACConfig(**REPLAY),
     TD3: TD3Config(**REPLAY),
@@ -133,6 +151,8 @@ def configured(x):
 SUBJECTS = {
     "PPOTrainer": Subject(trainer(PPOTrainer), lambda x: x.learner.state(), (RuntimeError,)),
     "A2CTrainer": Subject(trainer(A2CTrainer), lambda x: x.learner.state(), (RuntimeError,)),
+    "IMPALATrainer": Subject(trainer(IMPALATrainer), lambda x: x.learner.state(), (RuntimeError,)),
+    "IMPALA": Subject(learner(IMPALA), state_of, (RuntimeError,)),
     "PPO": Subject(learner(PPO), state_of, (RuntimeError,)),
     "A2C": Subject(learner(A2C), state_of, (RuntimeError,)),
     **{
@@ -290,10 +310,12 @@ def learner_calls(kind):
 CALLS = [
     *trainer_calls(PPOTrainer),
     *trainer_calls(A2CTrainer),
+    *trainer_calls(IMPALATrainer),
     *(x for kind in OFF_POLICY for x in trainer_calls(kind)),
     *inherited_calls(),
     *learner_calls(PPO),
     *learner_calls(A2C),
+    *learner_calls(IMPALA),
     *(x for kind in OFF_POLICY.values() for x in learner_calls(kind)),
     call(
         "DQN.predict",

@@ -57,7 +57,7 @@ pub trait Collect<W, B>: Send {
 ///     assert_eq!(rollout.buffer.steps.transitions(), 64);
 ///     collector.publish(());
 /// }
-/// assert_eq!(collector.stats().rollouts, 3);
+/// assert_eq!(collector.stats()?.rollouts, 3);
 /// collector.stop()?;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
@@ -114,14 +114,19 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     /// ([`crate::set_interrupt_check`]); [`Error::Closed`] after an error or [`AsyncCollector::stop`], or in a forked process.
     #[expect(clippy::should_implement_trait, reason = "an iterator's items would outlive it")]
     pub fn next(&mut self) -> Result<Collected<'_, B>> {
-        if self.is_forked() {
-            let got = "one that was forked from it";
-            return Err(Error::closed("collector", "the process that made it", got, "make another in this process"));
-        }
+        self.next_unless(&mut || false)?.ok_or(Error::Interrupted)
+    }
+
+    /// As [`AsyncCollector::next`]; `None` where `stop` says so, which is asked every 50 ms while there is nothing.
+    ///
+    /// # Errors
+    /// Those of [`AsyncCollector::next`].
+    pub fn next_unless(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<Option<Collected<'_, B>>> {
+        self.check_process()?;
         self.give_back(None);
-        let (turn, lag, buffer) = self.shared.take()?;
+        let Some((turn, lag, buffer)) = self.shared.take(stop)? else { return Ok(None) };
         let (turn, buffer) = self.taken.insert((turn, buffer));
-        Ok(Collected { turn: *turn, lag, buffer })
+        Ok(Some(Collected { turn: *turn, lag, buffer }))
     }
 
     /// Gives back the rollout that was taken, with the weights that were learned from it. Where none was taken, these
@@ -140,9 +145,22 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         }
     }
 
+    /// Where the stream stands that the rollouts' seeds come from.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] in a forked process.
+    pub fn seeds(&self) -> Result<Pcg64> {
+        self.check_process()?;
+        Ok(self.shared.seeds())
+    }
+
     /// What was counted and timed so far.
-    pub fn stats(&self) -> PipelineStats {
-        self.shared.stats()
+    ///
+    /// # Errors
+    /// [`Error::Closed`] in a forked process.
+    pub fn stats(&self) -> Result<PipelineStats> {
+        self.check_process()?;
+        Ok(self.shared.stats())
     }
 
     /// Ends the actors and waits for them: for one in the middle of a step at most ten seconds. What they collected and
@@ -163,9 +181,18 @@ impl<W, B> AsyncCollector<W, B> {
         std::process::id() != self.process
     }
 
+    /// A child has none of the threads, and whatever they held is never let go.
+    fn check_process(&self) -> Result<()> {
+        if !self.is_forked() {
+            return Ok(());
+        }
+        let (expected, got) = ("the process that made it", "one that was forked from it");
+        Err(Error::closed("collector", expected, got, "make another in this process"))
+    }
+
     fn end(&self) -> bool {
         if self.is_forked() {
-            return true; // nobody is there, and the lock may be held for good
+            return true;
         }
         self.shared.stop();
         self.shared.all_ended(PATIENCE)

@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 use rlox_core::{
-    Actions, ActionsMut, AutoresetMode, EnvSpec, NormalizerOptions, Pcg64, Policy, PolicyOut, Result, VectorEnv, envs,
+    Actions, ActionsMut, Ahead, AutoresetMode, EnvSpec, NormalizerOptions, Pcg64, Policy, PolicyOut, Result, VectorEnv,
+    envs,
 };
-use rlox_nn::train::{A2c, A2cConfig, Ppo, PpoConfig, Schedule};
+use rlox_nn::train::{A2c, A2cConfig, Impala, ImpalaConfig, Ppo, PpoConfig, Schedule};
 use rlox_nn::{
     Activation, ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, Mlp, NamedTensors, Optimizer, PolicyNetworks,
 };
@@ -120,6 +121,20 @@ fn a2c_cartpole_reaches_475() {
         a2c.evaluate(make("CartPole-v1", 8).as_mut(), EPISODES, 1000).unwrap()
     });
     assert!(score >= 475.0, "{score}");
+}
+
+#[test]
+#[ignore = "slow: five seeds of 500,000 steps"]
+fn impala_cartpole_reaches_475() {
+    for ahead in [Ahead::default(), Ahead { max_lag: 4, lockstep: true }] {
+        let score = median("IMPALA CartPole", |seed| {
+            let mut impala =
+                Impala::new(vec![make("CartPole-v1", 8)], two_layers, ImpalaConfig::default(), ahead, seed).unwrap();
+            impala.train(500_000, |_| true).unwrap();
+            impala.evaluate(make("CartPole-v1", 8).as_mut(), EPISODES, 1000).unwrap()
+        });
+        assert!(score >= 475.0, "{score}");
+    }
 }
 
 /// A policy that learns from the advantages of other steps of the minibatch.

@@ -65,6 +65,12 @@ pub(crate) fn detached<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) ->
     py.detach(f)
 }
 
+/// Calls `f` in a thread that does not have the GIL.
+pub(crate) fn without_gil<R>(f: impl FnOnce() -> R) -> R {
+    let _running = Running::new();
+    f()
+}
+
 /// Whether no call runs without the GIL. Asked with the GIL held, the answer stays true until the GIL is let go.
 pub(crate) fn alone(_py: Python<'_>) -> bool {
     RUNNING.load(Ordering::SeqCst) == 0

@@ -65,7 +65,7 @@ mod _rlox {
     #[pymodule_export]
     use crate::make::{available_memory, env_ids};
     #[pymodule_export]
-    use crate::native::{NativeAgent, NativePolicy, network_backends};
+    use crate::native::{NativeActors, NativeAgent, NativePolicy, network_backends};
     #[pymodule_export]
     use crate::normalize::{Normalizer, RunningMeanStd};
     #[pymodule_export]

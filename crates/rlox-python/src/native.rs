@@ -1,5 +1,6 @@
 //! Networks of rlox-nn that act and learn without Python: `NativePolicy` of on-policy methods, `NativeAgent` of others.
 
+mod actors;
 mod agent;
 mod learn;
 mod make;
@@ -28,6 +29,7 @@ use crate::seeds::seed_of;
 use crate::shared::Shared;
 use crate::vector::NativeVectorEnv;
 
+pub(crate) use actors::NativeActors;
 pub(crate) use agent::NativeAgent;
 pub(crate) use make::network_backends;
 
@@ -296,6 +298,16 @@ impl NativePolicy {
         settings: &Bound<'py, PyDict>,
     ) -> PyResult<Bound<'py, PyDict>> {
         learn::a2c(self, py, buffer, settings)
+    }
+
+    /// One step of IMPALA on a finished rollout of this policy or an older one.
+    fn impala<'py>(
+        &self,
+        py: Python<'py>,
+        buffer: &Bound<'py, PyAny>,
+        settings: &Bound<'py, PyDict>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        learn::impala(self, py, buffer, settings)
     }
 
     /// Actions for observations as rollouts store them, of one or of a batch; see `predict::predict`.

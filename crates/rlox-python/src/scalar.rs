@@ -181,7 +181,7 @@ pub(crate) mod switches {
             )*
         };
     }
-    switches!(fresh obs reward noise stop in_order masked idling whole);
+    switches!(fresh obs reward noise stop in_order masked idling whole lockstep);
 }
 
 /// True or False, Python's or NumPy's.

@@ -65,6 +65,17 @@ impl Inner {
         Ok(())
     }
 
+    /// Puts the episodes that ended since the last time after what is there: returns and lengths of the newest, and how
+    /// many there were besides.
+    pub(crate) fn drain(&mut self, returns: &mut Vec<f64>, lengths: &mut Vec<u32>) -> u64 {
+        let log = self.env.episodes();
+        let (told, total) = (log.len() as u64, log.total());
+        log.drain(returns, lengths);
+        let dropped = total - self.drained - told;
+        (self.drained, self.dropped) = (total, dropped);
+        dropped
+    }
+
     fn state(&self, index: usize) -> Result<Vec<f64>> {
         self.env.state(index).ok_or_else(state::untold)
     }
@@ -72,10 +83,10 @@ impl Inner {
 
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct NativeVectorEnv {
-    inner: Shared<Inner>,
+    pub(crate) inner: Shared<Inner>,
     spec: EnvSpec,
     #[pyo3(get)]
-    num_envs: usize,
+    pub(crate) num_envs: usize,
     mode: AutoresetMode,
     masks: bool,
     restorable: bool,
@@ -304,14 +315,10 @@ impl NativeVectorEnv {
 
     fn drain_episodes<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<i64>>)> {
         let (returns, lengths) = self.inner.with(py, self.long, |inner| {
-            let log = inner.env.episodes();
-            let count = log.len();
+            let count = inner.env.episodes().len();
             let (mut returns, mut lengths, mut wide) = (reserved(count)?, reserved(count)?, reserved(count)?);
-            log.drain(&mut returns, &mut lengths);
+            inner.drain(&mut returns, &mut lengths);
             wide.extend(lengths.into_iter().map(i64::from));
-            let total = log.total();
-            inner.dropped = total - inner.drained - returns.len() as u64;
-            inner.drained = total;
             Ok((returns, wide))
         })?;
         Ok((returns.into_pyarray(py), lengths.into_pyarray(py)))

@@ -7,11 +7,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from rlox.backends import expect_torch
-from rlox.configs import A2CConfig, DQNConfig, PPOConfig, SACConfig, TD3Config
+from rlox.configs import A2CConfig, DQNConfig, IMPALAConfig, PPOConfig, SACConfig, TD3Config
 
 if TYPE_CHECKING:
     from rlox.algorithms.a2c import A2C
     from rlox.algorithms.dqn import DQN
+    from rlox.algorithms.impala import IMPALA
     from rlox.algorithms.ppo import PPO
     from rlox.algorithms.sac import SAC
     from rlox.algorithms.td3 import TD3
@@ -19,17 +20,20 @@ if TYPE_CHECKING:
 __all__ = [
     "A2C",
     "DQN",
+    "IMPALA",
     "PPO",
     "SAC",
     "TD3",
     "A2CConfig",
     "DQNConfig",
+    "IMPALAConfig",
     "PPOConfig",
     "SACConfig",
     "TD3Config",
 ]
 
-_LAZY = ("A2C", "DQN", "PPO", "SAC", "TD3", "a2c", "dqn", "ppo", "sac", "td3")
+_LEARNERS = ("A2C", "DQN", "IMPALA", "PPO", "SAC", "TD3")
+_LAZY = (*_LEARNERS, *map(str.lower, _LEARNERS))
 
 
 def __getattr__(name: str) -> Any:

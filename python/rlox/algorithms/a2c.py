@@ -14,7 +14,7 @@ from torch import Tensor
 from rlox import finite, learner, policies, settings, torch_state
 from rlox.adam import Adam
 from rlox.batches import Batch
-from rlox.configs import A2CConfig
+from rlox.configs import A2CConfig, IMPALAConfig
 from rlox.features import FeaturesExtractor
 from rlox.optimizer import VectorOptimizer, clip_norm_
 from rlox.phases import enter
@@ -165,7 +165,7 @@ class A2C(TorchLearner):
         return metrics
 
 
-def make_optimizer(config: A2CConfig, module: torch.nn.Module) -> VectorOptimizer:
+def make_optimizer(config: A2CConfig | IMPALAConfig, module: torch.nn.Module) -> VectorOptimizer:
     """The optimiser that is asked for, over all parameters of a module."""
     if config.optimizer == "adam":
         return Adam(module, eps=config.optimizer_eps)

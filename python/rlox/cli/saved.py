@@ -17,7 +17,7 @@ def trainers() -> dict[str, type[Trainer]]:
     """The trainers by their algorithms' names.
 
     >>> sorted(trainers())
-    ['a2c', 'dqn', 'ppo', 'sac', 'td3']
+    ['a2c', 'dqn', 'impala', 'ppo', 'sac', 'td3']
     """
     from rlox.trainers import TRAINERS
 

@@ -3,7 +3,15 @@
 from typing import Any
 
 from rlox.configs.off_policy import DQNConfig, SACConfig, TD3Config
-from rlox.configs.on_policy import ALPHA, BETAS, EPS, SHAPE_SETTINGS, A2CConfig, PPOConfig
+from rlox.configs.on_policy import (
+    ALPHA,
+    BETAS,
+    EPS,
+    SHAPE_SETTINGS,
+    A2CConfig,
+    IMPALAConfig,
+    PPOConfig,
+)
 from rlox.settings import ACTIVATIONS
 
 __all__ = [
@@ -14,6 +22,7 @@ __all__ = [
     "SHAPE_SETTINGS",
     "A2CConfig",
     "DQNConfig",
+    "IMPALAConfig",
     "PPOConfig",
     "SACConfig",
     "TD3Config",

@@ -1,8 +1,8 @@
-"""Settings of PPO and A2C."""
+"""Settings of PPO, A2C and IMPALA."""
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from rlox import settings
 
@@ -123,3 +123,79 @@ class A2CConfig:
         check(settings.text, ("optimizer",), ("rmsprop", "rmsprop_tf", "adam"))
         check(settings.text, ("activation",), settings.ACTIVATIONS)
         check(settings.text, ("device",))
+
+
+@dataclass(frozen=True)
+class IMPALAConfig:
+    """Settings of IMPALA: the paper's V-trace, in means where it sums, and A2C's optimiser."""
+
+    num_envs: int = 8  # environments of all actors together
+    n_steps: int = 5  # steps from each environment in a rollout
+    num_actors: int = 1  # threads that collect, which share the environments
+    max_lag: int | None = None  # updates that a rollout's policy may be behind; None: `num_actors`
+    lockstep: bool = False  # repeatable runs: every rollout is `max_lag` behind, who is fast waits
+    gamma: float = 0.99  # discount
+    vtrace_lambda: float = 1.0  # what V-trace's traces are multiplied by
+    rho_bar: float = 1.0  # ratios of new to old probability are at most this in the differences
+    c_bar: float = 1.0  # at most this in the traces
+    learning_rate: float = 7e-4  # of the optimiser
+    lr_schedule: Literal["constant", "linear"] = "linear"  # "linear": falls towards 0
+    optimizer: Literal["rmsprop", "rmsprop_tf", "adam"] = "rmsprop"  # "rmsprop_tf": TensorFlow's
+    optimizer_eps: float = EPS  # what keeps the optimiser's divisor above 0
+    ent_coef: float = 0.01  # weight of the entropy bonus
+    vf_coef: float = 0.5  # weight of the value loss
+    max_grad_norm: float = 0.5  # the gradient of all parameters together is cut to this norm
+    action_masks: bool = False  # learn and act by what the environments say is allowed
+    normalize_obs: bool = False  # by running mean and variance, clipped to [-10, 10]
+    normalize_reward: bool = False  # by the discounted return's standard deviation, clipped alike
+    use_sde: bool = False  # state-dependent exploration (gSDE), for Box actions
+    sde_sample_freq: int = -1  # steps until a new noise matrix; -1: once in a rollout
+    full_std: bool = True  # gSDE: a deviation for each hidden unit and action, not only each unit
+    log_std_init: float = 0.0  # initial logarithm of the standard deviation, for Box actions
+    ortho_init: bool = True  # orthogonal initial weights
+    net_arch: tuple[int, ...] | None = None  # hidden layers; None: (64, 64), or () behind a CNN
+    shared_trunk: bool = False  # whether actor and critic have them in common
+    activation: str = "tanh"  # or "relu", "elu", "gelu", "silu"
+    device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
+
+    def __post_init__(self) -> None:
+        weights = ("learning_rate", "optimizer_eps", "ent_coef", "vf_coef", "max_grad_norm")
+        check = partial(settings.settle, self)
+        check(settings.whole, ("num_envs", "n_steps", "num_actors"), 1)
+        check(settings.whole, ("max_lag",), 0)
+        check(settings.whole, ("sde_sample_freq",), 1, -1)
+        check(settings.whole_numbers, ("net_arch",))
+        check(settings.number, ("gamma", "vtrace_lambda"), 0, 1)
+        check(settings.number, (*weights, "rho_bar", "c_bar"), 0, 1e30)
+        check(settings.number, ("log_std_init",), -20, 20)
+        check(settings.flag, settings.flags_of(self))
+        check(settings.text, ("lr_schedule",), ("constant", "linear"))
+        check(settings.text, ("optimizer",), ("rmsprop", "rmsprop_tf", "adam"))
+        check(settings.text, ("activation",), settings.ACTIVATIONS)
+        check(settings.text, ("device",))
+        _expect_ahead(self)
+
+
+def _expect_ahead(config: Any) -> None:
+    """The actors of a config can share its environments, and work within its bound.
+
+    Raises:
+        ValueError: They cannot.
+    """
+    envs, actors, lag = config.num_envs, config.num_actors, config.max_lag
+    if envs % actors:
+        raise ValueError(
+            f"num_actors: expected a divisor of num_envs = {envs}, got {actors}; actors share the "
+            "environments evenly: change one of the two"
+        )
+    if lag is None or config.lockstep or lag >= actors:
+        return
+    if lag == 0:
+        raise ValueError(
+            "max_lag: expected at least 1 where actors do not wait for the learner, got 0; raise "
+            "it, or set lockstep=True, with which actors and learner may take turns"
+        )
+    raise ValueError(
+        f"max_lag: expected at least num_actors = {actors}, got {lag}; raise it, or take fewer "
+        "actors: with less, some would always wait"
+    )

@@ -101,7 +101,7 @@ def train_many(
     no folder and 0 steps. A second one raises `KeyboardInterrupt`.
 
     Args:
-        algorithm: "ppo", "a2c", "dqn", "sac", "td3", or a trainer's class.
+        algorithm: "ppo", "a2c", "impala", "dqn", "sac", "td3", or a trainer's class.
         env: As for the trainer, but for environments already made, which cannot be shared.
         seeds: One run for each, no two the same.
         total_timesteps: Of each run, as `Trainer.train` has it.

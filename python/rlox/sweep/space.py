@@ -142,6 +142,10 @@ _OFF_POLICY: Space = {
 }
 _DEFAULTS: dict[str, Space] = {
     "a2c": {**_ON_POLICY, "n_steps": Choices((5, 8, 16, 32, 64))},
+    "impala": {
+        **{name: value for name, value in _ON_POLICY.items() if name != "gae_lambda"},
+        "n_steps": Choices((5, 10, 20, 40)),
+    },
     "ppo": {
         **_ON_POLICY,
         "n_steps": Choices((32, 64, 128, 256, 512, 1024)),

@@ -123,11 +123,11 @@ impl<W, B> Handover<W, B> {
         self.came.notify_all();
     }
 
-    /// The next rollout to learn from, and its lag.
+    /// The next rollout to learn from, and its lag; `None` where `stop` says so.
     ///
     /// # Errors
     /// The first one of an actor; [`Error::Interrupted`]; [`Error::Closed`] where everything has ended.
-    pub(super) fn take(&self) -> Result<(Turn, u64, B)> {
+    pub(super) fn take(&self, stop: &mut dyn FnMut() -> bool) -> Result<Option<(Turn, u64, B)>> {
         let (mut state, start, mut watch) = (self.state(), Instant::now(), Watch::default());
         state.turns.ask();
         self.freed.notify_all();
@@ -144,12 +144,15 @@ impl<W, B> Handover<W, B> {
                 stats.rollouts += 1;
                 stats.total_lag += lag;
                 stats.largest_lag = stats.largest_lag.max(lag);
-                return state.buffers[turn.slot].take().map(|buffer| (turn, lag, buffer)).ok_or_else(closed);
+                return state.buffers[turn.slot].take().map(|buffer| Some((turn, lag, buffer))).ok_or_else(closed);
             }
             state = self.came.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
             if watch.is_due() {
                 drop(state);
                 watch.check()?;
+                if stop() {
+                    return Ok(None);
+                }
                 state = self.state();
             }
         }
@@ -176,6 +179,10 @@ impl<W, B> Handover<W, B> {
         if let Some(newest) = self.state().weights.back_mut() {
             *newest = new;
         }
+    }
+
+    pub(super) fn seeds(&self) -> Pcg64 {
+        self.state().seeds.clone()
     }
 
     pub(super) fn stats(&self) -> PipelineStats {

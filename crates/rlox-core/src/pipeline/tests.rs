@@ -76,7 +76,7 @@ fn every_rollout_comes_once_with_the_weights_of_its_version_and_within_the_bound
         });
         let mut seen = learn(&mut ring, 2000);
         assert!(seen.iter().all(|(buffer, lag)| buffer[2] == buffer[3] && *lag <= max_lag as u64));
-        let stats = ring.stats();
+        let stats = ring.stats().unwrap();
         assert_eq!((stats.rollouts, stats.total_lag), (2000, seen.iter().map(|(_, lag)| lag).sum()));
         seen.sort_by_key(|(buffer, _)| buffer[1]);
         seen.dedup_by_key(|(buffer, _)| buffer[1]);

@@ -115,7 +115,10 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     }
 
     /// What was counted and timed of actors and learner.
-    pub fn stats(&self) -> PipelineStats {
+    ///
+    /// # Errors
+    /// Those of [`AsyncCollector::stats`].
+    pub fn stats(&self) -> Result<PipelineStats> {
         self.collector.stats()
     }
 

@@ -51,10 +51,10 @@ pub struct ImpalaConfig {
 }
 
 impl Default for ImpalaConfig {
-    /// The paper's traces and weights, in means over steps where the paper sums; A2C's optimiser.
+    /// The paper's traces, in means over steps where the paper sums; A2C's optimiser.
     fn default() -> Self {
         Self {
-            n_steps: 20,
+            n_steps: 5,
             gamma: 0.99,
             vtrace_lambda: 1.0,
             rho_bar: 1.0,

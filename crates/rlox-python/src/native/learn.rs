@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::Result;
-use rlox_nn::train::{A2cConfig, Learned, PpoConfig};
+use rlox_nn::train::{A2cConfig, ImpalaConfig, Learned, PpoConfig, Schedule};
 
 use super::settings::{Settings, spoiled};
 use super::{Inner, NativePolicy};
@@ -53,6 +53,32 @@ pub(super) fn a2c<'py>(
         vf_coef: settings.number("vf_coef")?,
         max_grad_norm: settings.number("max_grad_norm")?,
         ..A2cConfig::default()
+    };
+    config.check().map_err(to_py)?;
+    learn(this, py, buffer, |inner, buffer| {
+        let Inner { policy, minibatches, .. } = inner;
+        this.stoppable(|stop| config.learn(policy.as_mut(), buffer, minibatches, 0.0, stop))
+    })
+}
+
+pub(super) fn impala<'py>(
+    this: &NativePolicy,
+    py: Python<'py>,
+    buffer: &Bound<'py, PyAny>,
+    settings: &Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let settings = Settings(settings);
+    let config = ImpalaConfig {
+        optimizer: settings.optimizer()?,
+        gamma: settings.double("gamma")?,
+        vtrace_lambda: settings.double("vtrace_lambda")?,
+        rho_bar: settings.double("rho_bar")?,
+        c_bar: settings.double("c_bar")?,
+        lr_schedule: Schedule::Constant,
+        ent_coef: settings.number("ent_coef")?,
+        vf_coef: settings.number("vf_coef")?,
+        max_grad_norm: settings.number("max_grad_norm")?,
+        ..ImpalaConfig::default()
     };
     config.check().map_err(to_py)?;
     learn(this, py, buffer, |inner, buffer| {

@@ -1,0 +1,239 @@
+"""IMPALA (Espeholt et al. 2018) in PyTorch, from rollouts of older policies to the loss.
+
+Actors collect `n_steps` steps from each of their environments with a copy of the policy's weights,
+in threads without Python, while the learner takes one gradient step on each of their rollouts.
+V-trace corrects for the updates that came between. `lockstep=True` with `max_lag=0` lets collector
+and learner take turns, for any environment and any policy.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rlox import finite, learner, policies, settings, torch_state
+from rlox._rlox import compute_vtrace
+from rlox.actors import Actors, blank_policy, expect_actors, in_turn
+from rlox.algorithms.a2c import make_optimizer
+from rlox.configs import IMPALAConfig
+from rlox.features import FeaturesExtractor
+from rlox.optimizer import clip_norm_
+from rlox.phases import enter
+from rlox.rollout import RolloutEnv
+from rlox.torch_learner import TorchLearner
+
+
+def impala_loss(
+    log_probs: Tensor,
+    entropy: Tensor,
+    values: Tensor,
+    vs: Tensor,
+    advantages: Tensor,
+    config: IMPALAConfig,
+) -> tuple[Tensor, Tensor]:
+    """The policy gradient's loss with V-trace's advantages, the value loss, the entropy bonus.
+
+    Args:
+        log_probs, entropy, values: Of the steps, by the policy as it is, (B,).
+        vs, advantages: V-trace's targets and advantages (the paper's section 4.2), constants, (B,).
+        config: The weights.
+
+    Returns:
+        The loss (); policy, value, entropy and whole loss (4,). Only the first has a gradient.
+    """
+    policy_loss = -(advantages * log_probs).mean()
+    value_loss = F.mse_loss(values, vs)
+    entropy_loss = -entropy.mean()
+
+    loss = policy_loss + config.vf_coef * value_loss
+    if config.ent_coef != 0:  # else its gradient would be computed only to be multiplied by 0
+        loss = loss + config.ent_coef * entropy_loss
+    return loss, torch.stack((policy_loss, value_loss, entropy_loss, loss)).detach()
+
+
+class IMPALA(TorchLearner):
+    """The learner: actors, policy, optimiser, and the loop over rollouts.
+
+    Args:
+        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
+        config: Settings; `num_envs` must be the environments'.
+        seed: Decides everything random: initial weights, environments, actions.
+        policy: A torch module that does what `rlox.policies.ActorCritic` says, or a function from
+            the observation and action space to one (called under our seed); None: the built-in MLP.
+        features_extractor: For the built-in policy, see `rlox.policies.MlpPolicy`.
+
+    Raises:
+        ValueError, TypeError: Spaces, policy and config that do not fit together.
+
+    >>> from rlox import make_vec
+    >>> learner = IMPALA(make_vec("CartPole-v1", 8), IMPALAConfig(), seed=1)
+    >>> metrics = learner.iterate()
+    >>> metrics["time/total_timesteps"], sorted(metrics)[:2]
+    (40, ['rollout/ep_len_mean', 'rollout/ep_rew_mean'])
+    """
+
+    algorithm = "impala"
+
+    def __init__(
+        self,
+        env: RolloutEnv,
+        config: IMPALAConfig,
+        seed: int,
+        policy: policies.PolicyLike = None,
+        features_extractor: FeaturesExtractor | None = None,
+    ) -> None:
+        super().__init__(env, config, seed, policy, features_extractor)
+        with torch_state.own_threads(1):
+            self.optimizer = make_optimizer(config, self.policy)
+        self._make_storage()
+        self.in_turn, self.lag = in_turn(config), 0
+        if not self.in_turn:
+            expect_actors(env, config, policy, features_extractor)
+            # What actors have copies of, and what tells them to stop.
+            self.mirror = blank_policy(env, config)
+
+    def iterate(self, progress: float = 0.0) -> dict[str, float]:
+        """Learns from the next rollout of `n_steps` steps; see `Learner`."""
+        progress = settings.number("progress", progress, 0, 1, fix="pass the share that is done")
+        config, left = self.config, {"constant": 1.0, "linear": 1.0 - progress}
+        learning_rate = config.learning_rate * left[config.lr_schedule]
+        with self.seeded():
+            with torch_state.evaluating(self.policy):
+                full = self.collect() if self.in_turn else self._take()
+            metrics = self.update(learning_rate) if full else {}
+            made = self.buffer.n_transitions if metrics else 0
+            if metrics and self.actors is not None:
+                self.actors.publish_tensors(torch_state.module_arrays(self.policy))
+                metrics |= {"train/policy_lag": self.lag, **self.actors.metrics()}
+        if self.actors is None:
+            self.episodes.drain(self.env)
+        if not metrics:
+            return {}
+        self.timesteps += made
+        return {
+            "rollout/ep_rew_mean": self.episodes.mean_return,
+            "rollout/ep_len_mean": self.episodes.mean_length,
+            "time/total_timesteps": self.timesteps,
+            **metrics,
+        }
+
+    def _take(self) -> bool:
+        """The buffer is the next one that an actor has filled; False if `stopping` was set."""
+        enter("env_step")
+        try:
+            if self.actors is None:
+                env: Any = self.env  # native, see `expect_actors`
+                self.mirror.load(torch_state.module_arrays(self.policy))
+                seed, stream = self.streams["resets"].integers(2**31), self.streams["iterations"]
+                self.actors = Actors(
+                    env, self.config, self.mirror, self.normalizer, int(seed), stream
+                )
+                self.ring = [self._views(buffer) for buffer in self.actors.buffers]
+                self.started = True
+            taken = self.actors.next(self.mirror, self.episodes)
+        except Exception:
+            self.stop_actors()
+            raise
+        if taken is None:
+            return False
+        self.buffer, self.lag = self.actors.buffers[taken.buffer], taken.lag
+        self.rows = self.ring[taken.buffer]
+        return True
+
+    @torch.no_grad()
+    def collect(self) -> bool:
+        """Fills the buffer; False if `stopping` was set meanwhile."""
+        env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
+        act, made = policies.acting(policy), self.timesteps // config.num_envs
+        enter("env_step")
+        env.begin_rollout(buffer, self.normalizer, self.first_seed())
+        self.started = True
+        resets_noise, freq = hasattr(policy, "reset_noise"), config.sde_sample_freq
+        for t in range(config.n_steps):
+            enter("inference")
+            if resets_noise and (t == 0 or (freq > 0 and t % freq == 0)):
+                policy.reset_noise(config.num_envs)
+            said, seen = list[npt.NDArray[Any]](), self._seen(t)
+            try:
+                said += (x.numpy(force=True) for x in act(seen, *self.allowed(t)))
+                actions, log_probs, values = said
+                enter("env_step")
+                env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
+            except ValueError:
+                # NaN from the policy is refused by what meets it first; here it gets its name.
+                finite.refuse_nan_policy(said, torch_state.module_arrays(policy), made + t)
+                raise
+            if self.stopping:
+                return False
+        return buffer.n_transitions > 0 or self.collect()  # again if all that happened was resets
+
+    @torch.no_grad()
+    def correct(self, log_probs: Tensor, values: Tensor) -> list[Tensor]:
+        """V-trace's targets and advantages of all rows by the policy as it is, (T * N,) each."""
+        buffer, config, device = self.buffer, self.config, log_probs.device
+        shape = (buffer.n_steps, buffer.num_envs)
+        with torch_state.evaluating(self.policy):
+            # Where an episode was cut, what would have followed is worth its last state's value.
+            cut, final_values = buffer.final_index, np.zeros(shape, np.float32)
+            if len(cut):
+                final_values.flat[cut] = self.values(buffer.final_obs)
+            last_values = self.values(buffer.last_obs)
+        now = log_probs.numpy(force=True).reshape(shape)
+        enter("gae_compute")
+        targets = compute_vtrace(
+            now - buffer.log_probs,
+            buffer.rewards,
+            values.numpy(force=True).reshape(shape),
+            None,
+            last_values,
+            config.gamma,
+            config.rho_bar,
+            config.c_bar,
+            lam=config.vtrace_lambda,
+            pg_rho_bar=config.rho_bar,
+            terminated=buffer.terminated,
+            truncated=buffer.truncated,
+            final_values=final_values,
+        )
+        return [torch.from_numpy(x).flatten().to(device) for x in targets]
+
+    def update(self, learning_rate: float) -> dict[str, float]:
+        """One gradient step on the rollout.
+
+        Raises:
+            FloatingPointError: A loss or the gradient is NaN or infinite; nothing has moved then.
+        """
+        config, policy, buffer = self.config, self.policy, self.buffer
+        enter("gradient_update")
+        rows = self.unpacked(self.rows.to(self.device))
+        log_probs, entropy, values = self.evaluate(rows.obs, rows.actions, rows.masks)
+        vs, advantages = self.correct(log_probs, values)
+        log_rhos = log_probs.detach() - rows.log_probs
+        enter("gradient_update")
+        said = log_probs, entropy, values, vs, advantages
+        if buffer.n_transitions < len(log_probs):  # in the others, environments only reset
+            valid = torch.from_numpy(buffer.valid).flatten().to(self.device)
+            log_probs, entropy, values, vs, advantages = (x[valid] for x in said)
+            log_rhos = log_rhos[valid]
+        loss, parts = impala_loss(log_probs, entropy, values, vs, advantages, config)
+        gradient = self.optimizer.gradient(loss)
+        norm = clip_norm_(gradient, config.max_grad_norm)
+        names = ("policy_loss", "value_loss", "entropy_loss", "loss")
+        losses = dict(zip(names, parts.tolist(), strict=True))
+        finite.refuse_spoiled({**losses, "gradient": norm.item()}, self.timesteps)
+        self.optimizer.step(gradient, learning_rate)
+        self.updates += 1
+        rhos, worth = log_rhos.exp(), (x.numpy(force=True) for x in (values, vs))
+        metrics = {f"train/{name}": value for name, value in losses.items()} | {
+            "train/approx_kl": (rhos - 1 - log_rhos).mean().item(),
+            "train/clip_fraction": (rhos > config.rho_bar).float().mean().item(),
+            "train/explained_variance": learner.explained_variance(*worth),
+            "train/learning_rate": learning_rate,
+            "train/n_updates": self.updates,
+        }
+        if hasattr(policy, "log_std"):
+            metrics["train/std"] = policy.log_std.detach().exp().mean().item()
+        return metrics
