@@ -103,7 +103,7 @@ for ask in (
         assert error.name == "torch"
         print(error)
 try:
-    rlox.algorithms.IMPALA
+    rlox.algorithms.REINFORCE
 except AttributeError as error:
     print(error)
 """)
@@ -117,7 +117,7 @@ except AttributeError as error:
         "policy= is a torch module",
         "device is 'cuda'",
         "rlox.algorithms.SAC is written in it",
-        "module 'rlox.algorithms' has no attribute 'IMPALA'",
+        "module 'rlox.algorithms' has no attribute 'REINFORCE'",
     ]
 
 

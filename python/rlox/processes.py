@@ -142,7 +142,7 @@ def serving(ended: Connection) -> Iterator[None]:
         group.stop()
 
     threading.Thread(target=watch, daemon=True).start()
-    with suppress(EOFError, BrokenPipeError), group.joined():  # who asks is gone
+    with suppress(EOFError, ConnectionError), group.joined():  # who asks is gone
         yield
 
 

@@ -21,7 +21,7 @@ MISTAKES = [
     ("train", 2, ["ALGORITHM: expected an algorithm", "got none", "rlox train ppo CartPole-v1"]),
     ("train ppp CartPole-v1", 2, ["ALGORITHM: expected", "got ppp", "did you mean 'ppo'?"]),
     ("train PPO CartPole-v1", 2, ["got PPO", "did you mean 'ppo'?"]),
-    ("train CartPole-v1", 2, ["ALGORITHM: expected", "got CartPole-v1", "a2c, dqn, ppo"]),
+    ("train CartPole-v1", 2, ["ALGORITHM: expected", "got CartPole-v1", "a2c, dqn, impala, ppo"]),
     ("train ppo", 2, ["ENV: expected an environment's id", "rlox train ppo CartPole-v1"]),
     ("train ppo --total-timesteps 9", 2, ["ENV: expected an environment's id"]),
     ("train ppo CartPole-v1", 2, ["--total-timesteps: expected", "add --total-timesteps 100_000"]),

@@ -16,7 +16,7 @@ ROWS = [
         "train ppp CartPole-v1 --total-timesteps 9",
         2,
         "ALGORITHM",
-        "an algorithm (a2c, dqn, ppo, sac, td3)",
+        "an algorithm (a2c, dqn, impala, ppo, sac, td3)",
         "ppp",
         "did you mean 'ppo'?",
     ),

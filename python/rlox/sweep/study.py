@@ -23,7 +23,7 @@ from rlox.settings import chosen_seed, flag, whole
 from rlox.sweep.space import Space
 from rlox.sweep.worker import Job, Outcome, Score, serve
 
-_PLAN, _INDEX, _INTERRUPTED = "plan", "index", "interrupted"
+_PLAN, _INDEX, _ERROR = "plan", "index", "error"
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,10 @@ class Sweep:
         """Optuna's trials that have ended, but for those that Ctrl-C ended."""
         trials = self.study.get_trials(deepcopy=False)
         ended = (trial for trial in trials if trial.state.is_finished())
-        return [trial for trial in ended if not trial.user_attrs.get(_INTERRUPTED)]
+        # Those that failed on their own say of what.
+        return [
+            trial for trial in ended if trial.state.name != "FAIL" or trial.user_attrs.get(_ERROR)
+        ]
 
     def best(self) -> Any:
         """Optuna's trial with the best score; None where none has one."""
@@ -166,6 +169,7 @@ class Sweep:
             self._search(trials, jobs, tell)
 
     def _search(self, trials: int, jobs: int, tell: Callable[[Any], object] | None) -> None:
+        self._abandon()  # what a process left that was killed
         done = self.done()
         missing = trials - len(done)
         used = {trial.user_attrs.get(_INDEX) for trial in done}
@@ -186,10 +190,14 @@ class Sweep:
                             if tell is not None:
                                 tell(self.study.trials[trial.number])
             except BaseException:
-                for trial in workers.busy:
-                    trial.set_user_attr(_INTERRUPTED, True)
-                    self.study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+                self._abandon()
                 raise
+
+    def _abandon(self) -> None:
+        """Ends trials that nobody trains, wherever Ctrl-C or an error came; they are no results."""
+        states = self._optuna.trial.TrialState
+        for trial in self.study.get_trials(deepcopy=False, states=(states.RUNNING,)):
+            self.study.tell(trial.number, state=states.FAIL)
 
     def _begin(self, workers: Workers, index: int) -> None:
         # A stream of its own for each trial, so that a sweep that goes on tries the same.
@@ -210,7 +218,7 @@ class Sweep:
 
     def _end(self, trial: Any, outcome: Outcome) -> None:
         states = self._optuna.trial.TrialState
-        for name in ("run_dir", "timesteps", "error"):
+        for name in ("run_dir", "timesteps", _ERROR):
             if (value := getattr(outcome, name)) is not None:
                 trial.set_user_attr(name, value)
         if outcome.error is not None:

@@ -97,7 +97,7 @@ def _trained(job: Job, connection: Connection) -> Outcome:
         if not math.isfinite(score):
             return replace(ended, error=f"score: expected a finite number, got {score}")
         return replace(ended, score=score)
-    except (EOFError, BrokenPipeError):
+    except (EOFError, ConnectionError):
         raise
     except Exception as error:  # whatever ended this trial, others go on
         said = " ".join(f"{type(error).__name__}: {error}".split())
