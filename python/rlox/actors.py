@@ -24,14 +24,19 @@ def in_turn(config: Any) -> bool:
     """Whether one thread collects and learns, by turns: there are no actors then.
 
     >>> from rlox.configs import A2CConfig, IMPALAConfig
-    >>> in_turn(A2CConfig()), in_turn(IMPALAConfig()), in_turn(IMPALAConfig(lockstep=True))
+    >>> in_turn(A2CConfig()), in_turn(A2CConfig(async_collect=True)), in_turn(IMPALAConfig())
     (True, False, False)
     >>> in_turn(IMPALAConfig(lockstep=True, max_lag=0))
     True
     """
-    if not hasattr(config, "num_actors"):
+    if not getattr(config, "async_collect", hasattr(config, "num_actors")):
         return True
     return bool(config.lockstep) and config.max_lag == 0 and config.num_actors == 1
+
+
+def gae_lambda(config: Any) -> float:
+    """Of the advantages that are estimated while collecting; IMPALA estimates its own later."""
+    return float(getattr(config, "gae_lambda", 1.0))
 
 
 # What networks in Rust must be able to do for actors to have copies of a policy's weights.
@@ -99,6 +104,7 @@ class Taken(NamedTuple):
     buffer: int  # its number
     lag: int  # how many updates its policy is behind
     seed: int  # that was drawn for its iteration
+    num_envs: int  # that were stepped for it
 
 
 class Actors:
@@ -111,7 +117,6 @@ class Actors:
         normalizer: The learner's.
         seed: Of the first environment; None: they go on where they stand.
         stream: Where each rollout's seed comes from.
-        gae_lambda: Of the advantages that are estimated while collecting.
 
     Raises:
         MemoryError: They do not fit into memory.
@@ -125,7 +130,6 @@ class Actors:
         normalizer: Normalizer | None,
         seed: int,
         stream: np.random.Generator,
-        gae_lambda: float = 1.0,
     ) -> None:
         count, each = config.num_actors, config.num_envs // config.num_actors
         self.envs = [env] if count == 1 else [_alike(env, each) for _ in range(count)]
@@ -151,7 +155,7 @@ class Actors:
             lag,
             config.lockstep,
             config.gamma,
-            gae_lambda,
+            gae_lambda(config),
             max(config.sde_sample_freq, 0),
         )
 
@@ -167,7 +171,7 @@ class Actors:
         number, _, lag, seed, returns, lengths, dropped = told
         episodes.add(returns, lengths)
         episodes.count += dropped
-        return Taken(number, lag, seed)
+        return Taken(number, lag, seed, self.num_envs)
 
     def publish(self, policy: NativePolicy) -> None:
         """The rollout was learned from: actors act with this policy from here on."""

@@ -9,11 +9,12 @@ import gymnasium as gym
 import numpy as np
 
 from rlox import actors, learner, settings, standing
-from rlox._rlox import ClosedError
+from rlox._rlox import ClosedError, NativePolicy
 from rlox.layouts import Layout
 from rlox.masks import mask_width, no_masks
 from rlox.phases import enter
 from rlox.rollout import RolloutEnv, make_buffer
+from rlox.vec_env import VecEnv
 
 
 def expect_action_space(space: gym.Space[Any], config: Any) -> None:
@@ -106,7 +107,10 @@ class BaseLearner:
         self.timesteps = self.updates = 0
         self.growth = 0.0
         self.started = False
+        # Where actors collect: what they act with, and how old that of the last rollout was.
+        self.in_turn, self.lag = actors.in_turn(config), 0
         self.actors: actors.Actors | None = None
+        self.acting: NativePolicy | None = None
         self._idle, self._drawing = threading.Lock(), threading.Lock()
         self._learning: int | None = None  # the thread that iterates
 
@@ -176,6 +180,55 @@ class BaseLearner:
                     "or predict between iterations, in a callback"
                 )
             yield
+
+    def _taken(self) -> bool:
+        """The buffer is the next one that an actor has filled; False if `stopping` was set."""
+        enter("env_step")
+        env, policy = self.env, self.acting
+        assert isinstance(env, VecEnv)  # as `expect_actors` has seen
+        assert policy is not None
+        try:
+            if self.actors is None:
+                self._lend(None)
+                seed, stream = self.streams["resets"].integers(2**31), self.streams["iterations"]
+                about = self.normalizer, int(seed), stream
+                self.actors = actors.Actors(env, self.config, policy, *about)
+                self.started = True
+            taken = self.actors.next(policy, self.episodes)
+        except Exception:
+            self.stop_actors()
+            raise
+        if taken is None:
+            return False
+        self.buffer, self.lag = self.actors.buffers[taken.buffer], taken.lag
+        self._prepare(taken)
+        return True
+
+    def _lend(self, to: actors.Actors | None) -> None:
+        """Gives actors the weights as they are; None: those that are made of `acting` next."""
+        raise NotImplementedError
+
+    def _prepare(self, taken: actors.Taken) -> None:
+        """What is to be done before learning from a rollout of an actor."""
+        raise NotImplementedError
+
+    def _counted(self, metrics: dict[str, float]) -> dict[str, float]:
+        """What an iteration tells; its steps are counted, and actors have the new weights."""
+        made = self.buffer.n_transitions
+        if self.actors is None:
+            self.episodes.drain(self.env)
+        elif metrics:
+            self._lend(self.actors)
+            metrics = metrics | {"train/policy_lag": self.lag, **self.actors.metrics()}
+        if not metrics:
+            return {}
+        self.timesteps += made
+        return {
+            "rollout/ep_rew_mean": self.episodes.mean_return,
+            "rollout/ep_len_mean": self.episodes.mean_length,
+            "time/total_timesteps": self.timesteps,
+            **metrics,
+        }
 
     def stop_actors(self) -> None:
         """Ends threads that collect, if there are any; what they have collected is lost."""

@@ -40,7 +40,15 @@ _UNTOLD = (
     *("ortho_init", "log_std_init", "full_std", "compile", "device", "her", "n_sampled_goal"),
     "frame_stack",
     *("gradient_steps", "priority_alpha", "priority_beta", "target_entropy"),
+    *("async_collect", "num_actors", "max_lag", "lockstep"),
 )
+# Settings that older checkpoints lack, and what was done without them.
+_ADDED: dict[str, Any] = {
+    "async_collect": False,
+    "num_actors": 1,
+    "max_lag": None,
+    "lockstep": False,
+}
 # Settings of theirs that trainers in Python do not have, and what these do.
 _FIXED: dict[str, Any] = {
     "optimizer": "adam",
@@ -156,6 +164,8 @@ def _expect_trainer(
     if not 0 <= run["start"] <= run["target"]:
         raise corrupt(file, "run", f"a run from {run['start']} to {run['target']}")
     names = {field.name for field in fields(config_type)}
+    if "async_collect" in names:
+        _add(manifest)
     for section in ("settings", "sources"):
         if wrong := names ^ {*manifest[section]}:
             there = "the unknown" if wrong & {*manifest[section]} else "no"
@@ -164,6 +174,13 @@ def _expect_trainer(
         config_type(**manifest["settings"])
     except (TypeError, ValueError) as error:
         raise corrupt(file, "settings", f"a setting that is none ({error})") from error
+
+
+def _add(manifest: Mapping[str, Any]) -> None:
+    """Settings that came after checkpoints of this format were first written."""
+    for name, value in _ADDED.items():
+        if name not in manifest["settings"] and name not in manifest["sources"]:
+            manifest["settings"][name], manifest["sources"][name] = value, "default"
 
 
 def expect_saved(what: str, saved: object, wanted: object, fix: str) -> None:

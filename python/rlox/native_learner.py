@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from rlox import finite, learner, native_shapes, settings, spaces, standing
 from rlox._rlox import NativePolicy
-from rlox.actors import Actors, expect_actors, in_turn
+from rlox.actors import Actors, Taken, expect_actors, gae_lambda
 from rlox.backends import expect_torch
 from rlox.base_learner import BaseLearner
 from rlox.masks import as_masks
@@ -60,11 +60,10 @@ class NativeLearner(BaseLearner):
         self.masks = self.buffer.field("action_masks") if config.action_masks else None
         # The core's own loop gives the policy all masks that there are.
         self.fused = isinstance(env, VecEnv) and env.has_action_masks == config.action_masks
-        # IMPALA estimates advantages anew.
-        self.gae_lambda = getattr(config, "gae_lambda", 1.0)
-        self.in_turn, self.lag = in_turn(config), 0
+        self.gae_lambda = gae_lambda(config)
         if not self.in_turn:
             expect_actors(env, config)
+            self.acting = self.policy
 
     @property
     def stopping(self) -> bool:
@@ -79,44 +78,18 @@ class NativeLearner(BaseLearner):
         """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
         progress = settings.number("progress", progress, 0, 1, fix="pass the share that is done")
         with self._alone():
-            full = self.collect() if self.in_turn else self._take()
+            full = self.collect() if self.in_turn else self._taken()
             enter("gradient_update")
-            metrics = self.update(1.0 - progress) if full else {}
-            made = self.buffer.n_transitions if metrics else 0
-            if metrics and self.actors is not None:
-                self.actors.publish(self.policy)
-                metrics |= {"train/policy_lag": self.lag, **self.actors.metrics()}
-        if self.actors is None:
-            self.episodes.drain(self.env)
-        if not metrics:
-            return {}
-        self.timesteps += made
-        return {
-            "rollout/ep_rew_mean": self.episodes.mean_return,
-            "rollout/ep_len_mean": self.episodes.mean_length,
-            "time/total_timesteps": self.timesteps,
-            **metrics,
-        }
+            return self._counted(self.update(1.0 - progress) if full else {})
 
-    def _take(self) -> bool:
-        """The buffer is the next one that an actor has filled; False if `stopping` was set."""
-        enter("env_step")
-        try:
-            if self.actors is None:
-                env: Any = self.env  # native, see `expect_actors`
-                seed = int(self.streams["resets"].integers(2**31))
-                about = self.normalizer, seed, self.streams["iterations"]
-                self.actors = Actors(env, self.config, self.policy, *about)
-                self.started = True
-            taken = self.actors.next(self.policy, self.episodes)
-        except Exception:
-            self.stop_actors()
-            raise
-        if taken is None:
-            return False
-        self.buffer, self.lag = self.actors.buffers[taken.buffer], taken.lag
-        self.policy.begin(taken.seed, self.actors.num_envs)
-        return True
+    def _lend(self, to: Actors | None) -> None:
+        """Gives actors the weights; see `BaseLearner`."""
+        if to is not None:
+            to.publish(self.policy)
+
+    def _prepare(self, taken: Taken) -> None:
+        """The update draws from the rollout's seed; see `BaseLearner`."""
+        self.policy.begin(taken.seed, taken.num_envs)
 
     def collect(self) -> bool:
         """Fills the buffer; False if `stopping` was set meanwhile."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rlox import learner, policies, spaces, standing, torch_state
 from rlox._rlox import RolloutBuffer
+from rlox.actors import Actors, Taken, blank_policy, expect_actors
 from rlox.base_learner import BaseLearner
 from rlox.batches import Batch
 from rlox.configs import SHAPE_SETTINGS
@@ -50,7 +51,10 @@ class TorchLearner(BaseLearner):
         features_extractor: FeaturesExtractor | None = None,
     ) -> None:
         super().__init__(env, config, seed, type(self).__name__)
-        self.stopping = False
+        self._stopping = False
+        if not self.in_turn:
+            expect_actors(env, config, policy, features_extractor)
+            self.acting = blank_policy(env, config)
         self.device = torch_state.find_device(config.device)
         self.generator = torch.Generator(self.device)
         shape: dict[str, Any] = {name: getattr(config, name) for name in SHAPE_SETTINGS}
@@ -63,6 +67,17 @@ class TorchLearner(BaseLearner):
         self.policy = torch_state.place(made, self.generator)
         self.evaluate = policies.evaluating_actions(self.policy)
         self.threads = torch_state.best_threads(self.policy, self.device)
+
+    @property
+    def stopping(self) -> bool:
+        """Set it to have `iterate` return early; a minibatch in the middle is not learned from."""
+        return self._stopping
+
+    @stopping.setter
+    def stopping(self, stop: bool) -> None:
+        self._stopping = stop
+        if self.acting is not None:
+            self.acting.set_stopping(stop)  # it may wait for actors
 
     @contextmanager
     def seeded(self) -> Iterator[None]:
@@ -90,6 +105,19 @@ class TorchLearner(BaseLearner):
         masked = self.config.action_masks
         masks = torch.from_numpy(buffer.field("action_masks")) if masked else None
         return Batch.views_of(buffer, masks)
+
+    def _lend(self, to: Actors | None) -> None:
+        """Gives actors the weights; see `BaseLearner`."""
+        weights = torch_state.module_arrays(self.policy)
+        if to is not None:
+            to.publish_tensors(weights)
+        elif self.acting is not None:
+            self.acting.load(weights)
+
+    def _prepare(self, taken: Taken) -> None:
+        """Minibatches are drawn by the rollout's seed, from its rows; see `BaseLearner`."""
+        self.generator.manual_seed(taken.seed)
+        self.rows = self._views(self.buffer)
 
     def allowed(self, t: int) -> tuple[Tensor, ...]:
         """The masks of step `t`, noted in the buffer; nothing for environments without."""

@@ -25,7 +25,13 @@ def moviepy():
 
 def frames_of(moviepy, path):
     with moviepy.VideoFileClip(str(path)) as clip:
-        return [frame.shape for frame in clip.iter_frames()]
+        ffmpeg = clip.reader.proc
+        shapes = [frame.shape for frame in clip.iter_frames()]
+    # moviepy leaves them open where ffmpeg has ended by itself.
+    ffmpeg.stdout.close()
+    ffmpeg.stderr.close()
+    ffmpeg.wait()
+    return shapes
 
 
 @pytest.mark.parametrize("kind", ["mp4", "gif"])

@@ -101,7 +101,8 @@ def settings(config):
     for field in dataclasses.fields(config):
         match field.default:
             case bool():
-                found[field.name] = flag(field.default)
+                # Without it, there are no other settings of actors.
+                found[field.name] = flag(field.default or field.name == "async_collect")
             case int():
                 found[field.name] = whole(4)
             case float():

@@ -88,18 +88,8 @@ class A2C(TorchLearner):
         learning_rate = config.learning_rate * left[config.lr_schedule]
         with self.seeded():
             with torch_state.evaluating(self.policy):
-                full = self.collect()
-            metrics = self.update(learning_rate) if full else {}
-        self.episodes.drain(self.env)
-        if not metrics:
-            return {}
-        self.timesteps += self.buffer.n_transitions
-        return {
-            "rollout/ep_rew_mean": self.episodes.mean_return,
-            "rollout/ep_len_mean": self.episodes.mean_length,
-            "time/total_timesteps": self.timesteps,
-            **metrics,
-        }
+                full = self.collect() if self.in_turn else self._taken()
+            return self._counted(self.update(learning_rate) if full else {})
 
     @torch.no_grad()
     def collect(self) -> bool:

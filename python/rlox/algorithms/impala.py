@@ -16,7 +16,6 @@ from torch import Tensor
 
 from rlox import finite, learner, policies, settings, torch_state
 from rlox._rlox import compute_vtrace
-from rlox.actors import Actors, blank_policy, expect_actors, in_turn
 from rlox.algorithms.a2c import make_optimizer
 from rlox.configs import IMPALAConfig
 from rlox.features import FeaturesExtractor
@@ -89,11 +88,6 @@ class IMPALA(TorchLearner):
         with torch_state.own_threads(1):
             self.optimizer = make_optimizer(config, self.policy)
         self._make_storage()
-        self.in_turn, self.lag = in_turn(config), 0
-        if not self.in_turn:
-            expect_actors(env, config, policy, features_extractor)
-            # What actors have copies of, and what tells them to stop.
-            self.mirror = blank_policy(env, config)
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Learns from the next rollout of `n_steps` steps; see `Learner`."""
@@ -102,46 +96,8 @@ class IMPALA(TorchLearner):
         learning_rate = config.learning_rate * left[config.lr_schedule]
         with self.seeded():
             with torch_state.evaluating(self.policy):
-                full = self.collect() if self.in_turn else self._take()
-            metrics = self.update(learning_rate) if full else {}
-            made = self.buffer.n_transitions if metrics else 0
-            if metrics and self.actors is not None:
-                self.actors.publish_tensors(torch_state.module_arrays(self.policy))
-                metrics |= {"train/policy_lag": self.lag, **self.actors.metrics()}
-        if self.actors is None:
-            self.episodes.drain(self.env)
-        if not metrics:
-            return {}
-        self.timesteps += made
-        return {
-            "rollout/ep_rew_mean": self.episodes.mean_return,
-            "rollout/ep_len_mean": self.episodes.mean_length,
-            "time/total_timesteps": self.timesteps,
-            **metrics,
-        }
-
-    def _take(self) -> bool:
-        """The buffer is the next one that an actor has filled; False if `stopping` was set."""
-        enter("env_step")
-        try:
-            if self.actors is None:
-                env: Any = self.env  # native, see `expect_actors`
-                self.mirror.load(torch_state.module_arrays(self.policy))
-                seed, stream = self.streams["resets"].integers(2**31), self.streams["iterations"]
-                self.actors = Actors(
-                    env, self.config, self.mirror, self.normalizer, int(seed), stream
-                )
-                self.ring = [self._views(buffer) for buffer in self.actors.buffers]
-                self.started = True
-            taken = self.actors.next(self.mirror, self.episodes)
-        except Exception:
-            self.stop_actors()
-            raise
-        if taken is None:
-            return False
-        self.buffer, self.lag = self.actors.buffers[taken.buffer], taken.lag
-        self.rows = self.ring[taken.buffer]
-        return True
+                full = self.collect() if self.in_turn else self._taken()
+            return self._counted(self.update(learning_rate) if full else {})
 
     @torch.no_grad()
     def collect(self) -> bool:

@@ -56,11 +56,16 @@ class PPOConfig:
     activation: str = "tanh"  # or "relu", "elu", "gelu", "silu"
     compile: bool = False  # the loss by torch.compile, which takes its time first
     device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
+    async_collect: bool = False  # actors collect in threads while the learner learns
+    num_actors: int = 1  # threads that collect, which share the environments
+    max_lag: int | None = None  # updates that a rollout's policy may be behind; None: `num_actors`
+    lockstep: bool = False  # repeatable runs: every rollout is `max_lag` behind, who is fast waits
 
     def __post_init__(self) -> None:
         weights = ("learning_rate", "clip_coef", "ent_coef", "vf_coef", "max_grad_norm")
         check = partial(settings.settle, self)
-        check(settings.whole, ("num_envs", "n_steps", "batch_size", "n_epochs"), 1)
+        check(settings.whole, ("num_envs", "n_steps", "batch_size", "n_epochs", "num_actors"), 1)
+        check(settings.whole, ("max_lag",), 0)
         rollout = self.num_envs * self.n_steps
         if self.batch_size is None:
             object.__setattr__(self, "batch_size", min(64, rollout))
@@ -78,6 +83,7 @@ class PPOConfig:
                 f"batch_size: expected at most num_envs * n_steps = {rollout} steps, got "
                 f"{self.batch_size}; lower it, or raise n_steps"
             )
+        _expect_ahead(self)
 
 
 @dataclass(frozen=True)
@@ -108,11 +114,16 @@ class A2CConfig:
     shared_trunk: bool = False  # whether actor and critic have them in common
     activation: str = "tanh"  # or "relu", "elu", "gelu", "silu"
     device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
+    async_collect: bool = False  # actors collect in threads while the learner learns
+    num_actors: int = 1  # threads that collect, which share the environments
+    max_lag: int | None = None  # updates that a rollout's policy may be behind; None: `num_actors`
+    lockstep: bool = False  # repeatable runs: every rollout is `max_lag` behind, who is fast waits
 
     def __post_init__(self) -> None:
         weights = ("learning_rate", "optimizer_eps", "ent_coef", "vf_coef", "max_grad_norm")
         check = partial(settings.settle, self)
-        check(settings.whole, ("num_envs", "n_steps"), 1)
+        check(settings.whole, ("num_envs", "n_steps", "num_actors"), 1)
+        check(settings.whole, ("max_lag",), 0)
         check(settings.whole, ("sde_sample_freq",), 1, -1)
         check(settings.whole_numbers, ("net_arch",))
         check(settings.number, ("gamma", "gae_lambda"), 0, 1)
@@ -123,6 +134,7 @@ class A2CConfig:
         check(settings.text, ("optimizer",), ("rmsprop", "rmsprop_tf", "adam"))
         check(settings.text, ("activation",), settings.ACTIVATIONS)
         check(settings.text, ("device",))
+        _expect_ahead(self)
 
 
 @dataclass(frozen=True)
@@ -183,6 +195,13 @@ def _expect_ahead(config: Any) -> None:
         ValueError: They cannot.
     """
     envs, actors, lag = config.num_envs, config.num_actors, config.max_lag
+    if not getattr(config, "async_collect", True):
+        for name, alone in (("num_actors", 1), ("max_lag", None), ("lockstep", False)):
+            if (got := getattr(config, name)) != alone:
+                raise ValueError(
+                    f"{name}: expected {alone} without actors, got {got}; set async_collect=True"
+                )
+        return
     if envs % actors:
         raise ValueError(
             f"num_actors: expected a divisor of num_envs = {envs}, got {actors}; actors share the "

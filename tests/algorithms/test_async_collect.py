@@ -1,0 +1,220 @@
+"""PPO and A2C whose rollouts come from actors in threads, and what is refused."""
+
+import threading
+import time
+from contextlib import closing
+
+import numpy as np
+import pytest
+import torch
+
+from rlox import make_vec
+from rlox.algorithms import A2C, PPO
+from rlox.checkpoint import read_checkpoint
+from rlox.configs import A2CConfig, PPOConfig
+from rlox.manifest import trainer_manifest
+from rlox.native import NativeA2C, NativePPO
+from rlox.trainers import A2CTrainer, PPOTrainer
+from toy_envs import Echo
+
+SETTINGS = {
+    "ppo": {"num_envs": 4, "n_steps": 16, "batch_size": 32, "n_epochs": 2, "net_arch": (16,)},
+    "a2c": {"num_envs": 4, "n_steps": 16, "net_arch": (16,)},
+}
+TRAINERS = {"ppo": PPOTrainer, "a2c": A2CTrainer}
+CONFIGS = {"ppo": PPOConfig, "a2c": A2CConfig}
+LEARNERS = {
+    ("ppo", "native"): NativePPO,
+    ("a2c", "native"): NativeA2C,
+    ("ppo", "torch"): PPO,
+    ("a2c", "torch"): A2C,
+}
+BOTH = pytest.mark.parametrize("backend", ["native", "torch"])
+ALL = pytest.mark.parametrize(("name", "backend"), LEARNERS)
+
+
+def trainer(name, backend="native", env="CartPole-v1", seed=1, **settings):
+    how = SETTINGS[name] | {"async_collect": True} | settings
+    return TRAINERS[name](env=env, seed=seed, backend=backend, runs_dir=None, **how)
+
+
+def rows(trainer, steps):
+    """All metrics of a run but those of time."""
+    told = []
+    trainer.train(steps, callbacks=[lambda _, metrics: told.append(dict(metrics))])
+    return [{n: x for n, x in row.items() if not n.startswith("time/")} for row in told]
+
+
+@ALL
+def test_by_turns_it_is_what_it_is_without(name, backend):
+    with trainer(name, backend, lockstep=True, max_lag=0) as one:
+        one.train(640)
+    with trainer(name, backend, async_collect=False) as other:
+        other.train(640)
+    np.testing.assert_equal(one.learner.state().networks, other.learner.state().networks)
+
+
+@ALL
+def test_lockstep_runs_are_repeatable(name, backend):
+    def trained(seed):
+        with trainer(name, backend, seed=seed, lockstep=True, num_actors=2) as one:
+            return rows(one, 1_280), one.learner.state().networks
+
+    (told, networks), (same, again) = trained(1), trained(1)
+    np.testing.assert_equal(told, same)
+    np.testing.assert_equal(networks, again)
+    assert {row["train/policy_lag"] for row in told[2:]} == {2}
+    assert trained(2)[0] != told
+
+
+@BOTH
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_rollouts_are_of_the_policy_that_their_lag_says(name, backend, env):
+    how = SETTINGS[name] | {"async_collect": True, "lockstep": True, "max_lag": 3, "gamma": 0.9}
+    config = CONFIGS[name](**how, gae_lambda=0.8, learning_rate=0.01)
+    vec = make_vec(env, 4, max_episode_steps=11)
+    learner = LEARNERS[name, backend](vec, config, 1)
+    # What it acted with; weights move far at this learning rate.
+    judge, lags, moved = PPO(vec, PPOConfig(**SETTINGS["ppo"]), 0).policy, [], []
+    history = [learner.state().networks]
+    update = learner.update
+
+    def looking(*args):
+        buffer, lag = learner.buffer, learner.lag
+        lags.append(lag)
+        obs, actions = (
+            torch.from_numpy(x.copy()).flatten(0, 1) for x in (buffer.obs, buffer.actions)
+        )
+        for age, networks in ((lag, history[-1 - lag]), (0, history[-1])):
+            judge.load_state_dict({n: torch.from_numpy(x) for n, x in networks.items()})
+            with torch.no_grad():
+                _, log_probs, _ = judge.get_action_and_logprob(obs, action=actions)
+                values, last = (
+                    judge.get_value(obs),
+                    judge.get_value(torch.from_numpy(buffer.last_obs)),
+                )
+                cut = judge.get_value(torch.from_numpy(buffer.final_obs)).numpy()
+            off = np.abs(log_probs.numpy() - buffer.log_probs.ravel()).max()
+            if age == lag:
+                assert off < 1e-4
+                values = values.numpy().reshape(buffer.values.shape)
+                np.testing.assert_allclose(values, buffer.values, rtol=1e-4, atol=1e-4)
+                following = np.vstack((values[1:], last.numpy()[None])) * ~buffer.terminated
+                following.flat[buffer.final_index] = cut
+                ended = buffer.terminated | buffer.truncated
+                expected, after = np.zeros_like(values), np.zeros(4)
+                for t in reversed(range(16)):
+                    delta = buffer.rewards[t] + 0.9 * following[t] - values[t]
+                    after = expected[t] = delta + 0.9 * 0.8 * ~ended[t] * after
+                np.testing.assert_allclose(buffer.advantages, expected, rtol=1e-3, atol=1e-3)
+            else:
+                moved.append(off)
+        return update(*args)
+
+    learner.update = looking
+    for _ in range(8):
+        learner.iterate()
+        history.append(learner.state().networks)
+    assert lags == [0, 1, 2, 3, 3, 3, 3, 3]
+    assert min(moved) > 1e-3
+    learner.stop_actors()
+
+
+@ALL
+def test_actors_keep_within_the_bound_and_every_step_is_counted(name, backend):
+    with trainer(name, backend, num_actors=2, max_lag=3) as one:
+        told = rows(one, 2_560)
+        assert all(0 <= row["train/policy_lag"] <= 3 for row in told)
+        assert (one.timesteps, len(told)) == (2_560, 2_560 // (2 * 16))
+        assert one.train(640)["timesteps"] == 3_200
+
+
+@ALL
+def test_one_actor_normalises(name, backend):
+    how = {"normalize_obs": True, "normalize_reward": True, "env": "Pendulum-v1"}
+    with trainer(name, backend, lockstep=True, **how) as one:
+        one.train(1_280)
+        assert one.learner.normalizer.state()["obs_count"] >= 1_280
+
+
+@ALL
+def test_what_is_saved_goes_on_and_says_what_is_lost(name, backend, tmp_path):
+    with trainer(name, backend) as one:
+        one.train(640)
+        one.save(tmp_path / "saved")
+        networks = one.learner.state().networks
+    with TRAINERS[name].load(tmp_path / "saved", runs_dir=None) as again:
+        assert again.config.async_collect
+        np.testing.assert_equal(again.learner.state().networks, networks)
+        with pytest.warns(UserWarning, match="rollouts under way are not saved"):
+            again.train(640)
+        assert again.timesteps == 1_280
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_checkpoints_from_before_the_settings_say_none_of_them(name, tmp_path):
+    with trainer(name, async_collect=False) as one:
+        one.save(tmp_path / "saved")
+        kind = type(one)
+    manifest = read_checkpoint(tmp_path / "saved").manifest
+    for section in ("settings", "sources"):
+        for setting in ("async_collect", "num_actors", "max_lag", "lockstep"):
+            del manifest[section][setting]
+    said = trainer_manifest(tmp_path, manifest, name, kind.config_type)
+    assert said["settings"]["async_collect"] is False
+    assert kind.config_type(**said["settings"]) == one.config
+
+
+@BOTH
+def test_stopping_ends_a_run_that_waits_for_actors(backend):
+    slow = {"num_envs": 64, "n_steps": 200_000 // 64, "batch_size": 200_000 // 64 * 64}
+    with trainer("ppo", backend, env="Acrobot-v1", **slow, n_epochs=1) as one:
+        threading.Timer(0.2, one.stop).start()
+        start = time.monotonic()
+        one.train(10**9)
+        assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("match", "settings"),
+    [
+        ("num_actors: expected 1 without actors, got 2; set async_collect=True", {"num_actors": 2}),
+        ("max_lag: expected None without actors, got 2; set async", {"max_lag": 2}),
+        ("lockstep: expected False without actors, got True", {"lockstep": True}),
+    ],
+)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_of_actors_need_actors(name, match, settings):
+    with pytest.raises(ValueError, match=match):
+        trainer(name, **{"async_collect": False, **settings})
+
+
+@ALL
+def test_what_threads_cannot_do_is_named(name, backend):
+    with pytest.raises(ValueError, match="env: expected native environments"):
+        trainer(name, backend, env=Echo)
+    with pytest.raises(ValueError, match="max_lag: expected at least 1 where actors do not wait"):
+        trainer(name, backend, max_lag=0)
+    with pytest.raises(ValueError, match="num_actors: expected a divisor of num_envs = 4, got 3"):
+        trainer(name, backend, num_actors=3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@BOTH
+@pytest.mark.parametrize(("name", "steps"), [("ppo", 100_000), ("a2c", 500_000)])
+def test_cartpole_is_solved_as_without_and_not_with_a_rate_of_0(name, steps, backend):
+    def scores(seeds, **settings):
+        told = []
+        for seed in seeds:
+            how = {"seed": seed, "backend": backend, "runs_dir": None, **settings}
+            with closing(TRAINERS[name](env="CartPole-v1", preset="rl-zoo3", **how)) as one:
+                one.train(steps)
+                told.append(one.evaluate(30)["mean_reward"])
+        print(name, backend, settings, [round(score, 1) for score in told])
+        return np.median(told)
+
+    without = scores(range(1, 6))
+    assert scores(range(1, 6), async_collect=True) >= min(475, without - 5)
+    assert scores((1, 2, 3), async_collect=True, learning_rate=0.0) < 200
