@@ -209,7 +209,7 @@ def test_cartpole_is_solved_as_without_and_not_with_a_rate_of_0(name, steps, bac
         told = []
         for seed in seeds:
             how = {"seed": seed, "backend": backend, "runs_dir": None, **settings}
-            with closing(TRAINERS[name](env="CartPole-v1", preset="rl-zoo3", **how)) as one:
+            with closing(TRAINERS[name](env="CartPole-v1", **how)) as one:
                 one.train(steps)
                 told.append(one.evaluate(30)["mean_reward"])
         print(name, backend, settings, [round(score, 1) for score in told])
