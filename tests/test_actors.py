@@ -10,16 +10,16 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
 from rlox import ClosedError, VecEnv, make_vec
-from rlox.actors import Actors, blank_policy
+from rlox.actors import blank_policy, in_threads
 from rlox.configs import IMPALAConfig
 from rlox.learner import EpisodeStatistics
 from rlox.native import NativeIMPALA
 from rlox.trainers import IMPALATrainer
-from toy_envs import Echo
 
 CONFIG = IMPALAConfig(num_envs=4, net_arch=(8,))
 
@@ -29,41 +29,16 @@ def refused(match, env="CartPole-v1", **settings):
         IMPALATrainer(env=env, seed=0, runs_dir=None, **settings)
 
 
-def test_what_threads_cannot_do_is_named_with_the_way_out():
+def test_what_actors_cannot_do_is_named_with_the_way_out():
     turns = "set lockstep=True, max_lag=0 and num_actors=1"
-    refused(f"env: expected native environments.*got ForeignVecEnv; {turns}", env=Echo)
+    said = f"env: expected an id, or a function.*ForeignVecEnv already made; pass what.*{turns}"
+    refused(said, env=gym.make_vec("CartPole-v1", 8, vectorization_mode="sync"))
     refused("max_lag: expected at least 1 where actors do not wait.*lockstep=True", max_lag=0)
     refused("max_lag: expected at least num_actors = 4, got 2", num_actors=4, max_lag=2)
     refused("num_actors: expected a divisor of num_envs = 8, got 3", num_actors=3)
     refused("num_actors: expected a divisor of num_envs = 8, got 16", num_actors=16)
     refused("num_actors: expected an integer of at least 1, got 0", num_actors=0)
     refused("num_actors: expected 1 beside normalize_obs", num_actors=2, normalize_obs=True)
-
-
-def test_a_policy_of_ones_own_takes_turns():
-    torch = pytest.importorskip("torch")
-    refused(
-        "activation: expected one of tanh, relu, gelu, silu where actors in threads have copies",
-        activation="elu",
-    )
-
-    class Own(torch.nn.Module):
-        def __init__(self, *spaces):
-            super().__init__()
-            self.out = torch.nn.Linear(4, 3)
-
-        def get_action_and_logprob(self, obs, mask=None, action=None):
-            pi = torch.distributions.Categorical(logits=self.out(obs)[:, :2])
-            action = pi.sample() if action is None else action
-            return action, pi.log_prob(action), pi.entropy()
-
-        def get_value(self, obs):
-            return self.out(obs)[:, 2]
-
-    refused("policy: expected None, the built-in MLP, where actors in threads", policy=Own)
-    turns = {"lockstep": True, "max_lag": 0, "runs_dir": None}
-    trainer = IMPALATrainer(env="CartPole-v1", seed=0, policy=Own, **turns)
-    assert trainer.train(200)["timesteps"] == 200
 
 
 def working():
@@ -86,19 +61,19 @@ def ended():
 def made(config=CONFIG):
     env = VecEnv(config.num_envs)
     policy = blank_policy(env, config)
-    return policy, Actors(env, config, policy, None, 1, np.random.default_rng(0))
+    return policy, in_threads(env, config, policy, None, 1, np.random.default_rng(0))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_threads_end_with_their_owner():
-    policy, actors = made()
-    assert actors.next(policy, EpisodeStatistics()) is not None
+    _, actors = made()
+    assert actors.next(EpisodeStatistics()) is not None
     assert working()
     actors.close()
     actors.close()
     assert ended()
     with pytest.raises(ClosedError, match="NativeActors"):
-        actors.next(policy, EpisodeStatistics())
+        actors.next(EpisodeStatistics())
     learner = NativeIMPALA(make_vec("CartPole-v1", 4), CONFIG, 0)
     learner.iterate()
     assert working()
@@ -110,16 +85,16 @@ def test_threads_end_with_their_owner():
 def test_what_an_actor_fails_of_is_raised_once_and_ends_all():
     policy, actors = made()
     spoiled = {name: np.full_like(x, np.nan) for name, x in policy.tensors().items()}
-    actors.publish_tensors(spoiled)
+    actors.publish(spoiled)
 
     def many():
         for _ in range(5):
-            actors.next(policy, EpisodeStatistics())
+            actors.next(EpisodeStatistics())
 
     with pytest.raises((ValueError, FloatingPointError), match="finite"):
         many()
     with pytest.raises(ClosedError, match="collector: expected one whose actors work"):
-        actors.next(policy, EpisodeStatistics())
+        actors.next(EpisodeStatistics())
     actors.close()
 
 
@@ -138,7 +113,7 @@ def test_episodes_of_all_actors_are_told_of():
     policy, actors = made(config)
     episodes, steps = EpisodeStatistics(), 0
     for _ in range(40):
-        taken = actors.next(policy, episodes)
+        taken = actors.next(episodes)
         steps += actors.buffers[taken.buffer].n_transitions
         actors.publish(policy)
     actors.close()
@@ -163,19 +138,19 @@ def test_weights_that_stay_make_the_same_rollouts_however_far_actors_are_ahead()
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_is_refused_what_has_no_threads_there():
-    policy, actors = made()
-    actors.next(policy, EpisodeStatistics())
+    _, actors = made()
+    actors.next(EpisodeStatistics())
     child = os.fork()
     if child == 0:
         signal.alarm(20)
         with pytest.raises(ClosedError, match="forked"):
-            actors.next(policy, EpisodeStatistics())
+            actors.next(EpisodeStatistics())
         with pytest.raises(ClosedError, match="forked"):
             actors.metrics()
         actors.close()
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert actors.next(policy, EpisodeStatistics()) is not None
+    assert actors.next(EpisodeStatistics()) is not None
     actors.close()
 
 

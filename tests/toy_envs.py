@@ -1,5 +1,9 @@
 """Environments so small that what must be learned in them is known."""
 
+import os
+import signal
+import time
+
 import gymnasium as gym
 import numpy as np
 
@@ -113,3 +117,31 @@ class Count(gym.Env):
 
 # An id that has no native implementation.
 gym.register("toy/Echo-v0", entry_point="toy_envs:Echo")
+
+
+def cartpole():
+    """Gymnasium's own, in Python."""
+    return gym.make("CartPole-v1")
+
+
+class Breaking(gym.Env):
+    """Raises in its 20th step, or kills its process there."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, how="raise"):
+        self.how, self.made = how, 0
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.made += 1
+        if self.made == 20:
+            if self.how == "raise":
+                raise ArithmeticError("the environment broke")
+            if self.how == "sleep":
+                time.sleep(1000)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.zeros(2, np.float32), 0.0, False, False, {}

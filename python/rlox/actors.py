@@ -1,6 +1,8 @@
-"""`Actors`: native environments stepped in threads while a learner learns."""
+"""`Actors`: they collect while a learner learns, in threads of this process or in others."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+from weakref import finalize
 
 import numpy as np
 
@@ -10,6 +12,8 @@ from rlox.backends import torch_needs
 from rlox.layouts import Layout
 from rlox.learner import Arrays, EpisodeStatistics
 from rlox.masks import mask_width
+from rlox.processes import Process, end_all
+from rlox.recipes import recipe_of
 from rlox.rollout import RolloutEnv, make_buffer
 from rlox.streams import state_for_native, to_numpy
 from rlox.vec_env import VecEnv
@@ -52,37 +56,37 @@ _COPIED = (
 
 def expect_actors(
     env: RolloutEnv, config: Any, policy: object = None, features_extractor: object = None
-) -> None:
-    """Actors in threads can step these environments with copies of such a policy.
+) -> bool:
+    """Whether actors work in threads: with native environments and copies of such a policy.
+
+    Otherwise they work in processes.
 
     Raises:
-        ValueError: They cannot; actor and learner may take turns then.
+        ValueError: They can do neither; actor and learner may take turns then.
     """
-    turns = "set lockstep=True, max_lag=0 and num_actors=1: actor and learner take turns then"
-    if not isinstance(env, VecEnv):
-        raise ValueError(
-            "env: expected native environments, which actors step in threads, got "
-            f"{type(env).__name__}; {turns}"
-        )
-    space = env.single_observation_space
-    for need in torch_needs(config, space, policy, features_extractor):
-        if need.name in _COPIED:
-            raise ValueError(
-                f"{need.name}: expected {need.expected} where actors in threads have copies of "
-                f"the policy, got {need.got}; {turns}"
-            )
-    if env.has_action_masks != config.action_masks:
-        has = "masks" if env.has_action_masks else "none"
-        raise ValueError(
-            f"action_masks: expected {env.has_action_masks} where actors collect, as the "
-            f"environments have {has}, got {config.action_masks}; set it so"
-        )
     if (config.normalize_obs or config.normalize_reward) and config.num_actors > 1:
         raise ValueError(
             "num_actors: expected 1 beside normalize_obs or normalize_reward, as each actor would "
             f"have statistics of its own, got {config.num_actors}; take one, or normalise in a "
             "wrapper"
         )
+    space = env.single_observation_space
+    needs = torch_needs(config, space, policy, features_extractor)
+    if isinstance(env, VecEnv) and not any(need.name in _COPIED for need in needs):
+        if env.has_action_masks != config.action_masks:
+            has = "masks" if env.has_action_masks else "none"
+            raise ValueError(
+                f"action_masks: expected {env.has_action_masks} where actors collect, as the "
+                f"environments have {has}, got {config.action_masks}; set it so"
+            )
+        return True
+    if recipe_of(env) is None:
+        raise ValueError(
+            "env: expected an id, or a function that makes environments, where actors make their "
+            f"own in processes, got a {type(env).__name__} already made; pass what makes it, or "
+            "set lockstep=True, max_lag=0 and num_actors=1: actor and learner take turns then"
+        )
+    return False
 
 
 def _alike(env: VecEnv, n: int) -> VecEnv:
@@ -105,81 +109,56 @@ class Taken(NamedTuple):
     lag: int  # how many updates its policy is behind
     seed: int  # that was drawn for its iteration
     num_envs: int  # that were stepped for it
+    normalizer: Arrays  # statistics after it, where the actor has its own
 
 
 class Actors:
-    """Threads, the environments and policies they work with, and the ring of rollouts they fill.
+    """What collects ahead of a learner, and the ring of rollouts that it fills.
 
     Args:
-        env: The learner's native environments; a single actor steps these, several have their own.
-        config: Has `num_actors`, `max_lag` and `lockstep` beside the settings of rollouts.
-        weights: The learner's policy on native networks, with the weights to begin with.
-        normalizer: The learner's.
-        seed: Of the first environment; None: they go on where they stand.
-        stream: Where each rollout's seed comes from.
-
-    Raises:
-        MemoryError: They do not fit into memory.
+        native: The threads.
+        buffers: The ring.
+        statistics: Of normalisers after each buffer's rollout, where actors have their own.
+        processes: Those that collect, if any.
     """
 
     def __init__(
         self,
-        env: VecEnv,
-        config: Any,
-        weights: NativePolicy,
-        normalizer: Normalizer | None,
-        seed: int,
-        stream: np.random.Generator,
+        native: NativeActors,
+        buffers: Sequence[RolloutBuffer],
+        statistics: Sequence[Arrays] = (),
+        processes: Sequence[Process] = (),
     ) -> None:
-        count, each = config.num_actors, config.num_envs // config.num_actors
-        self.envs = [env] if count == 1 else [_alike(env, each) for _ in range(count)]
-        self.num_envs = each
-        lag = count if config.max_lag is None else config.max_lag
-        width = mask_width(env.single_action_space) if config.action_masks else None
-        normal = config.normalize_obs
-        self.buffers: list[RolloutBuffer] = [
-            make_buffer(self.envs[0], config.n_steps, normalize_obs=normal, mask_width=width)
-            for _ in range(lag + 1)
-        ]
-        for i, one in enumerate(self.envs):
-            one.drain_episodes()
-            one.begin_rollout(self.buffers[0], normalizer, seed + i * each)
-        made = [blank_policy(env, config) for _ in range(count)]
-        self._native = NativeActors(
-            [one._native for one in self.envs],
-            made,
-            self.buffers,
-            weights,
-            state_for_native(stream),
-            normalizer,
-            lag,
-            config.lockstep,
-            config.gamma,
-            gae_lambda(config),
-            max(config.sde_sample_freq, 0),
-        )
+        self.buffers, self._native, self._statistics = buffers, native, statistics
+        self._end = finalize(self, _end, native, processes)
 
-    def next(self, policy: NativePolicy, episodes: EpisodeStatistics) -> Taken | None:
-        """The next rollout; None where `policy.stopping` is set.
+    def next(self, episodes: EpisodeStatistics) -> Taken | None:
+        """The next rollout; None where `set_stopping` said so.
 
         Raises:
             Whatever an actor failed of; all have ended then.
         """
-        told = self._native.next(policy)
+        told = self._native.next()
         if told is None:
             return None
         number, _, lag, seed, returns, lengths, dropped = told
         episodes.add(returns, lengths)
         episodes.count += dropped
-        return Taken(number, lag, seed, self.num_envs)
+        known = self._statistics[number] if self._statistics else {}
+        return Taken(number, lag, seed, self.buffers[number].num_envs, known)
 
-    def publish(self, policy: NativePolicy) -> None:
-        """The rollout was learned from: actors act with this policy from here on."""
-        self._native.publish(policy)
+    def set_stopping(self, stop: bool) -> None:
+        """Whether `next` shall give None rather than wait."""
+        self._native.set_stopping(stop)
 
-    def publish_tensors(self, tensors: Arrays) -> None:
-        """As `publish`, of weights by name."""
-        self._native.publish_tensors(tensors)
+    def publish(self, weights: NativePolicy | Arrays) -> None:
+        """The rollout was learned from: actors act with these weights from here on."""
+        if isinstance(weights, NativePolicy):
+            self._native.publish(weights)
+        elif self._statistics:
+            self._native.publish_object(weights)
+        else:
+            self._native.publish_tensors(weights)
 
     def stream(self) -> np.random.Generator:
         """Where the next rollout's seed comes from."""
@@ -191,5 +170,78 @@ class Actors:
         return {f"time/{name}": stats[name] for name in ("learner_waited", "actors_waited")}
 
     def close(self) -> None:
-        """Ends the threads."""
-        self._native.close()
+        """Ends the threads, and processes."""
+        self._end()
+
+
+def _end(native: NativeActors, processes: Sequence[Process]) -> None:
+    native.close()
+    end_all(processes, _PATIENCE)
+
+
+# How long processes that are to end are waited for, in seconds: one may be in the middle of a step.
+_PATIENCE = 2.0
+
+
+def lag_bound(config: Any) -> int:
+    """How many updates a rollout's policy may be behind."""
+    return int(config.num_actors if config.max_lag is None else config.max_lag)
+
+
+def ring(env: RolloutEnv, config: Any) -> list[RolloutBuffer]:
+    """As many buffers as are filled or learned from at once, each for an actor's environments.
+
+    Raises:
+        MemoryError: They do not fit into memory.
+    """
+    width = mask_width(env.single_action_space) if config.action_masks else None
+    how: Any = {"normalize_obs": config.normalize_obs, "mask_width": width}
+    how["num_envs"] = config.num_envs // config.num_actors
+    return [make_buffer(env, config.n_steps, **how) for _ in range(lag_bound(config) + 1)]
+
+
+def in_threads(
+    env: VecEnv,
+    config: Any,
+    weights: NativePolicy | Arrays,
+    normalizer: Normalizer | None,
+    seed: int,
+    stream: np.random.Generator,
+) -> Actors:
+    """Threads that step native environments with networks in Rust.
+
+    Args:
+        env: The learner's environments; a single actor steps these, several have their own.
+        config: Has `num_actors`, `max_lag` and `lockstep` beside the settings of rollouts.
+        weights: To begin with, of a policy on native networks.
+        normalizer: The learner's.
+        seed: Of the first environment.
+        stream: Where each rollout's seed comes from.
+
+    Raises:
+        MemoryError: They do not fit into memory.
+    """
+    count, each = config.num_actors, config.num_envs // config.num_actors
+    envs = [env] if count == 1 else [_alike(env, each) for _ in range(count)]
+    buffers = ring(env, config)
+    for i, one in enumerate(envs):
+        one.drain_episodes()
+        one.begin_rollout(buffers[0], normalizer, seed + i * each)
+    if not isinstance(weights, NativePolicy):
+        first = blank_policy(env, config)
+        first.load(weights)
+        weights = first
+    native = NativeActors(
+        [one._native for one in envs],
+        [blank_policy(env, config) for _ in range(count)],
+        buffers,
+        weights,
+        state_for_native(stream),
+        normalizer,
+        lag_bound(config),
+        config.lockstep,
+        config.gamma,
+        gae_lambda(config),
+        max(config.sde_sample_freq, 0),
+    )
+    return Actors(native, buffers)

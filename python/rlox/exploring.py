@@ -8,7 +8,8 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from rlox import finite, learner, spaces, standing
-from rlox.base_learner import BaseLearner, expect_actions_for
+from rlox.action_spaces import expect_actions_for
+from rlox.base_learner import BaseLearner
 from rlox.crossing import as_on_torch
 from rlox.frames import stacked_frames
 from rlox.goals import goal_functions

@@ -8,11 +8,11 @@ import numpy.typing as npt
 
 from rlox import finite, learner, native_shapes, settings, spaces, standing
 from rlox._rlox import NativePolicy
-from rlox.actors import Actors, Taken, expect_actors, gae_lambda
+from rlox.actors import Taken, gae_lambda
 from rlox.backends import expect_torch
-from rlox.base_learner import BaseLearner
 from rlox.masks import as_masks
 from rlox.observations import as_batch
+from rlox.on_policy_learner import OnPolicyLearner
 from rlox.phases import enter
 from rlox.rollout import RolloutEnv
 from rlox.streams import state_for_native
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from rlox.policies import MlpPolicy
 
 
-class NativeLearner(BaseLearner):
-    """A `BaseLearner` with networks.
+class NativeLearner(OnPolicyLearner):
+    """An `OnPolicyLearner` with networks.
 
     Native environments are stepped and learned from in two calls an iteration; others step by step.
 
@@ -44,6 +44,7 @@ class NativeLearner(BaseLearner):
     def __init__(self, env: RolloutEnv, config: Any, seed: int, backend: str = "native") -> None:
         super().__init__(env, config, seed, type(self).__name__.removeprefix("Native"))
         self.backend = backend
+        self._expect_actors(backend)
         self.shape = native_shapes.shape(config)
         observed = native_shapes.observed(self.layout)
         rows = getattr(config, "batch_size", config.n_steps * config.num_envs)
@@ -61,9 +62,6 @@ class NativeLearner(BaseLearner):
         # The core's own loop gives the policy all masks that there are.
         self.fused = isinstance(env, VecEnv) and env.has_action_masks == config.action_masks
         self.gae_lambda = gae_lambda(config)
-        if not self.in_turn:
-            expect_actors(env, config)
-            self.acting = self.policy
 
     @property
     def stopping(self) -> bool:
@@ -73,6 +71,8 @@ class NativeLearner(BaseLearner):
     @stopping.setter
     def stopping(self, stop: bool) -> None:
         self.policy.set_stopping(stop)
+        if self.actors is not None:
+            self.actors.set_stopping(stop)
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
@@ -82,19 +82,28 @@ class NativeLearner(BaseLearner):
             enter("gradient_update")
             return self._counted(self.update(1.0 - progress) if full else {})
 
-    def _lend(self, to: Actors | None) -> None:
-        """Gives actors the weights; see `BaseLearner`."""
-        if to is not None:
-            to.publish(self.policy)
+    def _lent(self) -> NativePolicy | learner.Arrays:
+        """The weights, as actors take them."""
+        return self.policy if self._threads else self._networks()
+
+    def take(self, weights: learner.Arrays) -> None:
+        """Takes weights by name; see `OnPolicyLearner`."""
+        self.policy.load(weights)
+
+    def gather(self, seed: int) -> bool:
+        """Fills the buffer, for a learner elsewhere; see `OnPolicyLearner`."""
+        with self._alone():
+            return self.collect(seed)
 
     def _prepare(self, taken: Taken) -> None:
-        """The update draws from the rollout's seed; see `BaseLearner`."""
+        """The update draws from the rollout's seed; see `OnPolicyLearner`."""
         self.policy.begin(taken.seed, taken.num_envs)
 
-    def collect(self) -> bool:
-        """Fills the buffer; False if `stopping` was set meanwhile."""
+    def collect(self, seed: int | None = None) -> bool:
+        """Fills the buffer, by the next seed or this one; False if `stopping` was set meanwhile."""
         config, buffer, policy = self.config, self.buffer, self.policy
-        policy.begin(int(self.streams["iterations"].integers(2**63)), config.num_envs)
+        seed = int(self.streams["iterations"].integers(2**63)) if seed is None else seed
+        policy.begin(seed, config.num_envs)
         made, said = self.timesteps // config.num_envs, list[npt.NDArray[Any]]()
         try:
             if not self.fused:
@@ -189,7 +198,7 @@ class NativeLearner(BaseLearner):
         return self.policy.optimizer_state()
 
     def _restore(self, state: learner.LearnerState) -> bool:
-        """Takes networks, optimiser and environments; see `BaseLearner._restore`."""
+        """Takes networks, optimiser and environments; see `OnPolicyLearner._restore`."""
         policy = self.policy
         native_shapes.expect_copies(self.parameters)
         _part("networks", policy.check_tensors, state.networks)

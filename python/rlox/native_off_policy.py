@@ -10,8 +10,9 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import finite, learner, native_shapes, native_state, settings, spaces, standing
 from rlox._rlox import NativeAgent
+from rlox.action_spaces import expect_actions_for
 from rlox.backends import resolve_backend, torch_needs
-from rlox.base_learner import BaseLearner, expect_actions_for
+from rlox.base_learner import BaseLearner
 from rlox.crossing import as_in_rust
 from rlox.masks import as_masks, mask_width, no_masks
 from rlox.noise import expect_lengths

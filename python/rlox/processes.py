@@ -1,10 +1,11 @@
 """Processes that train side by side. They share the CPUs rather than fight for them."""
 
 import os
+import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -17,13 +18,69 @@ _PATIENCE = 10.0
 _THREADS = ("RLOX_NUM_THREADS", "OMP_NUM_THREADS")
 
 
+class Process:
+    """A process that serves the one that started it.
+
+    Args:
+        serve: What it does, within `serving`: it is called with a connection, whose other end is
+            `connection`, and with what `stop` ends.
+        threads: That it may use, where no environment variable says so.
+    """
+
+    def __init__(self, serve: Callable[..., None], threads: int) -> None:
+        context = get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        ended, self._stop = context.Pipe(duplex=False)
+        self._process = context.Process(target=serve, args=(theirs, ended), daemon=True)
+        variables = dict.fromkeys(_THREADS, str(threads))
+        with _variables(variables), _born_deaf():
+            self._process.start()
+        theirs.close()
+        ended.close()
+
+    def stop(self) -> None:
+        """Ends what it does, in order: as Ctrl-C ends a run. Signal handlers may call it."""
+        self._stop.close()
+
+    def died(self) -> int | None:
+        """Lets go of a process that has died, or soon will have; its exit code."""
+        self._process.join(5)
+        self.connection.close()
+        return self._process.exitcode
+
+    def end(self, until: float) -> None:
+        """Waits for its end until `time.monotonic()` says so, and no longer."""
+        self._process.join(max(until - time.monotonic(), 0))
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """Where it has not ended by itself."""
+        self._process.join(5)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+def end_all(processes: Collection[Process], patience: float = _PATIENCE) -> None:
+    """Ends processes in order, or after `patience` seconds at all costs."""
+    for process in processes:
+        process.stop()
+    for process in processes:
+        process.connection.close()  # which ends those that wait for something to do
+    until = time.monotonic() + patience
+    for process in processes:
+        process.end(until)
+    for process in processes:
+        process.kill()
+
+
 class Workers:
     """Some processes, each of which trains one run at a time. As a context manager they end.
 
     Args:
         count: How many.
         threads: That each may use, where no environment variable says so.
-        serve: What a process does, within `serving`: it takes jobs from a connection, and tells
+        serve: What a process does, see `Process`: it takes jobs from the connection, and tells
             what comes of them.
         ends: Whether what was told ends a job.
         died: From the exit code of a process that died to what is told of its job.
@@ -40,8 +97,7 @@ class Workers:
     ) -> None:
         self._count, self._threads = count, threads
         self._serve, self._ends, self._died = serve, ends, died
-        self._processes: dict[Connection, Any] = {}
-        self._stops: list[Connection] = []
+        self._processes: dict[Connection, Process] = {}
         self._stopped = False
         self._busy: dict[Connection, Any] = {}
 
@@ -49,24 +105,14 @@ class Workers:
         return self
 
     def __exit__(self, kind: object, *error: object) -> None:
-        self.stop()
-        for connection in self._processes:
-            connection.close()  # which ends those that wait for jobs
-        until = time.monotonic() + (0 if kind is KeyboardInterrupt else _PATIENCE)
-        for process in self._processes.values():
-            process.join(max(until - time.monotonic(), 0))
-            process.terminate()
-        for process in self._processes.values():
-            process.join(5)
-            if process.is_alive():
-                process.kill()
-                process.join()
+        self._stopped = True
+        end_all(self._processes.values(), 0 if kind is KeyboardInterrupt else _PATIENCE)
 
     def stop(self) -> None:
         """Ends what they train, in order: as Ctrl-C ends a run. Signal handlers may call it."""
         self._stopped = True
-        for stop in self._stops:
-            stop.close()
+        for process in list(self._processes.values()):
+            process.stop()
 
     @property
     def free(self) -> int:
@@ -86,20 +132,11 @@ class Workers:
         self._busy[connection] = label
 
     def _start(self) -> Connection:
-        context = get_context("spawn")
-        ours, theirs = context.Pipe()
-        ended, stop = context.Pipe(duplex=False)
-        process = context.Process(target=self._serve, args=(theirs, ended), daemon=True)
-        variables = dict.fromkeys(_THREADS, str(self._threads))
-        with _variables(variables), _born_deaf():
-            process.start()
-        theirs.close()
-        ended.close()
-        self._processes[ours] = process
-        self._stops.append(stop)
+        process = Process(self._serve, self._threads)
+        self._processes[process.connection] = process
         if self._stopped:
-            stop.close()
-        return ours
+            process.stop()
+        return process.connection
 
     def told(self) -> Iterator[tuple[Any, Any, Connection]]:
         """Waits, and gives what processes told, of which job, and where an answer goes.
@@ -112,13 +149,19 @@ class Workers:
             try:
                 said = connection.recv()
             except (EOFError, OSError):
-                process = self._processes.pop(connection)
-                process.join(5)
-                said = self._died(process.exitcode)
-                connection.close()
+                said = self._died(self._processes.pop(connection).died())
             if self._ends(said):
                 del self._busy[connection]
             yield label, said, connection
+
+
+def sendable(error: BaseException) -> BaseException:
+    """An error that another process can read."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  # what was just written
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 @contextmanager

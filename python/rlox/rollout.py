@@ -128,19 +128,25 @@ Worth = Callable[[Array, Flags | None], npt.ArrayLike]
 
 
 def make_buffer(
-    env: RolloutEnv, n_steps: int, *, normalize_obs: bool = False, mask_width: int | None = None
+    env: RolloutEnv,
+    n_steps: int,
+    *,
+    normalize_obs: bool = False,
+    mask_width: int | None = None,
+    num_envs: int | None = None,
 ) -> RolloutBuffer:
-    """A buffer for `n_steps` steps of these environments, with observations as `Layout` says.
+    """A buffer for `n_steps` steps of such environments, with observations as `Layout` says.
 
-    With `normalize_obs`, they are float32. With a `mask_width`, there is a field "action_masks",
-    bool (n_steps, num_envs, mask_width).
+    They are as many as `env` has, or `num_envs`. With `normalize_obs`, they are float32. With a
+    `mask_width`, there is a field "action_masks", bool (n_steps, num_envs, mask_width).
 
     Raises:
         ValueError: `n_steps` is below 1; observations to be normalised that are no Box.
         MemoryError: It does not fit into memory.
     """
     layout, acts = Layout(env.single_observation_space), env.single_action_space
-    shapes = (n_steps, env.num_envs, layout.shape, acts.shape or ())
+    count = env.num_envs if num_envs is None else num_envs
+    shapes = (n_steps, count, layout.shape, acts.shape or ())
     if normalize_obs and not isinstance(layout.space, gym.spaces.Box):
         raise ValueError(
             f"normalize_obs: expected observations of one Box, got {layout.space}; set "

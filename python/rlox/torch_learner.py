@@ -11,19 +11,19 @@ from torch import Tensor
 
 from rlox import learner, policies, spaces, standing, torch_state
 from rlox._rlox import RolloutBuffer
-from rlox.actors import Actors, Taken, blank_policy, expect_actors
-from rlox.base_learner import BaseLearner
+from rlox.actors import Taken
 from rlox.batches import Batch
 from rlox.configs import SHAPE_SETTINGS
 from rlox.features import FeaturesExtractor
 from rlox.masks import as_masks
 from rlox.observations import as_batch
+from rlox.on_policy_learner import OnPolicyLearner
 from rlox.optimizer import VectorOptimizer
 from rlox.rollout import RolloutEnv
 
 
-class TorchLearner(BaseLearner):
-    """A `BaseLearner` with a policy of torch.
+class TorchLearner(OnPolicyLearner):
+    """An `OnPolicyLearner` with a policy of torch.
 
     Args:
         env: Environments ready for rollouts, as `rlox.make_vec` makes them.
@@ -52,9 +52,7 @@ class TorchLearner(BaseLearner):
     ) -> None:
         super().__init__(env, config, seed, type(self).__name__)
         self._stopping = False
-        if not self.in_turn:
-            expect_actors(env, config, policy, features_extractor)
-            self.acting = blank_policy(env, config)
+        self._expect_actors(policy, features_extractor)
         self.device = torch_state.find_device(config.device)
         self.generator = torch.Generator(self.device)
         shape: dict[str, Any] = {name: getattr(config, name) for name in SHAPE_SETTINGS}
@@ -76,8 +74,8 @@ class TorchLearner(BaseLearner):
     @stopping.setter
     def stopping(self, stop: bool) -> None:
         self._stopping = stop
-        if self.acting is not None:
-            self.acting.set_stopping(stop)  # it may wait for actors
+        if self.actors is not None:
+            self.actors.set_stopping(stop)
 
     @contextmanager
     def seeded(self) -> Iterator[None]:
@@ -106,16 +104,22 @@ class TorchLearner(BaseLearner):
         masks = torch.from_numpy(buffer.field("action_masks")) if masked else None
         return Batch.views_of(buffer, masks)
 
-    def _lend(self, to: Actors | None) -> None:
-        """Gives actors the weights; see `BaseLearner`."""
-        weights = torch_state.module_arrays(self.policy)
-        if to is not None:
-            to.publish_tensors(weights)
-        elif self.acting is not None:
-            self.acting.load(weights)
+    def take(self, weights: learner.Arrays) -> None:
+        """Takes weights by name; see `OnPolicyLearner`."""
+        self.policy.load_state_dict(torch_state.module_tensors(self.policy, weights))
+
+    def gather(self, seed: int) -> bool:
+        """Fills the buffer, for a learner elsewhere; see `OnPolicyLearner`."""
+        self.streams["iterations"] = np.random.default_rng(seed)
+        with self.seeded(), torch_state.evaluating(self.policy):
+            return self.collect()
+
+    def collect(self) -> bool:
+        """Fills the buffer; False if `stopping` was set meanwhile."""
+        raise NotImplementedError
 
     def _prepare(self, taken: Taken) -> None:
-        """Minibatches are drawn by the rollout's seed, from its rows; see `BaseLearner`."""
+        """Minibatches are drawn by the rollout's seed, from its rows; see `OnPolicyLearner`."""
         self.generator.manual_seed(taken.seed)
         self.rows = self._views(self.buffer)
 
@@ -187,7 +191,7 @@ class TorchLearner(BaseLearner):
         return self.optimizer.state()
 
     def _restore(self, state: learner.LearnerState) -> bool:
-        """Takes networks, optimiser and environments; see `BaseLearner._restore`."""
+        """Takes networks, optimiser and environments; see `OnPolicyLearner._restore`."""
         tensors = torch_state.module_tensors(self.policy, state.networks)
         self.optimizer.check_state(state.optimizer)
         restored = standing.restore_environment(self.env, state.environment)

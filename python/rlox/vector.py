@@ -14,6 +14,7 @@ from rlox.foreign import ForeignVecEnv
 from rlox.ids import SMALLEST
 from rlox.keywords import explaining_unknown, meant, names_of, refuse_near, refuse_unknown
 from rlox.memory import expect_memory
+from rlox.recipes import remember
 from rlox.registered import find_spec, make_registered, native_of
 from rlox.resets import as_autoreset_mode, expect_mode
 from rlox.rollout import RolloutBatch, RolloutEnv, collect_rollout
@@ -78,6 +79,22 @@ def make_vec(
     >>> make_vec("CartPole-v1", 2, wrappers=[gym.wrappers.FlattenObservation])
     <ForeignVecEnv, SyncVectorEnv(CartPole-v1, num_envs=2)>
     """
+    made = _make(env, num_envs, seed, vectorization_mode, wrappers, autoreset_mode, kwargs)
+    how = {"vectorization_mode": vectorization_mode, "wrappers": wrappers}
+    remember(made, env, {**how, "autoreset_mode": autoreset_mode, **kwargs})
+    return made
+
+
+def _make(
+    env: Any,
+    num_envs: int | None,
+    seed: int | None,
+    vectorization_mode: Mode | None,
+    wrappers: Sequence[EnvWrapper],
+    autoreset_mode: AutoresetMode | str | None,
+    kwargs: dict[str, Any],
+) -> VecEnv | ForeignVecEnv:
+    """What `make_vec` makes."""
     count = None
     if num_envs is not None:
         count = whole("num_envs", num_envs, 1, fix="say how many to make")

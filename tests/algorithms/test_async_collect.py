@@ -15,7 +15,6 @@ from rlox.configs import A2CConfig, PPOConfig
 from rlox.manifest import trainer_manifest
 from rlox.native import NativeA2C, NativePPO
 from rlox.trainers import A2CTrainer, PPOTrainer
-from toy_envs import Echo
 
 SETTINGS = {
     "ppo": {"num_envs": 4, "n_steps": 16, "batch_size": 32, "n_epochs": 2, "net_arch": (16,)},
@@ -191,9 +190,7 @@ def test_settings_of_actors_need_actors(name, match, settings):
 
 
 @ALL
-def test_what_threads_cannot_do_is_named(name, backend):
-    with pytest.raises(ValueError, match="env: expected native environments"):
-        trainer(name, backend, env=Echo)
+def test_what_actors_cannot_do_is_named(name, backend):
     with pytest.raises(ValueError, match="max_lag: expected at least 1 where actors do not wait"):
         trainer(name, backend, max_lag=0)
     with pytest.raises(ValueError, match="num_actors: expected a divisor of num_envs = 4, got 3"):

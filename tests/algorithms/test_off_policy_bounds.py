@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from rlox import make_vec
+from rlox.action_spaces import expect_actions_for
 from rlox.algorithms import SAC, TD3, SACConfig, TD3Config
-from rlox.base_learner import expect_actions_for
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 
 SMALL = {"learning_starts": 5, "batch_size": 16, "buffer_size": 500, "net_arch": (8,)}

@@ -19,7 +19,7 @@ from hostile.arguments import (
     whole,
 )
 from hostile.table import Subject, call
-from rlox._rlox import NativeActors, NativePolicy
+from rlox._rlox import NativeActors, NativePolicy, write_rollout
 from rlox.configs import A2CConfig, IMPALAConfig, PPOConfig
 from rlox.native import NativeA2C, NativeIMPALA, NativePPO
 from rlox.streams import state_for_native
@@ -131,7 +131,7 @@ def actors(rollouts):
     made = NativeActors(**{n: make() for n, make in ACTORS.items()}, **AHEAD, **ADVANTAGES)
     learning = policy()
     for _ in range(rollouts):
-        made.next(learning)
+        made.next()
         made.publish(learning)
     return made
 
@@ -184,6 +184,12 @@ CALLS = [
         backend=text(BACKEND),
     ),
     call("network_backends"),
+    call("write_rollout", buffer=thing(lambda: rollout(T))),
+    call(
+        "read_rollout",
+        buffer=thing(lambda: rollout(0)),
+        data=thing(lambda: write_rollout(rollout(T))),
+    ),
     call("NativePolicy.set_stopping", stop=flag(False)),
     call("NativePolicy.begin", seed=SEED, num_envs=whole(N)),
     call(
@@ -245,7 +251,8 @@ CALLS = [
         gae_lambda=number(0.75),
         sde_sample_freq=whole(0),
     ),
-    call("NativeActors.next", policy=thing(policy)),
+    call("NativeActors.next"),
+    call("NativeActors.set_stopping", stop=flag(False)),
     call("NativeActors.publish", policy=thing(policy)),
     call("NativeActors.publish_tensors", tensors=record(tensors)),
     call("NativeActors.stream"),

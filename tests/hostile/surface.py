@@ -12,7 +12,10 @@ import rlox
 # Modules that users do not call, and what stands for them here.
 INNER = {
     "rlox.actor_critic": "rlox.policies offers it",
+    "rlox.action_spaces": "asked by learners: test_off_policy_bounds.py and others",
+    "rlox.actor_processes": "serves learners: test_actor_processes.py has refusals",
     "rlox.actors": "serves learners: test_actors.py has refusals",
+    "rlox.collector": "serves rlox.actor_processes",
     "rlox.adam": "optimisers of the learners: tensors of their own making",
     "rlox.algorithms.a2c": "rlox.algorithms offers what users call; the loss takes tensors",
     "rlox.algorithms.dqn": "rlox.algorithms offers what users call; the loss takes tensors",
@@ -88,6 +91,7 @@ INNER = {
     "rlox.native_state": "serves native learners",
     "rlox.networks": "serves policies",
     "rlox.noise": "settings: TD3Trainer's action_noise; the process serves learners",
+    "rlox.on_policy_learner": "serves learners, which are called",
     "rlox.observations": "serves Trainer.predict",
     "rlox.off_policy_learner": "rlox.algorithms offers what users call",
     "rlox.own_networks": "the caller's networks: test_off_policy_learning.py has refusals",
@@ -104,6 +108,7 @@ INNER = {
     "rlox.processes": "serves sweeps and train_many",
     "rlox.replaying": "serves off-policy learners",
     "rlox.rendering": "serves VecEnv.render and NativeEnv.render",
+    "rlox.recipes": "serves learners: test_actor_processes.py has refusals",
     "rlox.registered": "serves make_vec",
     "rlox.resets": "serves VecEnv, NativeEnv and make_vec",
     "rlox.restoring": "serves Trainer.save and Trainer.load",
@@ -112,26 +117,6 @@ INNER = {
     "rlox.rotation": "serves callbacks: tests/callbacks/test_checkpointing.py",
     "rlox.rollout": "rlox and rlox.vector offer what users call",
     "rlox.sb3": "around trainers: tests/sb3 has refusals",
-    "rlox.sb3.archive": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.arguments": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.attributes": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.callbacks": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.convert": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.elsewhere": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.environments": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.evaluation": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.inert": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.keywords": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.logs": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.model": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.models": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.noise": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.policy_kwargs": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.policy_names": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.schedules": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.waiting": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.weights": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.zoo": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.scores": "test_scores.py has refusals",
     "rlox.settings": "serves every constructor in Python",
     "rlox.snapshots": "serves ForeignVecEnv: test_snapshots.py has refusals",
@@ -152,6 +137,12 @@ INNER = {
     "rlox.warning": "serves all others: tests/test_warning.py",
     "rlox.workers": "serves ForeignVecEnv",
 }
+_SB3 = (
+    "archive arguments attributes callbacks convert elsewhere environments evaluation "
+    "inert keywords logs model models noise policy_kwargs policy_names schedules "
+    "waiting weights zoo"
+)
+INNER |= {f"rlox.sb3.{name}": "serves rlox.sb3: tests/sb3 has refusals" for name in _SB3.split()}
 _COMMANDS = ("around", "commands", "config_file", "doctor", "enjoy", "envs", "eval", "export")
 _COMMANDS += ("file_settings", "flags", "many", "mistakes", "outcome", "output", "plot")
 _COMMANDS += ("presets", "resume", "saved", "sweep", "train", "usage")
@@ -207,9 +198,14 @@ LEFT_OUT = {
     "to_arrow": "takes a buffer, and needs another library: test_interchange.py",
     "MmapReplayBuffer.load_state": "takes only what is of its own file: test_replay_state.py",
     "MmapReplayBuffer.close": "takes nothing, and leaves nothing to look at: test_mmap_replay.py",
+    "NativeActors.calling": "calls what it is given: test_actor_processes.py",
+    "NativeActors.publish_object": "takes anything, for actors in Python: test_actor_processes.py",
     "NativeActors.close": "takes nothing, and leaves nothing to look at: test_actors.py",
     "SdePolicy.reset_noise": "serves learners, which know how many rows there are",
 }
+for _kind in ("PPO", "A2C", "IMPALA", "NativePPO", "NativeA2C", "NativeIMPALA"):
+    for _name in ("gather", "take"):
+        LEFT_OUT[f"{_kind}.{_name}"] = "serves `Collector`: test_actor_processes.py"
 for _kind in ("NativePPO", "NativeA2C", "NativeIMPALA"):
     for _name in ("collect", "update", "learn", "first_seed"):
         LEFT_OUT[f"{_kind}.{_name}"] = "a step of `iterate`"

@@ -37,6 +37,7 @@ mod step_arrays;
 mod trajectory;
 mod vector;
 mod vtrace;
+mod whole;
 
 use pyo3::prelude::*;
 
@@ -82,6 +83,8 @@ mod _rlox {
     use crate::vector::NativeVectorEnv;
     #[pymodule_export]
     use crate::vtrace::compute_vtrace;
+    #[pymodule_export]
+    use crate::whole::{read_rollout, write_rollout};
     use pyo3::prelude::*;
     use pyo3::types::PyDict;
 

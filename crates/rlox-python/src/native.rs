@@ -2,6 +2,7 @@
 
 mod actors;
 mod agent;
+mod called;
 mod learn;
 mod make;
 mod predict;

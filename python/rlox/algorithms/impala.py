@@ -126,6 +126,14 @@ class IMPALA(TorchLearner):
                 return False
         return buffer.n_transitions > 0 or self.collect()  # again if all that happened was resets
 
+    def gather(self, seed: int) -> bool:
+        """Fills the buffer, for a learner elsewhere; see `OnPolicyLearner`."""
+        full = super().gather(seed)
+        if full:  # who learns from it estimates advantages, but only whole rollouts are sent
+            ends = np.zeros(self.config.num_envs), np.zeros(len(self.buffer.final_index))
+            self.buffer.finish(ends[0], 0.0, 0.0, ends[1])
+        return full
+
     @torch.no_grad()
     def correct(self, log_probs: Tensor, values: Tensor) -> list[Tensor]:
         """V-trace's targets and advantages of all rows by the policy as it is, (T * N,) each."""

@@ -66,9 +66,9 @@ class PPOConfig:
         check = partial(settings.settle, self)
         check(settings.whole, ("num_envs", "n_steps", "batch_size", "n_epochs", "num_actors"), 1)
         check(settings.whole, ("max_lag",), 0)
-        rollout = self.num_envs * self.n_steps
+        rollout = self.num_envs // self.num_actors * self.n_steps
         if self.batch_size is None:
-            object.__setattr__(self, "batch_size", min(64, rollout))
+            object.__setattr__(self, "batch_size", max(1, min(64, rollout)))
         check(settings.whole, ("sde_sample_freq",), 1, -1)
         check(settings.whole_numbers, ("net_arch",))
         check(settings.number, ("gamma", "gae_lambda"), 0, 1)
@@ -78,12 +78,13 @@ class PPOConfig:
         check(settings.text, ("lr_schedule", "clip_schedule"), ("constant", "linear"))
         check(settings.text, ("activation",), settings.ACTIVATIONS)
         check(settings.text, ("device",))
+        _expect_ahead(self)
         if self.batch_size is not None and self.batch_size > rollout:
+            shared = " / num_actors" if self.num_actors > 1 else ""
             raise ValueError(
-                f"batch_size: expected at most num_envs * n_steps = {rollout} steps, got "
+                f"batch_size: expected at most num_envs{shared} * n_steps = {rollout} steps, got "
                 f"{self.batch_size}; lower it, or raise n_steps"
             )
-        _expect_ahead(self)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,12 @@
 """Runs in processes, each of which trains one after the other."""
 
-import pickle
 from collections.abc import Generator, Sequence
 from multiprocessing.connection import Connection
 
 from rlox.interrupt import Group
 from rlox.machine import threads
 from rlox.many.job import Came, Job
-from rlox.processes import Workers, serving
+from rlox.processes import Workers, sendable, serving
 
 
 def in_processes(
@@ -52,14 +51,5 @@ def serve(connection: Connection, ended: Connection) -> None:
             try:
                 came: Came = job.train()
             except BaseException as error:  # whatever ended this run, others go on
-                came = _sendable(error)
+                came = sendable(error)
             connection.send(came)
-
-
-def _sendable(error: BaseException) -> BaseException:
-    """An error that another process can read."""
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301  # what was just written
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error

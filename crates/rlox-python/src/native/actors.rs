@@ -1,7 +1,7 @@
 //! `NativeActors`: native environments that are stepped in threads, which never have the GIL.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::PyTypeCheck;
@@ -11,6 +11,7 @@ use rlox_core::{Ahead, AsyncCollector, Begun, Collect, Pcg64, PipelineStats, Res
 use rlox_nn::NamedTensors;
 use rlox_nn::train::{Collection, collect_transitions};
 
+use super::called::Called;
 use super::{Inner, NativePolicy, tensors};
 use crate::argument::{INTEGER, argument, count, expect_shape, instance, number, sequence, shown, switches};
 use crate::array::new_dict;
@@ -24,12 +25,20 @@ use crate::vector::NativeVectorEnv;
 
 /// Which buffer was filled, and the episodes that ended meanwhile.
 #[derive(Default)]
-struct Filled {
-    buffer: usize,
-    returns: Vec<f64>,
-    lengths: Vec<u32>,
+pub(super) struct Filled {
+    pub(super) buffer: usize,
+    pub(super) returns: Vec<f64>,
+    pub(super) lengths: Vec<u32>,
     /// How many more there were.
-    dropped: u64,
+    pub(super) dropped: u64,
+}
+
+/// What a learner lends.
+pub(super) enum Weights {
+    /// To policies in Rust.
+    Tensors(NamedTensors),
+    /// To actors in Python.
+    Object(Py<PyAny>),
 }
 
 /// What one thread works with. Python objects see it work, one call after the other.
@@ -42,8 +51,8 @@ struct Actor {
     version: Option<u64>,
 }
 
-impl Collect<NamedTensors, Filled> for Actor {
-    fn collect(&mut self, begun: &mut Begun<NamedTensors, Filled>, stop: &dyn Fn() -> bool) -> Result<()> {
+impl Collect<Weights, Filled> for Actor {
+    fn collect(&mut self, begun: &mut Begun<Weights, Filled>, stop: &dyn Fn() -> bool) -> Result<()> {
         let Self { env, normalizer, buffers, .. } = &*self;
         let (env, buffer) = (Arc::clone(env), Arc::clone(buffers));
         let buffer = buffer[begun.buffer.buffer].get();
@@ -74,7 +83,7 @@ impl Actor {
         env: &mut dyn VectorEnv,
         buffer: &mut rlox_core::RolloutBuffer,
         normalizer: Option<&mut rlox_core::Normalizer>,
-        begun: &Begun<NamedTensors, Filled>,
+        begun: &Begun<Weights, Filled>,
         stop: &dyn Fn() -> bool,
     ) -> Result<()> {
         let Self { policy, how, version, .. } = self;
@@ -82,8 +91,10 @@ impl Actor {
         policy.check(buffer)?;
         policy.inner.enter(|acting| {
             let Inner { policy, streams, .. } = acting;
-            if *version != Some(begun.turn.version) {
-                policy.load(&begun.weights)?;
+            if let Weights::Tensors(weights) = &*begun.weights
+                && *version != Some(begun.turn.version)
+            {
+                policy.load(weights)?;
                 *version = Some(begun.turn.version);
             }
             streams.renew(begun.turn.seed, env.num_envs())?;
@@ -109,7 +120,12 @@ impl Actor {
 ///     ValueError, TypeError: What does not fit together; a bound that is too small.
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct NativeActors {
-    inner: Shared<AsyncCollector<NamedTensors, Filled>>,
+    inner: Shared<AsyncCollector<Weights, Filled>>,
+    stop: AtomicBool,
+    /// Whether actors are in Python.
+    python: bool,
+    /// The first error of an actor in Python.
+    raised: Arc<Mutex<Option<PyErr>>>,
 }
 
 /// What `next` tells: the buffer's number, the version of its weights, its lag and seed; returns and lengths of episodes
@@ -139,9 +155,7 @@ impl NativeActors {
         let mut policies = each::<NativePolicy>("policies", policies, "NativePolicy")?;
         let buffers = Arc::new(each::<RolloutBuffer>("buffers", buffers, "RolloutBuffer")?);
         let weights = instance::<NativePolicy>("weights", weights, "NativePolicy")?.get();
-        let words = argument::<i64>("stream", stream, &INTEGER)?.read(true)?;
-        expect_shape("stream", words.shape(), WORDS, &[])?;
-        let seeds = Pcg64::from_words(words.slice()).map_err(to_py)?;
+        let seeds = seeds_of(stream)?;
         let normalizer = normalizer
             .map(|given| {
                 Ok::<_, PyErr>(Arc::new(instance::<Normalizer>("normalizer", given, "Normalizer")?.clone().unbind()))
@@ -166,40 +180,71 @@ impl NativeActors {
             let fix = "normalise in a wrapper, or take one actor";
             return Err(value_error("normalizer", "None for several actors", "one", fix));
         }
-        let mut actors: Vec<Box<dyn Collect<NamedTensors, Filled>>> = Vec::new();
+        let mut actors: Vec<Box<dyn Collect<Weights, Filled>>> = Vec::new();
         for (env, policy) in envs.drain(..).zip(policies.drain(..)) {
             let (env, normalizer, buffers) = (Arc::new(env), normalizer.clone(), Arc::clone(&buffers));
             actors.push(Box::new(Actor { env, policy, normalizer, buffers, how, version: None }));
         }
-        let mut number = 0..;
         let first = weights.inner.with(py, true, |inner| Ok(inner.policy.tensors()))?;
-        let made = detached(py, || {
-            let filled = || Ok(Filled { buffer: number.next().unwrap_or_default(), ..Filled::default() });
-            AsyncCollector::new(actors, ahead, first, seeds, filled)
-        });
-        Ok(Self { inner: Shared::new("NativeActors", made.map_err(to_py)?) })
+        Self::start(py, actors, ahead, Weights::Tensors(first), seeds, Arc::default())
+    }
+
+    /// Actors in Python, which are called in threads: `begin(buffer, version, seed, weights)` has one fill a buffer by its
+    /// number, with the weights of the version; `wait(seconds)` gives None where it has not after so long, else what it
+    /// filled it with: returns, float64 (k,), and lengths, int64 (k,), of episodes, and how many more there were.
+    ///
+    /// What they raise, `next` raises.
+    #[staticmethod]
+    fn calling(
+        py: Python<'_>,
+        actors: &Bound<'_, PyAny>,
+        weights: Bound<'_, PyAny>,
+        stream: &Bound<'_, PyAny>,
+        max_lag: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = switches::lockstep)] lockstep: bool,
+    ) -> PyResult<Self> {
+        let wrong = || type_error("actors", "a sequence of actors", &shown(actors), "pass a list of them");
+        let called = sequence(actors).map_err(|error| blamed(py, error, wrong))?;
+        let seeds = seeds_of(stream)?;
+        let ahead = Ahead { max_lag: count("max_lag", max_lag)?, lockstep };
+        ahead.check(called.len()).map_err(to_py)?;
+        let raised = Arc::<Mutex<Option<PyErr>>>::default();
+        let boxed = |actor: Bound<'_, PyAny>| -> Box<dyn Collect<Weights, Filled>> {
+            Box::new(Called::new(actor.unbind(), Arc::clone(&raised)))
+        };
+        let actors = called.into_iter().map(boxed).collect();
+        Self::start(py, actors, ahead, Weights::Object(weights.unbind()), seeds, raised)
     }
 
     /// The next rollout, waited for: the buffer's number, the version of its weights, its lag and seed; returns and lengths
-    /// of the newest episodes that ended in it, and how many more there were. None where `policy.stopping` is set.
+    /// of the newest episodes that ended in it, and how many more there were. None where `set_stopping` said so.
     ///
     /// Raises:
     ///     ValueError, FloatingPointError: The first error of an actor; all have ended then.
     ///     RuntimeError: An actor panicked.
-    fn next<'py>(&self, py: Python<'py>, policy: &Bound<'py, PyAny>) -> PyResult<Option<Next<'py>>> {
-        let policy = instance::<NativePolicy>("policy", policy, "NativePolicy")?.get();
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Next<'py>>> {
         let told = self.inner.with(py, true, |collector| {
-            let Some(rollout) = collector.next_unless(&mut || policy.stop.load(Ordering::Relaxed))? else {
+            let Some(rollout) = collector.next_unless(&mut || self.stop.load(Ordering::Relaxed))? else {
                 return Ok(None);
             };
             let (turn, filled) = (rollout.turn, rollout.buffer);
             let lengths: Vec<i64> = filled.lengths.iter().copied().map(i64::from).collect();
             let seen = (filled.buffer, turn.version, rollout.lag, turn.seed);
             Ok(Some((seen, filled.returns.clone(), lengths, filled.dropped)))
+        });
+        let told = told.map_err(|error| {
+            let raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner).take();
+            raised.unwrap_or(error)
         })?;
         Ok(told.map(|((buffer, version, lag, seed), returns, lengths, dropped)| {
             (buffer, version, lag, seed, returns.into_pyarray(py), lengths.into_pyarray(py), dropped)
         }))
+    }
+
+    /// Whether `next` shall give None rather than wait.
+    #[pyo3(signature = (stop))]
+    fn set_stopping(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
+        self.stop.store(stop, Ordering::Relaxed);
     }
 
     /// Gives the rollout back that `next` told of last, with the weights learned from it; without one, these take the place
@@ -207,19 +252,18 @@ impl NativeActors {
     fn publish(&self, py: Python<'_>, policy: &Bound<'_, PyAny>) -> PyResult<()> {
         let policy = instance::<NativePolicy>("policy", policy, "NativePolicy")?.get();
         let weights = policy.inner.with(py, true, |inner| Ok(inner.policy.tensors()))?;
-        self.inner.with(py, true, |collector| {
-            collector.publish(weights);
-            Ok(())
-        })
+        self.lend(py, Weights::Tensors(weights))
     }
 
     /// As `publish`, of weights by name.
     fn publish_tensors(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
-        let weights = tensors::named("tensors", tensors)?;
-        self.inner.with(py, true, |collector| {
-            collector.publish(weights);
-            Ok(())
-        })
+        self.lend(py, Weights::Tensors(tensors::named("tensors", tensors)?))
+    }
+
+    /// As `publish`, of what actors in Python are called with.
+    fn publish_object(&self, weights: Bound<'_, PyAny>) -> PyResult<()> {
+        let py = weights.py();
+        self.lend(py, Weights::Object(weights.unbind()))
     }
 
     /// The words of the stream that the seed of the next rollout comes from, int64 (6,).
@@ -245,6 +289,42 @@ impl NativeActors {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.close(py)
     }
+}
+
+impl NativeActors {
+    fn start(
+        py: Python<'_>,
+        actors: Vec<Box<dyn Collect<Weights, Filled>>>,
+        ahead: Ahead,
+        weights: Weights,
+        seeds: Pcg64,
+        raised: Arc<Mutex<Option<PyErr>>>,
+    ) -> PyResult<Self> {
+        let (mut number, python) = (0.., matches!(weights, Weights::Object(_)));
+        let made = detached(py, || {
+            let filled = || Ok(Filled { buffer: number.next().unwrap_or_default(), ..Filled::default() });
+            AsyncCollector::new(actors, ahead, weights, seeds, filled)
+        });
+        let inner = Shared::new("NativeActors", made.map_err(to_py)?);
+        Ok(Self { inner, stop: AtomicBool::new(false), python, raised })
+    }
+
+    fn lend(&self, py: Python<'_>, weights: Weights) -> PyResult<()> {
+        if matches!(weights, Weights::Tensors(_)) == self.python {
+            let (expected, got) = if self.python { ("an object", "tensors") } else { ("tensors", "an object") };
+            return Err(value_error("weights", expected, got, "publish as the actors were made"));
+        }
+        self.inner.with(py, true, |collector| {
+            collector.publish(weights);
+            Ok(())
+        })
+    }
+}
+
+fn seeds_of(stream: &Bound<'_, PyAny>) -> PyResult<Pcg64> {
+    let words = argument::<i64>("stream", stream, &INTEGER)?.read(true)?;
+    expect_shape("stream", words.shape(), WORDS, &[])?;
+    Pcg64::from_words(words.slice()).map_err(to_py)
 }
 
 impl Drop for NativeActors {

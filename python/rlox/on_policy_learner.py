@@ -1,0 +1,145 @@
+"""`OnPolicyLearner`: what learners from rollouts share, whoever collects these."""
+
+from contextlib import suppress
+from typing import Any
+
+from rlox import actors, learner
+from rlox._rlox import ClosedError, NativePolicy
+from rlox.actor_processes import in_processes
+from rlox.base_learner import BaseLearner
+from rlox.collector import Plan, alone
+from rlox.phases import enter
+from rlox.recipes import recipe_of
+from rlox.rollout import RolloutEnv, make_buffer
+
+
+class OnPolicyLearner(BaseLearner):
+    """A `BaseLearner` with a rollout to learn from, which it or its actors collect.
+
+    Args:
+        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
+        config: Settings; `num_envs` must be the environments'.
+        seed: Decides everything random: initial weights, environments, actions, minibatches.
+        name: The algorithm's, for messages.
+
+    Raises:
+        ValueError, TypeError: Environments and config that do not fit together.
+    """
+
+    backend: str
+    stopping: bool  # set it to have `iterate` return early
+
+    def __init__(self, env: RolloutEnv, config: Any, seed: int, name: str) -> None:
+        super().__init__(env, config, seed, name)
+        # Whether nobody else collects, and how many updates the last rollout was behind.
+        self.in_turn, self.lag = actors.in_turn(config), 0
+        self.actors: actors.Actors | None = None
+
+    def _make_storage(self) -> None:
+        """The buffer for rollouts.
+
+        Raises:
+            ValueError: Masks are asked for that the environments do not have.
+            MemoryError: It does not fit into memory.
+        """
+        config, width = self.config, self._mask_width()
+        self.buffer = make_buffer(
+            self.env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=width
+        )
+
+    def _expect_actors(self, *own: object) -> None:
+        """Where actors collect, decides which kind; `own` is what the class takes besides.
+
+        Raises:
+            ValueError: They cannot.
+        """
+        self._own = own
+        if not self.in_turn:
+            given = own if self.backend == "torch" else ()
+            self._threads = actors.expect_actors(self.env, self.config, *given)
+
+    def _taken(self) -> bool:
+        """The buffer is the next one that an actor has filled; False if `stopping` was set."""
+        enter("env_step")
+        try:
+            if self.actors is None:
+                self.actors = self._make_actors()
+                self.actors.set_stopping(self.stopping)
+                self.started = True
+            taken = self.actors.next(self.episodes)
+        except Exception:
+            self.stop_actors()
+            raise
+        if taken is None:
+            return False
+        self.buffer, self.lag = self.actors.buffers[taken.buffer], taken.lag
+        if self.normalizer is not None and taken.normalizer:
+            self.normalizer.load_state(taken.normalizer)
+        self._prepare(taken)
+        return True
+
+    def _make_actors(self) -> actors.Actors:
+        env: Any = self.env
+        seed, stream = int(self.streams["resets"].integers(2**31)), self.streams["iterations"]
+        if self._threads:
+            about = self.config, self._lent(), self.normalizer, seed, stream
+            return actors.in_threads(env, *about)
+        recipe = recipe_of(env)
+        assert recipe is not None  # as `expect_actors` has seen
+        config = alone(self.config, self.config.num_envs // self.config.num_actors)
+        known = {} if self.normalizer is None else dict(self.normalizer.state())
+        plan = Plan(type(self), recipe, config, seed, self._own, known)
+        return in_processes(env, self.config, plan, self._networks(), stream)
+
+    def _lent(self) -> NativePolicy | learner.Arrays:
+        """The weights, as actors take them."""
+        return self._networks()
+
+    def _prepare(self, taken: actors.Taken) -> None:
+        """What is to be done before learning from a rollout of an actor."""
+        raise NotImplementedError
+
+    def gather(self, seed: int) -> bool:
+        """Fills the buffer with what `seed` decides; False if `stopping` was set meanwhile."""
+        raise NotImplementedError
+
+    def take(self, weights: learner.Arrays) -> None:
+        """Takes weights by name, of the same policy elsewhere.
+
+        Raises:
+            ValueError: They are another policy's.
+        """
+        raise NotImplementedError
+
+    def _counted(self, metrics: dict[str, float]) -> dict[str, float]:
+        """What an iteration tells; its steps are counted, and actors have the new weights."""
+        made = self.buffer.n_transitions
+        if self.actors is None:
+            self.episodes.drain(self.env)
+        elif metrics:
+            self.actors.publish(self._lent())
+            metrics = metrics | {"train/policy_lag": self.lag, **self.actors.metrics()}
+        if not metrics:
+            return {}
+        self.timesteps += made
+        return {
+            "rollout/ep_rew_mean": self.episodes.mean_return,
+            "rollout/ep_len_mean": self.episodes.mean_length,
+            "time/total_timesteps": self.timesteps,
+            **metrics,
+        }
+
+    def _stands(self) -> tuple[learner.Arrays, str | None]:
+        """Where the environments stand, or nothing, and why; see `BaseLearner`."""
+        if self.actors is None:
+            return super()._stands()
+        self.streams["iterations"] = self.actors.stream()
+        return {}, actors.INEXACT
+
+    def stop_actors(self) -> None:
+        """Ends threads, or processes, that collect; what they have collected is lost."""
+        if self.actors is not None:
+            with suppress(ClosedError):  # of a parent process, for instance
+                self.streams["iterations"] = self.actors.stream()
+            self.actors.close()
+            self.actors, self.started = None, False
