@@ -18,7 +18,7 @@ sources := pyproject.toml Cargo.toml $(wildcard Cargo.lock) \
 train_extras := cli,progress,plot
 test_extras := torch,$(train_extras),arrow,minari,classic-control,test
 lint_extras := $(test_extras),lint
-service_extras := $(test_extras),tensorboard,wandb,mlflow,video,onnx
+service_extras := $(test_extras),tensorboard,wandb,mlflow,video,onnx,ray
 
 # Without the extension (after a git clean) what was installed does not count.
 ifeq ($(wildcard python/rlox/_rlox.*.so),)
@@ -83,10 +83,10 @@ $(stamps)/extras: $(stamps)/test
 	"$(py)" -m pip install --quiet --disable-pip-version-check onnxruntime 'gymnasium[mujoco]' rliable 'pandas<3'
 	@touch $@
 
-test-extras: $(stamps)/extras ## install the loggers' services, ONNX, video, MuJoCo and rliable, and test what needs them
+test-extras: $(stamps)/extras ## install the loggers' services, ONNX, video, MuJoCo, Ray and rliable, and test what needs them
 	"$(py)" -m pytest tests/logger tests/callbacks/test_video.py tests/test_exporting.py \
 		tests/test_snapshots.py tests/sb3/test_habits.py tests/cli/test_around.py tests/cli/test_export.py \
-		tests/test_scores.py $(PYTEST_ARGS)
+		tests/test_scores.py tests/distributed/test_ray.py $(PYTEST_ARGS)
 
 test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines
 	$(CARGO) test --release -p rlox-core -p rlox-nn -p rlox-candle -p rlox-burn -- --ignored

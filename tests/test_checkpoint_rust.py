@@ -69,7 +69,7 @@ def test_a_trainer_goes_on_with_a_checkpoint_from_rust(tmp_path):
     assert (trainer.config.net_arch, trainer.config.use_sde) == ((4,), True)
     assert trainer.learner.backend == "native"
     unsaid = {"ortho_init", "log_std_init", "full_std", "compile", "device"}
-    unsaid |= {"async_collect", "num_actors", "max_lag", "lockstep"}
+    unsaid |= {"async_collect", "num_actors", "actors", "max_lag", "lockstep"}
     assert {name for name, source in trainer.sources.items() if source == "default"} == unsaid
     assert {*trainer.sources.values()} == {"checkpoint", "default"}
     trainer.save(tmp_path / "half")

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from rlox.streams import state_for_native
 
 # How long a process may take to begin, in seconds.
 _BEGINNING = 120.0
+# How long one that is to end is waited for: it may be in the middle of a step.
+_PATIENCE = 2.0
 Episodes = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], int]
 
 
@@ -143,4 +146,4 @@ def in_processes(
     except BaseException:
         end_all(processes, 0)
         raise
-    return Actors(native, buffers, statistics, processes)
+    return Actors(native, buffers, statistics, partial(end_all, processes, _PATIENCE))

@@ -1,6 +1,6 @@
 """`Actors`: they collect while a learner learns, in threads of this process or in others."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from weakref import finalize
 
@@ -12,7 +12,6 @@ from rlox.backends import torch_needs
 from rlox.layouts import Layout
 from rlox.learner import Arrays, EpisodeStatistics
 from rlox.masks import mask_width
-from rlox.processes import Process, end_all
 from rlox.recipes import recipe_of
 from rlox.rollout import RolloutEnv, make_buffer
 from rlox.streams import state_for_native, to_numpy
@@ -56,13 +55,14 @@ _COPIED = (
 
 def expect_actors(
     env: RolloutEnv, config: Any, policy: object = None, features_extractor: object = None
-) -> bool:
-    """Whether actors work in threads: with native environments and copies of such a policy.
+) -> str:
+    """Where actors work: "threads", "processes" or "ray".
 
-    Otherwise they work in processes.
+    Threads are for native environments and copies of the built-in policy; whatever else is Python,
+    where threads would wait for each other.
 
     Raises:
-        ValueError: They can do neither; actor and learner may take turns then.
+        ValueError: They cannot work where `config.actors` says; actor and learner may take turns.
     """
     if (config.normalize_obs or config.normalize_reward) and config.num_actors > 1:
         raise ValueError(
@@ -70,23 +70,37 @@ def expect_actors(
             f"have statistics of its own, got {config.num_actors}; take one, or normalise in a "
             "wrapper"
         )
-    space = env.single_observation_space
-    needs = torch_needs(config, space, policy, features_extractor)
-    if isinstance(env, VecEnv) and not any(need.name in _COPIED for need in needs):
-        if env.has_action_masks != config.action_masks:
+    why = _not_in_threads(env, config, policy, features_extractor)
+    if config.actors == "threads" and why is not None:
+        raise ValueError(
+            f"actors: expected 'processes' or 'ray' where {why}, got 'threads'; set one of them"
+        )
+    if config.actors in ("auto", "threads") and why is None:
+        if isinstance(env, VecEnv) and env.has_action_masks != config.action_masks:
             has = "masks" if env.has_action_masks else "none"
             raise ValueError(
                 f"action_masks: expected {env.has_action_masks} where actors collect, as the "
                 f"environments have {has}, got {config.action_masks}; set it so"
             )
-        return True
+        return "threads"
     if recipe_of(env) is None:
         raise ValueError(
             "env: expected an id, or a function that makes environments, where actors make their "
             f"own in processes, got a {type(env).__name__} already made; pass what makes it, or "
             "set lockstep=True, max_lag=0 and num_actors=1: actor and learner take turns then"
         )
-    return False
+    return "ray" if config.actors == "ray" else "processes"
+
+
+def _not_in_threads(
+    env: RolloutEnv, config: Any, policy: object, features_extractor: object
+) -> str | None:
+    """Why threads cannot collect, as a clause; None where they can."""
+    if not isinstance(env, VecEnv):
+        return "environments are not native"
+    space = env.single_observation_space
+    needs = torch_needs(config, space, policy, features_extractor)
+    return next((need.why for need in needs if need.name in _COPIED), None)
 
 
 def _alike(env: VecEnv, n: int) -> VecEnv:
@@ -119,7 +133,7 @@ class Actors:
         native: The threads.
         buffers: The ring.
         statistics: Of normalisers after each buffer's rollout, where actors have their own.
-        processes: Those that collect, if any.
+        end: Called after the threads have ended.
     """
 
     def __init__(
@@ -127,10 +141,10 @@ class Actors:
         native: NativeActors,
         buffers: Sequence[RolloutBuffer],
         statistics: Sequence[Arrays] = (),
-        processes: Sequence[Process] = (),
+        end: Callable[[], object] = lambda: None,
     ) -> None:
         self.buffers, self._native, self._statistics = buffers, native, statistics
-        self._end = finalize(self, _end, native, processes)
+        self._end = finalize(self, _end, native, end)
 
     def next(self, episodes: EpisodeStatistics) -> Taken | None:
         """The next rollout; None where `set_stopping` said so.
@@ -174,13 +188,9 @@ class Actors:
         self._end()
 
 
-def _end(native: NativeActors, processes: Sequence[Process]) -> None:
+def _end(native: NativeActors, end: Callable[[], object]) -> None:
     native.close()
-    end_all(processes, _PATIENCE)
-
-
-# How long processes that are to end are waited for, in seconds: one may be in the middle of a step.
-_PATIENCE = 2.0
+    end()
 
 
 def lag_bound(config: Any) -> int:

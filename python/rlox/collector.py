@@ -47,6 +47,7 @@ def alone(config: Any, num_envs: int) -> Any:
     changes: dict[str, Any] = {
         "num_envs": num_envs,
         "num_actors": 1,
+        "actors": "auto",
         "max_lag": 0,
         "lockstep": True,
     }

@@ -40,12 +40,13 @@ _UNTOLD = (
     *("ortho_init", "log_std_init", "full_std", "compile", "device", "her", "n_sampled_goal"),
     "frame_stack",
     *("gradient_steps", "priority_alpha", "priority_beta", "target_entropy"),
-    *("async_collect", "num_actors", "max_lag", "lockstep"),
+    *("async_collect", "num_actors", "actors", "max_lag", "lockstep"),
 )
 # Settings that older checkpoints lack, and what was done without them.
 _ADDED: dict[str, Any] = {
     "async_collect": False,
     "num_actors": 1,
+    "actors": "auto",
     "max_lag": None,
     "lockstep": False,
 }

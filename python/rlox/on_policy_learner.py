@@ -1,6 +1,7 @@
 """`OnPolicyLearner`: what learners from rollouts share, whoever collects these."""
 
 from contextlib import suppress
+from pkgutil import resolve_name
 from typing import Any
 
 from rlox import actors, learner
@@ -11,6 +12,8 @@ from rlox.collector import Plan, alone
 from rlox.phases import enter
 from rlox.recipes import recipe_of
 from rlox.rollout import RolloutEnv, make_buffer
+
+_IN_RAY = "rlox.distributed.ray:in_ray"
 
 
 class OnPolicyLearner(BaseLearner):
@@ -31,8 +34,9 @@ class OnPolicyLearner(BaseLearner):
 
     def __init__(self, env: RolloutEnv, config: Any, seed: int, name: str) -> None:
         super().__init__(env, config, seed, name)
-        # Whether nobody else collects, and how many updates the last rollout was behind.
-        self.in_turn, self.lag = actors.in_turn(config), 0
+        # Whether nobody else collects, how many updates the last rollout was behind, and where
+        # actors work.
+        self.in_turn, self.lag, self.where = actors.in_turn(config), 0, "here"
         self.actors: actors.Actors | None = None
 
     def _make_storage(self) -> None:
@@ -56,7 +60,7 @@ class OnPolicyLearner(BaseLearner):
         self._own = own
         if not self.in_turn:
             given = own if self.backend == "torch" else ()
-            self._threads = actors.expect_actors(self.env, self.config, *given)
+            self.where = actors.expect_actors(self.env, self.config, *given)
 
     def _taken(self) -> bool:
         """The buffer is the next one that an actor has filled; False if `stopping` was set."""
@@ -81,7 +85,7 @@ class OnPolicyLearner(BaseLearner):
     def _make_actors(self) -> actors.Actors:
         env: Any = self.env
         seed, stream = int(self.streams["resets"].integers(2**31)), self.streams["iterations"]
-        if self._threads:
+        if self.where == "threads":
             about = self.config, self._lent(), self.normalizer, seed, stream
             return actors.in_threads(env, *about)
         recipe = recipe_of(env)
@@ -89,7 +93,9 @@ class OnPolicyLearner(BaseLearner):
         config = alone(self.config, self.config.num_envs // self.config.num_actors)
         known = {} if self.normalizer is None else dict(self.normalizer.state())
         plan = Plan(type(self), recipe, config, seed, self._own, known)
-        return in_processes(env, self.config, plan, self._networks(), stream)
+        made = in_processes if self.where == "processes" else resolve_name(_IN_RAY)
+        begun: actors.Actors = made(env, self.config, plan, self._networks(), stream)
+        return begun
 
     def _lent(self) -> NativePolicy | learner.Arrays:
         """The weights, as actors take them."""

@@ -158,7 +158,7 @@ def test_checkpoints_from_before_the_settings_say_none_of_them(name, tmp_path):
         kind = type(one)
     manifest = read_checkpoint(tmp_path / "saved").manifest
     for section in ("settings", "sources"):
-        for setting in ("async_collect", "num_actors", "max_lag", "lockstep"):
+        for setting in ("async_collect", "num_actors", "actors", "max_lag", "lockstep"):
             del manifest[section][setting]
     said = trainer_manifest(tmp_path, manifest, name, kind.config_type)
     assert said["settings"]["async_collect"] is False

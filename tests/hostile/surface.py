@@ -44,6 +44,7 @@ INNER = {
     "rlox.crossing": "serves off-policy learners: Trainer.load",
     "rlox.diagnosis": "writes files: test_diagnosis.py",
     "rlox.distributions": "tensors that policies give",
+    "rlox.distributed.ray": "needs a cluster: tests/distributed/test_ray.py has refusals",
     "rlox.every": "rlox.callbacks offers it",
     "rlox.exploring": "rlox.algorithms offers what users call",
     "rlox.extras": "serves what needs packages of its own",

@@ -56,8 +56,9 @@ class PPOConfig:
     activation: str = "tanh"  # or "relu", "elu", "gelu", "silu"
     compile: bool = False  # the loss by torch.compile, which takes its time first
     device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
-    async_collect: bool = False  # actors collect in threads while the learner learns
-    num_actors: int = 1  # threads that collect, which share the environments
+    async_collect: bool = False  # actors collect while the learner learns
+    num_actors: int = 1  # those that collect, which share the environments
+    actors: str = "auto"  # where they work: "threads", "processes", "ray"; "auto": as they can
     max_lag: int | None = None  # updates that a rollout's policy may be behind; None: `num_actors`
     lockstep: bool = False  # repeatable runs: every rollout is `max_lag` behind, who is fast waits
 
@@ -78,6 +79,7 @@ class PPOConfig:
         check(settings.text, ("lr_schedule", "clip_schedule"), ("constant", "linear"))
         check(settings.text, ("activation",), settings.ACTIVATIONS)
         check(settings.text, ("device",))
+        check(settings.text, ("actors",), ("auto", "threads", "processes", "ray"))
         _expect_ahead(self)
         if self.batch_size is not None and self.batch_size > rollout:
             shared = " / num_actors" if self.num_actors > 1 else ""
@@ -115,8 +117,9 @@ class A2CConfig:
     shared_trunk: bool = False  # whether actor and critic have them in common
     activation: str = "tanh"  # or "relu", "elu", "gelu", "silu"
     device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
-    async_collect: bool = False  # actors collect in threads while the learner learns
-    num_actors: int = 1  # threads that collect, which share the environments
+    async_collect: bool = False  # actors collect while the learner learns
+    num_actors: int = 1  # those that collect, which share the environments
+    actors: str = "auto"  # where they work: "threads", "processes", "ray"; "auto": as they can
     max_lag: int | None = None  # updates that a rollout's policy may be behind; None: `num_actors`
     lockstep: bool = False  # repeatable runs: every rollout is `max_lag` behind, who is fast waits
 
@@ -135,6 +138,7 @@ class A2CConfig:
         check(settings.text, ("optimizer",), ("rmsprop", "rmsprop_tf", "adam"))
         check(settings.text, ("activation",), settings.ACTIVATIONS)
         check(settings.text, ("device",))
+        check(settings.text, ("actors",), ("auto", "threads", "processes", "ray"))
         _expect_ahead(self)
 
 
@@ -144,7 +148,8 @@ class IMPALAConfig:
 
     num_envs: int = 8  # environments of all actors together
     n_steps: int = 5  # steps from each environment in a rollout
-    num_actors: int = 1  # threads that collect, which share the environments
+    num_actors: int = 1  # those that collect, which share the environments
+    actors: str = "auto"  # where they work: "threads", "processes", "ray"; "auto": as they can
     max_lag: int | None = None  # updates that a rollout's policy may be behind; None: `num_actors`
     lockstep: bool = False  # repeatable runs: every rollout is `max_lag` behind, who is fast waits
     gamma: float = 0.99  # discount
@@ -186,7 +191,17 @@ class IMPALAConfig:
         check(settings.text, ("optimizer",), ("rmsprop", "rmsprop_tf", "adam"))
         check(settings.text, ("activation",), settings.ACTIVATIONS)
         check(settings.text, ("device",))
+        check(settings.text, ("actors",), ("auto", "threads", "processes", "ray"))
         _expect_ahead(self)
+
+
+# What is said of actors where there are none.
+_WITHOUT: dict[str, Any] = {
+    "num_actors": 1,
+    "actors": "auto",
+    "max_lag": None,
+    "lockstep": False,
+}
 
 
 def _expect_ahead(config: Any) -> None:
@@ -197,10 +212,11 @@ def _expect_ahead(config: Any) -> None:
     """
     envs, actors, lag = config.num_envs, config.num_actors, config.max_lag
     if not getattr(config, "async_collect", True):
-        for name, alone in (("num_actors", 1), ("max_lag", None), ("lockstep", False)):
+        for name, alone in _WITHOUT.items():
             if (got := getattr(config, name)) != alone:
                 raise ValueError(
-                    f"{name}: expected {alone} without actors, got {got}; set async_collect=True"
+                    f"{name}: expected {alone!r} without actors, got {got!r}; set "
+                    "async_collect=True"
                 )
         return
     if envs % actors:

@@ -1,7 +1,7 @@
 """Many runs side by side: seeds, settings, or both, each equal to the same run done alone."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +26,7 @@ from rlox.results import CTRL_C, TrainResult
 from rlox.settings import flag, shown, whole
 from rlox.trainer import EnvLike, Trainer
 
+Every = Callable[[Sequence[Job], int, Group], Generator[tuple[int, Came], None, None]]
 Callbacks = Callable[[], Sequence[Callback | Callable[[Trainer, dict[str, float]], object]]]
 Tell = Callable[[int, Came], object]
 
@@ -50,14 +51,13 @@ class Runs:
 
     jobs: list[Job]
     workers: int
-    processes: bool
+    every: Every  # how they are trained side by side
     group: Group = field(default_factory=Group)
 
     def train(self, tell: Tell | None = None) -> list[TrainResult]:
         """As `train_many`."""
         ended: dict[int, Came] = {}
-        every = in_processes if self.processes else in_threads
-        running = closing(every(self.jobs, self.workers, self.group))
+        running = closing(self.every(self.jobs, self.workers, self.group))
         with stop_on_interrupt(self.group.stop), running as ended_runs:
             for number, came in ended_runs:
                 ended[number] = came
@@ -161,9 +161,13 @@ def runs(
     processes: bool | None = None,
     callbacks: Callbacks | None = None,
     loggers: Sequence[str] = (),
+    every: Every | None = None,
     **common: Any,
 ) -> Runs:
-    """What `train_many` is to do, checked; the arguments are those of it."""
+    """What `train_many` is to do, checked; the arguments are those of it.
+
+    What trains side by side may be another than threads or processes: `every`.
+    """
     kind, steps = known_trainer(algorithm), whole("total_timesteps", total_timesteps, 1)
     each, variants = checked_seeds(seeds), checked_variants(settings, common)
     count = threads() if workers is None else whole("workers", workers, 1, fix="pass None for all")
@@ -184,7 +188,8 @@ def runs(
     if apart:
         for number, job in enumerate(jobs[:: len(each)]):
             expect_pickled(job, None if settings is None else f"settings[{number}]")
-    return Runs(jobs, min(count, threads(), len(jobs)), apart)
+    every = every or (in_processes if apart else in_threads)
+    return Runs(jobs, min(count, threads(), len(jobs)), every)
 
 
 def not_begun() -> TrainResult:

@@ -1,0 +1,120 @@
+"""Actors and runs on a real local Ray: the same rollouts, and nothing is lost where actors die."""
+
+import os
+import signal
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlox import train_many
+from rlox.configs import IMPALAConfig
+from rlox.native import NativeIMPALA
+from rlox.trainers import IMPALATrainer, PPOTrainer
+from rlox.vector import make_vec
+from toy_envs import Breaking, Echo
+
+# Ray warns of its own future, and leaves sockets open.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def ray():
+    ray = pytest.importorskip("ray", reason="the extra rlox[ray] is not installed")
+    here = str(Path(__file__).parents[1])
+    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    ray.init(
+        num_cpus=3,
+        include_dashboard=False,
+        logging_level="error",
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": path}},
+    )
+    yield ray
+    ray.shutdown()
+
+
+def workers():
+    """The processes of actors."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if path.read_bytes().startswith(b"ray::_Worker"):
+                yield int(path.parent.name)
+
+
+def trained(kind=IMPALATrainer, steps=640, **settings):
+    how = {"seed": 3, "lockstep": True, "max_lag": 2, "num_actors": 2, "runs_dir": None}
+    with kind(env="CartPole-v1", **how | settings) as trainer:
+        trainer.train(steps)
+        return trainer.learner.state()
+
+
+def test_actors_of_ray_collect_what_threads_do(ray):
+    here, there = trained(), trained(actors="ray")
+    np.testing.assert_equal(here.networks, there.networks)
+    assert here.counters == there.counters
+    how = {"num_envs": 4, "n_steps": 16, "batch_size": 32, "async_collect": True}
+    here, there = (trained(PPOTrainer, **how, actors=where) for where in ("auto", "ray"))
+    np.testing.assert_equal(here.networks, there.networks)
+
+
+def test_actors_that_die_are_replaced_and_an_identity_is_learned(ray):
+    how = {"seed": 0, "num_envs": 8, "gamma": 0.0, "runs_dir": None, "num_actors": 2}
+    killed = []
+
+    def kill(trainer, metrics):
+        if trainer.timesteps in (2_000, 6_000, 10_000):
+            killed.append(min(workers()))
+            os.kill(killed[-1], signal.SIGKILL)
+
+    with IMPALATrainer(env=Echo, actors="ray", **how) as trainer:
+        result = trainer.train(20_000, callbacks=[kill])
+        assert result["timesteps"] == trainer.timesteps == 20_000
+        assert trainer.evaluate(10)["mean_reward"] == 10.0
+    assert len(set(killed)) == 3
+
+
+def test_what_an_environment_raises_is_raised(ray):
+    config = IMPALAConfig(num_envs=2, net_arch=(4,), actors="ray")
+    learner = NativeIMPALA(make_vec(Breaking, 2), config, 0)
+
+    def learn(one):
+        for _ in range(10):
+            one.iterate()
+
+    with pytest.raises(ArithmeticError, match="the environment broke"):
+        learn(learner)
+    assert learner.actors is None
+    config = replace(config, n_steps=32)  # so that none of them gets through
+    dying = NativeIMPALA(make_vec(Breaking, 2, how="kill"), config, 0)
+    with pytest.raises(RuntimeError, match="actor 0: expected one that fills rollouts, got 4"):
+        learn(dying)
+
+
+def test_runs_are_those_that_are_trained_here(ray):
+    from rlox.distributed import ray as cluster
+
+    how = {"runs_dir": None, "settings": [{"gamma": 0.9}, {"gamma": 0.99}]}
+    there = cluster.train_many("ppo", "CartPole-v1", [1, 2], 512, **how)
+    here = train_many("ppo", "CartPole-v1", [1, 2], 512, **how)
+    for one, other in zip(there, here, strict=True):
+        assert one["mean_reward"] == other["mean_reward"]
+        assert one["timesteps"] == other["timesteps"] == 512
+
+
+def test_a_run_that_fails_is_named_and_ctrl_c_ends_all(ray):
+    from rlox.distributed import ray as cluster
+
+    with pytest.raises(RuntimeError, match="ArithmeticError: the environment broke"):
+        cluster.train_many("ppo", Breaking, [1], 512, runs_dir=None)
+    threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    results = cluster.train_many("ppo", "CartPole-v1", [1, 2], 10**9, runs_dir=None)
+    assert [result["interrupted"] for result in results] == [True, True]
