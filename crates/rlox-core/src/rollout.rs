@@ -5,13 +5,14 @@ mod collect;
 mod fill;
 mod finish;
 pub(crate) mod finite;
+mod whole;
 
 pub use collect::collect;
 
 use std::collections::HashMap;
 
 use crate::vector::checks::masked_actions;
-use crate::{Actions, DType, Error, Field, FieldData, FieldMut, Result, Space, VectorEnv, memory};
+use crate::{Actions, DType, EnvSpec, Error, Field, FieldData, FieldMut, Result, Space, VectorEnv, memory};
 
 /// What a policy said about a batch of observations, to be stored.
 #[derive(Clone, Copy, Debug)]
@@ -168,11 +169,18 @@ impl RolloutBuffer {
     /// # Errors
     /// Those of [`RolloutBuffer::new`].
     pub fn for_env(n_steps: usize, env: &dyn VectorEnv) -> Result<Self> {
-        let spec = env.spec();
+        Self::for_spec(n_steps, env.num_envs(), env.spec(), env.has_action_masks())
+    }
+
+    /// As [`RolloutBuffer::for_env`], for so many environments elsewhere, which mask actions or not.
+    ///
+    /// # Errors
+    /// Those of [`RolloutBuffer::new`].
+    pub fn for_spec(n_steps: usize, num_envs: usize, spec: &EnvSpec, masks: bool) -> Result<Self> {
         let dtype = if matches!(spec.action, Space::Box { .. }) { DType::F32 } else { DType::I64 };
         let obs = spec.observation.shape();
-        let buffer = Self::new(n_steps, env.num_envs(), (&obs, DType::F32), (&spec.action.shape(), dtype))?;
-        if !env.has_action_masks() {
+        let buffer = Self::new(n_steps, num_envs, (&obs, DType::F32), (&spec.action.shape(), dtype))?;
+        if !masks {
             return Ok(buffer);
         }
         let mut buffer = buffer.with_field(MASKS, &[masked_actions(&spec.action)], DType::Bool)?;

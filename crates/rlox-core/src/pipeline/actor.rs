@@ -33,8 +33,12 @@ impl Rollout {
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn for_env(n_steps: usize, env: &dyn VectorEnv) -> Result<Self> {
-        let steps = RolloutBuffer::for_env(n_steps, env)?;
-        Ok(Self { steps, returns: Vec::new(), lengths: Vec::new(), episodes: 0 })
+        Ok(Self::around(RolloutBuffer::for_env(n_steps, env)?))
+    }
+
+    /// A rollout of these steps, and no episodes.
+    pub fn around(steps: RolloutBuffer) -> Self {
+        Self { steps, returns: Vec::new(), lengths: Vec::new(), episodes: 0 }
     }
 
     /// Takes the episodes that environments have finished since they were last asked; `known` is how many that were.

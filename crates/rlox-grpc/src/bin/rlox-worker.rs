@@ -1,0 +1,2 @@
+//! `rlox-worker`: environments and rollouts for clients elsewhere.
+fn main() {}
