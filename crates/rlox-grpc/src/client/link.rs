@@ -1,5 +1,6 @@
 //! One session with one worker.
 
+use std::error::Error as _;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -16,8 +17,10 @@ use crate::v1::{self, reply, request, worker_client::WorkerClient};
 use crate::wire;
 use crate::worker::{FRAME, told};
 
-/// A worker is asked after so long whether it is there, and given up after as long again.
-const KEEPALIVE: Duration = Duration::from_millis(900);
+/// A silent worker is asked after so long whether it is there, and given up where it does not say so in time. Together,
+/// as HTTP/2 libraries count it, that is less than two seconds.
+const ASK: Duration = Duration::from_millis(300);
+const GIVE_UP: Duration = Duration::from_millis(600);
 /// How often a wait looks whether to end.
 const LOOK: Duration = Duration::from_millis(20);
 /// Unread bytes.
@@ -170,8 +173,8 @@ fn endpoint(address: &str, options: &ClientOptions) -> Result<Endpoint> {
     let endpoint = endpoint
         .connect_timeout(options.connect_timeout)
         .tcp_nodelay(true)
-        .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_timeout(KEEPALIVE)
+        .http2_keep_alive_interval(ASK)
+        .keep_alive_timeout(GIVE_UP)
         .keep_alive_while_idle(true)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
@@ -222,7 +225,7 @@ async fn converse(
         let wrong = |_| Error::config("token", "visible ASCII characters", "others", "pass what the worker was given");
         request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().map_err(wrong)?);
     }
-    let mut incoming = client.session(request).await.map_err(|status| trouble(&status, address))?.into_inner();
+    let mut incoming = client.session(request).await.map_err(|status| begun(&status, address))?.into_inner();
     loop {
         match incoming.message().await {
             Ok(Some(reply)) => {
@@ -234,6 +237,14 @@ async fn converse(
             Err(status) => return Err(trouble(&status, address)),
         }
     }
+}
+
+/// What it means that a session does not begin.
+fn begun(status: &Status, address: &str) -> Trouble {
+    let Some(cause) = status.source() else { return trouble(status, address) };
+    let other = if address.starts_with("https") { "http, without TLS" } else { "https, with TLS" };
+    let text = told(cause);
+    Trouble::Lost(format!("worker {address}: expected a session, got: {text}; is it a worker, and not one of {other}?"))
 }
 
 /// What a status means for who waits.

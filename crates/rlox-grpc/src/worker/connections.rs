@@ -19,11 +19,15 @@ use super::Counters;
 /// Who says nothing for so long, not even to a ping, is gone.
 const SILENCE: Duration = Duration::from_secs(20);
 
+/// Who connects and then says nothing at all, after so long.
+const FIRST_WORD: Duration = Duration::from_secs(3);
+
 /// One of a bounded number of connections.
 pub(super) struct Connection {
     stream: TcpStream,
     counters: Arc<Counters>,
     heard: Instant,
+    patience: Duration,
     silence: Pin<Box<Sleep>>,
     _permit: OwnedSemaphorePermit,
 }
@@ -62,9 +66,13 @@ pub(super) fn accept(
             let _ = stream.set_nodelay(true);
             counters.connections.fetch_add(1, Relaxed);
             let heard = Instant::now();
-            let silence = Box::pin(sleep_until(heard + SILENCE));
+            let silence = Box::pin(sleep_until(heard + FIRST_WORD));
             let counters = Arc::clone(&counters);
-            if sender.send(Ok(Connection { stream, counters, heard, silence, _permit: permit })).await.is_err() {
+            if sender
+                .send(Ok(Connection { stream, counters, heard, patience: FIRST_WORD, silence, _permit: permit }))
+                .await
+                .is_err()
+            {
                 return;
             }
         }
@@ -85,13 +93,13 @@ impl AsyncRead for Connection {
         let this = self.get_mut();
         let before = into.filled().len();
         if let Poll::Ready(read) = Pin::new(&mut this.stream).poll_read(context, into) {
-            this.heard = Instant::now();
+            (this.heard, this.patience) = (Instant::now(), SILENCE);
             this.counters.received_bytes.fetch_add((into.filled().len() - before) as u64, Relaxed);
             return Poll::Ready(read);
         }
         loop {
             ready!(this.silence.as_mut().poll(context));
-            let end = this.heard + SILENCE;
+            let end = this.heard + this.patience;
             if Instant::now() >= end {
                 this.counters.refused.fetch_add(1, Relaxed);
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
