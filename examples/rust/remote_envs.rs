@@ -28,7 +28,9 @@ fn main() -> Result<()> {
     })?;
     print(&format!("mean return of the last episodes: {:.1}", metrics.mean_return));
     drop(ppo);
-    workers.iter_mut().for_each(|(worker, _)| drop(worker.stdin.take()));
+    for (worker, _) in &mut workers {
+        drop(worker.stdin.take());
+    }
     Ok(())
 }
 

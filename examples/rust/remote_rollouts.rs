@@ -44,7 +44,9 @@ fn main() -> Result<()> {
         returns.iter().sum::<f64>() / returns.len() as f64
     ));
     impala.stop()?;
-    workers.iter_mut().for_each(|(worker, _)| drop(worker.stdin.take()));
+    for (worker, _) in &mut workers {
+        drop(worker.stdin.take());
+    }
     Ok(())
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn put<T: Number>(slab: &mut Vec<u8>, numbers: &[T]) {
     if cfg!(target_endian = "little") {
         slab.extend_from_slice(bytemuck::cast_slice(numbers));
     } else {
-        numbers.iter().for_each(|x| slab.extend_from_slice(bytemuck::bytes_of(&x.swapped())));
+        slab.extend(numbers.iter().flat_map(|x| bytemuck::bytes_of(&x.swapped()).to_vec()));
     }
 }
 
@@ -50,7 +50,9 @@ impl<'a> Slab<'a> {
         let bytes = self.take(size_of_val(into))?;
         bytemuck::cast_slice_mut(into).copy_from_slice(bytes);
         if cfg!(target_endian = "big") {
-            into.iter_mut().for_each(|x| *x = x.swapped());
+            for x in into {
+                *x = x.swapped();
+            }
         }
         Ok(())
     }

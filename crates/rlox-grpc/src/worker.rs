@@ -71,7 +71,7 @@ impl Worker {
         let runtime =
             Builder::new_multi_thread().worker_threads(threads).thread_name("rlox-worker").enable_all().build();
         let runtime = runtime.map_err(|source| Error::Io { path: "the worker's threads".into(), source })?;
-        let _inside = runtime.enter();
+        let inside = runtime.enter();
         let listener = runtime.block_on(bind(options.bind))?;
         let bound = address_of(&listener, options.bind)?;
         let counters = Arc::new(Counters::default());
@@ -116,7 +116,7 @@ impl Worker {
             .add_service(tonic::service::interceptor::InterceptedService::new(service, guard));
         let ended = ended(stopped);
         let served = runtime.spawn(router.serve_with_incoming_shutdown(incoming, ended));
-        drop(_inside);
+        drop(inside);
         Ok(Self { runtime: Some(runtime), stop, served: Some(served), counters, bound, metrics, tls })
     }
 
@@ -203,7 +203,7 @@ fn admit(token: Option<&str>, counters: &Counters, request: Request<()>) -> std:
     use subtle::ConstantTimeEq;
 
     let Some(token) = token else { return Ok(request) };
-    let given = request.metadata().get("authorization").map(|value| value.as_bytes());
+    let given = request.metadata().get("authorization").map(tonic::metadata::MetadataValue::as_bytes);
     let given = given.and_then(|value| value.strip_prefix(b"Bearer "));
     if given.is_some_and(|given| given.ct_eq(token.as_bytes()).into()) {
         return Ok(request);

@@ -26,8 +26,11 @@ fn remote(workers: &[&Process], options: &ClientOptions) -> RemoteVecEnv {
     RemoteVecEnv::new(&addresses, &env, options).unwrap()
 }
 
+/// Observations, rewards and flags.
+type Said = (Vec<f32>, Vec<f64>, Vec<bool>, Vec<bool>);
+
 /// One step; what it said.
-fn step(env: &mut dyn VectorEnv, actions: &[i64]) -> rlox_core::Result<(Vec<f32>, Vec<f64>, Vec<bool>, Vec<bool>)> {
+fn step(env: &mut dyn VectorEnv, actions: &[i64]) -> rlox_core::Result<Said> {
     let (mut obs, mut reward) = (vec![0.0; N * 4], vec![0.0; N]);
     let (mut terminated, mut truncated) = (vec![false; N], vec![false; N]);
     let (over, cut) = (&mut terminated, &mut truncated);
@@ -148,6 +151,14 @@ fn waits_end_where_they_are_told_to_and_the_step_is_finished_later() {
     only.signal("CONT");
     stop.store(false, Relaxed);
     step(here.as_mut(), &[0; N]).unwrap();
+    same(here.as_mut(), &mut there, 40, |_| {});
+    // A question that was not waited for is asked again.
+    only.signal("STOP");
+    stop.store(true, Relaxed);
+    assert!(there.rngs().is_err());
+    only.signal("CONT");
+    stop.store(false, Relaxed);
+    assert_eq!(there.rngs().unwrap(), here.rngs().unwrap());
     same(here.as_mut(), &mut there, 40, |_| {});
 }
 

@@ -1,4 +1,4 @@
-//! The committed messages are those of the protocol's file. With RLOX_REGENERATE set they are written anew.
+//! The committed messages are those of the protocol's file. With `RLOX_REGENERATE` set they are written anew.
 
 use std::path::Path;
 

@@ -105,7 +105,9 @@ fn every_native_environment_gives_the_same_trajectory() {
     }
     let steps = workers[0].counters().steps.load(std::sync::atomic::Ordering::Relaxed);
     assert!(steps > 0);
-    workers.into_iter().for_each(|worker| worker.stop().unwrap());
+    for worker in workers {
+        worker.stop().unwrap();
+    }
 }
 
 #[test]

@@ -105,7 +105,9 @@ impl Collect<NamedTensors, Rollout> for RemoteActor {
             reset: self.reset,
         };
         self.shard.ask(request::What::Collect(collect), true);
-        let reply::What::Rollout(said) = self.shard.answer(stop)? else {
+        let answer = self.shard.answer(stop);
+        self.shard.abandon(); // where it was not waited for
+        let reply::What::Rollout(said) = answer? else {
             let fix = "install the same version of rlox on both sides";
             return Err(Error::config("reply", "a rollout", "another answer", fix));
         };

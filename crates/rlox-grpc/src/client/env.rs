@@ -46,6 +46,8 @@ struct Remote {
     known: Option<Standing<'static>>,
     /// Whether that was changed here, and is to be told.
     changed: bool,
+    /// Whether what is asked for are steps.
+    stepping: bool,
     /// Why nothing goes on.
     broken: Option<String>,
 }
@@ -92,7 +94,14 @@ impl RemoteVecEnv {
             mode: env.autoreset_mode,
             mask,
             fleet,
-            remote: Mutex::new(Remote { shards, started: false, known: None, changed: false, broken: None }),
+            remote: Mutex::new(Remote {
+                shards,
+                started: false,
+                known: None,
+                changed: false,
+                stepping: false,
+                broken: None,
+            }),
             obs: vec![0.0; n * dim],
             masks: vec![true; n * mask],
             reward: vec![0.0; n],
@@ -114,11 +123,11 @@ impl RemoteVecEnv {
         self.remote.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the answers that are due and takes them in; `stepped` says whether they are those of steps.
-    fn take(&mut self, stepped: bool) -> Result<()> {
+    /// Waits for the answers that are due and takes them in.
+    fn take(&mut self) -> Result<()> {
         let dim = self.spec.observation.dim();
         let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let (mut first, mut failed) = (0, None);
+        let (stepped, mut first, mut failed) = (remote.stepping, 0, None);
         for shard in &mut remote.shards {
             let rows = first..first + shard.num_envs();
             first = rows.end;
@@ -140,7 +149,13 @@ impl RemoteVecEnv {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        let Some(error) = failed else { return Ok(()) };
+        let Some(error) = failed else {
+            if stepped && self.mode == AutoresetMode::Disabled {
+                let ends = self.terminated.iter().zip(&self.truncated).map(|(a, b)| *a || *b);
+                self.finished.iter_mut().zip(ends).for_each(|(finished, ended)| *finished = ended);
+            }
+            return Ok(());
+        };
         // All refuse a reset alike, before anything has changed.
         let refused = !stepped && matches!(error, Error::Config(_) | Error::Action(_) | Error::Shape(_));
         if !refused {
@@ -154,7 +169,7 @@ impl RemoteVecEnv {
         let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
         remote.check()?;
         if remote.shards.iter().any(Shard::is_asked) {
-            self.take(true).or_else(|error| if matches!(error, Error::Shape(_)) { Ok(()) } else { Err(error) })?;
+            self.take()?;
         }
         self.tell()
     }
@@ -227,11 +242,18 @@ impl VectorEnv for RemoteVecEnv {
             shard.ask(request::What::Reset(reset), true);
             first = rows.end;
         }
-        self.take(false)?;
-        self.remote.get_mut().unwrap_or_else(PoisonError::into_inner).started = true;
+        let before = (remote.started, self.finished.clone());
+        (remote.started, remote.stepping) = (true, false);
         match mask {
             Some(mask) => self.finished.iter_mut().zip(mask).for_each(|(finished, reset)| *finished &= !reset),
             None => self.finished.fill(false),
+        }
+        if let Err(error) = self.take() {
+            if !matches!(error, Error::Interrupted) {
+                let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
+                (remote.started, self.finished) = before;
+            }
+            return Err(error);
         }
         obs.copy_from_slice(&self.obs);
         Ok(())
@@ -272,20 +294,17 @@ impl VectorEnv for RemoteVecEnv {
             let snapshot = shard.wants_snapshot();
             shard.ask(request::What::Step(v1::Step { actions: slab.into(), snapshot }), true);
         }
-        self.take(true)?;
+        remote.stepping = true;
+        self.take()?;
         out.obs.copy_from_slice(&self.obs);
         out.reward.copy_from_slice(&self.reward);
         out.terminated.copy_from_slice(&self.terminated);
         out.truncated.copy_from_slice(&self.truncated);
-        let (ends, dim) =
-            (self.terminated.iter().zip(&self.truncated).map(|(a, b)| *a || *b), self.spec.observation.dim());
-        match self.mode {
-            AutoresetMode::SameStep if !out.final_obs.is_empty() => {
-                let rows = out.final_obs.chunks_exact_mut(dim).zip(self.final_obs.chunks_exact(dim));
-                rows.zip(ends).filter(|(_, ended)| *ended).for_each(|((to, from), _)| to.copy_from_slice(from));
-            }
-            AutoresetMode::Disabled => self.finished.iter_mut().zip(ends).for_each(|(to, ended)| *to = ended),
-            AutoresetMode::SameStep | AutoresetMode::NextStep => {}
+        if self.mode == AutoresetMode::SameStep && !out.final_obs.is_empty() {
+            let dim = self.spec.observation.dim();
+            let ends = self.terminated.iter().zip(&self.truncated).map(|(a, b)| *a || *b);
+            let rows = out.final_obs.chunks_exact_mut(dim).zip(self.final_obs.chunks_exact(dim));
+            rows.zip(ends).filter(|(_, ended)| *ended).for_each(|((to, from), _)| to.copy_from_slice(from));
         }
         Ok(())
     }

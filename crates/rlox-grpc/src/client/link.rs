@@ -95,11 +95,11 @@ impl Link {
     pub(super) fn send(&mut self, what: request::What) -> std::result::Result<(), Trouble> {
         self.sent += 1;
         let request = v1::Request { sequence: self.sent, what: Some(what) };
-        self.requests.send(request).or_else(|_| {
+        self.requests.send(request).map_err(|_| {
             // Why is in the replies.
             match self.replies.try_iter().find_map(std::result::Result::err) {
-                Some(trouble) => Err(trouble),
-                None => Err(self.gone()),
+                Some(trouble) => trouble,
+                None => self.gone(),
             }
         })
     }

@@ -79,6 +79,13 @@ impl Shard {
         }
     }
 
+    /// Asks for no answer any more, and leaves the session: the next one goes on as if nothing had been asked.
+    pub(super) fn abandon(&mut self) {
+        if self.pending.take().is_some() {
+            self.link = None;
+        }
+    }
+
     /// The answer to what was asked. A lost worker's place is taken by another one.
     ///
     /// # Errors

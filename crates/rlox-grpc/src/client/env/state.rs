@@ -24,29 +24,41 @@ impl Remote {
                 let (expected, got) = ("environments between two steps", "ones in a step that was interrupted");
                 return Err(Error::action("state", expected, got, "reset or step them first"));
             }
-            self.shards.iter_mut().for_each(|shard| shard.ask(request::What::Snapshot(v1::Snapshot {}), false));
-            let mut all: Option<Standing<'static>> = None;
-            for shard in &mut self.shards {
-                let n = shard.num_envs();
-                let reply::What::Standing(part) = shard.answer(&|| false)? else { return Ok(None) };
-                if part.slab.is_empty() {
-                    return Ok(None);
-                }
-                let part = wire::standing_from(&part, n)?;
-                match &mut all {
-                    None => all = Some(part),
-                    Some(all) => {
-                        all.states.to_mut().extend_from_slice(&part.states);
-                        all.episode_returns.to_mut().extend_from_slice(&part.episode_returns);
-                        all.episode_steps.to_mut().extend_from_slice(&part.episode_steps);
-                        all.finished.to_mut().extend_from_slice(&part.finished);
-                        all.streams.to_mut().extend_from_slice(&part.streams);
-                    }
-                }
-            }
-            self.known = all;
+            self.known = self.asked().inspect_err(|_| self.abandon())?;
         }
         Ok(self.known.as_mut())
+    }
+
+    /// Leaves what was not waited for.
+    fn abandon(&mut self) {
+        self.shards.iter_mut().for_each(super::Shard::abandon);
+    }
+
+    /// Where all environments stand, from their workers.
+    fn asked(&mut self) -> Result<Option<Standing<'static>>> {
+        self.shards.iter_mut().for_each(|shard| shard.ask(request::What::Snapshot(v1::Snapshot {}), false));
+        let mut all: Option<Standing<'static>> = None;
+        for shard in &mut self.shards {
+            let n = shard.num_envs();
+            let reply::What::Standing(part) = shard.answer(&|| false)? else { return Ok(None) };
+            if part.slab.is_empty() {
+                // The others' answers are not needed.
+                self.abandon();
+                return Ok(None);
+            }
+            let part = wire::standing_from(&part, n)?;
+            match &mut all {
+                None => all = Some(part),
+                Some(all) => {
+                    all.states.to_mut().extend_from_slice(&part.states);
+                    all.episode_returns.to_mut().extend_from_slice(&part.episode_returns);
+                    all.episode_steps.to_mut().extend_from_slice(&part.episode_steps);
+                    all.finished.to_mut().extend_from_slice(&part.finished);
+                    all.streams.to_mut().extend_from_slice(&part.streams);
+                }
+            }
+        }
+        Ok(all)
     }
 }
 
@@ -103,7 +115,7 @@ impl RemoteVecEnv {
             shard.ask(request::What::Restore(v1::Restore { standing }), true);
         }
         let (mut first, dim) = (0, obs.len() / n);
-        for shard in shards {
+        for shard in &mut remote.shards {
             let rows = first..first + shard.num_envs();
             first = rows.end;
             let into = parts::Rows {
@@ -117,7 +129,10 @@ impl RemoteVecEnv {
             };
             let told = shard.answer(&|| false).and_then(|what| into.take(what, false));
             if let Err(error) = told {
-                remote.broken = Some(error.to_string());
+                remote.abandon();
+                if !matches!(error, Error::Interrupted) {
+                    remote.broken = Some(error.to_string());
+                }
                 return Err(error);
             }
         }
@@ -170,7 +185,9 @@ impl RemoteVecEnv {
             let (index, state) = ((index - rows.start) as u32, bytes.into());
             let check = v1::Check { index, state, episode_return, episode_steps, finished };
             shard.ask(request::What::Check(check), false);
-            return shard.answer(&|| false).map(|_| ());
+            let answer = shard.answer(&|| false);
+            shard.abandon(); // where it was not waited for
+            return answer.map(|_| ());
         }
         Ok(())
     }
