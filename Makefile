@@ -89,7 +89,7 @@ test-extras: $(stamps)/extras ## install the loggers' services, ONNX, video, MuJ
 		tests/test_scores.py tests/distributed/test_ray.py $(PYTEST_ARGS)
 
 test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines
-	$(CARGO) test --release -p rlox-core -p rlox-nn -p rlox-candle -p rlox-burn -- --ignored
+	$(CARGO) test --release -p rlox-core -p rlox-nn -p rlox-candle -p rlox-burn -p rlox-grpc -- --ignored
 	"$(py)" -m pytest -m slow --timeout 3600 $(PYTEST_ARGS)
 
 # What is built for it replaces the usual extension until the next target that needs that one.

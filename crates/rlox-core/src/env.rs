@@ -49,7 +49,8 @@ impl ResetOptions {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
     }
 
-    pub(crate) fn pairs(&self) -> &[(String, f64)] {
+    /// All of them, as they were given.
+    pub fn pairs(&self) -> &[(String, f64)] {
         &self.0
     }
 

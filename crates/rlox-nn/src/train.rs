@@ -32,7 +32,7 @@ mod td3;
 pub use a2c::{A2c, A2cConfig};
 pub use agent::{OffPolicyAgent, Pause};
 pub use algorithm::{Algorithm as OffPolicyAlgorithm, Method as OffPolicyMethod};
-pub use asynchronous::AsyncOnPolicy;
+pub use asynchronous::{ActorPlan, AsyncOnPolicy};
 pub use collector::{Collection, collect_transitions, estimate_advantages};
 pub use dqn::{Dqn, DqnConfig, DqnLearner};
 pub use encoding::Encoding;

@@ -86,7 +86,7 @@ impl RolloutBuffer {
         self.final_obs.clear();
         self.final_obs.set_rows(count)?;
         read(&mut self.final_obs, &rest[WORD + count * WORD..]);
-        self.reset_rows = flags_mut(&mut self.valid).iter().filter(|flag| **flag == 0).count();
+        self.reset_rows = flags_mut(&mut self.valid).iter().map(|flag| usize::from(*flag == 0)).sum();
         (self.next_step, self.stage) = (self.n_steps, Stage::Finished);
         Ok(())
     }

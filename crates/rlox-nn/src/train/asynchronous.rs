@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use rlox_core::{
-    Ahead, AsyncCollector, Begun, Collect, Collected, EnvSpec, Error, PipelineStats, Result, Rollout, Seeds, VectorEnv,
-    Watch,
+    Ahead, AsyncCollector, Begun, Collect, Collected, EnvSpec, Error, PipelineStats, Result, Rollout, RolloutBuffer,
+    Seeds, VectorEnv, Watch,
 };
 
 use super::collector::{Collection, Run, collect_transitions};
@@ -31,6 +31,19 @@ pub struct AsyncOnPolicy<A, P> {
     lag: u64,
     run: Run,
     watch: Watch,
+}
+
+/// What an actor has to know.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ActorPlan {
+    /// Its place among the others.
+    pub number: usize,
+    /// The base seed of the first reset of its environments.
+    pub reset: u64,
+    /// Steps of each environment in a rollout.
+    pub n_steps: usize,
+    /// How rollouts are collected.
+    pub how: Collection,
 }
 
 impl<A: Algorithm, P> std::fmt::Debug for AsyncOnPolicy<A, P> {
@@ -60,27 +73,51 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             let (expected, got) = ("as many environments for each actor", "others");
             return Err(Error::config("envs", expected, got, "share them evenly"));
         }
-        config.check_for(largest)?;
+        let (spec, masks) = (envs[0].spec().clone(), envs[0].has_action_masks());
+        let (count, mut envs) = (envs.len(), envs.into_iter());
+        let policy = |rng: &mut Pcg64| make(&spec, rng);
+        Self::with_actors((&spec, largest, masks), count, policy, config, ahead, seed, |make, plan| {
+            let Some(env) = envs.next() else { return Err(Error::Interrupted) };
+            // What they begin with is replaced.
+            let policy = make(&mut Pcg64::seed_from(0))?;
+            let (streams, version, known) = (IterationStreams::new(0, env.num_envs())?, None, 0);
+            Ok(Box::new(PolicyActor { env, policy, how: plan.how, streams, version, reset: Some(plan.reset), known }))
+        })
+    }
+
+    /// As [`AsyncOnPolicy::new`], with actors of any kind: `actor` makes each of `num_actors` as its plan says, of which
+    /// all have environments as `envs` says: what they are, how many, and whether they mask actions.
+    ///
+    /// # Errors
+    /// Those of [`AsyncOnPolicy::new`] and of `actor`.
+    pub fn with_actors<M: FnMut(&mut Pcg64) -> Result<P>>(
+        envs: (&EnvSpec, usize, bool),
+        num_actors: usize,
+        mut make: M,
+        config: A,
+        ahead: Ahead,
+        seed: u64,
+        mut actor: impl FnMut(&mut M, &ActorPlan) -> Result<Box<dyn Collect<NamedTensors, Rollout>>>,
+    ) -> Result<Self> {
+        let (spec, num_envs, masks) = envs;
+        ahead.check(num_actors)?;
+        config.check_for(num_envs)?;
         let mut streams = Streams::new(seed);
-        let policy = make(envs[0].spec(), &mut streams.policy)?;
+        let policy = make(&mut streams.policy)?;
         let (n_steps, normalize, how) = config.collection();
         if normalize.is_some_and(|options| options.obs || options.reward) {
             let fix = "leave `normalize` out, or collect and learn by turns with OnPolicy";
             return Err(Error::config("normalize", "none where actors are threads", "some", fix));
         }
-        let encoding = Encoding::Numbers(envs[0].spec().observation.dim());
+        let encoding = Encoding::Numbers(spec.observation.dim());
         let mut buffers = Vec::new();
         for _ in 0..=ahead.max_lag {
-            buffers.push(Rollout::for_env(n_steps, envs[0].as_ref())?);
+            buffers.push(Rollout::around(RolloutBuffer::for_spec(n_steps, num_envs, spec, masks)?));
         }
-        let (mut first, mut actors) = (streams.reset(), Vec::<Box<dyn Collect<NamedTensors, Rollout>>>::new());
-        for env in envs {
-            let count = env.num_envs();
-            // What they begin with is replaced.
-            let policy = make(env.spec(), &mut Pcg64::seed_from(0))?;
-            let (streams, version, known) = (IterationStreams::new(0, count)?, None, 0);
-            actors.push(Box::new(PolicyActor { env, policy, how, streams, version, reset: Some(first), known }));
-            first += count as u64;
+        let (mut reset, mut actors) = (streams.reset(), Vec::new());
+        for number in 0..num_actors {
+            actors.push(actor(&mut make, &ActorPlan { number, reset, n_steps, how })?);
+            reset += num_envs as u64;
         }
         let buffer = || buffers.pop().ok_or(Error::Interrupted);
         let collector = AsyncCollector::new(actors, ahead, policy.tensors(), streams.iterations, buffer)?;

@@ -1,0 +1,174 @@
+//! Actors whose rollouts are collected by workers.
+
+use std::sync::Arc;
+
+use rlox_core::{Ahead, Begun, Collect, EnvSpec, Error, Result, Rollout};
+use rlox_nn::train::{AsyncOnPolicy, Collection, OnPolicyAlgorithm};
+use rlox_nn::{ActorCritic, NamedTensors, PolicyShape};
+
+use super::fleet::Fleet;
+use super::shard::Shard;
+use super::{ClientOptions, EnvOptions, Faults};
+use crate::v1::{self, reply, request};
+use crate::wire::{self, Slab};
+
+/// How a worker collects rollouts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RolloutSettings {
+    /// Steps of each environment.
+    pub n_steps: usize,
+    /// How they are collected.
+    pub how: Collection,
+    /// The base seed of the environments' first reset.
+    pub reset: u64,
+    /// The networks that act.
+    pub shape: PolicyShape,
+}
+
+/// An actor whose environments and policy are a worker's: [`rlox_core::AsyncCollector`] uses it as it uses those in
+/// threads, and the same seeds give the same rollouts. Where the worker is lost, the rollout is begun again elsewhere.
+pub struct RemoteActor {
+    shard: Shard,
+    fleet: Arc<Fleet>,
+    spec: EnvSpec,
+    reset: Option<u64>,
+}
+
+impl std::fmt::Debug for RemoteActor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RemoteActor").field("id", &self.spec.id).finish_non_exhaustive()
+    }
+}
+
+impl RemoteActor {
+    /// Opens a session on the worker number `at`, or another where that one is lost later on.
+    ///
+    /// # Errors
+    /// Those of [`crate::RemoteVecEnv::new`]; [`Error::Config`] for networks that workers cannot make: those that are not
+    /// the built-in one, or have different layers for policy and values.
+    pub fn new<S: AsRef<str>>(
+        addresses: &[S],
+        at: usize,
+        env: &EnvOptions,
+        settings: &RolloutSettings,
+        options: &ClientOptions,
+    ) -> Result<Self> {
+        let fleet = Arc::new(Fleet::new(addresses, options)?);
+        let policy = Some(settings.policy()?);
+        let shard = Shard::new(&fleet, at, v1::Open { policy, ..env.open(0, env.num_envs)? })?;
+        let spec = wire::spec_from(shard.opened().clone())?;
+        Ok(Self { shard, fleet, spec, reset: Some(settings.reset) })
+    }
+
+    /// What went wrong with workers so far, and was made good.
+    pub fn faults(&self) -> Faults {
+        self.fleet.faults()
+    }
+
+    /// What its environments are.
+    pub fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+}
+
+impl RolloutSettings {
+    fn policy(&self) -> Result<v1::Policy> {
+        let PolicyShape { policy, value, activation, shared_trunk, use_sde } = &self.shape;
+        let (true, Some(activation)) = (policy == value, activation) else {
+            let got = format!("{policy:?} for the policy and {value:?} for values");
+            let fix = "use the built-in network with one net_arch";
+            return Err(Error::config("policy", "the same known layers for policy and values", got, fix));
+        };
+        let count = |name: &'static str, count: usize| {
+            let wrong = |_| Error::config(name, "less than 2**32", count.to_string(), "pass a smaller one");
+            u32::try_from(count).map_err(wrong)
+        };
+        Ok(v1::Policy {
+            hidden: policy.iter().map(|width| count("net_arch", *width)).collect::<Result<_>>()?,
+            activation: activation.name().into(),
+            shared_trunk: *shared_trunk,
+            use_sde: *use_sde,
+            n_steps: count("n_steps", self.n_steps)?,
+            gamma: self.how.gamma,
+            gae_lambda: self.how.gae_lambda,
+            sde_sample_freq: count("sde_sample_freq", self.how.sde_sample_freq)?,
+        })
+    }
+}
+
+impl Collect<NamedTensors, Rollout> for RemoteActor {
+    fn collect(&mut self, begun: &mut Begun<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
+        let collect = v1::Collect {
+            seed: begun.turn.seed,
+            version: begun.turn.version,
+            weights: begun.weights.to_safetensors().into(),
+            reset: self.reset,
+        };
+        self.shard.ask(request::What::Collect(collect), true);
+        let answer = self.shard.answer(stop);
+        self.shard.abandon(); // where it was not waited for
+        let reply::What::Rollout(said) = answer? else {
+            let fix = "install the same version of rlox on both sides";
+            return Err(Error::config("reply", "a rollout", "another answer", fix));
+        };
+        self.reset = None;
+        let rollout = &mut begun.buffer;
+        rollout.steps.read_whole(&said.steps)?;
+        let count = said.episodes.len() / 12;
+        let mut slab = Slab::new("episodes", &said.episodes);
+        rollout.returns = slab.vec(count)?;
+        rollout.lengths = slab.vec(count)?;
+        rollout.episodes = said.total_episodes;
+        slab.end()
+    }
+}
+
+/// A trainer whose actors are workers' sessions: `num_actors` of them, in turn on the addresses, with `env.num_envs`
+/// environments each. Everything else is as [`AsyncOnPolicy::new`] has it, and in lockstep so are all numbers.
+///
+/// # Errors
+/// Those of [`RemoteActor::new`] and of [`AsyncOnPolicy::with_actors`].
+///
+/// ```
+/// use rlox_core::{Ahead, Pcg64};
+/// use rlox_grpc::{ClientOptions, EnvOptions, Worker, WorkerOptions, asynchronous};
+/// use rlox_nn::{Activation, PolicyNetworks, train::ImpalaConfig};
+///
+/// let worker = Worker::start(WorkerOptions::default())?;
+/// let make = |spec: &_, rng: &mut Pcg64| PolicyNetworks::mlp(spec, &[16], Activation::Tanh, rng);
+/// let (env, options) = (EnvOptions::new("CartPole-v1", 4, 0), ClientOptions::default());
+/// let addresses = [worker.address()];
+/// let config = ImpalaConfig::default();
+/// let mut impala = asynchronous(&addresses, &env, 1, make, config, Ahead::default(), 1, &options)?;
+/// impala.train(200, |_| true)?;
+/// assert_eq!(impala.timesteps(), 200);
+/// impala.stop()?;
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[expect(clippy::too_many_arguments, reason = "those of AsyncOnPolicy::new, and where the workers are")]
+pub fn asynchronous<S: AsRef<str>, A: OnPolicyAlgorithm, P: ActorCritic + 'static>(
+    addresses: &[S],
+    env: &EnvOptions,
+    num_actors: usize,
+    mut make: impl FnMut(&EnvSpec, &mut rlox_core::Pcg64) -> Result<P>,
+    config: A,
+    ahead: Ahead,
+    seed: u64,
+    options: &ClientOptions,
+) -> Result<AsyncOnPolicy<A, P>> {
+    ahead.check(num_actors)?;
+    let fleet = Arc::new(Fleet::new(addresses, options)?);
+    let opened = Shard::new(&fleet, 0, env.open(0, env.num_envs)?)?.opened().clone();
+    let masks = opened.mask > 0;
+    let spec = wire::spec_from(opened)?;
+    let shape = make(&spec, &mut rlox_core::Pcg64::seed_from(0))?.shape().ok_or_else(|| {
+        let (expected, got) = ("networks whose shape is known", "others");
+        Error::config("policy", expected, got, "use the built-in network with one net_arch")
+    })?;
+    let policy = |rng: &mut rlox_core::Pcg64| make(&spec, rng);
+    AsyncOnPolicy::with_actors((&spec, env.num_envs, masks), num_actors, policy, config, ahead, seed, |_, plan| {
+        let (n_steps, how, reset) = (plan.n_steps, plan.how, plan.reset);
+        let settings = RolloutSettings { n_steps, how, reset, shape: shape.clone() };
+        Ok(Box::new(RemoteActor::new(addresses, plan.number, env, &settings, options)?))
+    })
+}

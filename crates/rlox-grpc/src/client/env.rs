@@ -1,0 +1,362 @@
+//! Environments of several workers behind core's trait.
+
+mod parts;
+mod state;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rlox_core::{
+    Action, Actions, AutoresetMode, EnvSpec, EpisodeLog, Error, Pcg64, Progress, ResetOptions, Result, Seeds, Space,
+    Standing, StepOut, VectorEnv, check_len,
+};
+
+use super::fleet::Fleet;
+use super::shard::Shard;
+use super::{ClientOptions, EnvOptions, Faults};
+use crate::v1::request;
+use crate::{v1, wire};
+
+/// Environments that workers step, as if they were here: the same seeds give the same trajectories.
+///
+/// They are shared evenly over the addresses, in order. Where a worker is lost, another one, or the same one when it is
+/// back, goes on from the last snapshot and repeats what was done since: nothing is lost or doubled.
+pub struct RemoteVecEnv {
+    spec: EnvSpec,
+    num_envs: usize,
+    mode: AutoresetMode,
+    mask: usize,
+    fleet: Arc<Fleet>,
+    remote: Mutex<Remote>,
+    obs: Vec<f32>,
+    masks: Vec<bool>,
+    reward: Vec<f64>,
+    terminated: Vec<bool>,
+    truncated: Vec<bool>,
+    final_obs: Vec<f32>,
+    /// Where environments wait for a reset.
+    finished: Vec<bool>,
+    episodes: EpisodeLog,
+}
+
+/// What is behind a lock, as questions do not need an exclusive reference.
+struct Remote {
+    shards: Vec<Shard>,
+    started: bool,
+    /// Where all of them stand, as long as nothing has moved.
+    known: Option<Standing<'static>>,
+    /// Whether that was changed here, and is to be told.
+    changed: bool,
+    /// Whether what is asked for are steps.
+    stepping: bool,
+    /// Why nothing goes on.
+    broken: Option<String>,
+}
+
+impl std::fmt::Debug for RemoteVecEnv {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut told = f.debug_struct("RemoteVecEnv");
+        told.field("id", &self.spec.id).field("num_envs", &self.num_envs).finish_non_exhaustive()
+    }
+}
+
+impl RemoteVecEnv {
+    /// Opens a session on each worker, as many as there are environments for.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for no addresses, more workers than environments, what a worker refuses, a token or a protocol
+    /// that is not its own; [`Error::Backend`] naming the worker that cannot be reached; [`Error::Space`] where their
+    /// environments differ.
+    pub fn new<S: AsRef<str>>(addresses: &[S], env: &EnvOptions, options: &ClientOptions) -> Result<Self> {
+        let fleet = Arc::new(Fleet::new(addresses, options)?);
+        let workers = fleet.addresses.len();
+        if env.num_envs < workers {
+            let (expected, got) = (format!("at least {workers}, one for each worker"), env.num_envs.to_string());
+            return Err(Error::config("num_envs", expected, got, "ask for more environments, or name fewer workers"));
+        }
+        let (mut shards, mut first) = (Vec::<Shard>::with_capacity(workers), 0);
+        for at in 0..workers {
+            let count = env.num_envs / workers + usize::from(at < env.num_envs % workers);
+            let shard = Shard::new(&fleet, at, env.open(first, count)?)?;
+            if shards.first().is_some_and(|one| !alike(one.opened(), shard.opened())) {
+                let (expected, got) = (format!("that of {}", fleet.addresses[0]), fleet.addresses[at].clone());
+                let fix = "start all workers with the same version and the same environments";
+                return Err(Error::space("spaces", expected, format!("another from {got}"), fix));
+            }
+            first += count;
+            shards.push(shard);
+        }
+        let opened = shards[0].opened().clone();
+        let (n, mask) = (env.num_envs, opened.mask as usize);
+        let spec = wire::spec_from(opened)?;
+        let dim = spec.observation.dim();
+        Ok(Self {
+            num_envs: n,
+            mode: env.autoreset_mode,
+            mask,
+            fleet,
+            remote: Mutex::new(Remote {
+                shards,
+                started: false,
+                known: None,
+                changed: false,
+                stepping: false,
+                broken: None,
+            }),
+            obs: vec![0.0; n * dim],
+            masks: vec![true; n * mask],
+            reward: vec![0.0; n],
+            terminated: vec![false; n],
+            truncated: vec![false; n],
+            final_obs: vec![0.0; n * dim],
+            finished: vec![false; n],
+            episodes: EpisodeLog::default(),
+            spec,
+        })
+    }
+
+    /// What went wrong with workers so far, and was made good.
+    pub fn faults(&self) -> Faults {
+        self.fleet.faults()
+    }
+
+    fn remote(&self) -> MutexGuard<'_, Remote> {
+        self.remote.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the answers that are due and takes them in.
+    fn take(&mut self) -> Result<()> {
+        let dim = self.spec.observation.dim();
+        let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let (stepped, mut first, mut failed) = (remote.stepping, 0, None);
+        for shard in &mut remote.shards {
+            let rows = first..first + shard.num_envs();
+            first = rows.end;
+            if !shard.is_asked() {
+                continue;
+            }
+            let into = parts::Rows {
+                obs: &mut self.obs[rows.start * dim..rows.end * dim],
+                final_obs: &mut self.final_obs[rows.start * dim..rows.end * dim],
+                masks: &mut self.masks[rows.start * self.mask..rows.end * self.mask],
+                reward: &mut self.reward[rows.clone()],
+                terminated: &mut self.terminated[rows.clone()],
+                truncated: &mut self.truncated[rows],
+                episodes: &mut self.episodes,
+            };
+            match shard.answer(&|| false).and_then(|what| into.take(what, stepped)) {
+                Ok(()) => {}
+                Err(Error::Interrupted) => return Err(Error::Interrupted),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        let Some(error) = failed else {
+            if stepped && self.mode == AutoresetMode::Disabled {
+                let ends = self.terminated.iter().zip(&self.truncated).map(|(a, b)| *a || *b);
+                self.finished.iter_mut().zip(ends).for_each(|(finished, ended)| *finished = ended);
+            }
+            return Ok(());
+        };
+        // All refuse a reset alike, before anything has changed.
+        let refused = !stepped && matches!(error, Error::Config(_) | Error::Action(_) | Error::Shape(_));
+        if !refused {
+            remote.broken = Some(error.to_string());
+        }
+        Err(error)
+    }
+
+    /// Before anything else is asked: takes what an interrupted call has left, and tells what was changed here.
+    fn settle(&mut self) -> Result<()> {
+        let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
+        remote.check()?;
+        if remote.shards.iter().any(Shard::is_asked) {
+            self.take()?;
+        }
+        self.tell()
+    }
+}
+
+fn alike(a: &v1::Opened, b: &v1::Opened) -> bool {
+    let spaces = |opened: &v1::Opened| v1::Opened { credits: 0, max_message_bytes: 0, ..opened.clone() };
+    spaces(a) == spaces(b)
+}
+
+impl Remote {
+    fn check(&self) -> Result<()> {
+        let Some(why) = &self.broken else { return Ok(()) };
+        let got = format!("ones that have failed: {why}");
+        Err(Error::closed("workers", "environments that go on", got, "make new ones"))
+    }
+}
+
+impl VectorEnv for RemoteVecEnv {
+    fn num_envs(&self) -> usize {
+        self.num_envs
+    }
+
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn autoreset_mode(&self) -> AutoresetMode {
+        self.mode
+    }
+
+    fn reset(
+        &mut self,
+        seeds: Seeds<'_>,
+        mask: Option<&[bool]>,
+        options: &ResetOptions,
+        obs: &mut [f32],
+    ) -> Result<()> {
+        check_len("obs", obs.len(), self.obs.len())?;
+        if let Seeds::Each(seeds) = seeds {
+            check_len("seed", seeds.len(), self.num_envs)?;
+        }
+        check_len("reset_mask", mask.map_or(self.num_envs, <[bool]>::len), self.num_envs)?;
+        if let Seeds::Base(base) = seeds
+            && base.checked_add(self.num_envs as u64).is_none()
+        {
+            let expected = "at most 2**64 - num_envs";
+            return Err(Error::config("seed", expected, base.to_string(), "pass a smaller one"));
+        }
+        self.settle()?;
+        let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if !remote.started && mask.is_some_and(|mask| mask.contains(&false)) {
+            let (expected, got) = ("environments that have been reset", "a call before reset");
+            return Err(Error::action("reset_mask", expected, got, "call reset first"));
+        }
+        remote.known = None;
+        let (mut first, options) = (0, wire::arguments_to(options.pairs()));
+        for shard in &mut remote.shards {
+            let rows = first..first + shard.num_envs();
+            let reset = v1::Reset {
+                base: if let Seeds::Base(base) = seeds { Some(base + first as u64) } else { None },
+                each: match seeds {
+                    Seeds::Each(seeds) => seeds[rows.clone()].iter().map(|seed| v1::Seed { seed: *seed }).collect(),
+                    Seeds::Keep | Seeds::Base(_) => Vec::new(),
+                },
+                mask: mask.map(|mask| wire::flags(&mask[rows.clone()]).to_vec().into()).unwrap_or_default(),
+                options: options.clone(),
+                snapshot: true,
+            };
+            shard.ask(request::What::Reset(reset), true);
+            first = rows.end;
+        }
+        let before = (remote.started, self.finished.clone());
+        (remote.started, remote.stepping) = (true, false);
+        match mask {
+            Some(mask) => self.finished.iter_mut().zip(mask).for_each(|(finished, reset)| *finished &= !reset),
+            None => self.finished.fill(false),
+        }
+        if let Err(error) = self.take() {
+            if !matches!(error, Error::Interrupted) {
+                let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
+                (remote.started, self.finished) = before;
+            }
+            return Err(error);
+        }
+        obs.copy_from_slice(&self.obs);
+        Ok(())
+    }
+
+    fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()> {
+        let (n, space) = (self.num_envs, &self.spec.action);
+        // Here, so that none of the workers has stepped where another one refuses.
+        match space {
+            Space::Discrete { .. } => i64::rows(actions, n, space).map(|_| ())?,
+            Space::MultiDiscrete { .. } | Space::MultiBinary { .. } => <[i64]>::rows(actions, n, space).map(|_| ())?,
+            Space::Box { .. } => <[f32]>::rows(actions, n, space).map(|_| ())?,
+        }
+        check_len("obs", out.obs.len(), self.obs.len())?;
+        check_len("rewards", out.reward.len(), n)?;
+        check_len("terminated", out.terminated.len(), n)?;
+        check_len("truncated", out.truncated.len(), n)?;
+        if !out.final_obs.is_empty() {
+            check_len("final_obs", out.final_obs.len(), self.obs.len())?;
+        }
+        self.settle()?;
+        if let Some(env) = self.finished.iter().position(|finished| *finished) {
+            let got = format!("environment {env}, whose episode is over");
+            return Err(Error::action("step", "running environments", got, "reset it through reset_mask first"));
+        }
+        let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
+        remote.check_started("step")?;
+        remote.known = None;
+        let (mut first, width) = (0, self.spec.action.dim());
+        for shard in &mut remote.shards {
+            let numbers = first * width..(first + shard.num_envs()) * width;
+            first += shard.num_envs();
+            let mut slab = Vec::with_capacity(numbers.len() * 8);
+            match actions {
+                Actions::Discrete(actions) => wire::put(&mut slab, &actions[numbers]),
+                Actions::Continuous(actions) => wire::put(&mut slab, &actions[numbers]),
+            }
+            let snapshot = shard.wants_snapshot();
+            shard.ask(request::What::Step(v1::Step { actions: slab.into(), snapshot }), true);
+        }
+        remote.stepping = true;
+        self.take()?;
+        out.obs.copy_from_slice(&self.obs);
+        out.reward.copy_from_slice(&self.reward);
+        out.terminated.copy_from_slice(&self.terminated);
+        out.truncated.copy_from_slice(&self.truncated);
+        if self.mode == AutoresetMode::SameStep && !out.final_obs.is_empty() {
+            let dim = self.spec.observation.dim();
+            let ends = self.terminated.iter().zip(&self.truncated).map(|(a, b)| *a || *b);
+            let rows = out.final_obs.chunks_exact_mut(dim).zip(self.final_obs.chunks_exact(dim));
+            rows.zip(ends).filter(|(_, ended)| *ended).for_each(|((to, from), _)| to.copy_from_slice(from));
+        }
+        Ok(())
+    }
+
+    fn has_action_masks(&self) -> bool {
+        self.mask > 0
+    }
+
+    fn action_masks(&self, masks: &mut [bool]) -> Result<()> {
+        if self.mask == 0 {
+            masks.fill(true);
+            return Ok(());
+        }
+        check_len("masks", masks.len(), self.masks.len())?;
+        self.seen(|_, allowed| masks.copy_from_slice(allowed))
+    }
+
+    fn observe(&self, obs: &mut [f32]) -> Result<()> {
+        check_len("obs", obs.len(), self.obs.len())?;
+        self.remote().check_started("observe")?;
+        self.seen(|seen, _| obs.copy_from_slice(seen))
+    }
+
+    fn episodes(&mut self) -> &mut EpisodeLog {
+        &mut self.episodes
+    }
+
+    fn state(&self, index: usize) -> Option<Vec<f64>> {
+        self.state_of(index)
+    }
+
+    fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()> {
+        self.check_state_of(index, state, progress)
+    }
+
+    fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()> {
+        self.set_state_of(index, state)
+    }
+
+    fn progress(&self, index: usize) -> Option<Progress> {
+        self.progress_of(index)
+    }
+
+    fn set_progress(&mut self, index: usize, progress: Progress) -> Result<()> {
+        self.set_progress_of(index, progress)
+    }
+
+    fn rngs(&self) -> Result<Vec<Pcg64>> {
+        self.streams()
+    }
+
+    fn set_rngs(&mut self, rngs: &[Pcg64]) -> Result<()> {
+        self.set_streams(rngs)
+    }
+}

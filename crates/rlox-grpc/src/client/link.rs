@@ -1,0 +1,265 @@
+//! One session with one worker.
+
+use std::error::Error as _;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use rlox_core::{Error, Result, Watch};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::{Code, Status};
+
+use super::ClientOptions;
+use crate::v1::{self, reply, request, worker_client::WorkerClient};
+use crate::wire;
+use crate::worker::{FRAME, told};
+
+/// A silent worker is asked after so long whether it is there, and given up where it does not say so in time. Together,
+/// as HTTP/2 libraries count it, that is less than two seconds.
+const ASK: Duration = Duration::from_millis(300);
+const GIVE_UP: Duration = Duration::from_millis(600);
+/// How often a wait looks whether to end.
+const LOOK: Duration = Duration::from_millis(20);
+/// Unread bytes.
+const WINDOW: u32 = 8 << 20;
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// Another worker may give one.
+    Lost(String),
+    /// No worker would, or nobody waits any more.
+    Error(Error),
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// A session. Requests are answered in order.
+pub(super) struct Link {
+    pub(super) address: String,
+    pub(super) opened: v1::Opened,
+    /// Of the weights that the worker has.
+    pub(super) version: Option<u64>,
+    requests: mpsc::UnboundedSender<v1::Request>,
+    replies: Receiver<std::result::Result<v1::Reply, Trouble>>,
+    sent: u64,
+    received: u64,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Link {
+    /// Connects and opens a session.
+    pub(super) fn open(
+        runtime: &Handle,
+        address: &str,
+        open: v1::Open,
+        options: &ClientOptions,
+        stop: &dyn Fn() -> bool,
+    ) -> std::result::Result<Self, Trouble> {
+        let endpoint = endpoint(address, options)?;
+        let (requests, outgoing) = mpsc::unbounded_channel();
+        let (incoming, replies) = channel();
+        let (token, here) = (options.token.clone(), address.to_owned());
+        let task = runtime.spawn(async move {
+            if let Err(trouble) = converse(endpoint, token, outgoing, &incoming, &here).await {
+                // Nobody listens any more where this fails.
+                let _ = incoming.send(Err(trouble));
+            }
+        });
+        let address = address.to_owned();
+        let opened = v1::Opened::default();
+        let mut made = Self { address, opened, version: None, requests, replies, sent: 0, received: 0, task };
+        made.send(request::What::Open(open))?;
+        let patience = options.connect_timeout + options.reply_timeout.min(options.connect_timeout);
+        match made.receive(patience, stop)? {
+            reply::What::Opened(opened) => made.opened = opened,
+            _ => return Err(made.unexpected("what was opened")),
+        }
+        Ok(made)
+    }
+
+    /// Sends a request.
+    pub(super) fn send(&mut self, what: request::What) -> std::result::Result<(), Trouble> {
+        self.sent += 1;
+        let request = v1::Request { sequence: self.sent, what: Some(what) };
+        self.requests.send(request).map_err(|_| {
+            // Why is in the replies.
+            match self.replies.try_iter().find_map(std::result::Result::err) {
+                Some(trouble) => trouble,
+                None => self.gone(),
+            }
+        })
+    }
+
+    /// Whether another request may be sent before an answer comes.
+    pub(super) fn has_credit(&self) -> bool {
+        self.sent - self.received < u64::from(self.opened.credits.max(1))
+    }
+
+    /// The next answer. A request that the worker refused is an error.
+    pub(super) fn receive(
+        &mut self,
+        patience: Duration,
+        stop: &dyn Fn() -> bool,
+    ) -> std::result::Result<reply::What, Trouble> {
+        let (start, mut watch) = (Instant::now(), Watch::default());
+        loop {
+            match self.replies.recv_timeout(LOOK.min(patience)) {
+                Ok(Ok(reply)) => {
+                    self.received += 1;
+                    if reply.sequence != self.received {
+                        return Err(Trouble::Lost(format!(
+                            "worker {}: expected the answer to request {}, got that to {}",
+                            self.address, self.received, reply.sequence
+                        )));
+                    }
+                    return match reply.what {
+                        Some(reply::What::Failure(failure)) => Err(wire::failure_from(failure, &self.address).into()),
+                        Some(what) => Ok(what),
+                        None => Err(self.unexpected("an answer that it knows")),
+                    };
+                }
+                Ok(Err(trouble)) => return Err(trouble),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            watch.check()?;
+            if stop() {
+                return Err(Error::Interrupted.into());
+            }
+            if start.elapsed() >= patience {
+                let waited = patience.as_secs_f64();
+                return Err(Trouble::Lost(format!("worker {}: no answer within {waited} s", self.address)));
+            }
+        }
+    }
+
+    /// Says that an answer is of another kind than the request's.
+    pub(super) fn unexpected(&self, expected: &str) -> Trouble {
+        let fix = "install the same version of rlox on both sides";
+        let got = format!("another answer (worker {})", self.address);
+        Error::config("reply", expected, got, fix).into()
+    }
+
+    fn gone(&self) -> Trouble {
+        Trouble::Lost(format!("worker {}: the session has ended", self.address))
+    }
+}
+
+fn endpoint(address: &str, options: &ClientOptions) -> Result<Endpoint> {
+    let wrong = |got: String| {
+        let fix = "pass one such as http://127.0.0.1:50051, or https:// where the worker has a certificate";
+        Error::config("address", "a worker's", got, fix)
+    };
+    let endpoint =
+        Endpoint::from_shared(address.to_owned()).map_err(|error| wrong(format!("{address:?} ({error})")))?;
+    let scheme = endpoint.uri().scheme_str().map(str::to_owned);
+    if !matches!(scheme.as_deref(), Some("http" | "https")) || endpoint.uri().port().is_none() {
+        return Err(wrong(format!("{address:?}")));
+    }
+    let endpoint = endpoint
+        .connect_timeout(options.connect_timeout)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(ASK)
+        .keep_alive_timeout(GIVE_UP)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_frame_size(FRAME);
+    if scheme.as_deref() == Some("http") {
+        return Ok(endpoint);
+    }
+    let Some(ca) = &options.tls_ca else {
+        let fix = "pass the certificate of who signed the worker's";
+        return Err(Error::config("tls_ca", format!("a certificate to know {address} by"), "none", fix));
+    };
+    let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
+    if let Some(domain) = &options.tls_domain {
+        config = config.domain_name(domain);
+    }
+    endpoint.tls_config(config).map_err(|error| {
+        Error::config("tls_ca", "a certificate as PEM", told(&error), "pass the certificate of who signed the worker's")
+    })
+}
+
+/// Connects, and carries requests and replies until one side ends.
+async fn converse(
+    endpoint: Endpoint,
+    token: Option<String>,
+    requests: mpsc::UnboundedReceiver<v1::Request>,
+    replies: &Sender<std::result::Result<v1::Reply, Trouble>>,
+    address: &str,
+) -> std::result::Result<(), Trouble> {
+    let lost = |error: &dyn std::error::Error| {
+        let text = told(error);
+        let fix = if text.contains("dns") || text.contains("lookup") {
+            "is the name right?"
+        } else if text.contains("refused") {
+            "is it running there?"
+        } else if text.to_lowercase().contains("cert") || text.contains("tls") {
+            "does its certificate fit the name and the time, and does it speak TLS?"
+        } else {
+            "can it be reached from here?"
+        };
+        Trouble::Lost(format!("worker {address}: expected a connection, got: {text}; {fix}"))
+    };
+    let channel: Channel = endpoint.connect().await.map_err(|error| lost(&error))?;
+    let mut client = WorkerClient::new(channel)
+        .max_decoding_message_size(usize::MAX >> 1)
+        .max_encoding_message_size(usize::MAX >> 1);
+    let mut request = tonic::Request::new(UnboundedReceiverStream::new(requests));
+    if let Some(token) = token {
+        let wrong = |_| Error::config("token", "visible ASCII characters", "others", "pass what the worker was given");
+        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().map_err(wrong)?);
+    }
+    let mut incoming = client.session(request).await.map_err(|status| begun(&status, address))?.into_inner();
+    loop {
+        match incoming.message().await {
+            Ok(Some(reply)) => {
+                if replies.send(Ok(reply)).is_err() {
+                    return Ok(());
+                }
+            }
+            Ok(None) => return Err(Trouble::Lost(format!("worker {address}: it ended the session"))),
+            Err(status) => return Err(trouble(&status, address)),
+        }
+    }
+}
+
+/// What it means that a session does not begin.
+fn begun(status: &Status, address: &str) -> Trouble {
+    let Some(cause) = status.source() else { return trouble(status, address) };
+    let other = if address.starts_with("https") { "http, without TLS" } else { "https, with TLS" };
+    let text = told(cause);
+    Trouble::Lost(format!("worker {address}: expected a session, got: {text}; is it a worker, and not one of {other}?"))
+}
+
+/// What a status means for who waits.
+fn trouble(status: &Status, address: &str) -> Trouble {
+    let said = format!("worker {address}: {}", status.message());
+    match status.code() {
+        Code::Unauthenticated => {
+            let got = format!("{} (worker {address})", status.message());
+            Error::config("token", "the worker's", got, "pass it as token").into()
+        }
+        Code::FailedPrecondition | Code::InvalidArgument | Code::OutOfRange => Error::Backend(said).into(),
+        Code::Unimplemented => {
+            let got = format!("a server of something else at {address}");
+            Error::config("address", "a worker of rlox", got, "pass the address that rlox-worker printed").into()
+        }
+        _ => Trouble::Lost(if status.message().is_empty() { format!("worker {address}: {status}") } else { said }),
+    }
+}

@@ -1,0 +1,256 @@
+//! The environments of one session, which outlive it: where they stood, and what was done since.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rlox_core::{Error, Result};
+
+use super::fleet::Fleet;
+use super::link::{Link, Trouble};
+use crate::v1::{self, reply, request};
+
+/// Between two rounds over all addresses, at first and at most.
+const BACKOFF: [Duration; 2] = [Duration::from_millis(25), Duration::from_millis(500)];
+/// So many requests are remembered of environments that cannot tell where they stand.
+const REMEMBERED: usize = 100_000;
+
+/// Environments on some worker.
+pub(super) struct Shard {
+    fleet: Arc<Fleet>,
+    /// Where they are or were last, among the addresses.
+    at: usize,
+    link: Option<Link>,
+    open: v1::Open,
+    /// The first worker's word, which that of others must equal.
+    opened: v1::Opened,
+    standing: Option<v1::Standing>,
+    /// Requests since then that have changed something, in order.
+    log: Vec<request::What>,
+    /// There were too many of them.
+    forgotten: bool,
+    pending: Option<Pending>,
+    lost: Option<(Instant, String)>,
+}
+
+struct Pending {
+    what: request::What,
+    /// Whether it changes something.
+    kept: bool,
+}
+
+impl Shard {
+    /// Opens the first session, at the address of this number.
+    pub(super) fn new(fleet: &Arc<Fleet>, at: usize, open: v1::Open) -> Result<Self> {
+        let at = at % fleet.addresses.len();
+        let link = connect(fleet, at, open.clone(), &|| stopped(fleet)).map_err(|trouble| match trouble {
+            Trouble::Lost(text) => Error::Backend(text),
+            Trouble::Error(error) => error,
+        })?;
+        let (fleet, opened, log) = (Arc::clone(fleet), link.opened.clone(), Vec::new());
+        let (standing, pending, lost) = (None, None, None);
+        Ok(Self { fleet, at, link: Some(link), open, opened, standing, log, forgotten: false, pending, lost })
+    }
+
+    pub(super) fn opened(&self) -> &v1::Opened {
+        &self.opened
+    }
+
+    pub(super) fn num_envs(&self) -> usize {
+        self.open.num_envs as usize
+    }
+
+    /// Whether it is time for a snapshot with the next request.
+    pub(super) fn wants_snapshot(&self) -> bool {
+        self.log.len() + 1 >= self.fleet.options.snapshot_every
+    }
+
+    /// Whether an answer is due.
+    pub(super) fn is_asked(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Sends a request whose answer [`Shard::answer`] gives; `kept` says that it changes something.
+    pub(super) fn ask(&mut self, what: request::What, kept: bool) {
+        self.pending = Some(Pending { what: what.clone(), kept });
+        if let Some(link) = &mut self.link
+            && let Err(trouble) = send(link, what)
+        {
+            self.lose(trouble);
+        }
+    }
+
+    /// Asks for no answer any more, and leaves the session: the next one goes on as if nothing had been asked.
+    pub(super) fn abandon(&mut self) {
+        if self.pending.take().is_some() {
+            self.link = None;
+        }
+    }
+
+    /// The answer to what was asked. A lost worker's place is taken by another one.
+    ///
+    /// # Errors
+    /// What the worker refused, which has changed nothing; [`Error::Interrupted`], after which the answer is still due;
+    /// [`Error::Backend`] where no worker could be found in time, and [`Error::Config`] for one that must not be used.
+    pub(super) fn answer(&mut self, stop: &dyn Fn() -> bool) -> Result<reply::What> {
+        let fleet = Arc::clone(&self.fleet);
+        let stop = || stop() || stopped(&fleet);
+        let (start, mut pause, mut tried) = (Instant::now(), BACKOFF[0], 0);
+        loop {
+            let outcome = match &mut self.link {
+                Some(link) => link.receive(fleet.options.reply_timeout, &stop),
+                None => self.recover(tried, &stop),
+            };
+            match outcome {
+                Ok(what) => return Ok(self.done(what)),
+                Err(Trouble::Error(Error::Interrupted)) => {
+                    if self.lost.is_some() {
+                        // Half begun: from the start the next time.
+                        self.link = None;
+                    }
+                    return Err(Error::Interrupted);
+                }
+                Err(Trouble::Error(error)) => {
+                    self.pending = None;
+                    return Err(error);
+                }
+                Err(trouble) => self.lose(trouble),
+            }
+            let since = self.lost.as_ref().map_or(start, |(since, _)| (*since).max(start));
+            if since.elapsed() >= fleet.options.recovery_timeout {
+                let why = self.lost.take().map(|(_, why)| why).unwrap_or_default();
+                let limit = fleet.options.recovery_timeout.as_secs_f64();
+                return Err(Error::Backend(format!(
+                    "{why}: no worker of {} took its place within {limit} s; start one, and make the client anew",
+                    fleet.addresses.join(", ")
+                )));
+            }
+            if tried > 0 && tried % fleet.addresses.len() == 0 {
+                wait(pause, &stop)?;
+                pause = (pause * 2).min(BACKOFF[1]);
+            }
+            tried += 1;
+        }
+    }
+
+    fn lose(&mut self, trouble: Trouble) {
+        self.link = None;
+        let why = match trouble {
+            Trouble::Lost(why) => why,
+            Trouble::Error(error) => error.to_string(),
+        };
+        if self.lost.is_none() {
+            self.fleet.note(|faults| faults.lost += 1);
+            self.lost = Some((Instant::now(), why));
+        }
+    }
+
+    /// Begins a session on the next worker in turn, does there what was done, and what was asked.
+    fn recover(&mut self, tried: usize, stop: &dyn Fn() -> bool) -> std::result::Result<reply::What, Trouble> {
+        if self.forgotten {
+            let got = "more requests than are remembered";
+            let fix = "let its environments tell their state (Env::state)";
+            return Err(Error::closed("workers", "environments that can be restored", got, fix).into());
+        }
+        let at = (self.at + 1 + tried) % self.fleet.addresses.len();
+        let open = v1::Open { standing: self.standing.clone(), ..self.open.clone() };
+        let mut link = connect(&self.fleet, at, open, stop)?;
+        let limits = |opened: &v1::Opened| v1::Opened { credits: 0, max_message_bytes: 0, ..opened.clone() };
+        if limits(&link.opened) != limits(&self.opened) {
+            let got = format!("another one from worker {}", link.address);
+            let fix = "start all workers with the same version and the same environments";
+            return Err(Error::space("spaces", format!("that of {}", self.open.env_id), got, fix).into());
+        }
+        let patience = self.fleet.options.reply_timeout;
+        let pending = self.pending.as_ref().map(|pending| &pending.what);
+        let all = self.log.iter().chain(pending);
+        let (mut unanswered, mut last) = (0_usize, None);
+        for what in all {
+            while unanswered > 0 && !link.has_credit() {
+                last = Some(link.receive(patience, stop)?);
+                unanswered -= 1;
+            }
+            send(&mut link, what.clone())?;
+            unanswered += 1;
+        }
+        for _ in 0..unanswered {
+            last = Some(link.receive(patience, stop)?);
+        }
+        let replayed = self.log.len() as u64;
+        self.fleet.note(|faults| {
+            faults.recovered += 1;
+            faults.replayed += replayed;
+        });
+        self.at = at;
+        let nothing = || Trouble::Lost("nothing was asked".into());
+        let answer = last.ok_or_else(nothing)?;
+        self.link = Some(link);
+        Ok(answer)
+    }
+
+    /// Remembers what an answer says for a worker that takes this one's place.
+    fn done(&mut self, what: reply::What) -> reply::What {
+        if let Some((since, _)) = self.lost.take() {
+            self.fleet.note(|faults| faults.longest = faults.longest.max(since.elapsed()));
+        }
+        let Some(pending) = self.pending.take() else { return what };
+        let standing = match &what {
+            reply::What::Stepped(stepped) => stepped.standing.as_ref(),
+            reply::What::Standing(standing) => Some(standing),
+            reply::What::Rollout(rollout) => rollout.standing.as_ref(),
+            _ => None,
+        };
+        if let Some(standing) = standing.filter(|standing| !standing.slab.is_empty()) {
+            self.standing = Some(standing.clone());
+            self.log.clear();
+            self.forgotten = false;
+        } else if matches!(what, reply::What::Rollout(_)) {
+            // Rollouts are too large to be remembered.
+            self.forgotten = true;
+        } else if pending.kept && !self.forgotten {
+            self.log.push(pending.what);
+            if self.log.len() > REMEMBERED {
+                self.log.clear();
+                self.forgotten = true;
+            }
+        }
+        what
+    }
+}
+
+fn stopped(fleet: &Fleet) -> bool {
+    fleet.options.stop.as_ref().is_some_and(|stop| stop())
+}
+
+fn connect(fleet: &Fleet, at: usize, open: v1::Open, stop: &dyn Fn() -> bool) -> std::result::Result<Link, Trouble> {
+    Link::open(fleet.runtime()?, &fleet.addresses[at], open, &fleet.options, stop)
+}
+
+/// Sends a request, without weights that the worker has.
+fn send(link: &mut Link, mut what: request::What) -> std::result::Result<(), Trouble> {
+    let most = link.opened.max_message_bytes;
+    if let request::What::Collect(collect) = &mut what {
+        if link.version == Some(collect.version) {
+            collect.weights.clear();
+        }
+        link.version = Some(collect.version);
+        if collect.weights.len() as u64 + 64 > most {
+            let (expected, got) = (format!("at most {most} bytes"), format!("{} bytes", collect.weights.len()));
+            let fix = "start the workers with a larger --max-message-bytes";
+            return Err(Error::config("weights", expected, format!("{got} for worker {}", link.address), fix).into());
+        }
+    }
+    link.send(what)
+}
+
+/// Waits, unless it is to end.
+fn wait(pause: Duration, stop: &dyn Fn() -> bool) -> Result<()> {
+    let (start, mut watch) = (Instant::now(), rlox_core::Watch::default());
+    while start.elapsed() < pause {
+        std::thread::sleep(Duration::from_millis(5).min(pause));
+        watch.check()?;
+        if stop() {
+            return Err(Error::Interrupted);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! Environments and rollouts of rlox on other machines, over gRPC.
+//!
+//! A [`Worker`] serves sessions: in one it steps environments ([`RemoteVecEnv`] is the other end), or it collects whole
+//! rollouts with a policy that a learner publishes ([`RemoteActor`]). The same seeds give the same trajectories as in one
+//! process, also where workers die: what they did is done again elsewhere.
+//!
+//! ```
+//! use rlox_core::{Actions, ResetOptions, Seeds, StepOut, VectorEnv};
+//! use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
+//!
+//! let worker = Worker::start(WorkerOptions::default())?;
+//! let addresses = [worker.address()];
+//! let mut env = RemoteVecEnv::new(&addresses, &EnvOptions::new("CartPole-v1", 2, 7), &ClientOptions::default())?;
+//! let mut obs = [0.0; 8];
+//! env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut obs)?;
+//! let (mut reward, mut terminated, mut truncated) = ([0.0; 2], [false; 2], [false; 2]);
+//! let out = StepOut {
+//!     obs: &mut obs,
+//!     reward: &mut reward,
+//!     terminated: &mut terminated,
+//!     truncated: &mut truncated,
+//!     final_obs: &mut [],
+//! };
+//! env.step(Actions::Discrete(&[0, 1]), out)?;
+//! assert_eq!(reward, [1.0, 1.0]);
+//! worker.stop()?;
+//! # Ok::<(), rlox_core::Error>(())
+//! ```
+
+mod client;
+mod wire;
+mod worker;
+
+/// The protocol's messages, as `proto/rlox/v1/worker.proto` has them.
+#[expect(missing_docs, reason = "generated")]
+#[allow(clippy::all, clippy::pedantic, unreachable_pub, reason = "generated")]
+pub mod v1 {
+    include!("generated/rlox.v1.rs");
+}
+
+pub use client::{ClientOptions, EnvOptions, Faults, RemoteActor, RemoteVecEnv, RolloutSettings, Stop, asynchronous};
+pub use worker::{Counters, Identity, Limits, Make, Worker, WorkerOptions};
+
+/// The version of the protocol that this crate speaks.
+pub const PROTOCOL: u32 = 1;

@@ -1,0 +1,214 @@
+//! The server: sessions in threads, limits, and how it begins and ends.
+
+mod connections;
+mod metrics;
+mod options;
+mod rollouts;
+mod serve;
+mod session;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use rlox_core::{Error, Result};
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use tonic::transport::{Server, ServerTlsConfig};
+use tonic::{Request, Status};
+
+pub use metrics::Counters;
+pub use options::{Identity, Limits, Make, WorkerOptions};
+use serve::Service;
+
+use crate::v1::worker_server::WorkerServer;
+
+/// How long sessions are given to end.
+const GRACE: Duration = Duration::from_secs(10);
+/// Silent peers are asked after so long, and left after as long again.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+/// Unread bytes of a stream, and of a connection.
+const WINDOW: u32 = 1 << 20;
+const LARGEST_HEADERS: u32 = 8 << 10;
+
+/// A worker that serves until it is stopped or dropped.
+///
+/// ```
+/// use rlox_grpc::{Worker, WorkerOptions};
+///
+/// let worker = Worker::start(WorkerOptions::default())?;
+/// assert!(worker.address().starts_with("http://127.0.0.1:"));
+/// worker.stop()?;
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub struct Worker {
+    runtime: Option<Runtime>,
+    stop: watch::Sender<bool>,
+    served: Option<tokio::task::JoinHandle<std::result::Result<(), tonic::transport::Error>>>,
+    counters: Arc<Counters>,
+    bound: SocketAddr,
+    metrics: Option<SocketAddr>,
+    tls: bool,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").field("address", &self.address()).finish_non_exhaustive()
+    }
+}
+
+impl Worker {
+    /// Binds and serves, in threads of its own.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a bind beyond loopback without TLS and a token, for certificates that make no sense and for
+    /// limits of 0; [`Error::Io`] where the system refuses the address or a thread.
+    pub fn start(options: WorkerOptions) -> Result<Self> {
+        options.check()?;
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(4);
+        let runtime =
+            Builder::new_multi_thread().worker_threads(threads).thread_name("rlox-worker").enable_all().build();
+        let runtime = runtime.map_err(|source| Error::Io { path: "the worker's threads".into(), source })?;
+        let inside = runtime.enter();
+        let listener = runtime.block_on(bind(options.bind))?;
+        let bound = address_of(&listener, options.bind)?;
+        let counters = Arc::new(Counters::default());
+        let (stop, stopped) = watch::channel(false);
+        let metrics = options.metrics.map(|address| {
+            let listener = runtime.block_on(bind(address))?;
+            let bound = address_of(&listener, address)?;
+            runtime.spawn(metrics::serve(listener, Arc::clone(&counters)));
+            Ok::<_, Error>(bound)
+        });
+        let metrics = metrics.transpose()?;
+        let mut server = Server::builder()
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .max_frame_size(FRAME)
+            .max_concurrent_streams(options.limits.max_streams)
+            .http2_max_header_list_size(LARGEST_HEADERS)
+            .http2_keepalive_interval(Some(KEEPALIVE))
+            .http2_keepalive_timeout(Some(KEEPALIVE))
+            .tcp_nodelay(true);
+        let tls = options.identity.is_some();
+        if let Some(identity) = &options.identity {
+            let identity = tonic::transport::Identity::from_pem(&identity.certificate, &identity.key);
+            let config = ServerTlsConfig::new().identity(identity).timeout(KEEPALIVE);
+            server = server.tls_config(config).map_err(|error| {
+                let fix = "pass a certificate chain and its private key, both as PEM";
+                Error::config("tls_cert, tls_key", "a certificate and its key", told(&error), fix)
+            })?;
+        }
+        let limits = options.limits;
+        let service = Service::new(options.make, limits, Arc::clone(&counters), stopped.clone());
+        let service = WorkerServer::new(service)
+            .max_decoding_message_size(limits.max_message_bytes)
+            .max_encoding_message_size(limits.max_message_bytes + (1 << 20));
+        let (token, refused) = (options.token, Arc::clone(&counters));
+        let guard = move |request: Request<()>| admit(token.as_deref(), &refused, request);
+        let (health, health_service) = tonic_health::server::health_reporter();
+        runtime.block_on(health.set_serving::<WorkerServer<Service>>());
+        let incoming = connections::accept(listener, limits.max_connections, Arc::clone(&counters), stopped.clone());
+        let router = server
+            .add_service(health_service)
+            .add_service(tonic::service::interceptor::InterceptedService::new(service, guard));
+        let ended = ended(stopped);
+        let served = runtime.spawn(router.serve_with_incoming_shutdown(incoming, ended));
+        drop(inside);
+        Ok(Self { runtime: Some(runtime), stop, served: Some(served), counters, bound, metrics, tls })
+    }
+
+    /// Where it is found, as clients name it.
+    pub fn address(&self) -> String {
+        format!("{}://{}", if self.tls { "https" } else { "http" }, self.bound)
+    }
+
+    /// Where its metrics are found, if anywhere.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics
+    }
+
+    /// What it has counted so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Takes no more sessions, lets requests that have come be answered, and ends: after ten seconds in any case.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] where it did not end by then, or had failed.
+    pub fn stop(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let Some(runtime) = self.runtime.take() else { return Ok(()) };
+        self.stop.send_replace(true);
+        let served = self.served.take();
+        let result = runtime.block_on(async {
+            let Some(served) = served else { return Ok(()) };
+            match tokio::time::timeout(GRACE, served).await {
+                Ok(Ok(Ok(()))) => Ok(()),
+                Ok(Ok(Err(error))) => Err(Error::Backend(format!("the worker failed: {}", told(&error)))),
+                Ok(Err(error)) => Err(Error::Backend(format!("the worker failed: {error}"))),
+                Err(_) => Err(Error::Backend(format!("sessions did not end within {} s", GRACE.as_secs()))),
+            }
+        });
+        runtime.shutdown_background();
+        result
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Nobody is there who could be told.
+        let _ = self.end();
+    }
+}
+
+/// Bytes of an HTTP/2 frame.
+pub(crate) const FRAME: u32 = 1 << 18;
+
+/// An error with what caused it.
+pub(crate) fn told(error: &dyn std::error::Error) -> String {
+    let (mut text, mut cause) = (error.to_string(), error.source());
+    while let Some(inner) = cause {
+        let said = inner.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).await.map_err(|source| Error::Io { path: address.to_string(), source })
+}
+
+fn address_of(listener: &TcpListener, asked: SocketAddr) -> Result<SocketAddr> {
+    listener.local_addr().map_err(|source| Error::Io { path: asked.to_string(), source })
+}
+
+async fn ended(mut stopped: watch::Receiver<bool>) {
+    // An error says that the worker is gone.
+    let _ = stopped.wait_for(|stopped| *stopped).await;
+}
+
+/// Lets requests through that have the token, where there is one.
+fn admit(token: Option<&str>, counters: &Counters, request: Request<()>) -> std::result::Result<Request<()>, Status> {
+    use std::sync::atomic::Ordering::Relaxed;
+    use subtle::ConstantTimeEq;
+
+    let Some(token) = token else { return Ok(request) };
+    let given = request.metadata().get("authorization").map(tonic::metadata::MetadataValue::as_bytes);
+    let given = given.and_then(|value| value.strip_prefix(b"Bearer "));
+    if given.is_some_and(|given| given.ct_eq(token.as_bytes()).into()) {
+        return Ok(request);
+    }
+    counters.refused.fetch_add(1, Relaxed);
+    let got = if given.is_some() { "another one" } else { "none" };
+    Err(Status::unauthenticated(format!("token: expected the worker's, got {got}; pass what its --token-file has")))
+}

@@ -1,0 +1,202 @@
+//! What a worker is started with.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use rlox_core::envs::{self, MakeOptions};
+use rlox_core::{Error, Result, VectorEnv};
+
+/// Makes environments of an id: [`rlox_core::envs::make`], or a function that knows others too.
+pub type Make = Arc<dyn Fn(&str, &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> + Send + Sync>;
+
+/// Who a worker is for clients that come over TLS, as PEM.
+#[derive(Clone)]
+pub struct Identity {
+    /// The certificate, with those that signed it.
+    pub certificate: String,
+    /// Its private key.
+    pub key: String,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity").finish_non_exhaustive()
+    }
+}
+
+/// How much clients may ask of a worker.
+///
+/// ```
+/// let limits = rlox_grpc::Limits { max_sessions: 2, ..rlox_grpc::Limits::default() };
+/// assert_eq!(limits.credits, 4);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Sessions at a time; each has a thread and environments.
+    pub max_sessions: usize,
+    /// Connections at a time. More are closed at once.
+    pub max_connections: usize,
+    /// Streams of a connection at a time; others wait.
+    pub max_streams: u32,
+    /// Environments of a session.
+    pub max_envs: usize,
+    /// Bytes of a message, in both directions.
+    pub max_message_bytes: usize,
+    /// Unanswered requests of a session.
+    pub credits: u32,
+}
+
+impl Default for Limits {
+    /// What keeps a worker's memory below 256 MB whatever comes: 16 sessions, 64 connections of 16 streams, 4096
+    /// environments, 4 MiB and 4 credits.
+    fn default() -> Self {
+        let (max_sessions, max_connections, max_streams) = (16, 64, 16);
+        Self { max_sessions, max_connections, max_streams, max_envs: 4096, max_message_bytes: 4 << 20, credits: 4 }
+    }
+}
+
+impl Limits {
+    fn check(&self) -> Result<()> {
+        for (name, value) in [
+            ("max_sessions", self.max_sessions),
+            ("max_connections", self.max_connections),
+            ("max_streams", self.max_streams as usize),
+            ("max_envs", self.max_envs),
+            ("max_message_bytes", self.max_message_bytes),
+            ("credits", self.credits as usize),
+        ] {
+            if value == 0 {
+                return Err(Error::config(name, "at least 1", "0", "pass a positive number"));
+            }
+        }
+        let most = (u32::MAX >> 1) as usize;
+        if self.max_message_bytes > most || self.credits > 1024 {
+            let got = format!("{} and {}", self.max_message_bytes, self.credits);
+            let expected = format!("at most {most}, and 1024");
+            return Err(Error::config("max_message_bytes, credits", expected, got, "pass smaller ones"));
+        }
+        Ok(())
+    }
+
+    /// Refuses what replies of so many bytes would need.
+    pub(super) fn check_message(&self, argument: &'static str, bytes: usize) -> Result<()> {
+        if bytes <= self.max_message_bytes {
+            return Ok(());
+        }
+        let expected = format!("replies of at most {} bytes", self.max_message_bytes);
+        let fix = "ask for less, or start the worker with --max-message-bytes";
+        Err(Error::config(argument, expected, format!("{bytes} bytes"), fix))
+    }
+}
+
+/// What a worker is started with. By default it serves the native environments on a free port of 127.0.0.1.
+#[derive(Clone)]
+pub struct WorkerOptions {
+    /// Where to listen; port 0 is a free one. Beyond loopback TLS and a token are needed.
+    pub bind: SocketAddr,
+    /// Whether, and as who, it speaks TLS.
+    pub identity: Option<Identity>,
+    /// What clients have to know.
+    pub token: Option<String>,
+    /// Where metrics are told over plain HTTP, on loopback.
+    pub metrics: Option<SocketAddr>,
+    /// How much clients may ask.
+    pub limits: Limits,
+    /// What makes environments.
+    pub make: Make,
+}
+
+impl std::fmt::Debug for WorkerOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut told = f.debug_struct("WorkerOptions");
+        told.field("bind", &self.bind).field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl Default for WorkerOptions {
+    fn default() -> Self {
+        Self {
+            bind: (Ipv4Addr::LOCALHOST, 0).into(),
+            identity: None,
+            token: None,
+            metrics: None,
+            limits: Limits::default(),
+            make: Arc::new(envs::make),
+        }
+    }
+}
+
+impl WorkerOptions {
+    /// Refuses what must not be served.
+    pub(super) fn check(&self) -> Result<()> {
+        self.limits.check()?;
+        if self
+            .token
+            .as_ref()
+            .is_some_and(|token| token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic()))
+        {
+            let got = "a shorter one, or other characters";
+            let fix = "write one to its file with: openssl rand -hex 32";
+            return Err(Error::config("token", "16 or more visible ASCII characters", got, fix));
+        }
+        if let Some(metrics) = self.metrics.filter(|address| !address.ip().is_loopback()) {
+            let fix = "bind 127.0.0.1 and let what collects metrics come there";
+            return Err(Error::config("metrics", "a loopback address, as they are plain", metrics.to_string(), fix));
+        }
+        if self.bind.ip().is_loopback() {
+            return Ok(());
+        }
+        let absent: Vec<_> = [
+            ("a certificate (--tls-cert)", self.identity.is_some()),
+            ("its key (--tls-key)", self.identity.is_some()),
+            ("a token (--token-file or RLOX_WORKER_TOKEN)", self.token.is_some()),
+        ]
+        .into_iter()
+        .filter_map(|(name, there)| (!there).then_some(name))
+        .collect();
+        if absent.is_empty() {
+            return Ok(());
+        }
+        let got = format!("{} without {}", self.bind, absent.join(", "));
+        let expected = "a loopback address, or TLS and a token where others reach it";
+        Err(Error::config("bind", expected, got, "pass them, or bind 127.0.0.1"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(options: &WorkerOptions) -> String {
+        options.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn beyond_loopback_tls_and_a_token_are_needed() {
+        let open = WorkerOptions { bind: "0.0.0.0:0".parse().unwrap(), ..WorkerOptions::default() };
+        assert!(refused(&open).contains("--tls-cert") && refused(&open).contains("--token-file"));
+        let identity = Some(Identity { certificate: String::new(), key: String::new() });
+        let tls = WorkerOptions { identity: identity.clone(), ..open.clone() };
+        assert!(refused(&tls).contains("--token-file") && !refused(&tls).contains("--tls-cert"));
+        let token = Some("0123456789abcdef".to_owned());
+        assert!(refused(&WorkerOptions { token: token.clone(), ..open.clone() }).contains("--tls-key"));
+        assert!(WorkerOptions { identity, token, ..open }.check().is_ok());
+        for bind in ["127.0.0.1:1", "[::1]:1", "127.9.9.9:1"] {
+            assert!(WorkerOptions { bind: bind.parse().unwrap(), ..WorkerOptions::default() }.check().is_ok());
+        }
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_are_refused() {
+        let with = |limits| refused(&WorkerOptions { limits, ..WorkerOptions::default() });
+        assert!(with(Limits { credits: 0, ..Limits::default() }).starts_with("credits: expected at least 1"));
+        assert!(with(Limits { max_message_bytes: usize::MAX, ..Limits::default() }).contains("at most"));
+        for token in ["short", "0123456789abcde f"] {
+            assert!(
+                refused(&WorkerOptions { token: Some(token.into()), ..WorkerOptions::default() }).contains("token")
+            );
+        }
+        let metrics = Some("0.0.0.0:1".parse().unwrap());
+        assert!(refused(&WorkerOptions { metrics, ..WorkerOptions::default() }).starts_with("metrics"));
+    }
+}

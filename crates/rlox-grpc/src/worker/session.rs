@@ -1,0 +1,230 @@
+//! What a session does, request by request, in a thread of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rlox_core::envs::MakeOptions;
+use rlox_core::{
+    Actions, EnvSpec, Error, Progress, ResetOptions, Result, Seeds, Space, Standing, StepOut, VectorEnv, masked_actions,
+};
+
+use super::rollouts::Rollouts;
+use super::{Counters, Limits, Make};
+use crate::PROTOCOL;
+use crate::v1::{self, reply::What, request};
+use crate::wire::{self, Slab};
+
+/// The environments of a session and room for what they say.
+pub(super) struct Session {
+    env: Box<dyn VectorEnv>,
+    rollouts: Option<Rollouts>,
+    counters: Arc<Counters>,
+    mask: usize,
+    obs: Vec<f32>,
+    final_obs: Vec<f32>,
+    reward: Vec<f64>,
+    terminated: Vec<bool>,
+    truncated: Vec<bool>,
+    masks: Vec<bool>,
+    actions: Vec<i64>,
+    continuous: Vec<f32>,
+    returns: Vec<f64>,
+    lengths: Vec<u32>,
+}
+
+impl Session {
+    /// Makes the environments that a first request asks for.
+    pub(super) fn open(
+        open: &v1::Open,
+        make: &Make,
+        limits: &Limits,
+        counters: Arc<Counters>,
+    ) -> Result<(Self, v1::Opened)> {
+        if open.protocol != PROTOCOL {
+            let (expected, got) = (format!("version {PROTOCOL}"), format!("version {}", open.protocol));
+            return Err(Error::config("protocol", expected, got, "install the same version of rlox on both sides"));
+        }
+        let num_envs = open.num_envs as usize;
+        if num_envs > limits.max_envs {
+            let (expected, got) = (format!("at most {}", limits.max_envs), num_envs.to_string());
+            return Err(Error::config("num_envs", expected, got, "ask for fewer, or start the worker with --max-envs"));
+        }
+        let arguments: Vec<_> = open.arguments.iter().map(|it| (it.name.clone(), it.value)).collect();
+        let options = MakeOptions {
+            num_envs,
+            seed: Some(open.seed),
+            autoreset_mode: wire::mode_from(open.autoreset_mode)?,
+            max_episode_steps: open.max_episode_steps.map(|limit| Some(limit).filter(|limit| *limit > 0)),
+            arguments: &arguments,
+        };
+        let mut env = make(&open.env_id, &options)?;
+        if let Some(standing) = &open.standing {
+            wire::standing_from(standing, num_envs)?.put(env.as_mut())?;
+        }
+        let dim = env.spec().observation.dim();
+        let mask = if env.has_action_masks() { masked_actions(&env.spec().action) } else { 0 };
+        let largest = num_envs.saturating_mul(dim * 8 + mask + 32);
+        limits.check_message("num_envs", largest)?;
+        let rollouts = open.policy.as_ref().map(|policy| Rollouts::new(policy, env.as_ref(), limits)).transpose()?;
+        let opened = opened(env.spec(), mask, limits);
+        let width = env.spec().action.dim() * num_envs;
+        let discrete = !matches!(env.spec().action, Space::Box { .. });
+        let made = Self {
+            env,
+            rollouts,
+            counters,
+            mask,
+            obs: vec![0.0; num_envs * dim],
+            final_obs: vec![0.0; num_envs * dim],
+            reward: vec![0.0; num_envs],
+            terminated: vec![false; num_envs],
+            truncated: vec![false; num_envs],
+            masks: vec![true; num_envs * mask],
+            actions: vec![0; if discrete { width } else { 0 }],
+            continuous: vec![0.0; if discrete { 0 } else { width }],
+            returns: Vec::new(),
+            lengths: Vec::new(),
+        };
+        Ok((made, opened))
+    }
+
+    /// Does what a request asks for; `stop` ends a rollout early.
+    pub(super) fn answer(&mut self, what: request::What, stop: &dyn Fn() -> bool) -> Result<What> {
+        match what {
+            request::What::Open(_) => {
+                let got = "a second one";
+                Err(Error::config("open", "one request of a session, the first", got, "begin another session"))
+            }
+            request::What::Reset(reset) => self.reset(&reset).map(What::Stepped),
+            request::What::Step(step) => self.step(&step).map(What::Stepped),
+            request::What::Snapshot(v1::Snapshot {}) => self.standing().map(What::Standing),
+            request::What::Restore(restore) => self.restore(&restore).map(What::Stepped),
+            request::What::Check(check) => self.check(&check).map(|()| What::Done(v1::Done {})),
+            request::What::Collect(collect) => {
+                let Some(rollouts) = &mut self.rollouts else {
+                    let got = "one without a policy";
+                    return Err(Error::config("collect", "a session of rollouts", got, "name the policy in Open"));
+                };
+                let rollout = rollouts.collect(self.env.as_mut(), &collect, stop)?;
+                self.counters.steps.fetch_add(rollouts.steps(), Relaxed);
+                Ok(What::Rollout(v1::Rollout { standing: Some(standing(self.env.as_ref())?), ..rollout }))
+            }
+        }
+    }
+
+    fn reset(&mut self, reset: &v1::Reset) -> Result<v1::Stepped> {
+        let n = self.env.num_envs();
+        let each: Vec<_> = reset.each.iter().map(|seed| seed.seed).collect();
+        let seeds = match reset.base {
+            Some(base) => Seeds::Base(base),
+            None if each.is_empty() => Seeds::Keep,
+            None => Seeds::Each(&each),
+        };
+        let mut mask = vec![false; n];
+        if !reset.mask.is_empty() {
+            let mut slab = Slab::new("reset_mask", &reset.mask);
+            slab.flags(&mut mask)?;
+            slab.end()?;
+        }
+        let mask = (!reset.mask.is_empty()).then_some(&mask[..]);
+        let options = ResetOptions::new(reset.options.iter().map(|it| (it.name.clone(), it.value)));
+        self.env.reset(seeds, mask, &options, &mut self.obs)?;
+        self.told(reset.snapshot)
+    }
+
+    fn restore(&mut self, restore: &v1::Restore) -> Result<v1::Stepped> {
+        let none = || Error::config("standing", "where to go on", "nothing", "send what a snapshot gave");
+        let given = restore.standing.as_ref().ok_or_else(none)?;
+        wire::standing_from(given, self.env.num_envs())?.put(self.env.as_mut())?;
+        self.env.observe(&mut self.obs)?;
+        self.told(false)
+    }
+
+    /// The observations, and what is allowed.
+    fn told(&mut self, snapshot: bool) -> Result<v1::Stepped> {
+        let mut slab = Vec::with_capacity(self.obs.len() * 4 + self.masks.len());
+        wire::put(&mut slab, &self.obs);
+        self.put_masks(&mut slab)?;
+        let standing = if snapshot { Some(self.standing()?) } else { None };
+        Ok(v1::Stepped { slab: slab.into(), finals: 0, episodes: 0, standing })
+    }
+
+    fn put_masks(&mut self, slab: &mut Vec<u8>) -> Result<()> {
+        if self.mask > 0 {
+            self.env.action_masks(&mut self.masks)?;
+            wire::put(slab, wire::flags(&self.masks));
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: &v1::Step) -> Result<v1::Stepped> {
+        let mut slab = Slab::new("actions", &step.actions);
+        let actions = if self.actions.is_empty() {
+            slab.read(&mut self.continuous)?;
+            Actions::Continuous(&self.continuous)
+        } else {
+            slab.read(&mut self.actions)?;
+            Actions::Discrete(&self.actions)
+        };
+        slab.end()?;
+        let out = StepOut {
+            obs: &mut self.obs,
+            reward: &mut self.reward,
+            terminated: &mut self.terminated,
+            truncated: &mut self.truncated,
+            final_obs: &mut self.final_obs,
+        };
+        self.env.step(actions, out)?;
+        let n = self.reward.len();
+        self.counters.steps.fetch_add(n as u64, Relaxed);
+        let mut slab = Vec::with_capacity(self.obs.len() * 4 + n * 10 + self.masks.len());
+        wire::put(&mut slab, &self.obs);
+        wire::put(&mut slab, &self.reward);
+        wire::put(&mut slab, wire::flags(&self.terminated));
+        wire::put(&mut slab, wire::flags(&self.truncated));
+        let mut finals = 0;
+        if self.env.autoreset_mode() == rlox_core::AutoresetMode::SameStep {
+            let dim = self.obs.len() / n;
+            let ends = self.terminated.iter().zip(&self.truncated).map(|(a, b)| *a || *b);
+            for (row, _) in self.final_obs.chunks_exact(dim).zip(ends).filter(|(_, ended)| *ended) {
+                wire::put(&mut slab, row);
+                finals += 1;
+            }
+        }
+        self.returns.clear();
+        self.lengths.clear();
+        self.env.episodes().drain(&mut self.returns, &mut self.lengths);
+        wire::put(&mut slab, &self.returns);
+        wire::put(&mut slab, &self.lengths);
+        self.put_masks(&mut slab)?;
+        let standing = if step.snapshot { Some(self.standing()?) } else { None };
+        Ok(v1::Stepped { slab: slab.into(), finals, episodes: self.returns.len() as u32, standing })
+    }
+
+    fn standing(&self) -> Result<v1::Standing> {
+        standing(self.env.as_ref())
+    }
+
+    fn check(&self, check: &v1::Check) -> Result<()> {
+        let state = Slab::new("state", &check.state).vec(check.state.len() / 8)?;
+        let v1::Check { index, episode_return, episode_steps: steps, finished, .. } = *check;
+        self.env.check_state(index as usize, &state, Progress { steps, episode_return, finished })
+    }
+}
+
+/// Where environments stand; empty where they cannot tell.
+fn standing(env: &dyn VectorEnv) -> Result<v1::Standing> {
+    Ok(Standing::of(env)?.as_ref().map(wire::standing_to).unwrap_or_default())
+}
+
+fn opened(spec: &EnvSpec, mask: usize, limits: &Limits) -> v1::Opened {
+    v1::Opened {
+        credits: limits.credits,
+        env_id: spec.id.clone(),
+        observation: Some(wire::space_to(&spec.observation)),
+        action: Some(wire::space_to(&spec.action)),
+        max_episode_steps: spec.max_episode_steps.unwrap_or(0),
+        mask: mask as u32,
+        max_message_bytes: limits.max_message_bytes as u64,
+    }
+}

@@ -1,0 +1,74 @@
+//! The real binary as a process.
+
+#![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+
+/// A running `rlox-worker`, killed when it is dropped.
+pub struct Process {
+    child: Child,
+    pub address: String,
+    pub line: String,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rlox-worker"));
+    command.args(arguments).env_remove("RLOX_WORKER_TOKEN").stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+impl Process {
+    pub fn start(arguments: &[&str]) -> Self {
+        let mut child = command(arguments).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let found = line.split_whitespace().find(|word| word.starts_with("http"));
+        let Some(address) = found.map(|word| word.trim_end_matches(',').to_owned()) else {
+            let mut said = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            panic!("no address in {line:?}: {said}");
+        };
+        Self { child, address, line }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Another signal, by its name.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([&format!("-{name}"), &self.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    pub fn wait(&mut self) -> std::process::ExitStatus {
+        self.child.wait().unwrap()
+    }
+
+    /// The port, with its address, to start another one there.
+    pub fn bound(&self) -> &str {
+        self.address.split("//").nth(1).unwrap()
+    }
+
+    /// Resident bytes, the most there ever were.
+    pub fn peak_memory(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let line = text.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    }
+}

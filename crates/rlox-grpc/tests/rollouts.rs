@@ -1,0 +1,115 @@
+//! Trainers whose rollouts come from workers learn as those whose actors are threads.
+
+mod process;
+
+use process::Process;
+use rlox_core::envs::{self, MakeOptions};
+use rlox_core::{Ahead, AutoresetMode, Pcg64, VectorEnv};
+use rlox_grpc::{ClientOptions, EnvOptions, Limits, Worker, WorkerOptions, asynchronous};
+use rlox_nn::train::{A2cConfig, AsyncOnPolicy, ImpalaConfig, OnPolicyAlgorithm, PpoConfig};
+use rlox_nn::{Activation, ActorCritic, Mlp, NamedTensors, PolicyNetworks};
+
+const ENVS: usize = 4;
+
+fn local(id: &str) -> Box<dyn VectorEnv> {
+    let (autoreset_mode, max_episode_steps) = (AutoresetMode::SameStep, Some(Some(25)));
+    let options = MakeOptions { num_envs: ENVS, seed: Some(0), autoreset_mode, max_episode_steps, arguments: &[] };
+    envs::make(id, &options).unwrap()
+}
+
+fn remote(id: &str) -> EnvOptions {
+    EnvOptions { max_episode_steps: Some(Some(25)), ..EnvOptions::new(id, ENVS, 0) }
+}
+
+fn make(spec: &rlox_core::EnvSpec, rng: &mut Pcg64) -> rlox_core::Result<PolicyNetworks<Mlp>> {
+    PolicyNetworks::mlp(spec, &[16, 16], Activation::Tanh, rng)
+}
+
+/// The weights, and what was said, after some rollouts; `each` is called before each of them.
+fn learned<A: OnPolicyAlgorithm, P: ActorCritic + 'static>(
+    mut trainer: AsyncOnPolicy<A, P>,
+    mut each: impl FnMut(usize),
+) -> (NamedTensors, Vec<String>) {
+    let mut said = Vec::new();
+    for t in 0..12 {
+        each(t);
+        said.push(format!("{:?}", trainer.iterate(t as f64 / 12.0).unwrap()));
+    }
+    (trainer.stop().unwrap().tensors(), said)
+}
+
+fn compare<A: OnPolicyAlgorithm + Clone>(id: &str, config: &A, addresses: &[String], each: impl FnMut(usize)) {
+    let ahead = Ahead { max_lag: 2, lockstep: true };
+    let here = AsyncOnPolicy::new(vec![local(id), local(id)], make, config.clone(), ahead, 3).unwrap();
+    let options = ClientOptions::default();
+    let there = asynchronous(addresses, &remote(id), 2, make, config.clone(), ahead, 3, &options).unwrap();
+    let (here, there) = (learned(here, |_| {}), learned(there, each));
+    assert_eq!(here.1, there.1);
+    assert_eq!(here.0, there.0);
+}
+
+#[test]
+fn in_lockstep_all_numbers_are_those_of_threads() {
+    let workers = [(); 2].map(|()| Worker::start(WorkerOptions::default()).unwrap());
+    let addresses = workers.each_ref().map(Worker::address);
+    for id in ["CartPole-v1", "Pendulum-v1"] {
+        compare(id, &ImpalaConfig { n_steps: 10, ..ImpalaConfig::default() }, &addresses, |_| {});
+        compare(id, &PpoConfig { n_steps: 16, batch_size: 32, ..PpoConfig::default() }, &addresses, |_| {});
+        compare(id, &A2cConfig::default(), &addresses, |_| {});
+    }
+}
+
+#[test]
+fn a_rollout_that_was_lost_is_collected_again() {
+    let (first, second) = (Process::start(&[]), Process::start(&[]));
+    let addresses = [first.address.clone(), second.address.clone()];
+    let mut first = Some(first);
+    let kill = |t: usize| {
+        if t == 5 {
+            drop(first.take());
+        }
+    };
+    compare("CartPole-v1", &ImpalaConfig { n_steps: 10, ..ImpalaConfig::default() }, &addresses, kill);
+}
+
+#[test]
+fn weights_of_another_architecture_are_refused_by_name_and_shape() {
+    use rlox_core::{Begun, Collect, Rollout, RolloutBuffer, Turn};
+    use rlox_grpc::{RemoteActor, RolloutSettings};
+    use rlox_nn::train::Collection;
+
+    let worker = Worker::start(WorkerOptions::default()).unwrap();
+    let env = local("CartPole-v1");
+    let policy = make(env.spec(), &mut Pcg64::seed_from(0)).unwrap();
+    let how = Collection { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+    let settings = RolloutSettings { n_steps: 5, how, reset: 0, shape: policy.shape().unwrap() };
+    let (addresses, options) = ([worker.address()], ClientOptions::default());
+    let mut actor = RemoteActor::new(&addresses, 0, &remote("CartPole-v1"), &settings, &options).unwrap();
+    let other = PolicyNetworks::mlp(env.spec(), &[8], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap();
+    let mut begin = |weights: NamedTensors, version| {
+        let buffer = Rollout::around(RolloutBuffer::for_env(5, env.as_ref()).unwrap());
+        let turn = Turn { slot: 0, number: 0, actor: 0, version, seed: 4 };
+        let mut begun = Begun { turn, weights: weights.into(), buffer };
+        actor.collect(&mut begun, &|| false).map(|()| begun.buffer.steps.transitions())
+    };
+    let error = begin(other.tensors(), 0).unwrap_err().to_string();
+    assert!(error.contains("\"actor.0.weight\" of shape [16, 4]") && error.contains("[8, 4]"), "{error}");
+    assert!(error.contains(&worker.address()), "{error}");
+    assert_eq!(begin(policy.tensors(), 1).unwrap(), 20);
+    let shape = rlox_nn::PolicyShape { value: vec![4], ..policy.shape().unwrap() };
+    let settings = RolloutSettings { shape, ..settings };
+    let refused = RemoteActor::new(&addresses, 0, &remote("CartPole-v1"), &settings, &options).unwrap_err();
+    assert!(refused.to_string().contains("same known layers"), "{refused}");
+}
+
+#[test]
+fn rollouts_that_are_too_large_for_a_message_are_refused_at_once() {
+    let limits = Limits { max_message_bytes: 4096, ..Limits::default() };
+    let worker = Worker::start(WorkerOptions { limits, ..WorkerOptions::default() }).unwrap();
+    let config = ImpalaConfig { n_steps: 100, ..ImpalaConfig::default() };
+    let (ahead, options) = (Ahead::default(), ClientOptions::default());
+    let addresses = [worker.address()];
+    let made = asynchronous(&addresses, &remote("CartPole-v1"), 1, make, config, ahead, 0, &options);
+    let error = made.unwrap_err().to_string();
+    assert!(error.contains("n_steps") && error.contains("--max-message-bytes"), "{error}");
+}

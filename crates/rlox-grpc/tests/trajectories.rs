@@ -1,0 +1,194 @@
+//! The same seeds give the same trajectories through workers as in process.
+
+use rlox_core::envs::{self, MakeOptions};
+use rlox_core::{
+    Actions, ActionsMut, AutoresetMode, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions, Seeds, Standing, StepOut,
+    VectorEnv,
+};
+use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
+
+const MODES: [AutoresetMode; 3] = [AutoresetMode::SameStep, AutoresetMode::NextStep, AutoresetMode::Disabled];
+
+fn local(env: &EnvOptions) -> Box<dyn VectorEnv> {
+    let options = MakeOptions {
+        num_envs: env.num_envs,
+        seed: Some(env.seed),
+        autoreset_mode: env.autoreset_mode,
+        max_episode_steps: env.max_episode_steps,
+        arguments: &env.arguments,
+    };
+    envs::make(&env.id, &options).unwrap()
+}
+
+/// All that environments say in so many steps of random actions.
+#[derive(Debug, Default, PartialEq)]
+struct Said {
+    obs: Vec<u32>,
+    rewards: Vec<u64>,
+    ends: Vec<(bool, bool)>,
+    finals: Vec<u32>,
+    episodes: (Vec<f64>, Vec<u32>),
+}
+
+fn run(env: &mut dyn VectorEnv, steps: usize, seed: u64) -> Said {
+    let (n, dim, width) = (env.num_envs(), env.spec().observation.dim(), env.spec().action.dim());
+    let space = env.spec().action.clone();
+    let mut policy = RandomPolicy::new(&space).unwrap();
+    let mut rngs: Vec<_> = (0..n).map(|i| Pcg64::seed_from(u128::from(seed) + i as u128)).collect();
+    let (mut obs, mut finals) = (vec![0.0; n * dim], vec![0.0; n * dim]);
+    let (mut reward, mut terminated, mut truncated) = (vec![0.0; n], vec![false; n], vec![false; n]);
+    let (mut discrete, mut continuous) = (vec![0; n * width], vec![0.0; n * width]);
+    let (mut log_probs, mut values) = (vec![0.0; n], vec![0.0; n]);
+    let mut said = Said::default();
+    env.observe(&mut obs).unwrap();
+    for _ in 0..steps {
+        let boxes = matches!(space, rlox_core::Space::Box { .. });
+        let actions = if boxes { ActionsMut::Continuous(&mut continuous) } else { ActionsMut::Discrete(&mut discrete) };
+        let out = PolicyOut { actions, log_probs: &mut log_probs, values: &mut values };
+        policy.act(&obs, None, &mut rngs, out).unwrap();
+        let actions = if boxes { Actions::Continuous(&continuous) } else { Actions::Discrete(&discrete) };
+        let out = StepOut {
+            obs: &mut obs,
+            reward: &mut reward,
+            terminated: &mut terminated,
+            truncated: &mut truncated,
+            final_obs: &mut finals,
+        };
+        env.step(actions, out).unwrap();
+        let ends: Vec<_> = terminated.iter().copied().zip(truncated.iter().copied()).collect();
+        if env.autoreset_mode() == AutoresetMode::SameStep {
+            let rows = finals.chunks(dim).zip(&ends).filter(|(_, end)| end.0 || end.1);
+            said.finals.extend(rows.flat_map(|(row, _)| row.iter().map(|x| x.to_bits())));
+        }
+        if env.autoreset_mode() == AutoresetMode::Disabled {
+            let mask: Vec<_> = ends.iter().map(|end| end.0 || end.1).collect();
+            if mask.contains(&true) {
+                env.reset(Seeds::Keep, Some(&mask), &ResetOptions::default(), &mut obs).unwrap();
+            }
+        }
+        said.obs.extend(obs.iter().map(|x| x.to_bits()));
+        said.rewards.extend(reward.iter().map(|x| x.to_bits()));
+        said.ends.extend(ends);
+    }
+    env.episodes().drain(&mut said.episodes.0, &mut said.episodes.1);
+    said
+}
+
+fn begun(env: &mut dyn VectorEnv, seeds: Seeds<'_>) -> Vec<f32> {
+    let mut obs = vec![0.0; env.num_envs() * env.spec().observation.dim()];
+    env.reset(seeds, None, &ResetOptions::default(), &mut obs).unwrap();
+    obs
+}
+
+#[test]
+fn every_native_environment_gives_the_same_trajectory() {
+    let workers = [(); 2].map(|()| Worker::start(WorkerOptions::default()).unwrap());
+    let addresses = [workers[0].address(), workers[1].address()];
+    for id in envs::ids() {
+        for autoreset_mode in MODES {
+            // Few environments are copies, many are arrays; a short limit ends episodes.
+            for num_envs in [3, 21] {
+                let max_episode_steps = Some(Some(40));
+                let env = EnvOptions { autoreset_mode, max_episode_steps, ..EnvOptions::new(id, num_envs, 5) };
+                let mut here = local(&env);
+                let mut there = RemoteVecEnv::new(&addresses, &env, &ClientOptions::default()).unwrap();
+                assert_eq!((there.spec(), there.num_envs()), (here.spec(), num_envs));
+                for seeds in [Seeds::Keep, Seeds::Base(11)] {
+                    assert_eq!(begun(here.as_mut(), seeds), begun(&mut there, seeds));
+                    let (a, b) = (run(here.as_mut(), 100, 3), run(&mut there, 100, 3));
+                    assert!(!a.episodes.0.is_empty());
+                    assert_eq!(a, b, "{id} {autoreset_mode:?}");
+                }
+                assert_eq!(Standing::of(here.as_ref()).unwrap(), Standing::of(&there).unwrap());
+            }
+        }
+    }
+    let steps = workers[0].counters().steps.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(steps > 0);
+    for worker in workers {
+        worker.stop().unwrap();
+    }
+}
+
+#[test]
+fn where_environments_stand_goes_from_here_to_there_and_back() {
+    let worker = Worker::start(WorkerOptions::default()).unwrap();
+    for autoreset_mode in MODES {
+        let env = EnvOptions { autoreset_mode, ..EnvOptions::new("Pendulum-v1", 3, 1) };
+        let mut here = local(&env);
+        let mut there = RemoteVecEnv::new(&[worker.address()], &env, &ClientOptions::default()).unwrap();
+        begun(here.as_mut(), Seeds::Base(9));
+        run(here.as_mut(), 17, 0);
+        let standing = Standing::of(here.as_ref()).unwrap().unwrap();
+        standing.put(&mut there).unwrap();
+        assert_eq!(Standing::of(&there).unwrap().as_ref(), Some(&standing));
+        let (mut a, mut b) = ([0.0; 9], [0.0; 9]);
+        here.observe(&mut a).unwrap();
+        there.observe(&mut b).unwrap();
+        assert_eq!(a, b);
+        assert_eq!(run(here.as_mut(), 210, 1), run(&mut there, 210, 1));
+        let back = Standing::of(&there).unwrap().unwrap();
+        let mut again = local(&env);
+        back.put(again.as_mut()).unwrap();
+        assert_eq!(run(again.as_mut(), 50, 2), run(&mut there, 50, 2));
+        let error = there.check_state(1, &[f64::NAN; 4], rlox_core::Progress::default()).unwrap_err().to_string();
+        assert!(error.contains("environment 1") || error.contains("number"), "{error}");
+    }
+}
+
+#[test]
+fn seeds_masks_and_options_mean_what_they_mean_here() {
+    let worker = Worker::start(WorkerOptions::default()).unwrap();
+    let env = EnvOptions::new("CartPole-v1", 3, 1);
+    let mut here = local(&env);
+    let mut there = RemoteVecEnv::new(&[worker.address()], &env, &ClientOptions::default()).unwrap();
+    let mut obs = [[0.0; 12]; 2];
+    let options = ResetOptions::new([("low", -0.01), ("high", 0.02)]);
+    for (seeds, mask) in [
+        (Seeds::Each(&[Some(4), None, Some(1 << 40)]), None),
+        (Seeds::Keep, Some([true, false, true])),
+        (Seeds::Base(8), Some([false, false, true])),
+    ] {
+        let mask = mask.as_ref().map(|mask| &mask[..]);
+        here.reset(seeds, mask, &options, &mut obs[0]).unwrap();
+        there.reset(seeds, mask, &options, &mut obs[1]).unwrap();
+        assert_eq!(obs[0], obs[1]);
+    }
+    // What is refused here is refused there, and changes nothing.
+    for options in [ResetOptions::new([("lo", 0.0)]), ResetOptions::new([("low", 1.0), ("high", 0.0)])] {
+        let a = here.reset(Seeds::Keep, None, &options, &mut obs[0]).unwrap_err().to_string();
+        let b = there.reset(Seeds::Keep, None, &options, &mut obs[1]).unwrap_err().to_string();
+        assert!(b.contains(&format!("(worker {})", worker.address())), "{b}");
+        assert_eq!(a, b.replace(&format!(" (worker {})", worker.address()), ""));
+    }
+    assert_eq!(run(here.as_mut(), 30, 3), run(&mut there, 30, 3));
+}
+
+#[test]
+fn calls_that_make_no_sense_are_refused_before_anything_is_sent() {
+    let workers = [(); 2].map(|()| Worker::start(WorkerOptions::default()).unwrap());
+    let addresses = [workers[0].address(), workers[1].address()];
+    let env = EnvOptions { autoreset_mode: AutoresetMode::Disabled, ..EnvOptions::new("CartPole-v1", 2, 1) };
+    let mut there = RemoteVecEnv::new(&addresses, &env, &ClientOptions::default()).unwrap();
+    let step = |env: &mut RemoteVecEnv, actions: Actions<'_>| {
+        let (mut obs, mut reward, mut terminated, mut truncated) = ([0.0; 8], [0.0; 2], [false; 2], [false; 2]);
+        let (terminated, truncated) = (&mut terminated, &mut truncated);
+        let out = StepOut { obs: &mut obs, reward: &mut reward, terminated, truncated, final_obs: &mut [] };
+        env.step(actions, out).map_err(|error| error.to_string())
+    };
+    assert!(step(&mut there, Actions::Discrete(&[0, 0])).unwrap_err().contains("call reset first"));
+    assert!(there.observe(&mut [0.0; 8]).is_err());
+    let mut obs = [0.0; 8];
+    let half = there.reset(Seeds::Keep, Some(&[true, false]), &ResetOptions::default(), &mut obs);
+    assert!(half.unwrap_err().to_string().contains("call reset first"));
+    assert!(there.reset(Seeds::Base(u64::MAX), None, &ResetOptions::default(), &mut obs).is_err());
+    let before = begun(&mut there, Seeds::Base(1));
+    for bad in [Actions::Discrete(&[0, 2]), Actions::Discrete(&[0]), Actions::Continuous(&[0.0, 0.0])] {
+        assert!(step(&mut there, bad).is_err());
+        there.observe(&mut obs).unwrap();
+        assert_eq!(obs[..], before[..]);
+    }
+    // One that has ended waits for its reset.
+    while step(&mut there, Actions::Discrete(&[0, 0])).is_ok() {}
+    assert!(step(&mut there, Actions::Discrete(&[0, 0])).unwrap_err().contains("whose episode is over"));
+}

@@ -1,0 +1,60 @@
+//! Starts two workers and trains PPO on CartPole with environments that they step:
+//! `cargo run --release -p rlox-grpc --example remote_envs`.
+//!
+//! On machines of your own, start `rlox-worker` on each and name their addresses instead.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+
+use rlox_core::{Pcg64, Result};
+use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
+use rlox_nn::train::{Ppo, PpoConfig};
+use rlox_nn::{Activation, PolicyNetworks};
+
+fn main() -> Result<()> {
+    if std::env::args().any(|word| word == "worker") {
+        return serve();
+    }
+    let mut workers: Vec<_> = (0..2).map(|_| start()).collect();
+    let addresses: Vec<_> = workers.iter().map(|(_, address)| address.clone()).collect();
+    print(&format!("workers: {}", addresses.join(", ")));
+    let env = RemoteVecEnv::new(&addresses, &EnvOptions::new("CartPole-v1", 32, 0), &ClientOptions::default())?;
+    let config = PpoConfig { n_steps: 128, batch_size: 256, n_epochs: 8, ..PpoConfig::default() };
+    let make = |spec: &_, rng: &mut Pcg64| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
+    let mut ppo = Ppo::new(Box::new(env), make, config, 1)?;
+    let metrics = ppo.train(150_000, |metrics| {
+        print(&format!("{:>7} steps: mean return {:.1}", metrics.timesteps, metrics.mean_return));
+        true
+    })?;
+    print(&format!("mean return of the last episodes: {:.1}", metrics.mean_return));
+    drop(ppo);
+    for (worker, _) in &mut workers {
+        drop(worker.stdin.take());
+    }
+    Ok(())
+}
+
+/// This program again, as a worker, and its address.
+fn start() -> (Child, String) {
+    let program = std::env::current_exe().expect("a program");
+    let mut command = Command::new(program);
+    let child = command.arg("worker").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut child = child.expect("a process");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("an address");
+    (child, line.trim().to_owned())
+}
+
+/// What a worker's process does: it serves until whoever started it is gone.
+fn serve() -> Result<()> {
+    let worker = Worker::start(WorkerOptions::default())?;
+    print(&worker.address());
+    // Nothing is ever written there.
+    let _ = std::io::stdin().read(&mut [0]);
+    worker.stop()
+}
+
+#[expect(clippy::print_stdout, reason = "an example")]
+fn print(text: &str) {
+    println!("{text}");
+}

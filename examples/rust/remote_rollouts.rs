@@ -1,0 +1,76 @@
+//! Starts two workers and trains IMPALA on CartPole with rollouts that they collect:
+//! `cargo run --release -p rlox-grpc --example remote_rollouts`.
+//!
+//! On machines of your own, start `rlox-worker` on each and name their addresses instead.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+
+use rlox_core::{Ahead, AutoresetMode, Pcg64, Result, VecEnv, envs::CartPole};
+use rlox_grpc::{ClientOptions, EnvOptions, Worker, WorkerOptions, asynchronous};
+use rlox_nn::train::{ImpalaConfig, Schedule};
+use rlox_nn::{Activation, Optimizer, PolicyNetworks};
+
+fn main() -> Result<()> {
+    if std::env::args().any(|word| word == "worker") {
+        return serve();
+    }
+    let mut workers: Vec<_> = (0..2).map(|_| start()).collect();
+    let addresses: Vec<_> = workers.iter().map(|(_, address)| address.clone()).collect();
+    print(&format!("workers: {}", addresses.join(", ")));
+    // Four actors of eight environments each, two on each worker.
+    let env = EnvOptions::new("CartPole-v1", 8, 0);
+    let config = ImpalaConfig {
+        n_steps: 20,
+        optimizer: Optimizer::adam(2e-3),
+        lr_schedule: Schedule::Linear,
+        ent_coef: 0.005,
+        ..ImpalaConfig::default()
+    };
+    let make = |spec: &_, rng: &mut Pcg64| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
+    let ahead = Ahead { max_lag: 4, lockstep: false };
+    let mut impala = asynchronous(&addresses, &env, 4, make, config, ahead, 1, &ClientOptions::default())?;
+    impala.train(300_000, |metrics| {
+        if metrics.updates % 200 == 0 {
+            print(&format!("{:>7} steps: mean return {:.1}", metrics.timesteps, metrics.mean_return));
+        }
+        true
+    })?;
+    let mut test = VecEnv::new(8, None, AutoresetMode::SameStep, CartPole::default)?;
+    let returns = impala.evaluate(&mut test, 40, 7)?;
+    print(&format!(
+        "mean of {} greedy episodes: {:.1}",
+        returns.len(),
+        returns.iter().sum::<f64>() / returns.len() as f64
+    ));
+    impala.stop()?;
+    for (worker, _) in &mut workers {
+        drop(worker.stdin.take());
+    }
+    Ok(())
+}
+
+/// This program again, as a worker, and its address.
+fn start() -> (Child, String) {
+    let program = std::env::current_exe().expect("a program");
+    let mut command = Command::new(program);
+    let child = command.arg("worker").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut child = child.expect("a process");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("an address");
+    (child, line.trim().to_owned())
+}
+
+/// What a worker's process does: it serves until whoever started it is gone.
+fn serve() -> Result<()> {
+    let worker = Worker::start(WorkerOptions::default())?;
+    print(&worker.address());
+    // Nothing is ever written there.
+    let _ = std::io::stdin().read(&mut [0]);
+    worker.stop()
+}
+
+#[expect(clippy::print_stdout, reason = "an example")]
+fn print(text: &str) {
+    println!("{text}");
+}
