@@ -1,10 +1,16 @@
-"""What processes that learn together do in tests: `python ddp_runs.py WHAT FOLDER`."""
+"""What processes that learn together do in tests: `python ddp_runs.py CASE FOLDER`.
 
+Under torchrun, or by processes forked from this one, so that torch is imported once, any cases at
+the same time: `python ddp_runs.py forked raise die FOLDER`. What rank 1 says of the first one is in
+`raise-1.txt`, at the end its exit status.
+"""
+
+import faulthandler
 import json
 import os
 import signal
+import socket
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -13,6 +19,7 @@ import numpy as np
 import torch
 from resume_runs import digest
 
+from rlox import make_vec
 from rlox.distributed import ddp
 from rlox.replaying import ReplayBatch
 
@@ -100,8 +107,8 @@ def gradients(group, folder):
 
 def statistics(group, folder):
     """What normalisers have seen, and hold."""
-    trainer = made(group, "ppo", env_kwargs=None)
-    learner, raw = trainer.learner, []
+    trainer = made(group, "ppo")
+    learner = trainer.learner
     step = learner.env.step_rollout
     seen = []
     begin = learner.env.begin_rollout
@@ -117,8 +124,8 @@ def statistics(group, folder):
 
     learner.env.begin_rollout, learner.env.step_rollout = noting_begin, noting
     trainer.train(256)
-    raw = np.concatenate(seen)
-    np.savez(folder / f"statistics-{group.rank}.npz", raw=raw, **learner.normalizer.state())
+    raw = {"raw": np.concatenate(seen)}
+    np.savez(folder / f"statistics-{group.rank}.npz", **raw, **learner.normalizer.state())
 
 
 def resumed(group, folder, algorithm):
@@ -137,8 +144,6 @@ def resumed(group, folder, algorithm):
     again = group.load(saved, runs_dir=None)
     assert again.timesteps == steps, again.timesteps
     again.train()
-    alone = [t.learner.__class__.__mro__[1].state for t in (straight, again)]
-    del alone
     told = [own_digest(trainer) for trainer in (straight, first, again)]
     return {"digests": told, "result": result, "timesteps": again.timesteps}
 
@@ -211,7 +216,7 @@ def checks(folder):
         (folder / f"said-{group.rank}.json").write_text(json.dumps(said))
 
 
-def fault(folder, what):
+def fault(what):
     with ddp.group(timeout=60) as group:
         trainer = group.trainer(
             "ppo", lambda: Bad(what, 1), num_envs=2, n_steps=64, batch_size=32, runs_dir=None
@@ -226,21 +231,70 @@ def differently(folder):
             trainer.train(64)
 
 
+def three(folder):
+    """Environments of each rank's own, which somebody resets."""
+    with ddp.group(timeout=60) as group:
+        env = make_vec("CartPole-v1", 2, autoreset_mode="Disabled")
+        trainer = group.trainer("ppo", env, n_steps=16, batch_size=24, runs_dir=None)
+        trainer.train(300)
+        told = own_digest(trainer) | {"num_envs": trainer.config.num_envs, "seed": trainer.seed}
+        told["timesteps"] = trainer.timesteps
+        (folder / f"three-{group.rank}.json").write_text(json.dumps(told))
+
+
 def solve(folder, average):
     with ddp.group() as group:
         trainer = group.trainer("ppo", "CartPole-v1", seed=1, runs_dir=None)
-        if average == "no":  # the control: each learns, from nothing, as if its gradients were 0
-            trainer.learner.optimizer.average = lambda gradient: torch.zeros_like(gradient)
+        if not average:  # the control: what all learned is thrown away
+            trainer.learner.optimizer.average = torch.zeros_like
         trainer.train(100_000)
         if group.rank == 0:
             score = trainer.evaluate(30)
-            (folder / "score.json").write_text(json.dumps(score))
+            (folder / f"score-{average}.json").write_text(json.dumps(score))
+
+
+CASES = {
+    "checks": checks,
+    "differently": differently,
+    "three": three,
+    "solve": lambda folder: solve(folder, True),
+    "control": lambda folder: solve(folder, False),
+    **{what: lambda folder, what=what: fault(what) for what in ("raise", "die", "stop", "nan")},
+}
+SIZES = {"three": 3}
+
+
+def forked(cases, folder):
+    """Has processes do each of the cases, all at the same time."""
+    children = []
+    for case in cases:
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = str(free.getsockname()[1])
+        size = SIZES.get(case, 2)
+        for rank in range(size):
+            if (child := os.fork()) == 0:
+                about = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size}
+                os.environ.update({name: str(x) for name, x in about.items()})
+                os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=port)
+                file = os.open(folder / f"{case}-{rank}.txt", os.O_WRONLY | os.O_CREAT)
+                os.dup2(file, 2)
+                if case not in ("solve", "control"):
+                    faulthandler.dump_traceback_later(60, exit=True)
+                CASES[case](folder)
+                return
+            children.append((child, folder / f"{case}-{rank}.txt"))
+    for child, file in children:
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        with file.open("a") as said:
+            said.write(f"exit status {status}\n")
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    what, folder, *rest = sys.argv[1:]
-    threading.Timer(100, lambda: os._exit(9)).start() if what != "solve" else None
-    kinds = {"checks": checks, "fault": fault, "differently": differently, "solve": solve}
-    kinds[what](Path(folder), *rest)
-    os._exit(0) if threading.active_count() > 9 else sys.exit(0)
+    *words, folder = sys.argv[1:]
+    if words[0] == "forked":
+        forked(words[1:], Path(folder))
+    else:
+        faulthandler.dump_traceback_later(100, exit=True)
+        CASES[words[0]](Path(folder))

@@ -54,8 +54,9 @@ class Ranked:
                 "processes learn together, got NEXT_STEP; make them with "
                 "autoreset_mode='SameStep'"
             )
-        # What this rank wants, what all know of, and whether its own wish counts at this place.
-        self._wish, self._agreed, self._free = False, False, self.ranks.leads
+        # Whether this rank wants to stop, whether all know that one does, and whether this one's
+        # wish counts where it is now; whether rank 0 ended the run.
+        self._wish, self.agreed, self._free = False, False, self.ranks.leads
         self.ended = False
         super().__init__(env, config, rank_seed(seed, self.ranks.rank), *own)
         self._own_episodes, self.episodes = self.episodes, learner.EpisodeStatistics()
@@ -67,12 +68,12 @@ class Ranked:
     @property
     def stopping(self) -> bool:
         """Whether to return early; within what all do together, only when all know."""
-        return self._agreed or (self._free and self._wish)
+        return self.agreed or (self._free and self._wish)
 
     @stopping.setter
     def stopping(self, value: bool) -> None:
         self._wish = value
-        self._agreed = self._agreed and value
+        self.agreed = self.agreed and value
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """One iteration of all ranks; empty where rank 0 ended the run. See `Learner`.
@@ -110,11 +111,11 @@ class Ranked:
         normalizer = self.normalizer
         now = np.empty(0) if normalizer is None else flat(normalizer.state())
         rows = self.ranks.gather([float(self._wish), *now])
-        self._agreed = bool(rows[:, 0].any())
+        self.agreed = bool(rows[:, 0].any())
         if normalizer is not None:
             normalizer.load_state(normalizer.state() | rows_merged(self._base, rows[:, 1:]))
             self._base = normalizer.state()
-        return made and not self._agreed if self.stops_anywhere else made
+        return made and not self.agreed if self.stops_anywhere else made
 
     def state(self, replay: bool = True) -> learner.LearnerState:
         """Of the whole run on rank 0, which asks the others; on them their own."""
@@ -164,7 +165,7 @@ class Ranked:
         """The mean of all ranks' gradients; with it they hear whether one wants to stop."""
         wish = torch.full((1,), float(self._wish), dtype=gradient.dtype, device=gradient.device)
         joined = self.ranks.sum_(torch.cat((gradient, wish)))
-        self._agreed = self._agreed or bool(joined[-1] > 0)
+        self.agreed = self.agreed or bool(joined[-1] > 0)
         return joined[:-1].div_(self.world_size)
 
     def _of_all(self, metrics: dict[str, float]) -> dict[str, float]:

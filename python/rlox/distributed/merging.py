@@ -30,9 +30,7 @@ def merge(first: tuple[F64, F64, float], *others: tuple[F64, F64, float]) -> tup
     return mean, var, count
 
 
-def since(
-    base: tuple[F64, F64, float], now: tuple[F64, F64, float]
-) -> tuple[F64, F64, float]:
+def since(base: tuple[F64, F64, float], now: tuple[F64, F64, float]) -> tuple[F64, F64, float]:
     """What a stream has seen since `base`, of which it went on: the inverse of `merge`."""
     mean, var, count = base
     its_mean, its_var, its_count = now

@@ -82,11 +82,13 @@ class Peers:
         while self.failure is None and time.monotonic() < began + _SURELY:
             time.sleep(LOOK / 5)
         if self.failure is None:
-            gone = [k for k, (_, at) in self._beats.items() if at < began and k != self.rank]
+            gone = [
+                k for k, (_, at) in self._beats.items() if at < began + 2 * LOOK and k != self.rank
+            ]
             who = " and ".join(f"rank {k}" for k in gone) or "another rank"
             self.failure = PeerError(
                 f"{who}: expected a process that goes on, got one that ended without a word; look "
-                f"at its output, and whether memory ran out ({str(error).splitlines()[0][:200]})"
+                f"at its output, and whether memory ran out ({str(error).splitlines()[0][:120]})"
             )
         return self.failure
 

@@ -12,7 +12,7 @@ from rlox.distributed.shares import share
 from rlox.keywords import knowing_keywords, places
 from rlox.loop import plan
 from rlox.registered import count_of
-from rlox.results import TrainResult
+from rlox.results import STOP, TrainResult
 from rlox.settings import chosen_seed, text
 from rlox.trainer import EnvLike, Trainer
 
@@ -64,6 +64,16 @@ class RankedTrainer(Trainer):
     def timesteps(self) -> int:
         """Steps learned from so far, all environments of all processes together."""
         return int(self.learner.timesteps) * self.group.size
+
+    @property
+    def stopped_by(self) -> str | None:  # type: ignore[override]  # which others write, too
+        """Why the run ended, as in `TrainResult`; another rank's wish counts as `stop()`."""
+        agreed = hasattr(self, "learner") and self.learner.agreed
+        return self._stopped_by or (STOP if agreed else None)
+
+    @stopped_by.setter
+    def stopped_by(self, reason: str | None) -> None:
+        self._stopped_by = reason
 
     @knowing_keywords(places)
     def train(
