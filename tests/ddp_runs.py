@@ -12,13 +12,16 @@ import signal
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
+import pytest
 import torch
-from resume_runs import digest
 
+from ddp_processes import SIZES
+from resume_runs import digest
 from rlox import make_vec
 from rlox.distributed import ddp
 from rlox.replaying import ReplayBatch
@@ -159,30 +162,31 @@ def own_digest(trainer):
 
 def refusals(group):
     """What is refused on every rank alike, before anything is made."""
-    said = {}
-    cases = {
-        "num_envs": {"num_envs": 3},
-        "batch_size": {"num_envs": 4, "batch_size": 33, "n_steps": 32},
-        "backend": {"backend": "native"},
-        "setting": {"num_env": 4},
-    }
-    for name, kwargs in cases.items():
-        try:
-            group.trainer("ppo", "CartPole-v1", runs_dir=None, **kwargs)
-        except (TypeError, ValueError) as error:
-            said[name] = f"{type(error).__name__}: {error}"
-    for name, call in {
+    said, cases = (
+        {},
+        {
+            "num_envs": {"num_envs": 3},
+            "batch_size": {"num_envs": 4, "batch_size": 33, "n_steps": 32},
+            "backend": {"backend": "native"},
+            "setting": {"num_env": 4},
+        },
+    )
+
+    def asked(**kwargs):
+        return group.trainer("ppo", "CartPole-v1", runs_dir=None, **kwargs)
+
+    calls = {name: partial(asked, **kwargs) for name, kwargs in cases.items()} | {
         "algorithm": lambda: group.trainer("dqn", "CartPole-v1"),
         "next_step": lambda: group.trainer(
             "ppo", gym.make_vec("CartPole-v1", 1, vectorization_mode="sync"), runs_dir=None
         ),
         "steps": lambda: made(group, "ppo").train(0),
         "second": lambda: ddp.group().__enter__(),
-    }.items():
-        try:
+    }
+    for name, call in calls.items():
+        with pytest.raises((TypeError, ValueError, RuntimeError)) as refused:
             call()
-        except (TypeError, ValueError, RuntimeError) as error:
-            said[name] = f"{type(error).__name__}: {error}"
+        said[name] = f"{type(refused.value).__name__}: {refused.value}"
     return said
 
 
@@ -261,7 +265,6 @@ CASES = {
     "control": lambda folder: solve(folder, False),
     **{what: lambda folder, what=what: fault(what) for what in ("raise", "die", "stop", "nan")},
 }
-SIZES = {"three": 3}
 
 
 def forked(cases, folder):

@@ -67,9 +67,9 @@ class Trainer:
         refuse_policy_name(env)
         self.env_name = name_of(env)
         self.env_id = self.env_name if isinstance(env, str) else None
-        about = self.config_type, self.algorithm, self.env_name, count_of(env)
+        of = self.config_type, self.algorithm, self.env_name, count_of(env)
         shape = () if policy is None else SHAPE_SETTINGS
-        config, self.sources = config_for(*about, settings, without=shape)
+        config, self.sources = config_for(*of, settings, without=shape)
         config = self._share(config)
         self.seed = chosen_seed(seed)
         keywords = {} if env_kwargs is None else env_kwargs

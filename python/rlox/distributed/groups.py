@@ -28,8 +28,8 @@ def current() -> "Group":
     """
     if not _CURRENT:
         raise RuntimeError(
-            "group: expected to be within `with ddp.group() as group:`, got no group; make trainers "
-            "by group.trainer there"
+            "group: expected to be within `with ddp.group() as group:`, got no group; make "
+            "trainers by group.trainer there"
         )
     return _CURRENT[-1]
 
@@ -77,7 +77,7 @@ class Group:
             self.device = f"cuda:{self._local}"
             torch.cuda.set_device(self._local)
         limit = timedelta(seconds=self._timeout)
-        store, rank, size = next(dist.rendezvous("env://", timeout=limit))
+        store, rank, size = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]  # it does
         self.ranks = Ranks(store, rank, size, self._timeout, nccl=self.device is not None)
         self.ranks.serving(lambda whose, replay: self.members[whose].learner.give_state(replay))
         _CURRENT.append(self)

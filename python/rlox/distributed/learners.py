@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,7 +29,13 @@ _WINDOW = 100
 _EPISODES = ("rollout/ep_rew_mean", "rollout/ep_len_mean")
 
 
-class Ranked:
+if TYPE_CHECKING:
+    from rlox.base_learner import BaseLearner as _Learner
+else:  # learners bring it
+    _Learner = object
+
+
+class Ranked(_Learner):
     """Before a learner of torch among the bases of a class: one of a group's ranks.
 
     Args:
@@ -41,6 +47,9 @@ class Ranked:
             numbers of transitions; what the learner refuses.
     """
 
+    optimizer: Any
+    optimizers: Any
+    built_in: bool
     modules_of: tuple[str, ...] = ("policy",)  # attributes whose tensors all ranks share
     stops_anywhere = True  # whether a rank may end its own steps before the others do
 
@@ -57,7 +66,8 @@ class Ranked:
         # Whether this rank wants to stop, whether all know that one does, and whether this one's
         # wish counts where it is now; whether rank 0 ended the run.
         self._wish, self.agreed, self._free = False, False, self.ranks.leads
-        self.ended = False
+        self.over = False
+        self._base = learner.Arrays()
         super().__init__(env, config, rank_seed(seed, self.ranks.rank), *own)
         self._own_episodes, self.episodes = self.episodes, learner.EpisodeStatistics()
         for optimizer in getattr(self, "optimizers", None) or [self.optimizer]:
@@ -88,8 +98,8 @@ class Ranked:
             ranks.order("iterate", number=progress)
         else:
             what, progress = ranks.hear("iterate", "end")
-            self.ended = what == "end"
-            if self.ended:
+            self.over = what == "end"
+            if self.over:
                 return {}
         try:
             with self._own():
@@ -120,7 +130,7 @@ class Ranked:
     def state(self, replay: bool = True) -> learner.LearnerState:
         """Of the whole run on rank 0, which asks the others; on them their own."""
         with self._own():
-            state: learner.LearnerState = super().state(replay)  # type: ignore[misc]  # the learner's
+            state = super().state(replay)
         if not self.ranks.leads or self.world_size == 1 or self.ranks.peers.failure is not None:
             return state
         self.ranks.order("state", current().number_of(self), float(replay))
@@ -138,7 +148,7 @@ class Ranked:
         episodes.load_state(state.counters.get("episodes", {}))
         with self._own():
             own = own_state(state, self.ranks.rank) if state.ranks else state
-            super().load_state(own)  # type: ignore[misc]  # the learner's
+            super().load_state(own)
             self._own_episodes = self.episodes
         self.episodes = episodes
         self._share()
@@ -200,6 +210,8 @@ class Ranked:
 
 class _OnPolicy(Ranked):
     """What PPO and A2C share: losses with advantages normalised over the ranks' minibatches."""
+
+    loss: Any
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)

@@ -3,10 +3,7 @@
 import json
 import threading
 import time
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import torch.distributed as dist
+from typing import Any
 
 # Seconds between two looks, those after which a process that says nothing is given up, and those
 # that one which failed gives the others to notice.
@@ -25,13 +22,13 @@ class Peers:
     It goes by the store in which processes find each other, beside the connections between them.
 
     Args:
-        store: Of all processes of the group.
+        store: A `torch.distributed.Store` of all processes of the group.
         rank: Which one this is.
         size: How many there are.
         quiet: Seconds after which one that says nothing is given up.
     """
 
-    def __init__(self, store: "dist.Store", rank: int, size: int, quiet: float = QUIET) -> None:
+    def __init__(self, store: Any, rank: int, size: int, quiet: float = QUIET) -> None:
         self._store, self.rank, self.size, self._quiet = store, rank, size, quiet
         self.failure: PeerError | None = None
         self._beats = {k: (b"", time.monotonic()) for k in range(size)}

@@ -1,8 +1,10 @@
 """`Ranks`: processes that do the same, and what they give each other."""
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +18,18 @@ F64 = npt.NDArray[np.float64]
 # What rank 0 tells the others to do; all other calls are made on every rank alike.
 ORDERS = ("make", "load", "train", "iterate", "end", "state", "save", "leave")
 _PATIENCE = timedelta(seconds=0.5)
+_GRACE = 3.0  # seconds
 
 
 class Ranks:
     """The processes of a group. Rank 0 leads: it says what is done next, and the others follow.
 
-    The package's own use of `torch.distributed`, rather than its `DistributedDataParallel`: learners
-    keep parameters as one vector, so that one all-reduce of the gradient does for each step of an
-    optimiser; that wrapper would have to be what every forward pass goes through.
+    This is `torch.distributed` without its `DistributedDataParallel`: learners keep parameters as
+    one vector, so that one all-reduce of the gradient does for each step of an optimiser, where
+    every forward pass would have to go through that wrapper.
 
     Args:
-        store: In which the processes find each other.
+        store: A `torch.distributed.Store`, in which the processes find each other.
         rank: Which one this is.
         size: How many there are.
         timeout: Seconds that one waits for another that lives.
@@ -37,24 +40,28 @@ class Ranks:
     """
 
     def __init__(
-        self, store: dist.Store, rank: int, size: int, timeout: float, nccl: bool = False
+        self, store: Any, rank: int, size: int, timeout: float, nccl: bool = False
     ) -> None:
         self.rank, self.size, self.leads = rank, size, rank == 0
         self._timeout = timeout
         self._serve: Callable[[int, bool], None] | None = None
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if nccl else "gloo",
-            store=dist.PrefixStore("group", store),
+            store=dist.PrefixStore("group", store),  # type: ignore[attr-defined]  # it does
             rank=rank,
             world_size=size,
             timeout=timedelta(seconds=timeout),
         )
-        self.peers = Peers(dist.PrefixStore("peers", store), rank, size)
+        apart = dist.PrefixStore("peers", store)  # type: ignore[attr-defined]  # it does
+        self.peers = Peers(apart, rank, size)
 
     def close(self) -> None:
         """Ends the connections."""
         self.peers.close()
-        dist.destroy_process_group()
+        # Where a rank hangs, gloo would wait for what was begun with it: not longer than this.
+        ends = threading.Thread(target=dist.destroy_process_group, daemon=True)
+        ends.start()
+        ends.join(_GRACE)
 
     def serving(self, serve: Callable[[int, bool], None]) -> None:
         """Notes who gives rank 0 the state of a trainer, by its number and whether with replay."""
@@ -132,8 +139,8 @@ class Ranks:
             elif what != "save":
                 raise PeerError(
                     f"rank 0: expected the same calls on every rank, got {what!r} there, where "
-                    f"rank {self.rank} waits for {' or '.join(map(repr, wanted))}; call train, load "
-                    "and what makes trainers on all of them"
+                    f"rank {self.rank} waits for {' or '.join(map(repr, wanted))}; call train, "
+                    "load and what makes trainers on all of them"
                 )
 
     def meet(self, what: str) -> None:
@@ -164,16 +171,24 @@ class Ranks:
             work.wait()  # which queues: the GPU waits, and NCCL's own watchdog knows the limit
             return
         until = time.monotonic() + self._timeout
-        while True:
-            try:
-                work.wait(_PATIENCE)
-                return
-            except RuntimeError as error:
-                if work.is_completed():
-                    raise self.peers.explain(error) from error
-                self.peers.expect_well()
-                if time.monotonic() > until:
-                    raise PeerError(
-                        f"timeout: expected the other ranks within {self._timeout:g} s, got none; "
-                        "call the same on every rank, or raise it"
-                    ) from error
+        while not self._done(work):
+            self.peers.expect_well()
+            if time.monotonic() > until:
+                raise PeerError(
+                    f"timeout: expected the other ranks within {self._timeout:g} s, got none; call "
+                    "the same on every rank, or raise it"
+                )
+
+    def _done(self, work: dist.Work) -> bool:
+        """Waits a while; whether it is done.
+
+        Raises:
+            PeerError: It failed.
+        """
+        try:
+            work.wait(_PATIENCE)
+        except RuntimeError as error:
+            if work.is_completed():
+                raise self.peers.explain(error) from error
+            return False
+        return True

@@ -66,7 +66,7 @@ class RankedTrainer(Trainer):
         return int(self.learner.timesteps) * self.group.size
 
     @property
-    def stopped_by(self) -> str | None:  # type: ignore[override]  # which others write, too
+    def stopped_by(self) -> str | None:
         """Why the run ended, as in `TrainResult`; another rank's wish counts as `stop()`."""
         agreed = hasattr(self, "learner") and self.learner.agreed
         return self._stopped_by or (STOP if agreed else None)
@@ -98,7 +98,7 @@ class RankedTrainer(Trainer):
         called = as_callbacks(callbacks)
         ranks, learner = self.group.ranks, self.learner
         ranks.meet("train")
-        learner.ended = False
+        learner.over = False
         try:
             if ranks.leads:
                 how: dict[str, Any] = {"progress_bar": progress_bar, "loggers": loggers}
@@ -106,7 +106,7 @@ class RankedTrainer(Trainer):
                 ranks.order("end")
             else:
                 result = super().train(total_timesteps)
-                if not learner.ended:
+                if not learner.over:
                     ranks.hear("end")
             told: TrainResult = json.loads(ranks.tell(json.dumps(result).encode()))
         except BaseException as error:
