@@ -249,8 +249,9 @@ def three(folder):
 def solve(folder, average):
     with ddp.group() as group:
         trainer = group.trainer("ppo", "CartPole-v1", seed=1, runs_dir=None)
-        if not average:  # the control: what all learned is thrown away
-            trainer.learner.optimizer.average = torch.zeros_like
+        if not average:  # the control: everybody learns the opposite
+            mean = trainer.learner.optimizer.average
+            trainer.learner.optimizer.average = lambda gradient: -mean(gradient)
         trainer.train(100_000)
         if group.rank == 0:
             score = trainer.evaluate(30)

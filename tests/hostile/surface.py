@@ -40,6 +40,16 @@ INNER = {
     "rlox.critics": "serves off-policy learners",
     "rlox.crossing": "serves off-policy learners: Trainer.load",
     "rlox.diagnosis": "writes files: test_diagnosis.py",
+    "rlox.distributed": "has modules only",
+    "rlox.distributed.ddp": "takes processes of torchrun's: tests/distributed has refusals",
+    "rlox.distributed.groups": "rlox.distributed.ddp offers it",
+    "rlox.distributed.learners": "serves rlox.distributed.ddp",
+    "rlox.distributed.merging": "serves rlox.distributed.ddp",
+    "rlox.distributed.peers": "serves rlox.distributed.ddp",
+    "rlox.distributed.ranks": "serves rlox.distributed.ddp",
+    "rlox.distributed.shares": "serves rlox.distributed.ddp",
+    "rlox.distributed.states": "serves rlox.distributed.ddp",
+    "rlox.distributed.trainers": "serves rlox.distributed.ddp",
     "rlox.distributions": "tensors that policies give",
     "rlox.every": "rlox.callbacks offers it",
     "rlox.exploring": "rlox.algorithms offers what users call",
@@ -221,7 +231,8 @@ for _kind in ("NativeDQN", "NativeSAC", "NativeTD3"):
     LEFT_OUT[f"{_kind}.first_seed"] = "a step of `iterate`"
     for _name in ("state", "load_state"):
         LEFT_OUT[f"{_kind}.{_name}"] = "takes what the other gave: test_native_off_policy.py"
-LEFT_OUT |= dict.fromkeys(("PPO.batches", "PPO.metrics"), "a step of `iterate`")
+_steps = ("PPO.batches", "PPO.divergence", "PPO.metrics")
+LEFT_OUT |= dict.fromkeys(_steps, "a step of `iterate`")
 for _kind in ("PPO", "A2C", "IMPALA"):
     for _name in ("collect", "update"):
         LEFT_OUT[f"{_kind}.{_name}"] = "a step of `iterate`"
