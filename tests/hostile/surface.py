@@ -40,16 +40,6 @@ INNER = {
     "rlox.critics": "serves off-policy learners",
     "rlox.crossing": "serves off-policy learners: Trainer.load",
     "rlox.diagnosis": "writes files: test_diagnosis.py",
-    "rlox.distributed": "has modules only",
-    "rlox.distributed.ddp": "takes processes of torchrun's: tests/distributed has refusals",
-    "rlox.distributed.groups": "rlox.distributed.ddp offers it",
-    "rlox.distributed.learners": "serves rlox.distributed.ddp",
-    "rlox.distributed.merging": "serves rlox.distributed.ddp",
-    "rlox.distributed.peers": "serves rlox.distributed.ddp",
-    "rlox.distributed.ranks": "serves rlox.distributed.ddp",
-    "rlox.distributed.shares": "serves rlox.distributed.ddp",
-    "rlox.distributed.states": "serves rlox.distributed.ddp",
-    "rlox.distributed.trainers": "serves rlox.distributed.ddp",
     "rlox.distributions": "tensors that policies give",
     "rlox.every": "rlox.callbacks offers it",
     "rlox.exploring": "rlox.algorithms offers what users call",
@@ -122,26 +112,6 @@ INNER = {
     "rlox.rotation": "serves callbacks: tests/callbacks/test_checkpointing.py",
     "rlox.rollout": "rlox and rlox.vector offer what users call",
     "rlox.sb3": "around trainers: tests/sb3 has refusals",
-    "rlox.sb3.archive": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.arguments": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.attributes": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.callbacks": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.convert": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.elsewhere": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.environments": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.evaluation": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.inert": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.keywords": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.logs": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.model": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.models": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.noise": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.policy_kwargs": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.policy_names": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.schedules": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.waiting": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.weights": "serves rlox.sb3: tests/sb3 has refusals",
-    "rlox.sb3.zoo": "serves rlox.sb3: tests/sb3 has refusals",
     "rlox.scores": "test_scores.py has refusals",
     "rlox.settings": "serves every constructor in Python",
     "rlox.snapshots": "serves ForeignVecEnv: test_snapshots.py has refusals",
@@ -166,6 +136,33 @@ _COMMANDS = ("around", "commands", "config_file", "doctor", "enjoy", "envs", "ev
 _COMMANDS += ("file_settings", "flags", "many", "mistakes", "outcome", "output", "plot")
 _COMMANDS += ("presets", "resume", "saved", "sweep", "train", "usage")
 INNER |= {f"rlox.cli.{name}": "serves rlox.cli.main" for name in _COMMANDS}
+_SB3 = (
+    "archive",
+    "arguments",
+    "attributes",
+    "callbacks",
+    "convert",
+    "elsewhere",
+    "environments",
+    "evaluation",
+)
+_SB3 += (
+    "inert",
+    "keywords",
+    "logs",
+    "model",
+    "models",
+    "noise",
+    "policy_kwargs",
+    "policy_names",
+    "schedules",
+    "waiting",
+    "weights",
+    "zoo",
+)
+INNER |= {f"rlox.sb3.{name}": "serves rlox.sb3: tests/sb3 has refusals" for name in _SB3}
+_DDP = ("ddp", "groups", "learners", "merging", "peers", "ranks", "shares", "states", "trainers")
+INNER |= {f"rlox.distributed.{name}": "needs torchrun: tests/distributed" for name in _DDP}
 for _name in ("", ".space", ".study", ".worker"):
     INNER[f"rlox.sweep{_name}"] = "serves rlox.cli.main: tests/cli/test_sweep.py"
 # Modules that do without torch and have all that the groups but training call.
@@ -231,8 +228,8 @@ for _kind in ("NativeDQN", "NativeSAC", "NativeTD3"):
     LEFT_OUT[f"{_kind}.first_seed"] = "a step of `iterate`"
     for _name in ("state", "load_state"):
         LEFT_OUT[f"{_kind}.{_name}"] = "takes what the other gave: test_native_off_policy.py"
-_steps = ("PPO.batches", "PPO.divergence", "PPO.metrics")
-LEFT_OUT |= dict.fromkeys(_steps, "a step of `iterate`")
+for _name in ("batches", "divergence", "metrics"):
+    LEFT_OUT[f"PPO.{_name}"] = "a step of `iterate`"
 for _kind in ("PPO", "A2C", "IMPALA"):
     for _name in ("collect", "update"):
         LEFT_OUT[f"{_kind}.{_name}"] = "a step of `iterate`"
