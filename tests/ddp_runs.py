@@ -220,10 +220,11 @@ def checks(folder):
         (folder / f"said-{group.rank}.json").write_text(json.dumps(said))
 
 
-def fault(what):
+def fault(folder, what):
     with ddp.group(timeout=60) as group:
+        about = {"runs_dir": folder / what, "normalize_obs": True}
         trainer = group.trainer(
-            "ppo", lambda: Bad(what, 1), num_envs=2, n_steps=64, batch_size=32, runs_dir=None
+            "ppo", lambda: Bad(what, 1), num_envs=2, n_steps=64, batch_size=32, **about
         )
         trainer.train(10_000)
 
@@ -264,7 +265,7 @@ CASES = {
     "three": three,
     "solve": lambda folder: solve(folder, True),
     "control": lambda folder: solve(folder, False),
-    **{what: lambda folder, what=what: fault(what) for what in ("raise", "die", "stop", "nan")},
+    **{what: partial(fault, what=what) for what in ("raise", "die", "stop", "nan")},
 }
 
 

@@ -11,7 +11,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+import rlox
 from ddp_processes import SCRIPT, environment, side_by_side
+from rlox.checkpoint import read_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,17 @@ def test_a_rank_that_fails_or_dies_ends_the_other_which_names_it(faulty, case, o
     assert own in one
     assert "PeerError: rank 1: expected" in zero
     assert heard in zero
+
+
+def test_what_was_learned_before_is_saved(faulty):
+    (saved,) = faulty[0].glob("raise/*/*/*/checkpoint")
+    manifest = read_checkpoint(saved).manifest
+    assert manifest["counters"]["timesteps"] == 128
+    assert len(manifest["ranks"]) == 2
+    assert manifest["ranks"][0]["streams"] != manifest["ranks"][1]["streams"]
+    assert manifest["environment"] == "approximate"
+    assert "the simulator is gone" in manifest["environment_reason"]
+    assert rlox.load(saved).predict([0.0]) in (0, 1)
 
 
 def test_other_calls_on_one_rank_are_told(faulty):

@@ -136,31 +136,9 @@ _COMMANDS = ("around", "commands", "config_file", "doctor", "enjoy", "envs", "ev
 _COMMANDS += ("file_settings", "flags", "many", "mistakes", "outcome", "output", "plot")
 _COMMANDS += ("presets", "resume", "saved", "sweep", "train", "usage")
 INNER |= {f"rlox.cli.{name}": "serves rlox.cli.main" for name in _COMMANDS}
-_SB3 = (
-    "archive",
-    "arguments",
-    "attributes",
-    "callbacks",
-    "convert",
-    "elsewhere",
-    "environments",
-    "evaluation",
-)
-_SB3 += (
-    "inert",
-    "keywords",
-    "logs",
-    "model",
-    "models",
-    "noise",
-    "policy_kwargs",
-    "policy_names",
-    "schedules",
-    "waiting",
-    "weights",
-    "zoo",
-)
-INNER |= {f"rlox.sb3.{name}": "serves rlox.sb3: tests/sb3 has refusals" for name in _SB3}
+_SB3 = "archive arguments attributes callbacks convert elsewhere environments evaluation inert "
+_SB3 += "keywords logs model models noise policy_kwargs policy_names schedules waiting weights zoo"
+INNER |= {f"rlox.sb3.{name}": "serves rlox.sb3: tests/sb3 has refusals" for name in _SB3.split()}
 _DDP = ("ddp", "groups", "learners", "merging", "peers", "ranks", "shares", "states", "trainers")
 INNER |= {f"rlox.distributed.{name}": "needs torchrun: tests/distributed" for name in _DDP}
 for _name in ("", ".space", ".study", ".worker"):

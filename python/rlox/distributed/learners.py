@@ -21,7 +21,7 @@ from rlox import algorithms, learner
 from rlox.distributed.groups import current
 from rlox.distributed.merging import episodes_merged, flat, merge, rows_merged
 from rlox.distributed.shares import rank_seed
-from rlox.distributed.states import own_state, packed, unpacked, whole_state
+from rlox.distributed.states import left_state, own_state, packed, unpacked, whole_state
 from rlox.resets import autoreset_mode_of
 
 # Of a window of episodes as numbers: their count, how many are told, returns and lengths.
@@ -131,8 +131,10 @@ class Ranked(_Learner):
         """Of the whole run on rank 0, which asks the others; on them their own."""
         with self._own():
             state = super().state(replay)
-        if not self.ranks.leads or self.world_size == 1 or self.ranks.peers.failure is not None:
+        if not self.ranks.leads or self.world_size == 1:
             return state
+        if self.ranks.peers.failure is not None:
+            return left_state(state, self.world_size, str(self.ranks.peers.failure))
         self.ranks.order("state", current().number_of(self), float(replay))
         others = [unpacked(self.ranks.take(k)) for k in range(1, self.world_size)]
         return whole_state([state, *others])

@@ -8,7 +8,13 @@ import numpy as np
 import safetensors.numpy
 
 from rlox.distributed.merging import episodes_merged
-from rlox.learner import Arrays, EpisodeStatistics, LearnerState
+from rlox.learner import (
+    Arrays,
+    EpisodeStatistics,
+    LearnerState,
+    stream_from_state,
+    stream_state,
+)
 
 # What is each rank's own, of the arrays.
 _OWN = ("normalizer", "environment", "replay")
@@ -63,6 +69,30 @@ def whole_state(ranks: list[LearnerState]) -> LearnerState:
     return replace(
         first, normalizer=normalizer, counters=counters, inexact=inexact, ranks=list(ranks)
     )
+
+
+def left_state(own: LearnerState, size: int, why: str) -> LearnerState:
+    """The state of a run of which only rank 0 is left: all but environments and replay.
+
+    Args:
+        own: Rank 0's.
+        size: How many there were.
+        why: What happened.
+    """
+    alone = replace(own, environment={}, replay=None, inexact=why)
+    if own.normalizer:  # episodes begin anew
+        zeros = np.zeros_like(own.normalizer["returns"])
+        alone = replace(alone, normalizer={**own.normalizer, "returns": zeros})
+    ranks = [alone]
+    for rank in range(1, size):
+        streams = {}
+        for name, state in own.streams.items():
+            entropy = [*stream_from_state(state).integers(2**32, size=4), rank]
+            streams[name] = stream_state(np.random.default_rng(entropy))
+        ranks.append(replace(alone, streams=streams))
+    whole = whole_state(ranks)
+    whole.counters["episodes"] = own.counters["episodes"]
+    return whole
 
 
 def own_state(whole: LearnerState, rank: int) -> LearnerState:
