@@ -220,11 +220,11 @@ def checks(folder):
         (folder / f"said-{group.rank}.json").write_text(json.dumps(said))
 
 
-def fault(folder, what):
+def fault(folder, what, rank=1):
     with ddp.group(timeout=60) as group:
         about = {"runs_dir": folder / what, "normalize_obs": True}
         trainer = group.trainer(
-            "ppo", lambda: Bad(what, 1), num_envs=2, n_steps=64, batch_size=32, **about
+            "ppo", lambda: Bad(what, rank), num_envs=2, n_steps=64, batch_size=32, **about
         )
         trainer.train(10_000)
 
@@ -265,6 +265,7 @@ CASES = {
     "three": three,
     "solve": lambda folder: solve(folder, True),
     "control": lambda folder: solve(folder, False),
+    "lead": lambda folder: fault(folder / "lead", "raise", 0),
     **{what: partial(fault, what=what) for what in ("raise", "die", "stop", "nan")},
 }
 

@@ -20,7 +20,7 @@ from rlox.checkpoint import read_checkpoint
 def faulty(tmp_path_factory):
     """What processes said of which one fails, and others that do not, at the same time."""
     folder = tmp_path_factory.mktemp("faulty")
-    return folder, side_by_side(folder, "raise", "die", "nan", "differently", "three")
+    return folder, side_by_side(folder, "raise", "die", "nan", "lead", "differently", "three")
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,16 @@ def test_a_rank_that_fails_or_dies_ends_the_other_which_names_it(faulty, case, o
     assert heard in zero
 
 
-def test_what_was_learned_before_is_saved(faulty):
-    (saved,) = faulty[0].glob("raise/*/*/*/checkpoint")
+def test_rank_0_may_be_the_one_that_fails(faulty):
+    (zero, one), statuses = faulty[1]["lead"]
+    assert statuses == [1, 1]
+    assert "OSError: the simulator is gone" in zero
+    assert "PeerError: rank 0: expected it to go on, it failed with OSError" in one
+
+
+@pytest.mark.parametrize("where", ["raise", "lead/raise"])
+def test_what_was_learned_before_is_saved(faulty, where):
+    (saved,) = faulty[0].glob(f"{where}/*/*/*/checkpoint")
     manifest = read_checkpoint(saved).manifest
     assert manifest["counters"]["timesteps"] == 128
     assert len(manifest["ranks"]) == 2

@@ -133,8 +133,8 @@ class Ranked(_Learner):
             state = super().state(replay)
         if not self.ranks.leads or self.world_size == 1:
             return state
-        if self.ranks.peers.failure is not None:
-            return left_state(state, self.world_size, str(self.ranks.peers.failure))
+        if self.ranks.peers.broken:
+            return left_state(state, self.world_size, self.ranks.peers.broken)
         self.ranks.order("state", current().number_of(self), float(replay))
         others = [unpacked(self.ranks.take(k)) for k in range(1, self.world_size)]
         return whole_state([state, *others])

@@ -32,27 +32,36 @@ class Peers:
         self._store, self.rank, self.size, self._quiet = store, rank, size, quiet
         self.failure: PeerError | None = None
         self._beats = {k: (b"", time.monotonic()) for k in range(size)}
-        self._reported = False
+        self._reported, self._own = False, ""
         self._end = threading.Event()
         self._beat(0)
         self._thread = threading.Thread(target=self._watch, name="rlox-ddp-peers", daemon=True)
         self._thread.start()
 
     def expect_well(self) -> None:
-        """Raises what is known of another's failure.
+        """Refuses to do anything together where that cannot be any more.
 
         Raises:
-            PeerError: One has failed, or says nothing any more.
+            PeerError: Another one has failed, or says nothing any more, or this one had failed.
         """
         if self.failure is not None:
             raise self.failure
+        if self._own:
+            raise PeerError(f"group: expected one that goes on, got {self.broken}; make another")
+
+    @property
+    def broken(self) -> str:
+        """What failed, here or elsewhere; empty where nothing did."""
+        own = f"rank {self.rank} that failed with {self._own}" if self._own else ""
+        return own if self.failure is None else str(self.failure)
 
     def report(self, error: BaseException) -> None:
         """Tells the others that this process fails; the first one that does is heard."""
-        self._reported = self._reported or not isinstance(error, PeerError)
-        if isinstance(error, PeerError):
+        if isinstance(error, PeerError) or self._reported:
             return
-        said = {"rank": self.rank, "error": f"{type(error).__name__}: {error}"}
+        self._reported = True
+        self._own = f"{type(error).__name__}: {error}"
+        said = {"rank": self.rank, "error": self._own}
         try:
             if self._store.add("failures", 1) == 1:
                 self._store.set("failure", json.dumps(said))

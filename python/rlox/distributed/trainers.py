@@ -128,7 +128,7 @@ class RankedTrainer(Trainer):
         try:
             super().save(path, replay=replay)
         finally:
-            if ranks.peers.failure is None:
+            if not ranks.peers.broken:
                 ranks.order("save")
 
 
