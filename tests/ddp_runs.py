@@ -24,6 +24,7 @@ from ddp_processes import SIZES
 from resume_runs import digest
 from rlox import make_vec
 from rlox.distributed import ddp
+from rlox.policies import MlpPolicy
 from rlox.replaying import ReplayBatch
 
 ON_POLICY = {"num_envs": 4, "n_steps": 16, "normalize_obs": True, "normalize_reward": True}
@@ -236,11 +237,24 @@ def differently(folder):
             trainer.train(64)
 
 
+class Changing(MlpPolicy):
+    """Notes what it sees in a buffer, as batch norms do: on each rank something else."""
+
+    def __init__(self, *spaces):
+        super().__init__(*spaces)
+        self.register_buffer("seen", torch.zeros(4))
+
+    def act(self, obs, mask=None):
+        self.seen += obs.sum(0)
+        return super().act(obs, mask)
+
+
 def three(folder):
-    """Environments of each rank's own, which somebody resets."""
+    """Environments of each rank's own, which somebody resets, and a policy with a buffer."""
     with ddp.group(timeout=60) as group:
         env = make_vec("CartPole-v1", 2, autoreset_mode="Disabled")
-        trainer = group.trainer("ppo", env, n_steps=16, batch_size=24, runs_dir=None)
+        how = {"n_steps": 16, "batch_size": 24, "runs_dir": None}
+        trainer = group.trainer("ppo", env, policy=Changing, **how)
         trainer.train(300)
         told = own_digest(trainer) | {"num_envs": trainer.config.num_envs, "seed": trainer.seed}
         told["timesteps"] = trainer.timesteps

@@ -69,6 +69,7 @@ def test_three_processes_with_environments_of_their_own_hold_the_same(faulty):
     assert found["three"][1] == [0, 0, 0], found["three"]
     told = [json.loads((folder / f"three-{rank}.json").read_text()) for rank in range(3)]
     assert {one["num_envs"] for one in told} == {6}
+    assert "networks.seen" in told[0]["arrays"]
     assert len({one["seed"] for one in told}) == 1
     assert {one["timesteps"] for one in told} == {384}
     for name, digest in told[0]["arrays"].items():

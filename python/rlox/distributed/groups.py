@@ -88,13 +88,19 @@ class Group:
             if error is None:
                 self.ranks.meet("leave")
             else:
-                self.ranks.peers.report(error)
-                self.ranks.peers.wait_until_heard()
+                self._tell(error)
+        except BaseException as failed:  # Ctrl-C, for instance, where rank 0 is waited for
+            self._tell(failed)
+            raise
         finally:
             _CURRENT.remove(self)
             for trainer in self.members:
                 trainer.close()
             self.ranks.close()
+
+    def _tell(self, error: BaseException) -> None:
+        self.ranks.peers.report(error)
+        self.ranks.peers.wait_until_heard()
 
     def trainer(
         self, algorithm: Literal["ppo", "a2c", "sac"], env: "EnvLike", **kwargs: Any
