@@ -1,8 +1,8 @@
 """Check that no source file, and no function, has grown too long to be read at a sitting.
 
 Rust files have at most 400 lines, Python files 350, Python functions 60 without their docstrings.
-Clippy counts the lines of Rust functions. A stub only lists what the extension has, however much, and
-nobody reads generated code.
+Clippy counts the lines of Rust functions. A stub only lists what the extension has, however much,
+and nobody reads generated code.
 """
 
 import ast

@@ -16,3 +16,17 @@ def test_an_environment_of_ones_own_is_learned():
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     before, after = map(float, re.findall(r"(\d\.\d\d)", done.stdout))
     assert before < 6.5 < 7.2 < after
+
+
+@pytest.mark.slow
+def test_processes_that_learn_as_one_solve_cartpole(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, EXAMPLES / "train_ddp.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert float(re.findall(r"score +(\d+\.\d)", done.stdout)[0]) >= 475
+    assert "processes       2, 8 environments" in done.stdout

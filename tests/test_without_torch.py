@@ -20,6 +20,8 @@ WITH_TORCH = {
     "rlox.algorithms.td3",
     "rlox.batches",
     "rlox.critics",
+    "rlox.distributed.learners",
+    "rlox.distributed.ranks",
     "rlox.distributions",
     "rlox.exploring",
     "rlox.featured",

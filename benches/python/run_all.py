@@ -13,6 +13,7 @@ import sys
 
 import bench_a2c_cartpole
 import bench_buffer_ops
+import bench_distributed
 import bench_e2e_rollout
 import bench_env_stepping
 import bench_gae
@@ -46,6 +47,7 @@ BENCHMARKS = [
         bench_off_policy,
         bench_many_learners,
         bench_trainer_overhead,
+        bench_distributed,
     )
 ]
 

@@ -36,6 +36,8 @@ class LearnerState:
         streams: Random streams by name, as `stream_state` gives them.
         replay: What the replay buffer's `state` gives; empty without one, None if it is left out.
         inexact: Why `environment` is empty although environments have begun; None where it is not.
+        ranks: Of a run of several processes (`rlox.distributed.ddp`) what each of them has of its
+            own: environments, replay, counters, streams; empty where there is one.
     """
 
     networks: Arrays
@@ -46,6 +48,7 @@ class LearnerState:
     streams: dict[str, dict[str, Any]]
     replay: Arrays | None = field(default_factory=dict)
     inexact: str | None = None
+    ranks: "list[LearnerState]" = field(default_factory=list)
 
 
 class Learner(Protocol):

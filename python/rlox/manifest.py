@@ -157,6 +157,10 @@ def _expect_trainer(
         expect_keys(file, "manifest", manifest, {"replay": (bool,)})
     if manifest.get("environment", "exact") not in ("exact", "approximate"):
         raise corrupt(file, "manifest", f"{manifest['environment']!r} as 'environment'")
+    if "ranks" in manifest:  # of a run of several processes
+        expect_keys(file, "manifest", manifest, {"ranks": (list,)})
+        for own in manifest["ranks"]:
+            expect_keys(file, "ranks", own, {"counters": (dict,), "streams": (dict,)})
     if manifest["seed"] < 0:
         raise corrupt(file, "manifest", f"{manifest['seed']} as 'seed'")
     expect_keys(file, "spaces", manifest["spaces"], {"observation": (str,), "action": (str,)})

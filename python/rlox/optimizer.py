@@ -1,6 +1,6 @@
 """What optimisers of a whole module share: its parameters as one vector, and their state."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -50,6 +50,8 @@ class VectorOptimizer:
             )
         self._join()
         self.steps = 0
+        # Makes of a gradient that of all processes that learn together; None: this one is alone.
+        self.average: Callable[[Tensor], Tensor] | None = None
 
     @torch.no_grad()
     def _join(self) -> None:
@@ -75,7 +77,8 @@ class VectorOptimizer:
     def gradient(self, loss: Tensor) -> Tensor:
         """The gradient of a loss with respect to all parameters; 0 where it has none."""
         grads = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
-        return torch.cat([grad.reshape(-1) for grad in grads])
+        joined = torch.cat([grad.reshape(-1) for grad in grads])
+        return joined if self.average is None else self.average(joined)
 
     @torch.no_grad()
     def step(self, gradient: Tensor, learning_rate: float) -> None:

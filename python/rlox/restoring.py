@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # What the system says where there is no room on a disk, or none for the process.
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+# Members that each rank of a run of several processes has of its own.
+_EACH = ("environment", "replay")
 
 
 def manifest_of(trainer: "Trainer", state: LearnerState) -> dict[str, Any]:
@@ -40,7 +42,17 @@ def manifest_of(trainer: "Trainer", state: LearnerState) -> dict[str, Any]:
     why = {} if state.inexact is None else {"environment_reason": state.inexact}
     known = [*states_of(trainer.callbacks), *trainer.remembered]
     loop = {"iterations": trainer.iterations, KEY: known}
-    return {**describe(trainer), **said, **left_out, **exact, **why, **loop}
+    each = [{"counters": one.counters, "streams": one.streams} for one in state.ranks]
+    ranks = {"ranks": each} if each else {}
+    return {**describe(trainer), **said, **left_out, **exact, **why, **loop, **ranks}
+
+
+def _members_of(state: LearnerState) -> dict[str, Arrays]:
+    """The arrays of a checkpoint; what ranks but the first have of their own beside the others."""
+    members = {name: getattr(state, name) or {} for name in MEMBERS}
+    for k, own in enumerate(state.ranks[1:], 1):
+        members |= {f"rank{k}_{name}": getattr(own, name) or {} for name in _EACH}
+    return members
 
 
 def save_checkpoint(trainer: "Trainer", path: str | os.PathLike[str], replay: bool) -> None:
@@ -53,8 +65,7 @@ def save_checkpoint(trainer: "Trainer", path: str | os.PathLike[str], replay: bo
             with suppress(OSError):  # they go on waiting
                 trainer.run.flush()
         state = trainer.learner.state(replay)
-        members = {name: getattr(state, name) or {} for name in MEMBERS}
-        write_checkpoint(path, manifest_of(trainer, state), members)
+        write_checkpoint(path, manifest_of(trainer, state), _members_of(state))
     except MemoryError as error:
         held = getattr(trainer.learner, "replay", None)
         # Without a buffer to speak of, it is something else that does not fit, and says so.
@@ -140,7 +151,13 @@ def _state_of(saved: Mapping[str, Any], members: Mapping[str, Arrays]) -> Learne
     arrays: dict[str, Any] = {name: members.get(name, {}) for name in MEMBERS}
     if not saved.get("replay", True):
         arrays["replay"] = None
-    return LearnerState(**arrays, counters=saved["counters"], streams=saved["streams"])
+    state = LearnerState(**arrays, counters=saved["counters"], streams=saved["streams"])
+    for k, told in enumerate(saved.get("ranks", ())):
+        own = {n: members.get(f"rank{k}_{n}" if k else n, {}) for n in _EACH}
+        replay = None if state.replay is None else own["replay"]
+        about = told["counters"], told["streams"]
+        state.ranks.append(LearnerState({}, {}, {}, own["environment"], *about, replay))
+    return state
 
 
 def restore(
@@ -171,6 +188,9 @@ def restore(
     remembered = saved_states(saved)
     if remembered is None:
         raise corrupt(Path(path) / MANIFEST, KEY, repr(saved[KEY]))
+    ranks = getattr(trainer.learner, "world_size", 1)
+    fix = "load it by rlox.distributed.ddp under torchrun, or predict with rlox.load"
+    expect_saved("world size", max(len(state.ranks), 1), ranks, fix)
     counted = {"iterations": 0, **saved}
     expect_keys(Path(path) / MANIFEST, "manifest", counted, {"iterations": (int,)})
     try:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +16,18 @@ from rlox.backends import Backend, choose_backend, loading_backend, make_learner
 from rlox.callbacks import Callback, ProgressBar, as_callbacks
 from rlox.callbacks.states import Saved
 from rlox.checkpoint import read_checkpoint
-from rlox.configs import SHAPE_SETTINGS, resolved_config
+from rlox.configs import SHAPE_SETTINGS
 from rlox.evaluation import SeededPredictor, environment_of, evaluate, evaluation_seed
 from rlox.interrupt import stop_on_interrupt
 from rlox.keywords import knowing_keywords, places, refuse_policy_name, refuse_settings
 from rlox.logger import Logger, RunFolder, as_loggers, expect_root
 from rlox.loop import Loop, plan
 from rlox.manifest import describe, expect_code, settings_on, trainer_manifest
-from rlox.presets import preset
+from rlox.presets import config_for
 from rlox.registered import count_of, name_of
 from rlox.restoring import restore, save_checkpoint, warn_forgotten
 from rlox.results import CTRL_C, STOP, EvaluationResult, TrainResult
-from rlox.settings import chosen_seed, flag, json_keywords, resolve, text
+from rlox.settings import chosen_seed, flag, json_keywords, text
 from rlox.vector import make_vec
 
 if TYPE_CHECKING:
@@ -64,17 +63,14 @@ class Trainer:
         runs_dir: str | os.PathLike[str] | None = "runs",
         **settings: Any,
     ) -> None:
-        defaults = {field.name: field.default for field in fields(self.config_type)}
         refuse_settings(self, settings)
         refuse_policy_name(env)
         self.env_name = name_of(env)
         self.env_id = self.env_name if isinstance(env, str) else None
-        tuned = preset(self.algorithm, self.env_name)
+        of = self.config_type, self.algorithm, self.env_name, count_of(env)
         shape = () if policy is None else SHAPE_SETTINGS
-        resolved, self.sources = resolve(defaults, tuned, settings, without=shape)
-        if "num_envs" not in settings and (count := count_of(env)) is not None:
-            resolved["num_envs"], self.sources["num_envs"] = count, "env"
-        config = resolved_config(self.config_type, resolved, self.sources)
+        config, self.sources = config_for(*of, settings, without=shape)
+        config = self._share(config)
         self.seed = chosen_seed(seed)
         keywords = {} if env_kwargs is None else env_kwargs
         self.env_kwargs = json_keywords("env_kwargs", keywords, ("env", "num_envs", "seed"))
@@ -97,6 +93,10 @@ class Trainer:
         self.remembered: Saved = []  # what callbacks of a checkpoint know
         self.stopped_by: str | None = None  # as in `TrainResult`, since the last call of `train`
         self._training = False
+
+    def _share(self, config: Any) -> Any:
+        """What of the settings this process does; several share them in `rlox.distributed.ddp`."""
+        return config
 
     @property
     def config(self) -> Any:

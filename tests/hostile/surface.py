@@ -148,6 +148,11 @@ _COMMANDS = ("around", "commands", "config_file", "doctor", "enjoy", "envs", "ev
 _COMMANDS += ("file_settings", "flags", "many", "mistakes", "outcome", "output", "plot")
 _COMMANDS += ("presets", "resume", "saved", "sweep", "train", "usage")
 INNER |= {f"rlox.cli.{name}": "serves rlox.cli.main" for name in _COMMANDS}
+_SB3 = "archive arguments attributes callbacks convert elsewhere environments evaluation inert "
+_SB3 += "keywords logs model models noise policy_kwargs policy_names schedules waiting weights zoo"
+INNER |= {f"rlox.sb3.{name}": "serves rlox.sb3: tests/sb3 has refusals" for name in _SB3.split()}
+_DDP = ("ddp", "groups", "learners", "merging", "peers", "ranks", "shares", "states", "trainers")
+INNER |= {f"rlox.distributed.{name}": "needs torchrun: tests/distributed" for name in _DDP}
 for _name in ("", ".space", ".study", ".worker"):
     INNER[f"rlox.sweep{_name}"] = "serves rlox.cli.main: tests/cli/test_sweep.py"
 # Modules that do without torch and have all that the groups but training call.
@@ -218,7 +223,8 @@ for _kind in ("NativeDQN", "NativeSAC", "NativeTD3"):
     LEFT_OUT[f"{_kind}.first_seed"] = "a step of `iterate`"
     for _name in ("state", "load_state"):
         LEFT_OUT[f"{_kind}.{_name}"] = "takes what the other gave: test_native_off_policy.py"
-LEFT_OUT |= dict.fromkeys(("PPO.batches", "PPO.metrics"), "a step of `iterate`")
+for _name in ("batches", "divergence", "metrics"):
+    LEFT_OUT[f"PPO.{_name}"] = "a step of `iterate`"
 for _kind in ("PPO", "A2C", "IMPALA"):
     for _name in ("collect", "update"):
         LEFT_OUT[f"{_kind}.{_name}"] = "a step of `iterate`"

@@ -79,6 +79,7 @@ class A2C(TorchLearner):
         super().__init__(env, config, seed, policy, features_extractor)
         with torch_state.own_threads(1):
             self.optimizer = make_optimizer(config, self.policy)
+        self.loss = a2c_loss
         self._make_storage()
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
@@ -136,7 +137,7 @@ class A2C(TorchLearner):
         rows = self.rows.to(self.device)
         if self.buffer.n_transitions < len(rows.obs):  # in the others, environments only reset
             rows = rows.at(torch.from_numpy(self.buffer.valid).flatten())
-        loss, parts = a2c_loss(self.evaluate, self.unpacked(rows), config)
+        loss, parts = self.loss(self.evaluate, self.unpacked(rows), config)
         gradient = self.optimizer.gradient(loss)
         norm = clip_norm_(gradient, config.max_grad_norm)
         names = ("policy_loss", "value_loss", "entropy_loss", "loss")

@@ -173,7 +173,7 @@ class PPO(TorchLearner):
                 parts.append(part)
                 log_ratios.append(log_ratio)
                 if config.target_kl is not None:
-                    enough = approx_kl(log_ratio).item() > 1.5 * config.target_kl
+                    enough = self.divergence(log_ratio) > 1.5 * config.target_kl
                 if enough:
                     break
                 gradient = optimizer.gradient(loss)
@@ -199,6 +199,10 @@ class PPO(TorchLearner):
             **({} if config.clip_coef_vf is None else {"train/clip_range_vf": config.clip_coef_vf}),
             "train/n_updates": self.updates,
         }
+
+    def divergence(self, log_ratio: Tensor) -> float:
+        """A minibatch's `approx_kl`, which `target_kl` bounds."""
+        return approx_kl(log_ratio).item()
 
     def metrics(
         self, rows: Batch, parts: Tensor, log_ratio: Tensor, norms: Tensor, clip_coef: float

@@ -1,1 +1,1 @@
-"""Training by more than one machine: `ray` on a cluster."""
+"""More than one process: `ddp` has several learn as one under torchrun, `ray` is a cluster."""

@@ -1,11 +1,14 @@
 """rl-zoo3's tuned settings (its `hyperparams/*.yml`), by algorithm and environment."""
 
 import json
-from dataclasses import asdict, is_dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
+from rlox.configs import resolved_config
 from rlox.keywords import hint
 from rlox.presets import a2c, dqn, ppo, sac, td3
+from rlox.settings import resolve
 
 _SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "a2c": a2c.SETTINGS,
@@ -25,6 +28,33 @@ def preset(algorithm: str, env_id: str) -> dict[str, Any]:
     {}
     """
     return dict(_SETTINGS.get(algorithm, {}).get(env_id, {}))
+
+
+def config_for(
+    config_type: type[Any],
+    algorithm: str,
+    env_id: str,
+    count: int | None,
+    given: Mapping[str, Any],
+    without: Iterable[str] = (),
+) -> tuple[Any, dict[str, str]]:
+    """An algorithm's config, and where each setting comes from.
+
+    Args:
+        config_type: Its class.
+        algorithm, env_id: What the preset is of.
+        count: How many environments there are already; None: they are made by `num_envs`.
+        given: What is asked for.
+        without: Settings that a preset shall not decide, see `rlox.settings.resolve`.
+
+    Raises:
+        TypeError, ValueError: As the config does.
+    """
+    defaults = {field.name: field.default for field in fields(config_type)}
+    resolved, sources = resolve(defaults, preset(algorithm, env_id), given, without=without)
+    if "num_envs" not in given and count is not None:
+        resolved["num_envs"], sources["num_envs"] = count, "env"
+    return resolved_config(config_type, resolved, sources), sources
 
 
 def names() -> dict[str, list[str]]:
