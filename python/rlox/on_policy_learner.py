@@ -57,7 +57,7 @@ class OnPolicyLearner(BaseLearner):
         Raises:
             ValueError: They cannot.
         """
-        self._own = own
+        self._made_of = own
         if not self.in_turn:
             given = own if self.backend == "torch" else ()
             self.where = actors.expect_actors(self.env, self.config, *given)
@@ -92,7 +92,7 @@ class OnPolicyLearner(BaseLearner):
         assert recipe is not None  # as `expect_actors` has seen
         config = alone(self.config, self.config.num_envs // self.config.num_actors)
         known = {} if self.normalizer is None else dict(self.normalizer.state())
-        plan = Plan(type(self), recipe, config, seed, self._own, known)
+        plan = Plan(type(self), recipe, config, seed, self._made_of, known)
         made = in_processes if self.where == "processes" else resolve_name(_IN_RAY)
         begun: actors.Actors = made(env, self.config, plan, self._networks(), stream)
         return begun

@@ -101,11 +101,6 @@ INNER = {
     "rlox.plain": "serves Trainer.save and Trainer.load: test_snapshots.py has refusals",
     "rlox.plotting": "draws files that RunFolder wrote: test_plotting.py has refusals",
     "rlox.presets": "serves trainers",
-    "rlox.presets.a2c": "data",
-    "rlox.presets.dqn": "data",
-    "rlox.presets.ppo": "data",
-    "rlox.presets.sac": "data",
-    "rlox.presets.td3": "data",
     "rlox.processes": "serves sweeps and train_many",
     "rlox.replaying": "serves off-policy learners",
     "rlox.rendering": "serves VecEnv.render and NativeEnv.render",
@@ -138,6 +133,7 @@ INNER = {
     "rlox.warning": "serves all others: tests/test_warning.py",
     "rlox.workers": "serves ForeignVecEnv",
 }
+INNER |= {f"rlox.presets.{name}": "data" for name in ("a2c", "dqn", "ppo", "sac", "td3")}
 _SB3 = (
     "archive arguments attributes callbacks convert elsewhere environments evaluation "
     "inert keywords logs model models noise policy_kwargs policy_names schedules "
