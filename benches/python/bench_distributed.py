@@ -21,7 +21,7 @@ from side_by_side import Benchmark, Row, Subject, run, swept
 PROCESSES = 2
 # Small networks on a fast environment, and networks in which the time is.
 CELLS: tuple[tuple[str, str, dict[str, Any], int], ...] = (
-    ("ppo", training.ENV, {}, 32_768),
+    ("ppo", training.ENV, {}, 16_384),
     (
         "ppo",
         training.ENV,
