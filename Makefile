@@ -14,7 +14,7 @@ py := $(venv)/bin/python
 stamps := $(VENV)/.stamps
 # What the installed package is built from. Python sources are used in place and need no rebuild.
 sources := pyproject.toml Cargo.toml $(wildcard Cargo.lock) \
-	$(shell find crates/rlox-core crates/rlox-nn crates/rlox-python -name '*.rs' -o -name Cargo.toml)
+	$(shell find crates/rlox-core crates/rlox-grpc crates/rlox-nn crates/rlox-python -name '*.rs' -o -name Cargo.toml)
 train_extras := cli,progress,plot
 test_extras := torch,$(train_extras),arrow,minari,classic-control,test
 lint_extras := $(test_extras),lint
@@ -94,7 +94,7 @@ test-slow: $(stamps)/test ## run the tests marked slow: training to a score, pee
 
 # What is built for it replaces the usual extension until the next target that needs that one.
 test-backends: $(stamps)/test ## build Candle and Burn into the extension and test learners on them
-	$(develop) --extras $(test_extras) --features pyo3/abi3-py310,candle,burn
+	$(develop) --extras $(test_extras) --features pyo3/abi3-py310,grpc,candle,burn
 	@rm -f $(stamps)/train $(stamps)/test $(stamps)/lint $(stamps)/extras
 	"$(py)" -m pytest tests/test_backends.py tests/algorithms/test_rust_backends.py $(PYTEST_ARGS)
 	"$(py)" -m pytest tests/algorithms tests/hostile tests/test_interrupt.py tests/test_isolation.py tests/test_resume.py \
@@ -103,7 +103,7 @@ test-backends: $(stamps)/test ## build Candle and Burn into the extension and te
 lint: $(stamps)/lint ## formatting, clippy, ruff, mypy --strict, stubtest, lengths
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) clippy -p rlox-python --features candle,burn -- -D warnings
+	$(CARGO) clippy -p rlox-python --features candle,burn,grpc -- -D warnings
 	"$(py)" -m ruff format --check .
 	"$(py)" -m ruff check .
 	"$(py)" -m mypy
@@ -126,7 +126,7 @@ licences: $(stamps)/train ## check the licences of everything rlox depends on
 # As for test-backends, the next target that needs the usual extension builds it again.
 bench: $(stamps)/test ## measure rlox against its peers (installs them in environments of their own)
 	$(CARGO) bench -p rlox-bench --bench nn_backends --no-run
-	$(develop) --extras $(test_extras) --features pyo3/abi3-py310,candle,burn
+	$(develop) --extras $(test_extras) --features pyo3/abi3-py310,grpc,candle,burn
 	@rm -f $(stamps)/train $(stamps)/test $(stamps)/lint $(stamps)/extras
 	"$(py)" benches/python/make_peers.py
 	"$(py)" benches/python/run_all.py

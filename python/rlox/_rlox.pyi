@@ -61,6 +61,9 @@ __all__ = [
     "policy_ratio_stats",
     "policy_ratios",
     "read_rollout",
+    "remote_actors",
+    "remote_env",
+    "run_worker",
     "start_phases",
     "stop_phases",
     "token_kl",
@@ -69,6 +72,35 @@ __all__ = [
 
 def write_rollout(buffer: RolloutBuffer) -> npt.NDArray[np.uint8]: ...
 def read_rollout(buffer: RolloutBuffer, data: npt.NDArray[np.uint8]) -> None: ...
+def remote_env(
+    addresses: Sequence[str],
+    env_id: object,
+    num_envs: int,
+    seed: int,
+    autoreset_mode: str,
+    max_episode_steps: int | None,
+    kwargs: dict[str, float],
+    reach: dict[str, Any],
+) -> NativeVectorEnv: ...
+def remote_actors(
+    addresses: Sequence[str],
+    env_id: str,
+    num_actors: int,
+    buffers: Sequence[RolloutBuffer],
+    weights: NativePolicy,
+    seed: int,
+    stream: npt.NDArray[np.int64],
+    max_lag: int,
+    lockstep: bool,
+    gamma: float,
+    gae_lambda: float,
+    sde_sample_freq: int,
+    autoreset_mode: str,
+    max_episode_steps: int | None,
+    kwargs: dict[str, float],
+    reach: dict[str, Any],
+) -> NativeActors: ...
+def run_worker(words: Sequence[str]) -> None: ...
 
 class ClosedError(ValueError): ...
 class CorruptFileError(ValueError): ...

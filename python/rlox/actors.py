@@ -56,7 +56,7 @@ _COPIED = (
 def expect_actors(
     env: RolloutEnv, config: Any, policy: object = None, features_extractor: object = None
 ) -> str:
-    """Where actors work: "threads", "processes" or "ray".
+    """Where actors work: "threads", "processes", "ray" or "grpc".
 
     Threads are for native environments and copies of the built-in policy; whatever else is Python,
     where threads would wait for each other.
@@ -71,18 +71,25 @@ def expect_actors(
             "wrapper"
         )
     why = _not_in_threads(env, config, policy, features_extractor)
-    if config.actors == "threads" and why is not None:
+    remote = config.actors.startswith(("grpc://", "grpcs://"))
+    if (config.actors == "threads" or remote) and why is not None:
         raise ValueError(
-            f"actors: expected 'processes' or 'ray' where {why}, got 'threads'; set one of them"
+            f"actors: expected 'processes' or 'ray' where {why}, got {config.actors!r}; set one of "
+            "them"
         )
-    if config.actors in ("auto", "threads") and why is None:
+    if remote and (config.normalize_obs or config.normalize_reward):
+        raise ValueError(
+            "normalize_obs: expected False where workers collect, as they have no statistics, got "
+            "True, or normalize_reward=True; normalise elsewhere"
+        )
+    if why is None and (remote or config.actors in ("auto", "threads")):
         if isinstance(env, VecEnv) and env.has_action_masks != config.action_masks:
             has = "masks" if env.has_action_masks else "none"
             raise ValueError(
                 f"action_masks: expected {env.has_action_masks} where actors collect, as the "
                 f"environments have {has}, got {config.action_masks}; set it so"
             )
-        return "threads"
+        return "grpc" if remote else "threads"
     if recipe_of(env) is None:
         raise ValueError(
             "env: expected an id, or a function that makes environments, where actors make their "

@@ -84,7 +84,7 @@ class NativeLearner(OnPolicyLearner):
 
     def _lent(self) -> NativePolicy | learner.Arrays:
         """The weights, as actors take them."""
-        return self.policy if self.where == "threads" else self._networks()
+        return self.policy if self.where in ("threads", "grpc") else self._networks()
 
     def take(self, weights: learner.Arrays) -> None:
         """Takes weights by name; see `OnPolicyLearner`."""

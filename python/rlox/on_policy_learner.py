@@ -13,7 +13,9 @@ from rlox.phases import enter
 from rlox.recipes import recipe_of
 from rlox.rollout import RolloutEnv, make_buffer
 
+# Imported where they are asked for.
 _IN_RAY = "rlox.distributed.ray:in_ray"
+_IN_WORKERS = "rlox.distributed.remote:in_workers"
 
 
 class OnPolicyLearner(BaseLearner):
@@ -88,6 +90,10 @@ class OnPolicyLearner(BaseLearner):
         if self.where == "threads":
             about = self.config, self._lent(), self.normalizer, seed, stream
             return actors.in_threads(env, *about)
+        if self.where == "grpc":
+            there = resolve_name(_IN_WORKERS)
+            working: actors.Actors = there(env, self.config, self._lent(), seed, stream)
+            return working
         recipe = recipe_of(env)
         assert recipe is not None  # as `expect_actors` has seen
         config = alone(self.config, self.config.num_envs // self.config.num_actors)

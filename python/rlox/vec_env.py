@@ -57,6 +57,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
     """
 
     _renderer: Renderer | None = None
+    _kind: Callable[..., NativeVectorEnv] = NativeVectorEnv
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         expect_render_mode(render_mode, render_modes(name))
         n, limit = fitting("n", n, SMALLEST, "say how many to make"), max_episode_steps
         with explaining_unknown(VecEnv, env_kwargs, _ALSO):
-            native = NativeVectorEnv(source_of(name), n, seed, mode.value, limit, env_kwargs)
+            native = self._kind(source_of(name), n, seed, mode.value, limit, env_kwargs)
         self._native, self._step = native, native.step
         self._made: dict[str, Any] = {"env_id": env_id, "max_episode_steps": limit, **env_kwargs}
         if type(self).step_into is VecEnv.step_into:

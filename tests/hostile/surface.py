@@ -45,6 +45,7 @@ INNER = {
     "rlox.diagnosis": "writes files: test_diagnosis.py",
     "rlox.distributions": "tensors that policies give",
     "rlox.distributed.ray": "needs a cluster: tests/distributed/test_ray.py has refusals",
+    "rlox.distributed.remote": "needs workers: tests/distributed/test_remote.py has refusals",
     "rlox.every": "rlox.callbacks offers it",
     "rlox.exploring": "rlox.algorithms offers what users call",
     "rlox.extras": "serves what needs packages of its own",
@@ -134,15 +135,9 @@ INNER = {
     "rlox.workers": "serves ForeignVecEnv",
 }
 INNER |= {f"rlox.presets.{name}": "data" for name in ("a2c", "dqn", "ppo", "sac", "td3")}
-_SB3 = (
-    "archive arguments attributes callbacks convert elsewhere environments evaluation "
-    "inert keywords logs model models noise policy_kwargs policy_names schedules "
-    "waiting weights zoo"
-)
-INNER |= {f"rlox.sb3.{name}": "serves rlox.sb3: tests/sb3 has refusals" for name in _SB3.split()}
 _COMMANDS = ("around", "commands", "config_file", "doctor", "enjoy", "envs", "eval", "export")
 _COMMANDS += ("file_settings", "flags", "many", "mistakes", "outcome", "output", "plot")
-_COMMANDS += ("presets", "resume", "saved", "sweep", "train", "usage")
+_COMMANDS += ("presets", "resume", "saved", "sweep", "train", "usage", "worker")
 INNER |= {f"rlox.cli.{name}": "serves rlox.cli.main" for name in _COMMANDS}
 _SB3 = "archive arguments attributes callbacks convert elsewhere environments evaluation inert "
 _SB3 += "keywords logs model models noise policy_kwargs policy_names schedules waiting weights zoo"
@@ -200,6 +195,9 @@ LEFT_OUT = {
     "to_arrow": "takes a buffer, and needs another library: test_interchange.py",
     "MmapReplayBuffer.load_state": "takes only what is of its own file: test_replay_state.py",
     "MmapReplayBuffer.close": "takes nothing, and leaves nothing to look at: test_mmap_replay.py",
+    "remote_actors": "needs workers: tests/distributed/test_remote.py",
+    "remote_env": "needs workers: tests/distributed/test_remote.py",
+    "run_worker": "lasts: tests/distributed/test_remote.py has refusals",
     "NativeActors.calling": "calls what it is given: test_actor_processes.py",
     "NativeActors.publish_object": "takes anything, for actors in Python: test_actor_processes.py",
     "NativeActors.close": "takes nothing, and leaves nothing to look at: test_actors.py",

@@ -28,6 +28,7 @@
 //! ```
 
 mod client;
+mod program;
 mod wire;
 mod worker;
 
@@ -39,6 +40,7 @@ pub mod v1 {
 }
 
 pub use client::{ClientOptions, EnvOptions, Faults, RemoteActor, RemoteVecEnv, RolloutSettings, Stop, asynchronous};
+pub use program::serve;
 pub use worker::{Counters, Identity, Limits, Make, Worker, WorkerOptions};
 
 /// The version of the protocol that this crate speaks.

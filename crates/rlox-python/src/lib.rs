@@ -24,6 +24,8 @@ mod observation;
 mod phases;
 mod readable;
 mod recycling;
+#[cfg(feature = "grpc")]
+mod remote;
 mod replay;
 mod returns;
 mod rollout;
@@ -71,6 +73,9 @@ mod _rlox {
     use crate::normalize::{Normalizer, RunningMeanStd};
     #[pymodule_export]
     use crate::phases::{enter_phase, phase_seconds, start_phases, stop_phases};
+    #[cfg(feature = "grpc")]
+    #[pymodule_export]
+    use crate::remote::{remote_actors, remote_env, run_worker};
     #[pymodule_export]
     use crate::replay::{GoalReplayBuffer, MmapReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer};
     #[pymodule_export]

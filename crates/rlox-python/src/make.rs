@@ -29,7 +29,7 @@ impl<'a> Source<'a> {
 }
 
 /// An id, or what cannot be one for its length alone.
-fn id_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
+pub(crate) fn id_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
     const LONGEST: usize = 1 << 10;
     if let Ok(text) = object.cast::<PyString>()
         && text.len()? > LONGEST
@@ -40,7 +40,7 @@ fn id_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
     text("env_id", object)
 }
 
-fn mode_of(object: &Bound<'_, PyAny>) -> PyResult<AutoresetMode> {
+pub(crate) fn mode_of(object: &Bound<'_, PyAny>) -> PyResult<AutoresetMode> {
     match &*text("autoreset_mode", object)? {
         "NextStep" => Ok(AutoresetMode::NextStep),
         "SameStep" => Ok(AutoresetMode::SameStep),

@@ -1,6 +1,6 @@
 //! Networks of rlox-nn that act and learn without Python: `NativePolicy` of on-policy methods, `NativeAgent` of others.
 
-mod actors;
+pub(crate) mod actors;
 mod agent;
 mod called;
 mod learn;
@@ -140,6 +140,19 @@ impl NativePolicy {
 
     fn masks<'py>(py: Python<'py>, masks: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Flags<'py>>> {
         masks.map(|masks| flag_argument("action_masks", masks)?.read(py, false)).transpose()
+    }
+}
+
+#[cfg(feature = "grpc")]
+impl NativePolicy {
+    /// The weights, and what networks they are of.
+    pub(crate) fn lent(&self, py: Python<'_>) -> PyResult<(rlox_nn::NamedTensors, rlox_nn::PolicyShape)> {
+        let (tensors, shape) = self.inner.with(py, true, |inner| Ok((inner.policy.tensors(), inner.policy.shape())))?;
+        let unknown = || {
+            let fix = "use the native backend";
+            crate::error::value_error("backend", "networks whose shape can be told", "others", fix)
+        };
+        Ok((tensors, shape.ok_or_else(unknown)?))
     }
 }
 

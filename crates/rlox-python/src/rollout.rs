@@ -66,7 +66,7 @@ const LONG: usize = 2048;
 pub(crate) struct RolloutBuffer {
     pub(crate) inner: Shared<Core>,
     #[pyo3(get)]
-    n_steps: usize,
+    pub(crate) n_steps: usize,
     #[pyo3(get)]
     pub(crate) num_envs: usize,
     obs_shape: Vec<usize>,

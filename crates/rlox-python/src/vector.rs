@@ -96,6 +96,19 @@ pub(crate) struct NativeVectorEnv {
 }
 
 impl NativeVectorEnv {
+    /// Around environments that are made; `slow` where a step of them always takes long.
+    pub(crate) fn around(py: Python<'_>, env: Box<dyn VectorEnv>, slow: bool) -> PyResult<Self> {
+        let (num_envs, mode) = (env.num_envs(), env.autoreset_mode());
+        let spec = env.spec().clone();
+        let (dim, action_shape) = (spec.observation.dim(), spec.action.shape());
+        let finals = if mode == AutoresetMode::SameStep { num_envs * dim } else { 0 };
+        let final_obs = zeroed(finals).map_err(to_py)?;
+        let (masks, restorable, env) = detached(py, move || (env.has_action_masks(), env.state(0).is_some(), env));
+        let inner = Shared::new("VecEnv", Inner { env, final_obs, drained: 0, dropped: 0 });
+        let long = num_envs >= LONG || num_envs * dim >= LONG_OBS || slow;
+        Ok(Self { inner, spec, num_envs, mode, masks, restorable, dim, action_shape, long })
+    }
+
     fn discrete(&self) -> bool {
         !matches!(self.spec.action, Space::Box { .. })
     }
@@ -115,16 +128,8 @@ impl NativeVectorEnv {
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let env = make(py, env_id, num_envs, seed, autoreset_mode, max_episode_steps, kwargs)?;
-        let (num_envs, mode) = (env.num_envs(), env.autoreset_mode());
-        let spec = env.spec().clone();
-        let (dim, action_shape) = (spec.observation.dim(), spec.action.shape());
-        let finals = if mode == AutoresetMode::SameStep { num_envs * dim } else { 0 };
-        let final_obs = zeroed(finals).map_err(to_py)?;
-        let (masks, restorable, env) = detached(py, move || (env.has_action_masks(), env.state(0).is_some(), env));
-        let inner = Shared::new("VecEnv", Inner { env, final_obs, drained: 0, dropped: 0 });
         // What a plugin's environments do takes as long as they please, and may wait for other Python threads.
-        let long = num_envs >= LONG || num_envs * dim >= LONG_OBS || env_id.is_instance_of::<PyCapsule>();
-        Ok(Self { inner, spec, num_envs, mode, masks, restorable, dim, action_shape, long })
+        Self::around(py, env, env_id.is_instance_of::<PyCapsule>())
     }
 
     #[getter]

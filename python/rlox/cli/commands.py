@@ -27,6 +27,7 @@ COMMANDS = {
     "plot": "draw the learning curves of one or many runs",
     "presets": "list and show tuned settings",
     "envs": "list the native environments and their spaces",
+    "worker": "step environments and collect rollouts for trainers on other machines",
     "doctor": "check the installation, and say what to do about what is wrong",
 }
 _HELP = ("-h", "--help", "help")

@@ -58,7 +58,7 @@ class PPOConfig:
     device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
     async_collect: bool = False  # actors collect while the learner learns
     num_actors: int = 1  # those that collect, which share the environments
-    actors: str = "auto"  # where they work: "threads", "processes", "ray"; "auto": as they can
+    actors: str = "auto"  # where: "threads", "processes", "ray", "grpc://host:port,host:port"
     max_lag: int | None = None  # updates that a rollout's policy may be behind; None: `num_actors`
     lockstep: bool = False  # repeatable runs: every rollout is `max_lag` behind, who is fast waits
 
@@ -79,7 +79,7 @@ class PPOConfig:
         check(settings.text, ("lr_schedule", "clip_schedule"), ("constant", "linear"))
         check(settings.text, ("activation",), settings.ACTIVATIONS)
         check(settings.text, ("device",))
-        check(settings.text, ("actors",), ("auto", "threads", "processes", "ray"))
+        check(_places, ("actors",))
         _expect_ahead(self)
         if self.batch_size is not None and self.batch_size > rollout:
             shared = " / num_actors" if self.num_actors > 1 else ""
@@ -119,7 +119,7 @@ class A2CConfig:
     device: str = "cpu"  # of the networks: "cpu", "cuda", "cuda:1", "mps"
     async_collect: bool = False  # actors collect while the learner learns
     num_actors: int = 1  # those that collect, which share the environments
-    actors: str = "auto"  # where they work: "threads", "processes", "ray"; "auto": as they can
+    actors: str = "auto"  # where: "threads", "processes", "ray", "grpc://host:port,host:port"
     max_lag: int | None = None  # updates that a rollout's policy may be behind; None: `num_actors`
     lockstep: bool = False  # repeatable runs: every rollout is `max_lag` behind, who is fast waits
 
@@ -138,7 +138,7 @@ class A2CConfig:
         check(settings.text, ("optimizer",), ("rmsprop", "rmsprop_tf", "adam"))
         check(settings.text, ("activation",), settings.ACTIVATIONS)
         check(settings.text, ("device",))
-        check(settings.text, ("actors",), ("auto", "threads", "processes", "ray"))
+        check(_places, ("actors",))
         _expect_ahead(self)
 
 
@@ -149,7 +149,7 @@ class IMPALAConfig:
     num_envs: int = 8  # environments of all actors together
     n_steps: int = 5  # steps from each environment in a rollout
     num_actors: int = 1  # those that collect, which share the environments
-    actors: str = "auto"  # where they work: "threads", "processes", "ray"; "auto": as they can
+    actors: str = "auto"  # where: "threads", "processes", "ray", "grpc://host:port,host:port"
     max_lag: int | None = None  # updates that a rollout's policy may be behind; None: `num_actors`
     lockstep: bool = False  # repeatable runs: every rollout is `max_lag` behind, who is fast waits
     gamma: float = 0.99  # discount
@@ -191,8 +191,26 @@ class IMPALAConfig:
         check(settings.text, ("optimizer",), ("rmsprop", "rmsprop_tf", "adam"))
         check(settings.text, ("activation",), settings.ACTIVATIONS)
         check(settings.text, ("device",))
-        check(settings.text, ("actors",), ("auto", "threads", "processes", "ray"))
+        check(_places, ("actors",))
         _expect_ahead(self)
+
+
+def _places(name: str, value: object) -> str:
+    """Where actors work.
+
+    Raises:
+        TypeError: No str.
+        ValueError: None of the names, and no workers.
+    """
+    where = settings.text(name, value)
+    scheme, _, workers = where.partition("://")
+    remote = scheme in ("grpc", "grpcs") and all(workers.split(",")) and "/" not in workers
+    if where not in ("auto", "threads", "processes", "ray") and not remote:
+        raise ValueError(
+            f"{name}: expected 'auto', 'threads', 'processes', 'ray', or workers such as "
+            f"'grpc://host:50051,host:50052', got {where!r}; pass one of them"
+        )
+    return where
 
 
 # What is said of actors where there are none.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rlox_core::{Ahead, Begun, Collect, EnvSpec, Error, Result, Rollout};
+use rlox_core::{Ahead, Begun, Collect, EnvSpec, Error, Result, Rollout, RolloutBuffer, Turn};
 use rlox_nn::train::{AsyncOnPolicy, Collection, OnPolicyAlgorithm};
 use rlox_nn::{ActorCritic, NamedTensors, PolicyShape};
 
@@ -96,14 +96,24 @@ impl RolloutSettings {
     }
 }
 
-impl Collect<NamedTensors, Rollout> for RemoteActor {
-    fn collect(&mut self, begun: &mut Begun<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
-        let collect = v1::Collect {
-            seed: begun.turn.seed,
-            version: begun.turn.version,
-            weights: begun.weights.to_safetensors().into(),
-            reset: self.reset,
-        };
+impl RemoteActor {
+    /// Has the worker collect the rollout of a turn, with these weights, into a buffer of its sizes; `stop` ends the wait.
+    /// Gives how many episodes ended; returns and lengths of the newest replace what is in the vectors.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`]; [`Error::Backend`] where no worker does it in time; what the worker's environments or the
+    /// policy raise; [`Error::Shape`] for another buffer.
+    pub fn collect_into(
+        &mut self,
+        turn: Turn,
+        weights: &NamedTensors,
+        steps: &mut RolloutBuffer,
+        returns: &mut Vec<f64>,
+        lengths: &mut Vec<u32>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<u64> {
+        let (seed, version, reset) = (turn.seed, turn.version, self.reset);
+        let collect = v1::Collect { seed, version, weights: weights.to_safetensors().into(), reset };
         self.shard.ask(request::What::Collect(collect), true);
         let answer = self.shard.answer(stop);
         self.shard.abandon(); // where it was not waited for
@@ -112,14 +122,21 @@ impl Collect<NamedTensors, Rollout> for RemoteActor {
             return Err(Error::config("reply", "a rollout", "another answer", fix));
         };
         self.reset = None;
-        let rollout = &mut begun.buffer;
-        rollout.steps.read_whole(&said.steps)?;
+        steps.read_whole(&said.steps)?;
         let count = said.episodes.len() / 12;
         let mut slab = Slab::new("episodes", &said.episodes);
-        rollout.returns = slab.vec(count)?;
-        rollout.lengths = slab.vec(count)?;
-        rollout.episodes = said.total_episodes;
-        slab.end()
+        *returns = slab.vec(count)?;
+        *lengths = slab.vec(count)?;
+        slab.end()?;
+        Ok(said.total_episodes)
+    }
+}
+
+impl Collect<NamedTensors, Rollout> for RemoteActor {
+    fn collect(&mut self, begun: &mut Begun<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
+        let Rollout { steps, returns, lengths, episodes } = &mut begun.buffer;
+        *episodes = self.collect_into(begun.turn, &begun.weights, steps, returns, lengths, stop)?;
+        Ok(())
     }
 }
 

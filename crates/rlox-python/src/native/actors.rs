@@ -25,16 +25,16 @@ use crate::vector::NativeVectorEnv;
 
 /// Which buffer was filled, and the episodes that ended meanwhile.
 #[derive(Default)]
-pub(super) struct Filled {
-    pub(super) buffer: usize,
-    pub(super) returns: Vec<f64>,
-    pub(super) lengths: Vec<u32>,
+pub(crate) struct Filled {
+    pub(crate) buffer: usize,
+    pub(crate) returns: Vec<f64>,
+    pub(crate) lengths: Vec<u32>,
     /// How many more there were.
-    pub(super) dropped: u64,
+    pub(crate) dropped: u64,
 }
 
 /// What a learner lends.
-pub(super) enum Weights {
+pub(crate) enum Weights {
     /// To policies in Rust.
     Tensors(NamedTensors),
     /// To actors in Python.
@@ -292,7 +292,7 @@ impl NativeActors {
 }
 
 impl NativeActors {
-    fn start(
+    pub(crate) fn start(
         py: Python<'_>,
         actors: Vec<Box<dyn Collect<Weights, Filled>>>,
         ahead: Ahead,
@@ -321,7 +321,7 @@ impl NativeActors {
     }
 }
 
-fn seeds_of(stream: &Bound<'_, PyAny>) -> PyResult<Pcg64> {
+pub(crate) fn seeds_of(stream: &Bound<'_, PyAny>) -> PyResult<Pcg64> {
     let words = argument::<i64>("stream", stream, &INTEGER)?.read(true)?;
     expect_shape("stream", words.shape(), WORDS, &[])?;
     Pcg64::from_words(words.slice()).map_err(to_py)
@@ -334,7 +334,7 @@ impl Drop for NativeActors {
     }
 }
 
-fn each<T: PyTypeCheck>(name: &'static str, given: &Bound<'_, PyAny>, kind: &str) -> PyResult<Vec<Py<T>>> {
+pub(crate) fn each<T: PyTypeCheck>(name: &'static str, given: &Bound<'_, PyAny>, kind: &str) -> PyResult<Vec<Py<T>>> {
     let wrong = || type_error(name, &format!("a sequence of rlox.{kind}"), &shown(given), "pass a list of them");
     let items = sequence(given).map_err(|error| blamed(given.py(), error, wrong))?;
     items.iter().map(|item| Ok(instance::<T>(name, &item, kind)?.clone().unbind())).collect()

@@ -1,0 +1,193 @@
+//! Environments and actors of workers on other machines.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rlox_core::{Ahead, Begun, Collect, Error, Result, VectorEnv};
+use rlox_grpc::{ClientOptions, EnvOptions, RemoteActor, RemoteVecEnv, RolloutSettings};
+use rlox_nn::train::Collection;
+
+use crate::argument::{count, number, sequence, shown, switches, text};
+use crate::detach::{detached, without_gil};
+use crate::error::{blamed, to_py, type_error};
+use crate::make::{id_of, mode_of};
+use crate::native::NativePolicy;
+use crate::native::actors::{Filled, NativeActors, Weights, each, seeds_of};
+use crate::rollout::RolloutBuffer;
+use crate::seeds::{base_of, streams_from};
+use crate::settings::{arguments_of, limit_of};
+use crate::vector::NativeVectorEnv;
+
+/// Environments of workers, as `rlox.distributed.remote.RemoteVecEnv` makes them.
+///
+/// Args:
+///     addresses: Of workers, "host:port" or with "https://".
+///     env_id, num_envs, seed, autoreset_mode, max_episode_steps, kwargs: As for NativeVectorEnv.
+///     reach: {"token", "tls_ca", "tls_domain": str or None, "connect_timeout", "reply_timeout", "recovery_timeout":
+///         seconds, "snapshot_every": int}.
+///
+/// Raises:
+///     ValueError, TypeError: What makes no sense, and what a worker refuses.
+///     RuntimeError: One that cannot be reached.
+#[pyfunction]
+pub(crate) fn remote_env(
+    py: Python<'_>,
+    addresses: &Bound<'_, PyAny>,
+    env_id: &Bound<'_, PyAny>,
+    num_envs: &Bound<'_, PyAny>,
+    seed: &Bound<'_, PyAny>,
+    autoreset_mode: &Bound<'_, PyAny>,
+    max_episode_steps: &Bound<'_, PyAny>,
+    kwargs: &Bound<'_, PyDict>,
+    reach: &Bound<'_, PyDict>,
+) -> PyResult<NativeVectorEnv> {
+    let (addresses, reach) = (addresses_of(addresses)?, reach_of(reach)?);
+    let base = base_of(seed)?;
+    let env = EnvOptions {
+        seed: base.unwrap_or(0),
+        autoreset_mode: mode_of(autoreset_mode)?,
+        max_episode_steps: if max_episode_steps.is_none() { None } else { Some(limit_of(max_episode_steps)?) },
+        arguments: arguments_of(Some(kwargs))?,
+        ..EnvOptions::new(id_of(env_id)?, count("num_envs", num_envs)?, 0)
+    };
+    let made = detached(py, || RemoteVecEnv::new(&addresses, &env, &reach)).map_err(to_py)?;
+    let mut made: Box<dyn VectorEnv> = Box::new(made);
+    if base.is_none() {
+        let streams = streams_from(seed, env.num_envs, |rng| rng)?;
+        detached(py, || made.set_rngs(&streams)).map_err(to_py)?;
+    }
+    NativeVectorEnv::around(py, made, true)
+}
+
+/// An actor of a worker, and the ring in which its rollouts go.
+struct Remote {
+    actor: RemoteActor,
+    buffers: Arc<Vec<Py<RolloutBuffer>>>,
+}
+
+impl Collect<Weights, Filled> for Remote {
+    fn collect(&mut self, begun: &mut Begun<Weights, Filled>, stop: &dyn Fn() -> bool) -> Result<()> {
+        let Weights::Tensors(weights) = &*begun.weights else {
+            return Err(Error::Backend("expected tensors for actors of workers, got an object".to_owned()));
+        };
+        let Filled { buffer, returns, lengths, dropped } = &mut begun.buffer;
+        let (ring, turn) = (Arc::clone(&self.buffers), begun.turn);
+        let steps = ring[*buffer].get();
+        let episodes = without_gil(|| {
+            steps.inner.enter(|steps| self.actor.collect_into(turn, weights, steps, returns, lengths, stop))
+        })?;
+        *dropped = episodes - returns.len() as u64;
+        Ok(())
+    }
+}
+
+/// Actors whose environments and policies are workers', which have copies of the learner's; `rlox.distributed.remote`
+/// makes it.
+///
+/// Args:
+///     addresses, reach: As for `remote_env`; actor i begins at address i, the first comes after the last.
+///     env_id, autoreset_mode, max_episode_steps, kwargs: As for NativeVectorEnv.
+///     num_actors: How many.
+///     buffers: `max_lag + 1` rollouts, each for an actor's environments.
+///     weights: The learner's policy.
+///     seed: Of the first environment; those of the next actor come after it.
+///     stream, max_lag, lockstep, gamma, gae_lambda, sde_sample_freq: As for NativeActors.
+///
+/// Raises:
+///     As `remote_env`.
+#[pyfunction]
+pub(crate) fn remote_actors(
+    py: Python<'_>,
+    addresses: &Bound<'_, PyAny>,
+    env_id: &Bound<'_, PyAny>,
+    num_actors: &Bound<'_, PyAny>,
+    buffers: &Bound<'_, PyAny>,
+    weights: &Bound<'_, PyAny>,
+    seed: &Bound<'_, PyAny>,
+    stream: &Bound<'_, PyAny>,
+    max_lag: &Bound<'_, PyAny>,
+    #[pyo3(from_py_with = switches::lockstep)] lockstep: bool,
+    gamma: &Bound<'_, PyAny>,
+    gae_lambda: &Bound<'_, PyAny>,
+    sde_sample_freq: &Bound<'_, PyAny>,
+    autoreset_mode: &Bound<'_, PyAny>,
+    max_episode_steps: &Bound<'_, PyAny>,
+    kwargs: &Bound<'_, PyDict>,
+    reach: &Bound<'_, PyDict>,
+) -> PyResult<NativeActors> {
+    let (addresses, reach) = (addresses_of(addresses)?, reach_of(reach)?);
+    let num_actors = count("num_actors", num_actors)?;
+    let ahead = Ahead { max_lag: count("max_lag", max_lag)?, lockstep };
+    ahead.check(num_actors).map_err(to_py)?;
+    let buffers = Arc::new(each::<RolloutBuffer>("buffers", buffers, "RolloutBuffer")?);
+    let (num_envs, n_steps) = buffers.first().map_or((1, 1), |one| (one.get().num_envs, one.get().n_steps));
+    let first = crate::argument::instance::<NativePolicy>("weights", weights, "NativePolicy")?.get();
+    let (tensors, shape) = first.lent(py)?;
+    let seed = base_of(seed)?.unwrap_or(0);
+    let env = EnvOptions {
+        autoreset_mode: mode_of(autoreset_mode)?,
+        max_episode_steps: if max_episode_steps.is_none() { None } else { Some(limit_of(max_episode_steps)?) },
+        arguments: arguments_of(Some(kwargs))?,
+        ..EnvOptions::new(id_of(env_id)?, num_envs, seed)
+    };
+    let how = Collection {
+        gamma: number("gamma", gamma)?,
+        gae_lambda: number("gae_lambda", gae_lambda)?,
+        sde_sample_freq: count("sde_sample_freq", sde_sample_freq)?,
+    };
+    let seeds = seeds_of(stream)?;
+    let made = detached(py, || {
+        (0..num_actors)
+            .map(|at| {
+                let reset = seed.wrapping_add((at * num_envs) as u64);
+                let settings = RolloutSettings { n_steps, how, reset, shape: shape.clone() };
+                let actor = RemoteActor::new(&addresses, at, &env, &settings, &reach)?;
+                let buffers = Arc::clone(&buffers);
+                Ok(Box::new(Remote { actor, buffers }) as Box<dyn Collect<Weights, Filled>>)
+            })
+            .collect::<Result<Vec<_>>>()
+    });
+    NativeActors::start(py, made.map_err(to_py)?, ahead, Weights::Tensors(tensors), seeds, Arc::default())
+}
+
+/// What the program `rlox-worker` does with these words, until the process is told to end.
+///
+/// Raises:
+///     ValueError: A flag that makes no sense, or what must not be served.
+///     OSError: A file that cannot be read, an address in use.
+#[pyfunction]
+pub(crate) fn run_worker(py: Python<'_>, words: &Bound<'_, PyAny>) -> PyResult<()> {
+    let wrong = || type_error("words", "a list of str", &shown(words), "pass those of the command line");
+    let items = sequence(words).map_err(|error| blamed(py, error, wrong))?;
+    let words = items.iter().map(|word| text("words", &word)).collect::<PyResult<Vec<_>>>()?;
+    detached(py, || rlox_grpc::serve(&words)).map_err(to_py)
+}
+
+fn addresses_of(given: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    let fix = r#"pass for example ["127.0.0.1:50051"]"#;
+    let wrong = || type_error("addresses", "a list of workers' addresses", &shown(given), fix);
+    let items = sequence(given).map_err(|error| blamed(given.py(), error, wrong))?;
+    items.iter().map(|item| text("addresses", &item)).collect()
+}
+
+fn reach_of(given: &Bound<'_, PyDict>) -> PyResult<ClientOptions> {
+    let mut options = ClientOptions::default();
+    for (name, value) in given.iter() {
+        let name: String = name.extract()?;
+        let words = |name| if value.is_none() { Ok(None) } else { text(name, &value).map(Some) };
+        let seconds = |name| Ok::<_, PyErr>(Duration::from_secs_f64(number(name, &value)?.clamp(0.0, 1e9)));
+        match name.as_str() {
+            "token" => options.token = words("token")?,
+            "tls_ca" => options.tls_ca = words("tls_ca")?,
+            "tls_domain" => options.tls_domain = words("tls_domain")?,
+            "connect_timeout" => options.connect_timeout = seconds("connect_timeout")?,
+            "reply_timeout" => options.reply_timeout = seconds("reply_timeout")?,
+            "recovery_timeout" => options.recovery_timeout = seconds("recovery_timeout")?,
+            "snapshot_every" => options.snapshot_every = count("snapshot_every", &value)?,
+            _ => return Err(type_error("reach", "known names", &name, "pass what rlox.distributed.remote does")),
+        }
+    }
+    Ok(options)
+}

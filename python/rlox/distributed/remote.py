@@ -1,0 +1,190 @@
+"""Environments and actors of workers on other machines, which the program `rlox worker` is.
+
+`RemoteVecEnv` steps environments there; `actors="grpc://host:port,host:port"` (`grpcs://` with TLS)
+has workers collect whole rollouts for IMPALA, and for PPO and A2C with `async_collect=True`. Where
+a worker is lost, another one, or the same when it is back, does again what was lost: the same seeds
+give the same trajectories as here, and no transition is lost or doubled.
+"""
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlox import _rlox
+from rlox._rlox import NativePolicy
+from rlox.actors import Actors, blank_policy, gae_lambda, lag_bound, ring
+from rlox.learner import Arrays
+from rlox.settings import whole
+from rlox.streams import state_for_native
+from rlox.vec_env import VecEnv
+
+# What clients of workers beyond this machine are told by: the token, and who signed certificates.
+TOKEN, CA, DOMAIN = "RLOX_WORKER_TOKEN", "RLOX_WORKER_CA", "RLOX_WORKER_DOMAIN"
+# Before the workers' addresses in `actors=`, and what stands before each: without TLS, and with it.
+SCHEMES = {"grpc://": "http://", "grpcs://": "https://"}
+
+
+def extension() -> Any:
+    """The extension, with what workers need.
+
+    Raises:
+        ModuleNotFoundError: It was built without.
+    """
+    if not hasattr(_rlox, "remote_env"):
+        raise ModuleNotFoundError(
+            "rlox.distributed.remote: expected an extension that was built with the feature grpc, "
+            "got one without; build it with: --features pyo3/abi3-py310,grpc"
+        )
+    return _rlox
+
+
+def reach_by(
+    token: str | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
+    tls_domain: str | None = None,
+    **waits: float,
+) -> dict[str, Any]:
+    """How workers are reached, as the extension takes it; what is None, environment variables say.
+
+    Raises:
+        OSError: The file of the certificate cannot be read.
+    """
+    path = os.environ.get(CA) if tls_ca is None else tls_ca
+    return {
+        "token": os.environ.get(TOKEN) if token is None else token,
+        "tls_ca": None if path is None else Path(path).read_text(),
+        "tls_domain": os.environ.get(DOMAIN) if tls_domain is None else tls_domain,
+        **waits,
+    }
+
+
+class RemoteVecEnv(VecEnv):
+    """Native environments that workers step, as if they were here.
+
+    They are shared evenly over the workers. A step is sent to all before any is waited for. The
+    client keeps where they stood at most `snapshot_every` steps ago and what was done since: with
+    that, another worker goes on where one was lost.
+
+    Args:
+        addresses: Of workers, "host:port", or "https://host:port" for those that speak TLS.
+        n: How many environments.
+        seed: Of the first: environment i has seed + i. None takes one from the system.
+        env_id: The id of a native environment.
+        token: What workers ask for that were started with one. None: `RLOX_WORKER_TOKEN`.
+        tls_ca: A file with the certificate (PEM) of who signed theirs. None: `RLOX_WORKER_CA`.
+        tls_domain: The name in their certificates, where it is not that of the address. None:
+            `RLOX_WORKER_DOMAIN`.
+        connect_timeout: Seconds that a connection may take.
+        reply_timeout: Seconds that an answer may take, after which a worker counts as lost.
+        recovery_timeout: Seconds that it is tried to go on elsewhere.
+        snapshot_every: Steps between two snapshots.
+        **kwargs: As for `rlox.VecEnv`: `autoreset_mode`, `max_episode_steps`, and the environment's
+            own.
+
+    Raises:
+        ValueError: As for `VecEnv`; more workers than environments, an address that is none, a
+            worker with another token, protocol, or other environments.
+        RuntimeError: A worker that does not answer; the message names it.
+        ModuleNotFoundError: The extension was built without the feature grpc.
+
+    Example:
+        >>> env = RemoteVecEnv(["127.0.0.1:50051"], 8, seed=1)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        n: int = 1,
+        seed: int | None = None,
+        env_id: str = "CartPole-v1",
+        *,
+        token: str | None = None,
+        tls_ca: str | os.PathLike[str] | None = None,
+        tls_domain: str | None = None,
+        connect_timeout: float = 5.0,
+        reply_timeout: float = 30.0,
+        recovery_timeout: float = 30.0,
+        snapshot_every: int = 64,
+        **kwargs: Any,
+    ) -> None:
+        reach = reach_by(
+            token,
+            tls_ca,
+            tls_domain,
+            connect_timeout=connect_timeout,
+            reply_timeout=reply_timeout,
+            recovery_timeout=recovery_timeout,
+            snapshot_every=whole("snapshot_every", snapshot_every, 1),
+        )
+        self.addresses = [one if "://" in one else f"http://{one}" for one in addresses]
+        self._kind = partial(_native, extension(), self.addresses, reach)
+        if seed is None:
+            seed = int(np.random.default_rng().integers(2**31))
+        super().__init__(n, seed, env_id, **kwargs)
+
+
+def _native(
+    grpc: Any,
+    addresses: Sequence[str],
+    reach: dict[str, Any],
+    env_id: object,
+    n: int,
+    seed: int,
+    mode: str,
+    limit: int | None,
+    kwargs: dict[str, float],
+) -> Any:
+    """As `NativeVectorEnv` is called."""
+    return grpc.remote_env(addresses, env_id, n, seed, mode, limit, kwargs, reach)
+
+
+def in_workers(
+    env: VecEnv,
+    config: Any,
+    weights: NativePolicy | Arrays,
+    seed: int,
+    stream: np.random.Generator,
+) -> Actors:
+    """Actors whose environments and policies are workers'.
+
+    Args:
+        env: The learner's, of whose kind theirs are.
+        config: `actors` names the workers; it has `num_actors`, `max_lag` and `lockstep` beside the
+            settings of rollouts.
+        weights: To begin with, of a policy on native networks.
+        seed: Of the first environment.
+        stream: Where each rollout's seed comes from.
+
+    Raises:
+        ValueError: What workers refuse.
+        RuntimeError: One that does not answer.
+    """
+    buffers = ring(env, config)
+    if not isinstance(weights, NativePolicy):
+        first = blank_policy(env, config)
+        first.load(weights)
+        weights = first
+    made, (scheme, _, workers) = dict(env._made), config.actors.partition("://")
+    native = extension().remote_actors(
+        [SCHEMES[f"{scheme}://"] + worker for worker in workers.split(",")],
+        made.pop("env_id"),
+        config.num_actors,
+        buffers,
+        weights,
+        seed,
+        state_for_native(stream),
+        lag_bound(config),
+        config.lockstep,
+        config.gamma,
+        gae_lambda(config),
+        max(config.sde_sample_freq, 0),
+        env.metadata["autoreset_mode"].value,
+        made.pop("max_episode_steps"),
+        made,
+        reach_by(),
+    )
+    return Actors(native, buffers)

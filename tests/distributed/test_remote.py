@@ -1,0 +1,136 @@
+"""Workers of `rlox worker`: what they do is what is done here, also where one is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing, contextmanager
+
+import numpy as np
+import pytest
+
+from rlox import VecEnv
+from rlox.distributed.remote import RemoteVecEnv
+from rlox.trainers import A2CTrainer, IMPALATrainer, PPOTrainer
+
+WORKER = [sys.executable, "-m", "rlox", "worker"]
+TOKEN = "0123456789abcdef"
+
+
+@contextmanager
+def worker(*words, **variables):
+    """A worker's process and address."""
+    env = {**os.environ, **variables}
+    process = subprocess.Popen([*WORKER, *words], stdout=subprocess.PIPE, text=True, env=env)
+    try:
+        yield process, process.stdout.readline().split()[3].removeprefix("http://").rstrip(",")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def two():
+    with worker() as (_, one), worker() as (_, other):
+        yield [one, other]
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1"])
+@pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
+def test_trajectories_are_those_of_environments_here(two, env_id, mode):
+    how = {"autoreset_mode": mode, "max_episode_steps": 15}
+    here = VecEnv(5, 3, env_id, **how)
+    with closing(RemoteVecEnv(two, 5, 3, env_id, **how)) as there:
+        assert there.single_observation_space == here.single_observation_space
+        np.testing.assert_equal(there.reset(seed=7), here.reset(seed=7))
+        here.action_space.seed(1)
+        for _ in range(60):
+            actions = here.action_space.sample()
+            np.testing.assert_equal(there.step(actions), here.step(actions))
+        options = {"reset_mask": np.array([True, False, True, False, False])}
+        if mode == "SameStep":
+            np.testing.assert_equal(there.reset(options=options), here.reset(options=options))
+
+
+def trained(kind=IMPALATrainer, env="CartPole-v1", steps=1_280, callbacks=(), **settings):
+    with kind(env=env, seed=3, runs_dir=None, **settings) as trainer:
+        trainer.train(steps, callbacks=callbacks)
+        return trainer.learner.state()
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_learning_from_remote_environments_is_learning_from_those_here(two, backend):
+    how = {"num_envs": 4, "n_steps": 32, "backend": backend}
+    here = trained(PPOTrainer, VecEnv(4, 9), **how)
+    there = trained(PPOTrainer, RemoteVecEnv(two, 4, 9), **how)
+    np.testing.assert_equal(here.networks, there.networks)
+    np.testing.assert_equal(here.environment, there.environment)
+
+
+@pytest.mark.parametrize("kind", [IMPALATrainer, A2CTrainer])
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_workers_collect_what_threads_do(two, kind, backend):
+    how = {"lockstep": True, "max_lag": 2, "num_actors": 2, "backend": backend, "num_envs": 8}
+    how |= {} if kind is IMPALATrainer else {"async_collect": True}
+    here, there = (trained(kind, **how, actors=x) for x in ("auto", f"grpc://{','.join(two)}"))
+    np.testing.assert_equal(here.networks, there.networks)
+    assert here.counters == there.counters
+
+
+def test_a_killed_worker_changes_nothing(two):
+    def killing(process):
+        def after(trainer, metrics):
+            if trainer.timesteps >= 640 and process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+
+        return after
+
+    how = {"lockstep": True, "max_lag": 2, "num_actors": 2}
+    with worker() as (process, dying):
+        named = f"grpc://{dying},{two[0]}"
+        there = trained(**how, actors=named, callbacks=[killing(process)])
+    np.testing.assert_equal(there.networks, trained(**how).networks)
+    with worker() as (process, dying):
+        env = RemoteVecEnv([two[0], dying], 4, 9, snapshot_every=16)
+        there = trained(PPOTrainer, env, num_envs=4, n_steps=32, callbacks=[killing(process)])
+    here = trained(PPOTrainer, VecEnv(4, 9), num_envs=4, n_steps=32)
+    np.testing.assert_equal(there.networks, here.networks)
+
+
+def test_clear_errors(two, tmp_path, monkeypatch):
+    with pytest.raises(RuntimeError, match=r"127\.0\.0\.1:1\b"):
+        RemoteVecEnv(["127.0.0.1:1"], 2, 0)
+    with pytest.raises(ValueError, match="num_envs: expected at least 2, one for each worker"):
+        RemoteVecEnv(two, 1, 0)
+    with pytest.raises(ValueError, match=r'got "gravity" \(worker http://127'):
+        RemoteVecEnv(two, 2, 0, gravity=1)
+    with pytest.raises(ValueError, match="normalize_obs: expected False where workers collect"):
+        trained(actors="grpc://127.0.0.1:1", normalize_obs=True)
+    with pytest.raises(ValueError, match=r"actors: expected 'auto', .* or workers such as"):
+        trained(actors="grpc://")
+    (tmp_path / "token").write_text(TOKEN)
+    with worker("--token-file", str(tmp_path / "token")) as (_, address):
+        with pytest.raises(ValueError, match="token"):
+            RemoteVecEnv([address], 2, 0)
+        assert RemoteVecEnv([address], 2, 0, token=TOKEN).num_envs == 2
+        monkeypatch.setenv("RLOX_WORKER_TOKEN", TOKEN)
+        assert RemoteVecEnv([address], 2, 0).num_envs == 2
+
+
+def test_the_command_serves_until_it_is_told_to_end():
+    for number, code in ((signal.SIGTERM, 0), (signal.SIGINT, 130)):
+        with worker() as (process, address):
+            RemoteVecEnv([address], 2, 0).close()
+            process.send_signal(number)
+            assert process.wait(10) == code
+    for words, said in (
+        (["--bind", "0.0.0.0:0"], "bind: expected a loopback address, or TLS and a token"),
+        (["--colour", "blue"], "--colour"),
+    ):
+        done = subprocess.run([*WORKER, *words], capture_output=True, text=True, timeout=30)
+        assert done.returncode == 2
+        assert said in done.stderr
+    done = subprocess.run([*WORKER, "--help"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0
+    assert "--tls-cert" in done.stdout
