@@ -22,7 +22,7 @@ fn main() -> Result<()> {
     let env = EnvOptions::new("CartPole-v1", 8, 0);
     let config = ImpalaConfig {
         n_steps: 20,
-        optimizer: Optimizer::adam(2e-3),
+        optimizer: Optimizer::adam(1e-3),
         lr_schedule: Schedule::Linear,
         ent_coef: 0.005,
         ..ImpalaConfig::default()
