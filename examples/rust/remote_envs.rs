@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 use rlox_core::{Pcg64, Result};
 use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
-use rlox_nn::train::{Ppo, PpoConfig};
-use rlox_nn::{Activation, PolicyNetworks};
+use rlox_nn::train::{Ppo, PpoConfig, Schedule};
+use rlox_nn::{Activation, Optimizer, PolicyNetworks};
 
 fn main() -> Result<()> {
     if std::env::args().any(|word| word == "worker") {
@@ -18,12 +18,25 @@ fn main() -> Result<()> {
     let mut workers: Vec<_> = (0..2).map(|_| start()).collect();
     let addresses: Vec<_> = workers.iter().map(|(_, address)| address.clone()).collect();
     print(&format!("workers: {}", addresses.join(", ")));
-    let env = RemoteVecEnv::new(&addresses, &EnvOptions::new("CartPole-v1", 32, 0), &ClientOptions::default())?;
-    let config = PpoConfig { n_steps: 128, batch_size: 256, n_epochs: 8, ..PpoConfig::default() };
+    let env = RemoteVecEnv::new(&addresses, &EnvOptions::new("CartPole-v1", 8, 0), &ClientOptions::default())?;
+    // rl-zoo3's settings for CartPole.
+    let config = PpoConfig {
+        n_steps: 32,
+        batch_size: 256,
+        n_epochs: 20,
+        gamma: 0.98,
+        gae_lambda: 0.8,
+        optimizer: Optimizer::Adam { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-5 },
+        lr_schedule: Schedule::Linear,
+        clip_schedule: Schedule::Linear,
+        ..PpoConfig::default()
+    };
     let make = |spec: &_, rng: &mut Pcg64| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
     let mut ppo = Ppo::new(Box::new(env), make, config, 1)?;
-    let metrics = ppo.train(150_000, |metrics| {
-        print(&format!("{:>7} steps: mean return {:.1}", metrics.timesteps, metrics.mean_return));
+    let metrics = ppo.train(100_000, |metrics| {
+        if metrics.updates % 800 == 0 {
+            print(&format!("{:>7} steps: mean return {:.1}", metrics.timesteps, metrics.mean_return));
+        }
         true
     })?;
     print(&format!("mean return of the last episodes: {:.1}", metrics.mean_return));

@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 use rlox_core::{Ahead, AutoresetMode, Pcg64, Result, VecEnv, envs::CartPole};
 use rlox_grpc::{ClientOptions, EnvOptions, Worker, WorkerOptions, asynchronous};
-use rlox_nn::train::{ImpalaConfig, Schedule};
-use rlox_nn::{Activation, Optimizer, PolicyNetworks};
+use rlox_nn::train::ImpalaConfig;
+use rlox_nn::{Activation, PolicyNetworks};
 
 fn main() -> Result<()> {
     if std::env::args().any(|word| word == "worker") {
@@ -18,20 +18,14 @@ fn main() -> Result<()> {
     let mut workers: Vec<_> = (0..2).map(|_| start()).collect();
     let addresses: Vec<_> = workers.iter().map(|(_, address)| address.clone()).collect();
     print(&format!("workers: {}", addresses.join(", ")));
-    // Four actors of eight environments each, two on each worker.
+    // Two actors of eight environments each, one on each worker.
     let env = EnvOptions::new("CartPole-v1", 8, 0);
-    let config = ImpalaConfig {
-        n_steps: 20,
-        optimizer: Optimizer::adam(2e-3),
-        lr_schedule: Schedule::Linear,
-        ent_coef: 0.005,
-        ..ImpalaConfig::default()
-    };
+    let config = ImpalaConfig::default();
     let make = |spec: &_, rng: &mut Pcg64| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
-    let ahead = Ahead { max_lag: 4, lockstep: false };
-    let mut impala = asynchronous(&addresses, &env, 4, make, config, ahead, 1, &ClientOptions::default())?;
-    impala.train(300_000, |metrics| {
-        if metrics.updates % 200 == 0 {
+    let ahead = Ahead { max_lag: 2, lockstep: false };
+    let mut impala = asynchronous(&addresses, &env, 2, make, config, ahead, 1, &ClientOptions::default())?;
+    impala.train(500_000, |metrics| {
+        if metrics.updates % 1000 == 0 {
             print(&format!("{:>7} steps: mean return {:.1}", metrics.timesteps, metrics.mean_return));
         }
         true
