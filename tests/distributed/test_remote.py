@@ -35,6 +35,15 @@ def two():
         yield [one, other]
 
 
+def plain(said):
+    """Without arrays of arrays, which NumPy does not compare."""
+    if isinstance(said, dict):
+        return {name: plain(x) for name, x in said.items()}
+    if isinstance(said, tuple | list):
+        return [plain(x) for x in said]
+    return list(said) if getattr(said, "dtype", None) == np.object_ else said
+
+
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1"])
 @pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
 def test_trajectories_are_those_of_environments_here(two, env_id, mode):
@@ -46,7 +55,7 @@ def test_trajectories_are_those_of_environments_here(two, env_id, mode):
         here.action_space.seed(1)
         for _ in range(60):
             actions = here.action_space.sample()
-            np.testing.assert_equal(there.step(actions), here.step(actions))
+            np.testing.assert_equal(plain(there.step(actions)), plain(here.step(actions)))
         options = {"reset_mask": np.array([True, False, True, False, False])}
         if mode == "SameStep":
             np.testing.assert_equal(there.reset(options=options), here.reset(options=options))
