@@ -188,3 +188,22 @@ def test_learners_in_several_threads_do_not_wait_for_each_other():
     for thread in all_of_them:
         thread.join(60)
     assert told == [1000] * 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_memory_stays_flat_over_ten_million_transitions():
+    def resident():
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    config = IMPALAConfig(num_envs=16, n_steps=20, num_actors=2)
+    learner = NativeIMPALA(make_vec("CartPole-v1", 16), config, 0)
+    seen = []
+    while learner.timesteps < 11_000_000:
+        learner.iterate()
+        if learner.timesteps >= (len(seen) + 1) * 1_000_000:
+            seen.append(resident())
+    learner.stop_actors()
+    assert max(seen[1:]) / seen[0] < 1.01, seen

@@ -30,3 +30,10 @@ def test_processes_that_learn_as_one_solve_cartpole(tmp_path):
     )
     assert float(re.findall(r"score +(\d+\.\d)", done.stdout)[0]) >= 475
     assert "processes       2, 8 environments" in done.stdout
+
+
+@pytest.mark.slow
+def test_two_workers_solve_cartpole(tmp_path):
+    command = [sys.executable, EXAMPLES / "train_remote.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert float(re.findall(r"score +(\d+\.\d)", done.stdout)[0]) >= 475
