@@ -1,6 +1,7 @@
 """Actors in processes: the same rollouts as in threads, any policy, and how they end."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -10,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlox import make_vec
+from rlox import make_vec, train_many
 from rlox.configs import IMPALAConfig, PPOConfig
 from rlox.native import NativeIMPALA
 from rlox.trainers import A2CTrainer, IMPALATrainer, PPOTrainer
-from toy_envs import Breaking, Echo, cartpole
+from toy_envs import Breaking, Echo, Slow, cartpole
 
 SPACES = ("observation", "action")
 torch = pytest.importorskip("torch")
@@ -90,6 +91,36 @@ def test_statistics_of_a_normaliser_come_back(tmp_path):
             again.train(320)
         later = again.learner.normalizer.state()
         assert later["obs_count"].round() == 2 * (320 + 4)
+
+
+def test_actors_may_be_where_processes_are_and_have_processes():
+    how = {"async_collect": True, "n_steps": 8, "num_envs": 2, "runs_dir": None}
+    results = train_many("a2c", cartpole, [1, 2], 64, processes=True, backend="native", **how)
+    assert [result["timesteps"] for result in results] == [64, 64]
+    apart = {"env_kwargs": {"vectorization_mode": "async"}, **how}
+    with A2CTrainer(env=cartpole, seed=1, **apart) as trainer:
+        assert trainer.train(64)["timesteps"] == 64
+
+
+def test_stopping_ends_the_wait_for_actors_that_begin():
+    with IMPALATrainer(env=Slow, seed=0, runs_dir=None) as trainer:
+        threading.Timer(1.0, trainer.stop).start()
+        start = time.monotonic()
+        assert trainer.train(1_000)["timesteps"] == 0
+        assert time.monotonic() - start < 8
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_leaves_them_alone():
+    with IMPALATrainer(env=cartpole, seed=0, runs_dir=None) as trainer:
+        trainer.train(80)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            trainer.close()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert trainer.train(80)["timesteps"] == 160
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

@@ -34,6 +34,10 @@ def test_what_actors_cannot_do_is_named_with_the_way_out():
     turns = "set lockstep=True, max_lag=0 and num_actors=1"
     said = f"env: expected an id, or a function.*ForeignVecEnv already made; pass what.*{turns}"
     refused(said, env=gym.make_vec("CartPole-v1", 8, vectorization_mode="sync"))
+    turns = {"lockstep": True, "max_lag": 0}
+    refused("actors: expected 'auto' where actor and learner take turns", actors="ray", **turns)
+    refused("num_actors: expected at least 2, one for each worker, got 1", actors="grpc://a:1,b:1")
+    refused("max_lag: expected at least 1 where", max_lag=0)
     said = "actors: expected 'processes' or 'ray' where environments are not native, got 'threads'"
     refused(said, env=Echo, actors="threads")
     refused("actors: expected 'auto', .*or workers such as 'grpc://.*, got 'grpc'", actors="grpc")

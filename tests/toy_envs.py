@@ -1,5 +1,6 @@
 """Environments so small that what must be learned in them is known."""
 
+import multiprocessing
 import os
 import signal
 import time
@@ -145,3 +146,12 @@ class Breaking(gym.Env):
                 time.sleep(1000)
             os.kill(os.getpid(), signal.SIGKILL)
         return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+class Slow(Echo):
+    """Takes long to be made in another process."""
+
+    def __init__(self):
+        super().__init__()
+        if multiprocessing.parent_process() is not None:
+            time.sleep(1000)

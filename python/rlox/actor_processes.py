@@ -1,7 +1,7 @@
 """Actors in processes: for environments and policies in Python, which would wait for its lock."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,8 @@ from rlox.streams import state_for_native
 
 # How long a process may take to begin, in seconds.
 _BEGINNING = 120.0
+# How often it is looked whether to go on waiting, in seconds.
+_LOOK = 0.1
 # How long one that is to end is waited for: it may be in the middle of a step.
 _PATIENCE = 2.0
 Episodes = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], int]
@@ -51,20 +53,16 @@ class ActorProcess:
         """Tells it what it is made of."""
         self._send(CloudpickleWrapper(plan))  # type: ignore[arg-type]  # it takes anything
 
-    def expect_ready(self) -> None:
-        """Waits until it is.
+    def is_ready(self) -> bool:
+        """Whether it is, or will be before long.
 
         Raises:
-            RuntimeError: It died, or takes too long. What its environments raise is raised here.
+            RuntimeError: It died. What its environments raise is raised here.
         """
-        until = time.monotonic() + _BEGINNING
-        while not self._process.connection.poll(0.1):
-            if time.monotonic() > until:
-                raise RuntimeError(
-                    f"actor {self._number}: expected one that begins within {_BEGINNING:.0f} s, "
-                    "got none; make environments that are made faster"
-                )
+        if not self._process.connection.poll(_LOOK):
+            return False
         self._said()
+        return True
 
     def begin(self, buffer: int, version: int, seed: int, weights: Arrays) -> None:
         """Has it fill a buffer, by its number, with the weights of a version."""
@@ -102,6 +100,8 @@ class ActorProcess:
         except (EOFError, ConnectionError) as error:
             raise self._died() from error
         if isinstance(said, BaseException):
+            if hasattr(said, "add_note"):  # from Python 3.11 on
+                said.add_note(f"raised by actor {self._number}, in a process of its own")
             raise said
         return said
 
@@ -113,8 +113,13 @@ class ActorProcess:
 
 
 def in_processes(
-    env: RolloutEnv, config: Any, plan: collector.Plan, weights: Arrays, stream: np.random.Generator
-) -> Actors:
+    env: RolloutEnv,
+    config: Any,
+    plan: collector.Plan,
+    weights: Arrays,
+    stream: np.random.Generator,
+    stopping: Callable[[], bool],
+) -> Actors | None:
     """Processes, each with environments and a policy of its own.
 
     Args:
@@ -123,6 +128,7 @@ def in_processes(
         plan: What the first actor is made of; the others have the seeds after its.
         weights: To begin with, by name.
         stream: Where each rollout's seed comes from.
+        stopping: Whether not to wait for them any longer: there are none then.
 
     Raises:
         MemoryError: The rollouts do not fit into memory.
@@ -139,8 +145,17 @@ def in_processes(
         made = [ActorProcess(i, p, buffers, statistics) for i, p in enumerate(processes)]
         for i, actor in enumerate(made):
             actor.prepare(plan._replace(seed=plan.seed + i * each))
-        for actor in made:
-            actor.expect_ready()
+        until = time.monotonic() + _BEGINNING
+        for number, actor in enumerate(made):
+            while not actor.is_ready():
+                if stopping():
+                    end_all(processes, 0)
+                    return None
+                if time.monotonic() > until:
+                    raise RuntimeError(
+                        f"actor {number}: expected one that begins within {_BEGINNING:.0f} s, got "
+                        "none; make environments that are made faster"
+                    )
         how = lag_bound(config), config.lockstep
         native = NativeActors.calling(made, weights, state_for_native(stream), *how)
     except BaseException:

@@ -1,5 +1,6 @@
 """`Actors`: they collect while a learner learns, in threads of this process or in others."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from weakref import finalize
@@ -12,6 +13,7 @@ from rlox.backends import torch_needs
 from rlox.layouts import Layout
 from rlox.learner import Arrays, EpisodeStatistics
 from rlox.masks import mask_width
+from rlox.memory import expect_memory
 from rlox.recipes import recipe_of
 from rlox.rollout import RolloutEnv, make_buffer
 from rlox.streams import state_for_native, to_numpy
@@ -19,7 +21,7 @@ from rlox.vec_env import VecEnv
 
 INEXACT = (
     "actors collect ahead of the learner: rollouts under way are not saved; "
-    "lockstep=True with max_lag=0 goes on exactly"
+    "lockstep=True with max_lag=0 and num_actors=1 goes on exactly"
 )
 
 
@@ -105,6 +107,8 @@ def _not_in_threads(
     """Why threads cannot collect, as a clause; None where they can."""
     if not isinstance(env, VecEnv):
         return "environments are not native"
+    if type(env) is not VecEnv and config.num_actors > 1:
+        return "several actors would need more such environments"
     space = env.single_observation_space
     needs = torch_needs(config, space, policy, features_extractor)
     return next((need.why for need in needs if need.name in _COPIED), None)
@@ -151,7 +155,7 @@ class Actors:
         end: Callable[[], object] = lambda: None,
     ) -> None:
         self.buffers, self._native, self._statistics = buffers, native, statistics
-        self._end = finalize(self, _end, native, end)
+        self._end = finalize(self, _end, native, end, os.getpid())
 
     def next(self, episodes: EpisodeStatistics) -> Taken | None:
         """The next rollout; None where `set_stopping` said so.
@@ -195,9 +199,15 @@ class Actors:
         self._end()
 
 
-def _end(native: NativeActors, end: Callable[[], object]) -> None:
-    native.close()
-    end()
+def _end(native: NativeActors, end: Callable[[], object], process: int) -> None:
+    if os.getpid() != process:  # threads and processes are the parent's
+        native.close()
+        return
+    native.set_stopping(True)  # who waits in `next` would have `close` wait
+    try:
+        native.close()
+    finally:
+        end()
 
 
 def lag_bound(config: Any) -> int:
@@ -214,7 +224,12 @@ def ring(env: RolloutEnv, config: Any) -> list[RolloutBuffer]:
     width = mask_width(env.single_action_space) if config.action_masks else None
     how: Any = {"normalize_obs": config.normalize_obs, "mask_width": width}
     how["num_envs"] = config.num_envs // config.num_actors
-    return [make_buffer(env, config.n_steps, **how) for _ in range(lag_bound(config) + 1)]
+    buffers, lag = [make_buffer(env, config.n_steps, **how)], lag_bound(config)
+    first = buffers[0]
+    each = sum(x.nbytes for x in (first.obs, first.actions)) + 30 * first.rewards.size
+    expect_memory("max_lag", lag, (lag + 1) * each)
+    buffers += [make_buffer(env, config.n_steps, **how) for _ in range(lag)]
+    return buffers
 
 
 def in_threads(

@@ -49,6 +49,7 @@ class BaseLearner:
         self.timesteps = self.updates = 0
         self.growth = 0.0
         self.started = False
+        self.lost: str | None = None  # why environments that have begun do not go on, if so
         self._idle, self._drawing = threading.Lock(), threading.Lock()
         self._learning: int | None = None  # the thread that iterates
 
@@ -162,7 +163,7 @@ class BaseLearner:
         """A copy of all that is needed to go on; see `Learner`. There is no replay buffer here."""
         settings.flag("replay", replay, fix="pass one of them")
         counts = {"timesteps": self.timesteps, "updates": self.updates}
-        stands, inexact = self._stands() if self.started else ({}, None)
+        stands, inexact = self._stands() if self.started else ({}, self.lost)
         return learner.LearnerState(
             networks=self._networks(),
             optimizer=self._optimizer_state(),
@@ -186,3 +187,4 @@ class BaseLearner:
         self.stop_actors()
         self.normalizer, self.streams, self.episodes = normalizer, streams, episodes
         self.timesteps, self.updates = counts
+        self.lost = None

@@ -13,6 +13,9 @@ from rlox.learner import Arrays
 from rlox.processes import sendable, serving
 from rlox.recipes import Recipe
 
+# How long a step may take when all ends, in seconds.
+_PATIENCE = 10.0
+
 
 class Plan(NamedTuple):
     """What a collector is made of."""
@@ -114,19 +117,26 @@ class Collector:
 
 def serve(connection: Connection, ended: Connection) -> None:
     """What a process of `rlox.processes` does that collects, until nobody asks any more."""
-    with serving(ended):
+    with serving(ended, _PATIENCE):
         try:
             sent: Any = connection.recv()  # a CloudpickleWrapper
             collector = Collector(sent.fn)
         except Exception as error:
             connection.send(sendable(error))
             return
-        with stop_on_interrupt(collector.stop):
-            connection.send(None)
-            while True:
-                seed, weights = connection.recv()
-                try:
-                    said: object = collector.collect(seed, weights)
-                except Exception as error:
-                    said = sendable(error)
-                connection.send(said)
+        try:
+            with stop_on_interrupt(collector.stop):
+                _serve(connection, collector)
+        finally:
+            collector.close()
+
+
+def _serve(connection: Connection, collector: Collector) -> None:
+    connection.send(None)
+    while True:
+        seed, weights = connection.recv()
+        try:
+            said: object = collector.collect(seed, weights)
+        except Exception as error:
+            said = sendable(error)
+        connection.send(said)

@@ -69,7 +69,10 @@ class OnPolicyLearner(BaseLearner):
         enter("env_step")
         try:
             if self.actors is None:
-                self.actors = self._make_actors()
+                made = self._make_actors()
+                if made is None:
+                    return False
+                self.actors = made
                 self.actors.set_stopping(self.stopping)
                 self.started = True
             taken = self.actors.next(self.episodes)
@@ -84,7 +87,8 @@ class OnPolicyLearner(BaseLearner):
         self._prepare(taken)
         return True
 
-    def _make_actors(self) -> actors.Actors:
+    def _make_actors(self) -> actors.Actors | None:
+        """Starts them; None where `stopping` was set meanwhile."""
         env: Any = self.env
         seed, stream = int(self.streams["resets"].integers(2**31)), self.streams["iterations"]
         if self.where == "threads":
@@ -98,10 +102,15 @@ class OnPolicyLearner(BaseLearner):
         assert recipe is not None  # as `expect_actors` has seen
         config = alone(self.config, self.config.num_envs // self.config.num_actors)
         known = {} if self.normalizer is None else dict(self.normalizer.state())
-        plan = Plan(type(self), recipe, config, seed, self._made_of, known)
+        plan = Plan(type(self), recipe, config, seed, self._sent(), known)
         made = in_processes if self.where == "processes" else resolve_name(_IN_RAY)
-        begun: actors.Actors = made(env, self.config, plan, self._networks(), stream)
+        how = plan, self._networks(), stream, lambda: self.stopping
+        begun: actors.Actors | None = made(env, self.config, *how)
         return begun
+
+    def _sent(self) -> tuple[Any, ...]:
+        """What the class takes besides, for another process."""
+        return self._made_of
 
     def _lent(self) -> NativePolicy | learner.Arrays:
         """The weights, as actors take them."""
@@ -151,7 +160,8 @@ class OnPolicyLearner(BaseLearner):
     def stop_actors(self) -> None:
         """Ends threads, or processes, that collect; what they have collected is lost."""
         if self.actors is not None:
+            self.actors.set_stopping(True)  # who waits for them has what comes next
             with suppress(ClosedError):  # of a parent process, for instance
                 self.streams["iterations"] = self.actors.stream()
             self.actors.close()
-            self.actors, self.started = None, False
+            self.actors, self.started, self.lost = None, False, actors.INEXACT

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context
+from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -16,6 +16,8 @@ from rlox.interrupt import Group
 # How long processes that are to end are waited for, in seconds.
 _PATIENCE = 10.0
 _THREADS = ("RLOX_NUM_THREADS", "OMP_NUM_THREADS")
+# Threads that start processes take turns: all share the environment variables.
+_starting = threading.Lock()
 
 
 class Process:
@@ -33,7 +35,7 @@ class Process:
         ended, self._stop = context.Pipe(duplex=False)
         self._process = context.Process(target=serve, args=(theirs, ended), daemon=True)
         variables = dict.fromkeys(_THREADS, str(threads))
-        with _variables(variables), _born_deaf():
+        with _starting, _variables(variables), _born_deaf():
             self._process.start()
         theirs.close()
         ended.close()
@@ -165,7 +167,7 @@ def sendable(error: BaseException) -> BaseException:
 
 
 @contextmanager
-def serving(ended: Connection) -> Iterator[None]:
+def serving(ended: Connection, patience: float | None = None) -> Iterator[None]:
     """What a process of `Workers` trains within ends in order, as after Ctrl-C, when it shall.
 
     That is when `Workers.stop` was called, or the process that has the workers is gone. Ctrl-C
@@ -173,7 +175,10 @@ def serving(ended: Connection) -> Iterator[None]:
 
     Args:
         ended: The second argument of `serve`.
+        patience: After so many seconds it ends at all costs; None: never, as it may be saving.
     """
+    # It may have processes of its own, which end with their connections.
+    current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # has no public name
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -183,6 +188,9 @@ def serving(ended: Connection) -> Iterator[None]:
         with suppress(EOFError, OSError):
             ended.recv()
         group.stop()
+        if patience is not None:
+            time.sleep(patience)
+            os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
     with suppress(EOFError, ConnectionError), group.joined():  # who asks is gone

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,9 @@ class TorchLearner(OnPolicyLearner):
             RuntimeError: Another thread is within.
         """
         with self._alone():
-            ours, others = map(int, self.streams["iterations"].integers(2**63, size=2))
+            ours = others = 0  # where actors collect, their rollouts' seeds decide
+            if self.in_turn:
+                ours, others = map(int, self.streams["iterations"].integers(2**63, size=2))
             self.generator.manual_seed(ours)
             # Built-in policies draw from nothing else; others may, from torch's global generators.
             with torch_state.own(None if self.built_in else others, self.device, self.threads):
@@ -104,6 +107,12 @@ class TorchLearner(OnPolicyLearner):
         masks = torch.from_numpy(buffer.field("action_masks")) if masked else None
         return Batch.views_of(buffer, masks)
 
+    def _sent(self) -> tuple[Any, ...]:
+        """Copies of modules: their own tensors are parts of one vector, which all would carry."""
+        return tuple(
+            deepcopy(x).cpu() if isinstance(x, torch.nn.Module) else x for x in self._made_of
+        )
+
     def take(self, weights: learner.Arrays) -> None:
         """Takes weights by name; see `OnPolicyLearner`."""
         self.policy.load_state_dict(torch_state.module_tensors(self.policy, weights))
@@ -119,8 +128,10 @@ class TorchLearner(OnPolicyLearner):
         raise NotImplementedError
 
     def _prepare(self, taken: Taken) -> None:
-        """Minibatches are drawn by the rollout's seed, from its rows; see `OnPolicyLearner`."""
+        """What is drawn comes from the rollout's seed; see `OnPolicyLearner`."""
         self.generator.manual_seed(taken.seed)
+        if not self.built_in:
+            torch.manual_seed(taken.seed)  # within `seeded`, which puts it back
         self.rows = self._views(self.buffer)
 
     def allowed(self, t: int) -> tuple[Tensor, ...]:

@@ -149,6 +149,8 @@ def test_what_is_saved_goes_on_and_says_what_is_lost(name, backend, tmp_path):
         with pytest.warns(UserWarning, match="rollouts under way are not saved"):
             again.train(640)
         assert again.timesteps == 1_280
+        again.learner.stop_actors()
+        assert again.learner.state().inexact is not None
 
 
 @pytest.mark.parametrize("name", SETTINGS)

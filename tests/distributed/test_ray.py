@@ -82,6 +82,27 @@ def test_actors_that_die_are_replaced_and_an_identity_is_learned(ray):
     assert len(set(killed)) == 3
 
 
+def test_statistics_outlive_actors(ray):
+    how = {"seed": 0, "num_envs": 8, "normalize_obs": True, "runs_dir": None, "lockstep": True}
+
+    def kill(trainer, metrics):
+        if trainer.timesteps == 2_000:
+            os.kill(min(workers()), signal.SIGKILL)
+
+    with IMPALATrainer(env="CartPole-v1", actors="ray", **how) as trainer:
+        trainer.train(4_000, callbacks=[kill])
+        # Those of the rollouts that were lost are not counted, those of first observations are.
+        assert 4_000 <= trainer.learner.normalizer.state()["obs_count"] < 4_200
+
+
+def test_a_cluster_without_room_is_waited_for_until_ctrl_c(ray):
+    how = {"num_envs": 8, "num_actors": 8, "runs_dir": None}
+    with IMPALATrainer(env="CartPole-v1", actors="ray", **how) as trainer:
+        threading.Timer(3.0, trainer.stop).start()
+        assert trainer.train(1_000)["timesteps"] == 0
+        assert trainer.learner.actors is None
+
+
 def test_what_an_environment_raises_is_raised(ray):
     config = IMPALAConfig(num_envs=2, net_arch=(4,), actors="ray")
     learner = NativeIMPALA(make_vec(Breaking, 2), config, 0)
@@ -118,3 +139,5 @@ def test_a_run_that_fails_is_named_and_ctrl_c_ends_all(ray):
     threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGINT)).start()
     results = cluster.train_many("ppo", "CartPole-v1", [1, 2], 10**9, runs_dir=None)
     assert [result["interrupted"] for result in results] == [True, True]
+    with pytest.raises(TypeError, match="no argument 'workers' on a cluster"):
+        cluster.train_many("ppo", "CartPole-v1", [1], 512, workers=2)

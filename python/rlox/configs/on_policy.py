@@ -242,6 +242,17 @@ def _expect_ahead(config: Any) -> None:
             f"num_actors: expected a divisor of num_envs = {envs}, got {actors}; actors share the "
             "environments evenly: change one of the two"
         )
+    if config.lockstep and lag == 0 and actors == 1 and config.actors != "auto":
+        raise ValueError(
+            f"actors: expected 'auto' where actor and learner take turns, got {config.actors!r}; "
+            "raise max_lag, or leave it out"
+        )
+    workers = config.actors.count(",") + 1
+    if "://" in config.actors and workers > actors:
+        raise ValueError(
+            f"num_actors: expected at least {workers}, one for each worker, got {actors}; raise "
+            "it, or name fewer"
+        )
     if lag is None or config.lockstep or lag >= actors:
         return
     if lag == 0:

@@ -6,8 +6,10 @@
 """
 
 import logging
+import math
 import threading
-from collections.abc import Generator, Iterable, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -29,8 +31,12 @@ from rlox.trainer import EnvLike, Trainer
 _log = logging.getLogger("rlox")
 # How often an actor is made anew in a row, before it has filled a rollout.
 _RESTARTS = 3
-# How often it is looked whether runs shall end, in seconds.
+# After so many seconds it is told that the cluster has no room.
+_PATIENCE = 30.0
+# How often it is looked whether to go on, in seconds.
 _LOOK = 0.2
+# How long environments may take to close, in seconds.
+_CLOSING = 2.0
 
 
 def connect() -> Any:
@@ -54,6 +60,9 @@ class _Worker:
 
     def collect(self, seed: int, weights: Arrays | None) -> Collected | None:
         return self._collector.collect(seed, weights)
+
+    def close(self) -> None:
+        self._collector.close()
 
 
 class _Lent:
@@ -104,16 +113,19 @@ class RayActor:
         plan = self._plan._replace(seed=self._plan.seed + self._made * 2**31)
         self._made += 1
         self._actor = self._ray.remote(num_cpus=1)(_Worker).remote()
-        self.ready = self._actor.make.remote(plan)
+        self._making = self._actor.make.remote(plan)
         self._version = None
 
-    def expect_ready(self) -> None:
-        """Waits until it is made: until the cluster has room for it.
+    def is_ready(self) -> bool:
+        """Whether it is, or will be before long: the cluster may have no room for it yet.
 
         Raises:
             Whatever its environments, or its policy, fail of.
         """
-        self._answer(self.ready)
+        done, _ = self._ray.wait([self._making], timeout=_LOOK)
+        if done:
+            self._answer(self._making)
+        return bool(done)
 
     def begin(self, buffer: int, version: int, seed: int, weights: Arrays) -> None:
         """Has it fill a buffer, by its number, with the weights of a version."""
@@ -135,9 +147,11 @@ class RayActor:
         done, _ = self._ray.wait([self._pending], timeout=seconds)
         if not done:
             return None
+        lost = self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError
         try:
+            self._answer(self._making)  # which tells what went wrong first
             said = self._answer(self._pending)
-        except self._ray.exceptions.RayActorError as error:
+        except lost as error:
             self._failed += 1
             if self._failed > _RESTARTS:
                 raise RuntimeError(
@@ -151,17 +165,25 @@ class RayActor:
         buffer, self._failed = self._asked[0], 0
         read_rollout(self._buffers[buffer], said.data)
         self._statistics[buffer] = said.normalizer
+        # Another one in its place begins with what it knew.
+        self._plan = self._plan._replace(normalizer=said.normalizer)
         return said.returns, said.lengths, said.dropped
 
     def _answer(self, ref: Any) -> Any:
         try:
             return self._ray.get(ref)
         except self._ray.exceptions.RayTaskError as error:
-            raise _cause(error) from error
+            cause = _cause(error)
+            if hasattr(cause, "add_note"):  # from Python 3.11 on
+                cause.add_note(f"raised by actor {self._number}, on the cluster")
+            raise cause from error
 
-    def kill(self) -> None:
-        """Ends it at once."""
-        with suppress(Exception):  # a cluster that is gone has ended it
+    def end(self) -> None:
+        """Has it close its environments, if it does so soon, and ends it."""
+        if not self._ray.is_initialized():  # else that would begin with another cluster
+            return
+        with suppress(Exception):  # it has died, or the cluster is gone
+            self._ray.wait([self._actor.close.remote()], timeout=_CLOSING)
             self._ray.kill(self._actor)
 
 
@@ -172,8 +194,13 @@ def _cause(error: Any) -> BaseException:
 
 
 def in_ray(
-    env: RolloutEnv, config: Any, plan: Plan, weights: Arrays, stream: np.random.Generator
-) -> Actors:
+    env: RolloutEnv,
+    config: Any,
+    plan: Plan,
+    weights: Arrays,
+    stream: np.random.Generator,
+    stopping: Callable[[], bool],
+) -> Actors | None:
     """Actors of Ray, each with environments and a policy of its own.
 
     Args:
@@ -182,6 +209,7 @@ def in_ray(
         plan: What the first actor is made of; the others have the seeds after its.
         weights: To begin with, by name.
         stream: Where each rollout's seed comes from.
+        stopping: Whether not to wait any longer for the cluster to have room: there are none then.
 
     Raises:
         ModuleNotFoundError: Ray is not installed.
@@ -195,14 +223,22 @@ def in_ray(
 
     def end() -> None:
         for actor in made:
-            actor.kill()
+            actor.end()
 
     try:
         for i in range(config.num_actors):
             own = plan._replace(seed=plan.seed + i * each)
             made.append(RayActor(i, ray, own, lent, buffers, statistics))
+        warned = time.monotonic() + _PATIENCE
         for actor in made:
-            actor.expect_ready()
+            while not actor.is_ready():
+                if stopping():
+                    end()
+                    return None
+                if time.monotonic() > warned:
+                    there = int(ray.cluster_resources().get("CPU", 0))
+                    _log.warning("actors wait for room on the cluster, which has %d CPUs", there)
+                    warned = math.inf
         how = lag_bound(config), config.lockstep
         native = NativeActors.calling(made, weights, state_for_native(stream), *how)
     except BaseException:
@@ -240,6 +276,11 @@ def train_many(
         >>> from rlox.distributed import ray  # doctest: +SKIP
         >>> results = ray.train_many("ppo", "CartPole-v1", range(10), 100_000)  # doctest: +SKIP
     """
+    for name in ("workers", "processes"):
+        if name in common:
+            raise TypeError(
+                f"train_many has no argument {name!r} on a cluster, which decides it; leave it out"
+            )
     connect()
     asked = together.runs(
         algorithm, env, seeds, total_timesteps, processes=True, every=_in_tasks, **common
@@ -263,17 +304,21 @@ def _in_tasks(
         for ref in list(left):
             ray.cancel(ref)
 
-    with group.going_on(cancel):
-        while left:
-            done, _ = ray.wait(list(left), timeout=_LOOK)
-            for ref in done:
-                number = left.pop(ref)
-                try:
-                    came: Came = ray.get(ref)
-                except ray.exceptions.TaskCancelledError:
-                    continue
-                except ray.exceptions.RayTaskError as error:
-                    came = _cause(error)
-                except ray.exceptions.RayError as error:
-                    came = error
-                yield number, came
+    try:
+        with group.going_on(cancel):
+            while left:
+                done, _ = ray.wait(list(left), timeout=_LOOK)
+                for ref in done:
+                    number = left.pop(ref)
+                    try:
+                        came: Came = ray.get(ref)
+                    except ray.exceptions.TaskCancelledError:
+                        continue
+                    except ray.exceptions.RayTaskError as error:
+                        came = _cause(error)
+                    except ray.exceptions.RayError as error:
+                        came = error
+                    yield number, came
+    finally:
+        for ref in left:  # where who asked does not go on
+            ray.cancel(ref, force=True)
