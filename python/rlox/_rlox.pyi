@@ -729,7 +729,19 @@ class NativeActors:
     ) -> NativeActors: ...
     def next(
         self,
-    ) -> tuple[int, int, int, int, npt.NDArray[np.float64], npt.NDArray[np.int64], int] | None: ...
+    ) -> (
+        tuple[
+            int,
+            int,
+            int,
+            int,
+            npt.NDArray[np.float64],
+            npt.NDArray[np.int64],
+            int,
+            dict[str, npt.NDArray[np.float64]] | None,
+        ]
+        | None
+    ): ...
     def set_stopping(self, stop: bool) -> None: ...
     def publish(self, policy: NativePolicy) -> None: ...
     def publish_tensors(self, tensors: Mapping[str, npt.ArrayLike]) -> None: ...

@@ -166,10 +166,10 @@ class Actors:
         told = self._native.next()
         if told is None:
             return None
-        number, _, lag, seed, returns, lengths, dropped = told
+        number, _, lag, seed, returns, lengths, dropped, statistics = told
         episodes.add(returns, lengths)
         episodes.count += dropped
-        known = self._statistics[number] if self._statistics else {}
+        known: Arrays = self._statistics[number] if self._statistics else {**(statistics or {})}
         return Taken(number, lag, seed, self.buffers[number].num_envs, known)
 
     def set_stopping(self, stop: bool) -> None:
@@ -246,7 +246,7 @@ def in_threads(
         env: The learner's environments; a single actor steps these, several have their own.
         config: Has `num_actors`, `max_lag` and `lockstep` beside the settings of rollouts.
         weights: To begin with, of a policy on native networks.
-        normalizer: The learner's.
+        normalizer: The actor's own; the learner gets its statistics with each rollout.
         seed: Of the first environment.
         stream: Where each rollout's seed comes from.
 

@@ -92,7 +92,10 @@ class OnPolicyLearner(BaseLearner):
         env: Any = self.env
         seed, stream = int(self.streams["resets"].integers(2**31)), self.streams["iterations"]
         if self.where == "threads":
-            about = self.config, self._lent(), self.normalizer, seed, stream
+            # Its own statistics: the learner's are those of what was learned from.
+            known = {} if self.normalizer is None else dict(self.normalizer.state())
+            own = learner.make_normalizer(self.config, self.spaces[0], known or None)
+            about = self.config, self._lent(), own, seed, stream
             return actors.in_threads(env, *about)
         if self.where == "grpc":
             there = resolve_name(_IN_WORKERS)

@@ -87,11 +87,13 @@ def test_workers_collect_what_threads_do(two, kind, backend):
 
 
 def test_a_killed_worker_changes_nothing(two):
+    killed = []
+
     def killing(process):
         def after(trainer, metrics):
             if trainer.timesteps >= 640 and process.poll() is None:
                 process.send_signal(signal.SIGKILL)
-                process.wait()
+                killed.append(process.wait())
 
         return after
 
@@ -105,11 +107,18 @@ def test_a_killed_worker_changes_nothing(two):
         there = trained(PPOTrainer, env, num_envs=4, n_steps=32, callbacks=[killing(process)])
     here = trained(PPOTrainer, VecEnv(4, 9), num_envs=4, n_steps=32)
     np.testing.assert_equal(there.networks, here.networks)
+    assert killed == [-signal.SIGKILL] * 2
 
 
 def test_clear_errors(two, tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match=r"127\.0\.0\.1:1\b"):
         RemoteVecEnv(["127.0.0.1:1"], 2, 0)
+    with pytest.raises(TypeError, match="addresses: expected a list of workers' addresses, got"):
+        RemoteVecEnv("127.0.0.1:50051", 2, 0)
+    with pytest.raises(ValueError, match="token: expected an address with https"):
+        RemoteVecEnv(["worker.example:50051"], 2, 0, token=TOKEN)
+    with pytest.raises(ValueError, match="max_episode_steps: expected at least 1, got 0"):
+        RemoteVecEnv(two, 2, 0, max_episode_steps=0)
     with pytest.raises(ValueError, match="num_envs: expected at least 2, one for each worker"):
         RemoteVecEnv(two, 1, 0)
     with pytest.raises(ValueError, match=r'got "gravity" \(worker http://127'):

@@ -134,24 +134,7 @@ impl Normalizer {
 
     /// The statistics as arrays: obs_mean, obs_var, obs_count, return_mean, return_var, return_count, returns.
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let copy = |numbers: &[f64]| mapped(numbers, |x| x);
-        let columns = self.inner.with(py, false, |normalizer| {
-            let (obs, reward) = (normalizer.obs(), normalizer.reward());
-            Ok([
-                ("obs_mean", copy(obs.mean())?),
-                ("obs_var", copy(obs.var())?),
-                ("obs_count", copy(&[obs.count()])?),
-                ("return_mean", copy(reward.mean())?),
-                ("return_var", copy(reward.var())?),
-                ("return_count", copy(&[reward.count()])?),
-                ("returns", copy(normalizer.returns())?),
-            ])
-        })?;
-        let dict = new_dict(py)?;
-        for (name, numbers) in columns {
-            dict.set_item(name, numbers.into_pyarray(py))?;
-        }
-        Ok(dict)
+        told(py, self.inner.with(py, false, |normalizer| columns(normalizer))?)
     }
 
     /// Puts back what `state` gave.
@@ -268,4 +251,31 @@ impl RunningMeanStd {
     fn count(&self, py: Python<'_>) -> PyResult<f64> {
         self.inner.with(py, false, |statistics| Ok(statistics.count()))
     }
+}
+
+/// All statistics by name.
+pub(crate) type Columns = [(&'static str, Vec<f64>); 7];
+
+/// Copies of a normaliser's statistics.
+pub(crate) fn columns(normalizer: &rlox_core::Normalizer) -> rlox_core::Result<Columns> {
+    let copy = |numbers: &[f64]| mapped(numbers, |x| x);
+    let (obs, reward) = (normalizer.obs(), normalizer.reward());
+    Ok([
+        ("obs_mean", copy(obs.mean())?),
+        ("obs_var", copy(obs.var())?),
+        ("obs_count", copy(&[obs.count()])?),
+        ("return_mean", copy(reward.mean())?),
+        ("return_var", copy(reward.var())?),
+        ("return_count", copy(&[reward.count()])?),
+        ("returns", copy(normalizer.returns())?),
+    ])
+}
+
+/// Statistics as `Normalizer.state` gives them.
+pub(crate) fn told(py: Python<'_>, columns: Columns) -> PyResult<Bound<'_, PyDict>> {
+    let dict = new_dict(py)?;
+    for (name, numbers) in columns {
+        dict.set_item(name, numbers.into_pyarray(py))?;
+    }
+    Ok(dict)
 }

@@ -72,13 +72,13 @@ impl Collect<Weights, Filled> for Remote {
         let Weights::Tensors(weights) = &*begun.weights else {
             return Err(Error::Backend("expected tensors for actors of workers, got an object".to_owned()));
         };
-        let Filled { buffer, returns, lengths, dropped } = &mut begun.buffer;
+        let Filled { buffer, returns, lengths, dropped, .. } = &mut begun.buffer;
         let (ring, turn) = (Arc::clone(&self.buffers), begun.turn);
         let steps = ring[*buffer].get();
         let episodes = without_gil(|| {
             steps.inner.enter(|steps| self.actor.collect_into(turn, weights, steps, returns, lengths, stop))
         })?;
-        *dropped = episodes - returns.len() as u64;
+        *dropped = episodes.saturating_sub(returns.len() as u64);
         Ok(())
     }
 }

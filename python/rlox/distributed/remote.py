@@ -18,7 +18,7 @@ from rlox import _rlox
 from rlox._rlox import NativePolicy
 from rlox.actors import Actors, blank_policy, gae_lambda, lag_bound, ring
 from rlox.learner import Arrays
-from rlox.settings import whole
+from rlox.settings import shown, whole
 from rlox.streams import state_for_native
 from rlox.vec_env import VecEnv
 
@@ -120,6 +120,11 @@ class RemoteVecEnv(VecEnv):
             recovery_timeout=recovery_timeout,
             snapshot_every=whole("snapshot_every", snapshot_every, 1),
         )
+        if isinstance(addresses, str) or not all(isinstance(one, str) for one in addresses):
+            raise TypeError(
+                f"addresses: expected a list of workers' addresses, got {shown(addresses)}; pass "
+                'for example ["127.0.0.1:50051"]'
+            )
         self.addresses = [one if "://" in one else f"http://{one}" for one in addresses]
         self._kind = partial(_native, extension(), self.addresses, reach)
         if seed is None:

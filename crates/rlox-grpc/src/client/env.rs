@@ -127,13 +127,15 @@ impl RemoteVecEnv {
     fn take(&mut self) -> Result<()> {
         let dim = self.spec.observation.dim();
         let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let (stepped, mut first, mut failed) = (remote.stepping, 0, None);
+        let (stepped, mut first, mut asked) = (remote.stepping, 0, 0);
+        let mut failed = Vec::new();
         for shard in &mut remote.shards {
             let rows = first..first + shard.num_envs();
             first = rows.end;
             if !shard.is_asked() {
                 continue;
             }
+            asked += 1;
             let into = parts::Rows {
                 obs: &mut self.obs[rows.start * dim..rows.end * dim],
                 final_obs: &mut self.final_obs[rows.start * dim..rows.end * dim],
@@ -145,19 +147,24 @@ impl RemoteVecEnv {
             };
             match shard.answer(&|| false).and_then(|what| into.take(what, stepped)) {
                 Ok(()) => {}
-                Err(Error::Interrupted) => return Err(Error::Interrupted),
-                Err(error) => failed = failed.or(Some(error)),
+                Err(Error::Interrupted) => {
+                    // Those that have answered are in another place then than the one that failed.
+                    remote.broken = failed.first().map(Error::to_string);
+                    return Err(Error::Interrupted);
+                }
+                Err(error) => failed.push(error),
             }
         }
-        let Some(error) = failed else {
+        let all = failed.len() == asked;
+        let Some(error) = failed.into_iter().next() else {
             if stepped && self.mode == AutoresetMode::Disabled {
                 let ends = self.terminated.iter().zip(&self.truncated).map(|(a, b)| *a || *b);
                 self.finished.iter_mut().zip(ends).for_each(|(finished, ended)| *finished = ended);
             }
             return Ok(());
         };
-        // All refuse a reset alike, before anything has changed.
-        let refused = !stepped && matches!(error, Error::Config(_) | Error::Action(_) | Error::Shape(_));
+        // Where all refuse a reset, nothing has changed.
+        let refused = !stepped && all && matches!(error, Error::Config(_) | Error::Action(_) | Error::Shape(_));
         if !refused {
             remote.broken = Some(error.to_string());
         }

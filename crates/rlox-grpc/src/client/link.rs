@@ -1,6 +1,7 @@
 //! One session with one worker.
 
 use std::error::Error as _;
+use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -170,6 +171,15 @@ fn endpoint(address: &str, options: &ClientOptions) -> Result<Endpoint> {
     if !matches!(scheme.as_deref(), Some("http" | "https")) || endpoint.uri().port().is_none() {
         return Err(wrong(format!("{address:?}")));
     }
+    if scheme.as_deref() == Some("http") && options.token.is_some() && !is_loopback(endpoint.uri().host()) {
+        let expected = format!("an address with https, as others could read the token on its way to {address}");
+        return Err(Error::config(
+            "token",
+            expected,
+            "http",
+            "start the worker with a certificate, and write https://",
+        ));
+    }
     let endpoint = endpoint
         .connect_timeout(options.connect_timeout)
         .tcp_nodelay(true)
@@ -193,6 +203,11 @@ fn endpoint(address: &str, options: &ClientOptions) -> Result<Endpoint> {
     endpoint.tls_config(config).map_err(|error| {
         Error::config("tls_ca", "a certificate as PEM", told(&error), "pass the certificate of who signed the worker's")
     })
+}
+
+fn is_loopback(host: Option<&str>) -> bool {
+    let host = host.unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// Connects, and carries requests and replies until one side ends.

@@ -44,6 +44,9 @@ impl EnvOptions {
         let seed = self.seed.checked_add(first as u64).ok_or_else(|| {
             Error::config("seed", "at most 2**64 - num_envs", self.seed.to_string(), "pass a smaller one")
         })?;
+        if self.max_episode_steps == Some(Some(0)) {
+            return Err(Error::config("max_episode_steps", "at least 1", "0", "pass a positive number, or no limit"));
+        }
         let too_many = |_| Error::config("num_envs", "less than 2**32", count.to_string(), "ask for fewer");
         Ok(v1::Open {
             protocol: PROTOCOL,

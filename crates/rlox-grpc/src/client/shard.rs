@@ -96,6 +96,7 @@ impl Shard {
         let stop = || stop() || stopped(&fleet);
         let (start, mut pause, mut tried) = (Instant::now(), BACKOFF[0], 0);
         loop {
+            let recovering = self.link.is_none();
             let outcome = match &mut self.link {
                 Some(link) => link.receive(fleet.options.reply_timeout, &stop),
                 None => self.recover(tried, &stop),
@@ -124,11 +125,14 @@ impl Shard {
                     fleet.addresses.join(", ")
                 )));
             }
-            if tried > 0 && tried % fleet.addresses.len() == 0 {
+            if !recovering {
+                continue;
+            }
+            tried += 1;
+            if tried % fleet.addresses.len() == 0 {
                 wait(pause, &stop)?;
                 pause = (pause * 2).min(BACKOFF[1]);
             }
-            tried += 1;
         }
     }
 

@@ -17,7 +17,7 @@ use crate::argument::{INTEGER, argument, count, expect_shape, instance, number, 
 use crate::array::new_dict;
 use crate::detach::{detached, without_gil};
 use crate::error::{blamed, to_py, type_error, value_error};
-use crate::normalize::Normalizer;
+use crate::normalize::{Columns, Normalizer, columns, told};
 use crate::rollout::RolloutBuffer;
 use crate::shared::Shared;
 use crate::state::WORDS;
@@ -31,6 +31,8 @@ pub(crate) struct Filled {
     pub(crate) lengths: Vec<u32>,
     /// How many more there were.
     pub(crate) dropped: u64,
+    /// Of the actor's normaliser after it, if it has one.
+    statistics: Option<Columns>,
 }
 
 /// What a learner lends.
@@ -61,10 +63,11 @@ impl Collect<Weights, Filled> for Actor {
             env.get().inner.enter(|inner| {
                 // Environment, buffer, normaliser, policy: in this order everywhere.
                 let done = buffer.inner.enter(|buffer| match &normalizer {
-                    Some(normalizer) => normalizer
-                        .get()
-                        .inner
-                        .enter(|normalizer| self.fill(inner.env.as_mut(), buffer, Some(normalizer), begun, stop)),
+                    Some(normalizer) => normalizer.get().inner.enter(|normalizer| {
+                        self.fill(inner.env.as_mut(), buffer, Some(normalizer), begun, stop)?;
+                        begun.buffer.statistics = Some(columns(normalizer)?);
+                        Ok(())
+                    }),
                     None => self.fill(inner.env.as_mut(), buffer, None, begun, stop),
                 });
                 let Filled { returns, lengths, dropped, .. } = &mut begun.buffer;
@@ -129,8 +132,9 @@ pub(crate) struct NativeActors {
 }
 
 /// What `next` tells: the buffer's number, the version of its weights, its lag and seed; returns and lengths of episodes
-/// that ended in it, and how many more there were.
-type Next<'py> = (usize, u64, u64, u64, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<i64>>, u64);
+/// that ended in it, how many more there were, and the statistics of its normaliser.
+type Next<'py> =
+    (usize, u64, u64, u64, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<i64>>, u64, Option<Bound<'py, PyDict>>);
 
 #[pymethods]
 impl NativeActors {
@@ -217,28 +221,30 @@ impl NativeActors {
     }
 
     /// The next rollout, waited for: the buffer's number, the version of its weights, its lag and seed; returns and lengths
-    /// of the newest episodes that ended in it, and how many more there were. None where `set_stopping` said so.
+    /// of the newest episodes that ended in it, how many more there were, and the statistics of the actor's normaliser, if it
+    /// has one. None where `set_stopping` said so.
     ///
     /// Raises:
     ///     ValueError, FloatingPointError: The first error of an actor; all have ended then.
     ///     RuntimeError: An actor panicked.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Next<'py>>> {
-        let told = self.inner.with(py, true, |collector| {
+        let said = self.inner.with(py, true, |collector| {
             let Some(rollout) = collector.next_unless(&mut || self.stop.load(Ordering::Relaxed))? else {
                 return Ok(None);
             };
             let (turn, filled) = (rollout.turn, rollout.buffer);
             let lengths: Vec<i64> = filled.lengths.iter().copied().map(i64::from).collect();
             let seen = (filled.buffer, turn.version, rollout.lag, turn.seed);
-            Ok(Some((seen, filled.returns.clone(), lengths, filled.dropped)))
+            Ok(Some((seen, filled.returns.clone(), lengths, filled.dropped, filled.statistics.take())))
         });
-        let told = told.map_err(|error| {
+        let said = said.map_err(|error| {
             let raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner).take();
             raised.unwrap_or(error)
         })?;
-        Ok(told.map(|((buffer, version, lag, seed), returns, lengths, dropped)| {
-            (buffer, version, lag, seed, returns.into_pyarray(py), lengths.into_pyarray(py), dropped)
-        }))
+        let Some(((buffer, version, lag, seed), returns, lengths, dropped, statistics)) = said else { return Ok(None) };
+        let statistics = statistics.map(|columns| told(py, columns)).transpose()?;
+        let (returns, lengths) = (returns.into_pyarray(py), lengths.into_pyarray(py));
+        Ok(Some((buffer, version, lag, seed, returns, lengths, dropped, statistics)))
     }
 
     /// Whether `next` shall give None rather than wait.

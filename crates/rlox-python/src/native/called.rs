@@ -55,7 +55,7 @@ impl Collect<Weights, Filled> for Called {
                 Ok(Some((returns.as_array().to_vec(), lengths, dropped)))
             })?;
             if let Some((returns, lengths, dropped)) = filled {
-                begun.buffer = Filled { buffer, returns, lengths, dropped };
+                begun.buffer = Filled { buffer, returns, lengths, dropped, ..Filled::default() };
                 return Ok(());
             }
         }

@@ -17,13 +17,19 @@ impl Remote {
     }
 
     /// Where all environments stand; `None` where they cannot tell.
+    /// Refuses questions while an interrupted call's answers are due.
+    fn expect_settled(&self) -> Result<()> {
+        if !self.shards.iter().any(super::Shard::is_asked) {
+            return Ok(());
+        }
+        let (expected, got) = ("environments between two steps", "ones in a step that was interrupted");
+        Err(Error::action("state", expected, got, "reset or step them first"))
+    }
+
     fn standing(&mut self) -> Result<Option<&mut Standing<'static>>> {
         self.check()?;
         if self.known.is_none() {
-            if self.shards.iter().any(super::Shard::is_asked) {
-                let (expected, got) = ("environments between two steps", "ones in a step that was interrupted");
-                return Err(Error::action("state", expected, got, "reset or step them first"));
-            }
+            self.expect_settled()?;
             self.known = self.asked().inspect_err(|_| self.abandon())?;
         }
         Ok(self.known.as_mut())
@@ -172,6 +178,7 @@ impl RemoteVecEnv {
         self.check_index(index)?;
         let mut remote = self.remote();
         remote.check()?;
+        remote.expect_settled()?;
         let mut first = 0;
         for shard in &mut remote.shards {
             let rows = first..first + shard.num_envs();
