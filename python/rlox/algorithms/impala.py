@@ -1,7 +1,8 @@
 """IMPALA (Espeholt et al. 2018) in PyTorch, from rollouts of older policies to the loss.
 
 Actors collect `n_steps` steps from each of their environments with a copy of the policy's weights,
-in threads without Python, while the learner takes one gradient step on each of their rollouts.
+in threads without Python or in processes, while the learner takes one gradient step on each of
+their rollouts.
 V-trace corrects for the updates that came between. `lockstep=True` with `max_lag=0` lets collector
 and learner take turns, for any environment and any policy.
 """
