@@ -32,7 +32,7 @@ pub(crate) struct Filled {
     /// How many more there were.
     pub(crate) dropped: u64,
     /// Of the actor's normaliser after it, if it has one.
-    statistics: Option<Columns>,
+    pub(crate) statistics: Option<Columns>,
 }
 
 /// What a learner lends.
