@@ -29,6 +29,7 @@ def blaming(given: Iterable[str]) -> Iterator[None]:
         yield
     except (ValueError, TypeError) as error:
         names = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in given}
+        names = {name for name in names if name.isidentifier()}  # a message may begin with a path
         if str(error).partition(":")[0] in names:
             raise UsageError(str(error)) from error
         raise
