@@ -153,6 +153,7 @@ def test_a_step_that_lasts_holds_nobody_up():
     stop.start()
     while learner.iterate():
         pass
+    assert learner.timesteps == 30  # of 19 steps before the one that lasts, three whole rollouts
     start = time.monotonic()
     learner.stop_actors()
     assert time.monotonic() - start < 6

@@ -114,17 +114,21 @@ def _not_in_threads(
     return next((need.why for need in needs if need.name in _COPIED), None)
 
 
-def _alike(env: VecEnv, n: int) -> VecEnv:
-    """`n` environments of the same id, mode and arguments."""
-    return VecEnv(n, autoreset_mode=env.metadata["autoreset_mode"], **env._made)
-
-
 def blank_policy(env: RolloutEnv, config: Any) -> NativePolicy:
     """A policy of the shape that the config says, whose weights are to be replaced."""
     observed = native_shapes.observed(Layout(env.single_observation_space))
     counted = spaces.to_native(env.single_action_space)
     words = state_for_native(np.random.default_rng(0))
     return NativePolicy(observed, counted, words, native_shapes.shape(config), "native")
+
+
+def as_policy(env: RolloutEnv, config: Any, weights: NativePolicy | Arrays) -> NativePolicy:
+    """A policy on native networks with these weights."""
+    if isinstance(weights, NativePolicy):
+        return weights
+    policy = blank_policy(env, config)
+    policy.load(weights)
+    return policy
 
 
 class Taken(NamedTuple):
@@ -254,20 +258,19 @@ def in_threads(
         MemoryError: They do not fit into memory.
     """
     count, each = config.num_actors, config.num_envs // config.num_actors
-    envs = [env] if count == 1 else [_alike(env, each) for _ in range(count)]
+    recipe = recipe_of(env)
+    envs: list[Any] = [env]
+    if count > 1 and recipe is not None:  # which those of `expect_actors` have
+        envs = [recipe.make(each, None) for _ in range(count)]
     buffers = ring(env, config)
     for i, one in enumerate(envs):
         one.drain_episodes()
         one.begin_rollout(buffers[0], normalizer, seed + i * each)
-    if not isinstance(weights, NativePolicy):
-        first = blank_policy(env, config)
-        first.load(weights)
-        weights = first
     native = NativeActors(
         [one._native for one in envs],
         [blank_policy(env, config) for _ in range(count)],
         buffers,
-        weights,
+        as_policy(env, config, weights),
         state_for_native(stream),
         normalizer,
         lag_bound(config),

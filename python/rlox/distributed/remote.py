@@ -16,7 +16,7 @@ import numpy as np
 
 from rlox import _rlox
 from rlox._rlox import NativePolicy
-from rlox.actors import Actors, blank_policy, gae_lambda, lag_bound, ring
+from rlox.actors import Actors, as_policy, gae_lambda, lag_bound, ring
 from rlox.learner import Arrays
 from rlox.settings import shown, whole
 from rlox.streams import state_for_native
@@ -169,17 +169,13 @@ def in_workers(
         RuntimeError: One that does not answer.
     """
     buffers = ring(env, config)
-    if not isinstance(weights, NativePolicy):
-        first = blank_policy(env, config)
-        first.load(weights)
-        weights = first
     made, (scheme, _, workers) = dict(env._made), config.actors.partition("://")
     native = extension().remote_actors(
         [SCHEMES[f"{scheme}://"] + worker for worker in workers.split(",")],
         made.pop("env_id"),
         config.num_actors,
         buffers,
-        weights,
+        as_policy(env, config, weights),
         seed,
         state_for_native(stream),
         lag_bound(config),

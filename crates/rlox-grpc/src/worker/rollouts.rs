@@ -7,6 +7,9 @@ use rlox_nn::{Activation, ActorCritic, Distribution, NamedTensors, PolicyNetwork
 use super::Limits;
 use crate::{v1, wire};
 
+/// Hidden layers of a policy.
+const MOST_LAYERS: usize = 64;
+
 /// A policy, and the rollout that is filled.
 pub(super) struct Rollouts {
     policy: Box<dyn ActorCritic>,
@@ -23,6 +26,12 @@ impl Rollouts {
         let dim = env.spec().observation.dim() + env.spec().action.dim();
         // Before there is memory for it.
         limits.check_message("n_steps", n_steps.saturating_mul(env.num_envs()).saturating_mul(dim * 4 + 29))?;
+        // Networks whose weights no message could bring.
+        limits.check_message("hidden", weight_bytes(env.spec(), asked))?;
+        if asked.hidden.len() > MOST_LAYERS {
+            let (expected, got) = (format!("at most {MOST_LAYERS} layers"), asked.hidden.len().to_string());
+            return Err(Error::config("hidden", expected, got, "use fewer layers"));
+        }
         for (name, factor) in [("gamma", asked.gamma), ("gae_lambda", asked.gae_lambda)] {
             if !(0.0..=1.0).contains(&factor) {
                 return Err(Error::config(name, "a number in [0, 1]", factor.to_string(), "correct it"));
@@ -83,15 +92,19 @@ impl Rollouts {
     }
 }
 
+/// Bytes of the weights between a policy's observations and its last hidden layer, and of those of its values.
+fn weight_bytes(spec: &EnvSpec, asked: &v1::Policy) -> usize {
+    let (mut from, mut weights) = (spec.observation.dim(), 0_usize);
+    for width in asked.hidden.iter().map(|width| *width as usize) {
+        weights = weights.saturating_add(width.saturating_mul(from + 1));
+        from = width;
+    }
+    weights.saturating_mul(if asked.shared_trunk { 4 } else { 8 })
+}
+
 /// The built-in networks of a shape, whose weights are to be replaced.
 fn policy(spec: &EnvSpec, asked: &v1::Policy) -> Result<Box<dyn ActorCritic>> {
     let hidden: Vec<_> = asked.hidden.iter().map(|width| *width as usize).collect();
-    let weights = hidden.windows(2).map(|pair| pair[0].saturating_mul(pair[1])).fold(0, usize::saturating_add);
-    let ends = hidden.iter().copied().max().unwrap_or(0).saturating_mul(spec.observation.dim() + 1024);
-    if weights.saturating_add(ends) > 1 << 26 {
-        let got = format!("{hidden:?}");
-        return Err(Error::config("hidden", "networks of at most 64 Mi weights", got, "use smaller ones"));
-    }
     let activation: Activation = asked.activation.parse()?;
     let distribution = if asked.use_sde {
         Distribution::state_dependent(&spec.action, hidden.last().copied().unwrap_or(0), 0.0)?
