@@ -10,13 +10,12 @@ import numpy.typing as npt
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from rlox import collector
-from rlox._rlox import NativeActors, RolloutBuffer, read_rollout
-from rlox.actors import Actors, lag_bound, ring
+from rlox._rlox import RolloutBuffer, read_rollout
+from rlox.actors import Actors, called, ring
 from rlox.learner import Arrays
 from rlox.machine import threads
 from rlox.processes import Process, end_all
 from rlox.rollout import RolloutEnv
-from rlox.streams import state_for_native
 
 # How long a process may take to begin, in seconds.
 _BEGINNING = 120.0
@@ -146,19 +145,20 @@ def in_processes(
         for i, actor in enumerate(made):
             actor.prepare(plan._replace(seed=plan.seed + i * each))
         until = time.monotonic() + _BEGINNING
-        for number, actor in enumerate(made):
-            while not actor.is_ready():
-                if stopping():
-                    end_all(processes, 0)
-                    return None
-                if time.monotonic() > until:
-                    raise RuntimeError(
-                        f"actor {number}: expected one that begins within {_BEGINNING:.0f} s, got "
-                        "none; make environments that are made faster"
-                    )
-        how = lag_bound(config), config.lockstep
-        native = NativeActors.calling(made, weights, state_for_native(stream), *how)
+
+        def tire(number: int) -> None:
+            if time.monotonic() > until:
+                raise RuntimeError(
+                    f"actor {number}: expected one that begins within {_BEGINNING:.0f} s, got "
+                    "none; make environments that are made faster"
+                )
+
+        native = called(made, config, weights, stream, stopping, tire)
     except BaseException:
         end_all(processes, 0)
         raise
-    return Actors(native, buffers, statistics, partial(end_all, processes, _PATIENCE))
+    end = partial(end_all, processes, _PATIENCE)
+    if native is None:
+        end()
+        return None
+    return Actors(native, buffers, statistics, end)

@@ -236,6 +236,36 @@ def ring(env: RolloutEnv, config: Any) -> list[RolloutBuffer]:
     return buffers
 
 
+def called(
+    made: Sequence[Any],
+    config: Any,
+    weights: Arrays,
+    stream: np.random.Generator,
+    stopping: Callable[[], bool],
+    tire: Callable[[int], object],
+) -> NativeActors | None:
+    """Threads that call actors in Python, once these are ready.
+
+    Args:
+        made: As `NativeActors.calling` calls them; `is_ready` waits a moment.
+        config: Has `num_actors`, `max_lag` and `lockstep`.
+        weights: To begin with, by name.
+        stream: Where each rollout's seed comes from.
+        stopping: Whether not to wait for them any longer: None is given then.
+        tire: Called with the number of one that is not ready, time and again; it may raise.
+
+    Raises:
+        Whatever actors fail of.
+    """
+    for number, actor in enumerate(made):
+        while not actor.is_ready():
+            if stopping():
+                return None
+            tire(number)
+    how = lag_bound(config), config.lockstep
+    return NativeActors.calling(made, weights, state_for_native(stream), *how)
+
+
 def in_threads(
     env: VecEnv,
     config: Any,

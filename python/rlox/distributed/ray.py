@@ -6,7 +6,6 @@
 """
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -15,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from rlox._rlox import NativeActors, RolloutBuffer, read_rollout
-from rlox.actors import Actors, lag_bound, ring
+from rlox._rlox import RolloutBuffer, read_rollout
+from rlox.actors import Actors, called, lag_bound, ring
 from rlox.collector import Collected, Collector, Plan
 from rlox.extras import load_extra
 from rlox.interrupt import Group
@@ -25,7 +24,6 @@ from rlox.many import together
 from rlox.many.job import Came, Job
 from rlox.results import TrainResult
 from rlox.rollout import RolloutEnv
-from rlox.streams import state_for_native
 from rlox.trainer import EnvLike, Trainer
 
 _log = logging.getLogger("rlox")
@@ -225,25 +223,25 @@ def in_ray(
         for actor in made:
             actor.end()
 
+    until = [time.monotonic() + _PATIENCE]
+
+    def tire(number: int) -> None:
+        if until and time.monotonic() > until[0]:
+            there = int(ray.cluster_resources().get("CPU", 0))
+            _log.warning("actors wait for room on the cluster, which has %d CPUs", there)
+            until.clear()
+
     try:
         for i in range(config.num_actors):
             own = plan._replace(seed=plan.seed + i * each)
             made.append(RayActor(i, ray, own, lent, buffers, statistics))
-        warned = time.monotonic() + _PATIENCE
-        for actor in made:
-            while not actor.is_ready():
-                if stopping():
-                    end()
-                    return None
-                if time.monotonic() > warned:
-                    there = int(ray.cluster_resources().get("CPU", 0))
-                    _log.warning("actors wait for room on the cluster, which has %d CPUs", there)
-                    warned = math.inf
-        how = lag_bound(config), config.lockstep
-        native = NativeActors.calling(made, weights, state_for_native(stream), *how)
+        native = called(made, config, weights, stream, stopping, tire)
     except BaseException:
         end()
         raise
+    if native is None:
+        end()
+        return None
     return Actors(native, buffers, statistics, end)
 
 
