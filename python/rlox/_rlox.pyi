@@ -1,5 +1,5 @@
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, final, overload
 
 import numpy as np
@@ -81,11 +81,12 @@ def remote_env(
     max_episode_steps: int | None,
     kwargs: dict[str, float],
     reach: dict[str, Any],
-) -> NativeVectorEnv: ...
+) -> tuple[NativeVectorEnv, Callable[[], dict[str, float]]]: ...
 def remote_actors(
     addresses: Sequence[str],
     env_id: str,
     num_actors: int,
+    env: NativeVectorEnv,
     buffers: Sequence[RolloutBuffer],
     weights: NativePolicy,
     seed: int,
@@ -99,7 +100,7 @@ def remote_actors(
     max_episode_steps: int | None,
     kwargs: dict[str, float],
     reach: dict[str, Any],
-) -> NativeActors: ...
+) -> tuple[NativeActors, Callable[[], dict[str, float]]]: ...
 def run_worker(words: Sequence[str]) -> None: ...
 
 class ClosedError(ValueError): ...

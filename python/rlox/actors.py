@@ -149,6 +149,7 @@ class Actors:
         buffers: The ring.
         statistics: Of normalisers after each buffer's rollout, where actors have their own.
         end: Called after the threads have ended.
+        faults: Tells what went wrong with workers, and was made good.
     """
 
     def __init__(
@@ -157,8 +158,10 @@ class Actors:
         buffers: Sequence[RolloutBuffer],
         statistics: Sequence[Arrays] = (),
         end: Callable[[], object] = lambda: None,
+        faults: Callable[[], dict[str, float]] = dict,
     ) -> None:
         self.buffers, self._native, self._statistics = buffers, native, statistics
+        self._faults = faults
         self._end = finalize(self, _end, native, end, os.getpid())
 
     def next(self, episodes: EpisodeStatistics) -> Taken | None:
@@ -194,9 +197,13 @@ class Actors:
         return to_numpy(self._native.stream())
 
     def metrics(self) -> dict[str, float]:
-        """How long learner and actors have waited so far, in seconds; those of all actors."""
-        stats = self._native.stats()
-        return {f"time/{name}": stats[name] for name in ("learner_waited", "actors_waited")}
+        """How long learner and actors have waited so far, in seconds; those of all actors.
+
+        With workers also how many sessions were lost, and went on elsewhere.
+        """
+        stats, faults = self._native.stats(), self._faults()
+        waited = {f"time/{name}": stats[name] for name in ("learner_waited", "actors_waited")}
+        return waited | {f"workers/{name}": x for name, x in faults.items()}
 
     def close(self) -> None:
         """Ends the threads, and processes."""

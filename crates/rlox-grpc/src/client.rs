@@ -9,5 +9,5 @@ mod shard;
 
 pub use actor::{RemoteActor, RolloutSettings, asynchronous};
 pub use env::RemoteVecEnv;
-pub use fleet::Faults;
+pub use fleet::{FaultCounts, Faults};
 pub use options::{ClientOptions, EnvOptions, Stop};

@@ -39,7 +39,9 @@ pub mod v1 {
     include!("generated/rlox.v1.rs");
 }
 
-pub use client::{ClientOptions, EnvOptions, Faults, RemoteActor, RemoteVecEnv, RolloutSettings, Stop, asynchronous};
+pub use client::{
+    ClientOptions, EnvOptions, FaultCounts, Faults, RemoteActor, RemoteVecEnv, RolloutSettings, Stop, asynchronous,
+};
 pub use program::serve;
 pub use worker::{Counters, Identity, Limits, Make, Worker, WorkerOptions};
 

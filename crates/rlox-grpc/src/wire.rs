@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytemuck::{Pod, Zeroable};
 use bytes::Bytes;
-use rlox_core::{AutoresetMode, EnvSpec, Error, Mismatch, Pcg64, Result, Space, Standing};
+use rlox_core::{AutoresetMode, EnvSpec, Error, Mismatch, Pcg64, Result, Space, Standing, masked_actions};
 
 use crate::v1;
 
@@ -179,10 +179,16 @@ fn space_from(space: Option<v1::Space>, name: &'static str) -> Result<Space> {
 
 /// What a worker's environments are.
 pub(crate) fn spec_from(opened: v1::Opened) -> Result<EnvSpec> {
+    let action = space_from(opened.action, "action space")?;
+    let flags = masked_actions(&action);
+    if opened.mask != 0 && opened.mask as usize != flags {
+        let (expected, got) = (format!("none, or one for each of {flags} choices"), opened.mask.to_string());
+        return Err(Error::space("action masks", expected, got, "use the same version of rlox on both sides"));
+    }
     Ok(EnvSpec {
         id: opened.env_id,
         observation: space_from(opened.observation, "observation space")?,
-        action: space_from(opened.action, "action space")?,
+        action,
         max_episode_steps: Some(opened.max_episode_steps).filter(|limit| *limit > 0),
     })
 }

@@ -168,6 +168,8 @@ impl Drop for Worker {
     }
 }
 
+/// No side takes messages of more bytes.
+pub(crate) const LARGEST_MESSAGE: usize = (u32::MAX >> 1) as usize;
 /// Bytes of an HTTP/2 frame.
 pub(crate) const FRAME: u32 = 1 << 18;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use process::Process;
 use rlox_core::envs::{self, MakeOptions};
-use rlox_core::{Actions, Env, EnvSpec, Pcg64, ResetOptions, Seeds, Space, Step, StepOut, VectorEnv};
+use rlox_core::{Actions, Env, EnvSpec, Pcg64, ResetOptions, Seeds, Space, Standing, Step, StepOut, VectorEnv};
 use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
 
 const N: usize = 5;
@@ -57,7 +57,7 @@ fn same(here: &mut dyn VectorEnv, there: &mut RemoteVecEnv, steps: usize, mut ea
     let (mut a, mut b) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
     here.episodes().drain(&mut a.0, &mut a.1);
     there.episodes().drain(&mut b.0, &mut b.1);
-    assert_eq!((a.0.len(), a.1.len()), (b.0.len(), b.1.len()));
+    assert_eq!(a, b);
     assert!(!a.0.is_empty());
     longest
 }
@@ -152,7 +152,20 @@ fn waits_end_where_they_are_told_to_and_the_step_is_finished_later() {
     stop.store(false, Relaxed);
     step(here.as_mut(), &[0; N]).unwrap();
     same(here.as_mut(), &mut there, 40, |_| {});
+    // Who asks where they are has the answer that was left, first.
+    only.signal("STOP");
+    stop.store(true, Relaxed);
+    assert!(matches!(step(&mut there, &[1; N]), Err(rlox_core::Error::Interrupted)));
+    assert!(matches!(there.observe(&mut [0.0; N * 4]), Err(rlox_core::Error::Interrupted)));
+    assert!(matches!(Standing::of(&there), Err(rlox_core::Error::Interrupted)));
+    only.signal("CONT");
+    stop.store(false, Relaxed);
+    let (seen, mut now) = (step(here.as_mut(), &[1; N]).unwrap().0, vec![0.0; N * 4]);
+    there.observe(&mut now).unwrap();
+    assert_eq!(now, seen);
+    assert_eq!(Standing::of(&there).unwrap(), Standing::of(here.as_ref()).unwrap());
     // A question that was not waited for is asked again.
+    same(here.as_mut(), &mut there, 40, |_| {});
     only.signal("STOP");
     stop.store(true, Relaxed);
     assert!(there.rngs().is_err());
@@ -175,6 +188,54 @@ fn with_no_worker_left_an_error_says_which_was_lost() {
     assert!(error.contains(&only.address) && error.contains("start one"), "{error}");
     let again = step(&mut there, &[0; N]).unwrap_err().to_string();
     assert!(again.contains("make new ones"), "{again}");
+}
+
+#[test]
+fn many_that_are_lost_at_once_have_one_time_together() {
+    let mut workers = [(); 3].map(|()| Process::start(&[]));
+    let options = ClientOptions { recovery_timeout: Duration::from_secs(1), ..ClientOptions::default() };
+    let mut there = remote(&workers.iter().collect::<Vec<_>>(), &options);
+    begin(&mut there);
+    workers.iter_mut().for_each(Process::kill);
+    let start = Instant::now();
+    step(&mut there, &[0; N]).unwrap_err();
+    let took = start.elapsed();
+    assert!((Duration::from_secs(1)..Duration::from_secs(2)).contains(&took), "{took:?}");
+}
+
+#[test]
+fn a_worker_that_begins_later_is_waited_for() {
+    let bound = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().to_string()
+    };
+    let address = format!("http://{bound}");
+    let late = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(600));
+        Process::start(&["--bind", &bound])
+    });
+    let env = EnvOptions::new("CartPole-v1", N, 1);
+    let made = RemoteVecEnv::new(&[&address], &env, &ClientOptions::default());
+    drop(late.join().unwrap());
+    made.unwrap();
+}
+
+#[test]
+fn one_that_is_silent_is_lost_no_sooner_than_asked() {
+    let only = Process::start(&[]);
+    let options = ClientOptions { keepalive_timeout: Duration::from_secs(20), ..ClientOptions::default() };
+    let (mut here, mut there) = (local(), remote(&[&only], &options));
+    begin(here.as_mut());
+    begin(&mut there);
+    only.signal("STOP");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(2500));
+            only.signal("CONT");
+        });
+        same(here.as_mut(), &mut there, 40, |_| {});
+    });
+    assert_eq!(there.faults().lost, 0);
 }
 
 #[test]

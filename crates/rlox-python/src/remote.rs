@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyCFunction, PyDict, PyTuple};
 use rlox_core::{Ahead, Begun, Collect, Error, Result, VectorEnv};
-use rlox_grpc::{ClientOptions, EnvOptions, RemoteActor, RemoteVecEnv, RolloutSettings};
+use rlox_grpc::{ClientOptions, EnvOptions, FaultCounts, RemoteActor, RemoteVecEnv, RolloutSettings};
 use rlox_nn::train::Collection;
 
 use crate::argument::{count, number, sequence, shown, switches, text};
+use crate::array::new_dict;
 use crate::detach::{detached, without_gil};
 use crate::error::{blamed, to_py, type_error};
 use crate::make::{id_of, mode_of};
@@ -25,8 +26,11 @@ use crate::vector::NativeVectorEnv;
 /// Args:
 ///     addresses: Of workers, "host:port" or with "https://".
 ///     env_id, num_envs, seed, autoreset_mode, max_episode_steps, kwargs: As for NativeVectorEnv.
-///     reach: {"token", "tls_ca", "tls_domain": str or None, "connect_timeout", "reply_timeout", "recovery_timeout":
-///         seconds, "snapshot_every": int}.
+///     reach: {"token", "tls_ca", "tls_domain": str or None, "connect_timeout", "keepalive_timeout", "reply_timeout",
+///         "recovery_timeout": seconds, "snapshot_every": int}.
+///
+/// Returns:
+///     They, and a function that tells their faults so far: {"lost", "recovered", "replayed": int, "longest": seconds}.
 ///
 /// Raises:
 ///     ValueError, TypeError: What makes no sense, and what a worker refuses.
@@ -42,7 +46,7 @@ pub(crate) fn remote_env(
     max_episode_steps: &Bound<'_, PyAny>,
     kwargs: &Bound<'_, PyDict>,
     reach: &Bound<'_, PyDict>,
-) -> PyResult<NativeVectorEnv> {
+) -> PyResult<(NativeVectorEnv, Py<PyAny>)> {
     let (addresses, reach) = (addresses_of(addresses)?, reach_of(reach)?);
     let base = base_of(seed)?;
     let env = EnvOptions {
@@ -53,12 +57,27 @@ pub(crate) fn remote_env(
         ..EnvOptions::new(id_of(env_id)?, count("num_envs", num_envs)?, 0)
     };
     let made = detached(py, || RemoteVecEnv::new(&addresses, &env, &reach)).map_err(to_py)?;
+    let told = telling(py, vec![made.fault_counts()])?;
     let mut made: Box<dyn VectorEnv> = Box::new(made);
     if base.is_none() {
         let streams = streams_from(seed, env.num_envs, |rng| rng)?;
         detached(py, || made.set_rngs(&streams)).map_err(to_py)?;
     }
-    NativeVectorEnv::around(py, made, true)
+    Ok((NativeVectorEnv::around(py, made, true)?, told))
+}
+
+/// A function that tells the faults of some clients together.
+fn telling(py: Python<'_>, counts: Vec<FaultCounts>) -> PyResult<Py<PyAny>> {
+    let told = move |args: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
+        let all: Vec<_> = counts.iter().map(FaultCounts::now).collect();
+        let dict = new_dict(args.py())?;
+        dict.set_item("lost", all.iter().map(|one| one.lost).sum::<u64>())?;
+        dict.set_item("recovered", all.iter().map(|one| one.recovered).sum::<u64>())?;
+        dict.set_item("replayed", all.iter().map(|one| one.replayed).sum::<u64>())?;
+        dict.set_item("longest", all.iter().map(|one| one.longest).max().unwrap_or_default().as_secs_f64())?;
+        Ok::<_, PyErr>(dict.unbind())
+    };
+    Ok(PyCFunction::new_closure(py, Some(c"faults"), None, told)?.into_any().unbind())
 }
 
 /// An actor of a worker, and the ring in which its rollouts go.
@@ -90,19 +109,24 @@ impl Collect<Weights, Filled> for Remote {
 ///     addresses, reach: As for `remote_env`; actor i begins at address i, the first comes after the last.
 ///     env_id, autoreset_mode, max_episode_steps, kwargs: As for NativeVectorEnv.
 ///     num_actors: How many.
+///     env: The learner's environments, which those of workers must equal.
 ///     buffers: `max_lag + 1` rollouts, each for an actor's environments.
 ///     weights: The learner's policy.
 ///     seed: Of the first environment; those of the next actor come after it.
 ///     stream, max_lag, lockstep, gamma, gae_lambda, sde_sample_freq: As for NativeActors.
 ///
+/// Returns:
+///     They, and a function that tells their faults so far, as that of `remote_env`.
+///
 /// Raises:
-///     As `remote_env`.
+///     As `remote_env`; ValueError for workers with other environments than the learner's.
 #[pyfunction]
 pub(crate) fn remote_actors(
     py: Python<'_>,
     addresses: &Bound<'_, PyAny>,
     env_id: &Bound<'_, PyAny>,
     num_actors: &Bound<'_, PyAny>,
+    env: &Bound<'_, PyAny>,
     buffers: &Bound<'_, PyAny>,
     weights: &Bound<'_, PyAny>,
     seed: &Bound<'_, PyAny>,
@@ -116,12 +140,18 @@ pub(crate) fn remote_actors(
     max_episode_steps: &Bound<'_, PyAny>,
     kwargs: &Bound<'_, PyDict>,
     reach: &Bound<'_, PyDict>,
-) -> PyResult<NativeActors> {
+) -> PyResult<(NativeActors, Py<PyAny>)> {
     let (addresses, reach) = (addresses_of(addresses)?, reach_of(reach)?);
     let num_actors = count("num_actors", num_actors)?;
     let ahead = Ahead { max_lag: count("max_lag", max_lag)?, lockstep };
     ahead.check(num_actors).map_err(to_py)?;
     let buffers = Arc::new(each::<RolloutBuffer>("buffers", buffers, "RolloutBuffer")?);
+    if buffers.len() as u64 != ahead.max_lag as u64 + 1 {
+        let (expected, got) = (format!("{}, max_lag + 1", ahead.max_lag as u64 + 1), buffers.len().to_string());
+        return Err(to_py(Error::shape("buffers", expected, got, "pass a ring of rollouts")));
+    }
+    let learner = crate::argument::instance::<NativeVectorEnv>("env", env, "NativeVectorEnv")?.get();
+    let (spec, masks) = (learner.spec.clone(), learner.masks);
     let (num_envs, n_steps) = buffers.first().map_or((1, 1), |one| (one.get().num_envs, one.get().n_steps));
     let first = crate::argument::instance::<NativePolicy>("weights", weights, "NativePolicy")?.get();
     let (tensors, shape) = first.lent(py)?;
@@ -138,18 +168,22 @@ pub(crate) fn remote_actors(
         sde_sample_freq: count("sde_sample_freq", sde_sample_freq)?,
     };
     let seeds = seeds_of(stream)?;
+    let mut counts = Vec::new();
     let made = detached(py, || {
         (0..num_actors)
             .map(|at| {
                 let reset = seed.wrapping_add((at * num_envs) as u64);
                 let settings = RolloutSettings { n_steps, how, reset, shape: shape.clone() };
                 let actor = RemoteActor::new(&addresses, at, &env, &settings, &reach)?;
+                actor.check_spec(&spec, masks)?;
+                counts.push(actor.fault_counts());
                 let buffers = Arc::clone(&buffers);
                 Ok(Box::new(Remote { actor, buffers }) as Box<dyn Collect<Weights, Filled>>)
             })
             .collect::<Result<Vec<_>>>()
     });
-    NativeActors::start(py, made.map_err(to_py)?, ahead, Weights::Tensors(tensors), seeds, Arc::default())
+    let made = NativeActors::start(py, made.map_err(to_py)?, ahead, Weights::Tensors(tensors), seeds, Arc::default())?;
+    Ok((made, telling(py, counts)?))
 }
 
 /// What the program `rlox-worker` does with these words, until the process is told to end.
@@ -183,6 +217,7 @@ fn reach_of(given: &Bound<'_, PyDict>) -> PyResult<ClientOptions> {
             "tls_ca" => options.tls_ca = words("tls_ca")?,
             "tls_domain" => options.tls_domain = words("tls_domain")?,
             "connect_timeout" => options.connect_timeout = seconds("connect_timeout")?,
+            "keepalive_timeout" => options.keepalive_timeout = seconds("keepalive_timeout")?,
             "reply_timeout" => options.reply_timeout = seconds("reply_timeout")?,
             "recovery_timeout" => options.recovery_timeout = seconds("recovery_timeout")?,
             "snapshot_every" => options.snapshot_every = count("snapshot_every", &value)?,

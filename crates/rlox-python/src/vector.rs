@@ -84,11 +84,11 @@ impl Inner {
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct NativeVectorEnv {
     pub(crate) inner: Shared<Inner>,
-    spec: EnvSpec,
+    pub(crate) spec: EnvSpec,
     #[pyo3(get)]
     pub(crate) num_envs: usize,
     mode: AutoresetMode,
-    masks: bool,
+    pub(crate) masks: bool,
     restorable: bool,
     dim: usize,
     action_shape: Vec<usize>,

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, Literal
 
 from rlox import settings
+from rlox.worker_addresses import worker_addresses
 
 # Of the optimisers on every backend: decays of Adam's means and of RMSprop's, as torch has them;
 # what is added to roots, as Stable-Baselines3 does.
@@ -200,12 +201,10 @@ def _places(name: str, value: object) -> str:
 
     Raises:
         TypeError: No str.
-        ValueError: None of the names, and no workers.
+        ValueError: None of the names, and no workers, or waits that cannot be set.
     """
     where = settings.text(name, value)
-    scheme, _, workers = where.partition("://")
-    remote = scheme in ("grpc", "grpcs") and all(workers.split(",")) and "/" not in workers
-    if where not in ("auto", "threads", "processes", "ray") and not remote:
+    if where not in ("auto", "threads", "processes", "ray") and worker_addresses(where) is None:
         raise ValueError(
             f"{name}: expected 'auto', 'threads', 'processes', 'ray', or workers such as "
             f"'grpc://host:50051,host:50052', got {where!r}; pass one of them"

@@ -1,13 +1,14 @@
 """Environments and actors of workers on other machines, which the program `rlox worker` is.
 
-`RemoteVecEnv` steps environments there; `actors="grpc://host:port,host:port"` (`grpcs://` with TLS)
-has workers collect whole rollouts for IMPALA, and for PPO and A2C with `async_collect=True`. Where
-a worker is lost, another one, or the same when it is back, does again what was lost: the same seeds
-give the same trajectories as here, and no transition is lost or doubled.
+`RemoteVecEnv` steps environments there; `actors="grpc://host:port,host:port"` (`grpcs://` with TLS;
+behind it waits, such as `?reply_timeout=60`) has workers collect whole rollouts for IMPALA, and for
+PPO and A2C with `async_collect=True`. Where a worker is lost, another one, or the same when it is
+back, does again what was lost: the same seeds give the same trajectories as here, and no transition
+is lost or doubled.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,10 @@ from rlox.learner import Arrays
 from rlox.settings import shown, whole
 from rlox.streams import state_for_native
 from rlox.vec_env import VecEnv
+from rlox.worker_addresses import worker_addresses
 
 # What clients of workers beyond this machine are told by: the token, and who signed certificates.
 TOKEN, CA, DOMAIN = "RLOX_WORKER_TOKEN", "RLOX_WORKER_CA", "RLOX_WORKER_DOMAIN"
-# Before the workers' addresses in `actors=`, and what stands before each: without TLS, and with it.
-SCHEMES = {"grpc://": "http://", "grpcs://": "https://"}
 
 
 def extension() -> Any:
@@ -78,9 +78,11 @@ class RemoteVecEnv(VecEnv):
         tls_ca: A file with the certificate (PEM) of who signed theirs. None: `RLOX_WORKER_CA`.
         tls_domain: The name in their certificates, where it is not that of the address. None:
             `RLOX_WORKER_DOMAIN`.
-        connect_timeout: Seconds that a connection may take.
+        connect_timeout: Seconds that a connection may take; the first is tried again for so long.
+        keepalive_timeout: Seconds without a word from a worker after which it counts as lost. More
+            than it takes to send the policy's weights, which the question waits for.
         reply_timeout: Seconds that an answer may take, after which a worker counts as lost.
-        recovery_timeout: Seconds that it is tried to go on elsewhere.
+        recovery_timeout: Seconds that it is tried to go on elsewhere, all lost workers together.
         snapshot_every: Steps between two snapshots.
         **kwargs: As for `rlox.VecEnv`: `autoreset_mode`, `max_episode_steps`, and the environment's
             own.
@@ -106,6 +108,7 @@ class RemoteVecEnv(VecEnv):
         tls_ca: str | os.PathLike[str] | None = None,
         tls_domain: str | None = None,
         connect_timeout: float = 5.0,
+        keepalive_timeout: float = 0.9,
         reply_timeout: float = 30.0,
         recovery_timeout: float = 30.0,
         snapshot_every: int = 64,
@@ -116,6 +119,7 @@ class RemoteVecEnv(VecEnv):
             tls_ca,
             tls_domain,
             connect_timeout=connect_timeout,
+            keepalive_timeout=keepalive_timeout,
             reply_timeout=reply_timeout,
             recovery_timeout=recovery_timeout,
             snapshot_every=whole("snapshot_every", snapshot_every, 1),
@@ -126,13 +130,24 @@ class RemoteVecEnv(VecEnv):
                 'for example ["127.0.0.1:50051"]'
             )
         self.addresses = [one if "://" in one else f"http://{one}" for one in addresses]
-        self._kind = partial(_native, extension(), self.addresses, reach)
+        self._told: list[Callable[[], dict[str, float]]] = []
+        self._kind = partial(_native, self._told, extension(), self.addresses, reach)
         if seed is None:
             seed = int(np.random.default_rng().integers(2**31))
         super().__init__(n, seed, env_id, **kwargs)
 
+    def faults(self) -> dict[str, float]:
+        """What went wrong with workers so far, and was made good.
+
+        Returns:
+            "lost", sessions; "recovered", those that went on elsewhere; "replayed", requests made
+            again for it; "longest", the seconds of the longest recovery.
+        """
+        return self._told[0]()
+
 
 def _native(
+    told: list[Callable[[], dict[str, float]]],
     grpc: Any,
     addresses: Sequence[str],
     reach: dict[str, Any],
@@ -144,7 +159,9 @@ def _native(
     kwargs: dict[str, float],
 ) -> Any:
     """As `NativeVectorEnv` is called."""
-    return grpc.remote_env(addresses, env_id, n, seed, mode, limit, kwargs, reach)
+    native, faults = grpc.remote_env(addresses, env_id, n, seed, mode, limit, kwargs, reach)
+    told[:] = [faults]
+    return native
 
 
 def in_workers(
@@ -158,8 +175,8 @@ def in_workers(
 
     Args:
         env: The learner's, of whose kind theirs are.
-        config: `actors` names the workers; it has `num_actors`, `max_lag` and `lockstep` beside the
-            settings of rollouts.
+        config: `actors` names the workers, and how long they are waited for; it has `num_actors`,
+            `max_lag` and `lockstep` beside the settings of rollouts.
         weights: To begin with, of a policy on native networks.
         seed: Of the first environment.
         stream: Where each rollout's seed comes from.
@@ -169,11 +186,14 @@ def in_workers(
         RuntimeError: One that does not answer.
     """
     buffers = ring(env, config)
-    made, (scheme, _, workers) = dict(env._made), config.actors.partition("://")
-    native = extension().remote_actors(
-        [SCHEMES[f"{scheme}://"] + worker for worker in workers.split(",")],
+    made, named = dict(env._made), worker_addresses(config.actors)
+    assert named is not None, "the configuration has been checked"
+    addresses, waits = named
+    native, faults = extension().remote_actors(
+        addresses,
         made.pop("env_id"),
         config.num_actors,
+        env._native,
         buffers,
         as_policy(env, config, weights),
         seed,
@@ -186,6 +206,6 @@ def in_workers(
         env.metadata["autoreset_mode"].value,
         made.pop("max_episode_steps"),
         made,
-        reach_by(),
+        reach_by() | waits,
     )
-    return Actors(native, buffers)
+    return Actors(native, buffers, faults=faults)

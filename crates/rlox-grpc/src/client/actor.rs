@@ -8,7 +8,7 @@ use rlox_nn::{ActorCritic, NamedTensors, PolicyShape};
 
 use super::fleet::Fleet;
 use super::shard::Shard;
-use super::{ClientOptions, EnvOptions, Faults};
+use super::{ClientOptions, EnvOptions, FaultCounts, Faults};
 use crate::v1::{self, reply, request};
 use crate::wire::{self, Slab};
 
@@ -62,12 +62,42 @@ impl RemoteActor {
 
     /// What went wrong with workers so far, and was made good.
     pub fn faults(&self) -> Faults {
-        self.fleet.faults()
+        self.fault_counts().now()
+    }
+
+    /// The same, for who asks later.
+    pub fn fault_counts(&self) -> FaultCounts {
+        self.fleet.fault_counts()
     }
 
     /// What its environments are.
     pub fn spec(&self) -> &EnvSpec {
         &self.spec
+    }
+
+    /// Whether its environments tell which actions are allowed.
+    pub fn has_action_masks(&self) -> bool {
+        self.shard.opened().mask > 0
+    }
+
+    /// Refuses environments that are not those which a learner learns for.
+    ///
+    /// # Errors
+    /// [`Error::Space`] naming the worker.
+    pub fn check_spec(&self, spec: &EnvSpec, masks: bool) -> Result<()> {
+        let said = |spec: &EnvSpec, masks: bool| {
+            let EnvSpec { id, observation, action, max_episode_steps } = spec;
+            let limit = max_episode_steps.map_or("no limit".into(), |steps| format!("at most {steps} steps"));
+            let masks = if masks { "with" } else { "without" };
+            format!("{id} of {observation:?} and {action:?}, {limit}, {masks} action masks")
+        };
+        let there = self.has_action_masks();
+        if (&self.spec, there) == (spec, masks) {
+            return Ok(());
+        }
+        let got = format!("{} from worker {}", said(&self.spec, there), self.shard.address());
+        let fix = "start all workers with the learner's version and environments";
+        Err(Error::space("spaces", format!("the learner's, {}", said(spec, masks)), got, fix))
     }
 }
 
@@ -186,6 +216,8 @@ pub fn asynchronous<S: AsRef<str>, A: OnPolicyAlgorithm, P: ActorCritic + 'stati
     AsyncOnPolicy::with_actors((&spec, env.num_envs, masks), num_actors, policy, config, ahead, seed, |_, plan| {
         let (n_steps, how, reset) = (plan.n_steps, plan.how, plan.reset);
         let settings = RolloutSettings { n_steps, how, reset, shape: shape.clone() };
-        Ok(Box::new(RemoteActor::new(addresses, plan.number, env, &settings, options)?))
+        let actor = RemoteActor::new(addresses, plan.number, env, &settings, options)?;
+        actor.check_spec(&spec, masks)?;
+        Ok(Box::new(actor))
     })
 }

@@ -12,35 +12,32 @@ use rlox_core::{
 
 use super::fleet::Fleet;
 use super::shard::Shard;
-use super::{ClientOptions, EnvOptions, Faults};
+use super::{ClientOptions, EnvOptions, FaultCounts, Faults};
 use crate::v1::request;
 use crate::{v1, wire};
+use parts::Seen;
 
 /// Environments that workers step, as if they were here: the same seeds give the same trajectories.
 ///
 /// They are shared evenly over the addresses, in order. Where a worker is lost, another one, or the same one when it is
-/// back, goes on from the last snapshot and repeats what was done since: nothing is lost or doubled.
+/// back, goes on from the last snapshot and repeats what was done since: nothing is lost or doubled. What an interruption
+/// left unanswered is waited for by the next call, whatever that asks.
 pub struct RemoteVecEnv {
     spec: EnvSpec,
     num_envs: usize,
     mode: AutoresetMode,
     mask: usize,
     fleet: Arc<Fleet>,
+    /// Behind a lock, as questions do not need an exclusive reference.
     remote: Mutex<Remote>,
-    obs: Vec<f32>,
-    masks: Vec<bool>,
-    reward: Vec<f64>,
-    terminated: Vec<bool>,
-    truncated: Vec<bool>,
-    final_obs: Vec<f32>,
-    /// Where environments wait for a reset.
-    finished: Vec<bool>,
-    episodes: EpisodeLog,
 }
 
-/// What is behind a lock, as questions do not need an exclusive reference.
 struct Remote {
     shards: Vec<Shard>,
+    mode: AutoresetMode,
+    seen: Seen,
+    /// Where environments wait for a reset.
+    finished: Vec<bool>,
     started: bool,
     /// Where all of them stand, as long as nothing has moved.
     known: Option<Standing<'static>>,
@@ -86,99 +83,35 @@ impl RemoteVecEnv {
             shards.push(shard);
         }
         let opened = shards[0].opened().clone();
-        let (n, mask) = (env.num_envs, opened.mask as usize);
+        let (n, mode, mask) = (env.num_envs, env.autoreset_mode, opened.mask as usize);
         let spec = wire::spec_from(opened)?;
-        let dim = spec.observation.dim();
-        Ok(Self {
-            num_envs: n,
-            mode: env.autoreset_mode,
-            mask,
-            fleet,
-            remote: Mutex::new(Remote {
-                shards,
-                started: false,
-                known: None,
-                changed: false,
-                stepping: false,
-                broken: None,
-            }),
-            obs: vec![0.0; n * dim],
-            masks: vec![true; n * mask],
-            reward: vec![0.0; n],
-            terminated: vec![false; n],
-            truncated: vec![false; n],
-            final_obs: vec![0.0; n * dim],
+        let seen = Seen::new(n, &spec, mode, mask)?;
+        let remote = Remote {
+            shards,
+            mode,
+            seen,
             finished: vec![false; n],
-            episodes: EpisodeLog::default(),
-            spec,
-        })
+            started: false,
+            known: None,
+            changed: false,
+            stepping: false,
+            broken: None,
+        };
+        Ok(Self { spec, num_envs: n, mode, mask, fleet, remote: Mutex::new(remote) })
     }
 
     /// What went wrong with workers so far, and was made good.
     pub fn faults(&self) -> Faults {
-        self.fleet.faults()
+        self.fault_counts().now()
+    }
+
+    /// The same, for who asks later.
+    pub fn fault_counts(&self) -> FaultCounts {
+        self.fleet.fault_counts()
     }
 
     fn remote(&self) -> MutexGuard<'_, Remote> {
         self.remote.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for the answers that are due and takes them in.
-    fn take(&mut self) -> Result<()> {
-        let dim = self.spec.observation.dim();
-        let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let (stepped, mut first, mut asked) = (remote.stepping, 0, 0);
-        let mut failed = Vec::new();
-        for shard in &mut remote.shards {
-            let rows = first..first + shard.num_envs();
-            first = rows.end;
-            if !shard.is_asked() {
-                continue;
-            }
-            asked += 1;
-            let into = parts::Rows {
-                obs: &mut self.obs[rows.start * dim..rows.end * dim],
-                final_obs: &mut self.final_obs[rows.start * dim..rows.end * dim],
-                masks: &mut self.masks[rows.start * self.mask..rows.end * self.mask],
-                reward: &mut self.reward[rows.clone()],
-                terminated: &mut self.terminated[rows.clone()],
-                truncated: &mut self.truncated[rows],
-                episodes: &mut self.episodes,
-            };
-            match shard.answer(&|| false).and_then(|what| into.take(what, stepped)) {
-                Ok(()) => {}
-                Err(Error::Interrupted) => {
-                    // Those that have answered are in another place then than the one that failed.
-                    remote.broken = failed.first().map(Error::to_string);
-                    return Err(Error::Interrupted);
-                }
-                Err(error) => failed.push(error),
-            }
-        }
-        let all = failed.len() == asked;
-        let Some(error) = failed.into_iter().next() else {
-            if stepped && self.mode == AutoresetMode::Disabled {
-                let ends = self.terminated.iter().zip(&self.truncated).map(|(a, b)| *a || *b);
-                self.finished.iter_mut().zip(ends).for_each(|(finished, ended)| *finished = ended);
-            }
-            return Ok(());
-        };
-        // Where all refuse a reset, nothing has changed.
-        let refused = !stepped && all && matches!(error, Error::Config(_) | Error::Action(_) | Error::Shape(_));
-        if !refused {
-            remote.broken = Some(error.to_string());
-        }
-        Err(error)
-    }
-
-    /// Before anything else is asked: takes what an interrupted call has left, and tells what was changed here.
-    fn settle(&mut self) -> Result<()> {
-        let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
-        remote.check()?;
-        if remote.shards.iter().any(Shard::is_asked) {
-            self.take()?;
-        }
-        self.tell()
     }
 }
 
@@ -192,6 +125,55 @@ impl Remote {
         let Some(why) = &self.broken else { return Ok(()) };
         let got = format!("ones that have failed: {why}");
         Err(Error::closed("workers", "environments that go on", got, "make new ones"))
+    }
+
+    fn check_started(&self, doing: &'static str) -> Result<()> {
+        if self.started {
+            return Ok(());
+        }
+        Err(Error::action(doing, "environments that have been reset", "a call before reset", "call reset first"))
+    }
+
+    /// Before anything else is asked: takes in what an interrupted call has left.
+    fn settle(&mut self) -> Result<()> {
+        self.check()?;
+        if self.shards.iter().any(Shard::is_asked) { self.take() } else { Ok(()) }
+    }
+
+    /// Waits for the answers that are due and takes them in.
+    fn take(&mut self) -> Result<()> {
+        let (stepped, mut first, mut asked) = (self.stepping, 0, 0);
+        let mut failed = Vec::new();
+        for shard in &mut self.shards {
+            let rows = first..first + shard.num_envs();
+            first = rows.end;
+            if !shard.is_asked() {
+                continue;
+            }
+            asked += 1;
+            match shard.answer(&|| false).and_then(|what| self.seen.take(rows, what, stepped)) {
+                Ok(()) => {}
+                Err(Error::Interrupted) => {
+                    // Those that have answered are in another place then than the one that failed.
+                    self.broken = failed.first().map(Error::to_string);
+                    return Err(Error::Interrupted);
+                }
+                Err(error) => failed.push(error),
+            }
+        }
+        let all = failed.len() == asked;
+        let Some(error) = failed.into_iter().next() else {
+            if stepped && self.mode == AutoresetMode::Disabled {
+                self.finished.iter_mut().zip(self.seen.ends()).for_each(|(finished, ended)| *finished = ended);
+            }
+            return Ok(());
+        };
+        // Where all refuse a reset, nothing has changed.
+        let refused = !stepped && all && matches!(error, Error::Config(_) | Error::Action(_) | Error::Shape(_));
+        if !refused {
+            self.broken = Some(error.to_string());
+        }
+        Err(error)
     }
 }
 
@@ -215,7 +197,7 @@ impl VectorEnv for RemoteVecEnv {
         options: &ResetOptions,
         obs: &mut [f32],
     ) -> Result<()> {
-        check_len("obs", obs.len(), self.obs.len())?;
+        check_len("obs", obs.len(), self.num_envs * self.spec.observation.dim())?;
         if let Seeds::Each(seeds) = seeds {
             check_len("seed", seeds.len(), self.num_envs)?;
         }
@@ -226,11 +208,11 @@ impl VectorEnv for RemoteVecEnv {
             let expected = "at most 2**64 - num_envs";
             return Err(Error::config("seed", expected, base.to_string(), "pass a smaller one"));
         }
-        self.settle()?;
         let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if !remote.started && mask.is_some_and(|mask| mask.contains(&false)) {
-            let (expected, got) = ("environments that have been reset", "a call before reset");
-            return Err(Error::action("reset_mask", expected, got, "call reset first"));
+        remote.settle()?;
+        remote.tell()?;
+        if mask.is_some_and(|mask| mask.contains(&false)) {
+            remote.check_started("reset_mask")?;
         }
         remote.known = None;
         let (mut first, options) = (0, wire::arguments_to(options.pairs()));
@@ -249,45 +231,45 @@ impl VectorEnv for RemoteVecEnv {
             shard.ask(request::What::Reset(reset), true);
             first = rows.end;
         }
-        let before = (remote.started, self.finished.clone());
+        let before = (remote.started, remote.finished.clone());
         (remote.started, remote.stepping) = (true, false);
         match mask {
-            Some(mask) => self.finished.iter_mut().zip(mask).for_each(|(finished, reset)| *finished &= !reset),
-            None => self.finished.fill(false),
+            Some(mask) => remote.finished.iter_mut().zip(mask).for_each(|(finished, reset)| *finished &= !reset),
+            None => remote.finished.fill(false),
         }
-        if let Err(error) = self.take() {
+        if let Err(error) = remote.take() {
             if !matches!(error, Error::Interrupted) {
-                let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
-                (remote.started, self.finished) = before;
+                (remote.started, remote.finished) = before;
             }
             return Err(error);
         }
-        obs.copy_from_slice(&self.obs);
+        obs.copy_from_slice(&remote.seen.obs);
         Ok(())
     }
 
     fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()> {
-        let (n, space) = (self.num_envs, &self.spec.action);
+        let (n, space, dim) = (self.num_envs, &self.spec.action, self.spec.observation.dim());
         // Here, so that none of the workers has stepped where another one refuses.
         match space {
             Space::Discrete { .. } => i64::rows(actions, n, space).map(|_| ())?,
             Space::MultiDiscrete { .. } | Space::MultiBinary { .. } => <[i64]>::rows(actions, n, space).map(|_| ())?,
             Space::Box { .. } => <[f32]>::rows(actions, n, space).map(|_| ())?,
         }
-        check_len("obs", out.obs.len(), self.obs.len())?;
+        check_len("obs", out.obs.len(), n * dim)?;
         check_len("rewards", out.reward.len(), n)?;
         check_len("terminated", out.terminated.len(), n)?;
         check_len("truncated", out.truncated.len(), n)?;
         if !out.final_obs.is_empty() {
-            check_len("final_obs", out.final_obs.len(), self.obs.len())?;
+            check_len("final_obs", out.final_obs.len(), n * dim)?;
         }
-        self.settle()?;
-        if let Some(env) = self.finished.iter().position(|finished| *finished) {
+        let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
+        remote.settle()?;
+        remote.tell()?;
+        remote.check_started("step")?;
+        if let Some(env) = remote.finished.iter().position(|finished| *finished) {
             let got = format!("environment {env}, whose episode is over");
             return Err(Error::action("step", "running environments", got, "reset it through reset_mask first"));
         }
-        let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
-        remote.check_started("step")?;
         remote.known = None;
         let (mut first, width) = (0, self.spec.action.dim());
         for shard in &mut remote.shards {
@@ -302,16 +284,15 @@ impl VectorEnv for RemoteVecEnv {
             shard.ask(request::What::Step(v1::Step { actions: slab.into(), snapshot }), true);
         }
         remote.stepping = true;
-        self.take()?;
-        out.obs.copy_from_slice(&self.obs);
-        out.reward.copy_from_slice(&self.reward);
-        out.terminated.copy_from_slice(&self.terminated);
-        out.truncated.copy_from_slice(&self.truncated);
+        remote.take()?;
+        let seen = &remote.seen;
+        out.obs.copy_from_slice(&seen.obs);
+        out.reward.copy_from_slice(&seen.reward);
+        out.terminated.copy_from_slice(&seen.terminated);
+        out.truncated.copy_from_slice(&seen.truncated);
         if self.mode == AutoresetMode::SameStep && !out.final_obs.is_empty() {
-            let dim = self.spec.observation.dim();
-            let ends = self.terminated.iter().zip(&self.truncated).map(|(a, b)| *a || *b);
-            let rows = out.final_obs.chunks_exact_mut(dim).zip(self.final_obs.chunks_exact(dim));
-            rows.zip(ends).filter(|(_, ended)| *ended).for_each(|((to, from), _)| to.copy_from_slice(from));
+            let rows = out.final_obs.chunks_exact_mut(dim).zip(seen.final_obs.chunks_exact(dim));
+            rows.zip(seen.ends()).filter(|(_, ended)| *ended).for_each(|((to, from), _)| to.copy_from_slice(from));
         }
         Ok(())
     }
@@ -325,18 +306,26 @@ impl VectorEnv for RemoteVecEnv {
             masks.fill(true);
             return Ok(());
         }
-        check_len("masks", masks.len(), self.masks.len())?;
-        self.seen(|_, allowed| masks.copy_from_slice(allowed))
+        check_len("masks", masks.len(), self.num_envs * self.mask)?;
+        let mut remote = self.remote();
+        remote.settle()?;
+        remote.tell()?;
+        masks.copy_from_slice(&remote.seen.masks);
+        Ok(())
     }
 
     fn observe(&self, obs: &mut [f32]) -> Result<()> {
-        check_len("obs", obs.len(), self.obs.len())?;
-        self.remote().check_started("observe")?;
-        self.seen(|seen, _| obs.copy_from_slice(seen))
+        check_len("obs", obs.len(), self.num_envs * self.spec.observation.dim())?;
+        let mut remote = self.remote();
+        remote.settle()?;
+        remote.check_started("observe")?;
+        remote.tell()?;
+        obs.copy_from_slice(&remote.seen.obs);
+        Ok(())
     }
 
     fn episodes(&mut self) -> &mut EpisodeLog {
-        &mut self.episodes
+        &mut self.remote.get_mut().unwrap_or_else(PoisonError::into_inner).seen.episodes
     }
 
     fn state(&self, index: usize) -> Option<Vec<f64>> {

@@ -1,8 +1,7 @@
 //! What the sessions of a client have in common.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rlox_core::{Error, Result};
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -22,11 +21,36 @@ pub struct Faults {
     pub longest: Duration,
 }
 
+/// The faults of a client, which may be asked for while another thread uses it, and after it has ended.
+///
+/// ```
+/// use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
+///
+/// let worker = Worker::start(WorkerOptions::default())?;
+/// let env = EnvOptions::new("CartPole-v1", 1, 0);
+/// let env = RemoteVecEnv::new(&[worker.address()], &env, &ClientOptions::default())?;
+/// let counts = env.fault_counts();
+/// drop(env);
+/// assert_eq!(counts.now().lost, 0);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct FaultCounts(Arc<Mutex<Faults>>);
+
+impl FaultCounts {
+    /// What went wrong so far.
+    pub fn now(&self) -> Faults {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Addresses, settings, and the thread that talks.
 pub(super) struct Fleet {
     pub(super) addresses: Vec<String>,
     pub(super) options: ClientOptions,
-    pub(super) faults: Mutex<Faults>,
+    faults: Arc<Mutex<Faults>>,
+    /// When the first session was lost of those that the present call has to make good.
+    lost: Mutex<Option<Instant>>,
     runtime: Option<Runtime>,
     process: u32,
 }
@@ -53,23 +77,40 @@ impl Fleet {
         let addresses = addresses.iter().map(|address| address.as_ref().to_owned()).collect();
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("rlox-remote").enable_all().build();
         let runtime = runtime.map_err(|source| Error::Io { path: "the client's thread".into(), source })?;
-        let (faults, process) = (Mutex::default(), std::process::id());
-        Ok(Self { addresses, options: options.clone(), faults, runtime: Some(runtime), process })
+        let (faults, lost, process) = (Arc::default(), Mutex::default(), std::process::id());
+        Ok(Self { addresses, options: options.clone(), faults, lost, runtime: Some(runtime), process })
+    }
+
+    /// Refuses a process that has none of the threads.
+    pub(super) fn check_process(&self) -> Result<()> {
+        if std::process::id() == self.process {
+            return Ok(());
+        }
+        let (expected, got) = ("the process that made it", "one that was forked from it");
+        Err(Error::closed("workers", expected, got, "connect anew in this process"))
     }
 
     /// The thread that talks.
     pub(super) fn runtime(&self) -> Result<&Handle> {
-        if std::process::id() != self.process {
-            let (expected, got) = ("the process that made it", "one that was forked from it");
-            return Err(Error::closed("workers", expected, got, "connect anew in this process"));
-        }
+        self.check_process()?;
         let gone = || Error::closed("workers", "a client that is open", "one that was closed", "make a new one");
         self.runtime.as_ref().map(Runtime::handle).ok_or_else(gone)
     }
 
-    /// What went wrong so far.
-    pub(super) fn faults(&self) -> Faults {
-        *self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A call begins, or has been left: what it loses has the whole time to be made good.
+    pub(super) fn begin(&self) {
+        *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Until when lost sessions are tried to be begun elsewhere, all of a call together.
+    pub(super) fn deadline(&self) -> Instant {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        *lost.get_or_insert_with(Instant::now) + self.options.recovery_timeout
+    }
+
+    /// What went wrong, now and later.
+    pub(super) fn fault_counts(&self) -> FaultCounts {
+        FaultCounts(Arc::clone(&self.faults))
     }
 
     pub(super) fn note(&self, change: impl FnOnce(&mut Faults)) {

@@ -16,12 +16,8 @@ use tonic::{Code, Status};
 use super::ClientOptions;
 use crate::v1::{self, reply, request, worker_client::WorkerClient};
 use crate::wire;
-use crate::worker::{FRAME, told};
+use crate::worker::{FRAME, LARGEST_MESSAGE, told};
 
-/// A silent worker is asked after so long whether it is there, and given up where it does not say so in time. Together,
-/// as HTTP/2 libraries count it, that is less than two seconds.
-const ASK: Duration = Duration::from_millis(300);
-const GIVE_UP: Duration = Duration::from_millis(600);
 /// How often a wait looks whether to end.
 const LOOK: Duration = Duration::from_millis(20);
 /// Unread bytes.
@@ -48,26 +44,34 @@ pub(super) struct Link {
     pub(super) opened: v1::Opened,
     /// Of the weights that the worker has.
     pub(super) version: Option<u64>,
-    requests: mpsc::UnboundedSender<v1::Request>,
+    requests: Option<mpsc::UnboundedSender<v1::Request>>,
     replies: Receiver<std::result::Result<v1::Reply, Trouble>>,
     sent: u64,
     received: u64,
-    task: JoinHandle<()>,
+    task: Option<JoinHandle<()>>,
+    process: u32,
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.task.abort();
+        let (requests, task) = (self.requests.take(), self.task.take());
+        if std::process::id() == self.process {
+            task.inspect(JoinHandle::abort);
+        } else {
+            // The locks of threads that a forked process has not may be held for ever.
+            std::mem::forget((requests, task));
+        }
     }
 }
 
 impl Link {
-    /// Connects and opens a session.
+    /// Connects and opens a session, until then.
     pub(super) fn open(
         runtime: &Handle,
         address: &str,
         open: v1::Open,
         options: &ClientOptions,
+        deadline: Instant,
         stop: &dyn Fn() -> bool,
     ) -> std::result::Result<Self, Trouble> {
         let endpoint = endpoint(address, options)?;
@@ -80,12 +84,12 @@ impl Link {
                 let _ = incoming.send(Err(trouble));
             }
         });
-        let address = address.to_owned();
-        let opened = v1::Opened::default();
-        let mut made = Self { address, opened, version: None, requests, replies, sent: 0, received: 0, task };
+        let (address, opened, process) = (address.to_owned(), v1::Opened::default(), std::process::id());
+        let (requests, task) = (Some(requests), Some(task));
+        let mut made = Self { address, opened, version: None, requests, replies, sent: 0, received: 0, task, process };
         made.send(request::What::Open(open))?;
         let patience = options.connect_timeout + options.reply_timeout.min(options.connect_timeout);
-        match made.receive(patience, stop)? {
+        match made.receive(patience.min(deadline.saturating_duration_since(Instant::now())), stop)? {
             reply::What::Opened(opened) => made.opened = opened,
             _ => return Err(made.unexpected("what was opened")),
         }
@@ -96,13 +100,11 @@ impl Link {
     pub(super) fn send(&mut self, what: request::What) -> std::result::Result<(), Trouble> {
         self.sent += 1;
         let request = v1::Request { sequence: self.sent, what: Some(what) };
-        self.requests.send(request).map_err(|_| {
-            // Why is in the replies.
-            match self.replies.try_iter().find_map(std::result::Result::err) {
-                Some(trouble) => trouble,
-                None => self.gone(),
-            }
-        })
+        if self.requests.as_ref().is_some_and(|requests| requests.send(request).is_ok()) {
+            return Ok(());
+        }
+        // Why is in the replies.
+        Err(self.replies.try_iter().find_map(std::result::Result::err).unwrap_or_else(|| self.gone()))
     }
 
     /// Whether another request may be sent before an answer comes.
@@ -183,8 +185,8 @@ fn endpoint(address: &str, options: &ClientOptions) -> Result<Endpoint> {
     let endpoint = endpoint
         .connect_timeout(options.connect_timeout)
         .tcp_nodelay(true)
-        .http2_keep_alive_interval(ASK)
-        .keep_alive_timeout(GIVE_UP)
+        .http2_keep_alive_interval(options.keepalive_timeout / 3)
+        .keep_alive_timeout(options.keepalive_timeout / 3 * 2)
         .keep_alive_while_idle(true)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
@@ -233,8 +235,8 @@ async fn converse(
     };
     let channel: Channel = endpoint.connect().await.map_err(|error| lost(&error))?;
     let mut client = WorkerClient::new(channel)
-        .max_decoding_message_size(usize::MAX >> 1)
-        .max_encoding_message_size(usize::MAX >> 1);
+        .max_decoding_message_size(LARGEST_MESSAGE)
+        .max_encoding_message_size(LARGEST_MESSAGE);
     let mut request = tonic::Request::new(UnboundedReceiverStream::new(requests));
     if let Some(token) = token {
         let wrong = |_| Error::config("token", "visible ASCII characters", "others", "pass what the worker was given");

@@ -71,11 +71,14 @@ pub struct ClientOptions {
     pub tls_ca: Option<String>,
     /// The name in those certificates, where it is not that of the address.
     pub tls_domain: Option<String>,
-    /// For a connection.
+    /// For a connection. The first one of a session is tried again and again for so long.
     pub connect_timeout: Duration,
+    /// A worker that says nothing for so long, not even that it is there, is lost. More than it takes to send the weights
+    /// of a policy, as the question comes after them.
+    pub keepalive_timeout: Duration,
     /// For the answer to a request, after which a worker counts as lost.
     pub reply_timeout: Duration,
-    /// How long a lost session is tried to be begun elsewhere.
+    /// How long lost sessions are tried to be begun elsewhere, all of a call together.
     pub recovery_timeout: Duration,
     /// Steps between two snapshots, from which lost environments go on.
     pub snapshot_every: usize,
@@ -84,13 +87,14 @@ pub struct ClientOptions {
 }
 
 impl Default for ClientOptions {
-    /// 5 s for connections, 30 s for answers, 30 s for recoveries, and a snapshot every 64 steps.
+    /// 5 s for connections, 0.9 s for a word, 30 s for answers, 30 s for recoveries, and a snapshot every 64 steps.
     fn default() -> Self {
         Self {
             token: None,
             tls_ca: None,
             tls_domain: None,
             connect_timeout: Duration::from_secs(5),
+            keepalive_timeout: Duration::from_millis(900),
             reply_timeout: Duration::from_secs(30),
             recovery_timeout: Duration::from_secs(30),
             snapshot_every: 64,
@@ -114,6 +118,7 @@ impl ClientOptions {
         }
         for (name, limit) in [
             ("connect_timeout", self.connect_timeout),
+            ("keepalive_timeout", self.keepalive_timeout),
             ("reply_timeout", self.reply_timeout),
             ("recovery_timeout", self.recovery_timeout),
         ] {

@@ -11,8 +11,9 @@ use crate::v1::{self, reply, request};
 
 /// Between two rounds over all addresses, at first and at most.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(25), Duration::from_millis(500)];
-/// So many requests are remembered of environments that cannot tell where they stand.
+/// So many requests, and bytes of them, are remembered of environments that cannot tell where they stand.
 const REMEMBERED: usize = 100_000;
+const REMEMBERED_BYTES: usize = 64 << 20;
 
 /// Environments on some worker.
 pub(super) struct Shard {
@@ -26,6 +27,7 @@ pub(super) struct Shard {
     standing: Option<v1::Standing>,
     /// Requests since then that have changed something, in order.
     log: Vec<request::What>,
+    log_bytes: usize,
     /// There were too many of them.
     forgotten: bool,
     pending: Option<Pending>,
@@ -41,18 +43,32 @@ struct Pending {
 impl Shard {
     /// Opens the first session, at the address of this number.
     pub(super) fn new(fleet: &Arc<Fleet>, at: usize, open: v1::Open) -> Result<Self> {
-        let at = at % fleet.addresses.len();
-        let link = connect(fleet, at, open.clone(), &|| stopped(fleet)).map_err(|trouble| match trouble {
-            Trouble::Lost(text) => Error::Backend(text),
-            Trouble::Error(error) => error,
-        })?;
+        let (at, stop) = (at % fleet.addresses.len(), || stopped(fleet));
+        let (deadline, mut pause) = (Instant::now() + fleet.options.connect_timeout, BACKOFF[0]);
+        let link = loop {
+            // Once begun, an attempt has its own time.
+            let late = deadline + fleet.options.connect_timeout;
+            match connect(fleet, at, open.clone(), late, &stop) {
+                Ok(link) => break link,
+                Err(Trouble::Error(error)) => return Err(error),
+                Err(Trouble::Lost(text)) if Instant::now() + pause >= deadline => return Err(Error::Backend(text)),
+                Err(Trouble::Lost(_)) => wait(pause, &stop)?,
+            }
+            pause = (pause * 2).min(BACKOFF[1]);
+        };
         let (fleet, opened, log) = (Arc::clone(fleet), link.opened.clone(), Vec::new());
         let (standing, pending, lost) = (None, None, None);
-        Ok(Self { fleet, at, link: Some(link), open, opened, standing, log, forgotten: false, pending, lost })
+        let (link, log_bytes, forgotten) = (Some(link), 0, false);
+        Ok(Self { fleet, at, link, open, opened, standing, log, log_bytes, forgotten, pending, lost })
     }
 
     pub(super) fn opened(&self) -> &v1::Opened {
         &self.opened
+    }
+
+    /// Of the worker where it is or was last.
+    pub(super) fn address(&self) -> &str {
+        &self.fleet.addresses[self.at]
     }
 
     pub(super) fn num_envs(&self) -> usize {
@@ -71,6 +87,7 @@ impl Shard {
 
     /// Sends a request whose answer [`Shard::answer`] gives; `kept` says that it changes something.
     pub(super) fn ask(&mut self, what: request::What, kept: bool) {
+        self.fleet.begin();
         self.pending = Some(Pending { what: what.clone(), kept });
         if let Some(link) = &mut self.link
             && let Err(trouble) = send(link, what)
@@ -93,21 +110,23 @@ impl Shard {
     /// [`Error::Backend`] where no worker could be found in time, and [`Error::Config`] for one that must not be used.
     pub(super) fn answer(&mut self, stop: &dyn Fn() -> bool) -> Result<reply::What> {
         let fleet = Arc::clone(&self.fleet);
+        fleet.check_process()?;
         let stop = || stop() || stopped(&fleet);
-        let (start, mut pause, mut tried) = (Instant::now(), BACKOFF[0], 0);
+        // A session that was left, rather than lost, goes on where it was.
+        let left = self.link.is_none() && self.lost.is_none();
+        let (first, mut pause, mut tried) = (self.at + usize::from(!left), BACKOFF[0], 0);
         loop {
-            let recovering = self.link.is_none();
-            let outcome = match &mut self.link {
-                Some(link) => link.receive(fleet.options.reply_timeout, &stop),
-                None => self.recover(tried, &stop),
+            let outcome = if let Some(link) = &mut self.link {
+                link.receive(fleet.options.reply_timeout, &stop).map(Some)
+            } else {
+                tried += 1;
+                self.recover(first + tried - 1, &stop).map(|()| None)
             };
             match outcome {
-                Ok(what) => return Ok(self.done(what)),
+                Ok(Some(what)) => return Ok(self.done(what)),
+                Ok(None) => continue,
                 Err(Trouble::Error(Error::Interrupted)) => {
-                    if self.lost.is_some() {
-                        // Half begun: from the start the next time.
-                        self.link = None;
-                    }
+                    fleet.begin();
                     return Err(Error::Interrupted);
                 }
                 Err(Trouble::Error(error)) => {
@@ -116,8 +135,7 @@ impl Shard {
                 }
                 Err(trouble) => self.lose(trouble),
             }
-            let since = self.lost.as_ref().map_or(start, |(since, _)| (*since).max(start));
-            if since.elapsed() >= fleet.options.recovery_timeout {
+            if Instant::now() >= fleet.deadline() {
                 let why = self.lost.take().map(|(_, why)| why).unwrap_or_default();
                 let limit = fleet.options.recovery_timeout.as_secs_f64();
                 return Err(Error::Backend(format!(
@@ -125,12 +143,8 @@ impl Shard {
                     fleet.addresses.join(", ")
                 )));
             }
-            if !recovering {
-                continue;
-            }
-            tried += 1;
-            if tried % fleet.addresses.len() == 0 {
-                wait(pause, &stop)?;
+            if tried > 0 && tried % fleet.addresses.len() == 0 {
+                wait(pause, &stop).inspect_err(|_| fleet.begin())?;
                 pause = (pause * 2).min(BACKOFF[1]);
             }
         }
@@ -148,47 +162,47 @@ impl Shard {
         }
     }
 
-    /// Begins a session on the next worker in turn, does there what was done, and what was asked.
-    fn recover(&mut self, tried: usize, stop: &dyn Fn() -> bool) -> std::result::Result<reply::What, Trouble> {
+    /// Begins a session on the worker of this number in turn, does there what was done, and asks what was asked.
+    fn recover(&mut self, at: usize, stop: &dyn Fn() -> bool) -> std::result::Result<(), Trouble> {
         if self.forgotten {
             let got = "more requests than are remembered";
             let fix = "let its environments tell their state (Env::state)";
             return Err(Error::closed("workers", "environments that can be restored", got, fix).into());
         }
-        let at = (self.at + 1 + tried) % self.fleet.addresses.len();
+        let (at, deadline) = (at % self.fleet.addresses.len(), self.fleet.deadline());
         let open = v1::Open { standing: self.standing.clone(), ..self.open.clone() };
-        let mut link = connect(&self.fleet, at, open, stop)?;
+        let mut link = connect(&self.fleet, at, open, deadline, stop)?;
         let limits = |opened: &v1::Opened| v1::Opened { credits: 0, max_message_bytes: 0, ..opened.clone() };
         if limits(&link.opened) != limits(&self.opened) {
             let got = format!("another one from worker {}", link.address);
             let fix = "start all workers with the same version and the same environments";
             return Err(Error::space("spaces", format!("that of {}", self.open.env_id), got, fix).into());
         }
-        let patience = self.fleet.options.reply_timeout;
-        let pending = self.pending.as_ref().map(|pending| &pending.what);
-        let all = self.log.iter().chain(pending);
-        let (mut unanswered, mut last) = (0_usize, None);
-        for what in all {
+        let patience = || self.fleet.options.reply_timeout.min(deadline.saturating_duration_since(Instant::now()));
+        let mut unanswered = 0_usize;
+        for what in &self.log {
             while unanswered > 0 && !link.has_credit() {
-                last = Some(link.receive(patience, stop)?);
+                link.receive(patience(), stop)?;
                 unanswered -= 1;
             }
             send(&mut link, what.clone())?;
             unanswered += 1;
         }
         for _ in 0..unanswered {
-            last = Some(link.receive(patience, stop)?);
+            link.receive(patience(), stop)?;
         }
-        let replayed = self.log.len() as u64;
-        self.fleet.note(|faults| {
-            faults.recovered += 1;
-            faults.replayed += replayed;
-        });
-        self.at = at;
-        let nothing = || Trouble::Lost("nothing was asked".into());
-        let answer = last.ok_or_else(nothing)?;
-        self.link = Some(link);
-        Ok(answer)
+        if let Some(pending) = &self.pending {
+            send(&mut link, pending.what.clone())?;
+        }
+        if self.lost.is_some() {
+            let replayed = self.log.len() as u64;
+            self.fleet.note(|faults| {
+                faults.recovered += 1;
+                faults.replayed += replayed;
+            });
+        }
+        (self.at, self.link) = (at, Some(link));
+        Ok(())
     }
 
     /// Remembers what an answer says for a worker that takes this one's place.
@@ -205,19 +219,25 @@ impl Shard {
         };
         if let Some(standing) = standing.filter(|standing| !standing.slab.is_empty()) {
             self.standing = Some(standing.clone());
-            self.log.clear();
+            self.forget();
             self.forgotten = false;
         } else if matches!(what, reply::What::Rollout(_)) {
             // Rollouts are too large to be remembered.
             self.forgotten = true;
         } else if pending.kept && !self.forgotten {
+            self.log_bytes += pending.what.encoded_len();
             self.log.push(pending.what);
-            if self.log.len() > REMEMBERED {
-                self.log.clear();
+            if self.log.len() > REMEMBERED || self.log_bytes > REMEMBERED_BYTES {
+                self.forget();
                 self.forgotten = true;
             }
         }
         what
+    }
+
+    fn forget(&mut self) {
+        self.log.clear();
+        self.log_bytes = 0;
     }
 }
 
@@ -225,8 +245,14 @@ fn stopped(fleet: &Fleet) -> bool {
     fleet.options.stop.as_ref().is_some_and(|stop| stop())
 }
 
-fn connect(fleet: &Fleet, at: usize, open: v1::Open, stop: &dyn Fn() -> bool) -> std::result::Result<Link, Trouble> {
-    Link::open(fleet.runtime()?, &fleet.addresses[at], open, &fleet.options, stop)
+fn connect(
+    fleet: &Fleet,
+    at: usize,
+    open: v1::Open,
+    deadline: Instant,
+    stop: &dyn Fn() -> bool,
+) -> std::result::Result<Link, Trouble> {
+    Link::open(fleet.runtime()?, &fleet.addresses[at], open, &fleet.options, deadline, stop)
 }
 
 /// Sends a request, without weights that the worker has.

@@ -1,47 +1,91 @@
-//! What one worker's answers mean for its rows.
+//! What workers' answers mean for the rows of their environments.
 
-use rlox_core::{EpisodeLog, Error, Result};
+use std::ops::Range;
+
+use rlox_core::{AutoresetMode, EnvSpec, EpisodeLog, Error, Result};
 
 use crate::v1::reply;
 use crate::wire::Slab;
+use crate::worker::LARGEST_MESSAGE;
 
-/// The rows of a worker's environments.
-pub(super) struct Rows<'a> {
-    pub(super) obs: &'a mut [f32],
-    pub(super) final_obs: &'a mut [f32],
-    pub(super) masks: &'a mut [bool],
-    pub(super) reward: &'a mut [f64],
-    pub(super) terminated: &'a mut [bool],
-    pub(super) truncated: &'a mut [bool],
-    pub(super) episodes: &'a mut EpisodeLog,
+/// What was seen last of all environments.
+pub(super) struct Seen {
+    dim: usize,
+    mask: usize,
+    mode: AutoresetMode,
+    pub(super) obs: Vec<f32>,
+    pub(super) masks: Vec<bool>,
+    pub(super) reward: Vec<f64>,
+    pub(super) terminated: Vec<bool>,
+    pub(super) truncated: Vec<bool>,
+    pub(super) final_obs: Vec<f32>,
+    pub(super) episodes: EpisodeLog,
 }
 
-impl Rows<'_> {
-    /// Takes an answer in; `stepped` says whether it is that of a step.
-    pub(super) fn take(self, what: reply::What, stepped: bool) -> Result<()> {
+impl Seen {
+    /// Room for that, where a worker could send it.
+    pub(super) fn new(n: usize, spec: &EnvSpec, mode: AutoresetMode, mask: usize) -> Result<Self> {
+        let dim = spec.observation.dim();
+        let bytes = n.saturating_mul(dim.saturating_mul(8).saturating_add(mask));
+        if bytes > LARGEST_MESSAGE {
+            let expected = format!("observations and masks of at most {LARGEST_MESSAGE} bytes");
+            let fix = "ask for fewer environments, or name more workers";
+            return Err(Error::config("num_envs", expected, format!("{bytes} bytes of {n}"), fix));
+        }
+        Ok(Self {
+            dim,
+            mask,
+            mode,
+            obs: vec![0.0; n * dim],
+            masks: vec![true; n * mask],
+            reward: vec![0.0; n],
+            terminated: vec![false; n],
+            truncated: vec![false; n],
+            final_obs: vec![0.0; n * dim],
+            episodes: EpisodeLog::default(),
+        })
+    }
+
+    /// Whose episodes the last step ended.
+    pub(super) fn ends(&self) -> impl Iterator<Item = bool> {
+        self.terminated.iter().zip(&self.truncated).map(|(terminated, truncated)| *terminated || *truncated)
+    }
+
+    /// Takes in what a worker says of its rows; `stepped` says whether it is the answer to a step.
+    pub(super) fn take(&mut self, rows: Range<usize>, what: reply::What, stepped: bool) -> Result<()> {
         let reply::What::Stepped(said) = what else {
             let fix = "install the same version of rlox on both sides";
             return Err(Error::config("reply", "observations", "another answer", fix));
         };
         let mut slab = Slab::new("a worker's reply", &said.slab);
-        slab.read(self.obs)?;
+        slab.read(&mut self.obs[rows.start * self.dim..rows.end * self.dim])?;
         if stepped {
-            slab.read(self.reward)?;
-            slab.flags(self.terminated)?;
-            slab.flags(self.truncated)?;
-            if said.finals > 0 {
-                let dim = self.obs.len() / self.reward.len();
-                let ends = self.terminated.iter().zip(&*self.truncated).map(|(a, b)| *a || *b);
-                let rows = self.final_obs.chunks_exact_mut(dim).zip(ends).filter(|(_, ended)| *ended);
-                for (row, _) in rows.take(said.finals as usize) {
-                    slab.read(row)?;
-                }
-            }
+            slab.read(&mut self.reward[rows.clone()])?;
+            slab.flags(&mut self.terminated[rows.clone()])?;
+            slab.flags(&mut self.truncated[rows.clone()])?;
+            self.finals(rows.clone(), said.finals, &mut slab)?;
             let returns: Vec<f64> = slab.vec(said.episodes as usize)?;
             let lengths: Vec<u32> = slab.vec(said.episodes as usize)?;
             returns.iter().zip(&lengths).for_each(|(total, length)| self.episodes.push(*total, *length));
         }
-        slab.flags(self.masks)?;
+        slab.flags(&mut self.masks[rows.start * self.mask..rows.end * self.mask])?;
         slab.end()
+    }
+
+    /// The last observations of the episodes that ended.
+    fn finals(&mut self, rows: Range<usize>, said: u32, slab: &mut Slab<'_>) -> Result<()> {
+        let ended = |row: &usize| self.terminated[*row] || self.truncated[*row];
+        let ends = if self.mode == AutoresetMode::SameStep { rows.clone().filter(ended).count() } else { 0 };
+        if said as usize != ends {
+            let (expected, got) = (format!("{ends}, of the episodes that ended"), said.to_string());
+            let fix = "install the same version of rlox on both sides";
+            return Err(Error::corrupt("last observations", expected, got, fix));
+        }
+        for row in rows {
+            if ends > 0 && (self.terminated[row] || self.truncated[row]) {
+                slab.read(&mut self.final_obs[row * self.dim..(row + 1) * self.dim])?;
+            }
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,38 @@
+"""What `actors="grpc://host:port,host:port?reply_timeout=60"` says of workers."""
+
+from urllib.parse import parse_qsl
+
+# Before the workers' addresses, and what stands before each: without TLS, and with it.
+SCHEMES = {"grpc": "http://", "grpcs": "https://"}
+WAITS = ("connect_timeout", "keepalive_timeout", "reply_timeout", "recovery_timeout")
+
+
+def worker_addresses(actors: str) -> tuple[list[str], dict[str, float]] | None:
+    """The workers' addresses, and the seconds that are waited for them; None for other places.
+
+    Raises:
+        ValueError: What stands after "?" is no time that can be set.
+
+    >>> worker_addresses("grpc://127.0.0.1:50051,worker:50051?reply_timeout=60")
+    (['http://127.0.0.1:50051', 'http://worker:50051'], {'reply_timeout': 60.0})
+    >>> worker_addresses("threads")
+    """
+    scheme, _, rest = actors.partition("://")
+    workers, _, waits = rest.partition("?")
+    if scheme not in SCHEMES or not all(workers.split(",")) or "/" in workers:
+        return None
+    return [SCHEMES[scheme] + worker for worker in workers.split(",")], _seconds(actors, waits)
+
+
+def _seconds(actors: str, waits: str) -> dict[str, float]:
+    try:
+        pairs = parse_qsl(waits, keep_blank_values=True, strict_parsing=True) if waits else []
+        seconds = {name: float(text) for name, text in pairs}
+    except ValueError:
+        seconds = {"": 0.0}
+    if not set(seconds) <= set(WAITS):
+        raise ValueError(
+            f"actors: expected seconds for {', '.join(WAITS)} after '?', such as "
+            f"'?reply_timeout=60&recovery_timeout=60', got {actors!r}; correct it"
+        )
+    return seconds
