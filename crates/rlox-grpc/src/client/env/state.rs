@@ -118,7 +118,7 @@ impl RemoteVecEnv {
             };
             first = rows.end;
             let standing = Some(wire::standing_to(&part));
-            shard.ask(request::What::Restore(v1::Restore { standing }), true);
+            shard.ask(request::What::Restore(v1::Restore { standing, only_check: false }), true);
         }
         let (mut first, dim) = (0, obs.len() / n);
         for shard in &mut remote.shards {
