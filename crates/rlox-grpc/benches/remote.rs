@@ -66,8 +66,8 @@ fn remote(address: &str, bytes: usize, count: usize) -> f64 {
         let mut client = WorkerClient::new(channel).max_decoding_message_size(1 << 30);
         let (sender, receiver) = mpsc::channel(64);
         let mut replies = client.session(ReceiverStream::new(receiver)).await.expect("a session").into_inner();
-        let dim = v1::Argument { name: "dim".into(), value: (bytes / 4) as f64 };
-        let (env_id, arguments) = ("Load-v0".into(), vec![dim]);
+        let dim = (bytes / 4) as f64;
+        let (env_id, arguments) = ("Load-v0".into(), [&b"\x03dim"[..], &dim.to_le_bytes()].concat().into());
         let open = v1::Open { protocol: PROTOCOL, env_id, num_envs: 1, arguments, ..v1::Open::default() };
         let step = |sequence: u64| {
             let step = v1::Step { actions: vec![0; 8].into(), snapshot: false };

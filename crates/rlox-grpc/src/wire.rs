@@ -8,6 +8,9 @@ use rlox_core::{AutoresetMode, EnvSpec, Error, Mismatch, Pcg64, Result, Space, S
 
 use crate::v1;
 
+/// Arguments of environments, and options of a reset.
+const MOST_ARGUMENTS: usize = 64;
+
 /// Numbers that slabs are made of.
 pub(crate) trait Number: Pod + Zeroable {
     fn swapped(self) -> Self;
@@ -22,7 +25,7 @@ macro_rules! numbers {
         })*
     };
 }
-numbers!(f32, f64, i64, u32, u8);
+numbers!(f32, f64, i64, u64, u32, u8);
 
 /// Appends numbers to a slab.
 pub(crate) fn put<T: Number>(slab: &mut Vec<u8>, numbers: &[T]) {
@@ -193,8 +196,57 @@ pub(crate) fn spec_from(opened: v1::Opened) -> Result<EnvSpec> {
     })
 }
 
-pub(crate) fn arguments_to(arguments: &[(String, f64)]) -> Vec<v1::Argument> {
-    arguments.iter().map(|(name, value)| v1::Argument { name: name.clone(), value: *value }).collect()
+/// Names with numbers as bytes, whatever they mean.
+pub(crate) fn arguments_to(argument: &'static str, arguments: &[(String, f64)]) -> Result<Bytes> {
+    if arguments.len() > MOST_ARGUMENTS {
+        return Err(wrong_arguments(argument, arguments.len().to_string(), "pass fewer"));
+    }
+    let mut bytes = Vec::with_capacity(arguments.iter().map(|(name, _)| name.len() + 9).sum());
+    for (name, value) in arguments {
+        let long = |_| wrong_arguments(argument, format!("a name of {} bytes", name.len()), "correct the name");
+        bytes.push(u8::try_from(name.len()).map_err(long)?);
+        bytes.extend_from_slice(name.as_bytes());
+        put(&mut bytes, &[*value]);
+    }
+    Ok(bytes.into())
+}
+
+pub(crate) fn arguments_from(argument: &'static str, mut bytes: &[u8]) -> Result<Vec<(String, f64)>> {
+    let wrong = |got: &str| wrong_arguments(argument, got.to_owned(), "use the same version of rlox");
+    let mut made = Vec::new();
+    while let Some((len, rest)) = bytes.split_first() {
+        if made.len() == MOST_ARGUMENTS {
+            return Err(wrong("more"));
+        }
+        let (name, rest) = rest.split_at_checked(*len as usize).ok_or_else(|| wrong("a name that is cut short"))?;
+        let (number, rest) = rest.split_first_chunk().ok_or_else(|| wrong("a number that is cut short"))?;
+        let name = str::from_utf8(name).map_err(|_| wrong("a name in another encoding"))?;
+        made.push((name.to_owned(), f64::from_le_bytes(*number)));
+        bytes = rest;
+    }
+    Ok(made)
+}
+
+fn wrong_arguments(argument: &'static str, got: String, fix: &'static str) -> Error {
+    let expected = format!("at most {MOST_ARGUMENTS} numbers, each with a name of at most 255 bytes in UTF-8");
+    Error::config(argument, expected, got, fix)
+}
+
+/// Environments' seeds as bytes.
+pub(crate) fn seeds_to(seeds: &[Option<u64>]) -> Bytes {
+    let (there, numbers): (Vec<_>, Vec<_>) = seeds.iter().map(|seed| (seed.is_some(), seed.unwrap_or(0))).unzip();
+    let mut bytes = Vec::with_capacity(seeds.len() * 9);
+    put(&mut bytes, flags(&there));
+    put(&mut bytes, &numbers);
+    bytes.into()
+}
+
+pub(crate) fn seeds_from(bytes: &[u8], num_envs: usize) -> Result<Vec<Option<u64>>> {
+    let mut slab = Slab::new("seeds", bytes);
+    let there: Vec<u8> = slab.vec(num_envs)?;
+    let numbers = slab.vec(num_envs)?;
+    slab.end()?;
+    Ok(numbers.into_iter().zip(there).map(|(seed, there)| Some(seed).filter(|_| there != 0)).collect())
 }
 
 pub(crate) fn failure_to(error: Error) -> v1::Failure {
@@ -234,4 +286,82 @@ pub(crate) fn failure_from(failure: v1::Failure, address: &str) -> Error {
         Kind::Closed => Error::closed,
     };
     make(argument, expected, format!("{got} (worker {address})"), fix)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn refused(bytes: &[u8]) -> String {
+        arguments_from("options", bytes).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn arguments_are_lengths_names_and_numbers() {
+        let arguments = [("g".to_owned(), 9.5), (String::new(), -0.0), ("é".to_owned(), f64::INFINITY)];
+        let bytes = arguments_to("arguments", &arguments).unwrap();
+        assert_eq!(bytes[..10], [1, b'g', 0, 0, 0, 0, 0, 0, 0x23, 0x40]);
+        assert_eq!(arguments_from("arguments", &bytes).unwrap(), arguments);
+        assert_eq!(arguments_from("arguments", &[]).unwrap(), []);
+    }
+
+    #[test]
+    fn wrong_arguments_are_refused_by_name() {
+        for (bytes, got) in [
+            (&[3, b'a'][..], "a name that is cut short"),
+            (&[1, b'a', 0, 0], "a number that is cut short"),
+            (&[1, 0xff, 0, 0, 0, 0, 0, 0, 0, 0], "another encoding"),
+            (&[0; 65 * 9], "got more"),
+        ] {
+            let said = refused(bytes);
+            assert!(said.starts_with("options: expected at most 64 numbers") && said.contains(got), "{said}");
+        }
+        assert_eq!(arguments_from("options", &[0; 64 * 9]).unwrap().len(), 64);
+        let long = arguments_to("arguments", &[("x".repeat(256), 0.0)]).unwrap_err().to_string();
+        assert!(long.contains("a name of 256 bytes"), "{long}");
+        let many = arguments_to("arguments", &vec![(String::new(), 0.0); 65]).unwrap_err().to_string();
+        assert!(many.contains("got 65"), "{many}");
+    }
+
+    #[test]
+    fn seeds_are_flags_and_numbers() {
+        let seeds = [Some(258), None, Some(u64::MAX)];
+        let bytes = seeds_to(&seeds);
+        assert_eq!(bytes[..11], [1, 0, 1, 2, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(seeds_from(&bytes, 3).unwrap(), seeds);
+        for wrong in [2, 4, usize::MAX] {
+            let said = seeds_from(&bytes, wrong).unwrap_err().to_string();
+            assert!(said.starts_with("seeds: expected"), "{said}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_arguments_come_back(arguments in prop::collection::vec((".{0,60}", any::<i32>().prop_map(f64::from)), 0..=64)) {
+            let bytes = arguments_to("arguments", &arguments).unwrap();
+            prop_assert_eq!(arguments_from("arguments", &bytes).unwrap(), arguments);
+        }
+
+        /// What is made takes no more than a multiple of what came: 64 names, and 16 bytes for 9.
+        #[test]
+        fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(0..4_u8, 0..700), num_envs in 0..80_usize) {
+            if let Ok(arguments) = arguments_from("arguments", &bytes) {
+                prop_assert!(arguments.len() <= MOST_ARGUMENTS);
+                prop_assert_eq!(arguments_to("arguments", &arguments).unwrap(), bytes.clone());
+            }
+            let seeds = seeds_from(&bytes, num_envs).ok().map(|seeds| seeds.len());
+            prop_assert_eq!(seeds, (bytes.len() == num_envs * 9).then_some(num_envs));
+        }
+
+        #[test]
+        fn any_bytes_at_all_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..4000), width: u32, num_envs: u32) {
+            let _ = arguments_from("arguments", &bytes);
+            let _ = seeds_from(&bytes, num_envs as usize);
+            let slab = bytes.clone().into();
+            let _ = standing_from(&v1::Standing { width, slab }, num_envs as usize);
+            let _ = prost::Message::decode(&bytes[..]).map(|_: v1::Request| ());
+        }
+    }
 }

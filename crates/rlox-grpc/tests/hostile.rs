@@ -95,7 +95,8 @@ fn failure(said: &reply::What) -> &v1::Failure {
     failure
 }
 
-fn networks(activation: &str, hidden: Vec<u32>) -> v1::Policy {
+fn networks(activation: &str, widths: &[u32]) -> v1::Policy {
+    let hidden = widths.iter().flat_map(|width| width.to_le_bytes()).collect();
     v1::Policy { activation: activation.into(), n_steps: 1, hidden, ..v1::Policy::default() }
 }
 
@@ -113,9 +114,11 @@ fn what_is_against_the_protocol_is_refused_and_says_why() {
         (v1::Open { env_id: "Pole".into(), ..open() }, "did you mean"),
         (v1::Open { autoreset_mode: 9, ..open() }, "same version"),
         (v1::Open { standing: Some(v1::Standing { width: u32::MAX, ..v1::Standing::default() }), ..open() }, "session"),
-        (v1::Open { policy: Some(networks("x", vec![4])), ..open() }, "choose one of these"),
-        (v1::Open { policy: Some(networks("tanh", vec![7600, 7600])), ..open() }, "--max-message"),
-        (v1::Open { policy: Some(networks("tanh", vec![1; 65])), ..open() }, "fewer layers"),
+        (v1::Open { policy: Some(networks("x", &[4])), ..open() }, "choose one of these"),
+        (v1::Open { policy: Some(networks("tanh", &[7600, 7600])), ..open() }, "--max-message"),
+        (v1::Open { policy: Some(networks("tanh", &[1; 65])), ..open() }, "fewer layers"),
+        (v1::Open { arguments: vec![0; 1 << 20].into(), ..open() }, "same version"),
+        (v1::Open { arguments: vec![1, b'x'].into(), ..open() }, "same version"),
         (
             v1::Open { policy: Some(v1::Policy { n_steps: u32::MAX, ..v1::Policy::default() }), ..open() },
             "--max-message",
@@ -125,6 +128,15 @@ fn what_is_against_the_protocol_is_refused_and_says_why() {
         assert!(failure(&said[0]).fix.contains(says), "{said:?}");
     }
     let first = || request(1, request::What::Open(open()));
+    let reset = |reset: v1::Reset| request(2, request::What::Reset(reset));
+    let (options, seeds) = (vec![9, b'x'].into(), vec![1; 8].into());
+    for (bad, names) in [
+        (v1::Reset { options, ..v1::Reset::default() }, "options"),
+        (v1::Reset { seeds, ..v1::Reset::default() }, "seeds"),
+    ] {
+        let said = end(&worker, vec![first(), reset(bad)]).unwrap();
+        assert_eq!(failure(&said[1]).argument, names);
+    }
     let step = |actions: &[u8]| request::What::Step(v1::Step { actions: actions.to_vec().into(), snapshot: false });
     let collect = request::What::Collect(v1::Collect::default());
     let said = end(&worker, vec![first(), request(2, step(&[0; 8])), request(3, step(&[0; 7])), request(4, collect)]);

@@ -113,8 +113,11 @@ impl RolloutSettings {
             let wrong = |_| Error::config(name, "less than 2**32", count.to_string(), "pass a smaller one");
             u32::try_from(count).map_err(wrong)
         };
+        let widths: Vec<_> = policy.iter().map(|width| count("net_arch", *width)).collect::<Result<_>>()?;
+        let mut hidden = Vec::with_capacity(widths.len() * 4);
+        wire::put(&mut hidden, &widths);
         Ok(v1::Policy {
-            hidden: policy.iter().map(|width| count("net_arch", *width)).collect::<Result<_>>()?,
+            hidden: hidden.into(),
             activation: activation.name().into(),
             shared_trunk: *shared_trunk,
             use_sde: *use_sde,

@@ -215,14 +215,14 @@ impl VectorEnv for RemoteVecEnv {
             remote.check_started("reset_mask")?;
         }
         remote.known = None;
-        let (mut first, options) = (0, wire::arguments_to(options.pairs()));
+        let (mut first, options) = (0, wire::arguments_to("options", options.pairs())?);
         for shard in &mut remote.shards {
             let rows = first..first + shard.num_envs();
             let reset = v1::Reset {
                 base: if let Seeds::Base(base) = seeds { Some(base + first as u64) } else { None },
-                each: match seeds {
-                    Seeds::Each(seeds) => seeds[rows.clone()].iter().map(|seed| v1::Seed { seed: *seed }).collect(),
-                    Seeds::Keep | Seeds::Base(_) => Vec::new(),
+                seeds: match seeds {
+                    Seeds::Each(seeds) => wire::seeds_to(&seeds[rows.clone()]),
+                    Seeds::Keep | Seeds::Base(_) => bytes::Bytes::new(),
                 },
                 mask: mask.map(|mask| wire::flags(&mask[rows.clone()]).to_vec().into()).unwrap_or_default(),
                 options: options.clone(),

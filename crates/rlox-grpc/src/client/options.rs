@@ -53,7 +53,7 @@ impl EnvOptions {
             env_id: self.id.clone(),
             num_envs: u32::try_from(count).map_err(too_many)?,
             seed,
-            arguments: wire::arguments_to(&self.arguments),
+            arguments: wire::arguments_to("arguments", &self.arguments)?,
             autoreset_mode: wire::mode_to(self.autoreset_mode).into(),
             max_episode_steps: self.max_episode_steps.map(|limit| limit.unwrap_or(0)),
             standing: None,

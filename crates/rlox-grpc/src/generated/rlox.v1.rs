@@ -66,8 +66,9 @@ pub struct Open {
     /// Environment i gets the stream of seed + i.
     #[prost(uint64, tag = "4")]
     pub seed: u64,
-    #[prost(message, repeated, tag = "5")]
-    pub arguments: ::prost::alloc::vec::Vec<Argument>,
+    /// Names with numbers: for each the length of its name (u8), the name in UTF-8, and the number (f64). 64 at most.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub arguments: ::prost::bytes::Bytes,
     #[prost(enumeration = "AutoresetMode", tag = "6")]
     pub autoreset_mode: i32,
     /// Absent for the id's own, 0 for none.
@@ -80,18 +81,12 @@ pub struct Open {
     #[prost(message, optional, tag = "9")]
     pub policy: ::core::option::Option<Policy>,
 }
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Argument {
-    #[prost(string, tag = "1")]
-    pub name: ::prost::alloc::string::String,
-    #[prost(double, tag = "2")]
-    pub value: f64,
-}
 /// The networks that act, and how rollouts are collected with them.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Policy {
-    #[prost(uint32, repeated, tag = "1")]
-    pub hidden: ::prost::alloc::vec::Vec<u32>,
+    /// Widths of the hidden layers, u32.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub hidden: ::prost::bytes::Bytes,
     #[prost(string, tag = "2")]
     pub activation: ::prost::alloc::string::String,
     #[prost(bool, tag = "3")]
@@ -191,25 +186,22 @@ pub mod space {
         }
     }
 }
-#[derive(Clone, PartialEq, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Reset {
     /// Without seeds the streams go on.
     #[prost(uint64, optional, tag = "1")]
     pub base: ::core::option::Option<u64>,
-    #[prost(message, repeated, tag = "2")]
-    pub each: ::prost::alloc::vec::Vec<Seed>,
+    /// Whether each environment gets one, flags \[N\], then which, u64 \[N\]; empty where none does.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub seeds: ::prost::bytes::Bytes,
     /// Flags \[N\]; empty for all.
     #[prost(bytes = "bytes", tag = "3")]
     pub mask: ::prost::bytes::Bytes,
-    #[prost(message, repeated, tag = "4")]
-    pub options: ::prost::alloc::vec::Vec<Argument>,
+    /// As the arguments of Open.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub options: ::prost::bytes::Bytes,
     #[prost(bool, tag = "5")]
     pub snapshot: bool,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Seed {
-    #[prost(uint64, optional, tag = "1")]
-    pub seed: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Step {
@@ -240,6 +232,9 @@ pub struct Snapshot {}
 pub struct Restore {
     #[prost(message, optional, tag = "1")]
     pub standing: ::core::option::Option<Standing>,
+    /// Whether the environments could be put there is all that is asked; Done says that they could.
+    #[prost(bool, tag = "2")]
+    pub only_check: bool,
 }
 /// Whether environment `index` could be put there.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -5,7 +5,8 @@ use rlox_nn::train::{Collection, IterationStreams, collect_transitions};
 use rlox_nn::{Activation, ActorCritic, Distribution, NamedTensors, PolicyNetworks};
 
 use super::Limits;
-use crate::{v1, wire};
+use crate::v1;
+use crate::wire::{self, Slab};
 
 /// Hidden layers of a policy.
 const MOST_LAYERS: usize = 64;
@@ -26,12 +27,9 @@ impl Rollouts {
         let dim = env.spec().observation.dim() + env.spec().action.dim();
         // Before there is memory for it.
         limits.check_message("n_steps", n_steps.saturating_mul(env.num_envs()).saturating_mul(dim * 4 + 29))?;
+        let hidden = hidden(asked)?;
         // Networks whose weights no message could bring.
-        limits.check_message("hidden", weight_bytes(env.spec(), asked))?;
-        if asked.hidden.len() > MOST_LAYERS {
-            let (expected, got) = (format!("at most {MOST_LAYERS} layers"), asked.hidden.len().to_string());
-            return Err(Error::config("hidden", expected, got, "use fewer layers"));
-        }
+        limits.check_message("hidden", weight_bytes(env.spec(), &hidden, asked.shared_trunk))?;
         for (name, factor) in [("gamma", asked.gamma), ("gae_lambda", asked.gae_lambda)] {
             if !(0.0..=1.0).contains(&factor) {
                 return Err(Error::config(name, "a number in [0, 1]", factor.to_string(), "correct it"));
@@ -45,7 +43,7 @@ impl Rollouts {
             sde_sample_freq: asked.sde_sample_freq as usize,
         };
         let streams = IterationStreams::new(0, env.num_envs())?;
-        let policy = policy(env.spec(), asked)?;
+        let policy = policy(env.spec(), &hidden, asked)?;
         Ok(Self { policy, how, rollout: Rollout::around(steps), streams, version: None, known: 0 })
     }
 
@@ -93,18 +91,30 @@ impl Rollouts {
 }
 
 /// Bytes of the weights between a policy's observations and its last hidden layer, and of those of its values.
-fn weight_bytes(spec: &EnvSpec, asked: &v1::Policy) -> usize {
+fn weight_bytes(spec: &EnvSpec, hidden: &[usize], shared: bool) -> usize {
     let (mut from, mut weights) = (spec.observation.dim(), 0_usize);
-    for width in asked.hidden.iter().map(|width| *width as usize) {
+    for width in hidden {
         weights = weights.saturating_add(width.saturating_mul(from + 1));
-        from = width;
+        from = *width;
     }
-    weights.saturating_mul(if asked.shared_trunk { 4 } else { 8 })
+    weights.saturating_mul(if shared { 4 } else { 8 })
+}
+
+/// The widths of the hidden layers.
+fn hidden(asked: &v1::Policy) -> Result<Vec<usize>> {
+    let layers = asked.hidden.len() / 4;
+    if layers > MOST_LAYERS {
+        let expected = format!("at most {MOST_LAYERS} layers");
+        return Err(Error::config("hidden", expected, layers.to_string(), "use fewer layers"));
+    }
+    let mut slab = Slab::new("hidden", &asked.hidden);
+    let widths: Vec<u32> = slab.vec(layers)?;
+    slab.end()?;
+    Ok(widths.into_iter().map(|width| width as usize).collect())
 }
 
 /// The built-in networks of a shape, whose weights are to be replaced.
-fn policy(spec: &EnvSpec, asked: &v1::Policy) -> Result<Box<dyn ActorCritic>> {
-    let hidden: Vec<_> = asked.hidden.iter().map(|width| *width as usize).collect();
+fn policy(spec: &EnvSpec, hidden: &[usize], asked: &v1::Policy) -> Result<Box<dyn ActorCritic>> {
     let activation: Activation = asked.activation.parse()?;
     let distribution = if asked.use_sde {
         Distribution::state_dependent(&spec.action, hidden.last().copied().unwrap_or(0), 0.0)?
@@ -113,8 +123,8 @@ fn policy(spec: &EnvSpec, asked: &v1::Policy) -> Result<Box<dyn ActorCritic>> {
     };
     let rng = &mut Pcg64::seed_from(0);
     Ok(Box::new(if asked.shared_trunk {
-        PolicyNetworks::shared_around(spec, &hidden, activation, distribution, rng)?
+        PolicyNetworks::shared_around(spec, hidden, activation, distribution, rng)?
     } else {
-        PolicyNetworks::around(spec, &hidden, activation, distribution, rng)?
+        PolicyNetworks::around(spec, hidden, activation, distribution, rng)?
     }))
 }

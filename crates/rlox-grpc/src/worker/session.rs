@@ -49,7 +49,7 @@ impl Session {
             let (expected, got) = (format!("at most {}", limits.max_envs), num_envs.to_string());
             return Err(Error::config("num_envs", expected, got, "ask for fewer, or start the worker with --max-envs"));
         }
-        let arguments: Vec<_> = open.arguments.iter().map(|it| (it.name.clone(), it.value)).collect();
+        let arguments = wire::arguments_from("arguments", &open.arguments)?;
         let options = MakeOptions {
             num_envs,
             seed: Some(open.seed),
@@ -98,7 +98,7 @@ impl Session {
             request::What::Reset(reset) => self.reset(&reset).map(What::Stepped),
             request::What::Step(step) => self.step(&step).map(What::Stepped),
             request::What::Snapshot(v1::Snapshot {}) => self.standing().map(What::Standing),
-            request::What::Restore(restore) => self.restore(&restore).map(What::Stepped),
+            request::What::Restore(restore) => self.restore(&restore),
             request::What::Check(check) => self.check(&check).map(|()| What::Done(v1::Done {})),
             request::What::Collect(collect) => {
                 let Some(rollouts) = &mut self.rollouts else {
@@ -114,7 +114,7 @@ impl Session {
 
     fn reset(&mut self, reset: &v1::Reset) -> Result<v1::Stepped> {
         let n = self.env.num_envs();
-        let each: Vec<_> = reset.each.iter().map(|seed| seed.seed).collect();
+        let each = if reset.seeds.is_empty() { Vec::new() } else { wire::seeds_from(&reset.seeds, n)? };
         let seeds = match reset.base {
             Some(base) => Seeds::Base(base),
             None if each.is_empty() => Seeds::Keep,
@@ -127,17 +127,22 @@ impl Session {
             slab.end()?;
         }
         let mask = (!reset.mask.is_empty()).then_some(&mask[..]);
-        let options = ResetOptions::new(reset.options.iter().map(|it| (it.name.clone(), it.value)));
+        let options = ResetOptions::new(wire::arguments_from("options", &reset.options)?);
         self.env.reset(seeds, mask, &options, &mut self.obs)?;
         self.told(reset.snapshot)
     }
 
-    fn restore(&mut self, restore: &v1::Restore) -> Result<v1::Stepped> {
+    fn restore(&mut self, restore: &v1::Restore) -> Result<What> {
         let none = || Error::config("standing", "where to go on", "nothing", "send what a snapshot gave");
         let given = restore.standing.as_ref().ok_or_else(none)?;
-        wire::standing_from(given, self.env.num_envs())?.put(self.env.as_mut())?;
+        let given = wire::standing_from(given, self.env.num_envs())?;
+        if restore.only_check {
+            given.check(self.env.as_ref())?;
+            return Ok(What::Done(v1::Done {}));
+        }
+        given.put(self.env.as_mut())?;
         self.env.observe(&mut self.obs)?;
-        self.told(false)
+        self.told(false).map(What::Stepped)
     }
 
     /// The observations, and what is allowed.

@@ -68,7 +68,7 @@ impl Remote {
                 streams: known.streams[rows.start * Pcg64::WORDS..rows.end * Pcg64::WORDS].into(),
             };
             let standing = Some(wire::standing_to(&part));
-            shard.ask(request::What::Restore(v1::Restore { standing }), true);
+            shard.ask(request::What::Restore(v1::Restore { standing, only_check: false }), true);
         }
         let mut first = 0;
         for shard in &mut self.shards {
