@@ -55,7 +55,7 @@ pub trait Collect<W, B>: Send {
 /// for _ in 0..3 {
 ///     let rollout = collector.next()?;
 ///     assert_eq!(rollout.buffer.steps.transitions(), 64);
-///     collector.publish(());
+///     collector.publish(())?;
 /// }
 /// assert_eq!(collector.stats()?.rollouts, 3);
 /// collector.stop()?;
@@ -129,19 +129,24 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         Ok(Some(Collected { turn: *turn, lag, buffer }))
     }
 
-    /// Gives back the rollout that was taken, with the weights that were learned from it. Where none was taken, these
-    /// take the place of the newest weights.
-    pub fn publish(&mut self, weights: W) {
-        if !self.is_forked() {
-            self.give_back(Some(weights));
+    /// Gives back the rollout that was taken, with the weights that were learned from it: they are the next version's.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where none was taken: rollouts of the newest version may have been begun, and those of one version
+    /// have the same weights. [`Error::Closed`] in a forked process.
+    pub fn publish(&mut self, weights: W) -> Result<()> {
+        self.check_process()?;
+        if self.taken.is_none() {
+            let fix = "call next first, and publish once for each rollout";
+            return Err(Error::config("publish", "a rollout that was taken with next", "none", fix));
         }
+        self.give_back(Some(weights));
+        Ok(())
     }
 
     fn give_back(&mut self, weights: Option<W>) {
-        match (self.taken.take(), weights) {
-            (Some((turn, buffer)), weights) => self.shared.release(turn, buffer, weights),
-            (None, Some(weights)) => self.shared.replace(weights),
-            (None, None) => {}
+        if let Some((turn, buffer)) = self.taken.take() {
+            self.shared.release(turn, buffer, weights);
         }
     }
 

@@ -164,21 +164,17 @@ impl<W, B> Handover<W, B> {
         let mut state = self.state();
         state.buffers[turn.slot] = Some(buffer);
         state.turns.release(turn.slot);
+        let mut oldest = None;
         if let Some(new) = new.or_else(|| state.weights.back().cloned()) {
             if state.weights.len() == state.buffers.len() {
-                state.weights.pop_front();
+                oldest = state.weights.pop_front();
             }
             state.weights.push_back(new);
         }
         self.freed.notify_all();
-    }
-
-    /// Takes other weights for the newest ones.
-    pub(super) fn replace(&self, weights: W) {
-        let new = Arc::new(weights);
-        if let Some(newest) = self.state().weights.back_mut() {
-            *newest = new;
-        }
+        drop(state);
+        // They are the caller's: what their end takes, or waits for, is not waited for by actors.
+        drop(oldest);
     }
 
     pub(super) fn seeds(&self) -> Pcg64 {
@@ -220,4 +216,40 @@ impl<W, B> Handover<W, B> {
 
 fn closed() -> Error {
     Error::closed("collector", "one whose actors work", "one that was stopped, or has failed before", "make a new one")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Weak;
+
+    /// Asks, when it is dropped, whether anybody has the lock.
+    #[derive(Default)]
+    struct Asks(Mutex<Weak<Handover<Arc<Asks>, u8>>>, Arc<AtomicBool>);
+
+    impl Drop for Asks {
+        fn drop(&mut self) {
+            let ring = self.0.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+            self.1.store(ring.is_some_and(|ring| ring.state.try_lock().is_ok()), Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn weights_that_nobody_needs_are_dropped_without_the_lock() {
+        let (first, ahead) = (Arc::new(Asks::default()), Ahead { max_lag: 0, lockstep: true });
+        let free = Arc::clone(&first.1);
+        let ring = Handover::new(1, ahead, Arc::clone(&first), Pcg64::seed_from(0), || Ok(0)).unwrap();
+        let ring = Arc::new(ring);
+        *first.0.lock().unwrap() = Arc::downgrade(&ring);
+        drop(first);
+        ring.started();
+        ring.state().turns.ask();
+        let begun = ring.begin(0).unwrap();
+        let (turn, buffer) = (begun.turn, begun.buffer);
+        drop(begun.weights);
+        ring.end(turn, Ok(buffer));
+        let (turn, _, buffer) = ring.take(&mut || false).unwrap().unwrap();
+        ring.release(turn, buffer, Some(Arc::default()));
+        assert!(free.load(Ordering::Relaxed));
+    }
 }

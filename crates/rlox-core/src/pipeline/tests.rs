@@ -62,7 +62,7 @@ fn learn(ring: &mut Ring, rounds: u64) -> Vec<(Vec<u64>, u64)> {
             let collected = ring.next().unwrap();
             let seen = (collected.buffer.clone(), collected.lag);
             assert_eq!(collected.buffer[3], collected.turn.version);
-            ring.publish(version);
+            ring.publish(version).unwrap();
             seen
         })
         .collect()
@@ -114,7 +114,7 @@ fn the_first_error_ends_everything_and_so_does_a_panic() {
         });
         let error = loop {
             match ring.next() {
-                Ok(_) => ring.publish(0),
+                Ok(_) => ring.publish(0).unwrap(),
                 Err(error) => break error.to_string(),
             }
         };
@@ -141,11 +141,30 @@ fn dropping_it_ends_the_actors_wherever_they_are() {
 #[test]
 fn rollouts_that_were_not_learned_from_leave_the_weights_as_they_are() {
     let (mut ring, _) = ring(1, Ahead { max_lag: 0, lockstep: true }, |_| ());
-    ring.publish(7);
     for number in 0..3 {
         let collected = ring.next().unwrap();
-        assert_eq!(collected.buffer[..], [0, number, 7, number]);
+        assert_eq!(collected.buffer[..], [0, number, 0, number]);
     }
+    ring.publish(7).unwrap();
+    assert_eq!(ring.next().unwrap().buffer[..], [0, 3, 7, 3]);
+}
+
+#[test]
+fn weights_without_a_rollout_they_were_learned_from_are_refused() {
+    let (mut ring, _) = ring(1, Ahead { max_lag: 0, lockstep: true }, |_| ());
+    let refused = |ring: &mut Ring| {
+        let said = ring.publish(7).unwrap_err().to_string();
+        assert!(
+            said.starts_with("publish: expected a rollout that was taken with next, got none; call next"),
+            "{said}"
+        );
+    };
+    refused(&mut ring);
+    ring.next().unwrap();
+    ring.publish(1).unwrap();
+    refused(&mut ring);
+    // Actors have version 1 as it was published.
+    assert_eq!(ring.next().unwrap().buffer[..], [0, 1, 1, 1]);
 }
 
 #[test]
