@@ -93,6 +93,7 @@ def test_threads_end_with_their_owner():
 def test_what_an_actor_fails_of_is_raised_once_and_ends_all():
     policy, actors = made()
     spoiled = {name: np.full_like(x, np.nan) for name, x in policy.tensors().items()}
+    actors.next(EpisodeStatistics())
     actors.publish(spoiled)
 
     def many():

@@ -127,12 +127,13 @@ ACTORS = {
 
 
 def actors(rollouts):
-    """Actors whose first rollouts were learned from."""
+    """Actors whose first rollouts were learned from, and whose next one was taken."""
     made = NativeActors(**{n: make() for n, make in ACTORS.items()}, **AHEAD, **ADVANTAGES)
     learning = policy()
     for _ in range(rollouts):
         made.next()
         made.publish(learning)
+    made.next()
     return made
 
 

@@ -216,7 +216,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             self.updates += learned.updates;
             self.timesteps += transitions;
             self.lag = lag;
-            collector.publish(policy.tensors());
+            collector.publish(policy.tensors())?;
         }
         stopped?;
         let Episodes { mean_return, mean_length, total, .. } = self.episodes;

@@ -253,8 +253,10 @@ impl NativeActors {
         self.stop.store(stop, Ordering::Relaxed);
     }
 
-    /// Gives the rollout back that `next` told of last, with the weights learned from it; without one, these take the place
-    /// of the newest weights.
+    /// Gives the rollout back that `next` told of last, with the weights learned from it.
+    ///
+    /// Raises:
+    ///     ValueError: There is none.
     fn publish(&self, py: Python<'_>, policy: &Bound<'_, PyAny>) -> PyResult<()> {
         let policy = instance::<NativePolicy>("policy", policy, "NativePolicy")?.get();
         let weights = policy.inner.with(py, true, |inner| Ok(inner.policy.tensors()))?;
@@ -320,10 +322,7 @@ impl NativeActors {
             let (expected, got) = if self.python { ("an object", "tensors") } else { ("tensors", "an object") };
             return Err(value_error("weights", expected, got, "publish as the actors were made"));
         }
-        self.inner.with(py, true, |collector| {
-            collector.publish(weights);
-            Ok(())
-        })
+        self.inner.with(py, true, |collector| collector.publish(weights))
     }
 }
 
