@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 
+import ddp_unlike
 from ddp_processes import SIZES
 from resume_runs import digest
 from rlox import make_vec
@@ -281,6 +282,7 @@ CASES = {
     "control": lambda folder: solve(folder, False),
     "lead": lambda folder: fault(folder / "lead", "raise", 0),
     **{what: partial(fault, what=what) for what in ("raise", "die", "stop", "nan")},
+    **ddp_unlike.CASES,
 }
 
 

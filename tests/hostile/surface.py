@@ -142,7 +142,8 @@ INNER |= {f"rlox.cli.{name}": "serves rlox.cli.main" for name in _COMMANDS}
 _SB3 = "archive arguments attributes callbacks convert elsewhere environments evaluation inert "
 _SB3 += "keywords logs model models noise policy_kwargs policy_names schedules waiting weights zoo"
 INNER |= {f"rlox.sb3.{name}": "serves rlox.sb3: tests/sb3 has refusals" for name in _SB3.split()}
-_DDP = ("ddp", "groups", "learners", "merging", "peers", "ranks", "shares", "states", "trainers")
+_DDP = ("alike", "ddp", "groups", "learners", "meeting", "merging", "peers", "place", "ranks")
+_DDP += ("shares", "states", "trainers")
 INNER |= {f"rlox.distributed.{name}": "needs torchrun: tests/distributed" for name in _DDP}
 for _name in ("", ".space", ".study", ".worker"):
     INNER[f"rlox.sweep{_name}"] = "serves rlox.cli.main: tests/cli/test_sweep.py"

@@ -31,11 +31,14 @@ def group(backend: Literal["gloo", "nccl"] | None = None, timeout: float = 1800.
     Args:
         backend: What gradients go over. None: NCCL where each process has a GPU, else gloo.
         timeout: Seconds that a process waits for another that lives, but does something else: at
-            least as long as what rank 0 does alone, evaluations for instance.
+            least as long as what rank 0 does alone, evaluations for instance. In the beginning they
+            wait for each other so long, but for five minutes at most.
 
     Raises:
-        RuntimeError: This process was not started by torchrun, or is in a group already.
-        ValueError: Another backend, or NCCL without a GPU for each process.
+        RuntimeError: This process was not started by torchrun, or is in a group already; another
+            one does not come, or cannot be reached.
+        ValueError: Another backend, or NCCL without a GPU for each process; processes with other
+            versions of rlox or torch, or that were told of other numbers of processes.
         ModuleNotFoundError: PyTorch is not installed.
 
     >>> group()

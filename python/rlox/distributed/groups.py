@@ -1,11 +1,15 @@
 """`Group`: the processes that torchrun started, and the trainers that they have in common."""
 
+import hashlib
+import json
 import os
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlox.backends import expect_torch
 from rlox.checkpoint import read_checkpoint
+from rlox.distributed.alike import expect_alike
+from rlox.distributed.place import place
+from rlox.logger import versions
 from rlox.settings import number, text
 
 if TYPE_CHECKING:
@@ -15,8 +19,9 @@ if TYPE_CHECKING:
     from rlox.distributed.trainers import RankedTrainer
     from rlox.trainer import EnvLike
 
-_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _ALGORITHMS = ("ppo", "a2c", "sac")
+# Packages of which all processes must have the same version.
+_VERSIONS = ("rlox", "torch")
 _CURRENT: list["Group"] = []
 
 
@@ -42,13 +47,8 @@ class Group:
     ) -> None:
         self._backend = None if backend is None else text("backend", backend, ("gloo", "nccl"))
         self._timeout = number("timeout", timeout, 1, 1e6)
-        missing = [name for name in _VARIABLES if name not in os.environ]
-        if missing:
-            raise RuntimeError(
-                f"group: expected to be started by torchrun, which sets {', '.join(_VARIABLES)}, "
-                f"got no {', '.join(missing)}; start it with: torchrun --nproc-per-node 2 train.py"
-            )
-        self.rank, self.size, self._local = map(int, (os.environ[x] for x in _VARIABLES[:3]))
+        self._place = place()
+        self.rank, self.size = self._place.rank, self._place.size
         self.device: str | None = None
         self.members: list[RankedTrainer] = []
         self.ranks: Ranks
@@ -58,6 +58,7 @@ class Group:
         import torch
         import torch.distributed as dist
 
+        from rlox.distributed.meeting import START, meet
         from rlox.distributed.ranks import Ranks
 
         if _CURRENT or dist.is_initialized():
@@ -65,20 +66,20 @@ class Group:
                 "group: expected the only process group of this process, got one beside another; "
                 "leave that first"
             )
-        usable = torch.cuda.is_available() and dist.is_nccl_available()
-        usable = usable and self._local < torch.cuda.device_count()
+        local, gpus = self._place.local, torch.cuda.device_count()
+        usable = torch.cuda.is_available() and dist.is_nccl_available() and local < gpus
         if self._backend == "nccl" and not usable:
             raise ValueError(
                 "backend: expected 'gloo' without a GPU for each process, got 'nccl' with "
-                f"{torch.cuda.device_count()}, as process {self._local} of this machine; leave it "
-                "out, or start fewer processes"
+                f"{gpus}, as process {local} of this machine; leave it out, or start fewer"
             )
         if usable and self._backend != "gloo":
-            self.device = f"cuda:{self._local}"
-            torch.cuda.set_device(self._local)
-        limit = timedelta(seconds=self._timeout)
-        store, rank, size = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]  # it does
-        self.ranks = Ranks(store, rank, size, self._timeout, nccl=self.device is not None)
+            self.device = f"cuda:{local}"
+            torch.cuda.set_device(local)
+        said = {"backend": "gloo" if self.device is None else "nccl"}
+        said |= {name: x for name, x in versions().items() if name in _VERSIONS}
+        store = meet(self._place, min(self._timeout, START), said)
+        self.ranks = Ranks(store, self.rank, self.size, self._timeout, device=self.device)
         self.ranks.serving(lambda whose, replay: self.members[whose].learner.give_state(replay))
         _CURRENT.append(self)
         return self
@@ -120,8 +121,9 @@ class Group:
 
         Raises:
             TypeError: As the algorithm's trainer does.
-            ValueError: As that does; another algorithm or backend; settings that cannot be shared
-                out evenly; environments in autoreset mode NEXT_STEP.
+            ValueError: As that does; another algorithm or backend; settings, spaces or networks
+                that are not the same on every rank; settings that cannot be shared out evenly;
+                environments in autoreset mode NEXT_STEP.
             PeerError: Another rank failed, or makes other calls.
         """
         from rlox.distributed.trainers import TRAINERS
@@ -142,8 +144,8 @@ class Group:
             **kwargs: What `rlox.trainers.Trainer.load` takes: `env`, `policy`, `runs_dir`.
 
         Raises:
-            ValueError: It is of another number of processes, or of another algorithm; as
-                `Trainer.load` does.
+            ValueError: It is of another number of processes, or of another algorithm; ranks read
+                other checkpoints; as `Trainer.load` does.
             FileNotFoundError, rlox.CorruptFileError: As `Trainer.load` does.
             PeerError: Another rank failed, or makes other calls.
         """
@@ -151,6 +153,12 @@ class Group:
 
         self.ranks.meet("load")  # what rank 0 saved before is there by now
         manifest = read_checkpoint(path).manifest
+        digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+        expect_alike(
+            self.ranks,
+            {"path": f"a manifest of SHA-256 {digest[:16]}"},
+            "have all read the same checkpoint",
+        )
         kind = TRAINERS[text("algorithm", manifest.get("algorithm"), _ALGORITHMS)]
         ranks = manifest.get("ranks") or [None]
         if len(ranks) != self.size:

@@ -17,7 +17,8 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from rlox import algorithms, learner
+from rlox import algorithms, learner, spaces
+from rlox.distributed.alike import expect_alike
 from rlox.distributed.groups import current
 from rlox.distributed.merging import episodes_merged, flat, merge, rows_merged
 from rlox.distributed.shares import rank_seed
@@ -72,6 +73,7 @@ class Ranked(_Learner):
         self._own_episodes, self.episodes = self.episodes, learner.EpisodeStatistics()
         for optimizer in getattr(self, "optimizers", None) or [self.optimizer]:
             optimizer.average = self._averaged
+        self._expect_alike()
         self._share()
 
     # Ranks that ended a loop at different places would wait for each other for ever.
@@ -168,6 +170,21 @@ class Ranked(_Learner):
         """Takes rank 0's parameters and buffers, and notes the statistics that all begin with."""
         self.ranks.share_(self._tensors())
         self._base = {} if self.normalizer is None else self.normalizer.state()
+
+    def _expect_alike(self) -> None:
+        """All ranks have environments and networks of the same kind.
+
+        Raises:
+            ValueError: They have not; who has what.
+        """
+        shapes = [(str(x.dtype), tuple(x.shape)) for x in self._tensors()]
+        told = {
+            "observation space": spaces.describe(self.env.single_observation_space),
+            "action space": spaces.describe(self.env.single_action_space),
+            "tensors of the policy": len(shapes),
+            **{f"tensor {i}": x for i, x in enumerate(shapes)},
+        }
+        expect_alike(self.ranks, told, "make the same environments and policy on every rank")
 
     def _tensors(self) -> Iterator[Tensor]:
         modules = [getattr(self, name) for name in self.modules_of]

@@ -1,9 +1,11 @@
 """`Ranks`: processes that do the same, and what they give each other."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rlox.distributed.meeting import START, within
 from rlox.distributed.peers import PeerError, Peers
 
 F64 = npt.NDArray[np.float64]
 # What rank 0 tells the others to do; all other calls are made on every rank alike.
 ORDERS = ("make", "load", "train", "iterate", "end", "state", "save", "leave")
 _PATIENCE = timedelta(seconds=0.5)
-_GRACE = 3.0  # seconds
+# Seconds between two looks at a GPU's work, and those that ending the connections may take.
+_LOOK, _GRACE = 1e-4, 3.0
 
 
 class Ranks:
@@ -33,43 +37,75 @@ class Ranks:
         rank: Which one this is.
         size: How many there are.
         timeout: Seconds that one waits for another that lives.
-        nccl: Whether tensors on GPUs are to go over NCCL; all others go over gloo.
+        device: The GPU whose gradients are to go over NCCL. All that ranks tell each other goes
+            over gloo, and so do gradients on the CPU.
 
     Raises:
-        RuntimeError: They do not find each other in time.
+        RuntimeError: They cannot be connected, or not in time.
     """
 
     def __init__(
-        self, store: Any, rank: int, size: int, timeout: float, nccl: bool = False
+        self, store: Any, rank: int, size: int, timeout: float, device: str | None = None
     ) -> None:
         self.rank, self.size, self.leads = rank, size, rank == 0
         self._timeout = timeout
         self._serve: Callable[[int, bool], None] | None = None
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if nccl else "gloo",
-            store=dist.PrefixStore("group", store),  # type: ignore[attr-defined]  # it does
-            rank=rank,
-            world_size=size,
-            timeout=timedelta(seconds=timeout),
+        # Whether an all-reduce of gradients is looked at rather than waited for. A wait for NCCL
+        # is the GPU's: until a rank comes that has died, and deaf to what that rank said.
+        self.looks = device is not None
+        within(
+            min(timeout, START),
+            lambda: self._connect(store, device),
+            f"group: expected {size} processes that can be connected",
+            "look whether they reach each other: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name "
+            "network interfaces",
         )
         apart = dist.PrefixStore("peers", store)  # type: ignore[attr-defined]  # it does
         self.peers = Peers(apart, rank, size)
+
+    def _connect(self, store: Any, device: str | None) -> None:
+        """Makes two groups of all ranks: one for gradients, one for all else."""
+        limit = timedelta(seconds=self._timeout)
+        dist.init_process_group(
+            "gloo",
+            store=dist.PrefixStore("group", store),  # type: ignore[attr-defined]  # it does
+            rank=self.rank,
+            world_size=self.size,
+            timeout=limit,
+        )
+        self._gradients: Any
+        if device is None:
+            self._gradients = dist.new_group(timeout=limit, backend="gloo")
+            return
+        # NCCL's own watchdog would end the process, and what was learned would not be saved.
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+        torch.cuda.set_device(device)  # of this thread
+        self._gradients = dist.new_group(timeout=limit, backend="cpu:gloo,cuda:nccl")
+        # NCCL connects in the first call, which hears nobody.
+        dist.all_reduce(torch.zeros(1, device=device), group=self._gradients)
+        torch.cuda.synchronize(device)
 
     def close(self) -> None:
         """Ends the connections."""
         self.peers.close()
         # Where a rank hangs, gloo would wait for what was begun with it: not longer than this.
-        ends = threading.Thread(target=dist.destroy_process_group, daemon=True)
+        ends = threading.Thread(target=self._disconnect, daemon=True)
         ends.start()
         ends.join(_GRACE)
+
+    def _disconnect(self) -> None:
+        if self.looks and self.peers.broken:
+            self._gradients.abort()  # what the GPU still waits for
+        dist.destroy_process_group()
 
     def serving(self, serve: Callable[[int, bool], None]) -> None:
         """Notes who gives rank 0 the state of a trainer, by its number and whether with replay."""
         self._serve = serve
 
     def sum_(self, tensor: Tensor) -> Tensor:
-        """Makes of a tensor, in place, the sum of those of all ranks: bit for bit the same one."""
-        self._do(lambda: dist.all_reduce(tensor, async_op=True), tensor)
+        """Makes of a gradient, in place, the sum of those of all ranks: bit for bit the same."""
+        begin = partial(dist.all_reduce, tensor, group=self._gradients, async_op=True)
+        self._do(begin, looks=self.looks)
         return tensor
 
     def gather(self, numbers: Iterable[float]) -> F64:
@@ -80,11 +116,13 @@ class Ranks:
         return torch.stack(rows).numpy()
 
     def share_(self, tensors: Iterable[Tensor]) -> None:
-        """Makes of tensors, in place, those of rank 0."""
+        """Makes of tensors, in place, those of rank 0; over the CPU, as gloo hears who fails."""
         with torch.no_grad():
             for tensor in tensors:
-                whole = tensor.contiguous()
-                self._do(lambda x=whole: dist.broadcast(x, 0, async_op=True), tensor)  # type: ignore[misc]  # bound now
+                whole = tensor.cpu().contiguous()
+                if whole.numel():
+                    data = whole.detach().view(-1).view(torch.uint8)
+                    self._do(partial(dist.broadcast, data, 0, async_op=True))
                 if whole is not tensor:
                     tensor.copy_(whole)
 
@@ -154,8 +192,12 @@ class Ranks:
         else:
             self.hear(what)
 
-    def _do(self, begin: Callable[[], dist.Work | None], tensor: Tensor | None = None) -> None:
+    def _do(self, begin: Callable[[], dist.Work | None], looks: bool = False) -> None:
         """Does something together with the others; waits as long as they live, and for Ctrl-C.
+
+        Args:
+            begin: What is done.
+            looks: Whether to look time and again, and not to wait: see `self.looks`.
 
         Raises:
             PeerError: Another one failed, died, or did not come in time.
@@ -167,11 +209,9 @@ class Ranks:
             raise self.peers.explain(error) from error
         if work is None:
             return
-        if tensor is not None and tensor.is_cuda:
-            work.wait()  # which queues: the GPU waits, and NCCL's own watchdog knows the limit
-            return
+        done = self._looked if looks else self._waited
         until = time.monotonic() + self._timeout
-        while not self._done(work):
+        while not done(work):
             self.peers.expect_well()
             if time.monotonic() > until:
                 raise PeerError(
@@ -179,16 +219,31 @@ class Ranks:
                     "the same on every rank, or raise it"
                 )
 
-    def _done(self, work: dist.Work) -> bool:
+    def _waited(self, work: dist.Work, patience: timedelta = _PATIENCE) -> bool:
         """Waits a while; whether it is done.
 
         Raises:
             PeerError: It failed.
         """
         try:
-            work.wait(_PATIENCE)
+            work.wait(patience)
         except RuntimeError as error:
             if work.is_completed():
                 raise self.peers.explain(error) from error
             return False
+        return True
+
+    def _looked(self, work: dist.Work) -> bool:
+        """Whether it is done, after a moment. Until it is, nothing on a GPU waits for it.
+
+        Raises:
+            PeerError: It failed.
+        """
+        if not work.is_completed():
+            time.sleep(_LOOK)
+            return False
+        try:
+            work.wait(_PATIENCE)  # not any more; without a time NCCL would keep its error
+        except RuntimeError as error:
+            raise self.peers.explain(error) from error
         return True

@@ -7,16 +7,19 @@ from typing import Any
 
 from rlox import trainers
 from rlox.callbacks.base import as_callbacks
+from rlox.distributed.alike import expect_alike, expect_alike_or_refused, refused
 from rlox.distributed.groups import current
 from rlox.distributed.shares import share
 from rlox.keywords import knowing_keywords, places
 from rlox.loop import plan
-from rlox.registered import count_of
+from rlox.manifest import settings_told
+from rlox.registered import count_of, name_of
 from rlox.results import STOP, TrainResult
 from rlox.settings import chosen_seed, text
 from rlox.trainer import EnvLike, Trainer
 
 _WHERE = "rlox.distributed.learners:"
+_FIX = "pass the same on every rank"
 
 
 class RankedTrainer(Trainer):
@@ -37,19 +40,40 @@ class RankedTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         self.group = group = current()
+        expect_alike_or_refused(group.ranks, lambda: self._asked(env, seed, backend), _FIX)
+        seed = int(group.ranks.tell(str(chosen_seed(seed)).encode()))
+        self._own_envs = count_of(env) is not None and "num_envs" not in kwargs
+        self._whole, self._compared = None, False
+        folder = runs_dir if group.ranks.leads else None
+        try:
+            super().__init__(env, seed, backend="torch", runs_dir=folder, **kwargs)
+        except (TypeError, ValueError) as error:
+            if not self._compared:  # the others compare their settings
+                expect_alike(group.ranks, refused(error), _FIX)
+            raise
+        group.members.append(self)
+
+    def _asked(self, env: EnvLike, seed: int | None, backend: str) -> dict[str, Any]:
+        """What has to be the same on all ranks, beside settings.
+
+        Raises:
+            TypeError, ValueError: It is none.
+        """
         if text("backend", backend) not in ("auto", "torch"):
             raise ValueError(
                 "backend: expected 'torch', on which processes average their gradients, got "
                 f"{backend!r}; leave it out"
             )
-        seed = int(group.ranks.tell(str(chosen_seed(seed)).encode()))
-        self._own_envs = count_of(env) is not None and "num_envs" not in kwargs
-        self._whole: Any = None
-        folder = runs_dir if group.ranks.leads else None
-        super().__init__(env, seed, backend="torch", runs_dir=folder, **kwargs)
-        group.members.append(self)
+        chosen_seed(seed)
+        made = count_of(env) is not None  # which are the rank's own: learners compare their spaces
+        named = "environments already made" if made else name_of(env)
+        return {"algorithm": self.algorithm, "env": named}
 
     def _share(self, config: Any) -> Any:
+        told = settings_told(config)
+        told["device"] = config.device.partition(":")[0]  # each may have a GPU of its own
+        self._compared = True
+        expect_alike(self.group.ranks, told, _FIX)
         self._whole, own = share(
             config, self.group.size, own_envs=self._own_envs, device=self.group.device
         )
@@ -92,12 +116,14 @@ class RankedTrainer(Trainer):
             The same on every rank.
 
         Raises:
+            ValueError: Ranks were told other numbers of steps; what `Trainer.train` refuses.
             rlox.distributed.ddp.PeerError: Another rank failed, died, or makes other calls.
         """
         plan(self, total_timesteps)  # which refuses, on all ranks alike, before anything begins
         called = as_callbacks(callbacks)
         ranks, learner = self.group.ranks, self.learner
         ranks.meet("train")
+        expect_alike(ranks, {"total_timesteps": total_timesteps}, _FIX)
         learner.over = False
         try:
             if ranks.leads:
