@@ -152,6 +152,14 @@ pub trait VectorEnv: Send {
     /// [`crate::Error::Shape`] if there is no such index.
     fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()>;
 
+    /// As [`VectorEnv::check_state`] for all environments, which some can ask at once; the columns fit already.
+    ///
+    /// # Errors
+    /// Those of [`VectorEnv::check_state`], and [`crate::Error::Interrupted`] if that is asked for.
+    fn check_standing(&self, standing: &Standing<'_>) -> Result<()> {
+        standing.each(|index, state, progress| self.check_state(index, state, progress))
+    }
+
     /// Puts a state back, as if environment `index` had just been reset to it.
     ///
     /// # Errors

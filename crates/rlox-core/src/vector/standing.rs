@@ -1,6 +1,7 @@
 //! Where environments stand: taken from them, put back.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::{Progress, VectorEnv};
 use crate::{Error, Pcg64, Result, Watch, check_len, memory};
@@ -111,12 +112,47 @@ impl Standing<'_> {
         check_len("episode_steps", self.episode_steps.len(), n)?;
         check_len("finished", self.finished.len(), n)?;
         check_len("streams", self.streams.len(), n * Pcg64::WORDS)?;
-        let (rngs, mut watch) = (streams_of(&self.streams)?, Watch::default());
+        let rngs = streams_of(&self.streams)?;
+        env.check_standing(self)?;
+        Ok((width, rngs))
+    }
+
+    /// What [`VectorEnv::check_standing`] does by default.
+    pub(super) fn each(&self, mut check: impl FnMut(usize, &[f64], Progress) -> Result<()>) -> Result<()> {
+        let (n, mut watch) = (self.finished.len(), Watch::default());
         for i in 0..n {
             look(&mut watch, i)?;
-            env.check_state(i, self.state(i, width), self.progress(i)?)?;
+            check(i, self.state(i, self.states.len() / n), self.progress(i)?)?;
         }
-        Ok((width, rngs))
+        Ok(())
+    }
+
+    /// Where the environments of these rows stand.
+    ///
+    /// # Panics
+    /// If there are no such rows.
+    ///
+    /// ```
+    /// use rlox_core::{Pcg64, Standing};
+    ///
+    /// let standing = Standing {
+    ///     states: vec![1.0, 2.0, 3.0, 4.0].into(),
+    ///     episode_returns: vec![5.0, 6.0].into(),
+    ///     episode_steps: vec![7, 8].into(),
+    ///     finished: vec![false, true].into(),
+    ///     streams: vec![0; 2 * Pcg64::WORDS].into(),
+    /// };
+    /// assert_eq!(*standing.rows(1..2).states, [3.0, 4.0]);
+    /// ```
+    pub fn rows(&self, rows: Range<usize>) -> Standing<'_> {
+        let of = |width: usize| rows.start * width..rows.end * width;
+        Standing {
+            states: self.states[of(self.states.len() / self.finished.len().max(1))].into(),
+            episode_returns: self.episode_returns[rows.clone()].into(),
+            episode_steps: self.episode_steps[rows.clone()].into(),
+            finished: self.finished[rows.clone()].into(),
+            streams: self.streams[of(Pcg64::WORDS)].into(),
+        }
     }
 
     fn state(&self, index: usize, width: usize) -> &[f64] {

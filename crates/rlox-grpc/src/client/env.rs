@@ -43,6 +43,8 @@ struct Remote {
     known: Option<Standing<'static>>,
     /// Whether that was changed here, and is to be told.
     changed: bool,
+    /// The states of all in which workers last said that environments could be put.
+    allowed: Vec<f64>,
     /// Whether what is asked for are steps.
     stepping: bool,
     /// Why nothing goes on.
@@ -94,6 +96,7 @@ impl RemoteVecEnv {
             started: false,
             known: None,
             changed: false,
+            allowed: Vec::new(),
             stepping: false,
             broken: None,
         };
@@ -334,6 +337,12 @@ impl VectorEnv for RemoteVecEnv {
 
     fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()> {
         self.check_state_of(index, state, progress)
+    }
+
+    fn check_standing(&self, standing: &Standing<'_>) -> Result<()> {
+        let mut remote = self.remote();
+        remote.settle()?;
+        remote.expect(standing)
     }
 
     fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()> {

@@ -56,18 +56,11 @@ impl Remote {
             return Ok(());
         }
         let Some(known) = &self.known else { return Ok(()) };
-        let (mut first, width) = (0, known.states.len() / known.finished.len());
+        let mut first = 0;
         for shard in &mut self.shards {
             let rows = first..first + shard.num_envs();
             first = rows.end;
-            let part = Standing {
-                states: known.states[rows.start * width..rows.end * width].into(),
-                episode_returns: known.episode_returns[rows.clone()].into(),
-                episode_steps: known.episode_steps[rows.clone()].into(),
-                finished: known.finished[rows.clone()].into(),
-                streams: known.streams[rows.start * Pcg64::WORDS..rows.end * Pcg64::WORDS].into(),
-            };
-            let standing = Some(wire::standing_to(&part));
+            let standing = Some(wire::standing_to(&known.rows(rows)));
             shard.ask(request::What::Restore(v1::Restore { standing, only_check: false }), true);
         }
         let mut first = 0;
@@ -86,13 +79,25 @@ impl Remote {
         Ok(())
     }
 
+    /// Has workers refuse where their environments cannot be put.
+    pub(super) fn expect(&mut self, standing: &Standing<'_>) -> Result<()> {
+        let mut first = 0;
+        for shard in &mut self.shards {
+            let rows = first..first + shard.num_envs();
+            first = rows.end;
+            let standing = Some(wire::standing_to(&standing.rows(rows)));
+            shard.ask(request::What::Restore(v1::Restore { standing, only_check: true }), false);
+        }
+        let said: Vec<_> = self.shards.iter_mut().map(|shard| shard.answer(&|| false)).collect();
+        self.abandon(); // where it was not waited for
+        said.into_iter().collect::<Result<Vec<_>>>()?;
+        self.allowed = standing.states.to_vec();
+        Ok(())
+    }
+
     /// Changes what is known of where the environments stand, to be told before anything else is asked.
-    fn change(&mut self, id: &str, change: impl FnOnce(&mut Standing<'static>)) -> Result<()> {
-        let Some(known) = self.standing()? else {
-            let fix = "reset them instead";
-            return Err(Error::config("state", "environments that can be restored", id.to_owned(), fix));
-        };
-        change(known);
+    fn change(&mut self, untold: Error, change: impl FnOnce(&mut Standing<'static>)) -> Result<()> {
+        change(self.standing()?.ok_or(untold)?);
         self.changed = true;
         Ok(())
     }
@@ -130,45 +135,40 @@ impl RemoteVecEnv {
     pub(super) fn check_state_of(&self, index: usize, state: &[f64], progress: Progress) -> Result<()> {
         self.check_index(index)?;
         let mut remote = self.remote();
-        remote.settle()?;
-        let mut first = 0;
-        for shard in &mut remote.shards {
-            let rows = first..first + shard.num_envs();
-            first = rows.end;
-            if !rows.contains(&index) {
-                continue;
-            }
-            let mut bytes = Vec::with_capacity(state.len() * 8);
-            wire::put(&mut bytes, state);
-            let Progress { steps: episode_steps, episode_return, finished } = progress;
-            let (index, state) = ((index - rows.start) as u32, bytes.into());
-            let check = v1::Check { index, state, episode_return, episode_steps, finished };
-            shard.ask(request::What::Check(check), false);
-            let answer = shard.answer(&|| false);
-            shard.abandon(); // where it was not waited for
-            return answer.map(|_| ());
+        let Some(known) = remote.standing()? else { return Err(self.untold()) };
+        let (mut one, width) = (known.clone(), known.states.len() / self.num_envs);
+        if state.len() != width {
+            let (expected, got) = (format!("{width} numbers"), state.len().to_string());
+            return Err(Error::config("state", expected, got, "pass what the environments gave"));
         }
-        Ok(())
+        put(&mut one, index, state, progress);
+        remote.expect(&one)
     }
 
     pub(super) fn set_state_of(&mut self, index: usize, state: &[f64]) -> Result<()> {
-        self.check_state_of(index, state, Progress::default())?;
-        let id = &self.spec.id;
+        self.check_index(index)?;
+        let allowed = |states: &[f64]| {
+            states.len() == self.num_envs * state.len() && states[index * state.len()..].starts_with(state)
+        };
+        if !allowed(&self.remote().allowed) {
+            self.check_state_of(index, state, Progress::default())?;
+        }
+        let untold = self.untold();
         let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
-        remote.change(id, |known| {
-            let width = state.len();
-            known.states.to_mut()[index * width..][..width].copy_from_slice(state);
-            (known.episode_returns.to_mut()[index], known.episode_steps.to_mut()[index]) = (0.0, 0);
-            known.finished.to_mut()[index] = false;
-        })?;
+        remote.change(untold, |known| put(known, index, state, Progress::default()))?;
         (remote.started, remote.finished[index]) = (true, false);
         Ok(())
+    }
+
+    /// Environments that do not say where they are.
+    fn untold(&self) -> Error {
+        Error::config("state", "environments that can be restored", self.spec.id.clone(), "reset them instead")
     }
 
     pub(super) fn set_progress_of(&mut self, index: usize, progress: Progress) -> Result<()> {
         self.check_index(index)?;
         let fix = "pass what the environments gave";
-        let Progress { steps, episode_return, finished } = progress;
+        let Progress { episode_return, finished, .. } = progress;
         if !episode_return.is_finite() {
             let got = format!("{episode_return} for environment {index}");
             return Err(Error::config("episode_returns", "finite numbers", got, fix));
@@ -177,13 +177,9 @@ impl RemoteVecEnv {
             let expected = "false, as environments of this mode reset in the same step";
             return Err(Error::config("finished", expected, format!("true for environment {index}"), fix));
         }
-        let id = &self.spec.id;
+        let untold = self.untold();
         let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
-        remote.change(id, |known| {
-            known.episode_returns.to_mut()[index] = episode_return;
-            known.episode_steps.to_mut()[index] = i64::from(steps);
-            known.finished.to_mut()[index] = finished;
-        })?;
+        remote.change(untold, |known| put_progress(known, index, progress))?;
         remote.finished[index] = finished && self.mode == AutoresetMode::Disabled;
         Ok(())
     }
@@ -201,7 +197,19 @@ impl RemoteVecEnv {
         check_len("rngs", rngs.len(), self.num_envs)?;
         let words = stream_words(rngs)?;
         // Streams alone begin no episodes.
+        let untold = self.untold();
         let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
-        remote.change(&self.spec.id, |known| known.streams = words.into())
+        remote.change(untold, |known| known.streams = words.into())
     }
+}
+
+fn put(standing: &mut Standing<'_>, index: usize, state: &[f64], progress: Progress) {
+    standing.states.to_mut()[index * state.len()..][..state.len()].copy_from_slice(state);
+    put_progress(standing, index, progress);
+}
+
+fn put_progress(standing: &mut Standing<'_>, index: usize, progress: Progress) {
+    standing.episode_returns.to_mut()[index] = progress.episode_return;
+    standing.episode_steps.to_mut()[index] = progress.steps.into();
+    standing.finished.to_mut()[index] = progress.finished;
 }

@@ -1,0 +1,219 @@
+//! Rollouts of workers beyond the usual: masks, state-dependent noise, other autoreset modes, environments that do not
+//! tell their state, and workers that die time and again. All numbers are those of threads.
+
+mod process;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use process::Process;
+use rlox_core::envs::{self, MakeOptions};
+use rlox_core::{
+    Actions, Ahead, AutoresetMode, Env, EnvSpec, Pcg64, ResetOptions, Result, Seeds, Space, Step, StepOut, VectorEnv,
+};
+use rlox_grpc::{ClientOptions, EnvOptions, Make, RemoteVecEnv, Worker, WorkerOptions, asynchronous};
+use rlox_nn::train::{AsyncOnPolicy, ImpalaConfig, PpoConfig};
+use rlox_nn::{Activation, ActorCritic, Mlp, NamedTensors, PolicyNetworks};
+
+type Networks = PolicyNetworks<Mlp>;
+
+/// A corridor in which staying is allowed in the middle alone, and walls are no way. It tells its state, or does not.
+#[derive(Clone)]
+struct Corridor {
+    at: usize,
+    tells: bool,
+    spec: EnvSpec,
+}
+
+fn allowed(at: usize) -> [bool; 3] {
+    [(1..4).contains(&at), at == 2, at < 4]
+}
+
+impl Env for Corridor {
+    type Action = i64;
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+    fn reset(&mut self, rng: &mut Pcg64, _: &ResetOptions, obs: &mut [f32]) {
+        self.at = rng.integers(0, 3) as usize;
+        obs[0] = self.at as f32;
+    }
+    fn step(&mut self, action: &i64, _: &mut Pcg64, obs: &mut [f32]) -> Step {
+        assert!(allowed(self.at)[*action as usize], "{action} at {}", self.at);
+        self.at = self.at + *action as usize - 1;
+        obs[0] = self.at as f32;
+        Step { reward: self.at as f64, terminated: self.at == 4, truncated: false }
+    }
+    fn has_action_mask(&self) -> bool {
+        true
+    }
+    fn action_mask(&self, mask: &mut [bool]) {
+        mask.copy_from_slice(&allowed(self.at));
+    }
+    fn state(&self) -> Option<Vec<f64>> {
+        self.tells.then(|| vec![self.at as f64])
+    }
+    fn set_state(&mut self, state: &[f64], obs: &mut [f32]) -> Result<()> {
+        self.at = state[0] as usize;
+        obs[0] = self.at as f32;
+        Ok(())
+    }
+}
+
+fn make(id: &str, options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
+    if !id.starts_with("Corridor") {
+        return envs::make(id, options);
+    }
+    let (observation, action) = (Space::uniform_box(0.0, 4.0, &[1]), Space::discrete(3));
+    let spec = EnvSpec { id: id.into(), observation, action, max_episode_steps: Some(9) };
+    options.copies_of(Corridor { at: 0, tells: id != "CorridorWithoutState-v0", spec })
+}
+
+fn workers() -> [Worker; 2] {
+    let make: Make = Arc::new(make);
+    [(); 2].map(|()| Worker::start(WorkerOptions { make: Arc::clone(&make), ..WorkerOptions::default() }).unwrap())
+}
+
+fn local(env: &EnvOptions) -> Box<dyn VectorEnv> {
+    let EnvOptions { num_envs, seed, autoreset_mode, max_episode_steps, arguments, .. } = env;
+    let (num_envs, autoreset_mode, max_episode_steps) = (*num_envs, *autoreset_mode, *max_episode_steps);
+    make(&env.id, &MakeOptions { num_envs, seed: Some(*seed), autoreset_mode, max_episode_steps, arguments }).unwrap()
+}
+
+/// What was said in some updates, and the weights after them.
+fn learned<P: ActorCritic + 'static>(
+    mut trainer: AsyncOnPolicy<PpoConfig, P>,
+    updates: usize,
+) -> (Vec<String>, NamedTensors) {
+    let said = (0..updates).map(|_| format!("{:?}", trainer.iterate(0.5).unwrap())).collect();
+    (said, trainer.stop().unwrap().tensors())
+}
+
+fn compare(env: &EnvOptions, networks: impl Fn(&EnvSpec, &mut Pcg64) -> Result<Networks> + Copy, sde_every: usize) {
+    let workers = workers();
+    let addresses = workers.each_ref().map(Worker::address);
+    let config = PpoConfig { n_steps: 16, batch_size: 16, sde_sample_freq: sde_every, ..PpoConfig::default() };
+    let (ahead, options) = (Ahead { max_lag: 1, lockstep: true }, ClientOptions::default());
+    let here = AsyncOnPolicy::new(vec![local(env), local(env)], networks, config.clone(), ahead, 3).unwrap();
+    let there = asynchronous(&addresses, env, 2, networks, config, ahead, 3, &options).unwrap();
+    assert_eq!(learned(here, 8), learned(there, 8), "{env:?}");
+}
+
+fn usual(spec: &EnvSpec, rng: &mut Pcg64) -> Result<Networks> {
+    PolicyNetworks::mlp(spec, &[16, 16], Activation::Tanh, rng)
+}
+
+#[test]
+fn masks_are_heeded() {
+    for autoreset_mode in [AutoresetMode::SameStep, AutoresetMode::NextStep] {
+        compare(&EnvOptions { autoreset_mode, ..EnvOptions::new("Corridor-v0", 4, 0) }, usual, 0);
+    }
+}
+
+#[test]
+fn state_dependent_noise_is_the_same() {
+    let sde =
+        |spec: &EnvSpec, rng: &mut Pcg64| PolicyNetworks::mlp_with_sde(spec, &[16, 16], Activation::Tanh, -1.0, rng);
+    let env = EnvOptions { max_episode_steps: Some(Some(25)), ..EnvOptions::new("Pendulum-v1", 4, 0) };
+    for every in [0, 4] {
+        compare(&env, sde, every);
+    }
+}
+
+#[test]
+fn environments_that_reset_in_the_next_step_do_so_there() {
+    let (autoreset_mode, max_episode_steps) = (AutoresetMode::NextStep, Some(Some(20)));
+    for id in ["CartPole-v1", "Pendulum-v1"] {
+        compare(&EnvOptions { autoreset_mode, max_episode_steps, ..EnvOptions::new(id, 4, 0) }, usual, 0);
+    }
+}
+
+#[test]
+fn environments_that_do_not_tell_their_state_are_as_here() {
+    compare(&EnvOptions::new("CorridorWithoutState-v0", 4, 0), usual, 0);
+}
+
+#[test]
+fn without_states_all_that_was_done_is_done_again() {
+    let [first, second] = workers();
+    let env = EnvOptions::new("CorridorWithoutState-v0", 2, 5);
+    let options = ClientOptions { snapshot_every: 3, ..ClientOptions::default() };
+    let (mut here, addresses) = (local(&env), [first.address(), second.address()]);
+    let mut there = RemoteVecEnv::new(&addresses, &env, &options).unwrap();
+    here.reset(Seeds::Keep, None, &ResetOptions::default(), &mut [0.0; 2]).unwrap();
+    there.reset(Seeds::Keep, None, &ResetOptions::default(), &mut [0.0; 2]).unwrap();
+    let mut run = |steps: usize, there: &mut RemoteVecEnv| {
+        let told = |env: &mut dyn VectorEnv| {
+            let (mut obs, mut masks, mut said) = (vec![0.0; 2], vec![true; 6], Vec::new());
+            let (mut reward, mut terminated, mut truncated) = (vec![0.0; 2], vec![false; 2], vec![false; 2]);
+            for _ in 0..steps {
+                env.action_masks(&mut masks).unwrap();
+                let first = |row: &[bool]| row.iter().rposition(|free| *free).unwrap() as i64;
+                let actions: Vec<_> = masks.chunks(3).map(first).collect();
+                let (over, cut) = (&mut terminated, &mut truncated);
+                let out = StepOut {
+                    obs: &mut obs,
+                    reward: &mut reward,
+                    terminated: over,
+                    truncated: cut,
+                    final_obs: &mut [],
+                };
+                env.step(Actions::Discrete(&actions), out).unwrap();
+                said.push((obs.clone(), masks.clone(), reward.clone(), terminated.clone()));
+            }
+            said
+        };
+        assert_eq!(told(there), told(here.as_mut()));
+    };
+    run(30, &mut there);
+    first.stop().unwrap();
+    run(30, &mut there);
+    let faults = there.faults();
+    assert_eq!((faults.lost, faults.recovered), (1, 1));
+    assert_eq!(faults.replayed, 31, "the reset and thirty steps");
+    assert!(rlox_core::Standing::of(&there).unwrap().is_none());
+}
+
+#[test]
+fn workers_that_die_time_and_again_change_no_rollout() {
+    rollouts_under_fire(4, Duration::from_millis(300));
+}
+
+#[test]
+#[ignore = "half a minute of random kills"]
+fn workers_that_die_for_half_a_minute_change_no_rollout() {
+    rollouts_under_fire(30, Duration::from_secs(1));
+}
+
+fn rollouts_under_fire(count: usize, every: Duration) {
+    let env = EnvOptions::new("CartPole-v1", 4, 0);
+    let config = ImpalaConfig { n_steps: 20, ..ImpalaConfig::default() };
+    let (ahead, options) = (Ahead { max_lag: 2, lockstep: true }, ClientOptions::default());
+    let workers: Vec<_> = (0..3).map(|_| Process::start(&[])).collect();
+    let addresses: Vec<_> = workers.iter().map(|worker| worker.address.clone()).collect();
+    let mut here = AsyncOnPolicy::new(vec![local(&env), local(&env)], usual, config.clone(), ahead, 3).unwrap();
+    let mut there = asynchronous(&addresses, &env, 2, usual, config, ahead, 3, &options).unwrap();
+    let done = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&done);
+    let killer = std::thread::spawn(move || {
+        let (mut workers, mut rng) = (workers, Pcg64::seed_from(5));
+        for _ in 0..count {
+            std::thread::sleep(every.mul_f64(rng.uniform(0.5, 1.5)));
+            let at = rng.integers(0, 3) as usize;
+            workers[at].kill();
+            let bound = workers[at].bound().to_owned();
+            workers[at] = Process::start(&["--bind", &bound]);
+        }
+        ended.store(true, Relaxed);
+        workers
+    });
+    let mut rollouts = 0;
+    while !done.load(Relaxed) {
+        assert_eq!(format!("{:?}", there.iterate(0.5).unwrap()), format!("{:?}", here.iterate(0.5).unwrap()));
+        rollouts += 1;
+    }
+    assert!(rollouts > count);
+    assert_eq!(there.stop().unwrap().tensors(), here.stop().unwrap().tensors());
+    drop(killer.join().unwrap());
+}
