@@ -14,7 +14,7 @@ import pytest
 from rlox import make_vec, train_many
 from rlox.configs import IMPALAConfig, PPOConfig
 from rlox.native import NativeIMPALA
-from rlox.trainers import A2CTrainer, IMPALATrainer, PPOTrainer
+from rlox.trainers import A2CTrainer, DQNTrainer, IMPALATrainer, PPOTrainer
 from toy_envs import Breaking, Echo, Slow, cartpole
 
 SPACES = ("observation", "action")
@@ -210,3 +210,53 @@ def test_minibatches_are_of_an_actors_rollout():
     match = r"batch_size: expected at most num_envs / num_actors \* n_steps = 32 steps, got 64"
     with pytest.raises(ValueError, match=match):
         PPOConfig(**config, batch_size=64)
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_a_loaded_run_goes_on_with_actors_elsewhere(tmp_path, backend):
+    how = {"seed": 3, "lockstep": True, "max_lag": 2, "num_actors": 2, "runs_dir": None}
+    with IMPALATrainer(env="CartPole-v1", actors="threads", backend=backend, **how) as trainer:
+        trainer.train(320)
+        trainer.save(tmp_path / "saved")
+    went, began = [], children()
+    for actors in (None, "threads", "processes"):
+        with IMPALATrainer.load(tmp_path / "saved", actors=actors, runs_dir=None) as loaded:
+            with pytest.warns(UserWarning, match="rollouts under way are not saved"):
+                loaded.train(320)
+            assert loaded.config.actors == actors or actors is None
+            assert bool(children() - began) == (actors == "processes")
+            went.append(loaded.learner.state())
+            loaded.save(tmp_path / "again")
+    again = IMPALATrainer.load(tmp_path / "again", runs_dir=None)
+    assert again.config.actors == "processes"
+    np.testing.assert_equal(went[0].networks, went[1].networks)
+    if backend == "native":  # on torch, processes draw from torch's generator
+        np.testing.assert_equal(went[0].networks, went[2].networks)
+    assert went[0].counters["timesteps"] == went[2].counters["timesteps"] == 640
+
+
+def test_actors_are_refused_where_the_loaded_run_has_none(tmp_path):
+    expected = "actors: expected a checkpoint of a run with actors, got one in which"
+    turns = {"lockstep": True, "max_lag": 0}
+    for kind, settings, why in (
+        (PPOTrainer, {"n_steps": 32}, "async_collect is False"),
+        (IMPALATrainer, turns, "actor and learner take turns"),
+        (DQNTrainer, {"buffer_size": 100}, "dqn has no such setting"),
+    ):
+        with kind("CartPole-v1", 1, runs_dir=None, **settings) as trainer:
+            trainer.save(tmp_path / "saved")
+        with pytest.raises(ValueError, match=f"{expected} {why}.*'threads'; leave it out"):
+            kind.load(tmp_path / "saved", actors="threads", runs_dir=None)
+    with IMPALATrainer("CartPole-v1", 1, runs_dir=None) as trainer:
+        trainer.save(tmp_path / "saved")
+    for actors, error, match in (
+        ("grpc", ValueError, "actors: expected 'auto', .* got 'grpc'; pass one of them"),
+        (3, TypeError, "actors: expected a str, got 3"),
+        ("grpc://a:1,b:1", ValueError, "num_actors: expected at least 2, one for each worker"),
+    ):
+        with pytest.raises(error, match=match):
+            IMPALATrainer.load(tmp_path / "saved", actors=actors, runs_dir=None)
+    with IMPALATrainer(Echo, 1, runs_dir=None) as trainer:
+        trainer.save(tmp_path / "saved")
+    with pytest.raises(ValueError, match="actors: expected 'processes' or 'ray' where environ"):
+        IMPALATrainer.load(tmp_path / "saved", env=Echo, actors="threads", runs_dir=None)

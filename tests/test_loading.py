@@ -22,7 +22,9 @@ ON = {"n_steps": 16, "num_envs": 2}
 SETTINGS = {
     "ppo": ("CartPole-v1", {**ON, "batch_size": 16}),
     "ppo, gSDE": ("Pendulum-v1", {**ON, "batch_size": 16, "use_sde": True, "normalize_obs": True}),
+    "ppo, actors": ("CartPole-v1", {**ON, "batch_size": 16, "async_collect": True}),
     "a2c": ("Pendulum-v1", {**ON, "normalize_obs": True}),
+    "impala": ("CartPole-v1", {**ON, "actors": "threads", "num_actors": 2}),
     "dqn": ("CartPole-v1", OFF),
     "sac": ("Pendulum-v1", {**OFF, "net_arch": (8,), "normalize_obs": True}),
     "td3": ("Pendulum-v1", {**OFF, "net_arch": (8,)}),

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 from rlox._rlox import CorruptFileError
 from rlox.backends import Backend, choose_backend, loading_backend, make_learner
 from rlox.checkpoint import MANIFEST, Checkpoint, corrupt, read_checkpoint
+from rlox.collector import alone
 from rlox.keywords import knowing_keywords
 from rlox.learner import MEMBERS, LearnerState
 from rlox.manifest import expect_code, settings_on, trainer_manifest
@@ -111,7 +112,7 @@ def load(
     saved = trainer_manifest(Path(path), checkpoint.manifest, kind.algorithm, kind.config_type)
     expect_code(saved | {"env": ""}, policy=policy, features_extractor=features_extractor)
     chosen: Any = loading_backend(backend, saved["backend"])
-    config = _small(kind.config_type(**settings_on(chosen, saved, device)))
+    config = _small(kind.config_type(**settings_on(chosen, saved, device=device)))
     nowhere = _Nowhere(path, saved["spaces"], config.num_envs)
     space = nowhere.single_observation_space
     expected = choose_backend(chosen, config, space, policy, features_extractor)
@@ -145,6 +146,8 @@ def _kind(path: str | os.PathLike[str], checkpoint: Checkpoint) -> "type[Trainer
 def _small(config: Any) -> Any:
     """Settings of which nothing takes memory that only training needs."""
     names = {field.name for field in dataclasses.fields(config)}
+    if "num_actors" in names:  # nobody collects: actors would need environments
+        config = dataclasses.replace(alone(config, config.num_envs), device=config.device)
     small: dict[str, Any] = {"her": None, "frame_stack": 1, "compile": False}
     if "buffer_size" in names:
         small["buffer_size"] = config.batch_size + config.num_envs

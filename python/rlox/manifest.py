@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlox import spaces
 from rlox.backends import BACKENDS
 from rlox.checkpoint import MANIFEST, corrupt, expect_keys
-from rlox.configs import ALPHA, BETAS, EPS
+from rlox.configs import ALPHA, BETAS, EPS, SHAPE_SETTINGS
 from rlox.logger import versions
 from rlox.noise import told
 from rlox.settings import text
@@ -222,18 +222,58 @@ def expect_code(saved: Mapping[str, Any], **given: object) -> None:
             )
 
 
-def settings_on(backend: str, saved: Mapping[str, Any], device: str | None) -> dict[str, Any]:
-    """The settings of a checkpoint for a backend, on a device; None for where its networks were.
+def settings_on(
+    backend: str,
+    saved: Mapping[str, Any],
+    *,
+    device: str | None = None,
+    actors: str | None = None,
+    shape: bool = True,
+) -> dict[str, Any]:
+    """The settings of a checkpoint for a backend.
+
+    Args:
+        backend: Which one.
+        saved: Its checked manifest.
+        device: Of the networks; None for where they were.
+        actors: Where they work; None for where they did.
+        shape: Whether those that choose and shape a built-in policy are among them.
 
     Raises:
-        TypeError: It is no str.
-        ValueError: Only torch uses others than the CPU.
+        TypeError: Something is no str.
+        ValueError: Only torch uses other devices than the CPU; the run has no actors.
     """
     if device is not None and text("device", device) != "cpu" and backend != "torch":
         raise ValueError(
             f"device: expected 'cpu' on the {backend} backend, got {device!r}; leave it out, or "
             'pass backend="torch"'
         )
-    settings: dict[str, Any] = saved["settings"]
+    settings: dict[str, Any] = {**saved["settings"]}
+    if actors is not None:
+        _expect_actors(text("actors", actors), saved)
+        settings["actors"] = actors
     wanted = "cpu" if device is None and backend != "torch" else device
-    return settings if wanted is None else settings | {"device": wanted}
+    if wanted is not None:
+        settings["device"] = wanted
+    return {n: x for n, x in settings.items() if shape or n not in SHAPE_SETTINGS}
+
+
+def _expect_actors(actors: str, saved: Mapping[str, Any]) -> None:
+    """The run of a checkpoint has actors, which may work elsewhere.
+
+    Raises:
+        ValueError: It has none.
+    """
+    settings, algorithm = saved["settings"], saved["algorithm"]
+    if "actors" not in settings:
+        none = f"{algorithm} has no such setting"
+    elif not settings.get("async_collect", True):
+        none = "async_collect is False"
+    elif settings["lockstep"] and settings["max_lag"] == 0 and settings["num_actors"] == 1:
+        none = "actor and learner take turns (lockstep=True, max_lag=0, num_actors=1)"
+    else:
+        return
+    raise ValueError(
+        f"actors: expected a checkpoint of a run with actors, got one in which {none}, and "
+        f"{actors!r}; leave it out"
+    )

@@ -14,7 +14,7 @@ from rlox.recipes import recipe_of
 from rlox.rollout import RolloutEnv, make_buffer
 
 # Imported where they are asked for.
-_IN_RAY = "rlox.distributed.ray:in_ray"
+_IN_RAY = "rlox.distributed.ray_actors:in_ray"
 _IN_WORKERS = "rlox.distributed.remote:in_workers"
 
 

@@ -296,6 +296,7 @@ class Trainer:
         policy: "PolicyLike" = None,
         features_extractor: "FeaturesExtractor | None" = None,
         device: str | None = None,
+        actors: str | None = None,
         runs_dir: str | os.PathLike[str] | None = "runs",
     ) -> "Self":
         """The trainer that was saved: it predicts the same, and goes on learning from there.
@@ -311,12 +312,14 @@ class Trainer:
             policy: Needed where the trainer was made with one, as are `features_extractor`s.
             backend: What computes from here on; None: what did.
             device: Where the networks shall live; None: where they were.
+            actors: Where they shall work, other workers than those saved for instance; None: there.
             runs_dir: As for the constructor.
 
         Raises:
             FileNotFoundError: Nothing is there.
             rlox.CorruptFileError: It is damaged; the file and the section are named.
-            ValueError: It is another algorithm's, or does not fit environment, policy or backend.
+            ValueError: It is another algorithm's, or does not fit environment, policy, backend or
+                actors.
 
         Warns:
             UserWarning: By `train`, once: what it cannot go on with exactly, and why.
@@ -325,9 +328,7 @@ class Trainer:
         saved = trainer_manifest(Path(path), checkpoint.manifest, cls.algorithm, cls.config_type)
         expect_code(saved, env=env, policy=policy, features_extractor=features_extractor)
         chosen: Any = loading_backend(backend, saved["backend"])
-        settings = settings_on(chosen, saved, device)
-        if policy is not None:
-            settings = {n: x for n, x in settings.items() if n not in SHAPE_SETTINGS}
+        settings = settings_on(chosen, saved, device=device, actors=actors, shape=policy is None)
         made = cls(
             saved["env"] if env is None else env,
             saved["seed"],

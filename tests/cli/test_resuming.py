@@ -78,3 +78,21 @@ def test_what_was_kept_of_another_kind_is_told(rlox, run):
     (run / "around.json").write_text(json.dumps({"eval_every": "often"}))
     said = rlox("resume", run, "--total-timesteps", "1", *WORDS)
     assert "eval_every: expected an integer of at least 1, got 'often'" in said.err
+
+
+@pytest.mark.filterwarnings("ignore:environment. expected environments that go on:UserWarning")
+def test_actors_may_work_elsewhere_from_there_on(rlox, tmp_path):
+    words = ("train", "impala", "CartPole-v1", "--seed", "1", "--total-timesteps", "80", *WORDS)
+    run = tmp_path / rlox(*words).json["run_dir"]
+    said = rlox("resume", run, "--total-timesteps", "40", "--actors", "processes", *WORDS)
+    assert (said.code, said.json["timesteps"]) == (0, 120)
+    assert json.loads((run / "config.json").read_text())["settings"]["actors"] == "processes"
+    said = rlox("resume", run, "--total-timesteps", "40", "--actors", "grpc://", *WORDS)
+    assert said.code != 0
+    assert "actors: expected 'auto', 'threads', 'processes', 'ray'" in said.err
+
+
+def test_actors_are_for_runs_that_have_some(rlox, run):
+    said = rlox("resume", run, "--total-timesteps", "64", "--actors", "threads", *WORDS)
+    assert said.code != 0
+    assert "actors: expected a checkpoint of a run with actors, got one in which async" in said.err

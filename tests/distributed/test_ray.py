@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -10,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import rlox
 from rlox import train_many
 from rlox.configs import IMPALAConfig
+from rlox.distributed.ray_actors import RayActor
 from rlox.native import NativeIMPALA
 from rlox.trainers import IMPALATrainer, PPOTrainer
 from rlox.vector import make_vec
@@ -80,6 +84,45 @@ def test_actors_that_die_are_replaced_and_an_identity_is_learned(ray):
         assert result["timesteps"] == trainer.timesteps == 20_000
         assert trainer.evaluate(10)["mean_reward"] == 10.0
     assert len(set(killed)) == 3
+
+
+def test_a_rollout_outlives_its_actor(ray, monkeypatch, caplog):
+    plain, killed, came = RayActor.wait, [], []
+
+    def wait(actor, seconds):
+        made = actor._made
+        if made <= 2 and made not in killed and ray.wait([actor._pending], timeout=seconds)[0]:
+            killed.append(made)
+            ray.kill(actor._actor)
+        said = plain(actor, seconds)
+        came.extend([] if said is None else [made])
+        return said
+
+    monkeypatch.setattr(RayActor, "wait", wait)
+    # Large enough to be in the object store rather than in a message.
+    how = {"num_envs": 64, "n_steps": 128, "lockstep": True, "max_lag": 1, "seed": 1}
+    with IMPALATrainer("CartPole-v1", actors="ray", runs_dir=None, **how) as trainer:
+        assert trainer.train(64 * 128 * 4)["timesteps"] == 64 * 128 * 4
+    assert killed == [1, 2]
+    assert came[:4] == [1, 2, 3, 3]
+    told = [x.message for x in caplog.records]
+    assert len(told) == 2
+    assert all(x.startswith("actor 0 is lost, another one takes its place (Actor") for x in told)
+
+
+@pytest.mark.slow
+def test_a_rollout_that_is_lost_with_its_machine_is_collected_again():
+    pytest.importorskip("ray", reason="the extra rlox[ray] is not installed")
+    script = Path(__file__).parents[1] / "ray_machines.py"
+    path = os.pathsep.join([str(script.parent), str(Path(rlox.__file__).parents[1])])
+    command = [sys.executable, script]
+    how = {"capture_output": True, "text": True, "timeout": 110}
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False, **how)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert (
+        "actor 0 is lost, another one takes its place (ObjectReconstructionFailedE" in done.stderr
+    )
+    assert done.stdout.splitlines()[-1] == "removed 1, timesteps 32768, lost 1"
 
 
 def test_statistics_outlive_actors(ray):

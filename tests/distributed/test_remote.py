@@ -86,6 +86,25 @@ def test_workers_collect_what_threads_do(two, kind, backend):
     assert here.counters == there.counters
 
 
+@pytest.mark.filterwarnings("ignore:environment. expected environments that go on:UserWarning")
+def test_a_loaded_run_goes_on_with_workers_that_have_other_addresses(two, tmp_path):
+    how = {"seed": 3, "lockstep": True, "max_lag": 2, "num_actors": 2, "runs_dir": None}
+    with worker() as (_, gone), IMPALATrainer("CartPole-v1", actors=f"grpc://{gone}", **how) as old:
+        old.train(320)
+        old.save(tmp_path / "saved")
+    went = []
+    for actors in (f"grpc://{','.join(two)}", "threads"):
+        with IMPALATrainer.load(tmp_path / "saved", actors=actors, runs_dir=None) as trainer:
+            trainer.train(320)
+            went.append(trainer.learner.state().networks)
+    np.testing.assert_equal(went[0], went[1])
+    with (
+        IMPALATrainer.load(tmp_path / "saved", runs_dir=None) as trainer,
+        pytest.raises(RuntimeError, match=gone),
+    ):
+        trainer.train(320)
+
+
 def test_a_killed_worker_changes_nothing(two):
     killed = []
 

@@ -45,6 +45,7 @@ INNER = {
     "rlox.diagnosis": "writes files: test_diagnosis.py",
     "rlox.distributions": "tensors that policies give",
     "rlox.distributed.ray": "needs a cluster: tests/distributed/test_ray.py has refusals",
+    "rlox.distributed.ray_actors": "serves learners: tests/distributed/test_ray.py",
     "rlox.distributed.remote": "needs workers: tests/distributed/test_remote.py has refusals",
     "rlox.every": "rlox.callbacks offers it",
     "rlox.exploring": "rlox.algorithms offers what users call",

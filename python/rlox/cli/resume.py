@@ -24,6 +24,8 @@ class _Run:
     """what computes the networks; else what did"""
     device: Annotated[str | None, named("NAME", hint="")] = None
     """where the networks live; else where they were"""
+    actors: Annotated[str | None, named("PLACE", hint="")] = None
+    """where actors work, grpc://host:port for instance; else where they did"""
     runs_dir: Annotated[str, named("DIR")] = "runs"
     """where a checkpoint that lies in no run gets one"""
     progress: bool = True  # show progress on stderr
@@ -40,7 +42,7 @@ def run(words: Sequence[str]) -> int:
     asked = parse(Resume, "resume", words)
     if asked.total_timesteps is not None:  # before anything of the run changes
         whole("total_timesteps", asked.total_timesteps, 1, fix="say how many steps to make")
-    how = {"env": asked.env, "backend": asked.backend, "device": asked.device}
+    how = {name: getattr(asked, name) for name in ("env", "backend", "device", "actors")}
     with open_trainer(asked.run, runs_dir=asked.runs_dir, **how) as trainer:
         done = trainer.timesteps >= trainer.target_timesteps
         if asked.total_timesteps is None and done:
