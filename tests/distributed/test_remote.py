@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import closing, contextmanager
 
 import numpy as np
@@ -106,10 +107,11 @@ def test_a_loaded_run_goes_on_with_workers_that_have_other_addresses(two, tmp_pa
 
 
 def test_a_killed_worker_changes_nothing(two):
-    killed = []
+    killed, told = [], []
 
     def killing(process):
         def after(trainer, metrics):
+            told.append(metrics.get("workers/recovered", 0))
             if trainer.timesteps >= 640 and process.poll() is None:
                 process.send_signal(signal.SIGKILL)
                 killed.append(process.wait())
@@ -121,9 +123,15 @@ def test_a_killed_worker_changes_nothing(two):
         named = f"grpc://{dying},{two[0]}"
         there = trained(**how, actors=named, callbacks=[killing(process)])
     np.testing.assert_equal(there.networks, trained(**how).networks)
+    assert told[0] == 0
+    assert told[-1] == 1
     with worker() as (process, dying):
-        env = RemoteVecEnv([two[0], dying], 4, 9, snapshot_every=16)
+        env = RemoteVecEnv([two[0], dying], 4, 9, snapshot_every=12)
         there = trained(PPOTrainer, env, num_envs=4, n_steps=32, callbacks=[killing(process)])
+        faults = env.faults()
+    assert (faults["lost"], faults["recovered"]) == (1, 1)
+    assert 0 < faults["replayed"] <= 12
+    assert 0 < faults["longest"] < 5
     here = trained(PPOTrainer, VecEnv(4, 9), num_envs=4, n_steps=32)
     np.testing.assert_equal(there.networks, here.networks)
     assert killed == [-signal.SIGKILL] * 2
@@ -153,6 +161,71 @@ def test_clear_errors(two, tmp_path, monkeypatch):
         assert RemoteVecEnv([address], 2, 0, token=TOKEN).num_envs == 2
         monkeypatch.setenv("RLOX_WORKER_TOKEN", TOKEN)
         assert RemoteVecEnv([address], 2, 0).num_envs == 2
+
+
+def test_ctrl_c_ends_the_wait_for_a_worker_that_hangs():
+    """As a process, for the signal; what was left is taken in when the worker goes on."""
+    told = """
+import signal, sys, time
+import numpy as np
+from rlox import VecEnv
+from rlox.distributed.remote import RemoteVecEnv
+how = {"keepalive_timeout": 60, "recovery_timeout": 60}
+env, here = RemoteVecEnv([sys.argv[1]], 2, 0, **how), VecEnv(2, 0)
+env.reset(seed=3), here.reset(seed=3)
+print("hang", flush=True)
+sys.stdin.readline()
+try:
+    env.step(np.array([0, 1]))
+except KeyboardInterrupt:
+    print("left", flush=True)
+sys.stdin.readline()
+here.step(np.array([0, 1]))
+for _ in range(20):
+    ours, theirs = env.step(np.array([0, 1])), here.step(np.array([0, 1]))
+    np.testing.assert_array_equal(ours[0], theirs[0])
+np.testing.assert_equal(env.get_state(), here.get_state())
+print("on", flush=True)
+"""
+    with worker() as (process, address):
+        command = [sys.executable, "-c", told, address]
+        asked = subprocess.Popen(command, stdin=-1, stdout=-1, text=True, bufsize=1)
+        assert asked.stdout.readline() == "hang\n"
+        process.send_signal(signal.SIGSTOP)
+        asked.stdin.write("go\n")
+        time.sleep(0.5)
+        asked.send_signal(signal.SIGINT)
+        start = time.monotonic()
+        assert asked.stdout.readline() == "left\n"
+        assert time.monotonic() - start < 2
+        process.send_signal(signal.SIGCONT)
+        assert asked.communicate("go\n", timeout=30)[0] == "on\n"
+
+
+def test_a_forked_process_is_told_to_connect_anew(two):
+    with closing(RemoteVecEnv(two, 2, 0)) as env:
+        env.reset(seed=1)
+        child = os.fork()
+        if child == 0:
+            try:
+                env.step(np.array([0, 1]))
+            except ValueError as error:
+                os._exit(0 if "connect anew in this process" in str(error) else 2)
+            os._exit(1)
+        start = time.monotonic()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert time.monotonic() - start < 2
+        env.step(np.array([0, 1]))
+
+
+def test_waits_stand_behind_the_addresses(two):
+    there = trained(actors=f"grpc://{two[0]}?reply_timeout=60&keepalive_timeout=2.5", lockstep=True)
+    np.testing.assert_equal(there.networks, trained(lockstep=True).networks)
+    for wrong in ("reply_timeout", "reply_timeout=soon", "patience=3", "reply_timeout=1&&"):
+        with pytest.raises(ValueError, match="actors: expected seconds for connect_timeout, keep"):
+            trained(actors=f"grpc://{two[0]}?{wrong}")
+    with pytest.raises(ValueError, match="reply_timeout: expected more than 0 and at most a day"):
+        trained(actors=f"grpc://{two[0]}?reply_timeout=0")
 
 
 def test_the_command_serves_until_it_is_told_to_end():
