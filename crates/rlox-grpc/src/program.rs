@@ -19,7 +19,7 @@ It prints its address and serves until it gets SIGTERM or Ctrl-C; requests that 
   --tls-key FILE            its private key as PEM
   --token-file FILE         a file with the token that clients must have; or the variable RLOX_WORKER_TOKEN
   --metrics ADDRESS         where /metrics is told for Prometheus, on loopback
-  --max-sessions N          sessions at a time, each with a thread (16)
+  --max-sessions N          sessions at a time, each with a thread (8)
   --max-connections N       connections at a time (64)
   --max-envs N              environments of a session (4096)
   --max-message-bytes N     bytes of a message in both directions (4194304)

@@ -4,6 +4,7 @@ mod connections;
 mod metrics;
 mod options;
 mod rollouts;
+mod room;
 mod serve;
 mod session;
 
@@ -15,7 +16,7 @@ use std::time::Duration;
 use rlox_core::{Error, Result};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tonic::transport::{Server, ServerTlsConfig};
 use tonic::{Request, Status};
 
@@ -30,7 +31,13 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Silent peers are asked after so long, and left after as long again.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Unread bytes of a stream, and of a connection.
-const WINDOW: u32 = 1 << 20;
+const WINDOW: u32 = 256 << 10;
+/// Bytes of a frame that comes.
+const FRAME_IN: u32 = 64 << 10;
+/// Those of the server, at most; sessions have their own.
+const THREADS: usize = 4;
+/// Those of a question for the worker's health.
+const LARGEST_HEALTH: usize = 1 << 10;
 const LARGEST_HEADERS: u32 = 8 << 10;
 
 /// A worker that serves until it is stopped or dropped.
@@ -67,7 +74,7 @@ impl Worker {
     /// limits of 0; [`Error::Io`] where the system refuses the address or a thread.
     pub fn start(options: WorkerOptions) -> Result<Self> {
         options.check()?;
-        let threads = thread::available_parallelism().map_or(1, usize::from).min(4);
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS);
         let runtime =
             Builder::new_multi_thread().worker_threads(threads).thread_name("rlox-worker").enable_all().build();
         let runtime = runtime.map_err(|source| Error::Io { path: "the worker's threads".into(), source })?;
@@ -86,7 +93,7 @@ impl Worker {
         let mut server = Server::builder()
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(WINDOW)
-            .max_frame_size(FRAME)
+            .max_frame_size(FRAME_IN)
             .max_concurrent_streams(options.limits.max_streams)
             .http2_max_header_list_size(LARGEST_HEADERS)
             .http2_keepalive_interval(Some(KEEPALIVE))
@@ -102,13 +109,15 @@ impl Worker {
             })?;
         }
         let limits = options.limits;
-        let service = Service::new(options.make, limits, Arc::clone(&counters), stopped.clone());
+        let sessions = Arc::new(Semaphore::new(limits.max_sessions));
+        let service = Service::new(options.make, limits, Arc::clone(&counters), sessions, stopped.clone());
         let service = WorkerServer::new(service)
             .max_decoding_message_size(limits.max_message_bytes)
-            .max_encoding_message_size(limits.max_message_bytes + (1 << 20));
+            .max_encoding_message_size(limits.max_message_bytes);
         let (token, refused) = (options.token, Arc::clone(&counters));
         let guard = move |request: Request<()>| admit(token.as_deref(), &refused, request);
         let (health, health_service) = tonic_health::server::health_reporter();
+        let health_service = health_service.max_decoding_message_size(LARGEST_HEALTH);
         runtime.block_on(health.set_serving::<WorkerServer<Service>>());
         let incoming = connections::accept(listener, limits.max_connections, Arc::clone(&counters), stopped.clone());
         let router = server

@@ -1,19 +1,19 @@
 //! Clients that mean no good, or know no better: refused or bounded, while a good one is answered.
 
 mod process;
+mod raw;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use process::Process;
+use raw::{channel, open, request, runtime, session};
 use rlox_core::{Actions, ResetOptions, Seeds, StepOut, VectorEnv};
-use rlox_grpc::v1::{self, reply, request, worker_client::WorkerClient};
-use rlox_grpc::{ClientOptions, EnvOptions, PROTOCOL, RemoteVecEnv};
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Status, Streaming};
+use rlox_grpc::v1::{self, request};
+use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv};
+use tonic::Code;
+use tonic::transport::Endpoint;
 
 const LIMIT: u64 = 256 << 20;
 
@@ -45,116 +45,14 @@ fn unharmed(worker: &Process, env: &mut RemoteVecEnv) {
     assert!(peak < LIMIT, "{} MiB", peak >> 20);
 }
 
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
-}
-
-async fn channel(worker: &Process) -> Channel {
-    let endpoint = Endpoint::from_shared(worker.address.clone()).unwrap();
-    endpoint.initial_stream_window_size(1 << 24).connect().await.unwrap()
-}
-
-fn open() -> v1::Open {
-    let (env_id, autoreset_mode) = ("CartPole-v1".into(), v1::AutoresetMode::SameStep.into());
-    v1::Open { protocol: PROTOCOL, env_id, num_envs: 1, autoreset_mode, ..v1::Open::default() }
-}
-
-type Session = (mpsc::Sender<v1::Request>, Streaming<v1::Reply>);
-
-async fn session(channel: &Channel) -> Result<Session, Status> {
-    let (sender, receiver) = mpsc::channel(2048);
-    let mut client = WorkerClient::new(channel.clone()).max_decoding_message_size(1 << 30);
-    Ok((sender, client.session(ReceiverStream::new(receiver)).await?.into_inner()))
-}
-
-fn request(sequence: u64, what: request::What) -> v1::Request {
-    v1::Request { sequence, what: Some(what) }
-}
-
-/// What a session of these requests ends with.
-fn end(worker: &Process, requests: Vec<v1::Request>) -> Result<Vec<reply::What>, Status> {
-    runtime().block_on(async {
-        let (sender, mut replies) = session(&channel(worker).await).await?;
-        let count = requests.len();
-        for one in requests {
-            // It may have ended.
-            let _ = sender.send(one).await;
-        }
-        let mut said = Vec::new();
-        while said.len() < count {
-            let reply = tokio::time::timeout(Duration::from_secs(5), replies.message()).await.unwrap()?;
-            let Some(reply) = reply else { break };
-            said.extend(reply.what);
-        }
-        Ok(said)
-    })
-}
-
-fn failure(said: &reply::What) -> &v1::Failure {
-    let reply::What::Failure(failure) = said else { panic!("{said:?}") };
-    failure
-}
-
-fn networks(activation: &str, widths: &[u32]) -> v1::Policy {
-    let hidden = widths.iter().flat_map(|width| width.to_le_bytes()).collect();
-    v1::Policy { activation: activation.into(), n_steps: 1, hidden, ..v1::Policy::default() }
-}
-
 #[test]
-fn what_is_against_the_protocol_is_refused_and_says_why() {
+fn sessions_beyond_the_limit_are_refused() {
     let worker = Process::start(&["--max-sessions", "12", "--max-envs", "100"]);
     let mut env = good(&worker);
-    let other = v1::Open { protocol: 7, ..open() };
-    let said = end(&worker, vec![request(1, request::What::Open(other))]).unwrap();
-    let v1::Failure { expected, got, .. } = failure(&said[0]);
-    assert_eq!((&expected[..], &got[..]), ("version 1", "version 7"));
-    for (bad, says) in [
-        (v1::Open { num_envs: 101, ..open() }, "--max-envs"),
-        (v1::Open { num_envs: 0, ..open() }, "one or more"),
-        (v1::Open { env_id: "Pole".into(), ..open() }, "did you mean"),
-        (v1::Open { autoreset_mode: 9, ..open() }, "same version"),
-        (v1::Open { standing: Some(v1::Standing { width: u32::MAX, ..v1::Standing::default() }), ..open() }, "session"),
-        (v1::Open { policy: Some(networks("x", &[4])), ..open() }, "choose one of these"),
-        (v1::Open { policy: Some(networks("tanh", &[7600, 7600])), ..open() }, "--max-message"),
-        (v1::Open { policy: Some(networks("tanh", &[1; 65])), ..open() }, "fewer layers"),
-        (v1::Open { arguments: vec![0; 1 << 20].into(), ..open() }, "same version"),
-        (v1::Open { arguments: vec![1, b'x'].into(), ..open() }, "same version"),
-        (
-            v1::Open { policy: Some(v1::Policy { n_steps: u32::MAX, ..v1::Policy::default() }), ..open() },
-            "--max-message",
-        ),
-    ] {
-        let said = end(&worker, vec![request(1, request::What::Open(bad))]).unwrap();
-        assert!(failure(&said[0]).fix.contains(says), "{said:?}");
-    }
     let first = || request(1, request::What::Open(open()));
-    let reset = |reset: v1::Reset| request(2, request::What::Reset(reset));
-    let (options, seeds) = (vec![9, b'x'].into(), vec![1; 8].into());
-    for (bad, names) in [
-        (v1::Reset { options, ..v1::Reset::default() }, "options"),
-        (v1::Reset { seeds, ..v1::Reset::default() }, "seeds"),
-    ] {
-        let said = end(&worker, vec![first(), reset(bad)]).unwrap();
-        assert_eq!(failure(&said[1]).argument, names);
-    }
-    let step = |actions: &[u8]| request::What::Step(v1::Step { actions: actions.to_vec().into(), snapshot: false });
-    let collect = request::What::Collect(v1::Collect::default());
-    let said = end(&worker, vec![first(), request(2, step(&[0; 8])), request(3, step(&[0; 7])), request(4, collect)]);
-    let said = said.unwrap();
-    assert!(failure(&said[1]).fix.contains("reset"), "{said:?}");
-    assert_eq!((&failure(&said[2]).expected[..], &failure(&said[2]).got[..]), ("8 bytes", "7"));
-    assert!(failure(&said[3]).fix.contains("policy"));
-    for (requests, code, says) in [
-        (vec![request(1, step(&[]))], Code::FailedPrecondition, "as the first request"),
-        (vec![first(), request(3, step(&[]))], Code::FailedPrecondition, "expected 2, got 3"),
-    ] {
-        let status = end(&worker, requests).unwrap_err();
-        assert_eq!(status.code(), code);
-        assert!(status.message().contains(says), "{status}");
-    }
     let runtime = runtime();
     runtime.block_on(async {
-        let channel = channel(&worker).await;
+        let channel = channel(&worker.address).await;
         let mut held = Vec::new();
         let status = loop {
             let (sender, mut replies) = session(&channel).await.unwrap();
@@ -176,9 +74,9 @@ fn who_asks_without_taking_answers_is_ended() {
     let mut env = good(&worker);
     let runtime = runtime();
     runtime.block_on(async {
-        let channel = channel(&worker).await;
+        let channel = channel(&worker.address).await;
         let mut held = Vec::new();
-        for _ in 0..8 {
+        for _ in 0..7 {
             let (sender, replies) = session(&channel).await.unwrap();
             sender.send(request(1, request::What::Open(v1::Open { num_envs: 4096, ..open() }))).await.unwrap();
             for sequence in 2..1500 {
@@ -330,7 +228,7 @@ fn metrics_and_health_are_told() {
     assert!(text.contains("\nrlox_worker_sessions 1\n") && text.contains("\nrlox_worker_steps_total 2\n"), "{text}");
     assert!(ask("/other").starts_with("HTTP/1.1 404"));
     let health = runtime().block_on(async {
-        let mut client = tonic_health::pb::health_client::HealthClient::new(channel(&worker).await);
+        let mut client = tonic_health::pb::health_client::HealthClient::new(channel(&worker.address).await);
         let asked = tonic_health::pb::HealthCheckRequest { service: "rlox.v1.Worker".into() };
         client.check(asked).await.unwrap().into_inner().status
     });

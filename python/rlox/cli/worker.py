@@ -21,7 +21,7 @@ class Worker:
     tls_key: str | None = None  # file of its private key, PEM
     token_file: str | None = None  # the token that clients must have; or RLOX_WORKER_TOKEN says it
     metrics: str | None = None  # where /metrics is told for Prometheus, on loopback
-    max_sessions: int = 16  # sessions at a time, each with a thread
+    max_sessions: int = 8  # sessions at a time, each with a thread
     max_connections: int = 64  # connections at a time
     max_envs: int = 4096  # environments of a session
     max_message_bytes: int = 4 << 20  # of a message, in both directions

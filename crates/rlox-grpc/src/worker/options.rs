@@ -6,6 +6,11 @@ use std::sync::Arc;
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{Error, Result, VectorEnv};
 
+use super::{FRAME_IN, THREADS, WINDOW};
+
+/// What no message to tell of a failure needs.
+const LEAST_MESSAGE: usize = 1024;
+
 /// Makes environments of an id: [`rlox_core::envs::make`], or a function that knows others too.
 pub type Make = Arc<dyn Fn(&str, &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> + Send + Sync>;
 
@@ -40,22 +45,67 @@ pub struct Limits {
     pub max_streams: u32,
     /// Environments of a session.
     pub max_envs: usize,
-    /// Bytes of a message, in both directions.
+    /// Bytes of a message, in both directions, and so of a session's unanswered requests, and of its replies that the
+    /// client has not taken: at least 1024.
     pub max_message_bytes: usize,
-    /// Unanswered requests of a session.
+    /// Unanswered requests of a session: those whose replies the client has not taken.
     pub credits: u32,
 }
 
 impl Default for Limits {
-    /// What keeps a worker's memory below 256 MB whatever comes: 16 sessions, 64 connections of 16 streams, 4096
-    /// environments, 4 MiB and 4 credits.
+    /// What keeps a worker's memory below 256 MB whatever comes, as [`Limits::memory_bytes`] counts it: 8 sessions, 64
+    /// connections of 16 streams, 4096 environments, 4 MiB and 4 credits.
     fn default() -> Self {
-        let (max_sessions, max_connections, max_streams) = (16, 64, 16);
+        let (max_sessions, max_connections, max_streams) = (8, 64, 16);
         Self { max_sessions, max_connections, max_streams, max_envs: 4096, max_message_bytes: 4 << 20, credits: 4 }
     }
 }
 
 impl Limits {
+    /// Streams beside sessions that have not opened one yet.
+    pub(super) const OPENING: usize = 4;
+
+    /// The most that clients can make a worker's memory grow by, in bytes, whatever they send and however little they take:
+    ///
+    /// - for each connection 320 KiB: a window of 256 KiB that was not read yet, and a frame of 64 KiB;
+    /// - for each of 4 streams that begin a session two messages: one that comes, and its text;
+    /// - for each session a message and a quarter of requests that wait, that are worked at, or that come: no more is read
+    ///   before there is room; one message of replies that are made or wait; and one that is on its way to a client that
+    ///   does not read it;
+    /// - four messages that become bytes, one in each thread of the server;
+    /// - `2 * max_sessions * max_message_bytes` for the observations, rollouts and networks of all sessions: one that needs
+    ///   more than is left is refused.
+    ///
+    /// What environments beyond the native ones hold comes on top.
+    ///
+    /// ```
+    /// assert!(rlox_grpc::Limits::default().memory_bytes() < 256_000_000);
+    /// ```
+    pub fn memory_bytes(&self) -> usize {
+        let message = self.max_message_bytes;
+        let session = self.asked_bytes().saturating_add(message.saturating_mul(2));
+        let connections = self.max_connections.saturating_mul(WINDOW as usize + FRAME_IN as usize);
+        connections
+            .saturating_add(message.saturating_mul(2 * Self::OPENING + THREADS))
+            .saturating_add(self.max_sessions.saturating_mul(session))
+            .saturating_add(self.held_bytes())
+    }
+
+    /// Of a session's requests that wait, that are worked at, or that come.
+    pub(super) fn asked_bytes(&self) -> usize {
+        self.max_message_bytes + self.max_message_bytes / 4
+    }
+
+    /// Of what all sessions hold.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.max_sessions.saturating_mul(self.max_message_bytes).saturating_mul(2)
+    }
+
+    /// Whether a message may have so many bytes, and some more around them.
+    pub(super) fn fits(&self, bytes: usize) -> bool {
+        bytes.saturating_add(128) <= self.max_message_bytes
+    }
+
     fn check(&self) -> Result<()> {
         for (name, value) in [
             ("max_sessions", self.max_sessions),
@@ -68,6 +118,10 @@ impl Limits {
             if value == 0 {
                 return Err(Error::config(name, "at least 1", "0", "pass a positive number"));
             }
+        }
+        if self.max_message_bytes < LEAST_MESSAGE {
+            let (expected, got) = (format!("at least {LEAST_MESSAGE}"), self.max_message_bytes.to_string());
+            return Err(Error::config("max_message_bytes", expected, got, "pass a larger one"));
         }
         let most = (u32::MAX >> 1) as usize;
         if self.max_message_bytes > most || self.credits > 1024 {

@@ -1,10 +1,13 @@
 //! Rollouts that a worker collects with a policy it was given.
 
-use rlox_core::{EnvSpec, Error, Pcg64, Result, Rollout, RolloutBuffer, Seeds, VectorEnv};
+use rlox_core::{EnvSpec, Error, Pcg64, Result, Rollout, RolloutBuffer, Seeds, Space, VectorEnv};
 use rlox_nn::train::{Collection, IterationStreams, collect_transitions};
 use rlox_nn::{Activation, ActorCritic, Distribution, NamedTensors, PolicyNetworks};
 
+use tokio::sync::OwnedSemaphorePermit;
+
 use super::Limits;
+use super::room::Held;
 use crate::v1;
 use crate::wire::{self, Slab};
 
@@ -19,14 +22,16 @@ pub(super) struct Rollouts {
     streams: IterationStreams,
     version: Option<u64>,
     known: u64,
+    _held: OwnedSemaphorePermit,
 }
 
 impl Rollouts {
-    pub(super) fn new(asked: &v1::Policy, env: &dyn VectorEnv, limits: &Limits) -> Result<Self> {
+    pub(super) fn new(asked: &v1::Policy, env: &dyn VectorEnv, limits: &Limits, held: &Held) -> Result<Self> {
         let n_steps = asked.n_steps as usize;
         let dim = env.spec().observation.dim() + env.spec().action.dim();
         // Before there is memory for it.
-        limits.check_message("n_steps", n_steps.saturating_mul(env.num_envs()).saturating_mul(dim * 4 + 29))?;
+        let rollout = n_steps.saturating_mul(env.num_envs()).saturating_mul(dim * 4 + 29);
+        limits.check_message("n_steps", rollout)?;
         let hidden = hidden(asked)?;
         // Networks whose weights no message could bring.
         limits.check_message("hidden", weight_bytes(env.spec(), &hidden, asked.shared_trunk))?;
@@ -35,6 +40,8 @@ impl Rollouts {
                 return Err(Error::config(name, "a number in [0, 1]", factor.to_string(), "correct it"));
             }
         }
+        let networks = network_bytes(env.spec(), &hidden, asked, env.num_envs());
+        let room = held.take("n_steps, hidden", rollout.saturating_mul(2).saturating_add(networks))?;
         let steps = RolloutBuffer::for_env(n_steps, env)?;
         limits.check_message("n_steps", steps.whole_bytes(0))?;
         let how = Collection {
@@ -44,7 +51,12 @@ impl Rollouts {
         };
         let streams = IterationStreams::new(0, env.num_envs())?;
         let policy = policy(env.spec(), &hidden, asked)?;
-        Ok(Self { policy, how, rollout: Rollout::around(steps), streams, version: None, known: 0 })
+        Ok(Self { policy, how, rollout: Rollout::around(steps), streams, version: None, known: 0, _held: room })
+    }
+
+    /// Bytes of a rollout without last observations.
+    pub(super) fn bytes(&self) -> usize {
+        self.rollout.steps.whole_bytes(0)
     }
 
     /// Transitions of the last rollout.
@@ -56,9 +68,10 @@ impl Rollouts {
         &mut self,
         env: &mut dyn VectorEnv,
         asked: &v1::Collect,
+        limits: &Limits,
         stop: &dyn Fn() -> bool,
     ) -> Result<v1::Rollout> {
-        let Self { policy, how, rollout, streams, version, known } = self;
+        let Self { policy, how, rollout, streams, version, known, .. } = self;
         if !asked.weights.is_empty() {
             policy.load(&NamedTensors::from_safetensors(&asked.weights)?)?;
             *version = Some(asked.version);
@@ -75,6 +88,8 @@ impl Rollouts {
         let steps = &mut rollout.steps;
         collect_transitions(env, policy.as_mut(), &mut streams.actions, steps, None, *how, &mut || stop())?;
         rollout.drain(env, known);
+        // Before there is memory for it.
+        limits.check_message("max_message_bytes", rollout.steps.whole_bytes(rollout.steps.final_index().len()))?;
         let mut slab = Vec::new();
         rollout.steps.write_whole(&mut slab)?;
         let mut episodes = Vec::with_capacity(rollout.returns.len() * 12);
@@ -98,6 +113,28 @@ fn weight_bytes(spec: &EnvSpec, hidden: &[usize], shared: bool) -> usize {
         from = *width;
     }
     weights.saturating_mul(if shared { 4 } else { 8 })
+}
+
+/// Bytes of networks: parameters as they lie, as gradients, as two means and transposed; and of what they give for all
+/// environments, and the noise of gSDE.
+fn network_bytes(spec: &EnvSpec, hidden: &[usize], asked: &v1::Policy, num_envs: usize) -> usize {
+    let padded = |width: usize| width.saturating_add(15) / 16 * 64;
+    let outputs = match &spec.action {
+        Space::Discrete { n, .. } => *n as usize,
+        Space::MultiDiscrete { nvec } => nvec.iter().map(|n| *n as usize).sum(),
+        Space::MultiBinary { .. } | Space::Box { .. } => spec.action.dim(),
+    };
+    let mut widths = vec![spec.observation.dim()];
+    widths.extend(hidden);
+    widths.push(outputs + 1);
+    let pairs = widths.windows(2).map(|pair| {
+        let (rows, columns) = (pair[0].saturating_mul(padded(pair[1])), pair[1].saturating_mul(padded(pair[0])));
+        rows.max(columns).saturating_mul(5).saturating_add(num_envs.saturating_mul(2 * padded(pair[1])))
+    });
+    let one = pairs.fold(0, usize::saturating_add);
+    let noise = if asked.use_sde { hidden.last().copied().unwrap_or(0).saturating_mul(outputs) } else { 0 };
+    let noise = noise.saturating_mul(4).saturating_mul(num_envs.saturating_add(4));
+    one.saturating_mul(if asked.shared_trunk { 1 } else { 2 }).saturating_add(noise)
 }
 
 /// The widths of the hidden layers.

@@ -3,16 +3,17 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use bytes::Bytes;
+use prost::Message;
 use rlox_core::Error;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::room::{Answer, Asked, Held, Replies, Room, keep};
 use super::session::Session;
 use super::{Counters, Limits, Make};
 use crate::v1::{self, failure::Kind, reply::What, request};
@@ -22,73 +23,63 @@ use crate::wire;
 const OPENING: Duration = Duration::from_secs(2);
 /// How long a client may leave replies untaken.
 const UNTAKEN: Duration = Duration::from_secs(30);
-/// Streams beside sessions that have not opened one yet.
-const OPENING_STREAMS: usize = 24;
-
-type Replies = mpsc::Sender<Result<v1::Reply, Status>>;
 
 /// What all sessions have in common.
+#[derive(Clone)]
 pub(super) struct Service {
     make: Make,
     limits: Limits,
     counters: Arc<Counters>,
     opening: Arc<Semaphore>,
     sessions: Arc<Semaphore>,
+    held: Held,
     stopped: watch::Receiver<bool>,
 }
 
 impl Service {
-    pub(super) fn new(make: Make, limits: Limits, counters: Arc<Counters>, stopped: watch::Receiver<bool>) -> Self {
-        let opening = Arc::new(Semaphore::new(OPENING_STREAMS));
-        let sessions = Arc::new(Semaphore::new(limits.max_sessions));
-        Self { make, limits, counters, opening, sessions, stopped }
-    }
-
-    fn refused(&self, status: Status) -> Status {
-        self.counters.refused.fetch_add(1, Relaxed);
-        status
+    pub(super) fn new(
+        make: Make,
+        limits: Limits,
+        counters: Arc<Counters>,
+        sessions: Arc<Semaphore>,
+        stopped: watch::Receiver<bool>,
+    ) -> Self {
+        let opening = Arc::new(Semaphore::new(Limits::OPENING));
+        Self { make, limits, counters, opening, sessions, held: Held::new(limits.held_bytes()), stopped }
     }
 }
 
 #[tonic::async_trait]
 impl v1::worker_server::Worker for Service {
-    type SessionStream = ReceiverStream<Result<v1::Reply, Status>>;
+    type SessionStream = Replies;
 
     async fn session(&self, request: Request<Streaming<v1::Request>>) -> Result<Response<Self::SessionStream>, Status> {
         let Ok(opening) = Arc::clone(&self.opening).try_acquire_owned() else {
-            let text =
-                format!("sessions: expected at most {OPENING_STREAMS} that begin at a time, got more; try again");
-            return Err(self.refused(Status::resource_exhausted(text)));
+            self.counters.refused.fetch_add(1, Relaxed);
+            let most = Limits::OPENING;
+            let text = format!("sessions: expected at most {most} that begin at a time, got more; try again");
+            return Err(Status::resource_exhausted(text));
         };
-        let (replies, outgoing) = mpsc::channel(self.limits.credits as usize);
-        let life = Life {
-            make: Arc::clone(&self.make),
-            limits: self.limits,
-            counters: Arc::clone(&self.counters),
-            sessions: Arc::clone(&self.sessions),
-            stopped: self.stopped.clone(),
-        };
-        tokio::spawn(life.begin(request.into_inner(), replies, opening));
-        Ok(Response::new(ReceiverStream::new(outgoing)))
+        let (replies, outgoing) = mpsc::unbounded_channel();
+        let life = Life { service: self.clone(), replies };
+        tokio::spawn(life.begin(request.into_inner(), opening));
+        Ok(Response::new(Replies(outgoing)))
     }
 }
 
 /// One session's.
 struct Life {
-    make: Make,
-    limits: Limits,
-    counters: Arc<Counters>,
-    sessions: Arc<Semaphore>,
-    stopped: watch::Receiver<bool>,
+    service: Service,
+    /// Bounded by the room that replies take.
+    replies: mpsc::UnboundedSender<Answer>,
 }
 
 impl Life {
-    async fn begin(mut self, mut incoming: Streaming<v1::Request>, replies: Replies, opening: OwnedSemaphorePermit) {
-        let ended = self.first(&mut incoming, &replies, opening).await;
-        if let Err(status) = ended {
-            self.counters.refused.fetch_add(1, Relaxed);
-            // Who does not take replies is not told either.
-            let _ = replies.try_send(Err(status));
+    async fn begin(mut self, mut incoming: Streaming<v1::Request>, opening: OwnedSemaphorePermit) {
+        if let Err(status) = self.first(&mut incoming, opening).await {
+            self.service.counters.refused.fetch_add(1, Relaxed);
+            // Who is gone is not told.
+            let _ = self.replies.send(Answer { reply: Err(status), _room: None, _asked: None });
         }
     }
 
@@ -96,7 +87,6 @@ impl Life {
     async fn first(
         &mut self,
         incoming: &mut Streaming<v1::Request>,
-        replies: &Replies,
         opening: OwnedSemaphorePermit,
     ) -> Result<(), Status> {
         let first = tokio::time::timeout(OPENING, incoming.message()).await;
@@ -107,114 +97,128 @@ impl Life {
                 "open: expected as the first request, got another; open the session",
             ));
         };
-        let Ok(permit) = Arc::clone(&self.sessions).try_acquire_owned() else {
+        let Service { limits, sessions, counters, .. } = &self.service;
+        let Ok(permit) = Arc::clone(sessions).try_acquire_owned() else {
             let text = format!(
                 "sessions: expected at most {}, got one more; use another worker, or start it with --max-sessions",
-                self.limits.max_sessions
+                limits.max_sessions
             );
             return Err(Status::resource_exhausted(text));
         };
         drop(opening);
-        let (requests, work) = sync_channel(self.limits.credits as usize);
+        let room = Room::new(limits.asked_bytes());
+        let Some(bytes) = room.take_now(limits.max_message_bytes) else {
+            return Err(Status::internal("there is no room for a first request"));
+        };
+        let (requests, work) = mpsc::unbounded_channel();
         let gone = Arc::new(AtomicBool::new(false));
         let thread = Answering {
-            make: Arc::clone(&self.make),
-            limits: self.limits,
-            counters: Arc::clone(&self.counters),
-            replies: replies.clone(),
+            make: Arc::clone(&self.service.make),
+            limits: *limits,
+            held: self.service.held.clone(),
+            counters: Arc::clone(counters),
+            replies: self.replies.clone(),
+            room: Room::new(limits.max_message_bytes),
             runtime: Handle::current(),
             gone: Arc::clone(&gone),
             _permit: permit,
         };
-        let sequence = first.sequence;
+        let (sequence, asked) = (first.sequence, Asked { bytes, _credit: None });
         let started =
-            thread::Builder::new().name("rlox-session".into()).spawn(move || thread.run(&open, sequence, &work));
+            thread::Builder::new().name("rlox-session".into()).spawn(move || thread.run(open, sequence, asked, work));
         started.map_err(|error| Status::resource_exhausted(format!("the system starts no thread: {error}")))?;
-        let ended = self.forward(incoming, &requests, sequence).await;
+        let ended = self.forward(incoming, &requests, &room, sequence).await;
         // In a shutdown what has come is answered; else nobody is there for it.
-        gone.store(!*self.stopped.borrow(), Relaxed);
+        gone.store(!*self.service.stopped.borrow(), Relaxed);
         ended
     }
 
     async fn forward(
         &mut self,
         incoming: &mut Streaming<v1::Request>,
-        requests: &SyncSender<v1::Request>,
+        requests: &mpsc::UnboundedSender<(v1::Request, Asked)>,
+        room: &Room,
         mut sequence: u64,
     ) -> Result<(), Status> {
+        let Service { limits, stopped, .. } = &mut self.service;
+        let credits = Arc::new(Semaphore::new(limits.credits as usize));
         loop {
-            let request = tokio::select! {
-                request = incoming.message() => request?,
-                _ = self.stopped.wait_for(|stopped| *stopped) => return Ok(()),
+            // Nothing is read that there is no room for. Who goes meanwhile takes no more replies.
+            let next = async {
+                let bytes = room.take(limits.max_message_bytes).await;
+                Ok::<_, Status>(bytes.zip(incoming.message().await?))
             };
-            let Some(request) = request else { return Ok(()) };
+            let next = tokio::select! {
+                next = next => next?,
+                () = requests.closed() => return Ok(()),
+                () = self.replies.closed() => return Ok(()),
+                _ = stopped.wait_for(|stopped| *stopped) => return Ok(()),
+            };
+            let Some((mut bytes, request)) = next else { return Ok(()) };
+            let request = small(request, limits.max_message_bytes, &mut bytes)?;
             sequence = sequence.wrapping_add(1);
             if request.sequence != sequence {
                 let text = format!("sequence: expected {sequence}, got {}; begin another session", request.sequence);
                 return Err(Status::failed_precondition(text));
             }
-            match requests.try_send(request) {
-                Ok(()) => {}
-                Err(TrySendError::Disconnected(_)) => return Ok(()),
-                Err(TrySendError::Full(_)) => {
-                    let text =
-                        format!("credits: expected at most {} unanswered requests, got more", self.limits.credits);
-                    return Err(Status::resource_exhausted(text));
-                }
+            let Ok(credit) = Arc::clone(&credits).try_acquire_owned() else {
+                let text = format!("credits: expected at most {} unanswered requests, got more", limits.credits);
+                return Err(Status::resource_exhausted(text));
+            };
+            if requests.send((request, Asked { bytes, _credit: Some(credit) })).is_err() {
+                return Ok(());
             }
         }
     }
+}
+
+/// Lets a small request go from what it was read into, which may be as large as messages are; others keep all their room.
+fn small(request: v1::Request, most: usize, room: &mut OwnedSemaphorePermit) -> Result<v1::Request, Status> {
+    let bytes = request.encoded_len();
+    if bytes > most / 64 {
+        return Ok(request);
+    }
+    keep(room, bytes);
+    v1::Request::decode(Bytes::from(request.encode_to_vec())).map_err(|error| Status::internal(error.to_string()))
 }
 
 /// The thread of a session.
 struct Answering {
     make: Make,
     limits: Limits,
+    held: Held,
     counters: Arc<Counters>,
-    replies: Replies,
+    replies: mpsc::UnboundedSender<Answer>,
+    /// What replies take that the client has not taken.
+    room: Room,
     runtime: Handle,
     gone: Arc<AtomicBool>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Answering {
-    fn run(self, open: &v1::Open, mut sequence: u64, work: &Receiver<v1::Request>) {
+    fn run(self, open: v1::Open, sequence: u64, asked: Asked, mut work: mpsc::UnboundedReceiver<(v1::Request, Asked)>) {
         let opened = catch_unwind(AssertUnwindSafe(|| {
-            Session::open(open, &self.make, &self.limits, Arc::clone(&self.counters))
+            Session::open(&open, &self.make, &self.limits, &self.held, Arc::clone(&self.counters))
         }));
+        drop(open);
         let mut session = match opened {
             Ok(Ok((session, opened))) => {
-                self.send(sequence, What::Opened(opened));
+                self.send(sequence, What::Opened(opened), None, asked);
                 session
             }
             Ok(Err(error)) => {
                 self.counters.refused.fetch_add(1, Relaxed);
-                self.send(sequence, What::Failure(wire::failure_to(error)));
+                self.send(sequence, What::Failure(wire::failure_to(error)), None, asked);
                 return;
             }
-            Err(panic) => return self.panicked(sequence, panic),
+            Err(panic) => return self.panicked(sequence, panic, asked),
         };
         self.counters.sessions.fetch_add(1, Relaxed);
         self.counters.opened.fetch_add(1, Relaxed);
-        for request in work {
-            sequence = request.sequence;
-            let Some(what) = request.what else {
-                let error = Error::config("request", "one that this worker knows", "another", "use the same version");
-                self.send(sequence, What::Failure(wire::failure_to(error)));
-                continue;
-            };
-            let stop = || self.gone.load(Relaxed);
-            match catch_unwind(AssertUnwindSafe(|| session.answer(what, &stop))) {
-                Ok(answer) => {
-                    let reply = answer.unwrap_or_else(|error| What::Failure(wire::failure_to(error)));
-                    if !self.send(sequence, reply) {
-                        break;
-                    }
-                }
-                Err(panic) => {
-                    self.panicked(sequence, panic);
-                    break;
-                }
+        while let Some((request, asked)) = work.blocking_recv() {
+            if !self.answer(&mut session, request, asked) {
+                break;
             }
         }
         self.counters.sessions.fetch_sub(1, Relaxed);
@@ -224,19 +228,58 @@ impl Answering {
         }
     }
 
-    /// Whether the reply was taken in time.
-    fn send(&self, sequence: u64, what: What) -> bool {
-        let reply = Ok(v1::Reply { sequence, what: Some(what) });
-        match self.replies.try_send(reply) {
-            Ok(()) => true,
-            Err(mpsc::error::TrySendError::Closed(_)) => false,
-            Err(mpsc::error::TrySendError::Full(reply)) => {
-                self.runtime.block_on(self.replies.send_timeout(reply, UNTAKEN)).is_ok()
+    /// Whether the session goes on.
+    fn answer(&self, session: &mut Session, request: v1::Request, asked: Asked) -> bool {
+        // For the reply, and before it for what is made of the request.
+        let Some(room) = self.room(session.largest().max(asked.bytes.num_permits())) else { return false };
+        let sequence = request.sequence;
+        let Some(what) = request.what else {
+            let error = Error::config("request", "one that this worker knows", "another", "use the same version");
+            return self.send(sequence, What::Failure(wire::failure_to(error)), Some(room), asked);
+        };
+        let stop = || self.gone.load(Relaxed);
+        match catch_unwind(AssertUnwindSafe(|| session.answer(what, &stop))) {
+            Ok(answer) => {
+                let reply = answer.unwrap_or_else(|error| What::Failure(wire::failure_to(error)));
+                self.send(sequence, reply, Some(room), asked)
+            }
+            Err(panic) => {
+                self.panicked(sequence, panic, asked);
+                false
             }
         }
     }
 
-    fn panicked(&self, sequence: u64, panic: Box<dyn std::any::Any + Send>) {
+    /// Room for a reply; `None` where the client does not take the earlier ones in time.
+    fn room(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let bytes = bytes.min(self.limits.max_message_bytes);
+        self.room.take_now(bytes).or_else(|| {
+            let waits = async { tokio::time::timeout(UNTAKEN, self.room.take(bytes)).await };
+            self.runtime.block_on(waits).ok().flatten()
+        })
+    }
+
+    /// Whether the reply will be taken.
+    fn send(&self, sequence: u64, what: What, room: Option<OwnedSemaphorePermit>, asked: Asked) -> bool {
+        let mut reply = v1::Reply { sequence, what: Some(what) };
+        if let Err(error) = self.limits.check_message("max_message_bytes", reply.encoded_len()) {
+            reply.what = Some(What::Failure(wire::failure_to(error)));
+        }
+        let bytes = reply.encoded_len();
+        let room = match room {
+            Some(mut room) if room.num_permits() >= bytes => {
+                keep(&mut room, bytes);
+                Some(room)
+            }
+            room => {
+                drop(room);
+                self.room(bytes)
+            }
+        };
+        room.is_some() && self.replies.send(Answer { reply: Ok(reply), _room: room, _asked: Some(asked) }).is_ok()
+    }
+
+    fn panicked(&self, sequence: u64, panic: Box<dyn std::any::Any + Send>, asked: Asked) {
         self.counters.panics.fetch_add(1, Relaxed);
         let said = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -244,6 +287,6 @@ impl Answering {
         std::mem::forget(panic);
         let got = said.unwrap_or_else(|| "no message".into());
         let failure = v1::Failure { kind: Kind::Panic.into(), got, ..v1::Failure::default() };
-        self.send(sequence, What::Failure(failure));
+        self.send(sequence, What::Failure(failure), None, asked);
     }
 }

@@ -5,20 +5,29 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rlox_core::envs::MakeOptions;
 use rlox_core::{
-    Actions, EnvSpec, Error, Progress, ResetOptions, Result, Seeds, Space, Standing, StepOut, VectorEnv, masked_actions,
+    Actions, EnvSpec, Error, Pcg64, Progress, ResetOptions, Result, Seeds, Space, Standing, StepOut, VectorEnv,
+    masked_actions,
 };
 
+use tokio::sync::OwnedSemaphorePermit;
+
 use super::rollouts::Rollouts;
+use super::room::Held;
 use super::{Counters, Limits, Make};
 use crate::PROTOCOL;
 use crate::v1::{self, reply::What, request};
 use crate::wire::{self, Slab};
+
+const LONGEST_ID: usize = 256;
 
 /// The environments of a session and room for what they say.
 pub(super) struct Session {
     env: Box<dyn VectorEnv>,
     rollouts: Option<Rollouts>,
     counters: Arc<Counters>,
+    limits: Limits,
+    /// Of a reply, as far as that is known beforehand.
+    largest: usize,
     mask: usize,
     obs: Vec<f32>,
     final_obs: Vec<f32>,
@@ -30,6 +39,7 @@ pub(super) struct Session {
     continuous: Vec<f32>,
     returns: Vec<f64>,
     lengths: Vec<u32>,
+    _held: OwnedSemaphorePermit,
 }
 
 impl Session {
@@ -38,11 +48,16 @@ impl Session {
         open: &v1::Open,
         make: &Make,
         limits: &Limits,
+        held: &Held,
         counters: Arc<Counters>,
     ) -> Result<(Self, v1::Opened)> {
         if open.protocol != PROTOCOL {
             let (expected, got) = (format!("version {PROTOCOL}"), format!("version {}", open.protocol));
             return Err(Error::config("protocol", expected, got, "install the same version of rlox on both sides"));
+        }
+        if open.env_id.len() > LONGEST_ID {
+            let got = format!("{} bytes", open.env_id.len());
+            return Err(Error::config("env_id", format!("at most {LONGEST_ID} bytes"), got, "correct it"));
         }
         let num_envs = open.num_envs as usize;
         if num_envs > limits.max_envs {
@@ -63,9 +78,14 @@ impl Session {
         }
         let dim = env.spec().observation.dim();
         let mask = if env.has_action_masks() { masked_actions(&env.spec().action) } else { 0 };
-        let largest = num_envs.saturating_mul(dim * 8 + mask + 32);
-        limits.check_message("num_envs", largest)?;
-        let rollouts = open.policy.as_ref().map(|policy| Rollouts::new(policy, env.as_ref(), limits)).transpose()?;
+        let stepped = num_envs.saturating_mul(dim * 8 + mask + 32);
+        limits.check_message("num_envs", stepped)?;
+        // Theirs, and those of the environments.
+        let room = held.take("num_envs", num_envs.saturating_mul(dim * 16 + 2 * mask + 256))?;
+        let rollouts = open.policy.as_ref().map(|policy| Rollouts::new(policy, env.as_ref(), limits, held));
+        let rollouts = rollouts.transpose()?;
+        let largest = rollouts.as_ref().map_or(0, Rollouts::bytes).max(stepped);
+        let largest = largest + standing_bytes(env.as_ref()).filter(|it| limits.fits(largest + it)).unwrap_or(0);
         let opened = opened(env.spec(), mask, limits);
         let width = env.spec().action.dim() * num_envs;
         let discrete = !matches!(env.spec().action, Space::Box { .. });
@@ -73,6 +93,8 @@ impl Session {
             env,
             rollouts,
             counters,
+            limits: *limits,
+            largest,
             mask,
             obs: vec![0.0; num_envs * dim],
             final_obs: vec![0.0; num_envs * dim],
@@ -84,8 +106,14 @@ impl Session {
             continuous: vec![0.0; if discrete { 0 } else { width }],
             returns: Vec::new(),
             lengths: Vec::new(),
+            _held: room,
         };
         Ok((made, opened))
+    }
+
+    /// Bytes of the largest reply, as far as that is known beforehand.
+    pub(super) fn largest(&self) -> usize {
+        self.largest
     }
 
     /// Does what a request asks for; `stop` ends a rollout early.
@@ -97,7 +125,7 @@ impl Session {
             }
             request::What::Reset(reset) => self.reset(&reset).map(What::Stepped),
             request::What::Step(step) => self.step(&step).map(What::Stepped),
-            request::What::Snapshot(v1::Snapshot {}) => self.standing().map(What::Standing),
+            request::What::Snapshot(v1::Snapshot {}) => self.standing(0).map(What::Standing),
             request::What::Restore(restore) => self.restore(&restore),
             request::What::Check(check) => self.check(&check).map(|()| What::Done(v1::Done {})),
             request::What::Collect(collect) => {
@@ -105,9 +133,10 @@ impl Session {
                     let got = "one without a policy";
                     return Err(Error::config("collect", "a session of rollouts", got, "name the policy in Open"));
                 };
-                let rollout = rollouts.collect(self.env.as_mut(), &collect, stop)?;
+                let rollout = rollouts.collect(self.env.as_mut(), &collect, &self.limits, stop)?;
                 self.counters.steps.fetch_add(rollouts.steps(), Relaxed);
-                Ok(What::Rollout(v1::Rollout { standing: Some(standing(self.env.as_ref())?), ..rollout }))
+                let standing = Some(self.standing(rollout.steps.len() + rollout.episodes.len())?);
+                Ok(What::Rollout(v1::Rollout { standing, ..rollout }))
             }
         }
     }
@@ -141,6 +170,7 @@ impl Session {
             return Ok(What::Done(v1::Done {}));
         }
         given.put(self.env.as_mut())?;
+        drop(given);
         self.env.observe(&mut self.obs)?;
         self.told(false).map(What::Stepped)
     }
@@ -150,7 +180,7 @@ impl Session {
         let mut slab = Vec::with_capacity(self.obs.len() * 4 + self.masks.len());
         wire::put(&mut slab, &self.obs);
         self.put_masks(&mut slab)?;
-        let standing = if snapshot { Some(self.standing()?) } else { None };
+        let standing = if snapshot { Some(self.standing(slab.len())?) } else { None };
         Ok(v1::Stepped { slab: slab.into(), finals: 0, episodes: 0, standing })
     }
 
@@ -202,12 +232,17 @@ impl Session {
         wire::put(&mut slab, &self.returns);
         wire::put(&mut slab, &self.lengths);
         self.put_masks(&mut slab)?;
-        let standing = if step.snapshot { Some(self.standing()?) } else { None };
+        let standing = if step.snapshot { Some(self.standing(slab.len())?) } else { None };
         Ok(v1::Stepped { slab: slab.into(), finals, episodes: self.returns.len() as u32, standing })
     }
 
-    fn standing(&self) -> Result<v1::Standing> {
-        standing(self.env.as_ref())
+    /// Where the environments stand; empty where they cannot tell, or it does not fit beside so many bytes of a reply.
+    fn standing(&self, beside: usize) -> Result<v1::Standing> {
+        let env = self.env.as_ref();
+        if !standing_bytes(env).is_some_and(|bytes| self.limits.fits(beside.saturating_add(bytes))) {
+            return Ok(v1::Standing::default());
+        }
+        Ok(Standing::of(env)?.as_ref().map(wire::standing_to).unwrap_or_default())
     }
 
     fn check(&self, check: &v1::Check) -> Result<()> {
@@ -217,9 +252,10 @@ impl Session {
     }
 }
 
-/// Where environments stand; empty where they cannot tell.
-fn standing(env: &dyn VectorEnv) -> Result<v1::Standing> {
-    Ok(Standing::of(env)?.as_ref().map(wire::standing_to).unwrap_or_default())
+/// Bytes of where environments stand, whose states are as long as the first one's.
+fn standing_bytes(env: &dyn VectorEnv) -> Option<usize> {
+    let state = env.state(0)?.len();
+    Some(env.num_envs().saturating_mul(8 * (state + 2 + Pcg64::WORDS) + 1))
 }
 
 fn opened(spec: &EnvSpec, mask: usize, limits: &Limits) -> v1::Opened {

@@ -1,0 +1,88 @@
+//! Room for messages and for what sessions hold, counted in bytes.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rlox_core::{Error, Result};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_stream::Stream;
+use tonic::Status;
+
+use crate::v1;
+
+/// Bytes that messages of a session may take. Room for the largest is taken before one is read or made, and what it does
+/// not need is given back then.
+#[derive(Clone)]
+pub(super) struct Room(Arc<Semaphore>);
+
+impl Room {
+    pub(super) fn new(bytes: usize) -> Self {
+        Self(Arc::new(Semaphore::new(bytes)))
+    }
+
+    /// Waits for room; `None` where there never is any.
+    pub(super) async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0).acquire_many_owned(u32::try_from(bytes).ok()?).await.ok()
+    }
+
+    /// Room that is there now.
+    pub(super) fn take_now(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0).try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()
+    }
+}
+
+/// Gives back what is not needed of some room.
+pub(super) fn keep(room: &mut OwnedSemaphorePermit, bytes: usize) {
+    drop(room.split(room.num_permits().saturating_sub(bytes)));
+}
+
+/// A request that is not answered yet: until its reply is taken it counts.
+pub(super) struct Asked {
+    pub(super) bytes: OwnedSemaphorePermit,
+    /// `None` for the first one.
+    pub(super) _credit: Option<OwnedSemaphorePermit>,
+}
+
+/// A reply that waits for the client to take it, with the room that it and its request have until then.
+pub(super) struct Answer {
+    pub(super) reply: std::result::Result<v1::Reply, Status>,
+    pub(super) _room: Option<OwnedSemaphorePermit>,
+    pub(super) _asked: Option<Asked>,
+}
+
+/// The replies of a session as its client takes them.
+pub(super) struct Replies(pub(super) mpsc::UnboundedReceiver<Answer>);
+
+impl Stream for Replies {
+    type Item = std::result::Result<v1::Reply, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(context).map(|answer| answer.map(|answer| answer.reply))
+    }
+}
+
+/// What environments, rollouts and networks of all sessions may take together, in KiB.
+#[derive(Clone)]
+pub(super) struct Held(Arc<Semaphore>);
+
+impl Held {
+    pub(super) fn new(bytes: usize) -> Self {
+        Self(Arc::new(Semaphore::new((bytes >> 10).min(Semaphore::MAX_PERMITS))))
+    }
+
+    /// Takes some of it until the permit is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] naming the argument where that is more than is left.
+    pub(super) fn take(&self, argument: &'static str, bytes: usize) -> Result<OwnedSemaphorePermit> {
+        let free = self.0.available_permits();
+        let taken = u32::try_from(bytes.div_ceil(1024)).ok();
+        let taken = taken.and_then(|kib| Arc::clone(&self.0).try_acquire_many_owned(kib).ok());
+        taken.ok_or_else(|| {
+            let expected = format!("at most {} bytes, which are left for sessions", free << 10);
+            let fix = "ask for less, or start the worker with a larger --max-message-bytes or --max-sessions";
+            Error::memory(argument, expected, format!("{bytes} bytes"), fix)
+        })
+    }
+}
