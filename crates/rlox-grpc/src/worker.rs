@@ -17,9 +17,11 @@ use rlox_core::{Error, Result};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, watch};
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Server, ServerTlsConfig};
 use tonic::{Request, Status};
 
+use connections::{Patience, Peer};
 pub use metrics::Counters;
 pub use options::{Identity, Limits, Make, WorkerOptions};
 use serve::Service;
@@ -119,10 +121,16 @@ impl Worker {
         let (health, health_service) = tonic_health::server::health_reporter();
         let health_service = health_service.max_decoding_message_size(LARGEST_HEALTH);
         runtime.block_on(health.set_serving::<WorkerServer<Service>>());
-        let incoming = connections::accept(listener, limits.max_connections, Arc::clone(&counters), stopped.clone());
+        let incoming = connections::accept(
+            listener,
+            limits.max_connections,
+            Patience::default(),
+            Arc::clone(&counters),
+            stopped.clone(),
+        );
         let router = server
-            .add_service(health_service)
-            .add_service(tonic::service::interceptor::InterceptedService::new(service, guard));
+            .add_service(InterceptedService::new(health_service, asks_health))
+            .add_service(InterceptedService::new(service, guard));
         let ended = ended(stopped);
         let served = runtime.spawn(router.serve_with_incoming_shutdown(incoming, ended));
         drop(inside);
@@ -204,6 +212,15 @@ fn address_of(listener: &TcpListener, asked: SocketAddr) -> Result<SocketAddr> {
 async fn ended(mut stopped: watch::Receiver<bool>) {
     // An error says that the worker is gone.
     let _ = stopped.wait_for(|stopped| *stopped).await;
+}
+
+/// Notes on the connection that it asks for the worker's health.
+#[expect(clippy::unnecessary_wraps, reason = "as interceptors are")]
+fn asks_health(request: Request<()>) -> std::result::Result<Request<()>, Status> {
+    if let Some(peer) = request.extensions().get::<Peer>() {
+        peer.ask_health();
+    }
+    Ok(request)
 }
 
 /// Lets requests through that have the token, where there is one.
