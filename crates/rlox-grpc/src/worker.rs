@@ -15,11 +15,16 @@ use std::time::Duration;
 
 use rlox_core::{Error, Result};
 use tokio::net::TcpListener;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Server, ServerTlsConfig};
 use tonic::{Request, Status};
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 
+use connections::{Patience, Peer};
 pub use metrics::Counters;
 pub use options::{Identity, Limits, Make, WorkerOptions};
 use serve::Service;
@@ -28,6 +33,8 @@ use crate::v1::worker_server::WorkerServer;
 
 /// How long sessions are given to end.
 const GRACE: Duration = Duration::from_secs(10);
+/// How long connections are given then.
+const LAST: Duration = Duration::from_secs(1);
 /// Silent peers are asked after so long, and left after as long again.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Unread bytes of a stream, and of a connection.
@@ -53,6 +60,10 @@ const LARGEST_HEADERS: u32 = 8 << 10;
 pub struct Worker {
     runtime: Option<Runtime>,
     stop: watch::Sender<bool>,
+    health: HealthReporter,
+    /// Those that may still begin; threads give theirs back when their environments are gone.
+    sessions: Arc<Semaphore>,
+    max_sessions: u32,
     served: Option<tokio::task::JoinHandle<std::result::Result<(), tonic::transport::Error>>>,
     counters: Arc<Counters>,
     bound: SocketAddr,
@@ -74,6 +85,10 @@ impl Worker {
     /// limits of 0; [`Error::Io`] where the system refuses the address or a thread.
     pub fn start(options: WorkerOptions) -> Result<Self> {
         options.check()?;
+        apart(|| Self::begin(options))?
+    }
+
+    fn begin(options: WorkerOptions) -> Result<Self> {
         let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS);
         let runtime =
             Builder::new_multi_thread().worker_threads(threads).thread_name("rlox-worker").enable_all().build();
@@ -110,7 +125,7 @@ impl Worker {
         }
         let limits = options.limits;
         let sessions = Arc::new(Semaphore::new(limits.max_sessions));
-        let service = Service::new(options.make, limits, Arc::clone(&counters), sessions, stopped.clone());
+        let service = Service::new(options.make, limits, Arc::clone(&counters), Arc::clone(&sessions), stopped.clone());
         let service = WorkerServer::new(service)
             .max_decoding_message_size(limits.max_message_bytes)
             .max_encoding_message_size(limits.max_message_bytes);
@@ -119,14 +134,21 @@ impl Worker {
         let (health, health_service) = tonic_health::server::health_reporter();
         let health_service = health_service.max_decoding_message_size(LARGEST_HEALTH);
         runtime.block_on(health.set_serving::<WorkerServer<Service>>());
-        let incoming = connections::accept(listener, limits.max_connections, Arc::clone(&counters), stopped.clone());
+        let incoming = connections::accept(
+            listener,
+            limits.max_connections,
+            Patience::default(),
+            Arc::clone(&counters),
+            stopped.clone(),
+        );
         let router = server
-            .add_service(health_service)
-            .add_service(tonic::service::interceptor::InterceptedService::new(service, guard));
+            .add_service(InterceptedService::new(health_service, asks_health))
+            .add_service(InterceptedService::new(service, guard));
         let ended = ended(stopped);
         let served = runtime.spawn(router.serve_with_incoming_shutdown(incoming, ended));
         drop(inside);
-        Ok(Self { runtime: Some(runtime), stop, served: Some(served), counters, bound, metrics, tls })
+        let (runtime, served, max_sessions) = (Some(runtime), Some(served), limits.max_sessions as u32);
+        Ok(Self { runtime, stop, health, sessions, max_sessions, served, counters, bound, metrics, tls })
     }
 
     /// Where it is found, as clients name it.
@@ -144,29 +166,37 @@ impl Worker {
         &self.counters
     }
 
-    /// Takes no more sessions, lets requests that have come be answered, and ends: after ten seconds in any case.
+    /// Takes no more sessions, lets requests that have come be answered, and ends when the environments of all sessions are
+    /// gone: after eleven seconds in any case. Who asks for its health is told first that it does not serve any more.
     ///
     /// # Errors
-    /// [`Error::Backend`] where it did not end by then, or had failed.
+    /// [`Error::Backend`] where sessions did not end within ten seconds, or the worker had failed.
     pub fn stop(mut self) -> Result<()> {
         self.end()
     }
 
     fn end(&mut self) -> Result<()> {
         let Some(runtime) = self.runtime.take() else { return Ok(()) };
-        self.stop.send_replace(true);
-        let served = self.served.take();
-        let result = runtime.block_on(async {
-            let Some(served) = served else { return Ok(()) };
-            match tokio::time::timeout(GRACE, served).await {
-                Ok(Ok(Ok(()))) => Ok(()),
-                Ok(Ok(Err(error))) => Err(Error::Backend(format!("the worker failed: {}", told(&error)))),
-                Ok(Err(error)) => Err(Error::Backend(format!("the worker failed: {error}"))),
-                Err(_) => Err(Error::Backend(format!("sessions did not end within {} s", GRACE.as_secs()))),
-            }
-        });
+        let ended = apart(|| runtime.block_on(self.ended()));
         runtime.shutdown_background();
-        result
+        ended?
+    }
+
+    async fn ended(&mut self) -> Result<()> {
+        self.health.set_not_serving::<WorkerServer<Service>>().await;
+        self.health.set_service_status("", ServingStatus::NotServing).await;
+        self.stop.send_replace(true);
+        let all = timeout(GRACE, self.sessions.acquire_many(self.max_sessions)).await;
+        if all.is_err() {
+            return Err(Error::Backend(format!("sessions did not end within {} s", GRACE.as_secs())));
+        }
+        let Some(served) = self.served.take() else { return Ok(()) };
+        match timeout(LAST, served).await {
+            // Who watches its health, or takes no replies, is left.
+            Ok(Ok(Ok(()))) | Err(_) => Ok(()),
+            Ok(Ok(Err(error))) => Err(Error::Backend(format!("the worker failed: {}", told(&error)))),
+            Ok(Err(error)) => Err(Error::Backend(format!("the worker failed: {error}"))),
+        }
     }
 }
 
@@ -175,6 +205,18 @@ impl Drop for Worker {
         // Nobody is there who could be told.
         let _ = self.end();
     }
+}
+
+/// Does what blocks in a thread of its own where the caller's is one of a runtime, which must not.
+fn apart<T: Send>(blocks: impl FnOnce() -> T + Send) -> Result<T> {
+    if Handle::try_current().is_err() {
+        return Ok(blocks());
+    }
+    let source = |source| Error::Io { path: "a thread".into(), source };
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("rlox-worker".into()).spawn_scoped(scope, blocks).map_err(source)?;
+        thread.join().map_err(|_| Error::Backend("a worker's thread panicked".into()))
+    })
 }
 
 /// No side takes messages of more bytes.
@@ -206,6 +248,15 @@ fn address_of(listener: &TcpListener, asked: SocketAddr) -> Result<SocketAddr> {
 async fn ended(mut stopped: watch::Receiver<bool>) {
     // An error says that the worker is gone.
     let _ = stopped.wait_for(|stopped| *stopped).await;
+}
+
+/// Notes on the connection that it asks for the worker's health.
+#[expect(clippy::unnecessary_wraps, reason = "as interceptors are")]
+fn asks_health(request: Request<()>) -> std::result::Result<Request<()>, Status> {
+    if let Some(peer) = request.extensions().get::<Peer>() {
+        peer.ask_health();
+    }
+    Ok(request)
 }
 
 /// Lets requests through that have the token, where there is one.

@@ -11,7 +11,7 @@ use process::Process;
 use raw::{channel, open, request, runtime, session};
 use rlox_core::{Actions, ResetOptions, Seeds, StepOut, VectorEnv};
 use rlox_grpc::v1::{self, request};
-use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv};
+use rlox_grpc::{ClientOptions, EnvOptions, Limits, RemoteVecEnv};
 use tonic::Code;
 use tonic::transport::Endpoint;
 
@@ -157,6 +157,40 @@ fn garbage_and_silence_do_no_harm() {
     assert!(start.elapsed() < Duration::from_secs(1));
     unharmed(&worker, &mut another);
     drop(held);
+}
+
+#[test]
+fn idle_clients_that_take_all_places_make_room() {
+    let worker = Process::start(&[]);
+    let mut env = good(&worker);
+    let runtime = runtime();
+    let idle = runtime.block_on(async {
+        let mut idle = Vec::new();
+        for _ in 0..Limits::default().max_connections {
+            // They answer pings.
+            idle.push(channel(&worker.address).await);
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        idle
+    });
+    let start = Instant::now();
+    let mut another = good(&worker);
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    unharmed(&worker, &mut another);
+    unharmed(&worker, &mut env);
+    drop(idle);
+}
+
+#[test]
+fn where_all_connections_carry_sessions_one_more_is_refused() {
+    let worker = Process::start(&["--max-connections", "2"]);
+    let (mut one, mut other) = (good(&worker), good(&worker));
+    let start = Instant::now();
+    let env = EnvOptions::new("CartPole-v1", 2, 0);
+    assert!(RemoteVecEnv::new(&[&worker.address], &env, &ClientOptions::default()).is_err());
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    unharmed(&worker, &mut one);
+    unharmed(&worker, &mut other);
 }
 
 /// Opens so many streams over some connections, whose requests are never sent.

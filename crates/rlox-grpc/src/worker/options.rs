@@ -8,6 +8,8 @@ use rlox_core::{Error, Result, VectorEnv};
 
 use super::{FRAME_IN, THREADS, WINDOW};
 
+/// Sessions or connections.
+const MOST: usize = 1 << 16;
 /// What no message to tell of a failure needs.
 const LEAST_MESSAGE: usize = 1024;
 
@@ -39,7 +41,9 @@ impl std::fmt::Debug for Identity {
 pub struct Limits {
     /// Sessions at a time; each has a thread and environments.
     pub max_sessions: usize,
-    /// Connections at a time. More are closed at once.
+    /// Connections at a time. One more takes the place of that which has carried no session for the longest time, and is
+    /// closed at once where all carry one. Without a session they are closed after ten seconds, or a minute where they
+    /// ask for the worker's health.
     pub max_connections: usize,
     /// Streams of a connection at a time; others wait.
     pub max_streams: u32,
@@ -117,6 +121,11 @@ impl Limits {
         ] {
             if value == 0 {
                 return Err(Error::config(name, "at least 1", "0", "pass a positive number"));
+            }
+        }
+        for (name, value) in [("max_sessions", self.max_sessions), ("max_connections", self.max_connections)] {
+            if value > MOST {
+                return Err(Error::config(name, format!("at most {MOST}"), value.to_string(), "pass a smaller one"));
             }
         }
         if self.max_message_bytes < LEAST_MESSAGE {

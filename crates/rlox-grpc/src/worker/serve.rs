@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tonic::{Request, Response, Status, Streaming};
 
+use super::connections::{Carrying, Peer};
 use super::room::{Answer, Asked, Held, Replies, Room, keep};
 use super::session::Session;
 use super::{Counters, Limits, Make};
@@ -60,8 +61,14 @@ impl v1::worker_server::Worker for Service {
             let text = format!("sessions: expected at most {most} that begin at a time, got more; try again");
             return Err(Status::resource_exhausted(text));
         };
+        if *self.stopped.borrow() {
+            return Err(Status::unavailable(
+                "sessions: expected before the worker ends, got one then; use another worker",
+            ));
+        }
+        let peer = request.extensions().get::<Peer>().cloned();
         let (replies, outgoing) = mpsc::unbounded_channel();
-        let life = Life { service: self.clone(), replies };
+        let life = Life { service: self.clone(), peer, replies };
         tokio::spawn(life.begin(request.into_inner(), opening));
         Ok(Response::new(Replies(outgoing)))
     }
@@ -70,6 +77,7 @@ impl v1::worker_server::Worker for Service {
 /// One session's.
 struct Life {
     service: Service,
+    peer: Option<Peer>,
     /// Bounded by the room that replies take.
     replies: mpsc::UnboundedSender<Answer>,
 }
@@ -121,6 +129,7 @@ impl Life {
             room: Room::new(limits.max_message_bytes),
             runtime: Handle::current(),
             gone: Arc::clone(&gone),
+            _carrying: self.peer.as_ref().map(Peer::carry),
             _permit: permit,
         };
         let (sequence, asked) = (first.sequence, Asked { bytes, _credit: None });
@@ -193,6 +202,7 @@ struct Answering {
     room: Room,
     runtime: Handle,
     gone: Arc<AtomicBool>,
+    _carrying: Option<Carrying>,
     _permit: OwnedSemaphorePermit,
 }
 
