@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -260,3 +261,20 @@ def test_actors_are_refused_where_the_loaded_run_has_none(tmp_path):
         trainer.save(tmp_path / "saved")
     with pytest.raises(ValueError, match="actors: expected 'processes' or 'ray' where environ"):
         IMPALATrainer.load(tmp_path / "saved", env=Echo, actors="threads", runs_dir=None)
+
+
+def test_what_a_process_cannot_make_alike_is_named():
+    here, lock = os.getpid(), threading.Lock()
+
+    def locked():
+        with lock:
+            return cartpole()
+
+    def others():
+        return gym.make("CartPole-v1" if os.getpid() == here else "Acrobot-v1")
+
+    with pytest.raises(TypeError, match="env: expected environments and policy that another proc"):
+        trained(locked)
+    said = r"env: expected the observation space of the learner's .*\(4,\).*, got Box.*\(6,\)"
+    with pytest.raises(ValueError, match=said):
+        trained(others)

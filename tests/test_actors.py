@@ -41,6 +41,9 @@ def test_what_actors_cannot_do_is_named_with_the_way_out():
     said = "actors: expected 'processes' or 'ray' where environments are not native, got 'threads'"
     refused(said, env=Echo, actors="threads")
     refused("actors: expected 'auto', .*or workers such as 'grpc://.*, got 'grpc'", actors="grpc")
+    for wrong in ("a", "a:", ":1", "a:x", "a:0", "a:65536", "b:1,a"):
+        said = "actors: expected workers as host:port, such as 'grpc://host:50051,host:50052', got"
+        refused(f"{said} '{wrong.split(',')[-1]}' in 'grpc", actors=f"grpc://{wrong}", num_actors=2)
     refused("max_lag: expected at least 1 where actors do not wait.*lockstep=True", max_lag=0)
     refused("max_lag: expected at least num_actors = 4, got 2", num_actors=4, max_lag=2)
     refused("num_actors: expected a divisor of num_envs = 8, got 3", num_actors=3)

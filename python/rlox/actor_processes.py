@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector.utils import CloudpickleWrapper
 
 from rlox import collector
 from rlox._rlox import RolloutBuffer, read_rollout
@@ -49,8 +48,12 @@ class ActorProcess:
         self._buffer = 0
 
     def prepare(self, plan: collector.Plan) -> None:
-        """Tells it what it is made of."""
-        self._send(CloudpickleWrapper(plan))  # type: ignore[arg-type]  # it takes anything
+        """Tells it what it is made of.
+
+        Raises:
+            TypeError: That cannot be sent.
+        """
+        self._send(collector.sent(plan))
 
     def is_ready(self) -> bool:
         """Whether it is, or will be before long.

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.vector.utils import CloudpickleWrapper
 
 from rlox._rlox import write_rollout
 from rlox.interrupt import stop_on_interrupt
@@ -26,6 +27,7 @@ class Plan(NamedTuple):
     seed: int  # of its first environment
     own: tuple[Any, ...]  # what the class takes besides
     normalizer: Arrays
+    spaces: tuple[Any, Any]  # of observations and actions, as the learner has them
 
 
 class Collected(NamedTuple):
@@ -77,6 +79,7 @@ class Collector:
         env, config = plan.env.make(plan.config.num_envs, plan.seed), plan.config
         self._env: Any = env
         try:
+            _expect_spaces(env, plan.spaces)
             self._learner: Any = plan.learner(env, config, 0, *plan.own)
             if self._learner.normalizer is not None and plan.normalizer:
                 self._learner.normalizer.load_state(plan.normalizer)
@@ -113,6 +116,39 @@ class Collector:
     def close(self) -> None:
         """Closes the environments."""
         self._env.close()
+
+
+def _expect_spaces(env: Any, expected: tuple[Any, Any]) -> None:
+    """Environments are as the learner's.
+
+    Raises:
+        ValueError: They have other spaces.
+    """
+    there = env.single_observation_space, env.single_action_space
+    for kind, one, other in zip(("observation", "action"), expected, there, strict=True):
+        if one != other:
+            raise ValueError(
+                f"env: expected the {kind} space of the learner's environments, {one}, where an "
+                f"actor makes its own, got {other}; have env make the same everywhere"
+            )
+
+
+def sent(plan: Plan) -> CloudpickleWrapper:
+    """A plan on its way to another process.
+
+    Raises:
+        TypeError: It holds what cannot be sent.
+    """
+    wrapped = CloudpickleWrapper(plan)  # type: ignore[arg-type]  # it takes anything
+    try:
+        wrapped.__getstate__()
+    except Exception as error:
+        raise TypeError(
+            "env: expected environments and policy that another process can make, got something in "
+            f"what makes them that cannot be sent there ({error}); make locks, files and "
+            "connections within the function or class that makes the environment"
+        ) from error
+    return wrapped
 
 
 def serve(connection: Connection, ended: Connection) -> None:

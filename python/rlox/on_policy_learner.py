@@ -105,7 +105,7 @@ class OnPolicyLearner(BaseLearner):
         assert recipe is not None  # as `expect_actors` has seen
         config = alone(self.config, self.config.num_envs // self.config.num_actors)
         known = {} if self.normalizer is None else dict(self.normalizer.state())
-        plan = Plan(type(self), recipe, config, seed, self._sent(), known)
+        plan = Plan(type(self), recipe, config, seed, self._sent(), known, self.spaces)
         made = in_processes if self.where == "processes" else resolve_name(_IN_RAY)
         how = plan, self._networks(), stream, lambda: self.stopping
         begun: actors.Actors | None = made(env, self.config, *how)

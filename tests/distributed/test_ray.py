@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import rlox
 from rlox import train_many
 from rlox.configs import IMPALAConfig
-from rlox.distributed.ray_actors import RayActor
+from rlox.distributed.ray_actors import RayActor, connect
 from rlox.native import NativeIMPALA
 from rlox.trainers import IMPALATrainer, PPOTrainer
 from rlox.vector import make_vec
@@ -104,7 +105,8 @@ def test_a_rollout_outlives_its_actor(ray, monkeypatch, caplog):
     with IMPALATrainer("CartPole-v1", actors="ray", runs_dir=None, **how) as trainer:
         assert trainer.train(64 * 128 * 4)["timesteps"] == 64 * 128 * 4
     assert killed == [1, 2]
-    assert came[:4] == [1, 2, 3, 3]
+    assert came == sorted(came)
+    assert {*came} == {1, 2, 3}  # of each what was there when it was killed
     told = [x.message for x in caplog.records]
     assert len(told) == 2
     assert all(x.startswith("actor 0 is lost, another one takes its place (Actor") for x in told)
@@ -184,3 +186,21 @@ def test_a_run_that_fails_is_named_and_ctrl_c_ends_all(ray):
     assert [result["interrupted"] for result in results] == [True, True]
     with pytest.raises(TypeError, match="no argument 'workers' on a cluster"):
         cluster.train_many("ppo", "CartPole-v1", [1], 512, workers=2)
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "message"),
+    [
+        ("127.0.0.1:1", ConnectionError, "a cluster that answers at 127.0.0.1:1, got .*; start it"),
+        ("ray://127.0.0.1:1", ConnectionError, "a cluster that answers at ray://127.0.0.1:1, got"),
+        ("nonsense", ValueError, "a cluster's host:port, .*, got 'nonsense'; set it so"),
+    ],
+)
+def test_a_cluster_that_does_not_answer_is_named_at_once(monkeypatch, address, error, message):
+    package = pytest.importorskip("ray", reason="the extra rlox[ray] is not installed")
+    monkeypatch.setattr(package, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    began = time.monotonic()
+    with pytest.raises(error, match=f"RAY_ADDRESS: expected {message}"):
+        connect()
+    assert time.monotonic() - began < 10

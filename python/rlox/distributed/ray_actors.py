@@ -2,6 +2,8 @@
 
 import logging
 import math
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +14,7 @@ import numpy as np
 
 from rlox._rlox import RolloutBuffer, read_rollout
 from rlox.actors import Actors, called, lag_bound, ring
-from rlox.collector import Collected, Collector, Plan
+from rlox.collector import Collected, Collector, Plan, sent
 from rlox.extras import load_extra
 from rlox.learner import Arrays
 from rlox.rollout import RolloutEnv
@@ -24,6 +26,8 @@ _RESTARTS = 3
 _PATIENCE = 30.0
 # How often it is looked whether to go on, in seconds.
 LOOK = 0.2
+# How long a cluster may take to answer, in seconds.
+_ANSWER = 5.0
 # How long environments may take to close, in seconds.
 _CLOSING = 2.0
 
@@ -34,18 +38,44 @@ def connect() -> Any:
     Raises:
         ModuleNotFoundError: It is not installed.
         ConnectionError: The cluster that `RAY_ADDRESS` names does not answer.
+        ValueError: It names none.
     """
     ray = load_extra("ray", "ray", "rlox.distributed.ray")
     if not ray.is_initialized():
+        _expect_answer(os.environ.get("RAY_ADDRESS", ""))
         ray.init(logging_level=logging.WARNING)
     return ray
+
+
+def _expect_answer(address: str) -> None:
+    """Somebody listens where the cluster is to be: Ray itself would look for minutes.
+
+    Raises:
+        ConnectionError: Nobody does.
+        ValueError: It is no address.
+    """
+    if address in ("", "auto", "local"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise ValueError(
+            f"RAY_ADDRESS: expected a cluster's host:port, ray://host:port, 'auto' or 'local', got "
+            f"{address!r}; set it so, or leave it out for a local cluster"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"RAY_ADDRESS: expected a cluster that answers at {address}, got {error}; start it "
+            "with ray start --head, or leave the variable out for a local one"
+        ) from error
 
 
 class _Worker:
     """What an actor of Ray is."""
 
-    def make(self, plan: Plan) -> None:
-        self._collector = Collector(plan)
+    def make(self, plan: Any) -> None:
+        self._collector = Collector(plan.fn)
 
     def collect(self, seed: int, weights: Arrays | None) -> Collected | None:
         return self._collector.collect(seed, weights)
@@ -107,7 +137,7 @@ class RayActor:
         plan = self._plan._replace(seed=self._plan.seed + self._made * 2**31)
         self._made += 1
         self._actor = self._ray.remote(num_cpus=1)(_Worker).remote()
-        self._making = self._actor.make.remote(plan)
+        self._making = self._actor.make.remote(sent(plan))
         self._version, self._until = None, time.monotonic() + _PATIENCE
 
     def is_ready(self) -> bool:
