@@ -51,8 +51,8 @@ pub use interrupt::{Watch, set_interrupt_check};
 pub use memory::available_memory;
 pub use normalize::{Normalizer, NormalizerOptions, RunningMeanStd};
 pub use pipeline::{
-    Actor, Ahead, AsyncCollector, Begun, Collect, Collected, LearnedPolicy, PipelineStats, Rollout, RolloutOptions,
-    Turn,
+    Actor, ActorState, Ahead, AsyncCollector, Begun, Collect, Collected, LearnedPolicy, PipelineStats, Rollout,
+    RolloutOptions, Turn,
 };
 pub use plugin::EnvPlugin;
 pub use policy::{ActionsMut, Policy, PolicyOut, RandomPolicy};

@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-pub use actor::{Actor, LearnedPolicy, Rollout, RolloutOptions};
+pub use actor::{Actor, ActorState, LearnedPolicy, Rollout, RolloutOptions};
 pub use handover::{Begun, PipelineStats};
 pub use turns::{Ahead, Turn};
 
 use crate::{Error, Pcg64, Result};
-use handover::Handover;
+use handover::{Boxed, Handover};
 
 /// How long an actor in the middle of a step is waited for when everything ends.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
 
 /// What fills buffers in a thread: an [`Actor`] with its own environments, or whatever gets rollouts from elsewhere.
 pub trait Collect<W, B>: Send {
@@ -29,6 +29,11 @@ pub trait Collect<W, B>: Send {
     /// # Errors
     /// Any one ends the pipeline, but [`Error::Interrupted`] where `stop` says so, which is asked between two steps.
     fn collect(&mut self, begun: &mut Begun<W, B>, stop: &dyn Fn() -> bool) -> Result<()>;
+
+    /// Where it stands between two rollouts, to be looked at and changed; `None` where its environments are elsewhere.
+    fn state(&mut self) -> Option<ActorState<'_>> {
+        None
+    }
 }
 
 /// Actors in threads, a learner, and a bounded ring of buffers between them (the decoupled actors and learner of Espeholt
@@ -58,6 +63,11 @@ pub trait Collect<W, B>: Send {
 ///     collector.publish(())?;
 /// }
 /// assert_eq!(collector.stats()?.rollouts, 3);
+/// // Between two rollouts the actors can be had back.
+/// for actor in collector.pause()? {
+///     assert_eq!(actor.state().expect("it is in this process").env.num_envs(), 4);
+/// }
+/// collector.next()?;
 /// collector.stop()?;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
@@ -65,6 +75,10 @@ pub struct AsyncCollector<W, B> {
     shared: Arc<Handover<W, B>>,
     /// What the learner has taken.
     taken: Option<(Turn, B)>,
+    /// The actors, while they have no threads.
+    idle: Vec<Boxed<W, B>>,
+    /// Whether a thread was waited for in vain.
+    given_up: bool,
     /// The process in which the threads are.
     process: u32,
 }
@@ -89,22 +103,33 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         buffer: impl FnMut() -> Result<B>,
     ) -> Result<Self> {
         let shared = Arc::new(Handover::new(actors.len(), ahead, weights, seeds, buffer)?);
-        let made = Self { shared, taken: None, process: std::process::id() };
-        for (number, actor) in actors.into_iter().enumerate() {
-            let shared = Arc::clone(&made.shared);
+        let (taken, given_up, process) = (None, false, std::process::id());
+        let mut made = Self { shared, taken, idle: actors, given_up, process };
+        made.start()?;
+        Ok(made)
+    }
+
+    fn start(&mut self) -> Result<()> {
+        self.shared.wake();
+        for (number, actor) in self.idle.drain(..).enumerate() {
+            let shared = Arc::clone(&self.shared);
             shared.started();
             let thread = thread::Builder::new().name(format!("rlox-actor-{number}"));
             let started = thread.spawn(move || {
                 // Gone before the end is told: what it owns may be waited for.
-                act(number, actor, &shared);
+                let lived = catch_unwind(AssertUnwindSafe(|| act(number, actor, &shared)));
+                if let Err(panic) = lived {
+                    shared.fail(panicked(number, panic));
+                }
                 shared.ended();
             });
             if let Err(source) = started {
-                made.shared.ended();
+                self.shared.ended();
+                self.shared.stop();
                 return Err(Error::Io { path: format!("the thread of actor {number}"), source });
             }
         }
-        Ok(made)
+        Ok(())
     }
 
     /// The next rollout, waited for. One that was taken before is given back first, as if nothing was learned from it.
@@ -123,6 +148,9 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     /// Those of [`AsyncCollector::next`].
     pub fn next_unless(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<Option<Collected<'_, B>>> {
         self.check_process()?;
+        if !self.idle.is_empty() {
+            self.start()?;
+        }
         self.give_back(None);
         let Some((turn, lag, buffer)) = self.shared.take(stop)? else { return Ok(None) };
         let (turn, buffer) = self.taken.insert((turn, buffer));
@@ -150,7 +178,48 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         }
     }
 
-    /// Where the stream stands that the rollouts' seeds come from.
+    /// Ends the threads as [`AsyncCollector::stop`] does, and shows the actors, in order; the next [`AsyncCollector::next`]
+    /// has them go on. What they collected and nobody took is lost, and so is what was taken. With a bound of 0 in lockstep
+    /// that is nothing, unless a call of `next` failed.
+    ///
+    /// # Errors
+    /// The first error of an actor, and [`Error::Backend`] where one is in a step that takes ten seconds; [`Error::Closed`]
+    /// as for [`AsyncCollector::next`], and after these.
+    pub fn pause(&mut self) -> Result<&mut [Box<dyn Collect<W, B>>]> {
+        self.check_process()?;
+        self.give_back(None);
+        if self.idle.is_empty() {
+            self.shared.recall()?;
+            self.given_up = !self.shared.all_ended(PATIENCE);
+            self.idle = self.shared.gather()?;
+        }
+        Ok(&mut self.idle)
+    }
+
+    /// Has paused actors go on after so many rollouts of another run, with these weights and this stream of seeds. Actors
+    /// that keep weights by their version must be told ([`ActorState::version`]): the numbers may come again.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where they are not paused, [`Error::Closed`] in a forked process.
+    pub fn rewind(&mut self, rollouts: u64, weights: W, seeds: Pcg64) -> Result<()> {
+        self.check_process()?;
+        if self.idle.is_empty() {
+            return Err(Error::config("rewind", "paused actors", "others", "call pause first"));
+        }
+        self.shared.rewind(rollouts, weights, seeds);
+        Ok(())
+    }
+
+    /// How many rollouts were learned from, or given back: the version of the newest weights.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] in a forked process.
+    pub fn version(&self) -> Result<u64> {
+        self.check_process()?;
+        Ok(self.shared.version())
+    }
+
+    /// Where the stream stands that the rollouts' seeds come from, after those that are under way.
     ///
     /// # Errors
     /// [`Error::Closed`] in a forked process.
@@ -173,11 +242,8 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     ///
     /// # Errors
     /// [`Error::Backend`] where one has not ended by then: its thread ends with its step.
-    pub fn stop(self) -> Result<()> {
-        if self.end() {
-            return Ok(());
-        }
-        Err(Error::Backend(format!("an actor is in a step that has taken {} s: it was left alone", PATIENCE.as_secs())))
+    pub fn stop(mut self) -> Result<()> {
+        if self.end() { Ok(()) } else { Err(too_late()) }
     }
 }
 
@@ -195,12 +261,13 @@ impl<W, B> AsyncCollector<W, B> {
         Err(Error::closed("collector", expected, got, "make another in this process"))
     }
 
-    fn end(&self) -> bool {
-        if self.is_forked() {
-            return true;
+    fn end(&mut self) -> bool {
+        if !self.is_forked() && !self.given_up {
+            self.shared.stop();
+            self.given_up = !self.shared.all_ended(PATIENCE);
+            self.idle.drain(..).for_each(let_go);
         }
-        self.shared.stop();
-        self.shared.all_ended(PATIENCE)
+        !self.given_up
     }
 }
 
@@ -222,17 +289,28 @@ pub struct Collected<'a, B> {
 }
 
 /// A thread's life.
-fn act<W, B>(number: usize, mut actor: Box<dyn Collect<W, B>>, shared: &Handover<W, B>) {
+fn act<W, B>(number: usize, mut actor: Boxed<W, B>, shared: &Handover<W, B>) {
     while let Some(mut begun) = shared.begin(number) {
-        let turn = begun.turn;
         let collected = catch_unwind(AssertUnwindSafe(|| actor.collect(&mut begun, &|| shared.is_stopped())));
-        let filled = collected.unwrap_or_else(|panic| Err(panicked(number, panic))).map(|()| begun.buffer);
-        shared.end(turn, filled);
+        let Begun { turn, weights, buffer } = begun;
+        // While the rollout is under way others have them, too: whoever drops them, it is not an actor.
+        drop(weights);
+        shared.end(turn, buffer, collected.unwrap_or_else(|panic| Err(panicked(number, panic))));
     }
-    // What it owns is the caller's code, too.
+    if let Some(actor) = shared.bring_home(number, actor) {
+        let_go(actor);
+    }
+}
+
+/// Drops what is the caller's code, too.
+fn let_go<W, B>(actor: Boxed<W, B>) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(actor))) {
         std::mem::forget(panic);
     }
+}
+
+fn too_late() -> Error {
+    Error::Backend(format!("an actor is in a step that has taken {} s: it was left alone", PATIENCE.as_secs()))
 }
 
 fn panicked(number: usize, panic: Box<dyn std::any::Any + Send>) -> Error {

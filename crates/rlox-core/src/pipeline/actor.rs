@@ -2,8 +2,8 @@
 
 use super::{Begun, Collect};
 use crate::{
-    Error, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, RolloutBuffer, SeedSequence, Seeds, VectorEnv,
-    collect,
+    Error, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, RolloutBuffer, SeedSequence, Seeds,
+    VectorEnv, collect,
 };
 
 /// A rollout, and the episodes that ended in it.
@@ -141,7 +141,28 @@ impl<P: Policy> Actor<P> {
     }
 }
 
+/// Where an actor of this process stands between two rollouts.
+pub struct ActorState<'a> {
+    /// Its environments.
+    pub env: &'a mut dyn VectorEnv,
+    /// The base seed of the reset with which its next rollout begins; `None`: that goes on from where they stand.
+    pub reset: &'a mut Option<u64>,
+    /// Which weights its policy has; `None`: it takes them anew.
+    pub version: &'a mut Option<u64>,
+}
+
+impl std::fmt::Debug for ActorState<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut told = f.debug_struct("ActorState");
+        told.field("reset", &self.reset).field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
 impl<W: Send + Sync, P: LearnedPolicy<W>> Collect<W, Rollout> for Actor<P> {
+    fn state(&mut self) -> Option<ActorState<'_>> {
+        Some(ActorState { env: self.env.as_mut(), reset: &mut self.seed, version: &mut self.version })
+    }
+
     fn collect(&mut self, begun: &mut Begun<W, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
         let Self { env, policy, version, seed, options, normalizer, rngs, known } = self;
         if *version != Some(begun.turn.version) {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::turns::Turns;
-use super::{Ahead, Turn};
+use super::{Ahead, Collect, Turn, let_go, too_late};
 use crate::{Error, Pcg64, Result, Watch};
 
 /// How often the learner looks for interruptions while it waits.
@@ -38,6 +38,9 @@ pub struct PipelineStats {
     pub actors_waited: Duration,
 }
 
+/// An actor, whatever it is.
+pub(super) type Boxed<W, B> = Box<dyn Collect<W, B>>;
+
 struct State<W, B> {
     turns: Turns,
     /// Those that are not in anybody's hands.
@@ -49,6 +52,8 @@ struct State<W, B> {
     /// Threads that have not ended.
     alive: usize,
     stats: PipelineStats,
+    /// Actors whose threads have ended, with their numbers, where they are wanted back.
+    home: Option<Vec<(usize, Boxed<W, B>)>>,
 }
 
 /// The bounded ring of buffers.
@@ -74,8 +79,8 @@ impl<W, B> Handover<W, B> {
         let buffers = (0..=ahead.max_lag).map(|_| buffer().map(Some)).collect::<Result<_>>()?;
         let mut history = VecDeque::with_capacity(ahead.max_lag + 1);
         history.push_back(Arc::new(weights));
-        let (error, alive, stats) = (None, 0, PipelineStats::default());
-        let state = Mutex::new(State { turns, buffers, weights: history, seeds, error, alive, stats });
+        let (error, alive, stats, home) = (None, 0, PipelineStats::default(), None);
+        let state = Mutex::new(State { turns, buffers, weights: history, seeds, error, alive, stats, home });
         Ok(Self { state, stopped: AtomicBool::new(false), freed: Condvar::new(), came: Condvar::new() })
     }
 
@@ -105,22 +110,28 @@ impl<W, B> Handover<W, B> {
         }
     }
 
-    /// An actor has filled a buffer, or failed: the first error ends everything.
-    pub(super) fn end(&self, turn: Turn, filled: Result<B>) {
+    /// An actor is through with a buffer.
+    pub(super) fn end(&self, turn: Turn, buffer: B, done: Result<()>) {
         let mut state = self.state();
-        match filled {
-            Ok(buffer) => {
-                state.buffers[turn.slot] = Some(buffer);
-                state.turns.came(turn.slot);
-            }
+        state.buffers[turn.slot] = Some(buffer);
+        match done {
+            Ok(()) => state.turns.came(turn.slot),
             Err(Error::Interrupted) if self.is_stopped() => {}
-            Err(error) => {
-                state.error.get_or_insert(error);
-                self.stopped.store(true, Ordering::Relaxed);
-                self.freed.notify_all();
-            }
+            Err(error) => self.note(&mut state, error),
         }
         self.came.notify_all();
+    }
+
+    /// The first error ends everything.
+    pub(super) fn fail(&self, error: Error) {
+        self.note(&mut self.state(), error);
+        self.came.notify_all();
+    }
+
+    fn note(&self, state: &mut State<W, B>, error: Error) {
+        state.error.get_or_insert(error);
+        self.stopped.store(true, Ordering::Relaxed);
+        self.freed.notify_all();
     }
 
     /// The next rollout to learn from, and its lag; `None` where `stop` says so.
@@ -177,8 +188,18 @@ impl<W, B> Handover<W, B> {
         drop(oldest);
     }
 
+    /// The stream after the rollouts that were begun, and those that are due.
     pub(super) fn seeds(&self) -> Pcg64 {
-        self.state().seeds.clone()
+        let state = self.state();
+        let mut seeds = state.seeds.clone();
+        if !self.is_stopped() {
+            state.turns.draw_due(&mut seeds);
+        }
+        seeds
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.state().turns.version()
     }
 
     pub(super) fn stats(&self) -> PipelineStats {
@@ -205,6 +226,73 @@ impl<W, B> Handover<W, B> {
         self.state().alive -= 1;
         self.freed.notify_all();
         self.came.notify_all();
+    }
+
+    /// Ends the threads, whose actors are wanted back.
+    ///
+    /// # Errors
+    /// The first one of an actor; [`Error::Closed`] where everything had ended before.
+    pub(super) fn recall(&self) -> Result<()> {
+        let mut state = self.state();
+        if self.is_stopped() || state.alive == 0 {
+            return Err(state.error.take().unwrap_or_else(closed));
+        }
+        state.home = Some(Vec::with_capacity(state.alive));
+        drop(state);
+        self.stop();
+        Ok(())
+    }
+
+    /// The actors that were recalled, in order; what they collected and nobody took is lost.
+    ///
+    /// # Errors
+    /// The first one of an actor; [`Error::Backend`] where one has not ended yet. All has ended then.
+    pub(super) fn gather(&self) -> Result<Vec<Boxed<W, B>>> {
+        let mut state = self.state();
+        let mut home = state.home.take().unwrap_or_default();
+        if state.alive > 0 || state.error.is_some() {
+            let error = state.error.take().unwrap_or_else(too_late);
+            drop(state);
+            for (_, actor) in home {
+                let_go(actor);
+            }
+            return Err(error);
+        }
+        let State { turns, seeds, weights, .. } = &mut *state;
+        turns.draw_due(seeds);
+        turns.restart(turns.version());
+        let newest = weights.pop_back();
+        let older = std::mem::replace(weights, newest.into_iter().collect());
+        drop(state);
+        drop(older);
+        home.sort_unstable_by_key(|(number, _)| *number);
+        Ok(home.into_iter().map(|(_, actor)| actor).collect())
+    }
+
+    /// What a thread is to drop of an actor that it no longer needs.
+    pub(super) fn bring_home(&self, number: usize, actor: Boxed<W, B>) -> Option<Boxed<W, B>> {
+        match &mut self.state().home {
+            Some(home) => home.push((number, actor)),
+            None => return Some(actor),
+        }
+        None
+    }
+
+    /// Has it begin after so many rollouts with other weights and another stream, while there are no threads.
+    pub(super) fn rewind(&self, rollouts: u64, weights: W, seeds: Pcg64) {
+        let new = Arc::new(weights);
+        let mut state = self.state();
+        state.turns.restart(rollouts);
+        state.seeds = seeds;
+        let before = std::mem::replace(&mut state.weights, [new].into());
+        drop(state);
+        drop(before);
+    }
+
+    /// There will be threads.
+    pub(super) fn wake(&self) {
+        let _state = self.state();
+        self.stopped.store(false, Ordering::Relaxed);
     }
 
     /// Whether all threads have ended within so long.
@@ -245,9 +333,9 @@ mod tests {
         ring.started();
         ring.state().turns.ask();
         let begun = ring.begin(0).unwrap();
-        let (turn, buffer) = (begun.turn, begun.buffer);
-        drop(begun.weights);
-        ring.end(turn, Ok(buffer));
+        let Begun { turn, weights, buffer } = begun;
+        drop(weights);
+        ring.end(turn, buffer, Ok(()));
         let (turn, _, buffer) = ring.take(&mut || false).unwrap().unwrap();
         ring.release(turn, buffer, Some(Arc::default()));
         assert!(free.load(Ordering::Relaxed));

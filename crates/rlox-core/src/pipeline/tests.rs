@@ -10,6 +10,7 @@ use crate::{AutoresetMode, Error, FieldData, RandomPolicy, VecEnv, VectorEnv};
 struct Writer {
     number: usize,
     pause: Duration,
+    deaf: bool,
     fails_at: Option<u64>,
     panics_at: Option<u64>,
     live: Arc<AtomicU64>,
@@ -25,7 +26,7 @@ impl Collect<u64, Vec<u64>> for Writer {
     fn collect(&mut self, begun: &mut Begun<u64, Vec<u64>>, stop: &dyn Fn() -> bool) -> Result<()> {
         let until = Instant::now() + self.pause;
         while Instant::now() < until {
-            if stop() {
+            if stop() && !self.deaf {
                 return Err(Error::Interrupted);
             }
             std::hint::spin_loop();
@@ -46,8 +47,8 @@ type Ring = AsyncCollector<u64, Vec<u64>>;
 fn ring(actors: usize, ahead: Ahead, change: impl Fn(&mut Writer)) -> (Ring, Arc<AtomicU64>) {
     let live = Arc::new(AtomicU64::new(actors as u64));
     let writer = |number| {
-        let mut writer =
-            Writer { number, pause: Duration::ZERO, fails_at: None, panics_at: None, live: Arc::clone(&live) };
+        let (pause, live) = (Duration::ZERO, Arc::clone(&live));
+        let mut writer = Writer { number, pause, deaf: false, fails_at: None, panics_at: None, live };
         change(&mut writer);
         Box::new(writer) as Box<dyn Collect<u64, Vec<u64>>>
     };
@@ -195,4 +196,126 @@ fn what_actors_collect_is_what_the_loop_collects() {
     // The weights never change, so that the lag makes no difference.
     assert_eq!(alone, rows(1, false));
     assert_eq!(alone, rows(3, true));
+}
+
+#[test]
+fn paused_actors_go_on_in_their_turns_as_if_nothing_had_happened() {
+    let rounds = |pauses: bool| {
+        let (mut ring, live) = ring(3, Ahead { max_lag: 0, lockstep: true }, |_| ());
+        let mut seeds = Vec::new();
+        for version in 1..=20 {
+            let collected = ring.next().unwrap();
+            seeds.push((collected.turn, collected.buffer.clone()));
+            ring.publish(version).unwrap();
+            if pauses {
+                assert_eq!(ring.pause().unwrap().len(), 3);
+                assert_eq!((ring.version().unwrap(), live.load(Ordering::SeqCst)), (version, 3));
+            }
+        }
+        let after = ring.seeds().unwrap();
+        ring.stop().unwrap();
+        assert_eq!(live.load(Ordering::SeqCst), 0, "paused ones end, too");
+        (seeds, after.state())
+    };
+    assert_eq!(rounds(true), rounds(false));
+}
+
+#[test]
+fn a_pause_leaves_what_is_under_way_and_versions_go_on_within_the_bound() {
+    for (actors, lockstep) in [(1, false), (3, false), (2, true)] {
+        let max_lag = 3;
+        let (mut ring, _) = ring(actors, Ahead { max_lag, lockstep }, |writer| {
+            writer.pause = Duration::from_micros(50);
+        });
+        let mut seeds = Vec::new();
+        for version in 1..200 {
+            let collected = ring.next().unwrap();
+            assert_eq!((collected.buffer[2], collected.buffer[3]), (collected.turn.version, collected.turn.version));
+            assert!(collected.lag <= max_lag as u64);
+            seeds.push(collected.turn.seed);
+            if version % 7 == 0 {
+                ring.pause().unwrap(); // with a rollout that was taken: it is given back
+                ring.rewind(version, version, ring.seeds().unwrap()).unwrap();
+            } else {
+                ring.publish(version).unwrap();
+            }
+        }
+        let count = seeds.len();
+        seeds.sort_unstable();
+        seeds.dedup();
+        assert_eq!(seeds.len(), count, "a seed came twice");
+    }
+}
+
+#[test]
+fn in_lockstep_seeds_stand_where_they_will_however_fast_anybody_is() {
+    let after = [0, 300].map(|micros| {
+        let (mut ring, _) = ring(2, Ahead { max_lag: 2, lockstep: true }, |writer| {
+            writer.pause = Duration::from_micros(micros);
+        });
+        learn(&mut ring, 5);
+        let told = ring.seeds().unwrap();
+        ring.pause().unwrap();
+        assert_eq!(ring.seeds().unwrap().state(), told.state());
+        told.state()
+    });
+    assert_eq!(after[0], after[1]);
+}
+
+#[test]
+fn another_runs_place_is_taken_only_while_actors_are_paused() {
+    let (mut ring, _) = ring(2, Ahead { max_lag: 0, lockstep: true }, |_| ());
+    let said = ring.rewind(5, 9, Pcg64::seed_from(2)).unwrap_err().to_string();
+    assert!(said.starts_with("rewind: expected paused actors, got others; call pause first"), "{said}");
+    ring.pause().unwrap();
+    ring.rewind(5, 9, Pcg64::seed_from(2)).unwrap();
+    assert_eq!(ring.seeds().unwrap().state(), Pcg64::seed_from(2).state());
+    let collected = ring.next().unwrap();
+    assert_eq!((&collected.buffer[..], collected.lag), (&[1, 5, 9, 5][..], 0));
+}
+
+#[test]
+fn what_failed_cannot_be_paused() {
+    let (mut ring, live) = ring(2, Ahead { max_lag: 3, lockstep: false }, |writer| writer.panics_at = Some(3));
+    let first = loop {
+        match ring.pause() {
+            Ok(_) => drop(ring.next().map(|_| ())),
+            Err(error) => break error,
+        }
+    };
+    assert!(first.to_string().contains("panicked: the pole broke") || matches!(first, Error::Closed(_)), "{first}");
+    assert!(matches!(ring.pause(), Err(Error::Closed(_))));
+    assert!(matches!(ring.next(), Err(Error::Closed(_))));
+    drop(ring);
+    assert_eq!(live.load(Ordering::SeqCst), 0);
+}
+
+/// An actor in a step that takes longer than it is waited for, and than the test.
+fn stuck() -> Ring {
+    let (ring, _) = ring(1, Ahead::default(), |writer| {
+        (writer.pause, writer.deaf) = (Duration::from_secs(30), true);
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    ring
+}
+
+#[test]
+fn an_actor_that_hangs_is_waited_for_once() {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (ring, start) = (stuck(), Instant::now());
+            let said = ring.stop().unwrap_err().to_string();
+            assert!(said.contains("an actor is in a step that has taken 2 s: it was left alone"), "{said}");
+            assert!(start.elapsed() < Duration::from_millis(3500));
+        });
+        scope.spawn(|| {
+            let (mut ring, start) = (stuck(), Instant::now());
+            let said = ring.pause().err().unwrap().to_string();
+            assert!(said.contains("it was left alone"), "{said}");
+            assert!(matches!(ring.pause(), Err(Error::Closed(_))));
+            assert!(matches!(ring.next(), Err(Error::Closed(_))));
+            drop(ring);
+            assert!(start.elapsed() < Duration::from_millis(3500));
+        });
+    });
 }

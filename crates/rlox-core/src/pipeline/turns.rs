@@ -90,6 +90,8 @@ pub(super) struct Turns {
     version: u64,
     /// How many the learner has asked for.
     asked: u64,
+    /// What all of them were when it began, or began again.
+    first: u64,
     /// The versions of rollouts under way, to be sorted.
     waiting: Vec<u64>,
 }
@@ -100,9 +102,17 @@ impl Turns {
         let buffers = ahead.max_lag.saturating_add(1);
         let slots = crate::memory::reserved("max_lag", buffers)?;
         let waiting = crate::memory::reserved("max_lag", buffers)?;
-        let mut made = Self { ahead, actors, slots, begun: 0, came: 0, taken: 0, version: 0, asked: 0, waiting };
+        let (begun, came, taken, version, asked, first) = (0, 0, 0, 0, 0, 0);
+        let mut made = Self { ahead, actors, slots, begun, came, taken, version, asked, first, waiting };
         made.slots.resize(buffers, Slot::Free);
         Ok(made)
+    }
+
+    /// Begins again after so many rollouts, where nobody has a buffer.
+    pub(super) fn restart(&mut self, rollouts: u64) {
+        self.slots.fill(Slot::Free);
+        (self.begun, self.came, self.taken) = (rollouts, rollouts, rollouts);
+        (self.version, self.asked, self.first) = (rollouts, rollouts, rollouts);
     }
 
     /// Whether actors wait for each other, too.
@@ -124,16 +134,29 @@ impl Turns {
             if !due {
                 return None;
             }
-            number.saturating_sub(lag)
+            number.saturating_sub(lag).max(self.first)
         } else {
             self.version
         };
         let slot = self.slots.iter().position(|slot| matches!(slot, Slot::Free))?;
-        let seed = seeds.integers_inclusive(0, i64::MAX).cast_unsigned();
+        let seed = Self::seed(seeds);
         let turn = Turn { slot, number, actor, version, seed };
         self.slots[slot] = Slot::Filling(turn);
         self.begun += 1;
         Some(turn)
+    }
+
+    fn seed(seeds: &mut Pcg64) -> u64 {
+        seeds.integers_inclusive(0, i64::MAX).cast_unsigned()
+    }
+
+    /// Draws the seeds of rollouts that are due: in lockstep it is known which will be begun, however fast anybody is.
+    pub(super) fn draw_due(&self, seeds: &mut Pcg64) {
+        if self.ahead.lockstep {
+            for _ in self.begun..self.asked + self.ahead.max_lag as u64 {
+                Self::seed(seeds);
+            }
+        }
     }
 
     /// A rollout is there.
