@@ -1,10 +1,12 @@
 //! On-policy methods whose environments are stepped in other threads while they learn.
 
+mod saving;
+
 use std::collections::VecDeque;
 
 use rlox_core::{
-    Ahead, AsyncCollector, Begun, Collect, Collected, EnvSpec, Error, PipelineStats, Result, Rollout, RolloutBuffer,
-    Seeds, VectorEnv, Watch,
+    ActorState, Ahead, AsyncCollector, Begun, Collect, Collected, EnvSpec, Error, PipelineStats, Result, Rollout,
+    RolloutBuffer, Seeds, VectorEnv, Watch,
 };
 
 use super::collector::{Collection, Run, collect_transitions};
@@ -24,7 +26,15 @@ pub struct AsyncOnPolicy<A, P> {
     config: A,
     collector: AsyncCollector<NamedTensors, Rollout>,
     minibatches: Minibatches,
-    streams: IterationStreams,
+    /// What the environments of every actor are, how many each has, and whether they mask actions.
+    envs: (EnvSpec, usize, bool),
+    num_actors: usize,
+    ahead: Ahead,
+    seed: u64,
+    /// That of iterations is the collector's.
+    streams: Streams,
+    /// Those of this iteration.
+    iteration: IterationStreams,
     episodes: Episodes,
     timesteps: u64,
     updates: u64,
@@ -80,8 +90,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             let Some(env) = envs.next() else { return Err(Error::Interrupted) };
             // What they begin with is replaced.
             let policy = make(&mut Pcg64::seed_from(0))?;
-            let (streams, version, known) = (IterationStreams::new(0, env.num_envs())?, None, 0);
-            Ok(Box::new(PolicyActor { env, policy, how: plan.how, streams, version, reset: Some(plan.reset), known }))
+            Ok(Box::new(PolicyActor::new(env, policy, plan)?))
         })
     }
 
@@ -109,7 +118,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             let fix = "leave `normalize` out, or collect and learn by turns with OnPolicy";
             return Err(Error::config("normalize", "none where actors are threads", "some", fix));
         }
-        let encoding = Encoding::Numbers(spec.observation.dim());
+        let dim = spec.observation.dim();
         let mut buffers = Vec::new();
         for _ in 0..=ahead.max_lag {
             buffers.push(Rollout::around(RolloutBuffer::for_spec(n_steps, num_envs, spec, masks)?));
@@ -120,13 +129,18 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             reset += num_envs as u64;
         }
         let buffer = || buffers.pop().ok_or(Error::Interrupted);
-        let collector = AsyncCollector::new(actors, ahead, policy.tensors(), streams.iterations, buffer)?;
+        let collector = AsyncCollector::new(actors, ahead, policy.tensors(), streams.iterations.clone(), buffer)?;
         Ok(Self {
             policy,
             config,
             collector,
-            minibatches: Minibatches::new(encoding),
-            streams: IterationStreams::new(0, 0)?,
+            minibatches: Minibatches::new(Encoding::Numbers(dim)),
+            envs: (spec.clone(), num_envs, masks),
+            num_actors,
+            ahead,
+            seed,
+            streams,
+            iteration: IterationStreams::new(0, 0)?,
             episodes: Episodes::new(0, VecDeque::new()),
             timesteps: 0,
             updates: 0,
@@ -196,12 +210,12 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     /// As [`OnPolicy::iterate`](super::OnPolicy::iterate), and the first error of an actor, after which nothing goes on.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
-        let Self { policy, config, collector, minibatches, streams, episodes, watch, .. } = self;
+        let Self { policy, config, collector, minibatches, iteration, episodes, watch, .. } = self;
         watch.check()?;
         let timesteps = self.timesteps;
         let taken = collector.next().map_err(|error| after(error, timesteps))?;
         let Collected { turn, lag, buffer: Rollout { steps, returns, lengths, episodes: ended } } = taken;
-        streams.renew(turn.seed, 0)?;
+        iteration.renew(turn.seed, 0)?;
         episodes.take(*ended, returns, lengths);
         let mut stopped = Ok(());
         let mut stop = || {
@@ -209,7 +223,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             stopped.is_err()
         };
         let learned = config
-            .update(policy, steps, minibatches, &mut streams.order, progress, &mut stop)
+            .update(policy, steps, minibatches, &mut iteration.order, progress, &mut stop)
             .map_err(|error| after(error, timesteps))?;
         let transitions = steps.transitions() as u64;
         if learned.updates > 0 {
@@ -247,7 +261,22 @@ struct PolicyActor<P> {
     known: u64,
 }
 
+impl<P> PolicyActor<P> {
+    fn new(mut env: Box<dyn VectorEnv>, policy: P, plan: &ActorPlan) -> Result<Self> {
+        let streams = IterationStreams::new(0, env.num_envs())?;
+        // Episodes that were finished before are not ours.
+        env.episodes().drain(&mut Vec::new(), &mut Vec::new());
+        let known = env.episodes().total();
+        Ok(Self { env, policy, how: plan.how, streams, version: None, reset: Some(plan.reset), known })
+    }
+}
+
 impl<P: ActorCritic> Collect<NamedTensors, Rollout> for PolicyActor<P> {
+    fn state(&mut self) -> Option<ActorState<'_>> {
+        let Self { env, reset, version, .. } = self;
+        Some(ActorState { env: env.as_mut(), reset, version })
+    }
+
     fn collect(&mut self, begun: &mut Begun<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
         let Self { env, policy, how, streams, version, reset, known } = self;
         if *version != Some(begun.turn.version) {
@@ -256,7 +285,6 @@ impl<P: ActorCritic> Collect<NamedTensors, Rollout> for PolicyActor<P> {
         }
         let rollout = &mut begun.buffer;
         if let Some(seed) = reset.take() {
-            rollout.drain(env.as_mut(), known); // those are not ours
             rollout.steps.begin(env.as_mut(), Seeds::Base(seed), None)?;
         }
         streams.renew(begun.turn.seed, env.num_envs())?;
