@@ -1,6 +1,8 @@
 //! On-policy methods whose environments are stepped in other threads while they learn.
 
 mod saving;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 
