@@ -16,6 +16,7 @@ use super::episodes::Episodes;
 use super::on_policy::{Algorithm, after};
 use super::streams::{IterationStreams, Streams};
 use super::{Encoding, Metrics, Minibatches, check_share, evaluate_policy};
+use crate::room::check_free;
 use crate::{ActorCritic, NamedTensors};
 use rlox_core::Pcg64;
 
@@ -86,6 +87,16 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             return Err(Error::config("envs", expected, got, "share them evenly"));
         }
         let (spec, masks) = (envs[0].spec().clone(), envs[0].has_action_masks());
+        if let Some(other) = envs.iter().find(|env| *env.spec() != spec || env.has_action_masks() != masks) {
+            let say = |spec: &EnvSpec, masks: bool| {
+                let (observation, action) = (spec.observation.describe(), spec.action.describe());
+                let limit = spec.max_episode_steps.map_or("no limit".to_owned(), |limit| format!("a limit of {limit}"));
+                let masks = if masks { "with" } else { "without" };
+                format!("{} with {observation}, {action}, {limit}, {masks} action masks", spec.id)
+            };
+            let (expected, got) = (say(&spec, masks), say(other.spec(), other.has_action_masks()));
+            return Err(Error::config("envs", expected, got, "make all of them alike"));
+        }
         let (count, mut envs) = (envs.len(), envs.into_iter());
         let policy = |rng: &mut Pcg64| make(&spec, rng);
         Self::with_actors((&spec, largest, masks), count, policy, config, ahead, seed, |make, plan| {
@@ -121,6 +132,10 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             return Err(Error::config("normalize", "none where actors are threads", "some", fix));
         }
         let dim = spec.observation.dim();
+        // Observations, the widest actions there are, and what is always beside them.
+        let row = dim.saturating_mul(4).saturating_add(spec.action.dim().saturating_mul(8)).saturating_add(30);
+        let bytes = row as u128 * n_steps as u128 * num_envs as u128 * (ahead.max_lag as u128 + 1);
+        check_free("max_lag", bytes, || format!("{}, with rollouts of {n_steps} steps", ahead.max_lag))?;
         let mut buffers = Vec::new();
         for _ in 0..=ahead.max_lag {
             buffers.push(Rollout::around(RolloutBuffer::for_spec(n_steps, num_envs, spec, masks)?));

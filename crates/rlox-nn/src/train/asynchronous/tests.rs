@@ -3,7 +3,7 @@ use std::sync::Arc;
 use rlox_core::{AutoresetMode, Turn, VecEnv, envs::CartPole};
 
 use super::*;
-use crate::train::{A2cConfig, ImpalaConfig, PpoConfig};
+use crate::train::{A2cConfig, Impala, ImpalaConfig, PpoConfig};
 use crate::{Activation, Mlp, PolicyNetworks};
 
 const IN_TURN: Ahead = Ahead { max_lag: 0, lockstep: true };
@@ -65,5 +65,32 @@ fn a_learner_allocates_nothing_for_a_transition() {
         of_learner(|n_steps| PpoConfig { n_steps, batch_size: 2 * n_steps, n_epochs: 2, ..PpoConfig::default() }),
     ] {
         assert_eq!(short, long);
+    }
+}
+
+#[test]
+fn environments_that_differ_are_refused() {
+    let other = |limit| {
+        let options = rlox_core::envs::MakeOptions {
+            num_envs: 4,
+            seed: None,
+            autoreset_mode: AutoresetMode::SameStep,
+            max_episode_steps: Some(limit),
+            arguments: &[],
+        };
+        rlox_core::envs::make("CartPole-v1", &options).unwrap()
+    };
+    let envs = vec![other(Some(500)), other(Some(9))];
+    let said = Impala::new(envs, make, ImpalaConfig::default(), IN_TURN, 1).unwrap_err().to_string();
+    assert!(said.starts_with("envs: expected CartPole-v1 with ") && said.contains("a limit of 500"), "{said}");
+    assert!(said.contains("got CartPole-v1 with ") && said.contains("a limit of 9, without action masks"), "{said}");
+}
+
+#[test]
+fn a_bound_whose_rollouts_do_not_fit_into_memory_is_refused_by_its_name() {
+    for max_lag in [usize::MAX, 1 << 50, 1 << 36] {
+        let ahead = Ahead { max_lag, lockstep: true };
+        let error = Impala::new(vec![env()], make, ImpalaConfig::default(), ahead, 1).unwrap_err();
+        assert!(matches!(error, Error::Memory(_)) && error.to_string().starts_with("max_lag: expected"), "{error}");
     }
 }
