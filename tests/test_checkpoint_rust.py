@@ -104,6 +104,24 @@ def forged(path, change, name="rust-half"):
     return path
 
 
+def test_a_trainer_whose_actors_were_in_rust_goes_on_with_actors_here(tmp_path):
+    told = {"async_collect": True, "num_actors": 1, "max_lag": 1, "lockstep": False}
+
+    def change(manifest):  # as `AsyncOnPolicy::save` writes it
+        manifest["settings"].update(told)
+        manifest["counters"]["rollouts"] = 4
+
+    saved = read_checkpoint(forged(tmp_path / "whole", change, "rust-a2c"))
+    members = {name: member for name, member in saved.members.items() if name != "environment"}
+    write_checkpoint(tmp_path / "actors", saved.manifest, members)
+    trainer = A2CTrainer.load(tmp_path / "actors", runs_dir=None)
+    assert {name: getattr(trainer.config, name) for name in told} == told
+    with pytest.warns(UserWarning, match="training goes on with new episodes"):
+        assert trainer.train()["timesteps"] == 80
+    assert trainer.learner.actors is not None
+    trainer.close()
+
+
 def test_a_trainer_says_what_a_checkpoint_from_rust_lacks(tmp_path):
     def forget(manifest):
         for name in ("activation", "net_arch", "shared_trunk", "use_sde"):

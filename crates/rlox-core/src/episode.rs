@@ -2,9 +2,6 @@
 
 use crate::{Result, memory};
 
-/// How many finished episodes are kept between two drains; older ones are dropped, so memory stays flat.
-const CAPACITY: usize = 16_384;
-
 /// The newest finished episodes, oldest first.
 ///
 /// ```
@@ -23,25 +20,28 @@ pub struct EpisodeLog {
 
 impl Default for EpisodeLog {
     fn default() -> Self {
-        Self { episodes: Vec::with_capacity(CAPACITY), oldest: 0, total: 0 }
+        Self { episodes: Vec::with_capacity(EpisodeLog::CAPACITY), oldest: 0, total: 0 }
     }
 }
 
 impl EpisodeLog {
+    /// How many finished episodes are kept between two drains; older ones are dropped, so memory stays flat.
+    pub(crate) const CAPACITY: usize = 16_384;
+
     /// An empty log, where the system may refuse the memory.
     pub(crate) fn reserved() -> Result<Self> {
-        Ok(Self { episodes: memory::reserved("num_envs", CAPACITY)?, oldest: 0, total: 0 })
+        Ok(Self { episodes: memory::reserved("num_envs", EpisodeLog::CAPACITY)?, oldest: 0, total: 0 })
     }
 
     /// Notes one finished episode: the sum of its rewards and its number of steps.
     #[inline]
     pub fn push(&mut self, episode_return: f64, length: u32) {
         self.total += 1;
-        if self.episodes.len() < CAPACITY {
+        if self.episodes.len() < EpisodeLog::CAPACITY {
             self.episodes.push((episode_return, length));
         } else {
             self.episodes[self.oldest] = (episode_return, length);
-            self.oldest = (self.oldest + 1) % CAPACITY;
+            self.oldest = (self.oldest + 1) % EpisodeLog::CAPACITY;
         }
     }
 
@@ -101,15 +101,18 @@ mod tests {
     #[test]
     fn a_full_log_keeps_the_newest_in_order() {
         let mut log = EpisodeLog::default();
-        for i in 0..CAPACITY as u32 + 3 {
+        for i in 0..EpisodeLog::CAPACITY as u32 + 3 {
             log.push(f64::from(i), i);
         }
         let (mut returns, mut lengths) = (Vec::new(), Vec::new());
         log.drain(&mut returns, &mut lengths);
-        assert_eq!((returns.len(), lengths[0], lengths[CAPACITY - 1]), (CAPACITY, 3, CAPACITY as u32 + 2));
+        assert_eq!(
+            (returns.len(), lengths[0], lengths[EpisodeLog::CAPACITY - 1]),
+            (EpisodeLog::CAPACITY, 3, EpisodeLog::CAPACITY as u32 + 2)
+        );
         assert!(lengths.is_sorted());
-        assert_eq!(log.total(), CAPACITY as u64 + 3);
+        assert_eq!(log.total(), EpisodeLog::CAPACITY as u64 + 3);
         log.drain(&mut returns, &mut lengths);
-        assert_eq!((returns.len(), log.total()), (CAPACITY, CAPACITY as u64 + 3));
+        assert_eq!((returns.len(), log.total()), (EpisodeLog::CAPACITY, EpisodeLog::CAPACITY as u64 + 3));
     }
 }

@@ -2,8 +2,8 @@
 
 use super::{Begun, Collect};
 use crate::{
-    Error, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, RolloutBuffer, SeedSequence, Seeds, VectorEnv,
-    collect,
+    EpisodeLog, Error, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, RolloutBuffer, SeedSequence, Seeds,
+    VectorEnv, collect,
 };
 
 /// A rollout, and the episodes that ended in it.
@@ -38,7 +38,9 @@ impl Rollout {
 
     /// A rollout of these steps, and no episodes.
     pub fn around(steps: RolloutBuffer) -> Self {
-        Self { steps, returns: Vec::new(), lengths: Vec::new(), episodes: 0 }
+        // No more episodes can end in it, or are kept.
+        let most = (steps.n_steps() * steps.num_envs()).min(EpisodeLog::CAPACITY);
+        Self { steps, returns: Vec::with_capacity(most), lengths: Vec::with_capacity(most), episodes: 0 }
     }
 
     /// Takes the episodes that environments have finished since they were last asked; `known` is how many that were.

@@ -253,7 +253,9 @@ impl<W, B> Handover<W, B> {
         if state.alive > 0 || state.error.is_some() {
             let error = state.error.take().unwrap_or_else(too_late);
             drop(state);
-            home.into_iter().for_each(|(_, actor)| let_go(actor));
+            for (_, actor) in home {
+                let_go(actor);
+            }
             return Err(error);
         }
         let State { turns, seeds, weights, .. } = &mut *state;

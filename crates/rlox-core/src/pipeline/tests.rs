@@ -310,11 +310,42 @@ fn an_actor_that_hangs_is_waited_for_once() {
         });
         scope.spawn(|| {
             let (mut ring, start) = (stuck(), Instant::now());
-            assert!(ring.pause().unwrap_err().to_string().contains("it was left alone"));
+            let said = ring.pause().err().unwrap().to_string();
+            assert!(said.contains("it was left alone"), "{said}");
             assert!(matches!(ring.pause(), Err(Error::Closed(_))));
             assert!(matches!(ring.next(), Err(Error::Closed(_))));
             drop(ring);
             assert!(start.elapsed() < Duration::from_millis(3500));
         });
     });
+}
+
+#[test]
+fn actors_and_learner_allocate_nothing_for_a_step() {
+    let counted = |n_steps, rollouts| {
+        let make = || VecEnv::new(4, None, AutoresetMode::SameStep, CartPole::default).unwrap();
+        let policy = RandomPolicy::new(&make().spec().action).unwrap();
+        let actor = Box::new(Actor::new(Box::new(make()), policy, 5, RolloutOptions::default()));
+        let (ahead, buffer) = (Ahead { max_lag: 0, lockstep: true }, || Rollout::for_env(n_steps, &make()));
+        let shared = Handover::new(1, ahead, (), Pcg64::seed_from(1), buffer).unwrap();
+        shared.started();
+        std::thread::scope(|scope| {
+            let acted = scope.spawn(|| allocation_counter::measure(|| act(0, actor, &shared)).count_total);
+            let learned = allocation_counter::measure(|| {
+                for _ in 0..rollouts {
+                    let (turn, _, buffer) = shared.take(&mut || false).unwrap().unwrap();
+                    shared.release(turn, buffer, Some(()));
+                }
+            });
+            shared.stop();
+            (acted.join().unwrap(), learned.count_total)
+        })
+    };
+    // Of 100 rollouts after the first 100.
+    let [short, long] = [16, 64].map(|n_steps| {
+        let (one, both) = (counted(n_steps, 100), counted(n_steps, 200));
+        (both.0 - one.0, both.1 - one.1)
+    });
+    assert_eq!(short, long);
+    assert!(long.0 <= 300 && long.1 <= 100, "{long:?}: a few for a rollout, and its weights");
 }

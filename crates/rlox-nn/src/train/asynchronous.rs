@@ -1,10 +1,14 @@
 //! On-policy methods whose environments are stepped in other threads while they learn.
 
+mod saving;
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 
 use rlox_core::{
-    Ahead, AsyncCollector, Begun, Collect, Collected, EnvSpec, Error, PipelineStats, Result, Rollout, RolloutBuffer,
-    Seeds, VectorEnv, Watch,
+    ActorState, Ahead, AsyncCollector, Begun, Collect, Collected, EnvSpec, Error, PipelineStats, Result, Rollout,
+    RolloutBuffer, Seeds, VectorEnv, Watch,
 };
 
 use super::collector::{Collection, Run, collect_transitions};
@@ -12,6 +16,7 @@ use super::episodes::Episodes;
 use super::on_policy::{Algorithm, after};
 use super::streams::{IterationStreams, Streams};
 use super::{Encoding, Metrics, Minibatches, check_share, evaluate_policy};
+use crate::room::check_free;
 use crate::{ActorCritic, NamedTensors};
 use rlox_core::Pcg64;
 
@@ -24,7 +29,15 @@ pub struct AsyncOnPolicy<A, P> {
     config: A,
     collector: AsyncCollector<NamedTensors, Rollout>,
     minibatches: Minibatches,
-    streams: IterationStreams,
+    /// What the environments of every actor are, how many each has, and whether they mask actions.
+    envs: (EnvSpec, usize, bool),
+    num_actors: usize,
+    ahead: Ahead,
+    seed: u64,
+    /// That of iterations is the collector's.
+    streams: Streams,
+    /// Those of this iteration.
+    iteration: IterationStreams,
     episodes: Episodes,
     timesteps: u64,
     updates: u64,
@@ -74,14 +87,23 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             return Err(Error::config("envs", expected, got, "share them evenly"));
         }
         let (spec, masks) = (envs[0].spec().clone(), envs[0].has_action_masks());
+        if let Some(other) = envs.iter().find(|env| *env.spec() != spec || env.has_action_masks() != masks) {
+            let say = |spec: &EnvSpec, masks: bool| {
+                let (observation, action) = (spec.observation.describe(), spec.action.describe());
+                let limit = spec.max_episode_steps.map_or("no limit".to_owned(), |limit| format!("a limit of {limit}"));
+                let masks = if masks { "with" } else { "without" };
+                format!("{} with {observation}, {action}, {limit}, {masks} action masks", spec.id)
+            };
+            let (expected, got) = (say(&spec, masks), say(other.spec(), other.has_action_masks()));
+            return Err(Error::config("envs", expected, got, "make all of them alike"));
+        }
         let (count, mut envs) = (envs.len(), envs.into_iter());
         let policy = |rng: &mut Pcg64| make(&spec, rng);
         Self::with_actors((&spec, largest, masks), count, policy, config, ahead, seed, |make, plan| {
             let Some(env) = envs.next() else { return Err(Error::Interrupted) };
             // What they begin with is replaced.
             let policy = make(&mut Pcg64::seed_from(0))?;
-            let (streams, version, known) = (IterationStreams::new(0, env.num_envs())?, None, 0);
-            Ok(Box::new(PolicyActor { env, policy, how: plan.how, streams, version, reset: Some(plan.reset), known }))
+            Ok(Box::new(PolicyActor::new(env, policy, plan)?))
         })
     }
 
@@ -109,7 +131,11 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             let fix = "leave `normalize` out, or collect and learn by turns with OnPolicy";
             return Err(Error::config("normalize", "none where actors are threads", "some", fix));
         }
-        let encoding = Encoding::Numbers(spec.observation.dim());
+        let dim = spec.observation.dim();
+        // Observations, the widest actions there are, and what is always beside them.
+        let row = dim.saturating_mul(4).saturating_add(spec.action.dim().saturating_mul(8)).saturating_add(30);
+        let bytes = row as u128 * n_steps as u128 * num_envs as u128 * (ahead.max_lag as u128 + 1);
+        check_free("max_lag", bytes, || format!("{}, with rollouts of {n_steps} steps", ahead.max_lag))?;
         let mut buffers = Vec::new();
         for _ in 0..=ahead.max_lag {
             buffers.push(Rollout::around(RolloutBuffer::for_spec(n_steps, num_envs, spec, masks)?));
@@ -120,13 +146,18 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             reset += num_envs as u64;
         }
         let buffer = || buffers.pop().ok_or(Error::Interrupted);
-        let collector = AsyncCollector::new(actors, ahead, policy.tensors(), streams.iterations, buffer)?;
+        let collector = AsyncCollector::new(actors, ahead, policy.tensors(), streams.iterations.clone(), buffer)?;
         Ok(Self {
             policy,
             config,
             collector,
-            minibatches: Minibatches::new(encoding),
-            streams: IterationStreams::new(0, 0)?,
+            minibatches: Minibatches::new(Encoding::Numbers(dim)),
+            envs: (spec.clone(), num_envs, masks),
+            num_actors,
+            ahead,
+            seed,
+            streams,
+            iteration: IterationStreams::new(0, 0)?,
             episodes: Episodes::new(0, VecDeque::new()),
             timesteps: 0,
             updates: 0,
@@ -196,12 +227,12 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     /// As [`OnPolicy::iterate`](super::OnPolicy::iterate), and the first error of an actor, after which nothing goes on.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
-        let Self { policy, config, collector, minibatches, streams, episodes, watch, .. } = self;
+        let Self { policy, config, collector, minibatches, iteration, episodes, watch, .. } = self;
         watch.check()?;
         let timesteps = self.timesteps;
         let taken = collector.next().map_err(|error| after(error, timesteps))?;
         let Collected { turn, lag, buffer: Rollout { steps, returns, lengths, episodes: ended } } = taken;
-        streams.renew(turn.seed, 0)?;
+        iteration.renew(turn.seed, 0)?;
         episodes.take(*ended, returns, lengths);
         let mut stopped = Ok(());
         let mut stop = || {
@@ -209,7 +240,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             stopped.is_err()
         };
         let learned = config
-            .update(policy, steps, minibatches, &mut streams.order, progress, &mut stop)
+            .update(policy, steps, minibatches, &mut iteration.order, progress, &mut stop)
             .map_err(|error| after(error, timesteps))?;
         let transitions = steps.transitions() as u64;
         if learned.updates > 0 {
@@ -247,7 +278,22 @@ struct PolicyActor<P> {
     known: u64,
 }
 
+impl<P> PolicyActor<P> {
+    fn new(mut env: Box<dyn VectorEnv>, policy: P, plan: &ActorPlan) -> Result<Self> {
+        let streams = IterationStreams::new(0, env.num_envs())?;
+        // Episodes that were finished before are not ours.
+        env.episodes().drain(&mut Vec::new(), &mut Vec::new());
+        let known = env.episodes().total();
+        Ok(Self { env, policy, how: plan.how, streams, version: None, reset: Some(plan.reset), known })
+    }
+}
+
 impl<P: ActorCritic> Collect<NamedTensors, Rollout> for PolicyActor<P> {
+    fn state(&mut self) -> Option<ActorState<'_>> {
+        let Self { env, reset, version, .. } = self;
+        Some(ActorState { env: env.as_mut(), reset, version })
+    }
+
     fn collect(&mut self, begun: &mut Begun<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
         let Self { env, policy, how, streams, version, reset, known } = self;
         if *version != Some(begun.turn.version) {
@@ -256,7 +302,6 @@ impl<P: ActorCritic> Collect<NamedTensors, Rollout> for PolicyActor<P> {
         }
         let rollout = &mut begun.buffer;
         if let Some(seed) = reset.take() {
-            rollout.drain(env.as_mut(), known); // those are not ours
             rollout.steps.begin(env.as_mut(), Seeds::Base(seed), None)?;
         }
         streams.renew(begun.turn.seed, env.num_envs())?;

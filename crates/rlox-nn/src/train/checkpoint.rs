@@ -4,7 +4,7 @@ mod counted;
 mod normalizer;
 mod on_policy;
 
-use rlox_core::{Checkpoint, Error, Normalizer, Pcg64, Pcg64State, Result, Standing, VectorEnv};
+use rlox_core::{Checkpoint, EnvSpec, Error, Normalizer, Pcg64, Pcg64State, Result, Standing, VectorEnv};
 use serde_json::{Map, Value, json};
 
 use super::collector::Run;
@@ -18,7 +18,7 @@ pub(super) use on_policy::{load, save};
 
 const NETWORKS: &str = "networks";
 const OPTIMIZER: &str = "optimizer";
-const ENVIRONMENT: &str = "environment";
+pub(super) const ENVIRONMENT: &str = "environment";
 
 /// A trainer as checkpoints tell of it, whatever it learns by.
 pub(super) struct About<'a> {
@@ -26,9 +26,9 @@ pub(super) struct About<'a> {
     pub(super) settings: &'a Settings,
     /// What goes without saying.
     pub(super) usual: Usual,
-    pub(super) env: &'a dyn VectorEnv,
-    /// Whether the environments stand where the trainer left them.
-    pub(super) stands: bool,
+    pub(super) spec: &'a EnvSpec,
+    /// All of them together.
+    pub(super) num_envs: usize,
     pub(super) seed: u64,
     pub(super) run: Run,
     pub(super) timesteps: u64,
@@ -45,12 +45,18 @@ pub(super) struct Read {
     /// In the order in which [`About::streams`] names them.
     pub(super) streams: Vec<Pcg64>,
     pub(super) normalizer: Option<Normalizer>,
+    /// To be checked by the environments.
     pub(super) standing: Option<Standing<'static>>,
 }
 
 impl About<'_> {
-    /// A checkpoint with these parameters and this state of the optimiser.
-    pub(super) fn checkpoint(&self, networks: &NamedTensors, optimizer: &NamedTensors) -> Result<Checkpoint> {
+    /// A checkpoint with these parameters, this state of the optimiser, and where the environments stand, if that is known.
+    pub(super) fn checkpoint(
+        &self,
+        networks: &NamedTensors,
+        optimizer: &NamedTensors,
+        standing: Option<&Standing<'_>>,
+    ) -> Result<Checkpoint> {
         let mut checkpoint = Checkpoint::default();
         checkpoint.manifest = self.describe()?;
         for (member, tensors) in [(NETWORKS, networks), (OPTIMIZER, optimizer)] {
@@ -64,10 +70,8 @@ impl About<'_> {
             }
         }
         normalizer::write(&mut checkpoint, self.normalizer)?;
-        if self.stands
-            && let Some(standing) = Standing::of(self.env)?
-        {
-            standing::write(&mut checkpoint, &standing, self.env.num_envs())?;
+        if let Some(standing) = standing {
+            standing::write(&mut checkpoint, standing, self.num_envs)?;
         }
         Ok(checkpoint)
     }
@@ -79,7 +83,7 @@ impl About<'_> {
             return Err(Error::config("episode returns", "finite numbers", wrong.to_string(), fix));
         }
         let (returns, lengths): (Vec<f64>, Vec<u32>) = recent.iter().copied().unzip();
-        let spec = self.env.spec();
+        let spec = self.spec;
         let streams: Map<_, _> = self.streams.iter().map(|(name, rng)| (name.clone(), stream_state(rng))).collect();
         let manifest = json!({
             "algorithm": self.algorithm,
@@ -111,16 +115,13 @@ impl About<'_> {
         };
         let streams = self.streams.iter().map(stream).collect::<Result<_>>()?;
         let normalizer = normalizer::read(saved, self.normalizer)?;
-        let standing = standing::read(saved, self.env.num_envs())?;
-        if let Some(standing) = &standing {
-            standing.check(self.env).map_err(|error| of_section(error, saved, ENVIRONMENT))?;
-        }
+        let standing = standing::read(saved, self.num_envs)?;
         Ok(Read { counted, streams, normalizer, standing })
     }
 
     /// Refuses a checkpoint of another algorithm, or of other environments.
     pub(super) fn check_kind(&self, saved: &Checkpoint) -> Result<()> {
-        let spec = self.env.spec();
+        let spec = self.spec;
         let spaces = saved.object("spaces")?;
         let (observation, action) = (spec.observation.describe(), spec.action.describe());
         let unnamed = spec.id.clone().into();
@@ -182,6 +183,12 @@ pub(super) fn learned(
     check_tensors(&networks).map_err(|error| of_section(error, saved, NETWORKS))?;
     check_optimizer_state(&optimizer).map_err(|error| of_section(error, saved, OPTIMIZER))?;
     Ok((networks, optimizer))
+}
+
+/// Refuses a standing that is not these environments'.
+pub(super) fn check_standing(saved: &Checkpoint, standing: Option<&Standing<'_>>, env: &dyn VectorEnv) -> Result<()> {
+    let Some(standing) = standing else { return Ok(()) };
+    standing.check(env).map_err(|error| of_section(error, saved, ENVIRONMENT))
 }
 
 /// Puts environments where they stood, or leaves them where they are, and does what else there is to do: nothing if that

@@ -23,7 +23,8 @@ pub(super) struct Episodes {
 
 impl Episodes {
     /// So many, the newest of which are `recent`.
-    pub(super) fn new(total: u64, recent: VecDeque<(f64, u32)>) -> Self {
+    pub(super) fn new(total: u64, mut recent: VecDeque<(f64, u32)>) -> Self {
+        recent.reserve(RECENT.saturating_sub(recent.len()));
         let (known, drained) = (0, Default::default());
         let mut made = Self { recent, total, mean_return: f64::NAN, mean_length: f64::NAN, known, drained };
         made.average();

@@ -187,7 +187,8 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
         let (_, normalize, how) = self.config.collection();
         let mut settings = self.config.settings();
         settings.extend(settings::normalization(normalize));
-        settings.extend(settings::collection(self.collector.env.as_ref(), how.sde_sample_freq));
+        let env = self.collector.env.as_ref();
+        settings.extend(settings::collection(env.num_envs(), env.has_action_masks(), how.sde_sample_freq));
         settings.extend(settings::shape(&self.policy));
         settings
     }

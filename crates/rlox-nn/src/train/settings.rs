@@ -1,6 +1,6 @@
 //! Settings as checkpoints tell of them: by the names that the Python package has for them.
 
-use rlox_core::{Checkpoint, Error, NormalizerOptions, Result, VectorEnv};
+use rlox_core::{Ahead, Checkpoint, Error, NormalizerOptions, Result};
 use serde_json::{Map, Value, json};
 
 use super::{ActionNoise, Gathering, Schedule};
@@ -149,6 +149,9 @@ fn unsaid(name: &str, usual: Usual) -> Option<Setting> {
         "clip_obs" => Setting::Double(clip_obs),
         "clip_reward" => Setting::Double(clip_reward),
         "normalize_epsilon" => Setting::Double(epsilon),
+        "num_actors" => Setting::Count(1),
+        "max_lag" => Setting::Count(0),
+        "lockstep" => Setting::Flag(true),
         _ => return None,
     })
 }
@@ -192,12 +195,24 @@ pub(super) fn shape_of_actor_critic(
 /// must do.
 const SHAPE: [&str; 5] = ["shared_trunk", "use_sde", "activation", "net_arch", "dueling"];
 
+/// The names in [`actors`].
+const ACTORS: [&str; 3] = ["num_actors", "max_lag", "lockstep"];
+
+/// Who collects, and how far ahead of the learner.
+pub(super) fn actors(num_actors: usize, ahead: Ahead) -> Settings {
+    let values = [Setting::Count(num_actors), Setting::Count(ahead.max_lag), Setting::Flag(ahead.lockstep)];
+    ACTORS.into_iter().zip(values).collect()
+}
+
 /// Refuses a checkpoint of other settings.
 pub(super) fn check(settings: &Settings, saved: &Checkpoint, usual: Usual) -> Result<()> {
     let there = saved.object("settings")?;
+    // What Python says of actors where there are none: one thread collects and learns by turns.
+    let by_turns = there.get("async_collect") == Some(&json!(false));
     for (name, ours) in settings {
-        let theirs = match there.get(*name) {
+        let theirs = match there.get(*name).filter(|_| !(by_turns && ACTORS.contains(name))) {
             Some(Value::Null) if *name == "net_arch" => json!(usual.net_arch),
+            Some(Value::Null) if *name == "max_lag" => there.get("num_actors").cloned().unwrap_or(json!(1)),
             Some(theirs) => theirs.clone(),
             None => match unsaid(name, usual) {
                 Some(theirs) => theirs.to_json(),
@@ -251,10 +266,10 @@ pub(super) fn normalization(options: Option<NormalizerOptions>) -> Settings {
 }
 
 /// What the environments and the collection from them are like.
-pub(super) fn collection(env: &dyn VectorEnv, sde_sample_freq: usize) -> Settings {
+pub(super) fn collection(num_envs: usize, action_masks: bool, sde_sample_freq: usize) -> Settings {
     vec![
-        ("num_envs", Setting::Count(env.num_envs())),
-        ("action_masks", Setting::Flag(env.has_action_masks())),
+        ("num_envs", Setting::Count(num_envs)),
+        ("action_masks", Setting::Flag(action_masks)),
         ("sde_sample_freq", if sde_sample_freq == 0 { Setting::Once } else { Setting::Count(sde_sample_freq) }),
     ]
 }

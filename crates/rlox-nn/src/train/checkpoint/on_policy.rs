@@ -2,22 +2,22 @@
 
 use std::path::Path;
 
-use rlox_core::{Checkpoint, Result};
+use rlox_core::{Checkpoint, Result, Standing};
 
-use super::{About, Read, learned, move_envs, named};
+use super::{About, Read, check_standing, learned, move_envs, named};
 use crate::ActorCritic;
 use crate::train::collector::Collector;
 use crate::train::episodes::Episodes;
 use crate::train::settings::{ON_POLICY, Settings};
 
 fn about<'a>(algorithm: &'static str, settings: &'a Settings, collector: &'a Collector) -> About<'a> {
-    let Collector { env, episodes, normalizer, seed, streams, timesteps, updates, run, started, .. } = collector;
+    let Collector { env, episodes, normalizer, seed, streams, timesteps, updates, run, .. } = collector;
     About {
         algorithm,
         settings,
         usual: ON_POLICY,
-        env: env.as_ref(),
-        stands: *started,
+        spec: env.spec(),
+        num_envs: env.num_envs(),
         seed: *seed,
         run: *run,
         timesteps: *timesteps,
@@ -37,7 +37,8 @@ pub(in crate::train) fn save(
     collector: &Collector,
 ) -> Result<()> {
     let about = about(algorithm, settings, collector);
-    about.checkpoint(&policy.tensors(), &policy.optimizer_state())?.write(path)
+    let standing = if collector.started { Standing::of(collector.env.as_ref())? } else { None };
+    about.checkpoint(&policy.tensors(), &policy.optimizer_state(), standing.as_ref())?.write(path)
 }
 
 /// Goes back to what [`save`] wrote, whole or not at all.
@@ -52,6 +53,7 @@ pub(in crate::train) fn load(
     let about = about(algorithm, settings, collector);
     about.check_kind(&saved)?;
     let Read { counted, streams, normalizer, standing } = about.read(&saved)?;
+    check_standing(&saved, standing.as_ref(), collector.env.as_ref())?;
     let (networks, optimizer) =
         learned(&saved, |it| policy.check_tensors(it), |state| policy.check_optimizer_state(state))?;
     move_envs(&saved, standing.as_ref(), collector.env.as_mut(), &mut collector.started, || Ok(()))?;

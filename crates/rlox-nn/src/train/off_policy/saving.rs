@@ -3,12 +3,12 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use rlox_core::{Checkpoint, Error, Pcg64, Result, Space};
+use rlox_core::{Checkpoint, Error, Pcg64, Result, Space, Standing};
 use serde_json::{Value, json};
 
 use super::OffPolicy;
 use crate::train::agent::DUE;
-use crate::train::checkpoint::{About, Read, learned, move_envs, named, of_section};
+use crate::train::checkpoint::{About, Read, check_standing, learned, move_envs, named, of_section};
 use crate::train::episodes::Episodes;
 use crate::train::settings::{self, Setting, Settings};
 use crate::train::{OffPolicyLearned, OffPolicyMethod};
@@ -52,7 +52,10 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
     /// [`Error::Memory`] if there is no room for a copy of what is remembered; what was there stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let (settings, learner) = (self.settings(), self.agent.learner());
-        let mut checkpoint = self.about(&settings).checkpoint(&learner.tensors(), &learner.optimizer_state())?;
+        let stands = self.put || self.agent.started();
+        let standing = if stands { Standing::of(self.env.as_ref())? } else { None };
+        let (networks, optimizer) = (learner.tensors(), learner.optimizer_state());
+        let mut checkpoint = self.about(&settings).checkpoint(&networks, &optimizer, standing.as_ref())?;
         let beside = Beside {
             noise: learner.noise().to_vec(),
             due: self.agent.left_over(),
@@ -80,6 +83,7 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
         about.check_kind(&saved)?;
         check_backend(&saved)?;
         let Read { counted, streams, normalizer, standing } = about.read(&saved)?;
+        check_standing(&saved, standing.as_ref(), self.env.as_ref())?;
         let learner = self.agent.learner();
         let beside = Beside::read(&saved, learner.noise().len())?;
         let (networks, optimizer) =
@@ -122,8 +126,8 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
             algorithm: A::NAME,
             settings,
             usual: settings::off_policy(A::HIDDEN),
-            env: self.env.as_ref(),
-            stands: self.put || agent.started(),
+            spec: self.env.spec(),
+            num_envs: self.env.num_envs(),
             seed: self.seed,
             run: self.run,
             timesteps: agent.timesteps(),
