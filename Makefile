@@ -126,6 +126,7 @@ licences: $(stamps)/train ## check the licences of everything rlox depends on
 # As for test-backends, the next target that needs the usual extension builds it again.
 bench: $(stamps)/test ## measure rlox against its peers (installs them in environments of their own)
 	$(CARGO) bench -p rlox-bench --bench nn_backends --no-run
+	$(CARGO) bench -p rlox-grpc --no-run
 	$(develop) --extras $(test_extras) --features pyo3/abi3-py310,grpc,candle,burn
 	@rm -f $(stamps)/train $(stamps)/test $(stamps)/lint $(stamps)/extras
 	"$(py)" benches/python/make_peers.py
@@ -133,6 +134,7 @@ bench: $(stamps)/test ## measure rlox against its peers (installs them in enviro
 
 bench-quick: $(stamps)/test ## compile and briefly run our own benchmarks
 	$(CARGO) bench -p rlox-bench -- --test
+	$(CARGO) bench -p rlox-grpc -- --test
 	"$(py)" benches/python/run_all.py --quick --no-peers
 
 wheel: $(stamps)/venv ## build a wheel into dist/ and check it in an empty environment

@@ -4,6 +4,9 @@
 does both by turns, with one thread and with two. "Actors" has the same rollouts come from threads,
 processes, workers of gRPC and actors of Ray; all in lockstep, so that all learn the same.
 
+"Ingest", "Step" and "Rollout" are what crosses the loopback between a client of gRPC and a worker,
+beside raw TCP and environments in process (`wire.py`).
+
 "DDP" is `rlox.distributed.ddp` under torchrun with two processes of one thread each, against a
 trainer on torch with one thread and with two. All make the same steps with the same settings of the
 whole. The clock is around `train()`, after a short training; starting processes and importing torch
@@ -23,6 +26,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import training
+import wire
 from side_by_side import Benchmark, Row, Subject, run, swept
 
 PROCESSES = 2
@@ -121,10 +125,20 @@ def ahead(
             trainer.train(warm_up)  # which starts actors
             start = time.perf_counter()
             trainer.train(steps)
-            return {"seconds": time.perf_counter() - start}
+            told = {"seconds": time.perf_counter() - start}
+            actors = getattr(trainer.learner, "actors", None)
+            if actors is not None:
+                stats = actors._native.stats()
+                told["lag"] = stats["total_lag"] / stats["rollouts"]
+            return told
 
     once(12345, 1)
     return once
+
+
+def wire_of(name: str) -> training.Once:
+    """What is measured in Rust."""
+    return wire.measured(name)
 
 
 def workers(count: int) -> str:
@@ -186,7 +200,7 @@ def place_rows(quick: bool) -> list[Row]:
 
 def rows(quick: bool) -> list[Row]:
     """A row for each algorithm and network."""
-    found = ahead_rows(quick) + place_rows(quick)
+    found = ahead_rows(quick) + place_rows(quick) + wire.rows("wire_of", quick)
     for algorithm, env_id, settings, whole in CELLS[:1] if quick else CELLS:
         total = 512 if quick else whole
         params = {"algorithm": algorithm, "env_id": env_id, "settings": settings, "total": total}
@@ -201,7 +215,9 @@ def rows(quick: bool) -> list[Row]:
     return found
 
 
-BENCHMARK = Benchmark("bench_distributed", "More than one process", rows, rounds=5)
+BENCHMARK = Benchmark(
+    "bench_distributed", "More than one process", rows, rounds=5, columns=("lag", "p99 us")
+)
 
 if __name__ == "__main__":
     if "TORCHELASTIC_RUN_ID" in os.environ:

@@ -21,10 +21,10 @@ BUILD = "cargo bench -p rlox-bench --bench nn_backends --no-run"
 SETTINGS = ("--warm-up-time", "0.1", "--measurement-time", "0.2", "--sample-size", "10")
 
 
-def binary() -> Path | None:
-    """The newest build of the benchmark; None if there is none."""
+def binary(benchmark: str = "nn_backends") -> Path | None:
+    """The newest build of a benchmark; None if there is none."""
     folder = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "release" / "deps"
-    built = [path for path in folder.glob("nn_backends-*") if path.suffix in ("", ".exe")]
+    built = [path for path in folder.glob(f"{benchmark}-*") if path.suffix in ("", ".exe")]
     return max(built, key=lambda path: path.stat().st_mtime, default=None)
 
 

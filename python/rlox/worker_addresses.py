@@ -11,7 +11,7 @@ def worker_addresses(actors: str) -> tuple[list[str], dict[str, float]] | None:
     """The workers' addresses, and the seconds that are waited for them; None for other places.
 
     Raises:
-        ValueError: What stands after "?" is no time that can be set.
+        ValueError: An address that is none; what stands after "?" is no time that can be set.
 
     >>> worker_addresses("grpc://127.0.0.1:50051,worker:50051?reply_timeout=60")
     (['http://127.0.0.1:50051', 'http://worker:50051'], {'reply_timeout': 60.0})
@@ -21,6 +21,14 @@ def worker_addresses(actors: str) -> tuple[list[str], dict[str, float]] | None:
     workers, _, waits = rest.partition("?")
     if scheme not in SCHEMES or not all(workers.split(",")) or "/" in workers:
         return None
+    for worker in workers.split(","):
+        host, _, port = worker.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+            raise ValueError(
+                f"actors: expected workers as host:port, such as '{scheme}://host:50051,"
+                f"host:50052', got {worker!r} in {actors!r}; a worker prints its address when it "
+                "starts"
+            )
     return [SCHEMES[scheme] + worker for worker in workers.split(",")], _seconds(actors, waits)
 
 

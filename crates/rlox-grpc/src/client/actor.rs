@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use rlox_core::{Ahead, Begun, Collect, EnvSpec, Error, Result, Rollout, RolloutBuffer, Turn};
 use rlox_nn::train::{AsyncOnPolicy, Collection, OnPolicyAlgorithm};
 use rlox_nn::{ActorCritic, NamedTensors, PolicyShape};
@@ -32,6 +33,8 @@ pub struct RemoteActor {
     fleet: Arc<Fleet>,
     spec: EnvSpec,
     reset: Option<u64>,
+    /// The newest weights that were sent, for who takes a lost worker's place.
+    sent: (Option<u64>, Bytes),
 }
 
 impl std::fmt::Debug for RemoteActor {
@@ -57,7 +60,7 @@ impl RemoteActor {
         let policy = Some(settings.policy()?);
         let shard = Shard::new(&fleet, at, v1::Open { policy, ..env.open(0, env.num_envs)? })?;
         let spec = wire::spec_from(shard.opened().clone())?;
-        Ok(Self { shard, fleet, spec, reset: Some(settings.reset) })
+        Ok(Self { shard, fleet, spec, reset: Some(settings.reset), sent: (None, Bytes::new()) })
     }
 
     /// What went wrong with workers so far, and was made good.
@@ -146,7 +149,10 @@ impl RemoteActor {
         stop: &dyn Fn() -> bool,
     ) -> Result<u64> {
         let (seed, version, reset) = (turn.seed, turn.version, self.reset);
-        let collect = v1::Collect { seed, version, weights: weights.to_safetensors().into(), reset };
+        if self.sent.0 != Some(version) {
+            self.sent = (Some(version), weights.to_safetensors_without_checksum().into());
+        }
+        let collect = v1::Collect { seed, version, weights: self.sent.1.clone(), reset };
         self.shard.ask(request::What::Collect(collect), true);
         let answer = self.shard.answer(stop);
         self.shard.abandon(); // where it was not waited for

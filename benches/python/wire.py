@@ -1,0 +1,61 @@
+"""Rows of `cargo bench -p rlox-grpc` in a table of ours: what crosses the loopback, without Python.
+
+The binary must have been built: `cargo bench -p rlox-grpc --no-run`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import training
+from criterion_rows import ROOT, binary
+from side_by_side import OURS, Row, Subject
+
+BUILD = "cargo bench -p rlox-grpc --no-run"
+
+
+def measured(name: str) -> training.Once:
+    """A subject: one measurement of the binary, run in every round."""
+    program = binary("remote")
+    if program is None:
+        raise LookupError(f"not built (run: {BUILD})")
+
+    def once(turn: int) -> dict[str, float]:
+        run = [str(program), "--measure", name]
+        done = subprocess.run(run, capture_output=True, check=True, cwd=ROOT, text=True)
+        told: dict[str, float] = json.loads(done.stdout)
+        return {"seconds": told["seconds"], "p99 us": told["p99"] * 1e6}
+
+    return once
+
+
+def rows(function: str, quick: bool) -> list[Row]:
+    """Rows whose subjects the benchmark's `function` makes, from the name of a measurement."""
+
+    def subject(name: str, measurement: str, rival: bool = False) -> Subject:
+        return Subject(name, function, OURS, {"name": measurement}, rival=rival)
+
+    found = []
+    for kib in (64,) if quick else (4, 64, 1024):
+        size = kib * 1024
+        subjects = [
+            subject("rlox, steps asked for ahead", f"ingest/{size}/grpc"),
+            subject("rlox, rollouts one by one", f"ingest/{size}/rollouts"),
+            subject("raw TCP", f"ingest/{size}/tcp", rival=True),
+        ]
+        found.append(Row(f"Ingest, batches of {kib} KiB", {}, subjects, size, "bytes"))
+    for num_envs in (64,) if quick else (1, 64, 1024):
+        subjects = [
+            subject("rlox, a worker", f"step/{num_envs}/grpc"),
+            subject("rlox, in process", f"step/{num_envs}/here"),
+        ]
+        found.append(Row(f"Step of {num_envs} remote CartPoles", {}, subjects, num_envs))
+    for width in (64,) if quick else (64, 256, 1024):
+        subjects = [
+            subject("rlox, with new weights", f"weights/{width}/sent"),
+            subject("rlox, with those that it has", f"weights/{width}/kept"),
+        ]
+        name = f"Rollout of one step of a worker, networks of {width} x {width}"
+        found.append(Row(name, {}, subjects, 1, "rollouts"))
+    return found
