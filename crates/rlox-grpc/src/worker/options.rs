@@ -8,6 +8,8 @@ use rlox_core::{Error, Result, VectorEnv};
 
 use super::{FRAME_IN, THREADS, WINDOW};
 
+/// What HTTP/2 still has of a reply when it takes the next one, in bytes: hyper's default.
+const ON_ITS_WAY: usize = 400 << 10;
 /// Sessions or connections.
 const MOST: usize = 1 << 16;
 /// What no message to tell of a failure needs.
@@ -74,8 +76,8 @@ impl Limits {
     /// - for each connection 320 KiB: a window of 256 KiB that was not read yet, and a frame of 64 KiB;
     /// - for each of 4 streams that begin a session two messages: one that comes, and its text;
     /// - for each session a message and a quarter of requests that wait, that are worked at, or that come: no more is read
-    ///   before there is room; one message of replies that are made or wait; and one that is on its way to a client that
-    ///   does not read it;
+    ///   before there is room; one message of replies that are made or wait; and one, with 400 KiB of the one before it,
+    ///   that is on its way to a client that does not read it;
     /// - four messages that become bytes, one in each thread of the server;
     /// - `2 * max_sessions * max_message_bytes` for the observations, rollouts and networks of all sessions: one that needs
     ///   more than is left is refused.
@@ -87,7 +89,7 @@ impl Limits {
     /// ```
     pub fn memory_bytes(&self) -> usize {
         let message = self.max_message_bytes;
-        let session = self.asked_bytes().saturating_add(message.saturating_mul(2));
+        let session = self.asked_bytes().saturating_add(message.saturating_mul(2)).saturating_add(ON_ITS_WAY);
         let connections = self.max_connections.saturating_mul(WINDOW as usize + FRAME_IN as usize);
         connections
             .saturating_add(message.saturating_mul(2 * Self::OPENING + THREADS))

@@ -41,24 +41,43 @@ pub(super) fn keep(room: &mut OwnedSemaphorePermit, bytes: usize) {
 pub(super) struct Asked {
     pub(super) bytes: OwnedSemaphorePermit,
     /// `None` for the first one.
-    pub(super) _credit: Option<OwnedSemaphorePermit>,
+    pub(super) credit: Option<OwnedSemaphorePermit>,
 }
 
 /// A reply that waits for the client to take it, with the room that it and its request have until then.
 pub(super) struct Answer {
     pub(super) reply: std::result::Result<v1::Reply, Status>,
-    pub(super) _room: Option<OwnedSemaphorePermit>,
-    pub(super) _asked: Option<Asked>,
+    pub(super) room: Option<OwnedSemaphorePermit>,
+    pub(super) asked: Option<Asked>,
 }
 
-/// The replies of a session as its client takes them.
-pub(super) struct Replies(pub(super) mpsc::UnboundedReceiver<Answer>);
+/// The replies of a session as its client takes them. HTTP/2 has one on its way and one at hand: the latter has its room
+/// until it is on its way and the next one is asked for.
+pub(super) struct Replies {
+    answers: mpsc::UnboundedReceiver<Answer>,
+    at_hand: Vec<OwnedSemaphorePermit>,
+}
+
+impl Replies {
+    pub(super) fn new(answers: mpsc::UnboundedReceiver<Answer>) -> Self {
+        Self { answers, at_hand: Vec::new() }
+    }
+}
 
 impl Stream for Replies {
     type Item = std::result::Result<v1::Reply, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(context).map(|answer| answer.map(|answer| answer.reply))
+        self.at_hand.clear();
+        self.answers.poll_recv(context).map(|answer| {
+            let Answer { reply, room, asked } = answer?;
+            self.at_hand.extend(room);
+            if let Some(Asked { bytes, credit }) = asked {
+                self.at_hand.push(bytes);
+                drop(credit);
+            }
+            Some(reply)
+        })
     }
 }
 

@@ -66,18 +66,20 @@ impl v1::worker_server::Worker for Service {
                 "sessions: expected before the worker ends, got one then; use another worker",
             ));
         }
-        let peer = request.extensions().get::<Peer>().cloned();
+        let Some(peer) = request.extensions().get::<Peer>().cloned() else {
+            return Err(Status::internal("a request without its connection"));
+        };
         let (replies, outgoing) = mpsc::unbounded_channel();
         let life = Life { service: self.clone(), peer, replies };
         tokio::spawn(life.begin(request.into_inner(), opening));
-        Ok(Response::new(Replies(outgoing)))
+        Ok(Response::new(Replies::new(outgoing)))
     }
 }
 
 /// One session's.
 struct Life {
     service: Service,
-    peer: Option<Peer>,
+    peer: Peer,
     /// Bounded by the room that replies take.
     replies: mpsc::UnboundedSender<Answer>,
 }
@@ -87,7 +89,7 @@ impl Life {
         if let Err(status) = self.first(&mut incoming, opening).await {
             self.service.counters.refused.fetch_add(1, Relaxed);
             // Who is gone is not told.
-            let _ = self.replies.send(Answer { reply: Err(status), _room: None, _asked: None });
+            let _ = self.replies.send(Answer { reply: Err(status), room: None, asked: None });
         }
     }
 
@@ -129,10 +131,10 @@ impl Life {
             room: Room::new(limits.max_message_bytes),
             runtime: Handle::current(),
             gone: Arc::clone(&gone),
-            _carrying: self.peer.as_ref().map(Peer::carry),
+            _carrying: self.peer.carry(),
             _permit: permit,
         };
-        let (sequence, asked) = (first.sequence, Asked { bytes, _credit: None });
+        let (sequence, asked) = (first.sequence, Asked { bytes, credit: None });
         let started =
             thread::Builder::new().name("rlox-session".into()).spawn(move || thread.run(open, sequence, asked, work));
         started.map_err(|error| Status::resource_exhausted(format!("the system starts no thread: {error}")))?;
@@ -174,7 +176,7 @@ impl Life {
                 let text = format!("credits: expected at most {} unanswered requests, got more", limits.credits);
                 return Err(Status::resource_exhausted(text));
             };
-            if requests.send((request, Asked { bytes, _credit: Some(credit) })).is_err() {
+            if requests.send((request, Asked { bytes, credit: Some(credit) })).is_err() {
                 return Ok(());
             }
         }
@@ -202,7 +204,7 @@ struct Answering {
     room: Room,
     runtime: Handle,
     gone: Arc<AtomicBool>,
-    _carrying: Option<Carrying>,
+    _carrying: Carrying,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -286,7 +288,7 @@ impl Answering {
                 self.room(bytes)
             }
         };
-        room.is_some() && self.replies.send(Answer { reply: Ok(reply), _room: room, _asked: Some(asked) }).is_ok()
+        room.is_some() && self.replies.send(Answer { reply: Ok(reply), room, asked: Some(asked) }).is_ok()
     }
 
     fn panicked(&self, sequence: u64, panic: Box<dyn std::any::Any + Send>, asked: Asked) {
