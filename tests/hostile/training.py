@@ -264,6 +264,7 @@ def inherited_calls():
         policy=nothing(),
         features_extractor=nothing(),
         device=optional(text("cpu")),
+        actors=nothing(),
         backend=optional(text("native")),
         runs_dir=optional(path(lambda: "runs")),
     )
