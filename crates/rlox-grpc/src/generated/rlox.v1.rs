@@ -4,7 +4,7 @@ pub struct Request {
     /// Counted from 1 in a session.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    #[prost(oneof = "request::What", tags = "2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "request::What", tags = "2, 3, 4, 5, 6, 7")]
     pub what: ::core::option::Option<request::What>,
 }
 /// Nested message and enum types in `Request`.
@@ -22,8 +22,6 @@ pub mod request {
         #[prost(message, tag = "6")]
         Restore(super::Restore),
         #[prost(message, tag = "7")]
-        Check(super::Check),
-        #[prost(message, tag = "8")]
         Collect(super::Collect),
     }
 }
@@ -235,21 +233,6 @@ pub struct Restore {
     /// Whether the environments could be put there is all that is asked; Done says that they could.
     #[prost(bool, tag = "2")]
     pub only_check: bool,
-}
-/// Whether environment `index` could be put there.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Check {
-    #[prost(uint32, tag = "1")]
-    pub index: u32,
-    /// f64
-    #[prost(bytes = "bytes", tag = "2")]
-    pub state: ::prost::bytes::Bytes,
-    #[prost(double, tag = "3")]
-    pub episode_return: f64,
-    #[prost(uint32, tag = "4")]
-    pub episode_steps: u32,
-    #[prost(bool, tag = "5")]
-    pub finished: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Done {}

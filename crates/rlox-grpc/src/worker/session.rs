@@ -5,8 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rlox_core::envs::MakeOptions;
 use rlox_core::{
-    Actions, EnvSpec, Error, Pcg64, Progress, ResetOptions, Result, Seeds, Space, Standing, StepOut, VectorEnv,
-    masked_actions,
+    Actions, EnvSpec, Error, Pcg64, ResetOptions, Result, Seeds, Space, Standing, StepOut, VectorEnv, masked_actions,
 };
 
 use tokio::sync::OwnedSemaphorePermit;
@@ -127,7 +126,6 @@ impl Session {
             request::What::Step(step) => self.step(&step).map(What::Stepped),
             request::What::Snapshot(v1::Snapshot {}) => self.standing(0).map(What::Standing),
             request::What::Restore(restore) => self.restore(&restore),
-            request::What::Check(check) => self.check(&check).map(|()| What::Done(v1::Done {})),
             request::What::Collect(collect) => {
                 let Some(rollouts) = &mut self.rollouts else {
                     let got = "one without a policy";
@@ -243,12 +241,6 @@ impl Session {
             return Ok(v1::Standing::default());
         }
         Ok(Standing::of(env)?.as_ref().map(wire::standing_to).unwrap_or_default())
-    }
-
-    fn check(&self, check: &v1::Check) -> Result<()> {
-        let state = Slab::new("state", &check.state).vec(check.state.len() / 8)?;
-        let v1::Check { index, episode_return, episode_steps: steps, finished, .. } = *check;
-        self.env.check_state(index as usize, &state, Progress { steps, episode_return, finished })
     }
 }
 
