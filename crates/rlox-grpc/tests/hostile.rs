@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use process::Process;
 use raw::{channel, open, request, runtime, session};
 use rlox_core::{Actions, ResetOptions, Seeds, StepOut, VectorEnv};
-use rlox_grpc::v1::{self, request};
+use rlox_grpc::v1::{self, reply, request};
 use rlox_grpc::{ClientOptions, EnvOptions, Limits, RemoteVecEnv};
 use tonic::Code;
 use tonic::transport::Endpoint;
@@ -66,6 +66,30 @@ fn sessions_beyond_the_limit_are_refused() {
         assert!(status.code() == Code::ResourceExhausted && status.message().contains("--max-sessions"), "{status}");
     });
     unharmed(&worker, &mut env);
+}
+
+#[test]
+fn many_that_begin_at_once_are_all_let_in() {
+    let worker = Process::start(&["--max-sessions", "32"]);
+    let runtime = runtime();
+    runtime.block_on(async {
+        let begun: Vec<_> = (0..32)
+            .map(|_| {
+                let address = worker.address.clone();
+                tokio::spawn(async move {
+                    let (sender, mut replies) = session(&channel(&address).await).await.unwrap();
+                    sender.send(request(1, request::What::Open(open()))).await.unwrap();
+                    (replies.message().await.unwrap().unwrap().what, sender, replies)
+                })
+            })
+            .collect();
+        let mut held = Vec::new();
+        for one in begun {
+            let one = one.await.unwrap();
+            assert!(matches!(one.0, Some(reply::What::Opened(_))), "{:?}", one.0);
+            held.push(one);
+        }
+    });
 }
 
 #[test]

@@ -22,6 +22,8 @@ use crate::wire;
 
 /// How long a stream may be there without its first request.
 const OPENING: Duration = Duration::from_secs(2);
+/// How long it may wait for others that begin.
+const WAITING: Duration = Duration::from_millis(200);
 /// How long a client may leave replies untaken.
 const UNTAKEN: Duration = Duration::from_secs(30);
 
@@ -55,7 +57,9 @@ impl v1::worker_server::Worker for Service {
     type SessionStream = Replies;
 
     async fn session(&self, request: Request<Streaming<v1::Request>>) -> Result<Response<Self::SessionStream>, Status> {
-        let Ok(opening) = Arc::clone(&self.opening).try_acquire_owned() else {
+        // Nothing of a stream is read that waits.
+        let opening = tokio::time::timeout(WAITING, Arc::clone(&self.opening).acquire_owned()).await;
+        let Ok(Ok(opening)) = opening else {
             self.counters.refused.fetch_add(1, Relaxed);
             let most = Limits::OPENING;
             let text = format!("sessions: expected at most {most} that begin at a time, got more; try again");
