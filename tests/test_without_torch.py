@@ -21,6 +21,7 @@ WITH_TORCH = {
     "rlox.batches",
     "rlox.critics",
     "rlox.distributed.learners",
+    "rlox.distributed.meeting",
     "rlox.distributed.ranks",
     "rlox.distributions",
     "rlox.exploring",

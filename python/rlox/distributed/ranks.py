@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -88,14 +89,17 @@ class Ranks:
     def close(self) -> None:
         """Ends the connections."""
         self.peers.close()
-        # Where a rank hangs, gloo would wait for what was begun with it: not longer than this.
+        # Not longer than this, where a rank hangs with which something was begun.
         ends = threading.Thread(target=self._disconnect, daemon=True)
         ends.start()
         ends.join(_GRACE)
 
     def _disconnect(self) -> None:
-        if self.looks and self.peers.broken:
-            self._gradients.abort()  # what the GPU still waits for
+        if self.peers.broken:  # what was begun with another rank ends here, on GPUs, too
+            everything: Any = dist.group.WORLD
+            for group in (self._gradients, everything):
+                with suppress(Exception):  # older backends do not know how
+                    group.abort()
         dist.destroy_process_group()
 
     def serving(self, serve: Callable[[int, bool], None]) -> None:
