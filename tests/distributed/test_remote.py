@@ -140,8 +140,9 @@ def test_a_killed_worker_changes_nothing(two):
 def test_clear_errors(two, tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match=r"127\.0\.0\.1:1\b"):
         RemoteVecEnv(["127.0.0.1:1"], 2, 0)
-    with pytest.raises(TypeError, match="addresses: expected a list of workers' addresses, got"):
-        RemoteVecEnv("127.0.0.1:50051", 2, 0)
+    for wrong in ("127.0.0.1:50051", None, [1], 7):
+        with pytest.raises(TypeError, match="addresses: expected a list of workers' addresses, go"):
+            RemoteVecEnv(wrong, 2, 0)
     with pytest.raises(ValueError, match="token: expected an address with https"):
         RemoteVecEnv(["worker.example:50051"], 2, 0, token=TOKEN)
     with pytest.raises(ValueError, match="max_episode_steps: expected at least 1, got 0"):

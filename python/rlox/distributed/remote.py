@@ -124,7 +124,8 @@ class RemoteVecEnv(VecEnv):
             recovery_timeout=recovery_timeout,
             snapshot_every=whole("snapshot_every", snapshot_every, 1),
         )
-        if isinstance(addresses, str) or not all(isinstance(one, str) for one in addresses):
+        listed = isinstance(addresses, Sequence) and not isinstance(addresses, str)
+        if not listed or not all(isinstance(one, str) for one in addresses):
             raise TypeError(
                 f"addresses: expected a list of workers' addresses, got {shown(addresses)}; pass "
                 'for example ["127.0.0.1:50051"]'
