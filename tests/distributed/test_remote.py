@@ -139,7 +139,7 @@ def test_a_killed_worker_changes_nothing(two):
 
 def test_clear_errors(two, tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match=r"127\.0\.0\.1:1\b"):
-        RemoteVecEnv(["127.0.0.1:1"], 2, 0)
+        RemoteVecEnv(["127.0.0.1:1"], 2, 0, connect_timeout=0.5)
     for wrong in ("127.0.0.1:50051", None, [1], 7):
         with pytest.raises(TypeError, match="addresses: expected a list of workers' addresses, go"):
             RemoteVecEnv(wrong, 2, 0)

@@ -211,7 +211,8 @@ fn where_all_connections_carry_sessions_one_more_is_refused() {
     let (mut one, mut other) = (good(&worker), good(&worker));
     let start = Instant::now();
     let env = EnvOptions::new("CartPole-v1", 2, 0);
-    assert!(RemoteVecEnv::new(&[&worker.address], &env, &ClientOptions::default()).is_err());
+    let options = ClientOptions { connect_timeout: Duration::from_millis(500), ..ClientOptions::default() };
+    assert!(RemoteVecEnv::new(&[&worker.address], &env, &options).is_err());
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     unharmed(&worker, &mut one);
     unharmed(&worker, &mut other);

@@ -22,6 +22,9 @@ pub(crate) struct Layer {
     pub(crate) bias: Range<usize>,
 }
 
+/// Weights on a side of those that are moved together.
+const SQUARE: usize = 16;
+
 impl Layer {
     /// A layer that begins at line `from`. `head` says that it is the last one and has a hidden layer before it.
     pub(crate) fn new(inputs: usize, outputs: usize, head: bool, from: usize) -> Self {
@@ -52,20 +55,29 @@ impl Layer {
     pub(crate) fn put(&self, arena: &mut [Line], weight: &[f32], bias: &[f32]) {
         arena[self.weight.start..self.bias.end].fill(Line::ZERO);
         let there = numbers_mut(&mut arena[self.weight.clone()]);
-        for (o, row) in weight.chunks_exact(self.inputs).enumerate() {
-            for (k, number) in row.iter().enumerate() {
-                there[self.at(o, k)] = *number;
-            }
-        }
+        self.each(|o, k| there[self.at(o, k)] = weight[o * self.inputs + k]);
         numbers_mut(&mut arena[self.bias.clone()])[..bias.len()].copy_from_slice(bias);
     }
 
     /// Weights, `[outputs, inputs]`, and biases.
     pub(crate) fn take(&self, arena: &[Line]) -> (Vec<f32>, Vec<f32>) {
         let there = numbers(&arena[self.weight.clone()]);
-        let row = |o: usize| (0..self.inputs).map(move |k| there[self.at(o, k)]);
-        let bias = numbers(&arena[self.bias.clone()])[..self.outputs].to_vec();
-        ((0..self.outputs).flat_map(row).collect(), bias)
+        let mut weight = vec![0.0; self.outputs * self.inputs];
+        self.each(|o, k| weight[o * self.inputs + k] = there[self.at(o, k)]);
+        (weight, numbers(&arena[self.bias.clone()])[..self.outputs].to_vec())
+    }
+
+    /// All outputs and inputs in squares, as one side's neighbours are far apart on the other.
+    fn each(&self, mut visit: impl FnMut(usize, usize)) {
+        for first in (0..self.outputs).step_by(SQUARE) {
+            for start in (0..self.inputs).step_by(SQUARE) {
+                for o in first..self.outputs.min(first + SQUARE) {
+                    for k in start..self.inputs.min(start + SQUARE) {
+                        visit(o, k);
+                    }
+                }
+            }
+        }
     }
 }
 
