@@ -110,6 +110,20 @@ def test_what_an_actor_fails_of_is_raised_once_and_ends_all():
     actors.close()
 
 
+def test_weights_are_published_for_a_rollout_that_was_taken_alone():
+    policy, actors = made()
+    for weights in (policy, policy.tensors()):
+        with pytest.raises(
+            ValueError, match="publish: expected a rollout that was taken with next"
+        ):
+            actors.publish(weights)
+    actors.next(EpisodeStatistics())
+    actors.publish(policy)
+    with pytest.raises(ValueError, match="publish: expected a rollout that was taken with next"):
+        actors.publish(policy)
+    actors.close()
+
+
 def test_a_learner_whose_actors_failed_begins_with_new_ones():
     learner = NativeIMPALA(make_vec("CartPole-v1", 4), CONFIG, 0)
     learner.iterate()
