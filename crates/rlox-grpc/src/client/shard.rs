@@ -252,7 +252,12 @@ fn connect(
     deadline: Instant,
     stop: &dyn Fn() -> bool,
 ) -> std::result::Result<Link, Trouble> {
-    Link::open(fleet.runtime()?, &fleet.addresses[at], open, &fleet.options, deadline, stop)
+    let opened = Link::open(fleet.runtime()?, &fleet.addresses[at], open, &fleet.options, deadline, stop);
+    opened.map_err(|trouble| match trouble {
+        // Others may have room, and this one when a session that nobody needs any more has ended.
+        Trouble::Error(error @ Error::Memory(_)) => Trouble::Lost(error.to_string()),
+        trouble => trouble,
+    })
 }
 
 /// Sends a request, without weights that the worker has.
