@@ -142,7 +142,10 @@ impl Standing<'_> {
     ///     finished: vec![false, true].into(),
     ///     streams: vec![0; 2 * Pcg64::WORDS].into(),
     /// };
-    /// assert_eq!(*standing.rows(1..2).states, [3.0, 4.0]);
+    /// let (mut first, second) = (standing.rows(0..1), standing.rows(1..2));
+    /// assert_eq!(*second.states, [3.0, 4.0]);
+    /// first.append(&second);
+    /// assert_eq!(first, standing);
     /// ```
     pub fn rows(&self, rows: Range<usize>) -> Standing<'_> {
         let of = |width: usize| rows.start * width..rows.end * width;
@@ -153,6 +156,15 @@ impl Standing<'_> {
             finished: self.finished[rows.clone()].into(),
             streams: self.streams[of(Pcg64::WORDS)].into(),
         }
+    }
+
+    /// Adds where further environments stand, whose states are as long.
+    pub fn append(&mut self, further: &Standing<'_>) {
+        self.states.to_mut().extend_from_slice(&further.states);
+        self.episode_returns.to_mut().extend_from_slice(&further.episode_returns);
+        self.episode_steps.to_mut().extend_from_slice(&further.episode_steps);
+        self.finished.to_mut().extend_from_slice(&further.finished);
+        self.streams.to_mut().extend_from_slice(&further.streams);
     }
 
     fn state(&self, index: usize, width: usize) -> &[f64] {

@@ -29,7 +29,10 @@ impl Remote {
         let mut all: Option<Standing<'static>> = None;
         for shard in &mut self.shards {
             let n = shard.num_envs();
-            let reply::What::Standing(part) = shard.answer(&|| false)? else { return Ok(None) };
+            let reply::What::Standing(part) = shard.answer(&|| false)? else {
+                let fix = "install the same version of rlox on both sides";
+                return Err(Error::config("reply", "where environments stand", "another answer", fix));
+            };
             if part.slab.is_empty() {
                 // The others' answers are not needed.
                 self.abandon();
@@ -38,13 +41,7 @@ impl Remote {
             let part = wire::standing_from(&part, n)?;
             match &mut all {
                 None => all = Some(part),
-                Some(all) => {
-                    all.states.to_mut().extend_from_slice(&part.states);
-                    all.episode_returns.to_mut().extend_from_slice(&part.episode_returns);
-                    all.episode_steps.to_mut().extend_from_slice(&part.episode_steps);
-                    all.finished.to_mut().extend_from_slice(&part.finished);
-                    all.streams.to_mut().extend_from_slice(&part.streams);
-                }
+                Some(all) => all.append(&part),
             }
         }
         Ok(all)

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rlox_core::{Checkpoint, Pcg64, ResetOptions, Result, Seeds, Standing};
+use rlox_core::{Checkpoint, ResetOptions, Result, Seeds, Standing};
 use serde_json::Value;
 
 use super::AsyncOnPolicy;
@@ -146,15 +146,10 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
                 *state.reset = None;
             }
             let Some(one) = Standing::of(state.env)? else { return Ok(None) };
-            let Some(all) = &mut all else {
-                all = Some(one);
-                continue;
-            };
-            all.states.to_mut().extend_from_slice(&one.states);
-            all.episode_returns.to_mut().extend_from_slice(&one.episode_returns);
-            all.episode_steps.to_mut().extend_from_slice(&one.episode_steps);
-            all.finished.to_mut().extend_from_slice(&one.finished);
-            all.streams.to_mut().extend_from_slice(&one.streams);
+            match &mut all {
+                Some(all) => all.append(&one),
+                None => all = Some(one),
+            }
         }
         Ok(all)
     }
@@ -162,17 +157,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     /// Puts the environments of all actors where they stood, or leaves them where they are.
     fn put(&mut self, saved: &Checkpoint, standing: &Standing<'_>) -> Result<()> {
         let (each, blame) = (self.envs.1, |error| of_section(error, saved, ENVIRONMENT));
-        let width = standing.states.len() / (each * self.num_actors);
-        let part = |number: usize| {
-            let (from, to) = (number * each, (number + 1) * each);
-            Standing {
-                states: standing.states[from * width..to * width].into(),
-                episode_returns: standing.episode_returns[from..to].into(),
-                episode_steps: standing.episode_steps[from..to].into(),
-                finished: standing.finished[from..to].into(),
-                streams: standing.streams[from * Pcg64::WORDS..to * Pcg64::WORDS].into(),
-            }
-        };
+        let part = |number: usize| standing.rows(number * each..(number + 1) * each);
         let actors = self.collector.pause()?;
         let mut before = Vec::new();
         for (number, actor) in actors.iter_mut().enumerate() {
