@@ -4,6 +4,7 @@ from urllib.parse import parse_qsl
 
 # Before the workers' addresses, and what stands before each: without TLS, and with it.
 SCHEMES = {"grpc": "http://", "grpcs": "https://"}
+_DAY = 86_400.0
 WAITS = ("connect_timeout", "keepalive_timeout", "reply_timeout", "recovery_timeout")
 
 
@@ -23,7 +24,7 @@ def worker_addresses(actors: str) -> tuple[list[str], dict[str, float]] | None:
         return None
     for worker in workers.split(","):
         host, _, port = worker.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 2**16:
             raise ValueError(
                 f"actors: expected workers as host:port, such as '{scheme}://host:50051,"
                 f"host:50052', got {worker!r} in {actors!r}; a worker prints its address when it "
@@ -37,10 +38,11 @@ def _seconds(actors: str, waits: str) -> dict[str, float]:
         pairs = parse_qsl(waits, keep_blank_values=True, strict_parsing=True) if waits else []
         seconds = {name: float(text) for name, text in pairs}
     except ValueError:
-        seconds = {"": 0.0}
-    if not set(seconds) <= set(WAITS):
+        pairs, seconds = [], {"": 0.0}
+    possible = all(0 < x <= _DAY for x in seconds.values())
+    if not set(seconds) <= set(WAITS) or len(pairs) != len(seconds) or not possible:
         raise ValueError(
-            f"actors: expected seconds for {', '.join(WAITS)} after '?', such as "
-            f"'?reply_timeout=60&recovery_timeout=60', got {actors!r}; correct it"
+            f"actors: expected seconds for {', '.join(WAITS)} after '?', more than 0 and at most a "
+            f"day, such as '?reply_timeout=60&recovery_timeout=60', got {actors!r}; correct it"
         )
     return seconds

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 import rlox
-from ddp_processes import SCRIPT, environment, side_by_side
+from ddp_processes import SCRIPT, environment, side_by_side, torchrun
 from rlox.checkpoint import read_checkpoint
 
 
@@ -56,6 +57,16 @@ def test_what_was_learned_before_is_saved(faulty, where):
     assert manifest["environment"] == "approximate"
     assert "the simulator is gone" in manifest["environment_reason"]
     assert rlox.load(saved).predict([0.0]) in (0, 1)
+
+
+@pytest.mark.parametrize("case", ["die", "raise"])
+def test_torchrun_ends_the_others_only_when_what_was_learned_is_saved(tmp_path, case):
+    said, status = torchrun(2, case, str(tmp_path))
+    assert status == 1
+    # Who died without a word is known by the launcher, which ends this one meanwhile.
+    assert re.search("PeerError: (rank 1|launcher): expected", said)
+    (saved,) = tmp_path.glob(f"{case}/*/*/*/checkpoint")
+    assert read_checkpoint(saved).manifest["counters"]["timesteps"] == 128
 
 
 def test_other_calls_on_one_rank_are_told(faulty):

@@ -164,7 +164,8 @@ def test_clear_errors(two, tmp_path, monkeypatch):
         assert RemoteVecEnv([address], 2, 0).num_envs == 2
 
 
-def test_ctrl_c_ends_the_wait_for_a_worker_that_hangs():
+@pytest.mark.parametrize("asked", ["step(np.array([0, 1]))", "get_state()", "set_state(here)"])
+def test_ctrl_c_ends_the_wait_for_a_worker_that_hangs(asked):
     """As a process, for the signal; what was left is taken in when the worker goes on."""
     told = """
 import signal, sys, time
@@ -172,35 +173,39 @@ import numpy as np
 from rlox import VecEnv
 from rlox.distributed.remote import RemoteVecEnv
 how = {"keepalive_timeout": 60, "recovery_timeout": 60}
-env, here = RemoteVecEnv([sys.argv[1]], 2, 0, **how), VecEnv(2, 0)
-env.reset(seed=3), here.reset(seed=3)
+env, twin = RemoteVecEnv([sys.argv[1]], 2, 0, **how), VecEnv(2, 0)
+env.reset(seed=3), twin.reset(seed=3)
+for _ in range(5):
+    env.step(np.array([0, 1])), twin.step(np.array([0, 1]))
+here = twin.get_state()
 print("hang", flush=True)
 sys.stdin.readline()
 try:
-    env.step(np.array([0, 1]))
+    env.ASKED
 except KeyboardInterrupt:
     print("left", flush=True)
 sys.stdin.readline()
-here.step(np.array([0, 1]))
+if "ASKED".startswith("step"):
+    twin.step(np.array([0, 1]))
 for _ in range(20):
-    ours, theirs = env.step(np.array([0, 1])), here.step(np.array([0, 1]))
+    ours, theirs = env.step(np.array([0, 1])), twin.step(np.array([0, 1]))
     np.testing.assert_array_equal(ours[0], theirs[0])
-np.testing.assert_equal(env.get_state(), here.get_state())
+np.testing.assert_equal(env.get_state(), twin.get_state())
 print("on", flush=True)
-"""
+""".replace("ASKED", asked)
     with worker() as (process, address):
         command = [sys.executable, "-c", told, address]
-        asked = subprocess.Popen(command, stdin=-1, stdout=-1, text=True, bufsize=1)
-        assert asked.stdout.readline() == "hang\n"
+        trainer = subprocess.Popen(command, stdin=-1, stdout=-1, text=True, bufsize=1)
+        assert trainer.stdout.readline() == "hang\n"
         process.send_signal(signal.SIGSTOP)
-        asked.stdin.write("go\n")
+        trainer.stdin.write("go\n")
         time.sleep(0.5)
-        asked.send_signal(signal.SIGINT)
+        trainer.send_signal(signal.SIGINT)
         start = time.monotonic()
-        assert asked.stdout.readline() == "left\n"
+        assert trainer.stdout.readline() == "left\n"
         assert time.monotonic() - start < 2
         process.send_signal(signal.SIGCONT)
-        assert asked.communicate("go\n", timeout=30)[0] == "on\n"
+        assert trainer.communicate("go\n", timeout=30)[0] == "on\n"
 
 
 def test_a_forked_process_is_told_to_connect_anew(two):
@@ -222,11 +227,18 @@ def test_a_forked_process_is_told_to_connect_anew(two):
 def test_waits_stand_behind_the_addresses(two):
     there = trained(actors=f"grpc://{two[0]}?reply_timeout=60&keepalive_timeout=2.5", lockstep=True)
     np.testing.assert_equal(there.networks, trained(lockstep=True).networks)
-    for wrong in ("reply_timeout", "reply_timeout=soon", "patience=3", "reply_timeout=1&&"):
+    waits = ("reply_timeout", "reply_timeout=soon", "patience=3", "reply_timeout=1&&")
+    seconds = ("reply_timeout=0", "reply_timeout=nan", "reply_timeout=inf", "reply_timeout=1e9")
+    for wrong in (*waits, *seconds, "reply_timeout=2&reply_timeout=2"):
         with pytest.raises(ValueError, match="actors: expected seconds for connect_timeout, keep"):
             trained(actors=f"grpc://{two[0]}?{wrong}")
-    with pytest.raises(ValueError, match="reply_timeout: expected more than 0 and at most a day"):
-        trained(actors=f"grpc://{two[0]}?reply_timeout=0")
+    most = "reply_timeout: expected more than 0 and at most a day"
+    for wrong in (float("nan"), float("inf"), -1.0, 0.0, 1e9):
+        with pytest.raises(ValueError, match=most):
+            RemoteVecEnv(two, 2, 0, reply_timeout=wrong)
+    for wrong in ("127.0.0.1:\N{ARABIC-INDIC DIGIT THREE}", "127.0.0.1:0", "127.0.0.1", ":1"):
+        with pytest.raises(ValueError, match="actors: expected workers as host:port"):
+            trained(actors=f"grpc://{wrong}")
 
 
 def test_the_command_serves_until_it_is_told_to_end():

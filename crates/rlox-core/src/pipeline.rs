@@ -34,6 +34,9 @@ pub trait Collect<W, B>: Send {
     fn state(&mut self) -> Option<ActorState<'_>> {
         None
     }
+
+    /// Versions come again, those of another run: weights that it knows by theirs are to be forgotten.
+    fn forget_weights(&mut self) {}
 }
 
 /// Actors in threads, a learner, and a bounded ring of buffers between them (the decoupled actors and learner of Espeholt
@@ -196,8 +199,8 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         Ok(&mut self.idle)
     }
 
-    /// Has paused actors go on after so many rollouts of another run, with these weights and this stream of seeds. Actors
-    /// that keep weights by their version must be told ([`ActorState::version`]): the numbers may come again.
+    /// Has paused actors go on after so many rollouts of another run, with these weights and this stream of seeds
+    /// ([`Collect::forget_weights`]).
     ///
     /// # Errors
     /// [`Error::Config`] where they are not paused, [`Error::Closed`] in a forked process.
@@ -206,6 +209,7 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         if self.idle.is_empty() {
             return Err(Error::config("rewind", "paused actors", "others", "call pause first"));
         }
+        self.idle.iter_mut().for_each(|actor| actor.forget_weights());
         self.shared.rewind(rollouts, weights, seeds);
         Ok(())
     }

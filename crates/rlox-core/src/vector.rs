@@ -152,6 +152,14 @@ pub trait VectorEnv: Send {
     /// [`crate::Error::Shape`] if there is no such index.
     fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()>;
 
+    /// Where all of them stand, as [`Standing::of`] tells it; some can ask for all at once, and say why they could not.
+    ///
+    /// # Errors
+    /// Those of [`Standing::of`].
+    fn standing(&self) -> Result<Option<Standing<'static>>> {
+        Standing::gathered(self)
+    }
+
     /// As [`VectorEnv::check_state`] for all environments, which some can ask at once; the columns fit already.
     ///
     /// # Errors

@@ -221,6 +221,31 @@ fn a_worker_that_begins_later_is_waited_for() {
 }
 
 #[test]
+fn one_that_has_no_room_is_not_the_last() {
+    // The one that is left takes two environments, and the lost one had three.
+    let (mut first, second) = (Process::start(&[]), Process::start(&["--max-envs", "2"]));
+    let (mut here, mut there) = (local(), remote(&[&first, &second], &ClientOptions::default()));
+    begin(here.as_mut());
+    begin(&mut there);
+    let bound = first.bound().to_owned();
+    first.kill();
+    let back = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        Process::start(&["--bind", &bound])
+    });
+    same(here.as_mut(), &mut there, 60, |_| {});
+    assert_eq!(there.faults().recovered, 1);
+    drop(back.join().unwrap());
+    let options = ClientOptions { recovery_timeout: Duration::from_millis(600), ..ClientOptions::default() };
+    let mut first = Process::start(&[]);
+    let mut there = remote(&[&first, &second], &options);
+    begin(&mut there);
+    first.kill();
+    let error = step(&mut there, &[0; N]).unwrap_err().to_string();
+    assert!(error.contains("no worker of") && error.contains("at last: "), "{error}");
+}
+
+#[test]
 fn one_that_is_silent_is_lost_no_sooner_than_asked() {
     let only = Process::start(&[]);
     let options = ClientOptions { keepalive_timeout: Duration::from_secs(20), ..ClientOptions::default() };

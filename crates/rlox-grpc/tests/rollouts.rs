@@ -96,10 +96,38 @@ fn weights_of_another_architecture_are_refused_by_name_and_shape() {
     assert!(error.contains("\"actor.0.weight\" of shape [16, 4]") && error.contains("[8, 4]"), "{error}");
     assert!(error.contains(&worker.address()), "{error}");
     assert_eq!(begin(policy.tensors(), 1).unwrap(), 20);
+    forgets(&addresses, &settings, &policy);
     let shape = rlox_nn::PolicyShape { value: vec![4], ..policy.shape().unwrap() };
     let settings = RolloutSettings { shape, ..settings };
     let refused = RemoteActor::new(&addresses, 0, &remote("CartPole-v1"), &settings, &options).unwrap_err();
     assert!(refused.to_string().contains("same known layers"), "{refused}");
+}
+
+/// Weights of a version that comes again are sent again where they were forgotten.
+fn forgets(addresses: &[String], settings: &rlox_grpc::RolloutSettings, policy: &PolicyNetworks<Mlp>) {
+    use rlox_core::{Begun, Collect, FieldData, Rollout, RolloutBuffer, Turn};
+
+    let (env, options) = (remote("CartPole-v1"), ClientOptions::default());
+    let mut actor = rlox_grpc::RemoteActor::new(addresses, 0, &env, settings, &options).unwrap();
+    let mut all_zero = |zero: bool, forgets: bool| {
+        let mut weights = NamedTensors::default();
+        for tensor in &policy.tensors() {
+            let data = tensor.data.iter().map(|x| if zero { 0.0 } else { *x }).collect();
+            weights.push(tensor.name.clone(), &tensor.shape, data).unwrap();
+        }
+        if forgets {
+            actor.forget_weights();
+        }
+        let buffer = Rollout::around(RolloutBuffer::for_env(5, local("CartPole-v1").as_ref()).unwrap());
+        let turn = Turn { slot: 0, number: 0, actor: 0, version: 7, seed: 4 };
+        let mut begun = Begun { turn, weights: weights.into(), buffer };
+        actor.collect(&mut begun, &|| false).unwrap();
+        let FieldData::F32(values) = begun.buffer.steps.field("values").unwrap().data() else { panic!("not f32") };
+        values.iter().all(|value| *value == 0.0)
+    };
+    assert!(!all_zero(false, false));
+    assert!(!all_zero(true, false), "the version is one that the worker has");
+    assert!(all_zero(true, true));
 }
 
 #[test]

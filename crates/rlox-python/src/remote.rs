@@ -12,7 +12,7 @@ use rlox_nn::train::Collection;
 use crate::argument::{count, number, sequence, shown, switches, text};
 use crate::array::new_dict;
 use crate::detach::{detached, without_gil};
-use crate::error::{blamed, to_py, type_error};
+use crate::error::{blamed, to_py, type_error, value_error};
 use crate::make::{id_of, mode_of};
 use crate::native::NativePolicy;
 use crate::native::actors::{Filled, NativeActors, Weights, each, seeds_of};
@@ -63,6 +63,9 @@ pub(crate) fn remote_env(
         let streams = streams_from(seed, env.num_envs, |rng| rng)?;
         detached(py, || made.set_rngs(&streams)).map_err(to_py)?;
     }
+    // Here, where an error can be told: it is remembered.
+    let there = &mut made;
+    detached(py, move || there.standing()).map_err(to_py)?;
     Ok((NativeVectorEnv::around(py, made, true)?, told))
 }
 
@@ -211,7 +214,13 @@ fn reach_of(given: &Bound<'_, PyDict>) -> PyResult<ClientOptions> {
     for (name, value) in given.iter() {
         let name: String = name.extract()?;
         let words = |name| if value.is_none() { Ok(None) } else { text(name, &value).map(Some) };
-        let seconds = |name| Ok::<_, PyErr>(Duration::from_secs_f64(number(name, &value)?.clamp(0.0, 1e9)));
+        let seconds = |name| {
+            let seconds = number(name, &value)?;
+            Duration::try_from_secs_f64(seconds).map_err(|_| {
+                let expected = "more than 0 and at most a day, in seconds";
+                value_error(name, expected, &format!("{seconds}"), "correct it")
+            })
+        };
         match name.as_str() {
             "token" => options.token = words("token")?,
             "tls_ca" => options.tls_ca = words("tls_ca")?,

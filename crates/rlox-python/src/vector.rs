@@ -6,8 +6,8 @@ use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use rlox_core::{
-    Actions, AutoresetMode, EnvSpec, Result, Seeds, Space, StepOut, VectorEnv, Watch, check_len, masked_actions,
-    stream_words, streams_of,
+    Actions, AutoresetMode, EnvSpec, Result, Seeds, Space, Standing, StepOut, VectorEnv, Watch, check_len,
+    masked_actions, stream_words, streams_of,
 };
 
 use crate::argument::{INTEGER, argument, expect_shape, index, instance, output};
@@ -50,7 +50,8 @@ impl Inner {
     pub(crate) fn state_width(&self, call: &'static str) -> Result<usize> {
         let mut obs = zeroed(self.env.num_envs() * self.env.spec().observation.dim())?;
         self.env.observe(&mut obs).map_err(|error| error.renamed("observe", call))?;
-        Ok(self.state(0)?.len())
+        let standing = Standing::of(self.env.as_ref())?.ok_or_else(state::untold)?;
+        Ok(standing.states.len() / self.env.num_envs())
     }
 
     /// What every environment remembers, `width` numbers each.

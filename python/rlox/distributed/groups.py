@@ -3,6 +3,10 @@
 import hashlib
 import json
 import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlox.backends import expect_torch
@@ -51,6 +55,7 @@ class Group:
         self.rank, self.size = self._place.rank, self._place.size
         self.device: str | None = None
         self.members: list[RankedTrainer] = []
+        self._undo: Callable[[], object] = lambda: None
         self.ranks: Ranks
 
     def __enter__(self) -> "Self":
@@ -82,7 +87,22 @@ class Group:
         self.ranks = Ranks(store, self.rank, self.size, self._timeout, device=self.device)
         self.ranks.serving(lambda whose, replay: self.members[whose].learner.give_state(replay))
         _CURRENT.append(self)
+        self._end_in_order()
         return self
+
+    def _end_in_order(self) -> None:
+        """Has what was learned be saved where the launcher ends this process, as another failed."""
+        usual = signal.getsignal(signal.SIGTERM)
+        main = threading.current_thread() is threading.main_thread()
+        if not main or usual is not signal.SIG_DFL:
+            return
+
+        def first(signum: int, frame: FrameType | None) -> None:
+            signal.signal(signal.SIGTERM, usual)
+            self.ranks.peers.end_soon()
+
+        signal.signal(signal.SIGTERM, first)
+        self._undo = lambda: signal.signal(signal.SIGTERM, usual)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
@@ -94,6 +114,7 @@ class Group:
             self._tell(failed)
             raise
         finally:
+            self._undo()
             _CURRENT.remove(self)
             for trainer in self.members:
                 trainer.close()

@@ -8,6 +8,8 @@ from typing import Any
 # Seconds between two looks, those after which a process that says nothing is given up, and those
 # that one which failed gives the others to notice.
 LOOK, QUIET, GRACE = 0.25, 30.0, 5.0
+# Seconds in which it is heard why a launcher ends this process.
+_WHY = 1.0
 # Seconds in which a process that lives says something for certain, where a connection broke.
 _SURELY = 2.5
 
@@ -81,6 +83,20 @@ class Peers:
                 time.sleep(0.02)
         except RuntimeError:
             return
+
+    def end_soon(self) -> None:
+        """Ends what all do together, as a launcher ends this process: who failed is heard first."""
+
+        def end() -> None:
+            if self.failure is None:
+                self.failure = PeerError(
+                    "launcher: expected it to let this process go on, got SIGTERM; look at the "
+                    "output of the other ranks, whether one has failed"
+                )
+
+        timer = threading.Timer(_WHY, end)
+        timer.daemon = True
+        timer.start()
 
     def explain(self, error: BaseException) -> PeerError:
         """What a broken connection means: who failed, or who died."""

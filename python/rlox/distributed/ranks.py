@@ -231,10 +231,9 @@ class Ranks:
         """
         try:
             work.wait(patience)
-        except RuntimeError as error:
-            if work.is_completed():
-                raise self.peers.explain(error) from error
-            return False
+        except RuntimeError:
+            # It may have been done since the time was over.
+            return work.is_completed() and self._ended(work)
         return True
 
     def _looked(self, work: dist.Work) -> bool:
@@ -246,6 +245,14 @@ class Ranks:
         if not work.is_completed():
             time.sleep(_LOOK)
             return False
+        return self._ended(work)
+
+    def _ended(self, work: dist.Work) -> bool:
+        """That it is done, where it has not failed.
+
+        Raises:
+            PeerError: It failed.
+        """
         try:
             work.wait(_PATIENCE)  # not any more; without a time NCCL would keep its error
         except RuntimeError as error:

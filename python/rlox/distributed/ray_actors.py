@@ -1,7 +1,6 @@
 """Actors on a Ray cluster, each of which is replaced where it is lost."""
 
 import logging
-import math
 import os
 import socket
 import threading
@@ -22,8 +21,9 @@ from rlox.rollout import RolloutEnv
 _log = logging.getLogger("rlox")
 # How often an actor is made anew in a row, before it has filled a rollout.
 _RESTARTS = 3
-# After so many seconds it is told that the cluster has no room.
-_PATIENCE = 30.0
+# After so many seconds it is told that the cluster has no room, and after so many it is an error:
+# clusters that grow take minutes.
+_PATIENCE, _ROOM = 30.0, 1800.0
 # How often it is looked whether to go on, in seconds.
 LOOK = 0.2
 # How long a cluster may take to answer, in seconds.
@@ -138,7 +138,7 @@ class RayActor:
         self._made += 1
         self._actor = self._ray.remote(num_cpus=1)(_Worker).remote()
         self._making = self._actor.make.remote(sent(plan))
-        self._version, self._until = None, time.monotonic() + _PATIENCE
+        self._version, self._since, self._told = None, time.monotonic(), False
 
     def is_ready(self) -> bool:
         """Whether it is, or will be before long: the cluster may have no room for it yet.
@@ -214,14 +214,25 @@ class RayActor:
         self._make()
 
     def _tell_of_room(self) -> None:
-        """Says once that it waits for the cluster, where it does so for long."""
-        if time.monotonic() < self._until or self._ray.wait([self._making], timeout=0)[0]:
+        """Says once that it waits for the cluster, where it does so for long.
+
+        Raises:
+            RuntimeError: It did so for half an hour.
+        """
+        waited = time.monotonic() - self._since
+        if waited < _PATIENCE or self._ray.wait([self._making], timeout=0)[0]:
             return
         there = int(self._ray.cluster_resources().get("CPU", 0))
-        _log.warning(
-            "actor %d waits for room on the cluster, which has %d CPUs", self._number, there
-        )
-        self._until = math.inf
+        if waited > _ROOM:
+            raise RuntimeError(
+                f"actor {self._number}: expected room on the cluster within {_ROOM:g} s, got none "
+                f"of {there} CPUs; take fewer actors, or add machines"
+            )
+        if not self._told:
+            _log.warning(
+                "actor %d waits for room on the cluster, which has %d CPUs", self._number, there
+            )
+            self._told = True
 
     def _answer(self, ref: Any) -> Any:
         try:

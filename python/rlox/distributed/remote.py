@@ -52,11 +52,18 @@ def reach_by(
 
     Raises:
         OSError: The file of the certificate cannot be read.
+        ValueError: It holds none.
     """
     path = os.environ.get(CA) if tls_ca is None else tls_ca
+    signer = None if path is None else Path(path).read_bytes()
+    if signer is not None and b"-----BEGIN CERTIFICATE-----" not in signer:
+        raise ValueError(
+            f"tls_ca: expected a file with a certificate as PEM, got {os.fspath(path)!r} without; "  # type: ignore[arg-type]  # there is one
+            "pass that of who signed the workers' certificates"
+        )
     return {
         "token": os.environ.get(TOKEN) if token is None else token,
-        "tls_ca": None if path is None else Path(path).read_text(),
+        "tls_ca": None if signer is None else signer.decode("ascii", "replace"),
         "tls_domain": os.environ.get(DOMAIN) if tls_domain is None else tls_domain,
         **waits,
     }
@@ -124,7 +131,8 @@ class RemoteVecEnv(VecEnv):
             recovery_timeout=recovery_timeout,
             snapshot_every=whole("snapshot_every", snapshot_every, 1),
         )
-        listed = isinstance(addresses, Sequence) and not isinstance(addresses, str)
+        given: object = addresses
+        listed = isinstance(given, Sequence) and not isinstance(given, str)
         if not listed or not all(isinstance(one, str) for one in addresses):
             raise TypeError(
                 f"addresses: expected a list of workers' addresses, got {shown(addresses)}; pass "

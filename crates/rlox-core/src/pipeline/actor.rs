@@ -149,20 +149,22 @@ pub struct ActorState<'a> {
     pub env: &'a mut dyn VectorEnv,
     /// The base seed of the reset with which its next rollout begins; `None`: that goes on from where they stand.
     pub reset: &'a mut Option<u64>,
-    /// Which weights its policy has; `None`: it takes them anew.
-    pub version: &'a mut Option<u64>,
 }
 
 impl std::fmt::Debug for ActorState<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut told = f.debug_struct("ActorState");
-        told.field("reset", &self.reset).field("version", &self.version).finish_non_exhaustive()
+        told.field("reset", &self.reset).finish_non_exhaustive()
     }
 }
 
 impl<W: Send + Sync, P: LearnedPolicy<W>> Collect<W, Rollout> for Actor<P> {
     fn state(&mut self) -> Option<ActorState<'_>> {
-        Some(ActorState { env: self.env.as_mut(), reset: &mut self.seed, version: &mut self.version })
+        Some(ActorState { env: self.env.as_mut(), reset: &mut self.seed })
+    }
+
+    fn forget_weights(&mut self) {
+        self.version = None;
     }
 
     fn collect(&mut self, begun: &mut Begun<W, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {

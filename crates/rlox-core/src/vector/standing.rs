@@ -45,13 +45,13 @@ impl Standing<'_> {
     /// [`Error::Memory`] if it does not fit into memory, [`Error::Interrupted`] if that is asked for; [`Error::Backend`]
     /// and [`Error::Closed`] where environments that are elsewhere cannot be asked.
     pub fn of(env: &dyn VectorEnv) -> Result<Option<Self>> {
+        env.standing()
+    }
+
+    /// What [`VectorEnv::standing`] does by default.
+    pub(super) fn gathered<E: VectorEnv + ?Sized>(env: &E) -> Result<Option<Self>> {
         let (n, mut watch) = (env.num_envs(), Watch::default());
-        let Some(first) = env.state(0) else {
-            return match env.rngs() {
-                Err(error @ (Error::Interrupted | Error::Backend(_) | Error::Closed(_))) => Err(error),
-                _ => Ok(None),
-            };
-        };
+        let Some(first) = env.state(0) else { return Ok(None) };
         let mut states = memory::reserved("states", n.saturating_mul(first.len()))?;
         let (mut episode_returns, mut finished) =
             (memory::reserved("episode_returns", n)?, memory::reserved("finished", n)?);

@@ -160,6 +160,10 @@ impl RemoteActor {
             let fix = "install the same version of rlox on both sides";
             return Err(Error::config("reply", "a rollout", "another answer", fix));
         };
+        if said.version != version {
+            let (expected, got) = (format!("one of version {version}"), format!("one of version {}", said.version));
+            return Err(Error::corrupt("rollout", expected, got, "install the same version of rlox on both sides"));
+        }
         self.reset = None;
         steps.read_whole(&said.steps)?;
         let count = said.episodes.len() / 12;
@@ -172,6 +176,11 @@ impl RemoteActor {
 }
 
 impl Collect<NamedTensors, Rollout> for RemoteActor {
+    fn forget_weights(&mut self) {
+        self.sent.0 = None;
+        self.shard.forget_weights();
+    }
+
     fn collect(&mut self, begun: &mut Begun<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
         let Rollout { steps, returns, lengths, episodes } = &mut begun.buffer;
         *episodes = self.collect_into(begun.turn, &begun.weights, steps, returns, lengths, stop)?;

@@ -38,7 +38,10 @@ struct Remote {
     seen: Seen,
     /// Where environments wait for a reset.
     finished: Vec<bool>,
-    started: bool,
+    /// Which have been reset, or put somewhere.
+    born: Vec<bool>,
+    /// What `born` and `finished` were before the reset that is under way.
+    before: Option<(Vec<bool>, Vec<bool>)>,
     /// Where all of them stand, as long as nothing has moved.
     known: Option<Standing<'static>>,
     /// Whether that was changed here, and is to be told.
@@ -93,7 +96,8 @@ impl RemoteVecEnv {
             mode,
             seen,
             finished: vec![false; n],
-            started: false,
+            born: vec![false; n],
+            before: None,
             known: None,
             changed: false,
             allowed: Vec::new(),
@@ -131,7 +135,7 @@ impl Remote {
     }
 
     fn check_started(&self, doing: &'static str) -> Result<()> {
-        if self.started {
+        if !self.born.contains(&false) {
             return Ok(());
         }
         Err(Error::action(doing, "environments that have been reset", "a call before reset", "call reset first"))
@@ -145,7 +149,7 @@ impl Remote {
 
     /// Waits for the answers that are due and takes them in.
     fn take(&mut self) -> Result<()> {
-        let (stepped, mut first, mut asked) = (self.stepping, 0, 0);
+        let (stepped, mut first) = (self.stepping, 0);
         let mut failed = Vec::new();
         for shard in &mut self.shards {
             let rows = first..first + shard.num_envs();
@@ -153,7 +157,6 @@ impl Remote {
             if !shard.is_asked() {
                 continue;
             }
-            asked += 1;
             match shard.answer(&|| false).and_then(|what| self.seen.take(rows, what, stepped)) {
                 Ok(()) => {}
                 Err(Error::Interrupted) => {
@@ -164,7 +167,7 @@ impl Remote {
                 Err(error) => failed.push(error),
             }
         }
-        let all = failed.len() == asked;
+        let (all, before) = (failed.len() == self.shards.len(), self.before.take());
         let Some(error) = failed.into_iter().next() else {
             if stepped && self.mode == AutoresetMode::Disabled {
                 self.finished.iter_mut().zip(self.seen.ends()).for_each(|(finished, ended)| *finished = ended);
@@ -175,6 +178,8 @@ impl Remote {
         let refused = !stepped && all && matches!(error, Error::Config(_) | Error::Action(_) | Error::Shape(_));
         if !refused {
             self.broken = Some(error.to_string());
+        } else if let Some(before) = before {
+            (self.born, self.finished) = before;
         }
         Err(error)
     }
@@ -234,18 +239,14 @@ impl VectorEnv for RemoteVecEnv {
             shard.ask(request::What::Reset(reset), true);
             first = rows.end;
         }
-        let before = (remote.started, remote.finished.clone());
-        (remote.started, remote.stepping) = (true, false);
+        remote.before = Some((remote.born.clone(), remote.finished.clone()));
+        remote.stepping = false;
+        remote.born.fill(true);
         match mask {
             Some(mask) => remote.finished.iter_mut().zip(mask).for_each(|(finished, reset)| *finished &= !reset),
             None => remote.finished.fill(false),
         }
-        if let Err(error) = remote.take() {
-            if !matches!(error, Error::Interrupted) {
-                (remote.started, remote.finished) = before;
-            }
-            return Err(error);
-        }
+        remote.take()?;
         obs.copy_from_slice(&remote.seen.obs);
         Ok(())
     }
@@ -337,6 +338,10 @@ impl VectorEnv for RemoteVecEnv {
 
     fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()> {
         self.check_state_of(index, state, progress)
+    }
+
+    fn standing(&self) -> Result<Option<Standing<'static>>> {
+        Ok(self.remote().standing()?.cloned())
     }
 
     fn check_standing(&self, standing: &Standing<'_>) -> Result<()> {

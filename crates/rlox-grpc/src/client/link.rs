@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 use std::net::IpAddr;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
 use rlox_core::{Error, Result, Watch};
@@ -20,6 +20,8 @@ use crate::worker::{FRAME, LARGEST_MESSAGE, told};
 
 /// How often a wait looks whether to end.
 const LOOK: Duration = Duration::from_millis(20);
+/// Answers that wait to be taken: more than a worker gives credits for.
+const WAITING: usize = 2048;
 /// Unread bytes.
 const WINDOW: u32 = 8 << 20;
 
@@ -76,12 +78,12 @@ impl Link {
     ) -> std::result::Result<Self, Trouble> {
         let endpoint = endpoint(address, options)?;
         let (requests, outgoing) = mpsc::unbounded_channel();
-        let (incoming, replies) = channel();
+        let (incoming, replies) = sync_channel(WAITING);
         let (token, here) = (options.token.clone(), address.to_owned());
         let task = runtime.spawn(async move {
             if let Err(trouble) = converse(endpoint, token, outgoing, &incoming, &here).await {
-                // Nobody listens any more where this fails.
-                let _ = incoming.send(Err(trouble));
+                // Nobody listens any more where this fails, or too much has come.
+                let _ = incoming.try_send(Err(trouble));
             }
         });
         let (address, opened, process) = (address.to_owned(), v1::Opened::default(), std::process::id());
@@ -217,7 +219,7 @@ async fn converse(
     endpoint: Endpoint,
     token: Option<String>,
     requests: mpsc::UnboundedReceiver<v1::Request>,
-    replies: &Sender<std::result::Result<v1::Reply, Trouble>>,
+    replies: &SyncSender<std::result::Result<v1::Reply, Trouble>>,
     address: &str,
 ) -> std::result::Result<(), Trouble> {
     let lost = |error: &dyn std::error::Error| {
@@ -245,11 +247,13 @@ async fn converse(
     let mut incoming = client.session(request).await.map_err(|status| begun(&status, address))?.into_inner();
     loop {
         match incoming.message().await {
-            Ok(Some(reply)) => {
-                if replies.send(Ok(reply)).is_err() {
-                    return Ok(());
+            Ok(Some(reply)) => match replies.try_send(Ok(reply)) {
+                Ok(()) => {}
+                Err(TrySendError::Disconnected(_)) => return Ok(()),
+                Err(TrySendError::Full(_)) => {
+                    return Err(Trouble::Lost(format!("worker {address}: it answers what nobody has asked")));
                 }
-            }
+            },
             Ok(None) => return Err(Trouble::Lost(format!("worker {address}: it ended the session"))),
             Err(status) => return Err(trouble(&status, address)),
         }
@@ -269,8 +273,9 @@ fn trouble(status: &Status, address: &str) -> Trouble {
     let said = format!("worker {address}: {}", status.message());
     match status.code() {
         Code::Unauthenticated => {
-            let got = format!("{} (worker {address})", status.message());
-            Error::config("token", "the worker's", got, "pass it as token").into()
+            let got = if status.message().contains("got none") { "none" } else { "another one" };
+            let fix = "pass what its --token-file has as token, or from Python in RLOX_WORKER_TOKEN";
+            Error::config("token", format!("that of worker {address}"), got, fix).into()
         }
         Code::FailedPrecondition | Code::InvalidArgument | Code::OutOfRange => Error::Backend(said).into(),
         Code::Unimplemented => {

@@ -32,6 +32,8 @@ pub(super) struct Shard {
     forgotten: bool,
     pending: Option<Pending>,
     lost: Option<(Instant, String)>,
+    /// Why no worker took its place so far.
+    refused: Option<String>,
 }
 
 struct Pending {
@@ -57,9 +59,9 @@ impl Shard {
             pause = (pause * 2).min(BACKOFF[1]);
         };
         let (fleet, opened, log) = (Arc::clone(fleet), link.opened.clone(), Vec::new());
-        let (standing, pending, lost) = (None, None, None);
+        let (standing, pending, lost, refused) = (None, None, None, None);
         let (link, log_bytes, forgotten) = (Some(link), 0, false);
-        Ok(Self { fleet, at, link, open, opened, standing, log, log_bytes, forgotten, pending, lost })
+        Ok(Self { fleet, at, link, open, opened, standing, log, log_bytes, forgotten, pending, lost, refused })
     }
 
     pub(super) fn opened(&self) -> &v1::Opened {
@@ -73,6 +75,13 @@ impl Shard {
 
     pub(super) fn num_envs(&self) -> usize {
         self.open.num_envs as usize
+    }
+
+    /// Has a worker get weights again, though their version is one that it has.
+    pub(super) fn forget_weights(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.version = None;
+        }
     }
 
     /// Whether it is time for a snapshot with the next request.
@@ -138,8 +147,9 @@ impl Shard {
             if Instant::now() >= fleet.deadline() {
                 let why = self.lost.take().map(|(_, why)| why).unwrap_or_default();
                 let limit = fleet.options.recovery_timeout.as_secs_f64();
+                let last = self.refused.take().map(|last| format!(" (at last: {last})")).unwrap_or_default();
                 return Err(Error::Backend(format!(
-                    "{why}: no worker of {} took its place within {limit} s; start one, and make the client anew",
+                    "{why}: no worker of {} took its place within {limit} s{last}; start one, and make the client anew",
                     fleet.addresses.join(", ")
                 )));
             }
@@ -159,6 +169,8 @@ impl Shard {
         if self.lost.is_none() {
             self.fleet.note(|faults| faults.lost += 1);
             self.lost = Some((Instant::now(), why));
+        } else {
+            self.refused = Some(why);
         }
     }
 
@@ -169,7 +181,31 @@ impl Shard {
             let fix = "let its environments tell their state (Env::state)";
             return Err(Error::closed("workers", "environments that can be restored", got, fix).into());
         }
-        let (at, deadline) = (at % self.fleet.addresses.len(), self.fleet.deadline());
+        let at = at % self.fleet.addresses.len();
+        let mut link = self.replayed(at, stop).map_err(|trouble| match trouble {
+            // What one cannot do, another may, and this one when it has been started anew.
+            Trouble::Error(error) if !matches!(error, Error::Interrupted | Error::Closed(_)) => {
+                Trouble::Lost(error.to_string())
+            }
+            trouble => trouble,
+        })?;
+        if let Some(pending) = &self.pending {
+            send(&mut link, pending.what.clone())?;
+        }
+        if self.lost.is_some() {
+            let replayed = self.log.len() as u64;
+            self.fleet.note(|faults| {
+                faults.recovered += 1;
+                faults.replayed += replayed;
+            });
+        }
+        (self.at, self.link) = (at, Some(link));
+        Ok(())
+    }
+
+    /// A session on a worker in which everything was done that is remembered.
+    fn replayed(&self, at: usize, stop: &dyn Fn() -> bool) -> std::result::Result<Link, Trouble> {
+        let deadline = self.fleet.deadline();
         let open = v1::Open { standing: self.standing.clone(), ..self.open.clone() };
         let mut link = connect(&self.fleet, at, open, deadline, stop)?;
         let limits = |opened: &v1::Opened| v1::Opened { credits: 0, max_message_bytes: 0, ..opened.clone() };
@@ -191,22 +227,12 @@ impl Shard {
         for _ in 0..unanswered {
             link.receive(patience(), stop)?;
         }
-        if let Some(pending) = &self.pending {
-            send(&mut link, pending.what.clone())?;
-        }
-        if self.lost.is_some() {
-            let replayed = self.log.len() as u64;
-            self.fleet.note(|faults| {
-                faults.recovered += 1;
-                faults.replayed += replayed;
-            });
-        }
-        (self.at, self.link) = (at, Some(link));
-        Ok(())
+        Ok(link)
     }
 
     /// Remembers what an answer says for a worker that takes this one's place.
     fn done(&mut self, what: reply::What) -> reply::What {
+        self.refused = None;
         if let Some((since, _)) = self.lost.take() {
             self.fleet.note(|faults| faults.longest = faults.longest.max(since.elapsed()));
         }

@@ -192,13 +192,15 @@ pub(super) fn accept(
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 continue;
             };
-            let Some(permit) = place(&room, &mut peers).await else {
+            let Some(permit) = place(&room, &peers).await else {
                 counters.refused.fetch_add(1, Relaxed);
                 continue;
             };
             // Without it answers are only slower.
             let _ = stream.set_nodelay(true);
             let connection = Connection::new(stream, Arc::clone(&counters), patience, permit);
+            // At most as many as there are places for.
+            peers.retain(|peer: &Weak<_>| peer.strong_count() > 0);
             peers.push(Arc::downgrade(&connection.peer.0));
             if sender.send(Ok(connection)).await.is_err() {
                 return;
@@ -209,11 +211,10 @@ pub(super) fn accept(
 }
 
 /// A place for a connection: a free one, or that of the one that has carried no session for the longest time.
-async fn place(room: &Arc<Semaphore>, peers: &mut Vec<Weak<Mutex<Carried>>>) -> Option<OwnedSemaphorePermit> {
+async fn place(room: &Arc<Semaphore>, peers: &[Weak<Mutex<Carried>>]) -> Option<OwnedSemaphorePermit> {
     if let Ok(permit) = Arc::clone(room).try_acquire_owned() {
         return Some(permit);
     }
-    peers.retain(|peer| peer.strong_count() > 0);
     let there: Vec<_> = peers.iter().filter_map(Weak::upgrade).map(Peer).collect();
     let idle = there.iter().filter_map(|peer| {
         let carried = peer.carried();

@@ -26,6 +26,8 @@ const OPENING: Duration = Duration::from_secs(2);
 const WAITING: Duration = Duration::from_millis(200);
 /// How long a client may leave replies untaken.
 const UNTAKEN: Duration = Duration::from_secs(30);
+/// And when the worker ends.
+const ENDING: Duration = Duration::from_secs(3);
 
 /// What all sessions have in common.
 #[derive(Clone)]
@@ -135,6 +137,7 @@ impl Life {
             room: Room::new(limits.max_message_bytes),
             runtime: Handle::current(),
             gone: Arc::clone(&gone),
+            stopped: self.service.stopped.clone(),
             _carrying: self.peer.carry(),
             _permit: permit,
         };
@@ -208,6 +211,7 @@ struct Answering {
     room: Room,
     runtime: Handle,
     gone: Arc<AtomicBool>,
+    stopped: watch::Receiver<bool>,
     _carrying: Carrying,
     _permit: OwnedSemaphorePermit,
 }
@@ -270,8 +274,19 @@ impl Answering {
     fn room(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = bytes.min(self.limits.max_message_bytes);
         self.room.take_now(bytes).or_else(|| {
-            let waits = async { tokio::time::timeout(UNTAKEN, self.room.take(bytes)).await };
-            self.runtime.block_on(waits).ok().flatten()
+            let mut stopped = self.stopped.clone();
+            let late = async {
+                tokio::select! {
+                    () = tokio::time::sleep(UNTAKEN) => {}
+                    _ = stopped.wait_for(|stopped| *stopped) => tokio::time::sleep(ENDING).await,
+                }
+            };
+            self.runtime.block_on(async {
+                tokio::select! {
+                    room = self.room.take(bytes) => room,
+                    () = late => None,
+                }
+            })
         })
     }
 

@@ -290,8 +290,12 @@ impl<P> PolicyActor<P> {
 
 impl<P: ActorCritic> Collect<NamedTensors, Rollout> for PolicyActor<P> {
     fn state(&mut self) -> Option<ActorState<'_>> {
-        let Self { env, reset, version, .. } = self;
-        Some(ActorState { env: env.as_mut(), reset, version })
+        let Self { env, reset, .. } = self;
+        Some(ActorState { env: env.as_mut(), reset })
+    }
+
+    fn forget_weights(&mut self) {
+        self.version = None;
     }
 
     fn collect(&mut self, begun: &mut Begun<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {

@@ -10,7 +10,7 @@ use crate::{v1, wire};
 
 impl Remote {
     /// Where all environments stand; `None` where they cannot tell.
-    fn standing(&mut self) -> Result<Option<&mut Standing<'static>>> {
+    pub(super) fn standing(&mut self) -> Result<Option<&mut Standing<'static>>> {
         self.settle()?;
         if self.known.is_none() {
             self.known = self.asked().inspect_err(|_| self.abandon())?;
@@ -85,9 +85,10 @@ impl Remote {
             let standing = Some(wire::standing_to(&standing.rows(rows)));
             shard.ask(request::What::Restore(v1::Restore { standing, only_check: true }), false);
         }
-        let said: Vec<_> = self.shards.iter_mut().map(|shard| shard.answer(&|| false)).collect();
-        self.abandon(); // where it was not waited for
-        said.into_iter().collect::<Result<Vec<_>>>()?;
+        // The first error: what the others say is not needed then.
+        let said = self.shards.iter_mut().try_for_each(|shard| shard.answer(&|| false).map(drop));
+        self.abandon();
+        said?;
         self.allowed = standing.states.to_vec();
         Ok(())
     }
@@ -145,7 +146,9 @@ impl RemoteVecEnv {
     pub(super) fn set_state_of(&mut self, index: usize, state: &[f64]) -> Result<()> {
         self.check_index(index)?;
         let allowed = |states: &[f64]| {
-            states.len() == self.num_envs * state.len() && states[index * state.len()..].starts_with(state)
+            !state.is_empty()
+                && states.len() == self.num_envs * state.len()
+                && states[index * state.len()..].starts_with(state)
         };
         if !allowed(&self.remote().allowed) {
             self.check_state_of(index, state, Progress::default())?;
@@ -153,7 +156,7 @@ impl RemoteVecEnv {
         let untold = self.untold();
         let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
         remote.change(untold, |known| put(known, index, state, Progress::default()))?;
-        (remote.started, remote.finished[index]) = (true, false);
+        (remote.born[index], remote.finished[index]) = (true, false);
         Ok(())
     }
 

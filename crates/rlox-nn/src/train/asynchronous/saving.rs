@@ -105,7 +105,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             let mut reset = all.reset();
             for actor in self.collector.pause()? {
                 if let Some(state) = actor.state() {
-                    (*state.reset, *state.version) = (Some(reset), None);
+                    *state.reset = Some(reset);
                 }
                 reset += self.envs.1 as u64;
             }
@@ -178,7 +178,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         }
         let Some(error) = refused else {
             for state in put {
-                (*state.reset, *state.version) = (None, None);
+                *state.reset = None;
             }
             return Ok(());
         };
