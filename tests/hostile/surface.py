@@ -106,6 +106,7 @@ INNER = {
     "rlox.processes": "serves sweeps and train_many",
     "rlox.replaying": "serves off-policy learners",
     "rlox.rendering": "serves VecEnv.render and NativeEnv.render",
+    "rlox.worker_addresses": "asked by settings: distributed/test_remote.py has refusals",
     "rlox.recipes": "serves learners: test_actor_processes.py has refusals",
     "rlox.registered": "serves make_vec",
     "rlox.resets": "serves VecEnv, NativeEnv and make_vec",

@@ -100,10 +100,11 @@ impl Standing<'_> {
     /// Numbers of a state, and the streams, where all fits the environments.
     fn checked(&self, env: &dyn VectorEnv) -> Result<(usize, Vec<Pcg64>)> {
         let n = env.num_envs();
-        let known = env.state(0).ok_or_else(|| {
+        // Asked for as a whole: then an error is one, and not environments that cannot tell.
+        let known = env.standing()?.ok_or_else(|| {
             Error::config("states", "environments that can be restored", env.spec().id.clone(), "reset them instead")
         })?;
-        let width = known.len();
+        let width = known.states.len() / n.max(1);
         if self.states.len() != n * width {
             let (expected, got) = (format!("{width} numbers an environment"), self.states.len() / n.max(1));
             return Err(Error::shape("states", expected, format!("{got} numbers"), FIX));
