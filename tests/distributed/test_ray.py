@@ -124,7 +124,8 @@ def test_a_rollout_that_is_lost_with_its_machine_is_collected_again():
     assert (
         "actor 0 is lost, another one takes its place (ObjectReconstructionFailedE" in done.stderr
     )
-    assert done.stdout.splitlines()[-1] == "removed 1, timesteps 32768, lost 1"
+    # Ray writes there, too.
+    assert "removed 1, timesteps 32768, lost 1" in done.stdout.splitlines()
 
 
 def test_statistics_outlive_actors(ray):

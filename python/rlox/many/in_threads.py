@@ -7,8 +7,9 @@ from collections.abc import Generator, Sequence
 from rlox.interrupt import Group
 from rlox.many.job import Came, Job
 
-# How long threads that are to end are waited for, in seconds.
-_PATIENCE = 2.0
+# How long threads that are to end are waited for, in seconds. Where one is left in C++, Python
+# aborts.
+_PATIENCE = 5.0
 
 
 def in_threads(
