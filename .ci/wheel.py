@@ -46,7 +46,7 @@ print("rlox", rlox.__version__, "trains without torch")
 def build(folder: pathlib.Path) -> pathlib.Path:
     """Build one wheel into `folder`."""
     maturin = pathlib.Path(sys.executable).with_name("maturin")
-    subprocess.run([maturin, "build", "--release", "--out", folder], check=True)
+    subprocess.run([maturin, "build", "--profile", "dist", "--out", folder], check=True)
     (wheel,) = folder.glob("rlox-*.whl")
     return wheel
 
