@@ -153,3 +153,16 @@ def test_best_fit_is_what_rlox_packs():
     bench.packing_rlox(500, 2048)
     with pytest.raises(AssertionError, match="best fit"):
         bench.check_rows([6, 5, 5, 4], [range(n) for n in (6, 5, 5, 4)], 10)
+
+
+@pytest.mark.parametrize(("seconds", "lost"), [(0.9, ["row, rlox"]), (0.96, []), (1.2, [])])
+def test_rows_slower_than_the_baseline_are_listed(seconds, lost):
+    report = importlib.import_module("report")
+    baseline = timed("rlox", seconds, False) | {"peer": report.BASELINE}
+    subjects = [timed("rlox", 1.0, True), baseline, timed("peer", 4.0, False)]
+    row = report.evaluate(
+        {"name": "row", "rounds": 5, "amount": 1, "unit": "steps"} | {"subjects": subjects}
+    )
+    assert report.slower(row) == lost
+    assert [best["peer"] for best in row["best"]] == ["peer"]
+    assert f"baseline takes {seconds}x" in report.table(row | {"load": {"others": None}})

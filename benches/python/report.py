@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 RESAMPLES = 10_000
+BASELINE = "baseline"  # an rlox of another commit
+SLOWER = 0.95  # a row is lost where the whole interval of its speed lies below
 Floats = npt.NDArray[np.float64]
 
 
@@ -61,21 +63,53 @@ def evaluate(row: dict[str, Any]) -> dict[str, Any]:
             returns = np.asarray(subject["return"])
             means = interquartile_mean(resampled(returns))
             subject["score"] = interval(means, float(interquartile_mean(returns)))
+    row["baseline"] = [
+        {"subject": row["subjects"][one], "ratio": speed(row["subjects"], one, other, medians)}
+        for one, other in baseline_pairs(row["subjects"], medians)
+    ]
     row["best"] = []
     for work in dict.fromkeys(subject["work"] for subject in row["subjects"]):
-        alike = [one for one in medians if row["subjects"][one]["work"] == work]
+        alike = [
+            one
+            for one in medians
+            if row["subjects"][one]["work"] == work and row["subjects"][one]["peer"] != BASELINE
+        ]
         row["best"] += compare(row["subjects"], alike, medians)
     return row
+
+
+def baseline_pairs(
+    subjects: list[dict[str, Any]], medians: dict[int, Floats]
+) -> list[tuple[int, int]]:
+    """Return the indices of each measured subject of ours and of the same one at the baseline."""
+    return [
+        (one, one + 1)
+        for one in medians
+        if one + 1 in medians and subjects[one + 1]["peer"] == BASELINE
+    ]
+
+
+def speed(
+    subjects: list[dict[str, Any]], one: int, other: int, medians: dict[int, Floats]
+) -> list[float]:
+    """Return the time of `other` over the time of `one`, with its interval."""
+    middle = subjects[other]["time"][0] / subjects[one]["time"][0]
+    return interval(medians[other] / medians[one], middle)
+
+
+def slower(row: dict[str, Any]) -> list[str]:
+    """Return the subjects whose whole interval of speed relative to the baseline is too low."""
+    return [
+        f"{row['name']}, {label(pair['subject'])}"
+        for pair in row["baseline"]
+        if pair["ratio"][2] < SLOWER
+    ]
 
 
 def compare(
     subjects: list[dict[str, Any]], alike: list[int], medians: dict[int, Floats]
 ) -> list[dict[str, Any]]:
     """Adds `ratio` to subjects of the same work; the best peer with our best, if there are both."""
-
-    def ratio(one: int, baseline: int) -> list[float]:
-        middle = subjects[one]["time"][0] / subjects[baseline]["time"][0]
-        return interval(medians[one] / medians[baseline], middle)
 
     alike = sorted(alike, key=lambda number: float(subjects[number]["time"][0]))
     own = [number for number in alike if subjects[number]["ours"]]
@@ -85,11 +119,17 @@ def compare(
     first = subjects[min(own)]["name"]
     baseline = next(number for number in own if subjects[number]["name"] == first)
     for number in alike:
-        subjects[number]["ratio"] = ratio(number, baseline)
+        subjects[number]["ratio"] = speed(subjects, baseline, number, medians)
     if not peers:
         return []
     pair = {"peer": label(subjects[peers[0]]), "ours": label(subjects[own[0]])}
-    return [{"work": subjects[own[0]]["work"], **pair, "ratio": ratio(peers[0], own[0])}]
+    return [
+        {
+            "work": subjects[own[0]]["work"],
+            **pair,
+            "ratio": speed(subjects, own[0], peers[0], medians),
+        }
+    ]
 
 
 def heading(title: str) -> str:
@@ -138,6 +178,9 @@ def table(row: dict[str, Any], columns: tuple[str, ...] = ()) -> str:
         for column in (column for column in columns if column in subject):
             line += f"  {column}: " + " ".join(f"{value:.4g}" for value in subject[column])
         lines.append(line)
+    for pair in row["baseline"]:
+        ratio = "{:.3g}x [{:.3g}, {:.3g}]".format(*pair["ratio"])
+        lines.append(f"  baseline takes {ratio} the time of {label(pair['subject'])}")
     for best in row["best"]:
         work = f" ({best['work']})" if best["work"] else ""
         ratio = "{:.3g}x [{:.3g}, {:.3g}]".format(*best["ratio"])

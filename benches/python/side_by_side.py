@@ -30,6 +30,7 @@ import report
 from make_peers import interpreter, peers_folder, why_missing
 
 OURS = "rlox"
+BASELINE = report.BASELINE
 HERE = Path(__file__).resolve().parent
 LIMIT = 1200.0  # seconds that a worker may take to answer
 
@@ -94,12 +95,14 @@ class WorkerError(Exception):
 class Worker:
     """A process in which the subjects of one library run, with a fixed number of threads."""
 
-    def __init__(self, python: Path, threads: int, ours: bool) -> None:
+    def __init__(self, python: Path, threads: int, pythonpath: str | None) -> None:
         libraries = ("OMP", "MKL", "OPENBLAS", "RAYON", "RLOX")
         names = [f"{library}_NUM_THREADS" for library in libraries]
         environ = {**os.environ, **dict.fromkeys(names, str(threads)), "JAX_PLATFORMS": "cpu"}
-        if not ours:
-            environ.pop("PYTHONPATH", None)  # our rlox would hide the one to be measured
+        # Without a path of its own, a peer must not import the rlox of this process.
+        environ.pop("PYTHONPATH", None)
+        if pythonpath is not None:
+            environ["PYTHONPATH"] = pythonpath
         self._said: TextIO = tempfile.TemporaryFile("w+")  # noqa: SIM115  # lives as long as the worker
         self._process = subprocess.Popen(
             [str(python), "-W", "ignore", str(HERE / "worker.py")],
@@ -161,8 +164,9 @@ class Worker:
 class Workers:
     """The processes of a run: one for each library and number of threads, started when needed."""
 
-    def __init__(self, peers: Path) -> None:
+    def __init__(self, peers: Path, baseline: str | None = None) -> None:
         self._peers = peers
+        self._baseline = baseline
         self._running: dict[tuple[str, int], Worker] = {}
 
     def of(self, subject: Subject) -> Worker:
@@ -170,11 +174,17 @@ class Workers:
         key = (subject.peer, subject.threads)
         if key in self._running and self._running[key].alive:
             return self._running[key]
-        if subject.peer != OURS and (reason := why_missing(self._peers, subject.peer)):
+        python = Path(sys.executable)
+        pythonpath = None
+        if subject.peer == OURS:
+            pythonpath = os.environ.get("PYTHONPATH")
+        elif subject.peer == BASELINE:
+            pythonpath = self._baseline
+        elif reason := why_missing(self._peers, subject.peer):
             raise WorkerError(reason)
-        ours = subject.peer == OURS
-        python = Path(sys.executable) if ours else interpreter(self._peers, subject.peer)
-        self._running[key] = Worker(python, subject.threads, ours)
+        else:
+            python = interpreter(self._peers, subject.peer)
+        self._running[key] = Worker(python, subject.threads, pythonpath)
         return self._running[key]
 
     def used(self) -> float:
@@ -270,6 +280,13 @@ def arguments(description: str) -> argparse.ArgumentParser:
         "--quick", action="store_true", help="small rows and few rounds: does it run?"
     )
     parser.add_argument("--no-peers", action="store_true", help="measure rlox alone")
+    parser.add_argument(
+        "--baseline",
+        metavar="DIR",
+        type=os.path.abspath,
+        help="also measure the rlox that is installed in DIR (pip install --target); the exit "
+        "status is 1 if a row is slower than with that one in two runs",
+    )
     parser.add_argument("--peers", metavar="DIR", help="where make_peers.py made its environments")
     parser.add_argument("--only", metavar="TEXT", help="only rows that have TEXT in their names")
     parser.add_argument("--rounds", type=int, help="how many times the subjects take turns")
@@ -282,6 +299,15 @@ def arguments(description: str) -> argparse.ArgumentParser:
     return parser
 
 
+def with_baseline(row: Row) -> Row:
+    """Return the row with each subject of ours also measured in the baseline's process."""
+    pairs = [
+        (subject, *([replace(subject, peer=BASELINE)] if subject.ours else []))
+        for subject in row.subjects
+    ]
+    return replace(row, subjects=[subject for pair in pairs for subject in pair])
+
+
 def run(benchmark: Benchmark, options: argparse.Namespace | None = None) -> int:
     """Measures a benchmark and prints its table; 1 if something of ours failed, else 0."""
     if options is None:
@@ -290,7 +316,7 @@ def run(benchmark: Benchmark, options: argparse.Namespace | None = None) -> int:
         row for row in benchmark.rows(options.quick) if not options.only or options.only in row.name
     ]
     print(report.heading(benchmark.title), flush=True)
-    workers = Workers(peers_folder(options.peers))
+    workers = Workers(peers_folder(options.peers), options.baseline)
     measured: list[dict[str, Any]] = []
     started = time.strftime("%Y-%m-%dT%H-%M-%S")
     try:
@@ -298,14 +324,24 @@ def run(benchmark: Benchmark, options: argparse.Namespace | None = None) -> int:
             if options.no_peers:
                 ours = [subject for subject in row.subjects if subject.peer == OURS]
                 row = Row(row.name, row.params, ours, row.amount, row.unit)
+            if options.baseline:
+                row = with_baseline(row)
             if not row.subjects:
                 continue
-            result = measure_row(row, benchmark, workers, options)
-            measured.append(report.evaluate(result))
+            result = report.evaluate(measure_row(row, benchmark, workers, options))
+            if report.slower(result):
+                print(report.table(result, benchmark.columns), flush=True)
+                print("  slower than the baseline: measured again", flush=True)
+                result = report.evaluate(measure_row(row, benchmark, workers, options))
+            measured.append(result)
             print(report.table(result, benchmark.columns), flush=True)
             # After every row, so that an interrupted run leaves what it measured.
             report.save(Path(options.results), benchmark.module, started, vars(options), measured)
     finally:
         workers.close()
     subjects = [subject for row in measured for subject in row["subjects"]]
-    return int(any(s["peer"] == OURS and "error" in s for s in subjects) or not measured)
+    failed = any(s["peer"] == OURS and "error" in s for s in subjects)
+    slower = [name for row in measured for name in report.slower(row)]
+    if slower:
+        print("\nslower than the baseline in two runs: " + "; ".join(slower), flush=True)
+    return int(failed or bool(slower) or not measured)
