@@ -172,7 +172,10 @@ fn without_states_all_that_was_done_is_done_again() {
     let faults = there.faults();
     assert_eq!((faults.lost, faults.recovered), (1, 1));
     assert_eq!(faults.replayed, 31, "the reset and thirty steps");
+    let opened = second.counters().opened.load(Relaxed);
     assert!(rlox_core::Standing::of(&there).unwrap().is_none());
+    run(1, &mut there);
+    assert_eq!(second.counters().opened.load(Relaxed), opened, "asking costs no session");
 }
 
 #[test]
