@@ -11,7 +11,7 @@ use process::Process;
 use raw::{channel, open, request, runtime, session};
 use rlox_core::envs::MakeOptions;
 use rlox_core::{Env, EnvSpec, Pcg64, ResetOptions, Seeds, Space, Step, VectorEnv};
-use rlox_grpc::v1::request;
+use rlox_grpc::v1::{self, request};
 use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
 use tonic::Streaming;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -109,4 +109,33 @@ fn it_is_started_stopped_and_dropped_inside_a_runtime() {
             assert!(Worker::start(WorkerOptions { bind, ..WorkerOptions::default() }).is_err());
         });
     }
+}
+
+#[test]
+fn who_takes_no_replies_does_not_hold_it() {
+    let make = |id: &str, options: &MakeOptions<'_>| {
+        let observation = Space::uniform_box(-1.0, 1.0, &[400_000]);
+        let spec = EnvSpec { id: id.into(), observation, action: Space::discrete(2), max_episode_steps: None };
+        options.copies_of(Counted(Arc::default(), spec))
+    };
+    let worker = Worker::start(WorkerOptions { make: Arc::new(make), ..WorkerOptions::default() }).unwrap();
+    let runtime = runtime();
+    let session = runtime.block_on(async {
+        // With the usual window, which one reply is larger than.
+        let channel = tonic::transport::Endpoint::from_shared(worker.address()).unwrap().connect().await.unwrap();
+        let (sender, mut replies) = session(&channel).await.unwrap();
+        sender.send(request(1, request::What::Open(open()))).await.unwrap();
+        replies.message().await.unwrap().unwrap();
+        for sequence in 2..6 {
+            sender.send(request(sequence, request::What::Reset(v1::Reset::default()))).await.unwrap();
+        }
+        (sender, replies)
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    let start = Instant::now();
+    worker.stop().unwrap();
+    // It is waited for, but not as long as while the worker goes on.
+    let took = start.elapsed();
+    assert!((Duration::from_secs(2)..Duration::from_secs(8)).contains(&took), "{took:?}");
+    drop(session);
 }

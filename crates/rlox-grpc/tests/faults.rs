@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use process::Process;
+use process::{Process, killer};
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{Actions, Env, EnvSpec, Pcg64, ResetOptions, Seeds, Space, Standing, Step, StepOut, VectorEnv};
 use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
@@ -352,20 +352,7 @@ fn kills(count: usize, every: Duration) {
     let (mut here, mut there) = (local(), remote(&workers.iter().collect::<Vec<_>>(), &ClientOptions::default()));
     begin(here.as_mut());
     begin(&mut there);
-    let done = Arc::new(AtomicBool::new(false));
-    let ended = Arc::clone(&done);
-    let killer = std::thread::spawn(move || {
-        let (mut workers, mut rng) = (workers, Pcg64::seed_from(5));
-        for _ in 0..count {
-            std::thread::sleep(every.mul_f64(rng.uniform(0.5, 1.5)));
-            let at = rng.integers(0, 3) as usize;
-            workers[at].kill();
-            let bound = workers[at].bound().to_owned();
-            workers[at] = Process::start(&["--bind", &bound]);
-        }
-        ended.store(true, Relaxed);
-        workers
-    });
+    let (done, killer) = killer(count, every, workers);
     let (mut longest, mut steps) = (Duration::ZERO, 0);
     while !done.load(Relaxed) {
         longest = longest.max(same(here.as_mut(), &mut there, 100, |_| {}));

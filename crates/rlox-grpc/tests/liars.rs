@@ -1,6 +1,7 @@
 //! Servers that are no workers, though they speak the protocol: what they say is checked.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use rlox_core::{Actions, ResetOptions, Seeds, StepOut, VectorEnv};
@@ -15,8 +16,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 type Answer = Arc<dyn Fn(request::What) -> reply::What + Send + Sync>;
 
-/// Answers as it was told to.
-struct Liar(Answer);
+/// Answers as it was told to; steps also so many times that nobody asked for, of which it counts what is taken.
+struct Liar(Answer, usize, Arc<AtomicUsize>);
 
 #[tonic::async_trait]
 impl Worker for Liar {
@@ -25,9 +26,18 @@ impl Worker for Liar {
     async fn session(&self, request: Request<Streaming<v1::Request>>) -> Result<Response<Self::SessionStream>, Status> {
         let (sender, replies) = tokio::sync::mpsc::channel(4);
         let (mut requests, answer) = (request.into_inner(), Arc::clone(&self.0));
+        let (more, taken) = (self.1, Arc::clone(&self.2));
         tokio::spawn(async move {
             while let Some(Ok(v1::Request { sequence, what: Some(what) })) = requests.next().await {
-                let _ = sender.send(Ok(v1::Reply { sequence, what: Some(answer(what)) })).await;
+                let more = if matches!(what, request::What::Step(_)) { more } else { 0 };
+                let reply = v1::Reply { sequence, what: Some(answer(what)) };
+                let _ = sender.send(Ok(reply.clone())).await;
+                for _ in 0..more {
+                    if sender.send(Ok(reply.clone())).await.is_err() {
+                        return;
+                    }
+                    taken.fetch_add(1, Relaxed);
+                }
             }
         });
         Ok(Response::new(ReceiverStream::new(replies)))
@@ -52,21 +62,27 @@ fn stepped(bytes: usize, finals: u32) -> reply::What {
     reply::What::Stepped(v1::Stepped { slab: vec![0; bytes].into(), finals, ..v1::Stepped::default() })
 }
 
-/// The error of opening, resetting and stepping one environment there.
-fn error(first: v1::Opened, reset: reply::What, step: reply::What) -> Option<String> {
+fn served(liar: Liar) -> (Runtime, String) {
     let runtime = Runtime::new().unwrap();
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
-    let liar = Liar(Arc::new(move |what| match what {
+    let server = tonic::transport::Server::builder().add_service(WorkerServer::new(liar));
+    runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    (runtime, address)
+}
+
+/// The error of opening, resetting and stepping one environment there.
+fn error(first: v1::Opened, reset: reply::What, step: reply::What) -> Option<String> {
+    let answer = move |what| match what {
         request::What::Open(open) => {
-            assert_eq!(open.protocol, PROTOCOL);
+            let v1::Open { protocol, .. } = open;
+            assert_eq!(protocol, PROTOCOL);
             reply::What::Opened(first.clone())
         }
         request::What::Reset(_) => reset.clone(),
         _ => step.clone(),
-    }));
-    let server = tonic::transport::Server::builder().add_service(WorkerServer::new(liar));
-    runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    };
+    let (runtime, address) = served(Liar(Arc::new(answer), 0, Arc::default()));
     let options = ClientOptions { recovery_timeout: Duration::from_millis(300), ..ClientOptions::default() };
     let tried = (|| {
         let mut env = RemoteVecEnv::new(&[&address], &EnvOptions::new("CartPole-v1", 1, 0), &options)?;
@@ -119,4 +135,65 @@ fn replies_of_other_sizes_are_refused() {
     assert!(error(opened(), stepped(16, 0), reply::What::Stepped(many)).unwrap().contains("a worker's reply"));
     let other = error(opened(), reply::What::Done(v1::Done {}), stepped(STEP, 0)).unwrap();
     assert!(other.contains("reply: expected observations, got another answer"), "{other}");
+}
+
+#[test]
+fn answers_that_nobody_asked_for_end_the_session() {
+    const MORE: usize = 1_000_000;
+    let (taken, first) = (Arc::new(AtomicUsize::new(0)), opened());
+    let answer = move |what| match what {
+        request::What::Open(_) => reply::What::Opened(first.clone()),
+        request::What::Reset(_) => stepped(16, 0),
+        _ => stepped(STEP, 0),
+    };
+    let (runtime, address) = served(Liar(Arc::new(answer), MORE, Arc::clone(&taken)));
+    let mut env =
+        RemoteVecEnv::new(&[&address], &EnvOptions::new("CartPole-v1", 1, 0), &ClientOptions::default()).unwrap();
+    let (mut obs, mut reward, mut terminated, mut truncated) = ([0.0; 4], [0.0], [false], [false]);
+    env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut obs).unwrap();
+    let (over, cut) = (&mut terminated, &mut truncated);
+    let out = StepOut { obs: &mut obs, reward: &mut reward, terminated: over, truncated: cut, final_obs: &mut [] };
+    env.step(Actions::Discrete(&[0]), out).unwrap();
+    // Until nothing more is taken.
+    let mut before = usize::MAX;
+    while before != taken.load(Relaxed) {
+        before = taken.load(Relaxed);
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    // What fits in the stream's window had been sent by then.
+    assert!(before < MORE / 2, "{before}");
+    drop(env);
+    runtime.shutdown_background();
+}
+
+#[test]
+fn rollouts_of_another_version_are_refused() {
+    use rlox_core::{Pcg64, RolloutBuffer, Turn};
+    use rlox_grpc::{RemoteActor, RolloutSettings};
+    use rlox_nn::{Activation, ActorCritic, PolicyNetworks, train::Collection};
+
+    let first = opened();
+    let rollout = v1::Rollout { version: 9, ..v1::Rollout::default() };
+    let answer = move |what| match what {
+        request::What::Open(_) => reply::What::Opened(first.clone()),
+        _ => reply::What::Rollout(rollout.clone()),
+    };
+    let (runtime, address) = served(Liar(Arc::new(answer), 0, Arc::default()));
+    let how = Collection { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+    let spec = rlox_core::EnvSpec {
+        id: "CartPole-v1".into(),
+        observation: rlox_core::Space::uniform_box(-1.0, 1.0, &[4]),
+        action: rlox_core::Space::discrete(2),
+        max_episode_steps: None,
+    };
+    let policy = PolicyNetworks::mlp(&spec, &[4], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap();
+    let settings = RolloutSettings { n_steps: 3, how, reset: 0, shape: policy.shape().unwrap() };
+    let (env, options) = (EnvOptions::new("CartPole-v1", 1, 0), ClientOptions::default());
+    let mut actor = RemoteActor::new(&[&address], 0, &env, &settings, &options).unwrap();
+    let mut steps = RolloutBuffer::for_spec(3, 1, &spec, false).unwrap();
+    let turn = Turn { slot: 0, number: 0, actor: 0, version: 1, seed: 0 };
+    let (returns, lengths) = (&mut Vec::new(), &mut Vec::new());
+    let error = actor.collect_into(turn, &policy.tensors(), &mut steps, returns, lengths, &|| false).unwrap_err();
+    assert!(error.to_string().contains("expected one of version 1, got one of version 9"), "{error}");
+    runtime.shutdown_background();
 }

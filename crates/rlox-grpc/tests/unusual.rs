@@ -4,10 +4,10 @@
 mod process;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use process::Process;
+use process::{Process, killer};
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{
     Actions, Ahead, AutoresetMode, Env, EnvSpec, Pcg64, ResetOptions, Result, Seeds, Space, Step, StepOut, VectorEnv,
@@ -172,7 +172,10 @@ fn without_states_all_that_was_done_is_done_again() {
     let faults = there.faults();
     assert_eq!((faults.lost, faults.recovered), (1, 1));
     assert_eq!(faults.replayed, 31, "the reset and thirty steps");
+    let opened = second.counters().opened.load(Relaxed);
     assert!(rlox_core::Standing::of(&there).unwrap().is_none());
+    run(1, &mut there);
+    assert_eq!(second.counters().opened.load(Relaxed), opened, "asking costs no session");
 }
 
 #[test]
@@ -194,20 +197,7 @@ fn rollouts_under_fire(count: usize, every: Duration) {
     let addresses: Vec<_> = workers.iter().map(|worker| worker.address.clone()).collect();
     let mut here = AsyncOnPolicy::new(vec![local(&env), local(&env)], usual, config.clone(), ahead, 3).unwrap();
     let mut there = asynchronous(&addresses, &env, 2, usual, config, ahead, 3, &options).unwrap();
-    let done = Arc::new(AtomicBool::new(false));
-    let ended = Arc::clone(&done);
-    let killer = std::thread::spawn(move || {
-        let (mut workers, mut rng) = (workers, Pcg64::seed_from(5));
-        for _ in 0..count {
-            std::thread::sleep(every.mul_f64(rng.uniform(0.5, 1.5)));
-            let at = rng.integers(0, 3) as usize;
-            workers[at].kill();
-            let bound = workers[at].bound().to_owned();
-            workers[at] = Process::start(&["--bind", &bound]);
-        }
-        ended.store(true, Relaxed);
-        workers
-    });
+    let (done, killer) = killer(count, every, workers);
     let mut rollouts = 0;
     while !done.load(Relaxed) {
         assert_eq!(format!("{:?}", there.iterate(0.5).unwrap()), format!("{:?}", here.iterate(0.5).unwrap()));

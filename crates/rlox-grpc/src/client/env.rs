@@ -11,7 +11,7 @@ use rlox_core::{
 };
 
 use super::fleet::Fleet;
-use super::shard::Shard;
+use super::shard::{Shard, alike};
 use super::{ClientOptions, EnvOptions, FaultCounts, Faults};
 use crate::v1::request;
 use crate::{v1, wire};
@@ -120,11 +120,6 @@ impl RemoteVecEnv {
     fn remote(&self) -> MutexGuard<'_, Remote> {
         self.remote.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn alike(a: &v1::Opened, b: &v1::Opened) -> bool {
-    let spaces = |opened: &v1::Opened| v1::Opened { credits: 0, max_message_bytes: 0, ..opened.clone() };
-    spaces(a) == spaces(b)
 }
 
 impl Remote {

@@ -2,7 +2,9 @@
 
 use std::error::Error as _;
 use std::net::IpAddr;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use rlox_core::{Error, Result, Watch};
@@ -20,8 +22,6 @@ use crate::worker::{FRAME, LARGEST_MESSAGE, told};
 
 /// How often a wait looks whether to end.
 const LOOK: Duration = Duration::from_millis(20);
-/// Answers that wait to be taken: more than a worker gives credits for.
-const WAITING: usize = 2048;
 /// Unread bytes.
 const WINDOW: u32 = 8 << 20;
 
@@ -48,7 +48,8 @@ pub(super) struct Link {
     pub(super) version: Option<u64>,
     requests: Option<mpsc::UnboundedSender<v1::Request>>,
     replies: Receiver<std::result::Result<v1::Reply, Trouble>>,
-    sent: u64,
+    /// How many requests were sent.
+    sent: Arc<AtomicU64>,
     received: u64,
     task: Option<JoinHandle<()>>,
     process: u32,
@@ -78,17 +79,18 @@ impl Link {
     ) -> std::result::Result<Self, Trouble> {
         let endpoint = endpoint(address, options)?;
         let (requests, outgoing) = mpsc::unbounded_channel();
-        let (incoming, replies) = sync_channel(WAITING);
-        let (token, here) = (options.token.clone(), address.to_owned());
+        let (incoming, replies) = channel();
+        let sent = Arc::new(AtomicU64::new(0));
+        let (token, here, asked) = (options.token.clone(), address.to_owned(), Arc::clone(&sent));
         let task = runtime.spawn(async move {
-            if let Err(trouble) = converse(endpoint, token, outgoing, &incoming, &here).await {
-                // Nobody listens any more where this fails, or too much has come.
-                let _ = incoming.try_send(Err(trouble));
+            if let Err(trouble) = converse(endpoint, token, outgoing, &asked, &incoming, &here).await {
+                // Nobody listens any more where this fails.
+                let _ = incoming.send(Err(trouble));
             }
         });
         let (address, opened, process) = (address.to_owned(), v1::Opened::default(), std::process::id());
         let (requests, task) = (Some(requests), Some(task));
-        let mut made = Self { address, opened, version: None, requests, replies, sent: 0, received: 0, task, process };
+        let mut made = Self { address, opened, version: None, requests, replies, sent, received: 0, task, process };
         made.send(request::What::Open(open))?;
         let patience = options.connect_timeout + options.reply_timeout.min(options.connect_timeout);
         match made.receive(patience.min(deadline.saturating_duration_since(Instant::now())), stop)? {
@@ -100,8 +102,8 @@ impl Link {
 
     /// Sends a request.
     pub(super) fn send(&mut self, what: request::What) -> std::result::Result<(), Trouble> {
-        self.sent += 1;
-        let request = v1::Request { sequence: self.sent, what: Some(what) };
+        let sequence = self.sent.fetch_add(1, Relaxed) + 1;
+        let request = v1::Request { sequence, what: Some(what) };
         if self.requests.as_ref().is_some_and(|requests| requests.send(request).is_ok()) {
             return Ok(());
         }
@@ -111,7 +113,7 @@ impl Link {
 
     /// Whether another request may be sent before an answer comes.
     pub(super) fn has_credit(&self) -> bool {
-        self.sent - self.received < u64::from(self.opened.credits.max(1))
+        self.sent.load(Relaxed) - self.received < u64::from(self.opened.credits.max(1))
     }
 
     /// The next answer. A request that the worker refused is an error.
@@ -219,7 +221,8 @@ async fn converse(
     endpoint: Endpoint,
     token: Option<String>,
     requests: mpsc::UnboundedReceiver<v1::Request>,
-    replies: &SyncSender<std::result::Result<v1::Reply, Trouble>>,
+    asked: &AtomicU64,
+    replies: &Sender<std::result::Result<v1::Reply, Trouble>>,
     address: &str,
 ) -> std::result::Result<(), Trouble> {
     let lost = |error: &dyn std::error::Error| {
@@ -245,15 +248,18 @@ async fn converse(
         request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().map_err(wrong)?);
     }
     let mut incoming = client.session(request).await.map_err(|status| begun(&status, address))?.into_inner();
+    let mut received = 0;
     loop {
         match incoming.message().await {
-            Ok(Some(reply)) => match replies.try_send(Ok(reply)) {
-                Ok(()) => {}
-                Err(TrySendError::Disconnected(_)) => return Ok(()),
-                Err(TrySendError::Full(_)) => {
+            Ok(Some(reply)) => {
+                received += 1;
+                if received > asked.load(Relaxed) {
                     return Err(Trouble::Lost(format!("worker {address}: it answers what nobody has asked")));
                 }
-            },
+                if replies.send(Ok(reply)).is_err() {
+                    return Ok(());
+                }
+            }
             Ok(None) => return Err(Trouble::Lost(format!("worker {address}: it ended the session"))),
             Err(status) => return Err(trouble(&status, address)),
         }

@@ -208,8 +208,7 @@ impl Shard {
         let deadline = self.fleet.deadline();
         let open = v1::Open { standing: self.standing.clone(), ..self.open.clone() };
         let mut link = connect(&self.fleet, at, open, deadline, stop)?;
-        let limits = |opened: &v1::Opened| v1::Opened { credits: 0, max_message_bytes: 0, ..opened.clone() };
-        if limits(&link.opened) != limits(&self.opened) {
+        if !alike(&link.opened, &self.opened) {
             let got = format!("another one from worker {}", link.address);
             let fix = "start all workers with the same version and the same environments";
             return Err(Error::space("spaces", format!("that of {}", self.open.env_id), got, fix).into());
@@ -265,6 +264,12 @@ impl Shard {
         self.log.clear();
         self.log_bytes = 0;
     }
+}
+
+/// Whether two workers made the same environments, whatever their limits are.
+pub(super) fn alike(a: &v1::Opened, b: &v1::Opened) -> bool {
+    let made = |opened: &v1::Opened| v1::Opened { credits: 0, max_message_bytes: 0, ..opened.clone() };
+    made(a) == made(b)
 }
 
 fn stopped(fleet: &Fleet) -> bool {

@@ -4,6 +4,12 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rlox_core::Pcg64;
 
 /// A running `rlox-worker`, killed when it is dropped.
 pub struct Process {
@@ -24,6 +30,25 @@ pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rlox-worker"));
     command.args(arguments).env_remove("RLOX_WORKER_TOKEN").stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// Kills one of some workers now and then, and starts it again at its address; whether that is over, and they.
+pub fn killer(count: usize, every: Duration, workers: Vec<Process>) -> (Arc<AtomicBool>, JoinHandle<Vec<Process>>) {
+    let done = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&done);
+    let killer = thread::spawn(move || {
+        let (mut workers, mut rng) = (workers, Pcg64::seed_from(5));
+        for _ in 0..count {
+            thread::sleep(every.mul_f64(rng.uniform(0.5, 1.5)));
+            let at = rng.integers(0, workers.len() as i64) as usize;
+            workers[at].kill();
+            let bound = workers[at].bound().to_owned();
+            workers[at] = Process::start(&["--bind", &bound]);
+        }
+        ended.store(true, Relaxed);
+        workers
+    });
+    (done, killer)
 }
 
 impl Process {

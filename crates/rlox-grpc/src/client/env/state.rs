@@ -26,7 +26,7 @@ impl Remote {
     /// Where all environments stand, from their workers.
     fn asked(&mut self) -> Result<Option<Standing<'static>>> {
         self.shards.iter_mut().for_each(|shard| shard.ask(request::What::Snapshot(v1::Snapshot {}), false));
-        let mut all: Option<Standing<'static>> = None;
+        let (mut all, mut untold) = (None::<Standing<'static>>, false);
         for shard in &mut self.shards {
             let n = shard.num_envs();
             let reply::What::Standing(part) = shard.answer(&|| false)? else {
@@ -34,9 +34,8 @@ impl Remote {
                 return Err(Error::config("reply", "where environments stand", "another answer", fix));
             };
             if part.slab.is_empty() {
-                // The others' answers are not needed.
-                self.abandon();
-                return Ok(None);
+                untold = true;
+                continue;
             }
             let part = wire::standing_from(&part, n)?;
             match &mut all {
@@ -44,7 +43,7 @@ impl Remote {
                 Some(all) => all.append(&part),
             }
         }
-        Ok(all)
+        Ok(all.filter(|_| !untold))
     }
 
     /// Tells workers what was changed here, and takes in what is seen there then.
