@@ -70,8 +70,13 @@ test-rust: $(stamps)/venv
 	# Beside the benchmarks and as they are built, so that the libraries behind both are compiled once.
 	$(CARGO) test --release -p rlox-candle -p rlox-burn -p rlox-bench
 
+# What the default leaves out; pyproject.toml has the same list for `pytest` alone.
+not_default := slow or processes or kills or hostile or distributed or services or build
+# pytest exits with 5 if PYTEST_ARGS, for example the name of one file, select no test of a run.
+may_be_empty = $(if $(PYTEST_ARGS),|| [ $$? -eq 5 ])
 test-python: $(stamps)/test
-	"$(py)" -m pytest $(PYTEST_ARGS)
+	"$(py)" -m pytest -n 2 --dist loadfile -m "not (serial or $(not_default))" $(PYTEST_ARGS) $(may_be_empty)
+	"$(py)" -m pytest -n 0 -m "serial and not ($(not_default))" $(PYTEST_ARGS) $(may_be_empty)
 
 test-kills: $(stamps)/test ## kill, damage and resume runs: the slow tests of checkpoints
 	"$(py)" -m pytest -m slow --timeout 3600 tests/test_checkpoint_kill.py tests/test_resume_matrix.py \

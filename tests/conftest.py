@@ -1,15 +1,20 @@
-"""What all tests share: no window for pygame, Ctrl-C, and one Hypothesis profile."""
+"""Settings of all tests: threads, signals, a dummy video driver and one Hypothesis profile."""
 
 import os
 import signal
 
 import hypothesis
 
+# Workers of pytest-xdist share the cores. Libraries read these variables when they are imported.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    for threads in ("OMP", "MKL", "RAYON", "RLOX"):
+        os.environ[f"{threads}_NUM_THREADS"] = "1"
+
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
-# A shell's background job, and all that it starts, is born with interrupts ignored.
+# A shell's background jobs inherit an ignored SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Time limits are pytest's affair, and a failure found once shall be found again.
+# pytest-timeout limits the time. Derandomised examples repeat a failure.
 hypothesis.settings.register_profile("rlox", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("rlox")

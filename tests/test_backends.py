@@ -53,7 +53,7 @@ NATIVE = {
     "Discrete": {"space": spaces.Discrete(16)},
     "MultiDiscrete": {"space": spaces.MultiDiscrete([2, 3])},
     "MultiBinary": {"space": spaces.MultiBinary(3)},
-    **{name: {"config": PPOConfig(activation=name)} for name in {*ACTIVATIONS} - {"elu"}},
+    **{name: {"config": PPOConfig(activation=name)} for name in ACTIVATIONS if name != "elu"},
 }
 
 

@@ -110,7 +110,6 @@ def test_make_vec_takes_classes_functions_environments_and_vector_environments()
         ((lambda: VecEnv(1),), {}, TypeError, "env: .*got a VecEnv"),
         ((Counter,), {"autoreset_mode": "never"}, ValueError, "autoreset_mode: .*'never'"),
     ],
-    ids=str,
 )
 def test_make_vec_says_what_is_wrong(args, kwargs, error, words):
     with pytest.raises(error, match=words):

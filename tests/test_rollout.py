@@ -202,7 +202,6 @@ def test_a_truncated_time_limit_is_worth_its_bootstrap():
             "values",
         ),
     ],
-    ids=str,
 )
 def test_what_is_wrong_is_said_before_the_environments_move(kwargs, error, words):
     env, twin = VecEnv(2, 0), VecEnv(2, 0)

@@ -52,6 +52,7 @@ except MemoryError as error:
 """
 
 
+@pytest.mark.serial
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("kind", ["make", "iterate", "predict", "state"])
 def test_refused_memory_is_an_error_and_changes_nothing(kind):

@@ -150,6 +150,7 @@ print("done")
 """
 
 
+@pytest.mark.serial
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_limit_of_memory_leaves_the_weights(backend, tmp_path):
