@@ -45,7 +45,7 @@ def expect_told(row, message):
 def test_a_mistake_is_told_with_what_was_expected_what_came_and_the_fix(row, here):
     with pytest.raises(row.error) as raised:
         row.make(here)
-    assert type(raised.value) is row.error
+    assert isinstance(raised.value, row.error)
     expect_told(row, str(raised.value))
 
 

@@ -16,9 +16,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from rlox import envs as envs
-from rlox._rlox import (
+from rlox._errors import (
+    ArgumentError,
+    ArgumentTypeError,
     ClosedError,
     CorruptFileError,
+    NonFiniteError,
+    OutOfMemoryError,
+)
+from rlox._rlox import (
     MmapReplayBuffer,
     Normalizer,
     PrioritizedReplayBuffer,
@@ -58,11 +64,15 @@ if TYPE_CHECKING:
     from rlox.many import train_many
 
 __all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
     "ClosedError",
     "CorruptFileError",
     "HindsightReplayBuffer",
     "MmapReplayBuffer",
+    "NonFiniteError",
     "Normalizer",
+    "OutOfMemoryError",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
     "RolloutBatch",

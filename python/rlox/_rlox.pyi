@@ -6,6 +6,9 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import disjoint_base
 
+from rlox._errors import ClosedError as ClosedError
+from rlox._errors import CorruptFileError as CorruptFileError
+
 _F32: TypeAlias = npt.NDArray[np.float32]
 _F64: TypeAlias = npt.NDArray[np.float64]
 _I64: TypeAlias = npt.NDArray[np.int64]
@@ -102,10 +105,6 @@ def remote_actors(
     reach: dict[str, Any],
 ) -> tuple[NativeActors, Callable[[], dict[str, float]]]: ...
 def run_worker(words: Sequence[str]) -> None: ...
-
-class ClosedError(ValueError): ...
-class CorruptFileError(ValueError): ...
-
 def compute_gae(
     rewards: npt.ArrayLike,
     values: npt.ArrayLike,

@@ -339,10 +339,8 @@ def _read(file: Path, section: str, size: int | None = None) -> bytes:
 
 def corrupt(file: Path, section: str, got: str) -> CorruptFileError:
     """The error that names a file and the section of it that is not as rlox writes it."""
-    return CorruptFileError(
-        f"{file}, section {section}: expected what rlox wrote, got {got}; the file is damaged or "
-        "not a checkpoint's, use another copy"
-    )
+    hint = "the file is damaged or not a checkpoint's, use another copy"
+    return CorruptFileError(str(file), "what rlox wrote", got, hint, section=section)
 
 
 def _beside(path: Path, what: str) -> Path:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlox._errors import StructuredError
 from rlox.learner import MEMBERS, LearnerState
 from rlox.logger.csv_file import MetricsFile
 from rlox.logger.run_folder import write_json
@@ -66,7 +67,10 @@ def diagnosed(trainer: "Trainer", recent: Recent) -> Iterator[None]:
             with suppress(Exception):  # the error itself is the one to be told
                 _write(trainer, recent, error, folder)
             if (folder / "error.json").exists():
-                error.args = (f"{error}; {folder} has a diagnosis", *error.args[1:])
+                if isinstance(error, StructuredError):
+                    error.hint = f"{error.hint}; {folder} has a diagnosis"
+                else:
+                    error.args = (f"{error}; {folder} has a diagnosis", *error.args[1:])
         raise
 
 

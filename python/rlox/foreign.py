@@ -187,7 +187,7 @@ class ForeignVecEnv(Wrapper):
 
     def _expect_open(self) -> None:
         if self._closed:
-            raise ClosedError("env: expected an open one, got a closed one; make a new one")
+            raise ClosedError("env", "an open one", "a closed one", "make a new one")
         if self._inherited():
             raise RuntimeError(
                 "env: expected the process that made asynchronous environments, got one forked "
@@ -232,7 +232,7 @@ class ForeignVecEnv(Wrapper):
         except BaseException as error:
             self._failed = True
             if self._closed and isinstance(error, Exception):
-                raise ClosedError("env: expected an open one, got one closed in a call") from error
+                raise ClosedError("env", "an open one", "one closed in a call", None) from error
             if isinstance(error, EOFError | ConnectionError):
                 raise RuntimeError(
                     f"env: expected living worker processes, got one that died at step "

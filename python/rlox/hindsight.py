@@ -209,8 +209,11 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             buffer.load_state(checkpoint.members.get("replay", {}))
         except (KeyError, AttributeError, ValueError) as error:
             raise CorruptFileError(
-                f"{path}, section replay: expected what rlox wrote, got other ({error}); the file "
-                "is damaged or not a buffer's, use another copy"
+                str(path),
+                "what rlox wrote",
+                f"other ({error})",
+                "the file is damaged or not a buffer's, use another copy",
+                section="replay",
             ) from error
         return buffer
 

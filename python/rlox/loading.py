@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from rlox._rlox import CorruptFileError
+from rlox._errors import ArgumentError, CorruptFileError
 from rlox.backends import Backend, choose_backend, loading_backend, make_learner
 from rlox.checkpoint import MANIFEST, Checkpoint, corrupt, read_checkpoint
 from rlox.collector import alone
@@ -126,7 +126,8 @@ def load(
         )
     except ValueError as error:
         same = policy is None and chosen == saved["backend"]
-        raise (CorruptFileError if same else ValueError)(f"{path}, section {error}") from error
+        kind_of = CorruptFileError if same else ArgumentError
+        raise kind_of(f"{path},", None, f"section {error}", None) from error
     return Policy(learner, saved)
 
 

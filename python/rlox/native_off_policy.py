@@ -21,7 +21,7 @@ from rlox.phases import enter
 from rlox.rollout import RolloutEnv
 from rlox.stepping import Stepper
 from rlox.streams import state_for_native
-from rlox.transitions import NativeReplay, as_setting
+from rlox.transitions import NativeReplay, rename_capacity
 from rlox.vec_env import VecEnv
 
 __all__ = ["NativeDQN", "NativeSAC", "NativeTD3"]
@@ -162,8 +162,7 @@ class NativeOffPolicy(BaseLearner):
             except BaseException as error:
                 # What failed in the middle of a step begins anew.
                 self.started = self.fused and self.policy.started
-                if isinstance(error, MemoryError):
-                    raise as_setting(error) from error
+                rename_capacity(error)
                 if isinstance(error, ValueError | FloatingPointError):
                     finite.refuse_nan_policy((), self.policy.tensors(), self.timesteps)
                 raise

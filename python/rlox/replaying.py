@@ -15,7 +15,7 @@ from rlox.actor_critic import torch_dtype
 from rlox.goals import GoalFunctions
 from rlox.layouts import Layout
 from rlox.stepping import Step
-from rlox.transitions import as_setting, parts_of, replay_buffer
+from rlox.transitions import parts_of, rename_capacity, replay_buffer
 
 Array = npt.NDArray[Any]
 
@@ -109,7 +109,8 @@ class Replay:
         try:
             self.buffer.push_batch(given[0], given[1], *rest, extra=extra)
         except MemoryError as error:
-            raise as_setting(error) from error
+            rename_capacity(error)
+            raise
 
     def sample(
         self, stream: np.random.Generator, normalizer: Normalizer | None, **how: Any

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlox._rlox import CorruptFileError
+from rlox._errors import ArgumentError, CorruptFileError
 from rlox.callbacks.states import KEY, saved_states, states_of
 from rlox.checkpoint import MANIFEST, corrupt, expect_keys, write_checkpoint
 from rlox.learner import MEMBERS, Arrays, LearnerState
@@ -196,8 +196,8 @@ def restore(
     try:
         trainer.learner.load_state(state)
     except ValueError as error:
-        kind_of = CorruptFileError if same else ValueError
-        raise kind_of(f"{path}, section {error}") from error
+        kind_of = CorruptFileError if same else ArgumentError
+        raise kind_of(f"{path},", None, f"section {error}", None) from error
     trainer.sources = saved["sources"]
     trainer.start_timesteps, trainer.target_timesteps = (
         saved["run"]["start"],

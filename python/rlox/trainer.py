@@ -165,7 +165,7 @@ class Trainer:
                 failed, and is left out.
         """
         if self._closed:
-            raise ClosedError("trainer: expected an open one, got a closed one; make another")
+            raise ClosedError("trainer", "an open one", "a closed one", "make another")
         called = as_callbacks(callbacks)
         if flag("progress_bar", progress_bar, fix="pass one of them"):
             called.append(ProgressBar())

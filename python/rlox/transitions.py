@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox import native_shapes
+from rlox._errors import StructuredError
 from rlox._rlox import NativeAgent, PrioritizedReplayBuffer, ReplayBuffer
 from rlox.goals import GoalFunctions
 from rlox.hindsight import HindsightReplayBuffer
@@ -75,14 +76,15 @@ def replay_buffer(
     }
     try:
         return _made(config, about, goals)
-    except (MemoryError, ValueError) as error:
-        raise as_setting(error) from error
+    except StructuredError as error:
+        rename_capacity(error)
+        raise
 
 
-def as_setting(error: Exception) -> Exception:
-    """What a buffer says of its capacity, said of `buffer_size`: a MemoryError or a ValueError."""
-    kind = MemoryError if isinstance(error, MemoryError) else ValueError
-    return kind(str(error).replace("capacity", "buffer_size", 1))
+def rename_capacity(error: BaseException) -> None:
+    """Name the setting `buffer_size` in errors about the `capacity` of a buffer."""
+    if isinstance(error, StructuredError) and error.argument == "capacity":
+        error.argument = "buffer_size"
 
 
 def _made(config: Any, about: dict[str, Any], goals: GoalFunctions | None) -> ReplayBuffer:

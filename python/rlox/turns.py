@@ -36,8 +36,10 @@ class Turns:
         """
         if self.busy:
             raise ClosedError(
-                "env: expected one free to use, got one in the middle of this thread's own call; "
-                "let the call end first"
+                "env",
+                "one free to use",
+                "one in the middle of this thread's own call",
+                "let the call end first",
             )
         self.busy = True
         try:

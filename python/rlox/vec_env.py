@@ -332,7 +332,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
             gymnasium.error.DependencyNotInstalled: pygame is missing.
         """
         if self._native.closed:
-            raise ClosedError("env: expected an open VecEnv, got a closed one; make another")
+            raise ClosedError("env", "an open VecEnv", "a closed one", "make another")
         if self.render_mode is None:
             gym.logger.warn("render() needs a render mode: make the VecEnv with 'rgb_array'.")
             return None

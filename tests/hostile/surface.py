@@ -160,8 +160,12 @@ WITHOUT_TORCH = (
 )
 # Callables that are not called here: a class stands for all of its methods.
 LEFT_OUT = {
+    "ArgumentError": "an exception",
+    "ArgumentTypeError": "an exception",
     "ClosedError": "an exception",
     "CorruptFileError": "an exception",
+    "NonFiniteError": "an exception",
+    "OutOfMemoryError": "an exception",
     "RolloutBatch": "a dataclass of results, without code: collect_rollout makes it",
     "Checkpoint": "a dataclass of results, without code: read_checkpoint makes it",
     "TrainResult": "only a type of dicts: Trainer.train gives one",

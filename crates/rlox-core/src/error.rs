@@ -1,4 +1,4 @@
-//! One error type of a few nouns; every message carries the argument, what was expected, what came and the fix.
+//! The error type of the workspace: errors carry the argument, the expected and the rejected value, a hint and a location.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,22 +6,60 @@ use std::fmt;
 /// The result of every fallible call in this workspace.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What was wrong with an argument, in the four parts a reader needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Location of a rejected value. [`Mismatch`] prints it after the value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Location {
+    /// Index of the environment.
+    pub env: Option<usize>,
+    /// Index of the row of a batch.
+    pub row: Option<usize>,
+    /// Index of the step.
+    pub step: Option<usize>,
+    /// Section of a file.
+    pub section: Option<String>,
+}
+
+/// A rejected argument: its name, the accepted and the rejected value, a hint and the location.
+///
+/// ```
+/// let error = rlox_core::Error::config("obs", "finite numbers", "NaN", "check the environment").at_env(1).at_step(7);
+/// assert_eq!(
+///     error.to_string(),
+///     "obs: expected finite numbers, got NaN in environment 1 at step 7; check the environment"
+/// );
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mismatch {
-    /// The argument's name as the caller wrote it.
+    /// Name of the argument, object or file, as the caller knows it.
     pub argument: Cow<'static, str>,
-    /// What would have been accepted.
+    /// Description of the accepted values. If it is empty, the text is the sentence "argument got; hint".
     pub expected: String,
-    /// What came.
+    /// Description of the rejected value.
     pub got: String,
-    /// What to do about it.
-    pub fix: Cow<'static, str>,
+    /// Instruction how to correct the call, or empty.
+    pub hint: Cow<'static, str>,
+    /// Location of the rejected value.
+    pub at: Location,
 }
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: expected {}, got {}; {}", self.argument, self.expected, self.got, self.fix)
+        f.write_str(&self.argument)?;
+        if let Some(section) = &self.at.section {
+            write!(f, ", section {section}")?;
+        }
+        if self.expected.is_empty() {
+            write!(f, " {}", self.got)?;
+        } else {
+            write!(f, ": expected {}, got {}", self.expected, self.got)?;
+        }
+        let indices = [("in environment", self.at.env), ("at step", self.at.step), ("in row", self.at.row)];
+        for (preposition, index) in indices {
+            if let Some(index) = index {
+                write!(f, " {preposition} {index}")?;
+            }
+        }
+        if self.hint.is_empty() { Ok(()) } else { write!(f, "; {}", self.hint) }
     }
 }
 
@@ -77,13 +115,14 @@ macro_rules! constructors {
                 argument: impl Into<Cow<'static, str>>,
                 expected: impl Into<String>,
                 got: impl Into<String>,
-                fix: impl Into<Cow<'static, str>>,
+                hint: impl Into<Cow<'static, str>>,
             ) -> Self {
                 Self::$variant(Box::new(Mismatch {
                     argument: argument.into(),
                     expected: expected.into(),
                     got: got.into(),
-                    fix: fix.into(),
+                    hint: hint.into(),
+                    at: Location::default(),
                 }))
             }
         )*}
@@ -110,7 +149,22 @@ constructors! {
 }
 
 impl Error {
-    /// What was wrong, if an argument was.
+    /// Returns the rejected argument, or `None` for errors without one.
+    pub fn mismatch(&self) -> Option<&Mismatch> {
+        match self {
+            Self::Shape(wrong)
+            | Self::Action(wrong)
+            | Self::Space(wrong)
+            | Self::Config(wrong)
+            | Self::NotFinite(wrong)
+            | Self::Memory(wrong)
+            | Self::Corrupt(wrong)
+            | Self::Closed(wrong) => Some(wrong),
+            Self::Io { .. } | Self::Interrupted | Self::Backend(_) => None,
+        }
+    }
+
+    /// Returns the rejected argument mutably, or `None` for errors without one.
     pub fn mismatch_mut(&mut self) -> Option<&mut Mismatch> {
         match self {
             Self::Shape(wrong)
@@ -123,6 +177,37 @@ impl Error {
             | Self::Closed(wrong) => Some(wrong),
             Self::Io { .. } | Self::Interrupted | Self::Backend(_) => None,
         }
+    }
+
+    fn located(mut self, set: impl FnOnce(&mut Location)) -> Self {
+        if let Some(wrong) = self.mismatch_mut() {
+            set(&mut wrong.at);
+        }
+        self
+    }
+
+    /// Sets the index of the environment.
+    #[must_use]
+    pub fn at_env(self, env: usize) -> Self {
+        self.located(|at| at.env = Some(env))
+    }
+
+    /// Sets the index of the row.
+    #[must_use]
+    pub fn at_row(self, row: usize) -> Self {
+        self.located(|at| at.row = Some(row))
+    }
+
+    /// Sets the index of the step.
+    #[must_use]
+    pub fn at_step(self, step: usize) -> Self {
+        self.located(|at| at.step = Some(step))
+    }
+
+    /// Sets the section of the file.
+    #[must_use]
+    pub fn in_section(self, section: impl Into<String>) -> Self {
+        self.located(|at| at.section = Some(section.into()))
     }
 
     /// The same error, where the caller knows the argument `from` by another name.
@@ -157,4 +242,47 @@ pub fn check_len(argument: &'static str, got: usize, expected: usize) -> Result<
 #[cold]
 fn wrong_len(argument: &'static str, got: usize, expected: usize) -> Error {
     Error::shape(argument, format!("{expected} elements"), got.to_string(), "pass one array of that length")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn not_finite() -> Error {
+        Error::not_finite("obs", "finite numbers", "NaN", "check the environment")
+    }
+
+    #[test]
+    fn display_prints_each_location_after_the_value() {
+        let cases = [
+            (not_finite(), "obs: expected finite numbers, got NaN; check the environment"),
+            (not_finite().at_row(4), "obs: expected finite numbers, got NaN in row 4; check the environment"),
+            (
+                not_finite().at_step(7).at_env(1),
+                "obs: expected finite numbers, got NaN in environment 1 at step 7; check the environment",
+            ),
+            (
+                not_finite().in_section("run"),
+                "obs, section run: expected finite numbers, got NaN; check the environment",
+            ),
+        ];
+        for (error, text) in cases {
+            assert_eq!(error.to_string(), text);
+            assert_eq!(error.mismatch().unwrap().got, "NaN");
+        }
+    }
+
+    #[test]
+    fn display_prints_a_sentence_without_expected_value() {
+        assert_eq!(
+            Error::closed("env", "", "is closed", "create a new one").to_string(),
+            "env is closed; create a new one"
+        );
+        assert_eq!(Error::closed("env", "", "is closed", "").to_string(), "env is closed");
+    }
+
+    #[test]
+    fn errors_without_an_argument_ignore_locations() {
+        assert_eq!(Error::Backend("failed".into()).at_env(1).to_string(), "failed");
+    }
 }

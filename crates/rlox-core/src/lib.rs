@@ -45,7 +45,7 @@ pub use advantage::{
 pub use checkpoint::Checkpoint;
 pub use env::{Action, Actions, Env, EnvSpec, ResetOptions, Step};
 pub use episode::EpisodeLog;
-pub use error::{Error, Mismatch, Result, check_len};
+pub use error::{Error, Location, Mismatch, Result, check_len};
 pub use field::{DType, Field, FieldData, FieldMut};
 pub use interrupt::{Watch, set_interrupt_check};
 pub use memory::available_memory;

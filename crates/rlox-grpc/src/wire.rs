@@ -265,8 +265,8 @@ pub(crate) fn failure_to(error: Error) -> v1::Failure {
             return v1::Failure { kind: Kind::Backend.into(), got, ..v1::Failure::default() };
         }
     };
-    let Mismatch { argument, expected, got, fix } = *wrong;
-    v1::Failure { kind: kind.into(), argument: argument.into_owned(), expected, got, fix: fix.into_owned() }
+    let Mismatch { argument, expected, got, hint, .. } = *wrong;
+    v1::Failure { kind: kind.into(), argument: argument.into_owned(), expected, got, fix: hint.into_owned() }
 }
 
 /// The error that a worker told of, with its address.

@@ -17,7 +17,7 @@ use numpy::ndarray::{ArrayView, IxDyn};
 use numpy::npyffi::{PY_ARRAY_API, npy_intp};
 use numpy::{Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::PyTypeInfo;
-use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
@@ -29,7 +29,7 @@ use stretches::{found, mapped};
 pub(crate) use unguarded::{Apart, Elements};
 
 use crate::detach::others_may_run;
-use crate::error::value_error;
+use crate::error::{memory_error, value_error};
 use crate::recycling;
 
 type Call = unsafe extern "C-unwind" fn(*mut PyObject, *mut PyObject, *mut PyObject) -> *mut PyObject;
@@ -158,7 +158,7 @@ pub(crate) trait FromArray: Kind {
 
 /// Against those of our own calls that write without the GIL.
 fn while_read<T: Element>(array: &Bound<'_, PyArrayDyn<T>>) -> PyResult<Guard> {
-    let busy = |user: String| PyValueError::new_err(format!("expected arrays that nobody writes to, got {user}"));
+    let busy = |user: String| value_error("array", "one that no thread writes to", &user, "pass a copy");
     Guard::take("an argument to be converted", array, false).map_err(busy)
 }
 
@@ -271,7 +271,7 @@ pub(crate) fn no_copy(argument: &str, array: &Bound<'_, PyUntypedArray>, error: 
         return error;
     }
     let (expected, got) = ("an array of which a copy fits into memory", format!("shape {:?}", array.shape()));
-    PyMemoryError::new_err(format!("{argument}: expected {expected}, got {got}; pass a smaller one"))
+    memory_error(argument, expected, &got, "pass a smaller one")
 }
 
 /// A new array for a result, which nobody else knows before [`New::into_array`].

@@ -2,41 +2,67 @@
 
 use std::io::ErrorKind;
 
-use pyo3::exceptions::{
-    PyException, PyFileExistsError, PyFileNotFoundError, PyFloatingPointError, PyMemoryError, PyOSError,
-    PyRuntimeError, PyTypeError, PyValueError,
-};
+use pyo3::PyTypeInfo;
+use pyo3::exceptions::{PyException, PyFileExistsError, PyFileNotFoundError, PyMemoryError, PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
-use rlox_core::Error;
+use pyo3::types::PyDict;
+use rlox_core::{Error, Location, Mismatch};
 
 use crate::interrupt::raised;
 
-pyo3::create_exception!(
-    rlox,
-    ClosedError,
-    PyValueError,
-    "The object was closed, or was left in use by another process."
-);
-pyo3::create_exception!(
-    rlox,
-    CorruptFileError,
-    PyValueError,
-    "A file is damaged, truncated or not one of rlox's; the message names the file and the section."
-);
+/// The classes of `rlox._errors`.
+mod classes {
+    pyo3::import_exception!(rlox._errors, ArgumentError);
+    pyo3::import_exception!(rlox._errors, ArgumentTypeError);
+    pyo3::import_exception!(rlox._errors, ClosedError);
+    pyo3::import_exception!(rlox._errors, CorruptFileError);
+    pyo3::import_exception!(rlox._errors, NonFiniteError);
+    pyo3::import_exception!(rlox._errors, OutOfMemoryError);
+}
 
-/// The exception a Python caller expects for an error of the core.
+/// Imports the classes, so that errors do not import them later, and adds two of them to the module.
+pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let errors = module.py().import("rlox._errors")?;
+    module.add("ClosedError", errors.getattr("ClosedError")?)?;
+    module.add("CorruptFileError", errors.getattr("CorruptFileError")?)
+}
+
+/// Returns the Python exception of an error of the core.
 pub(crate) fn to_py(error: Error) -> PyErr {
-    let text = error.to_string();
     match error {
-        Error::NotFinite(_) => PyFloatingPointError::new_err(text),
-        Error::Memory(_) => PyMemoryError::new_err(text),
-        Error::Closed(_) => ClosedError::new_err(text),
-        Error::Corrupt(_) => CorruptFileError::new_err(text),
-        Error::Io { source, .. } => refused(&source, text),
+        Error::NotFinite(wrong) => structured::<classes::NonFiniteError>(*wrong),
+        Error::Memory(wrong) => structured::<classes::OutOfMemoryError>(*wrong),
+        Error::Closed(wrong) => structured::<classes::ClosedError>(*wrong),
+        Error::Corrupt(wrong) => structured::<classes::CorruptFileError>(*wrong),
+        Error::Shape(wrong) | Error::Action(wrong) | Error::Space(wrong) | Error::Config(wrong) => {
+            structured::<classes::ArgumentError>(*wrong)
+        }
+        Error::Io { ref source, .. } => refused(source, error.to_string()),
         Error::Interrupted => raised(),
-        Error::Backend(_) => PyRuntimeError::new_err(text),
-        _ => PyValueError::new_err(text),
+        other => PyRuntimeError::new_err(other.to_string()),
     }
+}
+
+/// Returns an exception of a class of `rlox._errors`, with the fields as attributes.
+fn structured<T: PyTypeInfo>(wrong: Mismatch) -> PyErr {
+    let Mismatch { argument, expected, got, hint, at } = wrong;
+    let (expected, hint) = (Some(expected).filter(|text| !text.is_empty()), Some(hint).filter(|text| !text.is_empty()));
+    Python::attach(|py| {
+        let keywords = || {
+            let Location { env, row, step, section } = &at;
+            let keywords = PyDict::new(py);
+            keywords.set_item("env", env)?;
+            keywords.set_item("row", row)?;
+            keywords.set_item("step", step)?;
+            keywords.set_item("section", section)?;
+            PyResult::Ok(keywords)
+        };
+        let keywords = if at == Location::default() { None } else { Some(keywords()) };
+        let class = py.get_type::<T>();
+        let made =
+            keywords.transpose().and_then(|keywords| class.call((argument, expected, got, hint), keywords.as_ref()));
+        made.map_or_else(|error| error, PyErr::from_value)
+    })
 }
 
 /// What the system's errors are; those that have no number of the system's are told by their class.
@@ -60,12 +86,22 @@ pub(crate) fn ordinary(py: Python<'_>, error: &PyErr) -> bool {
     error.is_instance_of::<PyException>(py) && !error.is_instance_of::<PyMemoryError>(py)
 }
 
-/// A `TypeError` in the four parts every message has.
-pub(crate) fn type_error(argument: &str, expected: &str, got: &str, fix: &str) -> PyErr {
-    PyTypeError::new_err(format!("{argument}: expected {expected}, got {got}; {fix}"))
+/// Returns an `ArgumentTypeError`.
+pub(crate) fn type_error(argument: &str, expected: &str, got: &str, hint: &str) -> PyErr {
+    structured::<classes::ArgumentTypeError>(mismatch(argument, expected, got, hint))
 }
 
-/// A `ValueError` in the four parts every message has.
-pub(crate) fn value_error(argument: &str, expected: &str, got: &str, fix: &str) -> PyErr {
-    PyValueError::new_err(format!("{argument}: expected {expected}, got {got}; {fix}"))
+/// Returns an `ArgumentError`.
+pub(crate) fn value_error(argument: &str, expected: &str, got: &str, hint: &str) -> PyErr {
+    structured::<classes::ArgumentError>(mismatch(argument, expected, got, hint))
+}
+
+/// Returns an `OutOfMemoryError`.
+pub(crate) fn memory_error(argument: &str, expected: &str, got: &str, hint: &str) -> PyErr {
+    structured::<classes::OutOfMemoryError>(mismatch(argument, expected, got, hint))
+}
+
+fn mismatch(argument: &str, expected: &str, got: &str, hint: &str) -> Mismatch {
+    let (argument, hint) = (argument.to_owned().into(), hint.to_owned().into());
+    Mismatch { argument, expected: expected.into(), got: got.into(), hint, at: Location::default() }
 }

@@ -46,8 +46,6 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _rlox {
     #[pymodule_export]
-    use crate::error::{ClosedError, CorruptFileError};
-    #[pymodule_export]
     use crate::gae::{compute_gae, compute_gae_batched};
     #[pymodule_export]
     use crate::llm::advantage::{compute_batch_group_advantages, compute_group_advantages};
@@ -96,6 +94,7 @@ mod _rlox {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        crate::error::add_classes(module)?;
         if cfg!(debug_assertions) {
             let text = c"rlox was built without optimisation and is many times slower; build it with --release";
             PyErr::warn(module.py(), &module.py().get_type::<pyo3::exceptions::PyRuntimeWarning>(), text, 1)?;

@@ -1,12 +1,12 @@
 //! Single things that callers pass - numbers, switches, texts, shapes, objects - read once, or refused by name.
 
 use pyo3::PyTypeCheck;
-use pyo3::exceptions::{PyMemoryError, PyOverflowError};
+use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
 use crate::array::{call, slice};
-use crate::error::{blamed, type_error, value_error};
+use crate::error::{blamed, memory_error, type_error, value_error};
 
 /// A function of Python's standard library, called with these arguments.
 pub(crate) fn call_standard<'py>(
@@ -90,7 +90,7 @@ pub(crate) fn size(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize>
 
 fn counted(argument: &str, expected: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
     let (count, got) = whole(argument, expected, object)?;
-    let much = || PyMemoryError::new_err(format!("{argument}: expected less than 2**64, got {got}; ask for less"));
+    let much = || memory_error(argument, "less than 2**64", &got, "ask for less");
     count.ok_or_else(much)
 }
 

@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlox._errors import StructuredError
 from rlox.backends import Backend
 from rlox.callbacks import Callback
 from rlox.interrupt import Group, stop_on_interrupt
@@ -219,6 +220,8 @@ def _backend_of(
             return str(trainer.learner.backend)
     except (TypeError, ValueError) as error:
         if told is None or type(error) not in (TypeError, ValueError):
+            if told is not None and isinstance(error, StructuredError):
+                error.argument = f"{told}: {error.argument}"
             raise
         raise type(error)(f"{told}: {error}") from error
 

@@ -2,7 +2,7 @@
 
 use crate::envs::MakeOptions;
 use crate::vector::Progress;
-use crate::{AutoresetMode, EnvSpec, Error, Mismatch, Pcg64, ResetOptions, Result, Seeds, Space, memory};
+use crate::{AutoresetMode, EnvSpec, Error, Location, Mismatch, Pcg64, ResetOptions, Result, Seeds, Space, memory};
 
 /// Words that are read from the front. What is missing or makes no sense is `None`.
 pub(super) struct Reader<'a>(pub(super) &'a [u64]);
@@ -230,7 +230,7 @@ pub(super) fn to_rngs(words: &[u64]) -> Result<Option<Vec<Pcg64>>> {
 
 type Constructor = fn(Mismatch) -> Error;
 
-const KINDS: [Constructor; 7] = [
+const KINDS: [Constructor; 8] = [
     |m| Error::Shape(Box::new(m)),
     |m| Error::Action(Box::new(m)),
     |m| Error::Space(Box::new(m)),
@@ -238,6 +238,7 @@ const KINDS: [Constructor; 7] = [
     |m| Error::Memory(Box::new(m)),
     |m| Error::Corrupt(Box::new(m)),
     |m| Error::Closed(Box::new(m)),
+    |m| Error::NotFinite(Box::new(m)),
 ];
 
 pub(super) fn of_error(error: &Error) -> Vec<u64> {
@@ -249,16 +250,23 @@ pub(super) fn of_error(error: &Error) -> Vec<u64> {
         Error::Memory(mismatch) => (4, mismatch),
         Error::Corrupt(mismatch) => (5, mismatch),
         Error::Closed(mismatch) => (6, mismatch),
-        Error::NotFinite(_) | Error::Io { .. } | Error::Interrupted | Error::Backend(_) => {
+        Error::NotFinite(mismatch) => (7, mismatch),
+        Error::Io { .. } | Error::Interrupted | Error::Backend(_) => {
             let mut words = vec![KINDS.len() as u64];
             put_text(&mut words, &error.to_string());
             return words;
         }
     };
     let mut words = vec![kind];
-    for part in [&mismatch.argument, mismatch.expected.as_str(), &mismatch.got, &mismatch.fix] {
+    for part in [&mismatch.argument, mismatch.expected.as_str(), &mismatch.got, &mismatch.hint] {
         put_text(&mut words, part);
     }
+    let Location { env, row, step, section } = &mismatch.at;
+    for index in [env, row, step] {
+        put_option(&mut words, index.map(|index| index as u64));
+    }
+    words.push(u64::from(section.is_some()));
+    put_text(&mut words, section.as_deref().unwrap_or_default());
     words
 }
 
@@ -270,5 +278,30 @@ pub(super) fn to_error(words: &[u64]) -> Option<Error> {
     }
     let constructor = KINDS.get(kind)?;
     let (argument, expected) = (reader.text()?.into(), reader.text()?);
-    Some(constructor(Mismatch { argument, expected, got: reader.text()?, fix: reader.text()?.into() }))
+    let (got, hint) = (reader.text()?, reader.text()?.into());
+    let mut index = || Some(reader.option()?.and_then(|index| usize::try_from(index).ok()));
+    let (env, row, step) = (index()?, index()?, index()?);
+    let (has_section, section) = (reader.flag()?, reader.text()?);
+    let at = Location { env, row, step, section: has_section.then_some(section) };
+    Some(constructor(Mismatch { argument, expected, got, hint, at }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_keep_kind_and_location_through_words() {
+        for constructor in KINDS {
+            for at in [
+                Location::default(),
+                Location { env: Some(1), row: Some(0), step: Some(7), section: Some(String::new()) },
+            ] {
+                let error = constructor(Mismatch { argument: "obs".into(), at, ..Mismatch::default() });
+                let back = to_error(&of_error(&error)).unwrap();
+                assert_eq!(std::mem::discriminant(&back), std::mem::discriminant(&error));
+                assert_eq!(back.mismatch(), error.mismatch());
+            }
+        }
+    }
 }

@@ -1,6 +1,5 @@
 //! Settings of methods, by their names in rlox's configs, and errors of learning.
 
-use pyo3::exceptions::PyFloatingPointError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::Error;
@@ -16,11 +15,11 @@ const COMPUTED: [&str; 5] = ["gradients", "targets", "log_probs", "weights", "pr
 
 /// The exception for an error of learning.
 pub(super) fn spoiled(error: Error) -> PyErr {
-    match &error {
+    match error {
         Error::Config(wrong) if COMPUTED.contains(&&*wrong.argument) || wrong.argument.starts_with("parameters") => {
-            PyFloatingPointError::new_err(error.to_string())
+            to_py(Error::NotFinite(wrong))
         }
-        _ => to_py(error),
+        error => to_py(error),
     }
 }
 

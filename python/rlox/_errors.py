@@ -1,0 +1,95 @@
+"""Exceptions of rlox, with the rejected argument and its location as attributes."""
+
+__all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
+    "ClosedError",
+    "CorruptFileError",
+    "NonFiniteError",
+    "OutOfMemoryError",
+]
+
+
+class StructuredError(Exception):
+    """Base class of the exceptions of rlox that name an argument.
+
+    The text is ``"argument: expected X, got Y; hint"``, or ``"argument Y; hint"`` if `expected` is
+    None. The location is part of the text, but not of the other attributes.
+
+    Args:
+        argument: Name of the rejected argument, object or file.
+        expected: Description of the accepted values, or None for a plain sentence.
+        got: Description of the rejected value.
+        hint: How to correct the call, or None.
+        env: Index of the environment.
+        row: Index of the row of a batch.
+        step: Index of the step.
+        section: Section of a file.
+    """
+
+    def __init__(
+        self,
+        argument: str,
+        expected: str | None,
+        got: str,
+        hint: str | None,
+        *,
+        env: int | None = None,
+        row: int | None = None,
+        step: int | None = None,
+        section: str | None = None,
+    ) -> None:
+        super().__init__(argument, expected, got, hint)
+        self.argument = argument
+        self.expected = expected
+        self.got = got
+        self.hint = hint
+        self.env = env
+        self.row = row
+        self.step = step
+        self.section = section
+
+    def __str__(self) -> str:
+        """Return the text: argument, section, expected, got, location and hint."""
+        section = "" if self.section is None else f", section {self.section}"
+        expected = " " if self.expected is None else f": expected {self.expected}, got "
+        location = "".join(
+            f" {preposition} {index}"
+            for preposition, index in (
+                ("in environment", self.env),
+                ("at step", self.step),
+                ("in row", self.row),
+            )
+            if index is not None
+        )
+        hint = "" if self.hint is None else f"; {self.hint}"
+        return f"{self.argument}{section}{expected}{self.got}{location}{hint}"
+
+
+class ArgumentError(StructuredError, ValueError):
+    """An argument has a value that is not accepted."""
+
+
+class ArgumentTypeError(StructuredError, TypeError):
+    """An argument has a type that is not accepted, or a keyword is unknown."""
+
+
+class NonFiniteError(StructuredError, ValueError, FloatingPointError):
+    """A number that must be finite is NaN or infinite."""
+
+
+class ClosedError(StructuredError, ValueError):
+    """The object was closed, is in use by another call or belongs to another process."""
+
+
+class CorruptFileError(StructuredError, ValueError):
+    """A file is damaged, truncated or has another format."""
+
+
+class OutOfMemoryError(StructuredError, MemoryError):
+    """More memory is needed than is available."""
+
+
+for _name in __all__:
+    globals()[_name].__module__ = "rlox"  # tracebacks show the public name
+del _name

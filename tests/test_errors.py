@@ -1,0 +1,90 @@
+"""Exceptions of rlox: attributes, texts, bases, and the same classes from Rust and Python."""
+
+import copy
+import pickle
+
+import pytest
+
+import rlox
+from rlox import _errors
+
+BASES = {
+    rlox.ArgumentError: (ValueError,),
+    rlox.ArgumentTypeError: (TypeError,),
+    rlox.NonFiniteError: (ValueError, FloatingPointError),
+    rlox.ClosedError: (ValueError,),
+    rlox.CorruptFileError: (ValueError,),
+    rlox.OutOfMemoryError: (MemoryError,),
+}
+FIELDS = ("argument", "expected", "got", "hint", "env", "row", "step", "section")
+
+
+def fields(error):
+    return tuple(getattr(error, name) for name in FIELDS)
+
+
+@pytest.mark.parametrize("kind", BASES, ids=lambda kind: kind.__name__)
+def test_error_has_attributes_bases_and_a_public_name(kind):
+    error = kind("gamma", "a number", "'x'", "pass one")
+    assert fields(error) == ("gamma", "a number", "'x'", "pass one", None, None, None, None)
+    assert all(isinstance(error, base) for base in (*BASES[kind], _errors.StructuredError))
+    assert getattr(rlox, kind.__name__) is kind
+    assert kind.__module__ == "rlox"
+
+
+@pytest.mark.parametrize("kind", BASES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("copied", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))])
+def test_error_is_pickled_and_copied_with_its_attributes(kind, copied):
+    error = kind("obs", "finite numbers", "nan", "look", env=1, row=2, step=3, section="s")
+    error.argument = "observations"
+    again = copied(error)
+    assert type(again) is kind
+    assert (fields(again), str(again)) == (fields(error), str(error))
+
+
+@pytest.mark.parametrize(
+    ("location", "text"),
+    [
+        ({}, "obs: expected finite numbers, got nan; look"),
+        ({"env": 0}, "obs: expected finite numbers, got nan in environment 0; look"),
+        ({"row": 4}, "obs: expected finite numbers, got nan in row 4; look"),
+        (
+            {"env": 1, "step": 7},
+            "obs: expected finite numbers, got nan in environment 1 at step 7; look",
+        ),
+        ({"section": "run"}, "obs, section run: expected finite numbers, got nan; look"),
+    ],
+)
+def test_location_is_part_of_the_text_only(location, text):
+    error = rlox.NonFiniteError("obs", "finite numbers", "nan", "look", **location)
+    assert str(error) == text
+    assert error.got == "nan"
+
+
+def test_error_without_expected_value_is_a_plain_sentence():
+    error = rlox.ClosedError("env", None, "is closed", "create a new one")
+    assert str(error) == "env is closed; create a new one"
+    assert str(rlox.ClosedError("env", None, "is closed", None)) == "env is closed"
+
+
+def closed_env():
+    env = rlox.VecEnv(n=1, env_id="CartPole-v1")
+    env.close()
+    env.step_all([0])
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "argument"),
+    [
+        (lambda: rlox.compute_gae([1.0], [0.0, 0.0], [0], 0.0), rlox.ArgumentError, "values"),
+        (lambda: rlox.RolloutBuffer("a", 2, (4,)), rlox.ArgumentTypeError, "n_steps"),
+        (lambda: rlox.ReplayBuffer(2**62, 4, 1), rlox.OutOfMemoryError, "capacity"),
+        (closed_env, rlox.ClosedError, "VecEnv"),
+    ],
+)
+def test_errors_from_rust_are_of_these_classes(call, kind, argument):
+    with pytest.raises(kind) as caught:
+        call()
+    error = caught.value
+    assert (type(error), error.argument) == (kind, argument)
+    assert str(error) == f"{argument}: expected {error.expected}, got {error.got}; {error.hint}"
