@@ -5,6 +5,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlox._errors import ArgumentError
+
 
 def expect_action_space(space: gym.Space[Any], config: Any) -> None:
     """Refuses action spaces in which there is nothing to do, or not what the settings ask for.
@@ -13,12 +15,11 @@ def expect_action_space(space: gym.Space[Any], config: Any) -> None:
         ValueError: It has no components; gSDE is asked for, and it is no Box.
     """
     if 0 in (space.shape or ()):
-        raise ValueError(
-            f"action space: expected one component or more, got {space}; leave out the axis that "
-            "is empty"
+        raise ArgumentError(
+            "action space", "one component or more", str(space), "leave out the axis that is empty"
         )
     if getattr(config, "use_sde", False) and not isinstance(space, gym.spaces.Box):
-        raise ValueError(f"use_sde: expected a Box action space, got {space}; set use_sde=False")
+        raise ArgumentError("use_sde", "a Box action space", str(space), "set use_sde=False")
 
 
 def expect_actions_for(algorithm: str, space: gym.Space[Any]) -> None:
@@ -40,26 +41,31 @@ def expect_actions_for(algorithm: str, space: gym.Space[Any]) -> None:
     real = isinstance(space, gym.spaces.Box) and space.dtype.kind == "f"
     if name == "DQN" and not isinstance(space, gym.spaces.Discrete):
         fix = "SAC, TD3, PPO or A2C" if real else "PPO or A2C"
-        raise ValueError(f"action space: expected Discrete for {name}, got {space}; use {fix}")
+        raise ArgumentError("action space", f"Discrete for {name}", str(space), f"use {fix}")
     if name == "DQN":
         return
     if not isinstance(space, gym.spaces.Box):
         fix = "DQN, PPO or A2C" if isinstance(space, gym.spaces.Discrete) else "PPO or A2C"
-        raise ValueError(f"action space: expected a Box for {name}, got {space}; use {fix}")
+        raise ArgumentError("action space", f"a Box for {name}", str(space), f"use {fix}")
     if not real:
         # Squashed into the bounds, actions hardly ever are what is rounded to the outermost.
-        raise ValueError(
-            f"action space: expected a Box of real numbers for {name}, got {space}; use PPO or A2C"
+        raise ArgumentError(
+            "action space", f"a Box of real numbers for {name}", str(space), "use PPO or A2C"
         )
     most = np.finfo(np.float32).max
     if not all((np.abs(side.astype(np.float64)) <= most).all() for side in (space.low, space.high)):
-        raise ValueError(
-            f"action space: expected finite bounds for {name}, which float32 holds, got {space}; "
-            "rescale actions in a wrapper, or use PPO or A2C"
+        raise ArgumentError(
+            "action space",
+            f"finite bounds for {name}, which float32 holds",
+            str(space),
+            "rescale actions in a wrapper, or use PPO or A2C",
         )
     # Equal ones are allowed: a component of which there is nothing to decide.
     if (above := space.low > space.high).any():
-        raise ValueError(
-            f"action space: expected low <= high for {name}, got {space.low[above][0]} > "
-            f"{space.high[above][0]} in component {int(np.flatnonzero(above)[0])}; swap them"
+        raise ArgumentError(
+            "action space",
+            f"low <= high for {name}",
+            f"{space.low[above][0]} > {space.high[above][0]} in component "
+            f"{int(np.flatnonzero(above)[0])}",
+            "swap them",
         )

@@ -10,6 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.layouts import Layout
 from rlox.masks import as_flags, mask_parameter
 from rlox.settings import shown
@@ -79,9 +80,11 @@ def expect_spaces(observation_space: Any, action_space: Any) -> None:
     """
     for name, space in (("observation", observation_space), ("action", action_space)):
         if not isinstance(space, gym.Space):
-            raise TypeError(
-                f"{name}_space: expected a gymnasium.Space, got {type(space).__name__}; pass "
-                f"env.single_{name}_space"
+            raise ArgumentTypeError(
+                f"{name}_space",
+                "a gymnasium.Space",
+                type(space).__name__,
+                f"pass env.single_{name}_space",
             )
 
 
@@ -97,9 +100,11 @@ def check_policy(
     expect_spaces(observation_space, action_space)
     methods = ("get_action_and_logprob", "get_value")
     if not isinstance(policy, nn.Module) or not all(hasattr(policy, name) for name in methods):
-        raise TypeError(
-            f"policy: expected a torch module with {' and '.join(methods)}, got "
-            f"{type(policy).__name__}; rlox.policies.ActorCritic says what they must do"
+        raise ArgumentTypeError(
+            "policy",
+            f"a torch module with {' and '.join(methods)}",
+            type(policy).__name__,
+            "rlox.policies.ActorCritic says what they must do",
         )
     module: Any = policy  # mypy takes a module's methods for tensors
     device = next((p.device for p in policy.parameters()), torch.device("cpu"))
@@ -132,9 +137,11 @@ def check_policy(
     wanted |= {name: (tensor, (2,), torch.float32) for name, tensor in said.items()}
     for name, (tensor, shape, dtype) in wanted.items():
         if tuple(tensor.shape) != shape or tensor.dtype != dtype:
-            raise ValueError(
-                f"policy: expected {name} of shape {shape} and {dtype} for 2 observations, got "
-                f"{tuple(tensor.shape)} and {tensor.dtype}; see rlox.policies.ActorCritic"
+            raise ArgumentError(
+                "policy",
+                f"{name} of shape {shape} and {dtype} for 2 observations",
+                f"{tuple(tensor.shape)} and {tensor.dtype}",
+                "see rlox.policies.ActorCritic",
             )
 
 
@@ -161,9 +168,11 @@ def expect_mask(mask: Any, counts: Sequence[int] | None, logits: Tensor) -> Tens
     tensor([[ True, False]])
     """
     if counts is None:
-        raise ValueError(
-            "action_masks: expected None, as Box actions have no masks, got "
-            f"{type(mask).__name__}; leave it out"
+        raise ArgumentError(
+            "action_masks",
+            "None, as Box actions have no masks",
+            type(mask).__name__,
+            "leave it out",
         )
     shape = (len(logits), sum(counts))
     expected = f"action_masks: expected flags of shape {shape}"
@@ -192,10 +201,12 @@ def _with_mask(method: Any) -> Callable[..., Any]:
         if mask is None and (parameter is None or parameter.default is not parameter.empty):
             return method(*args, **others)
         if parameter is None:
-            raise TypeError(
-                f"policy: expected {getattr(method, '__qualname__', method)} to have a parameter "
-                "mask, as the environment says what is allowed, got none; add mask=None, or set "
-                "action_masks=False"
+            raise ArgumentTypeError(
+                "policy",
+                f"{getattr(method, '__qualname__', method)} to have a parameter mask, as the "
+                "environment says what is allowed",
+                "none",
+                "add mask=None, or set action_masks=False",
             )
         return method(*args, **{parameter.name: mask}, **others)
 
@@ -301,6 +312,4 @@ def torch_dtype(dtype: "np.dtype[Any]") -> torch.dtype:
     kind = getattr(torch, str(getattr(dtype, "name", "")), None)
     if isinstance(kind, torch.dtype):
         return kind
-    raise TypeError(
-        f"dtype: expected one that torch has, too, got {shown(dtype)}; convert it first"
-    )
+    raise ArgumentTypeError("dtype", "one that torch has, too", shown(dtype), "convert it first")

@@ -8,6 +8,7 @@ from weakref import finalize
 import numpy as np
 
 from rlox import native_shapes, spaces
+from rlox._errors import ArgumentError
 from rlox._rlox import NativeActors, NativePolicy, Normalizer, RolloutBuffer
 from rlox.backends import torch_needs
 from rlox.layouts import Layout
@@ -67,36 +68,44 @@ def expect_actors(
         ValueError: They cannot work where `config.actors` says; actor and learner may take turns.
     """
     if (config.normalize_obs or config.normalize_reward) and config.num_actors > 1:
-        raise ValueError(
-            "num_actors: expected 1 beside normalize_obs or normalize_reward, as each actor would "
-            f"have statistics of its own, got {config.num_actors}; take one, or normalise in a "
-            "wrapper"
+        raise ArgumentError(
+            "num_actors",
+            "1 beside normalize_obs or normalize_reward, as each actor would have statistics of "
+            "its own",
+            str(config.num_actors),
+            "take one, or normalise in a wrapper",
         )
     why = _not_in_threads(env, config, policy, features_extractor)
     remote = config.actors.startswith(("grpc://", "grpcs://"))
     if (config.actors == "threads" or remote) and why is not None:
-        raise ValueError(
-            f"actors: expected 'processes' or 'ray' where {why}, got {config.actors!r}; set one of "
-            "them"
+        raise ArgumentError(
+            "actors", f"'processes' or 'ray' where {why}", repr(config.actors), "set one of them"
         )
     if remote and (config.normalize_obs or config.normalize_reward):
-        raise ValueError(
-            "normalize_obs: expected False where workers collect, as they have no statistics, got "
-            "True, or normalize_reward=True; normalise elsewhere"
+        raise ArgumentError(
+            "normalize_obs",
+            "False where workers collect, as they have no statistics",
+            "True, or normalize_reward=True",
+            "normalise elsewhere",
         )
     if why is None and (remote or config.actors in ("auto", "threads")):
         if isinstance(env, VecEnv) and env.has_action_masks != config.action_masks:
             has = "masks" if env.has_action_masks else "none"
-            raise ValueError(
-                f"action_masks: expected {env.has_action_masks} where actors collect, as the "
-                f"environments have {has}, got {config.action_masks}; set it so"
+            raise ArgumentError(
+                "action_masks",
+                f"{env.has_action_masks} where actors collect, as the environments have {has}",
+                str(config.action_masks),
+                "set it so",
             )
         return "grpc" if remote else "threads"
     if recipe_of(env) is None:
-        raise ValueError(
-            "env: expected an id, or a function that makes environments, where actors make their "
-            f"own in processes, got a {type(env).__name__} already made; pass what makes it, or "
-            "set lockstep=True, max_lag=0 and num_actors=1: actor and learner take turns then"
+        raise ArgumentError(
+            "env",
+            "an id, or a function that makes environments, where actors make their own in "
+            "processes",
+            f"a {type(env).__name__} already made",
+            "pass what makes it, or set lockstep=True, max_lag=0 and num_actors=1: actor and "
+            "learner take turns then",
         )
     return "ray" if config.actors == "ray" else "processes"
 

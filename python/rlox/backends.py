@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from rlox._errors import ArgumentError
 from rlox._rlox import network_backends
 from rlox.layouts import is_image
 from rlox.noise import alike
@@ -115,9 +116,11 @@ def resolve_backend(backend: str, need: Need | None) -> str:
     if asked == "auto":
         return "native" if need is None else "torch"
     if asked != "torch" and need is not None:
-        raise ValueError(
-            f"{need.name}: expected {need.expected} on the {asked} backend, got {need.got}; pass "
-            'backend="torch"'
+        raise ArgumentError(
+            need.name,
+            f"{need.expected} on the {asked} backend",
+            str(need.got),
+            'pass backend="torch"',
         )
     return asked
 
@@ -170,10 +173,12 @@ def expect_backend(backend: str, need: Need | None) -> None:
         expect_torch("backend is 'torch'" if need is None else need.why)
     elif backend not in (here := network_backends()):
         features = ",".join((*(name for name in here if name != "native"), backend))
-        raise ValueError(
-            f"backend: expected one that rlox was built with ({', '.join(here)}) or 'torch', got "
-            f"{backend!r}; build it from source, in a clone of the repository: pip install . "
-            f"--config-settings=build-args='--features pyo3/abi3-py310,{features}'"
+        raise ArgumentError(
+            "backend",
+            f"one that rlox was built with ({', '.join(here)}) or 'torch'",
+            repr(backend),
+            "build it from source, in a clone of the repository: pip install . "
+            f"--config-settings=build-args='--features pyo3/abi3-py310,{features}'",
         )
 
 
@@ -193,9 +198,11 @@ def loading_backend(backend: str | None, saved: str) -> str:
     """
     if backend is None:
         if saved != "torch" and saved not in (here := network_backends()):
-            raise ValueError(
-                f"backend: expected one that rlox was built with ({', '.join(here)}), got a "
-                f'checkpoint of {saved}; pass backend="native", which has the same networks'
+            raise ArgumentError(
+                "backend",
+                f"one that rlox was built with ({', '.join(here)})",
+                f"a checkpoint of {saved}",
+                'pass backend="native", which has the same networks',
             )
         return saved
     return text("backend", backend, BACKENDS[1:])

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rlox import learner, settings, standing
+from rlox._errors import ArgumentTypeError
 from rlox.action_spaces import expect_action_space
 from rlox.layouts import Layout
 from rlox.masks import mask_width, no_masks
@@ -128,9 +129,11 @@ class BaseLearner:
         """
         deterministic = settings.flag("deterministic", deterministic, fix="pass one of them")
         if stream is not None and not isinstance(stream, np.random.Generator):
-            raise TypeError(
-                f"stream: expected a numpy.random.Generator or None, got {type(stream).__name__}; "
-                "pass numpy.random.default_rng(seed)"
+            raise ArgumentTypeError(
+                "stream",
+                "a numpy.random.Generator or None",
+                type(stream).__name__,
+                "pass numpy.random.default_rng(seed)",
             )
         return None if deterministic else stream or self.streams["predictions"]
 

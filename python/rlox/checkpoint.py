@@ -29,7 +29,8 @@ from typing import Any
 import safetensors
 import safetensors.numpy
 
-from rlox._rlox import CorruptFileError, __version__
+from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError
+from rlox._rlox import __version__
 from rlox.files import flush_folder, locked, make_folder, write_file
 from rlox.learner import Arrays
 from rlox.members import SPARE, checked_member, write_member
@@ -84,11 +85,11 @@ def write_checkpoint(
         with locked(path.parent):
             _expect_replaceable(path)
     if not isinstance(manifest, Mapping):
-        raise TypeError(f"manifest: expected a dict, got {type(manifest).__name__}; pass one")
+        raise ArgumentTypeError("manifest", "a dict", type(manifest).__name__, "pass one")
     checked = {name: checked_member(name, arrays) for name, arrays in _named(members).items()}
     for name in checked:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"members: expected names of a-z, 0-9 and _, got {name!r}; rename it")
+            raise ArgumentError("members", "names of a-z, 0-9 and _", repr(name), "rename it")
     content = {**manifest, "format": FORMAT, "rlox": __version__}
     _signed({**content, "members": {}})  # which refuses what JSON cannot hold
 
@@ -160,10 +161,11 @@ def _named(members: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]
 def _items(name: str, given: Any) -> list[tuple[str, Any]]:
     known = isinstance(given, Mapping) and all(isinstance(key, str) for key in given)
     if not known or not all(key.isprintable() for key in given):
-        raise TypeError(
-            f"{name}: expected a dict with printable str keys, got "
-            f"{type(given).__name__}; pass arrays by "
-            "member and name"
+        raise ArgumentTypeError(
+            name,
+            "a dict with printable str keys",
+            type(given).__name__,
+            "pass arrays by member and name",
         )
     return list(given.items())
 
@@ -306,9 +308,11 @@ def _read_manifest(file: Path) -> dict[str, Any]:
     if hashlib.sha256(rest).hexdigest() != digest:
         raise corrupt(file, "manifest", "another SHA-256 than it says")
     if manifest.get("format") != FORMAT:
-        raise ValueError(
-            f"{file}: expected format {FORMAT}, got {manifest.get('format')!r}, written by rlox "
-            f"{manifest.get('rlox')}; read it with that version"
+        raise ArgumentError(
+            str(file),
+            f"format {FORMAT}",
+            f"{manifest.get('format')!r}, written by rlox {manifest.get('rlox')}",
+            "read it with that version",
         )
     return manifest
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from rlox import spaces
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import NativeVectorEnv
 from rlox.masks import Flags, random_allowed, with_masks
 from rlox.memory import expect_memory
@@ -21,14 +22,16 @@ Array = npt.NDArray[Any]
 def check_collection(mode: AutoresetMode, n: int, policy: object) -> int:
     """The number of steps, refused unless positive, as are DISABLED mode and kinds of policies."""
     if mode is AutoresetMode.DISABLED:
-        raise ValueError(
-            f"autoreset_mode: expected SAME_STEP or NEXT_STEP, got {mode.name}; make the "
-            "environments by rlox.VecEnv, or rlox.make_vec, with autoreset_mode='SameStep'"
+        raise ArgumentError(
+            "autoreset_mode",
+            "SAME_STEP or NEXT_STEP",
+            str(mode.name),
+            "make the environments by rlox.VecEnv, or rlox.make_vec, with "
+            "autoreset_mode='SameStep'",
         )
     if policy is not None and not callable(policy):
-        raise TypeError(
-            f"policy: expected a function of observations or None, got {type(policy).__name__}; "
-            "pass a callable"
+        raise ArgumentTypeError(
+            "policy", "a function of observations or None", type(policy).__name__, "pass a callable"
         )
     return whole("n", n, 1, fix="pass how many steps to make")
 
@@ -51,9 +54,11 @@ def ended_before(native: NativeVectorEnv, mode: AutoresetMode) -> Flags:
     if mode is not AutoresetMode.NEXT_STEP:
         return np.zeros(native.num_envs, np.bool_)
     if not native.spec()["restorable"]:
-        raise ValueError(
-            "autoreset_mode: expected SAME_STEP of environments that do not tell their state, got "
-            "NEXT_STEP; make them by rlox.VecEnv, or rlox.make_vec, with autoreset_mode='SameStep'"
+        raise ArgumentError(
+            "autoreset_mode",
+            "SAME_STEP of environments that do not tell their state",
+            "NEXT_STEP",
+            "make them by rlox.VecEnv, or rlox.make_vec, with autoreset_mode='SameStep'",
         )
     return native.get_state()["finished"]
 

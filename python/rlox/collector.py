@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector.utils import CloudpickleWrapper
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import write_rollout
 from rlox.interrupt import stop_on_interrupt
 from rlox.learner import Arrays
@@ -127,9 +128,12 @@ def _expect_spaces(env: Any, expected: tuple[Any, Any]) -> None:
     there = env.single_observation_space, env.single_action_space
     for kind, one, other in zip(("observation", "action"), expected, there, strict=True):
         if one != other:
-            raise ValueError(
-                f"env: expected the {kind} space of the learner's environments, {one}, where an "
-                f"actor makes its own, got {other}; have env make the same everywhere"
+            raise ArgumentError(
+                "env",
+                f"the {kind} space of the learner's environments, {one}, where an actor makes its "
+                "own",
+                str(other),
+                "have env make the same everywhere",
             )
 
 
@@ -143,10 +147,12 @@ def sent(plan: Plan) -> CloudpickleWrapper:
     try:
         wrapped.__getstate__()
     except Exception as error:
-        raise TypeError(
-            "env: expected environments and policy that another process can make, got something in "
-            f"what makes them that cannot be sent there ({error}); make locks, files and "
-            "connections within the function or class that makes the environment"
+        raise ArgumentTypeError(
+            "env",
+            "environments and policy that another process can make",
+            f"something in what makes them that cannot be sent there ({error})",
+            "make locks, files and connections within the function or class that makes the "
+            "environment",
         ) from error
     return wrapped
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.layouts import Layout
 
 RESET = "reset(seed=, options=) to give (observation, info)"
@@ -47,8 +48,8 @@ def expect_env(made: object) -> gym.Env[Any, Any]:
         fix = "pass a vector environment as it is, not what makes it"
     elif looks_like_one(made):
         fix = FIX
-    raise TypeError(
-        f"env: expected a function that makes a gymnasium.Env, got a {kind} from it; {fix}"
+    raise ArgumentTypeError(
+        "env", "a function that makes a gymnasium.Env", f"a {kind} from it", fix
     )
 
 
@@ -110,10 +111,12 @@ class Overwriting:
             for i in np.flatnonzero(done):
                 objects = self._before[i], last[i], self._inner._env_obs[i]
                 if _written(objects, told(before[i : i + 1]), told(now[i : i + 1])):
-                    raise ValueError(
-                        f"env: expected observations of their own from environment {i}, got the "
-                        "array of its last one again, where the next episode's first stands now; "
-                        "have step and reset return copies, as Gymnasium's check_env asks"
+                    raise ArgumentError(
+                        "env",
+                        f"observations of their own from environment {i}",
+                        "the array of its last one again, where the next episode's first stands "
+                        "now",
+                        "have step and reset return copies, as Gymnasium's check_env asks",
                     )
         self.note()
 
@@ -148,10 +151,11 @@ def expect_contract(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     for name in ("observation_space", "action_space"):
         space = getattr(env, name, None)
         if not isinstance(space, gym.Space):
-            raise TypeError(
-                f"env: expected {kind} to have a gymnasium.Space as {name}, got "
-                f"{'none' if space is None else type(space)}; set it in __init__, with "
-                "gymnasium.spaces"
+            raise ArgumentTypeError(
+                "env",
+                f"{kind} to have a gymnasium.Space as {name}",
+                str("none" if space is None else type(space)),
+                "set it in __init__, with gymnasium.spaces",
             )
     try:
         signature = inspect.signature(env.reset)
@@ -160,7 +164,7 @@ def expect_contract(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     try:
         signature.bind(seed=None, options=None)
     except TypeError:
-        raise TypeError(f"env: expected {kind}.{RESET}, got reset{signature}; {FIX}") from None
+        raise ArgumentTypeError("env", f"{kind}.{RESET}", f"reset{signature}", FIX) from None
     return env
 
 
@@ -172,9 +176,12 @@ def expect_vector(env: Any) -> None:
     """
     for name in ("num_envs", "single_observation_space", "single_action_space"):
         if isinstance(env, VectorEnv) and getattr(env, name, None) is None:
-            raise TypeError(
-                f"env: expected {type(env).__name__} to have the attribute {name}, as a "
-                "gymnasium.vector.VectorEnv, got none; set it in __init__"
+            raise ArgumentTypeError(
+                "env",
+                f"{type(env).__name__} to have the attribute {name}, as a "
+                "gymnasium.vector.VectorEnv",
+                "none",
+                "set it in __init__",
             )
 
 
@@ -194,9 +201,11 @@ def parts(env: Any, answer: Any, wanted: str) -> Any:
         return answer
     several = isinstance(answer, tuple | list)
     got = f"{len(answer)} values" if several else f"a {type(answer).__name__}"
-    raise ValueError(
-        f"env: expected {type(env.unwrapped).__name__}.{wanted}, got {got}; update it to the API "
-        "of gymnasium.vector.VectorEnv"
+    raise ArgumentError(
+        "env",
+        f"{type(env.unwrapped).__name__}.{wanted}",
+        str(got),
+        "update it to the API of gymnasium.vector.VectorEnv",
     )
 
 
@@ -251,9 +260,11 @@ def refuse_unfit(spec: EnvSpec | None, error: Exception) -> None:
         TypeError: It does.
     """
     if spec is not None and str(error).startswith(_UNFIT):
-        raise TypeError(
-            f"env: expected {spec.id!r} to make a gymnasium.Env with spaces, got "
-            f"{maker_name(spec.entry_point)}: {error} {FIX}"
+        raise ArgumentTypeError(
+            "env",
+            f"{spec.id!r} to make a gymnasium.Env with spaces",
+            f"{maker_name(spec.entry_point)}: {error} {FIX}",
+            None,
         ) from error
 
 

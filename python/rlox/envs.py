@@ -17,6 +17,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from rlox import spaces, streams
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import NativeVectorEnv, env_ids
 from rlox.ids import (
     PLUGINS,
@@ -114,8 +115,8 @@ class NativeEnv(gym.Env[Obs, Any]):
         """
         shape = self.action_space.shape
         if np.shape(action) != shape:
-            raise ValueError(
-                f"action: expected shape {shape}, got {np.shape(action)}; pass one action"
+            raise ArgumentError(
+                "action", f"shape {shape}", str(np.shape(action)), "pass one action"
             )
         if self._steps_draw:
             self._lend_stream()
@@ -178,31 +179,32 @@ def register_env(plugin: object) -> str:
         ValueError: An id that is another environment's already, or that Gymnasium does not take.
     """
     if type(plugin).__name__ != "PyCapsule":
-        raise TypeError(
-            f"plugin: expected a capsule of an EnvPlugin, got {plugin!r}; see docs/environments.md"
+        raise ArgumentTypeError(
+            "plugin", "a capsule of an EnvPlugin", repr(plugin), "see docs/environments.md"
         )
     probe = NativeVectorEnv(plugin, 1)
     about = probe.spec()
     probe.close()
     env_id = str(about["id"])
     if env_id.startswith("rlox/") or ":" in env_id:
-        raise ValueError(
-            f"plugin: expected an id without a prefix, got {env_id!r}; rename it in its EnvSpec"
+        raise ArgumentError(
+            "plugin", "an id without a prefix", repr(env_id), "rename it in its EnvSpec"
         )
     mine = env_id in PLUGINS
     if not mine and (env_id in native_ids() or env_id in gym.registry):
-        raise ValueError(
-            f"plugin: expected an id of its own, got {env_id!r}, which is another environment's; "
-            "rename it in its EnvSpec"
+        raise ArgumentError(
+            "plugin",
+            "an id of its own",
+            f"{env_id!r}, which is another environment's",
+            "rename it in its EnvSpec",
         )
     if mine:
         gym.registry.pop(env_id, None)
     try:
         _register(env_id, env_id, max_episode_steps=about["max_episode_steps"])
     except gym.error.Error as error:
-        raise ValueError(
-            f"plugin: expected an id as Gymnasium writes them, such as 'Name-v0', got {env_id!r}; "
-            f"{error}"
+        raise ArgumentError(
+            "plugin", "an id as Gymnasium writes them, such as 'Name-v0'", repr(env_id), str(error)
         ) from error
     PLUGINS[env_id] = plugin
     return env_id

@@ -13,6 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.contract import expect_contract, expect_env, refuse_unfit
 from rlox.finite import refuse_nan
 from rlox.keywords import knowing_keywords
@@ -53,12 +54,12 @@ class SeededPredictor:
         self, learner: "Learner", seed: int, halted: Callable[[], bool] = lambda: False
     ) -> None:
         if not hasattr(learner, "config"):
-            raise TypeError(
-                f"learner: expected a Learner, got {shown(learner)}; pass a trainer's `learner`"
+            raise ArgumentTypeError(
+                "learner", "a Learner", shown(learner), "pass a trainer's `learner`"
             )
         if not callable(halted):
-            raise TypeError(
-                f"halted: expected a function without arguments, got {shown(halted)}; pass one"
+            raise ArgumentTypeError(
+                "halted", "a function without arguments", shown(halted), "pass one"
             )
         self._learner, seed, self.halted = learner, plain_seed(seed), halted
         self.spaces = getattr(learner, "spaces", None)
@@ -98,9 +99,11 @@ def expect_maker(env: Any) -> Any:
     """
     if isinstance(env, str | EnvSpec) or callable(env):
         return env
-    raise TypeError(
-        f"env: expected an id or a function that makes an environment, got {type(env).__name__}; "
-        "pass what makes it"
+    raise ArgumentTypeError(
+        "env",
+        "an id or a function that makes an environment",
+        type(env).__name__,
+        "pass what makes it",
     )
 
 
@@ -112,9 +115,11 @@ def environment_of(trainer: "Trainer", env: Any = None) -> Any:
     """
     chosen = (trainer.env_id or trainer._env) if env is None else env
     if env is None and not (isinstance(chosen, str | EnvSpec) or callable(chosen)):
-        raise ValueError(
-            "env: expected an id or a function, as the trainer was given environments already "
-            "made, got None; pass env="
+        raise ArgumentError(
+            "env",
+            "an id or a function, as the trainer was given environments already made",
+            "None",
+            "pass env=",
         )
     return chosen
 
@@ -169,14 +174,16 @@ def evaluate(
     seed = None if seed is None else chosen_seed(seed)
     deterministic = flag("deterministic", deterministic, fix="pass one of them")
     if not hasattr(policy, "predict"):
-        raise TypeError(
-            f"policy: expected an object with predict(obs, deterministic), got "
-            f"{type(policy).__name__}; pass a trainer or a learner"
+        raise ArgumentTypeError(
+            "policy",
+            "an object with predict(obs, deterministic)",
+            type(policy).__name__,
+            "pass a trainer or a learner",
         )
     keywords: Mapping[str, Any] = {} if env_kwargs is None else env_kwargs
     if not isinstance(keywords, Mapping):
-        raise TypeError(
-            f"env_kwargs: expected a dict of keywords or None, got {keywords!r}; pass a dict"
+        raise ArgumentTypeError(
+            "env_kwargs", "a dict of keywords or None", repr(keywords), "pass a dict"
         )
     limits: list[Callable[..., gym.Env[Any, Any]]] = []
     if max_episode_steps is not None:
@@ -231,8 +238,8 @@ def _make(
             refuse_unfit(gym.registry.get(env), error)
             raise
         except gym.error.Error as error:
-            raise ValueError(
-                f"env: expected an id in Gymnasium's registry, got {env!r}; {error}"
+            raise ArgumentError(
+                "env", "an id in Gymnasium's registry", repr(env), str(error)
             ) from error
     expect_maker(env)
 
@@ -258,9 +265,11 @@ def _expect_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:
         alike = alike and ours.shape == theirs.shape
         # What an action means, its bounds say; observations are numbers all the same.
         if not alike or (what == "action" and describe(ours) != describe(theirs)):
-            raise ValueError(
-                f"env: expected {what} space {ours}, as the policy was made for, got {theirs}; "
-                "pass an environment with the same spaces"
+            raise ArgumentError(
+                "env",
+                f"{what} space {ours}, as the policy was made for",
+                str(theirs),
+                "pass an environment with the same spaces",
             )
 
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from rlox import finite, learner, spaces, standing
+from rlox._errors import ArgumentError
 from rlox.action_spaces import expect_actions_for
 from rlox.base_learner import BaseLearner
 from rlox.crossing import as_on_torch
@@ -63,9 +64,11 @@ class Explorer(BaseLearner):
         for setting, usual in (("n_steps", 1), ("her", None), ("frame_stack", None)):
             got = getattr(config, setting)
             if alone and got not in (usual, 1):
-                raise ValueError(
-                    f"{setting}: expected {usual} beside several environments in autoreset mode "
-                    f"NEXT_STEP, got {got!r}; make them with autoreset_mode='SameStep'"
+                raise ArgumentError(
+                    setting,
+                    f"{usual} beside several environments in autoreset mode NEXT_STEP",
+                    repr(got),
+                    "make them with autoreset_mode='SameStep'",
                 )
         # Where some only reset, the others' rows are pushed without theirs, and follow no others.
         streams = 1 if alone else config.num_envs

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.backends import expect_torch
 from rlox.extras import load_extra
 from rlox.files import write_file
@@ -97,9 +98,8 @@ def _arrays(policy: Any) -> tuple[Arrays, Arrays]:
     """The networks, and what normalises observations."""
     learner = getattr(policy, "learner", None)
     if not callable(getattr(learner, "state", None)):
-        raise TypeError(
-            f"policy: expected what rlox.load gives, or a trainer, got {type(policy).__name__}; "
-            "load one"
+        raise ArgumentTypeError(
+            "policy", "what rlox.load gives, or a trainer", type(policy).__name__, "load one"
         )
     state: Any = learner.state(replay=False)  # type: ignore[union-attr]  # it has that
     told = learner.config.normalize_obs  # type: ignore[union-attr]  # and this
@@ -116,9 +116,11 @@ class _Graph:
         self.observed, self.acted = learner.spaces
         own = not getattr(learner, "built_in", True)
         if own or any(name.startswith("features.") for name in networks):
-            raise ValueError(
-                "policy: expected built-in hidden layers, got networks of one's own, or of "
-                "pictures; export the torch module with torch.onnx"
+            raise ArgumentError(
+                "policy",
+                "built-in hidden layers",
+                "networks of one's own, or of pictures",
+                "export the torch module with torch.onnx",
             )
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
@@ -176,9 +178,11 @@ class _Graph:
             case gym.spaces.Box() | gym.spaces.MultiBinary() if not is_image(space):
                 rows = self.op("Reshape", "obs", np.array([-1, int(np.prod(space.shape))]))
                 return self._normalized(rows) if self.normalizer else rows
-        raise ValueError(
-            f"observation space: expected numbers or integers in one space, got {space}; "
-            "export the torch module with torch.onnx"
+        raise ArgumentError(
+            "observation space",
+            "numbers or integers in one space",
+            str(space),
+            "export the torch module with torch.onnx",
         )
 
     def _one_hot(self, x: str, counts: list[int], start: npt.NDArray[Any]) -> str:
@@ -242,9 +246,11 @@ class _Graph:
                 flags = self.op("Greater", out, np.array(0, np.float32))
                 return self.cast(self.op("Reshape", flags, shape), space.dtype)
         if space.dtype.kind != "f":
-            raise ValueError(
-                f"action space: expected a Box of real numbers, got {space}; round them outside, "
-                "and make the space of float32"
+            raise ArgumentError(
+                "action space",
+                "a Box of real numbers",
+                str(space),
+                "round them outside, and make the space of float32",
             )
         low, high = (side.astype(np.float32).ravel() for side in (space.low, space.high))
         if self.learner.algorithm in ("sac", "td3"):

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.actor_critic import torch_dtype
 from rlox.layouts import Layout, has_parts, is_image
 from rlox.networks import layer, orthogonal
@@ -79,9 +80,11 @@ class NatureCNN(nn.Module):
         super().__init__()
         shape = tuple(space.shape or ())
         if not 2 <= len(shape) <= 4 or min(_sides(shape)) < _SMALLEST:
-            raise ValueError(
-                f"observation space: expected pictures with sides of at least {_SMALLEST}, got "
-                f"{space}; enlarge them, or flatten them in a wrapper"
+            raise ArgumentError(
+                "observation space",
+                f"pictures with sides of at least {_SMALLEST}",
+                str(space),
+                "enlarge them, or flatten them in a wrapper",
             )
         self.channels_last = _channels_last(shape)
         channels = math.prod(shape) // math.prod(_sides(shape))
@@ -187,9 +190,12 @@ def own_features(make: Any, space: gym.Space[Any]) -> nn.Module:
     made: Any = make(space) if callable(make) else None
     width = getattr(made, "features_dim", None)
     if not isinstance(made, nn.Module) or type(width) is not int or width < 1:
-        raise TypeError(
-            "features_extractor: expected a function from the observation space to a torch module "
-            f"with an attribute features_dim, got {make!r}; see rlox.features.NatureCNN"
+        raise ArgumentTypeError(
+            "features_extractor",
+            "a function from the observation space to a torch module with an attribute "
+            "features_dim",
+            repr(make),
+            "see rlox.features.NatureCNN",
         )
     layout, trained = Layout(space), made.training
     device = next((parameter.device for parameter in made.parameters()), None)
@@ -199,9 +205,11 @@ def own_features(make: Any, space: gym.Space[Any]) -> nn.Module:
     made.train(trained)
     shape = tuple(getattr(features, "shape", ()))
     if shape != (2, width):
-        raise ValueError(
-            f"features_extractor: expected a module that gives (n, features_dim) = (2, {width}) of "
-            f"two observations, got shape {shape}; correct its features_dim or what it gives"
+        raise ArgumentError(
+            "features_extractor",
+            f"a module that gives (n, features_dim) = (2, {width}) of two observations",
+            f"shape {shape}",
+            "correct its features_dim or what it gives",
         )
     return made
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlox._errors import NonFiniteError
 from rlox._rlox import RolloutBuffer
 
 _ENVIRONMENT = "look at the environment's dynamics"
@@ -37,10 +38,13 @@ step 7; look at that environment's dynamics
     good = np.isfinite(array) if kept else np.abs(array) <= np.finfo(np.float32).max
     if not good.all():
         at = tuple(np.argwhere(~good)[0])
-        raise ValueError(
-            f"{name}: expected finite numbers{'' if kept else ' that float32 holds'}, got "
-            f"{array[at]} from environment {at[0]} at step {step}; look at that environment's "
-            "dynamics"
+        raise NonFiniteError(
+            name,
+            f"finite numbers{('' if kept else ' that float32 holds')}",
+            str(array[at]),
+            "look at that environment's dynamics",
+            step=step,
+            env=at[0],
         )
 
 
@@ -63,9 +67,13 @@ def refuse_nan(name: str, array: npt.NDArray[Any], steps_before: int) -> None:
     finite = np.isfinite(array)
     if not finite.all():
         t, env, *rest = np.argwhere(~finite)[0]
-        raise FloatingPointError(
-            f"{name}: expected finite numbers, got {array[(t, env, *rest)]} from environment {env} "
-            f"at its step {steps_before + t}; {_FIXES.get(name, _POLICY)}"
+        raise NonFiniteError(
+            name,
+            "finite numbers",
+            str(array[(t, env, *rest)]),
+            str(_FIXES.get(name, _POLICY)),
+            step=steps_before + t,
+            env=env,
         )
 
 
@@ -113,9 +121,12 @@ def refuse_nan_policy(
             refuse_nan(name, array[None], step)
     for name, array in parameters.items():
         if not np.isfinite(array).all():
-            raise FloatingPointError(
-                f"{name}: expected finite numbers, got NaN or infinity in this parameter of the "
-                f"policy, which then failed for all environments at their step {step}; {_POLICY}"
+            raise NonFiniteError(
+                name,
+                "finite numbers",
+                "NaN or infinity in this parameter of the policy, which then failed for all "
+                f"environments at their step {step}",
+                _POLICY,
             )
 
 
@@ -127,8 +138,10 @@ def refuse_spoiled(losses: Mapping[str, float], timesteps: int) -> None:
     """
     for name, loss in losses.items():
         if not np.isfinite(loss):
-            raise FloatingPointError(
-                f"{name}: expected finite numbers, got {loss} in the update after step "
-                f"{timesteps}; go back to a checkpoint, lower learning_rate, or set normalize_obs "
-                "and normalize_reward"
+            raise NonFiniteError(
+                name,
+                "finite numbers",
+                f"{loss} in the update after step {timesteps}",
+                "go back to a checkpoint, lower learning_rate, or set normalize_obs and "
+                "normalize_reward",
             )

@@ -8,7 +8,8 @@ import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
 
 from rlox import contract, spaces, standing, streams, workers
-from rlox._rlox import ClosedError, Normalizer, RolloutBuffer, check_normalizer, check_step
+from rlox._errors import ArgumentError, ClosedError
+from rlox._rlox import Normalizer, RolloutBuffer, check_normalizer, check_step
 from rlox.finite import expect_finite
 from rlox.layouts import Layout
 from rlox.mask_source import MaskSource, keep_masks
@@ -124,8 +125,8 @@ class ForeignVecEnv(Wrapper):
         """
         self._expect_open()
         if self._obs is None:
-            raise ValueError(
-                "step: expected environments that have been reset, got a call before; reset first"
+            raise ArgumentError(
+                "step", "environments that have been reset", "a call before", "reset first"
             )
         # In NEXT_STEP mode, an environment that only resets ignores its action.
         idle = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
@@ -306,10 +307,12 @@ class ForeignVecEnv(Wrapper):
         self.reset(options={"reset_mask": mask})
         after = self._current()
         if not np.array_equal(after[~mask], before[~mask]):
-            raise ValueError(
-                "env: expected that in autoreset mode DISABLED, reset(options={'reset_mask': mask})"
-                " resets the chosen environments and leaves the rest, got other observations of "
-                "the rest; make it with another autoreset mode"
+            raise ArgumentError(
+                "env",
+                "that in autoreset mode DISABLED, reset(options={'reset_mask': mask}) resets the "
+                "chosen environments and leaves the rest",
+                "other observations of the rest",
+                "make it with another autoreset mode",
             )
         return after
 

@@ -7,6 +7,7 @@ from gymnasium import wrappers
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorActionWrapper, VectorRewardWrapper
 from gymnasium.wrappers import vector as vector_wrappers
 
+from rlox._errors import ArgumentError
 from rlox.contract import OwnLast
 from rlox.mask_source import all_have
 
@@ -64,9 +65,11 @@ def stacked_frames(env: Any, asked: int | None) -> int:
     if asked is None:
         return length if length > 1 and _stacks(env, length) else 1
     if asked > 1 and (length == 0 or length % asked > 0):
-        raise ValueError(
-            f"frame_stack: expected 1, or a number of frames that divides the first axis of a Box, "
-            f"got {asked} for {space}; leave it out"
+        raise ArgumentError(
+            "frame_stack",
+            "1, or a number of frames that divides the first axis of a Box",
+            f"{asked} for {space}",
+            "leave it out",
         )
     return asked
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
+from rlox._errors import ArgumentError
 from rlox.layouts import Layout
 from rlox.mask_source import all_have
 from rlox.warning import warn
@@ -46,9 +47,12 @@ def goal_functions(env: Any) -> GoalFunctions:
     inner, made = env.unwrapped, list[Any]()
     reward = _function(inner, "compute_reward", made)
     if reward is None:
-        raise ValueError(
-            "her: expected environments with a method compute_reward(achieved_goal, desired_goal, "
-            f"info), as Gymnasium-Robotics' have it, got {env} without; add one, or leave her out"
+        raise ArgumentError(
+            "her",
+            "environments with a method compute_reward(achieved_goal, desired_goal, info), as "
+            "Gymnasium-Robotics' have it",
+            f"{env} without",
+            "add one, or leave her out",
         )
     ended = _function(inner, "compute_terminated", made)
     goals = _two_goals(env.single_observation_space)
@@ -56,9 +60,11 @@ def goal_functions(env: Any) -> GoalFunctions:
     if isinstance(shape, Exception):
         _refuse_failed(shape, goals.shape)
     elif shape not in _EACH:
-        raise ValueError(
-            f"her: expected a compute_reward that gives a reward for each of many goals, got shape "
-            f"{shape} for two, {goals.shape}; compute along the last axis alone"
+        raise ArgumentError(
+            "her",
+            "a compute_reward that gives a reward for each of many goals",
+            f"shape {shape} for two, {goals.shape}",
+            "compute along the last axis alone",
         )
     flags = None if ended is None else _shape_for(ended, goals)
     if isinstance(flags, Exception):
@@ -84,21 +90,28 @@ def _two_goals(space: Any) -> npt.NDArray[Any]:
     names = ("observation", "achieved_goal", "desired_goal")
     parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {}
     if not {*names} <= {*parts}:
-        raise ValueError(
-            "her: expected Dict observations with observation, achieved_goal and desired_goal, got "
-            f"{', '.join(parts) or space}; add what is missing in a wrapper, or leave her out"
+        raise ArgumentError(
+            "her",
+            "Dict observations with observation, achieved_goal and desired_goal",
+            str(", ".join(parts) or space),
+            "add what is missing in a wrapper, or leave her out",
         )
     leaves = {leaf.path: leaf for leaf in Layout(space).leaves}
     if nested := [path[0] for path in leaves if len(path) > 1]:
-        raise ValueError(
-            f"her: expected one array as {nested[0]}, got {parts[nested[0]]}; flatten it in a "
-            "wrapper, or leave her out"
+        raise ArgumentError(
+            "her",
+            f"one array as {nested[0]}",
+            str(parts[nested[0]]),
+            "flatten it in a wrapper, or leave her out",
         )
     achieved, desired = (leaves[name,] for name in names[1:])
     if (achieved.shape, achieved.dtype) != (desired.shape, desired.dtype):
-        raise ValueError(
-            "her: expected an achieved_goal and a desired_goal of one shape and dtype, as one is "
-            f"put in the other's place, got {achieved.space} and {desired.space}; give both one"
+        raise ArgumentError(
+            "her",
+            "an achieved_goal and a desired_goal of one shape and dtype, as one is put in the "
+            "other's place",
+            f"{achieved.space} and {desired.space}",
+            "give both one",
         )
     return np.zeros((2, *desired.shape), desired.dtype)
 

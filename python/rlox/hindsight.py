@@ -9,7 +9,8 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from rlox._rlox import CorruptFileError, GoalReplayBuffer
+from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, NonFiniteError
+from rlox._rlox import GoalReplayBuffer
 
 Strategy = Literal["future", "final", "episode"]
 DType = str | np.dtype[Any] | type[np.generic | bool | int | float]
@@ -179,9 +180,11 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         checkpoint = read_checkpoint(path)
         about = checkpoint.manifest.get("replay")
         if not isinstance(about, dict) or about.get("sampler") != "hindsight":
-            raise ValueError(
-                f"path: expected a HindsightReplayBuffer, got something else at {path}; load it "
-                "as what it was"
+            raise ArgumentError(
+                "path",
+                "a HindsightReplayBuffer",
+                f"something else at {path}",
+                "load it as what it was",
             )
         try:
             buffer = HindsightReplayBuffer(
@@ -226,15 +229,17 @@ def _sizes(obs_dim: Any) -> Any:
 def _given(name: str, value: Any) -> Any:
     """A value, where the core takes None for its default."""
     if value is None:
-        raise TypeError(f"{name}: expected a value, got None; leave it out for the default")
+        raise ArgumentTypeError(name, "a value", "None", "leave it out for the default")
     return value
 
 
 def _expect_callable(name: str, given: object) -> None:
     if not callable(given):
-        raise TypeError(
-            f"{name}: expected a function of achieved goals, desired goals and info, got {given!r};"
-            f" pass env.unwrapped.{name}"
+        raise ArgumentTypeError(
+            name,
+            "a function of achieved goals, desired goals and info",
+            repr(given),
+            f"pass env.unwrapped.{name}",
         )
 
 
@@ -276,9 +281,11 @@ def _flags(given: Any, count: int) -> npt.NDArray[np.bool_]:
         # Gymnasium-Robotics' tasks that never end say so of all of them at once.
         if not given:
             return np.zeros(count, np.bool_)
-        raise ValueError(
-            f"{name}: expected {count} flags, or False for all, got {given} for all; compare goals "
-            "along the last axis alone, or leave it out"
+        raise ArgumentError(
+            name,
+            f"{count} flags, or False for all",
+            f"{given} for all",
+            "compare goals along the last axis alone, or leave it out",
         )
     row = _row(name, given, count)
     _refuse_infinite(name, row, row)
@@ -294,13 +301,15 @@ def _row(name: str, given: Any, count: int) -> npt.NDArray[Any]:
             how: Any = "safe" if row.dtype.kind == "c" else "unsafe"
             row = row.astype(np.float64, casting=how)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(
-            f"{name}: expected {count} numbers, got {type(given).__name__}; give an array"
+        raise ArgumentError(
+            name, f"{count} numbers", type(given).__name__, "give an array"
         ) from error
     if row.shape not in ((count,), (count, 1)):
-        raise ValueError(
-            f"{name}: expected shape ({count},), got {row.shape}; it is called with all goals of a "
-            "batch at once"
+        raise ArgumentError(
+            name,
+            f"shape ({count},)",
+            str(row.shape),
+            "it is called with all goals of a batch at once",
         )
     return row.reshape(count)
 
@@ -309,7 +318,9 @@ def _refuse_infinite(name: str, given: npt.NDArray[Any], stored: npt.NDArray[Any
     if not np.isfinite(stored).all():
         at = int(np.flatnonzero(~np.isfinite(stored))[0])
         beyond = f", beyond {stored.dtype}" if np.isfinite(given[at]) else ""
-        raise ValueError(
-            f"{name}: expected finite numbers, got {given[at]} in row {at}{beyond}; find out where "
-            "it comes from"
+        raise NonFiniteError(
+            name,
+            "finite numbers",
+            f"{given[at]} in row {at}{beyond}",
+            "find out where it comes from",
         )

@@ -7,6 +7,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode
 
+from rlox._errors import ArgumentError
 from rlox._rlox import env_ids
 
 # Bytes that a native environment takes, at least.
@@ -54,9 +55,11 @@ def native_id(env_id: object) -> str:
     """
     name = str(env_id).removeprefix("rlox/")
     if name not in native_ids() and name in gym.registry:
-        raise ValueError(
-            f"env_id: expected one of {', '.join(native_ids())}, got {name!r}, which is not "
-            "native; rlox.make_vec takes every id that Gymnasium knows"
+        raise ArgumentError(
+            "env_id",
+            f"one of {', '.join(native_ids())}",
+            f"{name!r}, which is not native",
+            "rlox.make_vec takes every id that Gymnasium knows",
         )
     return name
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import ReplayBuffer
 from rlox.memory import expect_memory
 
@@ -42,9 +43,11 @@ def to_arrow(buffer: ReplayBuffer) -> Any:
     """
     pa = _library("pyarrow", "arrow")
     if not isinstance(buffer, ReplayBuffer):
-        raise TypeError(
-            f"buffer: expected a rlox.ReplayBuffer, got {type(buffer).__name__}; pass one, and "
-            "keep the file of a rlox.MmapReplayBuffer, which opens it again"
+        raise ArgumentTypeError(
+            "buffer",
+            "a rlox.ReplayBuffer",
+            type(buffer).__name__,
+            "pass one, and keep the file of a rlox.MmapReplayBuffer, which opens it again",
         )
     columns, about = _transitions(buffer)
     fields, arrays = [], []
@@ -82,7 +85,7 @@ def _transitions(buffer: ReplayBuffer) -> tuple[Columns, dict[str, Any]]:
     extra = [name[5:] for name in state if name.startswith("step.") and name not in taken]
     columns |= own | {name: state[f"step.{name}"] for name in extra}
     if wrong := sorted({*_BESIDE} & {*columns}):
-        raise ValueError(f"buffer: expected no part {wrong[0]!r}, got one; rename it")
+        raise ArgumentError("buffer", f"no part {wrong[0]!r}", "one", "rename it")
     columns["env"] = np.arange(rows, dtype=np.int32) % np.int32(n)
     columns["continues"] = state["continues"]
     about = {"capacity": int(state["capacity"][0]), "num_envs": n, "extra": extra}
@@ -144,18 +147,20 @@ def from_arrow(
     """
     pa = _library("pyarrow", "arrow")
     if not isinstance(table, pa.Table):
-        raise TypeError(f"table: expected a pyarrow.Table, got {type(table).__name__}; pass one")
+        raise ArgumentTypeError("table", "a pyarrow.Table", type(table).__name__, "pass one")
     columns = {name: _column(pa, table, name) for name in table.column_names}
     about = json.loads((table.schema.metadata or {}).get(_KEY, b"{}"))
     n = about.get("num_envs", 1) if num_envs is None else num_envs
     if not isinstance(n, int) or n < 1:
-        raise ValueError(f"num_envs: expected at least 1, got {n!r}; pass how many there are")
+        raise ArgumentError("num_envs", "at least 1", repr(n), "pass how many there are")
     rows = table.num_rows
     order = columns.pop("env", np.arange(rows) % n)
     if rows % n or not np.array_equal(order, np.arange(rows) % n):
-        raise ValueError(
-            f"table: expected rows of the environments 0 to {n - 1} in turns, got another order; "
-            "sort them by time step and env, or pass num_envs"
+        raise ArgumentError(
+            "table",
+            f"rows of the environments 0 to {n - 1} in turns",
+            "another order",
+            "sort them by time step and env, or pass num_envs",
         )
     continues = columns.pop("continues", None)
     if capacity is None:
@@ -187,8 +192,8 @@ def _column(pa: Any, table: Any, name: str) -> npt.NDArray[Any]:
     """A column as an array (N, ...)."""
     column, field = table.column(name).combine_chunks(), table.schema.field(name)
     if column.null_count:
-        raise ValueError(
-            f"table[{name!r}]: expected no nulls, got {column.null_count}; fill or drop them"
+        raise ArgumentError(
+            f"table[{name!r}]", "no nulls", str(column.null_count), "fill or drop them"
         )
     shape: tuple[int, ...] = ()
     if pa.types.is_fixed_size_list(field.type):
@@ -198,9 +203,11 @@ def _column(pa: Any, table: Any, name: str) -> npt.NDArray[Any]:
     array: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
     wanted = (*_DTYPES, "int32") if name == "env" else _DTYPES
     if array.dtype.name not in wanted:
-        raise ValueError(
-            f"table[{name!r}]: expected {', '.join(_DTYPES)} or fixed-size lists of them, got "
-            f"{field.type}; cast it"
+        raise ArgumentError(
+            f"table[{name!r}]",
+            f"{', '.join(_DTYPES)} or fixed-size lists of them",
+            str(field.type),
+            "cast it",
         )
     return array.reshape(table.num_rows, *shape)
 
@@ -214,9 +221,7 @@ def _filled(
     own = [*obs, *(f"next_{name}" for name in obs), "actions", "rewards", *_FLAGS]
     for name in own:
         if name not in columns:
-            raise ValueError(
-                f"table: expected a column {name!r}, got {', '.join(columns)}; rename one"
-            )
+            raise ArgumentError("table", f"a column {name!r}", ", ".join(columns), "rename one")
     extra = [name for name in columns if name not in own]
 
     def spec(name: str) -> tuple[tuple[int, ...], str]:
@@ -282,12 +287,14 @@ def from_minari(
     if isinstance(dataset, str):
         dataset = minari.load_dataset(dataset)
     if not isinstance(dataset, minari.MinariDataset):
-        raise TypeError(
-            f"dataset: expected a minari.MinariDataset or an id, got {type(dataset).__name__}; "
-            "pass what minari.load_dataset gives"
+        raise ArgumentTypeError(
+            "dataset",
+            "a minari.MinariDataset or an id",
+            type(dataset).__name__,
+            "pass what minari.load_dataset gives",
         )
     if not dataset.total_steps:
-        raise ValueError("dataset: expected steps, got none; record some first")
+        raise ArgumentError("dataset", "steps", "none", "record some first")
     buffer: ReplayBuffer | None = None
     for episode in dataset.iterate_episodes():
         columns: Columns = {}
@@ -314,16 +321,18 @@ def from_minari(
         rest = (columns[name] for name in ("actions", "rewards", *_FLAGS))
         buffer.push_batch(obs, following, *rest, in_order=True)
     if buffer is None:
-        raise ValueError("dataset: expected episodes, got none; record some first")
+        raise ArgumentError("dataset", "episodes", "none", "record some first")
     return buffer
 
 
 def _known(what: str, given: Any) -> npt.NDArray[Any]:
     """Numbers in a dtype that buffers have."""
     if isinstance(given, dict | tuple | list):
-        raise TypeError(
-            f"dataset: expected {what} of one array, got a {type(given).__name__}; flatten the "
-            "space with Gymnasium's wrappers when recording"
+        raise ArgumentTypeError(
+            "dataset",
+            f"{what} of one array",
+            f"a {type(given).__name__}",
+            "flatten the space with Gymnasium's wrappers when recording",
         )
     array = np.asarray(given)
     if array.dtype.name in _DTYPES:

@@ -11,6 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import gymnasium as gym
 
+from rlox._errors import ArgumentError
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -149,9 +151,12 @@ def refuse_policy_name(env: object) -> None:
         ValueError: It is one.
     """
     if isinstance(env, str) and env.endswith("Policy") and env not in gym.registry:
-        raise ValueError(
-            f"env: expected an environment as the first argument, got {env!r}; leave that out, as "
-            "the built-in policy fits the spaces, and pass policy= for a network of your own"
+        raise ArgumentError(
+            "env",
+            "an environment as the first argument",
+            repr(env),
+            "leave that out, as the built-in policy fits the spaces, and pass policy= for a "
+            "network of your own",
         )
 
 

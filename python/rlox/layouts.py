@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from rlox._errors import ArgumentError, ArgumentTypeError
+
 Array = npt.NDArray[Any]
 # Where a leaf begins in packed rows: at a multiple of the largest item's size.
 _ALIGNED = 8
@@ -70,9 +72,12 @@ class Leaf:
                 at = tuple(rest)
                 low, many = (np.broadcast_to(x, values.shape[1:])[at] for x in (start, counts))
                 got = np.asarray(array)[(row, *at)]
-                raise ValueError(
-                    f"{self.name}: expected integers in [{low}, {low + many}), got {got} in row "
-                    f"{row}; pass observations of the observation space"
+                raise ArgumentError(
+                    self.name,
+                    f"integers in [{low}, {low + many})",
+                    str(got),
+                    "pass observations of the observation space",
+                    row=row,
                 )
         with np.errstate(over="ignore"):  # who takes no infinities says so
             stored: Array = values.astype(self.dtype, copy=False)
@@ -113,8 +118,8 @@ class Layout:
         self.space = space
         self.leaves = list(_leaves(space, "obs", ()))
         if not self.leaves:
-            raise ValueError(
-                f"observation space: expected one with parts, got {space}; give it something to see"
+            raise ArgumentError(
+                "observation space", "one with parts", str(space), "give it something to see"
             )
         self.packed = isinstance(space, spaces.Dict | spaces.Tuple)
         self._starts = [0]
@@ -217,9 +222,11 @@ def _leaves(space: gym.Space[Any], name: str, path: tuple[Any, ...]) -> Iterator
         case spaces.MultiBinary():
             yield Leaf(name, path, space, tuple(space.shape), np.dtype(np.uint8))
         case _:
-            raise TypeError(
-                "observation space: expected Box, Discrete, MultiDiscrete, MultiBinary, or Dict "
-                f"and Tuple of them, got {space} as {name}; change it in a wrapper"
+            raise ArgumentTypeError(
+                "observation space",
+                "Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them",
+                f"{space} as {name}",
+                "change it in a wrapper",
             )
 
 
@@ -230,9 +237,11 @@ def _part(obs: Any, leaf: Leaf) -> Any:
         else:
             there = isinstance(obs, tuple | list) and type(key) is int and key < len(obs)
         if not there:
-            raise ValueError(
-                f"{leaf.name}: expected it in the observation, got a {type(obs).__name__} without "
-                "it; pass observations of the observation space"
+            raise ArgumentError(
+                leaf.name,
+                "it in the observation",
+                f"a {type(obs).__name__} without it",
+                "pass observations of the observation space",
             )
         obs = obs[key]
     return obs

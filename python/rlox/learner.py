@@ -11,7 +11,8 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlox._rlox import ClosedError, Normalizer
+from rlox._errors import ArgumentError, ArgumentTypeError, ClosedError
+from rlox._rlox import Normalizer
 from rlox.layouts import Layout
 from rlox.rollout import RolloutEnv
 
@@ -263,19 +264,19 @@ def expect_fitting(env: Any, config: Any, algorithm: str) -> None:
         ValueError: The settings are for another number of environments.
     """
     if not hasattr(env, "step_rollout"):
-        raise TypeError(
-            f"env: expected environments ready for rollouts, got {type(env).__name__}; pass "
-            "rlox.make_vec(env)"
+        raise ArgumentTypeError(
+            "env", "environments ready for rollouts", type(env).__name__, "pass rlox.make_vec(env)"
         )
     if not hasattr(config, "num_envs"):
-        raise TypeError(
-            f"config: expected the algorithm's settings, got {type(config).__name__}; pass "
-            f"a {algorithm}Config"
+        raise ArgumentTypeError(
+            "config", "the algorithm's settings", type(config).__name__, f"pass a {algorithm}Config"
         )
     if env.num_envs != config.num_envs:
-        raise ValueError(
-            f"num_envs: expected {env.num_envs}, as there are so many environments, got "
-            f"{config.num_envs}; make them as many as the setting says, or change it"
+        raise ArgumentError(
+            "num_envs",
+            f"{env.num_envs}, as there are so many environments",
+            str(config.num_envs),
+            "make them as many as the setting says, or change it",
         )
 
 
@@ -286,7 +287,7 @@ def expect_state(state: object) -> None:
         TypeError: It is something else.
     """
     if not isinstance(state, LearnerState):
-        raise TypeError(f"state: expected a LearnerState, got {type(state).__name__}; pass state()")
+        raise ArgumentTypeError("state", "a LearnerState", type(state).__name__, "pass state()")
 
 
 def make_normalizer(
@@ -330,4 +331,4 @@ def explained_variance(values: npt.NDArray[Any], returns: npt.NDArray[Any]) -> f
 def _damaged(part: str, expected: str, got: object) -> ValueError:
     shown = repr(got)
     shown = shown if len(shown) <= 200 else f"{shown[:200]}..."
-    return ValueError(f"{part}: expected {expected}, got {shown}; use what `state` gave")
+    return ArgumentError(part, expected, str(shown), "use what `state` gave")

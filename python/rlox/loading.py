@@ -137,9 +137,11 @@ def _kind(path: str | os.PathLike[str], checkpoint: Checkpoint) -> "type[Trainer
 
     named = checkpoint.manifest.get("algorithm")
     if not isinstance(named, str) or named not in TRAINERS:
-        raise ValueError(
-            f"{path}: expected a checkpoint of {', '.join(sorted(TRAINERS))}, got one of "
-            f"{named!r}; read it with rlox.checkpoint.read_checkpoint"
+        raise ArgumentError(
+            str(path),
+            f"a checkpoint of {', '.join(sorted(TRAINERS))}",
+            f"one of {named!r}",
+            "read it with rlox.checkpoint.read_checkpoint",
         )
     return TRAINERS[named]
 
@@ -162,9 +164,11 @@ class _Nowhere:
 
     def __init__(self, path: str | os.PathLike[str], told: dict[str, str], num_envs: int) -> None:
         if bounds_unknown(told["action"]):
-            raise ValueError(
-                f"{path}: expected an action space whose bounds the manifest tells, got "
-                f"{told['action']}; load it with the trainer and env="
+            raise ArgumentError(
+                str(path),
+                "an action space whose bounds the manifest tells",
+                str(told["action"]),
+                "load it with the trainer and env=",
             )
         try:
             made: list[gym.Space[Any]] = [space_of(told[x]) for x in ("observation", "action")]

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.callbacks import Callback
 from rlox.callbacks.states import give_back
 from rlox.diagnosis import Recent, diagnosed, is_not_finite
@@ -58,9 +59,11 @@ def plan(trainer: "Trainer", total_timesteps: int | None) -> None:
     if total_timesteps is None:
         if trainer.timesteps < trainer.target_timesteps:
             return
-        raise ValueError(
-            "total_timesteps: expected an integer of at least 1, as there is no run to go on "
-            "with, got None; say how many steps to make"
+        raise ArgumentError(
+            "total_timesteps",
+            "an integer of at least 1, as there is no run to go on with",
+            "None",
+            "say how many steps to make",
         )
     steps = whole("total_timesteps", total_timesteps, 1, fix="say how many steps to make")
     trainer.start_timesteps = trainer.timesteps
@@ -152,9 +155,11 @@ class Loop:
             finally:  # also the row of a callback that raises is logged
                 wrong = _made_plain(metrics)
             for name, value in wrong.items():
-                raise TypeError(
-                    f"metrics: expected names and numbers, got {name!r}: {value!r} from "
-                    f"{type(callback).__name__}; keep what is no number to yourself"
+                raise ArgumentTypeError(
+                    "metrics",
+                    "names and numbers",
+                    f"{name!r}: {value!r} from {type(callback).__name__}",
+                    "keep what is no number to yourself",
                 )
 
     def _save_after(self, error: Exception) -> None:

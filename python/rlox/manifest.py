@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlox import spaces
+from rlox._errors import ArgumentError
 from rlox.backends import BACKENDS
 from rlox.checkpoint import MANIFEST, corrupt, expect_keys
 from rlox.configs import ALPHA, BETAS, EPS, SHAPE_SETTINGS
@@ -125,17 +126,21 @@ def _from_rust(file: Path, manifest: dict[str, Any], config_type: type[Any]) -> 
         # What tells the rest leaves this out only where policy and values differ in it.
         if "net_arch" in unsaid and (told - {"use_sde"}) & {*saved}:
             fix = "go on with it in Rust, as policy and values have the same hidden layers here"
-        raise ValueError(
-            f"{file}: expected a checkpoint that says how to make its policy, got one of a trainer "
-            f"in Rust without {', '.join(unsaid)}; {fix}"
+        raise ArgumentError(
+            str(file),
+            "a checkpoint that says how to make its policy",
+            f"one of a trainer in Rust without {', '.join(unsaid)}",
+            fix,
         )
     for name in sorted({*saved} - {*defaults}):
         if name not in fixed:
             raise corrupt(file, "settings", f"the unknown key {name!r}")
         if saved[name] != fixed[name]:
-            raise ValueError(
-                f"{file}: expected {name} = {fixed[name]}, as trainers in Python have no other, "
-                f"got {saved[name]}; go on with it in Rust"
+            raise ArgumentError(
+                str(file),
+                f"{name} = {fixed[name]}, as trainers in Python have no other",
+                str(saved[name]),
+                "go on with it in Rust",
             )
     made = {name: x for name, x in saved.items() if name in defaults}
     settings = {name: defaults[name] for name in _UNTOLD if name in defaults} | made
@@ -195,7 +200,7 @@ def expect_saved(what: str, saved: object, wanted: object, fix: str) -> None:
         ValueError: It is of something else.
     """
     if saved != wanted:
-        raise ValueError(f"path: expected {what} {wanted}, got a checkpoint of {saved}; {fix}")
+        raise ArgumentError("path", f"{what} {wanted}", f"a checkpoint of {saved}", fix)
 
 
 class NoEnvironmentError(ValueError):
@@ -244,9 +249,11 @@ def settings_on(
         ValueError: Only torch uses other devices than the CPU; the run has no actors.
     """
     if device is not None and text("device", device) != "cpu" and backend != "torch":
-        raise ValueError(
-            f"device: expected 'cpu' on the {backend} backend, got {device!r}; leave it out, or "
-            'pass backend="torch"'
+        raise ArgumentError(
+            "device",
+            f"'cpu' on the {backend} backend",
+            repr(device),
+            'leave it out, or pass backend="torch"',
         )
     settings: dict[str, Any] = {**saved["settings"]}
     if actors is not None:
@@ -273,7 +280,9 @@ def _expect_actors(actors: str, saved: Mapping[str, Any]) -> None:
         none = "actor and learner take turns (lockstep=True, max_lag=0, num_actors=1)"
     else:
         return
-    raise ValueError(
-        f"actors: expected a checkpoint of a run with actors, got one in which {none}, and "
-        f"{actors!r}; leave it out"
+    raise ArgumentError(
+        "actors",
+        "a checkpoint of a run with actors",
+        f"one in which {none}, and {actors!r}",
+        "leave it out",
     )

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from rlox._errors import ArgumentError
 from rlox.masks import Flags, as_flags, expect_choice, mask_width
 
 Infos = dict[str, Any]
@@ -57,9 +58,11 @@ class MaskSource:
         """
         space, n = self.env.single_action_space, self.env.num_envs
         if not self.tells(infos):
-            raise ValueError(
-                "action_masks: expected environments that give infos['action_mask'] or have a "
-                f"method action_masks(), got {self.env} without; add one, or set action_masks=False"
+            raise ArgumentError(
+                "action_masks",
+                "environments that give infos['action_mask'] or have a method action_masks()",
+                f"{self.env} without",
+                "add one, or set action_masks=False",
             )
         said, given = np.zeros(n, np.bool_), None
         if _says(infos):
@@ -125,9 +128,11 @@ def _rows(given: Any, said: Flags, width: int) -> Flags:
     """
     masks, n = np.ones((len(said), width), np.bool_), len(said)
     if said.any() and len(given) != n:
-        raise ValueError(
-            f"action_mask: expected shape {(n, width)}, a row for each environment, got "
-            f"{len(given)} rows; mend the environment"
+        raise ArgumentError(
+            "action_mask",
+            f"shape {(n, width)}, a row for each environment",
+            f"{len(given)} rows",
+            "mend the environment",
         )
     for i in np.flatnonzero(said):
         if given[i] is None:
@@ -135,9 +140,11 @@ def _rows(given: Any, said: Flags, width: int) -> Flags:
         parts = given[i] if isinstance(given[i], (tuple, list)) else (given[i],)
         flags = np.concatenate([np.ravel(part) for part in parts])
         if flags.shape != (width,):
-            raise ValueError(
-                f"action_mask: expected shape {(n, width)}, a flag for each action, got "
-                f"{(n, *flags.shape)}; mend the environment"
+            raise ArgumentError(
+                "action_mask",
+                f"shape {(n, width)}, a flag for each action",
+                str((n, *flags.shape)),
+                "mend the environment",
             )
         # Other numbers, logarithms for one, would pass for flags, and forbid what they allow.
         masks[i] = as_flags(flags, f"action_mask: expected flags of environment {i}, each 0 or 1")

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from rlox._errors import ArgumentError
 from rlox._rlox import NativeVectorEnv
 from rlox.settings import shown
 
@@ -51,9 +52,11 @@ def mask_counts(space: gym.Space[Any]) -> list[int]:
             return [int(n) for n in space.nvec.ravel()]
         case spaces.MultiBinary():
             return [2] * math.prod(space.shape)
-    raise ValueError(
-        "action_masks: expected a Discrete, MultiDiscrete or MultiBinary action space, got "
-        f"{space}; set action_masks=False, or give no masks"
+    raise ArgumentError(
+        "action_masks",
+        "a Discrete, MultiDiscrete or MultiBinary action space",
+        str(space),
+        "set action_masks=False, or give no masks",
     )
 
 
@@ -66,9 +69,12 @@ def expect_choice(masks: Flags, space: gym.Space[Any]) -> None:
     for part in _parts(masks, space):
         nothing = ~part.any(axis=1)
         if nothing.any():
-            raise ValueError(
-                f"action_mask: expected an action that is allowed, got none for environment "
-                f"{int(nothing.argmax())}; end the episode where nothing is left to do"
+            raise ArgumentError(
+                "action_mask",
+                "an action that is allowed",
+                "none",
+                "end the episode where nothing is left to do",
+                env=int(nothing.argmax()),
             )
 
 
@@ -141,19 +147,23 @@ def with_masks(function: Any) -> Callable[[Any, Flags | None], Any]:
 
 def no_masks(env: object) -> ValueError:
     """Says that environments do not tell what is allowed."""
-    return ValueError(
-        "action_masks: expected environments that say which actions are allowed, got "
-        f"{env}; set action_masks=False"
+    return ArgumentError(
+        "action_masks",
+        "environments that say which actions are allowed",
+        str(env),
+        "set action_masks=False",
     )
 
 
 def native_masks(env: "VecEnv", native: NativeVectorEnv, out: Flags | None) -> Flags:
     """What `VecEnv.action_masks` gives."""
     if not env.has_action_masks:
-        raise ValueError(
-            f"action_masks: expected environments that say which actions are allowed, got {env}, "
-            "in which all are (has_action_masks is False); ask for none, or have a wrapper say it "
-            "in infos['action_mask'] and make them by rlox.make_vec(..., wrappers=[...])"
+        raise ArgumentError(
+            "action_masks",
+            "environments that say which actions are allowed",
+            f"{env}, in which all are (has_action_masks is False)",
+            "ask for none, or have a wrapper say it in infos['action_mask'] and make them by "
+            "rlox.make_vec(..., wrappers=[...])",
         )
     masks = native.action_masks(out)
     expect_choice(masks, env.single_action_space)
@@ -207,8 +217,11 @@ def as_masks(given: npt.ArrayLike, space: gym.Space[Any], n: int) -> Flags:
         raise ValueError(f"{expected}, got shape {np.shape(given)}; pass a flag for each action")
     allowed = np.all([part.any(axis=1) for part in _parts(masks, space)], axis=0)
     if not allowed.all():
-        raise ValueError(
-            "action_masks: expected an action (of each component) that is allowed in each row, got "
-            f"none in row {int(allowed.argmin())}; allow one"
+        raise ArgumentError(
+            "action_masks",
+            "an action (of each component) that is allowed in each row",
+            "none",
+            "allow one",
+            row=int(allowed.argmin()),
         )
     return masks

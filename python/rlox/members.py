@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlox._errors import ArgumentTypeError
 from rlox.learner import Arrays
 from rlox.memory import expect_granted
 
@@ -56,9 +57,11 @@ def checked_member(member: str, given: dict[str, Any]) -> Arrays:
     arrays: Arrays = {name: np.asanyarray(x) for name, x in given.items()}
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-            raise TypeError(
-                f"members[{member!r}][{name!r}]: expected an array of numbers of at most 64 "
-                f"bits, got dtype {array.dtype}; convert it first"
+            raise ArgumentTypeError(
+                f"members[{member!r}][{name!r}]",
+                "an array of numbers of at most 64 bits",
+                f"dtype {array.dtype}",
+                "convert it first",
             )
     copied = max((x.nbytes for x in arrays.values() if not _lies_as_written(x)), default=0)
     size = sum(x.nbytes for x in arrays.values())

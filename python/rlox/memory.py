@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from rlox._errors import OutOfMemoryError
 from rlox._rlox import available_memory
 from rlox.settings import shown, whole
 
@@ -35,9 +36,11 @@ which needs 2,305,843,009,213,693,952; ask for less
     free = available_memory()
     if needed > (2**62 if free is None else free):
         limit = "memory" if free is None else f"{free:,} bytes of free memory"
-        raise MemoryError(
-            f"{argument}: expected what fits into {limit}, got {_said(got)}, which needs "
-            f"{_said(needed) if needed > 2**256 else f'{needed:,}'}; ask for less"
+        raise OutOfMemoryError(
+            argument,
+            f"what fits into {limit}",
+            f"{_said(got)}, which needs {(_said(needed) if needed > 2**256 else f'{needed:,}')}",
+            "ask for less",
         )
 
 
@@ -53,9 +56,11 @@ def expect_granted(argument: str, got: object, needed: int) -> None:
     try:
         np.empty(needed, np.uint8)
     except MemoryError:
-        raise MemoryError(
-            f"{argument}: expected what the system grants memory for, got {_said(got)}, which "
-            f"needs {needed:,} bytes; ask for less"
+        raise OutOfMemoryError(
+            argument,
+            "what the system grants memory for",
+            f"{_said(got)}, which needs {needed:,} bytes",
+            "ask for less",
         ) from None
 
 

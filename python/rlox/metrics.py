@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlox._errors import ArgumentError
 from rlox.files import write_file
 from rlox.keywords import hint
 
@@ -34,8 +35,8 @@ def read_metrics(file: str | Path) -> Rows:
             f"{file}: expected the metrics of a run, got no such file; pass a run folder"
         ) from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(
-            f"{file}: expected the metrics of a run, got no table ({error}); pass another run"
+        raise ArgumentError(
+            str(file), "the metrics of a run", f"no table ({error})", "pass another run"
         ) from error
     whole = [row for row in rows if len(row) == len(head)]
     return {name: [row[i] or None for row in whole] for i, name in enumerate(head)}
@@ -96,12 +97,12 @@ def column(rows: Rows, name: str, file: str | Path) -> npt.NDArray[np.float64]:
         ValueError: There is no such column, or it has a word that is no number.
     """
     if name not in rows:
-        raise ValueError(f"{file}: expected one of its metrics, got {name!r}; {hint(name, rows)}")
+        raise ArgumentError(str(file), "one of its metrics", repr(name), hint(name, rows))
     try:
         return np.array([np.nan if word is None else float(word) for word in rows[name]])
     except ValueError as error:
-        raise ValueError(
-            f"{file}: expected numbers as {name}, got other ({error}); the file is damaged"
+        raise ArgumentError(
+            str(file), f"numbers as {name}", f"other ({error})", "the file is damaged"
         ) from error
 
 

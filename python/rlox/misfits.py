@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
+from rlox._errors import ArgumentError
 from rlox.contract import refuse_other_api
 
 FIX = "mend what its reset and step give, or its observation_space"
@@ -38,20 +39,26 @@ def refuse_misfit(env: VectorEnv[Any, Any, Any], error: Exception) -> None:
             if obs is not None and (wrong := _misfit(space, obs, "obs")):
                 name, expected, got = wrong
                 made = type(inner.envs[i].unwrapped).__name__
-                raise ValueError(
-                    f"{name}: expected {expected}, as the observation space says, got {got} from "
-                    f"environment {i}, a {made}; {FIX}"
+                raise ArgumentError(
+                    name,
+                    f"{expected}, as the observation space says",
+                    f"{got} from environment {i}, a {made}",
+                    FIX,
                 ) from error
     if str(error).startswith("setting an array element with a sequence"):
-        raise ValueError(
-            f"rewards: expected a number from each environment, got an array ({error}); return "
-            "float(reward) from its step"
+        raise ArgumentError(
+            "rewards",
+            "a number from each environment",
+            f"an array ({error})",
+            "return float(reward) from its step",
         ) from error
     # What a worker process saw stays there.
     if isinstance(inner, AsyncVectorEnv) and str(error).startswith("could not broadcast input"):
-        raise ValueError(
-            f"obs: expected observations of {space}, got another shape from an environment in a "
-            f"worker process ({error}); {FIX}"
+        raise ArgumentError(
+            "obs",
+            f"observations of {space}",
+            f"another shape from an environment in a worker process ({error})",
+            FIX,
         ) from error
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox import finite, learner, native_shapes, settings, spaces, standing
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import NativePolicy
 from rlox.actors import Taken, gae_lambda
 from rlox.backends import expect_torch
@@ -253,17 +254,21 @@ class NativeLearner(OnPolicyLearner):
                 weight is not finite. Nothing has changed then.
         """
         if not callable(getattr(module, "state_dict", None)):
-            raise TypeError(
-                f"module: expected a torch module, got {type(module).__name__}; pass one that "
-                "to_torch made, or of the same shape"
+            raise ArgumentTypeError(
+                "module",
+                "a torch module",
+                type(module).__name__,
+                "pass one that to_torch made, or of the same shape",
             )
         from rlox.torch_state import activations, real_arrays
 
         there, ours = activations(module), self.shape["activation"]
         if there and ours not in there:
-            raise ValueError(
-                f"module: expected the activation {ours!r}, got {', '.join(sorted(there))}; pass a "
-                "module of the same shape"
+            raise ArgumentError(
+                "module",
+                f"the activation {ours!r}",
+                ", ".join(sorted(there)),
+                "pass a module of the same shape",
             )
         self.policy.load(real_arrays(module))
 

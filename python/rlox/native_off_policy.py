@@ -9,6 +9,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from rlox import finite, learner, native_shapes, native_state, settings, spaces, standing
+from rlox._errors import ArgumentError
 from rlox._rlox import NativeAgent
 from rlox.action_spaces import expect_actions_for
 from rlox.backends import resolve_backend, torch_needs
@@ -116,9 +117,11 @@ class NativeOffPolicy(BaseLearner):
             ValueError: With an algorithm that can.
         """
         if self.config.normalize_obs and not isinstance(observation, gym.spaces.Box):
-            raise ValueError(
-                f"normalize_obs: expected observations of one Box, got {observation}; set "
-                "normalize_obs=False, or normalise in a wrapper"
+            raise ArgumentError(
+                "normalize_obs",
+                "observations of one Box",
+                str(observation),
+                "set normalize_obs=False, or normalise in a wrapper",
             )
         expect_actions_for(self.algorithm, action)
 

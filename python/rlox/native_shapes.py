@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlox._errors import ArgumentError
 from rlox.layouts import Layout
 from rlox.memory import expect_granted
 from rlox.noise import alike
@@ -60,9 +61,11 @@ def off_policy_settings(config: Any, hidden: tuple[int, ...]) -> dict[str, Any]:
 def observed(layout: Layout) -> dict[str, Any]:
     """How observations become the networks' inputs: numbers as they are, integers one-hot."""
     if layout.packed:
-        raise ValueError(
-            "observation space: expected Box, Discrete, MultiDiscrete or MultiBinary on native "
-            f"networks, got {layout.space}; use backend='torch', or flatten it in a wrapper"
+        raise ArgumentError(
+            "observation space",
+            "Box, Discrete, MultiDiscrete or MultiBinary on native networks",
+            str(layout.space),
+            "use backend='torch', or flatten it in a wrapper",
         )
     match layout.space:
         case gym.spaces.Discrete():

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox import learner
+from rlox._errors import ArgumentError
 from rlox._rlox import NativeAgent
 from rlox.streams import state_for_native, to_numpy
 
@@ -69,9 +70,11 @@ def standing(state: learner.LearnerState, agent: NativeAgent, num_envs: int) -> 
     except (KeyError, TypeError, ValueError, OverflowError):
         fits, due, progress = False, 0.0, 0.0
     if not (fits and 0 <= due <= 9e15 and 0 <= progress <= 1):
-        raise ValueError(
-            f"counters: expected {kept.size} finite numbers of noise, what is due, and the "
-            "progress, got others; use what `state` gave"
+        raise ArgumentError(
+            "counters",
+            f"{kept.size} finite numbers of noise, what is due, and the progress",
+            "others",
+            "use what `state` gave",
         )
     return words, noise, due, timesteps, updates, progress
 
@@ -98,8 +101,8 @@ def learned(state: learner.LearnerState) -> Learned | None:
     except (KeyError, TypeError, ValueError, OverflowError):
         fits, means = False, {}
     if not fits:
-        raise ValueError(
-            f"counters: expected means of what was learned, got {said}; use what `state` gave"
+        raise ArgumentError(
+            "counters", "means of what was learned", str(said), "use what `state` gave"
         )
     return means
 

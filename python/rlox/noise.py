@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox import settings
+from rlox._errors import ArgumentError, ArgumentTypeError
 
 # One for all components of an action, or one for each.
 Numbers = float | tuple[float, ...]
@@ -76,9 +77,11 @@ class OrnsteinUhlenbeckNoise:
         places = ("mean", "initial_noise")
         settings.settle(self, settings.number_or_numbers, places, -1e30, 1e30)
         if self.theta * self.dt >= 2:
-            raise ValueError(
-                f"dt: expected theta * dt below 2, or the walk grows, got {self.theta} * "
-                f"{self.dt}; shorten dt"
+            raise ArgumentError(
+                "dt",
+                "theta * dt below 2, or the walk grows",
+                f"{self.theta} * {self.dt}",
+                "shorten dt",
             )
 
 
@@ -103,9 +106,11 @@ def as_noise(name: str, value: Any) -> ActionNoise:
         return value
     if isinstance(value, Mapping) and value.get("kind") in _KINDS:
         return _KINDS[value["kind"]](**{key: x for key, x in value.items() if key != "kind"})
-    raise TypeError(
-        f"{name}: expected a GaussianNoise, an OrnsteinUhlenbeckNoise or None, got "
-        f"{settings.shown(value)}; make one of rlox.noise"
+    raise ArgumentTypeError(
+        name,
+        "a GaussianNoise, an OrnsteinUhlenbeckNoise or None",
+        settings.shown(value),
+        "make one of rlox.noise",
     )
 
 
@@ -159,9 +164,11 @@ def expect_lengths(noise: ActionNoise, dim: int) -> None:
     for name in ("sigma", *_PLACES):
         numbers = getattr(noise, name, None)
         if isinstance(numbers, tuple) and len(numbers) != dim:
-            raise ValueError(
-                f"action_noise: expected {name} as one number or {dim}, as actions have, got "
-                f"{len(numbers)}; pass {dim}"
+            raise ArgumentError(
+                "action_noise",
+                f"{name} as one number or {dim}, as actions have",
+                str(len(numbers)),
+                f"pass {dim}",
             )
 
 

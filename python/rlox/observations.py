@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError
 from rlox._rlox import Normalizer
 from rlox.layouts import Layout, Leaf
 
@@ -34,9 +35,11 @@ def as_batch(
     """
     pair = isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict)
     if pair and not isinstance(layout.space, spaces.Tuple):
-        raise TypeError(
-            "obs: expected observations, got a pair of them and their infos, as reset() gives; "
-            "pass obs of obs, infos = env.reset()"
+        raise ArgumentTypeError(
+            "obs",
+            "observations",
+            "a pair of them and their infos, as reset() gives",
+            "pass obs of obs, infos = env.reset()",
         )
     parts, singles = [], []
     for leaf, given in layout.given(obs):
@@ -44,20 +47,23 @@ def as_batch(
         single = raw.shape == leaf.shape
         rows = raw[None] if single else raw
         if rows.shape[1:] != leaf.shape or rows.ndim == 0:
-            raise ValueError(
-                f"{name}: expected one observation of shape {leaf.shape} or a batch with one more "
-                f"dimension in front, got shape {raw.shape}; reshape it"
+            raise ArgumentError(
+                name,
+                f"one observation of shape {leaf.shape} or a batch with one more dimension in "
+                "front",
+                f"shape {raw.shape}",
+                "reshape it",
             )
         if not np.isfinite(rows).all():
-            raise ValueError(
-                f"{name}: expected finite numbers, got NaN or infinity; look at their source"
-            )
+            raise NonFiniteError(name, "finite numbers", "NaN or infinity", "look at their source")
         parts.append(_fitting(name, leaf, rows))
         singles.append((single, len(rows)))
     if len(set(singles)) != 1:
-        raise ValueError(
-            f"obs: expected parts of as many observations, got {[n for _, n in singles]}; "
-            "give all of them a batch dimension, or none"
+        raise ArgumentError(
+            "obs",
+            "parts of as many observations",
+            str([n for _, n in singles]),
+            "give all of them a batch dimension, or none",
         )
     rows = layout.joined(parts)
     if normalizer is not None and layout.dtype.kind != "f":
@@ -71,8 +77,8 @@ def _fitting(name: str, leaf: Leaf, rows: npt.NDArray[np.float32]) -> npt.NDArra
         return rows
     low, high = (0, 255) if leaf.dtype == np.uint8 else (-(2**62), 2**62)
     if (rows != np.round(rows)).any() or (rows < low).any() or (rows > high).any():
-        raise ValueError(
-            f"{name}: expected {leaf.dtype} numbers, got others; pass observations of {leaf.space}"
+        raise ArgumentError(
+            name, f"{leaf.dtype} numbers", "others", f"pass observations of {leaf.space}"
         )
     return leaf.stored(rows.astype(leaf.dtype))
 

@@ -5,7 +5,8 @@ from pkgutil import resolve_name
 from typing import Any
 
 from rlox import actors, learner
-from rlox._rlox import ClosedError, NativePolicy
+from rlox._errors import ClosedError
+from rlox._rlox import NativePolicy
 from rlox.actor_processes import in_processes
 from rlox.base_learner import BaseLearner
 from rlox.collector import Plan, alone

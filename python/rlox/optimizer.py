@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlox._errors import ArgumentError
 from rlox.learner import Arrays
 
 MEANS = ("exp_avg", "exp_avg_sq")
@@ -44,9 +45,11 @@ class VectorOptimizer:
         kinds = {(p.dtype, p.device) for p in self._parameters}
         if len(kinds) != 1:
             got = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds)) or "none"
-            raise ValueError(
-                f"policy: expected trainable parameters of one dtype on one device, got {got}; "
-                "convert them with module.to(...)"
+            raise ArgumentError(
+                "policy",
+                "trainable parameters of one dtype on one device",
+                str(got),
+                "convert them with module.to(...)",
             )
         self._join()
         self.steps = 0
@@ -122,9 +125,11 @@ class VectorOptimizer:
             names = sorted(
                 name for name in {*got, *expected} if got.get(name) != expected.get(name)
             )
-            raise ValueError(
-                f"optimizer: expected the state of these parameters, got others, first {names[0]}; "
-                "make the same policy"
+            raise ArgumentError(
+                "optimizer",
+                "the state of these parameters",
+                f"others, first {names[0]}",
+                "make the same policy",
             )
         first = next(a for name, a in arrays.items() if name.endswith(".step"))
         for name, array in arrays.items():
@@ -139,17 +144,19 @@ class VectorOptimizer:
                 wanted, fits = "finite numbers", np.isfinite(array)
             if not np.all(fits):
                 got = array[np.logical_not(fits)].flat[0]
-                raise ValueError(
-                    f"optimizer: expected {wanted}, in {name}, got {got}; load what was saved whole"
+                raise ArgumentError(
+                    "optimizer", f"{wanted}, in {name}", str(got), "load what was saved whole"
                 )
         said = {
             kind: [a.any() for name, a in arrays.items() if name.endswith(f".{kind}")]
             for kind in MEANS
         }
         if "exp_avg" in self.kept and any(said["exp_avg_sq"]) and not any(said["exp_avg"]):
-            raise ValueError(
-                "optimizer: expected means of gradients beside those of their squares, got zeros, "
-                "as of another optimiser; load what the same one saved"
+            raise ArgumentError(
+                "optimizer",
+                "means of gradients beside those of their squares",
+                "zeros, as of another optimiser",
+                "load what the same one saved",
             )
 
     def load_state(self, arrays: Arrays) -> None:

@@ -8,6 +8,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.actor_critic import zeros
 from rlox.torch_state import evaluating
 
@@ -42,17 +43,22 @@ def made_by_caller(
         TypeError: It is none, something is missing, or there are features beside it.
     """
     if features_extractor is not None:
-        raise TypeError(
-            "features_extractor: expected none beside a policy of your own, got "
-            f"{features_extractor!r}; leave one of them out"
+        raise ArgumentTypeError(
+            "features_extractor",
+            "none beside a policy of your own",
+            repr(features_extractor),
+            "leave one of them out",
         )
     made = policy
     if not isinstance(policy, nn.Module) and callable(policy):
         made = policy(observation_space, action_space)
     if not isinstance(made, nn.Module) or not all(callable(getattr(made, n, None)) for n in needed):
-        raise TypeError(
-            "policy: expected a torch module, or a function of observation and action space that "
-            f"makes one, with {' and '.join(needed)}, got {type(made).__name__}; {_SEE}"
+        raise ArgumentTypeError(
+            "policy",
+            "a torch module, or a function of observation and action space that makes one, with "
+            f"{' and '.join(needed)}",
+            type(made).__name__,
+            _SEE,
         )
     return made
 
@@ -132,7 +138,9 @@ def _expect_said(
         known = isinstance(tensor, Tensor)
         if not known or tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
             got = f"{tuple(tensor.shape)} and {tensor.dtype}" if known else type(tensor).__name__
-            raise ValueError(
-                f"policy: expected {name} of shape {shape} and torch.float32 for 2 observations, "
-                f"got {got}; {_SEE}"
+            raise ArgumentError(
+                "policy",
+                f"{name} of shape {shape} and torch.float32 for 2 observations",
+                str(got),
+                _SEE,
             )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from rlox._errors import ArgumentError
 from rlox.metrics import ELAPSED, METRIC, STEPS, column, read_metrics, smoothed
 from rlox.scores import bootstrap_interval, interquartile_mean
 
@@ -83,8 +84,8 @@ def read_curve(
     after = np.fmin.accumulate(np.append(steps, np.inf)[::-1])[::-1][1:]
     there = np.isfinite(values) & np.isfinite(at) & (steps < after)
     if not there.any():
-        raise ValueError(
-            f"{file}: expected numbers as {metric}, got none; choose another metric, or train on"
+        raise ArgumentError(
+            str(file), f"numbers as {metric}", "none", "choose another metric, or train on"
         )
     return Curve(*_about(Path(run)), at[there], smoothed(values[there], smooth))
 
@@ -119,13 +120,15 @@ def plot_runs(
         ValueError: No curve, or an ending that matplotlib does not know.
     """
     if not curves:
-        raise ValueError("curves: expected at least one, got none; pass what read_curve gives")
+        raise ArgumentError("curves", "at least one", "none", "pass what read_curve gives")
     figure = _figure()
     known, ending = figure.canvas.get_supported_filetypes(), Path(image).suffix.lstrip(".")
     if ending.lower() not in known:
-        raise ValueError(
-            f"image: expected a name that ends in .{', .'.join(sorted(known))}, got "
-            f"{str(image)!r}; pass one that ends in .png"
+        raise ArgumentError(
+            "image",
+            f"a name that ends in .{', .'.join(sorted(known))}",
+            repr(str(image)),
+            "pass one that ends in .png",
         )
     axes = figure.add_subplot()
     labels = []

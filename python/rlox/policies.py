@@ -10,6 +10,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rlox import distributions, settings
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.actor_critic import (
     ActorCritic,
     Evaluate,
@@ -97,9 +98,11 @@ class MlpPolicy(nn.Module):
         ortho_init = settings.flag("ortho_init", ortho_init)
         log_std_init = settings.number("log_std_init", log_std_init, -20, 20)
         if not isinstance(init, torch.Generator | None):
-            raise TypeError(
-                f"init: expected a torch.Generator or None, got {settings.shown(init)}; pass "
-                "torch.Generator().manual_seed(seed)"
+            raise ArgumentTypeError(
+                "init",
+                "a torch.Generator or None",
+                settings.shown(init),
+                "pass torch.Generator().manual_seed(seed)",
             )
         layer = ACTIVATIONS[settings.text("activation", activation, tuple(ACTIVATIONS))]
         if features_extractor is None:
@@ -129,9 +132,11 @@ class MlpPolicy(nn.Module):
                 self.kind, outputs = "gaussian", math.prod(self.action_shape)
                 self.log_std = nn.Parameter(torch.full((outputs,), log_std_init))
             case _:
-                raise ValueError(
-                    "action space: expected Discrete, MultiDiscrete, MultiBinary or Box, got "
-                    f"{action_space}; flatten it in a wrapper, or pass a policy of your own"
+                raise ArgumentError(
+                    "action space",
+                    "Discrete, MultiDiscrete, MultiBinary or Box",
+                    str(action_space),
+                    "flatten it in a wrapper, or pass a policy of your own",
                 )
         self.actor = mlp([*sizes, outputs], layer, 0.01, ortho_init, init)
         self.critic = mlp([*sizes, 1], layer, 1.0, ortho_init, init)
@@ -249,8 +254,8 @@ class SdePolicy(MlpPolicy):
         **mlp_settings: Any,
     ) -> None:
         if not isinstance(action_space, spaces.Box):
-            raise ValueError(
-                f"use_sde: expected a Box action space, got {action_space}; set use_sde=False"
+            raise ArgumentError(
+                "use_sde", "a Box action space", str(action_space), "set use_sde=False"
             )
         full_std = settings.flag("full_std", full_std)
         log_std_init = settings.number("log_std_init", log_std_init, -20, 20)
@@ -326,14 +331,18 @@ def make_policy(
         del given["full_std"]
         return MlpPolicy(observation_space, action_space, **given)
     if not callable(policy):  # a module is
-        raise TypeError(
-            "policy: expected a torch module, a function of observation and action space that "
-            f"makes one, or None, got {policy!r}; see rlox.policies.ActorCritic"
+        raise ArgumentTypeError(
+            "policy",
+            "a torch module, a function of observation and action space that makes one, or None",
+            repr(policy),
+            "see rlox.policies.ActorCritic",
         )
     if shape.get("features_extractor") is not None:
-        raise TypeError(
-            "features_extractor: expected none beside a policy of your own, got "
-            f"{shape['features_extractor']!r}; leave one of them out"
+        raise ArgumentTypeError(
+            "features_extractor",
+            "none beside a policy of your own",
+            repr(shape["features_extractor"]),
+            "leave one of them out",
         )
     made = policy if isinstance(policy, nn.Module) else policy(observation_space, action_space)
     check_policy(made, observation_space, action_space)

@@ -9,6 +9,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from rlox._errors import ArgumentError
 from rlox._rlox import env_ids
 from rlox.contract import refuse_unfit
 from rlox.ids import PLUGINS
@@ -123,7 +124,7 @@ def find_spec(env_id: str) -> EnvSpec:
             if near
             else "gymnasium.registry lists all ids; import the module that registers it"
         )
-        raise ValueError(f"env: expected a known id, got {plain_id!r}; {hint}") from error
+        raise ArgumentError("env", "a known id", repr(plain_id), hint) from error
 
 
 def make_registered(
@@ -144,9 +145,11 @@ def make_registered(
     lacks = (spec.vector_entry_point if alone else spec.entry_point) is None
     if lacks or (alone and (wrappers or vector_kwargs or spec.additional_wrappers)):
         got = "" if lacks else " with wrappers or vector_kwargs"
-        raise ValueError(
-            f"vectorization_mode: expected one that {spec.id!r} has, got {how!r}{got}; "
-            f"{'pass another' if lacks else 'pass sync, or wrap what is made'}"
+        raise ArgumentError(
+            "vectorization_mode",
+            f"one that {spec.id!r} has",
+            f"{how!r}{got}",
+            "pass another" if lacks else "pass sync, or wrap what is made",
         )
     # Of the spec's own keywords, those of vector environments would go before what is passed.
     own = {"num_envs", "vectorization_mode", "vector_kwargs", "wrappers"}

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.layouts import Layout
 
 Flags = npt.NDArray[np.bool_]
@@ -24,9 +25,11 @@ def as_autoreset_mode(given: object) -> AutoresetMode:
     for mode in AutoresetMode:
         if given is mode or (isinstance(given, str) and given in (mode.value, mode.name)):
             return mode
-    raise ValueError(
-        f"autoreset_mode: expected {', '.join(repr(mode.value) for mode in AutoresetMode)} or a "
-        f"member of AutoresetMode, got {given!r}; pass one of them"
+    raise ArgumentError(
+        "autoreset_mode",
+        f"{', '.join(repr(mode.value) for mode in AutoresetMode)} or a member of AutoresetMode",
+        repr(given),
+        "pass one of them",
     )
 
 
@@ -46,9 +49,11 @@ def autoreset_mode_of(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     try:
         return AutoresetMode(mode)
     except ValueError as error:
-        raise ValueError(
-            "env: expected a member of gymnasium.vector.AutoresetMode in "
-            f"metadata['autoreset_mode'], got {mode!r}; set it to what the environment does"
+        raise ArgumentError(
+            "env",
+            "a member of gymnasium.vector.AutoresetMode in metadata['autoreset_mode']",
+            repr(mode),
+            "set it to what the environment does",
         ) from error
 
 
@@ -59,9 +64,11 @@ def expect_mode(env: VectorEnv[Any, Any, Any], mode: AutoresetMode | None) -> No
         ValueError: It is another.
     """
     if mode is not None and (own := autoreset_mode_of(env)) is not mode:
-        raise ValueError(
-            f"autoreset_mode: expected {own.value!r}, as {env} has it, got {mode.value!r}; leave "
-            "it out, or make the environments with that mode"
+        raise ArgumentError(
+            "autoreset_mode",
+            f"{own.value!r}, as {env} has it",
+            repr(mode.value),
+            "leave it out, or make the environments with that mode",
         )
 
 
@@ -92,10 +99,12 @@ def expect_resets(
     if wrong.any():
         i = int(wrong.argmax())
         end = "an end" if done[i] else "no end"
-        raise ValueError(
-            f"env: expected environment {i} to reset at step {step}, as its episode was over "
-            f"(autoreset mode NEXT_STEP), with reward 0 and no end, got {rewards[i]} and {end}; "
-            "set metadata['autoreset_mode'] to what is true"
+        raise ArgumentError(
+            "env",
+            f"environment {i} to reset at step {step}, as its episode was over (autoreset mode "
+            "NEXT_STEP), with reward 0 and no end",
+            f"{rewards[i]} and {end}",
+            "set metadata['autoreset_mode'] to what is true",
         )
 
 
@@ -131,9 +140,11 @@ def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[st
     if options is None:
         return None, None
     if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
-        raise TypeError(
-            f"options: expected a dict of names and values, got {options!r}; "
-            "pass for example {'reset_mask': mask}"
+        raise ArgumentTypeError(
+            "options",
+            "a dict of names and values",
+            repr(options),
+            "pass for example {'reset_mask': mask}",
         )
     others = dict(options)
     if "reset_mask" not in others:
@@ -165,9 +176,11 @@ def by_key(env: VectorEnv[Any, Any, Any], infos: Any) -> dict[str, Any]:
         return infos
     listed = isinstance(infos, list | tuple) and len(infos) == env.num_envs
     if not listed or not all(isinstance(info, dict) for info in infos):
-        raise TypeError(
-            f"infos: expected a dict of arrays, or a list of {env.num_envs} dicts, got {infos!r}; "
-            "mend the environment or its wrapper"
+        raise ArgumentTypeError(
+            "infos",
+            f"a dict of arrays, or a list of {env.num_envs} dicts",
+            repr(infos),
+            "mend the environment or its wrapper",
         )
     together: dict[str, Any] = {}
     for i, info in enumerate(infos):
@@ -198,9 +211,11 @@ def put_final(
     final = infos.get("final_obs", [None] * len(ended))
     for i in np.flatnonzero(ended):
         if final[i] is None:
-            raise ValueError(
-                f"final_obs: expected the last observation of environment {i}, whose episode ended "
-                f"at step {step}, got None; SAME_STEP environments must report it"
+            raise ArgumentError(
+                "final_obs",
+                f"the last observation of environment {i}, whose episode ended at step {step}",
+                "None",
+                "SAME_STEP environments must report it",
             )
         rows[i] = layout.row(final[i])
 

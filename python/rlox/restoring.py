@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlox._errors import ArgumentError, CorruptFileError
+from rlox._errors import ArgumentError, CorruptFileError, OutOfMemoryError
 from rlox.callbacks.states import KEY, saved_states, states_of
 from rlox.checkpoint import MANIFEST, corrupt, expect_keys, write_checkpoint
 from rlox.learner import MEMBERS, Arrays, LearnerState
@@ -71,10 +71,11 @@ def save_checkpoint(trainer: "Trainer", path: str | os.PathLike[str], replay: bo
         # Without a buffer to speak of, it is something else that does not fit, and says so.
         if not replay or not held:
             raise
-        raise MemoryError(
-            "buffer_size: expected a replay buffer of which a copy fits into memory beside it, got "
-            f"{trainer.config.buffer_size:,}, with {len(held):,} transitions; make it smaller, or "
-            "save with replay=False"
+        raise OutOfMemoryError(
+            "buffer_size",
+            "a replay buffer of which a copy fits into memory beside it",
+            f"{trainer.config.buffer_size:,}, with {len(held):,} transitions",
+            "make it smaller, or save with replay=False",
         ) from error
 
 

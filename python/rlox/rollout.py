@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox import spaces
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import Normalizer, RolloutBuffer
 from rlox.keywords import knowing_keywords
 from rlox.layouts import Layout
@@ -148,9 +149,11 @@ def make_buffer(
     count = env.num_envs if num_envs is None else num_envs
     shapes = (n_steps, count, layout.shape, acts.shape or ())
     if normalize_obs and not isinstance(layout.space, gym.spaces.Box):
-        raise ValueError(
-            f"normalize_obs: expected observations of one Box, got {layout.space}; set "
-            "normalize_obs=False, or normalise in a wrapper"
+        raise ArgumentError(
+            "normalize_obs",
+            "observations of one Box",
+            str(layout.space),
+            "set normalize_obs=False, or normalise in a wrapper",
         )
     dtypes: Any = {"action_dtype": spaces.action_dtype(acts), "obs_dtype": layout.dtype.name}
     if normalize_obs:
@@ -204,9 +207,8 @@ def collect_rollout(
     ((8, 4, 4), (8, 4))
     """
     if not hasattr(env, "step_rollout"):
-        raise TypeError(
-            f"env: expected a VecEnv or ForeignVecEnv, got {type(env).__name__}; "
-            "pass rlox.make_vec(env)"
+        raise ArgumentTypeError(
+            "env", "a VecEnv or ForeignVecEnv", type(env).__name__, "pass rlox.make_vec(env)"
         )
     gamma = number("gamma", gamma, 0, 1, fix="correct it")
     gae_lambda = number("gae_lambda", gae_lambda, 0, 1, fix="correct it")
@@ -279,9 +281,12 @@ def _policy(policy: Any, env: RolloutEnv, layout: Layout) -> tuple[Act, Worth]:
     if hasattr(policy, "get_action_and_logprob"):
         return _torch_policy(policy, layout)
     if not callable(policy):
-        raise TypeError(
-            "policy: expected None, a function of observations or a torch module with "
-            f"get_action_and_logprob and get_value, got {type(policy).__name__}; pass one of them"
+        raise ArgumentTypeError(
+            "policy",
+            "None, a function of observations or a torch module with get_action_and_logprob and "
+            "get_value",
+            type(policy).__name__,
+            "pass one of them",
         )
     asked, space = with_masks(policy), env.single_action_space
 
@@ -289,9 +294,11 @@ def _policy(policy: Any, env: RolloutEnv, layout: Layout) -> tuple[Act, Worth]:
         said = asked(layout.told(rows.copy()), masks)  # who may write to it
         if isinstance(said, tuple):
             if len(said) != 3:
-                raise ValueError(
-                    "policy: expected actions, or (actions, log_probs, values), got a tuple of "
-                    f"{len(said)}; give all three"
+                raise ArgumentError(
+                    "policy",
+                    "actions, or (actions, log_probs, values)",
+                    f"a tuple of {len(said)}",
+                    "give all three",
                 )
             actions, log_probs, values = said
             return actions, log_probs, values

@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.settings import number, shown, whole
 
 RESAMPLES = 10_000
@@ -97,8 +98,8 @@ def score(returns: Any) -> Score:
     """
     array = _numbers(returns)
     if array.ndim != 1:
-        raise ValueError(
-            f"returns: expected one number for each episode, got shape {array.shape}; pass a list"
+        raise ArgumentError(
+            "returns", "one number for each episode", f"shape {array.shape}", "pass a list"
         )
     low, high = bootstrap_interval(array)
     return {
@@ -118,12 +119,12 @@ def _numbers(given: Any) -> npt.NDArray[np.float64]:
     except ValueError:  # rows of several lengths
         known = False
     if not known:
-        raise TypeError(f"numbers: expected real numbers, got {shown(given)}; pass returns")
+        raise ArgumentTypeError("numbers", "real numbers", shown(given), "pass returns")
     array = plain.astype(np.float64)
     if array.ndim == 0 or array.shape[-1] == 0:
-        raise ValueError(
-            f"numbers: expected at least one in each row, got shape {array.shape}; play an episode"
+        raise ArgumentError(
+            "numbers", "at least one in each row", f"shape {array.shape}", "play an episode"
         )
     if np.isnan(array).any():
-        raise ValueError("numbers: expected no NaN, got some; leave it out")
+        raise ArgumentError("numbers", "no NaN", "some", "leave it out")
     return array

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from rlox._errors import ArgumentTypeError
+
 FIX = "change the setting"
 ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
 
@@ -285,9 +287,11 @@ def resolve(
     """
     for name in without:
         if name in given:
-            raise TypeError(
-                f"{name}: expected no settings of the built-in policy beside a policy of your own, "
-                f"got {given[name]!r}; leave one of them out"
+            raise ArgumentTypeError(
+                name,
+                "no settings of the built-in policy beside a policy of your own",
+                repr(given[name]),
+                "leave one of them out",
             )
     replaced = {old for new, old in _IN_PLACE_OF.items() if given.get(new) is not None}
     left_out = {*without, *replaced}

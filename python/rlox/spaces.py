@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from rlox._errors import ArgumentError, ArgumentTypeError
+
 
 def from_native(space: dict[str, Any]) -> gym.Space[Any]:
     """The Gymnasium space of a native description.
@@ -88,9 +90,11 @@ def describe(space: gym.Space[Any]) -> str:
         case spaces.Tuple():
             return f"Tuple({', '.join(map(describe, space.spaces))})"
         case _:
-            raise TypeError(
-                "space: expected Discrete, MultiDiscrete, MultiBinary, Box, Dict or Tuple, got "
-                f"{type(space).__name__}; change it in a wrapper"
+            raise ArgumentTypeError(
+                "space",
+                "Discrete, MultiDiscrete, MultiBinary, Box, Dict or Tuple",
+                type(space).__name__,
+                "change it in a wrapper",
             )
     words = ", ".join(f"{name}={value}" for name, value in {**told, "dtype": space.dtype}.items())
     return f"{type(space).__name__}({words})"
@@ -116,9 +120,11 @@ def counts_of(space: gym.Space[Any]) -> npt.NDArray[np.int64] | None:
             return np.full(space.shape, 2, dtype=np.int64)
         case spaces.Box():
             return None
-    raise TypeError(
-        f"action space: expected Discrete, MultiDiscrete, MultiBinary or Box, got {space}; "
-        "flatten it with gymnasium.wrappers.TransformAction"
+    raise ArgumentTypeError(
+        "action space",
+        "Discrete, MultiDiscrete, MultiBinary or Box",
+        str(space),
+        "flatten it with gymnasium.wrappers.TransformAction",
     )
 
 
@@ -140,13 +146,15 @@ def as_actions(space: gym.Space[Any], given: npt.ArrayLike, num_envs: int) -> np
     try:
         actions = np.asarray(given)
     except ValueError as error:
-        raise ValueError(
-            f"actions: expected shape {shape}, got {type(given).__name__} ({error}); pass one "
-            "action per environment"
+        raise ArgumentError(
+            "actions",
+            f"shape {shape}",
+            f"{type(given).__name__} ({error})",
+            "pass one action per environment",
         ) from error
     if actions.shape != shape:
-        raise ValueError(
-            f"actions: expected shape {shape}, got {actions.shape}; pass one action per environment"
+        raise ArgumentError(
+            "actions", f"shape {shape}", str(actions.shape), "pass one action per environment"
         )
     return actions
 
@@ -184,8 +192,8 @@ def _start(space: gym.Space[Any]) -> Any:
 
 def _expect_integers(actions: npt.NDArray[Any]) -> None:
     if actions.dtype.kind not in "iu":
-        raise TypeError(
-            f"actions: expected integers, got dtype {actions.dtype}; convert them to int64 first"
+        raise ArgumentTypeError(
+            "actions", "integers", f"dtype {actions.dtype}", "convert them to int64 first"
         )
 
 
@@ -195,8 +203,8 @@ def _real(actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
             raise TypeError(f"dtype {actions.dtype}")
         return actions.astype(np.float64) if actions.dtype.kind == "O" else actions
     except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"actions: expected real numbers, got {error}; pass an array of them"
+        raise ArgumentTypeError(
+            "actions", "real numbers", str(error), "pass an array of them"
         ) from error
 
 
@@ -294,7 +302,6 @@ def counted_actions(space: gym.Space[Any], actions: npt.ArrayLike, num_envs: int
 def _refuse(bad: npt.NDArray[np.bool_], actions: npt.NDArray[Any], expected: str) -> None:
     if bad.any():
         at = tuple(np.argwhere(bad)[0])
-        raise ValueError(
-            f"actions: expected {expected}, got {actions[at]} for environment {at[0]}; "
-            "keep actions inside the action space"
+        raise ArgumentError(
+            "actions", expected, str(actions[at]), "keep actions inside the action space", env=at[0]
         )

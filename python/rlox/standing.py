@@ -17,7 +17,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from rlox._rlox import ClosedError
+from rlox._errors import ClosedError
 from rlox.learner import Arrays
 from rlox.plain import TREE, from_arrays, to_arrays
 from rlox.rollout import RolloutEnv

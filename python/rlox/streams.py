@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlox._errors import ArgumentError
 from rlox.settings import plain_seed
 
 Seed = int | Sequence[int | None] | None
@@ -63,9 +64,11 @@ def state_for_native(generator: np.random.Generator) -> npt.NDArray[np.int64]:
     """
     state: dict[str, Any] = dict(generator.bit_generator.state)
     if state["bit_generator"] != "PCG64":
-        raise ValueError(
-            f"np_random: expected a generator over PCG64, got {state['bit_generator']}; "
-            "use numpy.random.default_rng"
+        raise ArgumentError(
+            "np_random",
+            "a generator over PCG64",
+            str(state["bit_generator"]),
+            "use numpy.random.default_rng",
         )
     halves = [half for key in ("state", "inc") for half in divmod(state["state"][key], 2**64)]
     words = [*halves, state["has_uint32"], state["uinteger"]]

@@ -9,6 +9,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from rlox._errors import ArgumentError
+
 _TOKEN = re.compile(r"\s*([\w.:+-]+|'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|[()\[\],=:])")
 _MOST = 2**31  # numbers of one space
 
@@ -32,9 +34,11 @@ def space_of(line: str) -> gym.Space[Any]:
             raise ValueError(f"{words[-1]!r} after the end")
         return space
     except (IndexError, KeyError, TypeError, AssertionError, SyntaxError, ValueError) as error:
-        raise ValueError(
-            f"spaces: expected a line that tells a space, got {line!r:.200} ({error}); use a "
-            "checkpoint that rlox wrote"
+        raise ArgumentError(
+            "spaces",
+            "a line that tells a space",
+            f"{line!r:.200} ({error})",
+            "use a checkpoint that rlox wrote",
         ) from error
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.learner import Arrays
 from rlox.networks import ACTIVATIONS
 
@@ -173,9 +174,7 @@ def find_device(name: str) -> torch.device:
         torch.Generator(device)
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         why = str(error).splitlines()[0]
-        raise ValueError(
-            f"device: expected one that torch can use here, got {name!r}; {why}"
-        ) from error
+        raise ArgumentError("device", "one that torch can use here", repr(name), why) from error
     return device
 
 
@@ -217,9 +216,11 @@ def real_arrays(module: Any) -> Arrays:
     named = tensors.items() if isinstance(tensors, Mapping) else [("state_dict()", tensors)]
     for name, tensor in named:
         if not isinstance(tensor, torch.Tensor) or tensor.is_complex() or tensor.is_meta:
-            raise TypeError(
-                f"module: expected real tensors with numbers in its state_dict, got {tensor!r:.60} "
-                f"as {name}; pass a module that to_torch made, or of the same shape"
+            raise ArgumentTypeError(
+                "module",
+                "real tensors with numbers in its state_dict",
+                f"{tensor!r:.60} as {name}",
+                "pass a module that to_torch made, or of the same shape",
             )
     return {name: tensor.float().numpy(force=True) for name, tensor in named}
 
@@ -245,9 +246,11 @@ def module_tensors(module: nn.Module, arrays: Arrays) -> dict[str, torch.Tensor]
     for name in sorted({*expected, *got}):
         if expected.get(name) != got.get(name):
             wanted, there = (_shown(about.get(name)) for about in (expected, got))
-            raise ValueError(
-                f"networks: expected what a {type(module).__name__} of this shape saved, with "
-                f"{wanted} as {name}, got {there}; make the same policy"
+            raise ArgumentError(
+                "networks",
+                f"what a {type(module).__name__} of this shape saved, with {wanted} as {name}",
+                str(there),
+                "make the same policy",
             )
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from rlox._rlox import ClosedError
+from rlox._errors import ClosedError
 from rlox.backends import Backend, choose_backend, loading_backend, make_learner
 from rlox.callbacks import Callback, ProgressBar, as_callbacks
 from rlox.callbacks.states import Saved

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox import native_shapes
-from rlox._errors import StructuredError
+from rlox._errors import ArgumentError, StructuredError
 from rlox._rlox import NativeAgent, PrioritizedReplayBuffer, ReplayBuffer
 from rlox.goals import GoalFunctions
 from rlox.hindsight import HindsightReplayBuffer
@@ -91,8 +91,8 @@ def _made(config: Any, about: dict[str, Any], goals: GoalFunctions | None) -> Re
     prioritized = getattr(config, "prioritized", False)
     if goals is not None:
         if prioritized:
-            raise ValueError(
-                f"prioritized: expected False beside her={config.her!r}, got True; leave one out"
+            raise ArgumentError(
+                "prioritized", f"False beside her={config.her!r}", "True", "leave one out"
             )
         left_out = ("n_step", "gamma", "frame_stack")
         rest = {name: x for name, x in about.items() if name not in left_out}
@@ -124,9 +124,11 @@ def replay_in_rust(arrays: "Arrays", layout: Layout) -> "Arrays":
     """
     frames = np.ravel(arrays.get("frame_stack", 1)).tolist()
     if frames != [1]:
-        raise ValueError(
-            f"replay: expected whole observations on networks in Rust, got a buffer that stores "
-            f"{frames[0]} frames of each; save it with replay=False, to begin with an empty one"
+        raise ArgumentError(
+            "replay",
+            "whole observations on networks in Rust",
+            f"a buffer that stores {frames[0]} frames of each",
+            "save it with replay=False, to begin with an empty one",
         )
     taken = {name: _encoded(x, layout) for name, x in arrays.items() if name in _OBSERVATIONS}
     return {name: x for name, x in {**arrays, **taken}.items() if name != "stream"}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from rlox._rlox import ClosedError
+from rlox._errors import ClosedError
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from rlox._errors import ArgumentError
 from rlox.spaces import counts_of
 
 _MOST = float(np.finfo(np.float32).max)
@@ -59,9 +60,11 @@ def uniform_log_prob(space: gym.Space[Any]) -> float:
 def _finite_bounds(space: gym.Space[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     assert isinstance(space, spaces.Box)
     if not space.is_bounded():
-        raise ValueError(
-            f"policy: expected an action space with finite bounds for random actions, got {space}; "
-            "pass a policy"
+        raise ArgumentError(
+            "policy",
+            "an action space with finite bounds for random actions",
+            str(space),
+            "pass a policy",
         )
     if space.low.dtype.kind == "f":
         low, high = (

@@ -10,7 +10,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlox import spaces, streams
-from rlox._rlox import ClosedError, NativeVectorEnv, Normalizer, RolloutBuffer
+from rlox._errors import ClosedError
+from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
 from rlox.collecting import check_collection, collect_steps
 from rlox.ids import SMALLEST, native_id, render_modes, source_of, vector_metadata, vector_spec
 from rlox.keywords import explaining_unknown, meant

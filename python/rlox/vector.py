@@ -9,6 +9,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.contract import FIX, OwnLast, expect_contract, expect_env, expect_vector, looks_like_one
 from rlox.foreign import ForeignVecEnv
 from rlox.ids import SMALLEST
@@ -110,19 +111,22 @@ def _make(
         _refuse_keywords({name: value for name, value in given.items() if value})
         expect_vector(env)
         if count not in (None, env.num_envs):
-            raise ValueError(
-                f"num_envs: expected {env.num_envs}, as {env} has so many, got {count}; leave it "
-                "out, or make as many"
+            raise ArgumentError(
+                "num_envs",
+                f"{env.num_envs}, as {env} has so many",
+                str(count),
+                "leave it out, or make as many",
             )
         expect_mode(env, resets)
         return _ready(env, seed)
     if isinstance(env, gym.Env):
         _refuse_keywords(kwargs)
         if count not in (None, 1) or how == "async":
-            raise ValueError(
-                "num_envs: expected 1 for a single environment, and no process of its own, got "
-                f"{count or 1} and vectorization_mode={how!r}; pass its class or a function that "
-                "makes it"
+            raise ArgumentError(
+                "num_envs",
+                "1 for a single environment, and no process of its own",
+                f"{count or 1} and vectorization_mode={how!r}",
+                "pass its class or a function that makes it",
             )
         return _vectorized(lambda: env, 1, seed, how, around, resets, {})
     count = count or 1
@@ -132,9 +136,11 @@ def _make(
     if callable(env):
         refuse_near(make_vec, kwargs, env, also=_ALSO)
         return _vectorized(env, count, seed, how, around, resets, kwargs)
-    raise TypeError(
-        "env: expected an id, a gymnasium.Env, a vector environment or a function that makes one, "
-        f"got {type(env).__name__}; {FIX if looks_like_one(env) else 'see gymnasium.make'}"
+    raise ArgumentTypeError(
+        "env",
+        "an id, a gymnasium.Env, a vector environment or a function that makes one",
+        type(env).__name__,
+        str(FIX if looks_like_one(env) else "see gymnasium.make"),
     )
 
 
@@ -143,9 +149,11 @@ def _mode_of(given: object) -> Mode | None:
     name = getattr(given, "value", given)
     known = isinstance(name, str) and name in ("sync", "async", "vector_entry_point")
     if name is not None and not known:
-        raise ValueError(
-            "vectorization_mode: expected 'sync', 'async', 'vector_entry_point' or None, got "
-            f"{given!r}; pass one of them"
+        raise ArgumentError(
+            "vectorization_mode",
+            "'sync', 'async', 'vector_entry_point' or None",
+            repr(given),
+            "pass one of them",
         )
     return cast("Mode | None", name)
 
@@ -153,9 +161,11 @@ def _mode_of(given: object) -> Mode | None:
 def _wrappers_of(given: Any) -> list[EnvWrapper]:
     wrong = isinstance(given, str) or not isinstance(given, Sequence)
     if wrong or not all(callable(wrapper) for wrapper in given):
-        raise TypeError(
-            "wrappers: expected a list of functions from an environment to an environment, got "
-            f"{given!r}; pass for example [gymnasium.wrappers.FlattenObservation]"
+        raise ArgumentTypeError(
+            "wrappers",
+            "a list of functions from an environment to an environment",
+            repr(given),
+            "pass for example [gymnasium.wrappers.FlattenObservation]",
         )
     return list(map(_checked, given))
 
@@ -177,9 +187,11 @@ def _checked(wrapper: EnvWrapper) -> EnvWrapper:
                 f"{error}; correct it, or leave it out"
             ) from error
         if not isinstance(made, gym.Env):
-            raise TypeError(
-                f"wrappers: expected {name} to give a gymnasium.Env, got a {type(made).__name__}; "
-                "return the environment from it"
+            raise ArgumentTypeError(
+                "wrappers",
+                f"{name} to give a gymnasium.Env",
+                f"a {type(made).__name__}",
+                "return the environment from it",
             )
         return made
 
@@ -189,9 +201,11 @@ def _checked(wrapper: EnvWrapper) -> EnvWrapper:
 
 def _refuse_keywords(given: dict[str, Any]) -> None:
     if given:
-        raise TypeError(
-            f"{next(iter(given))}: expected no keywords for an environment already made, got "
-            f"{given}; pass them where it is made"
+        raise ArgumentTypeError(
+            str(next(iter(given))),
+            "no keywords for an environment already made",
+            str(given),
+            "pass them where it is made",
         )
 
 
@@ -241,9 +255,11 @@ def _vectorized(
 ) -> VecEnv | ForeignVecEnv:
     """Environments that a function makes."""
     if how == "vector_entry_point":
-        raise ValueError(
-            "vectorization_mode: expected 'sync' or 'async' for a function that makes single "
-            "environments, got 'vector_entry_point'; make that one and pass it"
+        raise ArgumentError(
+            "vectorization_mode",
+            "'sync' or 'async' for a function that makes single environments",
+            "'vector_entry_point'",
+            "make that one and pass it",
         )
     expect_memory("num_envs", n, n * SMALLEST_ENV)
     parent = os.getpid()
@@ -272,9 +288,11 @@ def _of_class(
 ) -> VecEnv | ForeignVecEnv:
     """Vector environments of a class, made as `gymnasium.make_vec` calls vector entry points."""
     if how not in (None, "vector_entry_point") or wrappers:
-        raise ValueError(
-            "vectorization_mode: expected None, and no wrappers, for a class of vector "
-            f"environments, got {how!r} and {len(wrappers)} wrappers; wrap what it makes"
+        raise ArgumentError(
+            "vectorization_mode",
+            "None, and no wrappers, for a class of vector environments",
+            f"{how!r} and {len(wrappers)} wrappers",
+            "wrap what it makes",
         )
     expect_memory("num_envs", num_envs, num_envs * SMALLEST)
     named: dict[str, Any] = {"num_envs": num_envs}
@@ -286,9 +304,11 @@ def _of_class(
 def _agreed(name: str, noted: T, given: T | None) -> T:
     """What a spec says, which what is passed may repeat."""
     if given is not None and given != noted:
-        raise ValueError(
-            f"{name}: expected {noted!r}, as the spec says, got {given!r}; leave it out, or change "
-            "the spec's kwargs"
+        raise ArgumentError(
+            name,
+            f"{noted!r}, as the spec says",
+            repr(given),
+            "leave it out, or change the spec's kwargs",
         )
     return noted
 

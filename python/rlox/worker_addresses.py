@@ -2,6 +2,8 @@
 
 from urllib.parse import parse_qsl
 
+from rlox._errors import ArgumentError
+
 # Before the workers' addresses, and what stands before each: without TLS, and with it.
 SCHEMES = {"grpc": "http://", "grpcs": "https://"}
 _DAY = 86_400.0
@@ -25,10 +27,11 @@ def worker_addresses(actors: str) -> tuple[list[str], dict[str, float]] | None:
     for worker in workers.split(","):
         host, _, port = worker.rpartition(":")
         if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 2**16:
-            raise ValueError(
-                f"actors: expected workers as host:port, such as '{scheme}://host:50051,"
-                f"host:50052', got {worker!r} in {actors!r}; a worker prints its address when it "
-                "starts"
+            raise ArgumentError(
+                "actors",
+                f"workers as host:port, such as '{scheme}://host:50051,host:50052'",
+                f"{worker!r} in {actors!r}",
+                "a worker prints its address when it starts",
             )
     return [SCHEMES[scheme] + worker for worker in workers.split(",")], _seconds(actors, waits)
 
@@ -41,8 +44,11 @@ def _seconds(actors: str, waits: str) -> dict[str, float]:
         pairs, seconds = [], {"": 0.0}
     possible = all(0 < x <= _DAY for x in seconds.values())
     if not set(seconds) <= set(WAITS) or len(pairs) != len(seconds) or not possible:
-        raise ValueError(
-            f"actors: expected seconds for {', '.join(WAITS)} after '?', more than 0 and at most a "
-            f"day, such as '?reply_timeout=60&recovery_timeout=60', got {actors!r}; correct it"
+        raise ArgumentError(
+            "actors",
+            f"seconds for {', '.join(WAITS)} after '?', more than 0 and at most a day, such as "
+            "'?reply_timeout=60&recovery_timeout=60'",
+            repr(actors),
+            "correct it",
         )
     return seconds

@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from rlox._errors import ArgumentTypeError
+
 if TYPE_CHECKING:
     from rlox.trainers import Trainer
 
@@ -55,16 +57,17 @@ class FunctionCallback(Callback):
 
     def __init__(self, function: Callable[["Trainer", dict[str, float]], object]) -> None:
         if not callable(function):
-            raise TypeError(
-                "function: expected a function of (trainer, metrics), got "
-                f"{_named(function)}; pass one"
+            raise ArgumentTypeError(
+                "function", "a function of (trainer, metrics)", _named(function), "pass one"
             )
         try:
             inspect.signature(function).bind(None, {})
         except TypeError as error:
-            raise TypeError(
-                f"callbacks: expected a function of (trainer, metrics), got {_named(function)} "
-                f"that cannot be called so ({error}); give it these two arguments"
+            raise ArgumentTypeError(
+                "callbacks",
+                "a function of (trainer, metrics)",
+                f"{_named(function)} that cannot be called so ({error})",
+                "give it these two arguments",
             ) from error
         except ValueError:  # some of C have no signature
             pass
@@ -85,9 +88,11 @@ def as_callback(callback: Any) -> Callback:
         return callback
     if callable(callback) and not isinstance(callback, type):
         return FunctionCallback(callback)
-    raise TypeError(
-        "callbacks: expected a list of rlox.callbacks.Callback objects or functions of (trainer, "
-        f"metrics), got {_named(callback)}; derive it from Callback, and pass an object of it"
+    raise ArgumentTypeError(
+        "callbacks",
+        "a list of rlox.callbacks.Callback objects or functions of (trainer, metrics)",
+        _named(callback),
+        "derive it from Callback, and pass an object of it",
     )
 
 
@@ -98,8 +103,8 @@ def as_callbacks(callbacks: Any) -> list[Callback]:
         TypeError: One is no callback, or they are no sequence.
     """
     if not isinstance(callbacks, Iterable):
-        raise TypeError(
-            f"callbacks: expected a list, got {_named(callbacks)}; put it into square brackets"
+        raise ArgumentTypeError(
+            "callbacks", "a list", _named(callbacks), "put it into square brackets"
         )
     return [as_callback(callback) for callback in callbacks]
 

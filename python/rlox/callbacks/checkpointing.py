@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlox._errors import ArgumentError
 from rlox.callbacks.base import Callback
 from rlox.callbacks.saving import folder_for, going_on
 from rlox.every import Every
@@ -86,9 +87,12 @@ class CheckpointCallback(Callback):
         """Finds out where to write, and clears away what a killed process left half written."""
         self._folder = folder_for(trainer, self._path, FOLDER, "checkpoints")
         if (there := steps_in(self._folder)) and steps_of(there[-1]) > trainer.timesteps:
-            raise ValueError(
-                "path: expected a folder without checkpoints of more steps than "
-                f"{trainer.timesteps:,}, which would count as newer, got {there[-1]}; pass another"
+            raise ArgumentError(
+                "path",
+                f"a folder without checkpoints of more steps than {trainer.timesteps:,}, which "
+                "would count as newer",
+                str(there[-1]),
+                "pass another",
             )
         sweep(self._folder)
         self._every.start(trainer.timesteps)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlox._errors import ArgumentError
 from rlox.callbacks.base import Callback
 from rlox.callbacks.saving import folder_for, going_on
 from rlox.evaluation import environment_of, evaluation_seed, expect_maker
@@ -86,9 +87,8 @@ class EvalCallback(Callback):
         self._save = None if save_best is None else flag("save_best", save_best, fix=fix)
         self._path = path_or_none("path", path)
         if save_best is False and self._path is not None:
-            raise ValueError(
-                f"path: expected None beside save_best=False, got {os.fspath(self._path)!r}; leave "
-                "one out"
+            raise ArgumentError(
+                "path", "None beside save_best=False", repr(os.fspath(self._path)), "leave one out"
             )
         self._folder: Path | None = None
         self._trainer: Callable[[], Any] = lambda: None

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlox._errors import ArgumentError
 from rlox.warning import warn
 
 if TYPE_CHECKING:
@@ -20,9 +21,11 @@ def folder_for(trainer: "Trainer", path: Path | None, name: str, what: str) -> P
     if path is not None:
         return path
     if trainer.run is None:
-        raise ValueError(
-            f"path: expected where {what} shall lie, as there is no run folder, got None; pass "
-            "path=, or a runs_dir to the trainer"
+        raise ArgumentError(
+            "path",
+            f"where {what} shall lie, as there is no run folder",
+            "None",
+            "pass path=, or a runs_dir to the trainer",
         )
     return trainer.run.path / name
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.callbacks.base import Callback
 
 Saved = list[dict[str, Any]]
@@ -21,9 +22,11 @@ def states_of(callbacks: Iterable[Callback]) -> Saved:
         kind = type(callback).__name__
         state: Any = callback.state()
         if not isinstance(state, dict) or not all(map(_is_entry, state.items())):
-            raise TypeError(
-                f"callbacks: expected a dict of numbers and None from {kind}.state(), got "
-                f"{state!r}; keep the rest elsewhere"
+            raise ArgumentTypeError(
+                "callbacks",
+                f"a dict of numbers and None from {kind}.state()",
+                repr(state),
+                "keep the rest elsewhere",
             )
         if state:
             told = {name: _told(value) for name, value in state.items()}
@@ -51,9 +54,11 @@ def give_back(callbacks: Iterable[Callback], saved: Saved) -> Saved:
         try:
             callback.load_state(state)
         except (LookupError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"callbacks: expected what {kind}.state() gives, got {state} ({error!r}); pass a "
-                "callback of the class that was saved"
+            raise ArgumentError(
+                "callbacks",
+                f"what {kind}.state() gives",
+                f"{state} ({error!r})",
+                "pass a callback of the class that was saved",
             ) from error
     return left
 

@@ -4,6 +4,7 @@ import math
 import weakref
 from typing import TYPE_CHECKING
 
+from rlox._errors import ArgumentError
 from rlox.callbacks.base import Callback
 from rlox.keywords import hint, knowing_keywords
 from rlox.settings import number, text, whole
@@ -67,9 +68,11 @@ class EarlyStoppingCallback(Callback):
             self.best, self._since = value, trainer.timesteps
         elif trainer.timesteps - self._since >= self.patience:
             if not self._seen:
-                raise ValueError(
-                    f"metric: expected one that a row has within {self.patience:,} steps, got "
-                    f"{self.metric!r}; {hint(self.metric, metrics)}"
+                raise ArgumentError(
+                    "metric",
+                    f"one that a row has within {self.patience:,} steps",
+                    repr(self.metric),
+                    hint(self.metric, metrics),
                 )
             trainer.stop(
                 f"EarlyStoppingCallback: {self.metric} has not improved on {self.best:.6g} for "

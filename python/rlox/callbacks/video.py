@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from rlox._errors import ArgumentTypeError
 from rlox.callbacks.base import Callback
 from rlox.callbacks.saving import folder_for, going_on
 from rlox.evaluation import (
@@ -142,10 +143,11 @@ def _rendering(made: Any, keywords: Mapping[str, Any]) -> gym.Env[Any, Any]:
         env: gym.Env[Any, Any] = made(render_mode="rgb_array", **keywords)
     except TypeError as error:
         if "render_mode" in str(error):
-            raise TypeError(
-                "env: expected an id, or a function that takes render_mode, got "
-                f"{getattr(made, '__name__', type(made).__name__)}, which does not ({error}); pass "
-                "one that does as env="
+            raise ArgumentTypeError(
+                "env",
+                "an id, or a function that takes render_mode",
+                f"{getattr(made, '__name__', type(made).__name__)}, which does not ({error})",
+                "pass one that does as env=",
             ) from error
         raise
     return env

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
+from rlox._errors import ArgumentError
 from rlox.callbacks import (
     Callback,
     CheckpointCallback,
@@ -116,9 +117,11 @@ def take_kept(asked: Around, folder: Path, words: Sequence[str]) -> None:
     file = folder / FILE
     kept = json_of(file)
     if not kept and file.exists():
-        raise ValueError(
-            f"{file}: expected what surrounds a run by names, got other; remove it, and say by "
-            "flags what shall go on"
+        raise ArgumentError(
+            str(file),
+            "what surrounds a run by names",
+            "other",
+            "remove it, and say by flags what shall go on",
         )
     flags = [field.name for field in fields(Around)]
     left = [x for x in flags if given(x, words) is None and given(f"no_{x}", words) is None]

@@ -10,7 +10,8 @@ from pkgutil import resolve_name
 
 import gymnasium as gym
 
-from rlox._rlox import ClosedError, CorruptFileError, __version__
+from rlox._errors import ClosedError, CorruptFileError
+from rlox._rlox import __version__
 from rlox.cli.mistakes import UsageError, blaming, hint
 from rlox.cli.output import ReaderGoneError, say
 

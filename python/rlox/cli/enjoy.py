@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import gymnasium as gym
 
+from rlox._errors import ArgumentError
 from rlox.cli.output import say, say_json
 from rlox.cli.saved import open_trainer
 from rlox.cli.usage import POSITIONAL, named, parse
@@ -57,9 +58,11 @@ def _explaining_no_screen(mode: str) -> Iterator[None]:
         yield
     except Exception as error:
         if mode == "human" and type(error).__module__.startswith("pygame"):
-            raise ValueError(
-                f"--render-mode: expected rgb_array where there is no screen, got human ({error}); "
-                "add --render-mode rgb_array"
+            raise ArgumentError(
+                "--render-mode",
+                "rgb_array where there is no screen",
+                f"human ({error})",
+                "add --render-mode rgb_array",
             ) from error
         raise
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from rlox._errors import ArgumentError
 from rlox.cli.around import Around, surroundings, take_kept
 from rlox.cli.outcome import tell_training
 from rlox.cli.saved import open_trainer, run_folder
@@ -46,9 +47,11 @@ def run(words: Sequence[str]) -> int:
     with open_trainer(asked.run, runs_dir=asked.runs_dir, **how) as trainer:
         done = trainer.timesteps >= trainer.target_timesteps
         if asked.total_timesteps is None and done:
-            raise ValueError(
-                f"RUN: expected a run that was stopped, got one that made all its "
-                f"{trainer.timesteps:,} steps; add --total-timesteps 100_000 for more"
+            raise ArgumentError(
+                "RUN",
+                "a run that was stopped",
+                f"one that made all its {trainer.timesteps:,} steps",
+                "add --total-timesteps 100_000 for more",
             )
         folder = run_folder(asked.run, trainer)
         if folder is not None:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rlox._errors import ArgumentError
 from rlox.checkpoint import MANIFEST, read_checkpoint
 from rlox.diagnosis import FOLDER as DIAGNOSIS
 from rlox.manifest import NoEnvironmentError
@@ -46,9 +47,11 @@ def open_trainer(path: str, *, instead: str | None = None, **how: Any) -> Traine
         # Reading says what is wrong with a file that names no algorithm, if it is not that.
         algorithm = read_checkpoint(path).manifest.get("algorithm")
     if algorithm not in trainers():
-        raise ValueError(
-            f"{path}: expected a checkpoint of {', '.join(trainers())}, got one of {algorithm!r}; "
-            "pass another"
+        raise ArgumentError(
+            str(path),
+            f"a checkpoint of {', '.join(trainers())}",
+            f"one of {algorithm!r}",
+            "pass another",
         )
     given = {name: value for name, value in how.items() if value is not None}
     load: Callable[..., Trainer] = partial(trainer_of(algorithm).load, path)
@@ -94,8 +97,8 @@ def refuse_above(path: Path) -> None:
     runs = [run for run in found if run.name != DIAGNOSIS]
     if runs:
         newest = max(runs, key=lambda run: (run / "checkpoint" / MANIFEST).stat().st_mtime)
-        raise ValueError(
-            f"{path}: expected a run folder, got one above {len(runs)} of them; pass {newest}"
+        raise ArgumentError(
+            str(path), "a run folder", f"one above {len(runs)} of them", f"pass {newest}"
         )
 
 

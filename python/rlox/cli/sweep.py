@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, make_dataclass
 from typing import Annotated, Any
 
+from rlox._errors import ArgumentError
 from rlox.backends import Backend
 from rlox.cli.config_file import read_config, read_scalar
 from rlox.cli.file_settings import KEYWORDS, algorithm_of, env_of, mapping_of, settings_of
@@ -155,10 +156,11 @@ def _tell(sweep: Sweep, *, as_json: bool) -> int:
     trials, best = sweep.done(), sweep.best()
     if best is None:
         said = [x.user_attrs["error"] for x in trials if "error" in x.user_attrs]
-        raise ValueError(
-            f"score: expected a trial with one, got {len(trials)} without (the last failed with "
-            f"{said[-1] if said else 'nothing'}); change the space or the settings, and pass "
-            "another --study"
+        raise ArgumentError(
+            "score",
+            "a trial with one",
+            f"{len(trials)} without (the last failed with {(said[-1] if said else 'nothing')})",
+            "change the space or the settings, and pass another --study",
         )
     config = sweep.config(best)
     if as_json:

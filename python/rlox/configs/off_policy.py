@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, Literal
 
 from rlox import settings
+from rlox._errors import ArgumentError
 from rlox.noise import ActionNoise, as_noise
 
 
@@ -43,9 +44,11 @@ class ReplayConfig:
         self._expect_room_for_batches()
         check(_train_freq, ("train_freq",))
         if isinstance(self.train_freq, tuple) and self.num_envs != 1:
-            raise ValueError(
-                f"train_freq: expected steps beside num_envs = {self.num_envs}, as episodes end at "
-                f"different times, got {self.train_freq}; pass an integer, or num_envs=1"
+            raise ArgumentError(
+                "train_freq",
+                f"steps beside num_envs = {self.num_envs}, as episodes end at different times",
+                str(self.train_freq),
+                "pass an integer, or num_envs=1",
             )
         check(settings.whole, ("n_sampled_goal", "frame_stack"), 1)
         check(settings.whole, ("learning_starts",), 0)
@@ -59,13 +62,15 @@ class ReplayConfig:
         check(settings.text, ("activation",), settings.ACTIVATIONS)
         check(settings.text, ("device",))
         if self.utd_ratio is not None and self.gradient_steps != 1:
-            raise ValueError(
-                f"utd_ratio: expected None beside gradient_steps = {self.gradient_steps}, got "
-                f"{self.utd_ratio}; give one of them"
+            raise ArgumentError(
+                "utd_ratio",
+                f"None beside gradient_steps = {self.gradient_steps}",
+                str(self.utd_ratio),
+                "give one of them",
             )
         if self.her is not None and self.n_steps != 1:
-            raise ValueError(
-                f"n_steps: expected 1 beside her = {self.her!r}, got {self.n_steps}; leave one out"
+            raise ArgumentError(
+                "n_steps", f"1 beside her = {self.her!r}", str(self.n_steps), "leave one out"
             )
 
     def _expect_room_for_batches(self) -> None:
@@ -76,10 +81,12 @@ class ReplayConfig:
         """
         rows = max(self.buffer_size // self.num_envs, 1)
         if self.batch_size > (kept := rows * self.num_envs):
-            raise ValueError(
-                f"batch_size: expected at most {kept}, as many as buffer_size = {self.buffer_size} "
-                f"keeps with num_envs = {self.num_envs}, got {self.batch_size}; make it smaller, "
-                "or buffer_size larger"
+            raise ArgumentError(
+                "batch_size",
+                f"at most {kept}, as many as buffer_size = {self.buffer_size} keeps with num_envs "
+                f"= {self.num_envs}",
+                str(self.batch_size),
+                "make it smaller, or buffer_size larger",
             )
 
 
@@ -141,8 +148,8 @@ class SACConfig(ReplayConfig):
         check(settings.number, ("log_std_init",), -20, 20)
         check(as_noise, ("action_noise",))
         if self.use_sde_at_warmup and not self.use_sde:
-            raise ValueError(
-                "use_sde_at_warmup: expected False without use_sde, got True; set use_sde=True"
+            raise ArgumentError(
+                "use_sde_at_warmup", "False without use_sde", "True", "set use_sde=True"
             )
 
 
@@ -180,9 +187,11 @@ def _train_freq(name: str, value: Any) -> int | tuple[int, str]:
         count, unit = value
         plain = settings.whole(name, count, 1), settings.text(name, unit, ("step", "episode"))
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{name}: expected an integer of at least 1, or such a one with 'step' or 'episode', "
-            f"got {settings.shown(value)}; pass 4 or (1, 'episode') for example"
+        raise ArgumentError(
+            name,
+            "an integer of at least 1, or such a one with 'step' or 'episode'",
+            settings.shown(value),
+            "pass 4 or (1, 'episode') for example",
         ) from error
     return plain if plain[1] == "episode" else plain[0]
 
@@ -204,7 +213,9 @@ def _ent_coef(name: str, value: Any) -> float | str:
             return str(value)
     except ValueError:
         pass
-    raise ValueError(
-        f"{name}: expected a number, 'auto' or 'auto_0.1' for one that begins with 0.1, got "
-        f"{value!r}; change the setting"
+    raise ArgumentError(
+        name,
+        "a number, 'auto' or 'auto_0.1' for one that begins with 0.1",
+        repr(value),
+        "change the setting",
     )

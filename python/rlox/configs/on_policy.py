@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, Literal
 
 from rlox import settings
+from rlox._errors import ArgumentError
 from rlox.worker_addresses import worker_addresses
 
 # Of the optimisers on every backend: decays of Adam's means and of RMSprop's, as torch has them;
@@ -84,9 +85,11 @@ class PPOConfig:
         _expect_ahead(self)
         if self.batch_size is not None and self.batch_size > rollout:
             shared = " / num_actors" if self.num_actors > 1 else ""
-            raise ValueError(
-                f"batch_size: expected at most num_envs{shared} * n_steps = {rollout} steps, got "
-                f"{self.batch_size}; lower it, or raise n_steps"
+            raise ArgumentError(
+                "batch_size",
+                f"at most num_envs{shared} * n_steps = {rollout} steps",
+                str(self.batch_size),
+                "lower it, or raise n_steps",
             )
 
 
@@ -205,9 +208,12 @@ def _places(name: str, value: object) -> str:
     """
     where = settings.text(name, value)
     if where not in ("auto", "threads", "processes", "ray") and worker_addresses(where) is None:
-        raise ValueError(
-            f"{name}: expected 'auto', 'threads', 'processes', 'ray', or workers such as "
-            f"'grpc://host:50051,host:50052', got {where!r}; pass one of them"
+        raise ArgumentError(
+            name,
+            "'auto', 'threads', 'processes', 'ray', or workers such as "
+            "'grpc://host:50051,host:50052'",
+            repr(where),
+            "pass one of them",
         )
     return where
 
@@ -231,35 +237,44 @@ def _expect_ahead(config: Any) -> None:
     if not getattr(config, "async_collect", True):
         for name, alone in _WITHOUT.items():
             if (got := getattr(config, name)) != alone:
-                raise ValueError(
-                    f"{name}: expected {alone!r} without actors, got {got!r}; set "
-                    "async_collect=True"
+                raise ArgumentError(
+                    name, f"{alone!r} without actors", repr(got), "set async_collect=True"
                 )
         return
     if envs % actors:
-        raise ValueError(
-            f"num_actors: expected a divisor of num_envs = {envs}, got {actors}; actors share the "
-            "environments evenly: change one of the two"
+        raise ArgumentError(
+            "num_actors",
+            f"a divisor of num_envs = {envs}",
+            str(actors),
+            "actors share the environments evenly: change one of the two",
         )
     if config.lockstep and lag == 0 and actors == 1 and config.actors != "auto":
-        raise ValueError(
-            f"actors: expected 'auto' where actor and learner take turns, got {config.actors!r}; "
-            "raise max_lag, or leave it out"
+        raise ArgumentError(
+            "actors",
+            "'auto' where actor and learner take turns",
+            repr(config.actors),
+            "raise max_lag, or leave it out",
         )
     workers = config.actors.count(",") + 1
     if "://" in config.actors and workers > actors:
-        raise ValueError(
-            f"num_actors: expected at least {workers}, one for each worker, got {actors}; raise "
-            "it, or name fewer"
+        raise ArgumentError(
+            "num_actors",
+            f"at least {workers}, one for each worker",
+            str(actors),
+            "raise it, or name fewer",
         )
     if lag is None or config.lockstep or lag >= actors:
         return
     if lag == 0:
-        raise ValueError(
-            "max_lag: expected at least 1 where actors do not wait for the learner, got 0; raise "
-            "it, or set lockstep=True, with which actors and learner may take turns"
+        raise ArgumentError(
+            "max_lag",
+            "at least 1 where actors do not wait for the learner",
+            "0",
+            "raise it, or set lockstep=True, with which actors and learner may take turns",
         )
-    raise ValueError(
-        f"max_lag: expected at least num_actors = {actors}, got {lag}; raise it, or take fewer "
-        "actors: with less, some would always wait"
+    raise ArgumentError(
+        "max_lag",
+        f"at least num_actors = {actors}",
+        str(lag),
+        "raise it, or take fewer actors: with less, some would always wait",
     )

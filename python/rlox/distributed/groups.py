@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
+from rlox._errors import ArgumentError
 from rlox.backends import expect_torch
 from rlox.checkpoint import read_checkpoint
 from rlox.distributed.alike import expect_alike
@@ -74,9 +75,11 @@ class Group:
         local, gpus = self._place.local, torch.cuda.device_count()
         usable = torch.cuda.is_available() and dist.is_nccl_available() and local < gpus
         if self._backend == "nccl" and not usable:
-            raise ValueError(
-                "backend: expected 'gloo' without a GPU for each process, got 'nccl' with "
-                f"{gpus}, as process {local} of this machine; leave it out, or start fewer"
+            raise ArgumentError(
+                "backend",
+                "'gloo' without a GPU for each process",
+                f"'nccl' with {gpus}, as process {local} of this machine",
+                "leave it out, or start fewer",
             )
         if usable and self._backend != "gloo":
             self.device = f"cuda:{local}"
@@ -183,10 +186,11 @@ class Group:
         kind = TRAINERS[text("algorithm", manifest.get("algorithm"), _ALGORITHMS)]
         ranks = manifest.get("ranks") or [None]
         if len(ranks) != self.size:
-            raise ValueError(
-                f"path: expected a checkpoint of {self.size} processes, as are here, got one of "
-                f"{len(ranks)}; start it with: torchrun --nproc-per-node {len(ranks)}, or predict "
-                "with rlox.load"
+            raise ArgumentError(
+                "path",
+                f"a checkpoint of {self.size} processes, as are here",
+                f"one of {len(ranks)}",
+                f"start it with: torchrun --nproc-per-node {len(ranks)}, or predict with rlox.load",
             )
         if self.device is not None:
             kwargs.setdefault("device", self.device)

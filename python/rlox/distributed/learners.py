@@ -18,6 +18,7 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from rlox import algorithms, learner, spaces
+from rlox._errors import ArgumentError
 from rlox.distributed.alike import expect_alike
 from rlox.distributed.groups import current
 from rlox.distributed.merging import episodes_merged, flat, merge, rows_merged
@@ -59,10 +60,12 @@ class Ranked(_Learner):
         self.world_size = self.ranks.size
         mode = getattr(env, "_mode", None) or autoreset_mode_of(env)
         if mode is AutoresetMode.NEXT_STEP and self.world_size > 1:
-            raise ValueError(
-                "env: expected environments in autoreset mode SAME_STEP or DISABLED where several "
-                "processes learn together, got NEXT_STEP; make them with "
-                "autoreset_mode='SameStep'"
+            raise ArgumentError(
+                "env",
+                "environments in autoreset mode SAME_STEP or DISABLED where several processes "
+                "learn together",
+                "NEXT_STEP",
+                "make them with autoreset_mode='SameStep'",
             )
         # Whether this rank wants to stop, whether all know that one does, and whether this one's
         # wish counts where it is now; whether rank 0 ended the run.

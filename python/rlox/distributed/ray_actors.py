@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rlox._errors import ArgumentError
 from rlox._rlox import RolloutBuffer, read_rollout
 from rlox.actors import Actors, called, lag_bound, ring
 from rlox.collector import Collected, Collector, Plan, sent
@@ -58,9 +59,11 @@ def _expect_answer(address: str) -> None:
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ValueError(
-            f"RAY_ADDRESS: expected a cluster's host:port, ray://host:port, 'auto' or 'local', got "
-            f"{address!r}; set it so, or leave it out for a local cluster"
+        raise ArgumentError(
+            "RAY_ADDRESS",
+            "a cluster's host:port, ray://host:port, 'auto' or 'local'",
+            repr(address),
+            "set it so, or leave it out for a local cluster",
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER).close()

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from rlox import _rlox
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import NativePolicy
 from rlox.actors import Actors, as_policy, gae_lambda, lag_bound, ring
 from rlox.learner import Arrays
@@ -57,9 +58,11 @@ def reach_by(
     path = os.environ.get(CA) if tls_ca is None else tls_ca
     signer = None if path is None else Path(path).read_bytes()
     if signer is not None and b"-----BEGIN CERTIFICATE-----" not in signer:
-        raise ValueError(
-            f"tls_ca: expected a file with a certificate as PEM, got {os.fspath(path)!r} without; "  # type: ignore[arg-type]  # there is one
-            "pass that of who signed the workers' certificates"
+        raise ArgumentError(
+            "tls_ca",
+            "a file with a certificate as PEM",
+            f"{os.fspath(path)!r} without",
+            "pass that of who signed the workers' certificates",
         )
     return {
         "token": os.environ.get(TOKEN) if token is None else token,
@@ -134,9 +137,11 @@ class RemoteVecEnv(VecEnv):
         given: object = addresses
         listed = isinstance(given, Sequence) and not isinstance(given, str)
         if not listed or not all(isinstance(one, str) for one in addresses):
-            raise TypeError(
-                f"addresses: expected a list of workers' addresses, got {shown(addresses)}; pass "
-                'for example ["127.0.0.1:50051"]'
+            raise ArgumentTypeError(
+                "addresses",
+                "a list of workers' addresses",
+                shown(addresses),
+                'pass for example ["127.0.0.1:50051"]',
             )
         self.addresses = [one if "://" in one else f"http://{one}" for one in addresses]
         self._told: list[Callable[[], dict[str, float]]] = []

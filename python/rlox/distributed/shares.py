@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from rlox._errors import ArgumentError
+
 # A key of children of a seed's sequence that nothing else takes: learners take the first ones,
 # evaluations the last two.
 _RANKS = 2**32 - 3
@@ -44,9 +46,8 @@ def share(config: Any, size: int, *, own_envs: bool, device: str | None) -> tupl
     if device is not None and config.device.partition(":")[0] == "cuda":
         config = replace(config, device=device)
     if getattr(config, "async_collect", False):
-        raise ValueError(
-            "async_collect: expected False where several processes learn together, got True; leave "
-            "it out"
+        raise ArgumentError(
+            "async_collect", "False where several processes learn together", "True", "leave it out"
         )
     if own_envs:
         config = replace(config, num_envs=config.num_envs * size)
@@ -55,9 +56,11 @@ def share(config: Any, size: int, *, own_envs: bool, device: str | None) -> tupl
         whole = getattr(config, name, 0)
         if whole % size:
             near = max(whole - whole % size, size)
-            raise ValueError(
-                f"{name}: expected a multiple of the {size} processes that share it, got {whole}; "
-                f"pass {near}, or start another number of processes"
+            raise ArgumentError(
+                name,
+                f"a multiple of the {size} processes that share it",
+                str(whole),
+                f"pass {near}, or start another number of processes",
             )
         changes |= {name: whole // size} if whole else {}
     if hasattr(config, "buffer_size"):

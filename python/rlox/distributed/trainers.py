@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlox import trainers
+from rlox._errors import ArgumentError
 from rlox.callbacks.base import as_callbacks
 from rlox.distributed.alike import expect_alike, expect_alike_or_refused, refused
 from rlox.distributed.groups import current
@@ -60,9 +61,11 @@ class RankedTrainer(Trainer):
             TypeError, ValueError: It is none.
         """
         if text("backend", backend) not in ("auto", "torch"):
-            raise ValueError(
-                "backend: expected 'torch', on which processes average their gradients, got "
-                f"{backend!r}; leave it out"
+            raise ArgumentError(
+                "backend",
+                "'torch', on which processes average their gradients",
+                repr(backend),
+                "leave it out",
             )
         chosen_seed(seed)
         made = count_of(env) is not None  # which are the rank's own: learners compare their spaces

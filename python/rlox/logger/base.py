@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.every import Every
 from rlox.keywords import hint
 from rlox.warning import warn_at_most
@@ -115,14 +116,16 @@ def as_loggers(loggers: Any, *, folder: bool) -> list[Logger]:
     ['ConsoleLogger']
     """
     if not isinstance(loggers, Iterable) or isinstance(loggers, str | bytes | Mapping):
-        raise TypeError(
-            f"loggers: expected a list of names and objects, got {loggers!r}; put it into brackets"
+        raise ArgumentTypeError(
+            "loggers", "a list of names and objects", repr(loggers), "put it into brackets"
         )
     asked = [*loggers]
     if (name := twice(asked)) is not None:
-        raise ValueError(
-            f"loggers: expected each name once, got {name!r} twice, which would write each row "
-            "twice; leave one out"
+        raise ArgumentError(
+            "loggers",
+            "each name once",
+            f"{name!r} twice, which would write each row twice",
+            "leave one out",
         )
     return [one for logger in asked if (one := _as_logger(logger, folder)) is not None]
 
@@ -145,9 +148,7 @@ def _as_logger(logger: Any, folder: bool) -> Logger | None:
     made: Logger | None = None if isinstance(logger, str) else logger
     if isinstance(logger, str):
         if logger not in NAMES:
-            raise ValueError(
-                f"loggers: expected names of loggers, got {logger!r}; {hint(logger, NAMES)}"
-            )
+            raise ArgumentError("loggers", "names of loggers", repr(logger), hint(logger, NAMES))
         if logger != "csv":
             module, _, name = NAMES[logger].partition(":")
             kind: Callable[[], Logger] = getattr(import_module(module), name)
@@ -155,16 +156,20 @@ def _as_logger(logger: Any, folder: bool) -> Logger | None:
     elif isinstance(logger, type) or not isinstance(logger, Logger):
         is_class = isinstance(logger, type)
         got = f"the class {logger.__name__}" if is_class else f"a {_type(logger)}"
-        raise TypeError(
-            f"loggers: expected names ({', '.join(NAMES)}) or objects with start, log and finish, "
-            f"got {got}; {'pass an object of it' if is_class else 'see rlox.logger.Logger'}"
+        raise ArgumentTypeError(
+            "loggers",
+            f"names ({', '.join(NAMES)}) or objects with start, log and finish",
+            str(got),
+            "pass an object of it" if is_class else "see rlox.logger.Logger",
         )
     needs = made is None or getattr(made, "path", "") is None
     if needs and not folder:
         whose = logger if made is None else _type(made)
-        raise ValueError(
-            f"loggers: expected a run folder for {whose} to write into, got runs_dir=None; pass a "
-            "runs_dir, or a logger with a path of its own"
+        raise ArgumentError(
+            "loggers",
+            f"a run folder for {whose} to write into",
+            "runs_dir=None",
+            "pass a runs_dir, or a logger with a path of its own",
         )
     return made
 

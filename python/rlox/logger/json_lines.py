@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlox._errors import ArgumentError
 from rlox.keywords import knowing_keywords
 from rlox.logger.base import EVERY, Thinned
 from rlox.settings import path_or_none
@@ -54,5 +55,5 @@ def in_folder(trainer: "Trainer", name: str) -> Path:
         ValueError: There is none.
     """
     if trainer.run is None:
-        raise ValueError("path: expected one, as there is no run folder, got None; pass a path")
+        raise ArgumentError("path", "one, as there is no run folder", "None", "pass a path")
     return trainer.run.path / name

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.callbacks import as_callbacks
 from rlox.keywords import hint
 from rlox.logger import as_loggers
@@ -23,19 +24,21 @@ def known_trainer(algorithm: Any) -> type[Trainer]:
     if isinstance(algorithm, str):
         if algorithm.lower() in TRAINERS:
             return TRAINERS[algorithm.lower()]
-        raise ValueError(
-            f"algorithm: expected a trainer's name, got {algorithm!r}; {hint(algorithm, TRAINERS)}"
+        raise ArgumentError(
+            "algorithm", "a trainer's name", repr(algorithm), hint(algorithm, TRAINERS)
         )
-    raise TypeError(
-        f"algorithm: expected a name ({', '.join(TRAINERS)}) or a trainer's class, got "
-        f"{shown(algorithm)}; pass 'ppo'"
+    raise ArgumentTypeError(
+        "algorithm",
+        f"a name ({', '.join(TRAINERS)}) or a trainer's class",
+        shown(algorithm),
+        "pass 'ppo'",
     )
 
 
 def checked_seeds(seeds: Any) -> list[int]:
     """Seeds as plain integers, each once."""
     if isinstance(seeds, str | bytes | Mapping) or not isinstance(seeds, Iterable):
-        raise TypeError(f"seeds: expected integers, got {shown(seeds)}; pass range(10)")
+        raise ArgumentTypeError("seeds", "integers", shown(seeds), "pass range(10)")
     given = list(seeds)
     for wrong in (one for one in given if not _is_seed(one)):
         kind = ValueError if isinstance(wrong, int) and not isinstance(wrong, bool) else TypeError
@@ -44,10 +47,10 @@ def checked_seeds(seeds: Any) -> list[int]:
         )
     found = [int(seed) for seed in given]
     if not found:
-        raise ValueError("seeds: expected at least one, got none; pass range(10)")
+        raise ArgumentError("seeds", "at least one", "none", "pass range(10)")
     twice = next((seed for seed in found if found.count(seed) > 1), None)
     if twice is not None:
-        raise ValueError(f"seeds: expected each once, got {twice} twice; leave one out")
+        raise ArgumentError("seeds", "each once", f"{twice} twice", "leave one out")
     return found
 
 
@@ -61,28 +64,32 @@ def _is_seed(seed: Any) -> bool:
 def checked_variants(settings: Any, common: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The dicts of `settings`, an empty one without; seeds and the like are in none of them."""
     if "seed" in common:
-        raise TypeError(
-            f"seed: expected the seeds of all runs, got one, {shown(common['seed'])}; pass seeds="
+        raise ArgumentTypeError(
+            "seed", "the seeds of all runs", f"one, {shown(common['seed'])}", "pass seeds="
         )
     if settings is None:
         return [{}]
     if isinstance(settings, str | Mapping) or not isinstance(settings, Sequence):
-        raise TypeError(
-            f"settings: expected a list of dicts, got {shown(settings)}; pass [{{'gamma': 0.98}}]"
+        raise ArgumentTypeError(
+            "settings", "a list of dicts", shown(settings), "pass [{'gamma': 0.98}]"
         )
     if not settings:
-        raise ValueError("settings: expected at least one dict, got none; pass None for one run")
+        raise ArgumentError("settings", "at least one dict", "none", "pass None for one run")
     for number, variant in enumerate(settings):
         if not isinstance(variant, Mapping) or not all(isinstance(n, str) for n in variant):
-            raise TypeError(
-                f"settings[{number}]: expected a dict of settings by name, got {shown(variant)}; "
-                "pass {'gamma': 0.98}"
+            raise ArgumentTypeError(
+                f"settings[{number}]",
+                "a dict of settings by name",
+                shown(variant),
+                "pass {'gamma': 0.98}",
             )
         for name in ("seed", "env", "backend", "runs_dir"):
             if name in variant:
-                raise TypeError(
-                    f"settings[{number}]: expected settings of the algorithm, got {name!r}; pass "
-                    f"{'seeds' if name == 'seed' else name} to train_many"
+                raise ArgumentTypeError(
+                    f"settings[{number}]",
+                    "settings of the algorithm",
+                    repr(name),
+                    f"pass {('seeds' if name == 'seed' else name)} to train_many",
                 )
     return [dict(variant) for variant in settings]
 
@@ -90,9 +97,11 @@ def checked_variants(settings: Any, common: Mapping[str, Any]) -> list[dict[str,
 def expect_shareable(env: Any) -> None:
     """Refuses environments that are made already."""
     if isinstance(env, VectorEnv | gym.Env):
-        raise ValueError(
-            f"env: expected an id, a spec or a function that makes an environment, as each run has "
-            f"its own, got {shown(env)}; pass lambda: ..."
+        raise ArgumentError(
+            "env",
+            "an id, a spec or a function that makes an environment, as each run has its own",
+            shown(env),
+            "pass lambda: ...",
         )
 
 
@@ -101,9 +110,11 @@ def expect_callbacks(callbacks: Any) -> None:
     if callbacks is None:
         return
     if not callable(callbacks):
-        raise TypeError(
-            f"callbacks: expected a function that makes a run's callbacks, got {shown(callbacks)}; "
-            "pass lambda: [EvalCallback(10_000)]"
+        raise ArgumentTypeError(
+            "callbacks",
+            "a function that makes a run's callbacks",
+            shown(callbacks),
+            "pass lambda: [EvalCallback(10_000)]",
         )
     as_callbacks(callbacks())
 
@@ -113,8 +124,8 @@ def expect_loggers(loggers: Any, *, folder: bool) -> None:
     names = [loggers] if isinstance(loggers, str) else loggers
     if isinstance(names, Sequence) and not all(isinstance(name, str) for name in names):
         other = next(name for name in names if not isinstance(name, str))
-        raise TypeError(
-            f"loggers: expected names, as each run has its own, got {shown(other)}; pass 'jsonl'"
+        raise ArgumentTypeError(
+            "loggers", "names, as each run has its own", shown(other), "pass 'jsonl'"
         )
     as_loggers(loggers, folder=folder)
 
@@ -125,8 +136,10 @@ def expect_pickled(job: Job, told: str | None) -> None:
         pickle.dumps(job)
     except Exception as error:
         where = "" if told is None else f"{told}: "
-        raise TypeError(
-            f"{where}processes: expected an env, callbacks and settings that processes can be "
-            f"sent, which are functions of a module's own, got some that cannot ({error}); name "
-            "them with def at the top of a module"
+        raise ArgumentTypeError(
+            f"{where}processes",
+            "an env, callbacks and settings that processes can be sent, which are functions of a "
+            "module's own",
+            f"some that cannot ({error})",
+            "name them with def at the top of a module",
         ) from error

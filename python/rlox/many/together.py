@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlox._errors import StructuredError
+from rlox._errors import ArgumentTypeError, StructuredError
 from rlox.backends import Backend
 from rlox.callbacks import Callback
 from rlox.interrupt import Group, stop_on_interrupt
@@ -147,7 +147,7 @@ def train_many(
         **about,
     )
     if tell is not None and not callable(tell):
-        raise TypeError(f"tell: expected a function or None, got {shown(tell)}; pass print")
+        raise ArgumentTypeError("tell", "a function or None", shown(tell), "pass print")
     return asked.train(tell)
 
 

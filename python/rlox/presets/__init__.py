@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
+from rlox._errors import ArgumentError
 from rlox.configs import resolved_config
 from rlox.keywords import hint
 from rlox.presets import a2c, dqn, ppo, sac, td3
@@ -87,9 +88,7 @@ def show(algorithm: str, env_id: str) -> str:
     ):
         if name not in known:
             of = f"a preset of {algorithm}" if what == "env_id" else "presets"
-            raise ValueError(
-                f"{what}: expected one that has {of}, got {name!r}; {hint(str(name), known)}"
-            )
+            raise ArgumentError(what, f"one that has {of}", repr(name), hint(str(name), known))
     settings = _SETTINGS[algorithm][env_id]
     head = f"algorithm: {algorithm}\nenv: {env_id}\nsettings:\n"
     return head + "".join(f"  {name}: {_plain(value)}\n" for name, value in settings.items())

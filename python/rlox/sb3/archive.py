@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlox._errors import ArgumentError
 from rlox.backends import expect_torch
 from rlox.memory import expect_memory
 from rlox.sb3.inert import Inert, array, read_pickle
@@ -189,7 +190,9 @@ def read_statistics(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _not_theirs(file: Path, what: str, got: str) -> ValueError:
-    return ValueError(
-        f"{file}, {what}: expected what Stable-Baselines3 wrote, got {got}; the file is damaged or "
-        "something else, use another copy"
+    return ArgumentError(
+        f"{file}, {what}",
+        "what Stable-Baselines3 wrote",
+        str(got),
+        "the file is damaged or something else, use another copy",
     )

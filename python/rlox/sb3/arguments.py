@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.keywords import refuse_unknown
 from rlox.sb3.keywords import DEFAULTS, ELSEWHERE, REFUSED, RENAMED
 from rlox.sb3.noise import as_action_noise
@@ -35,15 +36,19 @@ def given_keywords(
     defaults = DEFAULTS[algorithm]
     refuse_unknown(keywords, defaults, what, {**_of_others(algorithm), **ELSEWHERE})
     if len(args) > len(defaults):
-        raise TypeError(
-            f"{what}: expected at most {len(defaults)} arguments behind policy and env, got "
-            f"{len(args)}; pass them by name"
+        raise ArgumentTypeError(
+            what,
+            f"at most {len(defaults)} arguments behind policy and env",
+            str(len(args)),
+            "pass them by name",
         )
     by_place = dict(zip(defaults, args, strict=False))
     if double := [name for name in by_place if name in keywords]:
-        raise TypeError(
-            f"{double[0]}: expected one value, got one by its place and one by its name; leave one "
-            "of them out"
+        raise ArgumentTypeError(
+            str(double[0]),
+            "one value",
+            "one by its place and one by its name",
+            "leave one of them out",
         )
     return {**defaults, **by_place, **keywords}
 
@@ -80,7 +85,7 @@ def trainer_settings(
     """
     for name, (allowed, why) in REFUSED.items():
         if name in given and given[name] not in allowed:
-            raise ValueError(f"{name}: expected {allowed[0]}, got {shown(given[name])}; {why}")
+            raise ArgumentError(name, str(allowed[0]), shown(given[name]), why)
     settings = {field.name: field.default for field in fields(config_type)}
     settings |= {RENAMED.get(n, n): x for n, x in given.items() if n not in _MODEL}
     settings["num_envs"] = num_envs
@@ -105,9 +110,8 @@ def _ppo(given: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
     clip, how = schedule("clip_range", given["clip_range"])
     clip_vf, how_vf = schedule("clip_range_vf", given["clip_range_vf"])
     if how_vf != "constant":
-        raise ValueError(
-            "clip_range_vf: expected a number or None, got a function that is not constant; pass a "
-            "number"
+        raise ArgumentError(
+            "clip_range_vf", "a number or None", "a function that is not constant", "pass a number"
         )
     rows = whole("n_steps", given["n_steps"], 1) * num_envs
     batch_size = whole("batch_size", given["batch_size"], 1)

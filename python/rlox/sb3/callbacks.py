@@ -3,6 +3,7 @@
 import sys
 from typing import TYPE_CHECKING, Any
 
+from rlox._errors import ArgumentTypeError
 from rlox.callbacks import Callback, FunctionCallback, as_callback
 from rlox.logger.console import table
 from rlox.settings import shown
@@ -91,9 +92,11 @@ def as_rlox_callbacks(
 def _one(callback: Any) -> Callback:
     kinds = callback.__mro__ if isinstance(callback, type) else type(callback).__mro__
     if any(kind.__module__.startswith("stable_baselines3.") for kind in kinds):
-        raise TypeError(
-            "callback: expected a function of (trainer, metrics) or an rlox.callbacks.Callback, "
-            f"got Stable-Baselines3's {shown(callback)}; derive one from rlox.callbacks.Callback"
+        raise ArgumentTypeError(
+            "callback",
+            "a function of (trainer, metrics) or an rlox.callbacks.Callback",
+            f"Stable-Baselines3's {shown(callback)}",
+            "derive one from rlox.callbacks.Callback",
         )
     if callable(callback) and not isinstance(callback, type | Callback):
         return StoppingFunction(callback)

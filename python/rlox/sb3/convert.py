@@ -19,6 +19,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlox._errors import ArgumentError
 from rlox.backends import Backend
 from rlox.sb3.archive import Archive, read_archive, read_statistics, said_schedule
 from rlox.sb3.arguments import given_keywords, trainer_settings
@@ -88,10 +89,12 @@ def convert(
         TypeError: An unknown keyword.
     """
     if not flag("trust", trust, fix="pass True for files whose origin you trust"):
-        raise ValueError(
-            "trust: expected True, as a zip of Stable-Baselines3's can hold code, got False; "
+        raise ArgumentError(
+            "trust",
+            "True, as a zip of Stable-Baselines3's can hold code",
+            "False",
             "nothing of it is run, but torch reads it: pass trust=True, or --trust, for files "
-            "whose origin you trust"
+            "whose origin you trust",
         )
     expect_environment(env)
     archive = read_archive(source)
@@ -124,9 +127,11 @@ def _algorithm(archive: Archive) -> str:
     module = str(archive.about("policy_class").get("__module__", ""))
     if found is None or not module.startswith("stable_baselines3."):
         got = module or ", ".join(sorted(archive.data)[:5])
-        raise ValueError(
-            f"data: expected PPO, A2C, DQN, SAC or TD3 with Stable-Baselines3's own policy, got "
-            f"one of {got}; only these are converted"
+        raise ArgumentError(
+            "data",
+            "PPO, A2C, DQN, SAC or TD3 with Stable-Baselines3's own policy",
+            f"one of {got}",
+            "only these are converted",
         )
     return found
 
@@ -201,9 +206,11 @@ def _normalizing(statistics: Mapping[str, Any], gamma: float) -> dict[str, Any]:
     for name, value in fixed.items():
         asked = statistics[used[name]] if name in used else True
         if asked and statistics[name] != value:
-            raise ValueError(
-                f"vecnormalize: expected {name} = {value:g}, as trainers have no other, got "
-                f"{statistics[name]:g}; normalise in a wrapper of the environment"
+            raise ArgumentError(
+                "vecnormalize",
+                f"{name} = {value:g}, as trainers have no other",
+                f"{statistics[name]:g}",
+                "normalise in a wrapper of the environment",
             )
     names = {"normalize_obs": "norm_obs", "normalize_reward": "norm_reward"}
     return {ours: statistics[theirs] for ours, theirs in names.items()}
@@ -223,9 +230,12 @@ def _load(trainer: Trainer, ours: Mapping[str, Any], statistics: Any) -> None:
     for name in sorted({*wanted} | {*given}):
         shapes = [None if name not in x else tuple(x[name].shape) for x in (wanted, given)]
         if shapes[0] != shapes[1]:
-            raise ValueError(
-                f"policy.pth: expected {name} of shape {shapes[0]}, got {shapes[1]}; networks of "
-                "actor and critic have the same hidden layers here, and there are two critics"
+            raise ArgumentError(
+                "policy.pth",
+                f"{name} of shape {shapes[0]}",
+                str(shapes[1]),
+                "networks of actor and critic have the same hidden layers here, and there are "
+                "two critics",
             )
     normalizer = state.normalizer
     if statistics is not None:
@@ -237,9 +247,11 @@ def _load(trainer: Trainer, ours: Mapping[str, Any], statistics: Any) -> None:
         normalizer = {name: told.get(name, x) for name, x in normalizer.items()}
         for name, x in state.normalizer.items():
             if normalizer[name].size != x.size:
-                raise ValueError(
-                    f"vecnormalize: expected {name} of shape {x.shape}, got "
-                    f"{normalizer[name].shape}; pass the statistics of this environment"
+                raise ArgumentError(
+                    "vecnormalize",
+                    f"{name} of shape {x.shape}",
+                    str(normalizer[name].shape),
+                    "pass the statistics of this environment",
                 )
             normalizer[name] = normalizer[name].reshape(x.shape)
     networks = {name: given[name].astype(x.dtype) for name, x in wanted.items()}
@@ -265,9 +277,11 @@ def _expect_spaces(archive: Archive, env: Any) -> None:
                 differs |= not _agree(about.get(side), getattr(space, side))
         if differs:
             words = {k: about[k] for k in (":type:", "_shape", "n", "low", "high") if k in about}
-            raise ValueError(
-                f"env: expected the {kind} space that the model was trained with, {words}, got "
-                f"{space}; pass that environment"
+            raise ArgumentError(
+                "env",
+                f"the {kind} space that the model was trained with, {words}",
+                str(space),
+                "pass that environment",
             )
 
 

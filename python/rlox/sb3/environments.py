@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from rlox._errors import ArgumentTypeError
 from rlox.foreign import ForeignVecEnv
 from rlox.keywords import refuse_policy_name
 from rlox.registered import name_of
@@ -29,18 +30,19 @@ def expect_environment(env: object) -> None:
     TypeError: env: expected an environment or its id, got None; models are made with one
     """
     if env is None:
-        raise TypeError(
-            "env: expected an environment or its id, got None; models are made with one"
+        raise ArgumentTypeError(
+            "env", "an environment or its id", "None", "models are made with one"
         )
     refuse_policy_name(env)
     kinds = env.__mro__ if isinstance(env, type) else type(env).__mro__
     if any(kind.__module__.startswith("stable_baselines3.common.vec_env") for kind in kinds):
         name = env.__name__ if isinstance(env, type) else type(env).__name__
-        raise TypeError(
-            f"env: expected an id, a gymnasium.Env or a vector environment of rlox or Gymnasium, "
-            f"got Stable-Baselines3's {name}; pass rlox.make_vec(id, num_envs=8), or functions to "
-            "gymnasium.vector.SyncVectorEnv; normalize_obs and normalize_reward are settings of "
-            "rlox.trainers"
+        raise ArgumentTypeError(
+            "env",
+            "an id, a gymnasium.Env or a vector environment of rlox or Gymnasium",
+            f"Stable-Baselines3's {name}",
+            "pass rlox.make_vec(id, num_envs=8), or functions to gymnasium.vector.SyncVectorEnv; "
+            "normalize_obs and normalize_reward are settings of rlox.trainers",
         )
 
 

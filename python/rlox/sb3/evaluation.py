@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.keywords import knowing_keywords
 from rlox.sb3.environments import expect_environment, ready
 from rlox.settings import flag, number, shown, whole
@@ -61,23 +62,25 @@ def evaluate_policy(
     if reward_threshold is not None:
         reward_threshold = number("reward_threshold", reward_threshold, fix="pass a number")
     if flag("render", render, fix="pass one of them"):
-        raise ValueError(
-            'render: expected False, got True; make the environment with render_mode="human"'
+        raise ArgumentError(
+            "render", "False", "True", 'make the environment with render_mode="human"'
         )
     if callback is not None:
-        raise ValueError(
-            f"callback: expected None, got {shown(callback)}; play episodes in a loop of your own"
+        raise ArgumentError(
+            "callback", "None", shown(callback), "play episodes in a loop of your own"
         )
     if not hasattr(model, "predict"):
-        raise TypeError(f"model: expected one with predict(), got {shown(model)}; pass the model")
+        raise ArgumentTypeError("model", "one with predict()", shown(model), "pass the model")
     expect_environment(env)
     envs = ready(env)
     theirs, ours = envs.single_observation_space, getattr(model, "observation_space", None)
     try:
         if ours is not None and theirs.shape != ours.shape:
-            raise ValueError(
-                f"env: expected observation space {ours}, as the model was made for, got {theirs}; "
-                "pass an environment with the same spaces"
+            raise ArgumentError(
+                "env",
+                f"observation space {ours}, as the model was made for",
+                str(theirs),
+                "pass an environment with the same spaces",
             )
         returns, lengths = _play(model, envs, n, deterministic)
     finally:

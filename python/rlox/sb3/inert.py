@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlox._errors import ArgumentError
+
 # What pickles of plain objects and arrays consist of.
 _OPERATIONS = {
     *("PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "DUP", "MEMOIZE", "PUT", "BINPUT"),
@@ -67,9 +69,11 @@ def read_pickle(data: bytes) -> Any:
             raise ValueError(f"the operation {others[0]}")
         return _Reader(io.BytesIO(data)).load()  # names lead to `Inert` alone
     except Exception as error:  # of a machine that is given nonsense
-        raise ValueError(
-            f"pickle: expected one of plain objects and arrays, got {type(error).__name__}: "
-            f"{error}; use another copy"
+        raise ArgumentError(
+            "pickle",
+            "one of plain objects and arrays",
+            f"{type(error).__name__}: {error}",
+            "use another copy",
         ) from error
 
 
@@ -102,7 +106,7 @@ def array(told: Any) -> npt.NDArray[np.float64]:
         numbers = np.frombuffer(bytes(data), byte_order.replace("|", "<") + name)
         plain: npt.NDArray[np.float64] = numbers.reshape(shape, order=order).astype(np.float64)
     except (AttributeError, TypeError, ValueError, IndexError, KeyError) as error:
-        raise ValueError(
-            f"pickle: expected an array of float32 or float64, got {error}; use another copy"
+        raise ArgumentError(
+            "pickle", "an array of float32 or float64", str(error), "use another copy"
         ) from error
     return plain

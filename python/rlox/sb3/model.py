@@ -11,6 +11,7 @@ import numpy.typing as npt
 from gymnasium.vector import VectorEnv
 
 from rlox import spaces
+from rlox._errors import ArgumentError
 from rlox.backends import Backend
 from rlox.keywords import knowing_keywords, refuse_unknown
 from rlox.learner import EpisodeStatistics
@@ -125,9 +126,11 @@ class Model:
         reset = flag("reset_num_timesteps", reset_num_timesteps, fix="pass one of them")
         interval = None if log_interval is None else whole("log_interval", log_interval, 1)
         if self._waiting is not None:
-            raise ValueError(
-                "env: expected environments to learn in, as none was saved, got None; call "
-                "set_env(env), or pass env= to load"
+            raise ArgumentError(
+                "env",
+                "environments to learn in, as none was saved",
+                "None",
+                "call set_env(env), or pass env= to load",
             )
         trainer = self.trainer
         first = trainer.timesteps if reset else self._first
@@ -266,8 +269,8 @@ class Model:
                 name = f"single_{kind}_space"
                 ours, theirs = (spaces.describe(getattr(e, name)) for e in (old.env, tried))
                 if ours != theirs:
-                    raise ValueError(
-                        f"env: expected the {kind} space {ours}, got {theirs}; make a new model"
+                    raise ArgumentError(
+                        "env", f"the {kind} space {ours}", str(theirs), "make a new model"
                     )
         finally:
             if not isinstance(env, VectorEnv | gym.Env):
@@ -329,7 +332,9 @@ def _expect_only(name: str, value: Any, only: object) -> None:
         ValueError: It has another one.
     """
     if value is not only:
-        raise ValueError(
-            f"{name}: expected {only}, as checkpoints are whole, hold no code and environments "
-            f"begin anew, got {shown(value)}; leave it out"
+        raise ArgumentError(
+            name,
+            f"{only}, as checkpoints are whole, hold no code and environments begin anew",
+            shown(value),
+            "leave it out",
         )

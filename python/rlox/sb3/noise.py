@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlox._errors import ArgumentError
 from rlox.noise import ActionNoise, GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.settings import number, shown
 
@@ -65,9 +66,11 @@ def as_action_noise(value: Any) -> Any:
     if kind.__name__ == "OrnsteinUhlenbeckActionNoise":
         names = ("_mu", "_sigma", "_theta", "_dt", "initial_noise")
         return OrnsteinUhlenbeckActionNoise(*(about[name] for name in names))
-    raise ValueError(
-        "action_noise: expected NormalActionNoise or OrnsteinUhlenbeckActionNoise, got "
-        f"{shown(value)}; make one of rlox.noise, every environment has its own"
+    raise ArgumentError(
+        "action_noise",
+        "NormalActionNoise or OrnsteinUhlenbeckActionNoise",
+        shown(value),
+        "make one of rlox.noise, every environment has its own",
     )
 
 
@@ -82,10 +85,12 @@ def _made(kind: Callable[..., ActionNoise], **given: npt.ArrayLike) -> ActionNoi
         if one == 0.0 and name in ("mean", "initial_noise"):
             continue  # as it is without
         if name not in known or (one is None and "mean" not in known):
-            raise ValueError(
-                f"{name}: expected {'0' if name not in known else 'the same for all components'}, "
-                f"as rlox.noise has no other, got {shown(numbers)}; add other noise in a wrapper "
-                "of the environment"
+            raise ArgumentError(
+                name,
+                f"{('0' if name not in known else 'the same for all components')}, as rlox.noise "
+                "has no other",
+                shown(numbers),
+                "add other noise in a wrapper of the environment",
             )
         about[name] = tuple(array.tolist()) if one is None else one
     return kind(**about)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.keywords import refuse_unknown
 from rlox.settings import ACTIVATIONS, shown
 
@@ -69,8 +70,8 @@ def policy_settings(algorithm: str, given: Any) -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise TypeError(
-            f"policy_kwargs: expected a dict or None, got {shown(given)}; pass dict(net_arch=...)"
+        raise ArgumentTypeError(
+            "policy_kwargs", "a dict or None", shown(given), "pass dict(net_arch=...)"
         )
     refuse_unknown(given, _KNOWN[algorithm], "policy_kwargs", {"activation": "pass activation_fn"})
     settings: dict[str, Any] = {}
@@ -96,8 +97,8 @@ def _expect_nothing(algorithm: str, name: str, value: Any) -> None:
         allowed = (algorithm in _ON_POLICY,)
     plain = getattr(value, "__name__", "") == "FlattenExtractor"
     if not plain and value not in allowed:
-        raise ValueError(
-            f"policy_kwargs: expected {name} = {allowed[0]}, got {shown(value)}; {_WHY[name]}"
+        raise ArgumentError(
+            "policy_kwargs", f"{name} = {allowed[0]}", shown(value), str(_WHY[name])
         )
 
 
@@ -109,17 +110,21 @@ def _net_arch(algorithm: str, value: Any) -> Any:
         return value
     names = ("pi", "vf") if algorithm in _ON_POLICY else ("pi", "qf")
     if algorithm == "dqn":
-        raise ValueError(
-            f"net_arch: expected a list of hidden layers, as DQN has one network, got "
-            f"{shown(value)}; pass a list"
+        raise ArgumentError(
+            "net_arch",
+            "a list of hidden layers, as DQN has one network",
+            shown(value),
+            "pass a list",
         )
     arches = [value.get(name, ()) for name in names]
     arches = [list(arch) if isinstance(arch, Sequence) else arch for arch in arches]
     if set(value) - {*names} or arches[0] != arches[1]:
-        raise ValueError(
-            f"net_arch: expected the same hidden layers as {names[0]!r} and {names[1]!r}, as "
-            f"built-in networks have them, got {shown(dict(value))}; pass one list, or a policy of "
-            "your own to rlox.trainers"
+        raise ArgumentError(
+            "net_arch",
+            f"the same hidden layers as {names[0]!r} and {names[1]!r}, as built-in networks have "
+            "them",
+            shown(dict(value)),
+            "pass one list, or a policy of your own to rlox.trainers",
         )
     return arches[0]
 
@@ -129,9 +134,11 @@ def _activation(value: Any) -> str:
     name = value if isinstance(value, str) else getattr(value, "__name__", "")
     theirs = isinstance(value, str) or getattr(value, "__module__", "").startswith("torch.nn.")
     if not theirs or name.lower() not in ACTIVATIONS:
-        raise ValueError(
-            f"activation_fn: expected torch.nn.Tanh, ReLU, ELU, GELU or SiLU, got {shown(value)}; "
-            "pass one of these classes, or a policy of your own to rlox.trainers"
+        raise ArgumentError(
+            "activation_fn",
+            "torch.nn.Tanh, ReLU, ELU, GELU or SiLU",
+            shown(value),
+            "pass one of these classes, or a policy of your own to rlox.trainers",
         )
     return str(name.lower())
 
@@ -157,4 +164,4 @@ def _optimizer(algorithm: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _no_optimizer(name: str, got: Any) -> ValueError:
-    return ValueError(f"policy_kwargs: expected no {name}, got {shown(got)}; {_WHY[name]}")
+    return ArgumentError("policy_kwargs", f"no {name}", shown(got), str(_WHY[name]))

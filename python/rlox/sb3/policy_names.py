@@ -4,6 +4,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.layouts import is_image
 from rlox.settings import shown, text
 
@@ -15,14 +16,18 @@ def expect_policy(policy: Any) -> None:
         TypeError, ValueError: It is not.
     """
     if not isinstance(policy, str):
-        raise TypeError(
-            f"policy: expected 'MlpPolicy' or 'CnnPolicy', got {shown(policy)}; rlox.trainers take "
-            "torch modules as policy="
+        raise ArgumentTypeError(
+            "policy",
+            "'MlpPolicy' or 'CnnPolicy'",
+            shown(policy),
+            "rlox.trainers take torch modules as policy=",
         )
     if policy.startswith("MultiInput"):
-        raise ValueError(
-            f"policy: expected 'MlpPolicy' or 'CnnPolicy', got {policy!r}; rlox.trainers take Dict "
-            "observations, with networks that are not quite theirs"
+        raise ArgumentError(
+            "policy",
+            "'MlpPolicy' or 'CnnPolicy'",
+            repr(policy),
+            "rlox.trainers take Dict observations, with networks that are not quite theirs",
         )
     text("policy", policy, ("MlpPolicy", "CnnPolicy"))
 
@@ -40,4 +45,4 @@ def expect_fitting(policy: str, algorithm: str, space: gym.Space[Any]) -> None:
     fix = "rlox.trainers take such observations" if composed or not wrong else ""
     fix = fix or f"pass {'CnnPolicy' if pictures else 'MlpPolicy'!r}"
     kinds = "pictures (and PPO, A2C or DQN)" if policy == "CnnPolicy" else "one vector of numbers"
-    raise ValueError(f"policy: expected observations of {kinds} for {policy!r}, got {space}; {fix}")
+    raise ArgumentError("policy", f"observations of {kinds} for {policy!r}", str(space), fix)

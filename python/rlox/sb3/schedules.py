@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from rlox._errors import ArgumentError
 from rlox.settings import shown
 
 # Of the progress that remains: 1 in the beginning, 0 in the end.
@@ -26,9 +27,11 @@ def schedule(name: str, value: Any) -> tuple[Any, str]:
     (0.01, 'constant')
     """
     if isinstance(value, str):
-        raise ValueError(
-            f"{name}: expected a number or a function of the remaining progress, got {value!r}; "
-            "texts are read by rlox.sb3.zoo alone, pass lambda left: left * 0.001 for 'lin_0.001'"
+        raise ArgumentError(
+            name,
+            "a number or a function of the remaining progress",
+            repr(value),
+            "texts are read by rlox.sb3.zoo alone, pass lambda left: left * 0.001 for 'lin_0.001'",
         )
     if not callable(value):
         return value, "constant"
@@ -46,9 +49,11 @@ def schedule(name: str, value: Any) -> tuple[Any, str]:
     if all(map(_alike, said, falling)):
         return first, "linear"
     places = ", ".join(f"{left:g}: {x:g}" for left, x in zip(_PLACES, said, strict=True))
-    raise ValueError(
-        f"{name}: expected a constant, or what falls linearly to 0, got {shown(value)} with "
-        f"{{{places}}}; pass the number to begin with, or lambda left: left * {first:g}"
+    raise ArgumentError(
+        name,
+        "a constant, or what falls linearly to 0",
+        f"{shown(value)} with {{{places}}}",
+        f"pass the number to begin with, or lambda left: left * {first:g}",
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from rlox._errors import ArgumentError
 from rlox.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from rlox.loading import load
 from rlox.trainer import EnvLike, Trainer
@@ -61,9 +62,11 @@ class Waiting:
         checkpoint = read_checkpoint(self._path)
         told = {name: checkpoint.manifest.get(name) for name in ("counters", "streams", "seed")}
         if told != {name: self.saved.get(name) for name in told}:
-            raise ValueError(
-                f"path: expected the checkpoint that was loaded, got another one at {self._path} "
-                "by now; load it again, with env="
+            raise ArgumentError(
+                "path",
+                "the checkpoint that was loaded",
+                f"another one at {self._path} by now",
+                "load it again, with env=",
             )
         return checkpoint
 
@@ -83,8 +86,10 @@ def found(
             return folder
     for file in (given, other):
         if file.is_file():
-            raise ValueError(
-                f"path: expected a checkpoint of rlox, which is a folder, got the file {file}; "
-                "python -m rlox.sb3.convert makes one of a zip of Stable-Baselines3's"
+            raise ArgumentError(
+                "path",
+                "a checkpoint of rlox, which is a folder",
+                f"the file {file}",
+                "python -m rlox.sb3.convert makes one of a zip of Stable-Baselines3's",
             )
     return path

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlox._errors import ArgumentError
+
 Arrays = dict[str, npt.NDArray[np.float32]]
 # From the beginnings of their names to ours, by algorithm; layers keep their numbers.
 _ON_POLICY = {"mlp_extractor.policy_net": "actor", "mlp_extractor.value_net": "critic"}
@@ -53,9 +55,11 @@ def renamed(algorithm: str, weights: Mapping[str, Any], variables: Mapping[str, 
                 with np.errstate(divide="ignore"):
                     ours["log_alpha"] = np.log(value) if log else value
     if rest:
-        raise ValueError(
-            f"policy.pth: expected the parameters of {algorithm.upper()}'s MlpPolicy, got "
-            f"{min(rest)!r}, too; only that policy is converted"
+        raise ArgumentError(
+            "policy.pth",
+            f"the parameters of {algorithm.upper()}'s MlpPolicy",
+            f"{min(rest)!r}, too",
+            "only that policy is converted",
         )
     return ours
 

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rlox._errors import ArgumentError
 from rlox.extras import load_extra
 from rlox.files import read_small
 from rlox.sb3.arguments import given_keywords, trainer_settings
@@ -67,7 +68,7 @@ def zoo_settings(
     found = content.get(env_id, content.get("default"))
     if not isinstance(found, Mapping):
         known = ", ".join(sorted(map(str, content))[:40])
-        raise ValueError(f"env_id: expected one of {known}, got {env_id!r}; pass one of them")
+        raise ArgumentError("env_id", f"one of {known}", repr(env_id), "pass one of them")
     _expect_small(found)
     return _converted(name, {str(key): _plain(value) for key, value in found.items()})
 
@@ -82,13 +83,15 @@ def _read(file: Path) -> dict[str, Any]:
         content = yaml.safe_load(data.decode())
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         said = " ".join(str(error).split())
-        raise ValueError(
-            f"{file}: expected YAML of plain values, got {said[:300]}; correct it"
+        raise ArgumentError(
+            str(file), "YAML of plain values", str(said[:300]), "correct it"
         ) from error
     if not isinstance(content, dict):
-        raise ValueError(
-            f"{file}: expected settings by environment, got {type(content).__name__}; pass a file "
-            "of rl-zoo3's hyperparams"
+        raise ArgumentError(
+            str(file),
+            "settings by environment",
+            type(content).__name__,
+            "pass a file of rl-zoo3's hyperparams",
         )
     return content
 
@@ -103,8 +106,8 @@ def _expect_small(value: Any) -> None:
     while left:
         one, count = left.pop(), count + 1
         if count > _LARGEST:
-            raise ValueError(
-                f"env_id: expected at most {_LARGEST:,} values, got more; write aliases out"
+            raise ArgumentError(
+                "env_id", f"at most {_LARGEST:,} values", "more", "write aliases out"
             )
         if isinstance(one, Mapping):
             left += [*one, *one.values()]
@@ -127,12 +130,15 @@ def _converted(algorithm: str, said: dict[str, Any]) -> dict[str, Any]:
     """Keywords of the trainer."""
     for name, why in _MISSING.items():
         if said.pop(name, None):
-            raise ValueError(f"{name}: expected none, as no setting is like it, got one; {why}")
+            raise ArgumentError(name, "none, as no setting is like it", "one", why)
     besides = {name: said.pop(name) for name in _BESIDES if name in said}
     if besides.get("policy", "MlpPolicy") != "MlpPolicy":
-        raise ValueError(
-            f"policy: expected 'MlpPolicy', got {besides['policy']!r}; for pictures the trainers "
-            "take a NatureCNN by themselves, pass the other settings as keywords"
+        raise ArgumentError(
+            "policy",
+            "'MlpPolicy'",
+            repr(besides["policy"]),
+            "for pictures the trainers take a NatureCNN by themselves, pass the other settings "
+            "as keywords",
         )
     num_envs = whole("n_envs", _whole(besides.get("n_envs", 1)), 1)
     for name in ("policy_kwargs", "train_freq"):
@@ -171,9 +177,7 @@ def _schedule(name: str, value: Any) -> Any:
         return value
     kind, _, first = value.partition("_")
     if kind != "lin" or not _NUMBER.fullmatch(first):
-        raise ValueError(
-            f"{name}: expected a number or one behind 'lin_', got {value!r}; correct it"
-        )
+        raise ArgumentError(name, "a number or one behind 'lin_'", repr(value), "correct it")
     return lambda left: float(first) * left
 
 
@@ -189,9 +193,11 @@ def _normalizing(value: Any) -> dict[str, bool]:
         return {"normalize_obs": value, "normalize_reward": value}
     known = {"norm_obs": True, "norm_reward": True}
     if not isinstance(value, Mapping) or not {*value} <= {*known, "gamma"}:
-        raise ValueError(
-            f"normalize: expected True, False, or norm_obs and norm_reward, got {shown(value)}; "
-            "normalise in a wrapper of the environment"
+        raise ArgumentError(
+            "normalize",
+            "True, False, or norm_obs and norm_reward",
+            shown(value),
+            "normalise in a wrapper of the environment",
         )
     told = {name: bool(value.get(name, usual)) for name, usual in known.items()}
     return {"normalize_obs": told["norm_obs"], "normalize_reward": told["norm_reward"]}
@@ -211,9 +217,11 @@ def read_expression(name: str, source: str) -> Any:
     try:
         return _value(ast.parse(source.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(
-            f"{name}: expected dict(...), lists, numbers, texts and names of classes, got "
-            f"{shown(source)} ({error}); write it in these"
+        raise ArgumentError(
+            name,
+            "dict(...), lists, numbers, texts and names of classes",
+            f"{shown(source)} ({error})",
+            "write it in these",
         ) from error
 
 

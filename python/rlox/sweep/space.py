@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.keywords import refuse_unknown
 from rlox.settings import flag, number, shown
 
@@ -71,9 +72,8 @@ def as_space(given: Any, algorithm: str, config_type: type[Any]) -> Space:
     {'gamma': Range(low=0.9, high=1.0, log=False), 'n_steps': Choices(values=(8, 16))}
     """
     if not isinstance(given, Mapping) or not given:
-        raise TypeError(
-            f"space: expected settings and what to search, got {shown(given)}; write "
-            f"learning_rate: {_RANGE}"
+        raise ArgumentTypeError(
+            "space", "settings and what to search", shown(given), f"write learning_rate: {_RANGE}"
         )
     given = {str(name).replace("-", "_"): about for name, about in given.items()}
     refuse_unknown(given, [field.name for field in fields(config_type)], f"{algorithm}'s space")
@@ -92,27 +92,29 @@ def _one(name: str, about: Any) -> Range | Choices:
 
 def _choices(name: str, about: Any) -> Choices:
     if not isinstance(about, list):
-        raise TypeError(
-            f"{name}: expected a range such as {_RANGE}, or a list of choices, got "
-            f"{shown(about)}; write one of them"
+        raise ArgumentTypeError(
+            name,
+            f"a range such as {_RANGE}, or a list of choices",
+            shown(about),
+            "write one of them",
         )
     if not about or len({json.dumps(value, sort_keys=True) for value in about}) < len(about):
-        raise ValueError(f"{name}: expected choices, each once, got {about}; list what to try")
+        raise ArgumentError(name, "choices, each once", str(about), "list what to try")
     return Choices(tuple(about))
 
 
 def _range(name: str, about: Mapping[str, Any]) -> Range:
     if not {"low", "high"} <= {*about} or "choices" in about:
-        raise ValueError(
-            f"{name}: expected low and high, got {', '.join(about) or 'neither'}; write {_RANGE}"
+        raise ArgumentError(
+            name, "low and high", str(", ".join(about) or "neither"), f"write {_RANGE}"
         )
     low, high = (about[side] for side in ("low", "high"))
     ends = [number(f"{name}, {side}", about[side], fix="pass a number") for side in ("low", "high")]
     log = flag(f"{name}, log", about.get("log", False), fix="pass one of them")
     if not ends[0] < ends[1]:
-        raise ValueError(f"{name}: expected low below high, got {low} and {high}; exchange them")
+        raise ArgumentError(name, "low below high", f"{low} and {high}", "exchange them")
     if log and ends[0] <= 0:
-        raise ValueError(f"{name}: expected low above 0 beside log, got {low}; raise it")
+        raise ArgumentError(name, "low above 0 beside log", str(low), "raise it")
     if isinstance(low, int) and isinstance(high, int):
         return Range(low, high, log)
     return Range(ends[0], ends[1], log)

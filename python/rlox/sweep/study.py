@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rlox._errors import ArgumentError
 from rlox.extras import load_extra
 from rlox.files import locked
 from rlox.machine import threads as cpus
@@ -51,12 +52,14 @@ class Plan:
         if self.seed is not None:
             chosen_seed(self.seed)
         if self.eval_every > self.total_timesteps:
-            raise ValueError(
-                f"eval_every: expected at most total_timesteps = {self.total_timesteps}, got "
-                f"{self.eval_every}; lower it"
+            raise ArgumentError(
+                "eval_every",
+                f"at most total_timesteps = {self.total_timesteps}",
+                str(self.eval_every),
+                "lower it",
             )
         if not self.space:
-            raise ValueError("space: expected settings to search, got none; fix fewer of them")
+            raise ArgumentError("space", "settings to search", "none", "fix fewer of them")
 
     def told(self) -> dict[str, Any]:
         """What JSON holds of it, beside the seed."""
@@ -130,9 +133,11 @@ class Sweep:
         asked = {**self.plan.told(), "seed": there.get("seed") if seed is None else seed}
         for name, value in asked.items():
             if there.get(name) != value:
-                raise ValueError(
-                    f"{name}: expected {there.get(name)}, as study {self.name!r} in "
-                    f"{self._storage} has it, got {value}; pass that, or another --study"
+                raise ArgumentError(
+                    name,
+                    f"{there.get(name)}, as study {self.name!r} in {self._storage} has it",
+                    str(value),
+                    "pass that, or another --study",
                 )
         return int(asked["seed"])
 
