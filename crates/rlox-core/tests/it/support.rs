@@ -1,5 +1,4 @@
 //! An environment whose observations stack frames, and what it does, to be pushed.
-#![allow(dead_code, reason = "no test needs all of it")]
 
 use rlox_core::replay::{Layout, Part, Steps};
 use rlox_core::{DType, FieldData, Pcg64, Result};

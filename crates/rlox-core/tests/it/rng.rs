@@ -24,7 +24,7 @@ fn words(list: &str) -> Vec<u32> {
 
 /// The records of one kind.
 fn records(kind: &str) -> Vec<Record> {
-    let records: Vec<_> = include_str!("fixtures/rng.txt")
+    let records: Vec<_> = include_str!("../fixtures/rng.txt")
         .lines()
         .filter_map(|line| {
             let mut fields = line.split(' ');

@@ -1,5 +1,4 @@
 //! Priorities decide what is drawn, whatever comes and goes.
-#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 use proptest::prelude::*;
 use rlox_core::replay::{

@@ -1,5 +1,4 @@
 //! Goals in hindsight are those that the same episode reached.
-#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
 

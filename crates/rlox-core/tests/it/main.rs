@@ -1,0 +1,17 @@
+//! The integration tests of the crate in one binary.
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+mod gae;
+mod hindsight;
+mod masks;
+mod mmap_replay;
+mod normalize;
+mod plugin;
+mod prioritized;
+mod replay;
+mod returns;
+mod rng;
+mod rollout;
+mod support;
+mod vector;
+mod vtrace;
