@@ -92,7 +92,7 @@ def test_a_minibatch_is_no_larger_than_the_replay_buffer(config, buffer_size, nu
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
 def test_trainers_refuse_minibatches_larger_than_the_buffer(backend):
-    with pytest.raises(ValueError, match=r"^batch_size: expected at most 5, .* got 64; make"):
+    with pytest.raises(ValueError, match=r"^batch_size: expected at most 5, .* got 64; lower"):
         SACTrainer("Pendulum-v1", buffer_size=5, batch_size=64, backend=backend, runs_dir=None)
 
 

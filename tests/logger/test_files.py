@@ -2,8 +2,8 @@
 
 import io
 import json
-import shutil
 import math
+import shutil
 
 import pytest
 
