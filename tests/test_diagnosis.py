@@ -6,8 +6,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from rlox import NonFiniteError
 from rlox.checkpoint import read_checkpoint
-from rlox.diagnosis import is_not_finite
 from rlox.trainers import DQNTrainer, SACTrainer
 from toy_runs import small
 
@@ -56,7 +56,7 @@ def test_what_environments_give_leaves_a_bundle_and_the_message_says_where(
     if kind is np.inf:
         env = {"env": lambda: Spoiling(what, np.inf)}
     trainer = small(**env, backend=backend, runs_dir=tmp_path)
-    with pytest.raises((ValueError, FloatingPointError)) as raised:
+    with pytest.raises(NonFiniteError) as raised:
         trainer.train(1_000)
     folder = trainer.run.path / "diagnosis"
     words = str(raised.value)
@@ -66,7 +66,7 @@ def test_what_environments_give_leaves_a_bundle_and_the_message_says_where(
     about = told(trainer)
     assert about["message"] in words
     assert about["timesteps"] == 64
-    assert about["traceback"][-1].startswith(about["error"])
+    assert about["error"] == "NonFiniteError"
     assert read_checkpoint(folder / "checkpoint").manifest["counters"]["timesteps"] == 64
     assert not (trainer.run.path / "checkpoint").exists()
 
@@ -148,9 +148,3 @@ def test_off_policy_methods_leave_one_too(tmp_path, backend):
     with pytest.raises(ValueError, match=r"rewards: .* from environment 0 .*diagnosis$"):
         trainer.train(100)
     assert told(trainer)["timesteps"] == 37
-
-
-def test_which_errors_those_are():
-    assert is_not_finite(FloatingPointError("whatever"))
-    assert is_not_finite(ValueError("rewards: expected finite numbers, got inf"))
-    assert not is_not_finite(ValueError("every: expected a finite number, got nan"))

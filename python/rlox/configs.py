@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, Literal
 
 from rlox import settings
+from rlox._errors import ArgumentError
 from rlox.noise import ActionNoise, as_noise
 from rlox.settings import ACTIVATIONS
 from rlox.worker_addresses import worker_addresses
@@ -163,9 +164,11 @@ class PPOConfig(OnPolicyConfig):
         super().__post_init__()
         if self.batch_size is not None and self.batch_size > rollout:
             shared = " / num_actors" if self.num_actors > 1 else ""
-            raise ValueError(
-                f"batch_size: expected at most num_envs{shared} * n_steps = {rollout} steps, got "
-                f"{self.batch_size}; lower it, or raise n_steps"
+            raise ArgumentError(
+                "batch_size",
+                f"at most num_envs{shared} * n_steps = {rollout} steps",
+                str(self.batch_size),
+                "lower it, or raise n_steps",
             )
 
 
@@ -268,9 +271,11 @@ class OffPolicyConfig:
         self._check_batch_size()
         check(_train_freq, ("train_freq",))
         if isinstance(self.train_freq, tuple) and self.num_envs != 1:
-            raise ValueError(
-                f"train_freq: expected steps beside num_envs = {self.num_envs}, as episodes end at "
-                f"different times, got {self.train_freq}; pass an integer, or num_envs=1"
+            raise ArgumentError(
+                "train_freq",
+                f"steps beside num_envs = {self.num_envs}, as episodes end at different times",
+                str(self.train_freq),
+                "pass an integer, or num_envs=1",
             )
         check(settings.whole, ("n_sampled_goal", "frame_stack"), 1)
         check(settings.whole, ("learning_starts",), 0)
@@ -284,13 +289,15 @@ class OffPolicyConfig:
         check(settings.text, ("activation",), settings.ACTIVATIONS)
         check(settings.text, ("device",))
         if self.utd_ratio is not None and self.gradient_steps != 1:
-            raise ValueError(
-                f"utd_ratio: expected None beside gradient_steps = {self.gradient_steps}, got "
-                f"{self.utd_ratio}; give one of them"
+            raise ArgumentError(
+                "utd_ratio",
+                f"None beside gradient_steps = {self.gradient_steps}",
+                str(self.utd_ratio),
+                "give one of them",
             )
         if self.her is not None and self.n_steps != 1:
-            raise ValueError(
-                f"n_steps: expected 1 beside her = {self.her!r}, got {self.n_steps}; leave one out"
+            raise ArgumentError(
+                "n_steps", f"1 beside her = {self.her!r}", str(self.n_steps), "leave one out"
             )
 
     def _check_batch_size(self) -> None:
@@ -301,10 +308,12 @@ class OffPolicyConfig:
         """
         rows = max(self.buffer_size // self.num_envs, 1)
         if self.batch_size > (capacity := rows * self.num_envs):
-            raise ValueError(
-                f"batch_size: expected at most {capacity}, the capacity of buffer_size = "
-                f"{self.buffer_size} with num_envs = {self.num_envs}, got {self.batch_size}; lower "
-                "batch_size, or raise buffer_size"
+            raise ArgumentError(
+                "batch_size",
+                f"at most {capacity}, the capacity of buffer_size = {self.buffer_size} with "
+                f"num_envs = {self.num_envs}",
+                str(self.batch_size),
+                "lower batch_size, or raise buffer_size",
             )
 
 
@@ -387,8 +396,8 @@ class SACConfig(OffPolicyConfig):
         check(settings.number, ("log_std_init",), -20, 20)
         check(as_noise, ("action_noise",))
         if self.use_sde_at_warmup and not self.use_sde:
-            raise ValueError(
-                "use_sde_at_warmup: expected False without use_sde, got True; set use_sde=True"
+            raise ArgumentError(
+                "use_sde_at_warmup", "False without use_sde", "True", "set use_sde=True"
             )
 
 
@@ -428,9 +437,11 @@ def _train_freq(name: str, value: Any) -> int | tuple[int, str]:
         count, unit = value
         plain = settings.whole(name, count, 1), settings.text(name, unit, ("step", "episode"))
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{name}: expected an integer of at least 1, or such a one with 'step' or 'episode', "
-            f"got {settings.shown(value)}; pass 4 or (1, 'episode') for example"
+        raise ArgumentError(
+            name,
+            "an integer of at least 1, or such a one with 'step' or 'episode'",
+            settings.shown(value),
+            "pass 4 or (1, 'episode') for example",
         ) from error
     return plain if plain[1] == "episode" else plain[0]
 
@@ -452,9 +463,11 @@ def _ent_coef(name: str, value: Any) -> float | str:
             return str(value)
     except ValueError:
         pass
-    raise ValueError(
-        f"{name}: expected a number, 'auto' or 'auto_0.1' for one that begins with 0.1, got "
-        f"{value!r}; change the setting"
+    raise ArgumentError(
+        name,
+        "a number, 'auto' or 'auto_0.1' for one that begins with 0.1",
+        repr(value),
+        "change the setting",
     )
 
 
@@ -467,9 +480,12 @@ def _actors(name: str, value: object) -> str:
     """
     where = settings.text(name, value)
     if where not in ("auto", "threads", "processes", "ray") and worker_addresses(where) is None:
-        raise ValueError(
-            f"{name}: expected 'auto', 'threads', 'processes', 'ray', or workers such as "
-            f"'grpc://host:50051,host:50052', got {where!r}; pass one of them"
+        raise ArgumentError(
+            name,
+            "'auto', 'threads', 'processes', 'ray', or workers such as "
+            "'grpc://host:50051,host:50052'",
+            repr(where),
+            "pass one of them",
         )
     return where
 
@@ -493,37 +509,46 @@ def _check_actors(config: Any) -> None:
     if not getattr(config, "async_collect", True):
         for name, default in _WITHOUT_ACTORS.items():
             if (got := getattr(config, name)) != default:
-                raise ValueError(
-                    f"{name}: expected {default!r} without actors, got {got!r}; set "
-                    "async_collect=True"
+                raise ArgumentError(
+                    name, f"{default!r} without actors", repr(got), "set async_collect=True"
                 )
         return
     if envs % actors:
-        raise ValueError(
-            f"num_actors: expected a divisor of num_envs = {envs}, got {actors}; actors share the "
-            "environments evenly: change one of the two"
+        raise ArgumentError(
+            "num_actors",
+            f"a divisor of num_envs = {envs}",
+            str(actors),
+            "actors share the environments evenly: change one of the two",
         )
     if config.lockstep and lag == 0 and actors == 1 and config.actors != "auto":
-        raise ValueError(
-            f"actors: expected 'auto' where actor and learner take turns, got {config.actors!r}; "
-            "raise max_lag, or leave it out"
+        raise ArgumentError(
+            "actors",
+            "'auto' where actor and learner take turns",
+            repr(config.actors),
+            "raise max_lag, or leave it out",
         )
     workers = config.actors.count(",") + 1
     if "://" in config.actors and workers > actors:
-        raise ValueError(
-            f"num_actors: expected at least {workers}, one for each worker, got {actors}; raise "
-            "it, or name fewer"
+        raise ArgumentError(
+            "num_actors",
+            f"at least {workers}, one for each worker",
+            str(actors),
+            "raise it, or name fewer",
         )
     if lag is None or config.lockstep or lag >= actors:
         return
     if lag == 0:
-        raise ValueError(
-            "max_lag: expected at least 1 where actors do not wait for the learner, got 0; raise "
-            "it, or set lockstep=True, with which actors and learner may take turns"
+        raise ArgumentError(
+            "max_lag",
+            "at least 1 where actors do not wait for the learner",
+            "0",
+            "raise it, or set lockstep=True, with which actors and learner may take turns",
         )
-    raise ValueError(
-        f"max_lag: expected at least num_actors = {actors}, got {lag}; raise it, or take fewer "
-        "actors: with less, some would always wait"
+    raise ArgumentError(
+        "max_lag",
+        f"at least num_actors = {actors}",
+        str(lag),
+        "raise it, or take fewer actors: with less, some would always wait",
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlox._errors import StructuredError
+from rlox._errors import NonFiniteError
 from rlox.learner import MEMBERS, LearnerState
 from rlox.logger.run_folder import write_json
 
@@ -23,29 +23,16 @@ if TYPE_CHECKING:
 FOLDER = "diagnosis"
 
 
-def is_not_finite(error: BaseException) -> bool:
-    """Return whether an error says that a number is NaN or infinite.
-
-    >>> is_not_finite(ValueError("obs: expected finite numbers, got nan from environment 1"))
-    True
-    >>> is_not_finite(ValueError("obs: expected 4 numbers, got 3"))
-    False
-    """
-    named = isinstance(error, ValueError) and "expected finite number" in str(error)
-    return named or isinstance(error, FloatingPointError)
-
-
 @contextmanager
 def write_diagnosis_on_error(trainer: "Trainer") -> Iterator[None]:
     """Write `diagnosis/` into the run folder if a number that is not finite ends the block."""
     try:
         yield
-    except (ValueError, FloatingPointError) as error:
-        if trainer.run is not None and is_not_finite(error):
+    except NonFiniteError as error:
+        if trainer.run is not None:
             with suppress(OSError, MemoryError):  # the run's own error is raised
                 _write(trainer, error)
-                if isinstance(error, StructuredError):
-                    error.hint = f"{error.hint}; see {trainer.run.path / FOLDER}"
+                error.hint = f"{error.hint}; see {trainer.run.path / FOLDER}"
         raise
 
 

@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError
 from rlox.callbacks import Callback
 from rlox.callbacks.states import give_back
-from rlox.diagnosis import is_not_finite, write_diagnosis_on_error
+from rlox.diagnosis import write_diagnosis_on_error
 from rlox.logger import Logger, Loggers
 from rlox.metrics import ELAPSED, ITERATIONS
 from rlox.restoring import end_run
@@ -124,8 +124,8 @@ class Loop:
             try:
                 metrics = learner.iterate((trainer.timesteps - start) / planned)
             except Exception as error:
-                # Of what is not finite there is a diagnosis: the checkpoint there is stays.
-                if trainer.timesteps > self._first and not is_not_finite(error):
+                # After a NonFiniteError the diagnosis has the state; checkpoints stay.
+                if trainer.timesteps > self._first and not isinstance(error, NonFiniteError):
                     self._save_after(error)
                 raise
             if not metrics:
