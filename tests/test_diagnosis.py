@@ -145,6 +145,6 @@ def test_off_policy_methods_leave_one_too(tmp_path, backend):
         action_space = gym.spaces.Box(-1, 1, (1,))
 
     trainer = SACTrainer(env=Box, seed=0, num_envs=1, backend=backend, runs_dir=tmp_path)
-    with pytest.raises(ValueError, match=r"rewards: .* from environment 0 .*diagnosis$"):
+    with pytest.raises(ValueError, match=r"^rewards: .*diagnosis$"):
         trainer.train(100)
     assert told(trainer)["timesteps"] == 37
