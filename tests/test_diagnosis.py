@@ -6,9 +6,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from rlox import NonFiniteError
 from rlox.checkpoint import read_checkpoint
-from rlox.diagnosis import is_not_finite
-from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer
+from rlox.trainers import DQNTrainer, SACTrainer
 from toy_runs import small
 
 BACKENDS = ["native", "torch"]
@@ -56,22 +56,17 @@ def test_what_environments_give_leaves_a_bundle_and_the_message_says_where(
     if kind is np.inf:
         env = {"env": lambda: Spoiling(what, np.inf)}
     trainer = small(**env, backend=backend, runs_dir=tmp_path)
-    with pytest.raises((ValueError, FloatingPointError)) as raised:
+    with pytest.raises(NonFiniteError) as raised:
         trainer.train(1_000)
     folder = trainer.run.path / "diagnosis"
     words = str(raised.value)
-    assert f"; {folder} has a diagnosis" in words
+    assert words.endswith(f"; see {folder}")
     for part in (what, str(kind), "environment 0", "step 3"):
         assert part in words
     about = told(trainer)
     assert about["message"] in words
-    assert (about["timesteps"], about["left_out"]) == (64, [])
-    assert about["traceback"][-1].startswith(about["error"])
-    config = json.loads((folder / "config.json").read_text())
-    assert config == json.loads((trainer.run.path / "config.json").read_text())
-    rows = (folder / "metrics.csv").read_text()
-    assert rows == (trainer.run.path / "metrics.csv").read_text()
-    assert len(rows.splitlines()) == 3
+    assert about["timesteps"] == 64
+    assert about["error"] == "NonFiniteError"
     assert read_checkpoint(folder / "checkpoint").manifest["counters"]["timesteps"] == 64
     assert not (trainer.run.path / "checkpoint").exists()
 
@@ -84,7 +79,7 @@ def test_tensors_that_are_not_finite_are_named(tmp_path):
         with torch.no_grad():
             dict(trainer.learner.policy.named_parameters())[name][1, 2] = torch.nan
 
-    with pytest.raises(FloatingPointError, match=r"values: expected finite numbers.* diagnosis"):
+    with pytest.raises(FloatingPointError, match=r"values: expected finite numbers.*diagnosis"):
         trainer.train(1_000, callbacks=[spoil])
     (one,) = told(trainer)["not_finite"]
     assert one == {
@@ -108,7 +103,7 @@ def test_diverging_losses_leave_a_bundle(tmp_path, backend):
         backend=backend,
         runs_dir=tmp_path,
     )
-    with pytest.raises((FloatingPointError, ValueError), match="has a diagnosis"):
+    with pytest.raises((FloatingPointError, ValueError), match=r"diagnosis$"):
         trainer.train(5_000)
     assert told(trainer)["timesteps"] > 8
     assert not (trainer.run.path / "diagnosis/checkpoint/replay.safetensors").exists()
@@ -131,18 +126,6 @@ def test_what_cannot_be_written_hides_nothing(tmp_path):
     assert "diagnosis" not in str(raised.value)
 
 
-def test_a_checkpoint_that_cannot_be_had_is_said_to_be_missing(tmp_path, monkeypatch):
-    trainer = small(env=Spoiling, runs_dir=tmp_path)
-
-    def fail(self, path, **how):
-        raise RuntimeError("no state")
-
-    monkeypatch.setattr(PPOTrainer, "save", fail)
-    with pytest.raises(ValueError, match="has a diagnosis"):
-        trainer.train(1_000)
-    assert told(trainer)["left_out"] == ["checkpoint: no state"]
-
-
 def test_other_errors_leave_none(tmp_path):
     class Broken(Spoiling):
         def step(self, action):
@@ -162,12 +145,6 @@ def test_off_policy_methods_leave_one_too(tmp_path, backend):
         action_space = gym.spaces.Box(-1, 1, (1,))
 
     trainer = SACTrainer(env=Box, seed=0, num_envs=1, backend=backend, runs_dir=tmp_path)
-    with pytest.raises(ValueError, match=r"rewards: .* from environment 0 .* has a diagnosis"):
+    with pytest.raises(ValueError, match=r"^rewards: .*diagnosis$"):
         trainer.train(100)
     assert told(trainer)["timesteps"] == 37
-
-
-def test_which_errors_those_are():
-    assert is_not_finite(FloatingPointError("whatever"))
-    assert is_not_finite(ValueError("rewards: expected finite numbers, got inf"))
-    assert not is_not_finite(ValueError("every: expected a finite number, got nan"))

@@ -2,11 +2,12 @@
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import numpy as np
 import pytest
 
+from rlox import configs
 from rlox.algorithms import DQNConfig, PPOConfig, SACConfig, TD3Config
 from rlox.settings import chosen_seed, json_keywords, number, resolve, shown, whole
 from rlox.trainers import PPOTrainer, SACTrainer
@@ -82,7 +83,7 @@ def test_a_minibatch_is_no_larger_than_an_iteration():
 def test_a_minibatch_is_no_larger_than_the_replay_buffer(config, buffer_size, num_envs, kept):
     how = {"buffer_size": buffer_size, "num_envs": num_envs}
     assert config(**how, batch_size=kept).batch_size == kept
-    words = rf"^batch_size: expected at most {kept}, as many as buffer_size = {buffer_size} keeps"
+    words = rf"^batch_size: expected at most {kept}, the capacity of buffer_size = {buffer_size} "
     with pytest.raises(ValueError, match=words):
         config(**how, batch_size=kept + 1)
     with pytest.raises(ValueError, match=words):  # the default
@@ -91,7 +92,7 @@ def test_a_minibatch_is_no_larger_than_the_replay_buffer(config, buffer_size, nu
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
 def test_trainers_refuse_minibatches_larger_than_the_buffer(backend):
-    with pytest.raises(ValueError, match=r"^batch_size: expected at most 5, .* got 64; make"):
+    with pytest.raises(ValueError, match=r"^batch_size: expected at most 5, .* got 64; lower"):
         SACTrainer("Pendulum-v1", buffer_size=5, batch_size=64, backend=backend, runs_dir=None)
 
 
@@ -160,3 +161,16 @@ def test_what_cannot_be_shown_does_not_hide_what_is_wrong():
 def test_keywords_that_json_cannot_hold_are_named(keywords, message):
     with pytest.raises(TypeError, match=message):
         json_keywords("env_kwargs", keywords, taken=("seed",))
+
+
+@pytest.mark.parametrize("name", [name for name in configs.__all__ if name.endswith("Config")])
+def test_every_setting_is_documented(name):
+    config_type = getattr(configs, name)
+    docs = configs.setting_docs(config_type)
+    assert [*docs] == [field.name for field in fields(config_type)]
+    assert all(docs.values())
+
+
+def test_settings_with_another_default_inherit_their_documentation():
+    docs = configs.setting_docs(DQNConfig)
+    assert docs["batch_size"] == configs.setting_docs(SACConfig)["batch_size"]

@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError
 from rlox.callbacks import Callback
 from rlox.callbacks.states import give_back
-from rlox.diagnosis import Recent, diagnosed, is_not_finite
+from rlox.diagnosis import write_diagnosis_on_error
 from rlox.logger import Logger, Loggers
 from rlox.metrics import ELAPSED, ITERATIONS
 from rlox.restoring import end_run
@@ -89,7 +89,6 @@ class Loop:
         self._trainer, self._callbacks = trainer, list(callbacks)
         own = [] if trainer.run is None else [_Rows(trainer.run)]
         self._loggers = Loggers([*own, *loggers])
-        self._recent = Recent()
         self._first, self._began = trainer.timesteps, time.perf_counter()
         self._before = 0.0 if trainer.run is None else trainer.run.metrics.elapsed
 
@@ -110,7 +109,7 @@ class Loop:
             # What nobody takes waits in the next checkpoints for a call that has its callback.
             left = give_back(self._callbacks, trainer.remembered)
             trainer.callbacks, trainer.remembered = self._callbacks, left
-            with diagnosed(trainer, self._recent):
+            with write_diagnosis_on_error(trainer):
                 self._iterate()
             result = self._end()
             done.append(result)
@@ -125,8 +124,8 @@ class Loop:
             try:
                 metrics = learner.iterate((trainer.timesteps - start) / planned)
             except Exception as error:
-                # Of what is not finite there is a diagnosis: the checkpoint there is stays.
-                if trainer.timesteps > self._first and not is_not_finite(error):
+                # After a NonFiniteError the diagnosis has the state; checkpoints stay.
+                if trainer.timesteps > self._first and not isinstance(error, NonFiniteError):
                     self._save_after(error)
                 raise
             if not metrics:
@@ -139,7 +138,6 @@ class Loop:
                 try:
                     self._call(metrics)
                 finally:  # what a callback fails at has happened all the same
-                    self._recent.add(metrics)
                     self._loggers.log(metrics, trainer.timesteps)
                 for callback in self._callbacks:
                     callback.on_row_logged(trainer, metrics)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox import finite, learner, native_shapes, settings, spaces, standing
-from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError
 from rlox._rlox import NativePolicy
 from rlox.actors import Taken, gae_lambda
 from rlox.backends import expect_torch
@@ -122,10 +122,9 @@ class NativeLearner(OnPolicyLearner):
             if self.fused and t < config.n_steps:
                 said = [buffer.actions[t], buffer.log_probs[t], buffer.values[t]]
             finite.refuse_nan_policy(said, policy.tensors(), made + t)
-            if not isinstance(error, FloatingPointError):
-                raise
-            said_of = f"{error}; it was at step {made + t} of each environment"
-            raise FloatingPointError(said_of) from error
+            if isinstance(error, NonFiniteError) and error.step is None:
+                error.step = made + t
+            raise
 
     def _collect_stepwise(self, said: list[npt.NDArray[Any]]) -> bool:
         """`collect` from environments that are not native; what was said last is in `said`."""

@@ -14,7 +14,7 @@ from rlox.learner import MEMBERS, Arrays, LearnerState
 from rlox.logger import RunFolder
 from rlox.manifest import describe, expect_saved
 from rlox.metrics import forget_after, forget_lines_after
-from rlox.rotation import set_aside
+from rlox.rotation import check_no_newer
 from rlox.warning import warn
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def go_on_in(trainer: "Trainer", folder: str | os.PathLike[str]) -> None:
     """Has a loaded trainer go on in the run folder that it comes from.
 
     Rows of `metrics.csv` and `metrics.jsonl` beyond its steps, which it makes again, are left out,
-    and checkpoints of more steps set aside. `config.json` says what goes on: it may be in another
-    environment, or on another backend.
+    and `config.json` is written anew, as the environment or the backend may have changed.
 
     Args:
         trainer: What `Trainer.load` gave.
@@ -92,13 +91,14 @@ def go_on_in(trainer: "Trainer", folder: str | os.PathLike[str]) -> None:
 
     Raises:
         OSError, ValueError: `metrics.csv` is no table of metrics, or one of them cannot be written.
-        BlockingIOError: Somebody trains in the folder now.
+        BlockingIOError: Another process trains in the folder now.
+        FileExistsError: The folder has a newer checkpoint.
     """
     path = Path(folder)
+    check_no_newer(path, trainer.timesteps)
     with RunFolder(path).held():
         forget_after(path / "metrics.csv", trainer.timesteps)
         forget_lines_after(path / "metrics.jsonl", trainer.timesteps)
-        set_aside(path, trainer.timesteps)
         RunFolder(path).write("config.json", describe(trainer))
     trainer.run = RunFolder(path)
 

@@ -3,7 +3,6 @@
 checkpoints/
   step-000100000/   see `rlox.checkpoint`; the number is that of the environment steps
   best/             that of the best evaluation, see `rlox.callbacks.EvalCallback`
-  aside/            those of more steps than the one that the run was resumed from
   latest            a line: the name of the newest one
   scores.json       what is known of how good they are, by name
 """
@@ -16,10 +15,10 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from rlox.files import locked, make_folder, write_file
+from rlox.files import locked, write_file
 
 FOLDER, LATEST, BEST, SCORES = "checkpoints", "latest", "best", "scores.json"
-FINAL, ASIDE = "checkpoint", "aside"
+FINAL = "checkpoint"
 _STEP = re.compile(r"step-(\d{9,})")
 _MANIFEST, _CONFIG = "manifest.json", "config.json"
 # What reading JSON that is not as it was written may raise.
@@ -115,27 +114,23 @@ def sweep(folder: Path) -> None:
                 shutil.rmtree(left, ignore_errors=True)
 
 
-def set_aside(run: Path, timesteps: int) -> None:
-    """Has a run go on from a checkpoint: those of more steps, which it makes again, leave its way.
-
-    They are moved to `checkpoints/aside`, in the place of what was set aside under their names.
+def check_no_newer(run: Path, timesteps: int) -> None:
+    """Check that a run folder has no checkpoint of more environment steps.
 
     Args:
         run: The run folder.
-        timesteps: Those of the checkpoint.
+        timesteps: Environment steps of the checkpoint that training resumes from.
 
     Raises:
-        OSError: They cannot be moved.
+        FileExistsError: It has one; training would overwrite it.
     """
-    folder = run / FOLDER
-    for path in [run / FINAL, folder / BEST, *steps_in(folder)]:
-        if (path / _MANIFEST).is_file() and steps_of(path) > timesteps:
-            aside = folder / ASIDE / path.name
-            make_folder(aside.parent)
-            shutil.rmtree(aside, ignore_errors=True)
-            os.replace(path, aside)
-    if folder.is_dir() and (scores := read_scores(folder)):
-        _write_scores(folder, scores)
+    newer = newest(run)
+    if newer is not None and steps_of(newer) > timesteps:
+        raise FileExistsError(
+            f"{newer}: this checkpoint is newer than the one to resume from ({steps_of(newer)} "
+            f"against {timesteps} environment steps); resume from it, move it elsewhere, or train "
+            "in another run folder"
+        )
 
 
 def newest(run: Path) -> Path | None:

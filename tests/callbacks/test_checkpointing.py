@@ -108,10 +108,11 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
     for name, array in whole.learner.state().networks.items():
         np.testing.assert_array_equal(array, resumed.learner.state().networks[name])
     if find_spec("tyro"):
-        for where in (run / "checkpoints" / step_name(64), run):  # there is a final one after this
+        older = run / "checkpoints" / step_name(64)
+        for where, status in ((older, 1), (run, 0), (older, 1)):
             command = [sys.executable, "-m", "rlox", "resume", str(where), "--no-progress"]
             said = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert said.returncode == (0 if where != run else 1), said.stderr
+            assert said.returncode == status, said.stderr
         assert PPOTrainer.load(run, runs_dir=None).timesteps == 256
 
 
@@ -176,21 +177,16 @@ def test_checkpoints_of_a_longer_run_are_not_taken_for_newer_ones(tmp_path):
     assert other.timesteps == 0
 
 
-def test_a_run_that_goes_back_sets_aside_what_it_makes_again(tmp_path):
+def test_a_run_does_not_resume_from_a_checkpoint_that_has_a_newer_one(tmp_path):
     trainer = small(runs_dir=tmp_path)
-    callbacks = [CheckpointCallback(64, keep_last=None), EvalCallback(128, n_episodes=1)]
-    trainer.train(256, callbacks=callbacks)
+    trainer.train(256, callbacks=[CheckpointCallback(64, keep_last=None)])
     run = trainer.run.path
-    back = PPOTrainer.load(run / "checkpoints" / step_name(64), runs_dir=None)
-    go_on_in(back, run)
-    aside = ["best", "checkpoint", *map(step_name, (128, 192, 256))]
-    assert sorted(os.listdir(run / "checkpoints/aside")) == aside
-    assert (names(run), newest(run)) == ([step_name(64)], run / "checkpoints" / step_name(64))
-    assert read_scores(run / "checkpoints") == {}
-    back.train(64, callbacks=[CheckpointCallback(64, keep_last=1)])
-    assert names(run) == [step_name(128)]
-    assert (run / "checkpoints/latest").read_text() == step_name(128) + "\n"
-    assert PPOTrainer.load(run, runs_dir=None).timesteps == 128
+    rows = (run / "metrics.csv").read_text()
+    older = PPOTrainer.load(run / "checkpoints" / step_name(64), runs_dir=None)
+    with pytest.raises(FileExistsError, match="256 against 64"):
+        go_on_in(older, run)
+    assert newest(run) == run / "checkpoint"
+    assert (run / "metrics.csv").read_text() == rows
 
 
 def test_what_a_kill_left_half_done_is_cleared_away(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from cli_runs import SMALL
 from rlox.cli.saved import trainers
-from rlox.configs.meanings import meanings
+from rlox.configs import setting_docs
 from rlox.trainers import PPOTrainer
 
 TRAIN = ("train", "ppo", "CartPole-v1", "--no-progress", "--total-timesteps", "64", "--seed", "1")
@@ -48,15 +48,15 @@ def test_progress_goes_to_stderr(rlox):
 def test_every_setting_is_a_flag_with_its_meaning(algorithm, rlox, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     said = rlox("train", algorithm, "--help")
-    for name, meaning in meanings(trainers()[algorithm].config_type).items():
+    for name, meaning in setting_docs(trainers()[algorithm].config_type).items():
         assert f"--{name.replace('_', '-')}" in said.out
         assert meaning in said.out
 
 
 def test_help_shows_the_values_that_an_environment_is_trained_with(rlox, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
-    assert "discount (rl-zoo3: 0.98)" in rlox("train", "ppo", "CartPole-v1", "--help").out
-    assert "discount (default: 0.99)" in rlox("train", "ppo", "--help").out
+    assert "discount factor (rl-zoo3: 0.98)" in rlox("train", "ppo", "CartPole-v1", "--help").out
+    assert "discount factor (default: 0.99)" in rlox("train", "ppo", "--help").out
 
 
 def test_flags_of_every_kind_reach_the_settings(rlox, tmp_path):

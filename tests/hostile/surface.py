@@ -38,7 +38,6 @@ INNER = {
     "rlox.cli": "takes words: tests/cli/test_mistakes.py",
     "rlox.collecting": "serves VecEnv.collect_n_steps",
     "rlox.configs": "rlox.algorithms offers what users call",
-    "rlox.configs.meanings": "serves the command line",
     "rlox.contract": "serves make_vec, ForeignVecEnv and evaluate: test_contract.py",
     "rlox.critics": "serves off-policy learners",
     "rlox.crossing": "serves off-policy learners: Trainer.load",

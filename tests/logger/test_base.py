@@ -69,7 +69,7 @@ def test_the_run_folder_that_cannot_hold_rows_stops_nothing(tmp_path):
 
 
 def test_rows_that_could_not_be_written_for_a_while_are_all_there(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlox.logger.csv_file.EVERY", 0.0)
+    monkeypatch.setattr("rlox.logger.csv_file.FLUSH_SECONDS", 0.0)
     trainer, log = small(runs_dir=tmp_path), RunFolder.log
 
     def once(run, metrics):

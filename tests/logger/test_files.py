@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import shutil
 
 import pytest
 
@@ -74,6 +75,7 @@ def killed_and_resumed(folder, logger):
             trainer.save(folder / "half")
 
     trainer.train(128, callbacks=[save], loggers=[logger()])
+    shutil.rmtree(trainer.run.path / "checkpoint")  # as if the run was killed before its end
     half = PPOTrainer.load(folder / "half", runs_dir=None)
     go_on_in(half, trainer.run.path)
     half.train(96, loggers=[logger()])

@@ -135,7 +135,7 @@ ROWS = [
         "minibatches larger than the buffer",
         ValueError,
         "batch_size",
-        "at most 50, as many as buffer_size = 50 keeps with",
+        "at most 50, the capacity of buffer_size = 50 with",
         "64",
         "make it smaller, or buffer_size larger",
         lambda here: DQNTrainer("CartPole-v1", buffer_size=50, batch_size=64),

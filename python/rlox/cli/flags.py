@@ -6,7 +6,7 @@ from dataclasses import asdict, fields
 from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 
 from rlox.cli.mistakes import UsageError
-from rlox.configs.meanings import meanings
+from rlox.configs import setting_docs
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.presets import preset
 
@@ -22,7 +22,7 @@ def settings_type(config_type: type[Any], algorithm: str, env: str | None) -> An
         algorithm: Its name.
         env: Whose preset's values the help tells; None: the defaults.
     """
-    about, types = meanings(config_type), get_type_hints(config_type)
+    about, types = setting_docs(config_type), get_type_hints(config_type)
     tuned = preset(algorithm, env) if env else {}
     flags: dict[str, Any] = {}
     for field in fields(config_type):

@@ -61,7 +61,7 @@ def reach_by(
         raise ArgumentError(
             "tls_ca",
             "a file with a certificate as PEM",
-            f"{os.fspath(path)!r} without",
+            f"{str(path)!r} without",
             "pass that of who signed the workers' certificates",
         )
     return {

@@ -3,7 +3,7 @@
 runs/<env>/<algorithm>/<time>-<seed>/
   config.json     settings and where each comes from, seed, versions
   around.json     of `rlox train`: evaluations, loggers and so on, with which it is resumed
-  metrics.csv     a row for each iteration, of very many some
+  metrics.csv     one row per iteration
   wandb.id        which run it is at Weights & Biases, with that logger; mlflow.id at MLflow
   checkpoint/     see `rlox.checkpoint`
   checkpoints/    those that callbacks make, see `rlox.rotation`
