@@ -89,12 +89,14 @@ class MaskSource:
         unknown = ended & ~masks.any(axis=1)
         if unknown.any() and not self._warned:
             self._warned = True
+            i = int(unknown.argmax())
+            envs = getattr(self.env.unwrapped, "envs", None)  # AsyncVectorEnv has none here
+            name = self.env if envs is None else envs[i].unwrapped
             warn_at_most(
                 "action_mask: expected a mask with an allowed action for the last state of a "
-                f"truncated episode, got none from environment {int(unknown.argmax())} of "
-                f"{self.env}; return infos['action_mask'] also from the step that ends an episode, "
-                "or terminate the episode if no action is left. Minibatches leave out transitions "
-                "without this mask"
+                f"truncated episode, got none from environment {i} ({name}); return "
+                "infos['action_mask'] also from the step that ends an episode, or terminate the "
+                "episode if no action is left. Minibatches leave out transitions without this mask"
             )
         return masks
 

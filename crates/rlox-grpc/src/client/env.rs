@@ -387,7 +387,7 @@ mod tests {
     use super::*;
     use crate::{Make, Worker, WorkerOptions};
 
-    /// Counts its steps. The parity of the count is the only allowed action. Every third state is terminal.
+    /// Counts its steps. The parity of the count is the only allowed action. A count of 5 is terminal.
     #[derive(Clone)]
     struct Parity {
         count: usize,
@@ -406,7 +406,7 @@ mod tests {
         fn step(&mut self, _: &i64, _: &mut Pcg64, obs: &mut [f32]) -> Step {
             self.count += 1;
             obs[0] = self.count as f32;
-            Step { reward: 0.0, terminated: self.count == 4, truncated: false }
+            Step { reward: 0.0, terminated: self.count == 5, truncated: false }
         }
         fn has_action_mask(&self) -> bool {
             true
