@@ -39,6 +39,29 @@ class Method(Doors):
         return self.open
 
 
+class Endless(gym.Env):
+    """Pays -1 in every step of episodes of `limit` steps. Action 1 is never allowed."""
+
+    observation_space, action_space = spaces.Box(0, 1, (1,)), spaces.Discrete(2)
+
+    def __init__(self, limit):
+        self.limit = limit
+
+    def _state(self):
+        return np.ones(1, np.float32), {"action_mask": np.array([1, 0], np.int8)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return self._state()
+
+    def step(self, action):
+        assert action == 0
+        self.at += 1
+        obs, infos = self._state()
+        return obs, -1.0, False, self.at == self.limit, infos
+
+
 class Locks(gym.Env):
     """Two locks; says which keys fit as Gymnasium's `sample(mask=...)` takes it."""
 

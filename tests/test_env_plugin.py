@@ -107,7 +107,7 @@ def test_one_environment_is_a_row_of_many():
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_masks_belong_to_the_observations_returned(mode):
     env = VecEnv(6, seed=1, env_id="Courier-v0", autoreset_mode=mode, max_episode_steps=9, size=3)
-    rng, ends = np.random.default_rng(0), 0
+    rng, ends, cuts = np.random.default_rng(0), 0, 0
     obs, infos = env.reset()
     masks = env.action_masks()
     assert masks.dtype == bool
@@ -119,7 +119,20 @@ def test_masks_belong_to_the_observations_returned(mode):
         assert env.action_masks(out) is out
         masks = env.action_masks()
         assert masks.tolist() == out.tolist() == expected.tolist()
+        cut = truncated & ~terminated
+        if mode is AutoresetMode.SAME_STEP:
+            final = infos.get("final_info", {})
+            assert np.array_equal(final.get("_action_mask", np.zeros(6, bool)), cut)
+            last = [infos["final_obs"][i] for i in cut.nonzero()[0]]
+        else:
+            final, last = infos, obs[cut]
+            expected = allowed(obs, size=3) | (over & terminated)[:, None]
         assert infos["action_mask"].astype(bool).tolist() == expected.tolist()
+        if cut.any():
+            reported = final["action_mask"][cut].astype(bool)
+            assert reported.tolist() == allowed(np.array(last), size=3).tolist()
+            assert np.array_equal(env.final_action_masks(cut)[cut], reported)
+        cuts += cut.sum()
         ends += (terminated | truncated).sum()
         if mode is AutoresetMode.DISABLED and over.any():
             obs, infos = env.reset(options={"reset_mask": over})
@@ -127,6 +140,7 @@ def test_masks_belong_to_the_observations_returned(mode):
             assert masks.tolist() == allowed(obs, size=3).tolist()
             assert masks.tolist() == infos["action_mask"].astype(bool).tolist()
     assert ends > 12
+    assert cuts > 0
     with pytest.raises(ValueError, match=r"out: expected shape \[6, 4\], got shape \[4, 6\]"):
         env.action_masks(np.zeros((4, 6), bool))
     with pytest.raises(TypeError, match="out: expected a writeable C-contiguous array of bool"):

@@ -1,5 +1,7 @@
 """Where environments say what they allow, and what holds in steps in which they do not."""
 
+import warnings
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -7,9 +9,10 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
-from masked_envs import Doors
+from masked_envs import Doors, Method
 from rlox import collect_rollout, make_vec
 from rlox.evaluation import evaluate
+from rlox.mask_source import MaskSource
 from rlox.trainers import A2CTrainer, PPOTrainer
 
 MODES = list(AutoresetMode)
@@ -151,3 +154,56 @@ def test_evaluation_takes_silence_as_everything_is_allowed():
 
     assert evaluate(Decides(), Once, 2, seed=0, num_envs=1)["lengths"] == [5, 5]
     assert [count == 6 for count in seen] == [False, *[True] * 4] * 2
+
+
+def last_masks(env, ended=(True, True)):
+    """The final masks after an episode of two environments that open the first unlocked door."""
+    env.reset(seed=0)
+    for _ in range(5):
+        env.step(10 + env.action_masks().argmax(1))
+    return env.final_action_masks(np.array(ended))
+
+
+@pytest.mark.parametrize("kind", [Doors, Method])
+@pytest.mark.parametrize("mode", MODES)
+def test_final_masks_are_those_of_the_states_that_episodes_ended_in(mode, kind):
+    env = make_vec(kind, 2, seed=0, autoreset_mode=mode)
+    if kind is Method and mode is AutoresetMode.SAME_STEP:
+        with pytest.warns(
+            UserWarning, match=r"^action_mask: .* environment 0 \(<Method instance>\)"
+        ):
+            assert not last_masks(env).any()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert not last_masks(env).any()
+        return
+    masks = last_masks(env)
+    # Observations of doors are their masks.
+    obs = np.stack(env._infos.get("final_obs", env._obs))
+    assert masks.tolist() == (obs > 0).tolist()
+    assert not env.final_action_masks(np.array([False, True]))[0].any()
+
+
+@pytest.mark.parametrize(
+    "final_info",
+    [
+        {},
+        {"action_mask": [None, None], "_action_mask": [True, True]},
+        {"action_mask": np.ones((2, 6)), "_action_mask": np.zeros(2, bool)},
+        {"action_mask": np.zeros((2, 6)), "_action_mask": np.ones(2, bool)},
+        np.array([{"action_mask": np.ones(6)}, None], object),  # not Gymnasium's form
+    ],
+)
+def test_final_masks_that_are_not_reported_allow_no_action(final_info):
+    source = MaskSource(make_vec(Doors, 2, autoreset_mode=AutoresetMode.SAME_STEP).env)
+    infos = {"action_mask": np.ones((2, 6)), "final_info": final_info}
+    with pytest.warns(UserWarning, match="action_mask: "):
+        assert not source.read_final(infos, np.ones(2, bool), same_step=True).any()
+
+
+def test_a_final_mask_of_another_shape_is_an_error():
+    source = MaskSource(make_vec(Doors, 2).env)
+    infos = {"action_mask": np.ones((2, 5))}
+    with pytest.raises(ValueError, match=r"^action_mask: expected shape \(2, 6\)"):
+        source.read_final(infos, np.array([False, True]), same_step=False)
+    assert not source.read_final(infos, np.zeros(2, bool), same_step=False).any()

@@ -125,10 +125,13 @@ class NativeEnv(gym.Env[Obs, Any]):
             self._take_stream_back()
         if self.render_mode == "human":
             self.render()
-        return obs[0], float(rewards[0]), bool(terminated[0]), bool(truncated[0]), self._infos()
+        cut = truncated & ~terminated
+        return obs[0], float(rewards[0]), bool(terminated[0]), bool(truncated[0]), self._infos(cut)
 
-    def _infos(self) -> dict[str, Any]:
-        return {"action_mask": mask_infos(self._native)["action_mask"][0]} if self._masked else {}
+    def _infos(self, cut: npt.NDArray[np.bool_] | None = None) -> dict[str, Any]:
+        if not self._masked:
+            return {}
+        return {"action_mask": mask_infos(self._native, cut)["action_mask"][0]}
 
     def render(self) -> npt.NDArray[np.uint8] | None:
         """A frame (height, width, 3) uint8 by Gymnasium's renderer; None in "human" mode."""

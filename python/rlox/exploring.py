@@ -57,9 +57,8 @@ class Explorer(BaseLearner):
         self.ended = 0  # episodes
         # What updates said last, by name.
         self.last: dict[str, float] = {}
-        self.stepper = Stepper(env)
         self.width = self._mask_width()
-        self.masks: Array | None = None
+        self.stepper = Stepper(env, masked=self.width is not None)
         alone = self.stepper.mode is AutoresetMode.NEXT_STEP and config.num_envs > 1
         for setting, usual in (("n_steps", 1), ("her", None), ("frame_stack", None)):
             got = getattr(config, setting)
@@ -131,8 +130,8 @@ class Explorer(BaseLearner):
         space, stream, n = self.spaces[1], self.streams["actions"], self.config.num_envs
         if isinstance(space, gym.spaces.Box):
             return stream.uniform(-1, 1, (n, len(self.low))).astype(np.float32)
-        if self.masks is not None:
-            return random_allowed(space, stream, self.masks)[0]
+        if self.stepper.masks is not None:
+            return random_allowed(space, stream, self.stepper.masks)[0]
         return random_actions(space, stream, (n,))
 
     def collect(self, progress: float) -> int:
@@ -173,9 +172,8 @@ class Explorer(BaseLearner):
         self.started = False  # what fails in the middle of it ends all episodes
         enter("env_step")
         step = stepper.step(sent)
-        next_masks = self._look(step)
         enter("buffer")
-        self.replay.push(obs, actions, step, next_masks)
+        self.replay.push(obs, actions, step)
         if self.normalizer is not None:
             self._count(obs, step)
         self.started = True
@@ -199,7 +197,7 @@ class Explorer(BaseLearner):
         if early and not getattr(config, "use_sde_at_warmup", False):
             actions = self.random()
         else:
-            actions = self.explore(self.stepper.obs, self.masks)
+            actions = self.explore(self.stepper.obs, self.stepper.masks)
         if self.noise is not None:
             actions = self.noise.add(actions, self.streams["actions"])
         return actions
@@ -213,17 +211,7 @@ class Explorer(BaseLearner):
         self._fresh = seed is not None
         if self._fresh and self.noise is not None:
             self.noise.begin()
-        self.masks = None if self.width is None else self.env.action_masks()  # type: ignore[attr-defined]  # see `_mask_width`
         self.started = self._looked = True
-
-    def _look(self, step: Step) -> Array | None:
-        """Finds out what is allowed now, and in the states that a step led to."""
-        if self.width is None:
-            return None
-        self.masks = self.env.action_masks()  # type: ignore[attr-defined]  # see `_mask_width`
-        # Those of an old episode's last state are not known: a new one may stand there.
-        ended = step.terminated | step.truncated
-        return np.asarray(self.masks | ended[:, None])
 
     def _count(self, obs: Array, step: Step) -> None:
         """Has the normaliser's statistics follow, as in a rollout of one step."""

@@ -176,6 +176,28 @@ class ForeignVecEnv(Wrapper):
         said: Flags = self._guarded(self._masks.read, self._infos, self._ended)
         return said
 
+    @in_turn
+    def final_action_masks(self, ended: Flags) -> Flags:
+        """Return the action masks of the last states of episodes that the last step ended.
+
+        In other modes than SAME_STEP, call this before the environments are reset.
+
+        Args:
+            ended: (num_envs,) bool: the environments to read.
+
+        Returns:
+            (num_envs, n) bool. Rows without an allowed action: not in `ended`, or not reported by
+            the environment; the first missing report of a run is warned of.
+
+        Raises:
+            ValueError: A mask has another shape or holds no flags.
+            rlox.ClosedError, RuntimeError: As `step`.
+        """
+        self._expect_open()
+        same_step = self._mode is AutoresetMode.SAME_STEP
+        masks: Flags = self._guarded(self._masks.read_final, self._infos, ended, same_step)
+        return masks
+
     @property
     def steps(self) -> int:
         """Steps that each environment made, which errors tell."""

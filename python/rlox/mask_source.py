@@ -8,6 +8,7 @@ from gymnasium.vector import VectorEnv
 
 from rlox._errors import ArgumentError
 from rlox.masks import Flags, as_flags, expect_choice, mask_width
+from rlox.warning import warn_at_most
 
 Infos = dict[str, Any]
 
@@ -17,7 +18,7 @@ class MaskSource:
 
     In `infos["action_mask"]`, as Gymnasium's Taxi has it, else by a method `action_masks`: of the
     vector environments, (num_envs, k), or of each single one, (k,). Those that gave infos before
-    and give none now allow everything.
+    and give none now allow everything, except in the last state of an episode (`read_final`).
 
     Args:
         env: The environments.
@@ -26,7 +27,7 @@ class MaskSource:
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         self.env = env
         self.told = False  # whether infos ever said something
-        self._asked = False
+        self._asked = self._warned = False
         self._method: Callable[[], Any] | None = None
 
     def note(self, infos: Infos) -> Infos:
@@ -56,7 +57,7 @@ class MaskSource:
             ValueError: They never said anything, or say something of another shape, or allow no
                 action.
         """
-        space, n = self.env.single_action_space, self.env.num_envs
+        space = self.env.single_action_space
         if not self.tells(infos):
             raise ArgumentError(
                 "action_masks",
@@ -64,16 +65,55 @@ class MaskSource:
                 f"{self.env} without",
                 "add one, or set action_masks=False",
             )
-        said, given = np.zeros(n, np.bool_), None
-        if _says(infos):
-            given = infos["action_mask"]
-            said = np.asarray(infos.get("_action_mask", np.ones(n, np.bool_)))
-        elif (ask := self._ask()) is not None:
-            given, said = ask(), np.ones(n, np.bool_)
-        masks = _rows(given, said, mask_width(space))
-        masks[ended] = True
+        masks, reported = self._reported(infos, self._ask(), np.ones_like(ended))
+        masks[ended | ~reported] = True
         expect_choice(masks, space)
         return masks
+
+    def read_final(self, infos: Infos, ended: Flags, same_step: bool) -> Flags:
+        """Return the action masks of the last states of episodes that a step ended.
+
+        Args:
+            infos: The infos that `step` returned.
+            ended: (num_envs,) bool: the environments to read.
+            same_step: The environments have been reset already (SAME_STEP mode): the masks are in
+                `infos["final_info"]`. Otherwise `infos` and the method describe the last states.
+
+        Returns:
+            (num_envs, k) bool. Rows without an allowed action: not in `ended`, or not reported.
+            The first such report that is missing is warned of.
+
+        Raises:
+            ValueError: A mask has another shape or holds no flags.
+        """
+        ask = None if same_step else self._ask()
+        final = infos.get("final_info") if same_step else infos
+        masks, _ = self._reported(final if isinstance(final, dict) else {}, ask, ended)
+        unknown = ended & ~masks.any(axis=1)
+        if unknown.any() and not self._warned:
+            self._warned = True
+            i = int(unknown.argmax())
+            envs = getattr(self.env.unwrapped, "envs", None)  # AsyncVectorEnv has none here
+            name = self.env if envs is None else envs[i].unwrapped
+            warn_at_most(
+                "action_mask: expected a mask with an allowed action for the last state of a "
+                f"truncated episode, got none from environment {i} ({name}); return "
+                "infos['action_mask'] also from the step that ends an episode, or terminate the "
+                "episode if no action is left. Minibatches leave out transitions without this mask"
+            )
+        return masks
+
+    def _reported(
+        self, infos: Infos, ask: Callable[[], Any] | None, wanted: Flags
+    ) -> tuple[Flags, Flags]:
+        """Return masks (num_envs, k) of `wanted` environments, and which of them report one."""
+        said, given = np.zeros_like(wanted), None
+        if _says(infos):
+            given = infos["action_mask"]
+            said = np.asarray(infos.get("_action_mask", np.ones_like(wanted)))
+        elif ask is not None:
+            given, said = ask(), np.ones_like(wanted)
+        return _rows(given, said & wanted, mask_width(self.env.single_action_space))
 
 
 def keep_masks(before: Infos, infos: Infos, reset: Flags) -> Infos:
@@ -121,12 +161,12 @@ def all_have(env: Any, name: str) -> bool:
         return False
 
 
-def _rows(given: Any, said: Flags, width: int) -> Flags:
-    """Masks (n, width); everything is allowed where nothing is said.
+def _rows(given: Any, said: Flags, width: int) -> tuple[Flags, Flags]:
+    """Return masks (n, width), False in other rows than those of `said`, and the rows with a mask.
 
     An environment's own is an array or a list, or one for each component of MultiDiscrete.
     """
-    masks, n = np.ones((len(said), width), np.bool_), len(said)
+    masks, n, reported = np.zeros((len(said), width), np.bool_), len(said), said.copy()
     if said.any() and len(given) != n:
         raise ArgumentError(
             "action_mask",
@@ -136,6 +176,7 @@ def _rows(given: Any, said: Flags, width: int) -> Flags:
         )
     for i in np.flatnonzero(said):
         if given[i] is None:
+            reported[i] = False
             continue
         parts = given[i] if isinstance(given[i], (tuple, list)) else (given[i],)
         flags = np.concatenate([np.ravel(part) for part in parts])
@@ -148,4 +189,4 @@ def _rows(given: Any, said: Flags, width: int) -> Flags:
             )
         # Other numbers, logarithms for one, would pass for flags, and forbid what they allow.
         masks[i] = as_flags(flags, f"action_mask: expected flags of environment {i}, each 0 or 1")
-    return masks
+    return masks, reported

@@ -155,8 +155,12 @@ def no_masks(env: object) -> ValueError:
     )
 
 
-def native_masks(env: "VecEnv", native: NativeVectorEnv, out: Flags | None) -> Flags:
-    """What `VecEnv.action_masks` gives."""
+def expect_masks(env: "VecEnv") -> None:
+    """Refuse native environments without action masks.
+
+    Raises:
+        ValueError: They have none.
+    """
     if not env.has_action_masks:
         raise ArgumentError(
             "action_masks",
@@ -165,15 +169,25 @@ def native_masks(env: "VecEnv", native: NativeVectorEnv, out: Flags | None) -> F
             "ask for none, or have a wrapper say it in infos['action_mask'] and make them by "
             "rlox.make_vec(..., wrappers=[...])",
         )
-    masks = native.action_masks(out)
-    expect_choice(masks, env.single_action_space)
-    return masks
 
 
-def mask_infos(native: NativeVectorEnv) -> dict[str, Any]:
-    """What native environments with masks say in their infos: int8 flags, as Gymnasium's Taxi."""
-    masks = native.action_masks().view(np.int8)
-    return {"action_mask": masks, "_action_mask": np.ones(len(masks), np.bool_)}
+def mask_infos(native: NativeVectorEnv, cut: Flags | None = None) -> dict[str, Any]:
+    """Return the infos of native environments with action masks, int8 flags as Gymnasium's Taxi.
+
+    Rows of `cut`, whose episodes were truncated and not reset, have the masks of the last states.
+    """
+    masks = native.action_masks()
+    if cut is not None and cut.any():
+        masks[cut] = native.final_action_masks()[cut]
+    return {"action_mask": masks.view(np.int8), "_action_mask": np.ones(len(masks), np.bool_)}
+
+
+def final_mask_infos(native: NativeVectorEnv, cut: Flags) -> dict[str, Any]:
+    """Return the `final_info` of native environments: masks of truncated episodes' last states."""
+    if not cut.any():
+        return {}
+    masks = native.final_action_masks() & cut[:, None]
+    return {"action_mask": masks.view(np.int8), "_action_mask": cut}
 
 
 def as_flags(given: npt.ArrayLike, expected: str) -> Flags:

@@ -72,7 +72,7 @@ class NativeOffPolicy(BaseLearner):
             raise no_masks(env)
         if action["kind"] == "discrete":
             action["start"] = int(self.spaces[1].start)  # type: ignore[attr-defined]  # Discrete
-        self.stepper = Stepper(env)
+        self.stepper = Stepper(env, self.masked)
         mode = self.stepper.mode
         seeds = self.streams["iterations"].integers(2**63, size=2)
         self.policy = NativeAgent(
@@ -182,17 +182,13 @@ class NativeOffPolicy(BaseLearner):
         fresh, env = not self.started, self.env
         if not self.fused:
             self.stepper.start(self.first_seed())
-            self.policy.start_at(self.stepper.obs, fresh, self._masks(), self.normalizer)
+            self.policy.start_at(self.stepper.obs, fresh, self.stepper.masks, self.normalizer)
         elif fresh:
             env.reset(seed=self.first_seed())  # type: ignore[attr-defined]  # VecEnv has it
             self.policy.start(env._native, self.normalizer)  # type: ignore[attr-defined]  # too
         else:
             self.policy.go_on(env._native)  # type: ignore[attr-defined]  # and this
         self.started = True
-
-    def _masks(self) -> npt.NDArray[np.bool_] | None:
-        """What is allowed where the environments stand, if that counts."""
-        return self.env.action_masks() if self.masked else None  # type: ignore[attr-defined]  # see `__init__`
 
     def _iterate_stepwise(self, progress: float) -> None:
         """An iteration in environments that are not stepped in Rust."""
@@ -207,7 +203,7 @@ class NativeOffPolicy(BaseLearner):
             enter("env_step")
             step = stepper.step(sent)
             enter("buffer")
-            flags = step.terminated, step.truncated, step.valid, self._masks()
+            flags = step.terminated, step.truncated, step.valid, stepper.masks, step.next_masks
             policy.observe(step.next_obs, stepper.obs, step.rewards, *flags, self.normalizer)
             # What only resets is no step.
             steps += step.valid is None or bool(step.valid.any())

@@ -182,10 +182,11 @@ class OffPolicyLearner(Explorer):
             enter("buffer")
             batch = self.replay.sample(stream, self.normalizer, **how)
             enter("gradient_update")
-            # Smaller ones, in the beginning, would be compiled for as well.
-            whole = len(batch.rewards) == self.config.batch_size
-            self.losses = self._fast if whole else self._plain
-            self.update(batch, learning_rate)
+            if batch is not None:
+                # Smaller ones would be compiled for as well.
+                whole = len(batch.rewards) == self.config.batch_size
+                self.losses = self._fast if whole else self._plain
+                self.update(batch, learning_rate)
             self.updates += 1
         # Only here are numbers read: on a GPU, each reading would wait for all work before it.
         said = {name: torch.stack(told).mean().item() for name, told in self._told.items() if told}

@@ -30,7 +30,8 @@ class ReplayBatch(NamedTuple):
     terminated: Tensor  # (B,) bool: nothing comes after; a time limit is none
     discounts: Tensor | float  # (B,) float32, or one for all: what the next value counts
     weights: Tensor | None = None  # (B,) float32, importance; None: as likely as all others
-    next_masks: Tensor | None = None  # (B, n) bool, what is allowed then; None: everything
+    # (B, n) bool: what is allowed then, nothing where `terminated`; None: everything.
+    next_masks: Tensor | None = None
 
 
 def _each(change: Callable[[Any], Any], arrays: dict[str, Any]) -> dict[str, Any]:
@@ -81,24 +82,25 @@ class Replay:
         self._out: dict[str, Any] = {}
         self._tensors: dict[str, Any] = {}
         self._copied: Any = None
+        # (B,): which transitions of the last sample were learned from; None: all.
+        self._used: Array | None = None
 
     def __len__(self) -> int:
         return len(self.buffer)
 
-    def push(self, obs: Array, actions: Array, step: Step, next_masks: Array | None = None) -> None:
+    def push(self, obs: Array, actions: Array, step: Step) -> None:
         """Stores a step of all environments, but of those that only reset.
 
         Args:
             obs: (N, *layout.shape), raw: what was acted on.
             actions: (N,) counted from 0, or (N, k) in [-1, 1].
             step: What came of it.
-            next_masks: (N, n), what is allowed next.
 
         Raises:
             MemoryError: There is no room for next observations that are no other row's.
         """
         rest = [actions, step.rewards, step.terminated, step.truncated]
-        seen, valid = [obs, step.next_obs], step.valid
+        seen, valid, next_masks = [obs, step.next_obs], step.valid, step.next_masks
         if valid is not None:
             seen, rest = [x[valid] for x in seen], [x[valid] for x in rest]
             next_masks = None if next_masks is None else next_masks[valid]
@@ -114,10 +116,11 @@ class Replay:
 
     def sample(
         self, stream: np.random.Generator, normalizer: Normalizer | None, **how: Any
-    ) -> ReplayBatch:
+    ) -> ReplayBatch | None:
         """A minibatch, or as many transitions as there are while those are fewer.
 
-        Its tensors share memory that the next one overwrites.
+        Its tensors share memory that the next one overwrites. Transitions that bootstrap from a
+        state whose action mask is not known are left out; None if no others are sampled.
 
         Args:
             stream: Decides which.
@@ -127,6 +130,9 @@ class Replay:
         tensors = self._sampled(min(self.config.batch_size, len(self.buffer)), stream, how)
         if normalizer is not None:
             tensors = {**tensors, **_each(self._placed, self._normalized(normalizer))}
+        tensors = self._with_known_masks(tensors)
+        if len(tensors["rewards"]) == 0:
+            return None
         if self.device.type != "cpu":
             wanted = {name: x for name, x in tensors.items() if name in ReplayBatch._fields}
             tensors = _each(lambda x: x.to(self.device, non_blocking=self.pinned), wanted)
@@ -153,6 +159,17 @@ class Replay:
             self._copied.synchronize()  # what is still on its way to the device
         self.buffer.sample(size, stream, out=self._out, **how)
         return self._tensors
+
+    def _with_known_masks(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        """Leave out transitions that need an action mask of the next state that is not known."""
+        self._used = None
+        if "next_masks" not in tensors:
+            return tensors
+        known = tensors["next_masks"].any(1) | tensors["terminated"]
+        if known.all():
+            return tensors
+        self._used = known.numpy()
+        return _each(lambda x: x[known], tensors)
 
     def _reserve(self, like: dict[str, Any]) -> None:
         """Memory for minibatches."""
@@ -188,6 +205,10 @@ class Replay:
         buffer: Any = self.buffer
         # On a GPU, where looking would wait, the iteration ends before what is NaN is refused.
         told = errors.abs().nan_to_num(0.0, posinf=0.0).numpy(force=True)
+        if self._used is not None:
+            # Those left out would keep the largest priority and fill later minibatches.
+            told, learned = np.full(len(self._used), told.min(), told.dtype), told
+            told[self._used] = learned
         buffer.update_priorities(self._out["indices"], told)  # it adds what keeps them above 0
 
     def state(self) -> learner.Arrays:

@@ -220,7 +220,9 @@ def put_final(
         rows[i] = layout.row(final[i])
 
 
-def final_infos(done: Flags, final_obs: npt.NDArray[Any]) -> dict[str, Any]:
+def final_infos(
+    done: Flags, final_obs: npt.NDArray[Any], final_info: dict[str, Any]
+) -> dict[str, Any]:
     """What `infos` say of episodes that ended in a step of SAME_STEP environments."""
     objects = np.empty(len(done), dtype=object)
     for i in done.nonzero()[0].tolist():
@@ -228,6 +230,6 @@ def final_infos(done: Flags, final_obs: npt.NDArray[Any]) -> dict[str, Any]:
     return {
         "final_obs": objects,
         "_final_obs": done,
-        "final_info": {},
+        "final_info": final_info,
         "_final_info": done.copy(),
     }

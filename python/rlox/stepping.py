@@ -24,6 +24,8 @@ class Step(NamedTuple):
     terminated: Flags  # (N,)
     truncated: Flags  # (N,)
     valid: Flags | None  # (N,): False where an environment only reset; None: all made a step
+    # (N, n): what is allowed at `next_obs`; nothing where `terminated`, or where it is not known.
+    next_masks: Flags | None = None  # None: of environments whose masks do not count
 
 
 class Stepper:
@@ -31,6 +33,7 @@ class Stepper:
 
     Args:
         env: Environments ready for rollouts, as `rlox.make_vec` makes them.
+        masked: Read the action masks of each state.
 
     >>> from rlox import VecEnv
     >>> stepper = Stepper(VecEnv(n=2, env_id="Pendulum-v1"))
@@ -39,9 +42,9 @@ class Stepper:
     ((2, 3), (2, 3))
     """
 
-    def __init__(self, env: RolloutEnv) -> None:
+    def __init__(self, env: RolloutEnv, masked: bool = False) -> None:
         any_env: Any = env  # what its mode asks for, `RolloutEnv` does not name
-        self.env = any_env
+        self.env, self.masked = any_env, masked
         self.layout = Layout(env.single_observation_space)
         self.native = isinstance(env, VecEnv)
         # What is no VecEnv has said, or was told, its mode when it was made ready.
@@ -50,6 +53,8 @@ class Stepper:
         self._ended = np.zeros(env.num_envs, np.bool_)
         self.obs = np.empty((0, *self.layout.shape), self.layout.dtype)
         """(N, *layout.shape), raw: what is acted on next; empty before the start."""
+        self.masks: Flags | None = None
+        """(N, n): what is allowed at `obs`; None before the start, or if not `masked`."""
 
     def start(self, seed: int | None) -> None:
         """Looks where environments stand; with a seed they are reset before."""
@@ -59,6 +64,7 @@ class Stepper:
         if seed is None and self.mode is AutoresetMode.NEXT_STEP:
             over = self.env.get_state()["finished"] if self.native else self.env._ended
             self._ended[:] = over
+        self.masks = self.env.action_masks() if self.masked else None
 
     def step(self, actions: Array) -> Step:
         """Sends actions as environments take them; `obs` is then what to act on next.
@@ -73,6 +79,10 @@ class Stepper:
             rows = np.array(rows)  # others may write their next observations into the same memory
             expect_finite("rewards", np.asarray(rewards, np.float64), self.env.steps)
         done, valid, following = terminated | truncated, None, rows
+        # Before a reset in DISABLED mode replaces the last states.
+        cut, final_masks = truncated & ~terminated, None
+        if self.masked and cut.any():
+            final_masks = self.env.final_action_masks(cut)
         match self.mode:
             case AutoresetMode.SAME_STEP:
                 if done.any():
@@ -88,5 +98,10 @@ class Stepper:
                 if done.any():
                     self.env.begin_rollout(self._row)  # which resets those
                     rows = self._row.obs[0].copy()
-        self.obs = rows
-        return Step(following, rewards, terminated, truncated, valid)
+        self.obs, next_masks = rows, None
+        if self.masked:
+            self.masks = self.env.action_masks()
+            next_masks = self.masks & ~terminated[:, None]
+            if final_masks is not None:
+                next_masks[cut] = final_masks[cut]
+        return Step(following, rewards, terminated, truncated, valid, next_masks)

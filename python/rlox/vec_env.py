@@ -15,7 +15,7 @@ from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
 from rlox.collecting import check_collection, collect_steps
 from rlox.ids import SMALLEST, native_id, render_modes, source_of, vector_metadata, vector_spec
 from rlox.keywords import explaining_unknown, meant
-from rlox.masks import mask_infos, native_masks
+from rlox.masks import expect_choice, expect_masks, final_mask_infos, mask_infos
 from rlox.memory import fitting
 from rlox.rendering import Renderer, expect_render_mode
 from rlox.resets import as_autoreset_mode, as_dict, final_infos, split_options
@@ -137,7 +137,9 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
             obs float32 (n, d), rewards float64 (n,), terminated bool (n,), truncated bool (n,) and
             infos. Where an episode ended in SAME_STEP mode, `infos["final_obs"]`, an object array,
             has the true last observation (None elsewhere), with the mask "_final_obs". Where
-            actions are masked, `infos["action_mask"]`, int8 (n, k), says what is allowed at `obs`.
+            actions are masked, `infos["action_mask"]`, int8 (n, k), says what is allowed at `obs`,
+            and `infos["final_info"]["action_mask"]` what was at the last observations of truncated
+            episodes (SAME_STEP mode).
 
         Raises:
             ValueError: Actions of another shape, out of range or not finite; a step before the
@@ -145,9 +147,14 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
             TypeError: Actions of another kind. After either, nothing has moved.
         """
         obs, rewards, terminated, truncated, final_obs = self._step(actions)
-        infos = mask_infos(self._native) if self.has_action_masks else {}
+        infos: dict[str, Any] = {}
+        final_info: dict[str, Any] = {}
+        if self.has_action_masks:
+            cut = truncated & ~terminated
+            infos = mask_infos(self._native, None if self._same_step else cut)
+            final_info = final_mask_infos(self._native, cut) if self._same_step else {}
         if final_obs is not None:
-            infos |= final_infos(terminated | truncated, final_obs)
+            infos |= final_infos(terminated | truncated, final_obs, final_info)
         return obs, rewards, terminated, truncated, infos
 
     def step_into(
@@ -193,7 +200,25 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
             TypeError: `out` is of another dtype.
             ValueError: They have no masks (not `has_action_masks`), or allow none; another shape.
         """
-        return native_masks(self, self._native, out)
+        expect_masks(self)
+        masks = self._native.action_masks(out)
+        expect_choice(masks, self.single_action_space)
+        return masks
+
+    def final_action_masks(self, ended: Flags) -> Flags:
+        """Return the action masks of the last states of episodes that the last step truncated.
+
+        Args:
+            ended: (n,) bool: the environments to read, each truncated and not terminated.
+
+        Returns:
+            (n, k) bool; no allowed action in rows outside `ended`.
+
+        Raises:
+            ValueError: The environments have no masks (not `has_action_masks`).
+        """
+        expect_masks(self)
+        return self._native.final_action_masks() & ended[:, None]
 
     def reset_all(self, seed: Seed = None) -> Obs:
         """Starts an episode in every environment; the observations, float32 (n, d).

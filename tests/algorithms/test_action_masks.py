@@ -7,11 +7,11 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from masked_envs import Doors, Locks, Method, Switches
+from masked_envs import Doors, Endless, Locks, Method, Switches
 from rlox import VecEnv, make_vec
 from rlox._rlox import network_backends
 from rlox.policies import MlpPolicy
-from rlox.trainers import A2CTrainer, PPOTrainer
+from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer
 
 NAMES = ["PPO", "A2C"]
 TRAINERS = {"PPO": PPOTrainer, "A2C": A2CTrainer}
@@ -171,3 +171,101 @@ def test_masks_of_environments_that_a_reset_left_alone_stay():
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_masks_of_several_components_may_be_tuples_as_gymnasium_takes_them(mode):
     PPOTrainer(Locks, 0, env_kwargs={"autoreset_mode": mode.value}, **SMALL).train(400)
+
+
+DQN = {"learning_starts": 8, "train_freq": 1, "runs_dir": None, "action_masks": True}
+BACKENDS = ["native", "torch"]
+
+
+def dqn(env, backend, mode, **settings):
+    kwargs = {"autoreset_mode": mode.value, **settings.pop("env_kwargs", {})}
+    return DQNTrainer(env, 0, backend=backend, env_kwargs=kwargs, **{**DQN, **settings})
+
+
+def learned_value(env, backend, mode, limit, **settings):
+    """The value of action 0 that DQN learns in `Endless` environments."""
+    linear = {"net_arch": (), "learning_rate": 0.1, "tau": 0.2, "target_update_interval": 1}
+    settings = {**linear, "gamma": 0.9, "batch_size": 16, **settings}
+    trainer = dqn(env, backend, mode, env_kwargs={"limit": limit}, **settings)
+    trainer.train(400)
+    networks = trainer.learner.state().networks
+    return float(networks["q_net.0.weight"][0, 0] + networks["q_net.0.bias"][0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("limit", [1000, 5, 1])
+def test_dqn_bootstraps_truncated_episodes_from_allowed_actions(limit, mode, backend):
+    assert learned_value(Endless, backend, mode, limit) == pytest.approx(-10, abs=0.1)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("settings", [{"n_steps": 3}, {"prioritized": True}, {"double": True}])
+def test_dqn_options_bootstrap_truncated_episodes_from_allowed_actions(settings, backend):
+    value = learned_value(Endless, backend, AutoresetMode.SAME_STEP, 5, **settings)
+    assert value == pytest.approx(-10, abs=0.1)
+
+
+def stored(trainer):
+    """All transitions of a trainer's buffer, and which are followed by a reset."""
+    buffer = trainer.learner.replay.buffer
+    batch = buffer.sample(len(buffer), seed=0)
+    return batch, batch["terminated"] | batch["truncated"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("env", [Doors, Method])
+def test_dqn_stores_the_mask_of_the_last_state_of_an_episode(env, mode, backend, recwarn):
+    trainer = dqn(env, backend, mode, num_envs=2)
+    trainer.train(200)
+    batch, ended = stored(trainer)
+    assert 10 < ended.sum() < len(ended)
+    known = np.ones_like(ended)
+    if env is Method and mode is AutoresetMode.SAME_STEP:
+        known = ~ended  # a new episode has begun when the method can be called
+        assert not batch["next_masks"][ended].any()
+        (warning,) = [w for w in recwarn if str(w.message).startswith("action_mask: ")]
+        assert "Method" in str(warning.message)
+    # Observations of doors are their masks. Every episode begins with other ones.
+    assert np.array_equal(batch["next_masks"][known], batch["next_obs"][known] > 0)
+
+
+class Silent(Endless):
+    """Reports no mask when an episode ends."""
+
+    def step(self, action):
+        *rest, truncated, infos = super().step(action)
+        return *rest, truncated, {} if truncated else infos
+
+
+@pytest.mark.filterwarnings(
+    "ignore:action_mask. expected a mask with an allowed action:UserWarning"
+)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_dqn_leaves_out_transitions_into_last_states_without_a_mask(mode, backend):
+    assert learned_value(Silent, backend, mode, 5) == pytest.approx(-10, abs=0.1)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:action_mask. expected a mask with an allowed action:UserWarning"
+)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dqn_learns_nothing_from_minibatches_of_such_transitions_alone(backend):
+    first = learned_value(Silent, backend, AutoresetMode.SAME_STEP, 1, learning_rate=0.1)
+    second = learned_value(Silent, backend, AutoresetMode.SAME_STEP, 1, learning_rate=0.2)
+    assert first == second
+
+
+@pytest.mark.filterwarnings(
+    "ignore:action_mask. expected a mask with an allowed action:UserWarning"
+)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dqn_lowers_the_priorities_of_such_transitions(backend):
+    how = {"env_kwargs": {"limit": 3}, "prioritized": True, "learning_rate": 0.1, "net_arch": ()}
+    trainer = dqn(Silent, backend, AutoresetMode.SAME_STEP, gamma=0.0, **how)
+    trainer.train(300)
+    priorities = trainer.learner.replay.state()["priorities"]
+    assert len(priorities) == 300
+    assert priorities[2::3].max() < 0.5  # new transitions have 1

@@ -175,6 +175,7 @@ CALLS = [
         truncated=FLAGS,
         valid=optional(FLAGS),
         action_masks=NO_MASKS,
+        final_action_masks=NO_MASKS,
         normalizer=NORMALIZER,
     ),
     call("NativeAgent.learn", raises=WRONG, normalizer=NORMALIZER),

@@ -46,4 +46,4 @@ pub use program::serve;
 pub use worker::{Counters, Identity, Limits, Make, Worker, WorkerOptions};
 
 /// The version of the protocol that this crate speaks.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;

@@ -99,6 +99,12 @@ pub(crate) fn flags(flags: &[bool]) -> &[u8] {
     bytemuck::cast_slice(flags)
 }
 
+/// The rows of environments whose episodes were truncated and not terminated.
+pub(crate) fn truncated_rows(terminated: &[bool], truncated: &[bool]) -> impl Iterator<Item = usize> {
+    let flags = terminated.iter().zip(truncated).enumerate();
+    flags.filter(|(_, (terminated, truncated))| **truncated && !**terminated).map(|(row, _)| row)
+}
+
 pub(crate) fn standing_to(standing: &Standing<'_>) -> v1::Standing {
     let n = standing.finished.len();
     let mut slab = Vec::with_capacity(8 * (standing.states.len() + n * (2 + Pcg64::WORDS)) + n);

@@ -73,8 +73,8 @@ fn step_by_step_it_does_what_it_does_in_one_call() {
                 next_obs[4 * env..][..4].copy_from_slice(&obs[4 * env..][..4]);
             }
             let (rewards, terminated, truncated) = (&reward[..], &terminated[..], &truncated[..]);
-            let outcome =
-                Outcome { next_obs: &next_obs, obs: &obs, rewards, terminated, truncated, valid: None, masks: None };
+            let (next_obs, obs, valid, masks, final_masks) = (&next_obs, &obs, None, None, None);
+            let outcome = Outcome { next_obs, obs, rewards, terminated, truncated, valid, masks, final_masks };
             other.observe(&outcome, None).unwrap();
         }
         assert!(other.learn(None, &mut || Ok(false)).unwrap());

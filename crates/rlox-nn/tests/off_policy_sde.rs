@@ -44,7 +44,8 @@ fn agent() -> Agent {
 fn step(agent: &mut Agent, made: bool) -> f32 {
     let Actions::Continuous(&[action]) = agent.act(None).unwrap() else { unreachable!() };
     let (rewards, ends, valid) = (&[0.0][..], &[false][..], Some(&[made][..]));
-    let outcome = Outcome { next_obs: &OBS, obs: &OBS, rewards, terminated: ends, truncated: ends, valid, masks: None };
+    let (terminated, truncated, masks, final_masks) = (ends, ends, None, None);
+    let outcome = Outcome { next_obs: &OBS, obs: &OBS, rewards, terminated, truncated, valid, masks, final_masks };
     agent.observe(&outcome, None).unwrap();
     action
 }

@@ -360,6 +360,14 @@ impl NativeVectorEnv {
         Ok(given.clone())
     }
 
+    /// The action masks of the last states of the episodes that the last step truncated, (N, n); other rows hold anything.
+    fn final_action_masks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<bool>>> {
+        let mut masks = fresh::<bool>(py, &[self.num_envs, masked_actions(&self.spec.action)])?;
+        let flags = masks.slice();
+        self.inner.with(py, self.long, |inner| inner.env.final_action_masks(flags))?;
+        Ok(masks.into_array())
+    }
+
     fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
         let width = self.inner.with(py, self.long, |inner| inner.state_width("render"))?;
         let mut states = result::<f64>(py, &[self.num_envs, width])?;

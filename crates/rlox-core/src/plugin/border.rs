@@ -79,6 +79,7 @@ pub(super) mod method {
     pub(in crate::plugin) const SET_PROGRESS: u32 = 11;
     pub(in crate::plugin) const RNGS: u32 = 12;
     pub(in crate::plugin) const SET_RNGS: u32 = 13;
+    pub(in crate::plugin) const FINAL_ACTION_MASKS: u32 = 14;
 }
 
 /// A call with the arguments of all methods, of which each takes what it needs.

@@ -111,6 +111,7 @@ fn dispatch(env: &mut dyn VectorEnv, call: &mut Call<'_>) -> Result<Vec<u64>> {
         method::STEP_DISCRETE => env.step(Actions::Discrete(call.discrete.slice()), out(call))?,
         method::STEP_CONTINUOUS => env.step(Actions::Continuous(call.continuous.slice()), out(call))?,
         method::ACTION_MASKS => env.action_masks(call.action_masks.take())?,
+        method::FINAL_ACTION_MASKS => env.final_action_masks(call.action_masks.take())?,
         method::OBSERVE => env.observe(call.obs.take())?,
         method::EPISODES => return Ok(episodes(env)),
         method::STATE => {

@@ -59,6 +59,11 @@ impl Hosted {
         ask(|reply| unsafe { (self.made.call)(self.made.env, call, reply) })
     }
 
+    fn ask_masks(&self, method: u32, masks: &mut [bool]) -> Result<()> {
+        check_len("masks", masks.len(), self.num_envs * checks::masked_actions(&self.spec.action))?;
+        self.ask(&mut Call { method, action_masks: masks.into(), ..Call::default() }).map(drop)
+    }
+
     fn ask_words(&self, method: u32, words: &[u64]) -> Result<Vec<u64>> {
         self.ask(&mut Call { method, words: words.into(), ..Call::default() })
     }
@@ -117,9 +122,11 @@ impl VectorEnv for Hosted {
     }
 
     fn action_masks(&self, masks: &mut [bool]) -> Result<()> {
-        check_len("masks", masks.len(), self.num_envs * checks::masked_actions(&self.spec.action))?;
-        let action_masks = masks.into();
-        self.ask(&mut Call { method: method::ACTION_MASKS, action_masks, ..Call::default() }).map(drop)
+        self.ask_masks(method::ACTION_MASKS, masks)
+    }
+
+    fn final_action_masks(&self, masks: &mut [bool]) -> Result<()> {
+        self.ask_masks(method::FINAL_ACTION_MASKS, masks)
     }
 
     fn observe(&self, obs: &mut [f32]) -> Result<()> {

@@ -96,6 +96,23 @@ impl Chosen {
         Ok(())
     }
 
+    /// Drops the transitions whose flag in `keep`, `[B]`, is false; the others stay in their order.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another number of flags.
+    pub fn retain(&mut self, keep: &[bool]) -> Result<()> {
+        crate::check_len("keep", keep.len(), self.indices.len())?;
+        let (bytes, mut at) = (self.records.len() / keep.len().max(1), 0..);
+        self.records.retain(|_| at.next().is_some_and(|at: usize| keep[at / bytes]));
+        retain(&mut self.indices, keep);
+        retain(&mut self.weights, keep);
+        retain(&mut self.rows, keep);
+        retain(&mut self.goals, keep);
+        retain(&mut self.goal_rows, keep);
+        self.spans.retain(keep);
+        Ok(())
+    }
+
     /// Whether all of them are found, and can be read.
     pub(crate) fn is_found(&self) -> bool {
         self.of.is_some()
@@ -182,6 +199,12 @@ impl Chosen {
         self.goal_rows.clear();
         self.records.clear();
     }
+}
+
+/// Drops the values whose flag is false; there may be more flags than values.
+pub(super) fn retain<T>(values: &mut Vec<T>, keep: &[bool]) {
+    let mut keep = keep.iter();
+    values.retain(|_| keep.next().is_some_and(|keep| *keep));
 }
 
 /// A batch of B transitions, in memory that the next one can use again.

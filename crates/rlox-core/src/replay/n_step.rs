@@ -1,5 +1,6 @@
 //! Returns over several steps.
 
+use super::batch::retain;
 use super::storage::{CONTINUES, ReplayStorage, TERMINATED, TRUNCATED};
 use crate::{Error, Result, Watch, memory};
 
@@ -48,6 +49,13 @@ impl Spans {
         self.ends.clear();
         self.returns.clear();
         self.discounts.clear();
+    }
+
+    /// Drops the transitions whose flag is false.
+    pub(crate) fn retain(&mut self, keep: &[bool]) {
+        retain(&mut self.ends, keep);
+        retain(&mut self.returns, keep);
+        retain(&mut self.discounts, keep);
     }
 
     /// Bytes of memory.

@@ -48,6 +48,8 @@ pub struct VecEnv<E: Env> {
     mode: AutoresetMode,
     dim: usize,
     last_obs: Vec<f32>,
+    /// The action masks of truncated episodes' last states, `[N, n]`; empty without action masks.
+    final_masks: Vec<bool>,
     unborn: usize,
     finished: usize,
     log: EpisodeLog,
@@ -75,10 +77,12 @@ impl<E: Env> VecEnv<E> {
         spec.action.validate("action space")?;
         checks::maskable(first.has_action_mask(), &spec)?;
         let dim = spec.observation.dim();
+        let mask_width = if first.has_action_mask() { checks::masked_actions(&spec.action) } else { 0 };
         // Twice that, as callers hold spaces, observations and results for them, too.
-        memory::check("num_envs", num_envs, 2 * (size_of::<Slot<E>>() + size_of::<f32>() * dim))?;
+        memory::check("num_envs", num_envs, 2 * (size_of::<Slot<E>>() + size_of::<f32>() * dim + mask_width))?;
         let mut slots = memory::reserved("num_envs", num_envs)?;
         let last_obs = memory::zeroed("num_envs", num_envs * dim)?;
+        let final_masks = memory::zeroed("num_envs", num_envs * mask_width)?;
         let envs = std::iter::once(first).chain(std::iter::repeat_with(make)).take(num_envs);
         let mut watch = Watch::default();
         for (i, (env, rng)) in envs.zip(checks::streams(seed)).enumerate() {
@@ -87,7 +91,8 @@ impl<E: Env> VecEnv<E> {
             }
             slots.push(Slot { env, rng, phase: Phase::Unborn, steps: 0, episode_return: 0.0 });
         }
-        Ok(Self { slots, spec, mode, dim, last_obs, unborn: num_envs, finished: 0, log: EpisodeLog::reserved()? })
+        let log = EpisodeLog::reserved()?;
+        Ok(Self { slots, spec, mode, dim, last_obs, final_masks, unborn: num_envs, finished: 0, log })
     }
 
     /// Replaces the time limit; `None` for none.
@@ -161,6 +166,7 @@ impl<E: Env> VectorEnv for VecEnv<E> {
         }
         let actions = E::Action::rows(actions, self.slots.len(), &self.spec.action)?;
         let limit = self.spec.max_episode_steps;
+        let mask_width = self.final_masks.len() / self.slots.len();
         let flags = out.terminated.iter_mut().zip(out.truncated.iter_mut());
         let results = out.obs.chunks_exact_mut(self.dim).zip(out.reward.iter_mut()).zip(flags);
         for (i, ((slot, action), ((obs, reward), (terminated, truncated)))) in
@@ -179,6 +185,9 @@ impl<E: Env> VectorEnv for VecEnv<E> {
             *truncated = step.truncated || limit.is_some_and(|limit| slot.steps >= limit);
             if *terminated || *truncated {
                 self.log.push(slot.episode_return, slot.steps);
+                if mask_width > 0 && !*terminated {
+                    slot.env.action_mask(&mut self.final_masks[i * mask_width..(i + 1) * mask_width]);
+                }
                 if self.mode == AutoresetMode::SameStep {
                     if let Some(last) = out.final_obs.get_mut(i * self.dim..(i + 1) * self.dim) {
                         last.copy_from_slice(obs);
@@ -208,6 +217,12 @@ impl<E: Env> VectorEnv for VecEnv<E> {
                 mask.fill(true);
             }
         }
+        Ok(())
+    }
+
+    fn final_action_masks(&self, masks: &mut [bool]) -> Result<()> {
+        check_len("masks", masks.len(), self.final_masks.len())?;
+        masks.copy_from_slice(&self.final_masks);
         Ok(())
     }
 
@@ -273,5 +288,93 @@ impl<E: Env> VectorEnv for VecEnv<E> {
             slot.rng = rng.clone();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::envs::MakeOptions;
+    use crate::{EnvPlugin, Error, Seeds, Space, Step};
+
+    /// Counts its steps. The parity of the count is the only allowed action. `end` terminates an episode.
+    #[derive(Clone)]
+    struct Parity {
+        count: usize,
+        end: usize,
+        spec: EnvSpec,
+    }
+
+    impl Parity {
+        fn new(end: usize, limit: u32) -> Self {
+            let (id, observation, action) = ("Parity".into(), Space::uniform_box(0.0, 9.0, &[1]), Space::discrete(2));
+            Self { count: 0, end, spec: EnvSpec { id, observation, action, max_episode_steps: Some(limit) } }
+        }
+    }
+
+    impl Env for Parity {
+        type Action = i64;
+        fn spec(&self) -> &EnvSpec {
+            &self.spec
+        }
+        fn reset(&mut self, _: &mut Pcg64, _: &ResetOptions, obs: &mut [f32]) {
+            self.count = 0;
+            obs[0] = 0.0;
+        }
+        fn step(&mut self, _: &i64, _: &mut Pcg64, obs: &mut [f32]) -> Step {
+            self.count += 1;
+            obs[0] = self.count as f32;
+            Step { reward: 0.0, terminated: self.count == self.end, truncated: false }
+        }
+        fn has_action_mask(&self) -> bool {
+            true
+        }
+        fn action_mask(&self, mask: &mut [bool]) {
+            assert!(self.count != self.end, "a terminal state has no mask");
+            mask.copy_from_slice(&[self.count.is_multiple_of(2), !self.count.is_multiple_of(2)]);
+        }
+    }
+
+    fn step(env: &mut dyn VectorEnv) -> (Vec<bool>, Vec<bool>) {
+        let n = env.num_envs();
+        let (mut obs, mut reward) = (vec![0.0; n], vec![0.0; n]);
+        let (mut terminated, mut truncated) = (vec![false; n], vec![false; n]);
+        let out = StepOut {
+            obs: &mut obs,
+            reward: &mut reward,
+            terminated: &mut terminated,
+            truncated: &mut truncated,
+            final_obs: &mut [],
+        };
+        env.step(Actions::Discrete(&vec![0; n]), out).unwrap();
+        (terminated, truncated)
+    }
+
+    /// One environment whose third step terminates the episode, and one in which the time limit truncates it then.
+    fn two(options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
+        let mut ends = [3, 9].into_iter().cycle();
+        let make = || Parity::new(ends.next().unwrap_or(9), 3);
+        Ok(Box::new(VecEnv::new(options.num_envs, options.seed, options.autoreset_mode, make)?))
+    }
+
+    #[test]
+    fn final_masks_are_those_of_truncated_last_states_here_and_of_plugins() {
+        for autoreset_mode in [AutoresetMode::SameStep, AutoresetMode::NextStep, AutoresetMode::Disabled] {
+            let options =
+                MakeOptions { num_envs: 2, seed: None, autoreset_mode, max_episode_steps: None, arguments: &[] };
+            for mut env in [two(&options).unwrap(), EnvPlugin::new(two).make(&options).unwrap()] {
+                env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut [0.0; 2]).unwrap();
+                step(env.as_mut());
+                step(env.as_mut());
+                assert_eq!(step(env.as_mut()), (vec![true, false], vec![true; 2]));
+                let (mut last, mut now) = ([false; 4], [false; 4]);
+                env.final_action_masks(&mut last).unwrap();
+                env.action_masks(&mut now).unwrap();
+                assert_eq!(last[2..], [false, true], "{autoreset_mode:?}");
+                // Those of a new episode's first state, or of an environment that takes no action.
+                assert_eq!(now[2..], [true, autoreset_mode != AutoresetMode::SameStep]);
+                assert!(matches!(env.final_action_masks(&mut [false; 3]), Err(Error::Shape(_))));
+            }
+        }
     }
 }

@@ -313,6 +313,14 @@ impl VectorEnv for RemoteVecEnv {
         Ok(())
     }
 
+    fn final_action_masks(&self, masks: &mut [bool]) -> Result<()> {
+        check_len("masks", masks.len(), self.num_envs * self.mask)?;
+        let mut remote = self.remote();
+        remote.settle()?;
+        masks.copy_from_slice(&remote.seen.final_masks);
+        Ok(())
+    }
+
     fn observe(&self, obs: &mut [f32]) -> Result<()> {
         check_len("obs", obs.len(), self.num_envs * self.spec.observation.dim())?;
         let mut remote = self.remote();
@@ -363,5 +371,85 @@ impl VectorEnv for RemoteVecEnv {
 
     fn set_rngs(&mut self, rngs: &[Pcg64]) -> Result<()> {
         self.set_streams(rngs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rlox_core::envs::MakeOptions;
+    use rlox_core::{Env, Step};
+
+    use super::*;
+    use crate::{Make, Worker, WorkerOptions};
+
+    /// Counts its steps. The parity of the count is the only allowed action. A count of 5 is terminal.
+    #[derive(Clone)]
+    struct Parity {
+        count: usize,
+        spec: EnvSpec,
+    }
+
+    impl Env for Parity {
+        type Action = i64;
+        fn spec(&self) -> &EnvSpec {
+            &self.spec
+        }
+        fn reset(&mut self, rng: &mut Pcg64, _: &ResetOptions, obs: &mut [f32]) {
+            self.count = rng.integers(0, 3) as usize;
+            obs[0] = self.count as f32;
+        }
+        fn step(&mut self, _: &i64, _: &mut Pcg64, obs: &mut [f32]) -> Step {
+            self.count += 1;
+            obs[0] = self.count as f32;
+            Step { reward: 0.0, terminated: self.count == 5, truncated: false }
+        }
+        fn has_action_mask(&self) -> bool {
+            true
+        }
+        fn action_mask(&self, mask: &mut [bool]) {
+            mask.copy_from_slice(&[self.count.is_multiple_of(2), !self.count.is_multiple_of(2)]);
+        }
+    }
+
+    fn make(_: &str, options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
+        let (id, observation, action) = ("Parity".into(), Space::uniform_box(0.0, 9.0, &[1]), Space::discrete(2));
+        options.copies_of(Parity { count: 0, spec: EnvSpec { id, observation, action, max_episode_steps: Some(3) } })
+    }
+
+    #[test]
+    fn final_masks_are_those_of_environments_here() {
+        let made: Make = Arc::new(make);
+        let workers = [(); 2]
+            .map(|()| Worker::start(WorkerOptions { make: Arc::clone(&made), ..WorkerOptions::default() }).unwrap());
+        let addresses = workers.each_ref().map(Worker::address);
+        for autoreset_mode in [AutoresetMode::SameStep, AutoresetMode::NextStep] {
+            let asked = EnvOptions { autoreset_mode, ..EnvOptions::new("Parity", 5, 0) };
+            let there = RemoteVecEnv::new(&addresses, &asked, &ClientOptions::default()).unwrap();
+            let (num_envs, seed) = (5, Some(0));
+            let options = MakeOptions { num_envs, seed, autoreset_mode, max_episode_steps: None, arguments: &[] };
+            let seen = [Box::new(there) as Box<dyn VectorEnv>, make("Parity", &options).unwrap()].map(|mut env| {
+                let (mut obs, mut reward, mut masks) = ([0.0; 5], [0.0; 5], [false; 10]);
+                env.reset(Seeds::Base(1), None, &ResetOptions::default(), &mut obs).unwrap();
+                let mut seen = Vec::new();
+                for _ in 0..12 {
+                    let (mut terminated, mut truncated) = ([false; 5], [false; 5]);
+                    let out = StepOut {
+                        obs: &mut obs,
+                        reward: &mut reward,
+                        terminated: &mut terminated,
+                        truncated: &mut truncated,
+                        final_obs: &mut [],
+                    };
+                    env.step(Actions::Discrete(&[0; 5]), out).unwrap();
+                    env.final_action_masks(&mut masks).unwrap();
+                    let rows = masks.chunks_exact(2).enumerate().filter(|(i, _)| truncated[*i] && !terminated[*i]);
+                    seen.push(rows.map(|(i, row)| (i, row.to_vec())).collect::<Vec<_>>());
+                }
+                seen
+            });
+            assert_eq!(seen[0], seen[1]);
+            let masks: Vec<_> = seen[0].iter().flatten().map(|(_, mask)| mask[0]).collect();
+            assert!(masks.contains(&true) && masks.len() > 4, "{masks:?}");
+        }
     }
 }

@@ -34,6 +34,7 @@ pub(super) struct Session {
     terminated: Vec<bool>,
     truncated: Vec<bool>,
     masks: Vec<bool>,
+    final_masks: Vec<bool>,
     actions: Vec<i64>,
     continuous: Vec<f32>,
     returns: Vec<f64>,
@@ -77,10 +78,10 @@ impl Session {
         }
         let dim = env.spec().observation.dim();
         let mask = if env.has_action_masks() { masked_actions(&env.spec().action) } else { 0 };
-        let stepped = num_envs.saturating_mul(dim * 8 + mask + 32);
+        let stepped = num_envs.saturating_mul(dim * 8 + 2 * mask + 32);
         limits.check_message("num_envs", stepped)?;
         // Theirs, and those of the environments.
-        let room = held.take("num_envs", num_envs.saturating_mul(dim * 16 + 2 * mask + 256))?;
+        let room = held.take("num_envs", num_envs.saturating_mul(dim * 16 + 4 * mask + 256))?;
         let rollouts = open.policy.as_ref().map(|policy| Rollouts::new(policy, env.as_ref(), limits, held));
         let rollouts = rollouts.transpose()?;
         let largest = rollouts.as_ref().map_or(0, Rollouts::bytes).max(stepped);
@@ -101,6 +102,7 @@ impl Session {
             terminated: vec![false; num_envs],
             truncated: vec![false; num_envs],
             masks: vec![true; num_envs * mask],
+            final_masks: vec![true; num_envs * mask],
             actions: vec![0; if discrete { width } else { 0 }],
             continuous: vec![0.0; if discrete { 0 } else { width }],
             returns: Vec::new(),
@@ -190,6 +192,16 @@ impl Session {
         Ok(())
     }
 
+    fn put_final_masks(&mut self, slab: &mut Vec<u8>) -> Result<()> {
+        let mut rows = wire::truncated_rows(&self.terminated, &self.truncated).peekable();
+        if self.mask == 0 || rows.peek().is_none() {
+            return Ok(());
+        }
+        self.env.final_action_masks(&mut self.final_masks)?;
+        rows.for_each(|row| wire::put(slab, wire::flags(&self.final_masks[row * self.mask..][..self.mask])));
+        Ok(())
+    }
+
     fn step(&mut self, step: &v1::Step) -> Result<v1::Stepped> {
         let mut slab = Slab::new("actions", &step.actions);
         let actions = if self.actions.is_empty() {
@@ -230,6 +242,7 @@ impl Session {
         wire::put(&mut slab, &self.returns);
         wire::put(&mut slab, &self.lengths);
         self.put_masks(&mut slab)?;
+        self.put_final_masks(&mut slab)?;
         let standing = if step.snapshot { Some(self.standing(slab.len())?) } else { None };
         Ok(v1::Stepped { slab: slab.into(), finals, episodes: self.returns.len() as u32, standing })
     }

@@ -320,12 +320,13 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
             if pause()? {
                 return Ok(false);
             }
-            let batch = experience.sample(normalizer, order)?;
-            phases::enter(Phase::GradientUpdate);
-            means.add(&learner.learn(&batch, learning, *progress)?);
+            if let Some(batch) = experience.sample(normalizer, order)? {
+                phases::enter(Phase::GradientUpdate);
+                means.add(&learner.learn(&batch, learning, *progress)?);
+                phases::enter(Phase::Buffer);
+                experience.learned(learner.td_errors())?;
+            }
             *updates += 1;
-            phases::enter(Phase::Buffer);
-            experience.learned(learner.td_errors())?;
         }
         Ok(true)
     }

@@ -121,7 +121,7 @@ pub struct Replayed<'a> {
     pub discount: Discount<'a>,
     /// Importance weights; `None` where every transition was as likely as another.
     pub weights: Option<&'a [f32]>,
-    /// Which actions are allowed in the next states, `[B, n]`.
+    /// Which actions are allowed in the next states, `[B, n]`: at least one where not `terminated`.
     pub next_masks: Option<&'a [bool]>,
 }
 
@@ -134,7 +134,8 @@ pub(super) struct Stepped<'a> {
     pub(super) terminated: &'a [bool],
     pub(super) truncated: &'a [bool],
     pub(super) next_obs: &'a [f32],
-    /// What is allowed in the next states; empty where nothing is ever forbidden.
+    /// What is allowed in the next states; empty where nothing is ever forbidden. A row without an allowed action is that
+    /// of a terminated state, or of a mask that is not known.
     pub(super) next_masks: &'a [bool],
 }
 
@@ -149,6 +150,8 @@ pub(super) struct Experience {
     priorities: Option<Priorities>,
     /// What the critics were wrong by, without its sign.
     errors: Vec<f32>,
+    /// The transitions of the last minibatch that were left out, as the masks of their next states are not known.
+    left_out: Vec<usize>,
     obs_dim: usize,
     /// Numbers in an action.
     action_dim: usize,
@@ -210,6 +213,7 @@ impl Experience {
             n_steps: how.n_steps,
             priorities: how.prioritized,
             errors: Vec::new(),
+            left_out: Vec::new(),
             obs_dim: spec.observation.dim(),
             action_dim: spec.action.dim(),
             discrete,
@@ -283,17 +287,25 @@ impl Experience {
 
     /// Takes notice of what the critics were wrong by, `[B]`, about the last minibatch.
     pub(super) fn learned(&mut self, td_errors: &[f32]) -> Result<()> {
-        let Self { replay, chosen, errors, .. } = self;
+        let Self { replay, chosen, errors, left_out, .. } = self;
         let (storage, AnySampler::Prioritized(sampler)) = replay.parts_mut() else { return Ok(()) };
         errors.clear();
         errors.extend(td_errors.iter().map(|error| error.abs()));
-        sampler.update_priorities(storage, chosen.indices(), errors)
+        sampler.update_priorities(storage, chosen.indices(), errors)?;
+        // Transitions that are never learned from would keep the largest priority and fill later minibatches.
+        let least = errors.iter().copied().fold(f32::INFINITY, f32::min);
+        errors.clear();
+        errors.resize(left_out.len(), least);
+        sampler.update_priorities(storage, left_out, errors)
     }
 
     /// Samples a minibatch, or as many transitions as there are while those are fewer, normalised by the statistics of now.
-    pub(super) fn sample(&mut self, normalizer: Option<&Normalizer>, rng: &mut Pcg64) -> Result<Replayed<'_>> {
+    /// Without those that bootstrap from a state whose action mask is not known; `None` if no others are left.
+    pub(super) fn sample(&mut self, normalizer: Option<&Normalizer>, rng: &mut Pcg64) -> Result<Option<Replayed<'_>>> {
         let rows = self.batch_size.min(self.replay.storage().indices().len());
-        self.read(rows, rng)?;
+        if self.read(rows, rng)? == 0 {
+            return Ok(None);
+        }
         if let Some(normalizer) = normalizer {
             normalizer.normalize_obs(&mut self.obs)?;
             normalizer.normalize_obs(&mut self.next_obs)?;
@@ -301,7 +313,7 @@ impl Experience {
         }
         let actions =
             if self.discrete { Actions::Discrete(&self.integers) } else { Actions::Continuous(&self.numbers) };
-        Ok(Replayed {
+        Ok(Some(Replayed {
             obs: &self.obs,
             actions,
             rewards: &self.rewards,
@@ -314,15 +326,15 @@ impl Experience {
             },
             weights: self.priorities.is_some().then(|| self.chosen.weights()),
             next_masks: (self.mask_width > 0).then_some(&self.next_masks[..]),
-        })
+        }))
     }
 
-    /// Chooses so many transitions and reads them.
-    fn read(&mut self, rows: usize, rng: &mut Pcg64) -> Result<()> {
-        let Self {
-            replay, chosen, obs, next_obs, integers, numbers, rewards, terminated, next_masks, mask_bytes, ..
-        } = self;
-        replay.choose(chosen, rows, rng)?;
+    /// Chooses so many transitions and reads those that can be learned from. Returns their number.
+    fn read(&mut self, rows: usize, rng: &mut Pcg64) -> Result<usize> {
+        self.replay.choose(&mut self.chosen, rows, rng)?;
+        self.leave_out_unknown_masks()?;
+        let Self { replay, chosen, obs, next_obs, integers, numbers, rewards, terminated, .. } = self;
+        let rows = chosen.indices().len();
         let storage = replay.storage();
         resize("batch_size", obs, rows * self.obs_dim, 0.0)?;
         resize("batch_size", next_obs, rows * self.obs_dim, 0.0)?;
@@ -339,11 +351,36 @@ impl Experience {
             resize("batch_size", numbers, rows * self.action_dim, 0.0)?;
             chosen.read(storage, Column::Action, FieldMut::F32(numbers))?;
         }
+        Ok(rows)
+    }
+
+    /// Reads the masks of the next states. Drops the transitions that would need one that is not known.
+    fn leave_out_unknown_masks(&mut self) -> Result<()> {
+        self.left_out.clear();
         if self.mask_width == 0 {
             return Ok(());
         }
-        resize("batch_size", next_masks, rows * self.mask_width, false)?;
+        self.read_next_masks()?;
+        self.read_next_masks()?;
+        let rows = self.next_masks.chunks_exact(self.mask_width).zip(&self.terminated);
+        let known = rows.map(|(mask, terminated)| *terminated || mask.contains(&true));
+        if known.clone().all(|known| known) {
+            return Ok(());
+        }
+        let known: Vec<_> = known.collect();
+        let left_out = self.chosen.indices().iter().zip(&known).filter(|(_, known)| !**known);
+        self.left_out.extend(left_out.map(|(index, _)| *index));
+        self.chosen.retain(&known)?;
+        self.read_next_masks()
+    }
+
+    fn read_next_masks(&mut self) -> Result<()> {
+        let Self { replay, chosen, terminated, next_masks, mask_bytes, mask_width, .. } = self;
+        let (storage, rows) = (replay.storage(), chosen.indices().len());
+        resize("batch_size", terminated, rows, false)?;
+        resize("batch_size", next_masks, rows * *mask_width, false)?;
         resize("batch_size", mask_bytes, next_masks.len(), 0)?;
+        chosen.read_bools(storage, Column::Terminated, terminated)?;
         chosen.read(storage, Column::Extra(0), FieldMut::Bool(mask_bytes))?;
         next_masks.iter_mut().zip(mask_bytes).for_each(|(mask, byte)| *mask = *byte != 0);
         Ok(())
@@ -360,5 +397,136 @@ fn normalize_rewards(normalizer: &Normalizer, rewards: &mut [f32]) {
     let clip = options.clip_reward;
     for reward in rewards {
         *reward = (f64::from(*reward) / deviation).clamp(-clip, clip) as f32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rlox_core::{AutoresetMode, Env, EnvSpec, ResetOptions, Step, VecEnv};
+
+    use super::*;
+    use crate::train::{Dqn, DqnConfig};
+    use crate::{Activation, Optimizer, QFunction, QNetworks};
+
+    /// Pays -1 in every step. Action 1 is never allowed.
+    #[derive(Clone)]
+    struct Endless {
+        spec: EnvSpec,
+    }
+
+    impl Endless {
+        fn new(limit: u32) -> Self {
+            let (id, observation, action) = ("Endless".into(), Space::uniform_box(0.0, 1.0, &[1]), Space::discrete(2));
+            Self { spec: EnvSpec { id, observation, action, max_episode_steps: Some(limit) } }
+        }
+    }
+
+    impl Env for Endless {
+        type Action = i64;
+        fn spec(&self) -> &EnvSpec {
+            &self.spec
+        }
+        fn reset(&mut self, _: &mut Pcg64, _: &ResetOptions, obs: &mut [f32]) {
+            obs[0] = 1.0;
+        }
+        fn step(&mut self, action: &i64, _: &mut Pcg64, obs: &mut [f32]) -> Step {
+            assert_eq!(*action, 0);
+            obs[0] = 1.0;
+            Step { reward: -1.0, terminated: false, truncated: false }
+        }
+        fn has_action_mask(&self) -> bool {
+            true
+        }
+        fn action_mask(&self, mask: &mut [bool]) {
+            mask.copy_from_slice(&[true, false]);
+        }
+    }
+
+    #[test]
+    fn truncated_episodes_bootstrap_from_allowed_actions_only() {
+        for (limit, n_steps) in [(1000, 1), (5, 1), (1, 1), (5, 3)] {
+            let env = VecEnv::new(2, None, AutoresetMode::SameStep, || Endless::new(limit)).unwrap();
+            let config = DqnConfig {
+                gamma: 0.9,
+                learning_starts: 8,
+                batch_size: 16,
+                train_freq: 1,
+                tau: 0.2,
+                target_update_interval: 1,
+                n_steps,
+                optimizer: Optimizer::adam(0.1),
+                ..DqnConfig::default()
+            };
+            let make = |spec: &_, rng: &mut _| QNetworks::mlp(spec, &[], Activation::Relu, rng);
+            let mut dqn = Dqn::new(Box::new(env), make, config, 0).unwrap();
+            dqn.train(800, |_| true).unwrap();
+            let mut values = [0.0; 2];
+            dqn.learner_mut().q_function_mut().values(&[1.0], &mut values).unwrap();
+            assert!((values[0] + 10.0).abs() < 0.1, "{values:?} with episodes of {limit} steps");
+        }
+    }
+
+    /// Four steps of one environment; the third and the fourth end episodes, and the mask after the third is not known.
+    fn experience(n_steps: usize) -> Experience {
+        let how = Gathering {
+            buffer_size: 8,
+            learning_starts: 0,
+            batch_size: 64,
+            train_freq: 1,
+            gradient_steps: Some(1),
+            utd_ratio: None,
+            n_steps,
+            gamma: 0.5,
+            normalize: None,
+            prioritized: Some(Priorities { alpha: 0.5, beta: 1.0 }),
+        };
+        let env = Endless::new(1);
+        let envs = Surroundings { spec: env.spec(), num_envs: 1, masked: true, idling: false };
+        let mut experience = Experience::new(&how, &envs).unwrap();
+        for i in 0..4_u8 {
+            let (obs, next_obs) = ([f32::from(i)], [f32::from(i) + 1.0]);
+            experience
+                .push_all(&Stepped {
+                    obs: &obs,
+                    actions: Actions::Discrete(&[0]),
+                    rewards: &[1.0],
+                    terminated: &[i == 3],
+                    truncated: &[i == 2],
+                    next_obs: &next_obs,
+                    next_masks: &[i < 2, false],
+                })
+                .unwrap();
+        }
+        experience
+    }
+
+    #[test]
+    fn transitions_into_states_of_unknown_masks_are_left_out() {
+        // Over two steps, the second transition reaches the third one's end, too.
+        for (n_steps, left) in [(1, &[0.0, 1.0, 3.0][..]), (2, &[0.0, 3.0])] {
+            let (mut experience, mut rng) = (experience(n_steps), Pcg64::seed_from(0));
+            // As many as are stored: few enough to miss some, so that several minibatches are taken.
+            let mut seen = Vec::new();
+            for _ in 0..50 {
+                let Some(batch) = experience.sample(None, &mut rng).unwrap() else { continue };
+                let rows = batch.obs.len();
+                assert!(batch.rewards.len() == rows && batch.weights.is_some_and(|weights| weights.len() == rows));
+                assert!(batch.next_masks.is_some_and(|masks| masks.len() == 2 * rows));
+                for (row, obs) in batch.obs.iter().enumerate() {
+                    let steps = if n_steps == 2 && *obs < 3.0 { 2.0 } else { 1.0 };
+                    assert_eq!(batch.next_obs[row], obs + steps);
+                    assert_eq!(batch.terminated[row], *obs == 3.0);
+                }
+                seen.extend_from_slice(batch.obs);
+                experience.learned(&vec![0.25; rows]).unwrap();
+            }
+            seen.sort_by(f32::total_cmp);
+            seen.dedup();
+            assert_eq!(seen, left);
+            let priorities =
+                experience.state().unwrap().into_iter().find(|field| field.name() == "priorities").unwrap();
+            let FieldData::F32(priorities) = priorities.data() else { unreachable!() };
+            assert!(priorities.iter().all(|priority| (priority - 0.5).abs() < 1e-4), "{priorities:?}");
+        }
     }
 }

@@ -50,6 +50,9 @@ pub struct Outcome<'a> {
     pub valid: Option<&'a [bool]>,
     /// What is allowed at `obs`, `[N, n]`; of [`Surroundings`] that are masked.
     pub masks: Option<&'a [bool]>,
+    /// The action masks of the last states of truncated episodes, `[N, n]`; no action where the mask is not known. Other
+    /// rows hold anything. Read only where an episode was truncated and not terminated.
+    pub final_masks: Option<&'a [bool]>,
 }
 
 /// The actions of a step.
@@ -146,6 +149,7 @@ pub(super) struct Gatherer {
     valid: Vec<bool>,
     /// What is allowed, `[N, n]`; empty where nothing is ever forbidden.
     masks: Vec<bool>,
+    /// The action masks of the states that the step led to, before any reset, `[N, n]`.
     next_masks: Vec<bool>,
     /// Log-probabilities and values that nobody asks for.
     unused: [Vec<f32>; 2],
@@ -303,12 +307,23 @@ impl Gatherer {
                 self.next_obs[env * dim..][..dim].copy_from_slice(after);
             }
         }
-        if self.masks.is_empty() { Ok(()) } else { env.action_masks(&mut self.masks) }
+        if self.masks.is_empty() {
+            return Ok(());
+        }
+        if self.cuts().any(|cut| cut) {
+            env.final_action_masks(&mut self.next_masks)?;
+        }
+        env.action_masks(&mut self.masks)
+    }
+
+    /// Whether each environment's episode was truncated and not terminated.
+    fn cuts(&self) -> impl Iterator<Item = bool> {
+        self.terminated.iter().zip(&self.truncated).map(|(terminated, truncated)| *truncated && !*terminated)
     }
 
     /// Takes a step that was made elsewhere.
     pub(super) fn take(&mut self, outcome: &Outcome<'_>) -> Result<()> {
-        let Outcome { next_obs, obs, rewards, terminated, truncated, valid, masks } = *outcome;
+        let Outcome { next_obs, obs, rewards, terminated, truncated, valid, masks, final_masks } = *outcome;
         let n = self.num_envs();
         check_len("next_obs", next_obs.len(), self.next_obs.len())?;
         check_len("obs", obs.len(), self.obs.len())?;
@@ -317,6 +332,7 @@ impl Gatherer {
         check_len("truncated", truncated.len(), n)?;
         check_len("valid", valid.map_or(n, <[bool]>::len), n)?;
         check_len("action_masks", masks.map_or(0, <[bool]>::len), self.masks.len())?;
+        check_len("final_action_masks", final_masks.map_or(self.masks.len(), <[bool]>::len), self.masks.len())?;
         crate::rows::check_taken("obs", obs, obs.len() / n)?;
         self.next_obs.copy_from_slice(next_obs);
         self.after.copy_from_slice(obs);
@@ -328,6 +344,10 @@ impl Gatherer {
             None => self.valid.fill(true),
         }
         self.masks.copy_from_slice(masks.unwrap_or(&[]));
+        match final_masks {
+            Some(final_masks) => self.next_masks.copy_from_slice(final_masks),
+            None => self.next_masks.fill(false),
+        }
         Ok(())
     }
 
@@ -338,7 +358,7 @@ impl Gatherer {
         normalizer: Option<&mut Normalizer>,
     ) -> Result<()> {
         self.stored_rewards.iter_mut().zip(&self.rewards).for_each(|(stored, reward)| *stored = *reward as f32);
-        self.find_next_masks();
+        self.complete_next_masks();
         let stepped = Stepped {
             obs: &self.obs,
             actions: self.chosen.all(),
@@ -385,15 +405,16 @@ impl Gatherer {
         normalizer.step_rewards_where(Some(valid), rewards, terminated, truncated)
     }
 
-    /// Finds out what is allowed in the states that the step led to.
-    fn find_next_masks(&mut self) {
+    /// Completes the masks of the next states, of which those of truncated episodes are there.
+    fn complete_next_masks(&mut self) {
         let Self { masks, next_masks, terminated, truncated, .. } = self;
-        next_masks.copy_from_slice(masks);
-        let width = masks.len() / terminated.len();
-        for (env, next) in next_masks.chunks_exact_mut(width.max(1)).enumerate() {
-            // These masks are the new episode's. Those of the old one's last state are not known.
-            if terminated[env] || truncated[env] {
-                next.fill(true);
+        let width = (masks.len() / terminated.len()).max(1);
+        let rows = next_masks.chunks_exact_mut(width).zip(masks.chunks_exact(width));
+        for ((next, now), (terminated, truncated)) in rows.zip(terminated.iter().zip(truncated)) {
+            if *terminated {
+                next.fill(false);
+            } else if !*truncated {
+                next.copy_from_slice(now);
             }
         }
     }

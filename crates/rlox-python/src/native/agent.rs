@@ -369,7 +369,7 @@ impl NativeAgent {
     }
 
     /// Remembers what came of it; see `rlox_nn::train::Outcome` for the arrays, all (N, ...).
-    #[pyo3(signature = (next_obs, obs, rewards, terminated, truncated, valid=None, action_masks=None, normalizer=None))]
+    #[pyo3(signature = (next_obs, obs, rewards, terminated, truncated, valid=None, action_masks=None, final_action_masks=None, normalizer=None))]
     fn observe<'py>(
         &self,
         py: Python<'py>,
@@ -380,9 +380,11 @@ impl NativeAgent {
         truncated: &Bound<'py, PyAny>,
         valid: Option<&Bound<'py, PyAny>>,
         action_masks: Option<&Bound<'py, PyAny>>,
+        final_action_masks: Option<&Bound<'py, PyAny>>,
         normalizer: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
-        let stepped = stepwise::Stepped { next_obs, obs, rewards, terminated, truncated, valid, action_masks };
+        let masks = [action_masks, final_action_masks];
+        let stepped = stepwise::Stepped { next_obs, obs, rewards, terminated, truncated, valid, masks };
         stepwise::observe(self, py, &stepped, normalizer)
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use rlox_core::{AutoresetMode, EnvSpec, EpisodeLog, Error, Result};
 
 use crate::v1::reply;
-use crate::wire::Slab;
+use crate::wire::{self, Slab};
 use crate::worker::LARGEST_MESSAGE;
 
 /// What was seen last of all environments.
@@ -15,6 +15,7 @@ pub(super) struct Seen {
     mode: AutoresetMode,
     pub(super) obs: Vec<f32>,
     pub(super) masks: Vec<bool>,
+    pub(super) final_masks: Vec<bool>,
     pub(super) reward: Vec<f64>,
     pub(super) terminated: Vec<bool>,
     pub(super) truncated: Vec<bool>,
@@ -26,7 +27,7 @@ impl Seen {
     /// Room for that, where a worker could send it.
     pub(super) fn new(n: usize, spec: &EnvSpec, mode: AutoresetMode, mask: usize) -> Result<Self> {
         let dim = spec.observation.dim();
-        let bytes = n.saturating_mul(dim.saturating_mul(8).saturating_add(mask));
+        let bytes = n.saturating_mul(dim.saturating_mul(8).saturating_add(2 * mask));
         if bytes > LARGEST_MESSAGE {
             let expected = format!("observations and masks of at most {LARGEST_MESSAGE} bytes");
             let fix = "ask for fewer environments, or name more workers";
@@ -38,6 +39,7 @@ impl Seen {
             mode,
             obs: vec![0.0; n * dim],
             masks: vec![true; n * mask],
+            final_masks: vec![false; n * mask],
             reward: vec![0.0; n],
             terminated: vec![false; n],
             truncated: vec![false; n],
@@ -69,6 +71,11 @@ impl Seen {
             returns.iter().zip(&lengths).for_each(|(total, length)| self.episodes.push(*total, *length));
         }
         slab.flags(&mut self.masks[rows.start * self.mask..rows.end * self.mask])?;
+        if stepped {
+            for row in wire::truncated_rows(&self.terminated[rows.clone()], &self.truncated[rows.clone()]) {
+                slab.flags(&mut self.final_masks[(rows.start + row) * self.mask..][..self.mask])?;
+            }
+        }
         slab.end()
     }
 

@@ -21,7 +21,8 @@ pub(super) struct Stepped<'a, 'py> {
     pub(super) terminated: &'a Bound<'py, PyAny>,
     pub(super) truncated: &'a Bound<'py, PyAny>,
     pub(super) valid: Option<&'a Bound<'py, PyAny>>,
-    pub(super) action_masks: Option<&'a Bound<'py, PyAny>>,
+    /// `action_masks` and `final_action_masks`.
+    pub(super) masks: [Option<&'a Bound<'py, PyAny>>; 2],
 }
 
 impl NativeAgent {
@@ -89,22 +90,26 @@ pub(super) fn observe<'py>(
     let terminated = flag_argument("terminated", stepped.terminated)?;
     let truncated = flag_argument("truncated", stepped.truncated)?;
     let valid = stepped.valid.map(|valid| flag_argument("valid", valid)).transpose()?;
-    let masks = stepped.action_masks.map(|masks| flag_argument("action_masks", masks)).transpose()?;
+    let [masks, final_masks] = stepped.masks;
+    let masks = masks.map(|masks| flag_argument("action_masks", masks)).transpose()?;
+    let final_masks = final_masks.map(|masks| flag_argument("final_action_masks", masks)).transpose()?;
     let (next_obs, obs, rewards) = (next_obs.read()?, obs.read()?, rewards.read(false)?);
     let (terminated, truncated) = (terminated.read(py, false)?, truncated.read(py, false)?);
     let valid = valid.map(|valid| valid.read(py, false)).transpose()?;
     let masks = masks.map(|masks| masks.read(py, false)).transpose()?;
+    let final_masks = final_masks.map(|masks| masks.read(py, false)).transpose()?;
     this.expect_rows("next_obs", &next_obs)?;
     this.expect_rows("obs", &obs)?;
     expect_shape("rewards", rewards.shape(), this.num_envs, &[])?;
     let (next_obs, obs, rewards) = (next_obs.data(), obs.data(), rewards.slice());
     let (terminated, truncated) = (terminated.slice(), truncated.slice());
-    let (valid, masks) = (valid.as_ref().map(Flags::slice), masks.as_ref().map(Flags::slice));
+    let [valid, masks, final_masks] = [&valid, &masks, &final_masks].map(|flags| flags.as_ref().map(Flags::slice));
     this.enter(py, normalizer, |inner, normalizer| {
         let Inner { agent, inputs: [inputs, next_inputs] } = inner;
         this.encoding.encode(obs, 0..this.num_envs, inputs)?;
         this.encoding.encode(next_obs, 0..this.num_envs, next_inputs)?;
-        let outcome = Outcome { next_obs: next_inputs, obs: inputs, rewards, terminated, truncated, valid, masks };
+        let (next_obs, obs) = (&*next_inputs, &*inputs);
+        let outcome = Outcome { next_obs, obs, rewards, terminated, truncated, valid, masks, final_masks };
         agent.observe(&outcome, normalizer)
     })
 }
