@@ -4,6 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
 
 import rlox
 from rlox import Normalizer, RolloutBuffer, VecEnv
@@ -260,3 +263,66 @@ def test_shapes_of_more_axes_than_30_are_refused_by_name():
                 make((1,) * axes)
     assert rlox.RolloutBuffer(1, 1, (1,) * 30).obs.ndim == 32
     assert rlox.RunningMeanStd((1,) * 30).mean.ndim == 30
+
+
+DTYPES = [
+    *("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "g"),
+    *(">i2", ">i4", ">i8", ">u2", ">u4", ">u8", ">f2", ">f4", ">f8", ">g"),
+]
+FORMS = {
+    "Fortran order": np.asfortranarray,
+    "transposed": lambda x: np.ascontiguousarray(x.T).T,
+    "negative strides": lambda x: np.ascontiguousarray(np.flip(x))[
+        (slice(None, None, -1),) * x.ndim
+    ],
+    "every second": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
+    "broadcast": lambda x: np.broadcast_to(x[..., :1], x.shape),
+}
+
+
+def stored(dtype, x):
+    """The rows that a buffer of a dtype holds after a rollout observed `x`, (N, ...)."""
+    buffer = RolloutBuffer(1, len(x), x.shape[1:], obs_dtype=dtype)
+    buffer.begin(x)
+    return buffer.obs[0].copy()
+
+
+def packed(_, x):
+    """The tokens of `x`'s first line, packed."""
+    (row,) = rlox.pack_sequences([x[(0,) * (x.ndim - 1)]], x.shape[-1])
+    return row["input_ids"]
+
+
+INTEGERS = [dtype for dtype in DTYPES if dtype.lstrip(">")[0] in "iu"]
+READ = {
+    "float32": (stored, DTYPES),
+    "float64": (stored, DTYPES),
+    "int64": (stored, INTEGERS),
+    "uint8": (stored, INTEGERS),
+    "bool": (stored, ["?"]),
+    "tokens": (packed, ["i4", "i8", "u4", ">i8"]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("target", READ)
+@settings(max_examples=20)
+@given(
+    values=arrays(
+        "u1", array_shapes(min_dims=2, max_dims=4, max_side=5), elements=st.integers(0, 99)
+    )
+)
+def test_arrays_of_any_strides_have_equal_values(target, form, values):
+    read, sources = READ[target]
+    for dtype in sources:
+        x = FORMS[form](values.astype(dtype))
+        assert np.array_equal(read(target, x), read(target, x.copy(order="C"))), dtype
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("target", [*READ][:5])
+def test_long_arrays_of_any_strides_have_equal_values(target, form):
+    values = np.arange(30_000).reshape(100, 20, 15) % 100
+    for dtype in ["?"] if target == "bool" else ["u1", "i8", ">i4"]:
+        x = FORMS[form](values.astype(dtype))
+        assert np.array_equal(stored(target, x), x.astype(target)), dtype

@@ -72,7 +72,13 @@ def test_it_is_native_under_its_id():
     assert ours.observation_space == batch_space(gym.spaces.Box(-1, 1, (5,)), 3)
     assert type(gym.make_vec("Courier-v0", 2)) is VecEnv
     assert gym.make("Courier-v0").spec.max_episode_steps == 60
-    assert type(gym.make("Courier-v0").unwrapped) is envs.NativeEnv
+    single = gym.make("Courier-v0").unwrapped
+    assert type(single) is envs.NativeEnv
+    assert not hasattr(single, "state")
+    assert not hasattr(single, "gravity")
+    for name in ("state", "gravity"):
+        with pytest.raises(AttributeError, match=f"^{name}: "):
+            setattr(single, name, 1.0)
     assert type(make_vec("Courier-v0", 2, vectorization_mode="sync")) is ForeignVecEnv
     with pytest.raises(ValueError, match=r"size: expected a whole number in \[2, 100\], got 1"):
         VecEnv(1, env_id="Courier-v0", size=1)

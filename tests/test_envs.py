@@ -1,5 +1,6 @@
 """The native environments in Gymnasium's registry: `gym.make` and `gym.make_vec`."""
 
+import copy
 import subprocess
 import sys
 import warnings
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.utils.performance import benchmark_step
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlox import ClosedError, VecEnv, envs, streams
 from rlox._rlox import env_ids
@@ -310,3 +311,202 @@ def test_states_that_make_no_sense_are_refused_and_change_nothing():
         env.set_state({name: array for name, array in good.items() if name != "streams"})
     for name, array in env.get_state().items():
         assert np.array_equal(array, good[name]), name
+
+
+def native_and_gymnasium(env_id):
+    return (gym.make(name, max_episode_steps=-1).unwrapped for name in (f"rlox/{env_id}", env_id))
+
+
+def assert_states_equal(ours, ref):
+    state = np.asarray(ref.state)
+    assert (ours.state.dtype, ours.state.shape) == (state.dtype, state.shape)
+    assert np.array_equal(ours.state, state)
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_the_state_is_gymnasiums(env_id):
+    ours, ref = native_and_gymnasium(env_id)
+    assert ours.state is None
+    ref.action_space.seed(0)
+    for seed in range(3):
+        ours.reset(seed=seed), ref.reset(seed=seed)
+        for _ in range(8):
+            assert_states_equal(ours, ref)
+            action = ref.action_space.sample()
+            ours.step(action), ref.step(action)
+
+
+# The largest numbers of the states that are set, and the dtypes that states have.
+STATES = {
+    "Acrobot-v1": ([4.0, 4.0, 12.0, 28.0], ["f4", "f8"]),
+    "CartPole-v1": ([2.5, 4.0, 0.25, 4.0], ["f8"]),
+    "MountainCar-v0": ([1.2, 0.07], ["f8"]),
+    "MountainCarContinuous-v0": ([1.2, 0.07], ["f4", "f8"]),
+    "Pendulum-v1": ([9.0, 8.0], ["f8"]),
+}
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_steps_from_a_state_that_was_set_are_gymnasiums(env_id):
+    """The first states are set before a reset, and others where an episode is over."""
+    ours, ref = native_and_gymnasium(env_id)
+    high, dtypes = STATES[env_id]
+    rng, ends = np.random.default_rng(0), 0
+    ref.action_space.seed(0)
+    for i in range(200):
+        if i == 5:
+            ours.reset(seed=1), ref.reset(seed=1)
+        state = (rng.uniform(-1, 1, len(high)) * high).astype(dtypes[i % len(dtypes)])
+        ours.state = ref.state = state
+        ref.steps_beyond_terminated = None
+        assert_states_equal(ours, ref)
+        for _ in range(3):
+            action = ref.action_space.sample()
+            obs, *rest, _ = ours.step(action)
+            expected, *expected_rest, _ = ref.step(action)
+            assert np.array_equal(obs, expected)
+            assert rest == expected_rest
+            assert_states_equal(ours, ref)
+            if rest[1]:
+                ends += 1
+                break
+    assert (ends > 10) == (env_id != "Pendulum-v1")
+
+
+def test_a_state_that_was_set_continues_an_episode_that_is_over():
+    env = gym.make("rlox/CartPole-v1").unwrapped
+    env.reset(seed=0)
+    start = env.state.copy()
+    first = env.step(1)[0]
+    while not env.step(1)[2]:
+        pass
+    env.state = start
+    assert np.array_equal(env.step(1)[0], first)
+
+
+@pytest.mark.parametrize(
+    "state", [[0.0] * 3, [[0.0] * 4], 0.0, "upright", [None] * 4, [np.nan] * 4, [1e39] * 4], ids=str
+)
+def test_states_of_another_kind_are_rejected(state):
+    env = gym.make("rlox/CartPole-v1").unwrapped
+    env.reset(seed=0)
+    before = env.state
+    with pytest.raises(ValueError, match=r"^states?: expected"):
+        env.state = state
+    assert np.array_equal(env.state, before)
+    with pytest.raises(ValueError, match="read-only"):
+        env.state[0] = 1.0
+
+
+def constants(env):
+    """The numbers, texts and lists that one of Gymnasium's environments has as attributes."""
+    every = {**vars(type(env)), **vars(env)}
+    kinds = (int, float, str, list, np.ndarray)
+    return {
+        name: value
+        for name, value in every.items()
+        if isinstance(value, kinds) and not isinstance(value, bool) and name[0] != "_"
+    }
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_the_constants_are_gymnasiums(env_id):
+    env, ref = native_and_gymnasium(env_id)
+    expected = constants(ref)
+    assert len(expected) > 6
+    for name, value in expected.items():
+        for ours in (env, VecEnv(2, env_id=env_id)):
+            assert np.array_equal(getattr(ours, name), value), name
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "expected"),
+    [
+        ("Acrobot-v1", {"dt": 0.1, "torque_noise_max": 0.5}, {"dt": 0.1, "torque_noise_max": 0.5}),
+        ("Acrobot-v1", {"nips": True}, {"book_or_nips": "nips", "dt": 0.2}),
+        ("Acrobot-v1", {"nips": 0}, {"book_or_nips": "book"}),
+        ("MountainCar-v0", {"goal_velocity": 0.02}, {"goal_velocity": 0.02}),
+        ("MountainCarContinuous-v0", {"goal_velocity": 0.02}, {"goal_velocity": 0.02}),
+        ("Pendulum-v1", {"g": 3.5}, {"g": 3.5, "m": 1.0}),
+    ],
+)
+def test_constants_have_the_values_that_were_passed(env_id, kwargs, expected):
+    for env in (gym.make(f"rlox/{env_id}", **kwargs).unwrapped, VecEnv(2, 0, env_id, **kwargs)):
+        assert {name: getattr(env, name) for name in expected} == expected
+        for name in expected.keys() - {"m"}:
+            with pytest.raises(AttributeError, match=f"^{name}: expected .* to "):
+                setattr(env, name, 1.0)
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_constants_cannot_be_set(env_id):
+    env, ref = native_and_gymnasium(env_id)
+    for name in constants(ref):
+        for ours in (env, VecEnv(2, env_id=env_id)):
+            with pytest.raises(AttributeError, match=f"^{name}: expected .*(constructor|{env_id})"):
+                setattr(ours, name, 30.0)
+
+
+SETTERS = {
+    "setattr": lambda name: setattr(gym.make("rlox/CartPole-v1").unwrapped, name, 30.0),
+    "set_wrapper_attr": lambda name: gym.make("rlox/CartPole-v1").set_wrapper_attr(name, 30.0),
+    "set_attr": lambda name: SyncVectorEnv([lambda: gym.make("rlox/CartPole-v1")]).set_attr(
+        name, 30.0
+    ),
+    "VecEnv": lambda name: setattr(VecEnv(n=2), name, 30.0),
+}
+
+
+@pytest.mark.parametrize("setter", SETTERS)
+def test_gravity_is_not_set_silently(setter):
+    with pytest.raises(AttributeError, match=r"^gravity: expected 9\.8, got 30\.0; .*CartPole-v1"):
+        SETTERS[setter]("gravity")
+
+
+@pytest.mark.parametrize("setter", ["setattr", "VecEnv"])
+@pytest.mark.parametrize("name", ["gravitation", "_sutton_barto_reward", "steps_beyond_terminated"])
+def test_unknown_attributes_cannot_be_set(setter, name):
+    with pytest.raises(AttributeError, match=f"^{name}: expected an attribute of"):
+        SETTERS[setter](name)
+    assert not hasattr(VecEnv(), name)
+
+
+def test_attributes_of_gymnasiums_interface_can_be_set():
+    env, vector = gym.make("rlox/CartPole-v1").unwrapped, VecEnv(2)
+    env.np_random = np.random.default_rng(1)
+    for one in (env, vector):
+        one.spec, one.render_mode, one.metadata = None, "rgb_array", {"render_fps": 5}
+        one.action_space, one.observation_space = one.action_space, one.observation_space
+        assert (one.spec, one.metadata) == (None, {"render_fps": 5})
+        assert copy.copy(one).gravity == 9.8
+
+
+class Counting(envs.NativeEnv):
+    """Counts its steps, in attributes of its own."""
+
+    def __init__(self):
+        self.limit = 3
+        super().__init__("CartPole-v1")
+        self.steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        obs, reward, terminated, _, infos = super().step(action)
+        self.last = obs
+        return obs, reward, terminated, self.steps == self.limit, infos
+
+
+def test_subclasses_can_have_attributes_of_their_own():
+    class Noted(VecEnv):
+        def reset(self, **kwargs):
+            self.last, _ = super().reset(**kwargs)
+            return self.last, {}
+
+    env, vector = Counting(), Noted(2, 0)
+    env.reset(seed=0)
+    assert [env.step(0)[3] for _ in range(3)] == [False, False, True]
+    assert env.last.shape == (4,)
+    assert np.array_equal(vector.reset()[0], vector.last)
+    for one in (env, vector):
+        with pytest.raises(AttributeError, match=r"^gravity: "):
+            one.gravity = 30.0

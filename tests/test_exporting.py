@@ -86,8 +86,10 @@ class Seen(gym.Env):
         spaces.Box(-1, 1, (2, 3)),
     ],
 )
-def test_onnx_takes_observations_as_they_are(tmp_path, runtime, space):
-    trainer = trainers.PPOTrainer(lambda: Seen(space), 1, runs_dir=None, **SETTINGS["ppo"][1])
+@pytest.mark.parametrize("normalize_reward", [False, True])
+def test_onnx_takes_observations_as_they_are(tmp_path, runtime, space, normalize_reward):
+    how = {**SETTINGS["ppo"][1], "normalize_reward": normalize_reward}
+    trainer = trainers.PPOTrainer(lambda: Seen(space), 1, runs_dir=None, **how)
     trainer.train(64)
     exporting.save_onnx(trainer, tmp_path / "policy.onnx")
     space.seed(0)

@@ -4,12 +4,20 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
+from gymnasium.vector import (
+    AsyncVectorEnv,
+    AutoresetMode,
+    SyncVectorEnv,
+    VectorEnv,
+    VectorWrapper,
+)
+from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
 import toy_envs  # noqa: F401  # registers an id
 from counters import Counter, fill
 from rlox import Normalizer, RolloutBuffer, VecEnv, collect_rollout, make_vec
+from rlox.trainers import DQNTrainer, PPOTrainer
 from rlox.vector import ForeignVecEnv
 
 SAME_STEP = AutoresetMode.SAME_STEP
@@ -275,3 +283,48 @@ def test_infos_that_are_neither_are_refused():
     env.reset()
     with pytest.raises(TypeError, match="infos: expected a dict of arrays, or a list of 2 dicts"):
         env.step([0, 1])
+
+
+class Cameras(VectorEnv):
+    """Two cameras whose images, (H, W, C), are transposed; their brightness counts the steps."""
+
+    metadata = {"autoreset_mode": SAME_STEP}  # noqa: RUF012  # Gymnasium's declaration
+    num_envs = 2
+    single_observation_space = spaces.Box(0, 255, (3, 36, 40), np.uint8)
+    single_action_space = spaces.Discrete(2)
+    observation_space = batch_space(single_observation_space, 2)
+    action_space = batch_space(single_action_space, 2)
+
+    def _images(self, t):
+        images = np.full((2, 36, 40, 3), 10 * t, np.uint8)
+        images[..., 1] = 1
+        images[:, 0] = 2
+        return images.transpose(0, 3, 1, 2)
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self._images(0), {}
+
+    def step(self, actions):
+        self.t += 1
+        obs, cut, infos = self._images(self.t), np.full(2, self.t == 5), {}
+        if self.t == 5:
+            infos = {"final_obs": np.array([*obs, None], object)[:2], "_final_obs": cut}
+            obs, _ = self.reset()
+        return obs, np.ones(2), np.zeros(2, bool), cut, infos
+
+
+def test_transposed_images_of_a_vector_environment_are_collected():
+    batch = collect_rollout(make_vec(Cameras()), lambda obs: np.zeros(2, np.int64), 7)
+    assert batch.obs.dtype == np.uint8
+    expected = np.stack([Cameras()._images(t % 5) for t in range(7)])
+    assert np.array_equal(batch.obs, expected)
+
+
+@pytest.mark.parametrize("make", [PPOTrainer, DQNTrainer])
+def test_transposed_images_of_a_vector_environment_are_learned_from(make):
+    more = {"n_steps": 8} if make is PPOTrainer else {"learning_starts": 4, "buffer_size": 100}
+    trainer = make(Cameras(), 0, num_envs=2, batch_size=8, runs_dir=None, **more)
+    trainer.train(16)
+    assert trainer.learner.timesteps == 16
+    assert trainer.predict(Cameras().reset()[0]).shape == (2,)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from rlox import Normalizer
 from rlox.layouts import Layout
 from rlox.observations import as_batch
 
@@ -61,3 +62,37 @@ def test_what_is_no_array_of_real_numbers_is_refused(obs, got):
 def test_numbers_must_be_finite_in_float32(bad):
     with pytest.raises(ValueError, match="obs: expected finite numbers"):
         as_batch([0.0, bad], box((2,)))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-2, 2, (3,)),
+        spaces.Box(0, 255, (6, 5, 3), np.uint8),
+        spaces.Discrete(5, start=-2),
+        spaces.MultiDiscrete([3, 4]),
+        spaces.MultiBinary(3),
+        spaces.Dict(eye=spaces.Box(0, 255, (2, 3), np.uint8), side=spaces.Discrete(3, start=1)),
+        spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.MultiBinary(2)]),
+    ],
+    ids=str,
+)
+def test_a_normalizer_of_rewards_leaves_observations_as_they_are(space):
+    layout, obs = Layout(space), space.sample()
+    normalizer = Normalizer(1, layout.shape, obs=False)
+    assert not normalizer.normalizes_obs
+    (rows, single), (expected, _) = as_batch(obs, layout, normalizer), as_batch(obs, layout)
+    assert single
+    assert rows.dtype == layout.dtype
+    assert np.array_equal(rows, expected)
+    assert np.array_equal(rows[0], layout.row(obs))
+
+
+def test_a_normalizer_of_observations_makes_float32_of_bytes():
+    layout = Layout(spaces.Box(0, 255, (2,), np.uint8))
+    normalizer = Normalizer(1, (2,), reward=False)
+    assert normalizer.normalizes_obs
+    normalizer.update_obs([[100, 100], [200, 200]])
+    rows, _ = as_batch([100, 200], layout, normalizer)
+    assert rows.dtype == np.float32
+    np.testing.assert_allclose(rows, [[-1.0, 1.0]], atol=1e-3)

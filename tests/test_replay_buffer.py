@@ -309,3 +309,28 @@ def test_several_steps_equal_a_slow_sum(data):
                 break
             at, total, factor = at + 1, total + factor * rows[at + 1][0], factor * 0.5
         assert (reward, discount, next_obs) == (np.float32(total), factor, np.float32(rows[at][1]))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path, **how: rlox.ReplayBuffer(40, (3, 4, 5), (), **how),
+        lambda path, **how: rlox.PrioritizedReplayBuffer(40, (3, 4, 5), (), **how),
+        lambda path, **how: rlox.MmapReplayBuffer(10, 40, (3, 4, 5), (), path / "cold", **how),
+    ],
+    ids=["ReplayBuffer", "PrioritizedReplayBuffer", "MmapReplayBuffer"],
+)
+@pytest.mark.parametrize("dtype", ["uint8", "bool", "int64", "float32"])
+def test_images_with_channels_moved_to_the_front_are_stored(tmp_path, make, dtype):
+    images = 200 * np.random.default_rng(0).integers(0, 2, (40, 4, 5, 3), np.uint8)
+    obs = images.astype(dtype).transpose(0, 3, 1, 2)
+    assert not obs.flags.c_contiguous
+    buffer = make(tmp_path, obs_dtype=dtype, act_dtype="int64")
+    buffer.push(obs[0], 0, 0.0, False, False, obs[0])
+    later, flags = np.arange(1, 40), np.zeros(39, bool)
+    buffer.push_batch(obs[1:], obs[1:], later, later, flags, flags)
+    batch = buffer.sample(40, seed=0)
+    assert len(set(batch["actions"])) > 10
+    for name in ("obs", "next_obs"):
+        assert batch[name].dtype == dtype
+        assert np.array_equal(batch[name], obs[batch["actions"]])

@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode
 from rlox import spaces, streams
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import NativeVectorEnv, env_ids
+from rlox.attributes import GymnasiumAttributes, expect_state, to_gymnasium_state, to_native_state
 from rlox.ids import (
     PLUGINS,
     SMALLEST,
@@ -37,7 +38,7 @@ from rlox.vec_env import VecEnv
 Obs = npt.NDArray[np.float32]
 
 
-class NativeEnv(gym.Env[Obs, Any]):
+class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
     """One native environment as a `gymnasium.Env`; `gymnasium.make` adds the time limit.
 
     All its randomness comes from `np_random`, as in Gymnasium's environment of the same id.
@@ -64,6 +65,7 @@ class NativeEnv(gym.Env[Obs, Any]):
         modes = ["human", *render_modes(env_id)] if render_modes(env_id) else []
         expect_render_mode(render_mode, modes)
         self._native = NativeVectorEnv(source_of(env_id), 1, None, "Disabled", -1, env_kwargs)
+        self._env_kwargs, self._started = env_kwargs, False
         about = self._native.spec()
         self.observation_space = spaces.from_native(about["observation"])
         self.action_space = spaces.from_native(about["action"])
@@ -74,6 +76,35 @@ class NativeEnv(gym.Env[Obs, Any]):
         # Of rlox's own environments only a noisy Acrobot draws when it is stepped.
         noisy = env_kwargs.get("torque_noise_max", 0.0) > 0.0
         self._steps_draw = noisy or env_id in PLUGINS
+        self._initialized = True
+
+    @property
+    def state(self) -> npt.NDArray[Any] | None:
+        """Gymnasium's `state`, as a read-only array; None before the first reset.
+
+        A state that is set continues the episode, also one that is over. States of other dtypes
+        than Gymnasium's are converted to float64.
+
+        >>> env = NativeEnv("CartPole-v1")
+        >>> env.state = [0.0, 0.0, 0.1, 0.0]
+        >>> env.state
+        array([0. , 0. , 0.1, 0. ])
+        """
+        expect_state(self._native.env_id)
+        if not self._started:
+            return None
+        state = to_gymnasium_state(self._native.env_id, self._native.states()[0])
+        state.flags.writeable = False
+        return state
+
+    @state.setter
+    def state(self, value: npt.ArrayLike) -> None:
+        expect_state(self._native.env_id)
+        state = to_native_state(self._native.env_id, value)
+        zero, streams = np.zeros(1), self._native.rng_states()
+        episode = {"episode_returns": zero, "episode_steps": zero.astype(int), "finished": zero}
+        self._native.set_state({"states": state[None], "streams": streams, **episode})
+        self._started = True
 
     def _lend_stream(self) -> None:
         self._native.set_rng_states(streams.state_for_native(self.np_random)[None])
@@ -102,6 +133,7 @@ class NativeEnv(gym.Env[Obs, Any]):
             self._np_random, self._np_random_seed = before
             raise
         self._take_stream_back()
+        self._started = True
         if self.render_mode == "human":
             self.render()
         return obs[0], self._infos()

@@ -66,9 +66,9 @@ def as_batch(
             "give all of them a batch dimension, or none",
         )
     rows = layout.joined(parts)
-    if normalizer is not None and layout.dtype.kind != "f":
-        rows = rows.astype(np.float32)
-    return (rows if normalizer is None else normalizer.normalize_obs(rows)), singles[0][0]
+    if normalizer is not None and normalizer.normalizes_obs:
+        rows = normalizer.normalize_obs(rows)
+    return rows, singles[0][0]
 
 
 def _fitting(name: str, leaf: Leaf, rows: npt.NDArray[np.float32]) -> npt.NDArray[Any]:

@@ -1,35 +1,15 @@
 """Frames of native environments, drawn by Gymnasium's own renderers from our states."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from rlox.attributes import to_gymnasium_state
+
 State = npt.NDArray[np.float64]
-
-
-def _show_acrobot(env: Any, state: State) -> None:
-    env.state = state[:4] if state[4] else state[:4].astype(np.float32)
-
-
-def _show_continuous_car(env: Any, state: State) -> None:
-    env.state = state[:2].astype(np.float32) if state[2] else state[:2]
-
-
-def _show_pendulum(env: Any, state: State) -> None:
-    torque = np.float32(state[2])
-    env.state = state[:2]
-    env.last_u = None if np.isnan(torque) else torque
-
-
-# Native states hold more than what Gymnasium calls state: its precision, or the last action.
-_SHOWN: dict[str, Callable[[Any, State], None]] = {
-    "Acrobot-v1": _show_acrobot,
-    "MountainCarContinuous-v0": _show_continuous_car,
-    "Pendulum-v1": _show_pendulum,
-}
 
 
 def expect_render_mode(mode: object, known: Sequence[str]) -> None:
@@ -55,11 +35,10 @@ class Renderer:
 
     def draw(self, state: State) -> npt.NDArray[np.uint8] | None:
         """The frame of one native state, (height, width, 3) uint8; None in "human" mode."""
-        show = _SHOWN.get(self._env.spec.id)
-        if show is None:
-            self._env.state = state
-        else:
-            show(self._env, state)
+        self._env.state = to_gymnasium_state(self._env.spec.id, state)
+        if self._env.spec.id == "Pendulum-v1":
+            torque = np.float32(state[2])
+            self._env.last_u = None if np.isnan(torque) else torque
         frame: npt.NDArray[np.uint8] | None = self._env.render()
         return frame
 

@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_space
 from rlox import spaces, streams
 from rlox._errors import ClosedError
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
+from rlox.attributes import GymnasiumAttributes
 from rlox.collecting import check_collection, collect_steps
 from rlox.ids import SMALLEST, native_id, render_modes, source_of, vector_metadata, vector_spec
 from rlox.keywords import explaining_unknown, meant
@@ -26,7 +27,7 @@ Flags = npt.NDArray[np.bool_]
 _ALSO = meant(num_envs="n", n_envs="n", env="env_id", id="env_id")
 
 
-class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
+class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
     """`n` native environments stepped together; environment i draws from the seed `seed + i`.
 
     `env_id` is a native id, with or without the prefix `rlox/`: the same seeds and actions give the
@@ -76,7 +77,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         n, limit = fitting("n", n, SMALLEST, "say how many to make"), max_episode_steps
         with explaining_unknown(VecEnv, env_kwargs, _ALSO):
             native = self._kind(source_of(name), n, seed, mode.value, limit, env_kwargs)
-        self._native, self._step = native, native.step
+        self._native, self._step, self._env_kwargs = native, native.step, env_kwargs
         self._made: dict[str, Any] = {"env_id": env_id, "max_episode_steps": limit, **env_kwargs}
         if type(self).step_into is VecEnv.step_into:
             # The native method itself, so that nothing runs between the caller and Rust.
@@ -93,6 +94,7 @@ class VecEnv(VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
         self.metadata = vector_metadata(name, mode)
         ours = {"num_envs": n, "autoreset_mode": mode.value}
         self.spec = vector_spec(name, limit, render_mode, **ours, **env_kwargs)
+        self._initialized = True
 
     def reset(
         self, *, seed: Seed = None, options: dict[str, Any] | None = None

@@ -6,11 +6,21 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import TransformAction
 
-from rlox import collect_rollout, make_vec
+import rlox
+from rlox import collect_rollout, exporting, make_vec
 from rlox._rlox import network_backends
+from rlox.callbacks import EvalCallback
+from rlox.evaluation import SeededPredictor, evaluate, evaluation_seed
 from rlox.features import NatureCNN
-from rlox.trainers import A2CTrainer, PPOTrainer
+from rlox.trainers import (
+    A2CTrainer,
+    DQNTrainer,
+    PPOTrainer,
+    SACTrainer,
+    TD3Trainer,
+)
 
 CAMERA = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 
@@ -250,6 +260,83 @@ def test_rewards_may_be_normalised_where_observations_cannot():
         env=lambda: Tell(SPACES["Dict"]), seed=0, **{**PPO, "normalize_reward": True}
     )
     assert trainer.train(512)["timesteps"] == 512
+
+
+def told(space, algorithm):
+    """`Tell`, with the kind of actions that an algorithm has."""
+    env = Tell(space)
+    n = len(env.action_space.nvec)
+    if algorithm == "DQN":
+        return TransformAction(env, lambda a: np.full(n, a), spaces.Discrete(3))
+    if algorithm in ("SAC", "TD3"):
+        box = spaces.Box(0, 2, (n,))
+        return TransformAction(env, lambda a: np.round(a).astype(int), box)
+    return env
+
+
+OFF_POLICY = {"batch_size": 8, "buffer_size": 100, "learning_starts": 4}
+TINY = {
+    "PPO": (PPOTrainer, {"n_steps": 8, "batch_size": 8}),
+    "A2C": (A2CTrainer, {}),
+    "DQN": (DQNTrainer, OFF_POLICY),
+    "SAC": (SACTrainer, OFF_POLICY),
+    "TD3": (TD3Trainer, OFF_POLICY),
+}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kind", "backend"),
+    [
+        *(("PPO", kind, "torch") for kind in SPACES),
+        *(("PPO", kind, "native") for kind in SPACES if kind not in TORCH_ONLY),
+        ("A2C", "Discrete", "native"),
+        ("DQN", "MultiDiscrete", "native"),
+        ("DQN", "picture", "torch"),
+        ("SAC", "Discrete", "native"),
+        ("SAC", "Dict", "torch"),
+        ("TD3", "MultiBinary", "native"),
+    ],
+)
+def test_normalized_rewards_do_not_change_predictions(tmp_path, algorithm, kind, backend):
+    make, settings = TINY[algorithm]
+    env = lambda: told(SPACES[kind], algorithm)  # noqa: E731
+    how = {"num_envs": 2, "backend": backend, "learning_rate": 0.0, "runs_dir": None, **settings}
+    plain, trainer = (make(env, 0, normalize_reward=flag, **how) for flag in (False, True))
+    scores = EvalCallback(every=16, n_episodes=2)
+    plain.train(32)
+    trainer.train(32, callbacks=[scores])
+    trainer.save(tmp_path / "saved")
+    loaded = make.load(tmp_path / "saved", env=env, runs_dir=None)
+    obs = trainer.env.reset(seed=1)[0]
+
+    def predicted(policy):
+        samples = SeededPredictor(policy.learner, 3)
+        return [policy.predict(obs), *(samples.predict(obs, False) for _ in range(9))]
+
+    expected = predicted(plain)
+    for policy in (trainer, loaded, rlox.load(tmp_path / "saved")):
+        assert np.array_equal(predicted(policy), expected)
+        assert evaluate(policy, env, 3, seed=0) == evaluate(plain, env, 3, seed=0)
+    assert trainer.evaluate(3) == plain.evaluate(3)
+    assert scores.last == plain.evaluate(2, seed=evaluation_seed(0, training=True))
+    for name, tensor in exporting.state_dict(plain).items():
+        assert torch.equal(exporting.state_dict(trainer)[name], tensor), name
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
+def test_images_are_scaled_equally_in_training_and_prediction(algorithm):
+    make, settings = TINY[algorithm]
+    env = lambda: told(CAMERA, algorithm)  # noqa: E731
+    trainer = make(env, 0, num_envs=2, normalize_reward=True, runs_dir=None, **settings)
+    inputs = set()
+    for module in trainer.learner.policy.modules():
+        if isinstance(module, torch.nn.Conv2d) and module.in_channels == 1:
+            module.register_forward_pre_hook(lambda _, x: inputs.update(x[0].unique().tolist()))
+    trainer.train(32)
+    assert inputs == {0.0, 1.0}
+    inputs.clear()
+    trainer.predict(trainer.env.reset(seed=1)[0])
+    assert inputs == {0.0, 1.0}
 
 
 def test_a_run_with_pictures_in_two_parts_is_the_run_in_one(tmp_path):

@@ -75,3 +75,42 @@ def test_a_reward_beyond_float32_is_blamed_on_who_gave_it_while_others_only_rese
     with pytest.raises(ValueError, match=words):
         one.iterate()
     assert (one.timesteps, len(one.replay)) == (6, 6)
+
+
+class Parts(Counting):
+    """As `Counting`, in a Dict with a part of uint8 and one of flags."""
+
+    observation_space = gym.spaces.Dict(
+        image=gym.spaces.Box(0, 255, (2, 3), np.uint8),
+        flags=gym.spaces.MultiBinary(4),
+        numbers=Counting.observation_space,
+    )
+
+    def _parts(self, obs):
+        episode, t = obs.astype(np.uint8)
+        flags = (np.arange(4) == t).astype(np.int8)
+        return {"image": np.full((2, 3), 10 * episode + t), "flags": flags, "numbers": obs}
+
+    def reset(self, *, seed=None, options=None):
+        return self._parts(super().reset()[0]), {}
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return self._parts(obs), *rest
+
+
+@ALL
+def test_dict_observations_with_bytes_and_flags_of_two_environments_are_stored(algorithm):
+    trainer = algorithm(
+        lambda: Parts(algorithm, 3), 1, num_envs=2, learning_starts=8, backend="torch", **SMALL
+    )
+    trainer.train(24)
+    assert trainer.learner.updates > 0
+    batch = trainer.learner.replay.buffer.sample(24, seed=0)
+    episode, t = batch["obs"]["numbers"].T.astype(int)
+    assert {*t} == {0, 1, 2}
+    assert np.array_equal(batch["obs"]["flags"], np.arange(4) == t[:, None])
+    assert np.array_equal(batch["next_obs"]["flags"], np.arange(4) == t[:, None] + 1)
+    number = np.broadcast_to((10 * episode + t)[:, None, None], (24, 2, 3))
+    assert np.array_equal(batch["obs"]["image"], number)
+    assert np.array_equal(batch["next_obs"]["image"], number + 1)

@@ -104,6 +104,7 @@ INNER = {
     "rlox.presets": "serves trainers",
     "rlox.processes": "serves sweeps and train_many",
     "rlox.replaying": "serves off-policy learners",
+    "rlox.attributes": "serves VecEnv and NativeEnv",
     "rlox.rendering": "serves VecEnv.render and NativeEnv.render",
     "rlox.worker_addresses": "asked by settings: distributed/test_remote.py has refusals",
     "rlox.recipes": "serves learners: test_actor_processes.py has refusals",

@@ -205,7 +205,7 @@ macro_rules! from_array {
 }
 from_array!(f32, None, []: f64 f32 i64 i32 u8 i16 i8 u64 u32 u16);
 from_array!(f64, None, []: f32 f64 i64 i32 u8 i16 i8 u64 u32 u16);
-from_array!(u8, Some((0, 255)), [i64 i32 i16 i8 u64 u32 u16]: i64 i32 i16 i8 u64 u32 u16);
+from_array!(u8, Some((0, 255)), [i64 i32 i16 i8 u64 u32 u16]: u8 i64 i32 i16 i8 u64 u32 u16);
 from_array!(i64, Some((i64::MIN as i128, i64::MAX as i128)), [u64]: i32 i64 u8 i16 i8 u64 u32 u16);
 // Only as they are: token ids are packed in the dtype they come in.
 from_array!(i32, None, []: i32);

@@ -42,6 +42,9 @@ const LONG: usize = 2048;
 pub(crate) struct Normalizer {
     pub(crate) inner: Shared<Core>,
     obs_shape: Vec<usize>,
+    /// Whether observations are normalised; `normalize_obs` returns them unchanged otherwise.
+    #[pyo3(get)]
+    normalizes_obs: bool,
 }
 
 /// The argument `normalizer`.
@@ -79,7 +82,7 @@ impl Normalizer {
         let dim = obs_shape.iter().fold(1, |product: usize, n| product.saturating_mul(*n));
         let options = NormalizerOptions { obs, reward, gamma, clip_obs, clip_reward, epsilon };
         let core = Core::new(num_envs, dim, options).map_err(to_py)?;
-        Ok(Self { inner: Shared::new("Normalizer", core), obs_shape })
+        Ok(Self { inner: Shared::new("Normalizer", core), obs_shape, normalizes_obs: obs })
     }
 
     /// How many environments it is for.
