@@ -214,7 +214,8 @@ pub struct Step {
 pub struct Stepped {
     /// obs f32 \[N, d\]; of a step also rewards f64 \[N\], terminated and truncated flags \[N\], last observations f32 \[finals, d\]
     /// of the environments whose episodes ended, then of these episodes returns f64 and lengths u32 \[episodes\]; then masks,
-    /// flags \[N, mask\].
+    /// flags \[N, mask\]; of a step also the masks of the last states of truncated episodes, flags \[K, mask\], in the order of
+    /// the K environments that are truncated and not terminated.
     #[prost(bytes = "bytes", tag = "1")]
     pub slab: ::prost::bytes::Bytes,
     #[prost(uint32, tag = "2")]
