@@ -16,7 +16,7 @@ from rlox import make_vec, train_many
 from rlox.configs import IMPALAConfig, PPOConfig
 from rlox.native import NativeIMPALA
 from rlox.trainers import A2CTrainer, DQNTrainer, IMPALATrainer, PPOTrainer
-from toy_envs import Breaking, Echo, Slow, cartpole
+from support.envs import Breaking, Echo, Slow, cartpole
 
 SPACES = ("observation", "action")
 torch = pytest.importorskip("torch")

@@ -20,7 +20,7 @@ from rlox.configs import IMPALAConfig
 from rlox.learner import EpisodeStatistics
 from rlox.native import NativeIMPALA
 from rlox.trainers import IMPALATrainer
-from toy_envs import Echo
+from support.envs import Echo
 
 CONFIG = IMPALAConfig(num_envs=4, net_arch=(8,))
 

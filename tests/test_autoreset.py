@@ -11,7 +11,7 @@ from rlox.algorithms import a2c
 from rlox.trainers import A2CTrainer, PPOTrainer
 from rlox.vector import ForeignVecEnv
 from scripts import Script, column, finished
-from toy_envs import Count
+from support.envs import Count
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 

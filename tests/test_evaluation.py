@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlox.evaluation import evaluate
-from toy_envs import Count
+from support.envs import Count
 from toy_runs import small
 
 

@@ -12,8 +12,8 @@ from gymnasium import spaces
 import rlox
 from rlox import exporting, trainers
 from rlox.evaluation import evaluate
+from support.envs import Answer, Echo
 from test_loading import ON, SETTINGS, trained
-from toy_envs import Answer, Echo
 from toy_policies import Coin
 
 NO_ONNX = "needs onnx and onnxruntime: pip install 'rlox[onnx]'"

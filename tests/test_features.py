@@ -9,7 +9,7 @@ from torch import nn
 from rlox.features import Combined, Flatten, NatureCNN, make_features
 from rlox.policies import MlpPolicy, SdePolicy
 from rlox.trainers import PPOTrainer
-from toy_envs import Echo
+from support.envs import Echo
 
 IMAGE = spaces.Box(0, 255, (40, 36, 3), np.uint8)
 

@@ -1,26 +1,22 @@
-"""`ForeignVecEnv` and `make_vec`: other people's environments in rollouts."""
+"""`ForeignVecEnv`: Gymnasium's environments in rollouts, and what it rejects."""
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import (
-    AsyncVectorEnv,
-    AutoresetMode,
-    SyncVectorEnv,
-    VectorEnv,
-    VectorWrapper,
-)
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
-import toy_envs  # noqa: F401  # registers an id
-from counters import Counter, fill
 from rlox import Normalizer, RolloutBuffer, VecEnv, collect_rollout, make_vec
-from rlox.trainers import DQNTrainer, PPOTrainer
+from rlox.evaluation import evaluate
+from rlox.interchange import to_arrow
+from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer
 from rlox.vector import ForeignVecEnv
+from support.envs import Counter, fill
 
 SAME_STEP = AutoresetMode.SAME_STEP
+ZERO = np.zeros(2, np.float32)
 
 
 def counters(n=2, **kwargs):
@@ -29,8 +25,7 @@ def counters(n=2, **kwargs):
 
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-def test_a_rollout_of_gymnasiums_environment_is_the_native_one(env_id, normalize):
-    """Two rollouts each; every field equal, normalisation and final observations included."""
+def test_rollouts_equal_those_of_native_environments(env_id, normalize):
     ours = VecEnv(4, 3, env_id, max_episode_steps=18)
     foreign = ForeignVecEnv(
         SyncVectorEnv(
@@ -62,7 +57,7 @@ def test_a_rollout_of_gymnasiums_environment_is_the_native_one(env_id, normalize
             assert np.array_equal(value, normalizers[1].state()[key]), key
 
 
-def test_final_observations_are_those_before_the_reset_and_only_of_cut_episodes():
+def test_final_obs_are_stored_for_truncated_episodes_only():
     buffer = fill(counters(truncate_at=3), 7)
     assert buffer.obs[:, 0, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert buffer.final_index.tolist() == [4, 5, 10, 11]
@@ -72,7 +67,7 @@ def test_final_observations_are_those_before_the_reset_and_only_of_cut_episodes(
     assert len(both.final_index) == 0
 
 
-def test_the_next_rollout_goes_on_where_the_last_stopped_also_in_another_buffer():
+def test_rollouts_continue_where_the_last_one_stopped():
     env = counters(truncate_at=5)
     assert fill(env, 3).last_obs[:, 0].tolist() == [3, 3]
     assert fill(env, 3).obs[:, 0, 0].tolist() == [3, 4, 0]
@@ -93,7 +88,7 @@ def test_the_next_rollout_goes_on_where_the_last_stopped_also_in_another_buffer(
     ],
     ids=str,
 )
-def test_actions_are_stored_as_given_and_sent_inside_the_space(space, stored, sent):
+def test_actions_are_stored_unchanged_and_sent_inside_the_space(space, stored, sent):
     env = counters(action_space=space)
     buffer = fill(env, 1, [np.array(stored)])
     assert np.array_equal(buffer.actions[0], stored)
@@ -101,52 +96,105 @@ def test_actions_are_stored_as_given_and_sent_inside_the_space(space, stored, se
         assert np.array_equal(single.actions[0], expected)
 
 
-@pytest.mark.parametrize(
-    ("space", "stored", "error", "words"),
-    [
-        (spaces.Discrete(3, start=5), [0, 3], ValueError, r"\[0, 3\).*3 for environment 1"),
-        (spaces.Discrete(3, start=5), [-1, 0], ValueError, "-1 for environment 0"),
-        (spaces.Discrete(3), [0.5, 1], TypeError, "integers.*float64"),
-        (spaces.Discrete(3), [0], ValueError, r"\(2,\).*\(1,\)"),
-        (spaces.Box(0, 1, (1,)), [[0], [np.nan]], ValueError, "finite.*nan for environment 1"),
-        (spaces.Box(0, 1, (1,)), [[np.inf], [0]], ValueError, "finite.*inf for environment 0"),
-        (spaces.Box(0, 1, (1,)), [0, 1], ValueError, r"\(2, 1\)"),
-        (spaces.MultiDiscrete([2, 3]), [[1, 1], [2, 0]], ValueError, "2 for environment 1"),
-        (spaces.MultiBinary(2), [[0, 1], [1, 2]], ValueError, "2 for environment 1"),
-    ],
-    ids=str,
-)
-def test_wrong_actions_are_refused_before_the_environment_moves(space, stored, error, words):
-    env = counters(action_space=space)
-    with pytest.raises(error, match=f"actions: .*{words}"):
-        fill(env, 1, [np.array(stored)])
-    assert all(single.actions == [] for single in env.unwrapped.envs)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"t": 1}, r"t: .*0, got 1"),
-        ({"t": -1}, r"t: .*0, got -1"),
-        ({"log_probs": [0.0]}, r"log_probs: .*\(2,\), got \(1,\)"),
-        ({"values": 0.0}, r"values: .*\(2,\), got \(\)"),
-    ],
-)
-def test_a_wrong_turn_is_refused_before_the_environment_moves(wrong, words):
-    env = counters()
-    buffer = RolloutBuffer(1, 2, (1,))
+def rollout_of_two():
+    env = make_vec("CartPole-v1", 2, vectorization_mode="sync", seed=1)
+    buffer = RolloutBuffer(2, 2, (4,))
     env.begin_rollout(buffer)
-    right = {"t": 0, "actions": [0, 0], "log_probs": [0.0, 0.0], "values": [0.0, 0.0]}
-    with pytest.raises(ValueError, match=words):
-        env.step_rollout(buffer, **{**right, **wrong})
-    assert all(single.actions == [] for single in env.unwrapped.envs)
-    env.step_rollout(buffer, **right)
-    with pytest.raises(ValueError, match=r"t: .*of 1 steps"):
-        env.step_rollout(buffer, **{**right, "t": 1})
+    return env, buffer
+
+
+BAD_STEPS = {
+    "normalizer for 3 envs": ({"normalizer": Normalizer(3, (4,))}, ValueError, "normalizer"),
+    "normalizer of other shape": ({"normalizer": Normalizer(2, (3,))}, ValueError, "normalizer"),
+    "buffer of other type": ({"buffer": "x"}, TypeError, "buffer"),
+    "buffer for 3 envs": ({"buffer": RolloutBuffer(2, 3, (4,))}, ValueError, "buffer"),
+    "buffer of other obs": ({"buffer": RolloutBuffer(2, 2, (5,))}, ValueError, "buffer"),
+    "buffer of other actions": ({"buffer": RolloutBuffer(2, 2, (4,), (2,))}, ValueError, "buffer"),
+    "buffer of float actions": (
+        {"buffer": RolloutBuffer(2, 2, (4,), action_dtype="float32")},
+        ValueError,
+        "buffer",
+    ),
+    "later t": ({"t": 1}, ValueError, "t"),
+    "negative t": ({"t": -1}, ValueError, "t"),
+    "action too large": ({"actions": [0, 2]}, ValueError, "actions"),
+    "float actions": ({"actions": [0.0, 1.0]}, TypeError, "actions"),
+    "object actions": ({"actions": np.array([0, 1], object)}, TypeError, "actions"),
+    "text log_probs": ({"log_probs": ["a", "b"]}, TypeError, "log_probs"),
+    "one log_prob": ({"log_probs": [0.0]}, ValueError, "log_probs"),
+    "NaN log_prob": ({"log_probs": [0.0, np.nan]}, ValueError, "log_probs"),
+    "values of other shape": ({"values": [[0.0], [0.0]]}, ValueError, "values"),
+    "infinite value": ({"values": [np.inf, 0.0]}, ValueError, "values"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_STEPS)
+def test_step_rollout_rejects_bad_arguments_before_the_step(case):
+    wrong, error, argument = BAD_STEPS[case]
+    right = {"t": 0, "actions": [0, 1], "log_probs": ZERO, "values": ZERO, "normalizer": None}
+    (env, buffer), (other, expected) = rollout_of_two(), rollout_of_two()
+    with pytest.raises(error, match=f"^{argument}: "):
+        env.step_rollout(**{"buffer": buffer, **right, **wrong})
+    env.step_rollout(buffer=buffer, **right)
+    other.step_rollout(buffer=expected, **right)
+    assert np.array_equal(buffer.obs[1], expected.obs[1])
+    assert buffer.next_step == 1
+
+
+BAD_ACTIONS = {
+    "Discrete too large": (spaces.Discrete(3, start=5), [0, 3], ValueError, "environment 1"),
+    "Discrete negative": (spaces.Discrete(3, start=5), [-1, 0], ValueError, "environment 0"),
+    "Discrete fraction": (spaces.Discrete(3), [0.5, 1], TypeError, "float64"),
+    "Discrete shape": (spaces.Discrete(3), [0], ValueError, r"\(1,\)"),
+    "Box NaN": (spaces.Box(0, 1, (1,)), [[0], [np.nan]], ValueError, "environment 1"),
+    "Box infinite": (spaces.Box(0, 1, (1,)), [[np.inf], [0]], ValueError, "environment 0"),
+    "Box shape": (spaces.Box(0, 1, (1,)), [0, 1], ValueError, r"\(2, 1\)"),
+    "Box beyond float32": (spaces.Box(0, 1, (1,), np.float64), [[1e300], [0]], ValueError, "1e300"),
+    "Box of objects": (spaces.Box(0, 1, (1,)), np.zeros((2, 1), object), TypeError, "object"),
+    "MultiDiscrete": (spaces.MultiDiscrete([2, 3]), [[1, 1], [2, 0]], ValueError, "environment 1"),
+    "MultiBinary": (spaces.MultiBinary(2), [[0, 1], [1, 2]], ValueError, "environment 1"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ACTIONS)
+def test_bad_actions_are_rejected_before_the_step(case):
+    space, stored, error, location = BAD_ACTIONS[case]
+    env = counters(action_space=space)
+    with pytest.raises(error, match=f"^actions: .*{location}"):
+        fill(env, 1, [np.asarray(stored)])
+    assert all(single.unwrapped.actions == [] for single in env.unwrapped.envs)
+
+
+@pytest.mark.parametrize("other_buffer", [True, False])
+def test_step_rollout_rejects_a_buffer_without_begin_rollout(other_buffer):
+    env = counters()
+    buffer, other = RolloutBuffer(2, 2, (1,)), RolloutBuffer(2, 2, (1,))
+    env.begin_rollout(other) if other_buffer else env.reset()
+    with pytest.raises(ValueError, match=r"^t: "):
+        env.step_rollout(buffer, 0, [0, 0], ZERO, ZERO)
+    assert all(single.unwrapped.actions == [] for single in env.unwrapped.envs)
+
+
+def test_buffers_and_normalizers_of_other_dtypes_are_rejected_before_reset_and_step():
+    env = counters(dtype=np.uint8)
+    buffer = RolloutBuffer(2, 2, (1,), obs_dtype="uint8")
+    with pytest.raises(ValueError, match=r"^normalizer: "):
+        env.begin_rollout(buffer, Normalizer(2, (1,)))
+    assert env._obs is None
+    env.begin_rollout(buffer)
+    with pytest.raises(ValueError, match=r"^normalizer: "):
+        env.step_rollout(buffer, 0, [0, 0], ZERO, ZERO, Normalizer(2, (1,)))
+    assert env.unwrapped.envs[0].unwrapped.actions == []
+    env.step_rollout(buffer, 0, [0, 0], ZERO, ZERO, Normalizer(2, (1,), obs=False))
+    assert buffer.next_step == 1
+    floats = counters()
+    with pytest.raises(ValueError, match=r"^buffer: "):
+        floats.begin_rollout(RolloutBuffer(2, 2, (1,), obs_dtype="int64"))
+    assert floats._obs is None
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3), (4, 5, 3)])
-def test_observations_may_have_any_rank(shape):
+def test_observations_of_any_rank_are_stored(shape):
     buffer = fill(counters(shape=shape, dtype=np.uint8, truncate_at=2), 3)
     assert buffer.obs.shape == (3, 2, *shape)
     assert buffer.obs.dtype == np.float32
@@ -154,8 +202,12 @@ def test_observations_may_have_any_rank(shape):
     assert buffer.final_obs.shape == (2, *shape)
 
 
-@pytest.mark.parametrize("make", [np.asfortranarray, np.float64, lambda obs: obs[:, ::-1, ::-1]])
-def test_observations_are_taken_in_their_own_order_whatever_their_layout(make):
+@pytest.mark.parametrize(
+    "make",
+    [np.asfortranarray, np.float64, lambda obs: obs[:, ::-1, ::-1]],
+    ids=["Fortran order", "float64", "negative strides"],
+)
+def test_observations_of_any_memory_layout_are_stored_in_order(make):
     obs = make(np.arange(24, dtype=np.float32).reshape(2, 3, 4))
     buffer = RolloutBuffer(1, 2, (3, 4))
     buffer.begin(obs)
@@ -167,40 +219,39 @@ def test_observations_are_taken_in_their_own_order_whatever_their_layout(make):
     assert np.array_equal(buffer.final_obs, make(np.asarray(obs)) * 2)
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "words"),
-    [
-        ({"nan_obs_at": 2}, "obs: .*nan from environment 0 at step 2"),
-        ({"nan_obs_at": 0}, "obs: .*nan from environment 0 at step 0"),
-        ({"nan_obs_at": 3, "truncate_at": 3}, "final_obs: .*environment 0 at step 3"),
-        (
-            {"huge_obs_at": 2, "dtype": np.float64},
-            r"obs: .*float32 holds, got -1e\+300 from environment 0 at step 2",
-        ),
-        ({"reward": float("nan")}, "rewards: .*nan from environment 0 at step 1"),
-        ({"reward": float("inf")}, "rewards: .*inf from environment 0 at step 1"),
-    ],
-)
-def test_numbers_that_are_not_finite_stop_with_environment_and_step(kwargs, words):
-    with pytest.raises(ValueError, match=words):
+NOT_FINITE = {
+    "NaN obs": ({"nan_obs_at": 2}, "obs: .*nan from environment 0 at step 2"),
+    "NaN obs at reset": ({"nan_obs_at": 0}, "obs: .*nan from environment 0 at step 0"),
+    "NaN final obs": ({"nan_obs_at": 3, "truncate_at": 3}, "final_obs: .*environment 0 at step 3"),
+    "obs beyond float32": (
+        {"huge_obs_at": 2, "dtype": np.float64},
+        r"obs: .*-1e\+300 from environment 0 at step 2",
+    ),
+    "NaN reward": ({"reward": float("nan")}, "rewards: .*nan from environment 0 at step 1"),
+    "infinite reward": ({"reward": float("inf")}, "rewards: .*inf from environment 0 at step 1"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_FINITE)
+def test_numbers_that_are_not_finite_are_rejected_with_env_and_step(case):
+    kwargs, message = NOT_FINITE[case]
+    with pytest.raises(ValueError, match=message):
         fill(counters(**kwargs), 5)
 
 
-def test_a_truncated_episode_without_its_final_observation_is_an_error():
-    class Forgetful(SyncVectorEnv):
+def test_a_truncated_episode_without_final_obs_is_rejected():
+    class NoInfos(SyncVectorEnv):
         def step(self, actions):
             return *super().step(actions)[:4], {}
 
-    env = ForeignVecEnv(Forgetful([lambda: Counter(truncate_at=2)], autoreset_mode=SAME_STEP))
-    with pytest.raises(
-        ValueError, match=r"final_obs: .*environment 0, whose episode ended at step 2"
-    ):
+    env = ForeignVecEnv(NoInfos([lambda: Counter(truncate_at=2)], autoreset_mode=SAME_STEP))
+    with pytest.raises(ValueError, match=r"^final_obs: .*environment 0"):
         fill(env, 3)
-    both = Forgetful([lambda: Counter(truncate_at=2, terminate_at=2)], autoreset_mode=SAME_STEP)
+    both = NoInfos([lambda: Counter(truncate_at=2, terminate_at=2)], autoreset_mode=SAME_STEP)
     assert len(fill(ForeignVecEnv(both), 3).final_index) == 0, "a terminated state has no value"
 
 
-def test_reset_and_step_are_the_environments_and_keep_the_books():
+def test_reset_and_step_count_episodes():
     env = counters(truncate_at=3)
     obs, infos = env.reset(seed=1)
     assert obs.tolist() == [[0], [0]]
@@ -214,36 +265,22 @@ def test_reset_and_step_are_the_environments_and_keep_the_books():
     assert fill(env, 1).obs[0, :, 0].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(
-    "space", [spaces.Text(3), spaces.Dict(a=spaces.Sequence(spaces.Box(0, 1)))], ids=str
-)
-def test_other_observations_are_refused_with_what_to_do(space):
-    class Other(Counter):
-        def __init__(self):
-            super().__init__()
-            self.observation_space = space
-
-    with pytest.raises(TypeError, match=r"observation space: expected Box.*in a wrapper"):
-        make_vec(Other, 1)
-
-
-def test_other_actions_are_refused_with_what_to_do():
-    with pytest.raises(TypeError, match=r"action space: expected Discrete.*Tuple"):
+def test_other_spaces_are_rejected():
+    for space in (spaces.Text(3), spaces.Dict(a=spaces.Sequence(spaces.Box(0, 1)))):
+        env = Counter()
+        env.observation_space = space
+        with pytest.raises(TypeError, match=r"^observation space: expected Box"):
+            make_vec(env)
+    with pytest.raises(TypeError, match=r"^action space: expected Discrete"):
         counters(action_space=spaces.Tuple([spaces.Discrete(2)]))
 
 
-def test_asynchronous_environments_work_too():
-    made = AsyncVectorEnv([lambda: Counter(truncate_at=2)] * 2, autoreset_mode=SAME_STEP)
-    env = make_vec(made)
+def test_asynchronous_environments_fill_rollouts():
+    env = make_vec(AsyncVectorEnv([lambda: Counter(truncate_at=2)] * 2, autoreset_mode=SAME_STEP))
     try:
         assert fill(env, 3).final_obs.tolist() == [[2], [2]]
     finally:
         env.close()
-
-
-class Shouting(VectorWrapper):
-    def step(self, actions):
-        return (*super().step(actions)[:4], "infos")
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -261,7 +298,7 @@ def test_infos_may_be_a_list(mode):
     assert isinstance(make_vec(DictInfoToList(made())).reset()[1], list)
 
 
-def test_the_last_observations_of_cut_episodes_come_from_listed_infos():
+def test_final_obs_are_read_from_a_list_of_infos():
     same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
     env = SyncVectorEnv([lambda: Counter(truncate_at=3)] * 2, **same_step)
     batch = collect_rollout(
@@ -271,18 +308,226 @@ def test_the_last_observations_of_cut_episodes_come_from_listed_infos():
     assert np.allclose(batch.advantages[2], 3 + 0.99 * 3 - 2)
 
 
-def test_random_actions_go_on_from_one_rollout_to_the_next():
+def test_random_actions_continue_in_the_next_rollout():
     env, twin = (make_vec("toy/Echo-v0", 2, seed=0) for _ in range(2))
     first, second = (collect_rollout(env, None, 40).actions for _ in range(2))
     assert not np.array_equal(first, second)
     assert np.array_equal(collect_rollout(twin, None, 40).actions, first)
 
 
-def test_infos_that_are_neither_are_refused():
-    env = make_vec(Shouting(SyncVectorEnv([Counter] * 2)))
+class WrongTypes(VectorWrapper):
+    """Return flags and rewards as lists, and other infos."""
+
+    def __init__(self, env, infos):
+        super().__init__(env)
+        self.infos = infos
+
+    def step(self, actions):
+        obs, *rest, _ = super().step(actions)
+        return obs, *map(list, rest), self.infos
+
+
+def test_infos_of_other_types_are_rejected():
+    env = make_vec(WrongTypes(SyncVectorEnv([Counter] * 2), "infos"))
     env.reset()
-    with pytest.raises(TypeError, match="infos: expected a dict of arrays, or a list of 2 dicts"):
+    with pytest.raises(TypeError, match=r"^infos: "):
         env.step([0, 1])
+
+
+def test_rewards_and_flags_may_be_lists():
+    env = make_vec(WrongTypes(SyncVectorEnv([Counter] * 2, autoreset_mode=SAME_STEP), {}))
+    buffer = fill(env, 2)
+    buffer.finish(ZERO, 0.9, 0.9)
+    assert buffer.rewards.tolist() == [[1, 1], [2, 2]]
+
+
+class Fixed(gym.Env):
+    """Return one result of `reset` and one of `step`."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space, first, then, reward=0.0):
+        self.observation_space = space
+        self.first = first
+        self.result = (then, reward, False, False, {})
+
+    def reset(self, *, seed=None, options=None):
+        return self.first, {}
+
+    def step(self, action):
+        return self.result
+
+
+BOX = spaces.Box(-1, 1, (4,))
+RIGHT, SHORT = np.zeros(4, np.float32), np.zeros(3, np.float32)
+DICT, TUPLE = spaces.Dict(a=BOX), spaces.Tuple([BOX, spaces.Discrete(3)])
+MISMATCHES = {
+    "reset": (BOX, SHORT, RIGHT, r"obs: expected shape \(4,\), .* got shape \(3,\) "),
+    "step": (BOX, RIGHT, SHORT, r"obs: expected shape \(4,\), .* got shape \(3,\) "),
+    "rank": (BOX, RIGHT, np.zeros((4, 1)), r"obs: expected shape \(4,\), .* got shape \(4, 1\) "),
+    "ragged": (BOX, RIGHT, [[0.0], 0.0], r"obs: expected shape \(4,\), .* got a list"),
+    "Dict": (DICT, {"a": SHORT}, None, r"obs\['a'\]: expected shape \(4,\), .* got shape \(3,\) "),
+    "Dict keys": (DICT, {"a": RIGHT}, {"b": RIGHT}, r"obs: .* the keys \['a'\], .* \['b'\] "),
+    "dtype": (BOX, RIGHT, RIGHT.astype(complex), "obs: expected dtype float32, .* complex128 "),
+    "Discrete": (spaces.Discrete(3), 0, 1.5, "obs: expected dtype int64, .* dtype float64 "),
+    "Tuple": (TUPLE, (SHORT, 1), None, r"obs\[0\]: expected shape \(4,\), .* got shape \(3,\) "),
+}
+
+
+@pytest.mark.parametrize("case", MISMATCHES)
+def test_observations_outside_their_space_are_rejected_with_the_env(case):
+    space, first, then, message = MISMATCHES[case]
+    with pytest.raises(ValueError, match=f"^{message}.*environment 0 .*Fixed"):
+        collect_rollout(make_vec(Fixed, 2, space=space, first=first, then=then), None, 2)
+
+
+class Zeros:
+    """A policy."""
+
+    def predict(self, obs, deterministic=True):
+        return np.zeros(len(obs), np.int64)
+
+
+def test_trainers_and_evaluate_reject_observations_outside_their_space():
+    def make():
+        return Fixed(BOX, RIGHT, SHORT)
+
+    with pytest.raises(ValueError, match=r"^obs: .*Fixed"):
+        PPOTrainer(make, 0, runs_dir=None).train(10)
+    with pytest.raises(ValueError, match=r"^obs: .*Fixed"):
+        evaluate(Zeros(), make, 1)
+
+
+def test_errors_of_an_environment_are_raised_unchanged():
+    class Broken(Fixed):
+        def step(self, action):
+            raise self.error
+
+    for error in (ValueError("no fuel"), TypeError("no fuel"), RuntimeError("no fuel")):
+        env = make_vec(Broken, 2, space=BOX, first=RIGHT, then=RIGHT)
+        env.unwrapped.envs[1].unwrapped.error = error
+        env.unwrapped.envs[0].unwrapped.error = error
+        with pytest.raises(type(error), match=r"^no fuel$"):
+            collect_rollout(env, None, 2)
+
+
+class FourValues(gym.Env):
+    """Step as Gym did before 0.26."""
+
+    observation_space, action_space = BOX, spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return RIGHT, {}
+
+    def step(self, action):
+        return RIGHT, 0.0, False, {}
+
+
+class NotAnEnv:
+    reset, step = FourValues.reset, FourValues.step
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's log of the worker's error
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_an_environment_with_the_api_of_gym_is_rejected(mode):
+    env = make_vec(FourValues, 2, vectorization_mode=mode)
+    try:
+        with pytest.raises(ValueError, match=r"^env: expected FourValues.step.*4 values.*shimmy"):
+            collect_rollout(env, None, 3)
+    finally:
+        env.close()
+
+
+def test_a_function_that_returns_no_environment_is_rejected():
+    for make in (NotAnEnv, lambda: VecEnv(1)):
+        with pytest.raises(TypeError, match=r"^env: expected a function that returns a gym"):
+            make_vec(make, 2)
+        with pytest.raises(TypeError, match=r"^env: "):
+            evaluate(Zeros(), make, 1)
+    with pytest.raises(TypeError, match=r"^env: .*NotAnEnv.*shimmy"):
+        make_vec(NotAnEnv())
+
+
+def test_a_wrapper_may_change_the_api_of_an_environment():
+    class Modern(gym.Wrapper):
+        def step(self, action):
+            obs, reward, done, infos = self.env.step(action)
+            return obs, reward, done, False, infos
+
+    collect_rollout(make_vec(FourValues, 2, wrappers=[Modern]), None, 3)
+
+
+class Reuse(gym.Env):
+    """Count from 0 to 3 in one array, which every observation is."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, nested=False):
+        space = spaces.Box(-9, 9, (2,))
+        self.nested = nested
+        self.observation_space = spaces.Dict(own=spaces.Dict(at=space)) if nested else space
+        self.state = np.zeros(2, np.float32)
+
+    def observe(self):
+        return {"own": {"at": self.state}} if self.nested else self.state
+
+    def reset(self, *, seed=None, options=None):
+        self.state[:] = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.state += 1
+        return self.observe(), 1.0, False, bool(self.state[0] == 3), {}
+
+
+gym.register("toy/Reuse-v0", entry_point=Reuse)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of Gymnasium, in worker processes
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("how", ["sync", "async", "registered async", "own vector env"])
+def test_final_obs_survive_the_reset_of_an_environment_that_reuses_its_array(how, nested):
+    env = "toy/Reuse-v0" if how.startswith("registered") else Reuse
+    if how == "own vector env":
+        env = make_vec(SyncVectorEnv([lambda: Reuse(nested)] * 2, autoreset_mode=SAME_STEP))
+    else:
+        env = make_vec(env, 2, vectorization_mode=how.split()[-1], nested=nested)
+    try:
+        env.reset(seed=0)
+        for t in range(1, 8):
+            obs, _, _, truncated, infos = env.step(np.zeros(2, np.int64))
+            assert truncated.tolist() == [t % 3 == 0] * 2
+            assert (obs["own"]["at"] if nested else obs).tolist() == [[t % 3] * 2] * 2
+            if t % 3 == 0:
+                final = [x["own"]["at"] if nested else x for x in infos["final_obs"]]
+                assert np.array_equal(final, np.full((2, 2), 3))
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize("mode", [SAME_STEP, AutoresetMode.NEXT_STEP], ids=["same", "next"])
+@pytest.mark.parametrize("copy", [False, True])
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_replay_stores_true_next_obs_of_an_environment_that_reuses_its_array(backend, copy, mode):
+    env = SyncVectorEnv([Reuse] * 2, copy=copy, autoreset_mode=mode)
+    how = {"learning_starts": 1000, "num_envs": 2, "backend": backend, "runs_dir": None}
+    trainer = DQNTrainer(env, 1, **how)
+    trainer.train(24)
+    table = to_arrow(trainer.learner.replay.buffer)
+    obs, next_obs, truncated = (
+        np.array(table[name].to_pylist()) for name in ("obs", "next_obs", "truncated")
+    )
+    assert np.array_equal(next_obs, obs + 1)
+    assert np.array_equal(truncated, next_obs[:, 0] == 3)
+    assert (len(truncated), truncated.sum()) == (trainer.timesteps, trainer.timesteps // 3)
+
+
+@pytest.mark.parametrize("trainer", [A2CTrainer, PPOTrainer])
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_rollouts_store_true_final_obs_of_an_environment_that_reuses_its_array(trainer, backend):
+    made = trainer(Reuse, 1, num_envs=2, n_steps=6, backend=backend, runs_dir=None)
+    made.train(12)
+    assert made.learner.buffer.final_obs.tolist() == [[3, 3]] * 4
 
 
 class Cameras(VectorEnv):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlox
-from goal_envs import BitFlip, PointMass
+from support.envs import BitFlip, PointMass
 
 SIZES = {"observation": 1, "achieved_goal": 1, "desired_goal": 1}
 

@@ -197,7 +197,7 @@ def test_stacks_that_do_not_fit_are_refused(monkeypatch):
     stack = np.zeros((11, 4, 20), np.uint8)
     zeros, off = np.zeros(10), np.zeros(10, bool)
     buffer.push_batch(stack[:-1], stack[1:], zeros, zeros, off, off, in_order=True)
-    with pytest.raises(MemoryError, match=r"buffer: .*stacks of 4 frames.*needs 1,600"):
+    with pytest.raises(MemoryError, match=r"^buffer: .*stacks of 4 frames"):
         to_arrow(buffer)
 
 

@@ -14,7 +14,7 @@ from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.evaluation import evaluate
 from rlox.spaces import describe
 from rlox.told_spaces import space_of
-from toy_envs import Answer, Echo
+from support.envs import Answer, Echo
 from toy_policies import Coin
 
 OFF = {"learning_starts": 20, "buffer_size": 60, "batch_size": 8, "num_envs": 2}

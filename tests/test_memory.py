@@ -1,41 +1,92 @@
-"""What cannot fit into memory raises MemoryError; the system does not end the process for it."""
+"""Requests beyond the free memory raise MemoryError, change nothing, and work later."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 import rlox
 from rlox._rlox import available_memory
-
-torch = pytest.importorskip("torch")
-
-from rlox.networks import mlp  # noqa: E402
-from rlox.trainers import A2CTrainer, PPOTrainer  # noqa: E402
+from rlox.memory import check_memory
+from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer
 
 FREE = available_memory()
+SCRIPT = Path(__file__).parent / "support" / "memory_limits.py"
 
 
-@pytest.mark.skipif(FREE is None, reason="the system does not tell how much memory is free")
-def test_free_memory_is_less_than_there_is():
+@pytest.mark.skipif(FREE is None, reason="the system does not report its free memory")
+def test_free_memory_is_reported():
     assert 2**20 < FREE < 2**50
 
 
-@pytest.mark.parametrize("kind", [PPOTrainer, A2CTrainer])
-@pytest.mark.parametrize("widths", [(10**9,), (10**6, 10**6), (2**62,), (2**31, 2**31)])
-def test_networks_that_do_not_fit_are_refused(kind, widths):
-    with pytest.raises(MemoryError, match=f"net_arch: .*{widths[0]}.*ask for less"):
-        kind("CartPole-v1", net_arch=widths, runs_dir=None)
+def test_check_memory_rejects_what_does_not_fit():
+    check_memory("buffer_size", 10, 1000)
+    for needed in (2**62, 10**5000):
+        with pytest.raises(MemoryError, match=r"^buffer_size: .*got 10, "):
+            check_memory("buffer_size", 10, needed)
 
 
-@pytest.mark.skipif(FREE is None, reason="the system does not tell how much memory is free")
-def test_what_training_needs_counts_not_only_the_weights():
-    width = FREE // 16  # one layer of so many weights alone would fit
-    with pytest.raises(MemoryError, match="net_arch"):
-        mlp([1, width], torch.nn.Tanh, 1.0, ortho_init=False)
+@pytest.mark.parametrize("trainer", [PPOTrainer, A2CTrainer])
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("widths", [(10**9,), (10**6, 10**6), (2**62,), (2**31, 2**31)], ids=str)
+def test_networks_that_do_not_fit_are_rejected(trainer, backend, widths):
+    if backend == "torch":
+        pytest.importorskip("torch")
+    with pytest.raises(MemoryError, match=f"^net_arch: .*{widths[0]}"):
+        trainer("CartPole-v1", net_arch=widths, backend=backend, runs_dir=None)
 
 
-@pytest.mark.parametrize("policy", [None, lambda obs: [0] * len(obs)])
-def test_steps_that_do_not_fit_together_are_refused(policy):
+def test_a_replay_buffer_that_does_not_fit_is_rejected():
+    for backend in ("native", "torch"):
+        with pytest.raises(MemoryError, match=r"^buffer_size: "):
+            DQNTrainer("CartPole-v1", buffer_size=2**50, backend=backend, runs_dir=None)
+
+
+@pytest.mark.parametrize("policy", [None, lambda obs: [0] * len(obs)], ids=["random", "policy"])
+def test_steps_that_do_not_fit_together_are_rejected(policy):
     env = rlox.VecEnv(n=2, seed=0)
     n = (2**45 if FREE is None else FREE) // 80  # every array alone would fit
-    with pytest.raises(MemoryError, match=f"n: expected .*got {n}"):
+    with pytest.raises(MemoryError, match=f"^n: .*got {n}"):
         env.collect_n_steps(n, policy)
     assert env.collect_n_steps(3)["obs"].shape == (3, 2, 4)
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Run a case of `support/memory_limits.py` in a child process that all cases share."""
+    children = []
+
+    def ask(name):
+        if not children or children[-1].poll() is not None:
+            # Large blocks return to the system when they are freed.
+            env = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+            command = [sys.executable, "-W", "ignore", SCRIPT]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            children.append(subprocess.Popen(command, env=env, text=True, **pipes))
+        child = children[-1]
+        print(name, file=child.stdin, flush=True)
+        answer = child.stdout.readline()
+        return ast.literal_eval(answer) if answer else f"the process ended with {child.wait()}"
+
+    yield ask
+    for child in children:
+        child.communicate()
+
+
+DEFAULT = ("state", "collect", "conversions")
+CASES = (
+    *("construct", "options", "streams", "episodes", "reset", "long_seed", "step"),
+    *("rollout_buffer", "statistics", "packing", "messages"),
+)
+
+
+@pytest.mark.serial
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space")
+@pytest.mark.parametrize(
+    "name", [*DEFAULT, *(pytest.param(name, marks=pytest.mark.slow) for name in CASES)]
+)
+def test_refused_memory_raises_and_changes_nothing(run, name):
+    assert run(name) == "ok"

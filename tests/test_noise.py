@@ -12,7 +12,7 @@ from rlox.configs import SACConfig, TD3Config
 from rlox.native_off_policy import NativeSAC, NativeTD3
 from rlox.noise import GaussianNoise, NoiseProcess, OrnsteinUhlenbeckNoise, as_noise, told
 from rlox.trainers import SACTrainer, TD3Trainer
-from toy_envs import Answer
+from support.envs import Answer
 
 SMALL = {"learning_starts": 4, "batch_size": 8, "buffer_size": 100, "net_arch": (8,)}
 TWO = gym.spaces.Box(-1, 1, (2,), np.float32)

@@ -1,8 +1,9 @@
-"""Methods of the caller's own objects run inside calls: nothing they do misleads or ends one."""
+"""Arguments whose methods mislead, change other arguments, or never return."""
 
+import json
+import os
 import subprocess
 import sys
-import textwrap
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ class Lying(int):
         return b""
 
 
-def test_integers_are_what_they_are_not_what_their_methods_say():
+def test_integers_are_read_without_their_methods():
     for call in (
         lambda: NativeVectorEnv("CartPole-v1", 2, Lying(-5)),
         lambda: RolloutBuffer(Lying(-5), 1, (4,)),
@@ -45,7 +46,7 @@ def test_integers_are_what_they_are_not_what_their_methods_say():
     assert np.array_equal(obs, env.reset(Lying(large)))
 
 
-def test_words_of_a_seed_carry_over():
+def test_seeds_beyond_64_bits_carry_over():
     for seed in (2**64 - 1, 2**96 - 2, 2**128 - 1):
         env = VecEnv(4, seed)
         for i, stream in enumerate(env.np_random):
@@ -53,24 +54,24 @@ def test_words_of_a_seed_carry_over():
             assert stream.bit_generator.state == expected
 
 
-def test_a_group_size_is_no_boolean():
+def test_group_size_rejects_a_boolean():
     with pytest.raises(TypeError, match="group_size: expected an integer, got True"):
         rlox.compute_batch_group_advantages([1.0, 2.0], True)
 
 
-def test_switches_are_booleans_of_python_or_numpy():
+def test_switches_accept_booleans_only():
     Normalizer(1, (1,), obs=np.True_, reward=np.False_)
     with pytest.raises(TypeError, match="obs: expected True or False, got 1;"):
         Normalizer(1, (1,), obs=1)
 
 
-def test_a_text_is_no_number():
+def test_numbers_reject_text():
     with pytest.raises(TypeError, match=r"gamma: expected a number, got '0\.5'"):
         rlox.compute_gae([1.0], [1.0], [0], 0.0, "0.5")
 
 
 class Clearing:
-    """A number that changes the dict it is in."""
+    """Number that clears the dict that contains it."""
 
     def __init__(self, **others):
         self.dict = {"low": self, **others}
@@ -80,12 +81,12 @@ class Clearing:
         return -0.01
 
 
-def test_a_dict_may_change_while_it_is_read():
+def test_options_may_change_while_they_are_read():
     NativeVectorEnv("CartPole-v1", 2).reset(None, None, Clearing(high=0.01).dict)
 
 
 class Curious:
-    """A key that resizes an array when it is compared."""
+    """Key that resizes an array when it is compared."""
 
     def __init__(self, key, array):
         self.key, self.array = key, array
@@ -102,7 +103,7 @@ class Curious:
 
 
 @pytest.mark.parametrize("key", ["states", "episode_steps", "finished", "streams"])
-def test_an_array_that_changes_while_its_state_is_put_back_is_read_as_it_is(key):
+def test_set_state_reads_an_array_that_changes_meanwhile(key):
     env = VecEnv(N, 0)
     env.reset()
     state = {name: np.array(array) for name, array in env.get_state().items()}
@@ -114,71 +115,83 @@ def test_an_array_that_changes_while_its_state_is_put_back_is_read_as_it_is(key)
     assert (env.get_state()["episode_returns"] == 1).all()
 
 
+CALLS = [
+    "rlox.compute_gae(x, x, x, 0.0, Float(), 0.9)",
+    "rlox.compute_gae(x, x, x, 0.0, Int(1), 0.9)",
+    "rlox.pack_sequences([[1]], Int(5))",
+    "rlox.pack_sequences([[1]], Index())",
+    "rlox.RolloutBuffer(2, 1, Attribute())",
+    "rlox.RolloutBuffer(2, 1, (4,), obs_dtype=Named())",
+    "NativeVectorEnv('CartPole-v1', 2).reset(Attribute())",
+    "NativeVectorEnv('CartPole-v1', 2, Int(5))",
+    "NativeVectorEnv('CartPole-v1', 2, Int(2**70))",
+    "NativeVectorEnv('CartPole-v1', 2).reset([Int(2**70)] * 2)",
+    "NativeVectorEnv('CartPole-v1', 2).reset(None, None, {'low': Float()})",
+    "NativeVectorEnv('CartPole-v1', 2).set_state(state)",
+    "NativeVectorEnv('CartPole-v1', 2, max_episode_steps=Int(-1))",
+    "rlox.compute_group_advantages([None, Float()])",
+    "rlox.compute_group_advantages(np.array([None, 1.0]).view(Array))",
+    "rlox.compute_gae(x.astype('>f8').view(Array), x, x, 0.0)",
+    "rlox.Normalizer(1, (1,)).load_state(Mapping())",
+]
+# Each call runs in a thread of a forked process, which ends while a method of an argument waits.
 WAIT = """
-    import threading, time
-    import numpy as np, rlox
-    from rlox._rlox import NativeVectorEnv
-    begun = threading.Event()
-    def wait(*args):
-        begun.set()
-        while True:
-            time.sleep(0.001)
-    class Float:
-        __float__ = wait
-    class Index:
-        __index__ = wait
-    class Attribute:
-        __getattr__ = wait
-    class Int(int):
-        __lt__ = __add__ = __index__ = __float__ = __repr__ = wait
-    class Meta(type):
-        __repr__ = wait
-    class Named(metaclass=Meta):
-        __repr__ = lambda self: 1 / 0
-    class Array(np.ndarray):
-        def __getattribute__(self, name):
-            wait()
-    class Key:
-        __hash__ = lambda self: hash("states")
-        __eq__ = lambda *keys: bool(armed) and wait()
-    class Mapping:
-        __getitem__ = wait
-    armed, x = [], np.ones(4)
-    state = {Key(): 0, "states": 0}
-    armed.append(True)
-    def call():
-        CALL
-        begun.set()
-    threading.Thread(target=call, daemon=True).start()
-    assert begun.wait(30)
-    time.sleep(0.01)
+import json, os, sys, threading, time
+import numpy as np, rlox
+from rlox._rlox import NativeVectorEnv
+begun = threading.Event()
+def wait(*args):
+    begun.set()
+    while True:
+        time.sleep(0.001)
+class Float:
+    __float__ = wait
+class Index:
+    __index__ = wait
+class Attribute:
+    __getattr__ = wait
+class Int(int):
+    __lt__ = __add__ = __index__ = __float__ = __repr__ = wait
+class Meta(type):
+    __repr__ = wait
+class Named(metaclass=Meta):
+    __repr__ = lambda self: 1 / 0
+class Array(np.ndarray):
+    def __getattribute__(self, name):
+        wait()
+class Key:
+    __hash__ = lambda self: hash("states")
+    __eq__ = lambda *keys: bool(armed) and wait()
+class Mapping:
+    __getitem__ = wait
+armed, x = [], np.ones(4)
+state = {Key(): 0, "states": 0}
+armed.append(True)
+def call(code):
+    exec(code, globals())
+    begun.set()
+codes = {}
+for code in json.load(sys.stdin):
+    pid = os.fork()
+    if pid == 0:
+        threading.Thread(target=call, args=(code,), daemon=True).start()
+        assert begun.wait(30)
+        time.sleep(0.01)
+        sys.exit()
+    codes[code] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+print(json.dumps(codes))
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="how processes end")
-@pytest.mark.parametrize(
-    "call",
-    [
-        "rlox.compute_gae(x, x, x, 0.0, Float(), 0.9)",
-        "rlox.compute_gae(x, x, x, 0.0, Int(1), 0.9)",
-        "rlox.pack_sequences([[1]], Int(5))",
-        "rlox.pack_sequences([[1]], Index())",
-        "rlox.RolloutBuffer(2, 1, Attribute())",
-        "rlox.RolloutBuffer(2, 1, (4,), obs_dtype=Named())",
-        "NativeVectorEnv('CartPole-v1', 2).reset(Attribute())",
-        "NativeVectorEnv('CartPole-v1', 2, Int(5))",
-        "NativeVectorEnv('CartPole-v1', 2, Int(2**70))",
-        "NativeVectorEnv('CartPole-v1', 2).reset([Int(2**70)] * 2)",
-        "NativeVectorEnv('CartPole-v1', 2).reset(None, None, {'low': Float()})",
-        "NativeVectorEnv('CartPole-v1', 2).set_state(state)",
-        "NativeVectorEnv('CartPole-v1', 2, max_episode_steps=Int(-1))",
-        "rlox.compute_group_advantages([None, Float()])",
-        "rlox.compute_group_advantages(np.array([None, 1.0]).view(Array))",
-        "rlox.compute_gae(x.astype('>f8').view(Array), x, x, 0.0)",
-        "rlox.Normalizer(1, (1,)).load_state(Mapping())",
-    ],
-)
-def test_the_interpreter_exits_while_a_method_of_the_caller_runs(call):
-    code = textwrap.dedent(WAIT).replace("CALL", call)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
-    assert done.returncode == 0, done.stderr.decode()
+@pytest.fixture(scope="module")
+def exit_codes():
+    command = [sys.executable, "-W", "ignore", "-c", WAIT]
+    done = subprocess.run(command, input=json.dumps(CALLS), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks processes")
+@pytest.mark.parametrize("call", CALLS)
+def test_the_interpreter_exits_while_a_method_of_an_argument_runs(exit_codes, call):
+    assert exit_codes[call] == 0

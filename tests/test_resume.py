@@ -9,7 +9,7 @@ from rlox import CorruptFileError, checkpoint
 from rlox._rlox import network_backends
 from rlox.policies import MlpPolicy
 from rlox.trainers import PPOTrainer
-from toy_envs import Echo
+from support.envs import Echo
 
 BACKENDS = ("auto", "torch", *network_backends()[1:])
 SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}

@@ -11,7 +11,7 @@ from rlox import make_vec
 from rlox.checkpoint import read_checkpoint
 from rlox.plain import from_arrays, to_arrays
 from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer
-from toy_envs import Echo, Imitate
+from support.envs import Echo, Imitate
 
 CLASSIC = (
     "CartPole-v1",

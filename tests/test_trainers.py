@@ -13,7 +13,7 @@ import rlox
 from rlox._rlox import network_backends
 from rlox.policies import MlpPolicy
 from rlox.trainers import PPOTrainer
-from toy_envs import Count, Echo, Imitate
+from support.envs import Count, Echo, Imitate
 
 SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}
 

@@ -14,7 +14,7 @@ from rlox.backends import torch_needs
 from rlox.layouts import Layout
 from rlox.learner import Arrays, EpisodeStatistics
 from rlox.masks import mask_width
-from rlox.memory import expect_memory
+from rlox.memory import check_memory
 from rlox.recipes import recipe_of
 from rlox.rollout import RolloutEnv, make_buffer
 from rlox.streams import state_for_native, to_numpy
@@ -247,7 +247,7 @@ def ring(env: RolloutEnv, config: Any) -> list[RolloutBuffer]:
     buffers, lag = [make_buffer(env, config.n_steps, **how)], lag_bound(config)
     first = buffers[0]
     each = sum(x.nbytes for x in (first.obs, first.actions)) + 30 * first.rewards.size
-    expect_memory("max_lag", lag, (lag + 1) * each)
+    check_memory("max_lag", lag, (lag + 1) * each)
     buffers += [make_buffer(env, config.n_steps, **how) for _ in range(lag)]
     return buffers
 

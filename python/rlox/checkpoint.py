@@ -33,8 +33,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError
 from rlox._rlox import __version__
 from rlox.files import flush_folder, locked, make_folder, write_file
 from rlox.learner import Arrays
-from rlox.members import SPARE, checked_member, write_member
-from rlox.memory import expect_granted
+from rlox.members import checked_member, write_member
 from rlox.rotation import newest, no_checkpoint
 
 FORMAT = 1
@@ -268,7 +267,6 @@ def _read_whole(path: Path) -> Checkpoint:
         data = _read(file, name, about["bytes"])
         if hashlib.sha256(data).hexdigest() != about["sha256"]:
             raise corrupt(file, name, "another SHA-256 than the manifest says")
-        expect_granted("path", f"{len(data):,} bytes as {name!r}", 2 * len(data) + SPARE)
         try:
             members[name] = safetensors.numpy.load(data)
         except safetensors.SafetensorError as error:

@@ -12,7 +12,7 @@ from rlox import spaces
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import NativeVectorEnv
 from rlox.masks import Flags, random_allowed, with_masks
-from rlox.memory import expect_memory
+from rlox.memory import check_memory
 from rlox.settings import whole
 from rlox.uniform import random_actions
 
@@ -80,7 +80,7 @@ class Steps:
         kind, shape = np.dtype(spaces.action_dtype(space)), space.shape or ()
         width = native.action_masks().shape[1] if native.spec()["has_action_masks"] else 0
         bytes_each = 8 * dim + 11 + width + math.prod(shape) * kind.itemsize
-        expect_memory("n", n, n * num_envs * bytes_each)
+        check_memory("n", n, n * num_envs * bytes_each)
         self.obs = np.empty((n + 1, num_envs, dim), np.float32)
         self.obs[0] = start
         self.final = np.empty((*lead, dim), np.float32)

@@ -242,7 +242,7 @@ class OffPolicyConfig:
     gamma: float = _setting(0.99, "discount factor")
     tau: float = _setting(0.005, "soft update coefficient of target networks; 1 copies the weights")
     frame_stack: int | None = _setting(
-        None, "frames per stacked observation; None: taken from the environment's wrapper"
+        None, "frames per stacked observation, each stored once; None: stored whole"
     )
     her: Literal["future", "final", "episode"] | None = _setting(
         None, "hindsight goal strategy, for goal environments"

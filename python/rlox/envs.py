@@ -22,17 +22,15 @@ from rlox._rlox import NativeVectorEnv, env_ids
 from rlox.attributes import GymnasiumAttributes, expect_state, to_gymnasium_state, to_native_state
 from rlox.ids import (
     PLUGINS,
-    SMALLEST,
     frames_per_second,
     native_ids,
     render_modes,
     source_of,
 )
 from rlox.masks import mask_infos
-from rlox.memory import fitting
 from rlox.rendering import Renderer, expect_render_mode
 from rlox.resets import split_options
-from rlox.settings import plain_seed, text
+from rlox.settings import plain_seed, text, whole
 from rlox.vec_env import VecEnv
 
 Obs = npt.NDArray[np.float32]
@@ -191,7 +189,7 @@ def make_native_vec(
     >>> make_native_vec(2, env_id="CartPole-v1").metadata["autoreset_mode"].name
     'NEXT_STEP'
     """
-    num_envs = fitting("num_envs", num_envs, SMALLEST, "say how many to make")
+    num_envs = whole("num_envs", num_envs, 1, fix="say how many to make")
     return VecEnv(num_envs, None, env_id, autoreset_mode=autoreset_mode, **kwargs)
 
 

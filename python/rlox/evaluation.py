@@ -14,11 +14,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox.contract import expect_contract, expect_env, refuse_unfit
+from rlox.contract import CopyFinalObs, check_observations, require_env
 from rlox.finite import refuse_nan
-from rlox.keywords import knowing_keywords
 from rlox.mask_source import MaskSource
-from rlox.misfits import refuse_misfit
 from rlox.registered import make_registered
 from rlox.results import EvaluationResult
 from rlox.settings import chosen_seed, flag, plain_seed, shown, whole
@@ -124,7 +122,6 @@ def environment_of(trainer: "Trainer", env: Any = None) -> Any:
     return chosen
 
 
-@knowing_keywords()
 def evaluate(
     policy: Predictor,
     env: str | EnvSpec | Callable[..., gym.Env[Any, Any]],
@@ -192,8 +189,8 @@ def evaluate(
     envs = _make(env, n, _without_modes(keywords), limits)
     try:
         episodes, whole_ones = _play(policy, envs, n_episodes, seed, deterministic)
-    except Exception as error:
-        refuse_misfit(envs, error)
+    except (LookupError, TypeError, ValueError):
+        check_observations(envs.unwrapped)
         raise
     finally:
         envs.close()
@@ -234,9 +231,6 @@ def _make(
             return gym.make_vec(env, n, "sync", vector_kwargs=vector_kwargs, **env_kwargs)
         except gym.error.DependencyNotInstalled:
             raise
-        except (AttributeError, TypeError) as error:
-            refuse_unfit(gym.registry.get(env), error)
-            raise
         except gym.error.Error as error:
             raise ArgumentError(
                 "env", "an id in Gymnasium's registry", repr(env), str(error)
@@ -244,7 +238,7 @@ def _make(
     expect_maker(env)
 
     def one() -> gym.Env[Any, Any]:
-        made = expect_contract(expect_env(env(**env_kwargs)))
+        made: gym.Env[Any, Any] = CopyFinalObs(require_env(env(**env_kwargs)))
         for limit in limits:
             made = limit(made)
         return made

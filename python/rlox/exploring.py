@@ -12,7 +12,7 @@ from rlox._errors import ArgumentError
 from rlox.action_spaces import expect_actions_for
 from rlox.base_learner import BaseLearner
 from rlox.crossing import as_on_torch
-from rlox.frames import stacked_frames
+from rlox.frames import check_frame_stack
 from rlox.goals import goal_functions
 from rlox.masks import random_allowed
 from rlox.noise import NoiseProcess
@@ -21,7 +21,6 @@ from rlox.replaying import Replay
 from rlox.rollout import RolloutEnv, make_buffer
 from rlox.stepping import Step, Stepper
 from rlox.uniform import random_actions
-from rlox.warning import warn
 
 if TYPE_CHECKING:
     import torch
@@ -71,15 +70,7 @@ class Explorer(BaseLearner):
                 )
         # Where some only reset, the others' rows are pushed without theirs, and follow no others.
         streams = 1 if alone else config.num_envs
-        frames = stacked_frames(env, config.frame_stack)
-        if alone and frames > 1:
-            warn(
-                f"frame_stack: expected {frames} frames to be stored once, got several "
-                "environments in autoreset mode NEXT_STEP, whose stacks are stored whole, and next "
-                f"ones beside them, which takes up to {2 * frames} times the memory; make them "
-                "with autoreset_mode='SameStep'",
-            )
-            frames = 1
+        frames = check_frame_stack(env.single_observation_space, config.frame_stack)
         goals = None if config.her is None else goal_functions(env)
         about = (self.layout, self.spaces[1], config, streams, device, self.width, goals, frames)
         self.replay = Replay(*about)

@@ -17,7 +17,6 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.backends import expect_torch
 from rlox.extras import load_extra
 from rlox.files import write_file
-from rlox.keywords import knowing_keywords
 from rlox.layouts import is_image
 from rlox.learner import Arrays
 
@@ -27,7 +26,6 @@ _CLIP, _EPSILON, _CLIP_MEAN = 10.0, 1e-8, 2.0
 _OPSET, _FORMAT = 20, 9  # of ONNX: what has all operators below, and its files' version
 
 
-@knowing_keywords()
 def state_dict(policy: Any) -> dict[str, Any]:
     """The networks as torch's tensors by name, critics and targets included; copies.
 
@@ -50,7 +48,6 @@ def state_dict(policy: Any) -> dict[str, Any]:
     return {name: torch.from_numpy(np.array(x)) for name, x in networks.items()}
 
 
-@knowing_keywords()
 def save_safetensors(policy: Any, path: str | os.PathLike[str]) -> None:
     """Writes the networks by name into a file; a normaliser's statistics as "normalizer.obs_mean"
     and so on.
@@ -71,7 +68,6 @@ def save_safetensors(policy: Any, path: str | os.PathLike[str]) -> None:
     write_file(Path(path), data)
 
 
-@knowing_keywords()
 def save_onnx(policy: Any, path: str | os.PathLike[str]) -> None:
     """Writes what predicts greedily as an ONNX model, from raw observations to actions.
 

@@ -5,15 +5,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import (
+    AsyncVectorEnv,
+    AutoresetMode,
+    SyncVectorEnv,
+    VectorEnv,
+    VectorWrapper,
+)
 
-from rlox import contract, spaces, standing, streams, workers
+from rlox import spaces, standing, streams, workers
 from rlox._errors import ArgumentError, ClosedError
 from rlox._rlox import Normalizer, RolloutBuffer, check_normalizer, check_step
+from rlox.contract import CopyFinalObs, check_observations
 from rlox.finite import expect_finite
 from rlox.layouts import Layout
 from rlox.mask_source import MaskSource, keep_masks
-from rlox.misfits import refuse_misfit
 from rlox.resets import autoreset_mode_of, by_key, expect_resets, put_final, split_options
 from rlox.storage import expect_storage, expect_turn, numbers
 from rlox.turns import Turns, in_turn
@@ -60,19 +66,22 @@ class ForeignVecEnv(Wrapper):
 
     def __init__(self, env: VectorEnv[Array, Any, Array], seed: int | None = None) -> None:
         super().__init__(env)
-        contract.expect_vector(env)
-        self._turns, self._mode = Turns(), autoreset_mode_of(env)
+        self._turns = Turns()
+        self._mode = autoreset_mode_of(env)
         self.layout = Layout(env.single_observation_space)
         spaces.action_dtype(env.single_action_space)
         self._seeds = streams.GivenSeeds(seed, env.num_envs)
         self._obs: Array | None = None
         self._infos: dict[str, Any] = {}
         self._steps = 0
-        self._failed = self._closed = False
-        self._masks, self._overwriting = MaskSource(env), contract.Overwriting(env, self.layout)
+        self._failed = False
+        self._closed = False
+        self._masks = MaskSource(env)
+        self._copying: list[CopyFinalObs] = []
         # Whose episode is over and not reset yet: what NEXT_STEP environments do by themselves.
         self._ended = np.zeros(self.num_envs, np.bool_)
-        self._returns, self._lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
+        self._returns = np.zeros(self.num_envs)
+        self._lengths = np.zeros(self.num_envs, np.int64)
         self._finished: list[tuple[Array, Array]] = []
         self.inexact: str | None = None  # why the last `get_state` gave nothing
 
@@ -99,11 +108,9 @@ class ForeignVecEnv(Wrapper):
         masked, _ = split_options(options, self.num_envs)
         # Gymnasium's take the mask out of the dict they get.
         given = None if options is None else dict(options)
-        answer = self._guarded(self.env.reset, seed=sent, options=given)
-        obs, infos = contract.parts(self.env, answer, contract.RESET)
+        obs, infos = self._guarded(self.env.reset, seed=sent, options=given)
         self._seeds.give(seed)
         self._obs = self._rows(obs)
-        self._overwriting.note()
         reset = slice(None) if masked is None else masked
         told = self._masks.note(by_key(self.env, infos))
         self._infos = told if masked is None else keep_masks(self._infos, told, masked)
@@ -131,16 +138,14 @@ class ForeignVecEnv(Wrapper):
         # In NEXT_STEP mode, an environment that only resets ignores its action.
         idle = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
         actions = spaces.expect_actions(self.single_action_space, actions, self.num_envs, idle)
-        answer = self._guarded(self.env.step, actions)
-        obs, rewards, *flags, infos = contract.parts(self.env, answer, contract.STEP)
-        terminated, truncated = (np.asarray(ended, np.bool_) for ended in flags)
+        obs, rewards, terminated, truncated, infos = self._guarded(self._step, actions)
+        terminated = np.asarray(terminated, np.bool_)
+        truncated = np.asarray(truncated, np.bool_)
         self._steps += 1
-        before, self._obs = self._current(), self._rows(obs)
+        self._obs = self._rows(obs)
         self._infos = self._masks.note(by_key(self.env, infos))
         gained = self._checked("rewards", np.asarray(rewards, np.float64))
         done = terminated | truncated
-        if self._mode is AutoresetMode.SAME_STEP:
-            self._overwriting.refuse(before, self._obs, self._infos, done)
         if self._mode is AutoresetMode.NEXT_STEP and self._ended.any():
             expect_resets(self.env, self._ended, gained, done, self._steps)
         # A step that only resets is none of the episode's, whatever wrappers make of its reward.
@@ -152,6 +157,20 @@ class ForeignVecEnv(Wrapper):
         if self._mode is not AutoresetMode.SAME_STEP:
             self._ended = done
         return obs, rewards, terminated, truncated, infos
+
+    def _step(self, actions: Any) -> Any:
+        inner: Any = self.unwrapped
+        if not isinstance(inner, SyncVectorEnv) or self._mode is not AutoresetMode.SAME_STEP:
+            return self.env.step(actions)
+        envs = inner.envs
+        if [copying.env for copying in self._copying] != envs:
+            self._copying = [CopyFinalObs(env) for env in envs]
+        # Only for the step: environments stay accessible to the caller as they are.
+        inner.envs = [*self._copying]
+        try:
+            return self.env.step(actions)
+        finally:
+            inner.envs = envs
 
     @property
     def tells_masks(self) -> bool:
@@ -261,8 +280,8 @@ class ForeignVecEnv(Wrapper):
                     f"env: expected living worker processes, got one that died at step "
                     f"{self._steps + 1}; look at its output, and whether memory ran out"
                 ) from error
-            if isinstance(error, Exception):
-                refuse_misfit(self.env, error)
+            if isinstance(error, LookupError | TypeError | ValueError):
+                check_observations(self.unwrapped)
             raise
 
     @in_turn
@@ -367,9 +386,9 @@ class ForeignVecEnv(Wrapper):
     def get_state(self) -> dict[str, Array]:
         """What the environments remember, see `rlox.standing`; empty if they cannot tell."""
         self._expect_open()
-        return standing.taken(self)
+        return standing.get_env_state(self)
 
     @in_turn
     def set_state(self, state: dict[str, Array]) -> bool:
-        """Goes back to what `get_state` gave, see `rlox.standing.put`; False for that of others."""
-        return standing.put(self, state)
+        """Goes back to what `get_state` gave, see `rlox.standing`; False for that of others."""
+        return standing.set_env_state(self, state)

@@ -77,8 +77,8 @@ def goal_functions(env: Any) -> GoalFunctions:
 
 # Shapes of what is given for two goals, if it is something for each.
 _EACH = ((2,), (2, 1))
-# What functions raise that cannot do with any goals; but see `_refuse_failed`.
-_ALWAYS = (LookupError, TypeError, ValueError, NameError, NotImplementedError)
+# Errors that a reset cannot cure. A TypeError may come from an attribute that reset() sets.
+_PERMANENT = (LookupError, ValueError, NameError, NotImplementedError)
 
 
 def _two_goals(space: Any) -> npt.NDArray[Any]:
@@ -127,11 +127,11 @@ def _shape_for(function: OfGoals, goals: npt.NDArray[Any]) -> tuple[int, ...] | 
 def _refuse_failed(error: Exception, shape: tuple[int, ...]) -> None:
     """Refuses a `compute_reward` that fails for goals, or warns of it.
 
-    It may have failed because the environment has not been reset, which it then says by an error of
-    another kind, or by None where something is still to come: minibatches will tell.
+    It may have failed because the environment was not reset, which its error does not tell: then
+    the first minibatch fails.
     """
     failed = f"got {error!r} for goals of shape {shape} and the info {{}}"
-    if isinstance(error, _ALWAYS) and "NoneType" not in str(error):
+    if isinstance(error, _PERMANENT):
         raise ValueError(
             "her: expected a compute_reward of many goals at once, and of an empty info, as infos "
             f"are not stored, {failed}; compute rewards along the last axis, from goals alone"

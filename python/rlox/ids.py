@@ -10,9 +10,6 @@ from gymnasium.vector import AutoresetMode
 from rlox._errors import ArgumentError
 from rlox._rlox import env_ids
 
-# Bytes that a native environment takes, at least.
-SMALLEST = 100
-
 # Environments of other extension modules by their ids; `rlox.register_env` puts them here.
 PLUGINS: dict[str, Any] = {}
 

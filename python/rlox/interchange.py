@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import ReplayBuffer
-from rlox.memory import expect_memory
+from rlox.memory import check_memory
 
 _DTYPES = ("float32", "float64", "int64", "uint8", "bool")
 _FLAGS = ("terminated", "truncated")
@@ -98,9 +98,7 @@ def _stacks(state: Columns, n: int, frames: int) -> tuple[npt.NDArray[Any], npt.
     """Whole observations and next ones of a buffer that stores frames once."""
     newest, head = state["step.obs"], state["older_aside"]
     rows, kept, frame = len(state["next_aside"]), len(newest), newest.shape[1:]
-    expect_memory(
-        "buffer", f"stacks of {frames} frames", (kept + rows) * frames * newest[:1].nbytes
-    )
+    check_memory("buffer", f"stacks of {frames} frames", (kept + rows) * frames * newest[:1].nbytes)
     obs = np.zeros((kept, frames, *frame), newest.dtype)
     obs[:, -1] = newest
     older = state["older.obs"].reshape(-1, frames - 1, *frame)

@@ -13,7 +13,6 @@ from rlox._errors import ArgumentError, CorruptFileError
 from rlox.backends import Backend, choose_backend, loading_backend, make_learner
 from rlox.checkpoint import MANIFEST, Checkpoint, corrupt, read_checkpoint
 from rlox.collector import alone
-from rlox.keywords import knowing_keywords
 from rlox.learner import MEMBERS, LearnerState
 from rlox.manifest import expect_code, settings_on, trainer_manifest
 from rlox.told_spaces import bounds_unknown, space_of
@@ -47,7 +46,6 @@ class Policy:
         self.timesteps = learner.timesteps
         self.masked = bool(getattr(learner.config, "action_masks", False))
 
-    @knowing_keywords()
     def predict(
         self, obs: Any, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
     ) -> npt.NDArray[Any]:
@@ -74,7 +72,6 @@ class Policy:
         return f"Policy({self.algorithm}, {self.env or 'an environment of its own'}, {steps})"
 
 
-@knowing_keywords()
 def load(
     path: str | os.PathLike[str],
     *,

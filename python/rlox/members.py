@@ -16,9 +16,7 @@ import numpy.typing as npt
 
 from rlox._errors import ArgumentTypeError
 from rlox.learner import Arrays
-from rlox.memory import expect_granted
 
-SPARE = 1 << 20  # bytes that names and the like may take
 # Bytes that are written together: Ctrl-C comes between two such pieces.
 _PIECE = 1 << 24
 # Of NumPy's dtypes, in the order of the format's own writer: what comes last is written first.
@@ -48,8 +46,6 @@ def checked_member(member: str, given: dict[str, Any]) -> Arrays:
 
     Raises:
         TypeError: One holds other things than numbers of at most 64 bits.
-        MemoryError: One lies in other strides or bytes than files have, and no copy of it fits into
-            memory. Others are written from where they lie.
 
     >>> checked_member("networks", {"w": [1, 2]})
     {'w': array([1, 2])}
@@ -63,9 +59,6 @@ def checked_member(member: str, given: dict[str, Any]) -> Arrays:
                 f"dtype {array.dtype}",
                 "convert it first",
             )
-    copied = max((x.nbytes for x in arrays.values() if not _lies_as_written(x)), default=0)
-    size = sum(x.nbytes for x in arrays.values())
-    expect_granted("members", f"{size:,} bytes as {member!r}", copied + SPARE)
     return arrays
 
 
@@ -98,10 +91,6 @@ def write_member(path: Path, arrays: Arrays) -> dict[str, Any]:
         file.flush()
         os.fsync(file.fileno())
     return {"bytes": len(head) + end, "sha256": digest.hexdigest()}
-
-
-def _lies_as_written(array: npt.NDArray[Any]) -> bool:
-    return array.flags.c_contiguous and array.dtype == array.dtype.newbyteorder("<")
 
 
 def _pieces(array: npt.NDArray[Any]) -> Iterator[memoryview]:

@@ -48,11 +48,8 @@ class NativeLearner(OnPolicyLearner):
         self._expect_actors(backend)
         self.shape = native_shapes.shape(config)
         observed = native_shapes.observed(self.layout)
-        rows = getattr(config, "batch_size", config.n_steps * config.num_envs)
-        rows = max(config.num_envs, rows)
         # The policy's actions count from 0; the start is added on the way to the environment.
         counted = spaces.to_native(self.spaces[1])
-        self.parameters = native_shapes.expect_room(observed, counted, self.shape, rows)
         stream = state_for_native(np.random.default_rng(self.init))
         self.policy = NativePolicy(observed, counted, stream, self.shape, backend)
         self.plain = isinstance(self.spaces[0], gym.spaces.Box) and native_shapes.sends_itself(
@@ -189,18 +186,15 @@ class NativeLearner(OnPolicyLearner):
 
     def _networks(self) -> learner.Arrays:
         """Copies of the parameters, by name."""
-        native_shapes.expect_copies(self.parameters)
         return self.policy.tensors()
 
     def _optimizer_state(self) -> learner.Arrays:
         """Copies of what the optimiser keeps, by name."""
-        native_shapes.expect_copies(self.parameters)
         return self.policy.optimizer_state()
 
     def _restore(self, state: learner.LearnerState) -> bool:
         """Takes networks, optimiser and environments; see `OnPolicyLearner._restore`."""
         policy = self.policy
-        native_shapes.expect_copies(self.parameters)
         _part("networks", policy.check_tensors, state.networks)
         _part("optimizer", policy.check_optimizer_state, state.optimizer)
         stands = standing.restore_environment(self.env, state.environment)

@@ -66,7 +66,6 @@ class NativeOffPolicy(BaseLearner):
         observed = native_shapes.observed(self.layout)
         action = spaces.to_native(self.spaces[1])
         given = native_shapes.off_policy_settings(config, self.hidden)
-        self.parameters = self._expect_room(observed, action, given["net_arch"])
         self.masked = getattr(config, "action_masks", False)
         if self.masked and not getattr(env, "has_action_masks", hasattr(env, "action_masks")):
             raise no_masks(env)
@@ -124,17 +123,6 @@ class NativeOffPolicy(BaseLearner):
                 "set normalize_obs=False, or normalise in a wrapper",
             )
         expect_actions_for(self.algorithm, action)
-
-    def _expect_room(
-        self, observed: dict[str, Any], action: dict[str, Any], net_arch: tuple[int, ...]
-    ) -> int:
-        """Refuses networks that do not fit into memory; how many parameters they have."""
-        inputs = int(sum(observed.get("counts", ())) or np.prod(observed["shape"], dtype=object))
-        numbers = action.get("n") or int(np.prod(action["shape"], dtype=object))
-        own, critic = [inputs, *net_arch, 2 * numbers], [inputs + numbers, *net_arch, 1]
-        networks = {"dqn": [own] * 2, "sac": [own] + [critic] * 4, "td3": [own] * 2 + [critic] * 4}
-        rows = max(self.config.num_envs, self.config.batch_size)
-        return native_shapes.expect_room_of(networks[self.algorithm], net_arch, rows)
 
     @property
     def stopping(self) -> bool:
@@ -249,12 +237,10 @@ class NativeOffPolicy(BaseLearner):
 
     def _networks(self) -> learner.Arrays:
         """Copies of the parameters, target networks and temperature included, by name."""
-        native_shapes.expect_copies(self.parameters)
         return self.policy.tensors()
 
     def _optimizer_state(self) -> learner.Arrays:
         """Copies of what the optimisers keep, by name."""
-        native_shapes.expect_copies(self.parameters)
         return self.policy.optimizer_state()
 
     @property
@@ -281,7 +267,6 @@ class NativeOffPolicy(BaseLearner):
     def _restore(self, state: learner.LearnerState) -> bool:
         """Takes networks, optimisers, buffer and environments; see `BaseLearner._restore`."""
         policy = self.policy
-        native_shapes.expect_copies(self.parameters)
         native_state.expect_part("networks", policy.check_tensors, state.networks)
         native_state.expect_part("optimizer", policy.check_optimizer_state, state.optimizer)
         before = standing.environment_state(self.env) if self.started else {}

@@ -1,8 +1,6 @@
-"""What native networks make of spaces and settings: inputs, outputs, and how much memory."""
+"""Translate spaces and settings for the native networks."""
 
 import dataclasses
-import itertools
-import math
 from typing import Any
 
 import gymnasium as gym
@@ -10,19 +8,7 @@ import numpy as np
 
 from rlox._errors import ArgumentError
 from rlox.layouts import Layout
-from rlox.memory import expect_granted
 from rlox.noise import alike
-
-# A parameter, its gradient and what an optimiser keeps of it, in rows that are padded to 16, and a
-# transposed copy; and a copy of it and of what the optimiser keeps, for a checkpoint.
-_BYTES_PADDED, _BYTES_TRANSPOSED, _BYTES_COPIED = 16, 4, 12
-_LANES = 16
-# What loading a state needs beside them: two copies of all, and one that names are looked up in.
-_BYTES_PER_COPY = 48
-# For all that is small.
-_SPARE = 1 << 20
-# A number that a layer gives, and its gradient.
-_BYTES_PER_NUMBER = 8
 
 
 def shape(config: Any) -> dict[str, Any]:
@@ -74,50 +60,6 @@ def observed(layout: Layout) -> dict[str, Any]:
             counts = layout.space.nvec.ravel().tolist()
             return {"kind": "one_hot", "shape": layout.shape, "counts": counts}
     return {"kind": "numbers", "shape": layout.shape}
-
-
-def expect_room(
-    observed: dict[str, Any], action: dict[str, Any], shape: dict[str, Any], rows: int
-) -> int:
-    """Refuses networks that do not fit into memory, with what they keep of so many rows.
-
-    Returns:
-        How many parameters they have.
-    """
-    inputs = sum(observed.get("counts", ())) or math.prod(observed["shape"])
-    # NumPy's sum would wrap around.
-    counts: list[int] = np.asarray(action.get("nvec", ())).tolist()
-    outputs = sum(counts) or action.get("n") or math.prod(action["shape"])
-    sizes = [inputs, *shape["net_arch"], outputs + 1]
-    return expect_room_of([sizes, sizes], shape["net_arch"], rows)
-
-
-def expect_room_of(networks: list[list[int]], net_arch: tuple[int, ...], rows: int) -> int:
-    """`expect_room` for networks of these sizes, layer by layer."""
-    parameters = needed = 0
-    for sizes in networks:
-        layers = list(itertools.pairwise(sizes))
-        count = sum((a + 1) * b for a, b in layers)
-        padded = sum((a + 1) * _lines(b) for a, b in layers)
-        transposed = sum(b * _lines(a) for a, b in layers)
-        needed += padded * _BYTES_PADDED + transposed * _BYTES_TRANSPOSED + count * _BYTES_COPIED
-        needed += rows * sum(map(_lines, sizes)) * _BYTES_PER_NUMBER
-        parameters += count
-    expect_granted("net_arch", net_arch, needed + _SPARE)
-    return parameters
-
-
-def _lines(width: int) -> int:
-    """The numbers that a row of so many takes up."""
-    return -(-width // _LANES) * _LANES
-
-
-def expect_copies(parameters: int) -> None:
-    """Refuses copies of parameters and optimiser that do not fit into memory.
-
-    The networks' own library ends the process where small parts of it are refused.
-    """
-    expect_granted("state", f"{parameters:,} parameters", parameters * _BYTES_PER_COPY + _SPARE)
 
 
 def sends_itself(space: gym.Space[Any]) -> bool:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlox.memory import expect_memory
+from rlox.memory import check_memory
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -75,7 +75,7 @@ def mlp(
     """
     # Training needs as much again for the gradient and for the optimiser's two vectors, in float32.
     needed = 16 * sum((width_in + 1) * width_out for width_in, width_out in pairwise(sizes))
-    expect_memory("net_arch", list(sizes[1:-1]), needed)
+    check_memory("net_arch", list(sizes[1:-1]), needed)
     layers: list[nn.Module] = []
     for width_in, width_out in pairwise(sizes):
         layers += [layer(nn.Linear, width_in, width_out, generator=generator), activation()]

@@ -1,90 +1,90 @@
-"""Plain data as arrays: numbers, lists, dicts and arrays, to files and back, without any code."""
+"""Codec between plain data and arrays: numbers, str, lists, dicts and arrays, without any code."""
 
 import json
 import math
-from collections import deque
 from typing import Any
 
 import numpy as np
 
 from rlox.learner import Arrays, stream_from_state, stream_state
 
-# The name of the array that is JSON.
+# The name of the array that holds the JSON.
 TREE = "tree"
 
 
 def to_arrays(value: Any) -> Arrays:
-    """Plain data as arrays by name, of which `TREE` is JSON that says how the others lie.
+    """Encode plain data as arrays by name; the array `TREE` is JSON that refers to the others.
 
     Args:
-        value: None, bool, int, float, str, NumPy's numbers, arrays of them and PCG64 generators;
-            and lists, tuples, deques and dicts, with keys that are str, of these.
+        value: None, bool, int, float, str, NumPy numbers and arrays, generators of PCG64, and
+            lists, tuples and dicts (with str keys) of these.
 
     Raises:
-        ValueError: Something else is in it; the message says what and where.
+        ValueError: The value contains something else.
 
     >>> from_arrays(to_arrays({"x": (1, float("inf")), "y": np.float32(2)}))
     {'x': (1, inf), 'y': np.float32(2.0)}
     """
     arrays: Arrays = {}
-    tree = json.dumps(_told(value, "state", arrays), separators=(",", ":"))
+    tree = json.dumps(_encode(value, "state", arrays), separators=(",", ":"))
     return {TREE: np.frombuffer(tree.encode(), np.uint8).copy(), **arrays}
 
 
 def from_arrays(arrays: Arrays) -> Any:
-    """What `to_arrays` was given.
+    """Decode the result of `to_arrays`.
 
     Raises:
-        ValueError: It is something else, or damaged.
+        ValueError: The arrays are damaged.
     """
     try:
-        return _heard(json.loads(arrays[TREE].astype(np.uint8).tobytes()), arrays)
+        return _decode(json.loads(arrays[TREE].astype(np.uint8).tobytes()), arrays)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ValueError(
-            f"expected what was saved of environments, got other ({error}); use what `state` gave"
+            f"expected the saved state of environments, got damaged data ({error}); use another "
+            "copy"
         ) from error
 
 
-def _told(value: Any, place: str, arrays: Arrays) -> Any:
-    """A value as JSON, its arrays beside it."""
-    kind = type(value)
-    if value is None or kind in (bool, int, str):
+def _encode(value: Any, path: str, arrays: Arrays) -> Any:
+    """Return JSON for a value; add its arrays to `arrays`."""
+    cls = type(value)
+    if value is None or cls in (bool, int, str) or (cls is float and math.isfinite(value)):
         return value
-    if kind is float:
-        return value if math.isfinite(value) else {"float": str(value)}
+    if cls is float:
+        return {"float": str(value)}
     if isinstance(value, np.ndarray | np.generic):
         array = np.array(value)
         if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8:
             name = str(len(arrays))
             arrays[name] = array
             return {"array" if isinstance(value, np.ndarray) else "number": name}
-    if kind is np.random.Generator and type(value.bit_generator) is np.random.PCG64:
+    if cls is np.random.Generator and type(value.bit_generator) is np.random.PCG64:
         return {"stream": stream_state(value)}
-    if kind in (list, tuple, deque):
-        told = [_told(x, f"{place}[{i}]", arrays) for i, x in enumerate(value)]
-        return {kind.__name__: told}
+    if cls in (list, tuple):
+        return {cls.__name__: [_encode(x, f"{path}[{i}]", arrays) for i, x in enumerate(value)]}
     if isinstance(value, dict) and all(type(key) is str for key in value):
-        return {"dict": {k: _told(x, f"{place}[{k!r}]", arrays) for k, x in value.items()}}
-    raise ValueError(f"{place} is a {kind.__name__}")
+        return {"dict": {k: _encode(x, f"{path}[{k!r}]", arrays) for k, x in value.items()}}
+    raise ValueError(f"{path} is a {cls.__name__}, which is not plain data")
 
 
-def _heard(told: Any, arrays: Arrays) -> Any:
-    """A value of which `_told` gave JSON and arrays."""
-    if not isinstance(told, dict):
-        return told
-    ((kind, held),) = told.items()
+def _decode(tree: Any, arrays: Arrays) -> Any:
+    """Return the value for JSON and arrays of `_encode`."""
+    if not isinstance(tree, dict):
+        return tree
+    ((kind, content),) = tree.items()
     match kind:
         case "float":
-            return float(held)
+            return float(content)
         case "array":
-            return np.array(arrays[held])
+            return np.array(arrays[content])
         case "number":
-            return arrays[held][()]
+            return arrays[content][()]
         case "stream":
-            return stream_from_state(held)
-        case "list" | "tuple" | "deque":
-            made = [_heard(x, arrays) for x in held]
-            return {"list": list, "tuple": tuple, "deque": deque}[kind](made)
+            return stream_from_state(content)
+        case "list":
+            return [_decode(x, arrays) for x in content]
+        case "tuple":
+            return tuple(_decode(x, arrays) for x in content)
         case "dict":
-            return {name: _heard(x, arrays) for name, x in held.items()}
-    raise ValueError(f"the unknown kind {kind!r}")
+            return {name: _decode(x, arrays) for name, x in content.items()}
+    raise ValueError(f"unknown kind {kind!r}")

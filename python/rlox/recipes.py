@@ -1,20 +1,16 @@
-"""How environments were made, so that others are made alike, here or in another process."""
+"""Arguments of `make_vec`, to make equal environments here or in another process."""
 
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
-
-import gymnasium as gym
-from gymnasium.vector import VectorEnv
 
 from rlox.rollout import RolloutEnv
 from rlox.vec_env import VecEnv
 
 
 class Recipe(NamedTuple):
-    """What `make_vec` was called with.
+    """Arguments that `make_vec` was called with.
 
     >>> from rlox import make_vec
-    >>> recipe = recipe_of(make_vec(lambda: gym.make("CartPole-v1"), 2))
+    >>> recipe = recipe_of(make_vec("CartPole-v1", 2, vectorization_mode="sync"))
     >>> recipe.make(3, seed=0).num_envs
     3
     """
@@ -23,26 +19,19 @@ class Recipe(NamedTuple):
     how: dict[str, Any]
 
     def make(self, num_envs: int, seed: int | None) -> RolloutEnv:
-        """So many environments, the first of which is reset with `seed`."""
+        """Make a number of environments, the first of which is reset with `seed`."""
         from rlox.vector import make_vec
 
-        made: RolloutEnv = make_vec(self.env, num_envs, seed=seed, **self.how)
-        return made
+        env: RolloutEnv = make_vec(self.env, num_envs, seed=seed, **self.how)
+        return env
 
 
-_recipes: "WeakKeyDictionary[object, Recipe]" = WeakKeyDictionary()
-
-
-def remember(made: object, env: object, how: dict[str, Any]) -> None:
-    """Notes what `make_vec` made of what, unless that was made already."""
-    if not isinstance(env, gym.Env | VectorEnv):
-        _recipes[made] = Recipe(env, how)
-
-
-def recipe_of(env: object) -> Recipe | None:
-    """How environments were made; None where that is not known."""
+def recipe_of(env: Any) -> Recipe | None:
+    """Return the arguments that environments were made with, or None if they are unknown."""
     if type(env) is VecEnv:
+        arguments = dict(env._made)
         mode = env.metadata["autoreset_mode"]
-        made = dict(env._made)
-        return Recipe(made.pop("env_id"), {"autoreset_mode": mode, **made})
-    return _recipes.get(env)
+        return Recipe(arguments.pop("env_id"), {"autoreset_mode": mode, **arguments})
+    # Not getattr: vector wrappers forward attributes of the environments that they wrap.
+    recipe: Recipe | None = getattr(env, "__dict__", {}).get("recipe")
+    return recipe

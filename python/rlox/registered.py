@@ -11,9 +11,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rlox._errors import ArgumentError
 from rlox._rlox import env_ids
-from rlox.contract import refuse_unfit
 from rlox.ids import PLUGINS
-from rlox.keywords import nearest
+from rlox.keywords import hint
 
 
 class Native(NamedTuple):
@@ -117,14 +116,12 @@ def find_spec(env_id: str) -> EnvSpec:
     try:
         return gym.spec(plain_id)
     except gym.error.Error as error:
-        known = [*env_ids(), *gym.registry]
-        near = nearest(plain_id, known)
-        hint = (
-            f"did you mean {' or '.join(near)}?"
-            if near
-            else "gymnasium.registry lists all ids; import the module that registers it"
+        fix = hint(
+            plain_id,
+            [*env_ids(), *gym.registry],
+            "gymnasium.registry lists all ids; import the module that registers it",
         )
-        raise ArgumentError("env", "a known id", repr(plain_id), hint) from error
+        raise ArgumentError("env", "a known id", repr(plain_id), fix) from error
 
 
 def make_registered(
@@ -162,9 +159,6 @@ def make_registered(
             spec.id if known else plain, num_envs, how, vector_kwargs, wrappers, **kwargs
         )
     except gym.error.DependencyNotInstalled:
-        raise
-    except (AttributeError, TypeError) as error:
-        refuse_unfit(spec, error)
         raise
     except gym.error.Error as error:
         raise ValueError(

@@ -11,10 +11,8 @@ import numpy.typing as npt
 from rlox import spaces
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import Normalizer, RolloutBuffer
-from rlox.keywords import knowing_keywords
 from rlox.layouts import Layout
 from rlox.masks import Flags, mask_width, masks_now, random_allowed, with_masks
-from rlox.memory import expect_memory
 from rlox.settings import number
 from rlox.uniform import random_actions, uniform_log_prob
 
@@ -162,7 +160,6 @@ def make_buffer(
     return RolloutBuffer(*shapes, extra=extra, **dtypes)
 
 
-@knowing_keywords()
 def collect_rollout(
     env: RolloutEnv,
     policy: Any,
@@ -255,7 +252,6 @@ def _fill_at_random(env: RolloutEnv, buffer: RolloutBuffer) -> None:
 def _no_limits(env: RolloutEnv, n_steps: int) -> Flags:
     """Masks that allow everything."""
     shape = (n_steps, env.num_envs, mask_width(env.single_action_space))
-    expect_memory("n_steps", n_steps, shape[0] * shape[1] * shape[2])
     return np.ones(shape, np.bool_)
 
 

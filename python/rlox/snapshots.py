@@ -1,12 +1,12 @@
-"""Snapshots of single environments: what they and their wrappers remember, taken and put back.
+"""Snapshots of single environments and their wrappers.
 
-What is known of Gymnasium's classic control, MuJoCo and wrappers stands here, attribute by
-attribute. Any other environment or wrapper says it itself, by two methods:
+The state of Gymnasium's classic control, MuJoCo and wrappers is listed here by attribute. Any other
+environment or wrapper needs two methods:
 
     get_state() -> state          arrays, numbers, str, lists and dicts of them
-    set_state(state) -> None      goes back to it
+    set_state(state) -> None
 
-The environment's own generator, `np_random`, is kept beside it. Nothing is pickled.
+The generator `np_random` is part of every snapshot. Nothing is pickled.
 """
 
 import importlib
@@ -21,9 +21,8 @@ from rlox.learner import Arrays
 from rlox.plain import from_arrays, to_arrays
 
 Single = gym.Env[Any, Any]
-Held = dict[str, Any]
 
-# Attributes, by class, of environments and wrappers of Gymnasium's; `a.b` is an attribute's own.
+# Attributes that hold the state of Gymnasium's classes; `a.b` is attribute b of attribute a.
 _ENVS: dict[str, tuple[str, ...]] = {
     "AcrobotEnv": ("state",),
     "CartPoleEnv": ("state", "steps_beyond_terminated"),
@@ -55,8 +54,8 @@ _WRAPPERS: dict[str, tuple[str, ...]] = {
     "TimeAwareObservation": ("timesteps",),
     "TimeLimit": ("_elapsed_steps",),
 }
-# What MuJoCo computed in the last step, of positions that are a part of a step older than the
-# state: rewards are made of them before the next step computes them anew.
+# Results of the last MuJoCo step, from positions one substep older than the state: rewards use them
+# before the next step computes them again.
 _COMPUTED = (
     *("xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis", "geom_xpos", "geom_xmat"),
     *("site_xpos", "site_xmat", "cam_xpos", "cam_xmat", "subtree_com", "cinert", "cdof", "crb"),
@@ -67,138 +66,117 @@ _COMPUTED = (
 )
 
 
-def layers(env: Single) -> Iterator[Single]:
-    """An environment's wrappers, from the outermost, and itself."""
+def snapshot(env: Single) -> Arrays | str:
+    """Return the state of an environment, or why there is no snapshot.
+
+    >>> env = gym.make("CartPole-v1")
+    >>> _ = env.reset(seed=0)
+    >>> saved = snapshot(env)
+    >>> obs = env.step(1)[0]
+    >>> restore(env, saved)
+    >>> bool((env.step(1)[0] == obs).all())
+    True
+    >>> snapshot(gym.make("FrozenLake-v1"))
+    'FrozenLakeEnv has no get_state() and set_state(state)'
+    """
+    for layer in _layers(env):
+        if _attributes(layer) is None and not _is_mujoco(layer) and not _has_methods(layer):
+            return f"{type(layer).__name__} has no get_state() and set_state(state)"
+    stream = env.unwrapped.np_random
+    if type(stream.bit_generator) is not np.random.PCG64:
+        return f"np_random has a {type(stream.bit_generator).__name__}, not a PCG64"
+    try:
+        states = [_get_state(layer) for layer in _layers(env)]
+        return to_arrays({"stream": stream, "layers": states})
+    except (ValueError, AttributeError) as error:
+        return f"the state of {type(env.unwrapped).__name__} cannot be saved: {error}"
+
+
+def restore(env: Single, arrays: Any) -> str | None:
+    """Restore a snapshot of an equal environment; return why that failed, or None."""
+    try:
+        saved = from_arrays(arrays)
+        if not isinstance(saved["stream"], np.random.Generator):
+            return "np_random is not a generator"
+        for layer, state in [*zip(_layers(env), saved["layers"], strict=True)][::-1]:
+            _set_state(layer, state)
+        env.unwrapped.np_random = saved["stream"]
+    except (LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def layers(env: Single) -> list[str]:
+    """Return the class names of an environment's wrappers, from the outermost, and its own.
+
+    >>> layers(gym.make("CartPole-v1"))
+    ['TimeLimit', 'OrderEnforcing', 'PassiveEnvChecker', 'CartPoleEnv']
+    """
+    return [type(layer).__name__ for layer in _layers(env)]
+
+
+def _layers(env: Single) -> Iterator[Single]:
     while isinstance(env, gym.Wrapper):
         yield env
         env = env.env
     yield env
 
 
-def kinds(env: Single) -> list[str]:
-    """The classes of an environment's layers: snapshots are for environments of the same.
-
-    >>> kinds(gym.make("CartPole-v1"))
-    ['TimeLimit', 'OrderEnforcing', 'PassiveEnvChecker', 'CartPoleEnv']
-    """
-    return [type(layer).__name__ for layer in layers(env)]
-
-
-def unknown(env: Single) -> str | None:
-    """The layer of which no snapshot can be taken, and why; None where there is none.
-
-    >>> unknown(gym.make("CartPole-v1")), unknown(gym.make("FrozenLake-v1"))
-    (None, 'FrozenLakeEnv has no get_state() and set_state(state)')
-    """
-    for layer in layers(env):
-        if _attributes(layer) is None and not _tells(layer) and not _simulated(layer):
-            return f"{type(layer).__name__} has no get_state() and set_state(state)"
-    stream = env.unwrapped.np_random.bit_generator
-    if type(stream) is not np.random.PCG64:
-        return f"its np_random is a {type(stream).__name__}, no PCG64"
-    return None
-
-
-def snapshot(env: Single) -> Arrays:
-    """What an environment remembers; `unknown` says whether it can tell.
-
-    Raises:
-        ValueError: It is no plain data, as `rlox.plain.to_arrays` takes it.
-
-    >>> env = gym.make("CartPole-v1")
-    >>> _ = env.reset(seed=0)
-    >>> taken = snapshot(env)
-    >>> after = env.step(1)[0]
-    >>> restore(env, taken)
-    >>> bool((env.step(1)[0] == after).all())
-    True
-    """
-    held = [_taken(layer) for layer in layers(env)]
-    return to_arrays({"stream": env.unwrapped.np_random, "layers": held})
-
-
-def restore(env: Single, taken: Arrays) -> None:
-    """Puts an environment of the same `kinds` back to where `snapshot` found it.
-
-    Raises:
-        KeyError, TypeError, ValueError, AttributeError: The snapshot is another's, or damaged.
-    """
-    held, every = from_arrays(taken), [*layers(env)]
-    for layer, own in [*zip(every, held["layers"], strict=True)][::-1]:
-        _put(layer, own)
-    if not isinstance(held["stream"], np.random.Generator):
-        raise TypeError("np_random: expected a generator")
-    env.unwrapped.np_random = held["stream"]
-
-
 def _attributes(layer: Single) -> tuple[str, ...] | None:
-    """The attributes that hold what one of Gymnasium's classes remembers."""
+    """Return the attributes that hold the state, for a class of Gymnasium."""
     module, name = type(layer).__module__, type(layer).__name__
     if module.startswith("gymnasium.wrappers."):
         return _WRAPPERS.get(name)
     return _ENVS.get(name) if module.startswith("gymnasium.envs.classic_control.") else None
 
 
-def _simulated(layer: Single) -> bool:
-    """Whether it is one of Gymnasium's MuJoCo environments: a subclass may remember more."""
-    ours = type(layer).__module__.startswith("gymnasium.envs.mujoco.")
-    return ours and type(getattr(layer, "data", None)).__name__ == "MjData"
+def _is_mujoco(layer: Single) -> bool:
+    # A subclass outside Gymnasium may have more state.
+    own = type(layer).__module__.startswith("gymnasium.envs.mujoco.")
+    return own and type(getattr(layer, "data", None)).__name__ == "MjData"
 
 
-def _tells(layer: Single) -> bool:
-    """Whether a class has both methods. Of another's `set_state` alone nothing is known."""
+def _has_methods(layer: Single) -> bool:
     return all(callable(getattr(type(layer), name, None)) for name in ("get_state", "set_state"))
 
 
-def _taken(layer: Single) -> Any:
-    any_layer: Any = layer
+def _get_state(layer: Any) -> Any:
     if (names := _attributes(layer)) is not None:
-        return {name: _held(layer, name) for name in names}
-    return _physics(any_layer) if _simulated(layer) else any_layer.get_state()
+        values = {name: _get_path(layer, name) for name in names}
+        return {n: list(x) if isinstance(x, deque) else x for n, x in values.items()}
+    return _get_physics(layer) if _is_mujoco(layer) else layer.get_state()
 
 
-def _put(layer: Single, held: Any) -> None:
-    any_layer: Any = layer
+def _set_state(layer: Any, state: Any) -> None:
     if (names := _attributes(layer)) is not None:
-        if {*held} != {*names}:
-            raise KeyError(", ".join({*held} ^ {*names}))
         for name in names:
-            _set(layer, name, held[name])
+            _set_path(layer, name, state[name])
         for name in ("checked_reset", "checked_step", "checked_data_reuse"):
-            if name in vars(layer):  # PassiveEnvChecker compares with what it saw before
+            if name in vars(layer):  # PassiveEnvChecker compares with earlier results
                 setattr(layer, name, True)
-    elif _simulated(layer):
-        _set_physics(any_layer, held)
+    elif _is_mujoco(layer):
+        _set_physics(layer, state)
     else:
-        any_layer.set_state(held)
+        layer.set_state(state)
 
 
-def _held(layer: Any, name: str) -> Any:
-    for part in name.split("."):
-        layer = getattr(layer, part)
+def _get_path(layer: Any, path: str) -> Any:
+    for name in path.split("."):
+        layer = getattr(layer, name)
     return layer
 
 
-def _set(layer: Any, name: str, value: Any) -> None:
-    *way, last = name.split(".")
-    for part in way:
-        layer = getattr(layer, part)
-    there = getattr(layer, last, None)  # some are there only after a reset
-    if isinstance(there, deque):  # which knows how long it may become
-        there.clear()
-        there.extend(value)
-    else:
-        setattr(layer, last, value)
+def _set_path(layer: Any, path: str, value: Any) -> None:
+    parents, _, name = path.rpartition(".")
+    owner = _get_path(layer, parents) if parents else layer
+    before = getattr(owner, name, None)  # some attributes exist only after a reset
+    if isinstance(before, deque):
+        value = deque(value, before.maxlen)
+    setattr(owner, name, value)
 
 
-def _mujoco() -> Any:
-    """The library, which is there where its environments are."""
-    return importlib.import_module("mujoco")
-
-
-def _physics(env: Any) -> Held:
-    """The state of a simulation, and what it has computed."""
-    mujoco = _mujoco()
+def _get_physics(env: Any) -> dict[str, Any]:
+    mujoco: Any = importlib.import_module("mujoco")
     kind = mujoco.mjtState.mjSTATE_INTEGRATION
     state = np.empty(mujoco.mj_stateSize(env.model, kind))
     mujoco.mj_getState(env.model, env.data, state, kind)
@@ -206,14 +184,14 @@ def _physics(env: Any) -> Held:
     return {"state": state, "computed": computed}
 
 
-def _set_physics(env: Any, held: Held) -> None:
-    mujoco = _mujoco()
+def _set_physics(env: Any, held: dict[str, Any]) -> None:
+    mujoco: Any = importlib.import_module("mujoco")
     kind, state = mujoco.mjtState.mjSTATE_INTEGRATION, held["state"]
     if np.shape(state) != (mujoco.mj_stateSize(env.model, kind),):
         raise ValueError("the state of another model, or of another version of MuJoCo")
     mujoco.mj_setState(env.model, env.data, state, kind)
     mujoco.mj_forward(env.model, env.data)
-    # Computing has moved what the solver begins with.
+    # mj_forward changes the warm start of the solver.
     mujoco.mj_setState(env.model, env.data, state, kind)
     for name, array in held["computed"].items():
         if name in _COMPUTED and getattr(env.data, name).shape == array.shape:

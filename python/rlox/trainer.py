@@ -1,5 +1,6 @@
 """`Trainer`: what surrounds an algorithm, from the environment's id to the checkpoint."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
@@ -19,7 +20,7 @@ from rlox.checkpoint import read_checkpoint
 from rlox.configs import SHAPE_SETTINGS
 from rlox.evaluation import SeededPredictor, environment_of, evaluate, evaluation_seed
 from rlox.interrupt import stop_on_interrupt
-from rlox.keywords import knowing_keywords, places, refuse_policy_name, refuse_settings
+from rlox.keywords import refuse_unknown
 from rlox.logger import Logger, RunFolder, as_loggers, expect_root
 from rlox.loop import Loop, plan
 from rlox.manifest import describe, expect_code, settings_on, trainer_manifest
@@ -63,8 +64,9 @@ class Trainer:
         runs_dir: str | os.PathLike[str] | None = "runs",
         **settings: Any,
     ) -> None:
-        refuse_settings(self, settings)
-        refuse_policy_name(env)
+        known = [field.name for field in dataclasses.fields(self.config_type)]
+        known += ["backend", "policy", "features_extractor", "env_kwargs", "runs_dir"]
+        refuse_unknown(settings, known, type(self).__name__)
         self.env_name = name_of(env)
         self.env_id = self.env_name if isinstance(env, str) else None
         of = self.config_type, self.algorithm, self.env_name, count_of(env)
@@ -125,7 +127,6 @@ class Trainer:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    @knowing_keywords(places)
     def train(
         self,
         total_timesteps: int | None = None,
@@ -203,7 +204,6 @@ class Trainer:
         """Whether `train` was interrupted and has not returned: nothing long shall begin then."""
         return self._training and self.stopped_by in (CTRL_C, STOP)
 
-    @knowing_keywords(places)
     def evaluate(
         self,
         n_episodes: int = 30,
@@ -246,7 +246,6 @@ class Trainer:
             max_episode_steps=max_episode_steps,
         )
 
-    @knowing_keywords(places)
     def predict(
         self, obs: Any, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
     ) -> npt.NDArray[Any]:
@@ -268,7 +267,6 @@ class Trainer:
         """
         return self.learner.predict(obs, deterministic, action_masks=action_masks)
 
-    @knowing_keywords(places)
     def save(self, path: str | os.PathLike[str], *, replay: bool = True) -> None:
         """Writes a checkpoint, see `rlox.checkpoint`, from which `load` makes an equal trainer.
 
@@ -286,7 +284,6 @@ class Trainer:
         save_checkpoint(self, path, flag("replay", replay, fix="pass one of them"))
 
     @classmethod
-    @knowing_keywords(places)
     def load(
         cls,
         path: str | os.PathLike[str],

@@ -14,17 +14,15 @@ from rlox._errors import ClosedError
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
 from rlox.attributes import GymnasiumAttributes
 from rlox.collecting import check_collection, collect_steps
-from rlox.ids import SMALLEST, native_id, render_modes, source_of, vector_metadata, vector_spec
-from rlox.keywords import explaining_unknown, meant
+from rlox.ids import native_id, render_modes, source_of, vector_metadata, vector_spec
 from rlox.masks import expect_choice, expect_masks, final_mask_infos, mask_infos
-from rlox.memory import fitting
 from rlox.rendering import Renderer, expect_render_mode
 from rlox.resets import as_autoreset_mode, as_dict, final_infos, split_options
+from rlox.settings import whole
 from rlox.streams import Seed
 
 Obs = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
-_ALSO = meant(num_envs="n", n_envs="n", env="env_id", id="env_id")
 
 
 class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
@@ -74,9 +72,9 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
     ) -> None:
         mode, name = as_autoreset_mode(autoreset_mode), native_id(env_id)
         expect_render_mode(render_mode, render_modes(name))
-        n, limit = fitting("n", n, SMALLEST, "say how many to make"), max_episode_steps
-        with explaining_unknown(VecEnv, env_kwargs, _ALSO):
-            native = self._kind(source_of(name), n, seed, mode.value, limit, env_kwargs)
+        n = whole("n", n, 1, fix="say how many to make")
+        limit = max_episode_steps
+        native = self._kind(source_of(name), n, seed, mode.value, limit, env_kwargs)
         self._native, self._step, self._env_kwargs = native, native.step, env_kwargs
         self._made: dict[str, Any] = {"env_id": env_id, "max_episode_steps": limit, **env_kwargs}
         if type(self).step_into is VecEnv.step_into:

@@ -6,21 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox.contract import FIX, OwnLast, expect_contract, expect_env, expect_vector, looks_like_one
+from rlox.contract import FIX, CopyFinalObs, require_env
 from rlox.foreign import ForeignVecEnv
-from rlox.ids import SMALLEST
-from rlox.keywords import explaining_unknown, meant, names_of, refuse_near, refuse_unknown
-from rlox.memory import expect_memory
-from rlox.recipes import remember
+from rlox.memory import check_memory
+from rlox.recipes import Recipe
 from rlox.registered import find_spec, make_registered, native_of
 from rlox.resets import as_autoreset_mode, expect_mode
 from rlox.rollout import RolloutBatch, RolloutEnv, collect_rollout
 from rlox.settings import plain_seed, whole
-from rlox.standing import attach
 from rlox.vec_env import VecEnv
 
 __all__ = ["ForeignVecEnv", "RolloutBatch", "RolloutEnv", "VecEnv", "collect_rollout", "make_vec"]
@@ -30,9 +27,8 @@ Single = gym.Env[Any, Any]
 Factory = Callable[..., Single]
 EnvWrapper = Callable[[Single], Single]
 Mode = Literal["sync", "async", "vector_entry_point"]
-# Bytes of a Gymnasium environment in Python: its spaces alone take more.
-SMALLEST_ENV = 2000
-_ALSO = meant(n="num_envs", n_envs="num_envs", env_id="env", id="env")
+# Bytes that every environment takes, at least.
+_BYTES_PER_ENV = 100
 
 
 def make_vec(
@@ -81,8 +77,14 @@ def make_vec(
     <ForeignVecEnv, SyncVectorEnv(CartPole-v1, num_envs=2)>
     """
     made = _make(env, num_envs, seed, vectorization_mode, wrappers, autoreset_mode, kwargs)
-    how = {"vectorization_mode": vectorization_mode, "wrappers": wrappers}
-    remember(made, env, {**how, "autoreset_mode": autoreset_mode, **kwargs})
+    if not isinstance(env, gym.Env | VectorEnv):
+        arguments = {
+            "vectorization_mode": vectorization_mode,
+            "wrappers": wrappers,
+            "autoreset_mode": autoreset_mode,
+            **kwargs,
+        }
+        vars(made)["recipe"] = Recipe(env, arguments)
     return made
 
 
@@ -95,10 +97,10 @@ def _make(
     autoreset_mode: AutoresetMode | str | None,
     kwargs: dict[str, Any],
 ) -> VecEnv | ForeignVecEnv:
-    """What `make_vec` makes."""
     count = None
     if num_envs is not None:
         count = whole("num_envs", num_envs, 1, fix="say how many to make")
+        check_memory("num_envs", count, count * _BYTES_PER_ENV)
     if seed is not None:
         seed = plain_seed(seed)
     how = _mode_of(vectorization_mode)
@@ -107,9 +109,8 @@ def _make(
     if isinstance(env, str | EnvSpec):
         return _from_spec(env, count, seed, how, around, resets, kwargs)
     if isinstance(env, VectorEnv):
-        given = {"vectorization_mode": how, "wrappers": around} | kwargs
-        _refuse_keywords({name: value for name, value in given.items() if value})
-        expect_vector(env)
+        options = {"vectorization_mode": how, "wrappers": around} | kwargs
+        _refuse_keywords({name: value for name, value in options.items() if value})
         if count not in (None, env.num_envs):
             raise ArgumentError(
                 "num_envs",
@@ -128,19 +129,17 @@ def _make(
                 f"{count or 1} and vectorization_mode={how!r}",
                 "pass its class or a function that makes it",
             )
-        return _vectorized(lambda: env, 1, seed, how, around, resets, {})
+        return _from_function(lambda: env, 1, seed, how, around, resets, {})
     count = count or 1
-    kind: object = env
-    if isinstance(kind, type) and issubclass(kind, VectorEnv):
-        return _of_class(kind, count, seed, how, around, resets, kwargs)
+    if isinstance(env, type) and issubclass(env, VectorEnv):
+        return _from_vector_class(env, count, seed, how, around, resets, kwargs)
     if callable(env):
-        refuse_near(make_vec, kwargs, env, also=_ALSO)
-        return _vectorized(env, count, seed, how, around, resets, kwargs)
+        return _from_function(env, count, seed, how, around, resets, kwargs)
     raise ArgumentTypeError(
         "env",
         "an id, a gymnasium.Env, a vector environment or a function that makes one",
         type(env).__name__,
-        str(FIX if looks_like_one(env) else "see gymnasium.make"),
+        FIX,
     )
 
 
@@ -171,29 +170,19 @@ def _wrappers_of(given: Any) -> list[EnvWrapper]:
 
 
 def _checked(wrapper: EnvWrapper) -> EnvWrapper:
-    """A wrapper whose errors say that they are its own."""
+    """Add a check that a wrapper returns an environment."""
     name = getattr(wrapper, "__name__", None) or repr(wrapper)
 
     def wrap(env: Single) -> Single:
-        try:
-            made: object = wrapper(env)
-        except MemoryError:
-            raise
-        except Exception as error:
-            kinds = TypeError, gym.error.DependencyNotInstalled
-            kind = next((kind for kind in kinds if isinstance(error, kind)), ValueError)
-            raise kind(
-                f"wrappers: expected {name} to wrap {env}, it failed with {type(error).__name__}: "
-                f"{error}; correct it, or leave it out"
-            ) from error
-        if not isinstance(made, gym.Env):
+        wrapped: object = wrapper(env)
+        if not isinstance(wrapped, gym.Env):
             raise ArgumentTypeError(
                 "wrappers",
-                f"{name} to give a gymnasium.Env",
-                f"a {type(made).__name__}",
+                f"{name} to return a gymnasium.Env",
+                f"a {type(wrapped).__name__}",
                 "return the environment from it",
             )
-        return made
+        return wrapped
 
     wrap.__name__ = name
     return wrap
@@ -244,41 +233,8 @@ def _leave_interrupts(parent: int) -> EnvWrapper:
     return wrapper
 
 
-def _vectorized(
+def _from_function(
     make: Factory,
-    n: int,
-    seed: int | None,
-    how: Mode | None,
-    wrappers: list[EnvWrapper],
-    resets: AutoresetMode | None,
-    kwargs: dict[str, Any],
-) -> VecEnv | ForeignVecEnv:
-    """Environments that a function makes."""
-    if how == "vector_entry_point":
-        raise ArgumentError(
-            "vectorization_mode",
-            "'sync' or 'async' for a function that makes single environments",
-            "'vector_entry_point'",
-            "make that one and pass it",
-        )
-    expect_memory("num_envs", n, n * SMALLEST_ENV)
-    parent = os.getpid()
-
-    def one() -> Single:
-        made = expect_env(make(**kwargs))
-        one.__name__ = type(made.unwrapped).__name__  # for errors of worker processes
-        for wrapper in [_leave_interrupts(parent), *wrappers]:
-            made = wrapper(made)
-        made = expect_contract(made)
-        return OwnLast(attach(made)) if how == "async" else made
-
-    kind = AsyncVectorEnv if how == "async" else SyncVectorEnv
-    made = kind([one] * n, autoreset_mode=resets or AutoresetMode.SAME_STEP)
-    return _made_ready(made, seed, resets)
-
-
-def _of_class(
-    kind: Callable[..., VectorEnv[Any, Any, Any]],
     num_envs: int,
     seed: int | None,
     how: Mode | None,
@@ -286,7 +242,38 @@ def _of_class(
     resets: AutoresetMode | None,
     kwargs: dict[str, Any],
 ) -> VecEnv | ForeignVecEnv:
-    """Vector environments of a class, made as `gymnasium.make_vec` calls vector entry points."""
+    """Make environments of a function that makes a single one."""
+    if how == "vector_entry_point":
+        raise ArgumentError(
+            "vectorization_mode",
+            "'sync' or 'async' for a function that makes single environments",
+            "'vector_entry_point'",
+            "make that one and pass it",
+        )
+    if how == "async":
+        wrappers = [_leave_interrupts(os.getpid()), *wrappers, CopyFinalObs]
+
+    def one() -> Single:
+        env = require_env(make(**kwargs))
+        for wrapper in wrappers:
+            env = wrapper(env)
+        return env
+
+    vector_class = AsyncVectorEnv if how == "async" else SyncVectorEnv
+    mode = resets or AutoresetMode.SAME_STEP
+    return _made_ready(vector_class([one] * num_envs, autoreset_mode=mode), seed, resets)
+
+
+def _from_vector_class(
+    vector_class: Callable[..., VectorEnv[Any, Any, Any]],
+    num_envs: int,
+    seed: int | None,
+    how: Mode | None,
+    wrappers: list[EnvWrapper],
+    resets: AutoresetMode | None,
+    kwargs: dict[str, Any],
+) -> VecEnv | ForeignVecEnv:
+    """Make vector environments of a class, as `gymnasium.make_vec` calls vector entry points."""
     if how not in (None, "vector_entry_point") or wrappers:
         raise ArgumentError(
             "vectorization_mode",
@@ -294,11 +281,10 @@ def _of_class(
             f"{how!r} and {len(wrappers)} wrappers",
             "wrap what it makes",
         )
-    expect_memory("num_envs", num_envs, num_envs * SMALLEST)
-    named: dict[str, Any] = {"num_envs": num_envs}
-    if issubclass(cast("type", kind), VecEnv):
-        named = {"n": num_envs} | ({} if resets is None else {"autoreset_mode": resets})
-    return _made_ready(kind(**named, **kwargs), seed, resets)
+    arguments: dict[str, Any] = {"num_envs": num_envs}
+    if issubclass(cast("type", vector_class), VecEnv):
+        arguments = {"n": num_envs} | ({} if resets is None else {"autoreset_mode": resets})
+    return _made_ready(vector_class(**arguments, **kwargs), seed, resets)
 
 
 def _agreed(name: str, noted: T, given: T | None) -> T:
@@ -340,24 +326,16 @@ def _from_spec(
     if native is not None and not wrappers and not vector_kwargs:
         entry = isinstance(env, EnvSpec) and how == "vector_entry_point" and "env_id" in kwargs
         if how is None or entry:
-            about = native.arguments(kwargs, resets or AutoresetMode.SAME_STEP)
-            expect_memory("num_envs", num_envs, num_envs * SMALLEST)
-            double = [name for name in about if name in ("n", "env_id")]
-            refuse_unknown(double, names_of(make_vec), "make_vec", _ALSO)
-            with explaining_unknown(make_vec, kwargs, _ALSO):
-                vector = VecEnv(num_envs, seed, native.name, **about)
+            arguments = native.arguments(kwargs, resets or AutoresetMode.SAME_STEP)
+            vector = VecEnv(num_envs, seed, native.name, **arguments)
             expect_mode(vector, resets)
             return vector
     spec = env if isinstance(env, EnvSpec) else find_spec(env)
     if how is None:
         how = "vector_entry_point" if spec.entry_point is None else "sync"
-    expect_memory("num_envs", num_envs, num_envs * SMALLEST_ENV)
     if how == "async":
-        wrappers = [_leave_interrupts(os.getpid()), *wrappers, attach, OwnLast]
+        wrappers = [_leave_interrupts(os.getpid()), *wrappers, CopyFinalObs]
     if how != "vector_entry_point":
         vector_kwargs = {"autoreset_mode": resets or AutoresetMode.SAME_STEP, **vector_kwargs}
-    entry_point = spec.vector_entry_point if how == "vector_entry_point" else spec.entry_point
-    taking = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-    refuse_near(make_vec, kwargs, taking, {*names_of(gym.make)} - {"id"}, _ALSO)
     made = make_registered(spec, num_envs, how, vector_kwargs, wrappers, kwargs)
     return _made_ready(made, seed, resets)

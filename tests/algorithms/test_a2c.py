@@ -14,7 +14,7 @@ from rlox.algorithms import A2C, A2CConfig
 from rlox.algorithms.a2c import a2c_loss
 from rlox.rmsprop import RMSprop
 from rlox.trainers import A2CTrainer
-from toy_envs import Count, Echo, Imitate
+from support.envs import Count, Echo, Imitate
 
 SMALL = A2CConfig(num_envs=4)
 KINDS = {

@@ -7,7 +7,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 from rlox._rlox import network_backends
 from rlox.trainers import A2CTrainer, PPOTrainer
-from toy_envs import Answer
+from support.envs import Answer
 
 # The score of ten steps that shows that the answer is known. A constant answer scores 5 at most
 # where components are integers, and -3.3 at most for Box.

@@ -9,11 +9,11 @@ from gymnasium import wrappers
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation, FrameStackObservation, vector
 
-from goal_envs import BitFlip
 from rlox import make_vec
 from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
 from rlox.frames import stacked_frames
 from rlox.trainers import DQNTrainer, SACTrainer
+from support.envs import BitFlip
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 FRAMES = 4

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from goal_envs import AsRobotics, BitFlip, OneGoal, PointMass
 from rlox import make_vec
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
+from support.envs import AsRobotics, BitFlip, OneGoal, PointMass
 
 FLIPS = {
     "num_envs": 8,

@@ -14,7 +14,7 @@ from rlox.algorithms import A2C, IMPALA, A2CConfig, IMPALAConfig
 from rlox.algorithms.impala import impala_loss
 from rlox.native import NativeA2C, NativeIMPALA
 from rlox.trainers import IMPALATrainer
-from toy_envs import Echo, Imitate
+from support.envs import Echo, Imitate
 
 IN_TURN = {"lockstep": True, "max_lag": 0}
 SMALL = IMPALAConfig(num_envs=4, n_steps=8, net_arch=(16,), **IN_TURN)

@@ -16,7 +16,7 @@ from learner_pairs import pair
 from rlox import make_vec
 from rlox.algorithms import PPO, A2CConfig, PPOConfig
 from rlox.native import NativeA2C, NativePPO
-from toy_envs import Answer
+from support.envs import Answer
 
 SHAPES = {
     "plain": {},

@@ -12,7 +12,7 @@ from rlox import make_vec
 from rlox.configs import DQNConfig, SACConfig, TD3Config
 from rlox.native_off_policy import NativeDQN, NativeSAC, NativeTD3
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
-from toy_envs import Answer, Echo, Imitate
+from support.envs import Answer, Echo, Imitate
 
 SMALL = {"net_arch": (16,), "batch_size": 16, "learning_starts": 8, "buffer_size": 500}
 WALK = OrnsteinUhlenbeckNoise(0.3)

@@ -7,7 +7,7 @@ import pytest
 from rlox import make_vec
 from rlox.configs import DQNConfig, SACConfig, TD3Config
 from rlox.native_off_policy import NativeDQN, NativeSAC, NativeTD3
-from toy_envs import Answer, Echo, Imitate
+from support.envs import Answer, Echo, Imitate
 
 torch = pytest.importorskip("torch")
 

@@ -151,7 +151,7 @@ def stacked():
 
 
 def test_frames_that_are_stored_once_stay_on_torch_and_all_else_goes(tmp_path):
-    one = DQNTrainer(stacked, 1, backend="torch", **SMALL)
+    one = DQNTrainer(stacked, 1, backend="torch", frame_stack=4, **SMALL)
     one.train(40)
     with pytest.raises(ValueError, match=r"section replay: .* stores 4 frames .*replay=False"):
         crossed(one, stacked, tmp_path / "saved", "native")

@@ -20,7 +20,7 @@ from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
 from rlox.noise import GaussianNoise
 from rlox.replaying import Replay
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
-from toy_envs import Imitate
+from support.envs import Imitate
 
 SMALL = {"learning_starts": 4, "batch_size": 8, "buffer_size": 100, "net_arch": (8,)}
 

@@ -12,7 +12,7 @@ from rlox.interchange import to_arrow
 from rlox.native_off_policy import NativeDQN, NativeSAC, NativeTD3
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import DQNTrainer, SACTrainer
-from toy_envs import Imitate
+from support.envs import Imitate
 
 SMALL = {"learning_starts": 0, "batch_size": 8, "buffer_size": 200, "net_arch": (8,)}
 

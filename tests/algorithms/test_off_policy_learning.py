@@ -11,7 +11,7 @@ from rlox import make_vec
 from rlox.algorithms import DQN, DQNConfig
 from rlox.algorithms.dqn import dqn_targets
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
-from toy_envs import Count, Echo, Imitate
+from support.envs import Count, Echo, Imitate
 
 FAST = {"learning_rate": 3e-3, "gamma": 0.0, "learning_starts": 100, "runs_dir": None}
 

@@ -11,7 +11,7 @@ from torch import nn
 from rlox import make_vec
 from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
 from rlox.native_off_policy import NativeSAC, NativeTD3
-from toy_envs import Imitate
+from support.envs import Imitate
 
 SMALL = {"learning_starts": 0, "batch_size": 8, "buffer_size": 200}
 

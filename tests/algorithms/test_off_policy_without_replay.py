@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from goal_envs import PointMass
 from rlox import CorruptFileError
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 from rlox.transitions import NativeReplay
+from support.envs import PointMass
 
 SMALL = {"learning_starts": 10, "batch_size": 16, "buffer_size": 90, "net_arch": (16,)}
 SMALL |= {"num_envs": 2, "train_freq": 4, "gradient_steps": 1, "runs_dir": None}

@@ -11,7 +11,7 @@ from rlox import make_vec, torch_state
 from rlox.algorithms import PPO, PPOConfig
 from rlox.algorithms.ppo import ppo_loss
 from rlox.trainers import PPOTrainer
-from toy_envs import Count, Echo, Imitate
+from support.envs import Count, Echo, Imitate
 
 SMALL = PPOConfig(num_envs=4, n_steps=32, batch_size=32, n_epochs=2)
 KINDS = {

@@ -8,7 +8,7 @@ import torch
 
 from rlox import make_vec, torch_state
 from rlox.algorithms import PPO, PPOConfig
-from toy_envs import Count
+from support.envs import Count
 from toy_policies import Coin
 
 SMALL = PPOConfig(num_envs=4, n_steps=32, batch_size=32, n_epochs=2)

@@ -15,7 +15,7 @@ from torch import nn
 from rlox import make_vec
 from rlox.algorithms import PPO, PPOConfig
 from rlox.networks import layer
-from toy_envs import Echo
+from support.envs import Echo
 from toy_policies import Coin
 
 SMALL = PPOConfig(num_envs=4, n_steps=32, batch_size=32, n_epochs=2)

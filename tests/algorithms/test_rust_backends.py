@@ -15,7 +15,7 @@ from rlox.configs import A2CConfig, DQNConfig, PPOConfig, SACConfig, TD3Config
 from rlox.native import NativeA2C, NativePPO
 from rlox.native_off_policy import NativeDQN, NativeSAC, NativeTD3
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
-from toy_envs import Echo, Imitate
+from support.envs import Echo, Imitate
 
 BACKENDS = network_backends()
 # Rounding differs, and grows from update to update: so much of the curve's span is allowed for it.

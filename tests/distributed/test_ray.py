@@ -20,7 +20,7 @@ from rlox.distributed.ray_actors import RayActor, connect
 from rlox.native import NativeIMPALA
 from rlox.trainers import IMPALATrainer, PPOTrainer
 from rlox.vector import make_vec
-from toy_envs import Breaking, Echo
+from support.envs import Breaking, Echo
 
 # Ray warns of its own future, and leaves sockets open.
 pytestmark = [

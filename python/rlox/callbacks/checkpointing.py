@@ -9,7 +9,7 @@ from rlox._errors import ArgumentError
 from rlox.callbacks.base import Callback
 from rlox.callbacks.saving import folder_for, going_on
 from rlox.every import Every
-from rlox.keywords import hint, knowing_keywords, meant
+from rlox.keywords import hint
 from rlox.rotation import (
     FOLDER,
     note_latest,
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
     import os
 
     from rlox.trainers import Trainer
-
-
-_THEIRS = {
-    **meant(save_freq="every", save_path="path", save_replay_buffer="replay"),
-    "name_prefix": "checkpoints are named by their steps; leave it out",
-    "save_vecnormalize": "normalisers are always in checkpoints; leave it out",
-}
 
 
 class CheckpointCallback(Callback):
@@ -63,7 +56,6 @@ class CheckpointCallback(Callback):
     2
     """
 
-    @knowing_keywords(lambda _: _THEIRS)
     def __init__(
         self,
         every: int,

@@ -14,23 +14,12 @@ from rlox.callbacks.base import Callback
 from rlox.callbacks.saving import folder_for, going_on
 from rlox.evaluation import environment_of, evaluation_seed, expect_maker
 from rlox.every import Every
-from rlox.keywords import knowing_keywords, meant
 from rlox.rotation import BEST, FOLDER, note_score, read_scores
 from rlox.settings import flag, number, path_or_none, whole
 
 if TYPE_CHECKING:
     from rlox.trainer import Maker
     from rlox.trainers import Trainer
-
-
-_THEIRS = {
-    **meant(eval_freq="every", n_eval_episodes="n_episodes", eval_env="env"),
-    **meant(best_model_save_path="path"),
-    "callback_on_new_best": "a callback of your own may look at best_mean_reward",
-    "callback_after_eval": "a callback of your own may look at metrics['eval/mean_reward']",
-    "log_path": "scores are in the run folder's metrics.csv; leave it out",
-    "render": "a VideoRecordingCallback records episodes",
-}
 
 
 class EvalCallback(Callback):
@@ -64,7 +53,6 @@ class EvalCallback(Callback):
     (5, True)
     """
 
-    @knowing_keywords(lambda _: _THEIRS)
     def __init__(
         self,
         every: int,

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from rlox.callbacks.base import Callback
 from rlox.extras import load_extra
-from rlox.keywords import knowing_keywords
 from rlox.settings import number
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ class ProgressBar(Callback):
         ModuleNotFoundError: rich is not installed.
     """
 
-    @knowing_keywords()
     def __init__(self, every: float = 10.0) -> None:
         self._every = number("every", every, 0, fix="pass a number of seconds")
         rich = load_extra("rich.progress", "progress", "ProgressBar")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlox._errors import ArgumentError
 from rlox.callbacks.base import Callback
-from rlox.keywords import hint, knowing_keywords
+from rlox.keywords import hint
 from rlox.settings import number, text, whole
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ class EarlyStoppingCallback(Callback):
     -inf
     """
 
-    @knowing_keywords()
     def __init__(
         self,
         metric: str = "rollout/ep_rew_mean",

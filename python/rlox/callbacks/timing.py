@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from rlox import phases
 from rlox.callbacks.base import Callback
 from rlox.every import Every
-from rlox.keywords import knowing_keywords
 from rlox.phases import PHASES
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ class TimingCallback(Callback):
     1.0
     """
 
-    @knowing_keywords()
     def __init__(self, every: int = 10_000) -> None:
         self._every, self._target = Every(every), 0
         self._before = dict.fromkeys(PHASES, 0.0)

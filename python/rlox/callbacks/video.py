@@ -22,7 +22,6 @@ from rlox.evaluation import (
 )
 from rlox.every import Every
 from rlox.extras import load_extra
-from rlox.keywords import knowing_keywords
 from rlox.rotation import step_name
 from rlox.settings import flag, path_or_none, text, whole
 
@@ -55,7 +54,6 @@ class VideoRecordingCallback(Callback):
         ModuleNotFoundError: MoviePy is not installed; pygame is missed by the environment itself.
     """
 
-    @knowing_keywords()
     def __init__(
         self,
         every: int,

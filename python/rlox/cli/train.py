@@ -14,7 +14,6 @@ from rlox.cli.mistakes import UsageError, blaming
 from rlox.cli.outcome import tell_training
 from rlox.cli.saved import trainer_of, trainers
 from rlox.cli.usage import POSITIONAL, dotted, given, named, parse
-from rlox.keywords import refuse_policy_name
 from rlox.presets import preset
 from rlox.registered import find_spec
 
@@ -68,7 +67,6 @@ def run(words: Sequence[str]) -> int:
         )
     if ":" not in env:  # else a module that registers it is imported first
         with blaming(["env"]):
-            refuse_policy_name(env)
             find_spec(env)
     if decided["total_timesteps"] is None:
         raise UsageError(

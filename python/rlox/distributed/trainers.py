@@ -11,7 +11,6 @@ from rlox.callbacks.base import as_callbacks
 from rlox.distributed.alike import expect_alike, expect_alike_or_refused, refused
 from rlox.distributed.groups import current
 from rlox.distributed.shares import share
-from rlox.keywords import knowing_keywords, places
 from rlox.loop import plan
 from rlox.manifest import settings_told
 from rlox.registered import count_of, name_of
@@ -102,7 +101,6 @@ class RankedTrainer(Trainer):
     def stopped_by(self, reason: str | None) -> None:
         self._stopped_by = reason
 
-    @knowing_keywords(places)
     def train(
         self,
         total_timesteps: int | None = None,
@@ -143,7 +141,6 @@ class RankedTrainer(Trainer):
             raise
         return told
 
-    @knowing_keywords(places)
     def save(self, path: str | os.PathLike[str], *, replay: bool = True) -> None:
         """As `Trainer.save`: rank 0 writes a checkpoint of all ranks, which the others wait for.
 

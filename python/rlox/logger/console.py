@@ -5,7 +5,6 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
-from rlox.keywords import knowing_keywords
 from rlox.logger.base import Thinned
 
 
@@ -20,7 +19,6 @@ class ConsoleLogger(Thinned):
         TypeError, ValueError: `every` is no integer of at least 1.
     """
 
-    @knowing_keywords()
     def __init__(self, every: int = 10_000, stream: TextIO | None = None) -> None:
         super().__init__(every)
         self._stream = stream

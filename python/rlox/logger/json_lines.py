@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlox._errors import ArgumentError
-from rlox.keywords import knowing_keywords
 from rlox.logger.base import EVERY, Thinned
 from rlox.settings import path_or_none
 
@@ -27,7 +26,6 @@ class JSONLinesLogger(Thinned):
         TypeError, ValueError: An argument of another kind, or `every` below 1.
     """
 
-    @knowing_keywords()
     def __init__(self, path: str | os.PathLike[str] | None = None, every: int = EVERY) -> None:
         super().__init__(every)
         self.path = path_or_none("path", path)

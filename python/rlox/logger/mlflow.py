@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlox.extras import load_extra
-from rlox.keywords import knowing_keywords
 from rlox.logger.base import EVERY, Thinned
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ class MLflowLogger(Thinned):
         ModuleNotFoundError: mlflow is not installed.
     """
 
-    @knowing_keywords()
     def __init__(
         self, tracking_uri: str | None = None, experiment: str = "rlox", every: int = EVERY
     ) -> None:

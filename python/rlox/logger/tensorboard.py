@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rlox.extras import load_extra
-from rlox.keywords import knowing_keywords
 from rlox.logger.base import EVERY, Thinned
 from rlox.logger.json_lines import in_folder
 from rlox.settings import path_or_none
@@ -29,7 +28,6 @@ class TensorBoardLogger(Thinned):
         ModuleNotFoundError: tensorboard is not installed.
     """
 
-    @knowing_keywords()
     def __init__(self, path: str | os.PathLike[str] | None = None, every: int = EVERY) -> None:
         super().__init__(every)
         self.path = path_or_none("path", path)

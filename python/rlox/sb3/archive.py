@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rlox._errors import ArgumentError
 from rlox.backends import expect_torch
-from rlox.memory import expect_memory
+from rlox.memory import check_memory
 from rlox.sb3.inert import Inert, array, read_pickle
 
 Arrays = dict[str, npt.NDArray[np.float32]]
@@ -100,7 +100,7 @@ def _member(opened: zipfile.ZipFile, file: Path, name: str) -> bytes:
         about = opened.getinfo(name)
     except KeyError as error:
         raise _not_theirs(file, name, "no such member") from error
-    expect_memory("path", f"{name} of {about.file_size:,} bytes", 3 * about.file_size)
+    check_memory("path", f"{name} of {about.file_size:,} bytes", 3 * about.file_size)
     try:
         return opened.read(name)
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, OSError) as error:

@@ -8,7 +8,6 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from rlox._errors import ArgumentTypeError
 from rlox.foreign import ForeignVecEnv
-from rlox.keywords import refuse_policy_name
 from rlox.registered import name_of
 from rlox.trainer import Trainer
 from rlox.vec_env import VecEnv
@@ -23,7 +22,6 @@ def expect_environment(env: object) -> None:
 
     Raises:
         TypeError: It is one, or there is none.
-        ValueError: It is a policy's name.
 
     >>> expect_environment(None)
     Traceback (most recent call last):
@@ -33,7 +31,6 @@ def expect_environment(env: object) -> None:
         raise ArgumentTypeError(
             "env", "an environment or its id", "None", "models are made with one"
         )
-    refuse_policy_name(env)
     kinds = env.__mro__ if isinstance(env, type) else type(env).__mro__
     if any(kind.__module__.startswith("stable_baselines3.common.vec_env") for kind in kinds):
         name = env.__name__ if isinstance(env, type) else type(env).__name__

@@ -7,14 +7,12 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox.keywords import knowing_keywords
 from rlox.sb3.environments import expect_environment, ready
 from rlox.settings import flag, number, shown, whole
 from rlox.stepping import Stepper
 from rlox.trainer import Trainer
 
 
-@knowing_keywords()
 def evaluate_policy(
     model: Any,
     env: Any,

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 from rlox import spaces
 from rlox._errors import ArgumentError
 from rlox.backends import Backend
-from rlox.keywords import knowing_keywords, refuse_unknown
+from rlox.keywords import refuse_unknown
 from rlox.learner import EpisodeStatistics
 from rlox.manifest import NoEnvironmentError
 from rlox.registered import count_of
@@ -92,7 +92,6 @@ class Model:
                 return setting(self.algorithm, self._config, name)
         raise AttributeError(instead_of(kind, name))
 
-    @knowing_keywords()
     def learn(
         self,
         total_timesteps: int,
@@ -148,7 +147,6 @@ class Model:
             trainer.train(progress_bar=progress_bar, callbacks=called, loggers=loggers)
         return self
 
-    @knowing_keywords()
     def predict(
         self,
         observation: Any,
@@ -170,7 +168,6 @@ class Model:
         who = self.trainer if self._waiting is None else self._waiting.policy
         return np.asarray(who.predict(observation, deterministic)), state
 
-    @knowing_keywords()
     def save(self, path: PathLike, exclude: None = None, include: None = None) -> None:
         """Writes a checkpoint of rlox, a folder, whatever the name ends with.
 

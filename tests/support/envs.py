@@ -1,0 +1,295 @@
+"""Small environments with known optimal behaviour."""
+
+import multiprocessing
+import os
+import signal
+import time
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rlox import RolloutBuffer
+
+
+class Echo(gym.Env):
+    """Random one-hot observation; reward 1 for its index. Truncated after ten steps."""
+
+    def __init__(self, n=3, start=0):
+        self.observation_space = spaces.Box(0.0, 1.0, (n,))
+        self.action_space = spaces.Discrete(n, start=start)
+
+    def _observe(self):
+        self.place = int(self.np_random.integers(self.observation_space.shape[0]))
+        return np.eye(self.observation_space.shape[0], dtype=np.float32)[self.place]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        reward = float(action == self.place + self.action_space.start)
+        self.steps += 1
+        return self._observe(), reward, False, self.steps == 10, {}
+
+
+class Imitate(gym.Env):
+    """Random number in [-1, 1]; the reward is minus the squared distance of the action."""
+
+    def __init__(self):
+        self.observation_space = spaces.Box(-1.0, 1.0, (1,))
+        self.action_space = spaces.Box(-1.0, 1.0, (1,))
+
+    def _observe(self):
+        self.number = self.np_random.uniform(-1.0, 1.0, 1).astype(np.float32)
+        return self.number
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        reward = -float(((action - self.number) ** 2).sum())
+        self.steps += 1
+        return self._observe(), reward, False, self.steps == 10, {}
+
+
+class Answer(gym.Env):
+    """Random numbers in [-1, 1], each of which decides the best value of one action component.
+
+    An integer component is best at the number's index among equal intervals, a Box component at
+    the number's place between its bounds. The reward is the share of best components, or minus the
+    squared distance from them in half widths. Truncated after ten steps.
+    """
+
+    def __init__(self, action_space):
+        self.action_space = action_space
+        k = int(np.prod(action_space.shape or ()))
+        self.observation_space = spaces.Box(-1.0, 1.0, (k,))
+
+    def _observe(self):
+        self.numbers = self.np_random.uniform(-1.0, 1.0, self.observation_space.shape)
+        self.numbers = self.numbers.astype(np.float32)
+        return self.numbers
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        space, share = self.action_space, (self.numbers + 1) / 2
+        got = np.asarray(action).ravel()
+        if isinstance(space, spaces.Box):
+            low, high = space.low.ravel(), space.high.ravel()
+            wrong = (got - low - share * (high - low)) / ((high - low) / 2)
+            reward = -float((wrong**2).mean())
+        else:
+            counts = np.ravel(getattr(space, "nvec", getattr(space, "n", 2)))
+            if isinstance(space, spaces.MultiBinary):
+                counts = np.full(got.shape, 2)
+            right = np.minimum(share * counts, counts - 1).astype(int)
+            right = right + np.ravel(getattr(space, "start", 0))
+            reward = float((got == right).mean())
+        self.steps += 1
+        return self._observe(), reward, False, self.steps == 10, {}
+
+
+class Count(gym.Env):
+    """Observe 100 times the number of steps; reward 1; truncated or terminated after `limit`."""
+
+    def __init__(self, limit=10, terminate=False, scale=100.0):
+        self.observation_space = spaces.Box(-np.inf, np.inf, (1,))
+        self.action_space = spaces.Discrete(2)
+        self.limit, self.terminate, self.scale = limit, terminate, scale
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        over = self.steps == self.limit
+        obs = np.full(1, self.scale * self.steps, np.float32)
+        return obs, 1.0, over and self.terminate, over and not self.terminate, {}
+
+
+# An id without a native implementation.
+gym.register("toy/Echo-v0", entry_point="support.envs:Echo")
+
+
+def cartpole():
+    """Make Gymnasium's own CartPole."""
+    return gym.make("CartPole-v1")
+
+
+class Breaking(gym.Env):
+    """Raise, sleep or kill the process in step 20."""
+
+    observation_space = spaces.Box(-1, 1, (2,))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, how="raise"):
+        self.how, self.steps = how, 0
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 20:
+            if self.how == "raise":
+                raise ArithmeticError("the environment broke")
+            if self.how == "sleep":
+                time.sleep(1000)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+class Slow(Echo):
+    """Take 1000 s to be made in another process."""
+
+    def __init__(self):
+        super().__init__()
+        if multiprocessing.parent_process() is not None:
+            time.sleep(1000)
+
+
+class Counter(gym.Env):
+    """Observe the number of steps; record the actions."""
+
+    def __init__(
+        self,
+        action_space=None,
+        shape=(1,),
+        dtype=np.float32,
+        terminate_at=0,
+        truncate_at=0,
+        nan_obs_at=None,
+        huge_obs_at=None,
+        reward=None,
+    ):
+        self.action_space = spaces.Discrete(2) if action_space is None else action_space
+        self.observation_space = spaces.Box(0, 250, shape, dtype)
+        self.terminate_at, self.truncate_at = terminate_at, truncate_at
+        self.nan_obs_at, self.huge_obs_at, self.reward = nan_obs_at, huge_obs_at, reward
+        self.actions = []
+
+    def _obs(self):
+        value = np.nan if self.at == self.nan_obs_at else self.at
+        value = -1e300 if self.at == self.huge_obs_at else value
+        return np.full(self.observation_space.shape, value, self.observation_space.dtype)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.actions.append(action)
+        self.at += 1
+        reward = float(self.at) if self.reward is None else self.reward
+        ends = (self.at == self.terminate_at, self.at == self.truncate_at)
+        return self._obs(), reward, *ends, {}
+
+
+def fill(env, n_steps, actions=None, normalizer=None, seed=None):
+    space = env.single_action_space
+    kind = "float32" if isinstance(space, spaces.Box) else "int64"
+    n = env.num_envs
+    shape = env.single_observation_space.shape
+    buffer = RolloutBuffer(n_steps, n, shape, space.shape, action_dtype=kind)
+    env.begin_rollout(buffer, normalizer, seed)
+    zeros = np.zeros(n)
+    for t in range(n_steps):
+        row = np.zeros((n, *space.shape), kind) if actions is None else actions[t]
+        env.step_rollout(buffer, t, row, zeros, zeros, normalizer)
+    return buffer
+
+
+class BitFlip(gym.Env):
+    """Flip n bits one by one until they equal the goal (the example of the HER paper).
+
+    The reward is 0 at the goal and -1 elsewhere. A random episode reaches the goal about once in
+    2**n.
+    """
+
+    def __init__(self, n=10, ends_at_goal=False):
+        bits = spaces.Box(0, 1, (n,), np.float32)
+        names = ("observation", "achieved_goal", "desired_goal")
+        self.observation_space = spaces.Dict(dict.fromkeys(names, bits))
+        self.action_space = spaces.Discrete(n)
+        self.n, self.ends_at_goal = n, ends_at_goal
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.bits, self.goal = self.np_random.integers(0, 2, (2, self.n)).astype(np.float32)
+        self.steps = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.bits[action] = 1 - self.bits[action]
+        self.steps += 1
+        obs = self._obs()
+        reward = float(self.compute_reward(obs["achieved_goal"], obs["desired_goal"], {}))
+        terminated = self.ends_at_goal and reward == 0
+        return obs, reward, terminated, self.steps >= self.n, {"is_success": reward == 0}
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        return np.where((achieved_goal == desired_goal).all(-1), 0.0, -1.0)
+
+    def compute_terminated(self, achieved_goal, desired_goal, info):
+        return self.ends_at_goal & (achieved_goal == desired_goal).all(-1)
+
+    def _obs(self):
+        bits = self.bits.copy()
+        return {
+            "observation": bits,
+            "achieved_goal": bits.copy(),
+            "desired_goal": self.goal.copy(),
+        }
+
+
+class PointMass(gym.Env):
+    """Move a point in a cube towards a goal by continuous actions.
+
+    The reward is 0 within `near` of the goal and -1 elsewhere.
+    """
+
+    def __init__(self, dims=6, length=20, near=0.3, stride=0.3):
+        box = spaces.Box(-1, 1, (dims,), np.float32)
+        names = ("observation", "achieved_goal", "desired_goal")
+        self.observation_space = spaces.Dict(dict.fromkeys(names, box))
+        self.action_space = box
+        self.dims, self.length, self.near, self.stride = dims, length, near, stride
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at, self.goal = self.np_random.uniform(-1, 1, (2, self.dims)).astype(np.float32)
+        self.steps = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        move = self.stride * np.clip(np.asarray(action, np.float32), -1, 1)
+        self.at = np.clip(self.at + move, -1, 1).astype(np.float32)
+        self.steps += 1
+        obs = self._obs()
+        reward = float(self.compute_reward(obs["achieved_goal"], obs["desired_goal"], {}))
+        return obs, reward, False, self.steps >= self.length, {"is_success": reward == 0}
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        distance = np.linalg.norm(achieved_goal - desired_goal, axis=-1)
+        return np.where(distance <= self.near, 0.0, -1.0)
+
+    def _obs(self):
+        return {
+            "observation": self.at.copy(),
+            "achieved_goal": self.at.copy(),
+            "desired_goal": self.goal.copy(),
+        }
